@@ -142,12 +142,12 @@ def _show_node(plan: FabricPlan, view: PortScan, helper: Helper | NotPermitted) 
         if pending:
             console.print(Text(f"  {NETPLAN_FILE}:\n{_indented(render(mine))}"))
         return
-    before = helper.files.get(str(NETPLAN_FILE), "")
+    before = helper.own
     for line in difflib.unified_diff(
         before.splitlines(), render(mine).splitlines(), str(NETPLAN_FILE), "new", lineterm=""
     ):
         console.print(Text(f"  {line}", {"+": "green", "-": "red"}.get(line[:1], "")))
-    for claim in claims(helper.files, (port.netdev for port in mine.ports)):
+    for claim in claims(helper.others, (port.netdev for port in mine.ports)):
         console.print(Text(f"  {claim}", "yellow"))
 
 

@@ -60,6 +60,15 @@ KnownOption = Annotated[
     bool,
     typer.Option("--known-hosts", help="Accept host keys that are in ~/.ssh/known_hosts without asking."),
 ]
+HostKeysOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--host-key",
+        metavar="FINGERPRINT",
+        help="Accept this host key (SHA256:…) without asking. Repeatable. --yes accepts no other new key.",
+        show_default=False,
+    ),
+]
 AnyOption = Annotated[bool, typer.Option("--any", help="Also accept machines that are no Sparks.")]
 FleetOption = Annotated[str, typer.Option("--fleet", help="Name of a new fleet.")]
 
@@ -74,6 +83,7 @@ class Options(NamedTuple):
     known: bool
     any: bool
     fleet: str
+    host_keys: tuple[str, ...]
 
 
 def init(  # noqa: PLR0917  # its parameters are the command line's
@@ -85,9 +95,11 @@ def init(  # noqa: PLR0917  # its parameters are the command line's
     known: KnownOption = False,
     everything: AnyOption = False,
     fleet: FleetOption = "home",
+    host_keys: HostKeysOption = None,
 ) -> int:
     """Find the Sparks and the cables between them, and write inventory.yaml. Changes nothing on any node."""
-    options = Options(inventory, user, identity, yes, known, everything, fleet)
+    keys = tuple(host_keys or ())
+    options = Options(inventory, user, identity, yes, known, everything, fleet, keys)
     return run(_init([parse_host(host) for host in hosts or ()], options))
 
 
@@ -132,7 +144,7 @@ async def _pinned(hosts: Sequence[Host], old: Inventory | None, options: Options
 def _confirm_keys(keys: Sequence[ShownKey], options: Options) -> None:
     """Show every host key, and ask about those that are neither pinned nor known."""
     for one in keys:
-        console.print(Text(f"  {one.name}  {one.key.type}  {one.key.fingerprint}{_note(one)}"))
+        console.print(Text(f"  {one.name}  {one.key.type}  {one.key.fingerprint}{_note(one, options)}"))
     if changed := [one.where[0] for one in keys if one.is_changed]:
         confirm(
             f"The host key of {', '.join(changed)} differs from the pinned one: the system was reinstalled,"
@@ -140,18 +152,24 @@ def _confirm_keys(keys: Sequence[ShownKey], options: Options) -> None:
             alone="--yes does not accept a changed key: compare it on the machine's own console, then run this in a"
             " terminal.",
         )
-    if new := [one for one in keys if one.is_new]:
+    if new := [one for one in keys if one.is_new and one.key.fingerprint not in options.host_keys]:
         console.print(
             "Compare with `ssh-keygen -lf /etc/ssh/ssh_host_ed25519_key.pub` on each machine's own console."
         )
-        confirm(f"Pin {'this key' if len(new) == 1 else f'these {len(new)} keys'}?", options.yes)
+        confirm(
+            f"Pin {'this key' if len(new) == 1 else f'these {len(new)} keys'}?",
+            alone="--yes pins no key that nobody has compared: add --host-key FINGERPRINT for each machine, as its own"
+            " console shows it, or --known-hosts if you have logged in to it before.",
+        )
 
 
-def _note(one: ShownKey) -> str:
+def _note(one: ShownKey, options: Options) -> str:
     if one.is_changed:
         return f"  (pinned is {one.pinned})"
     if one.pinned is not None:
         return "  (pinned)"
+    if one.key.fingerprint in options.host_keys:
+        return "  (as given)"
     return "  (in known_hosts)" if one.is_known else ""
 
 

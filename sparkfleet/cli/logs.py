@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import sys
 from typing import Annotated
 
 import typer
 
 from sparkfleet.cli.describe import NameArgument
+from sparkfleet.cli.escapes import RawOutput
 from sparkfleet.cli.exit_codes import Exit
 from sparkfleet.cli.options import DEFAULT_INVENTORY, InventoryOption, open_session, run
 from sparkfleet.fleet.rank_logs import rank_log
@@ -28,7 +28,7 @@ def logs(  # noqa: PLR0917  # its parameters are the command line's
 
 async def _logs(name: str, session: Session, follow: bool, tail: int, which: tuple[int, int]) -> int:
     replica, rank = which
+    output = RawOutput()
     async for text in rank_log(session, name, replica=replica, rank=rank, tail=tail, follow=follow):
-        sys.stdout.buffer.write(text)
-        sys.stdout.buffer.flush()
+        output.write(text)
     return Exit.DONE

@@ -10,10 +10,10 @@ from collections.abc import Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
-from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from sparkfleet.cli.escapes import SafeConsole
 from sparkfleet.errors import SparkfleetError
 from sparkfleet.units import GIB
 
@@ -28,8 +28,8 @@ _TEXT_BEGINS = re.compile(r" {5,}|(?: {0,4}\S.{0,30}? {2,})?")
 """Matches the indentation, or a label with the spaces behind it."""
 
 # Lines wrap at the terminal's width; without a terminal they do not wrap, so that grep finds whole lines.
-console = Console(highlight=False, soft_wrap=True)
-errors = Console(stderr=True, highlight=False, soft_wrap=True)
+console = SafeConsole()
+errors = SafeConsole(stderr=True)
 
 STATE_STYLE = {
     "ready": "green",

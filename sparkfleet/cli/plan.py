@@ -37,7 +37,12 @@ from sparkfleet.specs.deployment import Deployment
 from sparkfleet.specs.load import load_deployments
 
 FilesArgument = Annotated[
-    list[Path], typer.Argument(help="Deployment files.", metavar="FILE", show_default=False)
+    list[Path],
+    typer.Argument(
+        help="Deployment files; a directory: all in it; -: standard input.",
+        metavar="FILE",
+        show_default=False,
+    ),
 ]
 AssumeOption = Annotated[
     str | None,

@@ -19,7 +19,8 @@ from sparkfleet.fleet.session import Session
 def scale(
     name: NameArgument,
     replicas: Annotated[
-        int, typer.Argument(help="Number of engine instances.", min=1, max=1024, show_default=False)
+        int,
+        typer.Argument(help="Number of engine instances.", metavar="N", min=1, max=1024, show_default=False),
     ],
     inventory: InventoryOption = DEFAULT_INVENTORY,
     yes: YesOption = False,

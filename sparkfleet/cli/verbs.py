@@ -101,6 +101,11 @@ VERBS: Mapping[str, Verb] = {
         "Stop the engines, the gateway, the controller and Ray. `up` or `apply` starts the "
         "deployments again.",
     ),
+    "move-head": Verb(
+        "move_head",
+        "move_head",
+        "Move the head to another node, with deployments, keys and secrets. Running engines are kept.",
+    ),
     "backup": Verb(
         "backup",
         "backup",
@@ -119,11 +124,15 @@ VERBS: Mapping[str, Verb] = {
     ),
     "knowledge": Verb("knowledge", "app", "The knowledge that plans are made from: its age, part by part."),
     "version": Verb("version", "version", "Print the version."),
+    "help": Verb("help", "show_help", "Show the verbs, or the options of one."),
     "keys": Verb("keys", "app", "API keys of the endpoint."),
     "fabric": Verb("fabric", "app", "The rails between the nodes: addresses and speed."),
     "models": Verb("models", "app", "Weights on the nodes: list, download, copy, remove."),
 }
 """In the order of `--help`."""
+
+ALIASES: Mapping[str, str] = {"ps": "status"}
+"""Names that people type by habit."""
 
 
 class LazyGroup(TyperGroup):
@@ -136,6 +145,7 @@ class LazyGroup(TyperGroup):
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
         """The command of that name, loaded; without its parameters while commands are listed. None if there is none."""
+        cmd_name = ALIASES.get(cmd_name, cmd_name)
         if cmd_name not in VERBS or self._is_listing:
             return self.commands.get(cmd_name)
         return _loaded(cmd_name)

@@ -21,7 +21,8 @@ from sparkfleet.controlplane.node_watch import NodeWatch
 from sparkfleet.controlplane.policy.decide import decide
 from sparkfleet.controlplane.policy.memory_admission import waiting
 from sparkfleet.controlplane.policy.reported import on_report
-from sparkfleet.controlplane.policy.state import FleetState
+from sparkfleet.controlplane.policy.state import FleetState, nodes_of
+from sparkfleet.controlplane.policy.wanted import is_wanted
 from sparkfleet.controlplane.serve_backend import ServeBackend
 from sparkfleet.controlplane.state.api_keys import CONFIRM_S, ApiKeys, KeyRow
 from sparkfleet.controlplane.state.event_log import EventLog
@@ -229,6 +230,10 @@ class Controller:
             for key, created in self._store.keys_created()
         )
 
+    def wants(self, group: GroupKey, rung: int) -> bool:
+        """True if the engine of a group at this rung is to run on, although its actor is being stopped."""
+        return is_wanted(self._state(), group, rung)
+
     # reports of groups and gateways
 
     async def report(self, report: GroupReport) -> None:
@@ -245,6 +250,7 @@ class Controller:
         self._store.use_keys(report.keys_used)
         if self._reports.gateway(report):
             words = f"gateway listening on {report.url}"
+            words += f"; the one before: {report.after}" if report.after else ""
             await self._journal.record("", 0, report.replica, "gateway", words)
 
     async def resumed(self, reason: str) -> None:
@@ -252,6 +258,11 @@ class Controller:
         await self._journal.record(
             "", 0, SUBJECT, "store", f"the controller works again; it had waited: {reason}"
         )
+
+    async def record_hang(self, reason: str) -> None:
+        """Records the end of the controller before, which hung; "" for none."""
+        if reason:
+            await self._journal.record("", 0, "controller", "error", f"the controller before: {reason}")
 
     # the loop
 
@@ -379,6 +390,7 @@ class Controller:
             passed={name: _passed(state, one) for name, one in wanted.items()},
             running=running or {},
             stranded={name: _stranded(state, one) for name, one in wanted.items()},
+            lost={name: _lost(state, one, self._watch.lost()) for name, one in wanted.items()},
         )
 
     async def _phase_changed(self, report: GroupReport) -> None:
@@ -414,6 +426,17 @@ def _stranded(state: FleetState, desired: Desired) -> str:
     return next(
         (state.pending.waiting[group] for group in desired.groups if group in state.pending.waiting), ""
     )
+
+
+def _lost(state: FleetState, desired: Desired, lost: Mapping[str, float]) -> str:
+    """Nodes of a deployment's groups that do not answer, in words; "" if all do."""
+    used = {node for group in desired.groups for node in nodes_of(desired, group, state.standing(group))}
+    words = [
+        f"{node} does not answer" + (f" (for {seconds:.0f} s)" if seconds else "")
+        for node, seconds in sorted(lost.items())
+        if node in used
+    ]
+    return ", ".join(words)
 
 
 def _ready_words(report: GroupReport) -> str:

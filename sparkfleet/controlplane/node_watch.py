@@ -16,6 +16,8 @@ log = logging.getLogger(__name__)
 
 LOOK_S = 2.0
 """Seconds between two readings of the nodes."""
+SILENT_S = 6.0
+"""Seconds without an answer after which a node that Ray counts as joined is named: its actor starts in less."""
 LONGEST_S = 60.0
 """Time limit of a reading: Ray's own calls have none."""
 
@@ -47,6 +49,19 @@ class NodeWatch:
         self._journal = journal
         self._steady = steady
         self.reports: tuple[NodeReport, ...] = ()
+        self._answered: dict[str, float] = {}
+        """When each node that has joined was last known to answer (steady clock)."""
+
+    def lost(self) -> dict[str, float]:
+        """Nodes that have left the fleet, or that Ray counts as joined and that do not answer; seconds since their last
+        answer, 0 if they have never joined this controller."""
+        now = self._steady()
+        return {
+            node.name: now - self._answered.get(node.name, now)
+            for node in self.reports
+            if not node.joined
+            or (node.memory_available is None and now - self._answered.get(node.name, now) > SILENT_S)
+        }
 
     async def run(self) -> None:
         """Reads until it is cancelled; a failed reading is followed by the next."""
@@ -64,6 +79,11 @@ class NodeWatch:
             nodes = await self._nodes.look()
         before = {node.name: node.joined for node in self.reports}
         self._see(nodes, began)
+        for node in nodes:
+            if node.memory_available is not None:
+                self._answered[node.name] = began
+            elif node.joined:  # its actor may have just begun
+                self._answered.setdefault(node.name, began)
         self.reports = nodes
         for node in nodes:
             self._metrics.joined.labels(node.name).set(node.joined)

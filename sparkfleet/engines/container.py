@@ -6,6 +6,7 @@ Flags that are left out, and why:
 - `--privileged`: RDMA needs its devices and locked memory, no more.
 - `--user`, with docker: an image's programs and its home may be root's alone. A container keeps root without its powers
   (`CAPABILITIES`). With rootless podman that root is the node's own user, by the user namespace.
+- `--pids-limit`, with podman: it has one of its own (2,048), and fails if the user's cgroup has no such controller.
 - `--restart`: one rank must not restart alone; the group decides (an exit with code 0 is a failure too).
 - `--ipc host`: a private /dev/shm leaves nothing behind when a rank dies, and logind cannot remove it (logind-removeipc).
 - `--pull`: images are staged before a rank starts, and pinned by digest; a start that downloads looks like one that hangs.
@@ -29,7 +30,7 @@ CAPABILITIES = ("DAC_OVERRIDE",)
 SSHD_CAPABILITIES = ("CHOWN", "FOWNER", "SETGID", "SETUID", "SYS_CHROOT")
 """Further ones where `sshd` logs MPI's ranks in, and may have to be installed."""
 PIDS = 16_384
-"""Most processes and threads of a container: an engine has some thousands with compilers for every processor."""
+"""Most processes and threads of a container of docker: an engine has some thousands with compilers for every processor."""
 HOME_IN_MEMORY = "/tmp"  # noqa: S108 (a container's own)
 """Home of a program whose root file system is read-only."""
 _WRITABLE = ("/tmp", "/run", "/var/tmp")  # noqa: S108 (a container's own)
@@ -201,7 +202,8 @@ def _labels(identity: RankLabels, digest: str) -> tuple[str, ...]:
 
 
 def _isolation(box: ContainerOptions) -> tuple[str, ...]:
-    flags = ["--network", "host", "--shm-size", SHM, "--pids-limit", str(PIDS), *_capabilities(box)]
+    flags = ["--network", "host", "--shm-size", SHM, *_capabilities(box)]
+    flags += ["--pids-limit", str(PIDS)] if box.tool == "docker" else []
     flags += _read_only(box) if _is_engines_own(box) else []
     if box.gpu:
         flags += ["--gpus", "all"] if box.tool == "docker" else ["--device", "nvidia.com/gpu=all"]

@@ -41,7 +41,8 @@ Reopen = Callable[[str], Awaitable[Channel]]
 class _Shown(Value):
     backend: str
     version: str
-    files: dict[str, str]
+    own: str
+    others: dict[str, tuple[str, ...]]
     firewall: str = ""
     nft: bool = False
 
@@ -52,8 +53,10 @@ class Helper(Value):
     node: str
     argv: tuple[str, ...]
     backend: str
-    files: dict[str, str]
-    """The node's netplan files, path to content."""
+    own: str
+    """The netplan file that the helper has written; "" if there is none."""
+    others: dict[str, tuple[str, ...]]
+    """Other netplan files that configure a netdev on which rails can be: path to netdevs."""
     firewall: str = ""
     """The table of `fabric firewall` as it is loaded; "" if there is none."""
     nft: bool = False

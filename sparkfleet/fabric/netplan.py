@@ -16,7 +16,7 @@ from sparkfleet.errors import SparkfleetError
 from sparkfleet.fabric.discovery import DiscoveredLinks, FoundEnd
 from sparkfleet.fabric.port_scan import PortScan
 from sparkfleet.fabric.ports import half_of, jack_of
-from sparkfleet.fabric.rails_helper import NETPLAN_FILE, rendered
+from sparkfleet.fabric.rails_helper import rendered
 from sparkfleet.values import Value
 
 MTU = 9000
@@ -200,12 +200,11 @@ def changes(plan: NodePlan, view: PortScan) -> tuple[str, ...]:
     return tuple(found)
 
 
-def claims(files: Mapping[str, str], netdevs: Iterable[str]) -> tuple[str, ...]:
+def claims(others: Mapping[str, Sequence[str]], netdevs: Iterable[str]) -> tuple[str, ...]:
     """Sentences about other netplan files that configure one of `netdevs`: netplan would merge both."""
     names = tuple(netdevs)
     return tuple(
         f"{path} also configures {', '.join(found)}: netplan merges both files. Remove them from one file."
-        for path, text in sorted(files.items())
-        if path != str(NETPLAN_FILE)
-        and (found := [name for name in names if f"{name}:" in text or f'"{name}"' in text])
+        for path, configured in sorted(others.items())
+        if (found := [name for name in names if name in configured])
     )

@@ -11,7 +11,11 @@ reboot, and its own directory in /run.
                      nodes, and ports that stay open to everybody; or {} for no firewall; prints {"token": …}
     confirm TOKEN    keeps what was applied
     rollback TOKEN   takes it back now
-    show             prints {"backend", "version", "files", "firewall"}: the netplan files there are, and the table
+    show             prints {"backend", "version", "own", "others", "firewall"}: the netplan file of this program, the
+                     netdevs of ConnectX that other netplan files name, and the table. Contents of other files stay here:
+                     they may hold the keys of a Wi-Fi.
+
+Only netdevs of a ConnectX are changed. The one exception is a simulated node, on which root has made /etc/sparkfleet-lab.
 
 Exit code 1 with one line on stderr where something is wrong.
 """
@@ -27,6 +31,7 @@ import re
 import secrets
 import select
 import shutil
+import stat
 import subprocess
 import sys
 from pathlib import Path
@@ -35,6 +40,10 @@ from typing import Any, Protocol
 NETPLAN = Path("/etc/netplan")
 NETPLAN_FILE = NETPLAN / "60-sparkfleet.yaml"
 STATE = Path("/run/sparkfleet-rails")
+NETDEVS = Path("/sys/class/net")
+LAB = Path("/etc/sparkfleet-lab")
+MELLANOX = "0x15b3"
+"""Vendor of every ConnectX: https://pci-ids.ucw.cz/read/PC/15b3"""
 NETDEV = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,14}")
 FIREWALL_FILE = Path("/etc/sparkfleet/firewall.nft")
 FIREWALL_UNIT = Path("/etc/systemd/system/sparkfleet-firewall.service")
@@ -43,6 +52,10 @@ CLOSED = (10002, 60999)
 """TCP ports of Ray's workers, of engines and Ray (from 20000), and of everything that lets the kernel choose one."""
 HEADER = "# Written by `sparkfleet fabric apply`: the rails between the nodes. Your other netplan files are not touched."
 LONGEST_S = 600
+_KNOWN = re.compile(
+    r"network:|  (version: 2|ethernets:)|    [A-Za-z0-9._-]{1,15}:|      (addresses: \[[0-9./]+\]|mtu: [0-9]+"
+    r"|dhcp[46]: false|accept-ra: false|link-local: \[\]|optional: true)"
+)
 MOST_PORTS = 64
 MOST_BYTES = 1 << 16
 
@@ -226,8 +239,7 @@ def firewall_unit(nft: str, file: Path) -> str:
 [Unit]
 Description=Closes the ports of sparkfleet to machines that are no nodes of its fleet
 DefaultDependencies=no
-Before=network-pre.target
-Wants=network-pre.target
+Before=network.target
 
 [Service]
 Type=oneshot
@@ -337,14 +349,35 @@ def _peer(text: Any) -> str:
 
 
 def present(ports: list[dict[str, Any]]) -> None:
-    """Refuse netdevs that are not there, and the one that the node is reached on. Raises Wrong."""
+    """Refuse netdevs that are not there or no ConnectX, and the one that the node is reached on. Raises Wrong."""
     routes = json.loads(run("ip", "-j", "-4", "route", "show", "default") or "[]")
     default = {route.get("dev") for route in routes}
     for port in ports:
-        if not Path("/sys/class/net", port["netdev"]).exists():
+        if not (NETDEVS / port["netdev"]).exists():
             raise RailsHelperError(f"{port['netdev']}: no such device")
+        if not (is_connectx(port["netdev"]) or is_simulated()):
+            raise RailsHelperError(f"{port['netdev']} is no port of a ConnectX; it is no rail")
         if port["netdev"] in default:
             raise RailsHelperError(f"{port['netdev']} has the default route; it is no rail")
+
+
+def is_connectx(netdev: str) -> bool:
+    """True for a physical port of Mellanox' driver; a VLAN, bridge or bond on one has no device of its own."""
+    device = NETDEVS / netdev / "device"
+    try:
+        vendor, driver = (device / "vendor").read_text().strip(), (device / "driver").readlink().name
+    except OSError:
+        return False
+    return vendor == MELLANOX and driver == "mlx5_core"
+
+
+def is_simulated() -> bool:
+    """True on a node of the lab, whose ports are veths. Only root can make the file."""
+    try:
+        found = LAB.lstat()
+    except OSError:
+        return False
+    return stat.S_ISREG(found.st_mode) and found.st_uid == 0
 
 
 # --- the change, and the way back -------------------------------------------------------------------------------------
@@ -455,17 +488,36 @@ def _wait(ready: int, state: Path, seconds: float, saved: Any, how: Backend) -> 
 
 
 def show(how: Backend) -> dict[str, Any]:
-    """The back-end, this program's own digest, and the netplan files there are."""
+    """The back-end, this program's own digest and netplan file, and what others configure of a ConnectX."""
     files = sorted(NETPLAN.glob("*.yaml"))[:MOST_PORTS] if how.name == "netplan" else []
-    texts = {str(file): file.read_bytes()[:MOST_BYTES].decode(errors="replace") for file in files}
+    others = {str(file): named_in(_text(file)) for file in files if file != NETPLAN_FILE}
     table = Firewall().table()[:MOST_BYTES]
     return {
         "backend": how.name,
         "version": version(),
-        "files": texts,
+        "own": known_lines(_text(NETPLAN_FILE)) if NETPLAN_FILE in files else "",
+        "others": {path: netdevs for path, netdevs in others.items() if netdevs},
         "firewall": table,
         "nft": bool(shutil.which("nft")),
     }
+
+
+def _text(file: Path) -> str:
+    return file.read_bytes()[:MOST_BYTES].decode(errors="replace")
+
+
+def named_in(text: str) -> list[str]:
+    """The netdevs that rails can be on, and that a netplan file names."""
+    netdevs = sorted(path.name for path in NETDEVS.iterdir() if is_connectx(path.name) or is_simulated())
+    return [name for name in netdevs if f"{name}:" in text or f'"{name}"' in text]
+
+
+def known_lines(text: str) -> str:
+    """The lines of this program's file that it writes itself; others as a comment without their content."""
+    return "".join(
+        f"{line}\n" if line == HEADER or _KNOWN.fullmatch(line) else "# (a line of somebody else)\n"
+        for line in text.splitlines()
+    )
 
 
 def version() -> str:

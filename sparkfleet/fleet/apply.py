@@ -11,7 +11,7 @@ from typing import NamedTuple
 from sparkfleet.controlplane.api.api_models import ApplyRequest
 from sparkfleet.controlplane.api.client import FleetClient
 from sparkfleet.controlplane.state.status import DeploymentStatus
-from sparkfleet.fleet.events import FleetStep, KeyCreated, OnEvent, ignored
+from sparkfleet.fleet.events import FleetEvent, FleetStep, KeyCreated, OnEvent, UseCaseEvent, ignored
 from sparkfleet.fleet.plan import FleetPlan, plan_deployments
 from sparkfleet.fleet.session import Session, who
 from sparkfleet.fleet.stage import bring, pinned
@@ -145,8 +145,20 @@ async def _applied(
         wanted = {request.spec.name: (await client.apply(request))[0] for request in requests}
         await _first_key(client, on_event)
         own = {request.spec.name: request.spec for request in requests}
-        settled = await until_settled(client, wanted, after, on_event, own) if wait else {}
+        told = _of_generations(wanted, on_event) if cold else on_event
+        settled = await until_settled(client, wanted, after, told, own) if wait else {}
     return client, settled
+
+
+def _of_generations(wanted: Mapping[str, int], on_event: OnEvent) -> OnEvent:
+    """Receiver without the events of earlier generations: the log of a fleet that was down has those of its past."""
+
+    def receive(event: UseCaseEvent) -> None:
+        if isinstance(event, FleetEvent) and event.event.generation < wanted[event.event.deployment]:
+            return
+        on_event(event)
+
+    return receive
 
 
 def _requests(prepared: PreparedApply, plans: Sequence[DeploymentPlan]) -> list[ApplyRequest]:

@@ -70,17 +70,19 @@ class FleetPlan(NamedTuple):
     """Of the controller, not entered; None if the fleet is down, or its nodes are assumed."""
     checkpoints: Mapping[str, Checkpoint]
     """Facts, by model."""
-    generations: Mapping[str, int] | None = None
-    """Desired generation of each deployment when the plan was made; None: not known."""
+    stored: Mapping[str, int] | None = None
+    """If the fleet is down: the generation of each deployment in its store; None: not known."""
     around: Mapping[str, NodeSurroundings] = MappingProxyType({})
     """Parts that the nodes have in a fleet already."""
 
     def base_of(self, name: str) -> int | None:
         """Generation that a deployment's plan was made from; 0: there was none. None: not known, or it is being ended."""
-        ending = (
-            {one.name for one in self.status.deployments if one.state == "stopping"} if self.status else set()
-        )
-        return None if self.generations is None or name in ending else self.generations.get(name, 0)
+        if self.status is None:
+            return None if self.stored is None else self.stored.get(name, 0)
+        for one in self.status.deployments:
+            if one.name == name:
+                return None if one.state == "stopping" else one.generation
+        return 0
 
     def prediction_sums(self, rung: int = 0) -> dict[str, tuple[PredictionSum, ...]]:
         """Terms of each deployment's predicted ITL and TTFT, by its name; empty if nothing is predicted.
@@ -149,13 +151,9 @@ async def plan_deployments(
     status = await current(client)
     decided = decide(specs, fleet, status, checkpoints, renew=renew, retry=retry)
     times = load_step_times(FleetPaths.default(session.inventory.fleet).step_times)
-    generations = (
-        {one.name: one.generation for one in status.deployments}
-        if status
-        else around.get(session.inventory.head, NodeSurroundings()).generations
-    )
+    stored = around.get(session.inventory.head, NodeSurroundings()).generations
     decided = expecting(decided, times)
-    return FleetPlan(tuple(specs), fleet, status, decided, client, checkpoints, generations, around)
+    return FleetPlan(tuple(specs), fleet, status, decided, client, checkpoints, stored, around)
 
 
 def expecting(decided: Decided, times: StepTimes) -> Decided:

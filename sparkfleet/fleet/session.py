@@ -20,6 +20,7 @@ from sparkfleet import __version__
 from sparkfleet.controlplane.api.api_models import (
     ApplyRequest,
     JoinRequest,
+    MoveRequest,
     OnNode,
     Prepared,
     StoreRequest,
@@ -183,7 +184,7 @@ class Session:
         quick = bool(found.controller.get("api"))  # it has written down that nobody reaches it
         patience_s = (QUICK_S if quick else PATIENCE_S) if found.ray else 0.0
         try:
-            return await answering(address, found.api_token, self._reach, patience_s)
+            return await answering(address, found.api_token, self.reach, patience_s)
         except WrongFleetError as error:
             raise WrongFleetError(
                 f"The controller at {address.api} on {self.inventory.head} refuses this fleet's token.",
@@ -199,7 +200,7 @@ class Session:
         """
         request = UpRequest(
             fleet=self.inventory.fleet,
-            state_dir=self._state_dir(self.inventory.head),
+            state_dir=self.state_dir(self.inventory.head),
             inventory=self.inventory,
         )
         await self._boot(self.inventory.head, await self.pythons(), "controller", request)
@@ -213,11 +214,37 @@ class Session:
         """
         there = await self._found(self.inventory.head)
         pythons = {self.inventory.head: there.python} if there.python else await self.pythons()
-        full = request.model_copy(update={"state_dir": self._state_dir(self.inventory.head)})
+        full = request.model_copy(update={"state_dir": self.state_dir(self.inventory.head)})
         answer = await self._boot(self.inventory.head, pythons, "store", full)
         if "error" in answer:
             raise ControlError(**answer["error"])
         return answer
+
+    async def move_step(self, node: str, request: MoveRequest) -> dict[str, Any]:
+        """Carries out a step of moving the head on one node.
+
+        Raises:
+            ControlError: it was refused.
+            NodeError: the node cannot be reached.
+        """
+        full = request.model_copy(update={"state_dir": self.state_dir(node)})
+        answer = await self._boot(node, await self.pythons(), "move", full)
+        if "error" in answer:
+            raise ControlError(**answer["error"])
+        return answer
+
+    async def prepared(self) -> Prepared:
+        """Addresses and secrets of the head, for nodes that join it. Starts nothing. Raises NodeError."""
+        head = self.inventory.head
+        request = UpRequest(
+            fleet=self.inventory.fleet, state_dir=self.state_dir(head), inventory=self.inventory
+        )
+        answer = await self._boot(head, await self.pythons(), "prepare", request)
+        return Prepared.model_validate_json(json.dumps(answer))
+
+    async def join(self, node: str, request: JoinRequest) -> None:
+        """Starts Ray on a node that is not the head. Raises NodeError if the node refuses."""
+        await self._boot(node, await self.pythons(), "join", request)
 
     async def controller(self) -> FleetClient:
         """A client of the controller. Raises ControlError if none answers."""
@@ -250,7 +277,7 @@ class Session:
         pythons = await self.pythons(on_event, wheels)
         request = UpRequest(
             fleet=self.inventory.fleet,
-            state_dir=self._state_dir(self.inventory.head),
+            state_dir=self.state_dir(self.inventory.head),
             inventory=self.inventory,
             apply=tuple(apply),
         )
@@ -260,30 +287,30 @@ class Session:
         nodes = (self.inventory.head, *self._others())
         begun = await asyncio.gather(
             self._boot(self.inventory.head, pythons, "up", request),
-            *(self._boot(name, pythons, "join", self._joining(name, prepared)) for name in nodes[1:]),
+            *(self._boot(name, pythons, "join", self.joining(name, prepared)) for name in nodes[1:]),
         )
         self.left_by_a_reboot = tuple(
             name for name, one in zip(nodes, begun, strict=True) if not one["comes_back"]
         )
-        address = await self._booted(begun[0]["outcome"], on_event)
-        client = FleetClient(address, prepared.api_token, reach=self._reach)
-        await self._all_joined(client, on_event)
+        address = await self.until_up(begun[0]["outcome"], on_event)
+        client = FleetClient(address, prepared.api_token, reach=self.reach)
+        await self.until_joined(client, on_event)
         return client
 
     @contextlib.asynccontextmanager
     async def endpoint(self, client: FleetClient) -> AsyncIterator[str]:
         """A base URL of the gateway from here: through SSH if it listens only on the head's loopback."""
         address = client.address
-        if self._reach is None or not address.is_private:
+        if self.reach is None or not address.is_private:
             yield address.endpoint
             return
-        async with self._reach(address.gateway_host, address.gateway_port) as (host, port):
+        async with self.reach(address.gateway_host, address.gateway_port) as (host, port):
             yield f"http://{host}:{port}/v1"
 
     def endpoint_words(self, client: FleetClient) -> str:
         """Address of the gateway, for a person."""
         address = client.address
-        if self._reach is None or not address.is_private:
+        if self.reach is None or not address.is_private:
             return f"Endpoint: {address.endpoint}"
         open_ = "`gateway: {host: 0.0.0.0}` in the inventory opens it to the network"
         return f"Endpoint: {address.endpoint} (only on {self.inventory.head}; {open_})"
@@ -308,10 +335,11 @@ class Session:
         return [name for name in self.inventory.nodes if name != self.inventory.head]
 
     @property
-    def _reach(self) -> Reach | None:
+    def reach(self) -> Reach | None:
+        """Makes the head's loopback reachable from here; None if this is the head."""
         return None if self.inventory.nodes[self.inventory.head].is_local else self.head.forward
 
-    def _state_dir(self, node: str) -> str | None:
+    def state_dir(self, node: str) -> str | None:
         """State directory from this process's environment for this machine; None: from the node's environment."""
         return str(state_root(self.inventory.fleet)) if self.inventory.nodes[node].is_local else None
 
@@ -319,7 +347,7 @@ class Session:
         if self.inventory.nodes[node].is_local:
             return FoundState.model_validate_json(json.dumps(found(state_root(self.inventory.fleet))))
         source = (files("sparkfleet.runtime") / "state_probe.py").read_text()
-        done = await self.channels[node].run(("python3", "-c", source, self.inventory.fleet))
+        done = await self.channels[node].run(("python3", "-I", "-c", source, self.inventory.fleet))
         if done.exit_code != 0:
             raise NodeError(
                 f"{node}: python3 failed with exit code {done.exit_code}: {done.stderr.strip()[-200:]}"
@@ -349,10 +377,11 @@ class Session:
                 )
         return self._known_pythons
 
-    def _joining(self, name: str, prepared: Prepared) -> JoinRequest:
+    def joining(self, name: str, prepared: Prepared) -> JoinRequest:
+        """The request with which a node joins the head."""
         return JoinRequest(
             fleet=self.inventory.fleet,
-            state_dir=self._state_dir(name),
+            state_dir=self.state_dir(name),
             node=name,
             host=seats(self.inventory)[name].address,
             head=self.inventory.head,
@@ -373,12 +402,14 @@ class Session:
         answer: dict[str, Any] = json.loads(done.stdout)
         return answer
 
-    async def _booted(self, result: str, on_event: OnEvent) -> HeadAddress:
+    async def until_up(self, result: str, on_event: OnEvent, node: str | None = None) -> HeadAddress:
+        """Waits for the outcome of a head's start, a file on it. Raises ControlError if it does not come up."""
+        channel = self.channels[node or self.inventory.head]
         began = asyncio.get_running_loop().time()
         while asyncio.get_running_loop().time() - began < BOOT_S:
             on_event(StepRunning(step=FleetStep.STARTING_RAY))
             try:
-                answer = json.loads(await self.head.read(result))
+                answer = json.loads(await channel.read(result))
             except NodeError:
                 await asyncio.sleep(0.1)
                 continue
@@ -387,10 +418,10 @@ class Session:
             return HeadAddress.model_validate(answer)
         raise ControlError(
             f"The fleet did not come up within {BOOT_S:.0f} s.",
-            do=f"Look at the logs beside {result} on {self.head.node}.",
+            do=f"Look at the logs beside {result} on {channel.node}.",
         )
 
-    async def _all_joined(self, client: FleetClient, on_event: OnEvent) -> None:
+    async def until_joined(self, client: FleetClient, on_event: OnEvent) -> None:
         """Wait until Ray on every node is part of the fleet."""
         began = asyncio.get_running_loop().time()
         async with client.again() as asking:
@@ -411,7 +442,7 @@ class Session:
             python = (await self.pythons())[node]
         if python is None:
             return  # the node has never been in the fleet
-        request = OnNode(fleet=self.inventory.fleet, state_dir=self._state_dir(node))
+        request = OnNode(fleet=self.inventory.fleet, state_dir=self.state_dir(node))
         done = await self.channels[node].run(
             (python, "-m", "sparkfleet.node_daemon.node_cli", "down"),
             stdin=request.model_dump_json().encode(),

@@ -45,6 +45,8 @@ class OtherFleet(Value):
 class NodeSurroundings(Value):
     """Everything on a node that concerns a fleet before it is changed; see `runtime/state_probe.py`."""
 
+    root: str = ""
+    """The fleet's state directory there."""
     id: str = ""
     """Name of the fleet by its nodes' shared secret, which moves with its head; "" if the node has none."""
     role: NodeRole | None = None
@@ -86,7 +88,7 @@ async def read_surroundings(
         told = await asyncio.to_thread(surroundings, state_root(inventory.fleet))
         return NodeSurroundings.model_validate_json(json.dumps(told))
     source = (files("sparkfleet.runtime") / "state_probe.py").read_text()
-    done = await channels[node].run(("python3", "-c", source, inventory.fleet, "surroundings"))
+    done = await channels[node].run(("python3", "-I", "-c", source, inventory.fleet, "surroundings"))
     if done.exit_code != 0:
         raise NodeError(
             f"{node}: python3 failed with exit code {done.exit_code}: {done.stderr.strip()[-200:]}"
@@ -145,7 +147,10 @@ def _head_of(name: str, here: NodeSurroundings) -> str:
 def _remedy(inventory: Inventory, head: str) -> str:
     if not head:
         return "Use the inventory of that fleet, or give this fleet another name in `fleet:`."
-    return f"Set `head: {head}` in the inventory. A fleet of its own needs another name in `fleet:`."
+    return (
+        f"Set `head: {head}` in the inventory. `sparkfleet move-head {inventory.head}` then moves the head, with"
+        " deployments, keys and secrets. A fleet of its own needs another name in `fleet:`."
+    )
 
 
 def other_fleets(around: Mapping[str, NodeSurroundings]) -> dict[str, tuple[OtherFleet, ...]]:

@@ -28,6 +28,8 @@ from sparkfleet.gateway.keys import engine_token
 from sparkfleet.gateway.metrics_page import metrics_app
 from sparkfleet.gateway.report import GatewayReport
 from sparkfleet.gateway.routing_table import GroupEntry, ModelEntry, RoutingTable
+from sparkfleet.runtime.fleet_paths import FleetPaths
+from sparkfleet.runtime.hang_guard import HangGuard, take_note
 from sparkfleet.telemetry.metrics import GatewayMetrics
 from sparkfleet.values import Value
 
@@ -42,6 +44,9 @@ REPICK_S = 0.5
 POLL_PAUSE_S = 0.5
 REGISTER_S = 5.0
 DRAIN_S = 30.0
+HUNG_S = 3.0
+"""Seconds without a step of a gateway after which it is ended: its clients wait for each of them, and Serve's own checks
+take 30 s. It is replaced within 10 s."""
 
 
 class GatewayConfig(Value):
@@ -123,6 +128,10 @@ class GatewayReplica:
         self._gateway = GatewayApp(self._picker, self._metrics, max_body_bytes=config.max_body_bytes)
         self._server: Server = await listen(self._gateway, config.host, config.port)
         self._page: Server = await listen(metrics_app(self._metrics.registry), "127.0.0.1", 0)
+        note = FleetPaths.of_this_process().run / "gateway.hung"
+        self._after = take_note(note)
+        self._guard = HangGuard(HUNG_S, note)
+        self._guard.start()
         self._tasks = [asyncio.create_task(self._follow()), asyncio.create_task(self._register())]
 
     async def __del__(self) -> None:
@@ -134,6 +143,7 @@ class GatewayReplica:
         await self._server.aclose()
         await self._page.aclose()
         await self._gateway.aclose()
+        self._guard.stop()
 
     async def _follow(self) -> None:
         """Keeps the table equal to the controller's, which thereby knows which one this replica holds."""
@@ -166,6 +176,7 @@ class GatewayReplica:
                 url=f"http://{self._config.host}:{self._server.port}",
                 metrics_url=f"http://127.0.0.1:{self._page.port}/metrics",
                 at=time.time(),
+                after=self._after,
                 keys_used=dict(self._gateway.keys_used),
             )
             with contextlib.suppress(Exception):

@@ -16,5 +16,7 @@ class GatewayReport(Value):
     url: str
     metrics_url: str
     at: float
+    after: str = ""
+    """The end of the replica before, if that is known."""
     keys_used: Mapping[str, float] = Field(default_factory=dict)
     """Unix seconds of the last request with each key, by the key's id, since the replica started."""

@@ -16,7 +16,7 @@ ModelState = Literal["ready", "starting", "stopped", "failed"]
 
 
 class KeyEntry(Value):
-    """An API key as it is stored: the key itself is shown once, when it is created, and stored nowhere."""
+    """An API key as it is stored: the key itself is shown once, when it is created, and never stored."""
 
     id: str
     name: str

@@ -176,7 +176,7 @@ class Probe:
             if status not in (401, 403):
                 raise EngineError(
                     f"The engine answers without its token: GET {path} returned {status}.",
-                    means="Whoever reaches its address could use it, so it was stopped.",
+                    means="Any machine that reaches its address could use it, so it was stopped.",
                     do="Use another image, or report the engine's release: the check of the token did not take effect.",
                 )
 

@@ -12,7 +12,7 @@ import logging
 import os
 import signal
 import time
-from collections.abc import Coroutine, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from functools import partial
 from typing import Any, NoReturn, Protocol, TypeVar
 
@@ -26,6 +26,7 @@ from sparkfleet.group.canary import FIRST_TOKEN_S, MEASURE_S, Probe, drafts_of, 
 from sparkfleet.group.crash_backoff import Backoff
 from sparkfleet.group.engine_load import Load, read_load
 from sparkfleet.group.launch_plan import GroupLaunch, is_forwarded
+from sparkfleet.group.misplaced import watch_sockets
 from sparkfleet.group.rank import RankHolder
 from sparkfleet.group.rank_set import Ranks, cancel
 from sparkfleet.group.report import GroupPhase, GroupReport
@@ -36,6 +37,8 @@ from sparkfleet.runtime.base import Phase, RankStatus
 log = logging.getLogger(__name__)
 
 START_PROGRESS_S = 1.0
+ACTOR = "the group's last actor"
+RELEASED = f"{ACTOR} was stopped by Ray Serve while its engine is wanted: the engine runs on, and the next actor adopts it"
 
 T = TypeVar("T")
 
@@ -48,6 +51,15 @@ class GroupReporter(Protocol):
         ...
 
 
+Wanted = Callable[[], Awaitable[bool]]
+"""True if this group is still wanted at this rung. Never raises: True if that is not known."""
+
+
+async def not_wanted() -> bool:
+    """For a group that nothing but its owner stops."""
+    return False
+
+
 class Group:
     """Starts or adopts the engine of one group and keeps watch over it. Independent of Ray.
 
@@ -57,6 +69,8 @@ class Group:
         secret: the fleet's engine secret.
         report: receives the progress.
         backoff: counts its recent starts.
+        wanted: is asked before its engine is stopped: Serve also replaces an actor that only stalled.
+        after: the end of the actor before, if that is known; its first report has it.
     """
 
     def __init__(
@@ -66,14 +80,19 @@ class Group:
         secret: str,
         report: GroupReporter,
         backoff: Backoff,
+        *,
+        wanted: Wanted = not_wanted,
+        after: str = "",
     ) -> None:
         self._launch = launch
         self._ranks = Ranks(launch, ranks, backoff)
         self._backoff = backoff
         self._secret = secret
         self._report_to = report
+        self._wanted = wanted
+        self._after = f"{ACTOR}: {after}" if after else ""
         self._engine: Engine = engine_by_name(launch.candidate.engine)
-        self._began = time.time()
+        self._began = time.monotonic()
         self._report = GroupReport(
             deployment=launch.deployment,
             generation=launch.generation,
@@ -82,7 +101,7 @@ class Group:
             node=launch.seats[0].node,
             engine=launch.candidate.engine,
             rung=launch.rung,
-            since=self._began,
+            since=time.time(),
         )
         self._is_custom = launch.candidate.engine == "custom"
         self._health = launch.candidate.health if self._is_custom else self._engine.health_path
@@ -92,6 +111,8 @@ class Group:
         """Watches memory while the ranks run."""
         self._load = Load(running=0, waiting=0, figures=None)
         self._exited: RankStatus | None = None
+        self._misplaced = ""
+        """The wrong address that a custom workload listens on, in words."""
         self.ended = ""
         """Reason of the engine's end; "" while it runs."""
 
@@ -111,7 +132,9 @@ class Group:
         Raises:
             EngineError: it exited, or it is up and does not generate. No process of it is left.
         """
-        self._say(GroupPhase.STARTING)  # first of all: a start that takes the node down must be known
+        self._say(
+            GroupPhase.STARTING, self._after
+        )  # first of all: a start that takes the node down must be known
         try:
             statuses, adopted = await self._ranks.take(partial(self._say, GroupPhase.STARTING))
             self._memory = asyncio.create_task(self._ranks.watch_memory())
@@ -129,7 +152,7 @@ class Group:
             raise
         self._say(
             GroupPhase.READY,
-            started_s=round(time.time() - self._began, 3),
+            started_s=round(time.monotonic() - self._began, 3),
             measured=measured,
             ranks=self._ranks.reports(statuses),
         )
@@ -141,7 +164,7 @@ class Group:
         fails, or when memory ran out.
         """
         assert self._probe is not None
-        works = [beat(self._say_load)]
+        works = [beat(self._say_load), self._ranks.watch_answers()]
         if self._engine.metrics_path:  # without metrics its progress is unknown
             works.append(self._follow(self._probe))
         elif self._launch.probed:
@@ -159,8 +182,14 @@ class Group:
         return self.ended
 
     async def stop(self, drain_s: float) -> None:
-        """Waits for the engine's running requests, at most `drain_s`, then stops it and everything it started."""
+        """Waits for the engine's running requests, at most `drain_s`, then stops it and everything it started.
+
+        An engine that is still wanted runs on, without a wait, for the next actor of this group.
+        """
         failed = self._report.phase is GroupPhase.FAILED  # its last report must be the reason
+        if not failed and await self._wanted():
+            await self._release()
+            return
         serves = self._report.phase is GroupPhase.READY  # an engine that still loads has no requests
         if serves and drain_s > 0:
             self._say(GroupPhase.DRAINING)
@@ -168,13 +197,21 @@ class Group:
                 async with asyncio.timeout(drain_s):
                     await self._until_exit(self._idle())
         await self._ranks.stop()
+        await self._close()
+        if not failed:
+            self._backoff.forget()
+            self._say(GroupPhase.STOPPED)
+
+    async def _release(self) -> None:
+        await self._close()
+        await self._ranks.release()
+        self._say(GroupPhase.STOPPED, RELEASED)
+
+    async def _close(self) -> None:
         if self._memory is not None:
             await cancel(self._memory)
         if self._session is not None:
             await self._session.close()
-        if not failed:
-            self._backoff.forget()
-            self._say(GroupPhase.STOPPED)
 
     async def _bring_up(self, adopted: bool) -> dict[str, float]:
         """Waits for the server, then runs the canary; measured values by name. An adopted engine may be busy already."""
@@ -182,18 +219,21 @@ class Group:
         starting = Starting(len(self._ranks), self._launch.silence_s)
         progress = asyncio.create_task(self._progress(starting))
         healthy = asyncio.create_task(wait_healthy(self._probe, self._health))
+        watching = {progress}
+        if self._is_custom:
+            watching.add(asyncio.create_task(self._watch_sockets()))
         limit_s = longest_s(self._launch.needs, self._launch.silence_s)
         try:
             done, _ = await asyncio.wait(
-                {progress, healthy}, timeout=limit_s, return_when=asyncio.FIRST_COMPLETED
+                {*watching, healthy}, timeout=limit_s, return_when=asyncio.FIRST_COMPLETED
             )
             if not done:
-                raise never_ready(limit_s, starting.last_line())
+                raise never_ready(limit_s, self._misplaced or starting.last_line())
             if not healthy.done():
-                progress.result()  # it ends early only by raising the reason
-                await healthy
+                for ended in done:
+                    ended.result()  # it ends early only by raising the reason
         finally:
-            await cancel(progress, healthy)
+            await cancel(*watching, healthy)
         if self._engine.checks_token or is_forwarded(self._launch, 0):
             paths = {"/v1/models", self._health or "/", self._engine.metrics_path or "/"}
             await self._probe.refuses_strangers(*sorted(paths))
@@ -235,8 +275,15 @@ class Group:
             starting.update(time.monotonic(), logs)
             preparing = any(status.phase is Phase.PREPARING for status in statuses)
             phase = GroupPhase.PREPARING if preparing else GroupPhase.STARTING
-            self._say(phase, starting.words(), step=starting.step(), ranks=self._ranks.reports(statuses))
+            words = " · ".join(filter(None, (self._misplaced, starting.words())))
+            self._say(phase, words, step=starting.step(), ranks=self._ranks.reports(statuses))
             await asyncio.sleep(START_PROGRESS_S)
+
+    async def _watch_sockets(self) -> NoReturn:
+        def say(words: str) -> None:
+            self._misplaced = words
+
+        await watch_sockets(self._ranks.holders[0].sockets, say)
 
     async def _until_exit(self, *works: Coroutine[Any, Any, T]) -> T:
         """Result of the first of these tasks; EngineError as soon as a rank exits or a node runs out of memory."""
@@ -268,6 +315,7 @@ class Group:
         load = self._load
         self._say(
             self._report.phase,
+            self._ranks.quiet(),
             running=load.running,
             waiting=load.waiting,
             drafted=load.drafted,

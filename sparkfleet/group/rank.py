@@ -9,22 +9,26 @@ import asyncio
 import os
 import re
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, Protocol
 
-from sparkfleet.errors import EngineError, NodeError
+from sparkfleet.errors import EngineError, NodeError, SparkfleetError
 from sparkfleet.group.launch_plan import ALONE, GroupLaunch, Ports, keys_dir
+from sparkfleet.group.misplaced import Listening
 from sparkfleet.group.mpi_keys import write_keys
 from sparkfleet.group.rank_place import prepare_cache, spec_here
+from sparkfleet.hostfacts.listening_sockets import ListeningSocket, ReadSockets
 from sparkfleet.hostfacts.node import ReadMemory
 from sparkfleet.remote import page_cache
 from sparkfleet.remote.local import LocalChannel
 from sparkfleet.runtime.base import ContainerSpec, Phase, Rank, RankId, RankSpec, RankStatus, Runtime
 from sparkfleet.runtime.container_tools import tool_for
+from sparkfleet.runtime.environment import labels
 from sparkfleet.runtime.fleet_paths import FleetPaths
 from sparkfleet.runtime.ports import free_port
+from sparkfleet.runtime.processes import descendants, labelled, process, processes, variable
 from sparkfleet.staging.agent.images import staged_name
 from sparkfleet.values import Value
 
@@ -34,6 +38,7 @@ GIVEN_BACK_S = 180.0
 """Seconds until a stopped engine's memory is available again. On a Spark that takes 120 s and more after the engine closes
 its port (jschmied/dgx-spark-setup-guide)."""
 TAIL_BYTES = 64 << 10
+SOCKETS_S = 5.0
 _BEGAN = re.compile(r"^\[sparkfleet\] .{1,40}? (?:preparing|running): .*\n?", re.MULTILINE)
 """Line that a supervisor writes at a start: the log before it belongs to an earlier start."""
 _ANY_PORTS = Ports(http=65_431, rendezvous=65_432, inner=65_433)
@@ -72,6 +77,14 @@ class RankHolder(Protocol):
 
     async def stop(self) -> None:
         """Stops the rank and everything it started, if it is held."""
+        ...
+
+    async def release(self) -> None:
+        """Gives the rank up and lets it run, if it is held: the next holder adopts it, or its lease runs out."""
+        ...
+
+    async def sockets(self) -> Listening | None:
+        """Listening sockets of all its processes; None if they cannot be read, and for a rank on another node."""
         ...
 
     async def tail(self) -> str:
@@ -166,6 +179,21 @@ class LocalRank:
             await rank.stop()
             await rank.close()
 
+    async def release(self) -> None:
+        """See `RankHolder.release`."""
+        if self._rank is not None:
+            rank, self._rank = self._rank, None
+            await rank.close()
+
+    async def sockets(self) -> Listening | None:
+        """See `RankHolder.sockets`."""
+        with suppress(SparkfleetError):
+            pid = (await self._held.status()).pid
+            listed = await LocalChannel(self.node).run(ReadSockets.argv, timeout_s=SOCKETS_S)
+            pids = await asyncio.to_thread(_processes, pid, labels(self._paths.label, str(self._id)))
+            return _listening(pids, ReadSockets.parse(listed.stdout))
+        return None
+
     async def tail(self) -> str:
         """See `RankHolder.tail`."""
         return await asyncio.to_thread(_tail, Path(self.log_path)) if self._rank is not None else ""
@@ -255,6 +283,14 @@ class RemoteRank:
         """See `RankHolder.stop`."""
         await self._ask(self._actor.stop.remote)
 
+    async def release(self) -> None:
+        """See `RankHolder.release`."""
+        await self._ask(self._actor.release.remote)
+
+    async def sockets(self) -> Listening | None:
+        """See `RankHolder.sockets`."""
+        return None
+
     async def tail(self) -> str:
         """See `RankHolder.tail`."""
         return str(await self._ask(self._actor.tail.remote))
@@ -287,6 +323,26 @@ class RemoteRank:
 def available_memory() -> int:
     """MemAvailable of this node, bytes. Reads a pseudo-file: it takes microseconds."""
     return ReadMemory.parse(Path(ReadMemory.argv[1]).read_text()).available
+
+
+def _processes(pid: int | None, carried: Mapping[str, str]) -> set[int]:
+    """A rank's processes on this node, by descent and by label, without its supervisor."""
+    if pid is None:
+        return set()
+    own = process(pid)
+    found = {one.pid for one in (*descendants(pid, processes()), *labelled(carried))} | {pid}
+    return found - {own.parent if own else 0}
+
+
+def _listening(pids: Collection[int], found: Sequence[ListeningSocket]) -> Listening | None:
+    """Sockets of these processes beside the address in their environment."""
+    for pid in pids:
+        host, port = variable(pid, "SPARKFLEET_HOST"), variable(pid, "SPARKFLEET_PORT")
+        if host and port and port.isdigit():
+            return Listening(
+                address=host, port=int(port), sockets=tuple(one for one in found if one.pid in pids)
+            )
+    return None
 
 
 def _tail(path: Path) -> str:

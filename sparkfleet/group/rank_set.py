@@ -7,7 +7,7 @@ import logging
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from typing import Any
+from typing import Any, NoReturn
 
 from sparkfleet.engines.failure_signatures import Diagnosis, Failure, classify, first_cause
 from sparkfleet.errors import Cause, EngineError, NodeError, SparkfleetError
@@ -35,6 +35,10 @@ MEMORY_S = 1.0
 """Seconds between two readings of a node's memory: an engine that loads takes gigabytes in that time."""
 FOLLOWED_S = 1.0
 """Time limit for a node with a shortage to report which group started last: its memory is not read meanwhile."""
+ANSWER_S = 4.0
+"""Time limit of a rank's status, and the pause before the next: a rank that does not answer is named within 15 s."""
+RELEASE_S = 3.0
+"""Time limit for a node to release its rank."""
 TAIL_LINES = 500
 TAIL_S = 5.0
 """Time limit for a node to return a log: its reader has a failure to report."""
@@ -58,6 +62,8 @@ class Ranks:
         """True once every rank was started or adopted."""
         self._low: dict[int, int] = {}
         """Lowest memory that was read on each rank's node, bytes."""
+        self._quiet: dict[int, float] = {}
+        """Ranks that do not answer, with the time of the first request without an answer (monotonic clock)."""
 
     def __len__(self) -> int:
         return len(self.holders)
@@ -133,6 +139,15 @@ class Ranks:
             if error is not None:
                 log.warning("rank on %s was not stopped: %r", rank.node, error)
 
+    async def release(self) -> None:
+        """Lets the held ranks run on for the next holder. A node that does not answer is not waited for: its rank's holder
+        ends with this group's placement group."""
+        waiting = (asyncio.wait_for(rank.release(), RELEASE_S) for rank in self.holders)
+        ended = await asyncio.gather(*waiting, return_exceptions=True)
+        for rank, error in zip(self.holders, ended, strict=True):
+            if error is not None:
+                log.warning("rank on %s was not released: %r", rank.node, error)
+
     async def watch_memory(self) -> None:
         """Reads every node's memory once a second, for ever, and independently: a node that does not answer delays no other.
 
@@ -144,6 +159,37 @@ class Ranks:
             await asyncio.gather(*watches)
         finally:
             await cancel(*watches)
+
+    async def watch_answers(self) -> NoReturn:
+        """Requests every rank's status every few seconds. One that does not answer is only named (`quiet`): its engine may
+        serve on beside a supervisor or a holder that hangs."""
+        watches = [asyncio.create_task(self._watch_answers(index)) for index in range(len(self.holders))]
+        try:
+            await asyncio.gather(*watches)
+        finally:
+            await cancel(*watches)
+        raise AssertionError("a watch never ends")
+
+    def quiet(self) -> str:
+        """Ranks that do not answer, in words; "" if all do."""
+        now = time.monotonic()
+        return "; ".join(
+            f"rank {rank} on {self.holders[rank].node} has not answered for {now - since:.0f} s:"
+            " its supervisor or its holder hangs, and its engine goes on"
+            for rank, since in sorted(self._quiet.items())
+        )
+
+    async def _watch_answers(self, index: int) -> NoReturn:
+        while True:
+            asked = time.monotonic()
+            try:
+                async with asyncio.timeout(ANSWER_S):
+                    await self.holders[index].status()
+            except (NodeError, TimeoutError):
+                self._quiet.setdefault(index, asked)
+            else:
+                self._quiet.pop(index, None)
+            await asyncio.sleep(ANSWER_S)
 
     async def _watch_node(self, index: int) -> None:
         until: float | None = None  # until then a group that was started later has to resolve the shortage

@@ -94,6 +94,8 @@ class Kernel(Value):
     command_line: str = ""
     firewall: bool | None = None
     """True if ufw is enabled; None if it is not installed."""
+    fleet_firewall: bool = False
+    """True if the rules of `sparkfleet fabric firewall` are on the node. Only root can read if they are loaded."""
 
     @property
     def kho_off(self) -> bool:
@@ -111,6 +113,7 @@ class ReadKernel(Fact[Kernel]):
         "/proc/pressure/memory",
         "/proc/cmdline",
         "/etc/ufw/ufw.conf",
+        "/etc/sparkfleet/firewall.nft",
     )
     fine = (0, 2)
 
@@ -128,6 +131,9 @@ class ReadKernel(Fact[Kernel]):
             memory_pressure=_pressure(files.get("/proc/pressure/memory", [])),
             command_line=text(first("/proc/cmdline"), 4096),
             firewall=_firewall(files.get("/etc/ufw/ufw.conf")),
+            fleet_firewall=any(
+                line.endswith("drop") for line in files.get("/etc/sparkfleet/firewall.nft", [])
+            ),
         )
 
 

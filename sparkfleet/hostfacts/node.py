@@ -71,6 +71,7 @@ class ReadProcessors(Fact[Processors]):
 
     argv = (
         "python3",
+        "-I",
         "-c",
         "import json,os,platform;print(json.dumps([len(os.sched_getaffinity(0)),platform.machine()]))",
     )
@@ -125,6 +126,7 @@ class ReadEngines(Fact[Mapping[str, str]]):
 
     argv = (
         "python3",
+        "-I",
         "-c",
         "import json\n"
         "from importlib.metadata import PackageNotFoundError,distribution,version\n"
@@ -157,6 +159,7 @@ class ReadInstalledEngines(Fact[tuple[str, Mapping[str, str]]]):
 
     argv = (
         "python3",
+        "-I",
         "-c",
         "import glob,json,os,subprocess,sys\n"
         "done=glob.glob(os.path.expanduser('~/.local/share/sparkfleet/env/*/complete'))\n"

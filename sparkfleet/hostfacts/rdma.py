@@ -173,6 +173,7 @@ class ReadGidsOfKernel(Fact[tuple[Gid, ...]]):
 
     argv = (
         "python3",
+        "-I",
         "-c",
         "import glob,os\n"
         "def read(path):\n"

@@ -48,12 +48,12 @@ class ReadPythonEnvironment(Fact[PythonEnvironment]):
     With `own` in place of `installed`: in the environment of the interpreter that runs it.
     """
 
-    argv = ("python3", "-c", _PROBE, "installed")
+    argv = ("python3", "-I", "-c", _PROBE, "installed")
 
     @classmethod
     def own(cls, python: str) -> tuple[str, ...]:
         """The command for the environment of `python`."""
-        return (python, *cls.argv[1:3], "own")
+        return (python, *cls.argv[1:4], "own")
 
     @staticmethod
     def parse(output: str) -> PythonEnvironment:

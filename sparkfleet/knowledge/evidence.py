@@ -146,9 +146,16 @@ class Evidence(NamedTuple):
         """The same by other methods and engines: a format that is faster than predicted is so with drafts, too."""
         return _correction(self.beside, busy=busy) or 1.0
 
-    def elsewhere(self, *, busy: bool) -> float | None:
-        """The same by other engines with its own method, which guesses as well on any; None if nobody published it."""
-        return _correction((one for one in self.beside if one.method == self.method), busy=busy)
+    def elsewhere(self, *, busy: bool) -> tuple[float, str] | None:
+        """The same by another engine with its own method, which guesses as well on any, and that engine.
+
+        None if nobody published it.
+        """
+        for one in self.beside:
+            found = _correction((one,), busy=busy) if one.method == self.method else None
+            if found is not None:
+                return found, one.engine
+        return None
 
 
 def _correction(runs: Iterable[PublishedEvidence], *, busy: bool) -> float | None:

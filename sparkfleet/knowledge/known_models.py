@@ -112,11 +112,12 @@ def known_checkpoint(model: str) -> Checkpoint | None:
     name = model.partition("@")[0]
     one = next((known for known in load_models() if known.names(name)), None)
     parts = published(name)
-    is_otherwise = _OTHERWISE.search(name.rpartition("/")[2].lower()) and not exl3_in_name(name)
+    trellis = exl3_in_name(model)  # ExLlamaV3's makers publish each number of bits as a revision
+    is_otherwise = _OTHERWISE.search(name.rpartition("/")[2].lower()) and trellis is None
     if (one is None or one.quant is None) and is_otherwise:
         raise _of_another_engine(name, None if parts is None else parts.bytes)
     try:
-        found = known_as(name)
+        found = known_as(name, trellis)
     except FactError as error:
         raise error if parts is None or parts.bytes is None else _without_shapes(name, parts.bytes) from error
     if found is None:

@@ -82,7 +82,7 @@ def up(
         _refuse_second(name)
         _clear(name)
         state = _claim(name, nodes, topology, Path(directory or HOME / name).absolute(), paths)
-        # Until the lab is complete the keeper watches this process, so that a killed one leaves nothing.
+        # Until the lab is complete the reaper watches this process, so that a killed one leaves nothing.
         state = save(replace(state, keeper=_keeper(name, of_process(os.getpid()), owner)))
         try:
             with _readable():

@@ -192,6 +192,7 @@ def write_identity(state: State, node: str, settings: simulated_state.SimulatedS
     number = state.layout.node(node).number
     files = {"os-release": _OS_RELEASE, "machine-id": f"{machine_id(state, settings, node)}\n"}
     files["cdi/nvidia.yaml"] = _CDI
+    files["sparkfleet-lab"] = "The rails of this node are veths: the rails helper accepts them.\n"
     files |= {
         f"{name}": text for name, text in machine.release_files(number, settings.text("dgx_os")).items()
     }

@@ -98,7 +98,7 @@ def _wait(state: State, booting: _Booting) -> LabProcess:
             raise _did_not_boot(state, booting.node, said.decode(errors="replace").strip())
         said += more
     children = Path(f"/proc/{booting.process.pid}/task/{booting.process.pid}/children").read_text().split()
-    booting.process.returncode = 0  # init or the keeper reaps it if it outlives this process
+    booting.process.returncode = 0  # init or the reaper waits for it if it outlives this process
     return of_process(int(children[0]))
 
 

@@ -119,7 +119,7 @@ def watch_of(paths: FleetPaths, request: UpRequest) -> ControllerWatch:
 
 async def _make(request: UpRequest) -> None:
     """Makes a controller in a process of its own: this one may have been connected to another cluster before."""
-    argv = (sys.executable, "-m", "sparkfleet.node_daemon.node_cli", "controller")
+    argv = (sys.executable, "-P", "-m", "sparkfleet.node_daemon.node_cli", "controller")
     process = await asyncio.create_subprocess_exec(*argv, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL)
     try:
         async with asyncio.timeout(MAKE_S):

@@ -3,6 +3,7 @@
     prepare   on the head: directories, secrets, addresses; prints the input of the other nodes
     up        on the head: Ray, the controller, and the desired ranks on this node
     join      on any other node: Ray
+    move      on any node: a step of moving the head to another node
     controller  on the head: a controller, if Ray runs without one
     store     on the head: lists, makes and restores copies of the store; prints the result
     down      on any node: stops the fleet's processes, and does not restart them at boot
@@ -19,9 +20,9 @@ import json
 import sys
 from pathlib import Path
 
-from sparkfleet.controlplane.api.api_models import JoinRequest, OnNode, StoreRequest, UpRequest
+from sparkfleet.controlplane.api.api_models import JoinRequest, MoveRequest, OnNode, StoreRequest, UpRequest
 from sparkfleet.errors import SparkfleetError
-from sparkfleet.node_daemon import node_lifecycle, ray_watchdog, store_verbs
+from sparkfleet.node_daemon import head_move, node_lifecycle, ray_watchdog, store_verbs
 from sparkfleet.node_daemon.node_lifecycle import prepare
 from sparkfleet.runtime.fleet_paths import FleetPaths
 
@@ -31,7 +32,7 @@ def main() -> int:
     verb = sys.argv[1]
     try:
         if verb == "keep":
-            return asyncio.run(ray_watchdog.keep(FleetPaths(Path(sys.argv[2]))))
+            return asyncio.run(ray_watchdog.keep(FleetPaths(Path(sys.argv[2])), sys.argv[3:] == ["next"]))
         given = sys.stdin.read()
         if verb == "prepare":
             print(prepare(UpRequest.model_validate_json(given)).model_dump_json())
@@ -42,6 +43,9 @@ def main() -> int:
         elif verb == "controller":
             asyncio.run(node_lifecycle.make_controller(UpRequest.model_validate_json(given)))
             print("{}")
+        elif verb == "move":
+            answer = asyncio.run(head_move.answer(MoveRequest.model_validate_json(given)))
+            print(json.dumps(answer))
         elif verb == "store":
             print(json.dumps(store_verbs.answer(StoreRequest.model_validate_json(given))))
         else:

@@ -82,8 +82,12 @@ async def up(request: UpRequest) -> tuple[HeadAddress, subprocess.Popen[bytes] |
             client = await _with_a_controller(paths, request)
         if client is not None:
             return client.address, None
-        await clear_leftovers(paths)
-        _forget_last_cluster(paths)
+        if request.beside:
+            shutil.rmtree(paths.gcs, ignore_errors=True)
+            paths.create()
+        else:
+            await clear_leftovers(paths)
+            _forget_last_cluster(paths)
         address = _address(paths, request)
         _check_port(address)
         token = metrics_token(paths.engine_secret.read_text().encode())
@@ -203,7 +207,8 @@ def _is_free(host: str, port: int) -> bool:
 
 def _start(paths: FleetPaths, argv: tuple[str, ...]) -> subprocess.Popen[bytes]:
     """Ray in the foreground of a session of its own."""
-    with (paths.logs / "ray.log").open("wb") as output:
+    with (paths.logs / "ray.log").open("ab") as output:  # appends: see runtime/log_limit.py
+        output.truncate(0)
         return subprocess.Popen(
             argv,
             env=ray_environment(paths),

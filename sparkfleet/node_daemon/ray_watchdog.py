@@ -10,9 +10,10 @@ import asyncio
 import contextlib
 import json
 import logging
-import subprocess
 import sys
 import time
+from collections.abc import Sequence
+from pathlib import Path
 
 from sparkfleet.controlplane.api.api_models import JoinRequest, Role, UpRequest
 from sparkfleet.controlplane.ray.ray_process import LABEL
@@ -20,9 +21,11 @@ from sparkfleet.errors import ControlError, SparkfleetError
 from sparkfleet.group.crash_pause import COUNTS_S, pause_s
 from sparkfleet.node_daemon import node_lifecycle, service_manager
 from sparkfleet.node_daemon.controller_watch import watch_of
+from sparkfleet.node_daemon.left_ray import RayProcess, left_ray, watchdog_lock
 from sparkfleet.node_daemon.role_guard import read_role, require_joinable, require_no_other_head
 from sparkfleet.remote.atomic_write import write_atomically
 from sparkfleet.runtime.fleet_paths import FleetPaths
+from sparkfleet.runtime.log_limit import limit
 from sparkfleet.specs.timeouts import Timeouts
 
 log = logging.getLogger(__name__)
@@ -31,6 +34,10 @@ PAUSES = Timeouts()
 """The pauses of engines: Ray takes about as long to start."""
 
 LOOK_S = 0.2
+LIMIT_S = 60.0
+"""Seconds between two looks at the sizes of logs."""
+WATCH_S = 2.0
+"""Seconds between two readings of the role on a node that is not the head."""
 
 
 def begin_up(request: UpRequest) -> dict[str, str]:
@@ -63,14 +70,24 @@ async def take_down(paths: FleetPaths) -> None:
     paths.ended_role.unlink(missing_ok=True)
 
 
-async def keep(paths: FleetPaths) -> int:
-    """Starts the node's role, and restarts it whenever it dies. Returns only if the first start fails."""
+async def keep(paths: FleetPaths, next_head: bool = False) -> int:
+    """Starts the node's role, and restarts it whenever it dies. Returns only if the first start fails.
+
+    Args:
+        paths: the fleet's directories.
+        next_head: until the head is moved here, the role is that in `role.next.json`.
+    """
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(message)s")
+    with watchdog_lock(paths) as alone:
+        return await _keep(paths, next_head, alone=alone)
+
+
+async def _keep(paths: FleetPaths, next_head: bool, *, alone: bool) -> int:
     ends, first = 0, True
     while True:
         began = time.monotonic()
         try:
-            ray = await _start(paths, first)
+            ray = await _start(paths, first, next_head)
         except SparkfleetError as error:
             _write_outcome(paths, _error(error))
             log.error("%s", error)
@@ -84,8 +101,10 @@ async def keep(paths: FleetPaths) -> int:
             if first:
                 return 1
         else:
-            if ray is None:
-                return 0  # another watchdog keeps it
+            if ray is None:  # it runs already: another watchdog keeps it, or has left it
+                ray = await asyncio.to_thread(left_ray, paths) if alone else None
+                if ray is None:
+                    return 0
             first = False
             code = await _watched(paths, ray)
             log.warning("Ray ended with exit code %s", code)
@@ -96,8 +115,9 @@ async def keep(paths: FleetPaths) -> int:
         await asyncio.sleep(pause)
 
 
-async def _start(paths: FleetPaths, first: bool) -> subprocess.Popen[bytes] | None:
-    role = read_role(paths)
+async def _start(paths: FleetPaths, first: bool, next_head: bool) -> RayProcess | None:
+    coming = next_head and paths.next_role.exists()
+    role = Role.model_validate_json(paths.next_role.read_text()) if coming else read_role(paths)
     if role is None:
         raise taken_down()
     if role.join is not None:
@@ -106,7 +126,7 @@ async def _start(paths: FleetPaths, first: bool) -> subprocess.Popen[bytes] | No
         return ray
     assert role.up is not None
     address, head = await node_lifecycle.up(role.up)
-    if not paths.role.exists():
+    if not coming and not paths.role.exists():
         await node_lifecycle.down(paths)
         raise taken_down()
     if role.up.apply:  # the deployments are in the store now, and may change there
@@ -116,22 +136,30 @@ async def _start(paths: FleetPaths, first: bool) -> subprocess.Popen[bytes] | No
     return head
 
 
-async def _watched(paths: FleetPaths, ray: subprocess.Popen[bytes]) -> int:
+async def _watched(paths: FleetPaths, ray: RayProcess) -> int:
     """Waits for the end of Ray, and keeps the controller alive until then if this is the head; Ray's exit code."""
-    watch = asyncio.create_task(_watch_controller(paths))
+    logs = (paths.logs / "boot.log", paths.logs / "ray.log")
+    works = [asyncio.create_task(_watch_controller(paths)), asyncio.create_task(_limit_logs(logs))]
     try:
         return await _ended(ray)
     finally:
-        watch.cancel()
+        for work in works:
+            work.cancel()
+
+
+async def _limit_logs(logs: Sequence[Path]) -> None:
+    while True:
+        limit(logs)
+        await asyncio.sleep(LIMIT_S)
 
 
 async def _watch_controller(paths: FleetPaths) -> None:
-    role = Role.model_validate_json(paths.role.read_text())
-    if role.up is not None:
-        await watch_of(paths, role.up).run()
+    while (role := read_role(paths)) is None or role.up is None:
+        await asyncio.sleep(WATCH_S)  # another node than the head, which it may become
+    await watch_of(paths, role.up).run()
 
 
-async def _ended(ray: subprocess.Popen[bytes]) -> int:
+async def _ended(ray: RayProcess) -> int:
     while (code := ray.poll()) is None:
         await asyncio.sleep(LOOK_S)
     return code
@@ -141,7 +169,7 @@ def _begin(paths: FleetPaths, role: Role) -> dict[str, str]:
     paths.create()
     paths.outcome.unlink(missing_ok=True)
     _write_role(paths, role)
-    argv = (sys.executable, "-m", "sparkfleet.node_daemon.node_cli", "keep", str(paths.root))
+    argv = (sys.executable, "-P", "-m", "sparkfleet.node_daemon.node_cli", "keep", str(paths.root))
     comes_back = service_manager.start(paths.label, argv, {LABEL: paths.label}, paths.logs / "boot.log")
     return {"outcome": str(paths.outcome), "comes_back": comes_back}
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from sparkfleet.controlplane.api.api_models import JoinRequest, Role
 from sparkfleet.controlplane.state.head_address import read_address
+from sparkfleet.controlplane.store_safety.moving import read_move
 from sparkfleet.errors import ControlError
 from sparkfleet.runtime.fleet_paths import FleetPaths
 from sparkfleet.runtime.state_probe import listens, watchdogs
@@ -22,6 +23,9 @@ def require_joinable(request: JoinRequest) -> None:
     paths = request.paths
     role = read_role(paths)
     if role is None:
+        return
+    move = read_move(paths.root)
+    if move is not None and move.to == request.head:
         return
     if role.join is None:
         address = read_address(paths)
@@ -55,5 +59,6 @@ def _refusal(what: str) -> ControlError:
     return ControlError(
         what,
         means="Nothing was changed on it: another head would end what serves there.",
-        do="Use the inventory of that head, or another name in `fleet:` for a fleet of its own.",
+        do="Use the inventory of that head: `sparkfleet move-head NODE` moves it, with deployments, keys and secrets. A"
+        " fleet of its own needs another name in `fleet:`.",
     )

@@ -34,7 +34,7 @@ def start(label: str, argv: Sequence[str], env: Mapping[str, str], log: Path) ->
     if _has_systemd():
         _enable_unit(label, argv, env)
         return "systemd"
-    _spawn(argv, env, log)
+    spawn(argv, env, log)
     return "cron" if _has_cron() and _write_crontab(label, _cron_line(label, argv, env)) else ""
 
 
@@ -101,7 +101,7 @@ def _enable_unit(label: str, argv: Sequence[str], env: Mapping[str, str]) -> Non
         )
 
 
-def _spawn(argv: Sequence[str], env: Mapping[str, str], log: Path) -> None:
+def spawn(argv: Sequence[str], env: Mapping[str, str], log: Path) -> None:
     """Starts it in a session of its own, detached from its caller."""
     setsid = shutil.which("setsid", path=os.defpath) or "setsid"
     with log.open("ab") as output:

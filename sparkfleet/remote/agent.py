@@ -109,7 +109,7 @@ class Installed:
     @property
     def argv(self) -> tuple[str, ...]:
         """See `Runnable`."""
-        return (self.python, "-m", self.module)
+        return (self.python, "-P", "-m", self.module)
 
     def order(self, request: object) -> bytes:
         """See `Runnable`."""

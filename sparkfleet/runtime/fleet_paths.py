@@ -16,6 +16,9 @@ STATE_VARIABLE = "SPARKFLEET_STATE"
 """Variable in every process that Ray starts on a node: the fleet's state directory on that node."""
 
 
+MOVING_STORE = ".moving.db"
+
+
 class FleetPaths:
     """The state directory of one fleet, and its short run directory for sockets.
 
@@ -47,6 +50,12 @@ class FleetPaths:
         """This node's role in the fleet, for its start after a reboot."""
         self.ended_role = root / ENDED_ROLE
         """The role of a node that is being taken down."""
+        self.next_role = root / "role.next.json"
+        """The role of a node that is about to become the head."""
+        self.head_move = root / "head-move.json"
+        """The move of the head that is under way: see `controlplane/store_safety/moving.py`."""
+        self.moving_store = root / MOVING_STORE
+        """A copy of the store on its way to another head."""
         self.kernels = root / "kernels"
         """Compiled kernels of engines in containers: a container itself loses them, and compiling takes minutes."""
         self.encodings = root / "encodings"

@@ -1,7 +1,7 @@
 """Forwarder in front of an engine that checks no token: it listens on the rank's address, the engine on loopback.
 
 Runs in the rank's supervisor, so that it lives exactly as long as the engine. Stdlib only. The first request of a
-connection decides about all of it: whoever has the token is the gateway or the group, which send it with every request.
+connection decides about all of it: a client with the token is the gateway or the group, which send it with every request.
 A connection with the metrics token gets the metrics page, by a request of ours, and is closed. Anything else gets a 401.
 """
 

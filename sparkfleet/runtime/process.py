@@ -24,6 +24,7 @@ from sparkfleet.runtime.environment import FLEET_LABEL, RANK_LABEL, clean_enviro
 from sparkfleet.runtime.orphan_containers import Leftovers
 from sparkfleet.runtime.processes import Killed, Process, kill_all, labelled, variable
 from sparkfleet.runtime.rankfiles import RankFiles
+from sparkfleet.runtime.shared_memory import remove_recorded
 
 _START_S = 10.0
 """Time limit from the start of a supervisor to its first status; it takes 0.1 s on an idle node."""
@@ -195,6 +196,7 @@ class ProcessRuntime:
     async def _kill_strays(self, id_: RankId) -> Killed:
         removed = await self._leftovers.remove(lambda one: str(one) == str(id_), grace_s=_STRAY_GRACE_S)
         killed = await kill_all(lambda: self._carriers(id_), grace_s=_STRAY_GRACE_S)
+        remove_recorded(self._files(id_).shared)
         return Killed(removed.gone + killed.gone, removed.survivors + killed.survivors)
 
     def _carriers(self, id_: RankId) -> Iterable[Process]:
@@ -211,6 +213,7 @@ class ProcessRuntime:
             with _locked(files) as lock:
                 last = _last_word(files) if lock is not None else None
                 if lock is not None and (last is None or last.id not in keep):
+                    remove_recorded(files.shared)
                     files.remove()
 
     def _files(self, id_: RankId) -> RankFiles:

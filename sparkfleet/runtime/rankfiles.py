@@ -6,6 +6,7 @@ All are in one run directory (0700), named after the rank:
     NAME.lock     held (flock) by the process that starts the rank, then by its supervisor for as long as it lives
     NAME.spec     the rank's specification; removed by the supervisor once it has read it, for the secrets in it
     NAME.cid      the id of its container; written by the tool, which refuses an existing file
+    NAME.shm      names of its shared memory, while it has any
     NAME.last     post-mortem: the last status of the last run
 """
 
@@ -65,14 +66,19 @@ class RankFiles:
         return self.run_dir / f"{self.name}.cid"
 
     @property
+    def shared(self) -> Path:
+        """The record of its shared memory."""
+        return self.run_dir / f"{self.name}.shm"
+
+    @property
     def last(self) -> Path:
         """The post-mortem of the last run."""
         return self.run_dir / f"{self.name}.last"
 
     def ended_within(self, seconds: float) -> bool:
-        """True if a run of the rank ended in the last `seconds`."""
+        """True if a run of the rank ended in the last `seconds`. An end after now is of a clock that was set back."""
         try:
-            return time.time() - self.last.stat().st_mtime < seconds
+            return 0 <= time.time() - self.last.stat().st_mtime < seconds
         except FileNotFoundError:
             return False
 
@@ -109,5 +115,6 @@ class RankFiles:
     def remove(self) -> None:
         """Removes all files of the rank. Only while holding the lock."""
         self.clear()
+        self.shared.unlink(missing_ok=True)
         self.last.unlink(missing_ok=True)
         self.lock.unlink(missing_ok=True)

@@ -148,6 +148,7 @@ def surroundings(root: Path) -> dict[str, object]:
     """The node's part in a fleet, and the other fleets on it: the input of `NodeSurroundings` in `fleet/surroundings.py`."""
     watched = watchdogs()
     return {
+        "root": str(root),
         "id": fleet_id(root),
         "role": role_of(root, watched),
         "store": (root / "sparkfleet.db").exists(),

@@ -40,6 +40,7 @@ from sparkfleet.runtime.process_tree import Children, set_oom_score
 from sparkfleet.runtime.processes import Killed
 from sparkfleet.runtime.rankfiles import RankFiles
 from sparkfleet.runtime.ranklog import RankLog
+from sparkfleet.runtime.shared_memory import FIRST_LOOK_S, LOOK_S, SharedMemory
 
 _STRAGGLER_GRACE_S = 1.0
 """Grace of processes that outlive the engine, e.g. Python's resource tracker, which still has shared memory to unlink."""
@@ -109,6 +110,7 @@ class Supervisor:
         self._reason = ""
         self._ooms = _oom_kills()
         self._container: Container | None = None
+        self._shared = SharedMemory(files.shared)
         self._forwarder = Forwarder(order.forward) if order.forward else None
 
     async def run(self) -> None:
@@ -151,15 +153,26 @@ class Supervisor:
     async def _live(self, children: Children) -> None:
         code, killed = 0, Killed()
         steps = [("preparing", self._order.prepare), ("running", self._order.argv)]
+        looking = asyncio.ensure_future(self._look_at_memory(children))
         for phase, argv in steps:
             if argv and code == 0 and not self._stopped.is_set():
                 code, killed = await self._step(children, phase, argv)
+        looking.cancel()
         if self._forwarder:
             await self._forwarder.close()
         self._drain()
+        if removed := self._shared.remove():
+            self._log.say(f"{_now()} removed its shared memory: {', '.join(removed)}")
         self._conclude(code, killed)
         self._announce()
         await self._door.farewell(_LINGER_S if self._over else 0)
+
+    async def _look_at_memory(self, children: Children) -> None:
+        pause_s = FIRST_LOOK_S
+        while True:
+            await asyncio.sleep(pause_s)
+            self._shared.look(one.pid for one in children.find())
+            pause_s = min(2 * pause_s, LOOK_S)
 
     async def _step(self, children: Children, phase: str, argv: Sequence[str]) -> tuple[int, Killed]:
         """Runs one command to its end, or to a stop."""
@@ -187,6 +200,7 @@ class Supervisor:
         either: tuple[asyncio.Future[Any], ...] = (end, stop)
         await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
         stop.cancel()
+        self._shared.look(one.pid for one in children.find())
         self._over = end.done() and (self._phase == "running" or end.result() != 0)
         if not end.done():
             await self._end(children, end)

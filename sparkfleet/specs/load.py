@@ -7,9 +7,12 @@ The error is a `SpecError` with one line per problem:
 from __future__ import annotations
 
 import re
+import sys
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from os import PathLike, fspath
+from os.path import isdir
+from pathlib import Path
 from typing import Any, TypeVar
 
 from pydantic import ValidationError
@@ -31,6 +34,8 @@ _GET_INVENTORY = "`sparkfleet init HOST…` writes it; `-i FILE` or SPARKFLEET_I
 _MARKS: dict[type[Spec], set[str]] = {Inventory: {"fleet"}, Deployment: {"model", "variants"}}
 """Fields that one kind of file requires, and that the other never has."""
 _KINDS: dict[type[Spec], str] = {Inventory: "an inventory", Deployment: "a deployment"}
+
+STDIN = "-"
 
 MAX_FINDINGS = 100
 """Most lines of one error; further problems are counted."""
@@ -56,14 +61,17 @@ def load_deployment(path: AnyPath) -> Deployment:
 def load_deployments(paths: Iterable[AnyPath]) -> tuple[Deployment, ...]:
     """Load several deployment files, in their order.
 
+    Args:
+        paths: files; a directory stands for every `*.yaml` and `*.yml` in it but inventories, `-` for standard input.
+
     Raises:
         SpecError: with every problem in every file; the same public name in two files is a problem too.
     """
     loaded: list[Deployment] = []
     errors: list[str] = []
     places: dict[str, str] = {}
-    for path in paths:
-        file = fspath(path)
+    for path in _files(paths, errors):
+        file = _name(path)
         try:
             deployment, document = _load(Deployment, path)
             line = document.lines["name",]
@@ -96,8 +104,33 @@ def to_yaml(spec: Inventory | Deployment) -> str:
     return dump(first | fields)
 
 
+def _files(paths: Iterable[AnyPath], errors: list[str]) -> Iterator[AnyPath]:
+    """The files of all paths, directories expanded; an empty directory is added to `errors`."""
+    for path in paths:
+        if not isdir(path):
+            yield path
+            continue
+        found = sorted(entry for entry in Path(path).iterdir() if entry.suffix in (".yaml", ".yml"))
+        deployments = [entry for entry in found if not _is_inventory(entry)]
+        yield from deployments
+        if not deployments:
+            errors.append(f"{escape(fspath(path))}: has no deployment. Expected files that end in .yaml.")
+
+
+def _is_inventory(path: Path) -> bool:
+    try:
+        given = read(_text(path)).value
+    except (SpecError, UnreadableError):
+        return False  # loading it reports the error
+    return isinstance(given, dict) and "fleet" in given and not given.keys() & _MARKS[Deployment]
+
+
+def _name(path: AnyPath) -> str:
+    return "standard input" if fspath(path) == STDIN else fspath(path)
+
+
 def _load(model: type[M], path: AnyPath) -> tuple[M, Document]:
-    name = fspath(path)
+    name = _name(path)
     with _naming(name):
         text = _text(path)
     return _parse(model, text, name)
@@ -133,6 +166,8 @@ def _naming(name: str) -> Iterator[None]:
 
 
 def _text(path: AnyPath) -> str:
+    if fspath(path) == STDIN:
+        return _decoded(sys.stdin.buffer.read(MAX_BYTES + 1))
     try:
         with open(path, "rb") as file:
             content = file.read(MAX_BYTES + 1)

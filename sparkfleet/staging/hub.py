@@ -33,7 +33,13 @@ from sparkfleet.checkpoints.io.safe_io import SHOWN_CHARACTERS, shown
 from sparkfleet.errors import SparkfleetError
 from sparkfleet.staging.errors import HubUnreachable, StagingError
 from sparkfleet.staging.file_selection import wanted
-from sparkfleet.staging.hub_http import HttpTimeouts, checked_endpoint, odd_answer, use_bounded_client
+from sparkfleet.staging.hub_http import (
+    HttpTimeouts,
+    checked_endpoint,
+    keeps_secrets,
+    odd_answer,
+    use_bounded_client,
+)
 from sparkfleet.staging.manifest import MAX_FILES, File, Manifest, by_path
 from sparkfleet.staging.storage_layout import size_of
 
@@ -292,6 +298,8 @@ class Hub:
 
     def _with_token(self) -> str:
         sent = "authorization" in build_hf_headers(token=self._token)
+        if sent and not keeps_secrets(self.endpoint):
+            return "without a token, which is sent over https only"
         return "with this token" if sent else "without a token"
 
     def _unreachable(self, reason: str) -> HubUnreachable:

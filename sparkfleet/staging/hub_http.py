@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ipaddress
 import os
 import time
 from collections.abc import Callable, Iterator
@@ -55,6 +56,16 @@ def checked_endpoint(endpoint: str = "") -> str:
     return given.rstrip("/")
 
 
+def keeps_secrets(address: str) -> bool:
+    """True if nobody on the network can read what is sent to `address`: it is https, or on this machine."""
+    parts = urlsplit(address)
+    try:
+        own = parts.hostname == "localhost" or ipaddress.ip_address(parts.hostname or "").is_loopback
+    except ValueError:
+        own = False
+    return parts.scheme == "https" or own
+
+
 def _client(endpoint: str, timeouts: HttpTimeouts) -> httpx2.Client:
     guard = _Guard(urlsplit(endpoint), timeouts)
     hooks: dict[str, list[Callable[..., Any]]] = {"request": [guard.before], "response": [guard.after]}
@@ -74,10 +85,10 @@ class _Guard:
         self._timeouts = timeouts
 
     def before(self, request: httpx2.Request) -> None:
-        """Removes the token from requests to other origins, and bounds the waits. Raises OfflineModeIsEnabled."""
+        """Removes the token for other origins and without https, and bounds the waits. Raises OfflineModeIsEnabled."""
         if is_offline(os.environ):
             raise OfflineModeIsEnabled(f"no request to {request.url.host}: HF_HUB_OFFLINE is set.")
-        if not self._is_ours(request.url):
+        if not self._is_ours(request.url) or not keeps_secrets(str(request.url)):
             request.headers.pop("authorization", None)
         # Ranges count the file's own bytes, and a small compressed answer can unpack to a huge one.
         request.headers["accept-encoding"] = "identity"

@@ -39,7 +39,8 @@ def fleet(monkeypatch):
     async def find_helper(channel):
         if error := state["helpers"].get(channel.node):
             raise error
-        return Helper(node=channel.node, argv=("rails",), backend="netplan", files=state.get("files", {}))
+        others = state.get("others", {})
+        return Helper(node=channel.node, argv=("rails",), backend="netplan", own="", others=others)
 
     async def apply_plan(*_, **__):
         return state["applied"]
@@ -53,7 +54,7 @@ def fleet(monkeypatch):
 
 
 def test_plan_shows_the_file_and_what_would_change(sparkfleet, fleet, two_sparks):
-    fleet["files"] = {"/etc/netplan/40-cx7.yaml": f"    {RAIL}:\n"}
+    fleet["others"] = {"/etc/netplan/40-cx7.yaml": (RAIL,)}
     code, out, _ = sparkfleet("fabric", "plan", "-i", two_sparks)
     assert code == 2
     assert f"{RAIL}: address none → 192.168.100.10/24" in out

@@ -91,11 +91,12 @@ def machines(monkeypatch):
 
 
 HOSTS = ("u@10.0.0.1", "u@10.0.0.2")
+GIVEN = ("--host-key", KEY)
 
 
 def test_init_writes_what_it_finds(sparkfleet, machines, tmp_path):
     file = tmp_path / "inventory.yaml"
-    code, out, _ = sparkfleet("init", *HOSTS, "--yes", "-i", file)
+    code, out, _ = sparkfleet("init", *HOSTS, "--yes", *GIVEN, "-i", file)
     assert code == 0
     assert f"10.0.0.1  ssh-ed25519  {KEY}" in out
     assert "found by arp" in out
@@ -107,7 +108,7 @@ def test_init_writes_what_it_finds(sparkfleet, machines, tmp_path):
 
 def test_again_changes_nothing_and_needs_no_hosts(sparkfleet, machines, tmp_path):
     file = tmp_path / "inventory.yaml"
-    sparkfleet("init", *HOSTS, "--yes", "-i", file)
+    sparkfleet("init", *HOSTS, "--yes", *GIVEN, "-i", file)
     code, out, _ = sparkfleet("init", "-i", file)
     assert code == 0
     assert "(pinned)" in out
@@ -131,13 +132,24 @@ def test_nothing_is_pinned_or_overwritten_unasked(sparkfleet, machines, tmp_path
 
 def test_a_changed_host_key_is_not_accepted_by_yes(sparkfleet, machines, tmp_path):
     file = tmp_path / "inventory.yaml"
-    sparkfleet("init", *HOSTS, "--yes", "-i", file)
+    sparkfleet("init", *HOSTS, "--yes", *GIVEN, "-i", file)
     machines[1]["10.0.0.2"] = OTHER
     code, out, err = sparkfleet("init", "--yes", "-i", file)
     assert code == 1
     assert f"(pinned is {KEY})" in out
     assert "10.0.0.2 differs from the pinned one" in err
     assert load_inventory(file).nodes["spark-2"].host_key == KEY
+
+
+def test_yes_pins_no_key_that_was_not_given(sparkfleet, machines, tmp_path):
+    file = tmp_path / "inventory.yaml"
+    machines[1]["10.0.0.2"] = OTHER
+    code, out, err = sparkfleet("init", *HOSTS, "--yes", *GIVEN, "-i", file)
+    assert code == 1
+    assert f"{KEY}  (as given)" in out
+    assert "add --host-key FINGERPRINT" in err
+    assert not file.exists()
+    assert sparkfleet("init", *HOSTS, "--yes", *GIVEN, "--host-key", OTHER, "-i", file)[0] == 0
 
 
 def test_known_hosts_vouches(sparkfleet, machines, tmp_path, monkeypatch):
@@ -154,11 +166,11 @@ def test_a_machine_that_is_no_spark_is_refused_with_the_reason(sparkfleet, machi
         )
     )
     file = tmp_path / "inventory.yaml"
-    code, _, err = sparkfleet("init", *HOSTS, "--yes", "-i", file)
+    code, _, err = sparkfleet("init", *HOSTS, "--yes", *GIVEN, "-i", file)
     assert code == 1
     assert "10.0.0.1 is no Spark: its GPU is 10de:2684" in err
     assert not file.exists()
-    assert sparkfleet("init", *HOSTS, "--yes", "--any", "-i", file)[0] == 0
+    assert sparkfleet("init", *HOSTS, "--yes", *GIVEN, "--any", "-i", file)[0] == 0
 
 
 @pytest.mark.parametrize(
@@ -166,7 +178,7 @@ def test_a_machine_that_is_no_spark_is_refused_with_the_reason(sparkfleet, machi
     [("u;reboot@10.0.0.1",), ("10.0.0.1", "--fleet", "Bad Name"), ("$(x)",), ("10.0.0.1", "-u", "a b")],
 )
 def test_hostile_words_are_a_clear_error(sparkfleet, machines, tmp_path, words):
-    code, _, err = sparkfleet("init", *words, "--yes", "-i", tmp_path / "inventory.yaml")
+    code, _, err = sparkfleet("init", *words, "--yes", *GIVEN, "-i", tmp_path / "inventory.yaml")
     assert code == 1
     assert "error:" in err
 
@@ -188,7 +200,7 @@ def test_a_file_that_cannot_be_written_after_all(sparkfleet, machines, tmp_path,
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     monkeypatch.setattr(Path, "write_text", full)
-    code, _, err = sparkfleet("init", *HOSTS, "--yes", "-i", tmp_path / "inventory.yaml")
+    code, _, err = sparkfleet("init", *HOSTS, "--yes", *GIVEN, "-i", tmp_path / "inventory.yaml")
     assert code == 1
     assert "inventory.yaml: cannot be written: No space left on device." in err
     assert "`-i FILE`" in err

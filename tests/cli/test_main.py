@@ -205,3 +205,13 @@ def test_verbs_import_neither_ray_nor_torch():
 def test_version_is_an_option_too():
     done = sparkfleet("--version")
     assert (done.returncode, done.stdout, done.stderr) == (0, f"sparkfleet {__version__}\n", "")
+
+
+def test_habits_of_the_fingers(tmp_path):
+    assert sparkfleet("-V").stdout == f"sparkfleet {__version__}\n"
+    assert "Show the nodes" in sparkfleet("ps", "--help").stdout
+    assert "Show what `apply` would do" in sparkfleet("help").stdout
+    assert "--engine" not in sparkfleet("help", "scale").stdout
+    assert "Number of engine instances" in sparkfleet("help", "scale").stdout
+    done = sparkfleet("help", "nope")
+    assert (done.returncode, done.stderr.splitlines()[0]) == (1, "error: There is no verb 'nope'.")

@@ -528,6 +528,24 @@ async def test_the_rendezvous_of_ranks_needs_a_firewall(sparks):
     assert "sudo ufw allow in on enp1s0f1np1" in str(told.do)
 
 
+async def test_ports_behind_the_fleets_firewall_are_a_note(sparks):
+    """Of the others nothing changes: the rules close the fleet's own range alone."""
+    engine_with_many_ports(*sparks)
+    sparks[1].answers["ss",] += 'LISTEN 0 4096 *:8001 *:* users:(("vllm",pid=77,fd=3))\n'
+    rules = "/etc/sparkfleet/firewall.nft:    tcp dport 10002-60999 counter drop\n"
+    sparks[1].change(ReadKernel.argv, "/etc/ufw/ufw.conf", f"{rules}/etc/ufw/ufw.conf")
+    fleet = await gather(
+        parse_inventory(INVENTORY, "inventory.yaml"), {one.name: one.channel() for one in sparks}
+    )
+    told = {
+        one.severity: one.what
+        for one in registry.examine(fleet)
+        if one.id == "exposed-ports" and one.severity != "ok"
+    }
+    assert "close 10 listening ports to other machines" in told["info"]
+    assert "8001" in told["error"]
+
+
 async def test_rails_loopback_and_the_gateway_are_no_exposure(sparks, findings):
     sparks[0].answers["ss",] = "".join(
         f'LISTEN 0 9 {address} *:* users:(("raylet",pid=7,fd=3))\n'

@@ -39,9 +39,10 @@ def test_word_for_word():
         "--label", "sparkfleet.group=0",
         "--label", "sparkfleet.rank=1",
         "--label", f"sparkfleet.spec={specification(LAUNCH, IMAGE)}",
-        "--network", "host", "--shm-size", "16g", "--pids-limit", "16384",
+        "--network", "host", "--shm-size", "16g",
         "--cap-drop", "ALL", "--cap-add", "DAC_OVERRIDE", "--cap-add", "IPC_LOCK",
         "--security-opt", "no-new-privileges",
+        "--pids-limit", "16384",
         "--gpus", "all",
         "--ulimit", "memlock=-1:-1", "--ulimit", "stack=67108864:67108864",
         "--device", "/dev/infiniband",
@@ -51,10 +52,11 @@ def test_word_for_word():
     )  # fmt: skip
 
 
-def test_podman_differs_in_the_gpu_alone():
+def test_podman_differs_in_the_gpu_and_in_its_own_limit_of_processes():
     docker, podman = argv(), argv(tool="podman")
-    at = docker.index("--gpus")
-    assert podman == ("podman", *docker[1:at], "--device", "nvidia.com/gpu=all", *docker[at + 2 :])
+    at, pids = docker.index("--gpus"), docker.index("--pids-limit")
+    assert pids + 2 == at
+    assert podman == ("podman", *docker[1:pids], "--device", "nvidia.com/gpu=all", *docker[at + 2 :])
 
 
 def test_without_a_gpu_no_limit_is_touched():

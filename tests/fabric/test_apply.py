@@ -15,7 +15,9 @@ SUDO = ("sudo", "-n", "/usr/local/sbin/sparkfleet-rails")
 
 
 def shown(version=DIGEST):
-    return json.dumps({"backend": "netplan", "version": version, "files": {"/etc/netplan/a.yaml": "x"}})
+    return json.dumps(
+        {"backend": "netplan", "version": version, "own": "x", "others": {"/etc/netplan/a.yaml": ["e"]}}
+    )
 
 
 def node(user="nvidia", **answers):
@@ -28,7 +30,9 @@ def node(user="nvidia", **answers):
 
 async def test_an_installed_helper_is_used():
     helper = await find_helper(node(more={SUDO: shown()}))
-    assert helper == Helper(node="spark1", argv=SUDO, backend="netplan", files={"/etc/netplan/a.yaml": "x"})
+    assert helper == Helper(
+        node="spark1", argv=SUDO, backend="netplan", own="x", others={"/etc/netplan/a.yaml": ("e",)}
+    )
 
 
 async def test_root_needs_no_sudo():
@@ -93,7 +97,7 @@ class Fleet:
     def __init__(self, monkeypatch, *, deaf=(), failing=(), silent=()):
         self.told, self.silent = [], silent
         self.helpers = {
-            name: Helper(node=name, argv=("rails", name), backend="netplan", files={})
+            name: Helper(node=name, argv=("rails", name), backend="netplan", own="", others={})
             for name in ("s1", "s2")
         }
         self.failing = failing

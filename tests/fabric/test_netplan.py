@@ -139,11 +139,7 @@ def test_the_file_is_netplan(joined):
 
 
 def test_other_files_that_configure_a_rail_are_reported():
-    files = {
-        "/etc/netplan/40-cx7.yaml": "network:\n  ethernets:\n    enp1s0f1np1:\n      dhcp4: true\n",
-        "/etc/netplan/01-lan.yaml": "network:\n  ethernets:\n    enP7s7: {dhcp4: true}\n",
-        "/etc/netplan/60-sparkfleet.yaml": "    enp1s0f1np1:\n",
-    }
+    files = {"/etc/netplan/40-cx7.yaml": ("enp1s0f1np1", "enx9"), "/etc/netplan/01-lan.yaml": ("enP7s7",)}
     (claim,) = claims(files, HALVES)
     assert claim.startswith("/etc/netplan/40-cx7.yaml also configures enp1s0f1np1")
 

@@ -178,3 +178,55 @@ def test_only_one_change_at_a_time_and_only_by_its_token(change):
 def test_other_commands_are_refused(words, capsys):
     assert rails_helper.main(words) == 1
     assert "expected: apply" in capsys.readouterr().err
+
+
+@pytest.fixture
+def node(tmp_path, monkeypatch):
+    """A node's netdevs: a ConnectX, a VLAN on it, the management port, and Wi-Fi; and its netplan files."""
+    netdevs, files = tmp_path / "net", tmp_path / "netplan"
+    for name, vendor, driver in (
+        ("enp1s0f1np1", "0x15b3", "mlx5_core"),
+        ("enP7s7", "0x10ec", "r8127"),
+        ("wlP9s9", "0x14c3", "mt7925e"),
+        ("enp1s0f1np1.7", "", ""),
+    ):
+        (netdevs / name).mkdir(parents=True)
+        if vendor:
+            (netdevs / name / "device").mkdir()
+            (netdevs / name / "device/vendor").write_text(f"{vendor}\n")
+            (netdevs / name / "device/driver").symlink_to(f"../../bus/pci/drivers/{driver}")
+    files.mkdir()
+    (files / "50-wifi.yaml").write_text("wlP9s9: {access-points: {home: {password: secret-of-the-wifi}}}\n")
+    (files / "40-cx7.yaml").write_text("network:\n  ethernets:\n    enp1s0f1np1: {dhcp4: true}\n")
+    monkeypatch.setattr(rails_helper, "NETDEVS", netdevs)
+    monkeypatch.setattr(rails_helper, "NETPLAN", files)
+    monkeypatch.setattr(rails_helper, "NETPLAN_FILE", files / "60-sparkfleet.yaml")
+    monkeypatch.setattr(rails_helper, "LAB", tmp_path / "lab")
+    monkeypatch.setattr(rails_helper, "run", lambda *argv: "[]")
+    return tmp_path
+
+
+def test_show_gives_no_content_of_others_files(node):
+    own = rails_helper.rendered([PORT])
+    (node / "netplan/60-sparkfleet.yaml").write_text(own + "  wifis: {x: {password: secret-of-another}}\n")
+    shown = rails_helper.show(Netplan(node / "netplan/60-sparkfleet.yaml"))
+    assert "secret" not in json.dumps(shown)
+    assert shown["own"] == own + "# (a line of somebody else)\n"
+    assert shown["others"] == {str(node / "netplan/40-cx7.yaml"): ["enp1s0f1np1"]}
+
+
+@pytest.mark.parametrize("netdev", ["enP7s7", "wlP9s9", "enp1s0f1np1.7"])
+def test_only_ports_of_a_connectx_are_changed(node, netdev):
+    rails_helper.present([PORT])
+    with pytest.raises(RailsHelperError, match="no port of a ConnectX"):
+        rails_helper.present([PORT | {"netdev": netdev}])
+    (node / "lab").symlink_to("/etc/hostname")
+    with pytest.raises(RailsHelperError, match="no port of a ConnectX"):
+        rails_helper.present([PORT | {"netdev": netdev}])
+    (node / "lab").unlink()
+    (node / "lab").touch()
+    if os.geteuid() == 0:
+        rails_helper.present([PORT | {"netdev": netdev}])
+        os.chown(node / "lab", 1000, 1000)
+    with pytest.raises(RailsHelperError, match="no port of a ConnectX"):
+        rails_helper.present([PORT | {"netdev": netdev}])

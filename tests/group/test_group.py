@@ -1,5 +1,6 @@
 import asyncio
 import itertools
+import time
 
 import aiohttp
 import pytest
@@ -307,3 +308,19 @@ async def test_a_log_of_an_earlier_start_says_nothing_of_this_one(tmp_path):
     assert rank_module._tail(path) == "first line\n"
     path.write_text("an engine's own line\n")
     assert rank_module._tail(path) == "an engine's own line\n"
+
+
+@pytest.mark.parametrize("jump_s", [3600.0, -3600.0])
+async def test_a_clock_that_jumps_during_a_start_does_not_count_as_its_duration(world, monkeypatch, jump_s):
+    group = world.group()
+    now = time.time
+    start = world.runtime.start
+
+    async def jumping(spec):
+        monkeypatch.setattr(module.time, "time", lambda: now() + jump_s)
+        return await start(spec)
+
+    world.runtime.start = jumping
+    await group.start()
+    assert 0 < world.reports[-1].started_s < 60
+    await group.stop(drain_s=0)

@@ -6,9 +6,11 @@ import signal
 from types import SimpleNamespace
 
 import pytest
-from group_world import TWO, order, quick_world, vanish
+from group_world import SECRET, TWO, order, quick_world, vanish
 
+from sparkfleet.engines.fake import FakeEngine
 from sparkfleet.errors import EngineError, NodeError
+from sparkfleet.gateway.keys import engine_token
 from sparkfleet.group import group as module
 from sparkfleet.group import rank as rank_module
 from sparkfleet.group import rank_set
@@ -308,3 +310,80 @@ async def test_a_fall_is_told_although_a_node_does_not_tell_its_log(world, monke
     world.runtime.exit(world.rank_id(), -9, "ended by signal 9")
     assert "ended by signal 9 (" in await asyncio.wait_for(watched, 5)
     await group.stop(drain_s=0)
+
+
+async def answer(wanted):
+    return wanted
+
+
+async def test_an_engine_that_is_still_wanted_runs_on_when_its_actor_is_stopped_and_is_adopted(world):
+    group = world.group(wanted=lambda: answer(True))
+    await group.start()
+    await group.stop(drain_s=5)
+    assert world.runtime.stopped == []
+    last = world.reports[-1]
+    assert (last.phase, "the next actor adopts it" in last.detail) == (GroupPhase.STOPPED, True)
+    following = world.group(after="it did not run for 8 s and was ended")
+    await following.start()
+    assert world.reports[-1].adopted
+    assert "its last actor" not in world.reports[-1].detail
+    words = [report.detail for report in world.reports if report.phase is GroupPhase.STARTING]
+    assert "the group's last actor: it did not run for 8 s and was ended" in words
+    await following.stop(drain_s=0)
+    assert world.runtime.stopped == [world.rank_id()], "nobody wants it now"
+
+
+async def test_one_that_failed_is_stopped_although_it_is_wanted(world, monkeypatch):
+    group = world.group(wanted=lambda: answer(True))
+    await group.start()
+    monkeypatch.setattr(rank_module, "available_memory", lambda: 1 << 20)
+    await asyncio.wait_for(group.watch(), 5)
+    await group.stop(drain_s=0)
+    assert world.reports[-1].phase is GroupPhase.FAILED
+    assert world.runtime.stopped == [world.rank_id()]
+
+
+async def test_a_rank_that_does_not_answer_is_named_and_its_engine_goes_on(world, monkeypatch):
+    monkeypatch.setattr(rank_set, "ANSWER_S", 0.02)
+    group = world.group()
+    await group.start()
+    watching = asyncio.create_task(group.watch())
+    answers = LocalRank.status
+
+    async def never(rank):
+        await asyncio.sleep(60)
+
+    async def until(condition):
+        async with asyncio.timeout(5):
+            while not condition():
+                await asyncio.sleep(0.01)
+
+    monkeypatch.setattr(LocalRank, "status", never)
+    await until(lambda: "rank 0 on this has not answered for" in world.reports[-1].detail)
+    assert world.reports[-1].phase is GroupPhase.READY
+    monkeypatch.setattr(LocalRank, "status", answers)
+    await until(lambda: world.reports[-1].detail == "")
+    assert not watching.done()
+    watching.cancel()
+    await group.stop(drain_s=0)
+
+
+async def test_an_engine_that_answers_without_its_token_does_not_serve(monkeypatch, tmp_path):
+    """Its image may have ignored the flag: whoever reaches its address could use it."""
+    async with FakeEngine(model="tiny") as open_to_all:
+        world = quick_world(int(open_to_all.url.rpartition(":")[2]), monkeypatch, tmp_path)
+        group = world.group()
+        with pytest.raises(EngineError, match="answers without its token: GET /health returned 200"):
+            await group.start()
+    assert world.phases[-1] is GroupPhase.FAILED
+    assert world.runtime.stopped == [world.rank_id()]
+
+
+async def test_metrics_are_read_with_the_token(monkeypatch, tmp_path):
+    token = engine_token(SECRET.encode(), order().name)
+    async with FakeEngine(model="tiny", token=token) as engine:
+        world = quick_world(int(engine.url.rpartition(":")[2]), monkeypatch, tmp_path)
+        group = world.group()
+        await group.start()
+        assert (await group._read_load()).figures is not None
+        await group.stop(drain_s=0)

@@ -62,7 +62,7 @@ def test_sglang_is_a_cpu_build_if_its_torch_is(tmp_path, torch, version):
     if torch:
         (tmp_path / "torch" / "version.py").write_text(f"__version__ = '{torch}'\n")
     done = subprocess.run(
-        [sys.executable, *ReadEngines.argv[1:]],
+        [sys.executable, *(word for word in ReadEngines.argv[1:] if word != "-I")],
         env={"PYTHONPATH": str(tmp_path)},
         capture_output=True,
         text=True,

@@ -12,6 +12,7 @@ import known_models
 import pytest
 
 import sparkfleet
+from sparkfleet.gateway.keys import engine_token
 from sparkfleet.lab import Lab, LabError
 from sparkfleet.lab.lifecycle import check_host
 from sparkfleet.tiny_models import cache
@@ -94,10 +95,27 @@ class LabFleet:
         self._endpoint = self._endpoint or self.status()["endpoint"]
         return self._endpoint
 
-    def deployments(self):
-        """The status of each. Asked on the head, without the seconds that a command line costs."""
+    def fleet_status(self):
+        """The whole status; {} if no controller answers. Asked on the head: a command line costs seconds."""
         done = self.lab.exec(self.lab.nodes[0].name, ["python3", "-I", "-c", _STATUS])
-        return json.loads(done.stdout or "{}").get("deployments", ())
+        return json.loads(done.stdout or "{}")
+
+    def deployments(self):
+        """The status of each deployment."""
+        return self.fleet_status().get("deployments", ())
+
+    def killed(self, args, after_s):
+        """Begin a verb, and kill it after some seconds; 0: run it to its end."""
+        if not after_s:
+            self.run(*args)
+            return
+        quiet = {"stdin": subprocess.DEVNULL, "stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
+        process = subprocess.Popen([SPARKFLEET, *args], cwd=self.directory, **quiet)
+        try:
+            process.wait(after_s)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
 
     def deployment(self, name="tiny"):
         """One deployment's status, or None."""
@@ -158,6 +176,19 @@ class LabFleet:
         )
         assert done.returncode == 0, f"{done.stderr}\n{self.diagnosis()}"
         return json.loads(done.stdout)
+
+    def engine_get(self, path, name="tiny"):
+        """GET of an engine itself, on its node and with its token: (status, text)."""
+        group = self.group(name)
+        secret = self.lab.exec(
+            group["node"], ["sh", "-c", "cat ~/.local/state/sparkfleet/*/engine.secret"]
+        ).stdout
+        token = engine_token(secret.encode(), f"{name}/g{group['generation']}/{group['replica']}")
+        told = json.dumps([group["url"] + path, token])
+        done = self.lab.exec(group["node"], ["python3", "-I", "-c", _GET], stdin=told)
+        assert done.returncode == 0, done.stderr
+        status, text = json.loads(done.stdout)
+        return status, text
 
     def python(self, node, code, timeout_s=120):
         """Run Python in this environment on a node, as its user; standard output."""
@@ -252,6 +283,14 @@ while time.monotonic() < until:
         time.sleep(0.3)
 """
 """What the controller says; nothing if none answers for some seconds."""
+
+_GET = """
+import json, sys, urllib.request
+url, token = json.load(sys.stdin)
+asked = urllib.request.Request(url, headers={"authorization": "Bearer " + token})
+with urllib.request.urlopen(asked, timeout=10) as answer:
+    print(json.dumps([answer.status, answer.read().decode()]))
+"""
 
 _UNPACK = """
 import os, sys, tarfile

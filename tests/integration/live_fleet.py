@@ -122,6 +122,11 @@ class Fleet:
         headers = {"authorization": f"Bearer {self.paths.api_token.read_text()}"}
         return httpx.get(api + "/metrics", headers=headers, timeout=30).text
 
+    def engine_page(self, url, path="/metrics"):
+        """An engine's own page for Prometheus, with the token for that."""
+        headers = {"authorization": f"Bearer {self.paths.metrics_token.read_text()}"}
+        return httpx.get(url + path, headers=headers, timeout=60).text
+
     def deployments(self):
         """What the controller says of every deployment, without the seconds that a command line costs."""
         api = json.loads(self.paths.address.read_text())["api"]

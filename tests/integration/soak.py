@@ -1,17 +1,29 @@
-"""A soak: two simulated Sparks serve under load, with a fault every minute, and what a leak would leave is counted.
+"""A nemesis: two simulated Sparks serve under load while faults that a seed chooses hit them, and invariants are held.
 
-    scripts/soak                       half an hour: real Ray, real vLLM with TP=2, and another deployment beside it
-    scripts/soak --minutes 5 --json out.json
+    scripts/soak                            half an hour, a new seed: real Ray, real SSH, the fake engine
+    scripts/soak --seed 7 --minutes 10      the same faults again
+    scripts/soak --real                     real vLLM with TP=2, production timeouts
+    scripts/soak --list --seed 7            prints the faults of a seed, and does nothing
 
-After each fault both deployments have to serve again, and clients that ask all the while must not have been lied to: no
-answer that ends as if it were whole, none that never ends. Between faults it counts, on each node, processes, memory, file
-descriptors, ports and files, and on the head the rows of the store; at the end Ray's placement groups. After the first round
-of faults none of them may go on growing. Needs root on Linux, as the lab does; prints a table, and exits with 1 where
-something was wrong.
+A fault hits one process (of ours, of Ray, of an engine: killed, or stopped for 5 to 60 s), a rail, a node's power, a file of
+the state directory (away, garbage, unreadable), or is a second command line (`nemesis_faults.py`). During and after each:
+
+- no engine ends that was alive and wanted without an event that names the reason, and none at all for faults that may not
+  cost one;
+- no state is lost: deployments, their generations and files are the same;
+- within 15 s `status` shows every fault that is still there, or an event names it;
+- both deployments serve again, in bounded time;
+- no orphan stays: engines, supervisors, placement groups, shared memory;
+- clients get whole answers or honest errors.
+
+Between faults it counts processes, memory, descriptors, ports and rows, which may not go on growing. Needs root on Linux, as
+the lab does. On a failure it prints the seed and the timeline, and exits with 1.
 """
 
 import argparse
 import json
+import os
+import random
 import sys
 import tempfile
 import time
@@ -21,20 +33,35 @@ sys.path.insert(0, str(Path(__file__).parent))
 
 from asking import Asking
 from lab_fleet import LabFleet
+from nemesis_faults import NODES, Hand, choose
+from pair_fleet import TINY, PairFleet
 
 from sparkfleet.lab import Lab
 
-PAIR = "name: pair\nmodel: builtin:tiny\ncontext: 512\nconcurrency: 4\nparallel: {tp: 2}\n"
-ALONE = "name: alone\nmodel: builtin:tiny\ncontext: 512\nconcurrency: 4\nnodes: [spark2]\n"
-RECOVERY_S = 400.0
+RECOVERY_S = 240.0
 """After any fault both serve again within this time; a start takes 30 s of two idle processors."""
+NAMED_S = 15.0
+"""A fault that lasts longer is in `status`, or in an event, by then."""
+ORPHAN_S = 60.0
+"""For processes that end by themselves: a lease runs out after 30 s."""
+LOSSES = 3
+WINDOW_S = 600.0
+"""Engines that one deployment may lose within this time: five, and the breaker stops it for good, as it should."""
 PAUSE_S = 1.0
 """Between questions: two processors have to start engines, too."""
-SLACK = {"rss_mib": 60, "fds": 24, "processes": 4, "ports": 4, "rows": 0}
+SLACK = {"rss_mib": 60, "fds": 24, "processes": 6, "ports": 4, "rows": 0}
 """What a count may differ by between two settled moments: Ray keeps idle workers, and sockets that wait."""
 
-BOUNDED = {"events": 10_000, "measurements": 2_000, "standings": 2}
+BOUNDED = {"events": 10_000, "measurements": 2_000, "standings": 2, "history": 100}
 """Most rows of tables with a length of their own: of all, of each deployment, one a group (controlplane/state/store.py)."""
+
+EVENTS = """
+import json, pathlib, sys, urllib.request
+(file,) = pathlib.Path.home().glob(".local/state/sparkfleet/*/address.json")
+api, token = json.loads(file.read_text())["api"], (file.parent / "api.token").read_text()
+asked = urllib.request.Request(api + "/v1/events?after=" + sys.argv[1], headers={"authorization": "Bearer " + token})
+sys.stdout.write(urllib.request.urlopen(asked, timeout=20).read().decode())
+"""
 
 COUNT = """
 import collections, json, os, pathlib, sqlite3
@@ -83,177 +110,221 @@ WATCHED = ("controller", "gateway", "gcs", "raylet", "keeper", "serve", "proxy")
 """Processes that live on through faults of engines: they are where a leak would grow."""
 
 
-class Soak:
-    """The fleet, its faults, and what was seen."""
+class Nemesis:
+    """The fleet, what hits it, and what was seen.
 
-    def __init__(self, fleet):
+    Args:
+        fleet: a `PairFleet` that serves nothing.
+        seed: of the faults.
+    """
+
+    def __init__(self, fleet, seed):
         self.fleet = fleet
-        self.lab = fleet.lab
-        self.seen = []
-        self.context = 512
-        # Those that end the pair's group lie apart: five within ten minutes, and the breaker stops it for good.
-        self.faults = (
-            self.rank_1_is_killed,
-            self.a_rail_is_cut_for_5_s,
-            self.the_gateway_is_killed,
-            self.ray_on_the_other_node_is_killed,
-            self.the_other_engine_is_killed,
-            self.rank_1s_supervisor_is_killed,
-            self.the_controller_is_killed,
-            self.the_other_deployment_is_changed,
-            self.the_engine_core_stops,
-            self.the_groups_actor_is_killed,
-            self.the_other_node_is_rebooted,
-            self.both_rails_are_cut_for_8_s,
-            self.ray_on_the_head_is_killed,
-        )
-
-    # -- faults
-
-    def rank_1_is_killed(self):
-        self._kill("spark2", self._group("pair")["ranks"][1]["pid"])
-
-    def the_other_engine_is_killed(self):
-        self._kill("spark2", self._group("alone")["ranks"][0]["pid"])
-
-    def rank_1s_supervisor_is_killed(self):
-        pid = self._group("pair")["ranks"][1]["pid"]
-        self._kill("spark2", self.lab.exec("spark2", ["ps", "-o", "ppid=", "-p", str(pid)]).stdout.strip())
-
-    def the_gateway_is_killed(self):
-        self._kill_named("spark1", "ServeReplica:gateway")
-
-    def the_controller_is_killed(self):
-        self._kill_named("spark1", "ray::Controller")
-
-    def the_groups_actor_is_killed(self):
-        self._kill_named("spark1", "ray::ServeReplica:pair")
-
-    def ray_on_the_other_node_is_killed(self):
-        self._kill_named("spark2", "raylet/raylet")
-
-    def ray_on_the_head_is_killed(self):
-        self._kill_named("spark1", "raylet/raylet")
-
-    def the_engine_core_stops(self):
-        self._kill_named("spark1", "EngineCore", "-STOP")
-
-    def a_rail_is_cut_for_5_s(self):
-        self._cut(0, 5)
-
-    def both_rails_are_cut_for_8_s(self):
-        self._cut(None, 8)
-
-    def the_other_node_is_rebooted(self):
-        self.lab.reboot("spark2")
-
-    def the_other_deployment_is_changed(self):
-        self.context = 768 - self.context % 512
-        self.fleet.apply(ALONE.replace("512", str(self.context)), "alone.yaml")
-
-    def _kill(self, node, pid, how="-9"):
-        self.lab.exec(node, ["kill", how, str(pid)])
-
-    def _kill_named(self, node, words, how="-9"):
-        lines = self.lab.exec(node, ["ps", "-eo", "pid,args", "--no-headers"]).stdout.splitlines()
-        found = [line.split()[0] for line in lines if words in line]
-        if not found:
-            raise AssertionError(f"nothing is called {words} on {node}")
-        for pid in found:
-            self._kill(node, pid, how)
-
-    def _cut(self, rail, seconds):
-        self.lab.cut("spark1-spark2", rail)
-        time.sleep(seconds)
-        self.lab.mend("spark1-spark2")
-
-    # -- what is seen
+        self._random = random.Random(seed)
+        self._hand = Hand(fleet, self._command)
+        self._lost = []
+        self._began = time.time()
+        self.timeline = []
+        self.wrong = []
+        self.counted = []
 
     def serve(self):
         """Both deployments serve."""
-        self.fleet.bring()
-        self.fleet.ok("up")
-        self.fleet.apply(PAIR, "pair.yaml")
-        self.fleet.apply(ALONE, "alone.yaml")
+        self.fleet.apply(self.fleet.spec("parallel: {tp: 2}\n", TINY.replace("tiny", "pair", 1)), "pair.yaml")
+        self.fleet.apply(self.fleet.spec("nodes: [spark2]\n", TINY.replace("tiny", "alone", 1)), "alone.yaml")
+        self.fleet.until(self._serves, timeout=RECOVERY_S)
 
-    def serves(self):
-        """Whether both answer, as their engines are now."""
+    def run(self, minutes, every_s):
+        """Faults until the time is over, or until one is not recovered from."""
+        self._began = time.time()
+        pair, alone = (
+            Asking(self.fleet, name, streams=1, tokens=16, pause_s=PAUSE_S) for name in ("pair", "alone")
+        )
+        with pair, alone:
+            while time.time() - self._began < minutes * 60 and self._hit(self._next(), every_s):
+                pass
+        for asking in (pair, alone):
+            self.wrong += [f"a client got a dishonest answer: {answer}" for answer in asking.dishonest]
+            self._say("clients", f"{asking.ends}")
+        self.wrong += _grown(self.counted)
+
+    def _next(self):
+        """The next fault; one that may cost engines only as long as the breaker lets them start again."""
+        while True:
+            fault = choose(self._random)
+            recent = sum(time.time() - at < WINDOW_S for at in self._lost)
+            if len(fault.keeps) == len(("pair", "alone")) or recent < LOSSES:
+                return fault
+
+    def _hit(self, fault, every_s):
+        before, at = self._state(), time.time()
+        self._named_at = None
+        self._say("fault", str(fault))
+        if not self._hand.strike(fault, lambda: self._look(before, at)):
+            self._say("fault", "there is none to hit")
+            return True
+        lasted = time.time() - at
+        try:
+            time.sleep(2)  # what has died is not yet missed
+            self.fleet.until(self._serves, timeout=RECOVERY_S)
+        except AssertionError as error:
+            self._complain(f"{fault}: does not serve again within {RECOVERY_S:.0f} s\n{error}")
+            return False
+        self._say("serves", f"again {time.time() - at - lasted:.0f} s after its end")
+        self._judge(fault, before, lasted)
+        self.counted.append(self._count())
+        time.sleep(max(0.0, at + every_s - time.time()))
+        return True
+
+    def _judge(self, fault, before, lasted):
+        after = self._state()
+        since = [event for event in self._events(before["event"]) if event["kind"] != "progress"]
+        for event in since:
+            self._say("event", f"{event['subject']} {event['kind']}: {event['message'][:160]}")
+        for name, pids in before["engines"].items():
+            if after["engines"][name] == pids:
+                continue
+            self._lost.append(time.time())
+            reasons = [
+                e
+                for e in since
+                if e["deployment"] == name and e["kind"] in ("failed", "retire") and e["message"]
+            ]
+            self._say("lost", f"the engine of {name}")
+            if name in fault.keeps:
+                self._complain(f"{fault}: cost the engine of {name}: {reasons or 'without a reason'}")
+            elif not reasons and fault.kind != "power":
+                self._complain(f"{fault}: the engine of {name} was lost, and no event names the reason")
+        if after["wanted"] != before["wanted"]:
+            self._complain(f"{fault}: the state changed from {before['wanted']} to {after['wanted']}")
+        if lasted > NAMED_S + 2 and fault.target not in QUIET and not (self._named_at or 0):
+            self._complain(f"{fault}: neither status nor an event named it within {lasted:.0f} s")
+        elif self._named_at and self._named_at > NAMED_S + 3:
+            self._complain(f"{fault}: named only after {self._named_at:.0f} s")
+        self._orphans(fault)
+
+    def _orphans(self, fault):
+        deadline = time.monotonic() + ORPHAN_S
+        while (found := self._strays()) and time.monotonic() < deadline:
+            time.sleep(2)
+        for line in found:
+            self._complain(f"{fault}: an orphan: {line}")
+
+    def _strays(self):
+        """Whatever runs beside what the groups report."""
+        groups = [group for one in self.fleet.deployments() for group in one["groups"]]
+        ranks = [rank for group in groups for rank in group["ranks"]]
+        found = []
+        for node in NODES:
+            listed = self.fleet.listed(node)
+            supervisors = [pid for pid, line in listed.items() if "sparkfleet.runtime.supervisor" in line]
+            expected = sum(rank["node"] == node for rank in ranks)
+            if len(supervisors) != expected:
+                found.append(f"{len(supervisors)} supervisors on {node} for {expected} ranks")
+        placed = self.fleet.placement_groups()
+        if len(placed) != len(groups):
+            found.append(f"placement groups {placed} for {len(groups)} groups")
+        return found
+
+    def _look(self, before, at):
+        """During a fault: has it been named?"""
+        if self._named_at is None and time.time() - at > 1 and self._is_named(before):
+            self._named_at = time.time() - at
+            self._say("named", f"after {self._named_at:.0f} s")
+
+    def _is_named(self, before):
+        status = self.fleet.fleet_status()
+        if not status:
+            return True  # no controller answers: every verb says so, with an exit code
+        return bool(
+            any(not node["joined"] for node in status["nodes"])
+            or any(one["state"] != "ready" or one["detail"] for one in status["deployments"])
+            or status.get("trouble")
+            or status.get("warnings")
+            or status["last_event"] > before["event"]
+        )
+
+    # -- what is there
+
+    def _serves(self):
         try:
             return all(
-                self.fleet.is_ready(name) and self.fleet.ask("/completions", self._question(name))
+                self.fleet.is_ready(name) and self.fleet.ask("/completions", _question(name))
                 for name in ("pair", "alone")
             )
         except (AssertionError, ValueError, OSError):
             return False
 
-    def count(self):
-        """Everything that a leak would leave, by node."""
-        found = {}
-        for node in self.lab.nodes:
-            found[node.name] = json.loads(self.fleet.python(node.name, COUNT))
-        return found
+    def _state(self):
+        status = self.fleet.until(self.fleet.fleet_status, timeout=60)
+        deployments = {one["name"]: one for one in status["deployments"]}
+        return {
+            "event": status["last_event"],
+            "wanted": {name: (one["generation"], one["spec"]) for name, one in deployments.items()},
+            "engines": {
+                name: [rank["pid"] for group in one["groups"] for rank in group["ranks"]]
+                for name, one in deployments.items()
+            },
+        }
 
-    def _question(self, name):
-        return {"model": name, "prompt": "A rail is", "max_tokens": 8, "temperature": 0}
+    def _events(self, after):
+        done = self.fleet.lab.exec("spark1", ["python3", "-I", "-c", EVENTS, str(after)])
+        return json.loads(done.stdout)["events"] if done.returncode == 0 else []
 
-    def _group(self, name):
-        return max(self.fleet.deployment(name)["groups"], key=lambda group: group["generation"])
+    def _command(self, verb, seconds):
+        """A second command line, killed after some seconds if they are given."""
+        argv = {"apply": ["apply", "--yes", "pair.yaml"], "plan": ["plan", "pair.yaml"]}.get(verb, [verb])
+        self.fleet.killed(argv, seconds)
 
-    def run(self, minutes, every_s):
-        """Faults in turn, until the time is over; what was found wrong, in words."""
-        wrong = []
-        began = due = time.time()
-        pair, alone = (Asking(self.fleet, name, streams=1, pause_s=PAUSE_S) for name in ("pair", "alone"))
-        with pair, alone:
-            for index in range(int(minutes * 60 / every_s)):
-                fault = self.faults[index % len(self.faults)]
-                time.sleep(max(0.0, due - time.time()))
-                # Not made up for where a recovery took longer: faults in a row are more than the breaker lets pass.
-                due = time.time() + every_s
-                told = {"fault": fault.__name__.replace("_", " "), "at_s": round(time.time() - began)}
-                at = time.time()
-                fault()
-                try:
-                    time.sleep(2)  # what has died is not yet missed
-                    self.fleet.until(self.serves, timeout=RECOVERY_S)
-                except AssertionError as error:
-                    wrong.append(f"{told['fault']}: does not serve again\n{error}")
-                    break
-                told["serves_again_s"] = round(time.time() - at, 1)
-                told["answers"] = {"pair": dict(pair.ends), "alone": dict(alone.ends)}
-                told["counted"] = self.count()
-                self.seen.append(told)
-                print(_line(told), flush=True)
-        placed = self.fleet.placement_groups()
-        if len(placed) != len(("pair", "alone")):
-            wrong.append(f"placement groups: {placed}")
-        for asking in (pair, alone):
-            wrong += [f"dishonest: {answer}" for answer in asking.dishonest]
-        return wrong + self.leaks()
+    def _count(self):
+        return {node: json.loads(self.fleet.python(node, COUNT)) for node in NODES}
 
-    def leaks(self):
-        """What has grown from round to round: the same moment of the first whole round and of the last."""
-        rounds = len(self.faults)
-        if len(self.seen) <= rounds:
-            return []
-        last = len(self.seen) - 1
-        first = last % rounds or rounds
-        if first == last:
-            return []
-        return [
-            f"{node}: {what} grew from {before} to {after} between fault {first + 1} and fault {last + 1}"
-            for node in self.seen[last]["counted"]
-            for what, before, after, slack in _grown(
-                self.seen[first]["counted"][node], self.seen[last]["counted"][node]
-            )
-            if after - before > slack
-        ]
+    def _say(self, kind, words):
+        line = f"{time.time() - self._began:6.0f} s  {kind:<8} {words}"
+        self.timeline.append(line)
+        print(line, flush=True)
+
+    def _complain(self, words):
+        self.wrong.append(words)
+        self._say("WRONG", words.partition("\n")[0])
 
 
-def _grown(before, after):
+QUIET = (
+    "supervisor",
+    "rank actor",
+    "engine",
+    "watchdog",
+    "node actor",
+    "Serve controller",
+    "plan",
+    "status",
+    "up",
+    "apply",
+)
+"""What may be away for a while without a word: nothing waits for it. A stopped engine counts as hung after its limits."""
+
+
+def _question(name):
+    return {"model": name, "prompt": "A rail is", "max_tokens": 8, "temperature": 0}
+
+
+def _grown(counted):
+    """What grew from the first settled moments to the last; counts before the third fault are of a fleet that warms up."""
+    if len(counted) < 6:
+        return []
+    return [
+        f"{node}: {what} grew from {before} to {after} between fault 3 and fault {len(counted)}"
+        for node in counted[-1]
+        for what, before, after, slack in _counts(counted[2][node], counted[-1][node])
+        if after - before > slack
+    ]
+
+
+def _counts(before, after):
     """Counts side by side: (name, before, after, what it may differ by)."""
     yield "processes", sum(before["kinds"].values()), sum(after["kinds"].values()), SLACK["processes"]
     yield "listening ports", before["ports"], after["ports"], SLACK["ports"]
+    yield "shared memory (MiB)", before["shm_mib"], after["shm_mib"], 1
     for kind in WATCHED:
         for what in ("rss_mib", "fds"):
             yield f"{what} of {kind}", before[what].get(kind, 0), after[what].get(kind, 0), SLACK[what]
@@ -261,38 +332,54 @@ def _grown(before, after):
         yield f"rows of {table}", BOUNDED.get(table, before["rows"].get(table, 0)), rows, SLACK["rows"]
 
 
-def _line(told):
-    sums = {
-        node: f"{sum(c['kinds'].values())} processes, {sum(c['rss_mib'].values())} MiB, {c['ports']} ports,"
-        f" {c['tmp_mib'] + c['state_mib']} MiB of files"
-        for node, c in told["counted"].items()
-    }
-    ends = " · ".join(
-        f"{name}: {', '.join(f'{n} {end}' for end, n in sorted(ends.items()))}"
-        for name, ends in told["answers"].items()
+def _options():
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--minutes", type=float, default=30)
+    parser.add_argument(
+        "--every", type=float, default=30, metavar="SECONDS", help="from one fault to the next, at least"
     )
-    nodes = " | ".join(f"{node}: {words}" for node, words in sums.items())
-    after = f"serves again after {told['serves_again_s']:5.1f} s"
-    return f"{told['at_s']:5} s  {told['fault']:<36} {after}  {ends}\n         {nodes}"
+    parser.add_argument("--seed", type=int, default=int(time.time()))
+    parser.add_argument("--real", action="store_true", help="real vLLM and production timeouts")
+    parser.add_argument("--list", action="store_true", help="print the first 50 faults of the seed")
+    parser.add_argument(
+        "--json", type=Path, metavar="FILE", help="write the timeline and everything that was counted"
+    )
+    return parser.parse_args()
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--minutes", type=float, default=30)
-    parser.add_argument("--every", type=float, default=60, metavar="SECONDS")
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write everything that was counted")
-    options = parser.parse_args()
-    with tempfile.TemporaryDirectory() as place, Lab.up(nodes=2, shares=LabFleet.shares()) as lab:
-        fleet = LabFleet(lab, Path(place))
-        soak = Soak(fleet)
-        soak.serve()
-        wrong = soak.run(options.minutes, options.every)
-        fleet.ok("down")
-        left = {node.name: fleet.processes(node.name) for node in lab.nodes}
-        wrong += [f"after `down`, on {node}: {line}" for node, lines in left.items() for line in lines]
-        if options.json:
-            options.json.write_text(json.dumps({"faults": soak.seen, "wrong": wrong}, indent=1))
-    print("\n".join(wrong) or f"Nothing wrong after {len(soak.seen)} faults.")
+    options = _options()
+    print(f"seed {options.seed}", flush=True)
+    if options.list:
+        chooser = random.Random(options.seed)
+        print("\n".join(str(choose(chooser)) for _ in range(50)))
+        return 0
+    with tempfile.TemporaryDirectory() as place:
+        directory = Path(place)
+        os.chmod(directory, 0o755)
+        with Lab.up(nodes=2, shares=(*LabFleet.shares(), directory)) as lab:
+            fleet = PairFleet(lab, directory, options.real)
+            fleet.bring()
+            fleet.ok("up")
+            nemesis = Nemesis(fleet, options.seed)
+            nemesis.serve()
+            nemesis.run(options.minutes, options.every)
+            fleet.ok("down")
+            left = {node: fleet.processes(node) for node in NODES}
+    wrong = nemesis.wrong + [
+        f"after `down`, on {node}: {line}" for node, lines in left.items() for line in lines
+    ]
+    if options.json:
+        shown = {
+            "seed": options.seed,
+            "timeline": nemesis.timeline,
+            "wrong": wrong,
+            "counted": nemesis.counted,
+        }
+        options.json.write_text(json.dumps(shown, indent=1))
+    if wrong:
+        print(f"\nseed {options.seed}; its timeline:\n" + "\n".join(nemesis.timeline) + "\n\nWrong:")
+    print("\n".join(wrong) or f"Nothing wrong after {len(nemesis.counted)} faults.")
     return 1 if wrong else 0
 
 

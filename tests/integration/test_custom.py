@@ -6,6 +6,7 @@ import time
 
 import pytest
 from lab_fleet import CHECKOUT
+from pair_fleet import events_of
 
 from sparkfleet.controlplane.policy.fallback import BREAKER_FAILURES
 from sparkfleet.group.crash_pause import pause_s
@@ -108,3 +109,19 @@ def test_one_that_falls_again_and_again_is_stopped_until_it_is_applied_again(fle
     fleet.apply(text, "frail.yaml")
     assert running(fleet, 5009)
     assert 5009 in fleet.listening("spark1")
+
+
+@pytest.mark.full
+def test_one_that_listens_on_the_wrong_address_is_named_within_a_minute(fleet):
+    text = custom("astray", 5010).replace('"0.0.0.0"', '"127.0.0.9"') + "health: /health\n"
+    code, out, err = fleet.run("apply", "--yes", fleet.write("astray.yaml", text))
+    assert code != 0, out
+    _, events = events_of(fleet, "astray")
+    began = next(event["at"] for event in events if event["kind"] == "starting")
+    named = [
+        event
+        for event in events
+        if "istens on 127.0.0.9:5010, and its requests arrive at 127.0.0.1:5010" in event["message"]
+    ]
+    assert named, f"{out}\n{err}"
+    assert named[0]["at"] - began < 60

@@ -68,7 +68,12 @@ def sparkfleet(tmp_path):
 def enrol(sparkfleet, lab):
     hosts = [node.address for node in lab.nodes]
     user, key = lab.nodes[0].user, lab.key_file
-    return sparkfleet("init", *hosts, "-u", user, "--identity-file", key, "--fleet", lab.name, "--yes")
+    keys = [
+        part
+        for node in parse_inventory(lab.inventory()).nodes.values()
+        for part in ("--host-key", node.host_key)
+    ]
+    return sparkfleet("init", *hosts, *keys, "-u", user, "--identity-file", key, "--fleet", lab.name, "--yes")
 
 
 # --- init -------------------------------------------------------------------------------------------------------------

@@ -125,9 +125,7 @@ def hang(fleet):
         told = "u.Request(sys.argv[1]+'/fake/fault', b'{\"kind\":\"hang\"}', method='PUT')"
         put = f"import sys,urllib.request as u; u.urlopen({told})"
         assert fleet.lab.exec("spark1", ["python3", "-c", put, url]).returncode == 0
-    health = "import sys,urllib.request as u; print(u.urlopen(sys.argv[1]+'/health', timeout=5).status)"
-    done = fleet.lab.exec("spark1", ["python3", "-c", health, url])
-    assert done.stdout == "200\n", done.stderr
+    assert fleet.engine_get("/health")[0] == 200
 
 
 def test_an_engine_that_moves_no_token_is_replaced_while_its_health_is_well(served):
@@ -163,6 +161,39 @@ def test_a_groups_actor_that_dies_is_replaced_and_both_ranks_are_adopted(served)
     fleet.until(lambda: (now := fleet.ready_group()) is None or now["adopted"], timeout=60)
     fleet.until(lambda: (now := fleet.ready_group()) and now["adopted"])
     assert pids(fleet) == before
+    assert says(fleet)
+
+
+def stopped(fleet, node, words):
+    """Stops the process with these words in its command line; its id."""
+    (pid,) = [pid for pid, line in fleet.listed(node).items() if words in line]
+    fleet.lab.exec(node, ["kill", "-STOP", str(pid)])
+    return pid
+
+
+@pytest.mark.parametrize("seconds", [16, pytest.param(60, marks=pytest.mark.full)])
+def test_a_groups_actor_that_is_stopped_costs_no_engine(served, seconds):
+    """Its guard ends it after 8 s: what follows is what follows a kill."""
+    fleet, before = served, pids(served)
+    pid = stopped(fleet, "spark1", f"ray::ServeReplica:tiny--g{group(fleet)['generation']}-")
+    time.sleep(seconds)
+    fleet.lab.exec("spark1", ["kill", "-CONT", str(pid)])
+    fleet.until(lambda: (now := fleet.ready_group()) and now["adopted"], timeout=90)
+    assert pids(fleet) == before
+    assert says(fleet)
+    _, events = events_of(fleet, "tiny")
+    assert any("did not run for 8 s and was ended" in event["message"] for event in events)
+
+
+def test_a_gateway_that_is_stopped_is_replaced_within_10_s(served):
+    fleet = served
+    fleet.endpoint()
+    stopped(fleet, "spark1", "ray::ServeReplica:gateway")
+    at = time.time()
+    with Asking(fleet, "tiny", tokens=1) as asking:
+        fleet.until(lambda: asking.whole_since(at), timeout=30)
+    assert min(a["began"] + a["took_s"] for a in asking.answers if a["end"] == "whole") - at < 10
+    assert not asking.dishonest, asking.dishonest
     assert says(fleet)
 
 
@@ -228,6 +259,7 @@ def test_a_node_that_loses_its_power_ends_the_group_and_comes_back_with_it(serve
     with Asking(fleet, "tiny") as asking:
         fleet.until(lambda: asking.ends["whole"], timeout=60)
         fleet.lab.kill("spark2")
+        fleet.until(lambda: "spark2 does not answer" in fleet.deployment()["detail"], timeout=15)
         fleet.until(lambda: not fleet.is_ready(), timeout=90)
         fleet.until(lambda: any(answer["words"].startswith("503") for answer in asking.answers), timeout=60)
         # Clients are told at once; an engine that is asked to end takes its seconds. No rank survives alone.

@@ -1,90 +1,27 @@
 """The command line is interrupted or killed in every phase of an apply, and applying again leaves nothing double."""
 
-import contextlib
-import os
-import pty
 import re
-import select
 import signal
-import subprocess
-import time
 
 import pytest
-from lab_fleet import SPARKFLEET
+from on_terminal import OnTerminal
 from pair_fleet import NODES
-
-from sparkfleet.fleet.events import FleetStep
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(1800)]
 
-START_S = 4
+START_S = 6
 """Loading of the fake engine: long enough to be interrupted."""
+ON_TWO = "nodes: [spark2]\n"
+"""Its engine starts when its node has joined, so that every phase is long enough."""
 STEPS = (
-    FleetStep.STARTING_RAY,
-    FleetStep.JOINING,
-    FleetStep.WAITING,
-    FleetStep.STARTING_ENGINE,
-    FleetStep.LOADING,
+    "fleet ",
+    "starting Ray",
+    "waiting for nodes",
+    "waiting (tiny)",
+    "starting the engine (tiny)",
+    "first token (tiny)",
 )
-"""Phases that every such apply shows, in their order."""
-
-
-class Apply:
-    """`sparkfleet apply` on a terminal of its own, where every phase is shown."""
-
-    def __init__(self, fleet, file):
-        self._fleet = fleet
-        self.shown = ""
-        self._terminal, slave = pty.openpty()
-        self._process = subprocess.Popen(
-            [SPARKFLEET, "apply", "--yes", file],
-            cwd=fleet.directory,
-            env={**os.environ, "COLUMNS": "200", "TERM": "xterm"},
-            stdin=subprocess.DEVNULL,
-            stdout=slave,
-            stderr=slave,
-            start_new_session=True,
-        )
-        os.close(slave)
-
-    def __enter__(self):
-        return self
-
-    def __exit__(self, *_):
-        with contextlib.suppress(ProcessLookupError):
-            self._process.kill()
-        self._process.wait()
-        os.close(self._terminal)
-
-    def until_shown(self, step, timeout=120):
-        """Read until a phase is shown, or the command ends."""
-        deadline = time.monotonic() + timeout
-        while step.value not in self.shown and self._read():
-            assert time.monotonic() < deadline, (
-                f"{step.value!r} was not shown\n{self.shown}\n{self._fleet.diagnosis()}"
-            )
-        assert step.value in self.shown, f"it ended without {step.value!r}\n{self.shown}"
-
-    def end(self, number, timeout=30):
-        """Signal it, and return its exit code."""
-        self._process.send_signal(number)
-        return self.wait(timeout)
-
-    def wait(self, timeout):
-        """Its exit code."""
-        deadline = time.monotonic() + timeout
-        while self._read():
-            assert time.monotonic() < deadline, f"it did not end\n{self.shown}\n{self._fleet.diagnosis()}"
-        return self._process.wait(timeout)
-
-    def _read(self):
-        """True while there may be more."""
-        if select.select([self._terminal], [], [], 1.0)[0]:
-            try:
-                self.shown += os.read(self._terminal, 65536).decode(errors="replace")
-            except OSError:
-                return False  # its other end is closed
-        return True
+"""Words of the plan, and of the phases that every such apply shows, in their order."""
 
 
 @pytest.fixture
@@ -140,8 +77,8 @@ def require_single(fleet):
 @pytest.mark.parametrize("step", STEPS)
 def test_an_apply_that_ends_in_a_phase_is_repeated_and_nothing_is_double(fleet, step, number):
     bring_down(fleet)
-    file = fleet.write("tiny.yaml", fleet.spec(start_s=START_S))
-    with Apply(fleet, file) as first:
+    file = fleet.write("tiny.yaml", fleet.spec(ON_TWO, start_s=START_S))
+    with OnTerminal(fleet, "apply", "--yes", file) as first:
         first.until_shown(step)
         code = first.end(number)
         take_key(fleet, first.shown)
@@ -153,14 +90,31 @@ def test_an_apply_that_ends_in_a_phase_is_repeated_and_nothing_is_double(fleet, 
 
 
 @pytest.mark.full
-@pytest.mark.parametrize("step", [FleetStep.STARTING_RAY, FleetStep.JOINING, FleetStep.LOADING])
+@pytest.mark.parametrize("step", ["starting Ray", "waiting for nodes", "starting the engine (tiny)"])
 def test_down_during_a_start_leaves_nothing_and_the_apply_ends(fleet, step):
     bring_down(fleet)
-    file = fleet.write("tiny.yaml", fleet.spec(start_s=20))
-    with Apply(fleet, file) as apply:
+    file = fleet.write("tiny.yaml", fleet.spec(ON_TWO, start_s=20))
+    with OnTerminal(fleet, "apply", "--yes", file) as apply:
         apply.until_shown(step)
         fleet.ok("down")
         assert apply.wait(45) == 1, apply.shown
     assert "down" in apply.shown
     assert {node: fleet.processes(node) for node in NODES} == {node: [] for node in NODES}
     assert {node: fleet.listening(node) for node in NODES} == {node: [] for node in NODES}
+
+
+def test_a_plan_that_another_apply_overtakes_while_it_is_read_is_refused(pair):
+    """The last one used to win, and the first was told "ready" of the second's file."""
+    pair.serve(pair.spec(ON_TWO))
+    mine = pair.write("mine.yaml", pair.spec(ON_TWO).replace("concurrency: 4", "concurrency: 2"))
+    with OnTerminal(pair, "apply", mine) as first:
+        first.until_shown("Apply?")
+        pair.serve(pair.spec(ON_TWO).replace("concurrency: 4", "concurrency: 3"))
+        theirs = pair.group()["ranks"][0]["pid"]
+        first.type("y\n")
+        assert first.wait(60) == 1, first.shown
+    words = " ".join(first.shown.split())
+    assert "tiny was changed after this plan was made" in words
+    assert "concurrency: 4 → 3" in words
+    assert "is ready" not in words
+    assert pair.ready_group()["ranks"][0]["pid"] == theirs

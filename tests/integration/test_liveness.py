@@ -82,7 +82,7 @@ def core(fleet):
 
 def generated(fleet):
     """Tokens that the engine has generated, by its own page."""
-    page = httpx.get(group(fleet)["url"] + "/metrics", timeout=60).text
+    page = fleet.engine_page(group(fleet)["url"])
     lines = (line for line in page.splitlines() if line.startswith("vllm:generation_tokens_total{"))
     return sum(float(line.rpartition(" ")[2]) for line in lines)
 

@@ -126,8 +126,7 @@ async def test_sixteen_streams_at_once(fleet):
 
 def engine_metric(fleet, name):
     """A number from the engine's own metrics page."""
-    url = fleet.deployment()["groups"][0]["url"] + "/metrics"
-    page = httpx.get(url, timeout=60).text
+    page = fleet.engine_page(fleet.deployment()["groups"][0]["url"])
     return sum(float(line.rpartition(" ")[2]) for line in page.splitlines() if line.startswith(name + "{"))
 
 
@@ -155,8 +154,8 @@ def test_its_processes_are_not_put_behind_all_others(fleet):
 
 def test_nobody_goes_around_the_gateway(fleet):
     url = fleet.deployment()["groups"][0]["url"]
-    status, _, _ = get(fleet, url + "/v1/models", key=fleet.key)
-    assert status == 401
+    for path in ("/v1/models", "/tokenize", "/metrics", "/health"):
+        assert get(fleet, url + path, key=fleet.key)[0] == 401
 
 
 def test_a_missing_key(fleet):
@@ -213,7 +212,8 @@ def test_metrics_of_gateway_controller_and_engine_are_found_by_prometheus(fleet)
         group["labels"]["job"]: group["targets"][0]
         for group in httpx.get(api + "/targets", timeout=60).json()
     }
-    pages = {job: httpx.get(f"http://{target}/metrics", timeout=60).text for job, target in targets.items()}
+    pages = {job: fleet.engine_page(f"http://{target}") for job, target in targets.items()}
+    assert httpx.get(f"http://{targets['vllm']}/metrics", timeout=60).status_code == 401
     assert (
         'sparkfleet_requests_total{model="tiny",path="/v1/chat/completions",status="200"}' in pages["gateway"]
     )

@@ -6,7 +6,6 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import box_image
-import httpx
 import openai
 import pytest
 import yaml
@@ -132,7 +131,7 @@ class TestOneNode:
         names = (engine.running_metric, engine.waiting_metric, engine.tokens_metric)
 
         def read():
-            return sum_series(httpx.get(group["url"] + engine.metrics_path).text, names)
+            return sum_series(here.engine_page(group["url"], engine.metrics_path), names)
 
         before = read()
         assert before[engine.running_metric] == 0

@@ -147,9 +147,7 @@ def inside(fleet, node):
 
 def told(fleet):
     """What the server of rank 0 was told: its arguments, and its options file."""
-    code = "import sys,urllib.request as u; print(u.urlopen(sys.argv[1]+'/told', timeout=10).read().decode())"
-    done = fleet.lab.exec(fleet.group()["node"], ["python3", "-c", code, fleet.group()["url"]])
-    return json.loads(done.stdout)
+    return json.loads(fleet.engine_get("/told")[1])
 
 
 def listens(fleet, node, program):

@@ -96,7 +96,7 @@ def test_a_method_guesses_as_well_on_another_engine() -> None:
     runs = [run(engine="sglang", off_alone=-0.2), run(method="none", off_alone=0.3), run(alone=None)]
     found = EvidenceIndex(runs).of(KEY)
     assert found.correction(busy=False) is None
-    assert found.elsewhere(busy=False) == pytest.approx(2.718281828**-0.1)
+    assert found.elsewhere(busy=False) == (pytest.approx(2.718281828**-0.1), "sglang")
     assert found.elsewhere(busy=True) is None
     other = EvidenceIndex(runs).of(KEY._replace(method="dspark"))
     assert other.elsewhere(busy=False) is None

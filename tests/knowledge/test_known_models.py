@@ -79,6 +79,7 @@ def test_what_a_name_does_not_tell_the_size_of_is_no_guess(model):
         ("turboderp/GLM-5.3-Flash-exl3 4.05bpw", 4.05),
         ("Mia-AiLab/GLM-5.3-Flash-EXL3-TR3-4bpw", 4.0),
         ("somebody/Qwen3.6-27B-EXL3-3.5bpw-tuned", 3.5),
+        ("turboderp/GLM-5.3-Flash-exl3@3.05bpw", 3.05),
     ],
 )
 def test_exl3_is_known_by_the_bits_in_a_name(model, bits):

@@ -80,7 +80,7 @@ def test_a_head_that_lives_joins_nobody(node, ray):
     node.address.write_text(address.model_dump_json())
     with pytest.raises(ControlError, match="This node is the head of fleet home, which is running") as caught:
         ray_watchdog.begin_join(joining(node, "127.0.0.1:1"))
-    assert "inventory of that head" in caught.value.do
+    assert "move-head" in caught.value.do
     assert unchanged(node)
 
 

@@ -108,7 +108,7 @@ async def test_an_installed_program_reads_its_request_alone():
     channel = FakeChannel("n1", {("/env/python",): '{"event": "result", "value": 7}\n'})
     assert await call(channel, Installed("/env/python", "sparkfleet.x"), {"secret": "s"}) == 7
     (asked,) = channel.calls
-    assert asked.argv == ("/env/python", "-m", "sparkfleet.x")
+    assert asked.argv == ("/env/python", "-P", "-m", "sparkfleet.x")
     assert json.loads(asked.stdin) == {"secret": "s"}
 
 

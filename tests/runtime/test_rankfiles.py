@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import os
+import time
 from pathlib import Path
 
 from hypothesis import given
@@ -52,3 +53,15 @@ def test_a_lock_that_was_removed_is_no_lock(tmp_path, monkeypatch):
     opened = os.open
     monkeypatch.setattr(os, "open", lambda *a, **k: (opened(*a, **k), files.lock.unlink())[0])
     assert files.try_lock() is None
+
+
+def test_an_end_after_now_is_not_one_of_the_last_seconds(tmp_path):
+    """A clock that was set back an hour made every end of that hour a recent one."""
+    files = RankFiles.of(tmp_path, "a/b")
+    assert not files.ended_within(60)
+    files.last.touch()
+    assert files.ended_within(60)
+    for jump_s in (3600, -3600):
+        at = time.time() + jump_s
+        os.utime(files.last, (at, at))
+        assert not files.ended_within(60)

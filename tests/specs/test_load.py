@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 from pathlib import Path
 
 import pytest
@@ -191,3 +192,28 @@ def test_a_dump_starts_with_the_name() -> None:
         to_yaml(parse_deployment("context: 5\nmodel: a/b\nname: '1'"))
         == "name: '1'\nmodel: a/b\ncontext: 5\n"
     )
+
+
+def test_a_directory_stands_for_its_deployments_and_leaves_inventories_out(tmp_path):
+    (tmp_path / "b.yaml").write_text("name: b\nmodel: org/b\n")
+    (tmp_path / "a.yml").write_text("name: a\nmodel: org/a\n")
+    (tmp_path / "inventory.yaml").write_text("fleet: home\nhead: this\nnodes: {this: {address: local}}\n")
+    (tmp_path / "notes.txt").write_text("not read")
+    assert [one.name for one in load_deployments([tmp_path])] == ["a", "b"]
+
+
+def test_a_directory_without_deployments_and_a_broken_file_in_one_are_errors(tmp_path):
+    (tmp_path / "inventory.yaml").write_text("fleet: home\nhead: this\nnodes: {this: {address: local}}\n")
+    with pytest.raises(SpecError, match="has no deployment"):
+        load_deployments([tmp_path])
+    (tmp_path / "x.yaml").write_text("name: [")
+    with pytest.raises(SpecError, match=r"x\.yaml:1"):
+        load_deployments([tmp_path])
+
+
+def test_a_dash_is_standard_input(monkeypatch):
+    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(b"name: a\nmodel: org/a\n")))
+    assert [one.name for one in load_deployments(["-"])] == ["a"]
+    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(b"name: a\nmodl: org/a\n")))
+    with pytest.raises(SpecError, match="standard input:2: modl"):
+        load_deployments(["-"])

@@ -6,11 +6,14 @@ import asyncio
 import hashlib
 import logging
 from collections.abc import Iterator
+from urllib.parse import urlsplit
 
+import httpx2
 import pytest
 from aiohttp import web
 
 from sparkfleet.staging import hub as hub_module
+from sparkfleet.staging import hub_http
 from sparkfleet.staging.errors import HubUnreachable, StagingError
 from sparkfleet.staging.hub import Hub
 from sparkfleet.staging.hub_http import ANSWER_BYTES, HttpTimeouts
@@ -406,3 +409,25 @@ def test_an_invalid_endpoint(endpoint, monkeypatch):
 def test_a_mirror_is_taken_from_the_environment(monkeypatch):
     monkeypatch.setenv("HF_ENDPOINT", "http://mirror/hf/")
     assert hub_module.Hub(MODEL).endpoint == "http://mirror/hf"
+
+
+@pytest.mark.parametrize(
+    ("endpoint", "sent"),
+    [
+        ("https://hub.example", True),
+        ("http://127.0.0.1:9", True),
+        ("http://localhost:9", True),
+        ("http://hub.example", False),
+        ("http://10.0.0.9:8080", False),
+        ("http://127.0.0.1.example", False),
+    ],
+)
+def test_a_token_is_sent_by_https_or_to_this_machine_only(endpoint, sent):
+    request = httpx2.Request("GET", f"{endpoint}/api/models/x", headers={"authorization": "Bearer secret"})
+    hub_http._Guard(urlsplit(endpoint), hub_http.HttpTimeouts()).before(request)
+    assert ("authorization" in request.headers) is sent
+
+
+def test_the_error_says_that_a_token_was_kept_back(monkeypatch):
+    monkeypatch.setenv("HF_ENDPOINT", "http://mirror.example")
+    assert "https only" in hub_module.Hub(MODEL, token="secret")._with_token()

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Literal
 
 from sparkfleet.controlplane.state.head_address import HeadAddress
+from sparkfleet.controlplane.store_safety.moving import HeadMove
 from sparkfleet.planner.types.plan import DeploymentPlan
 from sparkfleet.runtime.fleet_paths import FleetPaths
 from sparkfleet.specs.deployment import Deployment
@@ -59,6 +60,8 @@ class UpRequest(OnNode):
     inventory: Inventory
     apply: tuple[ApplyRequest, ...] = ()
     """Deployments to apply at once, so that their engines start while Ray starts."""
+    beside: bool = False
+    """Start beside the Ray that this node has as part of another cluster: its head is being moved here."""
 
 
 class StoreRequest(OnNode):
@@ -96,6 +99,22 @@ class JoinRequest(OnNode):
     """The head's name; "" in a role that an older release stored."""
     ray_token: str
     engine_secret: str
+
+
+class MoveRequest(OnNode):
+    """Input of `boot move`: a step of moving the head, see `node_daemon/head_move.py`. It may hold secrets."""
+
+    step: Literal["out", "in", "freeze", "settle", "away", "cancel"]
+    move: HeadMove
+    up: UpRequest | None = None
+    """For `in`: the new head. None if the fleet is down."""
+    join: JoinRequest | None = None
+    """For `away`. None if the fleet is down."""
+    sha256: str = ""
+    """For `in`: of the store's copy."""
+    ray_token: str = ""
+    api_token: str = ""
+    engine_secret: str = ""
 
 
 class Role(Value):

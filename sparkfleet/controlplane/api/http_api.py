@@ -6,7 +6,9 @@ Every path but `/metrics` and `/targets` needs the fleet's API token. Answers ca
 from __future__ import annotations
 
 import hmac
+import ipaddress
 import logging
+import re
 
 from aiohttp import web
 from aiohttp.typedefs import Handler, Middleware
@@ -24,6 +26,7 @@ log = logging.getLogger(__name__)
 
 OPEN_PATHS = frozenset({"/metrics", "/targets"})
 MAX_WAIT_S = 30.0
+_HOST = re.compile(r"(?:\[(?P<v6>[0-9A-Fa-f:.]{2,45})\]|(?P<name>[A-Za-z0-9.]{1,64}))(?::[0-9]{1,5})?")
 FOR_EVERY_VERSION = frozenset({"/v1/stop"})
 """Changes by every release: stopping the fleet is the first step to another version of it."""
 
@@ -38,7 +41,7 @@ def build(controller: Controller, token: str, registry: CollectorRegistry) -> we
     """
     api = _Api(controller, registry)
     app = web.Application(
-        middlewares=[_with_api_version, _errors, _authenticate(token), _same_api_version],
+        middlewares=[_with_api_version, _errors, _own_host, _authenticate(token), _same_api_version],
         client_max_size=4 << 20,
     )
     app.add_routes(
@@ -141,6 +144,30 @@ def _authenticate(token: str) -> Middleware:
         )
 
     return check
+
+
+@web.middleware
+async def _own_host(request: web.Request, handler: Handler) -> web.StreamResponse:
+    """Refuses requests for the open pages under a name: a browser's page reaches loopback under its own (DNS rebinding)."""
+    if request.path not in OPEN_PATHS or is_address(request.headers.get("host", "")):
+        return await handler(request)
+    return _error(
+        421,
+        "The Host header of this request is no IP address and not localhost.",
+        means="A page in a browser may have sent it, under a name that resolves to this machine.",
+        do="Use the address as `sparkfleet status` shows it.",
+    )
+
+
+def is_address(host: str) -> bool:
+    """True for `localhost` or an IP address, each with or without a port."""
+    match = _HOST.fullmatch(host)
+    if match is None:
+        return False
+    try:
+        return match["name"] == "localhost" or bool(ipaddress.ip_address(match["v6"] or match["name"]))
+    except ValueError:
+        return False
 
 
 @web.middleware

@@ -19,6 +19,7 @@ from sparkfleet.controlplane.api.api_server import ApiServer, refusing
 from sparkfleet.controlplane.controller import Controller
 from sparkfleet.controlplane.controller_life import ControllerLife
 from sparkfleet.controlplane.controller_note import NoteWriter
+from sparkfleet.controlplane.desired import GroupKey
 from sparkfleet.controlplane.ray.node_actor import NodeActors
 from sparkfleet.controlplane.ray.ray_process import NODE_LABEL
 from sparkfleet.controlplane.ray.ray_serve_backend import RayServeBackend, run_without_waiting
@@ -36,6 +37,7 @@ from sparkfleet.gateway.routing_table import RoutingTable
 from sparkfleet.group.report import GroupReport
 from sparkfleet.runtime.boot_id import this_boot
 from sparkfleet.runtime.fleet_paths import FleetPaths
+from sparkfleet.runtime.hang_guard import HangGuard, take_note
 from sparkfleet.specs.inventory import Inventory
 from sparkfleet.telemetry.metrics import ControlMetrics
 from sparkfleet.units import MIB
@@ -46,6 +48,9 @@ log = logging.getLogger(__name__)
 NO_TABLE_S = 2.0
 """Seconds until a gateway asks again while the controller waits for its store."""
 LOG_BYTES = 2 * MIB
+HUNG_S = 12.0
+"""Seconds without a step of the controller after which it is ended, and Ray starts another. A write to a slow disk takes
+seconds; meanwhile gateways and groups go on, and only `status` waits."""
 CREATE_S = 60.0
 """Time limit of the start of the actor's process."""
 
@@ -88,6 +93,10 @@ class ControllerActor:
         self._living = asyncio.create_task(self._life.run())
         for task in (self._serving, self._living):
             task.add_done_callback(_end)
+        note = self._paths.run / "controller.hung"
+        self._hang = take_note(note)
+        self._guard = HangGuard(HUNG_S, note)
+        self._guard.start()
 
     async def report(self, report_json: str) -> None:
         """Takes a group's report. One that arrives while the controller waits for its store is repeated by the group."""
@@ -108,6 +117,11 @@ class ControllerActor:
             await asyncio.sleep(NO_TABLE_S)
             return RoutingTable(version=0, models={}, keys=()).model_dump_json()
         return (await controller.table(known, replica=replica)).model_dump_json()
+
+    async def wants(self, group: GroupKey, rung: int) -> bool:
+        """See `Controller.wants`; True while the controller waits for its store."""
+        controller = self._life.controller
+        return controller is None or controller.wants((group[0], group[1], group[2]), rung)
 
     async def ping(self) -> bool:
         """True if the actor is up."""
@@ -142,6 +156,8 @@ class ControllerActor:
 
     async def _work(self, controller: Controller, store: Store) -> None:
         await self._start_serve()
+        reason, self._hang = self._hang, ""
+        await controller.record_hang(reason)
 
         def warn(words: str) -> None:
             controller.warnings.update({"copies": words} if words else {})

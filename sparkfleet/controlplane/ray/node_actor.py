@@ -30,6 +30,8 @@ T = TypeVar("T")
 
 ANSWER_S = 10.0
 """Time limit of a node's answer; after it the node is left out of this round."""
+LOOK_S = 5.0
+"""The same for a reading of its memory, which takes milliseconds: a lost node is named within 15 s."""
 
 
 class NodeActors:
@@ -61,13 +63,13 @@ class NodeActors:
     async def _look(self, name: str, agent: Any) -> NodeReport:
         if agent is None:
             return NodeReport(name=name, joined=False)
-        seen = await self._ask(name, agent.look.remote)
+        seen = await self._ask(name, agent.look.remote, LOOK_S)
         total, available, boot = seen or (None, None, "")
         return NodeReport(name=name, joined=True, memory_total=total, memory_available=available, boot=boot)
 
-    async def _ask(self, name: str, call: Callable[[], Awaitable[T]]) -> T | None:
+    async def _ask(self, name: str, call: Callable[[], Awaitable[T]], limit_s: float = ANSWER_S) -> T | None:
         try:
-            async with asyncio.timeout(ANSWER_S):
+            async with asyncio.timeout(limit_s):
                 return await call()
         except (ray.exceptions.RayError, TimeoutError) as error:
             log.warning("node %s does not answer: %r", name, error)

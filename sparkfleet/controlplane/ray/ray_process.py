@@ -14,6 +14,7 @@ from sparkfleet.remote.atomic_write import write_atomically
 from sparkfleet.runtime.fleet_paths import STATE_VARIABLE, FleetPaths
 from sparkfleet.runtime.ports import free_port
 from sparkfleet.runtime.state_probe import RAY_LABEL
+from sparkfleet.units import MIB
 
 LABEL = RAY_LABEL
 """Variable with the fleet's label in every process of Ray, by which `down` finds them."""
@@ -21,7 +22,7 @@ LABEL = RAY_LABEL
 NODE_LABEL = "sparkfleet.node"
 """Ray's label with the name of a raylet's node in the inventory; placement uses it."""
 
-RAY = (sys.executable, "-m", "ray.scripts.scripts")
+RAY = (sys.executable, "-P", "-m", "ray.scripts.scripts")
 """Ray's command line, run by this interpreter: its script would use the one that it was installed with."""
 
 OBJECT_STORE_BYTES = 80_000_000
@@ -126,6 +127,9 @@ def ray_environment(paths: FleetPaths, base: Mapping[str, str] = os.environ) -> 
         # On unified memory Ray's monitor counts the engine's weights and kills it while it loads.
         "RAY_memory_monitor_refresh_ms": "0",
         "RAY_USAGE_STATS_ENABLED": "0",
+        # Of each of Ray's own logs; by default 512 MB each with five older ones, and the output of workers without limit.
+        "RAY_ROTATION_MAX_BYTES": str(10 * MIB),
+        "RAY_ROTATION_BACKUP_COUNT": "1",
         # Ray would serve the metrics of its autoscaler and dashboard on every interface. There is no off switch but a port
         # that cannot be bound: Ray logs that once and goes on (Ray 2.60; docs/decisions.md).
         "AUTOSCALER_METRIC_PORT": "-1",

@@ -17,12 +17,13 @@ from sparkfleet.controlplane.serve_backend import CONTROLLER, NAMESPACE
 from sparkfleet.controlplane.state.status import GROUP_DEPLOYMENT, App, AppStatus, app_name, parse_app_name
 from sparkfleet.errors import EngineError
 from sparkfleet.group.crash_backoff import Backoff
-from sparkfleet.group.group import Group, die_with_the_engine
+from sparkfleet.group.group import Group, Wanted, die_with_the_engine
 from sparkfleet.group.launch_plan import GroupLaunch
 from sparkfleet.group.rank import LocalRank, RankHolder, RankObservation, RemoteRank
 from sparkfleet.group.report import GroupReport
 from sparkfleet.runtime.base import RankStatus
 from sparkfleet.runtime.fleet_paths import FleetPaths
+from sparkfleet.runtime.hang_guard import HangGuard, take_note
 from sparkfleet.runtime.process import ProcessRuntime
 
 log = logging.getLogger(__name__)
@@ -30,6 +31,11 @@ log = logging.getLogger(__name__)
 HEALTH_PERIOD_S = 1.0
 BUNDLE = {"CPU": 0.001}
 """Ray resources of a rank: next to nothing, since the plan accounts for memory and GPU."""
+HUNG_S = 8.0
+"""Seconds without a step of a group's actor after which it is ended and replaced: before its silence takes the group out of
+the gateways' table (`report_cache.STALE_S`), and long before Serve's three health checks."""
+WANTED_S = 5.0
+"""Time limit for the controller to answer a group's actor that is being stopped."""
 MAX_STARTS = 1
 """Failed constructions of a replica after which the application counts as failed and the ladder takes over."""
 
@@ -112,6 +118,22 @@ class ControllerReporter:
             self._controller = None
 
 
+def _asks_whether_wanted(launch: GroupLaunch) -> Wanted:
+    """Asks the controller; True if it does not answer: what is not known is never taken for "not wanted"."""
+
+    async def wanted() -> bool:
+        try:
+            async with asyncio.timeout(WANTED_S):
+                controller = await asyncio.to_thread(ray.get_actor, CONTROLLER, namespace=NAMESPACE)
+                group = (launch.deployment, launch.generation, launch.replica)
+                return bool(await controller.wants.remote(group, launch.rung))
+        except Exception as error:
+            log.warning("%s is kept: the controller does not answer: %r", launch.name, error)
+            return True
+
+    return wanted
+
+
 @serve.deployment(
     name=GROUP_DEPLOYMENT,
     max_ongoing_requests=10_000,
@@ -133,8 +155,19 @@ class GroupReplica:
         self._watch: asyncio.Task[None] | None = None
         ranks: list[RankHolder] = [_local_rank(paths, launch, 0), *_remote_ranks(launch)]
         # One file per rung: a rung does not wait for the failures of another.
-        begun = paths.rank_files(launch.rank_id(paths.label).slug) / f"begun.{launch.rung}"
-        self._group = Group(launch, ranks, secret, ControllerReporter(), Backoff(begun, launch.timeouts))
+        files = paths.rank_files(launch.rank_id(paths.label).slug)
+        begun, hung = files / f"begun.{launch.rung}", files / "hung"
+        self._group = Group(
+            launch,
+            ranks,
+            secret,
+            ControllerReporter(),
+            Backoff(begun, launch.timeouts),
+            wanted=_asks_whether_wanted(launch),
+            after=take_note(hung),
+        )
+        self._guard = HangGuard(HUNG_S, hung)
+        self._guard.start()
         await self._group.start()
         self._watch = asyncio.create_task(die_with_the_engine(self._group))
 
@@ -152,6 +185,7 @@ class GroupReplica:
         if self._watch is not None:
             self._watch.cancel()
         await self._group.stop(self._drain_s)
+        self._guard.stop()
 
 
 @ray.remote(num_cpus=0, max_concurrency=100)
@@ -183,6 +217,10 @@ class RankActor:
     async def stop(self) -> None:
         """See `RankHolder.stop`."""
         await self._rank.stop()
+
+    async def release(self) -> None:
+        """See `RankHolder.release`."""
+        await self._rank.release()
 
     async def tail(self) -> str:
         """See `RankHolder.tail`."""

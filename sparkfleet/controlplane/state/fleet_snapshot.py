@@ -41,6 +41,8 @@ class FleetSnapshot:
     """By deployment, the groups that run, older ones too; left out for the table."""
     stranded: Mapping[str, str] = field(default_factory=dict)
     """By deployment: nodes that one of its groups waits for and that may never return, in words; "" if there are none."""
+    lost: Mapping[str, str] = field(default_factory=dict)
+    """By deployment: nodes of its groups that do not answer now, in words; "" if all do."""
 
     def serving(self, name: str, without: GroupKey | None = None) -> tuple[App, ...]:
         """The groups that are ready and serve: the desired ones, and older ones until a new one is ready."""
@@ -120,6 +122,11 @@ class FleetSnapshot:
             )
         if waits := self.stranded.get(desired.name):
             return "failed", waits
+        if lost := self.lost.get(desired.name):
+            return (
+                "starting",
+                f"{lost}; its group starts when that is back, or elsewhere if the plan has a rung for it",
+            )
         phases = [report.phase.value for report in self.fresh if report.deployment == desired.name]
         return "starting", f"its group is {phases[0]}" if phases else "its group is being placed"
 
@@ -167,8 +174,18 @@ class FleetSnapshot:
             return ("failed", f"{words}: {waits}") if waits else ("updating", words)
         if len(own) < groups:
             words = f"{len(own)} of {groups} groups serve"
-            return ("failed", f"{words}: {waits}") if waits else ("starting", words)
-        return "ready", ""
+            lost = self.lost.get(desired.name)
+            return (
+                ("failed", f"{words}: {waits}")
+                if waits
+                else ("starting", f"{words}: {lost}" if lost else words)
+            )
+        return "ready", self.lost.get(desired.name, "") or self._trouble(desired)
+
+    def _trouble(self, desired: Desired) -> str:
+        """Trouble that a ready group reports, in words; "" for none."""
+        ready = (r for r in self.fresh if r.phase is GroupPhase.READY and r.group in desired.groups)
+        return next((report.detail for report in ready if report.detail), "")
 
     def _is_older(self, app: App) -> bool:
         """True if an application belongs to an earlier generation and Serve keeps it running."""

@@ -64,7 +64,9 @@ def take_copy(paths: FleetPaths, occasion: Occasion, now: float | None = None) -
         beside.replace(path)
     finally:
         beside.unlink(missing_ok=True)
-    for old in _of(paths, occasion)[KEPT:]:
+    # Never the new one: a clock that was set back makes it the oldest by its name.
+    others = [other for other in _of(paths, occasion) if other != path]
+    for old in others[KEPT - 1 :]:
         old.unlink(missing_ok=True)
     return path
 

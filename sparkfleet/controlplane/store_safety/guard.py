@@ -30,6 +30,7 @@ class StoreFault(StrEnum):
     FOREIGN = "foreign"
     OLDER = "older"
     NEWER_RELEASE = "newer release"
+    MOVED = "moved"
 
 
 class StoreError(ControlError):

@@ -21,6 +21,7 @@ from sparkfleet.controlplane.store_safety.guard import (
     judge,
 )
 from sparkfleet.controlplane.store_safety.mark import StoreMark, follow, newest, read_mark
+from sparkfleet.controlplane.store_safety.moving import require_here
 from sparkfleet.runtime.fleet_paths import FleetPaths
 from sparkfleet.units import MIB
 
@@ -49,6 +50,7 @@ def open_store(
     Raises:
         StoreError: the store cannot be used.
     """
+    require_here(paths.root)
     content = read_content(paths.database)
     error = judge(fleet, paths.database, content, newest([read_mark(paths), known]), running)
     if error is not None:

@@ -171,7 +171,7 @@ def _put_in_place(
     with named_errors(new), _opened(new) as store:
         mark = _own_identity(store, fleet, before, running)
         content = applied_in(store)
-    aside = _set_aside(paths)
+    aside = set_aside(paths)
     new.replace(paths.database)
     write_mark(paths, mark)
     return RestoredStore(
@@ -206,7 +206,7 @@ def _opened(path: Path) -> Iterator[Store]:
         db.execute("PRAGMA journal_mode=DELETE")  # one file, to be moved
 
 
-def _set_aside(paths: FleetPaths) -> Path | None:
+def set_aside(paths: FleetPaths) -> Path | None:
     """Moves the present file, with its log, beside the copies. A running controller notices and waits."""
     present = [path for path in _with_logs(paths.database) if path.exists()]
     if not present:

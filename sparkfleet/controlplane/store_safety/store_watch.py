@@ -14,6 +14,7 @@ from pathlib import Path
 from sparkfleet.controlplane.state.status import App
 from sparkfleet.controlplane.state.store import Store
 from sparkfleet.controlplane.store_safety.guard import StoreContent, StoreError, StoreFault, judge
+from sparkfleet.controlplane.store_safety.moving import require_here
 from sparkfleet.controlplane.store_safety.opening import is_corrupt, unusable
 
 READ_S = 2.0
@@ -47,6 +48,7 @@ class StoreWatch:
         Args:
             apps: everything that exists.
         """
+        require_here(self._path.parent)
         if (now := _file(self._path)) != self._file:
             words = "is missing or cannot be reached" if now is None else "was replaced by another file"
             raise StoreError(StoreFault.MISSING, f"The store {self._path} {words}.")

@@ -10,6 +10,7 @@ from ipaddress import ip_address, ip_network
 from sparkfleet.doctor.check import Check, node_check
 from sparkfleet.doctor.findings import CheckFault, error, note, warning
 from sparkfleet.doctor.snapshot import FleetReadings, NodeSnapshot
+from sparkfleet.fabric.rails_helper import CLOSED
 from sparkfleet.hostfacts.listening_sockets import ListeningSocket
 from sparkfleet.hostfacts.memory import Kernel
 
@@ -33,8 +34,12 @@ def exposed_ports(
     ours: dict[str, set[int]] = defaultdict(set)
     tokened: set[int] = set()
     shared: dict[str, set[int]] = defaultdict(set)
+    closed: set[int] = set()
     for socket in sockets:
         if _fine(socket, node, fleet):
+            continue
+        if _is_closed(socket, node):
+            closed.add(socket.port)
             continue
         where = "on every address" if socket.anywhere else f"on {socket.address}"
         who = f"{socket.process or 'a process of sparkfleet'} listens {where}"
@@ -44,6 +49,8 @@ def exposed_ports(
             tokened.add(socket.port)
         elif _is_ours(socket, node):
             (ours if socket.anywhere or _joined(fleet) else shared)[who].add(socket.port)
+    if closed:
+        yield _behind_the_firewall(node, closed)
     if tokened:
         yield _behind_the_token(node, tokened, fleet)
     for who, ports in ours.items():
@@ -65,9 +72,24 @@ def _exposed(node: NodeSnapshot, who: str, ports: set[int], fleet: FleetReadings
     )
 
 
+def _is_closed(socket: ListeningSocket, node: NodeSnapshot) -> bool:
+    """True if the rules of `fabric firewall` on the node close the socket's port."""
+    has_rules = node.kernel is not None and node.kernel.fleet_firewall
+    return has_rules and CLOSED[0] <= socket.port <= CLOSED[1]
+
+
+def _behind_the_firewall(node: NodeSnapshot, ports: set[int]) -> CheckFault:
+    return note(
+        f"{node.name}: the rules of `sparkfleet fabric firewall` close {len(ports)} listening ports to other machines",
+        means="Only root can read if the rules are loaded: `fabric firewall` shows it.",
+        do="sparkfleet fabric firewall",
+    )
+
+
 def _firewall(node: NodeSnapshot, fleet: FleetReadings) -> tuple[str, ...]:
-    """Commands that leave only SSH and the rails open."""
+    """Commands that close the fleet's ports, or leave only SSH and the rails open."""
     return (
+        "sparkfleet fabric firewall --apply   # closes the fleet's ports to all machines but the nodes; or, with ufw:",
         "sudo ufw allow OpenSSH",
         *(f"sudo ufw allow in on {netdev}" for netdev in sorted(fleet.rail_netdevs(node.name))),
         "sudo ufw default deny incoming && sudo ufw enable   # and `sudo ufw allow` the gateway's port, if it is open",
@@ -92,9 +114,12 @@ def _without_rails(node: NodeSnapshot, shared: dict[str, set[int]]) -> CheckFaul
     listed = "; ".join(f"{who}, {_ports(ports)}" for who, ports in list(shared.items())[:3])
     return warning(
         f"{node.name}: {listed}{' …' if len(shared) > 3 else ''}",
-        means="No rail joins all nodes, so Ray and engines use the management network. Ray requires its token;"
-        " traffic between engines is neither encrypted nor authenticated.",
-        do="Use a private management network, or join the nodes by a switch and run `sparkfleet fabric apply`.",
+        means="No rail joins all nodes, so Ray and engines use the management network. Ray and the engines' HTTP servers"
+        " require their tokens; traffic between ranks is neither encrypted nor authenticated.",
+        do=(
+            "sparkfleet fabric firewall --apply   # closes these ports to all machines but the nodes",
+            "Use a private management network, or join the nodes by a switch and run `sparkfleet fabric apply`.",
+        ),
     )
 
 

@@ -332,6 +332,10 @@ class Simulation:
         self.serve.calls = [
             one for one in self.serve.calls if self.time.seconds - one[0] < invariants.STORM_S
         ]
+        if (
+            self._held
+        ):  # Serve replaces what served before; only a controller counts starts that take nodes down
+            self.serve.wedged.clear()
         if self.controller is None or self.store.is_full:
             self._working_since = self.time.seconds
         else:

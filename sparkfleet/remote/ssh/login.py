@@ -61,6 +61,13 @@ def _offer(transport: paramiko.Transport, hop: Hop, key: paramiko.PKey) -> str |
 
 def _refused(hop: Hop, tried: list[str]) -> AuthenticationFailed:
     offered = "; ".join(tried) or "no key was found"
+    missing = [path for path in hop.identities if hop.only_identities and not path.exists()]
+    if missing:
+        return AuthenticationFailed(
+            f"{hop.name}: SSH login as {hop.user} failed ({offered})",
+            means="No other key is tried if one is named. The host key matches the pinned one: it is the right machine.",
+            do=f"Put the private key at {missing[0]}, or correct `identity_file` in inventory.yaml.",
+        )
     return AuthenticationFailed(
         f"{hop.name}: SSH login as {hop.user} was denied ({offered})",
         means="The host key matches the pinned one, so it is the right machine. sparkfleet logs in by key only.",
@@ -112,6 +119,10 @@ def _in_order(
         yield f"{agent_key.comment or 'a key'} of the SSH agent", agent_key
     for path in hop.identities:
         key = None if _public(path) in offered else _load(path, notes)
+        if hop.only_identities and not path.exists() and _public(path) is None:
+            notes.append(
+                f"{path} does not exist; it is the only key that the inventory (`identity_file`) or ~/.ssh/config names"
+            )
         if key is not None and key.asbytes() not in offered:
             yield str(path), key
 

@@ -300,3 +300,19 @@ async def test_an_answer_that_is_none_of_ours_is_an_error_of_ours(unused_tcp_por
         async with FleetClient(address, TOKEN) as fleet:
             with pytest.raises(ControlError, match="returned 404 for GET /v1/fleet"):
                 await fleet.fleet()
+
+
+@pytest.mark.parametrize("path", ["/metrics", "/targets"])
+async def test_a_page_in_a_browser_does_not_read_open_pages_under_its_own_name(served, path):
+    port = served.url.rsplit(":", 1)[1]
+    async with aiohttp.ClientSession() as session:
+        for host, status in (
+            (f"evil.example:{port}", 421),
+            ("127.0.0.1.evil.example", 421),
+            ("", 421),
+            (f"localhost:{port}", 200),
+            (f"[::1]:{port}", 200),
+            (f"10.0.0.1:{port}", 200),
+        ):
+            async with session.get(served.url + path, headers={"host": host}) as response:
+                assert response.status == status, host

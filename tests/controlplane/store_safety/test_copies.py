@@ -95,3 +95,13 @@ async def test_a_copy_that_cannot_be_made_is_a_warning(paths, store, clock, monk
     keeping._wait_until = 0.0
     await keeping.look()
     assert warned[-1] == ""
+
+
+def test_a_clock_that_is_set_back_an_hour_loses_no_copy_that_was_just_made(paths, store):
+    """By its name it was the oldest of eight, and removed at once."""
+    for at in range(KEPT):
+        take_copy(paths, "change", now=10_000.0 + at)
+    store.put(deployment(), plan(), "me")
+    made = take_copy(paths, "change", now=6400.0)
+    assert made.exists()
+    assert len(copies(paths)) == KEPT

@@ -17,7 +17,11 @@ def known(name: str) -> Checkpoint | None:
         return None
 
 
-PLANNABLE = {one.id: found for one in load_published().values() if (found := known(one.id)) is not None}
+PLANNABLE = {
+    one.id: found
+    for one in load_published().values()
+    if " " not in one.id and (found := known(one.id)) is not None
+}
 
 
 @pytest.mark.parametrize("name", PLANNABLE)
@@ -25,7 +29,7 @@ def test_each_name_is_placed_or_refused_with_the_true_reason(name, plan, ask, sp
     parts = PLANNABLE[name].bytes_by_part()
     size = sum(parts.values()) - parts.get(Part.MTP, 0)
     for count in (1, 2, 4):
-        made = plan(sparks(count, switch=True), ask(name))
+        made = plan(sparks(count, switch=True), ask(name.replace(" ", "@")))  # builds are revisions
         if made.deployments and made.deployments[0].groups:
             choice = made.deployments[0].groups[0].choice.candidate
             (build,) = images_of(choice.image)[-1:]

@@ -81,6 +81,18 @@ async def test_a_full_agent_does_not_exhaust_the_servers_patience(sshd, agent):
 async def test_a_missing_key_is_reported(sshd):
     with sshd.running():
         async with sshd.channel(identities=(sshd.home / "missing",)) as channel:
+            with pytest.raises(AuthenticationFailed) as caught:
+                await channel.run(["true"])
+    missing = str(sshd.home / "missing")
+    assert f"{missing} does not exist" in caught.value.what
+    assert missing in caught.value.do
+    assert "identity_file" in caught.value.do
+    assert "ssh-copy-id" not in caught.value.do, "another key would not be tried"
+
+
+async def test_no_key_at_all_is_reported_with_the_command_that_installs_one(sshd):
+    with sshd.running():
+        async with sshd.channel(identities=(sshd.home / "missing",), only_identities=False) as channel:
             with pytest.raises(AuthenticationFailed, match=r"no key was found[^$]*ssh-copy-id"):
                 await channel.run(["true"])
 

@@ -1,0 +1,57 @@
+"""Terminal escapes of text that others wrote: engines, models, nodes, and names in files. On a terminal they would set
+its title and its clipboard, erase lines above, or draw lines that no command of ours printed.
+"""
+
+from __future__ import annotations
+
+import codecs
+import re
+import sys
+from collections.abc import Iterable
+from typing import IO
+
+from rich.console import Console, ConsoleOptions, RenderableType
+from rich.segment import Segment
+
+_UNSAFE = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
+"""C0 without tab and newline, DEL, C1 (of which a terminal takes 0x9b for ESC [), and characters that turn text around."""
+
+
+def visible(text: str) -> str:
+    """`text` with each control character as its escape: `\\x1b`. Tabs and newlines stay."""
+    return _UNSAFE.sub(lambda found: ascii(found[0])[1:-1], text)
+
+
+class SafeConsole(Console):
+    """A console that prints control characters of the text as escapes, and takes no markup and no emoji from it.
+
+    Args:
+        stderr: print on standard error.
+    """
+
+    def __init__(self, *, stderr: bool = False, file: IO[str] | None = None) -> None:
+        super().__init__(file=file, stderr=stderr, highlight=False, soft_wrap=True, markup=False, emoji=False)
+
+    def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterable[Segment]:
+        """The segments to print. Cursor movements and colours are rich's own, and no part of their texts."""
+        for one in super().render(renderable, options):
+            yield one if one.control else Segment(visible(one.text), one.style)
+
+
+class RawOutput:
+    """Standard output for what an engine or a model wrote: as it is into a file or a pipe, escaped on a terminal."""
+
+    def __init__(self) -> None:
+        self._terminal = sys.stdout.isatty()
+        self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
+
+    def write(self, data: bytes) -> None:
+        """Write the next bytes; a character may be split between two calls."""
+        if self._terminal:
+            lines = self._decoder.decode(data).replace("\r\n", "\n")
+            sys.stdout.write(visible(lines))
+        else:
+            sys.stdout.flush()
+            sys.stdout.buffer.write(data)
+            sys.stdout.buffer.flush()
+        sys.stdout.flush()

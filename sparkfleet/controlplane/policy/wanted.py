@@ -1,0 +1,22 @@
+"""Decides for a group's actor that is being stopped if its engine is to run on. Pure."""
+
+from __future__ import annotations
+
+from sparkfleet.controlplane.desired import GroupKey
+from sparkfleet.controlplane.policy.state import FleetState
+
+
+def is_wanted(state: FleetState, group: GroupKey, rung: int) -> bool:
+    """True if the engine of a group at a rung is to run on under the next actor of the same group.
+
+    A group of an older generation is wanted as long as its application is not retired: it serves until the new one does.
+    Without any application the state is that of a controller that has just started, which does not know what it retired.
+    """
+    desired = state.wanted.get(group[0])
+    app = next((one for one in state.apps if one.group == group), None)
+    if desired is None or (app is not None and app.status == "retiring"):
+        return False
+    if group not in desired.groups:
+        return group[1] < desired.generation and (app is not None or not state.apps)
+    standing = state.standing(group)
+    return standing.rung == rung and not standing.given_up

@@ -1,0 +1,220 @@
+"""Moves the head to another node of the fleet, with its store, secrets and keys; engines are adopted by the new head.
+
+Ray's cluster ends with its head, so that nodes join a new one: a second Ray starts on the new head beside the one that it
+has, its controller answers with the store in place, and only then the old Ray ends everywhere. Up to that moment the old
+head continues if anything fails. Engines live on meanwhile, as they do if Ray dies.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import re
+import secrets
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Literal, NamedTuple
+
+from sparkfleet.controlplane.api.api_models import MoveRequest, UpRequest
+from sparkfleet.controlplane.api.client import FleetClient
+from sparkfleet.controlplane.state.head_address import HeadAddress
+from sparkfleet.controlplane.store_safety.moving import HeadMove
+from sparkfleet.errors import ControlError, SpecError
+from sparkfleet.fleet.events import FactFound, FleetStep, OnEvent, StepRunning, ignored
+from sparkfleet.fleet.session import Session
+from sparkfleet.fleet.surroundings import NodeSurroundings, read_surroundings
+from sparkfleet.remote.atomic_write import write_atomically
+from sparkfleet.runtime.fleet_paths import MOVING_STORE
+
+CHUNK = 1 << 20
+
+Step = Literal["out", "in", "freeze", "settle", "away", "cancel"]
+"""See `node_daemon/head_move.py`."""
+
+
+class MovePlan(NamedTuple):
+    """A move of the head that is possible."""
+
+    old: str
+    new: str
+    live: bool
+    """True if the fleet is up."""
+    store: str
+    """Path for the copy of the store on the new head."""
+    settled: bool
+    """True if an earlier command was interrupted after the new head took over: only the rest is done."""
+
+
+class MovedHead(NamedTuple):
+    """Outcome of a move."""
+
+    address: HeadAddress | None
+    """Of the new head; None if the fleet is down."""
+
+
+async def plan_move(session: Session, new: str) -> MovePlan:
+    """Check that the head can be moved to a node. Changes nothing.
+
+    Raises:
+        SpecError: the inventory has no such node, or it is the head.
+        NodeError: a node cannot be reached.
+        ControlError: a node belongs to another fleet, or the head has no store.
+    """
+    inventory, old = session.inventory, session.inventory.head
+    if new not in inventory.nodes:
+        raise SpecError(f"The inventory has no node {new!r}.", do=f"Nodes: {', '.join(inventory.nodes)}.")
+    if new == old:
+        raise SpecError(f"{new} is the head already.")
+    names = list(inventory.nodes)
+    found = await asyncio.gather(*(read_surroundings(inventory, name, session.channels) for name in names))
+    around = dict(zip(names, found, strict=True))
+    settled = _is_head(around[new]) and around[new].id == around[old].id
+    if not around[old].store and not settled:
+        raise ControlError(f"{old} has no state of fleet {inventory.fleet}: there is nothing to move.")
+    for name in names:
+        _require_own(name, around[name], around[old], settled=settled and name == new)
+    role = around[old].role
+    live = settled or (role is not None and role.live)
+    return MovePlan(old, new, live=live, store=f"{around[new].root}/{MOVING_STORE}", settled=settled)
+
+
+def _is_head(here: NodeSurroundings) -> bool:
+    return here.role is not None and here.role.verb == "up"
+
+
+def _require_own(name: str, here: NodeSurroundings, old: NodeSurroundings, *, settled: bool) -> None:
+    role = here.role
+    if role is None or settled or here is old or here.id == old.id or not role.live:
+        return
+    raise ControlError(
+        f"{name} belongs to another fleet, of head {role.head or role.ray}.",
+        means="The head was not moved.",
+        do="Take that fleet down first, or leave the node out of the inventory.",
+    )
+
+
+async def move_head(session: Session, plan: MovePlan, on_event: OnEvent = ignored) -> MovedHead:
+    """Move the head. If anything fails before the new head answers, the old one continues.
+
+    Args:
+        session: the fleet; its inventory names the new head afterwards.
+        plan: the confirmed plan.
+        on_event: receives the steps.
+
+    Raises:
+        NodeError: a node cannot be reached.
+        ControlError: a step was refused.
+    """
+    moving = _Moving(session, plan, on_event)
+    if plan.settled:
+        return await moving.finish()
+    try:
+        await moving.prepare()
+        await moving.freeze()
+    except BaseException:
+        await asyncio.shield(cancel_move(session, plan.new))
+        raise
+    await moving.take_over()
+    return await moving.finish()
+
+
+async def cancel_move(session: Session, new: str) -> None:
+    """Undo a move that was interrupted before the new head took over. The old head continues within seconds."""
+    move = HeadMove(to=new, token="")
+    request = MoveRequest(fleet=session.inventory.fleet, step="cancel", move=move)
+    # First the new head, so that never both act.
+    await session.move_step(new, request)
+    await asyncio.gather(
+        *(session.move_step(name, request) for name in session.inventory.nodes if name != new)
+    )
+
+
+class _Moving:
+    def __init__(self, session: Session, plan: MovePlan, on_event: OnEvent) -> None:
+        self._session, self._plan, self._on_event = session, plan, on_event
+        self._after = session.inventory.model_copy(update={"head": plan.new})
+        self._move = HeadMove(to=plan.new, token=secrets.token_hex(8))
+        self._secrets: Mapping[str, str] = {}
+        self._address: HeadAddress | None = None
+
+    async def prepare(self) -> None:
+        """Copy the store, and start the new head with it; both controllers wait."""
+        session, old, new = self._session, self._plan.old, self._plan.new
+        await session.pythons(self._on_event)
+        given = await session.move_step(old, self._request("out"))
+        copy = await self._read(given["path"], given["bytes"])
+        self._on_event(FactFound(line=f"The store is copied: {len(copy)} bytes, checked."))
+        self._secrets = {name: given[name] for name in ("ray_token", "api_token", "engine_secret")}
+        await session.channels[new].write(self._plan.store, copy)
+        up = UpRequest(
+            fleet=session.inventory.fleet,
+            state_dir=session.state_dir(new),
+            inventory=self._after,
+            beside=True,
+        )
+        more = {
+            **self._secrets,
+            "up": up if self._plan.live else None,
+            "sha256": hashlib.sha256(copy).hexdigest(),
+        }
+        begun = await session.move_step(new, self._request("in", more))
+        if self._plan.live:
+            self._on_event(StepRunning(step=FleetStep.STARTING_RAY, subjects=(new,)))
+            self._address = await session.until_up(begun["outcome"], self._on_event, new)
+
+    async def freeze(self) -> None:
+        """Stop the old Ray everywhere, so that none of its processes takes another's end for a failure."""
+        session = self._session
+        if self._plan.live:
+            await asyncio.gather(
+                *(session.move_step(name, self._request("freeze")) for name in session.inventory.nodes)
+            )
+
+    async def take_over(self) -> None:
+        """End the old Ray on the new head, whose controller works from now on."""
+        await self._session.move_step(self._plan.new, self._request("settle"))
+
+    async def finish(self) -> MovedHead:
+        """Join the other nodes to the new head, and set the old store aside."""
+        session, old, new = self._session, self._plan.old, self._plan.new
+        session.inventory = self._after
+        if not self._plan.live:
+            await session.move_step(old, self._request("away"))
+            return MovedHead(None)
+        prepared = await session.prepared()
+        joining = {name: session.joining(name, prepared) for name in self._after.nodes if name != new}
+        await session.move_step(old, self._request("away", {"join": joining.pop(old)}))
+        await asyncio.gather(*(session.join(name, request) for name, request in joining.items()))
+        client = FleetClient(prepared.address, prepared.api_token, reach=session.reach)
+        await session.until_joined(client, self._on_event)
+        return MovedHead(prepared.address)
+
+    def _request(self, step: Step, more: Mapping[str, Any] | None = None) -> MoveRequest:
+        fleet = self._session.inventory.fleet
+        return MoveRequest(fleet=fleet, step=step, move=self._move).model_copy(update=dict(more or {}))
+
+    async def _read(self, path: str, size: int) -> bytes:
+        """A file of the old head, whole."""
+        channel = self._session.channels[self._plan.old]
+        pieces = [await channel.read(path, offset=at, limit=CHUNK) for at in range(0, size, CHUNK)]
+        return b"".join(pieces)
+
+
+def head_named(text: str, old: str, new: str) -> str | None:
+    """An inventory's text with another head; None if its `head:` is not a line of its own."""
+    found = re.findall(rf"^head:[ \t]*{re.escape(old)}[ \t]*(?=#|$)", text, flags=re.MULTILINE)
+    if len(found) != 1:
+        return None
+    return text.replace(found[0], f"head: {new}{'  ' if found[0].endswith(' ') else ''}", 1)
+
+
+def name_head(file: Path, old: str, new: str) -> bool:
+    """Write the new head into an inventory file, and nothing else; False if a person has to do it."""
+    text = head_named(file.read_text(), old, new)
+    if text is None:
+        return False
+    try:
+        write_atomically(file, text.encode(), mode=file.stat().st_mode & 0o777)
+    except OSError:
+        return False
+    return True

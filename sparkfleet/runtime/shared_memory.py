@@ -1,0 +1,106 @@
+"""Removes the POSIX shared memory that the processes of one rank leave behind. Stdlib only.
+
+A segment in /dev/shm outlives a process that is killed, and holds unified memory until the next boot. While the rank runs,
+its processes' maps show which segments are theirs; a name alone does not, because vLLM, NCCL and Python choose random ones.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import stat
+from collections.abc import Iterable
+from contextlib import suppress
+from pathlib import Path
+
+from sparkfleet.remote.atomic_write import write_atomically
+
+SHM = Path("/dev/shm")  # noqa: S108  # Linux's file system of POSIX shared memory
+FIRST_LOOK_S = 0.5
+LOOK_S = 5.0
+"""Seconds between two readings: doubled from the first on. A segment of a process that was killed sooner after its creation
+stays."""
+
+
+class SharedMemory:
+    """Segments of one rank.
+
+    Args:
+        record: file that keeps them, for the next holder if the supervisor itself is killed.
+        directory: where segments are.
+    """
+
+    def __init__(self, record: Path, directory: Path = SHM) -> None:
+        self._record = record
+        self._directory = directory
+        self._segments: dict[str, int] = {}
+
+    def look(self, pids: Iterable[int]) -> None:
+        """Adds the segments that these processes map or hold open, and forgets those that are gone."""
+        found = {name: inode for pid in pids for name, inode in _held(pid, self._directory)}
+        kept = {**self._segments, **found}
+        kept = {name: inode for name, inode in kept.items() if _inode(self._directory, name) == inode}
+        if kept != self._segments:
+            self._segments = kept
+            with suppress(OSError):  # a full disk: this process still knows them
+                write_atomically(self._record, json.dumps(kept).encode())
+
+    def remove(self) -> tuple[str, ...]:
+        """Removes what is left of them, once all processes of the rank have ended; returns the names."""
+        gone = remove_segments(self._segments, self._directory)
+        self._segments = {}
+        self._record.unlink(missing_ok=True)
+        return gone
+
+
+def remove_recorded(record: Path, directory: Path = SHM) -> tuple[str, ...]:
+    """The same for a rank whose supervisor was killed, from its record."""
+    try:
+        segments = json.loads(record.read_bytes())
+        found = {str(name): int(inode) for name, inode in segments.items()}
+    except (OSError, ValueError, TypeError, AttributeError):
+        return ()
+    record.unlink(missing_ok=True)
+    return remove_segments(found, directory)
+
+
+def remove_segments(segments: dict[str, int], directory: Path = SHM) -> tuple[str, ...]:
+    """Removes segments that are still the same files and that no process uses."""
+    left = {name: inode for name, inode in segments.items() if _inode(directory, name) == inode}
+    if not left:
+        return ()
+    pids = [int(entry) for entry in os.listdir("/proc") if entry.isdigit()]
+    used = {name for pid in pids for name, _ in _held(pid, directory)}
+    removed = []
+    for name in sorted(left.keys() - used):
+        with suppress(OSError):
+            (directory / name).unlink()
+            removed.append(name)
+    return tuple(removed)
+
+
+def _held(pid: int, directory: Path) -> Iterable[tuple[str, int]]:
+    """Segments that a process maps or holds open; its own view of the directory's name and inode."""
+    prefix = f"{directory}/"
+    with suppress(OSError, ValueError), open(f"/proc/{pid}/maps", encoding="utf-8", errors="replace") as maps:
+        for line in maps:
+            fields = line.rstrip("\n").split(maxsplit=5)
+            if len(fields) == 6 and fields[5].startswith(prefix) and not fields[5].endswith(" (deleted)"):
+                yield fields[5].removeprefix(prefix), int(fields[4])
+    with suppress(OSError):
+        for entry in os.scandir(f"/proc/{pid}/fd"):
+            with suppress(OSError):
+                target = os.readlink(entry.path)
+                if target.startswith(prefix) and not target.endswith(" (deleted)"):
+                    yield target.removeprefix(prefix), entry.stat().st_ino
+
+
+def _inode(directory: Path, name: str) -> int | None:
+    """Inode of one of this user's regular files directly in the directory; None for anything else."""
+    if "/" in name:
+        return None
+    try:
+        found = (directory / name).lstat()
+    except OSError:
+        return None
+    return found.st_ino if stat.S_ISREG(found.st_mode) and found.st_uid == os.getuid() else None

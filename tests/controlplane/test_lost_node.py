@@ -1,0 +1,79 @@
+"""A node that is lost is named by the deployments that need it, long before its group moves elsewhere."""
+
+import pytest
+from controller_world import World, report
+
+from sparkfleet.controlplane.state.nodes import FakeNodes
+from sparkfleet.group.report import GroupPhase
+from sparkfleet.units import GIB
+
+
+class Silent(FakeNodes):
+    """Nodes of which some have joined and do not answer."""
+
+    silent: frozenset[str] = frozenset()
+
+    async def look(self):
+        return tuple(
+            node.model_copy(update={"memory_available": None}) if node.name in self.silent else node
+            for node in await super().look()
+        )
+
+
+class Clock:
+    def __init__(self):
+        self.now = 1000.0
+
+    def __call__(self):
+        return self.now
+
+
+@pytest.fixture
+def world(tmp_path, monkeypatch):
+    world = World(tmp_path)
+    world.nodes = Silent({"this": 100 * GIB})
+    world.restarted()
+    world.clock = Clock()
+    world.controller._watch._steady = world.clock
+    return world
+
+
+def detail(world):
+    (deployment,) = world.controller.status().deployments
+    return deployment.state, deployment.detail
+
+
+async def test_a_node_that_leaves_is_named_with_the_next_reading(world):
+    await world.put()
+    await world.look()
+    assert detail(world) == ("starting", "its group is being placed")
+    world.clock.now += 4
+    world.nodes.away = {"this"}
+    await world.look()
+    state, words = detail(world)
+    assert (state, words.partition(";")[0]) == ("starting", "this does not answer (for 4 s)")
+
+
+async def test_one_that_is_joined_and_silent_is_named_too_and_its_group_stays_ready(world):
+    await world.ready(await world.put())
+    await world.look()
+    assert detail(world) == ("ready", "")
+    world.nodes.silent = {"this"}
+    world.clock.now += 3
+    await world.look()
+    assert detail(world) == ("ready", ""), "its actor may have just begun"
+    world.clock.now += 9
+    await world.look()
+    assert detail(world) == ("ready", "this does not answer (for 12 s)")
+    world.nodes.silent = frozenset()
+    await world.look()
+    assert detail(world) == ("ready", "")
+
+
+async def test_what_a_ready_group_reports_is_shown(world):
+    generation = await world.put()
+    await world.ready(generation)
+    await world.look()
+    words = "rank 0 on this has not answered for 12 s"
+    await world.controller.report(report(generation, phase=GroupPhase.READY, detail=words))
+    assert detail(world) == ("ready", words)

@@ -1,0 +1,193 @@
+"""Faults that the nemesis chooses from, each made and undone on a fleet of two simulated Sparks.
+
+A choice is a value (`Fault`), so that a seed replays it. Ids of processes are looked up when the fault begins.
+"""
+
+import time
+from dataclasses import dataclass, field
+
+NODES = ("spark1", "spark2")
+LINK = "spark1-spark2"
+STOPS_S = (5, 60)
+RAIL_S = (1, 20)
+DARK_S = (2, 30)
+FILE_S = (3, 25)
+
+PROCESSES = {
+    "gateway": ("ray::ServeReplica:gateway", ("spark1",)),
+    "controller": ("ray::ControllerActor", ("spark1",)),
+    "actor of pair": ("ray::ServeReplica:pair--", ("spark1",)),
+    "actor of alone": ("ray::ServeReplica:alone--", ("spark2",)),
+    "rank actor": ("ray::RankActor", ("spark2",)),
+    "node actor": ("ray::NodeAgent", NODES),
+    "Serve controller": ("ray::ServeController", ("spark1",)),
+    "supervisor": ("sparkfleet.runtime.supervisor", NODES),
+    "engine": ("", NODES),
+    "raylet": ("raylet/raylet", NODES),
+    "GCS": ("gcs_server", ("spark1",)),
+    "watchdog": ("sparkfleet.node_daemon.node_cli keep", NODES),
+}
+"""Words of the command line, and the nodes on which such a process runs."""
+KEEPS = (
+    "gateway",
+    "controller",
+    "actor of pair",
+    "actor of alone",
+    "node actor",
+    "Serve controller",
+    "watchdog",
+)
+"""Processes whose loss costs no engine, nor a stop of any length."""
+FILES = (
+    "api.token",
+    "address.json",
+    "role.json",
+    "sparkfleet.db",
+    "store.json",
+    "engine.secret",
+    "ray.token",
+)
+HARMS = ("away", "garbage", "unreadable")
+NOTHING = 3
+HARM = f"""
+f=$(echo ~/.local/state/sparkfleet/*/)$1
+case "$2" in
+    undo-away) [ ! -e "$f.kept" ] || mv -f "$f.kept" "$f"; exit;;
+    undo-garbage) mv -f "$f.kept" "$f"; exit;;
+    undo-unreadable) chmod 600 "$f"; exit;;
+esac
+[ -e "$f" ] || exit {NOTHING}
+case "$2" in
+    away) mv "$f" "$f.kept";;
+    garbage) cp -p "$f" "$f.kept" && printf garbage > "$f";;
+    unreadable) chmod 0 "$f";;
+esac
+"""
+COMMANDS = ("status", "plan", "up", "apply")
+
+
+@dataclass(frozen=True)
+class Fault:
+    """One fault."""
+
+    kind: str
+    """process, rail, power, file or command."""
+    target: str
+    node: str
+    how: str
+    seconds: float = 0.0
+    keeps: tuple = field(default=())
+    """Deployments whose engines must be the same afterwards."""
+
+    def __str__(self):
+        long = f" for {self.seconds:.0f} s" if self.seconds else ""
+        return f"{self.target} on {self.node}: {self.how}{long}"
+
+
+def choose(random):
+    """A fault, by a generator of random numbers."""
+    kind = random.choices(("process", "rail", "power", "file", "command"), (12, 3, 1, 4, 2))[0]
+    if kind == "process":
+        target = random.choice(sorted(PROCESSES))
+        how = random.choice(("KILL", "STOP"))
+        seconds = random.randint(*STOPS_S) if how == "STOP" else 0
+        keeps = ("pair", "alone") if target in KEEPS else ()
+        if how == "STOP" and target in ("supervisor", "rank actor"):
+            keeps = ("pair", "alone")
+        return Fault(kind, target, random.choice(PROCESSES[target][1]), how, seconds, keeps)
+    if kind == "rail":
+        rail = random.choice((0, 1, None))
+        name = "both rails" if rail is None else f"rail {rail}"
+        return Fault(kind, name, "both", "cut", random.randint(*RAIL_S), ("alone",))
+    if kind == "power":
+        how = random.choice(("reboot", "off"))
+        return Fault(kind, "power", "spark2", how, random.randint(*DARK_S) if how == "off" else 0)
+    if kind == "file":
+        keeps = ("pair", "alone")
+        return Fault(
+            kind,
+            random.choice(FILES),
+            random.choice(NODES),
+            random.choice(HARMS),
+            random.randint(*FILE_S),
+            keeps,
+        )
+    how = random.choice(("whole", "killed"))
+    return Fault(
+        kind,
+        random.choice(COMMANDS),
+        "here",
+        how,
+        random.uniform(0.5, 8) if how == "killed" else 0,
+        ("pair", "alone"),
+    )
+
+
+class Hand:
+    """Makes a fault, and undoes it.
+
+    Args:
+        fleet: a `PairFleet`.
+        again: arguments of each command of `COMMANDS`.
+    """
+
+    def __init__(self, fleet, again):
+        self._fleet = fleet
+        self._again = again
+
+    def strike(self, fault, meanwhile):
+        """The fault from its beginning to its end; `meanwhile` is called every second of it. False: nothing to hit."""
+        return getattr(self, f"_{fault.kind}")(fault, meanwhile)
+
+    def _process(self, fault, meanwhile):
+        words = PROCESSES[fault.target][0]
+        listed = self._fleet.listed(fault.node) if words else self._fleet.engines(fault.node)
+        found = sorted(pid for pid, line in listed.items() if words in line and "hang_guard" not in line)
+        if not found:
+            return False
+        pid = found[0]
+        self._signal(fault.node, pid, fault.how)
+        if fault.how == "STOP":
+            self._pass(fault.seconds, meanwhile)
+            self._signal(fault.node, pid, "CONT")
+        return True
+
+    def _signal(self, node, pid, name):
+        self._fleet.lab.exec(node, ["kill", f"-{name}", str(pid)])
+
+    def _rail(self, fault, meanwhile):
+        rail = {"rail 0": 0, "rail 1": 1}.get(fault.target)
+        self._fleet.lab.cut(LINK, rail)
+        self._pass(fault.seconds, meanwhile)
+        self._fleet.lab.mend(LINK)
+        return True
+
+    def _power(self, fault, meanwhile):
+        if fault.how == "reboot":
+            self._fleet.lab.reboot(fault.node)
+            return True
+        self._fleet.lab.kill(fault.node)
+        self._pass(fault.seconds, meanwhile)
+        self._fleet.lab.boot(fault.node)
+        return True
+
+    def _file(self, fault, meanwhile):
+        if self._harm(fault, fault.how).returncode == NOTHING:
+            return False
+        self._pass(fault.seconds, meanwhile)
+        undone = self._harm(fault, f"undo-{fault.how}")
+        assert undone.returncode == 0, undone.stderr
+        return True
+
+    def _harm(self, fault, how):
+        return self._fleet.lab.exec(fault.node, ["sh", "-c", HARM, "sh", fault.target, how])
+
+    def _command(self, fault, meanwhile):
+        self._again(fault.target, fault.seconds)
+        return True
+
+    def _pass(self, seconds, meanwhile):
+        until = time.monotonic() + seconds
+        while time.monotonic() < until:
+            meanwhile()
+            time.sleep(1)

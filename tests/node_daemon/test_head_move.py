@@ -1,0 +1,181 @@
+"""Steps of moving the head, each on its node; `tests/integration/test_heads.py` has the whole on real Ray."""
+
+import contextlib
+import hashlib
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from control_values import deployment, inventory, plan
+
+from sparkfleet.controlplane.api.api_models import JoinRequest, MoveRequest, Role, UpRequest
+from sparkfleet.controlplane.controller_note import NoteWriter
+from sparkfleet.controlplane.ray.ray_process import LABEL
+from sparkfleet.controlplane.state.store import Store
+from sparkfleet.controlplane.store_safety.guard import StoreError
+from sparkfleet.controlplane.store_safety.moving import HeadMove, read_move
+from sparkfleet.controlplane.store_safety.opening import open_store
+from sparkfleet.node_daemon import head_move, service_manager
+from sparkfleet.runtime import processes
+from sparkfleet.runtime.fleet_paths import FleetPaths
+
+MOVE = HeadMove(to="b", token="t1")
+
+
+@pytest.fixture
+def nodes(tmp_path, monkeypatch):
+    """State directories of the old head, with a store, and of the new one."""
+    monkeypatch.setattr(service_manager, "spawn", lambda *_: None)
+    monkeypatch.setattr(service_manager, "start", lambda *_: "")
+    old, new = FleetPaths(tmp_path / "a" / "home"), FleetPaths(tmp_path / "b" / "home")
+    for paths in (old, new):
+        paths.create()
+    store = open_store(old, "home")
+    store.put(deployment(), plan(), "me")
+    store.close()
+    old.role.write_text(Role(python="p", up=up(old)).model_dump_json())
+    new.role.write_text(Role(python="p", join=joining(new)).model_dump_json())
+    yield old, new
+    for paths in (old, new):
+        with contextlib.suppress(OSError):
+            paths.run.rmdir()
+
+
+def up(paths, **more):
+    return UpRequest(fleet="home", state_dir=str(paths.root), inventory=inventory(), **more)
+
+
+def joining(paths, head="a"):
+    return JoinRequest(
+        fleet="home",
+        state_dir=str(paths.root),
+        node="b",
+        host="127.0.0.1",
+        head=head,
+        ray="127.0.0.1:1",
+        ray_token="",
+        engine_secret="",
+    )
+
+
+async def step(paths, name, **more):
+    request = MoveRequest(fleet="home", state_dir=str(paths.root), step=name, move=MOVE, **more)
+    return await head_move.answer(request)
+
+
+async def carry(old, new, **more):
+    """From `out` to `in`."""
+    given = await step(old, "out")
+    copy = old.moving_store.read_bytes()
+    new.moving_store.write_bytes(copy)
+    kept = {name: given[name] for name in ("sha256", "ray_token", "api_token", "engine_secret")}
+    return await step(new, "in", **{**kept, **more})
+
+
+async def test_store_and_secrets_arrive_and_neither_head_works_until_it_is_settled(nodes):
+    old, new = nodes
+    assert "error" not in await carry(old, new, up=up(new, beside=True))
+    for paths in nodes:
+        with pytest.raises(StoreError, match="head of this fleet is being moved to b") as caught:
+            open_store(paths, "home")
+        assert "move-head --cancel b" in caught.value.do
+    assert new.api_token.read_text() == old.api_token.read_text()
+    assert Role.model_validate_json(new.role.read_text()).up is None, "a reboot now changes nothing"
+    await step(new, "settle")
+    role = Role.model_validate_json(new.role.read_text())
+    assert (role.up.beside, role.join) == (False, None)
+    store = open_store(new, "home")
+    assert store.desired()["tiny"].generation == 1
+    store.close()
+    with pytest.raises(StoreError, match="moved"):
+        open_store(old, "home")
+    await step(old, "away", join=joining(old, "b"))
+    assert Role.model_validate_json(old.role.read_text()).join.head == "b"
+    assert not old.database.exists()
+    assert list(old.backups.glob("set-aside-*/sparkfleet.db")), "nothing is lost"
+    assert read_move(old.root) is None
+
+
+async def test_a_move_is_cancelled_before_it_is_settled_and_not_after(nodes):
+    old, new = nodes
+    await carry(old, new, up=up(new, beside=True))
+    for paths in (new, old):
+        await step(paths, "cancel")
+    open_store(old, "home").close()
+    assert not new.database.exists()
+    assert not new.next_role.exists()
+    await carry(old, new, up=up(new, beside=True))
+    await step(new, "settle")
+    await step(new, "cancel")
+    open_store(new, "home").close()
+
+
+async def test_a_store_that_arrives_damaged_is_refused(nodes):
+    old, new = nodes
+    answer = await carry(old, new, sha256=hashlib.sha256(b"other").hexdigest())
+    assert answer["error"]["what"] == "The store arrived damaged."
+    assert not new.database.exists()
+
+
+async def test_a_head_takes_no_other_store(nodes):
+    old, _ = nodes
+    answer = await step(old, "in")
+    assert answer["error"]["what"] == "This node is the head already."
+    store = Store(old.database)
+    assert "tiny" in store.desired()
+    store.close()
+
+
+async def test_a_controller_that_does_not_stop_keeps_the_head(nodes, monkeypatch):
+    old, _ = nodes
+    monkeypatch.setattr(head_move, "HELD_S", 0.3)
+    with labelled(old) as controller:
+        NoteWriter(old).work()
+        old.controller_note.write_text(
+            old.controller_note.read_text().replace(f'"pid":{os.getpid()}', f'"pid":{controller.pid}')
+        )
+        answer = await step(old, "out")
+    assert "still works with its store" in answer["error"]["what"]
+    open_store(old, "home").close()
+
+
+@contextlib.contextmanager
+def labelled(paths, **more):
+    """A process of Ray on this node."""
+    argv = [sys.executable, "-c", "input()"]
+    env = {**os.environ, LABEL: paths.label, **more}
+    with subprocess.Popen(argv, stdin=subprocess.PIPE, env=env) as process:
+        try:
+            while not processes.carries(process.pid, {LABEL: paths.label, **more}):
+                time.sleep(0.01)
+            yield process
+        finally:
+            process.kill()
+
+
+async def test_only_the_old_rays_processes_are_stopped_and_ended(nodes):
+    old, new = nodes
+    await carry(old, new, up=up(new, beside=True))
+    with labelled(new) as before, labelled(new, **{head_move.MOVED: "t1"}) as beside:
+        await step(new, "freeze")
+        assert (state(before), state(beside)) == ("T", "S")
+        await step(new, "cancel")
+        assert state(before) == "S", "it continues"
+        assert beside.wait(5) == -signal.SIGKILL
+    await carry(old, new, up=up(new, beside=True))
+    with labelled(new) as before, labelled(new, **{head_move.MOVED: "t1"}) as beside:
+        await step(new, "settle")
+        assert before.wait(5) == -signal.SIGKILL
+        assert beside.poll() is None
+
+
+def state(process):
+    """Its state in proc_pid_stat(5), as soon as it no longer runs."""
+    stat = Path(f"/proc/{process.pid}/stat")
+    while (found := stat.read_text().rpartition(")")[2].split()[0]) == "R":
+        time.sleep(0.01)
+    return found

@@ -1,0 +1,165 @@
+"""The faults of `scripts/soak`: a seed replays them, and every part of the catalogue has its turn."""
+
+import json
+import random
+
+import pytest
+import soak
+from nemesis_faults import COMMANDS, FILES, HARMS, PROCESSES, Fault, choose
+
+
+def faults(seed, count=2000):
+    chooser = random.Random(seed)
+    return [choose(chooser) for _ in range(count)]
+
+
+def test_a_seed_replays_its_faults_and_another_has_others():
+    assert faults(7) == faults(7)
+    assert faults(7, 20) != faults(8, 20)
+
+
+def test_everything_that_can_be_hit_is_hit():
+    found = faults(1)
+    processes = {(one.target, one.node, one.how) for one in found if one.kind == "process"}
+    assert processes == {
+        (target, node, how)
+        for target, (_, nodes) in PROCESSES.items()
+        for node in nodes
+        for how in ("KILL", "STOP")
+    }
+    assert {(one.target, one.how) for one in found if one.kind == "file"} == {
+        (name, how) for name in FILES for how in HARMS
+    }
+    assert {one.target for one in found if one.kind == "command"} == set(COMMANDS)
+    assert {one.target for one in found if one.kind == "rail"} == {"rail 0", "rail 1", "both rails"}
+    assert {one.how for one in found if one.kind == "power"} == {"reboot", "off"}
+
+
+def test_a_stop_lasts_and_what_may_cost_an_engine_is_marked():
+    for one in faults(2):
+        if one.how == "STOP":
+            assert 5 <= one.seconds <= 60
+        if one.target in ("engine", "raylet", "power"):
+            assert one.keeps == ()
+        if one.target in ("gateway", "controller", "actor of pair"):
+            assert one.keeps == ("pair", "alone")
+
+
+class StubFleet:
+    """What a nemesis reads of a fleet: one deployment with one rank, all well until a test changes it."""
+
+    def __init__(self):
+        self.lab = self
+        self.returncode = 0
+        self.event = 10
+        self.log = []
+        self.supervisors = 1
+        self.placed = ["one"]
+        self.one = {
+            "name": "pair",
+            "state": "ready",
+            "detail": "",
+            "generation": 1,
+            "spec": "{}",
+            "groups": [{"ranks": [{"pid": 100, "node": "spark1"}]}],
+        }
+
+    def until(self, condition, timeout):
+        return condition()
+
+    def fleet_status(self):
+        nodes = [{"joined": True}]
+        return {
+            "last_event": self.event,
+            "deployments": [self.one],
+            "nodes": nodes,
+            "trouble": "",
+            "warnings": [],
+        }
+
+    def deployments(self):
+        return [self.one]
+
+    def listed(self, node):
+        return dict.fromkeys(
+            range(self.supervisors if node == "spark1" else 0), "-m sparkfleet.runtime.supervisor"
+        )
+
+    def placement_groups(self):
+        return self.placed
+
+    def exec(self, node, argv):
+        return self
+
+    @property
+    def stdout(self):
+        return json.dumps({"events": self.log})
+
+    def fail(self, message):
+        """The engine is another one, and an event has the reason."""
+        self.one = {**self.one, "groups": [{"ranks": [{"pid": 101, "node": "spark1"}]}]}
+        if message:
+            self.log = [{"deployment": "pair", "subject": "pair/g1/0", "kind": "failed", "message": message}]
+
+
+@pytest.fixture
+def stub(monkeypatch):
+    monkeypatch.setattr(soak, "ORPHAN_S", 0.0)
+    monkeypatch.setattr(soak.time, "sleep", lambda seconds: None)
+    fleet = StubFleet()
+    fleet.nemesis = soak.Nemesis(fleet, 1)
+    fleet.nemesis._named_at = 5.0
+    return fleet
+
+
+def judged(fleet, fault, change, lasted=20.0):
+    before = fleet.nemesis._state()
+    change()
+    fleet.nemesis._judge(fault, before, lasted)
+    return fleet.nemesis.wrong
+
+
+ENGINE = Fault("process", "engine", "spark1", "KILL")
+GATEWAY = Fault("process", "gateway", "spark1", "STOP", 20, ("pair", "alone"))
+
+
+def test_a_fault_that_cost_nothing_is_well(stub):
+    assert judged(stub, GATEWAY, lambda: None) == []
+
+
+def test_an_engine_may_be_lost_for_a_reason_and_not_without(stub):
+    assert judged(stub, ENGINE, lambda: stub.fail("it exited: signal 9")) == []
+    stub.log = []
+    stub.one = {**stub.one, "groups": [{"ranks": [{"pid": 100, "node": "spark1"}]}]}
+    (wrong,) = judged(stub, ENGINE, lambda: stub.fail(""))
+    assert "no event names the reason" in wrong
+
+
+def test_a_fault_that_may_cost_none_is_wrong_even_with_a_reason(stub):
+    (wrong,) = judged(stub, GATEWAY, lambda: stub.fail("it exited: signal 9"))
+    assert wrong.startswith("gateway on spark1: STOP for 20 s: cost the engine of pair")
+
+
+def test_lost_state_orphans_and_silence_are_wrong(stub):
+    (wrong,) = judged(stub, GATEWAY, lambda: stub.one.update(generation=2))
+    assert "the state changed" in wrong
+    stub.nemesis.wrong.clear()
+    (wrong,) = judged(stub, GATEWAY, lambda: setattr(stub, "supervisors", 2))
+    assert "2 supervisors on spark1 for 1 ranks" in wrong
+    stub.nemesis.wrong.clear()
+    stub.supervisors, stub.placed = 1, ["one", "two"]
+    (wrong,) = judged(stub, GATEWAY, lambda: None)
+    assert "placement groups" in wrong
+    stub.nemesis.wrong.clear()
+    stub.placed, stub.nemesis._named_at = ["one"], None
+    (wrong,) = judged(stub, GATEWAY, lambda: None)
+    assert "neither status nor an event named it within 20 s" in wrong
+
+
+def test_what_status_shows_of_a_fault_counts_as_named(stub):
+    before = stub.nemesis._state()
+    assert not stub.nemesis._is_named(before)
+    stub.one["detail"] = "spark2 does not answer (for 9 s)"
+    assert stub.nemesis._is_named(before)
+    stub.one["detail"], stub.event = "", 11
+    assert stub.nemesis._is_named(before)
