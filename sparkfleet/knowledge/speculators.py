@@ -130,6 +130,8 @@ class Speculator(Value):
     """Weights of the draft, GB (1e9 bytes); None if that is not known."""
     since: Annotated[tuple[tuple[EngineName, str], ...], BeforeValidator(pairs)] = ()
     """First release of an engine that loads this draft, where the method alone does not say it."""
+    proposed: bool = True
+    """Plans consider it by themselves. False: nobody has measured it on a Spark; a deployment may name it."""
     tokens: Depth | None = None
     acceptance: tuple[Acceptance, ...] = ()
     gains: tuple[Gain, ...] = ()
@@ -143,6 +145,8 @@ class Speculator(Value):
             raise ValueError("a draft is only named if head is separate")
         if self.draft is None and (self.license is not None or self.gb is not None):
             raise ValueError("license and gb are those of a named draft")
+        if not self.proposed and self.draft is None:
+            raise ValueError("proposed: false is for a named draft, which a deployment can name")
         return self
 
     def serves(self, model: str) -> bool:
@@ -177,10 +181,20 @@ def read_speculators(text: str, name: str = FILE) -> tuple[Speculator, ...]:
 
 
 def speculators_of(model: str, engine: str | None = None) -> tuple[Speculator, ...]:
-    """Speculators known for `model`, on one engine or on any."""
+    """Speculators that plans consider for `model`, on one engine or on any."""
     return tuple(
-        one for one in load_speculators() if one.serves(model) and (engine is None or engine in one.engines)
+        one
+        for one in load_speculators()
+        if one.proposed and one.serves(model) and (engine is None or engine in one.engines)
     )
+
+
+def unmeasured_draft(model: str, engine: str, method: str) -> Speculator | None:
+    """The first published draft of a method that plans do not propose by themselves; None if there is none."""
+    for one in load_speculators():
+        if not one.proposed and one.method == method and engine in one.engines and one.serves(model):
+            return one
+    return None
 
 
 class PublishedDrafting(NamedTuple):

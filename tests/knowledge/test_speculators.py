@@ -3,7 +3,13 @@ from __future__ import annotations
 import pytest
 
 from sparkfleet.errors import SpecError
-from sparkfleet.knowledge.speculators import Speculator, load_speculators, read_speculators, speculators_of
+from sparkfleet.knowledge.speculators import (
+    Speculator,
+    load_speculators,
+    read_speculators,
+    speculator_with,
+    speculators_of,
+)
 
 ALL = load_speculators()
 
@@ -102,3 +108,19 @@ def test_a_wrong_speculator_is_named(old: str, new: str, complaint: str) -> None
     assert old in text
     with pytest.raises(SpecError, match=f"speculators.yaml: .*({complaint})"):
         read_speculators(text.replace(old, new, 1))
+
+
+def test_a_draft_that_nobody_measured_is_known_by_name_and_not_proposed() -> None:
+    draft = "nvidia/NVIDIA-Nemotron-3.5-Lightning-30B-A3B-NVFP4-DSpark"
+    known = speculator_with(f"{draft}@main")
+    assert known is not None
+    assert (known.license, known.gb, known.tokens and known.tokens.alone) == ("openmdw-1.1", 1.3, 7)
+    target = "nvidia/NVIDIA-Nemotron-3.5-Lightning-30B-A3B-NVFP4"
+    assert known.serves(target)
+    assert draft not in {one.draft for one in speculators_of(target)}
+    assert all(one.proposed or one.draft for one in ALL)
+
+
+def test_what_has_no_name_cannot_be_left_to_a_deployment() -> None:
+    with pytest.raises(SpecError, match=r"a-mtp.*proposed: false is for a named draft"):
+        read_speculators(ONE.replace("  head: checkpoint\n", "  head: checkpoint\n  proposed: false\n"))

@@ -15,7 +15,13 @@ from sparkfleet.checkpoints.io.licenses import license_class
 from sparkfleet.knowledge.evidence import evidence
 from sparkfleet.knowledge.method_support import support_of, takes_schedule
 from sparkfleet.knowledge.model_names import plain
-from sparkfleet.knowledge.speculators import Speculator, bundles, speculator_with, speculators_of
+from sparkfleet.knowledge.speculators import (
+    Speculator,
+    bundles,
+    speculator_with,
+    speculators_of,
+    unmeasured_draft,
+)
 from sparkfleet.perf.prediction import Speculation
 from sparkfleet.perf.predictor import format_of
 from sparkfleet.planner.place.stacks import Stack
@@ -175,7 +181,7 @@ def _pinned(
     assert wanted.method != "auto"
     if wanted.method == "none":
         return SpeculationOptions((Speculation(),), ())
-    one = next((speculator for speculator in known if speculator.method == wanted.method), None)
+    one = _of_pinned(wanted.method, wanted.draft, drafts.checkpoint.id, engine, known)
     if support_of(engine, wanted.method) is None:
         return SpeculationOptions((), (Exclusion(wanted.method, _no_such(engine)),))
     draft = wanted.draft or (one.draft if one else None)
@@ -186,6 +192,19 @@ def _pinned(
     k = wanted.tokens or _depth(wanted.method, draft, drafts, one, concurrency)
     speculation = Speculation.model_validate({"method": wanted.method, "tokens": k, "draft": draft})
     return SpeculationOptions(tuple(_spelled(speculation, engine)), ())
+
+
+def _of_pinned(
+    method: Method, draft: str | None, model: str, engine: EngineName, known: Sequence[Speculator]
+) -> Speculator | None:
+    """The published entry of a method that the deployment sets: its draft's, what plans propose, or a draft by name only."""
+    exact = speculator_with(draft) if draft else None
+    if exact is not None and exact.method == method:
+        return exact
+    one = next((speculator for speculator in known if speculator.method == method), None)
+    if draft is None and (one is None or (one.head == "separate" and one.draft is None)):
+        return unmeasured_draft(model, engine, method) or one
+    return one
 
 
 def _depth(

@@ -198,3 +198,22 @@ def test_an_engine_that_has_a_method_is_one_that_deployments_can_name():
     assert len(set(pairs)) == len(pairs)
     assert set(pairs) <= set(itertools.product(ENGINES, METHODS))
     assert all(one.since for one in load_method_support().schedules)
+
+
+def test_a_draft_that_nobody_measured_is_taken_if_its_method_or_its_name_is_set(found):
+    model = "nvidia/NVIDIA-Nemotron-3.5-Lightning-30B-A3B-NVFP4"
+    draft = f"{model}-DSpark"
+    assert not any("DSpark" in one for one in methods(found("vllm", model=model)))
+    for speculation in ("dspark", {"method": "dspark", "draft": draft}):
+        (only,) = found("vllm", model=model, speculation=speculation).options
+        assert (only.method, only.draft, only.tokens) == ("dspark", draft, 7)
+    (only,) = found("sglang", model=model, speculation="dflash").options  # what was measured has no name
+    assert (only.draft, only.tokens) == (f"{model}-DFlash", 6)
+
+
+def test_a_draft_by_name_has_its_own_depth_and_licence(found):
+    model, draft = "openai/gpt-oss-120b", "nvidia/gpt-oss-120b-Eagle3-throughput"
+    (only,) = found("trtllm", model=model, speculation={"method": "eagle3", "draft": draft}).options
+    assert only.draft == draft
+    refused = found("trtllm", model=model, speculation={"method": "eagle3", "draft": draft}, open_only=True)
+    assert "nvidia-open-model-license: not open source" in reasons(refused)["eagle3"]
