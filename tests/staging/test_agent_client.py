@@ -46,7 +46,7 @@ async def test_the_request_is_on_stdin_and_not_in_the_argument_list():
     channel = said({"event": "result", "value": {"number": 7}})
     await call(channel, PROGRAM, Request(), Answer)
     (asked,) = channel.calls
-    assert asked.argv == ("/env/bin/python", "-m", "sparkfleet.staging.agent.scan")
+    assert asked.argv == ("/env/bin/python", "-P", "-m", "sparkfleet.staging.agent.scan")
     assert b"hidden-from-argv" in asked.stdin
     assert "hidden-from-argv" not in " ".join((*asked.argv, *asked.env.values()))
 
