@@ -9,7 +9,7 @@ import pytest
 pytestmark = pytest.mark.integration
 
 PROGRAM = """
-import asyncio, os, sqlite3, sys
+import asyncio, atexit, os, shutil, sqlite3, sys
 sys.path.insert(0, {support!r})
 from pathlib import Path
 from control_values import deployment, plan
@@ -19,8 +19,9 @@ from sparkfleet.controlplane.store_safety.opening import open_store
 from sparkfleet.controlplane.store_safety.safekeeping import Safekeeping
 from sparkfleet.runtime.fleet_paths import FleetPaths
 
-paths = FleetPaths(Path("/mnt/home"))
+paths = FleetPaths(Path("/mnt") / f"home-{{os.getpid()}}")
 paths.create()
+atexit.register(shutil.rmtree, paths.run)  # it remembers the store, and the next run has another one
 filler = Path("/mnt/filler")
 
 
