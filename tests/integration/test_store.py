@@ -1,5 +1,6 @@
 """The store is lost, spoilt or replaced, or the controller is gone, while a group serves: it serves on."""
 
+import contextlib
 import json
 import os
 import shutil
@@ -35,7 +36,9 @@ def _serving(fleet):
     for other in [d["name"] for d in fleet.deployments() if d["name"] != "tiny"]:
         fleet.ok("delete", "--yes", other)
     fleet.apply(fleet.write("tiny.yaml", fleet.spec()))
-    fleet.until(lambda: ready(fleet))
+    fleet.until(
+        lambda: ready(fleet) and len(ranks(fleet)) == 1
+    )  # those of earlier deployments take seconds to end
     before = engine(fleet), gcs(fleet)
     fleet.chat("Hello")
     yield
@@ -53,6 +56,15 @@ def engine(fleet):
     return sorted(
         p.pid for p in fleet.ranks() if "sparkfleet.engines.fake" in p.command or "vllm" in p.command
     )
+
+
+def ranks(fleet):
+    """Ranks of which a process is alive: each has a session of its own."""
+    found = set()
+    for process in fleet.ranks():
+        with contextlib.suppress(ProcessLookupError):
+            found.add(os.getsid(process.pid))
+    return found
 
 
 def gcs(fleet):
