@@ -164,8 +164,15 @@ def test_an_edit_that_no_engine_sees_restarts_none_and_fails_no_request(fleet):
 
 def test_a_variable_of_a_deployment_reaches_its_engine_and_no_file_and_no_answer(fleet):
     secret = "known-to-the-engine-alone"
-    file = fleet.write("tiny.yaml", fleet.spec(f"env: {{TEST_SECRET: {secret}}}\n"))
+    variable, spec = f"TEST_SECRET: {secret}", fleet.spec()
+    with_it = (
+        spec.replace("env: {", f"env: {{{variable}, ")
+        if "env: {" in spec
+        else spec + f"env: {{{variable}}}\n"
+    )
+    file = fleet.write("tiny.yaml", with_it)
     fleet.apply(file)
+    fleet.until(lambda: len(fleet.deployment()["groups"]) == 1)
     pid = engine_pid(group(fleet))
     assert f"TEST_SECRET={secret}" in Path(f"/proc/{pid}/environ").read_text().split("\0")
     assert fleet.run("plan", file)[0] == 0, "a plan of the same file is no change"
