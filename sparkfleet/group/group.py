@@ -248,7 +248,9 @@ class Group:
         measured = await self._probe.measure(timeout_s=max(MEASURE_S, wait_s))
         self._say(GroupPhase.PROBING, "checking its output (canary)")
         found = await sanity(self._probe, self._engine, speculation, before)
-        self._say(GroupPhase.PROBING, self._report.detail, unchecked=found.unchecked())
+        self._say(
+            GroupPhase.PROBING, self._report.detail, unchecked=found.unchecked(), complaint=found.complaint()
+        )
         if complaint := found.complaint():
             raise EngineError(
                 f"The engine is up and its output is wrong: {complaint}.",
