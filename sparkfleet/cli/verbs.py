@@ -125,6 +125,7 @@ VERBS: Mapping[str, Verb] = {
     "knowledge": Verb("knowledge", "app", "The knowledge that plans are made from: its age, part by part."),
     "version": Verb("version", "version", "Print the version."),
     "help": Verb("help", "show_help", "Show the verbs, or the options of one."),
+    "observe": Verb("observe", "app", "Prometheus, Alertmanager and Grafana for the fleet."),
     "keys": Verb("keys", "app", "API keys of the endpoint."),
     "fabric": Verb("fabric", "app", "The rails between the nodes: addresses and speed."),
     "models": Verb("models", "app", "Weights on the nodes: list, download, copy, remove."),

@@ -10,7 +10,7 @@ import asyncio
 import contextlib
 import logging
 import sqlite3
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from sparkfleet import __version__
 from sparkfleet.controlplane.clocks import Clocks, read_clocks
@@ -27,15 +27,16 @@ from sparkfleet.controlplane.serve_backend import ServeBackend
 from sparkfleet.controlplane.state.api_keys import CONFIRM_S, ApiKeys, KeyRow
 from sparkfleet.controlplane.state.event_log import EventLog
 from sparkfleet.controlplane.state.fleet_snapshot import FleetSnapshot, scrape_targets
-from sparkfleet.controlplane.state.metrics_export import show_groups
+from sparkfleet.controlplane.state.metrics_export import fleet_samples
 from sparkfleet.controlplane.state.nodes import Nodes
 from sparkfleet.controlplane.state.report_cache import ReportCache
 from sparkfleet.controlplane.state.routing_publisher import RoutingPublisher
+from sparkfleet.controlplane.state.start_phases import StartPhases
 from sparkfleet.controlplane.state.status import App, FleetStatus, NodeReport
 from sparkfleet.controlplane.state.store import Event, Store
 from sparkfleet.controlplane.store_safety.guard import StoreError
 from sparkfleet.controlplane.store_safety.store_watch import corrupted
-from sparkfleet.errors import ControlError
+from sparkfleet.errors import Cause, ControlError
 from sparkfleet.gateway.report import GatewayReport
 from sparkfleet.gateway.routing_table import KeyEntry, RoutingTable
 from sparkfleet.group.report import BEGINNING, GroupPhase, GroupReport
@@ -43,6 +44,7 @@ from sparkfleet.planner.report.carry_over import RunningGroup
 from sparkfleet.planner.types.plan import DeploymentPlan
 from sparkfleet.specs.deployment import Deployment
 from sparkfleet.telemetry.metrics import ControlMetrics
+from sparkfleet.telemetry.samples import Sample
 from sparkfleet.telemetry.targets import TargetGroup
 
 log = logging.getLogger(__name__)
@@ -90,7 +92,6 @@ class Controller:
         self._endpoint = endpoint
         self._nodes = nodes
         self._seen: tuple[App, ...] = ()
-        self._shown: tuple[GroupReport, ...] | None = None
         self._clocks = clocks
         self._reports = ReportCache(self._steady)
         self._journal = EventLog(store)
@@ -110,7 +111,9 @@ class Controller:
             around=around,
             clocks=clocks,
         )
-        self._watch = NodeWatch(nodes, self._effects.see, metrics, self._journal, self._steady)
+        self._watch = NodeWatch(nodes, self._effects.see, self._journal, self._steady)
+        self._phases = StartPhases(metrics, self._steady)
+        metrics.show(self.samples)
         self._wake = asyncio.Event()
         self._paused = False
 
@@ -178,6 +181,10 @@ class Controller:
             warnings=tuple(self.warnings.values()),
         )
 
+    def samples(self) -> Iterator[Sample]:
+        """Samples of the present state, for Prometheus."""
+        return fleet_samples(self.status(), self._wanted(), self._store.standings())
+
     def history(self, name: str) -> tuple[Desired, ...]:
         """The generations of a deployment that are kept, oldest first."""
         return self._store.history(name)
@@ -239,6 +246,7 @@ class Controller:
     async def report(self, report: GroupReport) -> None:
         """Takes a group's report."""
         before = self._reports.newest(report.name)
+        self._phases.see(report)
         if self._reports.group(report):
             await self._phase_changed(report)
         elif before is not None and before.measured != report.measured:
@@ -367,10 +375,6 @@ class Controller:
     # publishing
 
     async def _publish(self, without: GroupKey | None = None) -> None:
-        reports = self._reports.groups()
-        if reports != self._shown:
-            show_groups(self._metrics, reports)
-            self._shown = reports
         await self._publisher.publish(self._view(), self._store.keys(), without)
 
     def _running(self) -> dict[str, tuple[RunningGroup, ...]]:
@@ -403,6 +407,14 @@ class Controller:
             report.deployment, report.generation, report.name, "measured", _speed_words(report)
         )
 
+    def _count_failure(self, report: GroupReport) -> None:
+        found = report.diagnosis
+        self._metrics.restarts.labels(
+            report.deployment, (found.cause if found else Cause.UNKNOWN).value
+        ).inc()
+        if report.complaint:
+            self._metrics.canary_failures.labels(report.deployment).inc()
+
     async def _phase_changed(self, report: GroupReport) -> None:
         words = report.detail
         state = self._state()
@@ -415,7 +427,7 @@ class Controller:
             self._store.measure(report.deployment, report.generation, report.name, dict(report.measured))
             await self._publish()
         if report.phase is GroupPhase.FAILED:
-            self._metrics.restarts.labels(report.deployment).inc()
+            self._count_failure(report)
         await self._journal.record(
             report.deployment, report.generation, report.name, report.phase.value, words
         )

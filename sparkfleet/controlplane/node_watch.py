@@ -10,7 +10,6 @@ from collections.abc import Callable
 from sparkfleet.controlplane.state.event_log import EventLog
 from sparkfleet.controlplane.state.nodes import Nodes
 from sparkfleet.controlplane.state.status import NodeReport
-from sparkfleet.telemetry.metrics import ControlMetrics
 
 log = logging.getLogger(__name__)
 
@@ -30,7 +29,6 @@ class NodeWatch:
     Args:
         nodes: the nodes of the fleet.
         see: receives each reading and the time at which it began (monotonic clock).
-        metrics: show it.
         journal: receives an event for each node that joins or leaves.
         steady: a clock that only goes forward, seconds.
     """
@@ -39,13 +37,11 @@ class NodeWatch:
         self,
         nodes: Nodes,
         see: See,
-        metrics: ControlMetrics,
         journal: EventLog,
         steady: Callable[[], float] = time.monotonic,
     ) -> None:
         self._nodes = nodes
         self._see = see
-        self._metrics = metrics
         self._journal = journal
         self._steady = steady
         self.reports: tuple[NodeReport, ...] = ()
@@ -85,10 +81,6 @@ class NodeWatch:
             elif node.joined:  # its actor may have just begun
                 self._answered.setdefault(node.name, began)
         self.reports = nodes
-        for node in nodes:
-            self._metrics.joined.labels(node.name).set(node.joined)
-            if node.memory_available is not None:
-                self._metrics.memory.labels(node.name).set(node.memory_available)
         for node in nodes:
             if node.joined != before.get(node.name, False):
                 words = "joined the fleet" if node.joined else "left the fleet: Ray on it does not answer"

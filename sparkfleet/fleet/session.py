@@ -56,6 +56,8 @@ class NoControllerError(UnreadableStateError):
 class FoundState(Value):
     """State of a fleet on a node: see `runtime/state_probe.py`."""
 
+    root: str = ""
+    """Absolute path of the state directory; "" if the node has none."""
     python: str | None = None
     address: HeadAddress | None = None
     api_token: str = Field(default="", repr=False)
@@ -191,6 +193,10 @@ class Session:
                 means="It is another fleet's, or the file api.token was replaced after it started.",
                 do="`sparkfleet doctor` shows the processes on the node; docs/runbook.md has the case.",
             ) from error
+
+    async def head_root(self) -> str:
+        """Absolute path of the fleet's state directory on its head; "" if it has none. Raises UnreachableError."""
+        return (await self._found_on_head()).root
 
     async def make_controller(self) -> None:
         """Makes a controller in the head's live Ray, and waits until it answers. Ray and the engines are not touched.

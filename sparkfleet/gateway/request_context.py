@@ -69,6 +69,8 @@ class RequestContext:
         self.seconds = perf_counter() - self.started
         metrics.requests.labels(self.model, path_label(self.path), str(self.status)).inc()
         metrics.duration.labels(self.model).observe(self.seconds)
+        if self.key is not None:
+            metrics.key_requests.labels(self.key.name, self.model).inc()
         if self.kind:
             metrics.errors.labels(self.model, self.kind).inc()
         if self.attempts is not None and self.attempts.retries:
@@ -80,6 +82,9 @@ class RequestContext:
         self.usage = meter.usage()
         metrics.tokens.labels(self.model, "input").inc(self.usage.input or 0)
         metrics.tokens.labels(self.model, "output").inc(self.usage.output or 0)
+        if self.key is not None:
+            metrics.key_tokens.labels(self.key.name, self.model, "input").inc(self.usage.input or 0)
+            metrics.key_tokens.labels(self.key.name, self.model, "output").inc(self.usage.output or 0)
         if self.is_stream:
             metrics.chunks.labels(self.model).inc(meter.chunks)
 

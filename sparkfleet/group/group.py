@@ -273,7 +273,9 @@ class Group:
         self._say(GroupPhase.PROBING, "checking its output (canary)")
         async with self._box.starting():
             found = await sanity(self._probe, self._engine, self._launch.candidate.speculation, before)
-        self._say(GroupPhase.PROBING, self._report.detail, unchecked=found.unchecked())
+        self._say(
+            GroupPhase.PROBING, self._report.detail, unchecked=found.unchecked(), complaint=found.complaint()
+        )
         if complaint := found.complaint():
             raise EngineError(
                 f"The engine is up and its output is wrong: {complaint}.",

@@ -68,6 +68,8 @@ class GroupReport(Value):
     waiting: int = 0
     unchecked: tuple[str, ...] = ()
     """Readings that the canary could not take, in words."""
+    complaint: str = ""
+    """Fault of its output that the canary found, in words; "" for none."""
     drafted: float = 0.0
     """Draft tokens that its engine proposed since it started; 0 without speculation."""
     accepted: float = 0.0

@@ -57,6 +57,7 @@ def found(root: Path) -> dict[str, object]:
     address = _parsed(root / "address.json", missing, unreadable) or _in_run_directory(root, "address.json")
     token = _text(root / "api.token", missing, unreadable)
     state: dict[str, object] = {
+        "root": str(root),
         "controller": _in_run_directory(root, "controller.json"),
         "unreadable": unreadable,
         "missing": missing,

@@ -27,7 +27,8 @@ def head(tmp_path):
 def test_a_node_that_knows_nothing_of_a_fleet(tmp_path):
     state = found(tmp_path / "home")
     files = [str(tmp_path / "home" / name) for name in ("role.json", "address.json", "api.token")]
-    assert state == {"controller": {}, "unreadable": [], "missing": files, "runs": 0}
+    root = str(tmp_path / "home")
+    assert state == {"root": root, "controller": {}, "unreadable": [], "missing": files, "runs": 0}
 
 
 def test_a_head_tells_whether_its_ray_listens(head):

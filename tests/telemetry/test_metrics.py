@@ -3,40 +3,7 @@ from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
 from sparkfleet import __version__
-from sparkfleet.telemetry.metrics import PATHS, ControlMetrics, GatewayMetrics, path_label
-
-GATEWAY = {
-    "sparkfleet_requests": ("counter", {"model", "path", "status"}),
-    "sparkfleet_requests_in_flight": ("gauge", {"model"}),
-    "sparkfleet_ttft_seconds": ("histogram", {"model"}),
-    "sparkfleet_itl_seconds": ("histogram", {"model"}),
-    "sparkfleet_request_seconds": ("histogram", {"model"}),
-    "sparkfleet_tokens": ("counter", {"model", "kind"}),
-    "sparkfleet_stream_chunks": ("counter", {"model"}),
-    "sparkfleet_errors": ("counter", {"model", "kind"}),
-    "sparkfleet_retries": ("counter", {"model"}),
-    "sparkfleet_build_info": ("gauge", {"version"}),
-}
-CONTROL = {
-    "sparkfleet_group_state": ("gauge", {"deployment", "group", "state"}),
-    "sparkfleet_starts": ("counter", {"deployment", "outcome"}),
-    "sparkfleet_start_seconds": ("histogram", {"deployment"}),
-    "sparkfleet_restarts": ("counter", {"deployment"}),
-    "sparkfleet_draft_tokens": ("gauge", {"deployment", "group", "kind"}),
-    "sparkfleet_node_joined": ("gauge", {"node"}),
-    "sparkfleet_node_memory_available_bytes": ("gauge", {"node"}),
-    "sparkfleet_build_info": ("gauge", {"version"}),
-}
-
-
-@pytest.mark.parametrize(("make", "expected"), [(GatewayMetrics, GATEWAY), (ControlMetrics, CONTROL)])
-def test_names_types_and_labels_are_those_that_dashboards_use(
-    make: type[GatewayMetrics | ControlMetrics], expected: dict[str, tuple[str, set[str]]]
-) -> None:
-    metrics = make()
-    labels = {m.name: set(c._labelnames) for c in metrics.registry._collector_to_names for m in c.describe()}  # type: ignore[attr-defined]
-    types = {m.name: m.type for c in metrics.registry._collector_to_names for m in c.describe()}  # type: ignore[attr-defined]
-    assert {name: (types[name], labels[name]) for name in types} == expected
+from sparkfleet.telemetry.metrics import PATHS, GatewayMetrics, path_label
 
 
 def test_two_of_a_kind_live_in_one_process() -> None:
@@ -67,16 +34,3 @@ def test_paths_are_labels_only_where_they_are_known() -> None:
     assert {path_label(path) for path in ("/v1/x", "/v1/models/tiny", "", "/v1/chat/completions/")} == {
         "other"
     }
-
-
-def test_a_group_is_in_one_state() -> None:
-    metrics = ControlMetrics()
-    known = ("starting", "ready", "failed")
-    for state in ("starting", "ready"):
-        metrics.show_state("d", "g", state, known)
-
-    def value(state: str) -> float | None:
-        labels = {"deployment": "d", "group": "g", "state": state}
-        return metrics.registry.get_sample_value("sparkfleet_group_state", labels)
-
-    assert [value(state) for state in known] == [0, 1, 0]

@@ -20,7 +20,7 @@ from sparkfleet.controlplane.controller import Controller
 from sparkfleet.controlplane.controller_life import ControllerLife
 from sparkfleet.controlplane.controller_note import NoteWriter
 from sparkfleet.controlplane.desired import GroupKey
-from sparkfleet.controlplane.ray.node_actor import NodeActors
+from sparkfleet.controlplane.ray.node_actor import NodeActors, rails_of
 from sparkfleet.controlplane.ray.ray_process import NODE_LABEL
 from sparkfleet.controlplane.ray.ray_serve_backend import RayServeBackend, run_without_waiting
 from sparkfleet.controlplane.serve_backend import CONTROLLER, GATEWAY_APP, NAMESPACE
@@ -75,7 +75,7 @@ class ControllerActor:
         self._paths = FleetPaths.of_this_process()
         _log_to(self._paths.logs / "controller.log")
         self._config = config
-        self._nodes = NodeActors(config.inventory.nodes)
+        self._nodes = NodeActors(config.inventory.nodes, rails_of(config.inventory))
         self._apps = RayServeBackend()
         self._serve: asyncio.Task[None] | None = None
         self._note = NoteWriter(self._paths)

@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Collection
+import time
+from collections.abc import Awaitable, Callable, Collection, Mapping
 from functools import partial
-from pathlib import Path
 from typing import Any, TypeVar
 
 import ray
@@ -18,11 +18,18 @@ from sparkfleet.controlplane.desired import GroupKey
 from sparkfleet.controlplane.ray.ray_process import NODE_LABEL
 from sparkfleet.controlplane.state.nodes import RanksOf
 from sparkfleet.controlplane.state.status import NodeReport
-from sparkfleet.hostfacts.node import ReadMemory
 from sparkfleet.runtime.boot_id import this_boot
 from sparkfleet.runtime.fleet_paths import FleetPaths
 from sparkfleet.runtime.log_retention import prune
 from sparkfleet.runtime.process import ProcessRuntime
+from sparkfleet.specs.inventory import Inventory
+from sparkfleet.telemetry.node_readings import (
+    SLOW_EVERY_S,
+    NodeReader,
+    NodeReadings,
+    RailDevices,
+    SlowReadings,
+)
 
 log = logging.getLogger(__name__)
 
@@ -39,10 +46,12 @@ class NodeActors:
 
     Args:
         names: the nodes of the inventory.
+        rails: devices of the rails of each node that has any.
     """
 
-    def __init__(self, names: Collection[str]) -> None:
+    def __init__(self, names: Collection[str], rails: Mapping[str, tuple[RailDevices, ...]]) -> None:
         self._names = tuple(names)
+        self._rails = rails
         self._agents: dict[str, tuple[str, Any]] = {}
         """Ray's id and the actor of each node, by name."""
 
@@ -63,9 +72,19 @@ class NodeActors:
     async def _look(self, name: str, agent: Any) -> NodeReport:
         if agent is None:
             return NodeReport(name=name, joined=False)
-        seen = await self._ask(name, agent.look.remote, LOOK_S)
-        total, available, boot = seen or (None, None, "")
-        return NodeReport(name=name, joined=True, memory_total=total, memory_available=available, boot=boot)
+        seen = await self._ask(name, partial(agent.look.remote, self._rails.get(name, ())), LOOK_S)
+        if seen is None:
+            return NodeReport(name=name, joined=True)
+        readings, boot = NodeReadings.model_validate_json(seen[0]), seen[1]
+        memory = readings.memory
+        return NodeReport(
+            name=name,
+            joined=True,
+            memory_total=memory.total,
+            memory_available=memory.available,
+            boot=boot,
+            readings=readings,
+        )
 
     async def _ask(self, name: str, call: Callable[[], Awaitable[T]], limit_s: float = ANSWER_S) -> T | None:
         try:
@@ -87,6 +106,16 @@ class NodeActors:
         return {name: self._agents[name][1] for name in self._names if name in alive}
 
 
+def rails_of(inventory: Inventory) -> dict[str, tuple[RailDevices, ...]]:
+    """Devices of the rails of each node that has any, in the inventory's order."""
+    found: dict[str, list[RailDevices]] = {}
+    for link in inventory.links:
+        for rail in link.rails:
+            for name, end in zip(link.nodes, rail, strict=True):
+                found.setdefault(name, []).append(RailDevices(netdev=end.netdev, rdma=end.rdma or ""))
+    return {name: tuple(rails) for name, rails in found.items()}
+
+
 @ray.remote(max_concurrency=10)
 class NodeAgent:
     """Actor of one node: reads its /proc, and ends its ranks."""
@@ -94,11 +123,26 @@ class NodeAgent:
     def __init__(self) -> None:
         self._paths = FleetPaths.of_this_process()
         self._runtime = ProcessRuntime(self._paths.run, self._paths.label)
+        self._reader = NodeReader()
+        self._slow = SlowReadings()
+        self._slow_at = -SLOW_EVERY_S
+        self._reading: asyncio.Task[None] | None = None
 
-    async def look(self) -> tuple[int, int, str]:
-        """Memory, total and available, bytes; and the node's boot id."""
-        memory = ReadMemory.parse(await asyncio.to_thread(Path(ReadMemory.argv[1]).read_text))
-        return memory.total, memory.available, this_boot()
+    async def look(self, rails: tuple[RailDevices, ...]) -> tuple[str, str]:
+        """The node's readings, JSON; and its boot id. What may take seconds is read meanwhile, for a later answer."""
+        if self._reading is None and time.monotonic() - self._slow_at >= SLOW_EVERY_S:
+            self._reading = asyncio.create_task(self._read_slow())
+        readings = await asyncio.to_thread(self._reader.read, tuple(rails), self._slow)
+        return readings.model_dump_json(), this_boot()
+
+    async def _read_slow(self) -> None:
+        try:
+            self._slow = await asyncio.to_thread(self._reader.read_slow)
+        except Exception:  # the next attempt may work; old readings would look like new ones
+            log.exception("GPU, disks and kernel log could not be read")
+            self._slow = SlowReadings()
+        finally:
+            self._slow_at, self._reading = time.monotonic(), None
 
     async def sweep(self, keep: list[GroupKey]) -> tuple[str, ...]:
         """Kills every rank on this node whose group is not in `keep`, and removes old logs."""

@@ -1,20 +1,199 @@
-"""Exports the metrics of groups to Prometheus."""
+"""Samples of the fleet's present state for Prometheus: deployments, groups, predictions, nodes, rails. Pure."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
+from itertools import chain
 
-from sparkfleet.group.report import GroupPhase, GroupReport
-from sparkfleet.telemetry.metrics import ControlMetrics
+from sparkfleet.controlplane.desired import Desired, GroupKey, Standing
+from sparkfleet.controlplane.state.status import DeploymentStatus, FleetStatus, NodeReport
+from sparkfleet.group.report import BEGINNING, GroupPhase, GroupReport
+from sparkfleet.hostfacts.gpu import HARDWARE_REASONS, GpuState
+from sparkfleet.perf.prediction import Band, Prediction
+from sparkfleet.planner.types.plan import GroupPlan, Rung
+from sparkfleet.telemetry import catalogue as c
+from sparkfleet.telemetry.node_readings import NodeReadings, RailReading, SlowReadings
+from sparkfleet.telemetry.samples import Sample, sample
+
+DEPLOYMENT_STATES = ("ready", "starting", "updating", "failed", "stopping")
+CANARY_READINGS = ("text_perplexity", "own_perplexity", "own_agreement", "accepted_share")
+MHZ = 10**6
 
 
-def show_groups(metrics: ControlMetrics, reports: Iterable[GroupReport]) -> None:
-    """Exports the phase and the draft tokens of these groups, and removes those of others."""
-    metrics.group_state.clear()
-    metrics.drafts.clear()
-    phases = tuple(phase.value for phase in GroupPhase)
-    for report in reports:
-        metrics.show_state(report.deployment, report.name, report.phase.value, phases)
-        if report.drafted:
-            metrics.drafts.labels(report.deployment, report.name, "proposed").set(report.drafted)
-            metrics.drafts.labels(report.deployment, report.name, "accepted").set(report.accepted)
+def start_phase(report: GroupReport) -> str | None:
+    """The phase of a group's start, as `catalogue.START_PHASES` names it; None if it does not start."""
+    if report.phase is GroupPhase.STARTING and report.step is not None:
+        return report.step.phase
+    return report.phase.value if report.phase in (*BEGINNING, GroupPhase.PROBING) else None
+
+
+def fleet_samples(
+    status: FleetStatus, wanted: Mapping[str, Desired], standings: Mapping[GroupKey, Standing]
+) -> Iterator[Sample]:
+    """Everything that the controller exports of the present state."""
+    yield sample(c.CONTROLLER_TROUBLE, value=bool(status.trouble))
+    yield sample(c.CONTROLLER_WARNINGS, value=len(status.warnings))
+    yield sample(c.EVENTS, value=status.last_event)
+    for deployment in status.deployments:
+        yield from _deployment(deployment)
+        for report in deployment.groups:
+            yield from group_samples(report)
+    for desired in wanted.values():
+        for key, plan in zip(desired.groups, desired.plan.groups, strict=True):
+            yield from _planned(key, plan, standings.get(key, Standing()))
+    yield from chain.from_iterable(map(node_samples, status.nodes))
+
+
+def _deployment(one: DeploymentStatus) -> Iterator[Sample]:
+    for state in DEPLOYMENT_STATES:
+        yield sample(c.DEPLOYMENT_STATE, one.name, state, value=one.state == state)
+    yield sample(c.DEPLOYMENT_GENERATION, one.name, value=one.generation)
+    if one.plan is not None:
+        yield sample(c.DEPLOYMENT_GROUPS, one.name, value=len(one.plan.groups))
+
+
+def group_samples(report: GroupReport) -> Iterator[Sample]:
+    """State, load, drafts, canary and measured speed of one group."""
+    at = (report.deployment, report.name)
+    for phase in GroupPhase:
+        yield sample(c.GROUP_STATE, *at, phase.value, value=report.phase is phase)
+    yield sample(c.GROUP_SINCE, *at, value=report.since)
+    yield sample(c.GROUP_SILENT, *at, value=report.silent_s)
+    yield sample(c.GROUP_RUNNING, *at, value=report.running)
+    yield sample(c.GROUP_WAITING, *at, value=report.waiting)
+    if (now := start_phase(report)) is not None:
+        for name in c.START_PHASES:
+            yield sample(c.GROUP_START_PHASE, *at, name, value=name == now)
+        if report.step is not None and report.step.share is not None:
+            yield sample(c.GROUP_START_SHARE, *at, value=report.step.share)
+    if report.drafted:
+        yield sample(c.DRAFTS, *at, "proposed", value=report.drafted)
+        yield sample(c.DRAFTS, *at, "accepted", value=report.accepted)
+    for reading in CANARY_READINGS:
+        if reading in report.measured:
+            yield sample(c.CANARY, *at, reading, value=report.measured[reading])
+    if "ttft_ms" in report.measured:
+        yield sample(c.MEASURED_TTFT, *at, value=report.measured["ttft_ms"] / 1e3)
+    if "decode_tps" in report.measured:
+        yield sample(c.MEASURED_DECODE, *at, value=report.measured["decode_tps"])
+
+
+def _planned(key: GroupKey, plan: GroupPlan, standing: Standing) -> Iterator[Sample]:
+    """Candidate and prediction of a group at its rung."""
+    at = (key[0], f"{key[0]}/g{key[1]}/{key[2]}")
+    rung = plan.ladder[min(standing.rung, len(plan.ladder) - 1)]
+    yield sample(c.GROUP_RUNG, *at, value=standing.rung + 1)
+    yield sample(c.GROUP_RUNGS, *at, value=len(plan.ladder))
+    yield sample(c.GROUP_GIVEN_UP, *at, value=standing.given_up)
+    yield sample(c.GROUP_SLOTS, *at, value=rung.candidate.concurrency)
+    yield _candidate(at, rung)
+    yield from _predicted(at, rung.prediction)
+
+
+def _candidate(at: tuple[str, str], rung: Rung) -> Sample:
+    one = rung.candidate
+    return sample(
+        c.GROUP_INFO,
+        *at,
+        one.engine,
+        one.engine_version,
+        str(one.shape),
+        one.quant,
+        str(one.speculation),
+        one.model,
+        one.shape.nodes[0],
+        value=1,
+    )
+
+
+def _predicted(at: tuple[str, str], one: Prediction) -> Iterator[Sample]:
+    bands = (
+        (c.PREDICTED_MEMORY, one.memory_bytes_per_rank, 1.0),
+        (c.PREDICTED_TTFT, one.ttft_ms, 1e-3),
+        (c.PREDICTED_DECODE, one.decode_tps_per_request, 1.0),
+        (c.PREDICTED_TOTAL, one.decode_tps_aggregate, 1.0),
+        (c.PREDICTED_PREFILL, one.prefill_tps, 1.0),
+        (c.CHECK_TTFT, one.check_ttft_ms, 1e-3),
+        (c.CHECK_DECODE, one.check_decode_tps, 1.0),
+    )
+    for metric, band, unit in bands:
+        if band is not None:
+            yield from (sample(metric, *at, bound, value=value * unit) for bound, value in _bounds(band))
+    if one.decode_tps_per_request is not None:
+        yield sample(c.PROVENANCE, *at, one.decode_tps_per_request.provenance.value, value=1)
+    if one.accepted is not None:
+        yield sample(c.PREDICTED_STEP, *at, value=one.accepted)
+
+
+def _bounds(band: Band) -> Iterable[tuple[str, float]]:
+    return zip(c.BOUNDS, (band.low, band.mid, band.high), strict=True)
+
+
+def node_samples(node: NodeReport) -> Iterator[Sample]:
+    """Readings of one node; those that are not known are left out."""
+    yield sample(c.NODE_JOINED, node.name, value=node.joined)
+    if node.memory_available is not None:
+        yield sample(c.NODE_AVAILABLE, node.name, value=node.memory_available)
+    if node.memory_total is not None:
+        yield sample(c.NODE_TOTAL, node.name, value=node.memory_total)
+    if node.readings is not None:
+        yield from _readings(node.name, node.readings)
+
+
+def _readings(node: str, found: NodeReadings) -> Iterator[Sample]:
+    memory = found.memory
+    yield sample(c.NODE_UNACCOUNTED, node, value=memory.unaccounted)
+    yield sample(c.NODE_PAGE_CACHE, node, value=memory.page_cache)
+    yield sample(c.NODE_SWAP, node, value=memory.swap_used)
+    for resource, shares in found.pressure.items():
+        for share, value in shares.items():
+            yield sample(c.NODE_PRESSURE, node, resource, share, value=value)
+    yield from _slow(node, found.slow)
+    yield from chain.from_iterable(_rail(node, rail) for rail in found.rails)
+
+
+def _slow(node: str, found: SlowReadings) -> Iterator[Sample]:
+    for index, gpu in enumerate(found.gpus or ()):
+        held = _is_held_down(gpu)
+        readings = (
+            (c.GPU_POWER, gpu.power_w, 1.0),
+            (c.GPU_TEMPERATURE, gpu.temperature_c, 1.0),
+            (c.GPU_CLOCK, gpu.sm_clock_mhz, MHZ),
+            (c.GPU_MAX_CLOCK, gpu.most_sm_clock_mhz, MHZ),
+            (c.GPU_BUSY, gpu.utilization_percent, 1e-2),
+            (c.GPU_THROTTLED, None if held is None else float(held), 1.0),
+        )
+        for metric, value, unit in readings:
+            if value is not None:
+                yield sample(metric, node, str(index), value=value * unit)
+    if found.temperature_c is not None:
+        yield sample(c.NODE_TEMPERATURE, node, value=found.temperature_c)
+    for place, space in found.disks.items():
+        yield sample(c.NODE_DISK_FREE, node, place, value=space.free)
+        yield sample(c.NODE_DISK_TOTAL, node, place, value=space.total)
+    if found.kernel is not None:
+        yield sample(c.NODE_NO_MEMORY, node, value=found.kernel.out_of_gpu_memory)
+        for xid, times in Counter(found.kernel.xids).items():
+            yield sample(c.NODE_XIDS, node, str(xid), value=times)
+
+
+def _is_held_down(gpu: GpuState) -> bool | None:
+    """True if hardware holds a GPU's clock down; None if the driver does not report it."""
+    return None if gpu.throttled is None else bool(HARDWARE_REASONS & set(gpu.throttled))
+
+
+def _rail(node: str, rail: RailReading) -> Iterator[Sample]:
+    yield sample(c.RAIL_UP, node, rail.netdev, value=bool(rail.up))
+    if rail.carrier_changes is not None:
+        yield sample(c.RAIL_CARRIER, node, rail.netdev, value=rail.carrier_changes)
+    for direction, value in (("received", rail.received), ("sent", rail.sent)):
+        if value is not None:
+            yield sample(c.RAIL_BYTES, node, rail.netdev, direction, value=value)
+    for kind, value in rail.errors.items():
+        yield sample(c.RAIL_ERRORS, node, rail.netdev, kind, value=value)
+    if (counters := rail.rdma_counters) is not None:
+        yield sample(c.RDMA_BYTES, node, rail.rdma, "received", value=counters.rx_bytes)
+        yield sample(c.RDMA_BYTES, node, rail.rdma, "sent", value=counters.tx_bytes)
+        for kind, value in counters.others.items():
+            yield sample(c.RDMA_ERRORS, node, rail.rdma, kind, value=value)

@@ -10,6 +10,7 @@ from sparkfleet.group.report import GroupReport
 from sparkfleet.planner.report.carry_over import Member, RunningGroup
 from sparkfleet.planner.rules.failure_memory import Remembered
 from sparkfleet.planner.types.plan import DeploymentPlan
+from sparkfleet.telemetry.node_readings import NodeReadings
 from sparkfleet.values import Value
 
 GROUP_DEPLOYMENT = "group"
@@ -29,6 +30,8 @@ class NodeReport(Value):
     memory_available: int | None = None
     boot: str = ""
     """Its boot id (`runtime/boot_id.py`); "" if it was not read."""
+    readings: NodeReadings | None = None
+    """For Prometheus and the page; None if they were not read."""
 
 
 AppStatus = Literal["starting", "running", "failed", "retiring"]

@@ -1,0 +1,151 @@
+"""Writes Grafana's dashboards from `sparkfleet/telemetry/dashboards/boards.py`. Needs the `dev` extra.
+
+    python scripts/grafana.py [--check]
+
+`--check` writes nothing, and ends with 1 if a dashboard is not what would be written.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+from grafana_foundation_sdk.builders import (
+    common,
+    dashboard,
+    prometheus,
+    stat,
+    statetimeline,
+    table,
+    timeseries,
+)
+from grafana_foundation_sdk.cog.encoder import JSONEncoder
+from grafana_foundation_sdk.models import dashboard as models
+from grafana_foundation_sdk.models.common import GraphTresholdsStyleMode
+from grafana_foundation_sdk.models.prometheus import PromQueryFormat
+
+from sparkfleet.telemetry.dashboards.boards import DASHBOARDS
+from sparkfleet.telemetry.dashboards.panels import (
+    PLAIN,
+    PREDICTED,
+    GrafanaDashboard,
+    Panel,
+    PanelQuery,
+    Variable,
+)
+
+OUT = Path(__file__).resolve().parent.parent / "sparkfleet" / "telemetry" / "dashboards" / "json"
+HEIGHT = 8
+Builder = timeseries.Panel | stat.Panel | table.Panel | statetimeline.Panel
+BUILDERS = {
+    "timeseries": timeseries.Panel,
+    "stat": stat.Panel,
+    "table": table.Panel,
+    "timeline": statetimeline.Panel,
+}
+
+
+def source() -> models.DataSourceRef:
+    """The Prometheus that the reader has chosen."""
+    return models.DataSourceRef(type_val="prometheus", uid="${datasource}")
+
+
+def query(one: PanelQuery, panel: Panel) -> prometheus.Dataquery:
+    """One query."""
+    built = prometheus.Dataquery().expr(one.expr).legend_format(one.legend)
+    if one.instant:
+        built = built.instant().format(
+            PromQueryFormat.TABLE if panel.kind == "table" else PromQueryFormat.TIME_SERIES
+        )
+    return built
+
+
+def panel(one: Panel) -> Builder:
+    """One panel."""
+    built = BUILDERS[one.kind]().title(one.title).description(_described(one)).datasource(source())
+    built = built.unit(one.unit).span(one.span).height(4 if one.kind == "stat" else HEIGHT)
+    for letter, each in zip("ABCDEFGH", one.queries, strict=False):
+        built = built.with_target(query(each, one).ref_id(letter))
+    if one.limits:
+        steps = [models.Threshold(color=colour, value=value) for colour, value in one.limits]
+        built = built.thresholds(
+            dashboard.ThresholdsConfig().mode(models.ThresholdsMode.ABSOLUTE).steps(steps)
+        )
+    if one.kind == "timeseries":
+        built = built.min(0).fill_opacity(8).override_by_regexp(".*predicted.*", colours(PREDICTED))
+        built = built.override_by_regexp(".*measured.*", colours(PLAIN))
+        if one.limits:
+            style = common.GraphThresholdsStyleConfig().mode(GraphTresholdsStyleMode.DASHED)
+            built = built.thresholds_style(style)
+    return built
+
+
+def colours(name: str) -> list[models.DynamicConfigValue]:
+    """Overrides of a series with a fixed colour."""
+    return [models.DynamicConfigValue(id_val="color", value={"mode": "fixed", "fixedColor": name})]
+
+
+def _described(one: Panel) -> str:
+    return f"{one.description} Empty: {one.may_be_empty}." if one.may_be_empty else one.description
+
+
+def variable(one: Variable) -> dashboard.QueryVariable:
+    """A variable that offers the values of a label."""
+    return (
+        dashboard.QueryVariable(one.name)
+        .label(one.label)
+        .datasource(source())
+        .query(f"label_values({one.series}, {one.name})")
+        .refresh(models.VariableRefresh.ON_TIME_RANGE_CHANGED)
+        .multi(True)
+        .include_all(True)
+        .all_value(".*")
+        .current(models.VariableOption(selected=True, text="All", value="$__all"))
+    )
+
+
+def board(one: GrafanaDashboard) -> str:
+    """One dashboard, JSON."""
+    built = (
+        dashboard.Dashboard(one.title)
+        .uid(one.uid)
+        .description(one.description)
+        .tags(["sparkfleet"])
+        .refresh("10s")
+        .time("now-1h", "now")
+        .timezone("browser")
+        .readonly()
+        .link(dashboard.DashboardLink("sparkfleet").type(models.DashboardLinkType.DASHBOARDS).tags(["sparkfleet"]).as_dropdown(False).include_vars(False).keep_time(True))
+        .with_variable(dashboard.DatasourceVariable("datasource").label("Prometheus").type("prometheus"))
+    )  # fmt: skip
+    for each in one.variables:
+        built = built.with_variable(variable(each))
+    for row in one.rows:
+        built = built.with_row(dashboard.Row(row.title))
+        for each in row.panels:
+            built = built.with_panel(panel(each))
+    return JSONEncoder(sort_keys=True, indent=1).encode(built.build()) + "\n"
+
+
+def files() -> Iterator[tuple[Path, str]]:
+    """Each file with its content."""
+    for one in DASHBOARDS:
+        yield OUT / f"{one.uid}.json", board(one)
+
+
+def main() -> int:
+    """Write the dashboards, or check them."""
+    stale = [(path, text) for path, text in files() if not path.exists() or path.read_text() != text]
+    if "--check" in sys.argv:
+        for path, _ in stale:
+            print(f"stale: {path.name}")
+        return int(bool(stale))
+    OUT.mkdir(exist_ok=True)
+    for path, text in stale:
+        path.write_text(text)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

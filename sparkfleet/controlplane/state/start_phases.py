@@ -1,0 +1,35 @@
+"""Measures how long each phase of a group's start takes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from sparkfleet.controlplane.state.metrics_export import start_phase
+from sparkfleet.group.report import GroupReport
+from sparkfleet.telemetry.metrics import ControlMetrics
+
+
+class StartPhases:
+    """The phase of each start, and since when.
+
+    Args:
+        metrics: receive the duration of each phase that has ended.
+        steady: a clock that only goes forward, seconds.
+    """
+
+    def __init__(self, metrics: ControlMetrics, steady: Callable[[], float]) -> None:
+        self._metrics = metrics
+        self._steady = steady
+        self._now: dict[str, tuple[str, float]] = {}
+
+    def see(self, report: GroupReport) -> None:
+        """Takes a group's report. A start that a restarted controller sees in the middle is measured from there."""
+        phase, now = start_phase(report), self._steady()
+        before = self._now.get(report.name)
+        if before is not None and before[0] == phase:
+            return
+        if before is not None:
+            self._metrics.start_phase.labels(report.deployment, before[0]).observe(now - before[1])
+            del self._now[report.name]
+        if phase is not None:
+            self._now[report.name] = (phase, now)

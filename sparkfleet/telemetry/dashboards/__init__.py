@@ -1,0 +1,1 @@
+"""Grafana's dashboards: values here, JSON by `scripts/grafana.py`."""

@@ -1,0 +1,51 @@
+"""docs/metrics.md: every series by its page. `python -m sparkfleet.telemetry.metrics_page > docs/metrics.md`."""
+
+from __future__ import annotations
+
+import sys
+
+from sparkfleet.telemetry.catalogue import CATALOGUE, LABELS, MetricSpec, Page
+
+_HEAD = """\
+# Metrics
+
+Written by `python -m sparkfleet.telemetry.metrics_page` from `sparkfleet/telemetry/catalogue.py`; a test compares, and
+another one checks that nothing is exported that is not here.
+
+Two pages, both on loopback of the head: the gateway's and the controller's. `GET /targets` of the controller's API lists
+them and the engines' own pages for Prometheus (`http_sd`); engines answer with the token in `metrics.token` of the state
+directory. `sparkfleet_node_*` and `sparkfleet_rail_*` are read by an actor on each node and exported by the controller, so
+that no port of ours is open on a node; memory comes from the host, because a GB10's driver does not report it. What a node
+or an engine does not report is absent, never 0.
+"""
+
+_TITLES: dict[Page, str] = {
+    "gateway": "The gateway's page",
+    "controller": "The controller's page",
+    "both": "On both pages",
+}
+
+
+def render() -> str:
+    """The page."""
+    return "\n".join([_HEAD, *(_section(page, title) for page, title in _TITLES.items()), _labels()])
+
+
+def _section(page: Page, title: str) -> str:
+    rows = [_row(one) for one in CATALOGUE if one.page == page]
+    head = ["| series | type | unit | labels | meaning |", "|---|---|---|---|---|"]
+    return "\n".join([f"## {title}", "", *head, *rows, ""])
+
+
+def _row(one: MetricSpec) -> str:
+    labels = ", ".join(f"`{label}`" for label in one.labels)
+    return f"| `{one.name}` | {one.kind} | {one.unit} | {labels} | {one.meaning} |"
+
+
+def _labels() -> str:
+    rows = [f"| `{name}` | {meaning} |" for name, meaning in LABELS.items()]
+    return "\n".join(["## Labels", "", "| label | meaning |", "|---|---|", *rows, ""])
+
+
+if __name__ == "__main__":
+    sys.stdout.write(render())

@@ -1,0 +1,215 @@
+"""Readings of one node that Prometheus shows: memory, pressure, GPU, temperature, disks, kernel errors, rails.
+
+The node's actor takes them, so that no port of ours is open on a node. Memory, pressure and rails are files of the kernel
+and take a millisecond; `nvidia-smi`, the kernel's log and the disks may take seconds or hang, and are read apart.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+from sparkfleet.errors import FactError
+from sparkfleet.hostfacts.fact import number, whole
+from sparkfleet.hostfacts.gpu import GpuState, ReadGpuState
+from sparkfleet.hostfacts.kernel_log import KernelLog, ReadKernelLog
+from sparkfleet.hostfacts.memory import MemoryMap, ReadMemoryMap
+from sparkfleet.hostfacts.rdma import RdmaCounters, ReadRdmaCounters
+from sparkfleet.values import Value
+
+SLOW_EVERY_S = 10.0
+"""Seconds between two readings of the GPU, the temperature and the disks."""
+LOG_EVERY_S = 60.0
+"""Seconds between two readings of the kernel's log."""
+COMMAND_S = 5.0
+"""Time limit of a command; `nvidia-smi` takes 50 ms, and minutes if the driver is stuck."""
+RESOURCES = ("cpu", "memory", "io")
+_ERRORS = ("rx_errors", "tx_errors", "rx_dropped")
+
+
+class RailDevices(Value):
+    """Devices of one rail's end on this node."""
+
+    netdev: str
+    rdma: str = ""
+
+
+class RailReading(Value):
+    """One rail's end. Counters begin when the driver is loaded."""
+
+    netdev: str
+    up: bool | None = None
+    """True if it has a carrier; None if the netdev is missing."""
+    carrier_changes: int | None = None
+    received: int | None = None
+    """Bytes through the kernel's network stack."""
+    sent: int | None = None
+    errors: Mapping[str, int] = {}
+    rdma: str = ""
+    rdma_counters: RdmaCounters | None = None
+
+
+class DiskSpace(Value):
+    """Space of a directory's disk, bytes."""
+
+    free: int
+    total: int
+
+
+class SlowReadings(Value):
+    """Readings that may take seconds. None: not read."""
+
+    gpus: tuple[GpuState, ...] | None = None
+    temperature_c: float | None = None
+    """Highest of the thermal zones."""
+    disks: Mapping[str, DiskSpace] = {}
+    """By name (`catalogue.PLACES`)."""
+    kernel: KernelLog | None = None
+
+
+class NodeReadings(Value):
+    """Readings of one node."""
+
+    memory: MemoryMap
+    pressure: Mapping[str, Mapping[str, float]] = {}
+    """By resource: "some" and "full", share of the last ten seconds, 0 to 1."""
+    rails: tuple[RailReading, ...] = ()
+    slow: SlowReadings = SlowReadings()
+
+
+class NodeReader:
+    """Reads this node.
+
+    Args:
+        root: "/", or another tree in tests.
+        clock: a clock that only goes forward, seconds.
+    """
+
+    def __init__(self, root: Path = Path("/"), clock: Callable[[], float] = time.monotonic) -> None:
+        self._root = root
+        self._clock = clock
+        self._kernel: tuple[float, KernelLog | None] | None = None
+
+    def read(self, rails: tuple[RailDevices, ...] = (), slow: SlowReadings | None = None) -> NodeReadings:
+        """Reads files of the kernel; takes about a millisecond. `slow` is added as it is."""
+        return NodeReadings(
+            memory=ReadMemoryMap.parse((self._root / "proc/meminfo").read_text()),
+            pressure={name: found for name in RESOURCES if (found := self._pressure(name))},
+            rails=tuple(self._rail(one) for one in rails),
+            slow=slow or SlowReadings(),
+        )
+
+    def read_slow(self) -> SlowReadings:
+        """Reads GPU, temperature, disks and the kernel's log; takes up to seconds."""
+        return SlowReadings(
+            gpus=_gpus(), temperature_c=self._temperature(), disks=_disks(), kernel=self._kernel_log()
+        )
+
+    def _pressure(self, resource: str) -> dict[str, float]:
+        found: dict[str, float] = {}
+        for line in self._text(f"proc/pressure/{resource}").splitlines():
+            share, _, rest = line.partition(" avg10=")
+            value = number(rest.partition(" ")[0])
+            if share in ("some", "full") and value is not None:
+                found[share] = value / 100
+        return found
+
+    def _rail(self, rail: RailDevices) -> RailReading:
+        base = f"sys/class/net/{rail.netdev}"
+        if not (self._root / base).exists():
+            return RailReading(netdev=rail.netdev, rdma=rail.rdma)
+        errors = {
+            name: value for name in _ERRORS if (value := self._count(f"{base}/statistics/{name}")) is not None
+        }
+        return RailReading(
+            netdev=rail.netdev,
+            up=self._text(f"{base}/carrier").strip() == "1",
+            carrier_changes=self._count(f"{base}/carrier_changes"),
+            received=self._count(f"{base}/statistics/rx_bytes"),
+            sent=self._count(f"{base}/statistics/tx_bytes"),
+            errors=errors,
+            rdma=rail.rdma,
+            rdma_counters=self._rdma(rail.rdma) if rail.rdma else None,
+        )
+
+    def _rdma(self, device: str) -> RdmaCounters | None:
+        base = f"sys/class/infiniband/{device}/ports/1"
+        lines = [f"/{base}/{name}:{self._text(f'{base}/{name}').strip()}" for name in ReadRdmaCounters.NAMES]
+        try:
+            return ReadRdmaCounters.parse("\n".join(lines))
+        except FactError:
+            return None
+
+    def _temperature(self) -> float | None:
+        zones = (self._root / "sys/class/thermal").glob("thermal_zone*/temp")
+        read = [number(self._text(str(zone.relative_to(self._root)))) for zone in zones]
+        found = [value / 1000 for value in read if value is not None and 0 < value < 200_000]
+        return max(found, default=None)
+
+    def _kernel_log(self) -> KernelLog | None:
+        now = self._clock()
+        if self._kernel is None or now - self._kernel[0] >= LOG_EVERY_S:
+            self._kernel = (now, _kernel_log())
+        return self._kernel[1]
+
+    def _count(self, path: str) -> int | None:
+        value = number(self._text(path))
+        return None if value is None else whole(int(value))
+
+    def _text(self, path: str) -> str:
+        try:
+            return (self._root / path).read_text(errors="replace")[:4096]
+        except OSError:  # the counter, the zone or the netdev does not exist here; EINVAL: the netdev is down
+            return ""
+
+
+def _gpus() -> tuple[GpuState, ...] | None:
+    try:
+        return ReadGpuState.answer(*_run(ReadGpuState.argv))
+    except (FactError, OSError, subprocess.SubprocessError):
+        return None
+
+
+def _kernel_log() -> KernelLog | None:
+    try:
+        return ReadKernelLog.answer(*_run(ReadKernelLog.argv))
+    except (FactError, OSError, subprocess.SubprocessError):
+        return None
+
+
+def _run(argv: tuple[str, ...]) -> tuple[int, str, str]:
+    done = subprocess.run(
+        argv,
+        capture_output=True,
+        text=True,
+        errors="replace",
+        timeout=COMMAND_S,
+        check=False,
+        stdin=subprocess.DEVNULL,
+    )
+    return done.returncode, done.stdout, done.stderr
+
+
+def _disks() -> dict[str, DiskSpace]:
+    return {name: space for name, path in _places().items() if (space := _space(path)) is not None}
+
+
+def _places() -> dict[str, str]:
+    home = os.path.expanduser("~")
+    hub = os.environ.get("HF_HUB_CACHE") or os.path.join(
+        os.environ.get("HF_HOME") or os.path.join(home, ".cache", "huggingface"), "hub"
+    )
+    return {"root": "/", "home": home, "hub": hub, "tmp": "/tmp", "shm": "/dev/shm"}  # noqa: S108 (their space)
+
+
+def _space(path: str) -> DiskSpace | None:
+    while path and not os.path.isdir(path):
+        path = os.path.dirname(path)
+    try:
+        found = os.statvfs(path)
+    except OSError:
+        return None
+    return DiskSpace(free=found.f_bavail * found.f_frsize, total=found.f_blocks * found.f_frsize)

@@ -1,0 +1,170 @@
+"""Samples of the fleet's present state: every gauge of the catalogue, from a state that has all of it."""
+
+from control_values import deployment, plan
+from controller_world import diagnosed, report
+
+from sparkfleet.controlplane.desired import Standing
+from sparkfleet.controlplane.state.metrics_export import fleet_samples, node_samples
+from sparkfleet.controlplane.state.status import NodeReport
+from sparkfleet.engines.startup_phases import StartupPhase
+from sparkfleet.group.report import GroupPhase
+from sparkfleet.hostfacts.gpu import GpuState
+from sparkfleet.hostfacts.kernel_log import KernelLog
+from sparkfleet.hostfacts.memory import MemoryMap
+from sparkfleet.hostfacts.rdma import RdmaCounters
+from sparkfleet.perf.prediction import Band, Prediction, Provenance
+from sparkfleet.planner.types.plan import DeploymentPlan
+from sparkfleet.telemetry.catalogue import CATALOGUE
+from sparkfleet.telemetry.node_readings import DiskSpace, NodeReadings, RailReading, SlowReadings
+from sparkfleet.units import GIB
+
+BAND = Band(low=800.0, mid=1000.0, high=1200.0, provenance=Provenance.CALIBRATED)
+NODE = NodeReport(
+    name="spark1",
+    joined=True,
+    memory_total=128 * GIB,
+    memory_available=30 * GIB,
+    boot="b",
+    readings=NodeReadings(
+        memory=MemoryMap(
+            total=128 * GIB, free=20 * GIB, available=30 * GIB, page_cache=GIB, swap_total=GIB, swap_used=5, named=100 * GIB
+        ),
+        pressure={"memory": {"some": 0.1, "full": 0.05}},
+        rails=(
+            RailReading(
+                netdev="r0",
+                up=True,
+                carrier_changes=2,
+                received=3,
+                sent=4,
+                errors={"rx_errors": 1},
+                rdma="roce0",
+                rdma_counters=RdmaCounters(tx_bytes=5, rx_bytes=6, others={"out_of_sequence": 7}),
+            ),
+        ),
+        slow=SlowReadings(
+            gpus=(
+                GpuState(
+                    name="NVIDIA GB10", driver="580", temperature_c=60.0, power_w=45.5, utilization_percent=96.0,
+                    sm_clock_mhz=2400.0, most_sm_clock_mhz=3003.0, throttled=("hardware thermal",),
+                ),
+            ),
+            temperature_c=70.0,
+            disks={"root": DiskSpace(free=1, total=2)},
+            kernel=KernelLog(out_of_gpu_memory=3, xids=(79, 79, 13), slot_power=False),
+        ),
+    ),
+)  # fmt: skip
+
+
+def predicted(plan: DeploymentPlan) -> DeploymentPlan:
+    """The plan with a prediction that has every number."""
+    prediction = Prediction(
+        memory_bytes_per_rank=BAND, ttft_ms=BAND, decode_tps_per_request=BAND, decode_tps_aggregate=BAND, prefill_tps=BAND,
+        check_ttft_ms=BAND, check_decode_tps=BAND, accepted=2.5,
+    )  # fmt: skip
+    group = plan.groups[0]
+    rungs = tuple(rung.model_copy(update={"prediction": prediction}) for rung in group.ladder)
+    return plan.model_copy(update={"groups": (group.model_copy(update={"ladder": rungs}),)})
+
+
+async def all_of_it(world):
+    """Samples of a fleet with everything, by series and labels."""
+    await world.controller.put(deployment(), predicted(plan(rungs=2)), "me")
+    await world.controller.reconcile()
+    measured = {"ttft_ms": 250.0, "decode_tps": 20.0, "own_perplexity": 1.5}
+    ready = report(
+        phase=GroupPhase.READY, drafted=10.0, accepted=5.0, measured=measured, running=2, waiting=1
+    )
+    await world.controller.report(ready)
+    status = world.controller.status().model_copy(update={"nodes": (NODE,)})
+    step = StartupPhase(phase="loading", share=0.5)
+    starting = ready.model_copy(
+        update={"phase": GroupPhase.STARTING, "replica": 1, "step": step, "measured": {}}
+    )
+    one = status.deployments[0].model_copy(update={"groups": (ready, starting)})
+    status = status.model_copy(update={"deployments": (one,)})
+    standings = {("tiny", 1, 0): Standing(rung=1, given_up=True)}
+    return {
+        (s.metric.name, *s.labels): s.value for s in fleet_samples(status, world.store.desired(), standings)
+    }
+
+
+async def test_every_gauge_of_the_catalogue_is_exported(world):
+    found = {name for name, *_ in await all_of_it(world)}
+    made = {
+        "sparkfleet_" + n for n in ("starts_total", "restarts_total", "canary_failures_total", "build_info")
+    }
+    wanted = {s.name for s in CATALOGUE if s.page == "controller" and s.kind != "histogram"} - made
+    assert found == wanted
+
+
+async def test_the_values_have_the_units_of_the_catalogue(world):
+    found = await all_of_it(world)
+
+    def value(name, *labels):
+        return found[f"sparkfleet_{name}", *labels]
+
+    group = ("tiny", "tiny/g1/0")
+    assert value("group_rung", *group) == 2
+    assert value("group_given_up", *group) == 1
+    assert value("predicted_ttft_seconds", *group, "high") == 1.2
+    assert value("measured_ttft_seconds", *group) == 0.25
+    assert value("prediction_info", *group, "calibrated") == 1
+    assert value("group_start_phase", "tiny", "tiny/g1/1", "loading") == 1
+    assert value("group_start_phase", "tiny", "tiny/g1/1", "compiling") == 0
+    assert ("sparkfleet_group_start_phase", *group, "loading") not in found
+    assert value("node_gpu_clock_hertz", "spark1", "0") == 2.4e9
+    assert value("node_gpu_busy_ratio", "spark1", "0") == 0.96
+    assert value("node_gpu_throttled", "spark1", "0") == 1
+    assert value("node_gpu_xids", "spark1", "79") == 2
+    assert value("rail_rdma_bytes_total", "spark1", "roce0", "sent") == 5
+
+
+def test_a_node_that_is_away_shows_no_readings():
+    found = {one.metric.name: one.value for one in node_samples(NodeReport(name="spark1", joined=False))}
+    assert found == {"sparkfleet_node_joined": 0}
+
+
+async def test_restarts_have_their_cause(world):
+    await world.put()
+    await world.controller.report(diagnosed("memory"))
+    labels = {"deployment": "tiny", "cause": "memory"}
+    assert world.metrics.registry.get_sample_value("sparkfleet_restarts_total", labels) == 1
+    assert (
+        world.metrics.registry.get_sample_value("sparkfleet_canary_failures_total", {"deployment": "tiny"})
+        is None
+    )
+
+
+async def test_an_engine_with_wrong_output_is_counted(world):
+    await world.put()
+    await world.controller.report(diagnosed("unknown", complaint="the output repeats '!' only"))
+    assert (
+        world.metrics.registry.get_sample_value("sparkfleet_canary_failures_total", {"deployment": "tiny"})
+        == 1
+    )
+
+
+async def test_the_phases_of_a_start_are_timed(world):
+    await world.put()
+    for phase in (GroupPhase.STARTING, GroupPhase.STARTING, GroupPhase.PROBING, GroupPhase.READY):
+        await world.controller.report(report(phase=phase))
+    await world.controller.report(report(phase=GroupPhase.READY))
+
+    def timed(phase):
+        labels = {"deployment": "tiny", "phase": phase}
+        return world.metrics.registry.get_sample_value("sparkfleet_start_phase_seconds_count", labels)
+
+    assert (timed("starting"), timed("probing"), timed("ready")) == (1, 1, None)
+
+
+async def test_what_is_deleted_is_no_longer_exported(world):
+    await world.put()
+    labels = {"deployment": "tiny", "state": "starting"}
+    assert world.metrics.registry.get_sample_value("sparkfleet_deployment_state", labels) == 1
+    await world.controller.remove("tiny", "me")
+    await world.controller.reconcile()
+    world.apps.finish()
+    await world.controller.reconcile()
+    assert world.metrics.registry.get_sample_value("sparkfleet_deployment_state", labels) is None

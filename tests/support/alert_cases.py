@@ -1,0 +1,168 @@
+"""For each alert: series of fifteen seconds each that make it fire, when it does, and when it has cleared.
+
+`A xN` is a value and N repetitions of it, as `promtool test rules` writes series.
+"""
+
+from typing import NamedTuple
+
+GIB = 1 << 30
+GROUP = 'deployment="d",group="d/g1/0"'
+NODE = 'node="spark1"'
+RUNNING = f"vllm:num_requests_running{{{GROUP},{NODE}}}"
+
+
+class Case(NamedTuple):
+    """One alert's case. Times as Prometheus writes them."""
+
+    series: dict[str, str]
+    fires: str
+    cleared: str
+    quiet: str = ""
+    """A time before it fires, at which it must not; "" for none."""
+
+
+def _gauge(name, labels, bad, good, minutes=10):
+    """Bad for some minutes, then good for an hour."""
+    return {f"sparkfleet_{name}{{{labels}}}": f"{bad}x{minutes * 4} {good}x240"}
+
+
+def _node(name, labels, bad, good, minutes=10):
+    return _gauge(name, f"{NODE}{labels}", bad, good, minutes)
+
+
+CASES = {
+    "DeploymentFailed": Case(
+        _gauge("deployment_state", 'deployment="d",state="failed"', 1, 0, 5), "2m", "10m"
+    ),
+    "GroupDown": Case(
+        {
+            'sparkfleet_deployment_groups{deployment="d"}': "2x400",
+            f'sparkfleet_group_state{{{GROUP},state="ready"}}': "1x400",
+            'sparkfleet_group_state{deployment="d",group="d/g1/1",state="ready"}': "0x100 1x300",
+        },
+        "20m",
+        "40m",
+        quiet="10m",
+    ),
+    "GroupSilent": Case(_gauge("group_silent_seconds", GROUP, 30, 0, 5), "3m", "10m"),
+    "NoTokenProgress": Case(
+        {
+            RUNNING: "3x400",
+            f"vllm:generation_tokens_total{{{GROUP},{NODE}}}": "0+10x20 200x40 200+10x200",
+            f"vllm:prompt_tokens_total{{{GROUP},{NODE}}}": "0+10x20 200x40 200+10x200",
+        },
+        "11m",
+        "30m",
+        quiet="5m",
+    ),
+    "RestartBreakerOpen": Case(_gauge("group_given_up", GROUP, 1, 0, 5), "1m", "10m"),
+    "RestartingOften": Case(
+        {'sparkfleet_restarts_total{deployment="d",cause="memory"}': "0x4 0+1x4 4x600"},
+        "10m",
+        "100m",
+        quiet="1m",
+    ),
+    "LowerRung": Case(_gauge("group_rung", GROUP, 2, 1, 10), "7m", "15m", quiet="4m"),
+    "WrongOutput": Case({'sparkfleet_canary_failures_total{deployment="d"}': "0x4 1x600"}, "10m", "100m"),
+    "SlowerThanPredicted": Case(
+        {
+            f"sparkfleet_measured_decode_tokens_per_second{{{GROUP}}}": "10x40 20x200",
+            f'sparkfleet_predicted_check_decode_tokens_per_second{{{GROUP},bound="low"}}': "15x300",
+            f'sparkfleet_predicted_check_decode_tokens_per_second{{{GROUP},bound="mid"}}': "20x300",
+            f'sparkfleet_group_state{{{GROUP},state="ready"}}': "1x300",
+        },
+        "5m",
+        "20m",
+    ),
+    "SlowUnderLoad": Case(
+        {
+            f"vllm:generation_tokens_total{{{GROUP},{NODE}}}": "0+150x80 12000+1500x200",
+            f'sparkfleet_predicted_total_tokens_per_second{{{GROUP},bound="low"}}': "40x300",
+            f"sparkfleet_group_requests_running{{{GROUP}}}": "4x300",
+            f"sparkfleet_group_slots{{{GROUP}}}": "4x300",
+        },
+        "15m",
+        "30m",
+        quiet="8m",
+    ),
+    "AcceptanceCollapsed": Case(
+        {
+            f'sparkfleet_draft_tokens{{{GROUP},kind="proposed"}}': "0+100x900",
+            f'sparkfleet_draft_tokens{{{GROUP},kind="accepted"}}': "0+60x400 24000+10x200 26000+60x300",
+        },
+        "125m",
+        "190m",
+        quiet="90m",
+    ),
+    "QueueLong": Case(
+        {
+            f"sparkfleet_group_requests_waiting{{{GROUP}}}": "9x40 0x200",
+            f"sparkfleet_group_slots{{{GROUP}}}": "4x300",
+        },
+        "8m",
+        "15m",
+    ),
+    "RequestsFail": Case(
+        {
+            'sparkfleet_requests_total{model="d",path="p",status="200"}': "0+10x400",
+            'sparkfleet_requests_total{model="d",path="p",status="503"}': "0+2x60 120x400",
+        },
+        "12m",
+        "40m",
+    ),
+    "NodeLost": Case(_node("node_joined", "", 0, 1, 5), "3m", "10m"),
+    "MemoryCritical": Case(_node("node_memory_available_bytes", "", 2 * GIB, 20 * GIB, 5), "2m", "10m"),
+    "MemoryLow": Case(_node("node_memory_available_bytes", "", 5 * GIB, 20 * GIB), "8m", "20m", quiet="3m"),
+    "MemoryPressure": Case(
+        _node("node_pressure_ratio", ',resource="memory",share="full"', 0.3, 0), "5m", "15m"
+    ),
+    "GpuAllocationFailed": Case(
+        {f"sparkfleet_node_gpu_allocation_failures{{{NODE}}}": "0x300 2x600"}, "80m", "150m", quiet="70m"
+    ),
+    "GpuXid": Case({f'sparkfleet_node_gpu_xids{{{NODE},xid="79"}}': "_x20 1x600"}, "10m", "90m", quiet="3m"),
+    "PowerWedge": Case(
+        {
+            f'sparkfleet_node_gpu_busy_ratio{{{NODE},gpu="0"}}': "0.96x300",
+            f'sparkfleet_node_gpu_power_watts{{{NODE},gpu="0"}}': "11x40 45x200",
+            f'sparkfleet_node_gpu_clock_hertz{{{NODE},gpu="0"}}': "611000000x40 2400000000x200",
+        },
+        "5m",
+        "20m",
+    ),
+    "GpuThrottled": Case(_node("node_gpu_throttled", ',gpu="0"', 1, 0), "8m", "20m", quiet="3m"),
+    "GpuHot": Case(_node("node_gpu_temperature_celsius", ',gpu="0"', 88, 70), "8m", "20m", quiet="3m"),
+    "DiskLow": Case(
+        {
+            f'sparkfleet_node_disk_free_bytes{{{NODE},place="root"}}': "15e9x80 500e9x200",
+            f'sparkfleet_node_disk_total_bytes{{{NODE},place="root"}}': "4e12x300",
+        },
+        "15m",
+        "30m",
+        quiet="5m",
+    ),
+    "RailDown": Case(_node("rail_up", ',netdev="r0"', 0, 1, 5), "2m", "10m"),
+    "RailFlaps": Case(
+        {f'sparkfleet_rail_carrier_changes_total{{{NODE},netdev="r0"}}': "0x8 0+1x4 4x200"},
+        "5m",
+        "30m",
+        quiet="1m",
+    ),
+    "RailLopsided": Case(
+        {
+            f'sparkfleet_rail_rdma_bytes_total{{{NODE},rdma="a",direction="sent"}}': "0+3e9x400",
+            f'sparkfleet_rail_rdma_bytes_total{{{NODE},rdma="b",direction="sent"}}': "0+1e8x80 8e9+3e9x300",
+        },
+        "15m",
+        "40m",
+        quiet="3m",
+    ),
+    "RailErrors": Case(
+        {f'sparkfleet_rail_errors_total{{{NODE},netdev="r0",kind="rx_errors"}}': "0+60x60 3600x200"},
+        "12m",
+        "30m",
+    ),
+    "ControllerGone": Case({'up{job="controller",instance="c"}': "1x8 0x40 1x200"}, "8m", "20m", quiet="1m"),
+    "TargetMissing": Case({'up{job="vllm",instance="e"}': "1x8 0x40 1x200"}, "8m", "20m", quiet="1m"),
+    "ControllerTrouble": Case({"sparkfleet_controller_trouble": "1x20 0x200"}, "3m", "10m"),
+    "ControllerWarning": Case({"sparkfleet_controller_warnings": "2x20 0x200"}, "4m", "10m"),
+}

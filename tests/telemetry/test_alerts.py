@@ -1,0 +1,149 @@
+"""Rules and alerts in Prometheus' own checker: each alert fires on its fault, alone, and clears."""
+
+import re
+import subprocess
+from importlib.util import find_spec
+from pathlib import Path
+
+import pytest
+import yaml
+from alert_cases import CASES
+
+from sparkfleet.cli.verbs import VERBS
+from sparkfleet.telemetry import runbook
+from sparkfleet.telemetry.alerts import ALERTS, every_alert
+from sparkfleet.telemetry.catalogue import CATALOGUE
+from sparkfleet.telemetry.recording import RECORDING
+from sparkfleet.telemetry.rule_values import expressions, rule_file
+
+ROOT = Path(__file__).resolve().parents[2]
+CONTROLLER = {'up{job="controller",instance="c"}': "1x1000"}
+
+
+@pytest.fixture(scope="module")
+def rules(tmp_path_factory):
+    """A directory with both rule files."""
+    directory = tmp_path_factory.mktemp("rules")
+    (directory / "recording.yaml").write_text(rule_file(RECORDING, "here"))
+    (directory / "alerts.yaml").write_text(rule_file(ALERTS, "here"))
+    return directory
+
+
+def promtool(*args):
+    done = subprocess.run(
+        ["promtool", *map(str, args)], capture_output=True, text=True, timeout=60, check=False
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_every_alert_has_a_case():
+    assert {alert.name for alert in every_alert()} == {f"Sparkfleet{name}" for name in CASES}
+
+
+@pytest.mark.smoke
+def test_prometheus_accepts_the_rules(rules):
+    promtool("check", "rules", *rules.glob("*.yaml"))
+
+
+def _check(at, names):
+    samples = [{"labels": f'{{alertname="{name}"}}', "value": 1} for name in names]
+    expr = 'count by (alertname) (ALERTS{alertstate="firing"})'
+    return {"expr": expr, "eval_time": at, "exp_samples": samples}
+
+
+@pytest.mark.smoke
+@pytest.mark.parametrize("name", CASES)
+def test_an_alert_fires_alone_and_clears(rules, name):
+    case = CASES[name]
+    series = [{"series": one, "values": values} for one, values in (CONTROLLER | case.series).items()]
+    checks = [_check(case.fires, [f"Sparkfleet{name}"]), _check(case.cleared, [])]
+    checks += [_check(case.quiet, [])] if case.quiet else []
+    tests = [{"interval": "15s", "input_series": series, "promql_expr_test": checks}]
+    path = rules / f"{name}.test.yml"
+    path.write_text(
+        yaml.safe_dump(
+            {"rule_files": ["recording.yaml", "alerts.yaml"], "evaluation_interval": "15s", "tests": tests}
+        )
+    )
+    promtool("test", "rules", path)
+
+
+def _known():
+    names = set()
+    for one in CATALOGUE:
+        names |= {one.name, *(f"{one.name}_{part}" for part in ("bucket", "sum", "count"))}
+    return names | {rule.record for group in RECORDING for rule in group.rules} | {"up"}
+
+
+def _series(expr):
+    """Names of series in an expression: words before a brace, a bracket or an end, that are not labels or functions."""
+    bare = re.sub(r'"[^"]*"', "", expr)
+    bare = re.sub(r"\{[^}]*\}", "", re.sub(r"\b(?:by|on|group_left|ignoring) \([^)]*\)", "", bare))
+    return {word for word in re.findall(r"[a-z_]+[\w:]*(?![\w:(]| \()", bare) if "_" in word or ":" in word}
+
+
+@pytest.mark.parametrize("groups", [RECORDING[1:], ALERTS])
+def test_rules_use_only_series_that_exist(groups):
+    for expr in expressions(groups):
+        assert _series(expr) <= _known(), expr
+
+
+def _of_engine(engine):
+    """Names that an engine's own source has, with the suffixes that its page gives them."""
+    if engine == "vllm":
+        package = Path(find_spec("vllm").submodule_search_locations[0])
+        text = "".join(
+            (package / f"v1/{part}.py").read_text() for part in ("metrics/loggers", "spec_decode/metrics")
+        )
+        names = set(re.findall(r'name="(vllm:\w+)"', text))
+    else:
+        names = set((Path(__file__).parent / "series" / f"{engine}.txt").read_text().split())
+    return {f"{name}{suffix}" for name in names for suffix in ("", "_total", "_bucket")}
+
+
+@pytest.mark.parametrize("engine", ["vllm", "sglang", "trtllm"])
+def test_the_engines_series_are_those_of_its_source(engine):
+    used = {name for rule in RECORDING[0].rules if rule.engine == engine for name in _series(rule.expr)}
+    assert len(used) >= 10
+    assert used <= _of_engine(engine)
+
+
+def test_commands_in_alerts_exist():
+    groups = {"models": {"list", "prune"}, "fabric": {"plan", "measure"}}
+    for alert in every_alert():
+        for verb, sub in re.findall(r"`sparkfleet ([a-z-]+)(?: ([a-z]+)\b)?", alert.look + alert.do):
+            assert verb in VERBS, alert.name
+            assert verb not in groups or sub in groups[verb], alert.name
+
+
+def test_the_runbook_needs_its_marks():
+    with pytest.raises(ValueError, match="has no <!-- alerts"):
+        runbook.with_alerts("# A page")
+
+
+def test_generated_files_are_up_to_date():
+    import importlib.util
+
+    spec = importlib.util.spec_from_file_location("observe_script", ROOT / "scripts" / "observe.py")
+    script = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(script)
+    assert [str(path) for path, text in script.files() if path.read_text() != text] == [], (
+        "python scripts/observe.py"
+    )
+
+
+def test_templates_use_labels_that_their_alert_has():
+    for alert in every_alert():
+        for text in (alert.summary, alert.look, alert.do):
+            for label in re.findall(r"\$labels\.(\w+)", text):
+                assert label in (
+                    "deployment",
+                    "group",
+                    "node",
+                    "netdev",
+                    "xid",
+                    "place",
+                    "model",
+                    "job",
+                    "instance",
+                ), alert.name

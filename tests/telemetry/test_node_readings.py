@@ -1,0 +1,118 @@
+"""Readings of a node: from a tree like a Spark's, and from this machine."""
+
+import time
+
+import pytest
+
+from sparkfleet.hostfacts.kernel_log import KernelLog
+from sparkfleet.telemetry import node_readings
+from sparkfleet.telemetry.catalogue import PLACES
+from sparkfleet.telemetry.node_readings import LOG_EVERY_S, NodeReader, RailDevices
+
+MEMINFO = """MemTotal:       125520000 kB
+MemFree:        20000000 kB
+MemAvailable:   30000000 kB
+Buffers:            1000 kB
+Cached:         10000000 kB
+Shmem:           1000000 kB
+AnonPages:      40000000 kB
+SReclaimable:     500000 kB
+SwapTotal:       8000000 kB
+SwapFree:        7000000 kB
+"""
+RAIL = RailDevices(netdev="enp1s0f1np1", rdma="rocep1s0f1")
+
+
+def put(root, **files):
+    for path, text in files.items():
+        where = root / path.replace("__", "/")
+        where.parent.mkdir(parents=True, exist_ok=True)
+        where.write_text(text)
+
+
+@pytest.fixture
+def spark(tmp_path):
+    """A tree like that of a node with one rail."""
+    pressure = (
+        "some avg10=1.50 avg60=0.00 avg300=0.00 total=1\nfull avg10=0.50 avg60=0.00 avg300=0.00 total=1\n"
+    )
+    put(tmp_path, proc__meminfo=MEMINFO, proc__pressure__memory=pressure)
+    put(tmp_path, proc__pressure__cpu="some avg10=25.00 avg60=0.00 avg300=0.00 total=1\n")
+    net = "sys__class__net__enp1s0f1np1__"
+    put(tmp_path, **{f"{net}carrier": "1\n", f"{net}carrier_changes": "3\n"})
+    counts = {"rx_bytes": 100, "tx_bytes": 200, "rx_errors": 1, "tx_errors": 0, "rx_dropped": 2}
+    put(tmp_path, **{f"{net}statistics__{name}": f"{value}\n" for name, value in counts.items()})
+    port = "sys__class__infiniband__rocep1s0f1__ports__1__"
+    put(tmp_path, **{f"{port}counters__port_xmit_data": "10\n", f"{port}counters__port_rcv_data": "20\n"})
+    put(tmp_path, **{f"{port}counters__symbol_error": "0\n", f"{port}hw_counters__out_of_sequence": "7\n"})
+    put(
+        tmp_path,
+        sys__class__thermal__thermal_zone0__temp="61500\n",
+        sys__class__thermal__thermal_zone1__temp="-1\n",
+    )
+    return tmp_path
+
+
+def test_memory_and_pressure(spark):
+    found = NodeReader(spark).read()
+    assert (found.memory.total, found.memory.available) == (125_520_000 << 10, 30_000_000 << 10)
+    assert (
+        found.memory.unaccounted
+        == (125_520_000 - 20_000_000 - 1000 - 10_000_000 - 40_000_000 - 500_000) << 10
+    )
+    assert found.memory.swap_used == 1_000_000 << 10
+    assert found.pressure == {"cpu": {"some": 0.25}, "memory": {"some": 0.015, "full": 0.005}}
+
+
+def test_a_rail_has_bytes_errors_carrier_and_rdma(spark):
+    (rail,) = NodeReader(spark).read((RAIL,)).rails
+    assert (rail.up, rail.carrier_changes, rail.received, rail.sent) == (True, 3, 100, 200)
+    assert rail.errors == {"rx_errors": 1, "tx_errors": 0, "rx_dropped": 2}
+    assert (rail.rdma_counters.tx_bytes, rail.rdma_counters.rx_bytes) == (40, 80)  # words of four bytes
+    assert rail.rdma_counters.others == {"symbol_error": 0, "out_of_sequence": 7}
+
+
+def test_a_rail_without_its_netdev_is_down_and_has_no_counters(spark):
+    (rail,) = NodeReader(spark).read((RailDevices(netdev="gone", rdma="gone"),)).rails
+    assert (rail.up, rail.received, rail.carrier_changes, rail.rdma_counters) == (None, None, None, None)
+
+
+def test_a_netdev_that_is_switched_off_is_down(spark):
+    (spark / "sys/class/net/enp1s0f1np1/carrier").unlink()  # reading it is EINVAL then
+    (rail,) = NodeReader(spark).read((RAIL,)).rails
+    assert rail.up is False
+
+
+def test_the_hottest_zone_counts_and_nonsense_does_not(spark):
+    assert NodeReader(spark)._temperature() == 61.5
+    (spark / "sys/class/thermal/thermal_zone0/temp").unlink()
+    assert NodeReader(spark)._temperature() is None
+
+
+def test_the_kernels_log_is_read_once_a_minute(spark, monkeypatch):
+    now, reads = [0.0], []
+    log = KernelLog(out_of_gpu_memory=1, xids=(79,), slot_power=False)
+    monkeypatch.setattr(node_readings, "_kernel_log", lambda: reads.append(1) or log)
+    reader = NodeReader(spark, clock=lambda: now[0])
+    for now[0] in (0.0, 1.0, LOG_EVERY_S - 1):
+        assert reader._kernel_log() == log
+    assert len(reads) == 1
+    now[0] = LOG_EVERY_S
+    reader._kernel_log()
+    assert len(reads) == 2
+
+
+def test_this_machine_is_read_in_milliseconds():
+    reader = NodeReader()
+    began = time.perf_counter()
+    for _ in range(10):
+        found = reader.read((RailDevices(netdev="lo"),))
+    assert (time.perf_counter() - began) / 10 < 0.1
+    assert 0 < found.memory.available < found.memory.total
+    assert found.rails[0].received is not None
+
+
+def test_the_disks_of_this_machine_are_those_of_the_catalogue():
+    disks = NodeReader().read_slow().disks
+    assert set(disks) <= set(PLACES)
+    assert 0 < disks["root"].free < disks["root"].total
