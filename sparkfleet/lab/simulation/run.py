@@ -118,6 +118,8 @@ class Simulation:
         self._ready_at: dict[GroupKey, float] = {}
         self._ended_at: dict[GroupKey, float] = {}
         self._looked_at = float("-inf")
+        self._wedged: Counter[tuple[GroupKey, int]] = Counter()
+        """Of `SimulatedServe.wedged`, those that a controller counted."""
         self._changed_at = 0.0
         self._since: dict[GroupKey, float] = {}
         self._working_since = 0.0
@@ -332,10 +334,11 @@ class Simulation:
         self.serve.calls = [
             one for one in self.serve.calls if self.time.seconds - one[0] < invariants.STORM_S
         ]
-        if (
-            self._held
-        ):  # Serve replaces what served before; only a controller counts starts that take nodes down
-            self.serve.wedged.clear()
+        # Serve starts anew what it had, and only a controller that works counts starts that take nodes down: those of a
+        # wait are left out, those before and after it count together.
+        if self._held:
+            self.serve.wedged = Counter(self._wedged)
+        self._wedged = Counter(self.serve.wedged)
         if self.controller is None or self.store.is_full:
             self._working_since = self.time.seconds
         else:
