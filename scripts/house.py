@@ -26,6 +26,7 @@ RIDDLES = re.compile(
 """Things do not speak, listen or believe; each of the other words has a plainer one."""
 
 PLAIN = (
+    "accuracy",
     "checkpoints",
     "cli",
     "doctor",
