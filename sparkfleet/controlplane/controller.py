@@ -462,13 +462,13 @@ def _lost(state: FleetState, desired: Desired, lost: Mapping[str, float]) -> str
 
 
 def _speed_words(report: GroupReport) -> str:
-    """`TTFT 24 ms, 17.3 tok/s alone (3 streams, within 4 %)`; "" if it was not measured."""
+    """`TTFT 24 ms, 17.3 tok/s for one user (3 streams, within 4 %)`; "" if it was not measured."""
     measured = report.measured
     if not {"ttft_ms", "decode_tps"} <= measured.keys():
         return ""
     runs, spread = measured.get("measured_runs", 1), measured.get("decode_tps_spread", 0.0)
     among = f" ({runs:.0f} streams, within {spread:.0%})" if runs > 1 else ""
-    return f"TTFT {measured['ttft_ms']:.0f} ms, {measured['decode_tps']:.1f} tok/s alone{among}"
+    return f"TTFT {measured['ttft_ms']:.0f} ms, {measured['decode_tps']:.1f} tok/s for one user{among}"
 
 
 def _ready_words(report: GroupReport) -> str:
