@@ -24,14 +24,14 @@ export function lasted(seconds) {
   return seconds < 5400 ? `${Math.round(seconds / 60)} min` : seconds < 172800 ? `${(seconds / 3600).toFixed(1)} h` : `${Math.round(seconds / 86400)} days`;
 }
 
-const WIDE = 230, GAP = 90, TOP = 26, LINE = 18, CHIP = 24;
-export function picture(view, speeds) {
+const WIDE = 230, GAP = 90, DOWN = 44, TOP = 26, LINE = 18, CHIP = 24, LETTERS = 28;
+export function picture(view, speeds, room) {
   const chips = new Map(view.nodes.map((node) => [node.name, chipsOf(view, node.name, speeds)]));
   const most = Math.max(1, ...[...chips.values()].map((each) => each.length));
   const tall = TOP + 70 + most * (CHIP + 4) + 8;
-  const columns = Math.min(view.nodes.length, 4), lines = Math.ceil(view.nodes.length / columns);
-  const width = columns * WIDE + (columns - 1) * GAP + 20, height = lines * (tall + 50) + 10;
-  const at = new Map(view.nodes.map((node, index) => [node.name, [10 + (index % columns) * (WIDE + GAP), 5 + Math.floor(index / columns) * (tall + 50)]]));
+  const columns = Math.max(1, Math.min(view.nodes.length, Math.floor((room + GAP) / (WIDE + GAP)))), lines = Math.ceil(view.nodes.length / columns);
+  const width = columns * WIDE + (columns - 1) * GAP + 20, height = lines * tall + (lines - 1) * DOWN + 10;
+  const at = new Map(view.nodes.map((node, index) => [node.name, [10 + (index % columns) * (WIDE + GAP), 5 + Math.floor(index / columns) * (tall + DOWN)]]));
   const root = s("svg", { viewBox: `0 0 ${width} ${height}`, role: "img", "aria-label": described(view) });
   root.style.maxWidth = `${width * 1.15}px`;
   for (const link of view.links) root.append(cable(link, at, tall));
@@ -49,7 +49,7 @@ function chipsOf(view, name, speeds) {
     const ranks = group.ranks.length ? group.ranks : [group.node];
     ranks.forEach((node, rank) => {
       if (node !== name) return;
-      const words = rank === 0 ? `${deployment.name} · ${group.state === "ready" ? `${short(speeds.get(group.name) ?? 0)} tok/s` : group.phase || group.state}` : `${deployment.name} rank ${rank} · figures: ${ranks[0]}`;
+      const words = rank === 0 ? `${deployment.name} · ${group.state === "ready" ? `${short(speeds.get(group.name) ?? 0)} tok/s` : group.phase || group.state}` : `${deployment.name} rank ${rank}, see ${ranks[0]}`;
       found.push([words, STATES[group.state] || "soft"]);
     });
   }
@@ -60,15 +60,18 @@ function cable(link, at, tall) {
   const first = at.get(link.nodes[0]);
   if (!first) return s("g");
   const second = link.nodes[1] ? at.get(link.nodes[1]) : null;
-  const [x1, y1] = [first[0] + WIDE, first[1] + tall / 2];
-  const [x2, y2] = second ? [second[0], second[1] + tall / 2] : [x1 + 40, y1];
+  const [x1, y1] = [first[0] + WIDE / 2, first[1] + tall / 2];
+  const [x2, y2] = second ? [second[0] + WIDE / 2, second[1] + tall / 2] : [x1 + WIDE / 2 + 40, y1];
   const words = `${link.up} of ${link.rails} rails${link.switch ? ` · ${link.switch}` : ""}`;
-  return s("g", {}, s("line", { class: `cable ${state}`, x1, y1, x2, y2 }), s("text", { x: (x1 + x2) / 2, y: (y1 + y2) / 2 - 8, "text-anchor": "middle" }, words));
+  return s("g", {}, s("line", { class: `cable ${state}`, x1, y1, x2, y2 }), s("text", { x: (x1 + x2) / 2 + (x1 === x2 ? 8 : 0), y: (y1 + y2) / 2 + (x1 === x2 ? 5 : -8), "text-anchor": x1 === x2 ? "start" : "middle" }, words));
 }
 function nodeBox(node, [x, y], tall, chips) {
   const g = s("g", { transform: `translate(${x} ${y})` }, s("rect", { class: `box ${node.joined ? "" : "bad"}`, width: WIDE, height: tall, rx: 8 }));
   g.append(s("text", { x: 10, y: TOP - 6, "font-weight": 600 }, node.name + (node.head ? " · head" : "")));
-  if (!node.joined) g.append(s("text", { x: 10, y: TOP + LINE }, "not part of the fleet"));
+  if (!node.joined) {
+    g.append(s("text", { x: 10, y: TOP + LINE }, "not part of the fleet"));
+    return g;
+  }
   if (node.memory_total) {
     const used = 1 - node.memory_available / node.memory_total;
     const state = node.memory_available < 3 * 2 ** 30 ? "bad" : node.memory_available < 6 * 2 ** 30 ? "warn" : "";
@@ -79,7 +82,7 @@ function nodeBox(node, [x, y], tall, chips) {
   if (gpu) g.append(s("text", { class: "soft", x: 10, y: TOP + 46 }, `GPU ${gpu.busy === null ? "–" : `${Math.round(gpu.busy * 100)} %`} · ${short(gpu.power_w)} W · ${short(gpu.temperature_c)} °C`));
   chips.forEach(([words, state], index) => {
     const top = TOP + 58 + index * (CHIP + 4);
-    g.append(s("rect", { class: `chip ${state}`, x: 8, y: top, width: WIDE - 16, height: CHIP, rx: 5 }), s("text", { x: 16, y: top + 16 }, words.length > 31 ? `${words.slice(0, 30)}…` : words));
+    g.append(s("rect", { class: `chip ${state}`, x: 8, y: top, width: WIDE - 16, height: CHIP, rx: 5 }), s("text", { x: 16, y: top + 16 }, words.length > LETTERS ? `${words.slice(0, LETTERS - 1)}…` : words));
   });
   return g;
 }

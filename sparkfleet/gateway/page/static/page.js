@@ -66,7 +66,7 @@ function show(view) {
     view.stale_s > 5 ? `as of ${lasted(view.stale_s)} ago` : "",
   ].filter(Boolean).join(" · ");
   document.title = `${away ? "⚠ " : ""}sparkfleet ${view.fleet}`;
-  replace($("picture"), [picture(view, state.speeds)]);
+  replace($("picture"), [picture(view, state.speeds, $("picture").clientWidth)]);
   replace($("deployments"), view.deployments.length ? view.deployments.map(card) : [el("p", { class: "soft" }, "Nothing is applied: `sparkfleet apply FILE` serves a deployment.")]);
   models(view.deployments);
   replace($("events"), view.events.map((one) => el("tr", {}, el("td", {}, clock(one.at)), el("td", {}, one.subject || one.deployment || "fleet"), el("td", {}, `${one.kind}: ${one.message}`))));
@@ -81,7 +81,7 @@ function card(one) {
     el("div", { class: "head" }, el("h3", {}, one.name), el("span", { class: `pill ${STATES[one.state] || ""}` }, one.state), el("span", { class: "soft" }, `${one.objective} · generation ${one.generation}`)),
     one.detail ? el("p", {}, one.detail) : null,
     one.groups.map((group) => groupOf(group)),
-    one.rejected.length ? fold(`${one.name}-rejected`, `${one.rejected.length} candidates were not taken`, el("ul", {}, one.rejected.map((each) => el("li", {}, `${each.what}: ${each.reason}${each.rule ? ` (${each.rule})` : ""}`)))) : null);
+    one.rejected.length ? fold(`${one.name}-rejected`, `Not taken: ${one.rejected.length} ${one.rejected.length === 1 ? "candidate" : "candidates"}`, el("ul", {}, one.rejected.map((each) => el("li", {}, `${each.what}: ${each.reason}${each.rule ? ` (${each.rule})` : ""}`)))) : null);
 }
 function groupOf(group) {
   const predicted = group.predicted, measured = group.measured, waiting = group.waiting ? `, ${group.waiting} wait` : "";
