@@ -2,7 +2,7 @@ import { STATES, bandBar, clock, el, gib, lasted, picture, short } from "/page/d
 
 const EVERY_MS = 1500;
 const $ = (id) => document.getElementById(id);
-const state = { view: null, before: new Map(), speeds: new Map(), key: sessionStorage.getItem("key") || "", running: null, open: new Set() };
+const state = { view: null, before: new Map(), speeds: new Map(), key: sessionStorage.getItem("key") || "", running: null, open: new Set(), notice: "" };
 
 function headers() {
   return state.key ? { authorization: `Bearer ${state.key}` } : {};
@@ -24,7 +24,7 @@ async function update() {
       show(view);
     }
     requests((await read("/api/requests")).requests);
-    trouble([view.trouble, ...(view.warnings || [])].filter(Boolean).join(" "));
+    trouble([state.notice, view.trouble, ...(view.warnings || [])].filter(Boolean).join(" "));
   } catch (error) {
     if (error instanceof Refused) {
       trouble(state.key ? "This API key is not valid." : "This page needs an API key here: on the head itself it needs none.");
@@ -123,11 +123,16 @@ function requests(list) {
   replace($("requests"), list.map((one) => el("tr", {}, [clock(one.at), one.key ?? "–", one.model ?? one.path, `${one.status}${one.error ? ` ${one.error}` : ""}`, one.input_tokens ?? "–", one.output_tokens ?? "–", ms(one.first_byte_ms), ms(one.ms), speed(one)].map((cell) => el("td", {}, String(cell))))));
 }
 
+function notice(words) {
+  state.notice = words;
+  trouble(words);
+}
 async function run(event) {
   event.preventDefault();
   const names = [...$("models").querySelectorAll("input:checked")].map((one) => one.value);
-  if (!state.key) { askForKey(); trouble("A prompt needs an API key: `sparkfleet keys create NAME` makes one."); return; }
-  if (!names.length) { trouble("Choose a deployment."); return; }
+  notice("");
+  if (!state.key) { askForKey(); $("key").focus(); notice("A prompt needs an API key: `sparkfleet keys create NAME` makes one."); return; }
+  if (!names.length) { notice("Choose a deployment."); return; }
   const stop = (state.running = new AbortController());
   $("run").disabled = true; $("stop").disabled = false;
   const count = Math.min(32, Math.max(1, Number($("count").value) || 1));
@@ -194,10 +199,11 @@ $("key-form").addEventListener("submit", (event) => {
   state.key = $("key").value.trim();
   sessionStorage.setItem("key", state.key);
   $("key").value = "";
+  notice("");
   $("key-button").click();
   update();
 });
-$("key-forget").addEventListener("click", () => { state.key = ""; sessionStorage.removeItem("key"); update(); });
+$("key-forget").addEventListener("click", () => { notice(""); state.key = ""; sessionStorage.removeItem("key"); update(); });
 $("theme").addEventListener("click", () => {
   const dark = document.documentElement.dataset.theme ? document.documentElement.dataset.theme === "dark" : matchMedia("(prefers-color-scheme: dark)").matches;
   document.documentElement.dataset.theme = dark ? "light" : "dark";
