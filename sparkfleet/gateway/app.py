@@ -32,6 +32,7 @@ from sparkfleet.gateway.in_flight import Choice, InFlight
 from sparkfleet.gateway.keys import authenticate
 from sparkfleet.gateway.limits import RequestLimits, check_headers, check_target, has_body, read_body
 from sparkfleet.gateway.media import host_of, refused_url
+from sparkfleet.gateway.page.page_app import PageApp
 from sparkfleet.gateway.proxy import Attempts, lost_event, relay
 from sparkfleet.gateway.request_context import RequestContext
 from sparkfleet.gateway.request_parser import route
@@ -59,6 +60,7 @@ class GatewayApp:
         table: the first routing table, if there is one.
         max_body_bytes: longest request that is accepted.
         max_body_s: time limit for a request to arrive.
+        page: answers what is not of the API; None: nothing does.
     """
 
     def __init__(
@@ -69,9 +71,11 @@ class GatewayApp:
         table: RoutingTable | None = None,
         max_body_bytes: int = RequestLimits().body_bytes,
         max_body_s: float = RequestLimits().body_s,
+        page: PageApp | None = None,
     ) -> None:
         self.metrics = metrics or GatewayMetrics()
         self._picker = picker
+        self._page = page
         self._table = table or RoutingTable()
         self._limits = RequestLimits(body_bytes=max_body_bytes, body_s=max_body_s)
         self._upstream = Upstream()
@@ -121,6 +125,8 @@ class GatewayApp:
             raise NotImplementedError(f"no {scope['type']} here")
         if scope["path"] == _HEALTH:
             return await self._health(scope, send)
+        if self._page is not None and self._page.owns(scope["path"]):
+            return await self._page(scope, send, self._table)
         exchange = RequestContext(scope["method"], scope["path"], scope["headers"])
         self._begin()
         try:
@@ -137,6 +143,8 @@ class GatewayApp:
         if not self._in_flight:
             self._idle.set()
         exchange.finish(self.metrics)
+        if self._page is not None:
+            self._page.note(exchange.log_line())
         if access_log.isEnabledFor(logging.INFO):
             access_log.info("%s", json.dumps(exchange.log_line()))
 

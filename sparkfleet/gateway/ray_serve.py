@@ -26,6 +26,7 @@ from sparkfleet.gateway.http_server import Server
 from sparkfleet.gateway.http_server import serve as listen
 from sparkfleet.gateway.keys import engine_token
 from sparkfleet.gateway.metrics_page import metrics_app
+from sparkfleet.gateway.page.page_app import PageApp
 from sparkfleet.gateway.report import GatewayReport
 from sparkfleet.gateway.routing_table import GroupEntry, ModelEntry, RoutingTable
 from sparkfleet.runtime.fleet_paths import FleetPaths
@@ -125,7 +126,9 @@ class GatewayReplica:
         secret = Path(config.secret_path).read_text().encode()
         self._metrics = GatewayMetrics()
         self._picker = ServePicker(secret)
-        self._gateway = GatewayApp(self._picker, self._metrics, max_body_bytes=config.max_body_bytes)
+        self._gateway = GatewayApp(
+            self._picker, self._metrics, max_body_bytes=config.max_body_bytes, page=PageApp(self._fleet_view)
+        )
         self._server: Server = await listen(self._gateway, config.host, config.port)
         self._page: Server = await listen(metrics_app(self._metrics.registry), "127.0.0.1", 0)
         note = FleetPaths.of_this_process().run / "gateway.hung"
@@ -144,6 +147,12 @@ class GatewayReplica:
         await self._page.aclose()
         await self._gateway.aclose()
         self._guard.stop()
+
+    async def _fleet_view(self) -> str:
+        """The fleet as the controller sees it, for the page."""
+        controller = ray.get_actor(self._config.controller, namespace=self._config.namespace)
+        view: str = await controller.page.remote()
+        return view
 
     async def _follow(self) -> None:
         """Keeps the table equal to the controller's, which thereby knows which one this replica holds."""

@@ -368,6 +368,7 @@ class Group:
             waiting=load.waiting,
             drafted=load.drafted,
             accepted=load.accepted,
+            tokens=load.figures[0] if load.figures else None,
         )
 
     async def _follow(self, probe: Probe) -> NoReturn:

@@ -68,6 +68,8 @@ class GroupReport(Value):
     waiting: int = 0
     unchecked: tuple[str, ...] = ()
     """Readings that the canary could not take, in words."""
+    tokens: float | None = None
+    """Tokens since its engine started, by the engine's own counter; None if that is not known."""
     complaint: str = ""
     """Fault of its output that the canary found, in words; "" for none."""
     drafted: float = 0.0

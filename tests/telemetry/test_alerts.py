@@ -40,7 +40,6 @@ def test_every_alert_has_a_case():
     assert {alert.name for alert in every_alert()} == {f"Sparkfleet{name}" for name in CASES}
 
 
-@pytest.mark.smoke
 def test_prometheus_accepts_the_rules(rules):
     promtool("check", "rules", *rules.glob("*.yaml"))
 
@@ -51,7 +50,6 @@ def _check(at, names):
     return {"expr": expr, "eval_time": at, "exp_samples": samples}
 
 
-@pytest.mark.smoke
 @pytest.mark.parametrize("name", CASES)
 def test_an_alert_fires_alone_and_clears(rules, name):
     case = CASES[name]

@@ -48,7 +48,6 @@ def test_a_directory_that_cannot_be_written_is_named(tmp_path):
     assert error.value.means == "Nothing was written."
 
 
-@pytest.mark.smoke
 def test_prometheus_and_alertmanager_accept_them(tmp_path):
     token = tmp_path / "token"
     token.write_text("t")

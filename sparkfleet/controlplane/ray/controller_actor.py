@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import logging
 import os
+import time
 from logging.handlers import RotatingFileHandler
 from pathlib import Path
 
@@ -25,12 +26,14 @@ from sparkfleet.controlplane.ray.ray_process import NODE_LABEL
 from sparkfleet.controlplane.ray.ray_serve_backend import RayServeBackend, run_without_waiting
 from sparkfleet.controlplane.serve_backend import CONTROLLER, GATEWAY_APP, NAMESPACE
 from sparkfleet.controlplane.state.launches import launches_for
+from sparkfleet.controlplane.state.page_view import MOST_EVENTS, page_view
 from sparkfleet.controlplane.state.status import App, NodeReport
 from sparkfleet.controlplane.state.store import Store
 from sparkfleet.controlplane.store_safety.guard import StoreError
 from sparkfleet.controlplane.store_safety.opening import open_store
 from sparkfleet.controlplane.store_safety.safekeeping import Safekeeping
 from sparkfleet.controlplane.store_safety.store_watch import StoreWatch
+from sparkfleet.errors import ControlError
 from sparkfleet.gateway.ray_serve import GatewayConfig, gateway_app
 from sparkfleet.gateway.report import GatewayReport
 from sparkfleet.gateway.routing_table import RoutingTable
@@ -118,6 +121,18 @@ class ControllerActor:
             await asyncio.sleep(NO_TABLE_S)
             return RoutingTable(version=0, models={}, keys=()).model_dump_json()
         return (await controller.table(known, replica=replica)).model_dump_json()
+
+    async def page(self) -> str:
+        """The fleet as the gateway's page shows it: JSON of FleetView.
+
+        Raises:
+            ControlError: it waits for its store.
+        """
+        if (controller := self._life.controller) is None:
+            raise ControlError("The controller waits for its store.")
+        status = controller.status()
+        events = await controller.events(max(0, status.last_event - MOST_EVENTS), None, 0)
+        return page_view(status, self._config.inventory, events, time.time()).model_dump_json()
 
     async def wants(self, group: GroupKey, rung: int) -> bool:
         """See `Controller.wants`; True while the controller waits for its store."""

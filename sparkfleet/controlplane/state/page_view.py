@@ -1,0 +1,187 @@
+"""Makes the page's view of the fleet from the controller's status. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+
+from sparkfleet.controlplane.state.metrics_export import start_phase
+from sparkfleet.controlplane.state.status import DeploymentStatus, FleetStatus, NodeReport
+from sparkfleet.controlplane.state.store import Event
+from sparkfleet.gateway.page.fleet_view import (
+    BandView,
+    DeploymentView,
+    EventView,
+    FleetView,
+    GpuView,
+    GroupView,
+    LinkView,
+    NodeView,
+    RailView,
+    RejectedView,
+)
+from sparkfleet.group.report import GroupReport
+from sparkfleet.perf.prediction import Band, Prediction
+from sparkfleet.planner.types.plan import GroupPlan
+from sparkfleet.specs.inventory import Inventory
+from sparkfleet.telemetry.node_readings import NodeReadings, RailReading
+
+MOST_EVENTS = 60
+MOST_REJECTED = 40
+
+
+def page_view(status: FleetStatus, inventory: Inventory, events: Collection[Event], at: float) -> FleetView:
+    """The view. `events`: the last ones, oldest first; `at`: Unix seconds."""
+    up = {
+        (node.name, rail.netdev): bool(rail.up)
+        for node in status.nodes
+        for rail in (node.readings.rails if node.readings else ())
+    }
+    return FleetView(
+        at=at,
+        fleet=status.fleet,
+        sparkfleet=status.sparkfleet,
+        nodes=tuple(_node(one, one.name == inventory.head) for one in status.nodes),
+        links=_links(inventory, up),
+        deployments=tuple(map(_deployment, status.deployments)),
+        events=tuple(_event(one) for one in list(events)[: -MOST_EVENTS - 1 : -1]),
+        trouble=status.trouble,
+        warnings=status.warnings,
+    )
+
+
+def _event(one: Event) -> EventView:
+    return EventView(
+        id=one.id,
+        at=one.at,
+        deployment=one.deployment,
+        subject=one.subject,
+        kind=one.kind,
+        message=one.message,
+    )
+
+
+def _links(inventory: Inventory, up: Mapping[tuple[str, str], bool]) -> tuple[LinkView, ...]:
+    return tuple(
+        LinkView(
+            nodes=link.nodes,
+            switch=link.switch,
+            rails=len(link.rails),
+            up=sum(
+                all(up.get((node, end.netdev), False) for node, end in zip(link.nodes, rail, strict=True))
+                for rail in link.rails
+            ),
+        )
+        for link in inventory.links
+    )
+
+
+def _node(one: NodeReport, is_head: bool) -> NodeView:
+    found = one.readings
+    return NodeView(
+        name=one.name,
+        joined=one.joined,
+        head=is_head,
+        memory_total=one.memory_total,
+        memory_available=one.memory_available,
+        memory_unaccounted=found.memory.unaccounted if found else None,
+        gpus=_gpus(found) if found else (),
+        rails=tuple(map(_rail, found.rails)) if found else (),
+    )
+
+
+def _gpus(found: NodeReadings) -> tuple[GpuView, ...]:
+    return tuple(
+        GpuView(
+            power_w=gpu.power_w,
+            temperature_c=gpu.temperature_c,
+            busy=None if gpu.utilization_percent is None else gpu.utilization_percent / 100,
+            clock_mhz=gpu.sm_clock_mhz,
+        )
+        for gpu in found.slow.gpus or ()
+    )
+
+
+def _rail(one: RailReading) -> RailView:
+    rdma = one.rdma_counters
+    return RailView(
+        netdev=one.netdev,
+        up=bool(one.up),
+        received=(one.received or 0) + (rdma.rx_bytes if rdma else 0),
+        sent=(one.sent or 0) + (rdma.tx_bytes if rdma else 0),
+    )
+
+
+def _deployment(one: DeploymentStatus) -> DeploymentView:
+    return DeploymentView(
+        name=one.name,
+        state=one.state,
+        detail=one.detail,
+        generation=one.generation,
+        since=one.since,
+        objective=one.plan.objective if one.plan else "",
+        groups=tuple(_group(one, report) for report in one.groups),
+        rejected=tuple(
+            RejectedView(what=each.what, reason=each.reason, rule=each.rule)
+            for each in (one.plan.rejected[:MOST_REJECTED] if one.plan else ())
+        ),
+    )
+
+
+def _group(one: DeploymentStatus, report: GroupReport) -> GroupView:
+    base = GroupView(
+        name=report.name,
+        state=report.phase.value,
+        detail=report.detail,
+        since=report.since,
+        node=report.node,
+        ranks=tuple(rank.node for rank in report.ranks),
+        engine=report.engine,
+        rung=report.rung + 1,
+        phase=start_phase(report) or "",
+        share=report.step.share if report.step else None,
+        running=report.running,
+        waiting=report.waiting,
+        tokens=report.tokens,
+        drafted=report.drafted,
+        accepted=report.accepted,
+        started_s=report.started_s,
+        measured=report.measured,
+    )
+    index = one.index_of(report.group)
+    if one.plan is None or index is None or index >= len(one.plan.groups):
+        return base
+    passed = one.passed[index] if index < len(one.passed) else ()
+    return _with_plan(base, one.plan.groups[index], report.rung, passed)
+
+
+def _with_plan(base: GroupView, plan: GroupPlan, at: int, passed: tuple[str, ...]) -> GroupView:
+    rung = plan.ladder[min(at, len(plan.ladder) - 1)]
+    return base.model_copy(
+        update={
+            "ranks": base.ranks or rung.candidate.shape.nodes,
+            "how": rung.candidate.how,
+            "shape": str(rung.candidate.shape),
+            "rungs": len(plan.ladder),
+            "reason": rung.reason,
+            "passed": passed,
+            "slots": rung.candidate.concurrency,
+            "predicted": _bands(rung.prediction),
+            "notes": rung.notes,
+        }
+    )
+
+
+def _bands(one: Prediction) -> dict[str, BandView]:
+    bands: dict[str, Band | None] = {
+        "memory_bytes": one.memory_bytes_per_rank,
+        "ttft_ms": one.ttft_ms,
+        "decode_tps": one.decode_tps_per_request,
+        "total_tps": one.decode_tps_aggregate,
+        "check_ttft_ms": one.check_ttft_ms,
+        "check_decode_tps": one.check_decode_tps,
+    }
+    return {
+        name: BandView(low=band.low, mid=band.mid, high=band.high, provenance=band.provenance.value)
+        for name, band in bands.items()
+        if band is not None
+    }

@@ -1,0 +1,1 @@
+"""The page at `/` of the gateway, and the HTTP API that it calls."""

@@ -1,0 +1,149 @@
+"""The fleet as the page and other programs see it: `GET /api/fleet`. No secrets, no settings of deployments, no texts."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from sparkfleet.values import Value
+
+VIEW_VERSION = 1
+
+
+class BandView(Value):
+    """A predicted number with its error band."""
+
+    low: float
+    mid: float
+    high: float
+    provenance: str
+
+
+class GpuView(Value):
+    """One GPU. None: not reported."""
+
+    power_w: float | None = None
+    temperature_c: float | None = None
+    busy: float | None = None
+    """0 to 1."""
+    clock_mhz: float | None = None
+
+
+class RailView(Value):
+    """One rail's end on a node. Counters are bytes since the driver was loaded, RDMA included."""
+
+    netdev: str
+    up: bool
+    received: int = 0
+    sent: int = 0
+
+
+class NodeView(Value):
+    """One node."""
+
+    name: str
+    joined: bool
+    head: bool = False
+    memory_total: int | None = None
+    memory_available: int | None = None
+    memory_unaccounted: int | None = None
+    gpus: tuple[GpuView, ...] = ()
+    rails: tuple[RailView, ...] = ()
+
+
+class LinkView(Value):
+    """A cable between two nodes, or between a node and a switch."""
+
+    nodes: tuple[str, ...]
+    switch: str | None = None
+    rails: int
+    up: int
+    """Rails of which every end has a carrier."""
+
+
+class GroupView(Value):
+    """One group. A number that is not known is None."""
+
+    name: str
+    state: str
+    detail: str = ""
+    since: float
+    """When the state began, Unix seconds."""
+    node: str
+    """Rank 0's."""
+    ranks: tuple[str, ...] = ()
+    """Node of each rank."""
+    engine: str = ""
+    how: str = ""
+    """Engine, weights and speculation in words."""
+    shape: str = ""
+    rung: int = 1
+    rungs: int = 1
+    reason: str = ""
+    """Reason for the rung's place in the plan."""
+    passed: tuple[str, ...] = ()
+    """Reasons for leaving the rungs above."""
+    phase: str = ""
+    """Phase of its start; "" once it serves."""
+    share: float | None = None
+    """Share of the phase that is done."""
+    running: int = 0
+    waiting: int = 0
+    slots: int = 0
+    tokens: float | None = None
+    """Output tokens since the engine started, by its own counter."""
+    drafted: float = 0.0
+    accepted: float = 0.0
+    started_s: float | None = None
+    measured: Mapping[str, float] = {}
+    predicted: Mapping[str, BandView] = {}
+    notes: tuple[str, ...] = ()
+    """Warnings of the plan about it."""
+
+
+class RejectedView(Value):
+    """A candidate that the plan did not take."""
+
+    what: str
+    reason: str
+    rule: str = ""
+
+
+class DeploymentView(Value):
+    """One deployment."""
+
+    name: str
+    state: str
+    detail: str = ""
+    generation: int
+    since: float
+    objective: str = ""
+    groups: tuple[GroupView, ...] = ()
+    rejected: tuple[RejectedView, ...] = ()
+
+
+class EventView(Value):
+    """One event."""
+
+    id: int
+    at: float
+    deployment: str
+    subject: str
+    kind: str
+    message: str
+
+
+class FleetView(Value):
+    """The whole fleet."""
+
+    version: int = VIEW_VERSION
+    at: float
+    """Time of the controller's answer, Unix seconds."""
+    fleet: str
+    sparkfleet: str
+    nodes: tuple[NodeView, ...] = ()
+    links: tuple[LinkView, ...] = ()
+    deployments: tuple[DeploymentView, ...] = ()
+    events: tuple[EventView, ...] = ()
+    """The last ones, newest first."""
+    trouble: str = ""
+    warnings: tuple[str, ...] = ()

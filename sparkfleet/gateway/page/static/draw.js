@@ -1,0 +1,101 @@
+// Elements without markup: every text is a text node, so nothing that a fleet reports is ever parsed as HTML.
+const SVG = "http://www.w3.org/2000/svg";
+export function el(tag, attributes = {}, ...children) {
+  return fill(document.createElement(tag), attributes, children);
+}
+function s(tag, attributes = {}, ...children) {
+  return fill(document.createElementNS(SVG, tag), attributes, children);
+}
+function fill(node, attributes, children) {
+  for (const [name, value] of Object.entries(attributes)) {
+    if (value !== null && value !== undefined && value !== false) node.setAttribute(name, value === true ? "" : value);
+  }
+  node.append(...children.flat().filter((one) => one !== null && one !== undefined && one !== ""));
+  return node;
+}
+
+export const STATES = { ready: "good", running: "good", starting: "warn", updating: "warn", preparing: "warn", probing: "warn", draining: "warn", stopping: "warn", failed: "bad", stopped: "soft" };
+export const gib = (bytes) => `${(bytes / 2 ** 30).toFixed(1)} GiB`;
+export const short = (value) => (value === null || value === undefined ? "–" : value >= 100 ? value.toFixed(0) : value >= 10 ? value.toFixed(1) : value.toFixed(2));
+export const clock = (at) => new Date(at * 1000).toLocaleTimeString();
+export const rate = (bytes) => (bytes >= 1e9 ? `${(bytes / 1e9).toFixed(1)} GB/s` : bytes >= 1e6 ? `${(bytes / 1e6).toFixed(1)} MB/s` : `${(bytes / 1e3).toFixed(0)} kB/s`);
+export function lasted(seconds) {
+  if (seconds < 90) return `${Math.round(seconds)} s`;
+  return seconds < 5400 ? `${Math.round(seconds / 60)} min` : seconds < 172800 ? `${(seconds / 3600).toFixed(1)} h` : `${Math.round(seconds / 86400)} days`;
+}
+
+const WIDE = 230, GAP = 90, DOWN = 44, TOP = 26, LINE = 18, CHIP = 24, LETTERS = 28;
+export function picture(view, speeds, room) {
+  const chips = new Map(view.nodes.map((node) => [node.name, chipsOf(view, node.name, speeds)]));
+  const most = Math.max(1, ...[...chips.values()].map((each) => each.length));
+  const tall = TOP + 70 + most * (CHIP + 4) + 8;
+  const columns = Math.max(1, Math.min(view.nodes.length, Math.floor((room + GAP) / (WIDE + GAP)))), lines = Math.ceil(view.nodes.length / columns);
+  const width = columns * WIDE + (columns - 1) * GAP + 20, height = lines * tall + (lines - 1) * DOWN + 10;
+  const at = new Map(view.nodes.map((node, index) => [node.name, [10 + (index % columns) * (WIDE + GAP), 5 + Math.floor(index / columns) * (tall + DOWN)]]));
+  const root = s("svg", { viewBox: `0 0 ${width} ${height}`, role: "img", "aria-label": described(view) });
+  root.style.maxWidth = `${width * 1.15}px`;
+  for (const link of view.links) root.append(cable(link, at, tall));
+  for (const node of view.nodes) root.append(nodeBox(node, at.get(node.name), tall, chips.get(node.name)));
+  return root;
+}
+function described(view) {
+  const nodes = view.nodes.map((node) => (node.joined ? `${node.name} is up` : `${node.name} is not part of the fleet`));
+  const links = view.links.map((link) => `${link.nodes.join(" to ")}${link.switch ? ` to ${link.switch}` : ""}: ${link.up} of ${link.rails} rails up`);
+  return [...nodes, ...links].join("; ");
+}
+function chipsOf(view, name, speeds) {
+  const found = [];
+  for (const deployment of view.deployments) for (const group of deployment.groups) {
+    const ranks = group.ranks.length ? group.ranks : [group.node];
+    ranks.forEach((node, rank) => {
+      if (node !== name) return;
+      const words = rank === 0 ? `${deployment.name} · ${group.state === "ready" ? `${short(speeds.get(group.name) ?? 0)} tok/s` : group.phase || group.state}` : `${deployment.name} rank ${rank}, see ${ranks[0]}`;
+      found.push([words, STATES[group.state] || "soft"]);
+    });
+  }
+  return found;
+}
+function cable(link, at, tall) {
+  const state = link.up === link.rails ? "" : link.up ? "warn" : "bad";
+  const first = at.get(link.nodes[0]);
+  if (!first) return s("g");
+  const second = link.nodes[1] ? at.get(link.nodes[1]) : null;
+  const [x1, y1] = [first[0] + WIDE / 2, first[1] + tall / 2];
+  const [x2, y2] = second ? [second[0] + WIDE / 2, second[1] + tall / 2] : [x1 + WIDE / 2 + 40, y1];
+  const words = `${link.up} of ${link.rails} rails${link.switch ? ` · ${link.switch}` : ""}`;
+  return s("g", {}, s("line", { class: `cable ${state}`, x1, y1, x2, y2 }), s("text", { x: (x1 + x2) / 2 + (x1 === x2 ? 8 : 0), y: (y1 + y2) / 2 + (x1 === x2 ? 5 : -8), "text-anchor": x1 === x2 ? "start" : "middle" }, words));
+}
+function nodeBox(node, [x, y], tall, chips) {
+  const g = s("g", { transform: `translate(${x} ${y})` }, s("rect", { class: `box ${node.joined ? "" : "bad"}`, width: WIDE, height: tall, rx: 8 }));
+  g.append(s("text", { x: 10, y: TOP - 6, "font-weight": 600 }, node.name + (node.head ? " · head" : "")));
+  if (!node.joined) {
+    g.append(s("text", { x: 10, y: TOP + LINE }, "not part of the fleet"));
+    return g;
+  }
+  if (node.memory_total) {
+    const used = 1 - node.memory_available / node.memory_total;
+    const state = node.memory_available < 3 * 2 ** 30 ? "bad" : node.memory_available < 6 * 2 ** 30 ? "warn" : "";
+    g.append(s("rect", { class: "bar-back", x: 10, y: TOP + 4, width: WIDE - 20, height: 8, rx: 3 }), s("rect", { class: `bar ${state}`, x: 10, y: TOP + 4, width: Math.max(0, (WIDE - 20) * used), height: 8, rx: 3 }));
+    g.append(s("text", { class: "soft", x: 10, y: TOP + 28 }, `${gib(node.memory_available)} of ${gib(node.memory_total)} free`));
+  }
+  const gpu = node.gpus[0];
+  if (gpu) g.append(s("text", { class: "soft", x: 10, y: TOP + 46 }, `GPU ${gpu.busy === null ? "–" : `${Math.round(gpu.busy * 100)} %`} · ${short(gpu.power_w)} W · ${short(gpu.temperature_c)} °C`));
+  chips.forEach(([words, state], index) => {
+    const top = TOP + 58 + index * (CHIP + 4);
+    g.append(s("rect", { class: `chip ${state}`, x: 8, y: top, width: WIDE - 16, height: CHIP, rx: 5 }), s("text", { x: 16, y: top + 16 }, words.length > LETTERS ? `${words.slice(0, LETTERS - 1)}…` : words));
+  });
+  return g;
+}
+
+export function bandBar(label, unit, band, value) {
+  const top = Math.max(band.high, value ?? 0) * 1.1 || 1, width = 260;
+  const x = (number) => (number / top) * width;
+  const outside = value !== null && value !== undefined && (value < band.low || value > band.high);
+  const words = value === null || value === undefined ? "not measured" : `measured ${short(value)} ${unit}`;
+  const text = `${label}: ${words}; predicted ${short(band.mid)} (${short(band.low)} to ${short(band.high)}), ${band.provenance}`;
+  const bar = s("svg", { viewBox: `0 0 ${width} 14`, role: "img", "aria-label": text });
+  bar.style.maxWidth = "22rem";
+  bar.append(s("rect", { class: "bar-back", y: 5, width, height: 4 }), s("rect", { class: "band", x: x(band.low), y: 2, width: Math.max(2, x(band.high) - x(band.low)), height: 10 }), s("line", { class: "mid", x1: x(band.mid), x2: x(band.mid), y1: 1, y2: 13 }));
+  if (value !== null && value !== undefined) bar.append(s("circle", { class: `mark ${outside ? "warn" : ""}`, cx: x(value), cy: 7, r: 5 }));
+  return el("div", {}, el("p", { class: "soft" }, text), bar);
+}

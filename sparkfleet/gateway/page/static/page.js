@@ -1,0 +1,219 @@
+import { STATES, bandBar, clock, el, gib, lasted, picture, short } from "/page/draw.js";
+
+const EVERY_MS = 1500;
+const $ = (id) => document.getElementById(id);
+const state = { view: null, before: new Map(), speeds: new Map(), key: sessionStorage.getItem("key") || "", running: null, open: new Set(), notice: "" };
+
+function headers() {
+  return state.key ? { authorization: `Bearer ${state.key}` } : {};
+}
+async function read(path) {
+  const answer = await fetch(path, { headers: headers(), cache: "no-store" });
+  if (answer.status === 401) throw new Refused();
+  if (!answer.ok) throw new Error(`${path}: HTTP ${answer.status}`);
+  return answer.json();
+}
+class Refused extends Error {}
+
+async function update() {
+  try {
+    const view = await read("/api/fleet");
+    if (view.nodes) {
+      speeds(view);
+      state.view = view;
+      show(view);
+    }
+    requests((await read("/api/requests")).requests);
+    trouble([state.notice, view.trouble, ...(view.warnings || [])].filter(Boolean).join(" "));
+  } catch (error) {
+    if (error instanceof Refused) {
+      trouble(state.key ? "This API key is not valid." : "This page needs an API key here: on the head itself it needs none.");
+      askForKey();
+      if (!state.view) $("summary").textContent = "Waiting for an API key.";
+    } else {
+      trouble("The endpoint does not answer. What is shown is from before; the page tries again by itself.");
+    }
+  }
+}
+function trouble(words) {
+  $("trouble").hidden = !words;
+  if ($("trouble").textContent !== words) $("trouble").textContent = words;
+}
+function speeds(view) {
+  for (const deployment of view.deployments) for (const group of deployment.groups) {
+    const before = state.before.get(group.name);
+    if (group.tokens === null) continue;
+    if (before && view.at > before.at) {
+      const now = Math.max(0, group.tokens - before.tokens) / (view.at - before.at);
+      const last = state.speeds.get(group.name) ?? now;
+      state.speeds.set(group.name, now === 0 && group.running === 0 ? 0 : 0.5 * last + 0.5 * now);
+    }
+    if (!before || view.at > before.at) state.before.set(group.name, { at: view.at, tokens: group.tokens });
+  }
+}
+
+function show(view) {
+  $("fleet-name").textContent = view.fleet;
+  const groups = view.deployments.flatMap((one) => one.groups);
+  const total = groups.reduce((sum, one) => sum + (state.speeds.get(one.name) || 0), 0);
+  const count = (list, want) => list.filter(want).length;
+  const away = count(view.nodes, (one) => !one.joined);
+  $("summary").textContent = [
+    `${view.nodes.length} ${view.nodes.length === 1 ? "node" : "nodes"}${away ? `, ${away} away` : ""}`,
+    `${count(view.deployments, (one) => one.state === "ready")} of ${view.deployments.length} deployments ready`,
+    `${groups.reduce((sum, one) => sum + one.running, 0)} requests run, ${groups.reduce((sum, one) => sum + one.waiting, 0)} wait`,
+    `${short(total)} tok/s`,
+    view.stale_s > 5 ? `as of ${lasted(view.stale_s)} ago` : "",
+  ].filter(Boolean).join(" · ");
+  document.title = `${away ? "⚠ " : ""}sparkfleet ${view.fleet}`;
+  replace($("picture"), [picture(view, state.speeds, $("picture").clientWidth)]);
+  replace($("deployments"), view.deployments.length ? view.deployments.map(card) : [el("p", { class: "soft" }, "Nothing is applied: `sparkfleet apply FILE` serves a deployment.")]);
+  models(view.deployments);
+  replace($("events"), view.events.map((one) => el("tr", {}, el("td", {}, clock(one.at)), el("td", {}, one.subject || one.deployment || "fleet"), el("td", {}, `${one.kind}: ${one.message}`))));
+}
+function replace(parent, children) {
+  const focused = parent.contains(document.activeElement) ? document.activeElement.id : "";
+  parent.replaceChildren(...children);
+  if (focused) $(focused)?.focus();
+}
+function card(one) {
+  return el("article", { class: "card" },
+    el("div", { class: "head" }, el("h3", {}, one.name), el("span", { class: `pill ${STATES[one.state] || ""}` }, one.state), el("span", { class: "soft" }, `${one.objective} · generation ${one.generation}`)),
+    one.detail ? el("p", {}, one.detail) : null,
+    one.groups.map((group) => groupOf(group)),
+    one.rejected.length ? fold(`${one.name}-rejected`, `Not taken: ${one.rejected.length} ${one.rejected.length === 1 ? "candidate" : "candidates"}`, el("ul", {}, one.rejected.map((each) => el("li", {}, `${each.what}: ${each.reason}${each.rule ? ` (${each.rule})` : ""}`)))) : null);
+}
+function groupOf(group) {
+  const predicted = group.predicted, measured = group.measured, waiting = group.waiting ? `, ${group.waiting} wait` : "";
+  const dial = (name, value) => el("div", {}, el("dt", {}, name), el("dd", {}, value));
+  const starting = group.phase ? `${group.phase}${group.share === null ? "" : ` ${Math.round(group.share * 100)} %`}, ${lasted(Date.now() / 1000 - group.since)} in this state` : "";
+  return el("div", { class: "group" },
+    el("p", {}, el("span", { class: `pill ${STATES[group.state] || ""}` }, group.state), ` ${group.shape || group.node} · ${group.how || group.engine}`),
+    starting ? el("p", { class: "warn" }, starting) : null,
+    group.detail ? el("p", {}, group.detail) : null,
+    el("dl", { class: "dials" },
+      dial("decode now", `${short(state.speeds.get(group.name) ?? 0)} tok/s`),
+      dial("lanes", `${group.running} of ${group.slots || "?"}${waiting}`),
+      group.drafted ? dial("drafts accepted", `${Math.round((100 * group.accepted) / group.drafted)} %`) : null,
+      predicted.memory_bytes ? dial("memory per rank", `${gib(predicted.memory_bytes.mid)} predicted`) : null,
+      group.started_s ? dial("started in", lasted(group.started_s)) : null),
+    predicted.check_decode_tps ? bandBar("Alone after the start", "tok/s", predicted.check_decode_tps, measured.decode_tps) : measured.decode_tps ? el("p", { class: "soft" }, `Measured alone after the start: ${short(measured.decode_tps)} tok/s, TTFT ${short(measured.ttft_ms)} ms; no prediction for this hardware`) : null,
+    predicted.check_ttft_ms ? bandBar("Its first token", "ms", predicted.check_ttft_ms, measured.ttft_ms) : null,
+    fold(`${group.name}-plan`, `Rung ${group.rung} of ${group.rungs}: why`, el("ul", {}, [group.reason, ...group.passed.map((why) => `a rung above was left: ${why}`), ...group.notes].filter(Boolean).map((why) => el("li", {}, why)))));
+}
+function fold(id, title, body) {
+  const details = el("details", { open: state.open.has(id) }, el("summary", { id: `fold-${id}` }, title), body);
+  details.addEventListener("toggle", () => (details.open ? state.open.add(id) : state.open.delete(id)));
+  return details;
+}
+function models(deployments) {
+  const known = [...$("models").querySelectorAll("input")].map((one) => one.value);
+  const names = deployments.filter((one) => one.state !== "stopping").map((one) => one.name);
+  if (known.join("\n") === names.join("\n")) return;
+  const chosen = new Set([...$("models").querySelectorAll("input:checked")].map((one) => one.value));
+  $("models").replaceChildren(...names.map((name, index) => {
+    const box = el("input", { type: "checkbox", value: name, id: `model-${index}` });
+    box.checked = chosen.has(name) || (!chosen.size && index === 0);
+    return el("label", { for: `model-${index}` }, box, ` ${name}`);
+  }));
+}
+function requests(list) {
+  const ms = (value) => (value === null || value === undefined ? "–" : `${short(value)} ms`);
+  const speed = (one) => (one.output_tokens > 1 && one.ms > one.first_byte_ms ? `${short((one.output_tokens - 1) / ((one.ms - one.first_byte_ms) / 1000))} tok/s` : "–");
+  replace($("requests"), list.map((one) => el("tr", {}, [clock(one.at), one.key ?? "–", one.model ?? one.path, `${one.status}${one.error ? ` ${one.error}` : ""}`, one.input_tokens ?? "–", one.output_tokens ?? "–", ms(one.first_byte_ms), ms(one.ms), speed(one)].map((cell) => el("td", {}, String(cell))))));
+}
+
+function notice(words) {
+  state.notice = words;
+  trouble(words);
+}
+async function run(event) {
+  event.preventDefault();
+  const names = [...$("models").querySelectorAll("input:checked")].map((one) => one.value);
+  notice("");
+  if (!state.key) { askForKey(); $("key").focus(); notice("A prompt needs an API key: `sparkfleet keys create NAME` makes one."); return; }
+  if (!names.length) { notice("Choose a deployment."); return; }
+  const stop = (state.running = new AbortController());
+  $("run").disabled = true; $("stop").disabled = false;
+  const count = Math.min(32, Math.max(1, Number($("count").value) || 1));
+  const cards = names.map((name) => answerCard(name, count));
+  $("answers").replaceChildren(...cards.map((one) => one.root));
+  await Promise.all(cards.flatMap((one) => Array.from({ length: count }, (_, index) => ask(one, index, stop.signal))));
+  $("run").disabled = false; $("stop").disabled = true;
+}
+function answerCard(name, count) {
+  const figures = el("p", { class: "soft", role: "status" }, "waiting…"), text = el("pre", { tabindex: "0" });
+  return { name, count, figures, text, done: [], failed: [], began: performance.now(), root: el("article", { class: "card" }, el("h3", {}, name), figures, text) };
+}
+async function ask(card, index, signal) {
+  const body = { model: card.name, messages: [{ role: "user", content: $("prompt").value }], max_tokens: Number($("most").value) || 128, stream: true, stream_options: { include_usage: true } };
+  const began = performance.now();
+  let first = null, tokens = 0;
+  try {
+    const answer = await fetch("/v1/chat/completions", { method: "POST", headers: { ...headers(), "content-type": "application/json" }, body: JSON.stringify(body), signal });
+    if (!answer.ok) throw new Error((await answer.json()).error?.message || `HTTP ${answer.status}`);
+    for await (const event of events(answer.body)) {
+      const piece = event.choices?.[0]?.delta;
+      const words = piece?.content || piece?.reasoning_content || "";
+      if (words) { first ??= performance.now(); if (index === 0) card.text.append(words); }
+      tokens = event.usage?.completion_tokens ?? tokens;
+      if (event.error) throw new Error(event.error.message);
+    }
+    card.done.push({ ttft: (first ?? performance.now()) - began, tokens, speed: tokens > 1 && first ? (tokens - 1) / ((performance.now() - first) / 1000) : null });
+  } catch (error) {
+    card.failed.push(error.name === "AbortError" ? "stopped" : error.message);
+  }
+  figures(card);
+}
+function figures(card) {
+  const mean = (list) => (list.length ? list.reduce((sum, one) => sum + one, 0) / list.length : null);
+  const tokens = card.done.reduce((sum, one) => sum + one.tokens, 0), seconds = (performance.now() - card.began) / 1000;
+  const words = [`${card.done.length} of ${card.count} answered`];
+  if (card.done.length) words.push(`TTFT ${short(mean(card.done.map((one) => one.ttft)))} ms`, `${short(mean(card.done.map((one) => one.speed).filter((one) => one !== null)))} tok/s each`, `${short(tokens / seconds)} tok/s together`, `${tokens} tokens`);
+  if (card.failed.length) words.push(`failed: ${[...new Set(card.failed)].join("; ")}`);
+  card.figures.textContent = words.join(" · ");
+}
+async function* events(stream) {
+  const reader = stream.pipeThrough(new TextDecoderStream()).getReader();
+  let rest = "";
+  for (;;) {
+    const { value, done } = await reader.read();
+    if (done) return;
+    const lines = (rest + value).split("\n");
+    rest = lines.pop();
+    for (const line of lines) if (line.startsWith("data:") && line.slice(5).trim() !== "[DONE]") yield JSON.parse(line.slice(5));
+  }
+}
+
+function askForKey() {
+  $("key-form").hidden = false;
+  $("key-button").setAttribute("aria-expanded", "true");
+}
+$("key-button").addEventListener("click", () => {
+  $("key-form").hidden = !$("key-form").hidden;
+  $("key-button").setAttribute("aria-expanded", String(!$("key-form").hidden));
+  if (!$("key-form").hidden) $("key").focus();
+});
+$("key-form").addEventListener("submit", (event) => {
+  event.preventDefault();
+  state.key = $("key").value.trim();
+  sessionStorage.setItem("key", state.key);
+  $("key").value = "";
+  notice("");
+  $("key-button").click();
+  update();
+});
+$("key-forget").addEventListener("click", () => { notice(""); state.key = ""; sessionStorage.removeItem("key"); update(); });
+$("theme").addEventListener("click", () => {
+  const dark = document.documentElement.dataset.theme ? document.documentElement.dataset.theme === "dark" : matchMedia("(prefers-color-scheme: dark)").matches;
+  document.documentElement.dataset.theme = dark ? "light" : "dark";
+});
+$("try").addEventListener("submit", run);
+$("try").addEventListener("keydown", (event) => { if (event.key === "Enter" && (event.ctrlKey || event.metaKey)) { event.preventDefault(); $("try").requestSubmit(); } });
+$("stop").addEventListener("click", () => state.running?.abort());
+
+async function forever() {
+  if (!document.hidden) await update();
+  setTimeout(forever, EVERY_MS);
+}
+forever();

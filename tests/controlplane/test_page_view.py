@@ -1,0 +1,110 @@
+"""The page's view of the fleet, from the controller's status."""
+
+from control_values import deployment, inventory, plan
+from controller_world import report
+from observed_values import NODE, predicted
+
+from sparkfleet.controlplane.state.page_view import MOST_EVENTS, page_view
+from sparkfleet.controlplane.state.status import NodeReport
+from sparkfleet.controlplane.state.store import Event
+from sparkfleet.engines.startup_phases import StartupPhase
+from sparkfleet.group.report import GroupPhase, RankReport
+from sparkfleet.planner.types.plan import Rejection
+from sparkfleet.telemetry.node_readings import RailReading
+
+
+async def status_of(world, **fields):
+    asked = predicted(plan(rungs=2))
+    asked = asked.model_copy(
+        update={"rejected": (Rejection(what="TP=2", reason="slower", rule="tp2-slower"),)}
+    )
+    await world.controller.put(deployment(env={"HF_TOKEN": "hf_secret"}), asked, "me")
+    await world.controller.reconcile()
+    await world.controller.report(report(phase=GroupPhase.READY, **fields))
+    return world.controller.status()
+
+
+async def test_a_group_has_its_plan_its_prediction_and_its_figures(world):
+    status = await status_of(
+        world,
+        measured={"ttft_ms": 250.0, "decode_tps": 20.0},
+        running=2,
+        waiting=1,
+        tokens=100.0,
+        engine="vllm",
+    )
+    view = page_view(status, world.inventory(), (), 5.0)
+    (one,) = view.deployments
+    (group,) = one.groups
+    assert (one.state, group.state, group.running, group.waiting, group.slots) == (
+        "starting",
+        "ready",
+        2,
+        1,
+        4,
+    )
+    assert (group.rung, group.rungs, group.reason, group.tokens) == (1, 2, "the only one", 100.0)
+    assert group.measured == {"ttft_ms": 250.0, "decode_tps": 20.0}
+    band = group.predicted["check_decode_tps"]
+    assert (band.low, band.mid, band.high, band.provenance) == (800.0, 1000.0, 1200.0, "calibrated")
+    assert [(each.what, each.rule) for each in one.rejected] == [("TP=2", "tp2-slower")]
+
+
+async def test_no_setting_of_a_deployment_is_in_it(world):
+    view = page_view(await status_of(world), world.inventory(), (), 5.0)
+    text = view.model_dump_json()
+    assert "HF_TOKEN" not in text
+    assert "hf_secret" not in text
+
+
+async def test_a_start_shows_its_phase(world):
+    status = await status_of(world)
+    (one,) = status.deployments
+    step = StartupPhase(phase="loading", share=0.4)
+    starting = report(
+        phase=GroupPhase.STARTING,
+        step=step,
+        ranks=(RankReport(rank=0, node="a"), RankReport(rank=1, node="b")),
+    )
+    status = status.model_copy(update={"deployments": (one.model_copy(update={"groups": (starting,)}),)})
+    (group,) = page_view(status, world.inventory(), (), 5.0).deployments[0].groups
+    assert (group.phase, group.share, group.ranks) == ("loading", 0.4, ("a", "b"))
+
+
+async def test_a_node_has_its_readings(world):
+    status = (await status_of(world)).model_copy(
+        update={"nodes": (NODE, NodeReport(name="spark2", joined=False))}
+    )
+    first, second = page_view(status, world.inventory(), (), 5.0).nodes
+    assert (first.gpus[0].power_w, first.gpus[0].busy) == (45.5, 0.96)
+    assert (first.rails[0].received, first.rails[0].sent) == (3 + 6, 4 + 5)
+    assert (second.joined, second.memory_total, second.gpus) == (False, None, ())
+
+
+async def test_a_rail_is_up_if_both_ends_are(world):
+    def nodes(*up):
+        return tuple(
+            NODE.model_copy(
+                update={
+                    "name": name,
+                    "readings": NODE.readings.model_copy(
+                        update={"rails": (RailReading(netdev="enp1s0f1np1", up=is_up),)}
+                    ),
+                }
+            )
+            for name, is_up in zip(("spark1", "spark2"), up, strict=True)
+        )
+
+    status, fleet = await status_of(world), inventory("spark1", "spark2", cable=True)
+    for up, rails in (((True, True), 1), ((True, False), 0), ((True, None), 0)):
+        (link,) = page_view(status.model_copy(update={"nodes": nodes(*up)}), fleet, (), 5.0).links
+        assert (link.nodes, link.rails, link.up) == (("spark1", "spark2"), 1, rails)
+
+
+async def test_the_last_events_come_first(world):
+    events = [
+        Event(id=n, at=1.0, deployment="", generation=0, subject="", kind="k", message="m")
+        for n in range(1, 200)
+    ]
+    view = page_view(await status_of(world), world.inventory(), events, 5.0)
+    assert [one.id for one in view.events] == list(range(199, 199 - MOST_EVENTS, -1))

@@ -1,0 +1,221 @@
+"""The page in a real browser, on a real gateway before a fake engine. Needs Debian's chromium and the `dev` extra."""
+
+import json
+import shutil
+import time
+from contextlib import AsyncExitStack
+from importlib.resources import files
+
+import pytest
+
+from sparkfleet.engines.fake.engine import FakeEngine
+from sparkfleet.engines.fake.pace import Pace
+from sparkfleet.gateway.app import GatewayApp
+from sparkfleet.gateway.endpoints import StaticPicker, Target
+from sparkfleet.gateway.http_server import serve
+from sparkfleet.gateway.keys import generate
+from sparkfleet.gateway.page.fleet_view import (
+    BandView,
+    DeploymentView,
+    EventView,
+    FleetView,
+    GpuView,
+    GroupView,
+    LinkView,
+    NodeView,
+)
+from sparkfleet.gateway.page.page_app import PageApp
+from sparkfleet.gateway.routing_table import GroupEntry, ModelEntry, RoutingTable
+from sparkfleet.units import GIB
+
+pytestmark = [pytest.mark.full, pytest.mark.timeout(120)]
+
+LOADS_S = 1.0
+SHOWN_MS = 5000
+"""Time in which a fault is shown."""
+BAND = BandView(low=14.0, mid=17.0, high=22.0, provenance="calibrated")
+NASTY = '<img src=x onerror="window.hurt=1"><script>window.hurt=1</script>'
+
+
+class Fleet:
+    """Two Sparks with a deployment over both, as their controller reports them."""
+
+    def __init__(self):
+        self.away, self.lost, self.tokens = False, False, 0.0
+
+    async def view(self):
+        if self.away:
+            raise ConnectionError
+        self.tokens += 60
+        now = time.time()
+        nodes = tuple(
+            NodeView(
+                name=name, joined=not (self.lost and name == "spark2"), head=name == "spark1", memory_total=122 * GIB,
+                memory_available=40 * GIB, gpus=(GpuView(power_w=42.0, temperature_c=63.0, busy=0.9, clock_mhz=2400.0),),
+            )
+            for name in ("spark1", "spark2")
+        )  # fmt: skip
+        group = GroupView(
+            name="tiny/g1/0", state="ready", since=now - 60, node="spark1", ranks=("spark1", "spark2"), engine="vllm",
+            how="vLLM 0.32 · NVFP4", shape="spark1+spark2 · TP=2", rung=2, rungs=3, reason="fastest that fits",
+            passed=(NASTY,), running=1, slots=4, tokens=self.tokens, measured={"decode_tps": 17.5, "ttft_ms": 900.0},
+            predicted={"check_decode_tps": BAND},
+        )  # fmt: skip
+        return FleetView(
+            at=now,
+            fleet="home",
+            sparkfleet="1",
+            nodes=nodes,
+            links=(LinkView(nodes=("spark1", "spark2"), rails=2, up=1 if self.lost else 2),),
+            deployments=(
+                DeploymentView(name="tiny", state="ready", generation=1, since=now, groups=(group,)),
+            ),
+            events=(
+                EventView(id=1, at=now, deployment="tiny", subject="tiny/g1/0", kind="ready", message=NASTY),
+            ),
+        ).model_dump_json()
+
+
+class Seen:
+    """The page, what the browser complained of, and the fleet behind it."""
+
+    def __init__(self, page, fleet, url, key, server, gateway):
+        self.page, self.fleet, self.url, self.key, self.server, self.gateway = (
+            page,
+            fleet,
+            url,
+            key,
+            server,
+            gateway,
+        )
+        self.complaints, self.bytes = [], 0
+        page.on("console", lambda said: self.complaints.append(said.text) if said.type == "error" else None)
+        page.on("pageerror", lambda error: self.complaints.append(str(error)))
+
+    async def open(self):
+        began = time.perf_counter()
+        await self.page.goto(self.url)
+        await self.page.wait_for_selector("article h3")
+        return time.perf_counter() - began
+
+    async def log_in(self):
+        if await self.page.is_hidden("#key-form"):
+            await self.page.click("#key-button")
+        await self.page.fill("#key", self.key)
+        await self.page.keyboard.press("Enter")
+
+    async def says(self, selector, words, limit_ms=SHOWN_MS):
+        script = "([selector, words]) => document.querySelector(selector)?.textContent.includes(words)"
+        await self.page.wait_for_function(script, arg=[selector, words], timeout=limit_ms)
+
+
+@pytest.fixture
+async def seen():
+    from playwright.async_api import async_playwright
+
+    fleet, (key, entry) = Fleet(), generate("me")
+    async with AsyncExitStack() as stack:
+        engine = await stack.enter_async_context(FakeEngine(model="tiny", pace=Pace(), token="t"))
+        model = ModelEntry(name="tiny", deployment="group", state="ready", groups=(GroupEntry(app="a"),))
+        table = RoutingTable(version=1, models={"tiny": model}, keys=(entry,))
+        target = Target(url=engine.url, token="t", group="g", app="a")
+        gateway = GatewayApp(StaticPicker([target]), table=table, page=PageApp(fleet.view))
+        stack.push_async_callback(gateway.aclose)
+        server = await serve(gateway, "127.0.0.1", 0)
+        stack.push_async_callback(server.aclose)
+        playwright = await stack.enter_async_context(async_playwright())
+        chromium = shutil.which("chromium")
+        assert chromium, "apt-get install chromium"
+        browser = await playwright.chromium.launch(executable_path=chromium, args=["--no-sandbox"])
+        stack.push_async_callback(browser.close)
+        yield Seen(await browser.new_page(), fleet, server.url + "/", key, server, gateway)
+
+
+async def test_it_loads_within_a_second_and_shows_the_fleet(seen):
+    await seen.open()  # the browser itself starts
+    took = await seen.open()
+    assert took < LOADS_S
+    await seen.says("#summary", "2 nodes · 1 of 1 deployments ready · 1 requests run")
+    picture = await seen.page.get_attribute("#picture svg", "aria-label")
+    assert picture == "spark1 is up; spark2 is up; spark1 to spark2: 2 of 2 rails up"
+    await seen.says("#picture", "tiny rank 1, see spark1")
+    await seen.says("#deployments", "measured 17.5 tok/s; predicted 17.0 (14.0 to 22.0), calibrated")
+    await seen.says("#summary", "tok/s")
+    assert seen.complaints == []
+
+
+async def test_nothing_that_a_fleet_reports_is_markup(seen):
+    await seen.open()
+    await seen.says("#events", NASTY)
+    assert await seen.page.evaluate("window.hurt") is None
+    assert await seen.page.locator("#events img, #deployments img").count() == 0
+    assert seen.complaints == []
+
+
+async def test_a_fault_is_shown_within_five_seconds(seen):
+    await seen.open()
+    seen.fleet.lost = True
+    await seen.says("#summary", "1 away")
+    await seen.says("#picture", "not part of the fleet")
+    await seen.says("#picture", "1 of 2 rails")
+
+
+async def test_a_prompt_is_answered_at_a_concurrency_by_keyboard_alone(seen):
+    await seen.open()
+    await seen.page.fill("#count", "3")
+    await seen.page.focus("#prompt")
+    await seen.page.keyboard.press("Control+Enter")
+    await seen.says("#trouble", "A prompt needs an API key")
+    assert await seen.page.evaluate("document.activeElement.id") == "key"
+    await seen.log_in()
+    await seen.page.focus("#prompt")
+    await seen.page.keyboard.press("Control+Enter")
+    await seen.says("#answers", "3 of 3 answered", limit_ms=20_000)
+    assert (await seen.page.inner_text("#answers pre")).strip()
+    await seen.says("#requests", "tiny")
+    assert await seen.page.locator("#requests tr").count() == 3
+
+
+async def test_a_wrong_key_is_named_and_can_be_forgotten(seen):
+    await seen.open()
+    seen.key = "sk-sf-wrong"
+    await seen.log_in()
+    await seen.says("#trouble", "This API key is not valid.")
+    await seen.page.click("#key-forget")
+    await seen.page.wait_for_selector("#trouble", state="hidden", timeout=SHOWN_MS)
+
+
+async def test_without_its_controller_it_keeps_what_it_knew(seen):
+    await seen.open()
+    seen.fleet.away = True
+    await seen.says("#trouble", "The controller does not answer")
+    await seen.says("#deployments", "tiny")
+    seen.fleet.away = False
+    await seen.page.wait_for_selector("#trouble", state="hidden", timeout=SHOWN_MS)
+
+
+async def test_without_its_endpoint_it_keeps_what_it_knew(seen):
+    await seen.open()
+    await seen.server.aclose()
+    await seen.says("#trouble", "The endpoint does not answer", limit_ms=2 * SHOWN_MS)
+    await seen.says("#deployments", "tiny")
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+async def test_it_is_accessible(seen, scheme):
+    await seen.page.emulate_media(color_scheme=scheme, reduced_motion="reduce")
+    await seen.open()
+    await seen.page.click("#key-button")
+    axe = (files("axe_playwright_python") / "axe.min.js").read_text()
+    await seen.page.evaluate(axe)
+    found = json.loads(
+        await seen.page.evaluate("axe.run().then((found) => JSON.stringify(found.violations))")
+    )
+    assert [(one["id"], [node["html"][:120] for node in one["nodes"]]) for one in found] == []
+
+
+@pytest.mark.parametrize("width", [360, 768, 1600])
+async def test_it_fits_every_width(seen, width):
+    await seen.page.set_viewport_size({"width": width, "height": 800})
+    await seen.open()
+    assert not await seen.page.evaluate("document.documentElement.scrollWidth > innerWidth")
