@@ -320,8 +320,10 @@ class Simulation:
                 self._ended_at.pop(group, None)
         wanted = self.store.desired()
         for one in wanted.values():
+            waits = invariants.older_serves(one, self.fleet)
             for group in one.groups:
-                self._since.setdefault(group, self.time.seconds)
+                if waits or group not in self._since:
+                    self._since[group] = self.time.seconds
         found = [
             *self._ended_without_reason(wanted),
             *invariants.start_storms(self.serve, self.time.seconds),
@@ -366,7 +368,7 @@ class Simulation:
             return
         wanted = self.store.desired()
         self.report.violations += [
-            *invariants.everything_wanted(wanted, self.fleet),
+            *invariants.everything_wanted(wanted, self.store.standings(), self.fleet),
             *invariants.nothing_unwanted(wanted, self.serve, self.fleet),
         ]
 
