@@ -30,6 +30,7 @@ PLAIN = (
     "checkpoints",
     "cli",
     "doctor",
+    "engines",
     "fabric",
     "fleet",
     "gateway",
