@@ -114,7 +114,7 @@ def explain_plan(
 
 
 def _others(rejected: Sequence[Rejection]) -> list[str]:
-    """Candidates that failed here, and one line about all others that were not taken, so that the first screen has the whole plan."""
+    """Candidates that failed here, and one line about all others, so that the first screen has the whole plan."""
     failed, rejected = (
         [one for one in rejected if one.why == "failed"],
         [one for one in rejected if one.why != "failed"],
