@@ -37,6 +37,7 @@ PLAIN = (
     "group",
     "hostfacts",
     "install",
+    "knowledge",
     "lab",
     "node_daemon",
     "perf",
