@@ -144,6 +144,9 @@ async def plan_deployments(
     fleet = await fleet_of(session, assumed)
     # Assumed nodes are never contacted, so nothing runs on them.
     client = await session.find_controller() if assumed is None else None
+    if client is not None:
+        async with client:
+            specs = await client.sealed(specs)
     around = await _around(session, assumed)
     for line in other_fleet_lines(around):
         session.report(TroubleFound(line=line))

@@ -16,6 +16,7 @@ from sparkfleet.planner.types.plan import Candidate
 from sparkfleet.runtime.base import ContainerSpec, Forward, RankFile, RankId, RankSpec
 from sparkfleet.runtime.environment import steers_tools
 from sparkfleet.runtime.fleet_paths import FleetPaths
+from sparkfleet.runtime.sealed_env import EnvSealer, is_sealed
 from sparkfleet.specs.timeouts import Timeouts
 from sparkfleet.values import Value
 
@@ -124,10 +125,15 @@ def rank_spec(
         launch: the group's launch.
         rank: its number, from 0.
         ports: free ports on their nodes.
-        secret: the fleet's engine secret; only a token derived from it reaches the engine.
+        secret: the fleet's engine secret: it opens sealed variables, and the engine's token is derived from it.
         place: facts of the rank's node.
         box: its container; None for a process.
+
+    Raises:
+        ControlError: another fleet sealed a variable of the deployment.
     """
+    hidden = tuple(name for name, value in launch.candidate.env if is_sealed(value))
+    launch = _opened(launch, secret)
     id_ = launch.rank_id(paths.label, rank)
     inner = launch.candidate.port or ports.inner  # a custom workload may declare its port
     forward = _forward(launch, rank, inner, secret) if is_forwarded(launch, rank) else None
@@ -137,7 +143,7 @@ def rank_spec(
     command = engine_by_name(launch.candidate.engine).launch(launch.candidate, site)
     token = _tokens(command, launch, secret)
     how = (
-        _process(command, token)
+        _process(command, token, hidden)
         if box is None
         else _container(command, token, launch, site, id_=id_, box=box)
     )
@@ -221,8 +227,18 @@ def _network(seat: RankPlacement, control_netdev: str) -> dict[str, Any]:
     return found
 
 
-def _process(command: RankCommand, token: Pairs) -> dict[str, Any]:
-    return {"argv": command.argv, "env": command.env, "secret_env": token}
+def _opened(launch: GroupLaunch, secret: str) -> GroupLaunch:
+    """The launch with the values of its sealed variables."""
+    env = EnvSealer(secret.encode()).opened(launch.candidate.env)
+    return launch.model_copy(update={"candidate": launch.candidate.model_copy(update={"env": env})})
+
+
+def _process(command: RankCommand, token: Pairs, hidden: tuple[str, ...]) -> dict[str, Any]:
+    return {
+        "argv": command.argv,
+        "env": tuple(pair for pair in command.env if pair[0] not in hidden),
+        "secret_env": (*token, *(pair for pair in command.env if pair[0] in hidden)),
+    }
 
 
 def _container(

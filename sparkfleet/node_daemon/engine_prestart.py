@@ -11,6 +11,7 @@ from sparkfleet.controlplane.desired import Desired, Generation, rungs_of
 from sparkfleet.controlplane.policy.after import begun
 from sparkfleet.controlplane.policy.pending_starts import lost
 from sparkfleet.controlplane.policy.state import SeenNodes
+from sparkfleet.controlplane.sealing import sealed
 from sparkfleet.controlplane.state.launches import launches_for
 from sparkfleet.controlplane.state.newer_generations import OvertakenError
 from sparkfleet.controlplane.state.status import NodeReport
@@ -29,6 +30,7 @@ from sparkfleet.runtime.environment import FLEET_LABEL, RANK_LABEL
 from sparkfleet.runtime.fleet_paths import FleetPaths
 from sparkfleet.runtime.ports import free_port
 from sparkfleet.runtime.processes import labelled, variable
+from sparkfleet.runtime.sealed_env import EnvSealer
 from sparkfleet.specs.inventory import Inventory
 
 log = logging.getLogger(__name__)
@@ -47,10 +49,12 @@ async def start_engines(paths: FleetPaths, request: UpRequest, runtime: Runtime)
         log.error("no engine is started before Ray: %s", error)
         return
     try:
+        sealer = EnvSealer(paths.engine_secret.read_bytes())
         for apply in request.apply:
+            spec, plan = sealed(apply.spec, apply.plan, sealer)
             # One that another apply has overtaken is refused by the controller, when the command applies it there.
             with contextlib.suppress(OvertakenError):
-                store.put(apply.spec, apply.plan, apply.who, apply.retry, base=apply.base)
+                store.put(spec, plan, apply.who, apply.retry, base=apply.base)
         desired = store.desired().values()
         launches = [launch for one in desired for launch in _launches(store, request.inventory, one)]
         here = request.inventory.head

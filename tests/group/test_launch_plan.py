@@ -5,12 +5,14 @@ from control_values import deployment, plan
 from sparkfleet.controlplane.desired import Desired
 from sparkfleet.controlplane.state.launches import launches_for
 from sparkfleet.engines.harmony import ENCODINGS
+from sparkfleet.errors import ControlError
 from sparkfleet.group.launch_plan import Ports
 from sparkfleet.group.rank_place import spec_here
 from sparkfleet.group.token_patience import PATIENCE_S
 from sparkfleet.perf.prediction import Band
 from sparkfleet.planner.types.plan import Candidate, DeploymentPlan, GroupPlan, GroupShape
 from sparkfleet.runtime.fleet_paths import FleetPaths
+from sparkfleet.runtime.sealed_env import EnvSealer
 from sparkfleet.specs.timeouts import Timeouts
 
 FLEET = inventory({"a": spark(1), "b": spark(2)}, (cable("a", "b", 100),))
@@ -187,3 +189,26 @@ def test_one_that_checks_the_token_itself_has_no_forwarder(tmp_path):
     spec = spec_here(FleetPaths(tmp_path / "home"), order, 0, Ports(http=4000, inner=4001), "secret")
     assert (spec.forward, spec.port) == (None, 4000)
     assert {"VLLM_API_KEY", "SPARKFLEET_METRICS_TOKEN"} == set(dict(spec.secret_env))
+
+
+def test_a_sealed_variable_reaches_the_engine_alone(tmp_path):
+    shape = GroupShape(nodes=("a",))
+    sealed = EnvSealer(b"secret").seal("HF_TOKEN", "hf_0123456789")
+    one = desired(shape)
+    candidate = one.plan.groups[0].choice.candidate.model_copy(
+        update={"env": (("HF_TOKEN", sealed), ("NCCL_DEBUG", "INFO"))}
+    )
+    (order,) = launches_for(inventory({"a": {"address": "local"}}), _with_candidate(one, candidate))
+    assert "hf_0" not in order.model_dump_json()
+    spec = spec_here(FleetPaths(tmp_path / "home"), order, 0, Ports(http=4000), "secret")
+    assert ("HF_TOKEN", "hf_0123456789") in spec.secret_env
+    assert "HF_TOKEN" not in dict(spec.env)
+    assert ("NCCL_DEBUG", "INFO") in spec.env
+    with pytest.raises(ControlError, match="HF_TOKEN cannot be opened"):
+        spec_here(FleetPaths(tmp_path / "home"), order, 0, Ports(http=4000), "another secret")
+
+
+def _with_candidate(one: Desired, candidate: Candidate) -> Desired:
+    rung = one.plan.groups[0].choice.model_copy(update={"candidate": candidate})
+    plan_ = one.plan.model_copy(update={"groups": (GroupPlan(ladder=(rung,)),)})
+    return one.model_copy(update={"plan": plan_})

@@ -78,6 +78,7 @@ def test_another_fleet_on_the_same_nodes_is_named(fleet):
     assert fleet.status()["other_fleets"] == {}
 
 
+@pytest.mark.full
 def test_the_head_is_moved_with_deployments_and_keys_and_engines_live_on(fleet):
     before, status = pids(fleet, fleet.status()), fleet.status()
     generations = {one["name"]: one["generation"] for one in status["deployments"]}

@@ -5,6 +5,7 @@ import json
 import os
 import signal
 import socket
+import subprocess
 import threading
 import time
 from pathlib import Path
@@ -159,6 +160,36 @@ def test_an_edit_that_no_engine_sees_restarts_none_and_fails_no_request(fleet):
     history = fleet.json("history", "tiny")["generations"]
     assert [one["fields"] for one in history[-2:]] == [["keys: – → default"], ["keys: default → –"]]
     assert [one["current"] for one in history[-2:]] == [False, True]
+
+
+def test_a_variable_of_a_deployment_reaches_its_engine_and_no_file_and_no_answer(fleet):
+    secret = "known-to-the-engine-alone"
+    variable, spec = f"TEST_SECRET: {secret}", fleet.spec()
+    with_it = (
+        spec.replace("env: {", f"env: {{{variable}, ")
+        if "env: {" in spec
+        else spec + f"env: {{{variable}}}\n"
+    )
+    file = fleet.write("tiny.yaml", with_it)
+    fleet.apply(file)
+    fleet.until(lambda: len(fleet.deployment()["groups"]) == 1)
+    pid = engine_pid(group(fleet))
+    assert f"TEST_SECRET={secret}" in Path(f"/proc/{pid}/environ").read_text().split("\0")
+    assert fleet.run("plan", file)[0] == 0, "a plan of the same file is no change"
+    fleet.apply(file)
+    assert engine_pid(group(fleet)) == pid
+    answers = [
+        fleet.ok(*words)
+        for words in (("status", "--json"), ("describe", "tiny"), ("history", "tiny", "--json"))
+    ]
+    assert not [answer for answer in answers if secret in answer]
+    found = subprocess.run(
+        ["grep", "-rl", "--devices=skip", secret, str(fleet.paths.root), str(fleet.paths.run)],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert found.stdout == ""
 
 
 def test_another_replica_leaves_the_first_engine_alone_and_goes_again(fleet):

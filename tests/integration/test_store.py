@@ -37,7 +37,7 @@ def _serving(fleet):
         fleet.ok("delete", "--yes", other)
     fleet.apply(fleet.write("tiny.yaml", fleet.spec()))
     fleet.until(
-        lambda: ready(fleet) and len(ranks(fleet)) == 1
+        lambda: ready(fleet) and len(sessions(fleet)) == 1
     )  # those of earlier deployments take seconds to end
     before = engine(fleet), gcs(fleet)
     fleet.chat("Hello")
@@ -58,12 +58,12 @@ def engine(fleet):
     )
 
 
-def ranks(fleet):
-    """Ranks of which a process is alive: each has a session of its own."""
+def sessions(fleet):
+    """Sessions of processes of engines: each rank's engine has its own."""
     found = set()
-    for process in fleet.ranks():
+    for pid in engine(fleet):
         with contextlib.suppress(ProcessLookupError):
-            found.add(os.getsid(process.pid))
+            found.add(os.getsid(pid))
     return found
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import ctypes
 import json
 import os
 import re
@@ -12,9 +11,8 @@ import shutil
 import signal
 import subprocess
 import tarfile
-import threading
+import tempfile
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import pytest
@@ -57,47 +55,21 @@ def limits() -> str:
     return json.dumps([f"{name}={limit}:{limit}" for name, limit in hard.items()])
 
 
-PR_SET_CHILD_SUBREAPER = 36
-"""linux/prctl.h."""
-
-
-@contextmanager
-def conmons_reaped() -> Iterator[None]:
-    """As long as this lasts, conmon processes whose parents have ended are this process's children, and are reaped.
-
-    `podman run` 4.3 waits for the end of the container's conmon, up to 20 s, and a process that nobody has reaped has not
-    ended for it. The first process of a machine in a container or a small virtual machine may take its time to reap.
-    """
-    prctl, over = ctypes.CDLL(None).prctl, threading.Event()
-
-    def reap() -> None:
-        while not over.wait(0.05):
-            for stat in Path("/proc").glob("[0-9]*/stat"):
-                with suppress(OSError):  # it may end meanwhile
-                    pid, _, rest = stat.read_text().partition(" (conmon) Z ")
-                    if rest and int(rest.split()[0]) == os.getpid():
-                        os.waitpid(int(pid), os.WNOHANG)
-
-    thread = threading.Thread(target=reap, daemon=True)
-    assert prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) == 0
-    thread.start()
-    try:
-        yield
-    finally:
-        over.set()
-        thread.join()
-        prctl(PR_SET_CHILD_SUBREAPER, 0, 0, 0, 0)
-
-
 @pytest.fixture(scope="module")
-def store(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+def store() -> Iterator[Path]:
     """A podman of this module alone, with the image in it."""
     if shutil.which("podman") is None:
         pytest.skip("podman is not installed")
-    directory = tmp_path_factory.mktemp("podman")
+    # Beyond 50 characters of `runroot` podman's clean-up ends with an error, and `podman run` waits 20 s for it.
+    with tempfile.TemporaryDirectory(prefix="podman-", dir="/tmp", ignore_cleanup_errors=True) as name:
+        yield from filled(Path(name))
+
+
+def filled(directory: Path) -> Iterator[Path]:
+    """`directory` as podman's store, as long as this lasts."""
     storage = f'driver = "vfs"\ngraphroot = "{directory}/graph"\nrunroot = "{directory}/run"\n'
     (directory / "storage.conf").write_text(f"[storage]\n{storage}")
-    with pytest.MonkeyPatch.context() as patch, conmons_reaped():
+    with pytest.MonkeyPatch.context() as patch:
         patch.setenv("CONTAINERS_STORAGE_CONF", str(directory / "storage.conf"))
         patch.setenv("CONTAINERS_CONF", str(directory / "containers.conf"))
         write_image(directory / "image.tar")

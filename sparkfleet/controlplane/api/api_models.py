@@ -34,6 +34,12 @@ class ApplyRequest(Value):
     """Generation that the plan was made from; 0: there was none. None: not known, and not checked."""
 
 
+class OpenDeployments(Value):
+    """Deployments whose environment variables are to be sealed, so that their plan can be compared with what runs."""
+
+    specs: tuple[Deployment, ...]
+
+
 class KeyRequest(Value):
     """A name for a new key: formed like those of deployments, which name keys in `keys:`."""
 

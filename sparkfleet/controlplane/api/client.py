@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from http import HTTPStatus
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
@@ -14,14 +14,22 @@ from urllib.parse import quote, urlsplit
 from pydantic import ValidationError
 
 from sparkfleet import __version__
-from sparkfleet.controlplane.api.api_models import API_HEADER, API_VERSION, ApplyRequest, KeyRequest
+from sparkfleet.controlplane.api.api_models import (
+    API_HEADER,
+    API_VERSION,
+    ApplyRequest,
+    KeyRequest,
+    OpenDeployments,
+)
 from sparkfleet.controlplane.desired import Desired
+from sparkfleet.controlplane.sealing import has_open_values
 from sparkfleet.controlplane.state.api_keys import KeyRow
 from sparkfleet.controlplane.state.head_address import HeadAddress, read_address
 from sparkfleet.controlplane.state.status import FleetStatus
 from sparkfleet.controlplane.state.store import Event
 from sparkfleet.errors import ControlError, UnreadableStateError, WrongFleetError
 from sparkfleet.runtime.fleet_paths import FleetPaths
+from sparkfleet.specs.deployment import Deployment
 
 if TYPE_CHECKING:  # a slow import, for calls only
     import aiohttp
@@ -118,6 +126,17 @@ class FleetClient:
         name = quote(request.spec.name, safe="")
         answer = await self._change("PUT", f"/v1/deployments/{name}", request.model_dump_json())
         return answer["generation"], answer["changed"]
+
+    async def sealed(self, specs: Sequence[Deployment]) -> tuple[Deployment, ...]:
+        """The deployments with sealed environment variables, as the controller stores them.
+
+        Raises ControlError if a value was sealed by another fleet.
+        """
+        if not any(map(has_open_values, specs)):
+            return tuple(specs)
+        body = OpenDeployments(specs=tuple(specs)).model_dump_json()
+        answer = await self._change("POST", "/v1/seal", body)
+        return OpenDeployments.model_validate_json(json.dumps({"specs": answer["specs"]})).specs
 
     async def history(self, name: str) -> tuple[Desired, ...]:
         """The generations of a deployment that are kept, oldest first; empty if none of that name was ever applied.

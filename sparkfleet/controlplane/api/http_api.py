@@ -16,10 +16,18 @@ from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, generate_l
 from pydantic import ValidationError
 
 from sparkfleet import __version__
-from sparkfleet.controlplane.api.api_models import API_HEADER, API_VERSION, ApplyRequest, KeyRequest
+from sparkfleet.controlplane.api.api_models import (
+    API_HEADER,
+    API_VERSION,
+    ApplyRequest,
+    KeyRequest,
+    OpenDeployments,
+)
 from sparkfleet.controlplane.controller import Controller
+from sparkfleet.controlplane.sealing import sealed, sealed_deployment
 from sparkfleet.controlplane.state.status import STATUS_VERSION
 from sparkfleet.errors import ControlError, SparkfleetError
+from sparkfleet.runtime.sealed_env import EnvSealer
 from sparkfleet.values import Value
 
 log = logging.getLogger(__name__)
@@ -31,15 +39,18 @@ FOR_EVERY_VERSION = frozenset({"/v1/stop"})
 """Changes by every release: stopping the fleet is the first step to another version of it."""
 
 
-def build(controller: Controller, token: str, registry: CollectorRegistry) -> web.Application:
+def build(
+    controller: Controller, token: str, registry: CollectorRegistry, sealer: EnvSealer
+) -> web.Application:
     """The application.
 
     Args:
         controller: answers the requests.
         token: the fleet's API token.
         registry: the metrics of `/metrics`.
+        sealer: seals the environment variables of deployments before they are stored.
     """
-    api = _Api(controller, registry)
+    api = _Api(controller, registry, sealer)
     app = web.Application(
         middlewares=[_with_api_version, _errors, _own_host, _authenticate(token), _same_api_version],
         client_max_size=4 << 20,
@@ -48,6 +59,7 @@ def build(controller: Controller, token: str, registry: CollectorRegistry) -> we
         [
             web.get("/v1/fleet", api.fleet),
             web.put("/v1/deployments/{name}", api.put),
+            web.post("/v1/seal", api.seal),
             web.delete("/v1/deployments/{name}", api.delete),
             web.get("/v1/deployments/{name}/history", api.history),
             web.get("/v1/events", api.events),
@@ -63,21 +75,26 @@ def build(controller: Controller, token: str, registry: CollectorRegistry) -> we
 
 
 class _Api:
-    def __init__(self, controller: Controller, registry: CollectorRegistry) -> None:
+    def __init__(self, controller: Controller, registry: CollectorRegistry, sealer: EnvSealer) -> None:
         self._controller = controller
         self._registry = registry
+        self._sealer = sealer
 
     async def fleet(self, request: web.Request) -> web.Response:
         return _json(self._controller.status())
 
     async def put(self, request: web.Request) -> web.Response:
         apply = ApplyRequest.model_validate_json(await request.read())
-        desired, changed = await self._controller.put(
-            apply.spec, apply.plan, apply.who, apply.retry, apply.base
-        )
+        spec, plan = sealed(apply.spec, apply.plan, self._sealer)
+        desired, changed = await self._controller.put(spec, plan, apply.who, apply.retry, apply.base)
         return web.json_response(
             {"version": STATUS_VERSION, "generation": desired.generation, "changed": changed}
         )
+
+    async def seal(self, request: web.Request) -> web.Response:
+        wanted = OpenDeployments.model_validate_json(await request.read())
+        specs = [sealed_deployment(one, self._sealer).model_dump(mode="json") for one in wanted.specs]
+        return web.json_response({"version": STATUS_VERSION, "specs": specs})
 
     async def history(self, request: web.Request) -> web.Response:
         generations = self._controller.history(request.match_info["name"])

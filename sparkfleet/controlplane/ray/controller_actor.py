@@ -38,6 +38,7 @@ from sparkfleet.group.report import GroupReport
 from sparkfleet.runtime.boot_id import this_boot
 from sparkfleet.runtime.fleet_paths import FleetPaths
 from sparkfleet.runtime.hang_guard import HangGuard, take_note
+from sparkfleet.runtime.sealed_env import EnvSealer
 from sparkfleet.specs.inventory import Inventory
 from sparkfleet.telemetry.metrics import ControlMetrics
 from sparkfleet.units import MIB
@@ -131,7 +132,7 @@ class ControllerActor:
 
     def work(self, controller: Controller) -> None:
         """See `ApiFront`."""
-        self._server.show(lambda token: api.build(controller, token, self._registry))
+        self._server.show(lambda token: api.build(controller, token, self._registry, self._sealer))
 
     def hold(self, error: StoreError) -> None:
         """See `ApiFront`."""
@@ -142,6 +143,8 @@ class ControllerActor:
     def _make(self, store: Store) -> Controller:
         inventory = self._config.inventory
         self._registry = CollectorRegistry()
+        self._sealer = EnvSealer(self._paths.engine_secret.read_bytes())
+        store.seal(self._sealer)
         return Controller(
             fleet=inventory.fleet,
             store=store,

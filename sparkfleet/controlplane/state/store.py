@@ -7,17 +7,20 @@ import math
 import sqlite3
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
 from sparkfleet.controlplane.desired import Desired, GroupKey, Standing, oldest_kept
+from sparkfleet.controlplane.sealing import has_open_values, sealed
 from sparkfleet.controlplane.state.newer_generations import outdated, when
 from sparkfleet.controlplane.state.schema import migrate
+from sparkfleet.errors import ControlError
 from sparkfleet.gateway.routing_table import KeyEntry
 from sparkfleet.planner.report.carry_over import CarriedOver, RunningGroup, carried_over
 from sparkfleet.planner.rules.failure_memory import Remembered
 from sparkfleet.planner.types.plan import DeploymentPlan
+from sparkfleet.runtime.sealed_env import EnvSealer
 from sparkfleet.specs.deployment import Deployment
 from sparkfleet.values import Value
 
@@ -212,6 +215,26 @@ class Store:
             self._write_deployment(after)
             self._keep_rungs(after, running)
         return after, True
+
+    def seal(self, sealer: EnvSealer) -> None:
+        """Seals the environment variables that an older release stored as they are; overwrites them on the disk.
+
+        A generation with a value of another fleet stays as it is: the start of its engine reports that.
+        """
+        rows = [*self.desired().values(), *(one for name in self.generations() for one in self.history(name))]
+        opened = [one for one in rows if has_open_values(one.spec)]
+        if not opened:
+            return
+        self._db.execute("PRAGMA secure_delete=ON")
+        self._desired = None
+        with self._changing():
+            for one in opened:
+                with suppress(ControlError):
+                    spec, plan = sealed(one.spec, one.plan, sealer)
+                    found = (spec.model_dump_json(), plan.model_dump_json(), one.name, one.generation)
+                    self._db.execute(SEAL, found)
+                    self._db.execute(SEAL_HISTORY, found)
+        self._db.execute("PRAGMA wal_checkpoint(TRUNCATE)")
 
     def _deletion_of(self, name: str) -> str:
         """The last deletion of a deployment, for people; "" if none is kept."""
@@ -490,6 +513,8 @@ class Store:
             raise
 
 
+SEAL = "UPDATE deployments SET spec = ?, plan = ? WHERE name = ? AND generation = ?"
+SEAL_HISTORY = "UPDATE history SET spec = ?, plan = ? WHERE name = ? AND generation = ?"
 PUT = """
 INSERT OR REPLACE INTO deployments (spec, plan, generation, who, since, members, name) VALUES (?, ?, ?, ?, ?, ?, ?)
 """

@@ -13,14 +13,16 @@ from sparkfleet.controlplane.api.api_models import API_HEADER, API_VERSION, Appl
 from sparkfleet.controlplane.api.client import FleetClient, answering, trouble_of
 from sparkfleet.controlplane.state.head_address import HeadAddress
 from sparkfleet.errors import ControlError, WrongFleetError
+from sparkfleet.runtime.sealed_env import EnvSealer
 
 TOKEN = "t" * 64
+SEALER = EnvSealer(b"s" * 43)
 
 
 @pytest.fixture
 async def served(tmp_path):
     world = World(tmp_path)
-    server = TestServer(http_api.build(world.controller, TOKEN, world.metrics.registry))
+    server = TestServer(http_api.build(world.controller, TOKEN, world.metrics.registry, SEALER))
     await server.start_server()
     world.url = str(server.make_url("")).rstrip("/")
     yield world
@@ -47,6 +49,23 @@ async def test_apply_status_events_delete(served):
         assert (await fleet.fleet()).deployments == ()
         with pytest.raises(ControlError, match="no deployment 'tiny'"):
             await fleet.delete("tiny", "me")
+
+
+async def test_no_answer_has_the_value_of_a_variable_and_the_same_again_is_no_change(served):
+    env = {"HF_TOKEN": "hf_0123456789abcdef", "NCCL_DEBUG": "INFO"}
+    wanted = ApplyRequest(spec=deployment(env=env), plan=plan(env=tuple(env.items())), who="me")
+    async with client(served) as fleet:
+        assert await fleet.apply(wanted) == (1, True)
+        assert await fleet.apply(wanted) == (1, False)
+        (spec,) = await fleet.sealed([wanted.spec])
+        status, history = await fleet.fleet(), await fleet.history("tiny")
+        assert status.deployments[0].spec == spec.model_dump_json()
+        assert history[0].spec == spec
+        assert "hf_0" not in status.model_dump_json() + history[0].model_dump_json() + spec.model_dump_json()
+        assert spec.env["NCCL_DEBUG"] == "INFO"
+        assert await fleet.sealed([spec]) == (spec,)
+        with pytest.raises(ControlError, match="cannot be opened"):
+            await fleet.sealed([deployment(env={"A": "1", "HF_TOKEN": "sealed:1:AAAA"})])
 
 
 async def test_a_plan_that_another_apply_has_overtaken_is_refused_with_the_difference(served):
@@ -166,7 +185,7 @@ async def test_a_number_that_is_none(served):
 
 async def test_a_controller_that_is_away_for_a_moment_is_waited_for(served, tmp_path, unused_tcp_port):
     served.url = f"http://127.0.0.1:{unused_tcp_port}"
-    runner = web.AppRunner(http_api.build(served.controller, TOKEN, served.metrics.registry))
+    runner = web.AppRunner(http_api.build(served.controller, TOKEN, served.metrics.registry, SEALER))
     await runner.setup()
     async with client(served, patience_s=10) as fleet:
         asked = await _after_a_refusal(fleet, runner, unused_tcp_port)
@@ -262,7 +281,7 @@ async def test_a_controller_is_waited_for_where_it_is_about_to_answer(served, un
         ray="", api=f"http://127.0.0.1:{unused_tcp_port}", gateway_host="127.0.0.1", gateway_port=8000
     )
     assert await answering(address, TOKEN) is None
-    runner = web.AppRunner(http_api.build(served.controller, TOKEN, served.metrics.registry))
+    runner = web.AppRunner(http_api.build(served.controller, TOKEN, served.metrics.registry, SEALER))
     await runner.setup()
     waiting = asyncio.create_task(answering(address, TOKEN, patience_s=10))
     await asyncio.sleep(0)
