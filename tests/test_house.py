@@ -51,16 +51,12 @@ def test_a_riddle_is_found_with_its_line(house: ModuleType, tmp_path: Path, text
         'key = {"said": 1}',  # a name, not prose
         'told = "The node reports 5 GiB."',
         'help = "Pass `engine says hello` as it is."',
+        'argv = "restore --begin-anew FLEET"',
         '# it says nothing\nx = "The weights are stored on the node."',
     ],
 )
 def test_names_code_and_comments_are_no_riddles(house: ModuleType, tmp_path: Path, text: str) -> None:
     assert list(house.findings(written(tmp_path, "cli", text))) == []
-
-
-def test_a_part_that_is_not_finished_is_left_alone(house: ModuleType, tmp_path: Path) -> None:
-    assert "unfinished" not in house.PLAIN
-    assert list(house.findings(written(tmp_path, "unfinished", 'x = "It says nothing."'))) == []
 
 
 def test_docstrings_and_class_names(house: ModuleType, tmp_path: Path) -> None:

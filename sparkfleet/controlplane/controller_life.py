@@ -30,7 +30,7 @@ LIST_S = 10.0
 """Time limit of a list of what runs."""
 
 OpenStore = Callable[[Collection[Generation], StoreMark | None], Store]
-"""Opens the store, given what runs and the mark that this process knows. Raises StoreError."""
+"""Opens the store, with a list of what runs and the mark that this process knows. Raises StoreError."""
 
 
 class ApiFront(Protocol):
@@ -94,7 +94,7 @@ class ControllerLife:
             finally:
                 self.controller = None
                 store.close()
-            # At once after a long time: what is in the place of the store gives the better reason.
+            # At once after a long time: the file in the store's place is the better reason.
             await asyncio.sleep(max(0.0, AGAIN_S - (loop.time() - began)))
 
     async def _live(self, store: Store) -> None:

@@ -73,7 +73,7 @@ class Standing(Value):
     starved: tuple[float, ...] = ()
     """Those of its falls at this rung that were caused by memory, as far as they still count, Unix seconds."""
     passed: tuple[str, ...] = ()
-    """Reason for leaving each rung above this one, in order; if it is given up also the reason for this one."""
+    """Reason for leaving each rung above this one, in order; if it is given up, also the reason for this one."""
 
 
 def rungs_of(desired: Desired, standings: Mapping[GroupKey, Standing]) -> dict[int, int]:

@@ -43,7 +43,7 @@ def _is_spark(node: NodeSnapshot) -> bool:
 
 
 def _finding(rule: Rule, node: str, truth: Truth, situation: RuleContext) -> Finding:
-    lacking = [fact for fact in rule.asks if getattr(situation, fact) is None]
+    lacking = [fact for fact in rule.facts if getattr(situation, fact) is None]
     says = {
         Truth.YES: (SEVERITIES[rule.severity], f"{node}: {rule.title}", rule.symptom),
         Truth.NO: (Severity.OK, f"does not apply: {rule.title}", ""),

@@ -20,13 +20,13 @@ def _range(text: str) -> str:
 
 
 class Advisory(Value):
-    """One published weakness of an engine."""
+    """One published vulnerability of an engine."""
 
     id: str
     """CVE id."""
     engine: Literal["vllm", "sglang", "trtllm"]
     versions: Annotated[str, AfterValidator(_range)]
-    """Affected versions, as rules write ranges."""
+    """Affected versions, as a range (versions.py)."""
     fixed: str
     """First version without it; "" if none was published."""
     effect: Literal["takeover", "model-code", "port-code", "denial"]
@@ -58,7 +58,7 @@ def read_advisories(text: str, name: str = FILE) -> tuple[Advisory, ...]:
 
 @lru_cache(maxsize=1024)
 def advisories_of(engine: str, version: str | None) -> tuple[str, ...]:
-    """Ids of the advisories that a version of an engine is affected by; none of a version that is not known."""
+    """Ids of the advisories that affect a version of an engine; none for a version that is not known."""
     if not version:
         return ()
     return tuple(

@@ -39,7 +39,7 @@ class Format(Value):
     head: float
     embedding: float
     compute: Compute
-    """Which ceiling its matrix products have when the engine has a kernel for it."""
+    """The ceiling of its matrix products if the engine has a kernel for it."""
     klass: str
     """Formats of one class share efficiency factors."""
 
@@ -64,13 +64,13 @@ class LinkSpeed(Value):
 
 
 class Physics(Value):
-    """Everything in `physics.yaml`."""
+    """Contents of `physics.yaml`."""
 
     version: Literal[1]
     ceilings: Ceilings
     formats: dict[str, Format]
     chunks: dict[str, int]
-    """Tokens of one prefill step that an engine takes by itself, by its name."""
+    """Engine → its default number of tokens in one prefill step."""
     links: dict[str, LinkSpeed]
 
 

@@ -44,7 +44,7 @@ def unknown_flags(engine: str, version: str, flags: Iterable[str]) -> tuple[Unkn
     Args:
         engine: `vllm`, `sglang` or `trtllm`; no other engine's flags are known.
         version: its version; "" if it is not known.
-        flags: names, as given.
+        flags: names, as written.
     """
     known = _releases(engine)
     exact = known.get(_release(engine, version))

@@ -18,8 +18,8 @@ FILE = "architectures.yaml"
 Engine = Literal["vllm", "sglang", "trtllm"]
 
 Loading = Literal["listed", "absent", "unproven", "unknown"]
-"""listed: the registry of the release has it (of TensorRT-LLM: NVIDIA's lists for a Spark). absent: the registry of that
-release lacks it, and a later one has it. unproven: no list that was read has it. unknown: an architecture that is in no
+"""listed: the registry of the release has it (for TensorRT-LLM: NVIDIA's lists for a Spark). absent: the registry of that
+release lacks it, and a later one has it. unproven: none of the lists read has it. unknown: an architecture that is in no
 list, or a release that was not read."""
 
 
@@ -30,12 +30,12 @@ class Architecture(Value):
     """Class name, as in `architectures` of config.json."""
     model_types: Annotated[tuple[str, ...], Field(min_length=1)]
     since: dict[Engine, str] = Field(alias="from")
-    """Engine → first release that was read and lists it; "any": the first of them."""
+    """Engine → first release whose list has it; "any": the first list that was read."""
     date: Date
 
 
 class EngineModels(Value):
-    """Everything in `architectures.yaml`."""
+    """Contents of `architectures.yaml`."""
 
     sources: dict[Engine, str]
     read: dict[Engine, tuple[str, ...]]
@@ -80,12 +80,12 @@ def _by_engine(name: str, section: object, called: str) -> Mapping[str, tuple[st
 
 @lru_cache(maxsize=1024)
 def loading(engine: str, version: str | None, model_type: str | None) -> Loading:
-    """Does a release of an engine load models of a type?
+    """Support of an engine's release for a type of models.
 
     Args:
-        engine: "vllm", "sglang" or "trtllm"; of others nothing is known.
+        engine: "vllm", "sglang" or "trtllm"; others are unknown.
         version: of the engine; None or "" if it is not known: then any release that was read counts.
-        model_type: as config.json has it.
+        model_type: that of config.json.
 
     Returns:
         "unknown" about an architecture that is in no list, and about releases that are older than those that were read, or

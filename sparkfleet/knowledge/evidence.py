@@ -1,8 +1,8 @@
-"""Published measurements counted by what was run: `evidence.csv`, written by `scripts/evidence.py`, checked on load.
+"""Published measurements counted by combination: `evidence.csv`, written by `scripts/evidence.py`, checked on load.
 
 One line per model × engine × method × format × nodes, with the family of the model: the set of its shapes
 (`perf.model_shape`), which its fine-tunes and later versions share. Methods are those of the speed model, so that NEXTN
-is MTP. Images are not told apart: most are builds of one release.
+is MTP. Images are not distinguished: most are builds of one release.
 """
 
 from __future__ import annotations
@@ -23,15 +23,15 @@ from sparkfleet.values import Value
 
 FILE = "evidence.csv"
 CLEAR_ABOVE = 1.3
-"""Times as fast as the best that somebody ran for the family a combination has to be that nobody ran."""
+"""Factor by which an unpublished combination has to be faster than the family's best published one."""
 LONELY = 0.1
 """Discount over one more than the number of sources: one costs 5 %, four cost 2 %."""
 CLOSE = 1.1
-"""Times as fast for every step away from the same run: a sibling's, another format's. Two boots differ by ± 15 %."""
+"""Further factor for every step away from the same run: a sibling's, another format's. Two boots differ by ± 15 %."""
 OTHER_FAMILY = 1.15
-"""On top of CLEAR_ABOVE if nobody ran engine and method on so many nodes for any family."""
+"""On top of CLEAR_ABOVE if engine and method are unpublished on this number of nodes for every family."""
 FURTHEST = math.log(1.6)
-"""Most (log) that published rates correct a prediction by when candidates are ranked."""
+"""Largest correction (log) of a prediction by published rates in the ranking of candidates."""
 
 
 class EvidenceLevel(IntEnum):
@@ -49,7 +49,7 @@ class EvidenceLevel(IntEnum):
 
 
 LEAST_PROVEN = (1.0 - LONELY / 2) / CLOSE**2
-"""Discount of the weakest evidence that somebody ran it for the family: one source, in another format."""
+"""Discount of the weakest evidence for the family: one source, in another format."""
 DISCOUNT = {
     EvidenceLevel.MODEL: 1.0,
     EvidenceLevel.SIBLING: 1 / CLOSE,
@@ -57,14 +57,14 @@ DISCOUNT = {
     EvidenceLevel.FAMILY: LEAST_PROVEN / CLEAR_ABOVE,
     EvidenceLevel.NOTHING: LEAST_PROVEN / (CLEAR_ABOVE * OTHER_FAMILY),
 }
-"""Factor of a candidate's worth. Affects the ranking, not the predictions."""
+"""Factor on a candidate's worth. Affects the ranking, not the predictions."""
 
 
 class PublishedEvidence(Value):
     """Published runs of one combination."""
 
     model: str
-    """As `model_names.plain` has it."""
+    """By `model_names.plain`."""
     family: str
     engine: str
     method: str
@@ -74,9 +74,9 @@ class PublishedEvidence(Value):
     """Published measurements."""
     sources: tuple[str, ...]
     alone: float | None = None
-    """tok/s of one request: median of its sources; None if that was not measured behind a short prompt."""
+    """tok/s of one request: median of its sources; None without a measurement after a short prompt."""
     busy: int = 0
-    """How many of the measurements are of four requests and more together."""
+    """Number of measurements with four requests and more together."""
     off_alone: float | None = None
     """Published over predicted rate of one request (log), median of its sources; None if none can be compared."""
     off_busy: float | None = None
@@ -88,7 +88,7 @@ class PublishedEvidence(Value):
 
 
 class Evidence(NamedTuple):
-    """Published runs that speak for a candidate."""
+    """Published runs that support a candidate."""
 
     level: EvidenceLevel
     """That of the nearest run."""
@@ -128,10 +128,10 @@ class Evidence(NamedTuple):
         return tuple(dict.fromkeys(source for one in self.runs for source in one.sources))
 
     def correction(self, *, busy: bool) -> float | None:
-        """Factor on the predicted rate by what was published of the same combination on the same number of nodes.
+        """Factor on the predicted rate from published runs of the same combination on the same number of nodes.
 
-        One source counts half, two count two thirds: sources differ by about as much as predictions do. None if nothing was
-        published that can be compared.
+        One source counts half, two count two thirds: sources differ by about as much as predictions do. None without a
+        published run that can be compared.
         """
         return _correction(
             (
@@ -143,13 +143,13 @@ class Evidence(NamedTuple):
         )
 
     def shared_correction(self, *, busy: bool) -> float:
-        """The same by other methods and engines: a format that is faster than predicted is so with drafts, too."""
+        """The same from other methods and engines: a format that is faster than predicted is so with drafts, too."""
         return _correction(self.beside, busy=busy) or 1.0
 
     def elsewhere(self, *, busy: bool) -> tuple[float, str] | None:
-        """The same by another engine with its own method, which guesses as well on any, and that engine.
+        """The same from another engine with the same method, and that engine: acceptance is the same on every engine.
 
-        None if nobody published it.
+        None if it is unpublished.
         """
         for one in self.beside:
             found = _correction((one,), busy=busy) if one.method == self.method else None
@@ -167,7 +167,7 @@ def _correction(runs: Iterable[PublishedEvidence], *, busy: bool) -> float | Non
 
 
 class RunKey(NamedTuple):
-    """A combination that a plan may choose, in the words of published rows."""
+    """A combination that a plan may choose, in the vocabulary of published rows."""
 
     model: str
     family: str
@@ -178,7 +178,7 @@ class RunKey(NamedTuple):
 
 
 def _distance(one: PublishedEvidence, ran: RunKey) -> tuple[bool, bool, bool]:
-    """Drafts of one method guess as well on any engine: another engine is nearer than another method."""
+    """Distance of two runs: acceptance is the same on any engine, so another engine is nearer than another method."""
     return (one.method != ran.method, one.engine != ran.engine, one.model != ran.model)
 
 
@@ -186,7 +186,7 @@ class EvidenceIndex:
     """Published runs by family, engine and method.
 
     Args:
-        runs: what was published.
+        runs: published runs.
     """
 
     def __init__(self, runs: Iterable[PublishedEvidence]) -> None:
@@ -201,11 +201,11 @@ class EvidenceIndex:
             self._anywhere[one.engine, one.method] = max(one.nodes, self._anywhere[one.engine, one.method])
 
     def ran(self, model: str, method: str, format_name: str) -> bool:
-        """True if somebody has run the model with the method in that format, on any engine and nodes."""
+        """True if a run of the model with the method in that format is published, on any engine and nodes."""
         return (model, method, format_name) in self._ran
 
     def of(self, ran: RunKey) -> Evidence:
-        """Evidence for a candidate. A run on more nodes speaks for fewer, too: what is split runs whole."""
+        """Evidence for a candidate. A run on more nodes counts for fewer, too: an engine that runs split also runs whole."""
 
         def level(one: PublishedEvidence) -> EvidenceLevel:
             if one.format != ran.format:

@@ -27,14 +27,14 @@ PATCHED_BUILDS = (
     "step37",
     "ds4",
 )
-"""Names of patched builds that factors are fitted for; they are part of the image's name."""
+"""Names of patched builds with factors of their own; they are part of the image's name."""
 
 
 class Effect(Value):
-    """One fitted number: how far measurements lie from physics where its key applies.
+    """One fitted number: the deviation of measurements from physics for its key.
 
-    `log` is added to the logarithm of a time (or to the logit of an acceptance); `n` measurements carry it, and
-    `spread` is the standard deviation of what they still leave over.
+    `log` is added to the logarithm of a time (or to the logit of an acceptance); `n` measurements support it, and
+    `spread` is the standard deviation of their residuals.
     """
 
     log: float
@@ -43,19 +43,19 @@ class Effect(Value):
 
 
 class Factors(Value):
-    """Everything in `factors.yaml`."""
+    """Contents of `factors.yaml`."""
 
     version: Literal[1]
     coefficients: dict[Quantity, dict[str, float]]
-    """What each physical term is multiplied by; keys as `calibration.coefficient_keys` makes them."""
+    """Factor on each physical term; keys by `factor_keys.coefficient_keys`."""
     effects: dict[Quantity, dict[str, Effect]]
-    """What is left over; keys as `calibration.effect_keys` makes them."""
+    """Residual effects; keys by `factor_keys.effect_keys`."""
     acceptance: dict[str, Effect]
-    """Logit of the chance that one more draft token is accepted, as a sum over keys."""
+    """Logit of the probability that one more draft token is accepted, as a sum over keys."""
     bands: dict[str, float]
-    """Half width (log) of the band that holds 80 % of measurements that were not fitted on, by how much is known."""
+    """Half width (log) of the band with 80 % of the measurements outside the fit, by the amount of knowledge."""
     validation: dict[str, dict[str, float]] = Field(default_factory=dict)
-    """What the fit found of itself on left-out measurements: table → metric → median error, or share inside its band."""
+    """Errors of the fit on left-out measurements: table → metric → median error, or share inside its band."""
 
 
 @cache

@@ -35,7 +35,7 @@ class SparkModel(Value):
 
 
 class Vendor(Value):
-    """Under which name the same board is sold."""
+    """A name under which the same board is sold."""
 
     id: str
     name: str
@@ -47,7 +47,7 @@ class Vendor(Value):
 
 
 class SparkCeilings(Value):
-    """The most that one Spark was seen to do."""
+    """Highest published figures of one Spark."""
 
     read_gb_per_s: MeasuredRange
     bf16_tflops: MeasuredRange
@@ -56,7 +56,7 @@ class SparkCeilings(Value):
 
 
 class LinkClass(Value):
-    """A way in which two nodes are joined."""
+    """A kind of connection between two nodes."""
 
     id: str
     name: str
@@ -84,12 +84,12 @@ class CpuGeneric(Value):
 
 
 class Hardware(Value):
-    """Everything in `hardware.yaml`."""
+    """Contents of `hardware.yaml`."""
 
     boxes: tuple[SparkModel, ...]
     vendors: tuple[Vendor, ...]
     confusables: tuple[tuple[str, str], ...]
-    """PCI ids of what is not a Spark, and what it is."""
+    """PCI ids of other machines → their names."""
     ceilings: SparkCeilings
     links: tuple[LinkClass, ...]
     memory: MemoryOverheads

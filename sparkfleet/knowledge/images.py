@@ -19,7 +19,7 @@ _RELEASE_TAGS = {
     "lmsysorg/sglang": re.compile(r"v(?P<version>\d+\.\d+\.\d+(?:\.post\d+)?)(?![\w.])"),
     "nvcr.io/nvidia/tensorrt-llm/release": re.compile(r"(?P<version>\d+\.\d+\.\d+(?:rc\d+)?)(?![\w.])"),
 }
-"""How makers of engines tag the images of their releases; what follows names the platform ("-aarch64", "-cu130")."""
+"""Tags of official release images; a suffix has the platform ("-aarch64", "-cu130")."""
 
 Status = Literal["works", "limited", "broken", "unproven"]
 Library = Literal["nccl", "flashinfer", "cutlass", "ptxas", "fastsafetensors", "torch", "triton"]
@@ -45,30 +45,30 @@ class Image(Value):
     image: Annotated[str, Field(pattern=r"^[^\s@]+:[^\s@/]+$")]
     """Repository and tag."""
     build: str = ""
-    """What tells builds of one tag apart, e.g. "re-tag"; "" if only one is known."""
+    """Distinguishes builds of one tag, e.g. "re-tag"; "" if only one is known."""
     digests: tuple[Annotated[str, Field(pattern=r"^sha256:[0-9a-f]{64}$")], ...] = ()
     engine: Literal["vllm", "sglang", "trtllm"]
     engine_version: str | None
-    """As rules compare it; None: not published, and for a moving tag not to be known."""
+    """Version for comparison by rules; None: not published, or the tag moves."""
     cuda: str = ""
     libraries: Annotated[tuple[tuple[Library, str], ...], BeforeValidator(_pairs)] = ()
     methods: tuple[Method, ...] = ()
-    """Speculative methods that were seen to work; empty: nothing is published."""
+    """Speculative methods that are known to work; empty: nothing is published."""
     quants: tuple[str, ...] = ()
-    """Ways of quantisation that were seen to work; empty: nothing is published."""
+    """Quantisations that are known to work; empty: nothing is published."""
     tables: tuple[DiskTables, ...] = ()
-    """Types of models whose n-gram tables were seen to work from the disk."""
+    """Types of models whose n-gram tables are known to work from the disk."""
     status: Status
     note: str = ""
     sources: Sources
     date: Date
 
     def library(self, name: Library) -> str | None:
-        """The version of a library inside, None if it is not published."""
+        """The version of a library inside; None if it is not published."""
         return dict(self.libraries).get(name)
 
     def disk_tables(self, model_type: str) -> DiskTables | None:
-        """Settings for tables on the disk; None if nobody has seen that work."""
+        """Settings for tables on the disk; None if no working case is known."""
         return next((one for one in self.tables if one.model_type == model_type), None)
 
 
@@ -94,7 +94,7 @@ def read_images(text: str, name: str = FILE) -> tuple[Image, ...]:
 def images_of(reference: str, images: tuple[Image, ...] | None = None) -> tuple[Image, ...]:
     """The builds that `reference` ("repository:tag", with or without "@sha256:…") may name.
 
-    None: not known. One: that is it. Several: the tag was moved, and without a digest nobody can tell.
+    None: not known. Several: the tag was moved, and the reference has no digest that decides.
     """
     known = load_images() if images is None else images
     tagged, _, digest = reference.partition("@")
@@ -106,8 +106,8 @@ def images_of(reference: str, images: tuple[Image, ...] | None = None) -> tuple[
 def engine_version_of(reference: str) -> str | None:
     """The engine's version inside an image.
 
-    Of an image that is not listed: what its tag says, where its makers tag releases. None if the image is not known, or
-    its version is not. Where a tag was moved, the version without the build, so that rules about one build answer "unknown".
+    For an image that is not listed, the version in its tag, if its makers tag releases. None if the image or its version is
+    not known. If a tag was moved, the version without the build, so that rules about one build answer "unknown".
     """
     known = images_of(reference)
     if not known:

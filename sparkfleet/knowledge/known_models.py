@@ -1,4 +1,4 @@
-"""Checkpoints that are known by name, so that one can plan before anything is downloaded: `models.yaml`, checked on load."""
+"""Checkpoints that are known by name, for plans before a download: `models.yaml`, checked on load."""
 
 from __future__ import annotations
 
@@ -36,12 +36,12 @@ _QUANT_IN_NAME = (
     (r"int4|w4a16|4bit", "int4"),
     (r"bf16", "bf16"),
 )
-"""What names of checkpoints say, in the words of `checkpoint_from_config`; the first that fits."""
+"""Words in names of checkpoints → quantisation for `checkpoint_from_config`; the first match counts."""
 _QUANTISED_BY_THEIR_MAKERS = re.compile(r"/(?:DeepSeek-(?:V[34]|R1)|MiniMax-M2|MiMo-V2|gpt-oss)")
-"""Entries of configs.json whose weights are published as their config says, and as nothing larger: fine-tunes keep that."""
+"""Entries of configs.json whose weights are published in the config's own format only: fine-tunes keep it."""
 _EXL3 = re.compile(r"exl3.*?(?<![0-9.])([1-8](?:\.[0-9]{1,2})?)bpw")
 _OTHERWISE = re.compile(r"exl[23]|gguf|[0-9]bpw|(?:^|[-_.])i?q[1-8](?:_|$)")
-"""Ways to store weights that no config of ours tells the size of."""
+"""Formats whose size no known config contains."""
 
 
 class KnownModel(Value):
@@ -53,22 +53,22 @@ class KnownModel(Value):
     config: str
     """Entry of `measurements/configs.json` with the same shapes."""
     keys: dict[str, str | int | bool] = Field(default_factory=dict)
-    """Of its config.json, what that entry leaves out or has otherwise."""
+    """Fields of its config.json that the entry lacks or has otherwise."""
     quant: str | None = None
-    """As `checkpoint_from_config` takes it; None: the name says it."""
+    """Quantisation for `checkpoint_from_config`; None: it is in the name."""
     gb: Annotated[float, Field(gt=0)] | None = None
     """All weights, GB (1e9 bytes); None: not published, estimated from the shapes."""
     mtp: int | None = None
     """MTP layers in the weight map; None: not published."""
     vision: bool | None = None
-    """Whether the weight map has a vision tower; None: not published."""
+    """True if the weight map has a vision tower; None: not published."""
     license: str = ""
     note: str = ""
     sources: Sources
     date: Date
 
     def names(self, model: str) -> bool:
-        """Is `model` one of these?"""
+        """True if `model` is one of these."""
         return any(_glob(pattern).fullmatch(model.lower()) for pattern in self.match)
 
 
@@ -107,7 +107,7 @@ def known_checkpoint(model: str) -> Checkpoint | None:
     """The facts of a checkpoint by its Hub id alone, sizes estimated; None if nothing is known about it.
 
     Raises:
-        FactError: its shapes are known, but how it is stored is not understood.
+        FactError: its shapes are known, but its format is not recognised.
     """
     name = model.partition("@")[0]
     one = next((known for known in load_models() if known.names(name)), None)
@@ -135,7 +135,7 @@ def _of_another_engine(name: str, size: int | None) -> FactError:
     return FactError(
         f"{name}: stored as EXL3 or GGUF, by its name, {known}.",
         means="vLLM, SGLang and TensorRT-LLM are planned with safetensors; without them no plan can be made.",
-        do="Give the directory of the checkpoint, or weights as vLLM, SGLang or TensorRT-LLM have them.",
+        do="Give the directory of the checkpoint, or weights in a format of vLLM, SGLang or TensorRT-LLM.",
     )
 
 
@@ -154,10 +154,10 @@ def known_as(model: str, quantization: str | None = None) -> Checkpoint | None:
 
     Args:
         model: Hub id.
-        quantization: as `checkpoint_from_config` takes it; None: as it is published or its name says.
+        quantization: as for `checkpoint_from_config`; None: the published one, or that in its name.
 
     Raises:
-        FactError: its shapes are known, but how it is stored is not understood.
+        FactError: its shapes are known, but its format is not recognised.
     """
     name = model.partition("@")[0]
     one = next((known for known in load_models() if known.names(name)), None)
@@ -200,7 +200,7 @@ def _estimated(
     name: str, shapes: str, quant: str | None, keys: Mapping[str, str | int | bool] = EMPTY
 ) -> Checkpoint:
     config = {**architectures()[shapes], **keys}
-    # Most siblings' own quantisation says nothing about this checkpoint.
+    # Most siblings have another quantisation than this checkpoint.
     if quant is None and name != shapes and not _QUANTISED_BY_THEIR_MAKERS.search(shapes):
         quant = "bf16"
     try:

@@ -26,13 +26,13 @@ class MethodSupport(Value):
     engine: EngineName
     method: Method
     name: str
-    """The engine's own word for it."""
+    """The engine's name for it."""
     since: str | None
-    """First release that has it; None: all that are known do."""
+    """First release that has it; None: every known one."""
     pipeline: bool = True
-    """Whether it runs over a pipeline of stages."""
+    """True if it runs with pipeline parallelism."""
     block: Literal["drafts", "window"] = "drafts"
-    """What the engine's number counts: the drafts (k), or with them the token before (k + 1)."""
+    """Meaning of the engine's number: the draft tokens (k), or these and the token before (k + 1)."""
     note: str = ""
     sources: Sources
     date: Date
@@ -51,7 +51,7 @@ class DepthSchedule(Value):
 
 
 class SpeculativeEngines(Value):
-    """Everything that the file has."""
+    """Contents of the file."""
 
     methods: tuple[MethodSupport, ...]
     schedules: tuple[DepthSchedule, ...]
@@ -94,7 +94,7 @@ def names_of(engine: str) -> dict[str, str]:
 
 @lru_cache(maxsize=1024)
 def lacks(engine: str, version: str, method: str) -> bool:
-    """True if that release is older than the first that has the method. A version that cannot be ordered lacks nothing."""
+    """True if that release is older than the first that has the method. False for a version that cannot be ordered."""
     support = support_of(engine, method)
     return support is None or _older(version, support.since)
 

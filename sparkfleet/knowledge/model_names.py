@@ -16,12 +16,12 @@ _JOINS = (
     (r"(gemma|glm|llama|ministral|nemotron|step|gpt)(?=[0-9.]|oss)", r"\1-"),
     (r"([0-9])b-?a([0-9])", r"\1b-a\2"),
 )
-"""Hyphens that some put elsewhere: "Qwen 3.6 35B A3B", "Gemma4-26B"."""
+"""Hyphens that are often left out or replaced: "Qwen 3.6 35B A3B", "Gemma4-26B"."""
 
 
 @cache
 def plain(name: str) -> str:
-    """A model's name without owner, format and version of its post-training: what siblings share."""
+    """A model's name without owner, format and version of its post-training; siblings share it."""
     owner, slash, rest = name.strip().rpartition("/")
     text = (rest if slash and " " not in owner else name).lower().strip()
     text = re.sub(r"\.gguf$|\(.*", "", text)

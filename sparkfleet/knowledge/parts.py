@@ -1,4 +1,4 @@
-"""Parts of the knowledge: how many entries each has, how old the newest is, and when that is too old.
+"""Parts of the knowledge: their entries, the age of the newest one, and the age that is too old.
 
 The dates are those of the entries: the day, month or year in which something was published, or its sources were read.
 """
@@ -24,7 +24,7 @@ class _Source(NamedTuple):
     sections: tuple[str, ...]
     """All sections of the file."""
     counted: tuple[str, ...]
-    """Those that have the entries."""
+    """Sections with the entries."""
     fresh_days: int
     do: str
 
@@ -71,7 +71,7 @@ class KnowledgePart(Value):
     fresh_days: int
     """Days after which it counts as old."""
     do: str
-    """The work that renews it."""
+    """The work that brings it up to date."""
 
     def age_days(self, today: date) -> int | None:
         """Days since the newest date (of a month: since its first day), at least 0; None if it has none."""

@@ -57,12 +57,12 @@ METHODS: Mapping[str, str] = {
 """Format → method, of a checkpoint whose known config declares none."""
 
 LEAST_BITS, MOST_BITS = 3.5, 16.5
-"""Per parameter of the parts that nothing is published of, if they make up for the rest of a published size."""
+"""Bits per parameter of unpublished parts, if these account for the rest of a published size."""
 
 MOST_BYTES = 1e15
-"""More than any checkpoint has."""
+"""Larger than any checkpoint."""
 MOST_TOWER_BYTES = 3e9
-"""The largest vision tower that a published size is taken to hold beside the language model."""
+"""Largest vision tower that a published size may contain beside the language model."""
 
 
 class PublishedCheckpoint(Value):
@@ -153,7 +153,7 @@ def _with_kv(quantization: Quantization | None, kv_cache: str | None) -> Quantiz
 
 
 def scheme_of_bits(bits: float, *, weights_only: bool = False) -> Scheme | None:
-    """The way to store weights that has so many bits, scales included; of a mean of several the smallest of them.
+    """The format with so many bits per weight, scales included; for a mean of several, the smallest of them.
 
     Args:
         bits: per weight, as in `checkpoints.yaml`.
@@ -181,7 +181,7 @@ def _filled(weights: tuple[Portion, ...], total: int, listed: set[Part]) -> tupl
     """The same weights with `total` bytes: unpublished parts change first, then a tower is added, then all parts change."""
     estimated = sum(one.bytes for one in weights)
     if not 0 < estimated < MOST_BYTES:
-        return weights  # of a config that describes no such model
+        return weights  # a config that describes no such model
     left = total - estimated
     soft = [one for one in weights if one.part not in listed]
     parameters, size = sum(one.parameters for one in soft), sum(one.bytes for one in soft)
@@ -196,7 +196,7 @@ def _filled(weights: tuple[Portion, ...], total: int, listed: set[Part]) -> tupl
 
 
 def _sized(portions: list[Portion], total: int) -> list[Portion]:
-    """The portions with `total` bytes together, scaled alike; what would have more bits than there are keeps that many."""
+    """The portions with `total` bytes together, scaled by one factor; none gets more than MOST_BITS per parameter."""
     rest, free = float(total), list(portions)
     capped: dict[int, Portion] = {}
     while free:

@@ -1,7 +1,7 @@
-"""The facts that rules ask about: one flat value, every field optional. None means: not known.
+"""The facts that rules refer to: one flat value, every field optional. None means: not known.
 
-A planner fills what it decides and what it was told; a node check adds what it read on the node. Text that is known to be
-empty (`image=""`: no container image) is not the same as None.
+A planner fills in its decisions and its input; a node check adds readings of the node. Text that is known to be empty
+(`image=""`: no container image) is not the same as None.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from sparkfleet.values import Value
 
 
 class FactKind(Enum):
-    """Kinds of question that a rule may put to a fact."""
+    """Kinds of facts, each with its own form of condition."""
 
     TEXT = "text"
     VERSION = "version"
@@ -48,7 +48,7 @@ Topology = Literal["none", "direct", "ring", "switch"]
 class RuleContext(Value):
     """Facts about a candidate, its checkpoint, its image and its nodes that rules can refer to."""
 
-    # What runs
+    # Engine, image and kernels
     device: Annotated[Literal["cuda", "cpu"] | None, FactKind.TEXT] = None
     engine: Annotated[Literal["vllm", "sglang", "trtllm", "custom"] | None, FactKind.TEXT] = None
     engine_version: Release = None
@@ -72,25 +72,25 @@ class RuleContext(Value):
     model: Text = None
     model_type: Text = None
     loading: Annotated[Literal["listed", "absent", "unproven", "unknown"] | None, FactKind.TEXT] = None
-    """Whether the engine's release lists this architecture (`knowledge/engine_models.py`)."""
+    """Support for this architecture in the engine's release (`knowledge/engine_models.py`)."""
     quant: Text = None
     """nvfp4, mxfp4, fp8, gptq-int4, awq, int4-autoround, bf16 …"""
     features: Names = None
     """Of its architecture: moe, gdn, mamba, mla, sliding, vision, hybrid."""
     advisories: Names = None
-    """Ids of the security advisories that the engine's version is affected by."""
+    """Ids of the security advisories that affect the engine's version."""
     weight_gb: Number = None
     """All weights, GB (1e9 bytes)."""
     weight_gb_per_node: Number = None
     fits_one_node: YesNo = None
     tp_divides_heads: YesNo = None
-    """Attention heads and KV heads can be shared out among `tp` ranks."""
+    """True if attention heads and KV heads can be split over `tp` ranks."""
 
     # Settings
     kv_dtype: Text = None
-    """"auto" where it follows the weights."""
+    """"auto" if it follows the weights."""
     attention_backend: Text = None
-    """"auto" where the engine chooses; so the other backends."""
+    """"auto" if the engine chooses; likewise the other backends."""
     moe_backend: Text = None
     linear_backend: Text = None
     gdn_backend: Text = None
@@ -103,7 +103,7 @@ class RuleContext(Value):
     memory_fraction_set: YesNo = None
     """False if the engine's own default is in force."""
     kv_pinned: YesNo = None
-    """The KV pool has a size in bytes."""
+    """True if the KV cache has a size in bytes."""
     batch_tokens: Number = None
     """Most tokens of one prefill step."""
     context: Number = None
@@ -121,7 +121,7 @@ class RuleContext(Value):
     link: Text = None
     """roce-dual, roce-single, tcp, 10gbe …: the names of hardware.yaml."""
 
-    # What the deployment wants
+    # Requirements of the deployment
     needs: Names = None
     """vision, tools."""
     license_policy: Annotated[Literal["open", "any"] | None, FactKind.TEXT] = None
@@ -133,10 +133,10 @@ class RuleContext(Value):
 
     # Read on the nodes: memory
     unaccounted_gb: Number = None
-    """MemTotal minus everything /proc/meminfo names, GB."""
+    """MemTotal minus all uses that /proc/meminfo lists, GB."""
     compute_processes: Number = None
     free_below_budget: YesNo = None
-    """CUDA sees less free memory than the memory fraction asks for."""
+    """True if CUDA reports less free memory than the memory fraction needs."""
     swap_gb: Number = None
     swappiness: Number = None
     shm_gb: Number = None
@@ -150,12 +150,12 @@ class RuleContext(Value):
     gpu_power_w: Number = None
     sm_clock_mhz: Number = None
     power_drained: YesNo = None
-    """Unplugged for minutes since it went slow."""
+    """True if it was unplugged for minutes since it became slow."""
     silent_power_offs: Number = None
     hottest_zone_c: Number = None
     ec_firmware: Text = None
     driver_mismatch: YesNo = None
-    """Kernel module and libraries of the driver have different versions."""
+    """True if kernel module and libraries of the driver have different versions."""
     mlnx_fw_updater: YesNo = None
     cx7_present: YesNo = None
     cx7_power_warning: YesNo = None
@@ -168,17 +168,17 @@ class RuleContext(Value):
     nccl_gb_per_s: Number = None
     """Measured bus bandwidth of a large collective, GB/s."""
     rails: Number = None
-    """Rails of the link that have an address and are used."""
+    """Number of rails of the link that have an address and are used."""
     rails_share_subnet: YesNo = None
     rails_bonded: YesNo = None
     rail_dhcp: YesNo = None
-    """NetworkManager asks for an address on a rail that nobody serves."""
+    """True if NetworkManager requests an address on a rail without a DHCP server."""
     rail_neighbours_known: YesNo = None
     gid_index_differs: YesNo = None
-    """The IPv4 RoCE v2 entry has not the same index on every rail."""
+    """True if the IPv4 RoCE v2 entry has another index on some rail."""
     gloo_interface_exists: YesNo = None
     docker0_shared: YesNo = None
-    """docker0 has the same address on several nodes."""
+    """True if docker0 has the same address on several nodes."""
     nccl_init_hangs: YesNo = None
     memlock_unlimited: YesNo = None
     rdma_in_container: YesNo = None
@@ -191,7 +191,7 @@ class RuleContext(Value):
     linger: YesNo = None
     remove_ipc: YesNo = None
     identity_shared: YesNo = None
-    """Two nodes have one machine-id or one host key."""
+    """True if two nodes have the same machine-id or host key."""
     clock_synced: YesNo = None
     kho_off: YesNo = None
     hf_refs_main: YesNo = None
@@ -257,4 +257,4 @@ def _kinds() -> dict[str, FactKind]:
 
 
 FACTS: Mapping[str, FactKind] = _kinds()
-"""Every fact that a rule may ask about, and how."""
+"""Every fact that a rule may refer to, with its kind."""

@@ -1,4 +1,4 @@
-"""The language in which rules ask about a situation. Small and closed; every answer may be unknown.
+"""The language of rules' conditions. Small and closed; every answer may be unknown.
 
     engine: vllm                        text: equal, letter case aside
     quant: [nvfp4, mxfp4]               … or one of
@@ -31,15 +31,15 @@ Test = Callable[[Any], Truth]
 
 
 class Condition(Value):
-    """One question about one fact."""
+    """One condition on one fact."""
 
     fact: str
     quantity: Literal["any", "all", "none", "present"]
-    """How many of `wanted` have to be met. For presence `wanted` is "true" or "false"."""
+    """Number of `wanted` that have to be met. For presence `wanted` is "true" or "false"."""
     wanted: tuple[str, ...]
 
     def holds(self, situation: RuleContext) -> Truth:
-        """The answer. UNKNOWN where the fact is."""
+        """The answer. UNKNOWN if the fact is."""
         value = _value(situation, self.fact)
         return Truth.UNKNOWN if value is None else _test(self.fact, self.quantity, self.wanted)(value)
 
@@ -51,7 +51,7 @@ class Condition(Value):
 
 
 def holds(conditions: tuple[Condition, ...], situation: RuleContext) -> Truth:
-    """Do all of them hold? Stops at the first that does not."""
+    """YES if all of them hold. Stops at the first that does not."""
     result = Truth.YES
     for condition in conditions:
         answer = condition.holds(situation)
@@ -68,12 +68,12 @@ def _value(situation: RuleContext, fact: str) -> Any:
     return situation.env_values if fact == "env" else getattr(situation, fact)
 
 
-# --- asking -----------------------------------------------------------------------------------------------------------
+# --- evaluating -------------------------------------------------------------------------------------------------------
 
 _COSTLY = frozenset({FactKind.TEXT, FactKind.VERSION})
 
 
-# Made once per condition: a planner asks every condition about every candidate.
+# Made once per condition: a planner evaluates every condition for every candidate.
 @cache
 def _test(fact: str, quantity: str, wanted: tuple[str, ...]) -> Test:
     if quantity == "present":
@@ -170,7 +170,7 @@ def _numbers(text: str) -> list[tuple[Callable[[float, float], bool], float]]:
     """The comparisons of a number range.
 
     Raises:
-        ValueError: it is not one.
+        ValueError: it is no number range.
     """
     if span := _SPAN.fullmatch(text.strip()):
         return [(operator.ge, float(span[1])), (operator.le, float(span[2]))]
@@ -189,7 +189,7 @@ _MEANT: Mapping[str, Literal["any", "all", "none"]] = {
 
 
 def read_conditions(written: object) -> tuple[Condition, ...]:
-    """The conditions that a mapping of facts writes down.
+    """The conditions in a mapping of facts.
 
     Raises:
         ValueError: a fact is not known, or has no condition of that kind.

@@ -1,7 +1,7 @@
 """Known combinations that break, corrupt, slow down or limit: `rules.yaml`, checked on load.
 
-A rule says *when* (conditions on a `Situation`), *then* what a planner or a node check has to do about it, and where it is
-known from. `planner/rules/judgement.py` applies them.
+A rule has *when* (conditions on a `RuleContext`), *then* (the action of a planner or a node check) and its sources.
+`planner/rules/judgement.py` applies it.
 """
 
 from __future__ import annotations
@@ -43,17 +43,17 @@ Lines = Annotated[tuple[str, ...], BeforeValidator(_as_tuple)]
 
 
 class Reject(Value):
-    """The candidate is not taken."""
+    """The candidate is rejected."""
 
     do: Literal["reject"]
 
 
 class Penalise(Value):
-    """The candidate is worth less. Without a factor the speed model already knows, and the rule explains."""
+    """The candidate is ranked lower. Without a factor the speed model includes the effect, and the rule explains it."""
 
     do: Literal["penalise"]
     factor: Annotated[float, Field(gt=0, le=1)] | None = None
-    """What the speed is multiplied by (a TTFT is divided by it)."""
+    """Factor on the speed (a TTFT is divided by it)."""
     metric: Metric = "decode_tps"
 
 
@@ -71,7 +71,7 @@ class RuleLimits(Value):
 
 
 class Require(Value):
-    """The candidate is taken with something added to it."""
+    """The candidate is changed: flags, variables, speculation settings or limits."""
 
     do: Literal["require"]
     flags: Lines = ()
@@ -89,13 +89,13 @@ class Require(Value):
 
 
 class Warn(Value):
-    """The candidate is taken and the user is told."""
+    """The candidate is kept, with a warning."""
 
     do: Literal["warn"]
 
 
 class Doctor(Value):
-    """Nothing a planner could decide: a check of nodes, links or of a launch that is about to happen."""
+    """A check of nodes, links or of a launch, without an effect on plans."""
 
     do: Literal["doctor"]
 
@@ -130,7 +130,7 @@ Situations = Annotated[tuple[RuleContext, ...], BeforeValidator(_situations), Fi
 
 
 class Example(Value):
-    """Situations in which the rule must fire, and such in which it must stay silent. A test holds it to them."""
+    """Situations in which the rule must fire, and others in which it must not. A test checks them."""
 
     fires: Situations
     silent: Situations
@@ -146,24 +146,24 @@ def _alternatives(value: object) -> object:
 
 
 class Rule(Value):
-    """Something known about a combination."""
+    """A known fault of a combination."""
 
     id: Annotated[str, Field(pattern=r"^[a-z0-9]+(-[a-z0-9]+)*$")]
     issue: str = ""
-    """The known issue it is a part of, where that became several rules."""
+    """The known issue, if it became several rules."""
     title: str
     symptom: str
-    """What one sees."""
+    """Visible effect."""
     when: Annotated[tuple[Condition, ...], BeforeValidator(_conditions)]
     unless: Annotated[tuple[tuple[Condition, ...], ...], BeforeValidator(_alternatives)] = ()
-    """Known to be fine: the rule stays silent where all conditions of one of these hold."""
+    """Known exceptions: the rule does not fire if all conditions of one of these hold."""
     then: Action
     severity: Severity
     blast: Blast
     confidence: Confidence
     remedy: Remedy
     against: str = ""
-    """Evidence that says otherwise, with its versions."""
+    """Contrary evidence, with its versions."""
     sources: Sources
     date: Date
     example: Example
@@ -186,14 +186,14 @@ class Rule(Value):
         return ", ".join((*then.flags, *pairs, *limits))
 
     @property
-    def asks(self) -> tuple[str, ...]:
-        """The facts it depends on."""
+    def facts(self) -> tuple[str, ...]:
+        """Names of the facts that its conditions refer to."""
         conditions = (*self.when, *(one for group in self.unless for one in group))
         return tuple(dict.fromkeys(condition.fact for condition in conditions))
 
     def applies(self, situation: RuleContext) -> Truth:
-        """Does it fire here? NO on a CPU unless the rule itself asks about the device: all of this is about GB10."""
-        if situation.device == "cpu" and "device" not in self.asks:
+        """YES if it fires. NO on a CPU, unless the rule has a condition on the device: all rules are about GB10."""
+        if situation.device == "cpu" and "device" not in self.facts:
             return Truth.NO
         found = holds(self.when, situation)
         if found is Truth.NO or not self.unless:
@@ -202,7 +202,7 @@ class Rule(Value):
 
 
 class Book(Value):
-    """Everything in `rules.yaml`."""
+    """Contents of `rules.yaml`."""
 
     rules: tuple[Rule, ...]
     not_rules: tuple[tuple[str, str], ...]
@@ -246,7 +246,7 @@ def _cite(name: str, rule: Rule, cited: Mapping[str, str]) -> Rule:
 
 @cache
 def load_book() -> Book:
-    """The packaged rules and what was left out.
+    """The packaged rules, and the issues that are none.
 
     Raises:
         SpecError: the file was edited and is no longer valid.
@@ -265,11 +265,11 @@ def load_rules() -> tuple[Rule, ...]:
 
 @cache
 def planning_rules() -> tuple[Rule, ...]:
-    """The rules that a planner judges candidates by."""
+    """Rules with an effect on candidates."""
     return tuple(rule for rule in load_rules() if not isinstance(rule.then, Doctor))
 
 
 @cache
 def doctor_rules() -> tuple[Rule, ...]:
-    """The rules that node, link and launch checks ask; `rule.asks` names the facts they need."""
+    """Rules of node, link and launch checks; `rule.facts` has the facts that they need."""
     return tuple(rule for rule in load_rules() if isinstance(rule.then, Doctor))

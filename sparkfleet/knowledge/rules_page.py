@@ -1,4 +1,4 @@
-"""docs/rules.md: all rules and what did not become one. `python -m sparkfleet.knowledge.rules_page > docs/rules.md`."""
+"""docs/rules.md: all rules, and the issues that are none. `python -m sparkfleet.knowledge.rules_page > docs/rules.md`."""
 
 from __future__ import annotations
 
@@ -8,25 +8,25 @@ from collections.abc import Iterable
 from sparkfleet.knowledge.rules import Book, Rule, load_book
 
 _SECTIONS = {
-    "reject": "Not taken",
-    "require": "Taken with something added",
-    "penalise": "Worth less",
-    "warn": "Taken, and the user is told",
+    "reject": "Candidate rejected",
+    "require": "Candidate changed",
+    "penalise": "Candidate ranked lower",
+    "warn": "Candidate kept, with a warning",
     "doctor": "Checks of nodes, links and launches",
 }
 
 _HEAD = """\
-# What sparkfleet knows to break
+# Known combinations that break
 
-Written by `python -m sparkfleet.knowledge.rules_page`; a test compares. The rules live in
-`sparkfleet/knowledge/rules.yaml`: {rules} rules from {issues} issues. {left} more issues are no rules; the last section says
-why. `sparkfleet explain RULE` prints one with its symptom and its remedies.
+Written by `python -m sparkfleet.knowledge.rules_page`; a test compares. The rules are in
+`sparkfleet/knowledge/rules.yaml`: {rules} rules from {issues} issues. {left} more issues are no rules; the last section has
+the reasons. `sparkfleet explain RULE` prints one with its symptom and its remedies.
 
-*when* is a list of conditions that all have to hold. A fact that is not known makes a rule *possible*: it is shown, never
-rejects, and only changes a candidate where the alternative is silent garbage and nothing but a version is unknown
-(`sparkfleet/planner/rules/judgement.py`). Everything is about GB10; on a CPU the rules are silent.
+*when* is a list of conditions that all have to hold. An unknown fact makes a rule *possible*: it is shown, never rejects,
+and changes a candidate only if the alternative is silent garbage and only a version is unknown
+(`sparkfleet/planner/rules/judgement.py`). All rules are about GB10; on a CPU none fires.
 
-To add a rule, add an entry to the file, with an example of a situation in which it fires and one in which it stays silent.
+To add a rule, add an entry to the file, with an example of a situation in which it fires and one in which it does not.
 """
 
 

@@ -17,7 +17,7 @@ from sparkfleet.values import Value
 FILE = "speculators.yaml"
 
 Content = Literal["mixed", "code", "prose", "structured", "math", "agent", "counting"]
-"""What is written. "counting" (numbers in a row) is an upper bound, not a workload."""
+"""Kinds of answers. "counting" (numbers in a row) is an upper bound, not a workload."""
 
 EngineName = Literal["vllm", "sglang", "trtllm"]
 
@@ -37,7 +37,7 @@ class Acceptance(Value):
     """Accepted share of the drafted tokens."""
     low: float | None = None
     high: float | None = None
-    """Range of whichever of the two is given; None: one number was published."""
+    """Range of the given one; None: one number was published."""
     engine: EngineName | None = None
     quant: str | None = None
     note: str = ""
@@ -91,7 +91,7 @@ class Gain(Value):
 
 
 class Depth(Value):
-    """Draft tokens per step that served best."""
+    """Fastest number of draft tokens per step."""
 
     alone: Tokens
     busy: Tokens | None = None
@@ -121,17 +121,17 @@ class Speculator(Value):
     method: Method
     engines: Annotated[tuple[EngineName, ...], Field(min_length=1)]
     head: Literal["checkpoint", "separate", "none"]
-    """Where the drafting weights are. "checkpoint": look into the weight map, quantisers drop heads."""
+    """Place of the drafting weights. "checkpoint": see its weight map, as quantisers drop heads."""
     draft: str | None = None
-    """Hub id of a separate draft; None if its name was not published."""
+    """Hub id of a separate draft model; None if its name was not published."""
     license: str | None = None
     """Licence of the draft, by the Hub's name for it; None if its card names none, or the head is the checkpoint's own."""
     gb: Annotated[float, Field(gt=0)] | None = None
     """Weights of the draft, GB (1e9 bytes); None if that is not known."""
     since: Annotated[tuple[tuple[EngineName, str], ...], BeforeValidator(pairs)] = ()
-    """First release of an engine that loads this draft, where the method alone does not say it."""
+    """First release of an engine that loads this draft model, if the method alone does not decide it."""
     proposed: bool = True
-    """Plans consider it by themselves. False: nobody has measured it on a Spark; a deployment may name it."""
+    """True if plans consider it by themselves. False: without measurements on a Spark; a deployment may name it."""
     tokens: Depth | None = None
     acceptance: tuple[Acceptance, ...] = ()
     gains: tuple[Gain, ...] = ()
@@ -150,7 +150,7 @@ class Speculator(Value):
         return self
 
     def serves(self, model: str) -> bool:
-        """Is `model` one of its targets?"""
+        """True if `model` is one of its targets."""
         return any(_glob(target).fullmatch(model.lower()) for target in self.targets)
 
 
@@ -203,22 +203,22 @@ class PublishedDrafting(NamedTuple):
     gain: float | None
     """Rate with drafts over that without, on one box, under about the same load."""
     length: float | None
-    """Tokens per step, the target's own included, for the same text and as many drafts."""
+    """Tokens per step, the target's own included, for the same text and number of draft tokens."""
 
 
 @lru_cache(maxsize=1024)
 def drafting_published(
     model: str, engine: EngineName, method: Method, tokens: int, *, requests: int, content: str
 ) -> PublishedDrafting:
-    """Medians of what was published, without upper bounds (counting).
+    """Medians of published figures, without upper bounds (counting).
 
     Args:
         model: Hub id of the target.
-        engine: that drafts.
-        method: by the engine's name for it.
-        tokens: drafts per step.
-        requests: at once.
-        content: of the text.
+        engine: the engine.
+        method: the engine's name for it.
+        tokens: draft tokens per step.
+        requests: requests at once.
+        content: kind of text.
     """
     known = [one for one in speculators_of(model, engine) if one.method == method]
     gains = [
@@ -240,7 +240,7 @@ def drafting_published(
 
 
 NEAR = 1.5
-"""Times more requests at once that are about the same load."""
+"""Largest ratio of requests at once between loads that are about the same."""
 
 
 @lru_cache(maxsize=256)
@@ -252,5 +252,5 @@ def speculator_with(draft: str) -> Speculator | None:
 
 @lru_cache(maxsize=256)
 def bundles(model: str, method: str) -> bool:
-    """True if the weights of `model` are known to contain what drafts with that method."""
+    """True if the weights of `model` are known to contain the heads of that method."""
     return any(one.method == method and one.head == "checkpoint" for one in speculators_of(model))

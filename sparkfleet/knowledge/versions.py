@@ -3,9 +3,9 @@
     0.19.0   0.32.0+cpu   v0.27.1-aarch64   0.5.12.post1   1.3.0rc12   26.04-py3
     580.95.05   6.17.0-1014-nvidia   2026-04-02   0.5.12 re-tag
 
-What cannot be ordered is never guessed; a range answers `Truth.UNKNOWN`. That is "nightly", the "0.1.dev20003" of a fork
-without tags, and a snapshot wherever its name does not put it above the range: vLLM's main called itself 0.23.1rc1.dev1133
-two days after 0.25.0 was out, so a snapshot is at least what its name says, and maybe much more.
+A version that cannot be ordered is never guessed; a range answers `Truth.UNKNOWN`: for "nightly", for the "0.1.dev20003"
+of a fork without tags, and for a snapshot whose name is not above the range: vLLM's main called itself 0.23.1rc1.dev1133 two
+days after 0.25.0 was out, so a snapshot is at least the version in its name, and maybe a much later one.
 
 A range is a comma list. Comparisons (`>=0.24,<0.28,!=0.26.0`) all have to hold; of bare versions and `A-B` spans
 (`0.19,0.21-0.23`) one has to. A bound counts as the whole series it names: 0.19.1 is within `<=0.19`, and 0.27.1 within
@@ -39,7 +39,7 @@ class Truth(Enum):
         return _OPPOSITES[self]
 
 
-# Looking up a member of an enum costs more than most questions.
+# Looking up a member of an enum costs more than most conditions.
 _YES, _NO = Truth.YES, Truth.NO
 
 _OPPOSITES = {Truth.YES: Truth.NO, Truth.NO: Truth.YES, Truth.UNKNOWN: Truth.UNKNOWN}
@@ -77,7 +77,7 @@ _VERSION = re.compile(
     (?:[.-]?dev(?P<dev>\d+))?
     (?:\+[a-z0-9.]+)?                                     # +cpu, +gad848fc41.d20260815
     (?:[-_][a-z0-9._-]+)?                                 # -py3, -aarch64-cu129-ubuntu2404, -nvidia
-    (?:\s+(?P<label>\S.*))?                               # "re-tag": what a person calls this build
+    (?:\s+(?P<label>\S.*))?                               # "re-tag": the listed name of this build
     """,
     re.VERBOSE | re.IGNORECASE,
 )
@@ -86,7 +86,7 @@ _SPAN = re.compile(r"v?(\d+(?:\.\d+)*(?:rc\d+)?)\s*-\s*v?(\d+(?:\.\d+)*(?:rc\d+)
 _OPERATOR = re.compile(r"(>=|<=|==|!=|>|<)?\s*(\S.*?)\s*")
 _PRE_NAMES = {"a": "a", "alpha": "a", "b": "b", "beta": "b", "rc": "rc"}
 _SCM_DEV = 1000
-"""setuptools-scm writes 0.1.devN, N the number of all commits, where a fork has no tags: nothing to compare."""
+"""setuptools-scm writes 0.1.devN, N the number of all commits, if a fork has no tags: nothing to compare."""
 _LARGEST_MAJOR = 9999
 
 
@@ -108,13 +108,13 @@ class Version:
         return (self.release + (0,) * length)[:length]
 
     def opens(self, length: int) -> bool:
-        """Is this the first release of its series of `length` parts: 0.24.0 of 0.24?"""
+        """True if this is the first release of its series of `length` parts: 0.24.0 of 0.24."""
         return not any(self.release[length:])
 
 
 @lru_cache(maxsize=1024)
 def parse_version(text: str) -> Version | None:
-    """The version in `text`, or None if it names none that could be ordered."""
+    """The version in `text`; None if it contains none that can be ordered."""
     said = text.strip()
     if date := _DATE.fullmatch(said):
         return Version(tuple(int(part) for part in date.groups()))
@@ -136,14 +136,14 @@ def parse_version(text: str) -> Version | None:
 
 @dataclass(frozen=True, slots=True)
 class Bound:
-    """One item of a range: an operator and what stands behind it. `version` is None for a literal."""
+    """One item of a range: an operator and its operand. `version` is None for a literal."""
 
     operator: str
     text: str
     version: Version | None
 
     def holds(self, text: str, version: Version | None) -> Truth:
-        """Does the version (`text` as printed, `version` as parsed) satisfy this?"""
+        """YES if the version (`text` as printed, `version` as parsed) satisfies this."""
         if self.version is None:
             return _literal(self.text, text, version)
         if version is None:
@@ -163,7 +163,7 @@ def _literal(wanted: str, text: str, version: Version | None) -> Truth:
 
 
 def _other_label(version: Version, wanted: Version) -> Truth:
-    """A version that carries no label may be the labelled build or another one."""
+    """UNKNOWN for a version without a label: it may be the labelled build or another one."""
     if version.label or _side(version, wanted) != 0:
         return Truth.NO
     return Truth.UNKNOWN
@@ -193,7 +193,7 @@ def _sign(value: int) -> int:
 
 
 def _on_edge(version: Version, bound: Version) -> bool:
-    """A pre-release of exactly the release where the bound's series starts: in it or not, nobody can say."""
+    """True for a pre-release of the bound's own first release: if it is in the series is not known."""
     plain = bound.pre == FINAL and not bound.post
     return plain and version.pre != FINAL and version.opens(len(bound.release))
 
@@ -222,7 +222,7 @@ class Range:
     spans: tuple[tuple[Bound, ...], ...]
 
     def contains(self, text: str) -> Truth:
-        """Is the version that was printed as `text` in the range?"""
+        """YES if the version that was printed as `text` is in the range."""
         version = parse_version(text)
         found = every(bound.holds(text, version) for bound in self.comparisons)
         if not self.spans:
@@ -233,10 +233,10 @@ class Range:
 
 @lru_cache(maxsize=1024)
 def parse_range(text: str) -> Range:
-    """The range that `text` describes.
+    """The range in `text`.
 
     Raises:
-        ValueError: it is empty, or a comparison stands before something that is not a version.
+        ValueError: it is empty, or compares with something that is not a version.
     """
     comparisons: list[Bound] = []
     spans: list[tuple[Bound, ...]] = []

@@ -16,7 +16,7 @@ V = TypeVar("V", bound=Value)
 
 Data = Mapping[str, object]
 
-# libyaml where PyYAML has it: ten times as fast, and the files are long.
+# libyaml if PyYAML has it: ten times as fast, and the files are long.
 _Base: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
 
@@ -29,7 +29,7 @@ class _Loader(_Base):  # type: ignore[misc]  # whichever of the two it is
     }
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
-        """A mapping; a second value for a key is an error instead of the one that wins."""
+        """A mapping. A second value for a key is an error; PyYAML would use the last one."""
         seen: set[object] = set()
         for key_node, _ in node.value:
             key = key_node.value
@@ -84,7 +84,7 @@ def entries(name: str, section: str, data: object, model: type[V], key: str = "i
 
 
 def entry(name: str, where: str, item: object, model: type[V], key: str = "id") -> V:
-    """One item as a `model`; `where` names it where it has no `key` of its own.
+    """One item as a `model`; `where` names it if it has no `key` of its own.
 
     Raises:
         SpecError: it is wrong; `what` names file, entry and field.
@@ -101,7 +101,7 @@ def entry(name: str, where: str, item: object, model: type[V], key: str = "id") 
 
 
 def frozen(value: object) -> object:
-    """`value` with every list as a tuple, as strict models take it."""
+    """`value` with every list as a tuple, as strict models require."""
     if isinstance(value, list):
         return tuple(frozen(item) for item in value)
     if isinstance(value, dict):
@@ -110,7 +110,7 @@ def frozen(value: object) -> object:
 
 
 def pairs(value: object) -> object:
-    """A mapping as pairs, as values that can be hashed have it."""
+    """A mapping as pairs, for values that can be hashed."""
     return tuple(value.items()) if isinstance(value, dict) else value
 
 
@@ -132,14 +132,14 @@ def _said(sources: tuple[str, ...]) -> tuple[str, ...]:
 
 
 Date = Annotated[str, AfterValidator(_dated)]
-"""When it was seen or published: a day, a month or a year."""
+"""Date of the observation or publication: a day, a month or a year."""
 
 Sources = Annotated[tuple[str, ...], AfterValidator(_said)]
-"""Where it comes from: addresses, repositories, reports. Never empty."""
+"""Sources: addresses, repositories, reports. Never empty."""
 
 
 class MeasuredRange(Value):
-    """A number that somebody measured: `low <= value <= high`, in the unit that the field's name ends with."""
+    """A measured number: `low <= value <= high`, in the unit at the end of the field's name."""
 
     value: float
     low: float
@@ -149,7 +149,7 @@ class MeasuredRange(Value):
     date: Date
 
     def model_post_init(self, context: object, /) -> None:
-        """Refuse a band that its value is not in."""
+        """Refuses a band that does not contain its value."""
         if not self.low <= self.value <= self.high:
             raise ValueError(
                 f"expected low <= value <= high, got {self.low:g} <= {self.value:g} <= {self.high:g}"

@@ -22,7 +22,7 @@ def test_a_misspelt_flag_is_found_with_the_nearest_one():
         "-tp",
     ],
 )
-def test_what_the_parser_takes_is_known(flag):
+def test_flags_of_the_parser_are_known(flag):
     assert found(flag) == []
 
 

@@ -29,7 +29,7 @@ from sparkfleet.knowledge.yaml_entries import packaged
         ("custom", "1", "qwen3", "unknown"),
     ],
 )
-def test_what_a_release_loads(engine, version, model_type, found):
+def test_architectures_of_a_release(engine, version, model_type, found):
     assert loading(engine, version, model_type) == found
 
 

@@ -62,7 +62,7 @@ def test_a_run_on_fewer_nodes_proves_no_wider_one() -> None:
 
 
 @given(proven=RUNS, others=st.lists(RUNS, max_size=4), busy=st.booleans())
-def test_what_nobody_ran_has_to_promise_thirty_per_cent_more(
+def test_an_unpublished_run_has_to_be_thirty_per_cent_faster(
     proven: PublishedEvidence, others: list[PublishedEvidence], busy: bool
 ) -> None:
     """Whatever was published of the one that somebody ran for the family."""

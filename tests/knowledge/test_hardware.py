@@ -16,7 +16,7 @@ def test_links_are_ordered_as_measured() -> None:
     assert bandwidth == sorted(bandwidth, reverse=True)
 
 
-def test_what_the_speed_model_takes_lies_in_what_was_measured() -> None:
+def test_ceilings_of_the_speed_model_are_in_the_measured_range() -> None:
     taken, seen = physics().ceilings, hardware().ceilings
     assert seen.read_gb_per_s.low <= taken.read_gb_per_s <= seen.read_gb_per_s.high
     assert seen.bf16_tflops.low <= taken.bf16_tflops <= seen.bf16_tflops.high

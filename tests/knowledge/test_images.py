@@ -74,7 +74,7 @@ def test_the_engine_inside(reference: str, version: str | None) -> None:
     assert engine_version_of(reference) == version
 
 
-def test_a_digest_tells_builds_apart() -> None:
+def test_a_digest_distinguishes_builds() -> None:
     images = read_images(TWO_BUILDS)
     assert [image.id for image in images_of("x/y:1", images)] == ["old", "new"]
     assert [image.id for image in images_of(f"x/y:1@{DIGEST}", images)] == ["old"]

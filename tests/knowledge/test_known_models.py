@@ -68,7 +68,7 @@ def test_keys_that_a_summary_leaves_out_make_the_published_number_of_parameters(
 
 
 @pytest.mark.parametrize("model", ["turboderp/GLM-5.3-Flash-exl3", "unsloth/gpt-oss-20b-GGUF"])
-def test_what_a_name_does_not_tell_the_size_of_is_no_guess(model):
+def test_a_size_that_is_not_in_the_name_is_not_guessed(model):
     with pytest.raises(FactError, match="EXL3 or GGUF"):
         known_checkpoint(model)
 
@@ -125,7 +125,7 @@ def test_nothing_is_made_up():
         ("org/M-W4A16", "int4"), ("fp8-org/M", None), ("org/M", None),
     ],
 )  # fmt: skip
-def test_what_names_claim(name, quant):
+def test_quantisation_in_names(name, quant):
     assert quant_in_name(name) == quant
 
 

@@ -58,7 +58,7 @@ KNOWN = {
 
 
 @pytest.mark.parametrize("source", KNOWN)
-def test_a_method_that_knowledge_knows_can_be_asked_for(source: str) -> None:
+def test_a_deployment_can_have_every_method_of_the_knowledge(source: str) -> None:
     assert KNOWN[source] - {"none"}, "the reader of this test finds nothing in it"
     assert KNOWN[source] <= METHODS
     for method in KNOWN[source]:
@@ -67,7 +67,7 @@ def test_a_method_that_knowledge_knows_can_be_asked_for(source: str) -> None:
         assert method == "none" or any(support_of(engine, method) for engine in ENGINES)
 
 
-def test_the_readers_find_what_is_there() -> None:
+def test_the_readers_find_every_entry() -> None:
     for source in ("factors.yaml", "measurements", "accuracy/aliases.py", "speculators.yaml"):
         assert {"dflash", "dflash2", "dspark", "mtp"} <= KNOWN[source], source
     assert load_rules()
@@ -117,7 +117,7 @@ def test_a_schedule_names_methods_of_its_engine() -> None:
         assert set(one.methods) <= set(names_of(one.engine))
 
 
-def test_a_mistake_is_told_with_its_entry() -> None:
+def test_a_mistake_is_reported_with_its_entry() -> None:
     text = packaged("method_support.yaml").replace(
         "method: dspark, name: dspark", "method: spark, name: dspark"
     )

@@ -59,7 +59,7 @@ def ask(written: dict[str, Any], **facts: Any) -> Truth:
         ({"engine": "vllm", "nodes": ">=2"}, {"nodes": 1.0}, NO),
     ],
 )
-def test_asking(written: dict[str, Any], facts: dict[str, Any], answer: Truth) -> None:
+def test_conditions(written: dict[str, Any], facts: dict[str, Any], answer: Truth) -> None:
     assert ask(written, **facts) is answer
 
 
@@ -82,7 +82,7 @@ def test_asking(written: dict[str, Any], facts: dict[str, Any], answer: Truth) -
         ({"image_digest": {"present": "no"}}, "image_digest: expected true or false"),
     ],
 )
-def test_what_cannot_be_asked(written: Any, complaint: str) -> None:
+def test_invalid_conditions(written: Any, complaint: str) -> None:
     with pytest.raises(ValueError, match=complaint):
         read_conditions(written)
 
@@ -113,6 +113,6 @@ def test_flags_by_name(argv: tuple[str, ...], flags: dict[str, str]) -> None:
     assert parse_flags(argv) == flags
 
 
-def test_every_fact_says_how_it_can_be_asked_about() -> None:
+def test_every_fact_has_a_kind() -> None:
     assert set(RuleContext.model_fields) <= set(FACTS)
     assert all(getattr(RuleContext(), fact) is None for fact in FACTS)

@@ -33,7 +33,7 @@ examples = st.sampled_from(
 
 
 @pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule.id)
-def test_a_rule_fires_where_it_should_and_only_there(rule: Rule) -> None:
+def test_a_rule_fires_in_its_examples_only(rule: Rule) -> None:
     assert [rule.applies(situation) for situation in rule.example.fires] == [Truth.YES] * len(
         rule.example.fires
     )
@@ -79,7 +79,7 @@ def test_every_known_issue_is_a_rule_or_has_a_reason() -> None:
     assert set(KNOWN_ISSUES) - covered == set()
 
 
-def test_what_is_left_out_is_a_known_issue() -> None:
+def test_an_issue_without_a_rule_is_a_known_one() -> None:
     assert set(dict(load_book().not_rules)) <= set(KNOWN_ISSUES)
 
 
@@ -115,10 +115,10 @@ def test_planning_and_doctor_rules_share_all_rules_out() -> None:
     assert not set(planning_rules()) & set(doctor_rules())
 
 
-def test_planning_rules_ask_nothing_that_only_a_node_check_reads() -> None:
+def test_planning_rules_need_no_fact_of_a_node_check() -> None:
     first_read = list(RuleContext.model_fields).index("unaccounted_gb")
     read_on_nodes = set(list(RuleContext.model_fields)[first_read:])
-    assert {rule.id for rule in planning_rules() if set(rule.asks) & read_on_nodes} == set()
+    assert {rule.id for rule in planning_rules() if set(rule.facts) & read_on_nodes} == set()
 
 
 def test_required_flags_are_flags() -> None:
@@ -199,9 +199,9 @@ def test_a_wrong_rule_is_named(changes: dict[str, str], complaint: str) -> None:
         book(**changes)
 
 
-def test_unless_keeps_a_rule_silent_where_it_is_known_to_hold() -> None:
+def test_a_rule_does_not_fire_if_its_exception_holds() -> None:
     (rule,) = book(when="{engine: vllm}\n  unless: [{image: '*anemll*'}, {tp: 4, nodes: 4}]").rules
     assert rule.applies(RuleContext(engine="vllm", image="anemll/x:1")) is Truth.NO
     assert rule.applies(RuleContext(engine="vllm", image="", tp=2.0)) is Truth.YES
     assert rule.applies(RuleContext(engine="vllm", image="", tp=4.0)) is Truth.UNKNOWN
-    assert rule.asks == ("engine", "image", "tp", "nodes")
+    assert rule.facts == ("engine", "image", "tp", "nodes")

@@ -53,7 +53,7 @@ def test_a_step_yields_no_more_than_was_drafted(speculator: Speculator) -> None:
         ("somebody/else", None, set()),
     ],
 )
-def test_what_drafts_for_the_models_of_the_field_reports(
+def test_speculators_of_the_models_in_the_field_reports(
     model: str, engine: str | None, expected: set[str]
 ) -> None:
     assert {one.method for one in speculators_of(model, engine)} == expected
@@ -65,7 +65,7 @@ def test_the_published_drafts_are_named() -> None:
     assert drafts["qwen3-235b-eagle3"] == "nvidia/Qwen3-235B-A22B-Eagle3"
 
 
-def test_content_decides_what_is_accepted() -> None:
+def test_acceptance_depends_on_content() -> None:
     """DeepSeek-V4-Flash, DSpark k=5, one source: structured 78 %, code 69 %, prose 34 % (benchmark notes, section 3)."""
     (dspark,) = (one for one in ALL if one.id == "deepseek-v4-flash-dspark")
     mids = {one.content: one.tokens_per_step[1] for one in dspark.acceptance if one.tokens == 5}
@@ -110,7 +110,7 @@ def test_a_wrong_speculator_is_named(old: str, new: str, complaint: str) -> None
         read_speculators(text.replace(old, new, 1))
 
 
-def test_a_draft_that_nobody_measured_is_known_by_name_and_not_proposed() -> None:
+def test_a_draft_without_measurements_is_known_by_name_and_not_proposed() -> None:
     draft = "nvidia/NVIDIA-Nemotron-3.5-Lightning-30B-A3B-NVFP4-DSpark"
     known = speculator_with(f"{draft}@main")
     assert known is not None
@@ -121,6 +121,6 @@ def test_a_draft_that_nobody_measured_is_known_by_name_and_not_proposed() -> Non
     assert all(one.proposed or one.draft for one in ALL)
 
 
-def test_what_has_no_name_cannot_be_left_to_a_deployment() -> None:
+def test_a_draft_that_is_not_proposed_needs_a_name() -> None:
     with pytest.raises(SpecError, match=r"a-mtp.*proposed: false is for a named draft"):
         read_speculators(ONE.replace("  head: checkpoint\n", "  head: checkpoint\n  proposed: false\n"))

@@ -48,7 +48,7 @@ def test_versions_as_they_are_printed(text: str, expected: Version) -> None:
         "x1",
     ],
 )
-def test_what_cannot_be_ordered_is_no_version(text: str) -> None:
+def test_text_that_cannot_be_ordered_is_no_version(text: str) -> None:
     assert parse_version(text) is None
 
 
@@ -124,12 +124,12 @@ def test_ranges(wanted: str, text: str, answer: Truth) -> None:
         ("0.1.dev20003+gad848fc41.d20260815", "nightly", UNKNOWN),
     ],
 )
-def test_nobody_guesses(wanted: str, text: str, answer: Truth) -> None:
+def test_unknown_versions_are_not_guessed(wanted: str, text: str, answer: Truth) -> None:
     assert parse_range(wanted).contains(text) is answer
 
 
 @pytest.mark.parametrize("wanted", ["", " , ", ">=", ">=latest", "<0.23.1rc1.dev701", ">=0.24,"])
-def test_a_range_that_says_nothing_is_an_error(wanted: str) -> None:
+def test_an_empty_range_is_an_error(wanted: str) -> None:
     with pytest.raises(ValueError, match=r"expected a version|not a version"):
         parse_range(wanted)
 

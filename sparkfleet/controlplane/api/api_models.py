@@ -83,7 +83,7 @@ class StoreRequest(OnNode):
 class Prepared(Value):
     """Answer of `boot prepare`: everything that other nodes and clients need to join the head.
 
-    It holds secrets, so it is sent over channels only and kept in 0600 files.
+    It contains secrets, so it is sent over channels only and kept in 0600 files.
     """
 
     address: HeadAddress
@@ -108,7 +108,7 @@ class JoinRequest(OnNode):
 
 
 class MoveRequest(OnNode):
-    """Input of `boot move`: a step of moving the head, see `node_daemon/head_move.py`. It may hold secrets."""
+    """Input of `boot move`: a step of moving the head, see `node_daemon/head_move.py`. It may contain secrets."""
 
     step: Literal["out", "in", "freeze", "settle", "away", "cancel"]
     move: HeadMove

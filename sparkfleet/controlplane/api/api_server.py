@@ -53,7 +53,7 @@ class ApiServer:
         self._changed.set()
 
     async def run(self) -> None:
-        """Serves until it is cancelled. A port or a token that cannot be had is tried again every second."""
+        """Serves until it is cancelled. A port or a token that is not available is tried again every second."""
         try:
             while True:
                 await self._changed.wait()
@@ -84,7 +84,7 @@ class ApiServer:
     async def _fail(self, words: str, build: BuildApp | None = None) -> bool:
         log.error("%s", words)
         self._trouble(words)
-        if build is not None:  # without a token nobody may be let in, but everybody may know why
+        if build is not None:  # without a token no request is authorised, but each may learn the reason
             try:
                 await self._listen(refusing(SparkfleetError(words), None))
             except OSError as error:

@@ -335,7 +335,7 @@ def unlike(version: str) -> ControlError:
     """Line about a controller of another release than this command."""
     return ControlError(
         f"The control plane runs sparkfleet {version}, this command is {__version__}.",
-        means="Two versions may not understand each other.",
+        means="The two versions may not be compatible.",
         do="Run `sparkfleet down`, then `sparkfleet up` with the newer version: it installs it on every node, and all"
         " engines load again.",
     )

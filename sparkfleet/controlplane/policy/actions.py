@@ -45,7 +45,7 @@ class RestartGroup(BeginAttempt):
 
 @dataclass(frozen=True, kw_only=True)
 class EndAttempt(GroupAction):
-    """Remove a start attempt: the group is ready, its failure is counted, or it is no longer wanted."""
+    """Remove a start attempt: the group is ready, its failure is counted, or it is no longer desired."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -57,9 +57,9 @@ def passed_by(standing: Standing, rung: int, why: str) -> tuple[str, ...]:
 
 
 def rung_without(group: GroupPlan, nodes: Collection[str], standing: int = 0) -> int | None:
-    """The first rung from `standing` on that needs none of these nodes; None if each needs one.
+    """The first rung from the position on that needs none of these nodes; None if each needs one.
 
-    The rungs above `standing` have failed before.
+    The rungs above have failed before.
     """
     for index, rung in enumerate(group.ladder):
         if index >= standing and not set(rung.candidate.shape.nodes) & set(nodes):
@@ -68,7 +68,7 @@ def rung_without(group: GroupPlan, nodes: Collection[str], standing: int = 0) ->
 
 
 def rung_with_less(group: GroupPlan, standing: int, away: Collection[str] = ()) -> int | None:
-    """The first rung below `standing` with a lower predicted memory; None if there is none.
+    """The first rung below the position with a lower predicted memory; None if there is none.
 
     Skips rungs on nodes that are away: the current one has served, and those could only wait.
     """
@@ -89,6 +89,6 @@ def instead(before: Rung, after: Rung) -> str:
 
 
 def what(rung: Rung) -> str:
-    """A rung in a few words: its nodes, engine and speculation."""
+    """Short name of a rung: its nodes, engine and speculation."""
     candidate = rung.candidate
     return f"{'+'.join(candidate.shape.nodes)} · {candidate.engine} · {candidate.speculation}"

@@ -38,7 +38,7 @@ def retire_replaced(state: FleetState, now: Now) -> list[Action]:
 
 
 def make_room(state: FleetState, now: Now) -> list[Action]:
-    """Retires older groups first if memory does not hold both."""
+    """Retires older groups first if both do not fit in memory."""
     fits = room(state, now)
     return [
         action
@@ -79,7 +79,7 @@ def _older_goes_first(state: FleetState, desired: Desired, fits: bool | None) ->
 
 def _why_first(state: FleetState, desired: Desired) -> str:
     if any(app.status == "running" for app in older(state, desired)):
-        return f"memory does not hold it and generation {desired.generation} at once"
+        return f"it and generation {desired.generation} do not fit in memory at once"
     return f"it is not ready, and generation {desired.generation} takes its place"
 
 

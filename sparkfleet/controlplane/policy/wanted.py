@@ -9,8 +9,8 @@ from sparkfleet.controlplane.policy.state import FleetState
 def is_wanted(state: FleetState, group: GroupKey, rung: int) -> bool:
     """True if the engine of a group at a rung is to run on under the next actor of the same group.
 
-    A group of an older generation is wanted as long as its application is not retired: it serves until the new one does.
-    Without any application the state is that of a controller that has just started, which does not know what it retired.
+    A group of an older generation is kept as long as its application is not retired: it serves until the new one does.
+    Without any application the controller has just started, and does not know the groups that it retired.
     """
     desired = state.wanted.get(group[0])
     app = next((one for one in state.apps if one.group == group), None)

@@ -25,7 +25,7 @@ def outdated(
     history: Sequence[Desired] = (),
     deleted: str = "",
 ) -> OvertakenError:
-    """Error about a plan that somebody else's change has overtaken, with what changed, by whom and when.
+    """Error about a plan that another change has overtaken, with the change, its author and its time.
 
     Args:
         name: the deployment.
@@ -66,7 +66,7 @@ def when(at: float) -> str:
 def _lines(before: Desired | None, newer: Iterable[Desired]) -> Iterable[str]:
     for one in newer:
         fields = "; ".join(difference(before, one)) if before is not None else f"model: {one.spec.model}"
-        changed = fields or "the same fields, started anew"
+        changed = fields or "the same fields, started again"
         yield f"Generation {one.generation} by {one.who}, {when(one.since)}: {changed}."
         before = one
 

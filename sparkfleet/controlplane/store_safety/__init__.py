@@ -1,1 +1,1 @@
-"""Keeps the store from being mistaken: its mark beside it, its copies, and what to do if it is missing, foreign or old."""
+"""Keeps the right store in use: its mark, its copies, and the errors if it is missing, foreign or old."""

@@ -1,4 +1,4 @@
-"""Everything that is applied, once more as JSON in the run directory: what `sparkfleet restore --adopt` builds a store from.
+"""Everything that is applied, once more as JSON in the run directory: the input of `sparkfleet restore --adopt`.
 
 It lasts as long as what runs: until the head reboots.
 """

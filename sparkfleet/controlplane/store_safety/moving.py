@@ -1,4 +1,4 @@
-"""The sign that a fleet's head is being moved: while it lies beside a store, no controller works with that store.
+"""The sign that a fleet's head is being moved: while it is beside a store, no controller uses that store.
 
 It is written on both heads, so that neither of two controllers acts, whatever ends in the meantime.
 """
@@ -25,7 +25,7 @@ class HeadMove(Value):
 
 
 def read_move(root: Path) -> HeadMove | None:
-    """The move that is under way on this node; None if there is none. One that cannot be read is to nowhere."""
+    """The move that is under way on this node; None if there is none. One that cannot be read has no destination."""
     try:
         return HeadMove.model_validate_json(FleetPaths(root).head_move.read_bytes())
     except FileNotFoundError:

@@ -86,7 +86,7 @@ def adopt_running(paths: FleetPaths, fleet: str, running: Collection[Generation]
         raise ControlError(
             f"No record has the running generation of {', '.join(unknown)}, so it cannot be adopted.",
             means="Nothing was changed.",
-            do="Restore a copy, or begin anew: `sparkfleet restore --begin-anew FLEET` ends what runs.",
+            do="Restore a copy, or `sparkfleet restore --begin-anew FLEET`, which stops every group.",
         )
     chosen = [one for one in found.values() if one is not None]
     _remove(_new(paths))

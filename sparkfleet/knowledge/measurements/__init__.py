@@ -1,9 +1,9 @@
-"""Published measurements and architecture facts, each with its source: what the factors were fitted to.
+"""Published measurements and architecture facts, each with its source: the input of the fit.
 
 benchmarks.csv    one row per published measurement; `scripts/fit.py` reads it
-configs.json      facts of config.json files by model name, for rows that name a model only
-siblings.yaml     which of them a fine-tune or a requantised checkpoint is shaped like
-harnesses.yaml    what is true of all figures of a source: how its harness counts, how its engine was started
+configs.json      facts of config.json files by model name, for rows with a model's name only
+siblings.yaml     fine-tunes and requantised checkpoints → the entry with the same shapes
+harnesses.yaml    facts about all figures of a source: how its harness counts, how its engine was started
 """
 
 from __future__ import annotations
