@@ -1,4 +1,4 @@
-"""Files for Prometheus, Alertmanager and Grafana on a fleet's head. Pure, but for the dashboards that the package ships."""
+"""Files for Prometheus, Alertmanager and Grafana on a fleet's head."""
 
 from __future__ import annotations
 
