@@ -26,9 +26,11 @@ RIDDLES = re.compile(
 """Things do not speak, listen or believe; each of the other words has a plainer one."""
 
 PLAIN = (
+    "accuracy",
     "checkpoints",
     "cli",
     "doctor",
+    "engines",
     "fabric",
     "fleet",
     "gateway",

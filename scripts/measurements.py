@@ -16,7 +16,7 @@ from pathlib import Path
 
 from sparkfleet.accuracy.cells import measured
 from sparkfleet.accuracy.models import plain
-from sparkfleet.accuracy.notes import telling
+from sparkfleet.accuracy.notes import relevant_words
 from sparkfleet.accuracy.rows import METRICS, read_rows
 
 TARGET = Path(__file__).parents[1] / "sparkfleet" / "knowledge" / "measurements" / "benchmarks.csv"
@@ -28,7 +28,7 @@ def normalised(row: dict[str, str]) -> dict[str, str]:
     kept = {key: value for key, value in row.items() if key not in DROPPED}
     source = re.sub(r"\s*\((?:mirror|stored)[^)]*\)", "", kept["source_url_or_repo_path"])
     kept["source_url_or_repo_path"] = re.sub(r"^seed:(\d+)_\w+\.txt", r"field report \1", source)
-    return kept | {"notes": telling(kept["notes"])}
+    return kept | {"notes": relevant_words(kept["notes"])}
 
 
 WHERE = ("nodes", "concurrency", "prompt_tokens", "depth")

@@ -41,17 +41,17 @@ class ScoredCase(Value):
 
     @property
     def ape(self) -> float:
-        """Absolute error as a share of what was measured."""
+        """Absolute error, as a share of the measured value."""
         return abs(self.predicted.mid / self.measured - 1.0)
 
     @property
     def inside(self) -> bool:
-        """The measurement lies in the band."""
+        """True if the measurement is in the band."""
         return self.predicted.low <= self.measured <= self.predicted.high
 
 
 class Cell(Value):
-    """Errors of one metric. `rows` carry the metric, `predicted` of them were predicted."""
+    """Errors of one metric: `rows` have it, `predicted` of these have a prediction."""
 
     rows: int
     predicted: int
@@ -68,7 +68,7 @@ class Wins(Value):
 
 
 class AccuracyReport(Value):
-    """Everything that was found."""
+    """Scores of all rows, and the reasons for rows without one."""
 
     rows: int
     scored: tuple[ScoredCase, ...]
@@ -81,7 +81,7 @@ class AccuracyReport(Value):
     impossible: tuple[str, ...] = ()
     """Figures that no such machines can reach, each with its reason; they are scored, and never fitted."""
     validation: dict[str, dict[str, float]] = Field(default_factory=dict)
-    """What the factors were found to be worth on measurements that they were fitted without."""
+    """Errors of the factors on measurements that they were not fitted to."""
 
     def json(self) -> str:  # type: ignore[override]  # pydantic's own `json` is deprecated; this is the public contract
         """The contract of `sparkfleet accuracy --json`."""
@@ -122,10 +122,10 @@ class AccuracyReport(Value):
             ]
             lines += _count_lines("not decided", self.undecided)
         if self.impossible:
-            lines += ["", "not what they claim to be: no such machines can reach it (never fitted)"]
+            lines += ["", "impossible on the stated machines (never fitted)"]
             lines += [f"  {figure}" for figure in self.impossible]
         for title, shares in self.validation.items():
-            lines += ["", f"the factors by themselves, {title}"]
+            lines += ["", f"factors alone, {title}"]
             lines += [f"  {name:32}{_percent(share):>10}" for name, share in shares.items()]
         return "\n".join(lines)
 
@@ -139,7 +139,7 @@ def run(rows_path: Path, configs_path: Path | None = None, h2h_path: Path | None
         h2h_path: CSV of head-to-heads, or None.
 
     Raises:
-        SpecError: a file is missing or not what it should be.
+        SpecError: a file is missing or invalid.
     """
     configs = architectures() if configs_path is None else {**architectures(), **_read_configs(configs_path)}
     known = factors()
@@ -182,7 +182,7 @@ def run(rows_path: Path, configs_path: Path | None = None, h2h_path: Path | None
 
 
 def _unread(row: Row, case: PublishedCase) -> list[str]:
-    """Metrics that a row has, in words that are not a number above zero."""
+    """Metrics of a row whose text is not a number above zero."""
     found = {metric for metric, _ in case.measured}
     return [m for m in METRICS if m not in found and lowered(row.get(m, "")) not in BLANK]
 
@@ -220,7 +220,7 @@ def predict(case: PublishedCase, known: Factors) -> dict[str, Band | None]:
 
 
 def _fullest(requests: int, replicas: int) -> int:
-    """Requests on the fuller of some replicas when they are dealt out by chance, as a plain proxy does: it ends last."""
+    """Requests on the fullest replica if a plain proxy spreads them at random: it ends last."""
     return (
         max(1, round(requests / replicas + 0.4 * math.sqrt(requests * (replicas - 1)))) if requests > 1 else 1
     )
@@ -237,7 +237,7 @@ def winner(duel: Duel, known: Factors) -> bool | None:
 def _wins(
     path: Path, configs: Configs, known: Factors
 ) -> tuple[dict[str, Wins], dict[str, int], dict[str, int]]:
-    """(wins by tag, reasons for what was not decided, what was assumed of sides)."""
+    """(Wins by tag, counts of reasons for undecided ones, counts of assumptions about sides)."""
     counts: dict[str, list[int]] = defaultdict(lambda: [0, 0, 0])
     undecided: Counter[str] = Counter()
     assumed: Counter[str] = Counter()
@@ -274,7 +274,7 @@ def _read_configs(path: Path) -> Configs:
     with reading(path, expected, do):
         found = json.loads(path.read_text(encoding="utf-8"))
     if not isinstance(found, dict):
-        raise SpecError(f"{path}: holds no mapping. Expected {expected}.", means=NOTHING, do=do)
+        raise SpecError(f"{path}: contains no mapping. Expected {expected}.", means=NOTHING, do=do)
     return {str(name): entry for name, entry in found.items() if isinstance(entry, dict)}
 
 
@@ -354,7 +354,7 @@ def _group_lines(scored: Iterable[ScoredCase], key: Callable[[ScoredCase], str])
 
 
 def _errors_of(scored: list[ScoredCase]) -> str:
-    """Median and 90th percentile of the errors, and how many lie in their band."""
+    """Median and 90th percentile of the errors, and the share inside the band."""
     errors = [one.ape for one in scored]
     inside = _share(one.inside for one in scored)
     return f"{_percent(median(errors)):>10}{_percent(_quantile(errors, 0.9)):>10}{inside:>8}"

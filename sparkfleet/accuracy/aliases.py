@@ -1,6 +1,6 @@
 """Parses numbers, engines, formats and speculative methods as people write them: one table of aliases for each.
 
-Everything here is pure and never raises: what cannot be read is None, and the caller declines it with a reason.
+Pure, and never raises: text that cannot be read is None, and the caller declines it with a reason.
 """
 
 from __future__ import annotations
@@ -10,15 +10,15 @@ import unicodedata
 from collections.abc import Mapping
 
 LARGEST = 1e12
-"""No figure of a benchmark is larger."""
+"""Larger than any figure of a benchmark."""
 
 BLANK = frozenset(
     ("", "-", "--", "–", "—", "n/a", "na", "none", "null", "nan", "?", "unknown", "tbd", "unspecified")
 )
-"""Cells that say nothing."""
+"""Text of empty cells."""
 
 _ABOUT = r"^(?:[~≈]|about |approx\.? |ca\.? )\s*"
-_SPOKEN = {"single": 1, "one": 1, "dual": 2, "two": 2, "three": 3, "four": 4, "six": 6, "eight": 8}
+_IN_WORDS = {"single": 1, "one": 1, "dual": 2, "two": 2, "three": 3, "four": 4, "six": 6, "eight": 8}
 _NUMBER = re.compile(
     r"(?P<digits>[0-9]{1,3}(?:[,_' ][0-9]{3})+|[0-9]+)(?P<part>\.[0-9]+)?(?P<power>e[+-]?[0-9]{1,3})?(?P<unit>[a-z/% ]*)"
 )
@@ -33,7 +33,7 @@ def lowered(text: str) -> str:
 
 
 def folded(text: str) -> str:
-    """Lower case with hyphens for blanks and underscores: what spellings of a name share."""
+    """Lower case with hyphens for blanks and underscores: the same for all spellings of a name."""
     return re.sub(r"[\s_-]+", "-", lowered(text)).strip("-")
 
 
@@ -41,19 +41,19 @@ def number(text: str, units: Mapping[str, float] | None = None, names: str = "")
     """A number as people write it: "1,024", "~2048", "2K", "two", "c8", "8x", "27B".
 
     Args:
-        text: what is written; a remark in parentheses behind it is left out.
-        units: words that may follow, and what they multiply by.
-        names: alternatives of a regular expression that may stand in front ("c|concurrency").
+        text: the number; a remark in parentheses behind it is left out.
+        units: units that may follow → their factor.
+        names: alternatives of a regular expression that may precede it ("c|concurrency").
 
     Returns:
-        None for what is no single number: ranges, signs, other units.
+        None if it is no single number: a range, a sign, another unit.
     """
     text = re.sub(r" ?\([^()]*\)$", "", lowered(text))
     text = re.sub(_ABOUT, "", text)
     if names:
         text = re.sub(rf"^(?:{names})(?: ?[=:] ?| |-(?=[0-9])|(?=[0-9~≈]))", "", text)
     text = re.sub(r"^\.(?=[0-9])", "0.", re.sub(_ABOUT, "", text))
-    text = re.sub(rf"^({'|'.join(_SPOKEN)})\b", lambda found: str(_SPOKEN[found.group(1)]), text)
+    text = re.sub(rf"^({'|'.join(_IN_WORDS)})\b", lambda found: str(_IN_WORDS[found.group(1)]), text)
     found = _NUMBER.fullmatch(text)
     if found is None:
         return None
@@ -85,16 +85,16 @@ _UNMEASURED = (
     (r"exllama|tabbyapi", "exllamav3"),
     (r"^custom$", "custom"),
 )
-"""Engines of the same kind as vLLM that nothing was measured of: predicted as vLLM, and told so."""
+"""Engines similar to vLLM without measurements: predicted as vLLM, and reported as assumed."""
 
 
 def engine_in(text: str) -> str | None:
-    """The engine that some words name, or None."""
+    """The engine named in a text, or None."""
     return _first(_ENGINES, folded(text))
 
 
 def unmeasured_engine(text: str) -> str | None:
-    """An engine that nothing was measured of but that works as vLLM does, or None."""
+    """An engine without measurements that works as vLLM does, or None."""
     return _first(_UNMEASURED, folded(text))
 
 
@@ -135,10 +135,10 @@ _COUNT_ANYWHERE = re.compile(rf"\b{_COUNT}(?: ?[=:] ?| (?=[0-9])|)([0-9]{{1,2}})
 
 
 def method_in(text: str) -> tuple[str, int | None] | None:
-    """The speculative method that some words name, and how many draft tokens ("MTP-3", "DFlash2 k=7", "mtp 3/1/4").
+    """The speculative method named in a text, and its number of draft tokens ("MTP-3", "DFlash2 k=7", "mtp 3/1/4").
 
     Returns:
-        ("none", None) where the words say that there is none; None if they name no method, or several.
+        ("none", None) if the text rules speculation out; None if it names no method, or several.
     """
     text = re.sub(r"\bd-(?=flash|spark\b)", "d", lowered(text).replace("_", " "))
     text = re.sub(
@@ -210,7 +210,7 @@ _UNQUANTISED = frozenset(
 
 
 def quant_label(text: str) -> str:
-    """A quantisation in the spelling that the table knows; "as published" where it says that there is none."""
+    """A quantisation in the spelling of the table; "as published" if the text rules one out."""
     text = lowered(text)
     if text in _UNQUANTISED:
         return "as published"
@@ -243,12 +243,12 @@ _NAMED = re.compile(
 
 
 def published_quant(name: str) -> str:
-    """Format of a model's weights as its maker publishes them: bf16, or for a few only quantised (their model cards)."""
+    """Format in which a model's maker publishes the weights: bf16, but for a few quantised ones (their model cards)."""
     return _first(_PUBLISHED, folded(name)) or "bf16"
 
 
 def quant_in(text: str) -> str:
-    """The first quantisation that some words name, or ''; that of the KV cache is not meant."""
+    """The first quantisation of weights named in a text, or ''. The KV cache's does not count."""
     text = lowered(text)
     for pattern, spelling in _SPELLINGS:
         text = re.sub(pattern, spelling, text)
@@ -261,7 +261,7 @@ def quant_in(text: str) -> str:
 
 
 def _rank(quant: str) -> int:
-    """Weights are named by four bits before the eight or sixteen of what is beside them."""
+    """Order of preference: the four bits of the weights before the eight or sixteen of the rest."""
     return next(
         (i for i, word in enumerate(("nvfp4", "mxfp4", "exl3", "int4", "gptq", "awq")) if word in quant), 6
     )

@@ -1,4 +1,4 @@
-"""Cells of a row of measurements: numbers, or a reason why a cell cannot be read. Nothing is guessed."""
+"""Cells of a row of measurements: numbers, or the reason why a cell cannot be read. Nothing is guessed."""
 
 from __future__ import annotations
 
@@ -33,15 +33,15 @@ _COLUMNS: dict[str, tuple[Mapping[str, float], str, float]] = {
     "weights_gb": ({"gb": 1.0, "g": 1.0, "gib": 1.074, "tb": 1000.0}, "", 1e5),
     "mem_util_flag": ({"%": 0.01}, _SHARE, 1.0),
 }
-"""Units that may follow, what may stand in front, and the largest that is believed."""
+"""Column → units that may follow, names that may precede, the largest plausible value."""
 _MEASURED = {"ttft_ms": {"ms": 1.0, "s": 1000.0, "sec": 1000.0}}
 
 
 def amount(row: Row, column: str) -> float | None:
-    """The number in a cell that says what was run; None if it says nothing.
+    """The number in a cell about the configuration; None if the cell is empty.
 
     Raises:
-        Declined: it says something else: negative, a range, words.
+        Declined: the cell contains something else: a negative number, a range, words.
     """
     text = row.get(column, "")
     if lowered(text) in BLANK | {"auto", "default"}:
@@ -49,23 +49,23 @@ def amount(row: Row, column: str) -> float | None:
     units, names, largest = _COLUMNS[column]
     value = number(text, units, names)
     if value is None or value > largest:
-        raise Declined(f"{column} not understood: {lowered(text)[:40]}")
+        raise Declined(f"{column} is no plausible number: {lowered(text)[:40]}")
     return value
 
 
 def count(row: Row, column: str, *, least: int = 0) -> int | None:
-    """A whole number in a cell that says what was run; None if it says nothing.
+    """The whole number in a cell about the configuration; None if the cell is empty.
 
     Raises:
-        Declined: it says something else, or less than `least`.
+        Declined: the cell contains something else, or less than `least`.
     """
     value = amount(row, column)
     if value is not None and (value != int(value) or value < least):
-        raise Declined(f"{column} not understood: {lowered(row[column])[:40]}")
+        raise Declined(f"{column} is no plausible number: {lowered(row[column])[:40]}")
     return None if value is None else int(value)
 
 
 def measured(row: Row, metric: str) -> float | None:
-    """A figure that was measured, in the units of its column; None if there is none that can be read."""
+    """A measured figure in the units of its column; None if it is missing or cannot be read."""
     value = number(row.get(metric, ""), _MEASURED.get(metric, _RATE))
     return value or None

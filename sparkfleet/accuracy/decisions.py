@@ -1,11 +1,11 @@
-"""Regret of the plan's choices against the best that anybody published: `sparkfleet accuracy --decisions`.
+"""Regret of the plan's choices against the best published ones: `sparkfleet accuracy --decisions`.
 
     decide(rows) -> DecisionReport        report.json() for machines, report.text() for people, report.markdown() for docs
 
 For every model, number of Sparks and objective with at least three published configurations (`published.py`), each
-checkpoint that was published is planned by its name, as somebody would who asks for the model and takes the best plan.
-Regret is 1 − published speed of what was chosen / best published speed; a combination that nobody published counts 0.7 of
-its prediction. Plans read the committed knowledge only, never the rows that they are held against.
+published checkpoint is planned by its name, and the best of these plans is the choice.
+Regret is 1 − published speed of the choice / best published speed; an unpublished combination counts with 0.7 of its
+prediction. Plans read the committed knowledge only, never the rows that they are compared with.
 """
 
 from __future__ import annotations
@@ -41,19 +41,19 @@ from sparkfleet.specs.deployment import Deployment
 from sparkfleet.values import Value
 
 UNPUBLISHED = 0.7
-"""Share of its prediction that a combination counts if nobody published it."""
+"""Share of the prediction with which an unpublished combination counts."""
 NAMED = frozenset(("prismaquant",))
-"""Formats of rows that engines load and that a name says alone."""
+"""Formats that engines load and that only the checkpoint's name reveals."""
 MIXED: Mapping[str, Mapping[PublishedPart, float]] = {
     "int4-int8": {"experts": 4.13, "attention": 8.13, "linear_attention": 8.13, "shared_experts": 8.13},
 }
-"""Bits by part of mixtures that authors make of a checkpoint themselves."""
+"""Bits by part of the mixed formats that authors make from a checkpoint."""
 EXPLAINED_FROM = 0.2
-"""Regret beyond which the table has a reason."""
+"""Regret above which the table has a reason."""
 
 
 class ScoredDecision(Value):
-    """One decision: what was best, what the plan chose, and how far apart."""
+    """One decision: the best published combination, the plan's choice, and the speed of both."""
 
     model: str
     nodes: int
@@ -67,26 +67,26 @@ class ScoredDecision(Value):
     """Name and format that the choice serves."""
     groups: int = 0
     published_tps: float | None = None
-    """Of what was chosen; None if nobody published it."""
+    """Of the choice; None if it is unpublished."""
     predicted_tps: float | None = None
     best_refused: str = ""
     """The plan's reason against the best combination, if it has one."""
     refused: tuple[str, ...] = ()
     """Checkpoints that the plan refuses, with the reason."""
     unknown: tuple[str, ...] = ()
-    """Checkpoints that nothing is known of by name, with the reason."""
+    """Checkpoints whose facts are not known by their name, with the reason."""
 
     ran: bool = False
-    """Somebody published what was chosen, under whatever load."""
+    """True if the choice is published, under any load."""
 
     @property
     def unproven(self) -> bool:
-        """Nobody published what was chosen."""
+        """True if the choice is unpublished."""
         return bool(self.chosen) and not self.ran
 
     @property
     def regret(self) -> float | None:
-        """1 − published of what was chosen / best published, at least 0; None if nothing was chosen."""
+        """1 − published speed of the choice / best published speed, at least 0; None without a choice."""
         if not self.chosen:
             return None
         value = (
@@ -96,28 +96,28 @@ class ScoredDecision(Value):
 
     @property
     def reason(self) -> str:
-        """Reason for the regret in words, from what is known of it."""
+        """Reason for the regret, as far as it is known."""
         if not self.chosen:
             return "; ".join((*self.refused, *self.unknown))
         if self.published_tps is None:
-            what = "what was chosen" if self.unproven else "what was chosen under such a load"
-            return f"nobody published {what}: {UNPUBLISHED:g} of {self.predicted_tps or 0.0:.3g} tok/s counts"
+            what = "the choice" if self.unproven else "the choice under such a load"
+            return f"{what} is unpublished: {UNPUBLISHED:g} of {self.predicted_tps or 0.0:.3g} tok/s counts"
         return self.best_refused or "predicted faster than the best published"
 
 
 class DecisionReport(Value):
-    """All decisions, and what they come to."""
+    """All decisions, and their summary."""
 
     decisions: tuple[ScoredDecision, ...]
 
     @property
     def regrets(self) -> tuple[float, ...]:
-        """Of the decisions that were answered, ascending."""
+        """Of the decisions with a choice, ascending."""
         return tuple(sorted(one.regret for one in self.decisions if one.regret is not None))
 
     @property
     def summary(self) -> dict[str, float | int | None]:
-        """The aims of the decision: quantiles of regret, share unproven, and what was not answered."""
+        """Quantiles of regret, the share of unpublished choices, and the number of decisions without a choice."""
         found, answered = self.regrets, [one for one in self.decisions if one.chosen]
         return {
             "decisions": len(self.decisions),
@@ -131,12 +131,12 @@ class DecisionReport(Value):
 
     def json(self) -> str:  # type: ignore[override]  # pydantic's own `json` is deprecated; this is the public contract
         """The contract of `sparkfleet accuracy --decisions --json`."""
-        told = [
+        table = [
             one.model_dump(exclude={"best_refused"})
             | {"regret": one.regret, "unproven": one.unproven, "reason": one.reason}
             for one in self.decisions
         ]
-        return json.dumps({"version": 1, **self.summary, "table": told}, indent=2)
+        return json.dumps({"version": 1, **self.summary, "table": table}, indent=2)
 
     def text(self) -> str:
         """The table for a terminal."""
@@ -153,17 +153,17 @@ class DecisionReport(Value):
         head = "| model | Sparks | objective | best published | chosen | published for it | regret | reason |"
         lines = [head, "|---|---|---|---|---|---|---|---|"]
         for one in self.decisions:
-            told = one.reason if one.regret is None or one.regret > EXPLAINED_FROM else ""
-            lines.append("| " + " | ".join((*_cells(one), told)) + " |")
+            reason = one.reason if one.regret is None or one.regret > EXPLAINED_FROM else ""
+            lines.append("| " + " | ".join((*_cells(one), reason)) + " |")
         return "\n".join([self.sentence(), "", *lines])
 
     def sentence(self) -> str:
         """The summary in words."""
-        told = self.summary
+        all_ = self.summary
         return (
-            f"{told['decisions']} decisions, {told['models']} models: regret {_percent(told['median_regret'])} in the"
-            f" median, {_percent(told['p90_regret'])} at the 90th percentile; {_percent(told['unproven'])} of the choices"
-            f" are combinations that nobody published; {told['refused']} refused, {told['unknown']} unknown by name."
+            f"{all_['decisions']} decisions, {all_['models']} models: regret {_percent(all_['median_regret'])} in the"
+            f" median, {_percent(all_['p90_regret'])} at the 90th percentile; {_percent(all_['unproven'])} of the choices"
+            f" are unpublished combinations; {all_['refused']} refused, {all_['unknown']} unknown by name."
         )
 
 
@@ -182,13 +182,13 @@ def _cells(one: ScoredDecision) -> tuple[str, ...]:
 
 
 def decide(rows_path: Path | None = None) -> DecisionReport:
-    """Plan every decision that the rows of a file contain, and compare.
+    """Plan every decision in the rows of a file, and compare with the best published combination.
 
     Args:
         rows_path: CSV with the columns of `knowledge/measurements/benchmarks.csv`; None: that file.
 
     Raises:
-        SpecError: the file is missing or not what it should be.
+        SpecError: the file is missing or invalid.
     """
     cases = map(possible, cases_of(read_rows(rows_path or BENCHMARKS)))
     return DecisionReport(decisions=tuple(scored(one) for one in decisions_in(cases)))
@@ -234,7 +234,7 @@ def _with_choice(
     groups = plan.groups
     chosen = _combination(plan, checkpoint[1])
     each = decision.speeds(max(1, decision.concurrency // len(groups))).get(chosen)
-    # Served by one of the groups, all requests would be at least so fast.
+    # On one of the groups alone, all requests would be at least as fast.
     published = decision.speeds().get(chosen) if each is None else each * len(groups)
     return found.model_copy(
         update={
@@ -250,7 +250,7 @@ def _with_choice(
 
 
 def _against(decision: PublishedDecision, plans: Sequence[tuple[tuple[str, str], DeploymentPlan]]) -> str:
-    """The plans' reason against the best published combination; "" if they name none."""
+    """The plans' reason against the best published combination; "" if they have none."""
     speeds = decision.speeds()
     best = max(speeds, key=lambda one: speeds[one])
     of_format = [plan for checkpoint, plan in plans if checkpoint[1] == best.format]
@@ -282,16 +282,16 @@ def _combination(plan: DeploymentPlan, format_name: str) -> Combination:
 
 def _predicted(plan: DeploymentPlan) -> float:
     """tok/s of the objective: of one request, or of all groups together."""
-    told = [group.choice.prediction for group in plan.groups]
+    predictions = [group.choice.prediction for group in plan.groups]
     if plan.objective == "interactive":
         return max(
-            (one.decode_tps_per_request.mid for one in told if one.decode_tps_per_request), default=0.0
+            (one.decode_tps_per_request.mid for one in predictions if one.decode_tps_per_request), default=0.0
         )
-    return sum(one.decode_tps_aggregate.mid for one in told if one.decode_tps_aggregate)
+    return sum(one.decode_tps_aggregate.mid for one in predictions if one.decode_tps_aggregate)
 
 
 def _known(name: str, format_name: str) -> Checkpoint | str:
-    """The checkpoint that a plan takes for a published name, or the reason why there is none."""
+    """The checkpoint that a plan uses for a published name, or the reason why there is none."""
     configs = architectures()
     try:
         by_name = known_checkpoint(name)
@@ -310,7 +310,7 @@ def _known(name: str, format_name: str) -> Checkpoint | str:
 
 
 def _mixed(checkpoint: Checkpoint, format_name: str) -> Checkpoint:
-    """The checkpoint with its parts stored as in a mixture of formats."""
+    """The checkpoint with its parts stored in a mixed format."""
     own = PublishedCheckpoint(
         id=checkpoint.id,
         architecture="",
@@ -322,15 +322,15 @@ def _mixed(checkpoint: Checkpoint, format_name: str) -> Checkpoint:
 
 
 def _hub_id(name: str) -> str:
-    """A published name as a deployment can write it: with the owner, if one is known."""
-    told = name if re.fullmatch(r"[\w.-]+/[\w.-]+", name) else entry_of(name, architectures())
-    owner, _, rest = told.partition("/") if "/" in told else ("published", "/", name)
+    """A published name as a deployment contains it: with the owner, if one is known."""
+    full = name if re.fullmatch(r"[\w.-]+/[\w.-]+", name) else entry_of(name, architectures())
+    owner, _, rest = full.partition("/") if "/" in full else ("published", "/", name)
     return f"{owner}/{re.sub(r'[^A-Za-z0-9._-]+', '-', rest).strip('-.')}"
 
 
 @cache
 def _sparks(count: int) -> Fleet:
-    """So many idle Sparks as plans without an inventory assume them: two on a cable, more on a switch."""
+    """Idle Sparks as plans without an inventory assume them: two on a cable, more on a switch."""
     nodes = assumed_sparks(count)
     names = tuple(node.name for node in nodes)
     cable = LinkFacts(nodes=names, switch=None, rails=2, kind="roce", latency_us=24.0, gb_per_s=22.1)

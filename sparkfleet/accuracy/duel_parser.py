@@ -1,7 +1,7 @@
 """One side of a published head-to-head, from its words to a row with the columns of benchmarks.csv.
 
-A side's own words come first, then what both share (the metric and the source), then those of the other side. What no
-words say is assumed and told.
+A side's own words come first, then what both share (the metric and the source), then those of the other side. The rest is
+assumed, and reported as assumed.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ _SERVED = {
     "qwen3-coder-30b": "nvfp4",
     "agents-a1": "nvfp4",
 }
-"""How a model is served on Sparks where a head-to-head does not say and both sides are alike (medians of benchmarks.csv)."""
+"""Usual configuration on Sparks, for what neither side states (medians of benchmarks.csv)."""
 
 
 def side(own: str, other: str, shared: str, remarks: str, assumed: list[str]) -> dict[str, str]:
@@ -72,9 +72,9 @@ def side(own: str, other: str, shared: str, remarks: str, assumed: list[str]) ->
         own: its words.
         other: those of the other side.
         shared: the metric and the source.
-        remarks: the notes, which may name the model and the kernel; they contain results too, so that nothing else is
-            read in them.
-        assumed: what no words say is added to it.
+        remarks: the notes, which may name the model and the kernel; they contain results, too, so nothing else is read
+            from them.
+        assumed: receives the assumptions.
 
     Raises:
         Declined: the words name no model.
@@ -129,7 +129,7 @@ def _model(*texts: str) -> str:
 
 
 def known_model(text: str) -> str:
-    """The model that some words name, in full, or ''."""
+    """The full name of the model named in a text, or ''."""
     for pattern, name in _PATTERNS:
         found = pattern.search(lowered(text))
         if found:
@@ -138,7 +138,7 @@ def known_model(text: str) -> str:
 
 
 def _quant(model: str, texts: tuple[str, ...], assumed: list[str]) -> str:
-    """The quantisation that is named, that of a Hub id as published, that of the other side, or the usual one."""
+    """The quantisation of the side's words, of a Hub id as published, of the other side, or the usual one."""
     if model == "DeepSeek-V4-Flash" and not re.search(r"q2|nvfp4|exl3", texts[0].lower()):
         return published_quant(model)
     own, shared, other = (quant_in(text) for text in texts)
@@ -160,7 +160,7 @@ _KV_BITS = {"8-bit": "fp8", "8 bit": "fp8", "4-bit": "fp4", "4 bit": "fp4"}
 
 
 def _kv(text: str) -> str:
-    """Type of the KV cache that some words name ("fp8_e4m3 KV", "--kv-cache-dtype fp8", "KV in 8 bit"), or ''."""
+    """Type of the KV cache named in a text ("fp8_e4m3 KV", "--kv-cache-dtype fp8", "KV in 8 bit"), or ''."""
     found = _KV.search(lowered(text))
     named = next(g for g in found.groups() if g) if found else ""
     return _KV_BITS.get(named, named)
@@ -169,22 +169,22 @@ def _kv(text: str) -> str:
 def _kernel(quant: str, remarks: str) -> str:
     """Marlin, if the remarks name it for both sides or for this side's format ("fp8 uses marlin")."""
     words = r"(?: uses| on| by| with| via| through)? marlin\b"
-    said = re.search(rf"\bboth{words}", lowered(remarks)) or (
+    named = re.search(rf"\bboth{words}", lowered(remarks)) or (
         quant and re.search(rf"\b{re.escape(quant)}{words}", lowered(remarks))
     )
-    return "marlin; " if said else ""
+    return "marlin; " if named else ""
 
 
 _TP = r"(?<![a-z])(?:tp|tensor[-_ ]parallel(?:ism)?(?:[-_ ]size)?)(?: of)?[-_ =:]*([0-9]+)"
 _PP = r"(?<![a-z])(?:pp|pipeline[-_ ]parallel(?:ism)?(?:[-_ ]size)?)(?: of)?[-_ =:]*([0-9])\b"
 _SPARKS = r"\b([0-9]+)[ -]?x?[ -]?(?:dgx[ -])?(?:sparks?|nodes?|gb10s?|boxes)\b|(?<![0-9.])\b([0-9]+)x "
-_SPOKEN = (("single", "1"), ("one", "1"), ("two", "2"), ("dual", "2"), ("three", "3"), ("four", "4"))
+_IN_WORDS = (("single", "1"), ("one", "1"), ("two", "2"), ("dual", "2"), ("three", "3"), ("four", "4"))
 
 
 def _topology(own: str, other: str, shared: str) -> dict[str, str]:
-    """Nodes and how they share the work. A side that says nothing is like the other where only one says anything more."""
+    """Nodes and parallelism. A side without any is like the other if it contains "same"."""
     text = lowered(own)
-    for word, digit in _SPOKEN:
+    for word, digit in _IN_WORDS:
         text = re.sub(rf"\b{word}(?=[- ](?:dgx|sparks?|nodes?|replicas?|independent))", digit, text)
     replicas = re.search(
         r"([0-9])x tp ?=? ?1\b|([0-9])x? (?:independent )?(?:tp ?=? ?1 )?replicas|replicas", text
@@ -192,20 +192,20 @@ def _topology(own: str, other: str, shared: str) -> dict[str, str]:
     if replicas:
         nodes = replicas.group(1) or replicas.group(2) or _first(text, _SPARKS) or "2"
         return {"nodes": nodes, "tp": "1", "link": "none (independent replicas)"}
-    said_tp, said_pp, sparks = _first(text, _TP), _first(text, _PP), _first(text, _SPARKS)
-    if not (said_tp or said_pp or sparks):
-        said_tp = _first(lowered(shared), _TP)
+    given_tp, given_pp, sparks = _first(text, _TP), _first(text, _PP), _first(text, _SPARKS)
+    if not (given_tp or given_pp or sparks):
+        given_tp = _first(lowered(shared), _TP)
         if (
-            not said_tp
+            not given_tp
             and re.search(r"\bsame\b", text)
             and not re.search(r"\b(?:same|replicas)\b", lowered(other))
         ):
             return _topology(other, "", shared)
-    tp, pp = int(said_tp or 1), int(said_pp or 1)
+    tp, pp = int(given_tp or 1), int(given_pp or 1)
     nodes = max(int(sparks or 1), tp * pp)
-    if tp * pp == 1 and not said_tp and re.search(r"\bpp\b(?! ?[0-9])|\bpipeline[- ]parallel", text):
+    if tp * pp == 1 and not given_tp and re.search(r"\bpp\b(?! ?[0-9])|\bpipeline[- ]parallel", text):
         pp = nodes
-    if tp * pp == 1 and not said_tp:
+    if tp * pp == 1 and not given_tp:
         tp = nodes
     return {"nodes": str(nodes), "tp": str(tp), "pp": str(pp), "link": "qsfp200" if nodes > 1 else ""}
 

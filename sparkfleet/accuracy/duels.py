@@ -1,4 +1,4 @@
-"""Published head-to-heads: two configurations in words, and which one won. Does the planner choose the same?
+"""Published head-to-heads: two configurations in words, and the winner, which the predictions have to find.
 
 Both sides are read from their words (and from the metric and the source, for what they share), never from their values.
 """
@@ -36,7 +36,7 @@ class Duel(Value):
     second: PublishedCase
     first_won: bool
     assumed: tuple[str, ...] = ()
-    """What neither side says and was assumed."""
+    """Assumptions about what neither side states."""
 
 
 class Words(Value):
@@ -62,7 +62,7 @@ def duel_of(words: Words, configs: Configs) -> Duel:
     """Prediction request of a head-to-head.
 
     Raises:
-        Declined: with the reason, when the words do not say enough.
+        Declined: the words are not enough; the message is the reason.
     """
     row = words.row
     metric = _metric(row["metric"])
@@ -90,7 +90,7 @@ def duel_of(words: Words, configs: Configs) -> Duel:
 
 _LOWER = re.compile(r"ttft|first[- ]token|tpot|time per|\bitl\b|inter-token|\bms\b|latency")
 _ALWAYS = ("answer length", "kv_dtype not given", "prompt length", "speculation not given")
-"""What hardly any head-to-head says, and what is alike on both sides."""
+"""Assumptions that are not counted: hardly any head-to-head states these, and both sides share them."""
 
 
 def _values(row: Mapping[str, str]) -> tuple[float | None, float | None]:
@@ -107,7 +107,7 @@ def _tag(row: Mapping[str, str]) -> str:
 
 
 def _clear(row: Mapping[str, str]) -> bool:
-    """Both won by more than noise; a value that cannot be read stays, to be declined."""
+    """True if one side won by more than noise, or if a value cannot be read (declined later)."""
     first, second = _values(row)
     if first is None or second is None:
         return True

@@ -1,7 +1,7 @@
-"""Counts published measurements by what was run, for `knowledge/evidence.csv`. Pure.
+"""Counts published measurements by combination, for `knowledge/evidence.csv`. Pure.
 
-Every row proves that its combination runs; rates are compared with predictions only if they answer the question that
-plans answer (`published.run_of`), each with the prediction for its own load and text.
+Every row proves that its combination runs; rates are compared with predictions only if they count for a decision
+(`published.run_of`), each with the prediction for its own load and text.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from sparkfleet.knowledge.model_names import plain
 
 
 def evidence_in(cases: Iterable[PublishedCase], known: Factors) -> tuple[PublishedEvidence, ...]:
-    """Published runs of engines that a deployment can ask for, by model, engine, method, format and nodes."""
+    """Published runs of engines that a deployment can have, by model, engine, method, format and nodes."""
     found: dict[RunKey, list[PublishedCase]] = defaultdict(list)
     for case in cases:
         if case.setup.engine in SERVABLE and case.replicas == 1:
@@ -39,7 +39,7 @@ def _evidence(key: RunKey, cases: list[PublishedCase], known: Factors) -> Publis
         if run is None:
             continue
         if upper_bound(case):
-            continue  # a text that every drafter guesses says nothing about other texts
+            continue  # a text of which every draft token is accepted is no evidence for other texts
         busy += run.requests >= LEAST_REQUESTS
         if run.requests == 1:
             alone[case.source].append(run.speed)

@@ -1,4 +1,4 @@
-"""The files that `sparkfleet accuracy` is given: what is wrong where one cannot be read."""
+"""Files given to `sparkfleet accuracy`, with clear errors for those that cannot be read."""
 
 from __future__ import annotations
 
@@ -14,29 +14,29 @@ NOTHING = "Nothing is predicted."
 
 @contextmanager
 def reading(path: Path, expected: str, do: str) -> Iterator[None]:
-    """Whatever reading `path` raises as one error.
+    """Turns every error of reading `path` into a SpecError.
 
     Args:
         path: the file.
-        expected: what it should be: "a CSV file of measurements".
-        do: what to give instead.
+        expected: the expected content: "a CSV file of measurements".
+        do: the remedy.
 
     Raises:
-        SpecError: what happened, in place of what the operating system or a parser says.
+        SpecError: the file cannot be read.
     """
     try:
         yield
     except (OSError, ValueError, csv.Error, RecursionError) as error:
-        raise SpecError(f"{path}: {_said(error)}. Expected {expected}.", means=NOTHING, do=do) from None
+        raise SpecError(f"{path}: {_fault(error)}. Expected {expected}.", means=NOTHING, do=do) from None
 
 
 def read_table(path: Path, expected: str, do: str) -> list[dict[str, str]]:
-    """Rows of a CSV file by the names of its header, blanks around those left out. Arguments and errors as of `reading`."""
+    """Rows of a CSV file by the stripped names of its header. Arguments and errors as of `reading`."""
     with reading(path, expected, do), path.open(newline="", encoding="utf-8-sig") as file:
         return [{k.strip(): v or "" for k, v in row.items() if k} for row in csv.DictReader(file)]
 
 
-def _said(error: Exception) -> str:
+def _fault(error: Exception) -> str:
     match error:
         case FileNotFoundError():
             return "no such file"

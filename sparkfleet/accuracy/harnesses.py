@@ -1,4 +1,4 @@
-"""Facts about all figures of one source, beside what its rows say: `knowledge/measurements/harnesses.yaml`."""
+"""Facts about all figures of one source, beside its rows: `knowledge/measurements/harnesses.yaml`."""
 
 from __future__ import annotations
 
@@ -14,19 +14,19 @@ from sparkfleet.values import Value
 
 
 class Harness(Value):
-    """Facts about all figures of one source; None: its rows say it themselves."""
+    """Facts about all figures of one source; None: the rows have them."""
 
     source: str
     """`owner/repo`, or the host of a page."""
     words: str = ""
-    """A word of the notes of the rows that this is true of; "": of all."""
+    """A word in the notes of the rows for which this is true; "": for all."""
     nodes: int = 1
-    """Fewest nodes of the runs that this is true of."""
+    """Fewest nodes of the runs for which this is true."""
     window: Window | None = None
     content: Content | None = None
-    """Kind of text that is asked for."""
+    """Kind of text in the requests."""
     requests: int | None = None
-    """How many requests come in all."""
+    """Number of requests in all."""
     depth_cached: bool | None = None
     """The tokens before the prompt are in the cache."""
     eager: bool = False
@@ -49,6 +49,6 @@ def harnesses() -> tuple[Harness, ...]:
 
 
 def harness_of(source: str, nodes: int, notes: str) -> Harness:
-    """Facts about the figures of a source that were measured on so many nodes and have such notes."""
+    """Facts about a source's figures with this number of nodes and these notes."""
     found = (one for one in harnesses() if one.source == source and nodes >= one.nodes and one.words in notes)
     return next(found, Harness(source=source))

@@ -1,7 +1,7 @@
-"""The model that a published measurement names: its config by its name, then what `plan` makes of that config.
+"""The model of a published measurement: its config by its name, read as `plan` reads it.
 
-A row says a name and a label of quantisation. Its shapes come from a config that is known by that name, or a sibling's, and
-pass `checkpoint_from_config` and `from_checkpoint` as those of a plan do; if only a size is known, they are guessed.
+A row has a name and a label of quantisation. Shapes come from a config that is known by that name, or a sibling's, through
+`checkpoint_from_config` and `from_checkpoint` as for a plan; if only a size is known, they are guessed.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ Configs = Mapping[str, Config]
 
 
 class Declined(Exception):
-    """Something that cannot be predicted; the message is the reason, in words that can be counted."""
+    """A row that cannot be predicted; the message is the reason, in words that can be counted."""
 
 
 class Stored(NamedTuple):
@@ -44,13 +44,13 @@ class Stored(NamedTuple):
     format: str
     """Key of `formats` in physics.yaml."""
     scale: float = 1.0
-    """Bits of its linear layers relative to the format's own (EXL3 says)."""
+    """Bits of its linear layers relative to the format's own (EXL3 has them in its name)."""
     total_bytes: float | None = None
     """Size of all weights, if it is published."""
 
 
 class Size(NamedTuple):
-    """Statements about a model besides its name."""
+    """Published sizes of a model, beside its name."""
 
     total_b: float | None = None
     """Parameters in billions; likewise `active_b`."""
@@ -69,10 +69,9 @@ QUANTISATIONS: Mapping[str, str] = {
     "int4": "int4",
     "fp8+mxfp4": "fp8+mxfp4-experts",
 }
-"""Formats that checkpoints of vLLM and SGLang have, in the words of `checkpoint_from_config`. Others are stored with the
-bits that physics.yaml gives them."""
-BELIEVED = (0.6, 1.6)
-"""Published sizes of weights over what the label says; what is beyond is a size of something else."""
+"""Formats of vLLM's and SGLang's checkpoints → name for `checkpoint_from_config`. Others have the bits of physics.yaml."""
+PLAUSIBLE = (0.6, 1.6)
+"""Published size of the weights over the size by the label; beyond, it is the size of something else."""
 
 
 def find_arch(name: str, configs: Configs, stored: Stored, size: Size = UNSTATED) -> ModelShape:
@@ -80,9 +79,9 @@ def find_arch(name: str, configs: Configs, stored: Stored, size: Size = UNSTATED
 
     Args:
         name: as published, with or without owner and format.
-        configs: what is known by name, see `knowledge.measurements.architectures`.
-        stored: how its weights are stored.
-        size: what is stated besides.
+        configs: known configs by name, see `knowledge.measurements.architectures`.
+        stored: format of its weights.
+        size: further published figures.
 
     Raises:
         Declined: none of these is known.
@@ -98,7 +97,7 @@ def find_arch(name: str, configs: Configs, stored: Stored, size: Size = UNSTATED
     total, active = size.total_b or named_total, size.active_b or named_active
     if total is None:
         raise Declined("model not known and its size not given")
-    _believe(total, active or total)
+    _require_plausible(total, active or total)
     sibling = _by_size(name, total, active, size.notes)
     if sibling is not None:
         return find_arch(sibling, configs, stored)
@@ -114,10 +113,10 @@ def _published_name(name: str, configs: Configs) -> str:
 
 
 def checkpoint_of(name: str, configs: Configs, stored: Stored) -> Checkpoint | None:
-    """The facts that a plan has of a model of that name, as the row's weights are stored; None if its config is not known.
+    """A plan's facts about a model of that name, with the row's weight format; None if its config is not known.
 
     Raises:
-        FactError: its config is not understood.
+        FactError: its config cannot be read.
     """
     entry = entry_of(name, configs)
     if not entry:
@@ -144,15 +143,15 @@ def _facts(entry: str, own: Config | None, quant: str | None) -> Checkpoint | No
     except FactError:
         if quant is not None:
             raise
-        return None  # how it is stored is not understood, and the row says it
+        return None  # its format is not recognised, and the row has it
 
 
 def entry_of(name: str, configs: Configs) -> str:
-    """The name by which a plan knows a model: a Hub id, the name of a config, or "".
+    """The name of a model in the knowledge: a Hub id, the name of a config, or "".
 
     Args:
-        name: as somebody wrote it: letter case, an owner left out, blanks for hyphens, words about its format.
-        configs: what is known by name.
+        name: as published: any letter case, with or without owner, with blanks for hyphens, with words about its format.
+        configs: known configs by name.
     """
     if name in configs and configs[name] != architectures().get(name):
         return name
@@ -179,7 +178,7 @@ def _entry_by_rest(name: str, configs: Configs) -> str:
 
 
 def _with_bits(checkpoint: Checkpoint, stored: Stored) -> Checkpoint:
-    """The same weights with a format's bits by part; what physics.yaml does not list stays as it is."""
+    """The same weights with a format's bits by part; parts that physics.yaml does not list stay as they are."""
     bits = _bits(stored)
     weights = tuple(
         one.model_copy(update={"bytes": round(one.parameters * bits[kind] / 8)})
@@ -201,11 +200,11 @@ def _bits(stored: Stored) -> dict[str, float]:
 
 
 ANOTHER_BUILD = 0.07
-"""A stated size further from the published one is that of another build; closer, it counts a vision tower or none."""
+"""A stated size that differs more is another build's; one that differs less counts the vision tower or leaves it out."""
 
 
 def _as_stored(name: str, checkpoint: Checkpoint, stored: Stored) -> Checkpoint:
-    """The weights with the bits that are published of them, or with the size that the row states."""
+    """The weights with their published bits, or with the size in the row."""
     known = _published_bits(name, stored)
     if known is None:
         return _sized(checkpoint, stored.total_bytes)
@@ -219,7 +218,7 @@ def _as_stored(name: str, checkpoint: Checkpoint, stored: Stored) -> Checkpoint:
 
 
 def _published_bits(name: str, stored: Stored) -> PublishedCheckpoint | None:
-    """The checkpoint of that name; of a bare name ("Qwen3.6-27B NVFP4") without a size NVIDIA's build."""
+    """The published checkpoint of that name; NVIDIA's build for a bare name ("Qwen3.6-27B NVFP4") without a size."""
     known, format_name = published(name), stored.format
     if known is None and "/" not in name and format_name == "nvfp4" and stored.total_bytes is None:
         known = next((one for id_, one in load_published().items() if _builds(id_, name)), None)
@@ -232,7 +231,7 @@ def _published_bits(name: str, stored: Stored) -> PublishedCheckpoint | None:
 
 @cache
 def _planned(id_: str) -> Checkpoint | None:
-    """The facts that a plan has of a published checkpoint; None if its shapes are not understood."""
+    """A plan's facts about a published checkpoint; None if its shapes cannot be read."""
     try:
         return known_checkpoint(id_)
     except FactError:
@@ -244,18 +243,15 @@ def _builds(id_: str, name: str) -> bool:
 
 
 def _native(known: PublishedCheckpoint, format_name: str) -> bool:
-    """True if the maker itself publishes the checkpoint in that format, which its name does not say."""
+    """True if the maker itself publishes the checkpoint in that format, without a word in its name."""
     return quant_in_name(known.id) is None and format_of_label(published_quant(known.id)) == format_name
 
 
 def _sized(checkpoint: Checkpoint, total_bytes: float | None) -> Checkpoint:
-    believed = total_bytes is not None and _believed(checkpoint, total_bytes)
-    return checkpoint.sized(total_bytes) if total_bytes is not None and believed else checkpoint
-
-
-def _believed(checkpoint: Checkpoint, total_bytes: float | None) -> bool:
-    low, high = BELIEVED
-    return total_bytes is not None and low <= total_bytes / max(1, checkpoint.bytes_on_disk) <= high
+    low, high = PLAUSIBLE
+    if total_bytes is None or not low <= total_bytes / max(1, checkpoint.bytes_on_disk) <= high:
+        return checkpoint
+    return checkpoint.sized(total_bytes)
 
 
 def _guessed(name: str, total_b: float, active_b: float, notes: str, stored: Stored) -> ModelShape:
@@ -265,7 +261,7 @@ def _guessed(name: str, total_b: float, active_b: float, notes: str, stored: Sto
     guess = arch.model_copy(update={"parts": parts})
     if stored.total_bytes is None:
         return guess
-    low, high = BELIEVED
+    low, high = PLAUSIBLE
     if not low <= stored.total_bytes / guess.bytes <= high:
         return guess
     soft = [part for part in parts if part.kind in SOFT]
@@ -285,21 +281,21 @@ SOFT = frozenset(PART_KINDS[part] for part in LEFT_OVER)
 
 
 def _from_stated(name: str, configs: Configs, stored: Stored, size: Size, error: FactError) -> ModelShape:
-    """Guessed from the numbers of parameters that a collection or a row states of a model whose config is not understood."""
+    """Guesses shapes from published numbers of parameters, for a model whose config cannot be read."""
     entry = entry_of(name, configs)
     config = configs.get(config_name(entry) or entry, {})
     total, active = (_number(config, key) for key in ("params_total_b", "params_active_b"))
     if not total:
         total, active = size.total_b or 0.0, size.active_b or 0.0
     if not total:
-        raise Declined(f"its config is not understood: {error.what.rpartition(': ')[2]}") from error
-    _believe(total, active or total)
+        raise Declined(f"its config cannot be read: {error.what.rpartition(': ')[2]}") from error
+    _require_plausible(total, active or total)
     notes = str(config.get("attention", "")) or size.notes
     return _stated_shapes(_guessed(name, total, active or total, notes, stored), config)
 
 
 def _stated_shapes(guess: ModelShape, config: Config) -> ModelShape:
-    """The guess with what a summary states beside its counts: width, experts, and a model whose layers mix tokens alike."""
+    """The guess with the further fields of a summary: width, experts, and a model with the same kinds of layers."""
     stated = {"hidden": "hidden_size", "experts": "num_experts", "top_k": "num_experts_per_tok"}
     found = {
         field: int(value) for field, key in stated.items() if 1 <= (value := _number(config, key)) < MOST
@@ -319,10 +315,10 @@ def _number(config: Config, key: str) -> float:
 
 
 SMALLEST, BIGGEST = 0.05, 20_000.0
-"""Parameters (billions) of models that shapes are guessed for from their counts."""
+"""Parameters (billions) of models whose shapes are guessed from their counts."""
 
 
-def _believe(total_b: float, active_b: float) -> None:
+def _require_plausible(total_b: float, active_b: float) -> None:
     if not SMALLEST <= total_b <= BIGGEST or not 0.001 * total_b <= active_b <= total_b:
         raise Declined("model not known and its size is not plausible")
 
@@ -354,6 +350,6 @@ _QWEN_BY_SIZE = {27: "Qwen/Qwen3.5-27B", 35: "Qwen/Qwen3.5-35B-A3B"}
 
 
 def _by_size(name: str, total: float, active: float | None, notes: str) -> str | None:
-    """A Qwen3.5 sibling by its size: many fine-tunes are named after their maker only, and none after another family."""
+    """A Qwen3.5 sibling by its size: many fine-tunes have only their maker in the name, and no other family."""
     unnamed = not notes and active in (3, total, None) and not _OTHER_MAKERS.search(plain(name))
     return _QWEN_BY_SIZE.get(round(total)) if "gdn" in notes or unnamed else None

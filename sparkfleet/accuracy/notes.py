@@ -1,6 +1,6 @@
 """Reads the notes of a row: the text, the harness, sizes of chunks and slots.
 
-Every word that counts stands here and nowhere else: `scripts/measurements.py` keeps of anybody's notes what `telling` finds.
+All words that count are here: `scripts/measurements.py` keeps only what `relevant_words` finds of published notes.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from sparkfleet.accuracy.aliases import TOKENS, number
 from sparkfleet.perf.workload import Content, Window
 
 MOST = 10**7
-"""No chunk, slot or request count of a benchmark is larger."""
+"""Larger than any chunk, slot or request count of a benchmark."""
 
 Trait = Literal[
     "estimate",
@@ -72,7 +72,7 @@ _REQUESTS = r"completed=(\d+)"
 _IN_ALL = r"\b(\d+) requests in all\b"
 _FAILED = r"\b(\d+) of the \d+ requests failed\b"
 _BRANCHES = r"topk=4"
-"""Of a tree of drafts: kept with the figure, though nothing is predicted from it."""
+"""Of a tree of draft tokens: kept with the figure, but no prediction uses it."""
 
 _CONTENT: tuple[tuple[str, Content], ...] = (
     (
@@ -94,7 +94,10 @@ _CONTENT: tuple[tuple[str, Content], ...] = (
         r"(?! (?:tokens|fields?|parser|off|on|effort|content|counted|included))",
         "math",
     ),
-    (r"\b(?:fr|de)\b|\bgerman\b|\bfrench\b", "prose"),  # drafters guess other languages no better than prose
+    (
+        r"\b(?:fr|de)\b|\bgerman\b|\bfrench\b",
+        "prose",
+    ),  # draft models predict other languages no better than prose
     (
         r"(?<!exit )(?<!error )(?<!status )\bcod(?:e|ing)\b(?!-switch)|\bcodegen\b|\bbst\b|\bhash-map\b|\blru(?:cache)?\b"
         r"|\bis_prime\b|\bhumaneval\b|\blivecodebench\b|\bmbpp\b|\bscript\b",
@@ -108,12 +111,12 @@ _CONTENT: tuple[tuple[str, Content], ...] = (
     (r"\bsynthetic\b|\brandom\b", "random"),
     (r"\bllama-benchy\b|\bspark-arena\b", "book"),
 )
-"""Kinds of text, by words and not by letters: "scripts" of a harness and "incl. reasoning" of a count are no text."""
+"""Patterns of kinds of text. A harness's "scripts" and a count's "incl. reasoning" are no text."""
 _OF_A_HARNESS: frozenset[Content] = frozenset(("random", "book"))
-"""What a harness asks for by itself: it counts only if no remark names another text."""
-_SAID = tuple((re.compile(pattern), name) for pattern, name in _CONTENT)
+"""Default texts of harnesses: they count only if no remark names another text."""
+_KINDS = tuple((re.compile(pattern), name) for pattern, name in _CONTENT)
 
-_TELLING = re.compile(
+_RELEVANT = re.compile(
     "|".join(
         (
             *_TRAITS.values(),
@@ -125,24 +128,24 @@ _TELLING = re.compile(
 )
 
 
-def telling(notes: str) -> str:
-    """The words of some notes that say how a figure was measured, each once, in order; remarks stay apart by ";"."""
+def relevant_words(notes: str) -> str:
+    """Words of notes about how a figure was measured, each once, in order; remarks stay separated by ";"."""
     remarks, known = [], set[str]()
     for remark in notes.lower().split(";"):
-        words = [found[0] for found in _TELLING.finditer(remark.strip())]
+        words = [found[0] for found in _RELEVANT.finditer(remark.strip())]
         fresh = [word for word in dict.fromkeys(words) if word not in known]
         known.update(fresh)
         remarks += [", ".join(fresh)] if fresh else []
     return "; ".join(remarks)
 
 
-def says(trait: Trait, notes: str) -> bool:
-    """True if the notes name this."""
+def has_trait(trait: Trait, notes: str) -> bool:
+    """True if the notes contain words for this trait."""
     return re.search(_TRAITS[trait], notes) is not None
 
 
 def window(notes: str) -> Window | None:
-    """Window that the tokens per second cover; None if no word says so."""
+    """Window that the tokens per second cover; None if the notes do not have it."""
     return next((name for pattern, name in _WINDOWS if re.search(pattern, notes)), None)
 
 
@@ -153,26 +156,26 @@ def slots(notes: str) -> int | None:
 
 
 def chunk(notes: str) -> int | None:
-    """Tokens of a prefill that go through at once."""
+    """Tokens of one prefill chunk."""
     found = re.search(_CHUNK, notes)
     return (whole(found[1]) or None) if found else None
 
 
 def prompt(notes: str) -> int:
-    """Tokens of the prompts, 0 if it is not said."""
+    """Tokens of the prompts; 0 if the notes do not have them."""
     found = re.search(_PROMPT, notes)
     return whole(found[1]) if found else 0
 
 
 def arrivals(notes: str) -> float | None:
-    """Requests per second that arrive whatever is in flight."""
+    """Requests per second of an open loop."""
     found = re.search(_ARRIVALS, notes)
     value = number(found[1]) if found else None
     return value if value and 1e-3 <= value <= MOST else None
 
 
 def requests(notes: str) -> int | None:
-    """Requests that arrived in all: as said, or those of 250 seconds, at least 100; None: a loop without a known end."""
+    """Requests in all: as stated, or those of 250 seconds, at least 100; None: a loop without a known end."""
     total = re.search(_REQUESTS, notes)
     if total:
         return max(1, whole(total[1]))
@@ -192,8 +195,10 @@ def whole(text: str) -> int:
 
 
 def content(notes: str) -> Content | None:
-    """Kind of text: that of the first remark that names one; what a harness asks for by itself comes last. None: unnamed."""
+    """Kind of text in the first remark that has one; a harness's default text comes last. None: no remark has one."""
     kinds = [
-        name for remark in notes.split(";") if (name := next((n for p, n in _SAID if p.search(remark)), None))
+        name
+        for remark in notes.split(";")
+        if (name := next((n for p, n in _KINDS if p.search(remark)), None))
     ]
     return next((kind for kind in kinds if kind not in _OF_A_HARNESS), kinds[0] if kinds else None)

@@ -1,7 +1,7 @@
-"""Physical gate: a measurement that needs more bytes or FLOPs per second than the machines have is not what it claims to be.
+"""Physical gate: finds measurements that need more bytes or FLOPs per second than the machines have.
 
-Such a figure is not fitted: its prompt was cached, drafts were on, tokens were counted twice, or its row names another model
-or format than what ran. Pure.
+Such a figure is not fitted: its prompt was cached, speculation was on, tokens were counted twice, or its row has another
+model or format than the one that ran. Pure.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ each doubling of the bits."""
 
 
 def impossible(case: PublishedCase) -> dict[str, str]:
-    """The figures of a case that no such machines can reach, each with its reason; drafts exempt decode rates."""
+    """Figures of a case that are impossible on its machines, each with the reason. Speculation exempts decode rates."""
     found: dict[str, str] = {}
     for metric, value in case.measured:
         reason = (
@@ -38,7 +38,7 @@ def possible(case: PublishedCase) -> PublishedCase:
 
 
 def _decode(case: PublishedCase, metric: str, tps: float) -> str:
-    """A step without drafts reads the dense weights and the experts that its tokens pick at least once."""
+    """A step without draft tokens reads at least the dense weights and the experts of its tokens once."""
     if case.speculative:
         return ""
     batch = min(max(1.0, case.workload.concurrency / case.replicas), case.setup.max_running or float("inf"))
@@ -50,7 +50,9 @@ def _decode(case: PublishedCase, metric: str, tps: float) -> str:
     has = NOMINAL_GB_PER_S * case.setup.tp
     if needed <= has:
         return ""
-    return f"needs {needed:.0f} GB/s of weights; {case.setup.tp} × {NOMINAL_GB_PER_S:.0f} GB/s are there"
+    return (
+        f"needs {needed:.0f} GB/s of weights; the machines have {case.setup.tp} × {NOMINAL_GB_PER_S:.0f} GB/s"
+    )
 
 
 def _prefill(case: PublishedCase, metric: str, value: float) -> str:
@@ -62,4 +64,4 @@ def _prefill(case: PublishedCase, metric: str, value: float) -> str:
     peak = NOMINAL_TFLOPS["bf16" if setup.kernel == "marlin" else form.compute] * ranks
     tps = (tokens / (value / 1000) if tokens else 0.0) if metric == "ttft_ms" else value
     needed = each * tps / 1e12
-    return f"needs {needed:.0f} TFLOPS; {peak:.0f} are there" if needed > peak else ""
+    return f"needs {needed:.0f} TFLOPS; the machines have {peak:.0f}" if needed > peak else ""

@@ -1,9 +1,9 @@
-"""Published configurations of a model, and the speed of each: what a plan's choice is held against. Pure.
+"""Published configurations of a model with their speeds, with which a plan's choice is compared. Pure.
 
     decisions_in(cases) -> PublishedDecision …        one per model, number of nodes and objective
 
-A *configuration* is everything that was set: engine, image, checkpoint, method with its k, TP and PP. A *combination* is
-what a plan decides: engine, method, format of the weights and nodes. The speed of a configuration is the median of its rows;
+A *configuration* has all settings: engine, image, checkpoint, method with its k, TP and PP. A *combination* has those that
+a plan decides: engine, method, format of the weights and nodes. The speed of a configuration is the median of its rows;
 that of a combination is its best configuration's.
 """
 
@@ -20,24 +20,24 @@ from sparkfleet.specs.deployment import EngineName, Objective
 from sparkfleet.values import Value
 
 LEAST_CONFIGURATIONS = 3
-"""With fewer there is little to choose among."""
+"""Fewer leave little to choose from."""
 LEAST_REQUESTS = 4
 """Requests at once from which a row counts for throughput."""
 LONGEST = 8192
-"""Tokens before the answer: what is measured behind more is another question than the one that plans answer."""
+"""Most tokens before the answer: plans are made for short prompts."""
 SHORTEST = 16
-"""Tokens of a prompt that is more than a word."""
+"""Fewest tokens of a prompt: less is a single word."""
 NEAR = 2**0.5
-"""Rows of up to so many times more or fewer requests at once are of the same load."""
+"""Largest ratio of requests at once between rows of the same load."""
 SERVABLE = frozenset(engine for engine in get_args(EngineName) if engine != "custom")
-"""Engines that a deployment can ask for."""
+"""Engines that a deployment can have."""
 LEVELS = (4, 8, 16, 32, 64)
-"""Requests at once that a throughput may be asked for: of these the one with the most published configurations."""
+"""Loads of a throughput decision: the one with the most published configurations is used."""
 OBJECTIVES: tuple[Objective, ...] = ("interactive", "throughput")
 
 
 class Combination(NamedTuple):
-    """A plan's decision, in the words of rows: NEXTN is MTP."""
+    """A plan's decision in the vocabulary of rows: NEXTN is MTP."""
 
     engine: str
     method: str
@@ -56,16 +56,16 @@ class PublishedRun(NamedTuple):
 
     combination: Combination
     configuration: tuple[object, ...]
-    """Everything that was set."""
+    """All settings."""
     checkpoint: tuple[str, str]
     """Name as published, format."""
     requests: int
     speed: float
-    """tok/s: of the one request, or of all."""
+    """tok/s: of the single request, or of all."""
 
 
 class PublishedDecision(Value):
-    """One question that has several published answers: a model on so many Sparks, for one objective."""
+    """A model on a number of Sparks for one objective, with several published configurations."""
 
     model: str
     """Without owner, format and version of its post-training."""
@@ -77,11 +77,11 @@ class PublishedDecision(Value):
     runs: tuple[PublishedRun, ...]
     """On these nodes or fewer, under any load."""
     ran: frozenset[Combination] = frozenset()
-    """Everything that was published on these nodes or fewer, also what answers another question."""
+    """Everything that was published on these nodes or fewer, for any objective."""
 
     @property
     def checkpoints(self) -> tuple[tuple[str, str], ...]:
-        """Options of the choice: names as published with their formats, the most often measured first."""
+        """Checkpoints to choose from: published names with their formats, the most often measured first."""
         return tuple(one for one, _ in Counter(run.checkpoint for run in self.runs).most_common())
 
     def speeds(self, requests: int | None = None) -> dict[Combination, float]:
@@ -110,7 +110,7 @@ def decisions_in(cases: Iterable[PublishedCase]) -> tuple[PublishedDecision, ...
 
 
 def upper_bound(case: PublishedCase) -> bool:
-    """True for drafts of counting and of lists, which are nearly always right."""
+    """True for counting and lists, of which nearly every draft token is accepted."""
     return case.speculative and case.workload.content == "structured"
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import NamedTuple
 
-from sparkfleet.accuracy import notes as said
+from sparkfleet.accuracy import notes as note_reader
 from sparkfleet.accuracy.aliases import (
     BLANK,
     engine_in,
@@ -52,7 +52,7 @@ class Ran(NamedTuple):
 
 
 def model_of(row: Row, configs: Configs, assumed: list[str]) -> ServedModel:
-    """The model of a row. Raises Declined where it does not say enough; what it leaves open is added to `assumed`."""
+    """The model of a row. Raises Declined if the row has too little; assumptions are added to `assumed`."""
     engine = _engine(row, assumed)
     format_name, scale = _format(row, engine, assumed)
     size = Size(
@@ -85,8 +85,9 @@ def setup_of(row: Row, model: ServedModel, workload: Workload, assumed: list[str
         kernel=_kernel(row, notes, model.format),
         eager=eager,
         release=_release(row),
-        ray=tp * pp > 1 and said.says("ray", f"{row.get('engine_version_or_image', '').lower()} {notes}"),
-        chunk=said.chunk(notes) or own_chunk(model.engine),
+        ray=tp * pp > 1
+        and note_reader.has_trait("ray", f"{row.get('engine_version_or_image', '').lower()} {notes}"),
+        chunk=note_reader.chunk(notes) or own_chunk(model.engine),
         method=method,
         k=k,
     )
@@ -109,7 +110,7 @@ def _engine(row: Row, assumed: list[str]) -> str:
     other = unmeasured_engine(text)
     if other is None:
         raise Declined(f"engine not known: {text[:40]}")
-    assumed.append(f"nothing measured of engine {other}: as vllm")
+    assumed.append(f"no measurements of engine {other}: as vllm")
     return other
 
 
@@ -125,7 +126,7 @@ def _release(row: Row) -> str:
 
 
 def _format(row: Row, engine: str, assumed: list[str]) -> tuple[str, float]:
-    """Name of the format, and how many bits its linear layers have relative to the format's own (EXL3 says)."""
+    """Name of the format, and the bits of its linear layers relative to the format's own (EXL3 has them in its name)."""
     label = _label(row, assumed)
     name = format_of(label)
     if name is None:
@@ -141,7 +142,7 @@ def _format(row: Row, engine: str, assumed: list[str]) -> tuple[str, float]:
 
 
 def _label(row: Row, assumed: list[str]) -> str:
-    """The quantisation as the table of formats spells it; of some models "bf16" is what their makers quantised."""
+    """The quantisation in the spelling of the table; "bf16" of some models means their makers' quantised weights."""
     label, model = quant_label(row.get("quant", "")), row["model"]
     if not label:
         raise Declined("quantisation not given")
@@ -161,7 +162,7 @@ def _label(row: Row, assumed: list[str]) -> str:
 def _total_bytes(row: Row) -> float | None:
     size = amount(row, "weights_gb")
     if size is not None and 0 < size < 0.05:
-        raise Declined("weights_gb not believed: less than 0.05")
+        raise Declined("weights_gb is not plausible: less than 0.05")
     return size * 1e9 if size else None
 
 
@@ -205,9 +206,9 @@ def _link(row: Row, notes: str, ranks: int, assumed: list[str]) -> LinkSpeed | N
     if ranks < 2:
         return None
     links, label = physics().links, lowered(row.get("link", ""))
-    if said.says("tcp", notes) or re.search(r"\btcp\b", label):
+    if note_reader.has_trait("tcp", notes) or re.search(r"\btcp\b", label):
         return links["tcp"]
-    if re.search(r"\b1 ?gb(?:e|it)?\b", label) or said.says("1gbe", notes):
+    if re.search(r"\b1 ?gb(?:e|it)?\b", label) or note_reader.has_trait("1gbe", notes):
         return links["1gbe"]
     if re.search(r"\b(?:2\.5|5|10|25) ?gb?(?:e|it)?\b", label):
         raise Declined(f"link not known: {label[:40]}")
@@ -231,11 +232,11 @@ def _topology(row: Row, notes: str, assumed: list[str]) -> tuple[int, int, int, 
         nodes = ranks
     if ranks > nodes:
         raise Declined("tp x pp is more than nodes")  # a Spark has one GPU
-    if "replica" in row.get("link", "").lower() or said.says("replicas", notes):
+    if "replica" in row.get("link", "").lower() or note_reader.has_trait("replicas", notes):
         return nodes, 1, 1, nodes
     if ranks == nodes:
         return nodes, tp or 1, pp or 1, 1
-    if said.says("pipeline", notes) and nodes % (tp or 1) == 0:
+    if note_reader.has_trait("pipeline", notes) and nodes % (tp or 1) == 0:
         return nodes, tp or 1, nodes // (tp or 1), 1
     if tp is not None and ranks > 1:
         raise Declined("tp x pp is less than nodes")
@@ -244,8 +245,8 @@ def _topology(row: Row, notes: str, assumed: list[str]) -> tuple[int, int, int, 
 
 
 def _running(row: Row, setup: Setup, workload: Workload, assumed: list[str]) -> int | None:
-    """Most requests at once: what the notes say, and no more than vLLM's pool holds."""
-    most = said.slots(row.get("notes", "").lower())
+    """Most requests at once: as in the notes, and no more than vLLM's KV cache pool holds."""
+    most = note_reader.slots(row.get("notes", "").lower())
     if setup.engine != "vllm":
         return most
     length = round(workload.depth + workload.prompt + workload.generate)
@@ -267,14 +268,14 @@ def _experts_parallel(row: Row, nodes: int) -> int:
 
 
 def _kernel(row: Row, notes: str, format_name: str) -> str:
-    """Marlin where it is said, and on vLLM's CUDA 12.9 images, which have no FP8 or FP4 kernel for SM121."""
+    """Marlin if the notes name it, and on vLLM's CUDA 12.9 images, which have no FP8 or FP4 kernel for SM121."""
     without = "cu129" in row.get("engine_version_or_image", "").lower()
     blocks = format_name.startswith("nvfp4") or (format_name == "fp8" and _qwen_blocks(row["model"]))
-    return "marlin" if said.says("marlin", notes) or (without and blocks) else ""
+    return "marlin" if note_reader.has_trait("marlin", notes) or (without and blocks) else ""
 
 
 def _qwen_blocks(model: str) -> bool:
-    """FP8 in blocks as Qwen itself publishes it since Qwen3; others' FP8 is mostly per tensor or channel."""
+    """True for block-wise FP8, which Qwen publishes since Qwen3; others' FP8 is mostly per tensor or channel."""
     return bool(re.match(r"(?:qwen[/_-])?qwen-?3", folded(model)))
 
 

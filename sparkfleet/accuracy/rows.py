@@ -1,7 +1,7 @@
-"""Published measurements as cases: a row of a CSV becomes a setup, a workload and what was measured, or a reason why not.
+"""Published measurements as cases: a row of a CSV becomes a setup, a workload and figures, or a reason why not.
 
-Only columns that say what was run are read for the setup and the workload. Measured columns (rates, times, memory,
-acceptance) never are. What a row does not say is assumed and told; what it says in words that are not known is declined.
+Setup and workload come only from columns about the configuration, never from measured ones (rates, times, memory,
+acceptance). What a row leaves open is assumed, and reported as assumed; words that are not known decline the row.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import re
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
-from sparkfleet.accuracy import notes as said
+from sparkfleet.accuracy import notes as note_reader
 from sparkfleet.accuracy.cells import Row, count, measured
 from sparkfleet.accuracy.files import NOTHING, read_table
 from sparkfleet.accuracy.harnesses import Harness, harness_of
@@ -29,11 +29,11 @@ METRICS = ("decode_tps_per_request", "decode_tps_aggregate", "prefill_tps", "ttf
 
 
 class PublishedCase(Value):
-    """One row: what was run and what was measured."""
+    """One row: the configuration, and the measured figures."""
 
     id: str
     source: str
-    """Who measured: a repository or a site."""
+    """Publisher: a repository or a site."""
     model: str
     quant: str
     image: str = ""
@@ -48,12 +48,12 @@ class PublishedCase(Value):
     yielded: float | None = None
     """Tokens per speculative step as measured. Only fitting reads it; predictions never do."""
     assumed: tuple[str, ...] = ()
-    """What the row does not say and was assumed."""
+    """Assumptions about what the row leaves open."""
     measured: tuple[tuple[str, float], ...] = ()
 
     @property
     def speculative(self) -> bool:
-        """A speculative method was on."""
+        """True if a speculative method was on."""
         return self.setup.method != "none"
 
 
@@ -83,7 +83,7 @@ def source_of(row: Row) -> str:
 
 
 def cases_of(rows: Iterable[Row]) -> Iterator[PublishedCase]:
-    """The cases of those rows that say enough, with the packaged configs; `sparkfleet accuracy` counts the others."""
+    """Cases of the rows that are complete enough, with the packaged configs; `sparkfleet accuracy` counts the others."""
     for row in rows:
         try:
             yield case_of(row, architectures())
@@ -95,18 +95,20 @@ def case_of(row: Row, configs: Configs) -> PublishedCase:
     """The case of a row.
 
     Raises:
-        Declined: with the reason, when the row does not say enough.
+        Declined: the row is not enough; the message is the reason.
     """
     notes = row.get("notes", "").lower()
-    if said.says("estimate", notes):
+    if note_reader.has_trait("estimate", notes):
         raise Declined("estimate, not a measurement")
-    if said.says("impaired", notes):
-        raise Declined("measured on a machine or a network that was not well")
+    if note_reader.has_trait("impaired", notes):
+        raise Declined("measured on an impaired machine or network")
     assumed: list[str] = []
     model = model_of(row, configs, assumed)
     harness = harness_of(source_of(row), count(row, "nodes", least=1) or 1, notes)
     workload = _workload(row, notes, harness, assumed)
-    ran = setup_of(row, model, workload, assumed, eager=harness.eager or said.says("eager", notes))
+    ran = setup_of(
+        row, model, workload, assumed, eager=harness.eager or note_reader.has_trait("eager", notes)
+    )
     return PublishedCase(
         id=row.get("id", ""),
         source=source_of(row),
@@ -128,8 +130,8 @@ _OF_PREFILL = ("prefill_tps", "ttft_ms")
 
 
 def _measured(row: Row, notes: str) -> tuple[tuple[str, float], ...]:
-    """The figures of a row; a prompt that was cached says nothing about prefill."""
-    cached = said.says("cached", notes)
+    """The figures of a row, without prefill if the prompt was cached."""
+    cached = note_reader.has_trait("cached", notes)
     figures = (
         (metric, measured(row, metric)) for metric in METRICS if not (cached and metric in _OF_PREFILL)
     )
@@ -137,7 +139,7 @@ def _measured(row: Row, notes: str) -> tuple[tuple[str, float], ...]:
 
 
 def _yielded(row: Row, k: int) -> float | None:
-    """Tokens per step from an accepted length ("3.2-3.6 of 4") or a share of the drafts ("66.3%", "0.394")."""
+    """Tokens per step from an accepted length ("3.2-3.6 of 4") or an acceptance ("66.3%", "0.394")."""
     text = row.get("accept_len_or_rate", "").lower()
     if not count(row, "spec_tokens") or "up to" in text:
         return None
@@ -155,8 +157,8 @@ def _yielded(row: Row, k: int) -> float | None:
 
 def _by_ttft(engine: str, notes: str, workload: Workload) -> bool:
     """True if a prefill rate was computed from the TTFT: stated, or one request without a harness that measures it."""
-    better = engine in ("llama.cpp", "ollama", "ds4") or said.says("benchy", notes)
-    return said.says("by ttft", notes) or (workload.concurrency == 1 and not better)
+    better = engine in ("llama.cpp", "ollama", "ds4") or note_reader.has_trait("benchy", notes)
+    return note_reader.has_trait("by ttft", notes) or (workload.concurrency == 1 and not better)
 
 
 def _workload(row: Row, notes: str, harness: Harness, assumed: list[str]) -> Workload:
@@ -165,20 +167,20 @@ def _workload(row: Row, notes: str, harness: Harness, assumed: list[str]) -> Wor
     if concurrency is None:
         assumed.append("concurrency not given: 1")
     if prompt is None:
-        prompt = said.prompt(notes)
+        prompt = note_reader.prompt(notes)
         if not prompt:
             assumed.append("prompt length not given")
     if not generate:
         assumed.append("answer length not given: 256")
-    once = bool(depth) and said.says("benchy", notes)
+    once = bool(depth) and note_reader.has_trait("benchy", notes)
     return Workload(
         prompt=prompt,
         depth=depth,
         depth_cached=not once if harness.depth_cached is None else harness.depth_cached,
         generate=generate or 256,
         concurrency=concurrency or 1,
-        arrivals_per_s=said.arrivals(notes),
-        requests=said.requests(notes) or harness.requests,
-        content=said.content(notes) or harness.content or "mixed",
-        window=said.window(notes) or harness.window or "steady",
+        arrivals_per_s=note_reader.arrivals(notes),
+        requests=note_reader.requests(notes) or harness.requests,
+        content=note_reader.content(notes) or harness.content or "mixed",
+        window=note_reader.window(notes) or harness.window or "steady",
     )

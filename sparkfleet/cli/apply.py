@@ -76,8 +76,8 @@ async def _apply(
     specs = load_deployments(files)
     session = open_session(inventory)
     prepared = await prepare_apply(session, specs, renew=pull, retry=retry)
-    print_plans(specs, prepared.planned.decided, prepared.planned.fleet)
     print_origins(prepared.planned.checkpoints)
+    print_plans(specs, prepared.planned.decided, prepared.planned.fleet)
     prepared.planned.require_feasible()
     if prepared.changes_nothing and prepared.planned.client is not None:
         console.print(f"No change. {session.endpoint_words(prepared.planned.client)}")

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from datetime import date
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from sparkfleet.cli.exit_codes import Exit
 from sparkfleet.cli.options import JsonOption
 from sparkfleet.cli.output import OUTPUT_VERSION, console, print_json
-from sparkfleet.fleet.knowledge_status import PartStatus, knowledge_status
 from sparkfleet.knowledge.parts import GUIDE
+
+if TYPE_CHECKING:
+    from sparkfleet.fleet.knowledge_status import PartStatus
 
 app = typer.Typer(help="The knowledge that plans are made from: its age, part by part.", no_args_is_help=True)
 
@@ -34,6 +36,8 @@ def status(
     json: JsonOption = False,
 ) -> int:
     """Show each part of the knowledge: entries, age, and what is newer upstream. Changes nothing."""
+    from sparkfleet.fleet.knowledge_status import knowledge_status  # a slow import
+
     found = knowledge_status(date.today(), offline=offline, index=index)
     if json:
         print_json({"version": OUTPUT_VERSION, "parts": [_values(one) for one in found]})

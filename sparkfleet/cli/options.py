@@ -6,13 +6,15 @@ import asyncio
 import os
 from collections.abc import Coroutine
 from pathlib import Path
-from typing import Annotated, Any, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import typer
 
 from sparkfleet.cli.output import errors
-from sparkfleet.fleet.events import TroubleFound, UseCaseEvent
-from sparkfleet.fleet.session import Session
+
+if TYPE_CHECKING:  # slow imports, which a verb without a session does without
+    from sparkfleet.fleet.events import UseCaseEvent
+    from sparkfleet.fleet.session import Session
 
 T = TypeVar("T")
 
@@ -49,6 +51,8 @@ _opened: list[Session] = []
 
 def open_session(inventory: Path) -> Session:
     """Open the session of a verb; `run` closes it. Troubles of the controller are printed on standard error."""
+    from sparkfleet.fleet.session import Session
+
     session = Session(inventory, _print_trouble)
     _opened.append(session)
     return session
@@ -69,5 +73,7 @@ async def _closing(work: Coroutine[Any, Any, T]) -> T:
 
 
 def _print_trouble(event: UseCaseEvent) -> None:
+    from sparkfleet.fleet.events import TroubleFound
+
     if isinstance(event, TroubleFound):
         errors.print(event.line, markup=False)

@@ -27,6 +27,7 @@ from sparkfleet.planner.report.explain import (
     explain_fleet,
     explain_measured,
     explain_nodes,
+    explain_origins,
     explain_plan,
     explain_refusal,
     explain_why,
@@ -122,8 +123,8 @@ async def _plan(files: list[Path], inventory: Path, assumed: str | None, shown: 
     if shown.json:
         _print(decided, fleet, sums)
     else:
-        print_plans(specs, decided, fleet, shown)
         print_origins(planned.checkpoints)
+        print_plans(specs, decided, fleet, shown)
         _explain(sums or {}, shown)
     if decided.plan.refused:
         return Exit.INFEASIBLE
@@ -158,10 +159,10 @@ def print_plans(specs: Sequence[Deployment], decided: Decided, fleet: Fleet, sho
 
 def print_origins(checkpoints: Mapping[str, Checkpoint]) -> None:
     """Print the origin of sizes that are from the Hub, or estimated because the Hub did not answer."""
-    origins = [(model, found.origin) for model, found in checkpoints.items() if found.origin]
-    for model, origin in origins:
-        print_line(f"  sizes       {model}: {origin}")
-    if origins:
+    lines = explain_origins([(model, found.origin) for model, found in checkpoints.items() if found.origin])
+    for line in lines:
+        print_line(line)
+    if lines:
         console.print()
 
 

@@ -11,7 +11,7 @@ from sparkfleet.planner.types.plan import Candidate
 from sparkfleet.values import Value
 
 FILES_IN_CONTAINER = "/run/sparkfleet"
-"""Directory inside a container that holds the rank's files. The same on every node, so that arguments can be equal, too."""
+"""Directory inside a container with the rank's files. The same on every node, so that arguments can be equal, too."""
 
 
 class RankRail(Value):
@@ -29,13 +29,13 @@ class RankContext(Value):
 
     rank: int
     python: str
-    """Interpreter of the environment that holds the engine, on that node."""
+    """Interpreter of the engine's environment on that node."""
     model_path: str
     """Directory of the checkpoint on that node."""
     draft_path: str = ""
     """Directory of the draft checkpoint on that node; "" if the candidate has none."""
     roots: tuple[str, ...] = ()
-    """Directories that a container has to see to follow the links inside checkpoints, such as the cache that holds them.
+    """Directories that a container needs for the links inside checkpoints, such as the cache that contains them.
     (): the checkpoints' own."""
     served_name: str
     """The public model name."""
@@ -74,14 +74,14 @@ class RankContext(Value):
 
 
 class LaunchFile(Value):
-    """A file that must be in `RankContext.files_dir` before the rank starts. Holds no secrets."""
+    """A file that must be in `RankContext.files_dir` before the rank starts. Contains no secrets."""
 
     name: str
     """Relative to that directory; missing directories in between are created."""
     text: str
     executable: bool = False
     about: str = ""
-    """What it is for, if it is the same in every launch of this release: a dry run prints that instead of its text."""
+    """Its purpose, if it is the same in every launch of this release: a dry run prints that instead of its text."""
 
 
 class Mount(Value):
@@ -93,7 +93,7 @@ class Mount(Value):
 
 
 class RankCommand(Value):
-    """Exactly what to run for one rank."""
+    """Command line, environment, files and mounts of one rank."""
 
     argv: tuple[str, ...]
     """(): the image's own entrypoint and command."""
@@ -125,7 +125,7 @@ class DraftTokenCounts(NamedTuple):
 
 
 class Engine(Protocol):
-    """One engine: argv and environment per rank, and what it offers over HTTP."""
+    """One engine: argv and environment per rank, and its HTTP interface."""
 
     name: str
     health_path: str

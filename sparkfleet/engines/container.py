@@ -28,11 +28,11 @@ Tool = Literal["docker", "podman"]
 CAPABILITIES = ("DAC_OVERRIDE",)
 """Of root's capabilities the one that stays: the rank's files (0600) and its cache of kernels belong to the node's user."""
 SSHD_CAPABILITIES = ("CHOWN", "FOWNER", "SETGID", "SETUID", "SYS_CHROOT")
-"""Further ones where `sshd` logs MPI's ranks in, and may have to be installed."""
+"""Further ones if `sshd` logs MPI's ranks in, and may have to be installed."""
 PIDS = 16_384
-"""Most processes and threads of a container of docker: an engine has some thousands with compilers for every processor."""
+"""Most processes and threads of a docker container: an engine has some thousands, with a compiler per processor."""
 HOME_IN_MEMORY = "/tmp"  # noqa: S108 (a container's own)
-"""Home of a program whose root file system is read-only."""
+"""Home of a program on a read-only root file system."""
 _WRITABLE = ("/tmp", "/run", "/var/tmp")  # noqa: S108 (a container's own)
 SHM = "16g"
 """Size of a container's /dev/shm (field report 000). It uses memory only as far as it is written to."""
@@ -56,7 +56,7 @@ class RankLabels(Value):
     deployment: str
     generation: int
     group: int
-    """Which of the deployment's groups (replicas), from 0."""
+    """Number of the group (replica) in its deployment, from 0."""
     rank: int
 
     @property
@@ -72,7 +72,7 @@ class ContainerOptions(Value):
     image: str
     """By digest (`name@sha256:…`), or the id of an image that is on the node."""
     origin: str = ""
-    """Its name in its registry, which decides about the entrypoint; "" if that is `image`, too."""
+    """Its name in its registry, from which the entrypoint follows; "" if `image` is that name."""
     identity: RankLabels
     gpu: bool = True
     rdma: bool = False

@@ -12,7 +12,7 @@ from sparkfleet.planner.types.plan import Candidate
 
 
 class Custom:
-    """A workload that brings its own command line.
+    """A workload with its own command line.
 
     Variables that begin with SPARKFLEET_ pass it the checkpoint's directory, the served name and the port to listen on. It
     checks no internal token, and its metrics are unknown: only a declared health path makes the group probe it while it

@@ -1,11 +1,11 @@
-"""Hosts from which an engine may fetch images, video and sound. The gateway refuses all others before. Pure."""
+"""Hosts from which an engine may fetch images, video and sound. The gateway refuses all others first. Pure."""
 
 from __future__ import annotations
 
 from sparkfleet.planner.types.plan import Candidate
 
 NOWHERE = "none.invalid"
-"""A host that cannot exist (RFC 6761): vLLM and SGLang take an empty list of allowed hosts for all hosts."""
+"""A host that cannot exist (RFC 6761): vLLM and SGLang treat an empty list of allowed hosts as all hosts."""
 
 
 def allowed_domains(candidate: Candidate) -> tuple[str, ...]:

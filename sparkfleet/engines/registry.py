@@ -13,12 +13,12 @@ ENGINES: dict[str, Engine] = {engine.name: engine for engine in (Vllm(), Sglang(
 
 
 def engine_by_name(name: str) -> Engine:
-    """The engine of that name. Raises EngineError for one that this version cannot launch."""
+    """The engine of that name. Raises EngineError if this version cannot launch it."""
     try:
         return ENGINES[name]
     except KeyError:
         raise EngineError(
             f"Engine {name!r} cannot be launched by this version of sparkfleet.",
-            means=f"It launches: {', '.join(sorted(ENGINES))}.",
+            means=f"It can launch: {', '.join(sorted(ENGINES))}.",
             do="Set `engine: auto` in the deployment, or name one of these.",
         ) from None

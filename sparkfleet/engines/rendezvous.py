@@ -61,7 +61,7 @@ def _in_a_ring(
 ) -> tuple[Meeting, ...]:
     inside = [link for link in links if set(link.nodes) <= set(nodes) and link.switch is None]
     rails = [tuple(map(_rail, rail_ends(inside, node))) for node in nodes]
-    what = f"{', '.join(nodes)}: no rail joins them all"
+    what = f"{', '.join(nodes)}: no rail connects all of them"
     if not all(rails):
         raise EngineError(
             f"{what}, and {nodes[[bool(mine) for mine in rails].index(False)]} has no link to the others.",

@@ -20,7 +20,7 @@ class DepthRange(NamedTuple):
 
 
 def own_method(candidate: Candidate) -> MethodSupport:
-    """The candidate's method as its engine has it.
+    """The candidate's method by its engine's name for it.
 
     Raises:
         EngineError: the engine has no such method, or this release does not.
@@ -46,7 +46,7 @@ def own_method(candidate: Candidate) -> MethodSupport:
 
 
 def _seen(candidate: Candidate) -> bool:
-    """True if the image was seen with the method: a fork may have it before the release that its number names."""
+    """True if the image is known to have the method: a fork may have it before the release of its version number."""
     known = images_of(candidate.image) if candidate.image else ()
     return any(candidate.speculation.method in build.methods for build in known)
 

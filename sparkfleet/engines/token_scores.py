@@ -12,7 +12,7 @@ TEXT = (
 )
 """Plain English that any language model finds likely, and that the built-in models have learnt."""
 OPENING = "A rail is one half of a QSFP cable:"
-"""The beginning that a model continues by itself."""
+"""The beginning that a model has to continue."""
 OWN_TOKENS = 48
 ENOUGH_TOKENS = 8
 """Fewest tokens that allow a conclusion."""

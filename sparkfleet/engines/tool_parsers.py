@@ -1,7 +1,7 @@
 """Reasoning and tool-call parsers by model family and engine. Pure.
 
-Without one, a reasoning model's thoughts arrive as the answer, and a request with tools is refused. A wrong one swallows
-the answer (known issue reasoning-parser-swallow), so only families with a published recipe are here.
+Without one, a reasoning model's thoughts arrive as the answer, and a request with tools is refused. With a wrong one the
+answer is lost (known issue reasoning-parser-swallow), so only families with a published recipe are here.
 """
 
 from __future__ import annotations

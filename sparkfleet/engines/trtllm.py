@@ -49,7 +49,7 @@ from sparkfleet.planner.types.plan import Candidate
 KEYS_IN_CONTAINER = "/run/sparkfleet-keys"
 OPTIONS = "options.yaml"
 KV_SHARE = 0.9
-"""Share of the memory that is free after loading (NVIDIA's playbook). The plan sets `max_tokens`; the smaller holds."""
+"""Share of the memory that is free after loading (NVIDIA's playbook). The plan sets `max_tokens`; the smaller one counts."""
 KV_BLOCK = 32
 """Tokens of one block of the KV cache (TensorRT-LLM's default)."""
 UNOVERLAPPED = ("draft", "ngram")
@@ -201,7 +201,7 @@ install -m 600 {KEYS_IN_CONTAINER}/id_ed25519 {_KEEP}/key
 
 _RANK = f"""\
 #!/bin/bash
-# One rank of the engine, with this container's own variables. It fails when serve.sh says so, with all that it has started.
+# One rank of the engine, with this container's own variables. It fails, with all its children, on serve.sh's signal.
 set -eu
 . {_KEEP}/environment
 trap 'trap "" TERM; kill -- "-$$"; exit 1' USR1
@@ -222,7 +222,7 @@ kill -USR1 "$rank"
 
 _WORKER = f"""\
 #!/bin/bash
-# worker.sh PORT: lets the group's leader in, and nobody else.
+# worker.sh PORT: an sshd for the group's leader alone.
 set -eu
 {_KEY}install -m 600 {KEYS_IN_CONTAINER}/id_ed25519.pub {_KEEP}/authorized_keys
 install -d -m 755 /run/sshd
@@ -234,7 +234,7 @@ exec "$(command -v sshd)" -D -e -f /dev/null -p "$1" -h {_KEEP}/key -o ListenAdd
 
 _LEADER = f"""\
 #!/bin/bash
-# leader.sh PORT COMMAND...: starts rank.sh on every node, where the sshd of another answers on that port.
+# leader.sh PORT COMMAND...: starts rank.sh on every node; on the others through their sshd on that port.
 set -eu
 port=$1
 shift

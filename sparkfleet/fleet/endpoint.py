@@ -7,8 +7,6 @@ import time
 from collections.abc import AsyncIterator, Callable
 from typing import Any
 
-import aiohttp
-
 from sparkfleet.errors import ControlError
 from sparkfleet.fleet.session import Session
 from sparkfleet.values import Value
@@ -66,6 +64,8 @@ def _speed(began: float, arrivals: list[float], tokens: int) -> AnswerSpeed:
 
 
 async def _events(url: str, key: str, body: dict[str, Any]) -> AsyncIterator[dict[str, Any]]:
+    import aiohttp  # a slow import, for questions only
+
     async with (
         aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=None)) as session,
         session.post(url, json=body, headers={"authorization": f"Bearer {key}"}) as response,

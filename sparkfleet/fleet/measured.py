@@ -12,7 +12,7 @@ from sparkfleet.perf.local_measurements import LocalMeasurement, Point
 from sparkfleet.perf.prediction import Band
 from sparkfleet.perf.predictor import release_of
 from sparkfleet.perf.workload import CHECK
-from sparkfleet.planner.report.explain import STEADY
+from sparkfleet.planner.report.explain import band_ends
 from sparkfleet.planner.types.plan import Candidate, Rung
 
 
@@ -69,7 +69,7 @@ def _middle(reports: list[GroupReport], name: str) -> float | None:
 
 
 def measured_lines(deployment: DeploymentStatus) -> Iterator[str]:
-    """One line per group that is ready: `g1/0: TTFT 24 ms (predicted 30 ± 20 %), …`."""
+    """One line per group that is ready: `g1/0: TTFT 24 ms (predicted 24–36), …`."""
     for report in deployment.groups:
         if rung_of(deployment, report) is not None and report.measured:
             yield f"g{report.generation}/{report.replica}: {measured_words(deployment, report)}"
@@ -81,7 +81,7 @@ def measured_words(deployment: DeploymentStatus, report: GroupReport) -> str:
     prediction = rung.prediction if rung else None
     ttft = _number(report, "ttft_ms", "{:.0f} ms", prediction.check_ttft_ms if prediction else None)
     tps = _number(
-        report, "decode_tps", "{:.1f} tok/s alone", prediction.check_decode_tps if prediction else None
+        report, "decode_tps", "{:.1f} tok/s for one user", prediction.check_decode_tps if prediction else None
     )
     return f"TTFT {ttft}, {tps}"
 
@@ -109,9 +109,4 @@ def _number(report: GroupReport, name: str, form: str, band: Band | None) -> str
     value = form.format(report.measured[name]) if name in report.measured else "–"
     if band is None:
         return value
-    return f"{value} (predicted {band.mid:.3g}{_spread(band)})"
-
-
-def _spread(band: Band) -> str:
-    up = band.high / band.mid - 1 if band.mid else 0.0
-    return f" ± {100 * up:.0f} %" if up <= STEADY else f", {band.low:.2g} to {band.high:.2g}"
+    return f"{value} (predicted {band_ends(band)})"

@@ -18,11 +18,11 @@ from typing import Any, NoReturn, Protocol, TypeVar
 
 import aiohttp
 
-from sparkfleet.engines.base import Engine
+from sparkfleet.engines.base import DraftTokenCounts, Engine
 from sparkfleet.engines.registry import engine_by_name
 from sparkfleet.errors import EngineError, NodeError, SparkfleetError
 from sparkfleet.gateway.keys import engine_token
-from sparkfleet.group.canary import FIRST_TOKEN_S, MEASURE_S, Probe, drafts_of, sanity, wait_healthy
+from sparkfleet.group.canary import FIRST_TOKEN_S, Probe, drafts_of, sanity, wait_healthy
 from sparkfleet.group.crash_backoff import Backoff
 from sparkfleet.group.engine_load import Load, read_load
 from sparkfleet.group.launch_plan import GroupLaunch, is_forwarded
@@ -31,12 +31,17 @@ from sparkfleet.group.rank import RankHolder
 from sparkfleet.group.rank_set import Ranks, cancel
 from sparkfleet.group.report import GroupPhase, GroupReport
 from sparkfleet.group.serving_watch import beat, follow, stays_well
+from sparkfleet.group.speed import TURN_S, QuietBox, measured_speed
 from sparkfleet.group.startup_watch import Starting, longest_s, never_ready
 from sparkfleet.runtime.base import Phase, RankStatus
 
 log = logging.getLogger(__name__)
 
 START_PROGRESS_S = 1.0
+LOOK_S = 2.0
+"""Seconds between two looks for a moment in which an engine that serves can be measured."""
+LATER_S = 60.0
+"""The same after a measurement that failed."""
 ACTOR = "the group's last actor"
 RELEASED = f"{ACTOR} was stopped by Ray Serve while its engine is wanted: the engine runs on, and the next actor adopts it"
 
@@ -71,6 +76,7 @@ class Group:
         backoff: counts its recent starts.
         wanted: is asked before its engine is stopped: Serve also replaces an actor that only stalled.
         after: the end of the actor before, if that is known; its first report has it.
+        box: turns of the groups of rank 0's box, so that none is measured while another starts.
     """
 
     def __init__(
@@ -83,6 +89,7 @@ class Group:
         *,
         wanted: Wanted = not_wanted,
         after: str = "",
+        box: QuietBox,
     ) -> None:
         self._launch = launch
         self._ranks = Ranks(launch, ranks, backoff)
@@ -90,6 +97,7 @@ class Group:
         self._secret = secret
         self._report_to = report
         self._wanted = wanted
+        self._box = box
         self._after = f"{ACTOR}: {after}" if after else ""
         self._engine: Engine = engine_by_name(launch.candidate.engine)
         self._began = time.monotonic()
@@ -127,7 +135,9 @@ class Group:
         return self._launch.name
 
     async def start(self) -> None:
-        """Returns when the engine has generated a token and its speed is measured.
+        """Returns when the engine has generated a token and passed the canary.
+
+        Its speed is measured before, or, if other engines of the box are starting or it was adopted, once it is idle.
 
         Raises:
             EngineError: it exited, or it is up and does not generate. No process of it is left.
@@ -136,14 +146,17 @@ class Group:
             GroupPhase.STARTING, self._after
         )  # first of all: a start that takes the node down must be known
         try:
-            statuses, adopted = await self._ranks.take(partial(self._say, GroupPhase.STARTING))
-            self._memory = asyncio.create_task(self._ranks.watch_memory())
-            url = f"http://{self._launch.seats[0].address}:{statuses[0].port}"
-            self._session = aiohttp.ClientSession()
-            token = engine_token(self._secret.encode(), self._launch.name)
-            self._probe = Probe(self._session, url, self._launch.deployment, token)
-            self._say(self._report.phase, url=url, ranks=self._ranks.reports(statuses), adopted=adopted)
-            measured = await self._until_exit(self._bring_up(adopted))
+            async with self._box.starting():
+                statuses, adopted = await self._ranks.take(partial(self._say, GroupPhase.STARTING))
+                self._memory = asyncio.create_task(self._ranks.watch_memory())
+                url = f"http://{self._launch.seats[0].address}:{statuses[0].port}"
+                self._session = aiohttp.ClientSession()
+                token = engine_token(self._secret.encode(), self._launch.name)
+                self._probe = Probe(self._session, url, self._launch.deployment, token)
+                self._say(self._report.phase, url=url, ranks=self._ranks.reports(statuses), adopted=adopted)
+                drafts = await self._until_exit(self._bring_up(adopted))
+            # The API of a custom workload is unknown: only its health can be checked.
+            measured = {} if self._is_custom else await self._until_exit(self._checked(drafts, adopted))
             statuses = await self._ranks.statuses()
         except SparkfleetError as error:
             diagnosis = await self._ranks.diagnose(error, self._exited)
@@ -165,6 +178,7 @@ class Group:
         """
         assert self._probe is not None
         works = [beat(self._say_load), self._ranks.watch_answers()]
+        measuring = asyncio.create_task(self._measure_once_idle()) if self._engine.metrics_path else None
         if self._engine.metrics_path:  # without metrics its progress is unknown
             works.append(self._follow(self._probe))
         elif self._launch.probed:
@@ -178,6 +192,9 @@ class Group:
             if diagnosis.says != error.what:
                 self.ended += f" ({diagnosis})"
             self._say(GroupPhase.FAILED, self.ended, diagnosis=diagnosis)
+        finally:
+            if measuring is not None:
+                await cancel(measuring)
         await self._ranks.stop()
         return self.ended
 
@@ -213,8 +230,8 @@ class Group:
         if self._session is not None:
             await self._session.close()
 
-    async def _bring_up(self, adopted: bool) -> dict[str, float]:
-        """Waits for the server, then runs the canary; measured values by name. An adopted engine may be busy already."""
+    async def _bring_up(self, adopted: bool) -> DraftTokenCounts:
+        """Waits for the server and its first token. Returns its draft tokens before; an adopted engine has some."""
         assert self._probe is not None
         starting = Starting(len(self._ranks), self._launch.silence_s)
         progress = asyncio.create_task(self._progress(starting))
@@ -238,16 +255,24 @@ class Group:
             paths = {"/v1/models", self._health or "/", self._engine.metrics_path or "/"}
             await self._probe.refuses_strangers(*sorted(paths))
         if self._is_custom:
-            return {}  # its API is unknown: only its health can be checked
+            return DraftTokenCounts()
         self._say(GroupPhase.PROBING, "requesting a first token")
-        speculation = self._launch.candidate.speculation
-        before = await drafts_of(self._probe, self._engine, speculation)
+        before = await drafts_of(self._probe, self._engine, self._launch.candidate.speculation)
         first_s = min(FIRST_TOKEN_S, self._launch.silence_s)
         wait_s = max(first_s, self._launch.patience_s) if adopted else first_s
         await self._probe.one_token(wait_s)
-        measured = await self._probe.measure(timeout_s=max(MEASURE_S, wait_s))
+        return before
+
+    async def _checked(self, before: DraftTokenCounts, adopted: bool) -> dict[str, float]:
+        """Measures its speed if that means something now, and runs the canary; readings by name."""
+        assert self._probe is not None
+        measured: dict[str, float] = {}
+        if not adopted:
+            self._say(GroupPhase.PROBING, "measuring its speed")
+            measured = await self._measured(TURN_S)
         self._say(GroupPhase.PROBING, "checking its output (canary)")
-        found = await sanity(self._probe, self._engine, speculation, before)
+        async with self._box.starting():
+            found = await sanity(self._probe, self._engine, self._launch.candidate.speculation, before)
         self._say(
             GroupPhase.PROBING, self._report.detail, unchecked=found.unchecked(), complaint=found.complaint()
         )
@@ -257,7 +282,28 @@ class Group:
                 means="It would have served wrong answers without an error, so it was stopped.",
                 do=f"The next rung of the ladder is tried; `sparkfleet describe {self._launch.deployment}` shows it.",
             )
-        return measured.values() | found.values()
+        return measured | found.values()
+
+    async def _measured(self, wait_s: float) -> dict[str, float]:
+        """Its speed, by name; {} if other groups of the box start or are measured for longer than `wait_s`."""
+        assert self._probe is not None
+        async with self._box.alone(wait_s) as quiet:
+            return (await measured_speed(self._probe.measure)).values() if quiet else {}
+
+    async def _measure_once_idle(self) -> None:
+        """Measures an engine that serves already, while it has no requests of others and no other engine starts."""
+        pause_s = LOOK_S
+        while "decode_tps" not in self._report.measured:
+            await asyncio.sleep(pause_s)
+            if self._load.figures is None or self._load.running + self._load.waiting:
+                continue
+            try:
+                found = await self._measured(0)
+            except EngineError:  # the watch finds out if it is gone
+                pause_s = LATER_S
+                continue
+            if found and not (await self._read_load()).running:
+                self._say(self._report.phase, measured=self._report.measured | found)
 
     async def _progress(self, starting: Starting) -> None:
         """Reports the progress of the start, from each rank's phase and its log.

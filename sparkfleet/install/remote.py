@@ -58,7 +58,7 @@ def make(order: dict[str, Any], say: Callable[..., None]) -> dict[str, Any]:
         fresh = not os.path.exists(os.path.join(place, "complete"))
         if fresh:
             shutil.rmtree(place, ignore_errors=True)
-            _build(order, place, python, say)
+            _build(order, place, python, say, lock.fileno())
             with open(os.path.join(place, "complete"), "w") as mark:
                 mark.write("\n".join(order["pins"]) + "\n")
     os.utime(place)
@@ -66,9 +66,10 @@ def make(order: dict[str, Any], say: Callable[..., None]) -> dict[str, Any]:
     return {"python": python, "fresh": fresh}
 
 
-def _build(order: dict[str, Any], place: str, python: str, say: Callable[..., None]) -> None:
+def _build(order: dict[str, Any], place: str, python: str, say: Callable[..., None], lock: int) -> None:
+    """Create the environment. Its commands hold the lock, too: one that outlives this program would go on writing."""
     say("step", text="creating the Python environment")
-    _call([order["python"], "-m", "venv", "--without-pip", place])
+    _call([order["python"], "-m", "venv", "--without-pip", place], lock)
     parts = os.path.join(place, "sparkfleet-install")
     os.mkdir(parts)
     wheel = _write(parts, order["wheel_name"], base64.b64decode(order["wheel"]))
@@ -86,10 +87,10 @@ def _build(order: dict[str, Any], place: str, python: str, say: Callable[..., No
     say("step", text="installing sparkfleet and Ray")
     offline = ["--no-index", "--find-links", order["wheels"] or KEPT]
     if order["wheels"]:
-        _call([*install, *offline, wheel])
+        _call([*install, *offline, wheel], lock)
     else:
         # Wheels that were copied here earlier serve if the node has no internet.
-        _call([*install, wheel], [*install, *offline, wheel] if os.path.isdir(KEPT) else None)
+        _call([*install, wheel], lock, [*install, *offline, wheel] if os.path.isdir(KEPT) else None)
     shutil.rmtree(parts)
 
 
@@ -100,13 +101,18 @@ def _write(directory: str, name: str, data: bytes) -> str:
     return path
 
 
-def _call(argv: list[str], otherwise: list[str] | None = None) -> None:
+def _call(argv: list[str], lock: int, otherwise: list[str] | None = None) -> None:
     """Run to its end; if it fails, run `otherwise`; if that fails too, raise Failed."""
     done = subprocess.run(
-        argv, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, check=False
+        argv,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        check=False,
+        pass_fds=(lock,),
     )
     if done.returncode and otherwise:
-        _call(otherwise)
+        _call(otherwise, lock)
     elif done.returncode:
         log = done.stdout.decode(errors="replace").strip().splitlines()
         raise Failed(

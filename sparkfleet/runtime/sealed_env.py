@@ -6,11 +6,6 @@ import base64
 import binascii
 from collections.abc import Iterable
 
-from cryptography.exceptions import InvalidTag
-from cryptography.hazmat.primitives import hashes
-from cryptography.hazmat.primitives.ciphers.aead import AESSIV
-from cryptography.hazmat.primitives.kdf.hkdf import HKDF
-
 from sparkfleet.errors import ControlError
 
 PREFIX = "sealed:1:"
@@ -68,6 +63,11 @@ class EnvSealer:
     """
 
     def __init__(self, secret: bytes) -> None:
+        # Not above: commands that seal nothing import this module, too, and the library takes 50 ms.
+        from cryptography.hazmat.primitives import hashes
+        from cryptography.hazmat.primitives.ciphers.aead import AESSIV
+        from cryptography.hazmat.primitives.kdf.hkdf import HKDF
+
         key = HKDF(hashes.SHA256(), length=64, salt=None, info=b"sparkfleet environment").derive(secret)
         self._cipher = AESSIV(key)
 
@@ -93,6 +93,8 @@ class EnvSealer:
         """
         if not is_sealed(value):
             return value
+        from cryptography.exceptions import InvalidTag
+
         try:
             sealed = base64.urlsafe_b64decode(value.removeprefix(PREFIX))
             return self._cipher.decrypt(sealed, [name.encode()]).decode()

@@ -2,6 +2,7 @@
 
 A segment in /dev/shm outlives a process that is killed, and holds unified memory until the next boot. While the rank runs,
 its processes' maps show which segments are theirs; a name alone does not, because vLLM, NCCL and Python choose random ones.
+What was there before the rank is not its own, and podman keeps the locks of all containers of a user there.
 """
 
 from __future__ import annotations
@@ -22,6 +23,10 @@ LOOK_S = 5.0
 stays."""
 
 
+FOREIGN = ("libpod_",)
+"""Beginnings of names that are never a rank's: podman's locks (libpod_lock, libpod_rootless_lock_UID)."""
+
+
 class SharedMemory:
     """Segments of one rank.
 
@@ -34,10 +39,12 @@ class SharedMemory:
         self._record = record
         self._directory = directory
         self._segments: dict[str, int] = {}
+        self._before = {(name, _inode(directory, name)) for name in _names(directory)}
 
     def look(self, pids: Iterable[int]) -> None:
         """Adds the segments that these processes map or hold open, and forgets those that are gone."""
-        found = {name: inode for pid in pids for name, inode in _held(pid, self._directory)}
+        held = {one for pid in pids for one in _held(pid, self._directory)}
+        found = {name: inode for name, inode in held - self._before if not name.startswith(FOREIGN)}
         kept = {**self._segments, **found}
         kept = {name: inode for name, inode in kept.items() if _inode(self._directory, name) == inode}
         if kept != self._segments:
@@ -66,7 +73,11 @@ def remove_recorded(record: Path, directory: Path = SHM) -> tuple[str, ...]:
 
 def remove_segments(segments: dict[str, int], directory: Path = SHM) -> tuple[str, ...]:
     """Removes segments that are still the same files and that no process uses."""
-    left = {name: inode for name, inode in segments.items() if _inode(directory, name) == inode}
+    left = {
+        name: inode
+        for name, inode in segments.items()
+        if _inode(directory, name) == inode and not name.startswith(FOREIGN)
+    }
     if not left:
         return ()
     pids = [int(entry) for entry in os.listdir("/proc") if entry.isdigit()]
@@ -77,6 +88,13 @@ def remove_segments(segments: dict[str, int], directory: Path = SHM) -> tuple[st
             (directory / name).unlink()
             removed.append(name)
     return tuple(removed)
+
+
+def _names(directory: Path) -> list[str]:
+    try:
+        return os.listdir(directory)
+    except OSError:
+        return []
 
 
 def _held(pid: int, directory: Path) -> Iterable[tuple[str, int]]:

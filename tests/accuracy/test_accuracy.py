@@ -50,7 +50,7 @@ def write(path: Path, rows: list[dict[str, str]]) -> Path:
     return path
 
 
-def test_a_row_is_what_was_run() -> None:
+def test_a_row_becomes_a_case() -> None:
     case = case_of(
         row(
             nodes="2",
@@ -85,7 +85,7 @@ def test_a_row_is_what_was_run() -> None:
         ({"notes": "NOT_MEASURED: estimate"}, "estimate, not a measurement"),
     ],
 )
-def test_what_cannot_be_predicted_is_declined_with_a_reason(given: dict[str, str], reason: str) -> None:
+def test_unpredictable_rows_are_declined_with_a_reason(given: dict[str, str], reason: str) -> None:
     with pytest.raises(Declined, match=reason):
         case_of(row(**given), architectures())
 
@@ -100,7 +100,7 @@ def test_what_cannot_be_predicted_is_declined_with_a_reason(given: dict[str, str
         ("", "steady"),
     ],
 )
-def test_what_an_aggregate_spans(notes: str, window: str) -> None:
+def test_the_window_of_an_aggregate(notes: str, window: str) -> None:
     assert case_of(row(notes=notes), architectures()).workload.window == window
 
 
@@ -153,7 +153,7 @@ def test_decoding_is_not_code() -> None:
         ("c4 ladder", "mixed"),
     ],
 )
-def test_what_the_text_was(notes: str, content: str) -> None:
+def test_kinds_of_text(notes: str, content: str) -> None:
     assert case_of(row(notes=notes), architectures()).workload.content == content
 
 
@@ -180,7 +180,7 @@ def test_other_configs_are_beside_the_packaged_ones(tmp_path: Path) -> None:
         }
     )
 )
-def test_predictions_do_not_look_at_what_was_measured(measured: dict[str, str]) -> None:
+def test_predictions_do_not_use_measured_columns(measured: dict[str, str]) -> None:
     plain = row(spec_method="mtp", spec_tokens="3")
     expected = accuracy.predict(case_of(plain, architectures()), factors())
     assert accuracy.predict(case_of(plain | measured, architectures()), factors()) == expected
@@ -253,15 +253,15 @@ def test_medians_of_groups_do_not_pool_metrics(tmp_path: Path) -> None:
         assert f"decode_tps_aggregate by {title}" not in text
 
 
-def test_what_no_machine_reaches_is_listed_and_the_factors_say_what_they_are_worth(tmp_path: Path) -> None:
+def test_impossible_figures_and_the_errors_of_the_factors_are_listed(tmp_path: Path) -> None:
     report = accuracy.run(write(tmp_path / "rows.csv", [row(decode_tps_per_request="30.4")]))
     assert len(report.impossible) == 1
-    assert "1 × 273 GB/s are there" in report.impossible[0]
+    assert "the machines have 1 × 273 GB/s" in report.impossible[0]
     assert report.impossible[0] in report.text()
     assert report.validation == factors().validation
     shares = report.validation["sources left out, share inside the 80 % bands"]
     assert 0.75 <= shares["decode/spec"] <= 0.9
-    assert "the factors by themselves, sources left out, median of rows" in report.text()
+    assert "factors alone, sources left out, median of rows" in report.text()
 
 
 def test_a_missing_prompt_declines_its_times_only(tmp_path: Path) -> None:

@@ -40,13 +40,13 @@ def one(**given: object) -> ScoredDecision:
     return ScoredDecision.model_validate(fields | given)
 
 
-def test_regret_is_what_the_best_has_more() -> None:
+def test_regret_is_the_distance_to_the_best() -> None:
     assert one().regret == pytest.approx(0.25)
     assert one(published_tps=22.0).regret == 0.0
     assert not one().unproven
 
 
-def test_what_nobody_published_counts_seven_tenths_of_its_prediction() -> None:
+def test_an_unpublished_choice_counts_seven_tenths_of_its_prediction() -> None:
     assert one(published_tps=None).regret == pytest.approx(1 - 0.7 * 18 / 20)
     assert one(published_tps=None, ran=False).unproven
     assert not one(published_tps=None).unproven, "somebody ran it, under another load"

@@ -1,4 +1,4 @@
-"""Head-to-heads are read from their words, however they are spelled; what the words do not say is declined or told."""
+"""Head-to-heads are read from their words in any spelling; what the words leave open is declined or assumed."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def duel(
     return duel_of(Words(tag=tag, row=row), architectures())
 
 
-def told(found: Duel) -> tuple[object, ...]:
+def shown(found: Duel) -> tuple[object, ...]:
     """Everything of a head-to-head that a prediction sees."""
     return (
         found.metric,
@@ -68,7 +68,7 @@ def test_a_head_to_head_is_read_from_its_words(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("words", "format_name", "told_of"),
+    ("words", "format_name", "reported"),
     [
         ("google/gemma-4-26B-A4B-it TP=2", "bf16", "quantisation not named: as published"),
         ("openai/gpt-oss-120b TP=2", "mxfp4", "quantisation not named: as published"),
@@ -80,11 +80,11 @@ def test_a_head_to_head_is_read_from_its_words(tmp_path: Path) -> None:
         ("ornith-35b-nvfp4-aeon7", "nvfp4", None),
     ],
 )
-def test_the_quantisation_is_named_or_published(words: str, format_name: str, told_of: str | None) -> None:
+def test_the_quantisation_is_named_or_published(words: str, format_name: str, reported: str | None) -> None:
     found = duel(words, words)
     assert found.first.setup.format == format_name
     assert [what for what in found.assumed if what.startswith("quantisation")] == (
-        [told_of] if told_of else []
+        [reported] if reported else []
     )
 
 
@@ -126,7 +126,7 @@ def test_notes_may_name_the_model_and_nothing_else() -> None:
         duel_of(Words(tag="topology", row=row), architectures())
 
 
-def test_the_same_is_what_the_other_side_says() -> None:
+def test_the_word_same_means_the_other_side() -> None:
     found = duel("same, no spec", "Qwen3.6-27B FP8 SGLang TP=2 MTP k=3", tag="spec-method")
     assert (found.first.setup.tp, found.first.setup.method, found.second.setup.k) == (2, "none", 3)
 
@@ -137,7 +137,7 @@ def test_how_many_at_once(words: str) -> None:
     assert found.first.workload.concurrency == 8
 
 
-def test_one_at_a_time_is_told_where_it_is_assumed() -> None:
+def test_an_assumed_single_request_is_reported() -> None:
     assert "concurrency not given: 1" in duel("Qwen3.6-27B FP8", "Qwen3.6-27B NVFP4", metric="tok/s").assumed
 
 
@@ -184,7 +184,7 @@ def test_spelling_changes_nothing(words: tuple[str, str, str], spellings: list[o
     metric, first, second = words
     for spell in spellings:
         metric, first, second = (spell(text) for text in (metric, first, second))  # type: ignore[operator]
-    assert told(duel(first, second, metric=metric)) == told(duel(words[1], words[2], metric=words[0]))
+    assert shown(duel(first, second, metric=metric)) == shown(duel(words[1], words[2], metric=words[0]))
 
 
 @given(st.text(max_size=40), st.text(max_size=40), st.text(max_size=40), st.text(max_size=10))

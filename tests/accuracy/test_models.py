@@ -96,7 +96,7 @@ def test_most_of_the_collection_is_known() -> None:
 
 @pytest.mark.parametrize("tp", [1, 2])
 @pytest.mark.parametrize("checkpoint", KNOWN, ids=lambda checkpoint: checkpoint.id)
-def test_accuracy_predicts_what_a_plan_predicts(checkpoint: Checkpoint, tp: int) -> None:
+def test_accuracy_and_plans_predict_the_same(checkpoint: Checkpoint, tp: int) -> None:
     outlook = Predictor(checkpoint)
     for prompt in PROMPTS:
         assert _measured(checkpoint, outlook, tp, prompt) == _planned(outlook, tp, prompt)

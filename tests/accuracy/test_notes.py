@@ -1,4 +1,4 @@
-"""What of the notes counts is kept, and nothing else of them."""
+"""Only relevant words of notes are kept."""
 
 import csv
 from importlib import resources
@@ -11,15 +11,15 @@ from sparkfleet.accuracy.rows import case_of, source_of
 from sparkfleet.knowledge.measurements import architectures
 
 
-def test_what_is_packaged_holds_only_words_that_tell() -> None:
+def test_packaged_notes_have_relevant_words_only() -> None:
     file = resources.files("sparkfleet.knowledge.measurements").joinpath("benchmarks.csv")
     packaged = [row["notes"] for row in csv.DictReader(file.read_text(encoding="utf-8").splitlines())]
-    assert [said for said in packaged if notes.telling(said) != said] == []
+    assert [text for text in packaged if notes.relevant_words(text) != text] == []
     assert len(packaged) > 2000
 
 
 @pytest.mark.parametrize(
-    ("said", "kept"),
+    ("text", "kept"),
     [
         ("My own words on a Tuesday", ""),
         ("Prose reasoning, then prose; prose again", "prose reasoning, prose"),
@@ -35,19 +35,19 @@ def test_what_is_packaged_holds_only_words_that_tell() -> None:
         ),
     ],
 )
-def test_of_a_sentence_the_words_remain_and_say_the_same(said: str, kept: str) -> None:
-    assert notes.telling(said) == kept
+def test_the_relevant_words_of_a_sentence_remain_and_mean_the_same(text: str, kept: str) -> None:
+    assert notes.relevant_words(text) == kept
     for read in (notes.window, notes.slots, notes.chunk, notes.arrivals, notes.requests, notes.content):
-        assert read(kept) == read(said.lower())
+        assert read(kept) == read(text.lower())
 
 
-def test_ray_is_not_what_says_that_it_is_not() -> None:
-    said = ("step37 docker ray", "vllm-ray nightly", "miaai no-ray multinode", "no ray", "array")
-    assert [notes.says("ray", one) for one in said] == [True, True, False, False, False]
+def test_ray_is_not_read_from_its_negation() -> None:
+    text = ("step37 docker ray", "vllm-ray nightly", "miaai no-ray multinode", "no ray", "array")
+    assert [notes.has_trait("ray", one) for one in text] == [True, True, False, False, False]
 
 
-def test_eager_is_not_what_says_that_it_is_not() -> None:
-    assert [notes.says("eager", said) for said in ("eager", "enforce_eager", "non-eager", "")] == [
+def test_eager_is_not_read_from_its_negation() -> None:
+    assert [notes.has_trait("eager", text) for text in ("eager", "enforce_eager", "non-eager", "")] == [
         True,
         True,
         False,
@@ -56,7 +56,7 @@ def test_eager_is_not_what_says_that_it_is_not() -> None:
 
 
 @pytest.mark.parametrize(
-    ("said", "kind"),
+    ("text", "kind"),
     [
         ("tokens incl. reasoning, temp 0", None),
         ("started by its scripts; five prompts", None),
@@ -74,17 +74,18 @@ def test_eager_is_not_what_says_that_it_is_not() -> None:
     ],
 )
 def test_the_text_is_read_by_words_and_the_first_remark_that_names_one_decides(
-    said: str, kind: str | None
+    text: str, kind: str | None
 ) -> None:
-    assert notes.content(said) == kind
+    assert notes.content(text) == kind
 
 
 def test_a_kernel_is_named_by_its_word() -> None:
     read = {
-        said: notes.says("marlin", said) for said in ("marlin moe", "gptq_marlin", "no marlin", "non-marlin")
+        text: notes.has_trait("marlin", text)
+        for text in ("marlin moe", "gptq_marlin", "no marlin", "non-marlin")
     }
     assert read == {"marlin moe": True, "gptq_marlin": True, "no marlin": False, "non-marlin": False}
-    assert not notes.says("marlin", "vllm_marlin_use_atomic_add=1")
+    assert not notes.has_trait("marlin", "vllm_marlin_use_atomic_add=1")
 
 
 def test_requests_that_failed_did_not_come() -> None:

@@ -18,7 +18,7 @@ def test_a_dense_model_cannot_decode_faster_than_its_weights_are_read() -> None:
     assert impossible(case) == {"decode_tps_per_request": impossible(case)["decode_tps_per_request"]}, (
         "only the decode rate is impossible"
     )
-    assert "GB/s of weights; 1 × 273 GB/s are there" in impossible(case)["decode_tps_per_request"]
+    assert "GB/s of weights; the machines have 1 × 273 GB/s" in impossible(case)["decode_tps_per_request"]
     assert possible(case).measured == (("prefill_tps", 900.0),)
 
 

@@ -76,7 +76,7 @@ def test_throughput_is_compared_at_one_load() -> None:
     assert found.speeds(32) == {Combination("vllm", "none", "fp8", 1): 900}
 
 
-def test_what_is_no_answer_to_the_question_is_left_out() -> None:
+def test_rows_about_something_else_are_left_out() -> None:
     assert run_of(case()) is not None
     assert run_of(case(engine="llama.cpp", quant="q4_k_m")) is None
     assert run_of(case(depth="65536")) is None
@@ -92,7 +92,7 @@ def test_what_is_no_answer_to_the_question_is_left_out() -> None:
     assert max(found.speeds().values()) == 22
 
 
-def test_on_more_sparks_what_was_published_on_fewer_may_be_best() -> None:
+def test_the_best_on_more_sparks_may_run_on_fewer() -> None:
     two = [
         case(nodes="2", tp="2", link="qsfp200", quant=quant, decode_tps_per_request="12")
         for quant in ("fp8", "bf16", "nvfp4")

@@ -23,8 +23,8 @@ from sparkfleet.perf.prediction import Band
 
 
 def row(**given: str) -> dict[str, str]:
-    said = {"nodes": "1", "tp": "1", "concurrency": "1", "model": "Qwen/Qwen3.6-27B-FP8", "quant": "fp8"}
-    return said | {"engine": "vllm", "spec_method": "none", "prompt_tokens": "1024"} | given
+    text = {"nodes": "1", "tp": "1", "concurrency": "1", "model": "Qwen/Qwen3.6-27B-FP8", "quant": "fp8"}
+    return text | {"engine": "vllm", "spec_method": "none", "prompt_tokens": "1024"} | given
 
 
 @cache
@@ -151,7 +151,7 @@ def test_formats(text: str, name: str | None) -> None:
         ({"concurrency": ""}, "concurrency not given: 1"),
         ({"nodes": "two", "tp": ""}, "tp not given: nodes"),
         ({"nodes": ""}, "nodes not given: 1"),
-        ({"engine": "lmdeploy"}, "nothing measured of engine lmdeploy: as vllm"),
+        ({"engine": "lmdeploy"}, "no measurements of engine lmdeploy: as vllm"),
         ({"quant": "w4a4"}, "quantisation w4a4: nvfp4"),
         ({"quant": "none"}, "not quantised further: as published (bf16)"),
         ({"kv_dtype": "turbo"}, "kv_dtype not known: turbo: bf16"),
@@ -163,7 +163,7 @@ def test_formats(text: str, name: str | None) -> None:
         ({"spec_method": "mtp-2", "spec_tokens": "5"}, "draft tokens given twice: those of their column"),
     ],
 )
-def test_what_is_assumed_is_told(given: dict[str, str], what: str) -> None:
+def test_assumptions_are_reported(given: dict[str, str], what: str) -> None:
     assert what in case_of(row(**given), architectures()).assumed
 
 
@@ -179,7 +179,7 @@ def test_what_is_assumed_is_told(given: dict[str, str], what: str) -> None:
         ("zai-org/GLM-4.6-FP8", "zai-org/GLM-4.7"),
     ],
 )
-def test_tags_and_siblings_have_the_shapes_of_what_they_are(tag: str, model: str) -> None:
+def test_tags_and_siblings_have_the_shapes_of_their_model(tag: str, model: str) -> None:
     one, other = (case_of(row(model=name), architectures()).setup.arch for name in (tag, model))
     assert (one.family, one.parts, one.basis) == (other.family, other.parts, "config.json")
 
@@ -194,22 +194,22 @@ def test_no_speculation(text: str) -> None:
     [
         ({"tp": "8"}, "tp x pp is more than nodes"),
         ({"nodes": "4", "tp": "2"}, "tp x pp is less than nodes"),
-        ({"concurrency": "4-8"}, "concurrency not understood: 4-8"),
-        ({"prompt_tokens": "-5"}, "prompt_tokens not understood: -5"),
-        ({"nodes": "1.5"}, "nodes not understood: 1.5"),
+        ({"concurrency": "4-8"}, "concurrency is no plausible number: 4-8"),
+        ({"prompt_tokens": "-5"}, "prompt_tokens is no plausible number: -5"),
+        ({"nodes": "1.5"}, "nodes is no plausible number: 1.5"),
         ({"engine": "foo"}, "engine not known: foo"),
         ({"quant": "-"}, "quantisation not given"),
         ({"spec_method": "medusa"}, "method of speculation not known: medusa"),
         ({"model": "x", "params_total_b": "1e-9"}, "model not known and its size is not plausible"),
         (
             {"model": "x", "params_total_b": "8", "params_active_b": "-1"},
-            "params_active_b not understood: -1",
+            "params_active_b is no plausible number: -1",
         ),
         ({"nodes": "2", "tp": "2", "link": "10GbE"}, "link not known: 10gbe"),
         ({"quant": "exl3-0bpw"}, "quantisation not known: exl3-0bpw"),
     ],
 )
-def test_what_cannot_be_read_is_declined(given: dict[str, str], reason: str) -> None:
+def test_unreadable_cells_are_declined(given: dict[str, str], reason: str) -> None:
     with pytest.raises(Declined) as found:
         case_of(row(**given), architectures())
     assert str(found.value) == reason
@@ -224,7 +224,7 @@ def test_what_cannot_be_read_is_declined(given: dict[str, str], reason: str) -> 
         ("DeepSeek V4 Flash", "FP8", "fp8+mxfp4"),
     ],
 )
-def test_what_is_not_quantised_further_is_as_published(model: str, quant: str, format_name: str) -> None:
+def test_weights_without_a_quantisation_are_as_published(model: str, quant: str, format_name: str) -> None:
     assert case_of(row(model=model, quant=quant), architectures()).setup.format == format_name
 
 
@@ -328,7 +328,7 @@ def test_garbage_is_predicted_or_declined(data: st.DataObject, column: str, text
 
 
 @pytest.mark.parametrize(
-    ("said", "share"),
+    ("text", "share"),
     [
         ("", None),
         ("0.85", 0.85),
@@ -341,14 +341,14 @@ def test_garbage_is_predicted_or_declined(data: st.DataObject, column: str, text
         ("auto", None),
     ],
 )
-def test_shares_of_the_memory_as_people_write_them(said: str, share: float | None) -> None:
-    assert amount({"mem_util_flag": said}, "mem_util_flag") == (share and pytest.approx(share))
+def test_shares_of_the_memory_as_people_write_them(text: str, share: float | None) -> None:
+    assert amount({"mem_util_flag": text}, "mem_util_flag") == (share and pytest.approx(share))
 
 
-@pytest.mark.parametrize("said", ["1.5", "90", "-0.9", "most", "0.8-0.9", "9" * 400])
-def test_what_is_no_share_of_the_memory_is_declined(said: str) -> None:
-    with pytest.raises(Declined, match="mem_util_flag not understood"):
-        case_of(row(mem_util_flag=said), architectures())
+@pytest.mark.parametrize("text", ["1.5", "90", "-0.9", "most", "0.8-0.9", "9" * 400])
+def test_an_invalid_share_of_the_memory_is_declined(text: str) -> None:
+    with pytest.raises(Declined, match="mem_util_flag is no plausible number"):
+        case_of(row(mem_util_flag=text), architectures())
 
 
 def test_more_requests_than_the_pool_holds_wait() -> None:

@@ -6,7 +6,7 @@ from sparkfleet.planner.rules.judgement import load_book
 def test_a_rule(sparkfleet):
     code, out, err = sparkfleet("explain", "tp2-slower-27b")
     assert (code, err) == (0, "")
-    assert "8.1 tok/s alone" in out
+    assert "8.1 tok/s for one user" in out
     assert "field report 001" in out
 
 

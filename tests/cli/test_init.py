@@ -86,7 +86,7 @@ def machines(monkeypatch):
     for where in ("sparkfleet.fleet.setup.enrolment", "sparkfleet.fabric.probe"):
         monkeypatch.setattr(f"{where}.run_batch", run_batch)
     monkeypatch.setattr(module, "open_channel", open_channel)
-    monkeypatch.setattr(module, "fingerprint", fingerprint)
+    monkeypatch.setattr("sparkfleet.remote.ssh.host_keys.fingerprint", fingerprint)
     return answers, keys
 
 

@@ -13,6 +13,7 @@ from sparkfleet.knowledge.known_models import known_checkpoint
 from sparkfleet.perf.prediction import Provenance
 from sparkfleet.perf.workload import CHECK
 from sparkfleet.planner.place.fleet_map import Fleet
+from sparkfleet.planner.report.explain import band_ends
 from sparkfleet.planner.search.planner import plan_fleet
 from sparkfleet.specs.deployment import Deployment
 
@@ -141,7 +142,7 @@ class TestPlans:
         (planned,) = decide([spec], fleet, crawls, KNOWN).planned
         assert planned.change.verb == "keep"
         (told,) = planned.measured
-        assert "0.5 tok/s alone (predicted" in told
+        assert "0.5 tok/s for one user (predicted" in told
 
     def test_what_is_asked_for_anew_follows_it(self, fleet):
         spec = Deployment.model_validate({"name": "m", "model": MODEL, "engine": "sglang"})
@@ -161,8 +162,8 @@ class TestWords:
         deployment = running(spec, plan, report())
         prediction = plan.groups[0].choice.prediction
         words = measured_words(deployment, deployment.groups[0])
-        assert words.startswith(f"TTFT 200 ms (predicted {prediction.check_ttft_ms.mid:.3g}")
-        assert f"6.0 tok/s alone (predicted {prediction.check_decode_tps.mid:.3g}" in words
+        assert words.startswith(f"TTFT 200 ms (predicted {band_ends(prediction.check_ttft_ms)})")
+        assert f"6.0 tok/s for one user (predicted {band_ends(prediction.check_decode_tps)})" in words
         assert list(measured_lines(deployment)) == [f"g1/0: {words}"]
 
     def test_apply_ends_with_it(self, spec, plan, capsys):
@@ -178,7 +179,8 @@ class TestWords:
         deployment = running(spec, plan.model_copy(update={"groups": (group,)}), report())
         apply._report({"m": deployment})
         assert (
-            "m is ready: TTFT 200 ms, 6.0 tok/s alone (measured; not predicted)\n" in capsys.readouterr().out
+            "m is ready: TTFT 200 ms, 6.0 tok/s for one user (measured; not predicted)\n"
+            in capsys.readouterr().out
         )
 
     def test_describe_shows_it(self, spec, plan, capsys):

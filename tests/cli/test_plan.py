@@ -112,7 +112,7 @@ def test_json_is_for_programs(sparkfleet, deployments, two_sparks):
 def test_why_and_all(sparkfleet, deployments, two_sparks):
     argv = ("plan", deployments / "qwen3.6-27b-fp8-nextn.yaml", "-i", two_sparks, "--assume", "dgx-spark")
     _, why, _ = sparkfleet(*argv, "--why", "TP=2")
-    assert "tok/s alone against" in why
+    assert "tok/s for one user against" in why
     assert "sparkfleet explain" in why
     _, full, _ = sparkfleet(*argv, "--all")
     assert "(--all)" not in full
@@ -223,8 +223,26 @@ def test_every_example_has_an_answer(sparkfleet, deployments, two_sparks):
             continue
         code, out, err = sparkfleet("plan", file, "-i", two_sparks, "--assume", "dgx-spark")
         assert code in (EXITS["pending"], EXITS["infeasible"]), file
-        assert out
         assert not err
+        assert_readable(out)
+        if code == EXITS["pending"]:
+            body = out[out.index("  choice ") :]
+            assert body.count("  choice ") > 1 or len(body.splitlines()) <= 28, (
+                f"{file} does not fit a screen"
+            )
+            assert out.rstrip().splitlines()[-1].endswith("1 to start, 0 to change")
+            assert "  verdict     " in out
+
+
+PYTHON = re.compile(r"\bNone\b|\bTrue\b|\bFalse\b|<class|\('|\['|\{'|\d{5,}\.\d|\bnan\b|\binf\b")
+"""Values that a program prints and a person does not write."""
+
+
+def assert_readable(out):
+    """Every line fits 100 columns, unless it is one word, and has no value of Python."""
+    for line in out.splitlines():
+        assert len(line) <= 100 or " " not in line.strip(), line
+        assert not PYTHON.search(line), line
 
 
 class TestApplying:

@@ -68,7 +68,7 @@ def capabilities(words):
     return {words[at + 1] for at, word in enumerate(words) if word == "--cap-add"}
 
 
-def test_root_in_a_container_has_what_its_engine_needs_and_no_more():
+def test_root_in_a_container_has_the_capabilities_of_its_engine_alone():
     for words in (argv(), argv(gpu=False), argv(tool="podman")):
         assert words[words.index("--cap-drop") + 1] == "ALL"
         assert capabilities(words) == {"DAC_OVERRIDE"}
@@ -89,7 +89,7 @@ def test_the_root_of_an_image_whose_start_writes_nothing_is_read_only():
 
 
 @pytest.mark.parametrize("word", ["--privileged", "--memory", "--restart", "--ipc", "--detach"])
-def test_what_is_never_asked_for(word):
+def test_flags_that_are_never_used(word):
     assert word not in argv(rdma=True)
 
 
@@ -115,7 +115,7 @@ def test_other_entrypoints_stay(image):
     assert "--entrypoint" not in argv(image=image)
 
 
-def test_an_image_may_run_what_it_runs():
+def test_the_entrypoint_of_an_image_is_kept():
     assert argv(LAUNCH.model_copy(update={"argv": ()}))[-1] == IMAGE
 
 
@@ -126,7 +126,7 @@ def test_files_are_mounted_at_one_place():
         argv(launch)
 
 
-def test_the_specification_is_of_what_is_run_and_not_of_its_ports():
+def test_the_specification_does_not_depend_on_ports():
     other = LAUNCH.model_copy(update={"argv": (*LAUNCH.argv[:-1], "9"), "ports": (9,)})
     assert specification(LAUNCH, IMAGE) == specification(other, IMAGE)
     for change in ({"argv": ("x",)}, {"env": ()}, {"mounts": ()}):
@@ -186,7 +186,7 @@ PODMAN_4_3 = """[
 """
 
 
-def test_what_a_real_podman_printed():
+def test_the_output_of_a_real_podman():
     (one,) = found(PODMAN_4_3)
     assert (one.name, one.specification, one.running) == (
         one.identity.container_name,
@@ -208,5 +208,5 @@ def test_what_a_real_podman_printed():
         listed("docker", {}),
     ],
 )
-def test_what_is_not_ours_is_left_out(line):
+def test_foreign_containers_are_left_out(line):
     assert found(line) == ()

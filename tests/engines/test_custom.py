@@ -16,7 +16,7 @@ def launch(candidate, site):
     return launch
 
 
-def test_the_image_runs_what_it_runs_and_is_told_where_things_are(launch):
+def test_the_image_runs_its_own_command_with_the_paths_in_variables(launch):
     one = launch(port=5005, health="/ready", env=(("VOICE", "tara"),))
     assert one.argv == ()
     assert (one.ports, one.health_path, one.token_env) == ((5005,), "/ready", "")

@@ -65,7 +65,7 @@ OOM = "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB."
         (failed(), Cause.UNKNOWN, ""),
     ],
 )  # fmt: skip
-def test_what_is_concluded(failure, cause, rule):
+def test_the_cause_of_a_failure(failure, cause, rule):
     found = classify(failure)
     assert (found.cause, found.rule) == (cause, rule)
 
@@ -73,14 +73,14 @@ def test_what_is_concluded(failure, cause, rule):
 FROZEN = "CustomAllreduce is disabled because this process group spans across nodes."
 
 
-def test_a_line_that_is_a_sign_only_at_the_end_is_none_elsewhere():
+def test_a_sign_for_the_end_of_a_log_counts_only_there():
     hangs = classify(failed("init", FROZEN, engine="sglang"))
     went_on = classify(failed(FROZEN, *["loading"] * 9, engine="sglang"))
     assert hangs.rule == "sglang-2node-nccl-init-freeze"
     assert went_on.cause is Cause.UNKNOWN
 
 
-def test_of_what_has_served_a_line_that_is_missing_tells_nothing():
+def test_a_missing_line_is_no_sign_after_a_rank_has_served():
     """The line of the loaded weights is no longer in the end of the log that is read."""
     short = {"engine": "sglang", "method": "nextn"}
     line = "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 510.00 MiB."
@@ -89,7 +89,7 @@ def test_of_what_has_served_a_line_that_is_missing_tells_nothing():
     assert (served.cause, served.rule) == (Cause.MEMORY, "")
 
 
-def test_without_a_sign_the_last_line_that_looks_like_an_error_is_told():
+def test_without_a_sign_the_last_line_that_looks_like_an_error_is_evidence():
     found = classify(failed("boom: SomeError: no", "bye", exit_code=3))
     assert found.evidence == "boom: SomeError: no"
     assert str(found) == "unknown: It ended with exit code 3."
@@ -102,7 +102,7 @@ def test_a_hostile_log_costs_little_and_prints_nothing_odd():
     assert found.evidence == "]0;owned fatal: x"
 
 
-def test_of_a_group_the_rank_that_explains_the_others_is_believed():
+def test_the_rank_that_explains_the_others_is_the_cause_of_a_group():
     gone = classify(failed("Connection closed by peer"))
     full = classify(failed(OOM))
     unknown = classify(failed(exit_code=0))
@@ -118,14 +118,14 @@ def test_only_what_passes_by_itself_is_tried_again_as_it_is():
     ]
 
 
-def test_what_may_pass_at_once_is_not_held_against_a_candidate_and_only_what_is_in_its_key_for_ever():
+def test_only_lasting_causes_exclude_a_candidate_and_only_its_own_for_ever():
     lasts = {one: Diagnosis(cause=one, says="").lasts_s for one in Cause}
     assert [one for one in Cause if lasts[one] == 0] == [Cause.PORT, Cause.TRANSIENT]
     assert [one for one in Cause if lasts[one] == math.inf] == [Cause.KNOWN, Cause.FLAG]
 
 
 @pytest.mark.parametrize("cause", [Cause.MEMORY, Cause.MISSING, Cause.UNKNOWN])
-def test_what_was_not_started_is_not_held_against_a_candidate(cause):
+def test_an_incomplete_start_excludes_no_candidate(cause):
     assert Diagnosis(cause=cause, says="", began=False).lasts_s == 0
 
 
@@ -145,7 +145,7 @@ ENTRY = "version: 1\nsignatures:\n- {id: a, cause: %s, pattern: '%s', says: s, e
         ("version: 1\nsignatures: [1]", "0: "),
     ],
 )  # fmt: skip
-def test_a_wrong_file_is_told_by_entry_and_field(text, says):
+def test_a_wrong_file_is_reported_by_entry_and_field(text, says):
     with pytest.raises(SpecError, match=says):
         read_signatures(text)
 

@@ -54,7 +54,7 @@ async def test_how_many_tokens(asked: dict[str, int], given: int) -> None:
 
 
 @pytest.mark.parametrize("wanted", [True, False])
-async def test_a_stream_tells_its_usage_only_when_asked(wanted: bool) -> None:
+async def test_a_stream_has_its_usage_only_on_request(wanted: bool) -> None:
     async with FakeEngine() as engine:
         options = {"include_usage": wanted}
         _, body = await post(
@@ -73,7 +73,7 @@ async def test_a_stream_is_made_of_events_of_json(path: str) -> None:
         assert data == "[DONE]" or json.loads(data)
 
 
-async def test_what_it_asks_before_it_answers() -> None:
+async def test_requests_are_checked_before_an_answer() -> None:
     async with FakeEngine(model="tiny", token="secret") as engine:
         assert (await post(engine, "/v1/completions", model="tiny"))[0] == 200
         assert (await post(engine, "/v1/completions", model="huge"))[0] == 404
@@ -250,7 +250,7 @@ async def completed(url: str) -> str:
         return str((await answer.json())["choices"][0]["text"])
 
 
-async def test_ranks_of_a_group_say_what_one_says_and_end_with_the_first() -> None:
+async def test_ranks_of_a_group_answer_as_one_and_end_with_the_first() -> None:
     async with group_of_two() as (child, url, other):
         assert await completed(url) == "the spark "
         child.send_signal(signal.SIGTERM)
@@ -299,7 +299,7 @@ def test_wrong_arguments_are_refused(argv: list[str], says: str, capsys: pytest.
 
 
 @pytest.mark.parametrize(("host", "port"), [("192.0.2.1", "0"), ("127.0.0.1", "99999")])
-def test_an_address_that_cannot_be_bound_is_said(
+def test_an_address_that_cannot_be_bound_is_reported(
     host: str, port: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["--host", host, "--port", port]) == 1

@@ -120,7 +120,7 @@ def test_every_engine_is_among_the_examples(ladders):
     }  # fmt: skip
 
 
-def test_what_a_release_does_not_know_of_speculation_would_be_found(parsers):
+def test_an_unknown_speculative_option_would_be_found(parsers):
     first, last = parsers("vllm")
     dflash = ("--speculative-config", '{"method":"dflash","odd":1}')
     assert list(first.speculation(dflash)) == ["odd is unknown", "dflash is no method"]

@@ -25,7 +25,7 @@ def test_one_rank_is_not_pinned(site):
     assert fabric_env(site(), "cuda") == ()
 
 
-def test_on_a_cpu_only_what_gloo_reads(site):
+def test_on_a_cpu_only_variables_of_gloo(site):
     assert dict(fabric_env(site(0, 2), "cpu")) == {
         "GLOO_SOCKET_IFNAME": "enp1s0f1np1", "TP_SOCKET_IFNAME": "enp1s0f1np1"
     }  # fmt: skip

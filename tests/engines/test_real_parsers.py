@@ -191,7 +191,7 @@ def test_sglang_parses_every_line(lines):
 
 @pytest.mark.opt_in
 @installed("sglang")
-def test_sglang_takes_what_it_parsed(lines, tmp_path):
+def test_sglang_accepts_the_parsed_arguments(lines, tmp_path):
     """Its deep validation, as if there were a GPU, for every method, of one rank and of two. Written for 0.5.23."""
     (tmp_path / "config.json").write_text(json.dumps(CONFIG | {"torch_dtype": "bfloat16"}))
     told = [
@@ -211,7 +211,7 @@ def test_sglang_takes_what_it_parsed(lines, tmp_path):
 
 
 @installed("vllm")
-def test_vllm_takes_what_it_parsed(candidate, site, tmp_path):
+def test_vllm_accepts_the_parsed_arguments(candidate, site, tmp_path):
     """Its deep validation: the whole engine configuration is built, on the CPU, for a checkpoint without weights."""
     (tmp_path / "config.json").write_text(json.dumps(CONFIG))
 

@@ -68,11 +68,11 @@ def test_a_ring_meets_on_the_management_network_and_sends_over_all_its_rails():
     assert [rail.address for rail in found[0].rails] == ["10.0.1.1", "10.0.3.2"]
 
 
-def test_a_ring_whose_management_network_is_unknown_is_told():
+def test_a_ring_without_a_known_management_network_is_refused():
     with pytest.raises(EngineError, match="management network of c"):
         meetings(RING, ["a", "b", "c"], {"a": LAN["a"], "b": LAN["b"]})
 
 
-def test_nodes_without_a_link_are_told():
+def test_nodes_without_a_link_are_refused():
     with pytest.raises(EngineError, match="c has no link"):
         meetings([PAIR], ["a", "b", "c"], LAN)

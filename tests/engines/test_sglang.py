@@ -148,7 +148,7 @@ def test_two_ranks_differ_in_their_rank_and_address_only(launch, flags):
     assert first["--dist-init-addr"] == "192.168.100.11:29500"
 
 
-def test_two_ranks_tell_their_own_addresses_and_one_serves(launch):
+def test_two_ranks_advertise_their_own_addresses_and_one_serves(launch):
     first, second = (launch(rank, nodes=2) for rank in (0, 1))
     assert dict(second.env)["SGLANG_HOST_IP"] == "192.168.100.12"
     assert dict(second.env)["NCCL_IB_HCA"] == "=rocep1s0f1,roceP2p1s0f1"
@@ -196,6 +196,6 @@ def test_on_cpus(launch, flags):
     assert not any(name.startswith("NCCL") for name, _ in one.env)
 
 
-def test_on_cpus_it_cannot_speculate_and_says_so(launch):
+def test_speculation_on_cpus_is_refused(launch):
     with pytest.raises(EngineError, match="cannot speculate"):
         launch(device="cpu", method="ngram", tokens=4)

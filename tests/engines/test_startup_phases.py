@@ -43,7 +43,7 @@ BAR = "\r  0%|  | 0/3 [00:00<?, ?it/s]Capturing batches (bs=4 avail_mem=61.37 GB
         ("", None),
     ],
 )  # fmt: skip
-def test_what_a_line_tells(line, step):
+def test_the_phase_in_a_line(line, step):
     assert step_of(line) == step
 
 
@@ -61,7 +61,7 @@ BEFORE_IT_LOADS = (
 
 
 @pytest.mark.parametrize("line", BEFORE_IT_LOADS)
-def test_what_is_printed_before_it_loads_is_no_later_phase(line):
+def test_a_printed_configuration_is_no_later_phase(line):
     assert latest([line, SHARDS]) == StartupPhase(phase="loading", share=0.42)
 
 

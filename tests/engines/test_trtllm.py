@@ -80,7 +80,7 @@ def test_heads_of_the_checkpoint(launch):
     }  # fmt: skip
 
 
-def test_what_looks_the_text_up_does_not_overlap(launch):
+def test_prompt_lookup_does_not_overlap(launch):
     told = options(launch(method="ngram", tokens=4))
     assert told["speculative_config"] == {"decoding_type": "NGram", "max_draft_len": 4}
     assert told["disable_overlap_scheduler"] is True
@@ -187,7 +187,7 @@ def test_mpirun_goes_over_the_rail_with_the_groups_own_key(pair):
 
 
 @pytest.mark.parametrize("address", ["spark2.local", "fd00::2"])
-def test_where_mpi_cannot_meet_is_said(launch, address):
+def test_addresses_that_mpi_cannot_use_are_refused(launch, address):
     """In a ring ranks meet on the management network, where a node may be known by its name."""
     with pytest.raises(EngineError, match="needs IPv4 addresses, and " + re.escape(address)):
         launch(**{**TWO, "where": {"peers": ("192.168.100.11", address)}})
@@ -214,7 +214,7 @@ def test_a_rank_has_the_variables_of_its_own_container(pair, tmp_path):
     assert re.fullmatch(r"it's \$1 bash /run/sparkfleet/serve\.sh [0-9]+ trtllm-serve /m\n", done.stdout)
 
 
-def test_a_server_that_fails_ends_what_would_wait_for_it(pair, tmp_path):
+def test_a_server_that_fails_ends_its_waiting_launcher(pair, tmp_path):
     """As `trtllm-llmapi-launch` runs it: in its background, while it waits in the foreground."""
     (tmp_path / "serve.sh").write_text(files(pair[0])["serve.sh"])
     (tmp_path / "environment").touch()
@@ -234,7 +234,7 @@ def test_a_server_that_fails_ends_what_would_wait_for_it(pair, tmp_path):
     assert "The server has ended with exit code 3." in done.stderr
 
 
-def test_what_the_deployment_gave_is_in_no_file(pair):
+def test_variables_of_the_deployment_are_in_no_file(pair):
     texts = "".join(text for one in pair for text in files(one).values())
     assert "hf_secret" not in texts
 

@@ -52,7 +52,7 @@ def test_the_environment_of_the_embedded_engine_word_for_word(launch):
     )
 
 
-def test_what_the_user_adds_comes_last_and_wins(launch, flags):
+def test_flags_of_the_user_come_last_and_win(launch, flags):
     argv = launch(engine_args=("--max-model-len", "99")).argv
     assert argv[-2:] == ("--max-model-len", "99")
     assert flags(argv)["--max-model-len"] == "99"
@@ -73,7 +73,7 @@ def test_on_a_gpu_nothing_of_the_cpu_is_set(launch):
     assert [file.name for file in one.files] == ["sparkfleet_guard.py"]
 
 
-def test_the_guard_is_found_before_what_the_deployment_has_on_the_path(launch):
+def test_the_guard_precedes_the_path_of_the_deployment(launch):
     assert dict(launch(env=(("PYTHONPATH", "/mine"),)).env)["PYTHONPATH"] == "/state/r:/mine"
 
 
@@ -126,7 +126,7 @@ def test_every_method_of_speculation(launch, flags, fields, config):
     assert flags(launch(**fields).argv)["--speculative-config"] == f'{{"method":{config}}}'
 
 
-def test_without_speculation_nothing_is_said_of_it(launch):
+def test_without_speculation_there_is_no_flag_for_it(launch):
     assert "--speculative-config" not in launch().argv
 
 
@@ -166,7 +166,7 @@ def test_a_release_that_is_not_known_is_left_to_the_engine(launch, version):
     assert "--speculative-config" in launch(method="dflash", tokens=3, engine_version=version, **DRAFT).argv
 
 
-def test_thoughts_and_tools_are_parsed_where_a_recipe_is_published(launch, flags):
+def test_thoughts_and_tools_are_parsed_if_a_recipe_is_published(launch, flags):
     found = flags(launch(model="Qwen/Qwen3.6-35B-A3B-FP8").argv)
     assert (found["--reasoning-parser"], found["--tool-call-parser"]) == ("qwen3", "qwen3_xml")
     assert "--enable-auto-tool-choice" in found
@@ -223,7 +223,7 @@ def test_rank_0_alone_serves_and_holds_the_rendezvous(launch):
     assert (second.serves, second.health_path, second.ports) == (False, "", ())
 
 
-def test_every_rank_tells_its_own_address(launch):
+def test_every_rank_advertises_its_own_address(launch):
     assert [dict(launch(rank, **TWO).env)["VLLM_HOST_IP"] for rank in (0, 1)] == [
         "192.168.100.11",
         "192.168.100.12",
@@ -258,7 +258,7 @@ def test_on_cpus_ranks_find_a_vllm_by_name(launch):
     assert not any(name.startswith("NCCL") for name in env)
 
 
-def test_on_cpus_containers_find_it_where_files_are_mounted(launch):
+def test_on_cpus_containers_find_it_among_the_mounted_files(launch):
     alone = launch(runtime="container", image="i")
     one = launch(1, nodes=2, runtime="container", image="i", engine_version="0.32.0+cpu")
     start = ("sh", "/run/sparkfleet/start.sh")

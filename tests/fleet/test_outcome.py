@@ -58,7 +58,7 @@ def test_at_a_lower_rung_why_and_what_is_lost_against_the_first():
     assert lines(1, (WHY[:1],)) == [
         "rung 2 of 3: spark1 · TP=1 · SGLang 0.5.12 · NGRAM k=3",
         f"rung 1 not used, spark1 · TP=1 · SGLang 0.5.12 · NEXTN k=3: {WHY[0]}",
-        "against rung 1: predicted 12.7 instead of 22.6 tok/s alone (-44 %)",
+        "against rung 1: predicted 12.7 instead of 22.6 tok/s for one user (-44 %)",
     ]
 
 

@@ -1,4 +1,7 @@
+import asyncio
 import json
+import os
+import subprocess
 import sys
 
 import pytest
@@ -104,6 +107,32 @@ async def test_an_interrupted_environment_is_made_again(tmp_path):
     with pytest.raises(ProgramError, match="/no/such/python"):
         await remote(tmp_path, **order)
     assert not (half / "leftover").exists()
+
+
+def begun(home, request):
+    """The real program, which works on a request."""
+    env = {"HOME": str(home), "PATH": os.environ["PATH"]}
+    program = subprocess.Popen([sys.executable, *PROGRAM.argv[1:]], env=env, stdin=subprocess.PIPE)
+    program.stdin.write(PROGRAM.order(request))
+    program.stdin.close()
+    return program
+
+
+async def test_a_killed_program_whose_command_goes_on_is_waited_for(tmp_path):
+    """The next one used to delete and fill the directory in which the pip of the killed one was still writing."""
+    python, log = tmp_path / "python", tmp_path / "log"
+    python.write_text(f"#!/bin/sh\necho begins >> {log}\nsleep 1\necho ends >> {log}\nexit 1\n")
+    python.chmod(0o755)
+    order = {"digest": "abc", "python": str(python), "wheel_name": "x.whl", "wheel": "", "pip": ""}
+    first = begun(tmp_path, {"verb": "make", "pins": [], "wheels": None, **order})
+    async with asyncio.timeout(30):
+        while not log.exists():
+            await asyncio.sleep(0.02)
+    first.kill()
+    first.wait()
+    with pytest.raises(ProgramError, match="exit code 1"):
+        await remote(tmp_path, **order)
+    assert log.read_text().split() == ["begins", "ends", "begins", "ends"]
 
 
 async def test_one_that_is_there_is_used(tmp_path):

@@ -101,7 +101,7 @@ def lay(lab, node, name=NAME, python="", prefix=sys.prefix, own=None):
         name: the image's, without a tag.
         python: a program that stands in it where others have their interpreter; "": none does.
         prefix: the environment that its engine is of.
-        own: further files of it, path to text; below `first/` programs that are found before all others.
+        own: further files of it, path to text or bytes; below `first/` programs that are found before all others.
     """
     place = "/var/tmp/image.tar"
     unpacked = "import sys; open(sys.argv[1], 'wb').write(bytes.fromhex(sys.stdin.read()))"
@@ -126,11 +126,15 @@ def _archive(python, prefix, own):
         }
         if python:
             texts[f"{_FIRST}/python3"] = python.encode()
-        for path, text in (texts | {path: text.encode() for path, text in own.items()}).items():
+        for path, text in (texts | {path: _bytes(text) for path, text in own.items()}).items():
             member = _member(path, tarfile.REGTYPE)
             member.mode = 0o755 if path.startswith(f"{_FIRST}/") else 0o644
             _add(tar, member, text)
     return file.getvalue()
+
+
+def _bytes(text):
+    return text.encode() if isinstance(text, str) else text
 
 
 def _add(tar, member, text):

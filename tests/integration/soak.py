@@ -69,7 +69,7 @@ me = os.getuid()
 kinds = collections.Counter()
 rss, fds = collections.Counter(), collections.Counter()
 names = {"ray::Controller": "controller", "ServeReplica:gateway": "gateway", "gcs_server": "gcs",
-         "raylet/raylet": "raylet", "sparkfleet.node_daemon.ray_watchdog": "keeper", "ProxyActor": "proxy",
+         "raylet/raylet": "raylet", "sparkfleet.node_daemon.node_cli keep": "keeper", "ProxyActor": "proxy",
          "ServeController": "serve", "EngineCore": "engine", "runtime.supervisor": "supervisor", "RankActor": "rank"}
 inodes = set()
 for entry in pathlib.Path("/proc").iterdir():

@@ -102,7 +102,7 @@ for file in (cache / "sparkfleet/builtin/{tiny}").iterdir():
 as the model's: it is planned with what is known of it, 27 B parameters and an MTP head. vLLM loads them all the same."""
 FALL = re.compile(
     r"spark2 · sglang · ([^·]+) did not start \(([^·]+?): [^·]+; next: spark2 · sglang · ([^·]+),"
-    r" predicted (\d+\.\d) instead of (\d+\.\d) tok/s alone"
+    r" predicted (\d+\.\d) instead of (\d+\.\d) tok/s for one user"
 )
 """What fell, why, onto what, and tokens per second after it and before."""
 SLOW_S = 600

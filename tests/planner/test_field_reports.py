@@ -96,7 +96,7 @@ def test_two_nodes_are_not_taken_and_the_numbers_say_why(plans, system):
     slower = [one for one in plans[system].deployments[0].rejected if one.why == "slower"]
     told = next(one for one in slower if one.what.startswith(BY_NAME[system]["planned"]["slower"]))
     assert told.tps
-    assert "tok/s alone against" in told.reason
+    assert "tok/s for one user against" in told.reason
 
 
 def test_unlike_replicas_get_a_node_each(plans):

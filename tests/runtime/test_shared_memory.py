@@ -12,7 +12,7 @@ import pytest
 
 from sparkfleet.runtime.processes import process
 from sparkfleet.runtime.rankfiles import RankFiles
-from sparkfleet.runtime.shared_memory import SHM, remove_recorded, remove_segments
+from sparkfleet.runtime.shared_memory import SHM, SharedMemory, remove_recorded, remove_segments
 
 HOLDS = """
 import mmap, os, signal, sys
@@ -86,3 +86,21 @@ def test_a_record_that_is_garbage_removes_nothing(tmp_path, text):
     record.write_text(text)
     assert remove_recorded(record) == ()
     assert Path("/etc/passwd").exists()
+
+
+def test_what_was_there_before_and_the_locks_of_podman_are_not_the_ranks(tmp_path, names):
+    before, locks, own = SHM / names[0], SHM / f"libpod_rootless_lock_{names[1]}", SHM / names[2]
+    before.write_text("of another rank")
+    shared = SharedMemory(tmp_path / "rank.shm")
+    try:
+        locks.write_text("of all containers")
+        own.write_text("its own")
+        with before.open(), locks.open(), own.open():
+            shared.look([os.getpid()])
+        assert json.loads((tmp_path / "rank.shm").read_text()).keys() == {names[2]}
+        assert remove_segments({locks.name: locks.stat().st_ino}) == (), "from a record of an older release"
+        assert shared.remove() == (names[2],)
+        assert before.exists()
+        assert locks.exists()
+    finally:
+        locks.unlink(missing_ok=True)

@@ -10,6 +10,7 @@ from sparkfleet.group.group import Group, not_wanted
 from sparkfleet.group.launch_plan import GroupLaunch, Ports, RankPlacement
 from sparkfleet.group.rank import LocalRank
 from sparkfleet.group.rank_place import spec_here as spec_of
+from sparkfleet.group.speed import QuietBox
 from sparkfleet.planner.types.plan import Candidate, GroupShape
 from sparkfleet.runtime.fake import FakeRuntime
 from sparkfleet.runtime.fleet_paths import FleetPaths
@@ -54,7 +55,16 @@ class World:
             LocalRank(FleetPaths(ROOT), self.runtimes[rank], wanted, rank, SECRET)
             for rank in range(len(wanted.seats))
         ]
-        return Group(wanted, ranks, SECRET, self.reports.append, self.backoff, wanted=asked, after=after)
+        return Group(
+            wanted,
+            ranks,
+            SECRET,
+            self.reports.append,
+            self.backoff,
+            wanted=asked,
+            after=after,
+            box=QuietBox(self.paths.run / "measuring"),
+        )
 
     @property
     def phases(self):

@@ -23,7 +23,7 @@ def model(
 ) -> ModelShape:
     """A model's decoder by its name; a published size is that of the decoder alone."""
     if total is None and gb is not None:
-        total = 2 * gb  # of models whose config is not understood: as many as that size has in four bits
+        total = 2 * gb  # of models whose config cannot be read: as many as that size has in four bits
     found = find_arch(name, architectures(), Stored(format_), Size(total, active))
     decoder = tuple(part for part in found.parts if part.kind not in BESIDE)
     stored = found.model_copy(update={"parts": decoder})

@@ -8,10 +8,9 @@ import json
 from collections.abc import Callable, Sequence
 from http import HTTPStatus
 from types import TracebackType
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 from urllib.parse import quote, urlsplit
 
-import aiohttp
 from pydantic import ValidationError
 
 from sparkfleet import __version__
@@ -31,6 +30,9 @@ from sparkfleet.controlplane.state.store import Event
 from sparkfleet.errors import ControlError, UnreadableStateError, WrongFleetError
 from sparkfleet.runtime.fleet_paths import FleetPaths
 from sparkfleet.specs.deployment import Deployment
+
+if TYPE_CHECKING:  # a slow import, for calls only
+    import aiohttp
 
 Reach = Callable[[str, int], contextlib.AbstractAsyncContextManager[tuple[str, int]]]
 """Forwards an address on the head to one on this machine, while it is entered."""
@@ -78,6 +80,8 @@ class FleetClient:
         """The reason for which the controller changes nothing, if that was its answer to `answering`."""
 
     async def __aenter__(self) -> Self:
+        import aiohttp
+
         url = self.address.api
         if self._reach is not None:
             api = urlsplit(url)
@@ -224,6 +228,8 @@ class FleetClient:
         self, method: str, path: str, body: str | None = None, params: dict[str, str] | None = None
     ) -> dict[str, Any]:
         """One call, retried while there is no answer: the controller may be restarting."""
+        import aiohttp
+
         deadline = asyncio.get_running_loop().time() + self._patience_s
         while True:
             try:
@@ -236,6 +242,8 @@ class FleetClient:
     async def _once(
         self, method: str, path: str, body: str | None, params: dict[str, str] | None
     ) -> dict[str, Any]:
+        import aiohttp
+
         assert self._session is not None
         timeout = aiohttp.ClientTimeout(total=60)
         async with self._session.request(method, path, data=body, params=params, timeout=timeout) as response:

@@ -85,7 +85,7 @@ def instead(before: Rung, after: Rung) -> str:
     was, becomes = before.prediction.decode_tps_per_request, after.prediction.decode_tps_per_request
     if was is None or becomes is None:
         return ""
-    return f"predicted {becomes.mid:.1f} instead of {was.mid:.1f} tok/s alone"
+    return f"predicted {becomes.mid:.1f} instead of {was.mid:.1f} tok/s for one user"
 
 
 def what(rung: Rung) -> str:

@@ -21,6 +21,7 @@ from sparkfleet.group.group import Group, Wanted, die_with_the_engine
 from sparkfleet.group.launch_plan import GroupLaunch
 from sparkfleet.group.rank import LocalRank, RankHolder, RankObservation, RemoteRank
 from sparkfleet.group.report import GroupReport
+from sparkfleet.group.speed import QuietBox
 from sparkfleet.runtime.base import RankStatus
 from sparkfleet.runtime.fleet_paths import FleetPaths
 from sparkfleet.runtime.hang_guard import HangGuard, take_note
@@ -165,6 +166,7 @@ class GroupReplica:
             Backoff(begun, launch.timeouts),
             wanted=_asks_whether_wanted(launch),
             after=take_note(hung),
+            box=QuietBox(paths.run / "measuring"),
         )
         self._guard = HangGuard(HUNG_S, hung)
         self._guard.start()

@@ -33,6 +33,11 @@ class ReportCache:
         self._groups[report.name] = (self._steady(), report)
         return before is None or before[1].phase is not report.phase
 
+    def newest(self, name: str) -> GroupReport | None:
+        """The newest report of a group, however old; None if there is none."""
+        found = self._groups.get(name)
+        return found[1] if found else None
+
     def gateway(self, report: GatewayReport) -> bool:
         """Stores a gateway replica's report; True if the replica is new."""
         now, new = self._steady(), report.replica not in self._gateways

@@ -1,7 +1,7 @@
 """Ranks of one fake engine over TCP: each token is a message from rank 0 to every other rank and back, as an all-reduce is.
 
-A group of fake engines therefore behaves as a real one: it sends over the network that joins its ranks, hangs while that is
-cut, and dies with any of its ranks.
+A group of fake engines therefore behaves as a real one: it sends over the network between its ranks, hangs while that is
+down, and dies with any of its ranks.
 """
 
 from __future__ import annotations

@@ -11,9 +11,8 @@ import re
 from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
-import paramiko
 from pydantic import ValidationError
 
 from sparkfleet.doctor.machine_kind import MachineKind, Recognised, recognise
@@ -29,10 +28,12 @@ from sparkfleet.hostfacts.machine import MachineIdentity, ReadIdentity, ReadPciD
 from sparkfleet.remote.batch import run_batch
 from sparkfleet.remote.channel import Channel
 from sparkfleet.remote.open_channel import open_channel
-from sparkfleet.remote.ssh.host_keys import HostKey, fingerprint
 from sparkfleet.specs.inventory import Inventory, Node
 from sparkfleet.specs.load import parse_inventory
 from sparkfleet.specs.write import write_inventory
+
+if TYPE_CHECKING:  # a slow import, for other machines only
+    from sparkfleet.remote.ssh.host_keys import HostKey
 
 _HOST = re.compile(
     r"(?:(?P<user>[^@\s]{1,64})@)?(?P<address>\[[^\]\s]+\]|[^@:\s]+|[^@\s]*:[^@\s]*:[^@\s]*)(?::(?P<port>[0-9]{1,5}))?"
@@ -132,6 +133,8 @@ async def read_keys(
     Raises:
         Unreachable: a machine does not answer.
     """
+    from sparkfleet.remote.ssh.host_keys import fingerprint
+
     before = _before(old)
     given = dict.fromkeys(host.where for host in hosts)
     far = [one for one in given if one[0] != "local" and not (one in before and before[one].jump)]
@@ -194,6 +197,8 @@ def _is_known(where: tuple[str, int], key: HostKey) -> bool:
     file = Path.home() / ".ssh" / "known_hosts"
     if not file.is_file():
         return False
+    import paramiko
+
     entries = paramiko.HostKeys(str(file)).lookup(_at(where))
     return entries is not None and any(one.fingerprint == key.fingerprint for one in entries.values())
 

@@ -12,6 +12,7 @@ from sparkfleet.gateway.routing_table import RoutingTable
 from sparkfleet.lab.simulation.fleet import SimulatedEngine, SimulatedFleet
 from sparkfleet.lab.simulation.serve import SimulatedServe
 from sparkfleet.lab.simulation.store_place import StorePlace
+from sparkfleet.planner.types.plan import Rung
 
 STALE_TABLE_S = 30.0
 """An engine that ended this long ago is in no table: a report counts for 15 s, and a controller may be away for some."""
@@ -108,7 +109,7 @@ def stays_on_gone_nodes(
         wanted: deployments that are to run.
         standings: place of each group on its ladder.
         fleet: the machines.
-        since: when each group was applied, simulated seconds.
+        since: when each group was applied, or an older one served last, simulated seconds.
         working_since: since when the controller works without a break, simulated seconds.
     """
     now = fleet.time.seconds
@@ -121,9 +122,7 @@ def stays_on_gone_nodes(
         if n.away_since is not None and now - max(n.away_since, working_since) > GONE_S + LEAVES_S
     }
     for one in wanted.values():
-        if any(
-            e.ready and e.group[0] == one.name and e.group not in one.groups for e in fleet.engines.values()
-        ):
+        if older_serves(one, fleet):
             continue  # as long as an older group serves, a new one waits for the memory of its nodes
         for group, plan in zip(one.groups, one.plan.groups, strict=True):
             standing = standings.get(group, Standing())
@@ -131,6 +130,13 @@ def stays_on_gone_nodes(
             stuck = nodes and nodes[0] & gone and not all(other & away for other in nodes)
             if stuck and not standing.given_up and now - max(since[group], working_since) > GONE_S + LEAVES_S:
                 yield f"{now:.1f} s: {name_of(group)} waits for {sorted(nodes[0] & gone)}"
+
+
+def older_serves(one: Desired, fleet: SimulatedFleet) -> bool:
+    """True while a group of an earlier generation serves."""
+    return any(
+        e.ready and e.group[0] == one.name and e.group not in one.groups for e in fleet.engines.values()
+    )
 
 
 def nothing_unwanted(
@@ -147,10 +153,29 @@ def nothing_unwanted(
             yield f"{now:.1f} s: an engine of {key} runs without an application"
 
 
-def everything_wanted(wanted: Mapping[str, Desired], fleet: SimulatedFleet) -> Iterator[str]:
-    """Groups that are wanted, possible, and do not serve. To be checked when faults have ceased for long."""
+def everything_wanted(
+    wanted: Mapping[str, Desired], standings: Mapping[GroupKey, Standing], fleet: SimulatedFleet
+) -> Iterator[str]:
+    """Groups that are wanted, possible, and do not serve. To be checked when faults have ceased for long.
+
+    A group that is given up, as `status` shows, is not possible if others that serve have the memory of all its rungs: a
+    neighbour that fell to a rung on its node stays there.
+    """
     for one in wanted.values():
-        for group in one.groups:
+        for group, plan in zip(one.groups, one.plan.groups, strict=True):
             engine = fleet.engines.get(group)
-            if engine is None or not engine.ready:
+            if engine is not None and engine.ready:
+                continue
+            given_up = standings.get(group, Standing()).given_up
+            if not given_up or any(_has_room(rung, group, fleet) for rung in plan.ladder):
                 yield f"{fleet.time.seconds:.1f} s: {name_of(group)} is wanted and does not serve"
+
+
+def _has_room(rung: Rung, group: GroupKey, fleet: SimulatedFleet) -> bool:
+    """True if every node of a rung has the memory that it needs, beside the engines of other groups."""
+    own = fleet.engines.get(group)
+    needs = rung.prediction.memory_bytes_per_rank.mid
+    return all(
+        fleet.free(node) + (own.needs if own is not None and node in own.nodes else 0) >= needs
+        for node in rung.candidate.shape.nodes
+    )

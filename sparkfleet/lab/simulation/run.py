@@ -118,6 +118,8 @@ class Simulation:
         self._ready_at: dict[GroupKey, float] = {}
         self._ended_at: dict[GroupKey, float] = {}
         self._looked_at = float("-inf")
+        self._wedged: Counter[tuple[GroupKey, int]] = Counter()
+        """Of `SimulatedServe.wedged`, those that a controller counted."""
         self._changed_at = 0.0
         self._since: dict[GroupKey, float] = {}
         self._working_since = 0.0
@@ -318,8 +320,10 @@ class Simulation:
                 self._ended_at.pop(group, None)
         wanted = self.store.desired()
         for one in wanted.values():
+            waits = invariants.older_serves(one, self.fleet)
             for group in one.groups:
-                self._since.setdefault(group, self.time.seconds)
+                if waits or group not in self._since:
+                    self._since[group] = self.time.seconds
         found = [
             *self._ended_without_reason(wanted),
             *invariants.start_storms(self.serve, self.time.seconds),
@@ -332,10 +336,11 @@ class Simulation:
         self.serve.calls = [
             one for one in self.serve.calls if self.time.seconds - one[0] < invariants.STORM_S
         ]
-        if (
-            self._held
-        ):  # Serve replaces what served before; only a controller counts starts that take nodes down
-            self.serve.wedged.clear()
+        # Serve starts anew what it had, and only a controller that works counts starts that take nodes down: those of a
+        # wait are left out, those before and after it count together.
+        if self._held:
+            self.serve.wedged = Counter(self._wedged)
+        self._wedged = Counter(self.serve.wedged)
         if self.controller is None or self.store.is_full:
             self._working_since = self.time.seconds
         else:
@@ -363,7 +368,7 @@ class Simulation:
             return
         wanted = self.store.desired()
         self.report.violations += [
-            *invariants.everything_wanted(wanted, self.fleet),
+            *invariants.everything_wanted(wanted, self.store.standings(), self.fleet),
             *invariants.nothing_unwanted(wanted, self.serve, self.fleet),
         ]
 

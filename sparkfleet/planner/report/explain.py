@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 import textwrap
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import get_args
 
@@ -35,11 +37,22 @@ WIDTH = COLUMNS - len(INDENT) - LABEL
 WIDE = 42
 """Column of a short reason behind a rejected candidate."""
 SHOWN = 6
-"""Rejections that are shown without `--all`."""
-STEADY = 0.4
-"""Relative width up to which a band is shown as ±; a wider one is shown by its ends."""
+"""Reasons that are shown without `--all` if nothing can be served."""
 
 _ORDER: tuple[str, ...] = get_args(Why)
+_KINDS: dict[Why, str] = {
+    "failed": "failed here",
+    "rule": "known not to work",
+    "memory": "too large",
+    "slower": "not better",
+    "wanted": "ruled out by the deployment",
+    "engine": "without an image that runs it",
+    "node": "without a node",
+}
+"""Words for kinds of reasons, behind their count."""
+_CODE = re.compile(r"`[^`]*`")
+_GLUE = "\x00"
+"""In place of a space at which a line must not end: what a user types stays in one line."""
 
 
 def explain_fleet(
@@ -97,7 +110,23 @@ def explain_plan(
     for one in plan.left_out:
         lines += _lines("not served", f"{one.model}: {one.reason}")
         lines += _lines("", f"nearest: {' · '.join(one.nearest)}") if one.nearest else []
-    return lines + _rejected_lines(plan.rejected, everything)
+    return lines + (_rejected_lines(plan.rejected, everything) if everything else _others(plan.rejected))
+
+
+def _others(rejected: Sequence[Rejection]) -> list[str]:
+    """Candidates that failed here, and one line about all others, so that the first screen has the whole plan."""
+    failed, rejected = (
+        [one for one in rejected if one.why == "failed"],
+        [one for one in rejected if one.why != "failed"],
+    )
+    lines = [line for one in failed for line in _lines("not taken", f"{one.what}: {one.reason}")]
+    if not rejected:
+        return lines
+    counts = Counter(_KINDS[one.why] for one in rejected)
+    kinds = ", ".join(f"{count} {kind}" for kind, count in counts.most_common())
+    return lines + _lines(
+        "not taken", f"{_count(len(rejected), 'candidate')}: {kinds}; `--all` lists them with their reasons"
+    )
 
 
 def _without_duplicates(groups: Iterable[GroupPlan]) -> Iterator[tuple[GroupPlan, list[str]]]:
@@ -141,21 +170,30 @@ def _image_lines(candidate: Candidate) -> list[str]:
 
 
 def _fallback_lines(first: Rung, rest: Sequence[Rung]) -> list[str]:
-    """The rungs below the choice, in order; with their nodes only if those are others."""
+    """The rungs below the choice, in order, each with the line that chooses it; with nodes only if those are others."""
     if not rest:
         return []
     same = all(rung.candidate.shape == first.candidate.shape for rung in rest)
     names = [rung.candidate.how if same else str(rung.candidate) for rung in rest]
-    width = max(map(len, names))
-    return _lines(
-        "fallbacks",
-        *(f"{name:<{width}}   {_brief(rung)}".rstrip() for name, rung in zip(names, rest, strict=True)),
+    texts = (
+        f"{number}. {' · '.join(part for part in (name, _brief(rung), _chosen_by(rung, first)) if part)}"
+        for number, (name, rung) in enumerate(zip(names, rest, strict=True), start=1)
     )
+    return _lines("if it fails", *texts)
 
 
 def _brief(rung: Rung) -> str:
     alone = rung.prediction.decode_tps_per_request
-    return f"{alone.mid:.3g} tok/s alone" if alone else ""
+    return f"{alone.mid:.3g} tok/s" if alone else ""
+
+
+def _chosen_by(rung: Rung, first: Rung) -> str:
+    """Lines of a deployment that choose this rung's engine and method, as far as they differ from the first's."""
+    one, other = rung.candidate, first.candidate
+    lines = [f"`engine: {one.engine}`"] if one.engine != other.engine else []
+    if one.speculation.method != other.speculation.method:
+        lines.append(f"`speculation: {one.speculation.method}`")
+    return " ".join(lines)
 
 
 # --- rejected ---------------------------------------------------------------------------------------------------------
@@ -266,8 +304,18 @@ def explain_change(change: Change, plan: DeploymentPlan | None = None) -> list[s
     lines = ["", *_lines("changes", f"{words}  {change.name}{places}")]
     effect = [f"  {_effect(change)}"] if change.verb == "change" else []
     lines += _lines("", *_weights(chosen), *effect, *(f"  {field}" for field in change.fields))
-    lines.append(_line("", f"{counts['start']} to start, {counts['change']} to change"))
-    return lines
+    counted = f"{counts['start']} to start, {counts['change']} to change"
+    return lines + _lines("verdict", f"{verdict}: {counted}" if (verdict := _verdict(plan)) else counted)
+
+
+def _verdict(plan: DeploymentPlan | None) -> str:
+    """The answer to the two questions of an owner, for the slowest and the tightest group; "" without a plan."""
+    if plan is None or not plan.groups:
+        return ""
+    found = [group.choice.prediction for group in plan.groups]
+    fits = next((one.verdict for one in found if one.verdict != "fits"), "fits")
+    rates = [one.decode_tps_per_request.mid for one in found if one.decode_tps_per_request is not None]
+    return f"{fits}, {min(rates):.3g} tok/s for one user" if rates else fits
 
 
 def _effect(change: Change) -> str:
@@ -313,6 +361,11 @@ def _weights(chosen: Sequence[Rung]) -> Iterator[str]:
         yield f"  weights: {about}{size / GB:.0f} GB on {each}{', '.join(nodes)}, copied if not there{note}"
 
 
+def explain_origins(origins: Sequence[tuple[str, str]]) -> list[str]:
+    """Lines with the origin of the sizes of models: (model, origin)."""
+    return [line for model, origin in origins for line in _lines("sizes", f"{model}: {origin}")]
+
+
 def explain_measured(measured: Sequence[str]) -> list[str]:
     """Lines with the measurements of running groups."""
     return [_line("measured" if number == 0 else "", text) for number, text in enumerate(measured)]
@@ -335,10 +388,11 @@ def _memory(rung: Rung, totals: Mapping[str, int]) -> tuple[str, ...]:
     """The verdict with the need of a node and the memory of the smallest; its basis if no speed is predicted."""
     need, nodes = rung.prediction.memory_bytes_per_rank, rung.candidate.shape.nodes
     sizes = [totals[node] for node in nodes if node in totals]
-    total = f" of {min(sizes) / GIB:.0f} GiB" if sizes else ""
-    band = "" if need.low == need.high else f" ({need.low / GIB:.1f} to {need.high / GIB:.1f})"
+    total = f" of {min(sizes) / GIB:.0f}" if sizes else ""
+    ends = f"{_short_number(need.low / GIB)}–{_short_number(need.high / GIB)}"
+    band = "" if need.low == need.high else f" ({ends})"
     each = " on each node" if len(nodes) > 1 else ""
-    words = f"{rung.prediction.verdict}: {need.mid / GIB:.1f}{total or ' GiB'}{each}{band}"
+    words = f"{_short_number(need.mid / GIB)}{total} GiB{each}: {rung.prediction.verdict}{band}"
     return (words, need.basis) if rung.prediction.decode_tps_per_request is None else (words,)
 
 
@@ -347,19 +401,24 @@ def _speed_lines(prediction: Prediction) -> list[str]:
     alone, many = prediction.decode_tps_per_request, prediction.decode_tps_aggregate
     if alone is None:
         return _lines("speed", "not predicted; measured after the start")
-    rates = [f"{alone.mid:.3g} tok/s alone{_spread(alone)}"]
+    rates = [f"{alone.mid:.3g} tok/s for one user{_spread(alone)}"]
     if many is not None and (prediction.concurrency or 1) > 1:
-        # This includes the time in which other prompts are prefilled; the rate alone does not.
-        rates.append(f"{many.mid:.0f} tok/s in total at {prediction.concurrency} requests{_spread(many)}")
+        # This includes the time in which other prompts are prefilled; the rate of one user does not.
+        rates.append(f"{many.mid:.0f} shared by {prediction.concurrency}{_spread(many)}")
     first = []
     if prediction.ttft_ms is not None:
-        prompt = f" for a prompt of {_tokens(prediction.prompt)} tokens" if prediction.prompt else ""
-        first.append(f"TTFT {_seconds(prediction.ttft_ms)}{prompt}")
+        prompt = f" ({_tokens(prediction.prompt)} prompt)" if prediction.prompt else ""
+        first.append(f"first word after {_seconds(prediction.ttft_ms)}{prompt}")
     if prediction.prefill_tps is not None:
-        first.append(f"prefill {prediction.prefill_tps.mid:.0f} tok/s")
-    predicted = "" if alone.provenance is Provenance.MEASURED else "predicted, "
-    texts = (" · ".join(rates), " · ".join(first), f"{predicted}{alone.basis}")
-    return _lines("speed", *(text for text in texts if text))
+        first.append(f"prefill {_thousands(prediction.prefill_tps.mid)} tok/s")
+    return _lines("speed", ", ".join(rates), "; ".join((*first, _basis(alone))))
+
+
+def _basis(band: Band) -> str:
+    """The basis of a prediction: `predicted from 38 measurements`."""
+    if band.provenance is Provenance.MEASURED:
+        return band.basis
+    return f"predicted from {band.basis.removeprefix('calibrated on ').removeprefix('modelled from ')}"
 
 
 def _headroom(rung: Rung) -> str:
@@ -376,25 +435,26 @@ def _headroom(rung: Rung) -> str:
 
 
 def _spread(band: Band) -> str:
-    """` (± 15 %)`, or the ends of a band that is wide."""
-    up = band.high / band.mid - 1 if band.mid else 0.0
-    return (
-        f" (± {100 * up:.0f} %)"
-        if up <= STEADY
-        else f" ({_short_number(band.low)} to {_short_number(band.high)})"
-    )
+    """The ends of a band: ` (11–26)`."""
+    return f" ({band_ends(band)})"
+
+
+def band_ends(band: Band) -> str:
+    """The low and the high end of a band, two digits each: `11–26`."""
+    return f"{_short_number(band.low)}–{_short_number(band.high)}"
 
 
 def _seconds(band: Band) -> str:
-    """Milliseconds with their band; seconds from 0.95 s."""
-    if band.mid < 950:
-        return f"{band.mid:.0f} ms{_spread(band)}"
-    shown = band.model_copy(update={"low": band.low / 1000, "mid": band.mid / 1000, "high": band.high / 1000})
-    return f"{shown.mid:.1f} s{_spread(shown)}"
+    """Milliseconds; seconds from 0.95 s."""
+    return f"{band.mid:.0f} ms" if band.mid < 950 else f"{band.mid / 1000:.1f} s"
 
 
 def _short_number(value: float) -> str:
-    return f"{value:.0f}" if value >= 100 else f"{value:.2g}"
+    return f"{value:.0f}" if value >= 10 else f"{value:.2g}"
+
+
+def _thousands(value: float) -> str:
+    return f"{value:,.0f}"
 
 
 def _tokens(count: int) -> str:
@@ -420,11 +480,12 @@ def _wrapped(text: str, indent: int = 0) -> list[str]:
     start = indent + len(text) - len(text.lstrip())
     if indent + len(text) <= WIDTH:
         return [" " * indent + text]
-    return textwrap.wrap(
-        text.strip(),
+    lines = textwrap.wrap(
+        _CODE.sub(lambda code: code[0].replace(" ", _GLUE), text.strip()),
         WIDTH,
         initial_indent=" " * start,
         subsequent_indent=" " * (start + 2),
         break_long_words=False,
         break_on_hyphens=False,
     )
+    return [line.replace(_GLUE, " ") for line in lines]

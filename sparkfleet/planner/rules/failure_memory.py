@@ -65,7 +65,7 @@ def _rejection(rung: Rung, failure: Remembered) -> Rejection:
     return Rejection(
         what=_name(rung),
         reason=reason,
-        why="node",
+        why="failed",
         engine=candidate.engine,
         methods=(candidate.speculation.method,),
     )

@@ -401,7 +401,7 @@ class VariantPlanner:
             )
             return f"{total:.0f} tok/s{copies} for {case.concurrency} requests together against {ours:.0f}"
         tps, best = tps_alone(judged) if judged else self._promised(draft), tps_alone(choice)
-        return f"{tps:.3g} tok/s alone against {best:.3g}{because(draft, choice, tps, best, case)}"
+        return f"{tps:.3g} tok/s for one user against {best:.3g}{because(draft, choice, tps, best, case)}"
 
     def _total(self, draft: Proposal, groups: int) -> float:
         """Tokens per second of all requests, distributed over so many groups."""
@@ -423,7 +423,9 @@ class VariantPlanner:
             or single is None
         ):
             return
-        alone = "no faster for one request" if ranks == 1 else f"{self._promised(single):.3g} tok/s alone"
+        alone = (
+            "no faster for one request" if ranks == 1 else f"{self._promised(single):.3g} tok/s for one user"
+        )
         reason = (
             f"{alone}; {self._total(single, copies):.0f} tok/s instead of {self._total(choice.draft, 1):.0f} for"
             f" {case.concurrency} requests together; to choose it: `replicas: {copies}`"

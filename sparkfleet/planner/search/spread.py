@@ -56,12 +56,12 @@ def _lost(case: VariantContext, narrow: Rung, wide: Rung) -> str:
 
 
 def line(split: Split, tps: float, other: float) -> str:
-    """The alternative and how to choose it: "both Sparks: 24.7 tok/s alone, 1.5×: `parallel: {tp: 2}`"."""
+    """The alternative and how to choose it: "both Sparks: 24.7 tok/s for one user, 1.5×: `parallel: {tp: 2}`"."""
     which = {1: "one Spark", 2: "both Sparks"}.get(split.ranks, f"{split.ranks} Sparks")
     ways = (
         ", ".join(f"{name}: {n}" for name, n in zip(("tp", "pp"), split[:2], strict=True) if n > 1) or "tp: 1"
     )
-    return f"{which}: {tps:.3g} tok/s alone, {tps / other:.2g}×: `parallel: {{{ways}}}`"
+    return f"{which}: {tps:.3g} tok/s for one user, {tps / other:.2g}×: `parallel: {{{ways}}}`"
 
 
 def _rung(judged: Evaluation) -> Rung:

@@ -144,8 +144,8 @@ class Rung(Value):
     """Settings fixed by the deployment's own arguments, each in a few words."""
 
 
-Why = Literal["rule", "memory", "slower", "wanted", "engine", "node"]
-"""Kinds of reasons: a rule, too little memory, another is better, the deployment, the engine, the node."""
+Why = Literal["failed", "rule", "memory", "slower", "wanted", "engine", "node"]
+"""Kinds of reasons: it failed here, a rule, too little memory, another is better, the deployment, the engine, the node."""
 
 
 class Rejection(Value):

@@ -25,6 +25,18 @@ def test_the_invariants_hold_for_hundreds_of_hours(nodes):
     assert failed == {}
 
 
+@pytest.mark.full
+@pytest.mark.parametrize(
+    ("seed", "hours", "nodes", "fault_every_s"),
+    [
+        (803188613, 3.0, 3, 60.0),  # a neighbour fell to a rung on the node, which has no room any more
+        (588107618, 24.0, 5, 180.0),  # the older generation, for which the new one waited, ended a moment ago
+    ],
+)
+def test_a_seed_that_once_broke_an_invariant_holds(seed, hours, nodes, fault_every_s):
+    assert simulate(seed, hours, nodes, fault_every_s).violations == []
+
+
 def test_a_seed_replays_exactly():
     one, two = simulate(7, hours=0.5), simulate(7, hours=0.5)
     assert (one.log, one.rounds, one.ends) == (two.log, two.rounds, two.ends)

@@ -35,21 +35,22 @@ def test_choice_ladder_and_rejected(sparks, plan, ask):
     text = "\n".join(lines)
     assert lines[0].startswith("  choice      spark1 · TP=1 · SGLang 0.5.12 · FP8 · NEXTN k=5 top-4")
     assert re.search(
-        r"speed       [\d.]+ tok/s alone \(.*\) · \d+ tok/s in total at 4 requests \(.*\)\n"
-        r" +TTFT [\d.]+ s \(.*\) for a prompt of 2K tokens · prefill \d+ tok/s\n",
+        r"speed       [\d.]+ tok/s for one user \(\d+–\d+\), \d+ shared by 4 \(\d+–\d+\)\n"
+        r" +first word after [\d.]+ s \(2K prompt\); prefill [\d,]+ tok/s; predicted from \d+\s+measurements\n",
         text,
     )
-    assert re.search(r"calibrated on \d+ measurements|modelled", text)
-    assert "  fallbacks   SGLang 0.5.12" in text
-    assert "  rejected    TP=2 · SGLang 0.5.12" in text
+    assert re.search(r"memory +\d+ GiB: (fits|tight) \(\d+–\d+\)", text)
+    assert re.search(r"  if it fails 1\. SGLang 0\.5\.12 .* tok/s", text)
+    assert "  not taken   " in text
+    assert "rejected" not in text
     assert "image-retag-drift" in text
 
 
 def test_all_shows_what_is_hidden(sparks, plan, ask):
     found = plan(sparks(2), ask(FP8)).deployments[0]
     short, full = explain_plan(found), explain_plan(found, everything=True)
-    hidden = int(re.search(r"… (\d+) more \(--all\)", short[-1])[1])
-    assert hidden > 0
+    (count,) = re.findall(r"not taken +(\d+) candidates: ", "\n".join(short))
+    assert int(count) == len(found.rejected)
     assert len(full) > len(short)
     assert not any("--all" in line for line in full)
     assert len([line for line in full if "rejected" in line or line.startswith(" " * 14)]) >= len(
@@ -85,7 +86,7 @@ def test_why_tells_everything_about_a_candidate(sparks, plan, ask):
     assert "tokens per step expected" in text
     assert "memory fraction" in text
     slower = "\n".join(explain_why(found, found.rejected, "TP=2"))
-    assert "tok/s alone against" in slower
+    assert "tok/s for one user against" in slower
     assert "no candidate is described" in explain_why(found, found.rejected, "TP=64")[0]
 
 
@@ -125,7 +126,7 @@ def test_the_embedded_engine_says_that_speed_is_not_known(cpu_node, ask):
 
     text = "\n".join(explain_plan(plan_deployment(ask("builtin:tiny"), [cpu_node()])))
     assert "  speed       not predicted; measured after the start" in text
-    assert "1.3 GiB (1.1 to 1.8)" in text
+    assert "1.3 GiB: fits (1.1–1.8)" in text
 
 
 @pytest.mark.parametrize(

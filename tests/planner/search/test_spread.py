@@ -88,8 +88,8 @@ class TestIdleNodes:
         assert "but with fewer published measurements)" in found.reason
 
     def test_the_line_of_an_alternative(self):
-        assert line(Split(2), 24.7, 16.5) == "both Sparks: 24.7 tok/s alone, 1.5×: `parallel: {tp: 2}`"
-        assert line(Split(1, 4), 5.0, 10.0) == "4 Sparks: 5 tok/s alone, 0.5×: `parallel: {pp: 4}`"
+        assert line(Split(2), 24.7, 16.5) == "both Sparks: 24.7 tok/s for one user, 1.5×: `parallel: {tp: 2}`"
+        assert line(Split(1, 4), 5.0, 10.0) == "4 Sparks: 5 tok/s for one user, 0.5×: `parallel: {pp: 4}`"
 
     def test_throughput_takes_what_yields_more_for_all(self, sparks, plan, ask):
         found = plan(sparks(2), ask("Qwen/Qwen3-30B-A3B-FP8", objective="throughput", concurrency=32))

@@ -1,0 +1,89 @@
+import asyncio
+import subprocess
+import sys
+
+import pytest
+
+from sparkfleet.group import speed
+from sparkfleet.group.canary import StreamMeasurement
+from sparkfleet.group.speed import RUNS, QuietBox, measured_speed, of_streams
+
+
+def stream(rate, ttft=10.0):
+    return StreamMeasurement(ttft_ms=ttft, decode_tps=rate, tokens=64)
+
+
+def test_one_disturbed_stream_does_not_move_the_median():
+    found = of_streams([stream(100, 8), stream(20, 400), stream(104, 9)])
+    assert (found.decode_tps, found.ttft_ms, found.runs) == (100, 9, 3)
+    assert found.spread == pytest.approx(0.84)
+    assert of_streams([stream(100)]).spread == 0
+
+
+async def test_a_slow_engine_is_measured_once(monkeypatch):
+    calls = []
+
+    async def measure():
+        calls.append(1)
+        return stream(8)
+
+    assert (await measured_speed(measure)).runs == RUNS == len(calls)
+    monkeypatch.setattr(speed, "BUDGET_S", 0.0)
+    assert (await measured_speed(measure)).runs == 1
+
+
+@pytest.fixture
+def box(tmp_path):
+    return QuietBox(tmp_path / "run" / "measuring")
+
+
+async def alone(box, wait_s=0.0):
+    async with box.alone(wait_s) as mine:
+        return mine
+
+
+async def test_none_is_measured_while_another_starts_and_many_start_at_once(box):
+    async with box.starting(), box.starting():
+        await asyncio.sleep(0)
+        assert not await alone(box)
+    assert await alone(box)
+
+
+async def test_two_are_measured_one_after_the_other(box):
+    async with box.alone(0) as first:
+        assert first
+        assert not await alone(box)
+        waiting = asyncio.create_task(alone(box, 10))
+        await asyncio.sleep(0.3)
+        assert not waiting.done()
+    assert await waiting
+
+
+async def test_a_start_does_not_wait_for_a_measurement_and_keeps_the_next_from_beginning(box):
+    async with box.alone(0):
+        starting = box.starting()
+        async with asyncio.timeout(1):
+            await starting.__aenter__()
+    await asyncio.sleep(3 * speed.LOOK_S)
+    assert not await alone(box)
+    await starting.__aexit__(None, None, None)
+    assert await alone(box)
+
+
+def test_a_killed_process_ends_its_turn(box, tmp_path):
+    program = (
+        "import asyncio, pathlib, sys\n"
+        "from sparkfleet.group.speed import QuietBox\n"
+        "async def main():\n"
+        "    async with QuietBox(pathlib.Path(sys.argv[1])).alone(5) as mine:\n"
+        "        print(mine, flush=True)\n"
+        "        await asyncio.sleep(60)\n"
+        "asyncio.run(main())\n"
+    )
+    path = str(tmp_path / "run" / "measuring")
+    with subprocess.Popen([sys.executable, "-c", program, path], stdout=subprocess.PIPE, text=True) as other:
+        assert other.stdout.readline() == "True\n"
+        assert not asyncio.run(alone(box))
+        other.kill()
+        other.wait()
+    assert asyncio.run(alone(box))
