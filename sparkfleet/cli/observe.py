@@ -11,13 +11,21 @@ from sparkfleet.cli.exit_codes import Exit
 from sparkfleet.cli.options import DEFAULT_INVENTORY, InventoryOption, JsonOption, open_session, run
 from sparkfleet.cli.output import OUTPUT_VERSION, console, print_json
 from sparkfleet.fleet.observe import place_of, write_files
+from sparkfleet.fleet.observe_containers import observe_down, observe_up
 from sparkfleet.fleet.session import Session
+from sparkfleet.telemetry.observe_containers import PASSWORD_FILE, ObservePorts, Part
 
 app = typer.Typer(help="Prometheus, Alertmanager and Grafana for the fleet.", no_args_is_help=True)
 
 DirectoryArgument = Annotated[
     Path, typer.Argument(help="Directory for the files.", metavar="DIR", show_default=False, file_okay=False)
 ]
+
+HostOption = Annotated[
+    str,
+    typer.Option("--host", help="Address of Grafana, which has a login. The others stay on loopback."),
+]
+PortOption = Annotated[int, typer.Option("--port", help="Port of Grafana.", min=1, max=65_535)]
 
 
 @app.callback()
@@ -31,6 +39,52 @@ def config(
 ) -> int:
     """Write prometheus.yml, rules, alertmanager.yml and Grafana's dashboards for this fleet. Starts nothing."""
     return run(_config(directory, open_session(inventory), json))
+
+
+@app.command("up")
+def up(
+    host: HostOption = "127.0.0.1",
+    port: PortOption = 3000,
+    inventory: InventoryOption = DEFAULT_INVENTORY,
+    json: JsonOption = False,
+) -> int:
+    """Start Prometheus, Alertmanager and Grafana in containers on the head, with the fleet's dashboards and alerts."""
+    return run(_up(open_session(inventory), ObservePorts(host=host, grafana=port), json))
+
+
+@app.command("down")
+def down(inventory: InventoryOption = DEFAULT_INVENTORY) -> int:
+    """Stop these containers. What they recorded is kept."""
+    return run(_down(open_session(inventory)))
+
+
+async def _up(session: Session, ports: ObservePorts, json: bool) -> int:
+    def show(part: Part) -> None:
+        if not json:
+            console.print(f"{part} works.")
+
+    host = await observe_up(session, ports, show)
+    password = f"{host.directory}/{PASSWORD_FILE}"
+    url = f"http://{ports.host}:{ports.grafana}"
+    if json:
+        print_json({"version": OUTPUT_VERSION, "grafana": url, "user": "admin", "password_file": password})
+        return Exit.DONE
+    head = session.inventory.head
+    console.print(f"Grafana: {url} on {head}, user admin, password in {password} there.", markup=False)
+    if ports.host.startswith("127."):
+        words = f"From another machine: `ssh -L {ports.grafana}:{ports.host}:{ports.grafana} {head}`."
+        console.print(words, markup=False)
+    console.print(
+        f"No alert is sent yet: add a receiver to {host.directory}/alertmanager.yml, then run this again.",
+        markup=False,
+    )
+    return Exit.DONE
+
+
+async def _down(session: Session) -> int:
+    host = await observe_down(session)
+    console.print(f"Stopped. The data is in {host.directory}/data on {session.inventory.head}.", markup=False)
+    return Exit.DONE
 
 
 async def _config(directory: Path, session: Session, json: bool) -> int:

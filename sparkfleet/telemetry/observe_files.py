@@ -1,4 +1,4 @@
-"""Files for Prometheus, Alertmanager and Grafana on a fleet's head: their texts. Nothing is written."""
+"""Files for Prometheus, Alertmanager and Grafana on a fleet's head."""
 
 from __future__ import annotations
 

@@ -1,0 +1,208 @@
+"""`observe up` with real containers of podman, from images that are made of this machine's programs: no registry is used.
+
+Prometheus and Alertmanager are Debian's. Grafana is not packaged: a program of ten lines answers in its place, if its
+password, its address and its provisioning are as Grafana needs them.
+"""
+
+import asyncio
+import json
+import os
+import resource
+import shutil
+import socket
+import subprocess
+import tarfile
+import tempfile
+import urllib.request
+from io import BytesIO
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+from sparkfleet.controlplane.state.head_address import HeadAddress
+from sparkfleet.errors import ControlError
+from sparkfleet.fleet.observe_containers import observe_down, observe_up
+from sparkfleet.remote.local import LocalChannel
+from sparkfleet.telemetry.observe_containers import PARTS, ObserveImages, ObservePorts
+
+DIRECTORIES = [
+    "etc",
+    "proc",
+    "sys",
+    "dev",
+    "run",
+    "tmp",
+    "usr",
+    "prometheus",
+    "alertmanager",
+    "var/lib/grafana",
+]
+GRAFANA = """
+import http.server, os
+password = open(os.environ["GF_SECURITY_ADMIN_PASSWORD__FILE"]).read()
+assert len(password) >= 20 and os.environ["GF_AUTH_ANONYMOUS_ENABLED"] == "false"
+assert os.listdir("/etc/grafana/provisioning/datasources") and len(os.listdir("/etc/grafana/dashboards")) == 4
+open("/var/lib/grafana/mine", "w").close()
+class Answer(http.server.BaseHTTPRequestHandler):
+    def do_GET(self):
+        self.send_response(200 if self.path == "/api/health" else 404)
+        self.end_headers()
+http.server.HTTPServer((os.environ["GF_SERVER_HTTP_ADDR"], int(os.environ["GF_SERVER_HTTP_PORT"])), Answer).serve_forever()
+"""
+ENTRYPOINTS = {
+    "prometheus": ["/usr/bin/prometheus"],
+    "alertmanager": ["/usr/bin/prometheus-alertmanager"],
+    "grafana": ["/usr/bin/python3", "-c", GRAFANA],
+}
+
+
+def podman(*words):
+    return subprocess.run(["podman", *words], capture_output=True, text=True, timeout=120, check=False)
+
+
+def make_image(directory, part):
+    """An image of empty directories and links into /usr, which every container of this store sees. Its name."""
+    name = f"localhost/sparkfleet-observe-{part}:1"
+    with tarfile.open(directory / f"{part}.tar", "w") as tar:
+        for path in DIRECTORIES:
+            entry = tarfile.TarInfo(path)
+            entry.type, entry.mode = tarfile.DIRTYPE, 0o755
+            tar.addfile(entry)
+        for path in ("bin", "lib", "lib64", "sbin"):
+            entry = tarfile.TarInfo(path)
+            entry.type, entry.linkname = tarfile.SYMTYPE, f"usr/{path}"
+            tar.addfile(entry)
+        users = b"root:x:0:0::/:/bin/sh\n"
+        entry = tarfile.TarInfo("etc/passwd")
+        entry.size = len(users)
+        tar.addfile(entry, BytesIO(users))
+    change = f"ENTRYPOINT {json.dumps(ENTRYPOINTS[part])}"
+    done = podman("import", "--change", change, str(directory / f"{part}.tar"), name)
+    assert done.returncode == 0, done.stderr
+    return name
+
+
+def limits():
+    """Limits of this process: a root without CAP_SYS_RESOURCE cannot have the higher ones of podman's defaults."""
+    known = {"nofile": resource.RLIMIT_NOFILE, "nproc": resource.RLIMIT_NPROC}
+    hard = {name: min(resource.getrlimit(number)[1] % (1 << 63), 32_768) for name, number in known.items()}
+    return json.dumps([f"{name}={limit}:{limit}" for name, limit in hard.items()])
+
+
+@pytest.fixture
+def images(monkeypatch):
+    """A podman of this test alone, with the three images; docker is not found."""
+    with tempfile.TemporaryDirectory(prefix="podman-", dir="/tmp", ignore_cleanup_errors=True) as name:
+        directory = Path(name)
+        storage = f'driver = "vfs"\ngraphroot = "{directory}/graph"\nrunroot = "{directory}/run"\n'
+        (directory / "storage.conf").write_text(f"[storage]\n{storage}")
+        (directory / "containers.conf").write_text(
+            f'[containers]\ndefault_ulimits = {limits()}\nvolumes = ["/usr:/usr:ro"]\n[engine]\n'
+            f'runtime = "runc"\nevents_logger = "file"\nlock_type = "file"\ntmp_dir = "{directory}/tmp"\n'
+        )
+        monkeypatch.setenv("CONTAINERS_STORAGE_CONF", str(directory / "storage.conf"))
+        monkeypatch.setenv("CONTAINERS_CONF", str(directory / "containers.conf"))
+        programs = directory / "bin"
+        programs.mkdir()
+        (programs / "docker").write_text("#!/bin/sh\nexit 1\n")
+        (programs / "docker").chmod(0o755)
+        monkeypatch.setenv("PATH", f"{programs}:{os.environ['PATH']}")
+        yield ObserveImages(**{part: make_image(directory, part) for part in PARTS})
+        podman("rm", "--all", "--force")
+        podman("rmi", "--all", "--force")
+
+
+class Client:
+    """A controller's client, as far as the files need one."""
+
+    address = HeadAddress(
+        ray="127.0.0.1:1", api="http://127.0.0.1:9", gateway_host="127.0.0.1", gateway_port=1
+    )
+
+    async def __aenter__(self):
+        return self
+
+    async def __aexit__(self, *_):
+        return None
+
+
+def session_of(root):
+    async def controller():
+        return Client()
+
+    async def head_root():
+        return str(root)
+
+    inventory = SimpleNamespace(fleet="watched", head="this")
+    return SimpleNamespace(
+        inventory=inventory, head=LocalChannel("this"), controller=controller, head_root=head_root
+    )
+
+
+def free_port():
+    with socket.socket() as one:
+        one.bind(("127.0.0.1", 0))
+        return one.getsockname()[1]
+
+
+def containers():
+    return set(podman("ps", "--format", "{{.Names}}").stdout.split())
+
+
+async def get(port, path):
+    def read():
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}{path}", timeout=5) as answer:
+            return answer.read()
+
+    return await asyncio.to_thread(read)
+
+
+async def test_three_containers_start_keep_their_data_and_end(images, tmp_path):
+    assert shutil.which("podman")
+    (tmp_path / "metrics.token").write_text("token")
+    session = session_of(tmp_path)
+    ports = ObservePorts(prometheus=free_port(), alertmanager=free_port(), grafana=free_port())
+    names = {f"sparkfleet-watched-{part}" for part in PARTS}
+    works = []
+    try:
+        host = await observe_up(session, ports, works.append, images)
+        assert (host.tool, tuple(works), containers()) == ("podman", PARTS, names)
+        rules = json.loads(await get(ports.prometheus, "/api/v1/rules"))["data"]["groups"]
+        assert len(rules) == 7
+        url = f"http://127.0.0.1:{ports.alertmanager}/api/v2/alerts"
+        async with asyncio.timeout(30):
+            while url not in (await get(ports.prometheus, "/api/v1/alertmanagers")).decode():
+                await asyncio.sleep(0.2)
+        config = json.loads(await get(ports.prometheus, "/api/v1/status/config"))["data"]["yaml"]
+        assert "http://127.0.0.1:9/targets" in config
+        password = (tmp_path / "observe" / "grafana.password").read_text()
+        assert (tmp_path / "observe" / "grafana.password").stat().st_mode & 0o077 == 0
+        (tmp_path / "observe" / "alertmanager.yml").write_text(
+            "# mine\nroute: {receiver: me}\nreceivers: [{name: me}]\n"
+        )
+
+        await observe_up(session, ports, works.append, images)  # once more: in place of the first
+        assert containers() == names
+        assert (tmp_path / "observe" / "grafana.password").read_text() == password
+        status = json.loads(await get(ports.alertmanager, "/api/v2/status"))
+        assert "receiver: me" in status["config"]["original"]
+    finally:
+        await observe_down(session)
+    assert not containers() & names
+    assert (tmp_path / "observe" / "data" / "grafana" / "mine").exists()
+    assert (tmp_path / "observe" / "data" / "prometheus" / "wal").exists()
+
+
+async def test_a_program_that_does_not_answer_is_named_with_its_log(images, tmp_path, monkeypatch):
+    monkeypatch.setattr("sparkfleet.fleet.observe_containers.READY_S", 1.0)
+    (tmp_path / "metrics.token").write_text("token")
+    session = session_of(tmp_path)
+    ports = ObservePorts(prometheus=free_port(), alertmanager=free_port(), grafana=free_port())
+    wrong = images.model_copy(update={"prometheus": images.grafana})
+    try:
+        with pytest.raises(ControlError, match="prometheus does not answer at") as error:
+            await observe_up(session, ports, lambda part: None, wrong)
+        assert error.value.do == "podman logs sparkfleet-watched-prometheus"
+    finally:
+        await observe_down(session)
