@@ -23,6 +23,7 @@ from sparkfleet.runtime.boot_id import this_boot
 from sparkfleet.runtime.fleet_paths import FleetPaths
 from sparkfleet.runtime.log_retention import prune
 from sparkfleet.runtime.process import ProcessRuntime
+from sparkfleet.runtime.state_files import spoilt_files
 
 log = logging.getLogger(__name__)
 
@@ -64,8 +65,15 @@ class NodeActors:
         if agent is None:
             return NodeReport(name=name, joined=False)
         seen = await self._ask(name, agent.look.remote, LOOK_S)
-        total, available, boot = seen or (None, None, "")
-        return NodeReport(name=name, joined=True, memory_total=total, memory_available=available, boot=boot)
+        total, available, boot, spoilt = seen or (None, None, "", ())
+        return NodeReport(
+            name=name,
+            joined=True,
+            memory_total=total,
+            memory_available=available,
+            boot=boot,
+            spoilt=spoilt,
+        )
 
     async def _ask(self, name: str, call: Callable[[], Awaitable[T]], limit_s: float = ANSWER_S) -> T | None:
         try:
@@ -95,10 +103,11 @@ class NodeAgent:
         self._paths = FleetPaths.of_this_process()
         self._runtime = ProcessRuntime(self._paths.run, self._paths.label)
 
-    async def look(self) -> tuple[int, int, str]:
-        """Memory, total and available, bytes; and the node's boot id."""
+    async def look(self) -> tuple[int, int, str, tuple[str, ...]]:
+        """Memory, total and available, bytes; the node's boot id; files of its state that cannot be used."""
         memory = ReadMemory.parse(await asyncio.to_thread(Path(ReadMemory.argv[1]).read_text))
-        return memory.total, memory.available, this_boot()
+        spoilt = await asyncio.to_thread(spoilt_files, self._paths)
+        return memory.total, memory.available, this_boot(), spoilt
 
     async def sweep(self, keep: list[GroupKey]) -> tuple[str, ...]:
         """Kills every rank on this node whose group is not in `keep`, and removes old logs."""

@@ -29,6 +29,8 @@ class NodeReport(Value):
     memory_available: int | None = None
     boot: str = ""
     """Its boot id (`runtime/boot_id.py`); "" if it was not read."""
+    spoilt: tuple[str, ...] = ()
+    """Files of its state directory that its next start needs and that cannot be used, with what puts them right."""
 
 
 AppStatus = Literal["starting", "running", "failed", "retiring"]
