@@ -178,7 +178,7 @@ class Controller:
             deployments=self._view(self._running()).deployments(),
             last_event=self._store.last_event_id(),
             trouble=self.ends.trouble,
-            warnings=tuple(self.warnings.values()),
+            warnings=(*self.warnings.values(), *self._watch.spoilt()),
         )
 
     def samples(self) -> Iterator[Sample]:

@@ -59,6 +59,10 @@ class NodeWatch:
             or (node.memory_available is None and now - self._answered.get(node.name, now) > SILENT_S)
         }
 
+    def spoilt(self) -> tuple[str, ...]:
+        """Files on nodes that cannot be used, each with its node and what puts it right."""
+        return tuple(f"{node.name}: {words}" for node in self.reports for words in node.spoilt)
+
     async def run(self) -> None:
         """Reads until it is cancelled; a failed reading is followed by the next."""
         while True:
@@ -73,7 +77,7 @@ class NodeWatch:
         began = self._steady()
         async with asyncio.timeout(LONGEST_S):
             nodes = await self._nodes.look()
-        before = {node.name: node.joined for node in self.reports}
+        before, spoilt = {node.name: node.joined for node in self.reports}, self.spoilt()
         self._see(nodes, began)
         for node in nodes:
             if node.memory_available is not None:
@@ -85,3 +89,6 @@ class NodeWatch:
             if node.joined != before.get(node.name, False):
                 words = "joined the fleet" if node.joined else "left the fleet: Ray on it does not answer"
                 await self._journal.record("", 0, node.name, "node", f"{node.name} {words}")
+            for words in node.spoilt:
+                if f"{node.name}: {words}" not in spoilt:
+                    await self._journal.record("", 0, node.name, "node", words)

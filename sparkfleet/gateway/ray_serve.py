@@ -29,7 +29,7 @@ from sparkfleet.gateway.metrics_page import metrics_app
 from sparkfleet.gateway.page.page_app import PageApp
 from sparkfleet.gateway.report import GatewayReport
 from sparkfleet.gateway.routing_table import GroupEntry, ModelEntry, RoutingTable
-from sparkfleet.runtime.fleet_paths import FleetPaths
+from sparkfleet.runtime.fleet_paths import FleetPaths, read_secret
 from sparkfleet.runtime.hang_guard import HangGuard, take_note
 from sparkfleet.telemetry.metrics import GatewayMetrics
 from sparkfleet.values import Value
@@ -123,7 +123,7 @@ class GatewayReplica:
     async def __init__(self, config_json: str) -> None:  # type: ignore[misc]  # Serve awaits it
         config = GatewayConfig.model_validate_json(config_json)
         self._config = config
-        secret = Path(config.secret_path).read_text().encode()
+        secret = read_secret(Path(config.secret_path)).encode()
         self._metrics = GatewayMetrics()
         self._picker = ServePicker(secret)
         self._gateway = GatewayApp(

@@ -49,7 +49,7 @@ async def start_engines(paths: FleetPaths, request: UpRequest, runtime: Runtime)
         log.error("no engine is started before Ray: %s", error)
         return
     try:
-        sealer = EnvSealer(paths.engine_secret.read_bytes())
+        sealer = EnvSealer(paths.read_engine_secret().encode())
         for apply in request.apply:
             spec, plan = sealed(apply.spec, apply.plan, sealer)
             # One that another apply has overtaken is refused by the controller, when the command applies it there.
@@ -102,5 +102,5 @@ async def _start(paths: FleetPaths, launch: GroupLaunch, runtime: Runtime) -> No
         await page_cache.drop(LocalChannel(seat.node))
     ports = Ports(http=free_port(seat.address), inner=free_port(ALONE))
     prepare_cache(paths, launch)
-    secret = paths.engine_secret.read_text()
+    secret = paths.read_engine_secret()
     await runtime.start(spec_here(paths, launch, 0, ports, secret, box=await box_of(launch)))

@@ -84,7 +84,7 @@ async def _out(paths: FleetPaths, request: MoveRequest) -> dict[str, Any]:
         "sha256": hashlib.sha256(copy).hexdigest(),
         "ray_token": paths.ray_token.read_text(),
         "api_token": paths.api_token.read_text(),
-        "engine_secret": paths.engine_secret.read_text(),
+        "engine_secret": paths.read_engine_secret(),
     }
 
 

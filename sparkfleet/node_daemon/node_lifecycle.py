@@ -62,7 +62,7 @@ def prepare(request: UpRequest) -> Prepared:
         address=address,
         ray_token=paths.ray_token.read_text(),
         api_token=paths.api_token.read_text(),
-        engine_secret=paths.engine_secret.read_text(),
+        engine_secret=paths.read_engine_secret(),
     )
 
 
@@ -90,7 +90,7 @@ async def up(request: UpRequest) -> tuple[HeadAddress, subprocess.Popen[bytes] |
             _forget_last_cluster(paths)
         address = _address(paths, request)
         _check_port(address)
-        token = metrics_token(paths.engine_secret.read_text().encode())
+        token = metrics_token(paths.read_engine_secret().encode())
         write_atomically(paths.metrics_token, token.encode())
         ray_head = _start(paths, ray_argv(paths, address, request.inventory.head))
         await start_engines(paths, request, ProcessRuntime(paths.run, paths.label))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import secrets
 import stat
 from contextlib import suppress
@@ -17,6 +18,9 @@ STATE_VARIABLE = "SPARKFLEET_STATE"
 
 
 MOVING_STORE = ".moving.db"
+
+SECRET_BYTES = 32
+_SECRET = re.compile(rf"[0-9a-f]{{{2 * SECRET_BYTES}}}")
 
 
 class FleetPaths:
@@ -116,15 +120,22 @@ class FleetPaths:
         """Creates missing directories (0700) and secrets (0600).
 
         Raises:
-            ControlError: the run directory belongs to another user, or others may write to it.
+            ControlError: the run directory belongs to another user, or others may write to it; or the engine secret of a
+                fleet that has a store is missing: another one could not open the values that are sealed in it.
         """
         for directory in (self.root, self.gcs, self.kernels, self.logs):
             directory.mkdir(parents=True, exist_ok=True, mode=0o700)
         for directory in (self.run.parent, self.run):
             directory.mkdir(exist_ok=True, mode=0o700)
             _check_owner(directory)
+        if self.database.exists():
+            self.read_engine_secret()
         for secret in (self.ray_token, self.api_token, self.engine_secret):
             _create_secret(secret)
+
+    def read_engine_secret(self) -> str:
+        """See `read_secret`: of the engines."""
+        return read_secret(self.engine_secret)
 
     def take(self, *, ray_token: str, engine_secret: str) -> None:
         """Stores the secrets of the fleet's head on another node; "" leaves the existing one."""
@@ -143,12 +154,38 @@ def _check_owner(directory: Path) -> None:
         )
 
 
+def read_secret(path: Path) -> str:
+    """The engine secret, from which tokens of engines and the key of sealed values are derived.
+
+    Raises:
+        ControlError: the file is missing, cannot be read, or has something else.
+    """
+    try:
+        secret = path.read_text().strip()
+    except OSError as error:
+        raise _no_secret(path, error.strerror or str(error)) from error
+    except UnicodeDecodeError as error:
+        raise _no_secret(path, "it is not text") from error
+    if not _SECRET.fullmatch(secret):
+        raise _no_secret(path, f"it does not have {2 * SECRET_BYTES} hexadecimal digits")
+    return secret
+
+
+def _no_secret(path: Path, reason: str) -> ControlError:
+    return ControlError(
+        f"The secret {path} cannot be used: {reason}.",
+        means="Engines and gateways that run go on with it; none can be started.",
+        do=f"Put the file back (mode 0600): {path.name} is the same in the fleet's state directory on every node. If none"
+        f" has it, `openssl rand -hex {SECRET_BYTES} > {path}` makes another; then apply each deployment with `env` again.",
+    )
+
+
 def _create_secret(path: Path) -> None:
     """Creates a secret, unless it exists. Atomic: every process reads the same whole one."""
     if path.exists():
         return
     beside = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
-    write_atomically(beside, secrets.token_hex(32).encode(), durable=True)
+    write_atomically(beside, secrets.token_hex(SECRET_BYTES).encode(), durable=True)
     try:
         with suppress(FileExistsError):  # another process was quicker
             os.link(beside, path)

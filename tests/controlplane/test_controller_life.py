@@ -11,6 +11,7 @@ from controller_world import World
 from sparkfleet.controlplane import controller_life as module
 from sparkfleet.controlplane.controller_life import ControllerLife
 from sparkfleet.controlplane.controller_note import NoteWriter, read_note
+from sparkfleet.controlplane.store_safety.guard import StoreError, StoreFault
 from sparkfleet.controlplane.store_safety.opening import open_store
 from sparkfleet.controlplane.store_safety.store_watch import StoreWatch
 from sparkfleet.runtime.fleet_paths import FleetPaths
@@ -45,7 +46,11 @@ class Process(World):
             note=NoteWriter(paths),
         )
 
+    secret_is_away = False
+
     def make(self, store):
+        if self.secret_is_away:
+            raise StoreError(StoreFault.SECRET, "The secret engine.secret cannot be used: No such file.")
         self.store = store
         controller = self.restarted()
         controller._check = StoreWatch(
@@ -163,3 +168,17 @@ async def test_a_store_that_cannot_be_used_from_the_start_is_waited_for(tmp_path
     living.cancel()
     await asyncio.gather(living, return_exceptions=True)
     shutil.rmtree(paths.run)
+
+
+async def test_a_secret_that_is_away_is_named_and_waited_for(process):
+    await serving(process)
+    before = calls(process)
+    process.secret_is_away = True
+    process.paths.database.rename(process.paths.root / "away")  # what makes it look again
+    await process.waits("missing")
+    (process.paths.root / "away").rename(process.paths.database)
+    await process.waits("secret")
+    assert "engine.secret" in read_note(process.paths).what
+    process.secret_is_away = False
+    await process.works()
+    assert calls(process) == before

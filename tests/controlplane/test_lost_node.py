@@ -77,3 +77,23 @@ async def test_what_a_ready_group_reports_is_shown(world):
     words = "rank 0 on this has not answered for 12 s"
     await world.controller.report(report(generation, phase=GroupPhase.READY, detail=words))
     assert detail(world) == ("ready", words)
+
+
+async def test_a_file_of_a_node_that_its_next_start_needs_is_a_warning_and_an_event(world):
+    """Nothing named it before the node had to start something."""
+    words = "The secret /state/engine.secret cannot be used: No such file or directory. Put the file back."
+    sound = world.nodes.look
+    await world.look()
+
+    async def look():
+        return tuple(node.model_copy(update={"spoilt": (words,)}) for node in await sound())
+
+    world.nodes.look = look
+    await world.look()
+    await world.look()
+    assert world.controller.status().warnings == (f"this: {words}",)
+    events = [event.message for event in world.store.events() if "secret" in event.message]
+    assert events == [words]
+    world.nodes.look = sound
+    await world.look()
+    assert world.controller.status().warnings == ()

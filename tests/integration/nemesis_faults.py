@@ -38,20 +38,24 @@ KEEPS = (
     "watchdog",
 )
 """Processes whose loss costs no engine, nor a stop of any length."""
-FILES = (
-    "api.token",
-    "address.json",
-    "role.json",
-    "sparkfleet.db",
-    "store.json",
-    "engine.secret",
-    "ray.token",
-)
+FILES = {
+    "api.token": NODES[:1],
+    "address.json": NODES[:1],
+    "role.json": NODES,
+    "sparkfleet.db": NODES[:1],
+    "store.json": NODES[:1],
+    "engine.secret": NODES,
+    "ray.token": NODES,
+}
+"""With the nodes that have them."""
 HARMS = ("away", "garbage", "unreadable")
 NOTHING = 3
 HARM = f"""
 f=$(echo ~/.local/state/sparkfleet/*/)$1
 case "$2" in
+    look-away) [ ! -e "$f" ]; exit;;
+    look-garbage) [ "$(cat "$f")" = garbage ]; exit;;
+    look-unreadable) [ ! -r "$f" ]; exit;;
     undo-away) [ ! -e "$f.kept" ] || mv -f "$f.kept" "$f"; exit;;
     undo-garbage) mv -f "$f.kept" "$f"; exit;;
     undo-unreadable) chmod 600 "$f"; exit;;
@@ -64,6 +68,8 @@ case "$2" in
 esac
 """
 COMMANDS = ("status", "plan", "up", "apply")
+READS = "controller"
+"""The process that is killed in a third of the cases while a file of the head is harmed: the next one reads it."""
 
 
 @dataclass(frozen=True)
@@ -78,10 +84,13 @@ class Fault:
     seconds: float = 0.0
     keeps: tuple = field(default=())
     """Deployments whose engines must be the same afterwards."""
+    then: str = ""
+    """A process that is killed while a file is harmed."""
 
     def __str__(self):
         long = f" for {self.seconds:.0f} s" if self.seconds else ""
-        return f"{self.target} on {self.node}: {self.how}{long}"
+        then = f", and the {self.then} is killed" if self.then else ""
+        return f"{self.target} on {self.node}: {self.how}{long}{then}"
 
 
 def choose(random):
@@ -103,15 +112,11 @@ def choose(random):
         how = random.choice(("reboot", "off"))
         return Fault(kind, "power", "spark2", how, random.randint(*DARK_S) if how == "off" else 0)
     if kind == "file":
-        keeps = ("pair", "alone")
-        return Fault(
-            kind,
-            random.choice(FILES),
-            random.choice(NODES),
-            random.choice(HARMS),
-            random.randint(*FILE_S),
-            keeps,
-        )
+        file, how = random.choice(sorted(FILES)), random.choice(HARMS)
+        node = random.choice(FILES[file])
+        then = random.choice((READS, "", ""))
+        seconds = random.randint(*FILE_S)
+        return Fault(kind, file, node, how, seconds, ("pair", "alone"), then if node == NODES[0] else "")
     how = random.choice(("whole", "killed"))
     return Fault(
         kind,
@@ -140,17 +145,22 @@ class Hand:
         return getattr(self, f"_{fault.kind}")(fault, meanwhile)
 
     def _process(self, fault, meanwhile):
-        words = PROCESSES[fault.target][0]
-        listed = self._fleet.listed(fault.node) if words else self._fleet.engines(fault.node)
-        found = sorted(pid for pid, line in listed.items() if words in line and "hang_guard" not in line)
-        if not found:
+        pid = self._find(fault.target, fault.node)
+        if pid is None:
             return False
-        pid = found[0]
         self._signal(fault.node, pid, fault.how)
         if fault.how == "STOP":
             self._pass(fault.seconds, meanwhile)
             self._signal(fault.node, pid, "CONT")
         return True
+
+    def _find(self, target, node):
+        """The id of a process, the lowest of several; None if there is none."""
+        words = PROCESSES[target][0]
+        listed = self._fleet.listed(node) if words else self._fleet.engines(node)
+        return min(
+            (pid for pid, line in listed.items() if words in line and "hang_guard" not in line), default=None
+        )
 
     def _signal(self, node, pid, name):
         self._fleet.lab.exec(node, ["kill", f"-{name}", str(pid)])
@@ -174,10 +184,16 @@ class Hand:
     def _file(self, fault, meanwhile):
         if self._harm(fault, fault.how).returncode == NOTHING:
             return False
+        if fault.then and (pid := self._find(fault.then, fault.node)) is not None:
+            self._signal(fault.node, pid, "KILL")
         self._pass(fault.seconds, meanwhile)
         undone = self._harm(fault, f"undo-{fault.how}")
         assert undone.returncode == 0, undone.stderr
         return True
+
+    def remains(self, fault):
+        """Whether a file is still harmed: what the fleet writes again by itself is not."""
+        return self._harm(fault, f"look-{fault.how}").returncode == 0
 
     def _harm(self, fault, how):
         return self._fleet.lab.exec(fault.node, ["sh", "-c", HARM, "sh", fault.target, how])

@@ -56,11 +56,11 @@ class PairFleet(LabFleet):
         """Those of this fleet, as far as they are not production's."""
         return {} if self.real else QUICK
 
-    def spec(self, more="", text=TINY, start_s=0, real=False):
+    def spec(self, more="", text=TINY, start_s=0, real=False, says=""):
         """A deployment, of a fake engine unless all are real or this one is to be."""
         if self.real or real:
             return text + more + UNCOMPILED
-        return faked(text + more, start_s)
+        return faked(text + more, start_s, says)
 
     def anew(self, spec):
         """The same as another generation: the breaker has counted no fall of it, and it is not remembered as one that did

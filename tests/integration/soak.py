@@ -160,7 +160,7 @@ class Nemesis:
         before, at = self._state(), time.time()
         self._named_at = None
         self._say("fault", str(fault))
-        if not self._hand.strike(fault, lambda: self._look(before, at)):
+        if not self._hand.strike(fault, lambda: self._look(fault, before, at)):
             self._say("fault", "there is none to hit")
             return True
         lasted = time.time() - at
@@ -226,21 +226,27 @@ class Nemesis:
             found.append(f"placement groups {placed} for {len(groups)} groups")
         return found
 
-    def _look(self, before, at):
-        """During a fault: has it been named?"""
-        if self._named_at is None and time.time() - at > 1 and self._is_named(before):
+    def _look(self, fault, before, at):
+        """During a fault: has it been named? A file that the fleet has written again needs no name."""
+        if self._named_at is not None or time.time() - at < 1:
+            return
+        mended = fault.kind == "file" and not self._hand.remains(fault)
+        if mended or self._is_named(fault, before):
             self._named_at = time.time() - at
-            self._say("named", f"after {self._named_at:.0f} s")
+            self._say("mended" if mended else "named", f"after {self._named_at:.0f} s")
 
-    def _is_named(self, before):
+    def _is_named(self, fault, before):
         status = self.fleet.fleet_status()
+        if not status and fault.kind == "file":
+            code, _, err = self.fleet.run("status")
+            return code != 0 or fault.target in err
         if not status:
             return True  # no controller answers: every verb says so, with an exit code
         return bool(
             any(not node["joined"] for node in status["nodes"])
             or any(one["state"] != "ready" or one["detail"] for one in status["deployments"])
             or status.get("trouble")
-            or status.get("warnings")
+            or set(status["warnings"]) - set(before["warnings"])
             or status["last_event"] > before["event"]
         )
 
@@ -260,6 +266,7 @@ class Nemesis:
         deployments = {one["name"]: one for one in status["deployments"]}
         return {
             "event": status["last_event"],
+            "warnings": status["warnings"],
             "wanted": {name: (one["generation"], one["spec"]) for name, one in deployments.items()},
             "engines": {
                 name: [rank["pid"] for group in one["groups"] for rank in group["ranks"]]

@@ -16,6 +16,6 @@ def stand_in(directory):
     return python
 
 
-def faked(text, start_s=0):
-    """A deployment without `env`, served by the fake engine. `start_s`: how long it loads."""
-    return f"{text}env: {{FAKE_ENGINE: '1', FAKE_START_S: '{start_s}'}}\n"
+def faked(text, start_s=0, says=""):
+    """A deployment without `env`, by the fake engine. `start_s`: how long it loads, `says`: the first line of its log."""
+    return f"{text}env: {{FAKE_ENGINE: '1', FAKE_START_S: '{start_s}', FAKE_SAYS: '{says}'}}\n"

@@ -1,16 +1,24 @@
-"""The command line is interrupted or killed in every phase of an apply, and applying again leaves nothing double."""
+"""The command line is interrupted or killed in every phase of an apply, and applying again leaves nothing double.
+
+`installing` is in `test_interrupted_install.py`: its nodes need an environment of their own.
+"""
 
 import re
 import signal
 
 import pytest
 from on_terminal import OnTerminal
-from pair_fleet import NODES
+from pair_fleet import LINK, NODES
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(1800)]
 
 START_S = 6
 """Loading of the fake engine: long enough to be interrupted."""
+COMPILES = "torch.compile takes 3.1 s in total"
+"""A line of vLLM's log, from which the phase is read."""
+MODELS = "~/.cache/sparkfleet/builtin"
+SLOW_GBIT = 0.02
+"""Of each rail: the model's 20 MB take seconds."""
 ON_TWO = "nodes: [spark2]\n"
 """Its engine starts when its node has joined, so that every phase is long enough."""
 STEPS = (
@@ -19,6 +27,7 @@ STEPS = (
     "waiting for nodes",
     "waiting (tiny)",
     "starting the engine (tiny)",
+    "compiling (tiny)",
     "first token (tiny)",
 )
 """Words of the plan, and of the phases that every such apply shows, in their order."""
@@ -72,21 +81,85 @@ def require_single(fleet):
     assert group["phase"] == "ready"
 
 
-@pytest.mark.full
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])
-@pytest.mark.parametrize("step", STEPS)
-def test_an_apply_that_ends_in_a_phase_is_repeated_and_nothing_is_double(fleet, step, number):
-    bring_down(fleet)
-    file = fleet.write("tiny.yaml", fleet.spec(ON_TWO, start_s=START_S))
+def spec(fleet, step):
+    """`tiny` alone, in whose start a phase is long enough to be interrupted."""
+    return fleet.spec(ON_TWO, start_s=START_S, says=COMPILES if step.startswith("compiling") else "")
+
+
+def end_in(fleet, file, step, number):
+    """Apply, and end the command in a phase."""
     with OnTerminal(fleet, "apply", "--yes", file) as first:
         first.until_shown(step)
         code = first.end(number)
         take_key(fleet, first.shown)
     assert code == (130 if number == signal.SIGINT else -signal.SIGKILL), first.shown
+
+
+def repeat(fleet, file, timeout=60):
+    """Apply again, to its end: it serves, and nothing is double."""
     take_key(fleet, fleet.ok("apply", "--yes", file))
-    fleet.until(fleet.is_ready, timeout=60)
+    fleet.until(fleet.is_ready, timeout=timeout)
     require_single(fleet)
     assert fleet.is_sound(fleet.chat())
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])
+@pytest.mark.parametrize("step", STEPS)
+def test_an_apply_that_ends_in_a_phase_is_repeated_and_nothing_is_double(fleet, step, number):
+    bring_down(fleet)
+    file = fleet.write("tiny.yaml", spec(fleet, step))
+    end_in(fleet, file, step, number)
+    repeat(fleet, file)
+
+
+@pytest.fixture
+def without_models(fleet):
+    """Takes the embedded models of nodes away; afterwards they are there again."""
+    taken = []
+
+    def take(*nodes):
+        for node in nodes:
+            moved = fleet.lab.exec(node, ["sh", "-c", f"mv {MODELS} {MODELS}.kept"])
+            assert moved.returncode == 0, moved.stderr
+            taken.append(node)
+
+    yield take
+    for node in taken:
+        fleet.lab.exec(node, ["sh", "-c", f"rm -rf {MODELS} && mv {MODELS}.kept {MODELS}"])
+
+
+def half_made(fleet, node):
+    """Models that are not complete, on a node."""
+    return fleet.lab.exec(node, ["sh", "-c", f"ls -A {MODELS} | grep -v lock | grep '^[.]'"]).stdout.split()
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])
+def test_an_apply_that_ends_while_weights_are_copied_goes_on_where_it_was(fleet, without_models, number):
+    bring_down(fleet)
+    without_models("spark2")
+    file = fleet.write("tiny.yaml", spec(fleet, "staging"))
+    fleet.lab.slow(LINK, gbit=SLOW_GBIT)
+    try:
+        end_in(fleet, file, "staging weights and images", number)
+    finally:
+        fleet.lab.mend(LINK)
+    repeat(fleet, file)
+    assert half_made(fleet, "spark2") == []
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])
+def test_an_apply_that_ends_while_a_model_is_trained_is_repeated_and_it_is_trained_once(
+    fleet, without_models, number
+):
+    bring_down(fleet)
+    without_models(*NODES)
+    file = fleet.write("tiny.yaml", spec(fleet, "training"))
+    end_in(fleet, file, "training the small model (tiny)", number)
+    repeat(fleet, file, timeout=400)
+    assert half_made(fleet, "spark2") == []
 
 
 @pytest.mark.full

@@ -1,6 +1,7 @@
 """The store is lost, spoilt or replaced, or the controller is gone, while a group serves: it serves on."""
 
 import contextlib
+import errno
 import json
 import os
 import shutil
@@ -100,6 +101,15 @@ def answers(fleet):
 
 def kill_controller(fleet):
     os.kill(read_note(fleet.paths).pid, signal.SIGKILL)
+
+
+def bound(taker, host, port):
+    try:
+        taker.bind((host, port))
+    except OSError as error:
+        assert error.errno == errno.EADDRINUSE, error
+        return False
+    return True
 
 
 def set_aside(fleet):
@@ -205,7 +215,9 @@ def test_a_taken_port_is_named_and_left_in_peace(fleet):
     kill_controller(fleet)
     with socket.socket() as taker:
         taker.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        taker.bind((host, int(port)))
+        fleet.until(
+            lambda: bound(taker, host, int(port)), timeout=5, every=0.01
+        )  # a killed process ends a moment later
         taker.listen()
         taker.setblocking(False)
         fleet.until(lambda: read_note(fleet.paths).api, timeout=30)
@@ -224,6 +236,25 @@ def test_a_token_that_cannot_be_read_is_named(fleet):
     assert code == 5, f"{out}{err}"
     assert "api.token" in err
     token.with_suffix(".away").rename(token)
+    back(fleet)
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("content", [None, b"garbage"])
+def test_a_secret_that_cannot_be_used_is_named_and_waited_for(fleet, content):
+    """The controller ended itself again and again without a word, and `up` made another secret."""
+    secret, kept = fleet.paths.engine_secret, fleet.paths.engine_secret.with_suffix(".away")
+    secret.rename(kept)
+    if content is not None:
+        secret.write_bytes(content)
+    try:
+        fleet.until(lambda: "engine.secret cannot be used" in fleet.run("status")[2], timeout=15)
+        kill_controller(fleet)
+        err = fleet.until(lambda: held(fleet, "engine.secret cannot be used"), timeout=40)
+        assert "Put the file back" in err
+        fleet.chat("Hello")
+    finally:
+        kept.rename(secret)
     back(fleet)
 
 

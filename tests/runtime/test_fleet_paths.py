@@ -1,4 +1,5 @@
 import os
+import re
 import stat
 
 import pytest
@@ -46,6 +47,25 @@ def test_a_second_create_keeps_the_secrets(paths):
     before = paths.engine_secret.read_text()
     paths.create()
     assert paths.engine_secret.read_text() == before
+
+
+def test_a_fleet_with_a_store_gets_no_other_secret(paths):
+    """Another one could not open the values that are sealed in the store, and engines that run have the old one."""
+    paths.create()
+    paths.database.touch()
+    paths.engine_secret.unlink()
+    with pytest.raises(ControlError, match="No such file") as caught:
+        paths.create()
+    assert "Put the file back" in caught.value.do
+    assert not paths.engine_secret.exists()
+
+
+@pytest.mark.parametrize("content", [b"", b"garbage", b"\xff\xfe" * 32, b"0" * 63, b"g" * 64])
+def test_what_is_no_secret_is_not_used_as_one(paths, content):
+    paths.create()
+    paths.engine_secret.write_bytes(content)
+    with pytest.raises(ControlError, match=re.escape(f"{paths.engine_secret} cannot be used")):
+        paths.read_engine_secret()
 
 
 def test_two_fleets_of_one_name_in_two_places_do_not_meet(tmp_path):

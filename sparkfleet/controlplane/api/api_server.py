@@ -46,6 +46,8 @@ class ApiServer:
         self._build: BuildApp | None = None
         self._changed = asyncio.Event()
         self._runner: web.AppRunner | None = None
+        self._refusal = ""
+        """The words with which everybody is refused; "" if the application is served."""
 
     def show(self, build: BuildApp) -> None:
         """Serves this application from now on."""
@@ -66,29 +68,37 @@ class ApiServer:
     async def _switch(self) -> bool:
         """Serves the application that was shown last; False if it cannot."""
         assert self._build is not None
-        await self._close()
         try:
             token = self._token.read_text()
         except (OSError, ValueError) as error:
             reason = getattr(error, "strerror", None) or str(error)
-            return await self._fail(f"The API token {self._token} cannot be read: {reason}.", self._build)
+            return await self._refuse(f"The API token {self._token} cannot be read: {reason}.")
+        await self._close()
         try:
             await self._listen(self._build(token))
         except OSError as error:
-            return await self._fail(
+            return self._fail(
                 f"The controller's API cannot listen on {self._host}:{self._port}: {error.strerror}."
             )
+        self._refusal = ""
         self._trouble("")
         return True
 
-    async def _fail(self, words: str, build: BuildApp | None = None) -> bool:
+    async def _refuse(self, words: str) -> bool:
+        """Refuses everybody, with the reason, on one socket for as long as there is no token."""
+        if self._runner is not None and words == self._refusal:
+            return False
+        await self._close()
+        try:
+            await self._listen(refusing(SparkfleetError(words), None))
+            self._refusal = words
+        except OSError as error:
+            log.error("the API cannot listen either: %s", error)
+        return self._fail(words)
+
+    def _fail(self, words: str) -> bool:
         log.error("%s", words)
         self._trouble(words)
-        if build is not None:  # without a token no request is authorised, but each may learn the reason
-            try:
-                await self._listen(refusing(SparkfleetError(words), None))
-            except OSError as error:
-                log.error("the API cannot listen either: %s", error)
         return False
 
     async def _listen(self, app: web.Application) -> None:

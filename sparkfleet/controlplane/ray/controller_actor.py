@@ -29,7 +29,7 @@ from sparkfleet.controlplane.state.launches import launches_for
 from sparkfleet.controlplane.state.page_view import MOST_EVENTS, page_view
 from sparkfleet.controlplane.state.status import App, NodeReport
 from sparkfleet.controlplane.state.store import Store
-from sparkfleet.controlplane.store_safety.guard import StoreError
+from sparkfleet.controlplane.store_safety.guard import KEEPS, StoreError, StoreFault
 from sparkfleet.controlplane.store_safety.opening import open_store
 from sparkfleet.controlplane.store_safety.safekeeping import Safekeeping
 from sparkfleet.controlplane.store_safety.store_watch import StoreWatch
@@ -158,7 +158,7 @@ class ControllerActor:
     def _make(self, store: Store) -> Controller:
         inventory = self._config.inventory
         self._registry = CollectorRegistry()
-        self._sealer = EnvSealer(self._paths.engine_secret.read_bytes())
+        self._sealer = self._new_sealer()
         store.seal(self._sealer)
         return Controller(
             fleet=inventory.fleet,
@@ -171,6 +171,12 @@ class ControllerActor:
             here=NodeReport(name=inventory.head, joined=True, boot=this_boot()),
             check=StoreWatch(store, self._paths.database, inventory.fleet).check,
         )
+
+    def _new_sealer(self) -> EnvSealer:
+        try:
+            return EnvSealer(self._paths.read_engine_secret().encode())
+        except ControlError as error:
+            raise StoreError(StoreFault.SECRET, error.what, means=KEEPS, do=error.do) from error
 
     async def _work(self, controller: Controller, store: Store) -> None:
         await self._start_serve()

@@ -22,6 +22,7 @@ from sparkfleet.runtime.boot_id import this_boot
 from sparkfleet.runtime.fleet_paths import FleetPaths
 from sparkfleet.runtime.log_retention import prune
 from sparkfleet.runtime.process import ProcessRuntime
+from sparkfleet.runtime.state_files import spoilt_files
 from sparkfleet.specs.inventory import Inventory
 from sparkfleet.telemetry.node_readings import (
     SLOW_EVERY_S,
@@ -84,6 +85,7 @@ class NodeActors:
             memory_available=memory.available,
             boot=boot,
             readings=readings,
+            spoilt=seen[2],
         )
 
     async def _ask(self, name: str, call: Callable[[], Awaitable[T]], limit_s: float = ANSWER_S) -> T | None:
@@ -128,12 +130,16 @@ class NodeAgent:
         self._slow_at = -SLOW_EVERY_S
         self._reading: asyncio.Task[None] | None = None
 
-    async def look(self, rails: tuple[RailDevices, ...]) -> tuple[str, str]:
-        """The node's readings, JSON; and its boot id. What may take seconds is read meanwhile, for a later answer."""
+    async def look(self, rails: tuple[RailDevices, ...]) -> tuple[str, str, tuple[str, ...]]:
+        """The node's readings, JSON; its boot id; files of its state that cannot be used.
+
+        What may take seconds is read meanwhile, for a later answer.
+        """
         if self._reading is None and time.monotonic() - self._slow_at >= SLOW_EVERY_S:
             self._reading = asyncio.create_task(self._read_slow())
         readings = await asyncio.to_thread(self._reader.read, tuple(rails), self._slow)
-        return readings.model_dump_json(), this_boot()
+        spoilt = await asyncio.to_thread(spoilt_files, self._paths)
+        return readings.model_dump_json(), this_boot(), spoilt
 
     async def _read_slow(self) -> None:
         try:

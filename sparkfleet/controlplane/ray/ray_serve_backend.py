@@ -150,7 +150,7 @@ class GroupReplica:
     async def __init__(self, launch_json: str) -> None:  # type: ignore[misc]  # Serve awaits it
         launch = GroupLaunch.model_validate_json(launch_json)
         paths = FleetPaths.of_this_process()
-        secret = paths.engine_secret.read_text()
+        secret = paths.read_engine_secret()
         self._drain_s = launch.drain_s
         self._context = launch.candidate.context
         self._watch: asyncio.Task[None] | None = None
@@ -242,7 +242,7 @@ class RankActor:
 
 def _local_rank(paths: FleetPaths, launch: GroupLaunch, rank: int) -> LocalRank:
     runtime = ProcessRuntime(paths.run, paths.label)
-    return LocalRank(paths, runtime, launch, rank, paths.engine_secret.read_text())
+    return LocalRank(paths, runtime, launch, rank, paths.read_engine_secret())
 
 
 def _remote_ranks(launch: GroupLaunch) -> list[RemoteRank]:

@@ -32,6 +32,8 @@ class NodeReport(Value):
     """Its boot id (`runtime/boot_id.py`); "" if it was not read."""
     readings: NodeReadings | None = None
     """For Prometheus and the page; None if they were not read."""
+    spoilt: tuple[str, ...] = ()
+    """Files of its state directory that its next start needs and that cannot be used, with what puts them right."""
 
 
 AppStatus = Literal["starting", "running", "failed", "retiring"]

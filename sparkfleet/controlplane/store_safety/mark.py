@@ -57,6 +57,12 @@ def write_mark(paths: FleetPaths, mark: StoreMark) -> None:
     write_atomically(paths.run_store_mark, text)
 
 
+def is_kept(paths: FleetPaths) -> bool:
+    """True if both files can be read."""
+    marks = [*map(_read, (paths.store_mark, paths.run_store_mark))]
+    return all(mark is not None and mark.id for mark in marks)
+
+
 def follow(store: Store, paths: FleetPaths) -> None:
     """Writes the mark of an open store now and after each of its changes.
 

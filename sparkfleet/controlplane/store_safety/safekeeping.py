@@ -11,6 +11,7 @@ from sparkfleet.controlplane.state.store import Store
 from sparkfleet.controlplane.store_safety.applied import Applied, applied_in, write_applied
 from sparkfleet.controlplane.store_safety.copies import HOURLY_S, Occasion, copies, take_copy
 from sparkfleet.controlplane.store_safety.guard import StoreError
+from sparkfleet.controlplane.store_safety.mark import is_kept, mark_of, write_mark
 from sparkfleet.errors import SparkfleetError
 from sparkfleet.runtime.fleet_paths import FleetPaths
 
@@ -52,12 +53,22 @@ class Safekeeping:
             await asyncio.sleep(LOOK_S)
 
     async def look(self) -> None:
-        """Copies what has changed since the last look."""
+        """Copies what has changed since the last look, and writes the mark again if a file of it is gone or spoilt."""
+        self._keep_mark()
         if self._store.writes != self._writes:
             self._writes = self._store.writes
             self._write_applied()
         if time.monotonic() >= self._wait_until and (occasion := self._due()):
             await self._copy(occasion)
+
+    def _keep_mark(self) -> None:
+        if is_kept(self._paths):
+            return
+        try:
+            write_mark(self._paths, mark_of(self._store))
+            log.warning("the mark of the store was gone or spoilt: it was written again")
+        except OSError as error:
+            log.warning("the mark of the store could not be written: %s", error)
 
     def _write_applied(self) -> None:
         applied = applied_in(self._store)

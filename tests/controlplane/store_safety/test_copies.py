@@ -6,6 +6,7 @@ from control_values import deployment, plan
 from sparkfleet.controlplane.store_safety import copies as module
 from sparkfleet.controlplane.store_safety.copies import KEPT, copies, find_copy, take_copy
 from sparkfleet.controlplane.store_safety.guard import StoreError
+from sparkfleet.controlplane.store_safety.mark import mark_of, read_mark
 from sparkfleet.controlplane.store_safety.opening import open_store
 from sparkfleet.controlplane.store_safety.safekeeping import Safekeeping
 
@@ -83,6 +84,26 @@ async def test_each_change_is_copied_once_and_an_hour_without_any_too(paths, sto
     await again.look()
     assert len(copies(paths)) == 4, "a controller that starts again copies nothing that is copied"
     assert set(warned) == {""}
+
+
+@pytest.mark.parametrize("harm", ["away", "garbage", "directory"])
+@pytest.mark.parametrize("file", ["store_mark", "run_store_mark"])
+async def test_a_mark_that_goes_away_is_written_again_before_the_next_change(paths, store, file, harm):
+    """Without both files a store that goes away next was taken for one that had never existed."""
+    keeping, path = Safekeeping(paths, store, lambda words: None), getattr(paths, file)
+    match harm:
+        case "away":
+            path.unlink()
+        case "garbage":
+            path.write_text("garbage")
+        case _:
+            path.unlink()
+            path.mkdir()
+            await keeping.look()  # it cannot be written
+            path.rmdir()
+    await keeping.look()
+    assert read_mark(paths) == mark_of(store)
+    assert path.read_bytes() == mark_of(store).model_dump_json().encode()
 
 
 async def test_a_copy_that_cannot_be_made_is_a_warning(paths, store, clock, monkeypatch):
