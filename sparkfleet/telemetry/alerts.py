@@ -69,7 +69,7 @@ DEPLOYMENTS = (
         "GroupDown",
         """(sparkfleet_deployment_groups
            - on (deployment) (sum by (deployment) (sparkfleet_group_state{state="ready"})
-                              or sparkfleet_deployment_groups * 0)) > 0""",
+                              or sum by (deployment) (sparkfleet_deployment_groups) * 0)) > 0""",
         "15m",
         "critical",
         _Words(

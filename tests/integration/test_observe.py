@@ -141,7 +141,10 @@ def test_every_panel_and_every_rule_has_data(fleet, watched):
 
 
 def test_every_target_answers_and_every_query_is_one(fleet, watched):
-    fleet.until(lambda: {one["health"] for one in watched.targets()} == {"up"}, timeout=30)
+    try:
+        fleet.until(lambda: {one["health"] for one in watched.targets()} == {"up"}, timeout=30)
+    finally:
+        assert [one for one in watched.targets() if one["health"] != "up"] == []
     assert {one["labels"]["job"] for one in watched.targets()} == {"gateway", "controller", "vllm"}
     for board in DASHBOARDS:
         for panel in board.panels:

@@ -107,7 +107,8 @@ def bound(taker, host, port):
     try:
         taker.bind((host, port))
     except OSError as error:
-        assert error.errno == errno.EADDRINUSE, error
+        if error.errno != errno.EADDRINUSE:
+            raise
         return False
     return True
 

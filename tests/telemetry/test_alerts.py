@@ -50,10 +50,20 @@ def _check(at, names):
     return {"expr": expr, "eval_time": at, "exp_samples": samples}
 
 
+def _scraped(series):
+    """With the labels that a scrape adds, so that rules match by labels as on a fleet."""
+    name, _, labels = series.partition("{")
+    given = {part.partition("=")[0] for part in labels.rstrip("}").split(",")}
+    added = [f'{label}="one"' for label in ("instance", "job") if label not in given]
+    return f"{name}{{{','.join([*added, *filter(None, [labels.rstrip('}')])])}}}"
+
+
 @pytest.mark.parametrize("name", CASES)
 def test_an_alert_fires_alone_and_clears(rules, name):
     case = CASES[name]
-    series = [{"series": one, "values": values} for one, values in (CONTROLLER | case.series).items()]
+    series = [
+        {"series": _scraped(one), "values": values} for one, values in (CONTROLLER | case.series).items()
+    ]
     checks = [_check(case.fires, [f"Sparkfleet{name}"]), _check(case.cleared, [])]
     checks += [_check(case.quiet, [])] if case.quiet else []
     tests = [{"interval": "15s", "input_series": series, "promql_expr_test": checks}]

@@ -36,6 +36,7 @@ class FakeEngine:
         pace: the times of its answers.
         fault: the injected fault; may be set at any time.
         token: bearer token that it requires; "": none.
+        metrics_token: another that is good for `/metrics` alone; "": none.
         die: called for a `die` fault; the default closes all sockets in this process.
         step: awaited before each token, as a rank waits for its peers; the default does not wait.
     """
@@ -47,6 +48,7 @@ class FakeEngine:
         pace: Pace | None = None,
         fault: InjectedFault | None = None,
         token: str = "",
+        metrics_token: str = "",
         die: Callable[[], None] | None = None,
         step: Callable[[], Awaitable[None]] | None = None,
     ) -> None:
@@ -54,6 +56,7 @@ class FakeEngine:
         self.pace = pace or Pace()
         self.fault = fault
         self.token = token
+        self.metrics_token = metrics_token
         self.requests: list[web.Request] = []
         """Generations that were requested."""
         self.bodies: list[bytes] = []
@@ -109,7 +112,7 @@ class FakeEngine:
     def _app(self) -> web.Application:
         app = web.Application(client_max_size=1 << 30)
         app.router.add_get("/health", self._guarded(self._health))
-        app.router.add_get("/metrics", self._guarded(self._metrics))
+        app.router.add_get("/metrics", self._guarded(self._metrics, self.metrics_token))
         app.router.add_get("/v1/models", self._guarded(self._models))
         app.router.add_post("/v1/embeddings", self._guarded(self._embeddings))
         app.router.add_put("/fake/fault", self._set_fault)
@@ -119,10 +122,12 @@ class FakeEngine:
         app.router.add_route("*", "/v1/{rest:.*}", self._guarded(self._echo))
         return app
 
-    def _guarded(self, handler: Handler) -> Handler:
+    def _guarded(self, handler: Handler, other: str = "") -> Handler:
+        good = [f"Bearer {token}".encode() for token in (self.token, other) if token]
+
         async def guarded(request: web.Request) -> web.StreamResponse:
-            given = request.headers.get("authorization", "")
-            if self.token and not hmac.compare_digest(given.encode(), f"Bearer {self.token}".encode()):
+            given = request.headers.get("authorization", "").encode()
+            if self.token and not any(hmac.compare_digest(given, one) for one in good):
                 return web.json_response({"error": "Unauthorized"}, status=401)
             return await handler(request)
 

@@ -25,6 +25,7 @@ def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--itl-ms", type=float, default=0.0, help="milliseconds between two tokens")
     parser.add_argument("--tokens", type=int, default=16, help="tokens of an answer")
     parser.add_argument("--token-env", default="", help="variable with the required bearer token")
+    parser.add_argument("--metrics-token-env", default="", help="variable with a token for /metrics alone")
     parser.add_argument(
         "--start-s", type=float, default=0.0, help="seconds before it listens, as if it loaded weights"
     )
@@ -109,6 +110,7 @@ def _engine(arguments: argparse.Namespace, leader: Leader | None) -> FakeEngine:
         pace=Pace(ttft_s=arguments.ttft_ms / 1e3, itl_s=arguments.itl_ms / 1e3, tokens=arguments.tokens),
         fault=arguments.fault,
         token=os.environ.get(arguments.token_env, ""),
+        metrics_token=os.environ.get(arguments.metrics_token_env, ""),
         die=lambda: os._exit(1),
         step=step if leader is not None else None,
     )
