@@ -162,7 +162,7 @@ def test_a_new_group_is_scraped_and_its_alert_reaches_alertmanager_and_clears(fl
     applying = fleet.popen("apply", "--yes", fleet.write("slow.yaml", spec))
     try:
         fleet.until(lambda: "SparkfleetGroupDown" in watched.alerts(), timeout=60)
-        assert watched.query('sparkfleet_group_start_phase{deployment="slow"} == 1')
+        fleet.until(lambda: watched.query('sparkfleet_group_start_phase{deployment="slow"} == 1'), timeout=20)
         assert applying.wait(200) == 0
         fleet.until(lambda: watched.query('vllm:num_requests_running{deployment="slow"}'), timeout=60)
         fleet.until(lambda: not watched.query('ALERTS{alertname="SparkfleetGroupDown"}'), timeout=60)
