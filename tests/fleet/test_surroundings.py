@@ -139,8 +139,11 @@ async def test_the_state_on_this_machine_has_its_role_and_what_lives_beside_it(s
 def test_a_fleet_whose_watchdog_runs_lives_between_two_starts_of_ray(states):
     root = states("lab", UP, "127.0.0.1:1")
     assert state_probe.role_of(root, state_probe.watchdogs())["live"] is False
-    argv = [sys.executable, "-c", "input()", "sparkfleet.node_daemon.node_cli", "keep", str(root)]
-    with subprocess.Popen(argv, stdin=subprocess.PIPE) as watchdog:
+    # It prints, because the words of a new process can be read only a moment after it was made.
+    code = "print(flush=True); input()"
+    argv = [sys.executable, "-c", code, "sparkfleet.node_daemon.node_cli", "keep", str(root)]
+    with subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as watchdog:
+        watchdog.stdout.readline()
         assert root in state_probe.watchdogs()
         assert state_probe.role_of(root, state_probe.watchdogs())["live"] is True
         assert {"fleet": "lab"}.items() <= state_probe.surroundings(root.parent / "home")["others"][
