@@ -42,6 +42,7 @@ _SOURCES: dict[str, _Source] = {
     "methods": _Source(
         "method_support.yaml", ("methods", "schedules"), ("methods", "schedules"), 60, "read the releases' options"
     ),
+    "recipes": _Source("recipes.yaml", ("recipes", "differences"), ("recipes",), 60, "read NVIDIA's launch lines"),
     "advisories": _Source("advisories.yaml", ("advisories",), ("advisories",), 30, "look for advisories"),
     "rules": _Source("rules.yaml", ("sources", "rules", "not_rules"), ("rules",), 60, "check the rules"),
     "hardware": _Source(
