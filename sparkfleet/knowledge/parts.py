@@ -34,7 +34,7 @@ GUIDE = "docs/knowledge.md"
 _SOURCES: dict[str, _Source] = {
     "images": _Source("images.yaml", ("images",), ("images",), 45, "add images"),
     "speculators": _Source("speculators.yaml", ("speculators",), ("speculators",), 45, "add drafts"),
-    "models": _Source("models.yaml", ("models",), ("models",), 45, "add models"),
+    "models": _Source("models.yaml", ("models", "unshaped"), ("models",), 45, "add models"),
     "checkpoints": _Source("checkpoints.yaml", ("checkpoints",), ("checkpoints",), 45, "add checkpoints"),
     "architectures": _Source(
         "architectures.yaml", ("sources", "read", "architectures"), ("architectures",), 45, "read the releases' lists"
