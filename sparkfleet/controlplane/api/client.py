@@ -171,10 +171,10 @@ class FleetClient:
                 await self.ask_version()
             raise unlike(self.version) from error
 
-    async def all_events(self, deployment: str | None = None) -> list[Event]:
-        """All kept events of a deployment or of the fleet, oldest first, over as many answers as it takes."""
+    async def all_events(self, deployment: str | None = None, after: int = 0) -> list[Event]:
+        """All kept events with an id above `after`, oldest first, over as many answers as it takes."""
         found: list[Event] = []
-        while more := await self.events(found[-1].id if found else 0, deployment):
+        while more := await self.events(found[-1].id if found else after, deployment):
             found += more
         return found
 
