@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from types import MappingProxyType
 from typing import NamedTuple
 
@@ -127,6 +127,7 @@ async def plan_deployments(
     *,
     renew: bool = False,
     retry: bool = False,
+    without: Collection[str] = (),
 ) -> FleetPlan:
     """Plan deployments on the fleet as it is, or on assumed nodes.
 
@@ -136,17 +137,20 @@ async def plan_deployments(
         assumed: a kind of Spark or a file of facts, see `assume`; None: read the facts of the nodes.
         renew: see `decide`.
         retry: see `decide`.
+        without: nodes that are not used, beside the drained ones.
 
     Raises:
         NodeError: a node cannot be reached, or a command on it failed.
         FactError: a checkpoint cannot be found, or is of an unknown kind.
     """
-    fleet = await fleet_of(session, assumed)
     # Assumed nodes are never contacted, so nothing runs on them.
     client = await session.find_controller() if assumed is None else None
+    drained = set(without)
     if client is not None:
         async with client:
             specs = await client.sealed(specs)
+            drained |= {one.node for one in (await client.fleet()).drained}
+    fleet = await fleet_of(session, assumed, drained)
     around = await _around(session, assumed)
     for line in other_fleet_lines(around):
         session.report(TroubleFound(line=line))
@@ -175,16 +179,17 @@ async def _around(session: Session, assumed: str | None) -> dict[str, NodeSurrou
     return await surroundings_of(session.inventory, session.channels, SHOWING_S)
 
 
-async def fleet_of(session: Session, assumed: str | None = None) -> Fleet:
-    """The fleet with the facts that its nodes report, or with assumed ones."""
+async def fleet_of(session: Session, assumed: str | None = None, drained: Collection[str] = ()) -> Fleet:
+    """The fleet with the facts that its nodes report, or with assumed ones, without drained nodes."""
     name = session.inventory.fleet
     if assumed is not None:
         facts = assume(assumed, session.inventory)
         nodes = tuple(node.name for node in facts)
         return Fleet(name=name, nodes=facts, links=links_of(session.inventory), assumed=nodes)
-    facts = await survey(session.inventory, session.channels)
-    links = measured_links(session.inventory, load_measurements(FleetPaths.default(name).links))
-    return Fleet(name=name, nodes=facts, links=links)
+    facts = await survey(session.inventory, session.channels, drained)
+    found = measured_links(session.inventory, load_measurements(FleetPaths.default(name).links))
+    links = tuple(link for link in found if not set(link.nodes) & set(drained))
+    return Fleet(name=name, nodes=facts, links=links, drained=tuple(sorted(drained)))
 
 
 async def checkpoints_for(

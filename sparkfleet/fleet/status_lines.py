@@ -57,8 +57,9 @@ def fleet_lines(
         yield ""
         yield "nodes"
         width = max(len(node.name) for node in fleet.nodes)
+        drained = {one.node for one in fleet.drained}
         for node in fleet.nodes:
-            yield f"{INDENT}{node.name:<{width}}  {_node(node)}"
+            yield f"{INDENT}{node.name:<{width}}  {_node(node)}{' · drained' * (node.name in drained)}"
 
 
 def down_lines(fleet: str, head: NodeSurroundings | None) -> Iterator[str]:

@@ -206,6 +206,14 @@ class FleetClient:
         answer: dict[str, Any] = await self._change("DELETE", f"/v1/keys/{quote(name, safe='')}")
         return answer
 
+    async def drain(self, node: str, who: str) -> None:
+        """Lets nothing be started on a node. Raises ControlError if the fleet has no such node."""
+        await self._change("PUT", f"/v1/nodes/{quote(node, safe='')}/drain", params={"who": who})
+
+    async def undrain(self, node: str, who: str) -> None:
+        """Takes that back. Raises ControlError if the node is not drained."""
+        await self._change("DELETE", f"/v1/nodes/{quote(node, safe='')}/drain", params={"who": who})
+
     async def stop(self) -> None:
         """Stops every group and keeps the desired state."""
         await self._call("POST", "/v1/stop")
