@@ -357,6 +357,7 @@ class Controller:
             fresh=frozenset(report.name for report in self._reports.fresh()),
             standings=self._store.standings(),
             starts=self._store.starts(),
+            older={(name, *one.member): _nodes(one) for name in self._wanted() for one in self._older(name)},
             nodes=self._effects.nodes,
             available=available or {},
             pending=self._effects.pending,
@@ -448,6 +449,11 @@ class Controller:
             report.deployment, report.generation, report.name, report.phase.value, words
         )
         self._wake.set()
+
+
+def _nodes(one: RunningGroup) -> tuple[str, ...]:
+    """Nodes of a running group at its rung."""
+    return one.plan.ladder[min(one.rung, len(one.plan.ladder) - 1)].candidate.shape.nodes
 
 
 def _shortly(error: Exception) -> str:
