@@ -15,6 +15,7 @@ from sparkfleet.controlplane.desired import Desired, GroupKey, Standing
 from sparkfleet.controlplane.sealing import has_open_values, sealed
 from sparkfleet.controlplane.state.newer_generations import outdated, when
 from sparkfleet.controlplane.state.schema import migrate
+from sparkfleet.controlplane.state.status import DrainedNode
 from sparkfleet.errors import ControlError
 from sparkfleet.gateway.routing_table import KeyEntry
 from sparkfleet.planner.report.carry_over import CarriedOver, RunningGroup, carried_over
@@ -306,6 +307,26 @@ class Store:
         with self._changing():
             self._db.execute("DELETE FROM starts WHERE name = ?", (name,))
             return self._db.execute("DELETE FROM deployments WHERE name = ?", (name,)).rowcount > 0
+
+    def drained(self) -> tuple[DrainedNode, ...]:
+        """Nodes on which nothing is to be started, the first one first."""
+        rows = self._db.execute("SELECT node, who, since FROM drained ORDER BY since, node")
+        return tuple(DrainedNode(node=node, who=who, since=since) for node, who, since in rows)
+
+    def drain(self, node: str, who: str) -> bool:
+        """Stores that nothing is to be started on a node; False if that is stored already."""
+        with self._changing():
+            return (
+                self._db.execute(
+                    "INSERT OR IGNORE INTO drained VALUES (?, ?, ?)", (node, who, self._clock())
+                ).rowcount
+                > 0
+            )
+
+    def undrain(self, node: str) -> bool:
+        """Takes that back; False if it was not stored."""
+        with self._changing():
+            return self._db.execute("DELETE FROM drained WHERE node = ?", (node,)).rowcount > 0
 
     def keys(self) -> tuple[KeyEntry, ...]:
         """All API keys: names and hashes."""
