@@ -92,7 +92,7 @@ async def confirm_and_carry_out(
     confirm(question, yes)
     with ProgressLine() as progress:
         applied = await carry_out(session, prepared, progress, wait=wait)
-    _report(applied.settled)
+    print_outcome(applied.settled)
     if wait:
         console.print(times_line(applied.times), markup=False)
     else:
@@ -101,7 +101,8 @@ async def confirm_and_carry_out(
     return Exit.ERROR if applied.failed else Exit.DONE
 
 
-def _report(settled: Mapping[str, DeploymentStatus]) -> None:
+def print_outcome(settled: Mapping[str, DeploymentStatus]) -> None:
+    """Print how each deployment ended, with what was left and why."""
     for deployment in settled.values():
         if deployment.state == "failed":
             errors.print(f"{deployment.name} failed: {deployment.detail}")

@@ -188,7 +188,15 @@ def refusal_lines(
 
 def _headline(spec: Deployment, plan: DeploymentPlan | None, fleet: Fleet) -> Iterator[str]:
     """Lines of the headline. The empty one at the end is a line of its own: folding drops line ends."""
-    headline = explain_fleet(spec, plan, fleet.nodes, fleet.name, links=fleet.links, assumed=fleet.assumed)
+    headline = explain_fleet(
+        spec,
+        plan,
+        fleet.nodes,
+        fleet.name,
+        links=fleet.links,
+        assumed=fleet.assumed,
+        drained=fleet.drained,
+    )
     yield from headline.split("\n")
 
 

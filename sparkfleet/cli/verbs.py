@@ -83,6 +83,14 @@ VERBS: Mapping[str, Verb] = {
         "Run another number of replicas. Engines that stay are not restarted. The deployment's "
         "file does not change.",
     ),
+    "drain": Verb(
+        "drain",
+        "drain",
+        "Move what runs on a node to the others, and start nothing on it until `undrain`.",
+    ),
+    "undrain": Verb(
+        "drain", "undrain", "Let deployments be planned on a drained node again. Starts nothing."
+    ),
     "restart": Verb(
         "restart",
         "restart",

@@ -159,6 +159,21 @@ class Controller:
         await self._journal.record(name, desired[name].generation, "", "unwanted", f"deleted by {who}")
         self._wake.set()
 
+    async def drain(self, node: str, who: str) -> None:
+        """Stores that nothing is to be started on a node. Raises ControlError if the fleet has no such node."""
+        known = [one.name for one in self._watch.reports]
+        if known and node not in known:  # it has not looked yet: the command checks the inventory
+            raise ControlError(f"There is no node {node!r}.", do=f"Nodes: {', '.join(known)}.")
+        if self._store.drain(node, who):
+            await self._journal.record("", 0, node, "drain", f"{node} is drained by {who}")
+
+    async def undrain(self, node: str, who: str) -> None:
+        """Takes that back. Raises ControlError if the node is not drained."""
+        if not self._store.undrain(node):
+            names = ", ".join(one.node for one in self._store.drained()) or "none"
+            raise ControlError(f"{node} is not drained.", do=f"Drained nodes: {names}.")
+        await self._journal.record("", 0, node, "drain", f"{node} may be used again, by {who}")
+
     def pause(self) -> None:
         """Stops every group and keeps the desired state, for `sparkfleet down`."""
         self._paused = True
@@ -175,6 +190,7 @@ class Controller:
             gateways=self._reports.gateways(),
             nodes=self._watch.reports,
             failures=self._store.failures(),
+            drained=self._store.drained(),
             deployments=self._view(self._running()).deployments(),
             last_event=self._store.last_event_id(),
             trouble=self.ends.trouble,
@@ -341,6 +357,7 @@ class Controller:
             fresh=frozenset(report.name for report in self._reports.fresh()),
             standings=self._store.standings(),
             starts=self._store.starts(),
+            older={(name, *one.member): _nodes(one) for name in self._wanted() for one in self._older(name)},
             nodes=self._effects.nodes,
             available=available or {},
             pending=self._effects.pending,
@@ -432,6 +449,11 @@ class Controller:
             report.deployment, report.generation, report.name, report.phase.value, words
         )
         self._wake.set()
+
+
+def _nodes(one: RunningGroup) -> tuple[str, ...]:
+    """Nodes of a running group at its rung."""
+    return one.plan.ladder[min(one.rung, len(one.plan.ladder) - 1)].candidate.shape.nodes
 
 
 def _shortly(error: Exception) -> str:

@@ -39,11 +39,6 @@ class Desired(Value):
         own = tuple((self.generation, index) for index in range(len(self.plan.groups)))
         return tuple((self.name, *member) for member in self.members or own)
 
-    @property
-    def oldest(self) -> int:
-        """The oldest generation that started one of its groups; its own if it has none."""
-        return min((generation for _, generation, _ in self.groups), default=self.generation)
-
     def is_new(self, group: GroupKey) -> bool:
         """True if this generation started the group."""
         return group[:2] == (self.name, self.generation)
@@ -51,11 +46,6 @@ class Desired(Value):
     def plan_of(self, group: GroupKey) -> GroupPlan:
         """The plan of one of its groups."""
         return self.plan.groups[self.groups.index(group)]
-
-
-def oldest_kept(desired: Desired | None, group: GroupKey) -> int:
-    """The oldest generation of a deployment of which positions are kept when one of this group is stored."""
-    return group[1] if desired is None else min(group[1], desired.oldest)
 
 
 class Standing(Value):

@@ -171,10 +171,10 @@ class FleetClient:
                 await self.ask_version()
             raise unlike(self.version) from error
 
-    async def all_events(self, deployment: str | None = None) -> list[Event]:
-        """All kept events of a deployment or of the fleet, oldest first, over as many answers as it takes."""
+    async def all_events(self, deployment: str | None = None, after: int = 0) -> list[Event]:
+        """All kept events with an id above `after`, oldest first, over as many answers as it takes."""
         found: list[Event] = []
-        while more := await self.events(found[-1].id if found else 0, deployment):
+        while more := await self.events(found[-1].id if found else after, deployment):
             found += more
         return found
 
@@ -205,6 +205,14 @@ class FleetClient:
         """Revokes a key. Returns its `id`, its `name`, and `late`: gateways that may still accept it."""
         answer: dict[str, Any] = await self._change("DELETE", f"/v1/keys/{quote(name, safe='')}")
         return answer
+
+    async def drain(self, node: str, who: str) -> None:
+        """Lets nothing be started on a node. Raises ControlError if the fleet has no such node."""
+        await self._change("PUT", f"/v1/nodes/{quote(node, safe='')}/drain", params={"who": who})
+
+    async def undrain(self, node: str, who: str) -> None:
+        """Takes that back. Raises ControlError if the node is not drained."""
+        await self._change("DELETE", f"/v1/nodes/{quote(node, safe='')}/drain", params={"who": who})
 
     async def stop(self) -> None:
         """Stops every group and keeps the desired state."""

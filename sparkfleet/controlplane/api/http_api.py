@@ -62,6 +62,8 @@ def build(
             web.post("/v1/seal", api.seal),
             web.delete("/v1/deployments/{name}", api.delete),
             web.get("/v1/deployments/{name}/history", api.history),
+            web.put("/v1/nodes/{name}/drain", api.drain),
+            web.delete("/v1/nodes/{name}/drain", api.undrain),
             web.get("/v1/events", api.events),
             web.get("/v1/keys", api.list_keys),
             web.post("/v1/keys", api.create_key),
@@ -103,6 +105,14 @@ class _Api:
 
     async def delete(self, request: web.Request) -> web.Response:
         await self._controller.remove(request.match_info["name"], request.query.get("who", "somebody"))
+        return web.json_response({"version": STATUS_VERSION})
+
+    async def drain(self, request: web.Request) -> web.Response:
+        await self._controller.drain(request.match_info["name"], request.query.get("who", "somebody"))
+        return web.json_response({"version": STATUS_VERSION})
+
+    async def undrain(self, request: web.Request) -> web.Response:
+        await self._controller.undrain(request.match_info["name"], request.query.get("who", "somebody"))
         return web.json_response({"version": STATUS_VERSION})
 
     async def events(self, request: web.Request) -> web.Response:

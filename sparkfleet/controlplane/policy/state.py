@@ -96,6 +96,8 @@ class FleetState:
     """Ladder position of each group; one that is left out has never failed."""
     starts: Mapping[GroupKey, Mapping[str, str]] = field(default_factory=dict)
     """Unfinished starts, with the boot id of each of their nodes at their beginning ("" if not known)."""
+    older: Mapping[GroupKey, tuple[str, ...]] = field(default_factory=dict)
+    """Groups of earlier generations that run or start and are no longer desired, with the nodes of their rung."""
     nodes: SeenNodes = field(default_factory=SeenNodes)
     available: Mapping[str, int] = field(default_factory=dict)
     """Free memory of each node that answered, bytes."""

@@ -74,7 +74,11 @@ INSERT INTO identity VALUES (1, lower(hex(randomblob(16))), '', 0);
 """
 """Identity of the store: who it belongs to, and how often its desired state or its keys changed."""
 
-SCHEMAS = (FIRST, SECOND, THIRD, FOURTH, FIFTH, SIXTH)
+SEVENTH = """
+CREATE TABLE drained (node TEXT PRIMARY KEY, who TEXT NOT NULL, since REAL NOT NULL) STRICT;
+"""
+
+SCHEMAS = (FIRST, SECOND, THIRD, FOURTH, FIFTH, SIXTH, SEVENTH)
 """Changes of each version."""
 
 IDENTITY_SINCE = 6

@@ -36,6 +36,15 @@ class NodeReport(Value):
     """Files of its state directory that its next start needs and that cannot be used, with what puts them right."""
 
 
+class DrainedNode(Value):
+    """A node on which nothing is to be started."""
+
+    node: str
+    who: str
+    since: float
+    """Unix seconds."""
+
+
 AppStatus = Literal["starting", "running", "failed", "retiring"]
 
 
@@ -112,6 +121,8 @@ class FleetStatus(Value):
     nodes: tuple[NodeReport, ...] = ()
     failures: tuple[Remembered, ...] = ()
     """Candidates that failed to start on this fleet, which planning excludes."""
+    drained: tuple[DrainedNode, ...] = ()
+    """Nodes that planning excludes."""
     deployments: tuple[DeploymentStatus, ...]
     last_event: int
     trouble: str = ""

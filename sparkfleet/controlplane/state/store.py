@@ -11,10 +11,11 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-from sparkfleet.controlplane.desired import Desired, GroupKey, Standing, oldest_kept
+from sparkfleet.controlplane.desired import Desired, GroupKey, Standing
 from sparkfleet.controlplane.sealing import has_open_values, sealed
 from sparkfleet.controlplane.state.newer_generations import outdated, when
 from sparkfleet.controlplane.state.schema import migrate
+from sparkfleet.controlplane.state.status import DrainedNode
 from sparkfleet.errors import ControlError
 from sparkfleet.gateway.routing_table import KeyEntry
 from sparkfleet.planner.report.carry_over import CarriedOver, RunningGroup, carried_over
@@ -300,6 +301,26 @@ class Store:
             self._db.execute("DELETE FROM starts WHERE name = ?", (name,))
             return self._db.execute("DELETE FROM deployments WHERE name = ?", (name,)).rowcount > 0
 
+    def drained(self) -> tuple[DrainedNode, ...]:
+        """Nodes on which nothing is to be started, the first one first."""
+        rows = self._db.execute("SELECT node, who, since FROM drained ORDER BY since, node")
+        return tuple(DrainedNode(node=node, who=who, since=since) for node, who, since in rows)
+
+    def drain(self, node: str, who: str) -> bool:
+        """Stores that nothing is to be started on a node; False if that is stored already."""
+        with self._changing():
+            return (
+                self._db.execute(
+                    "INSERT OR IGNORE INTO drained VALUES (?, ?, ?)", (node, who, self._clock())
+                ).rowcount
+                > 0
+            )
+
+    def undrain(self, node: str) -> bool:
+        """Takes that back; False if it was not stored."""
+        with self._changing():
+            return self._db.execute("DELETE FROM drained WHERE node = ?", (node,)).rowcount > 0
+
     def keys(self) -> tuple[KeyEntry, ...]:
         """All API keys: names and hashes."""
         rows = self._db.execute("SELECT id, name, sha256 FROM keys ORDER BY since, id")
@@ -429,16 +450,11 @@ class Store:
         }
 
     def stand(self, deployment: str, generation: int, replica: int, standing: Standing) -> None:
-        """Stores a group's ladder position; positions of older generations are dropped."""
-        with self._transaction():
-            self._db.execute(
-                "DELETE FROM standings WHERE name = ? AND generation < ?",
-                (deployment, oldest_kept(self.desired().get(deployment), (deployment, generation, replica))),
-            )
-            self._db.execute(
-                "INSERT OR REPLACE INTO standings VALUES (?, ?, ?, ?)",
-                (deployment, generation, replica, standing.model_dump_json()),
-            )
+        """Stores a group's ladder position."""
+        self._db.execute(
+            "INSERT OR REPLACE INTO standings VALUES (?, ?, ?, ?)",
+            (deployment, generation, replica, standing.model_dump_json()),
+        )
 
     def starts(self) -> dict[GroupKey, dict[str, str]]:
         """Unfinished starts: for each group the boot id of each node at the beginning, "" if it is not known."""
@@ -451,15 +467,11 @@ class Store:
     def begin_start(self, group: GroupKey, boots: Mapping[str, str]) -> None:
         """Stores a start until `end_start`. For a start that has already begun only unknown boot ids are added.
 
-        Starts of older generations are dropped.
-
         Args:
             group: its key.
             boots: boot id of each node, "" if it is not known.
         """
         with self._transaction():
-            oldest = oldest_kept(self.desired().get(group[0]), group)
-            self._db.execute("DELETE FROM starts WHERE name = ? AND generation < ?", (group[0], oldest))
             self._db.executemany(
                 "INSERT INTO starts VALUES (?, ?, ?, ?, ?)"
                 " ON CONFLICT (name, generation, replica, node) DO UPDATE SET boot = excluded.boot WHERE boot = ''",
@@ -469,6 +481,15 @@ class Store:
     def end_start(self, group: GroupKey) -> None:
         """Removes a start: the group is ready, has failed, or is no longer to start."""
         self._db.execute("DELETE FROM starts WHERE name = ? AND generation = ? AND replica = ?", group)
+
+    def forget_group(self, group: GroupKey) -> None:
+        """Removes the ladder position and the start of a group that no longer exists."""
+        with self._transaction():
+            for table in ("standings", "starts"):
+                self._db.execute(
+                    f"DELETE FROM {table} WHERE name = ? AND generation = ? AND replica = ?",  # noqa: S608  # not input
+                    group,
+                )
 
     def end_starts(self) -> None:
         """Removes all starts."""

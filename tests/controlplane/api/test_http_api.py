@@ -335,3 +335,21 @@ async def test_a_page_in_a_browser_does_not_read_open_pages_under_its_own_name(s
         ):
             async with session.get(served.url + path, headers={"host": host}) as response:
                 assert response.status == status, host
+
+
+async def test_a_node_is_drained_and_used_again(served):
+    await served.controller.look()
+    async with client(served) as fleet:
+        with pytest.raises(ControlError, match="There is no node 'moon'"):
+            await fleet.drain("moon", "me")
+        node = (await fleet.fleet()).nodes[0].name
+        await fleet.drain(node, "me@desk")
+        await fleet.drain(node, "other")
+        assert [(one.node, one.who) for one in (await fleet.fleet()).drained] == [(node, "me@desk")]
+        assert [event.message for event in await fleet.all_events() if event.kind == "drain"] == [
+            f"{node} is drained by me@desk"
+        ]
+        await fleet.undrain(node, "me")
+        assert (await fleet.fleet()).drained == ()
+        with pytest.raises(ControlError, match=f"{node} is not drained"):
+            await fleet.undrain(node, "me")

@@ -151,11 +151,16 @@ def test_what_is_asked_for_once_more_begins_anew(store):
     assert (second.generation, changed) == (2, True)
 
 
-def test_a_start_is_over_when_its_generation_is(store):
-    store.begin_start(("tiny", 1, 0), {"this": "first"})
-    store.begin_start(("other", 1, 0), {"this": "first"})
-    store.begin_start(("tiny", 2, 0), {"this": "first"})
-    assert sorted(store.starts()) == [("other", 1, 0), ("tiny", 2, 0)]
+def test_an_older_group_keeps_its_start_and_its_position_until_it_is_forgotten(store):
+    """It serves while the newer one starts, and its starts count as long."""
+    older, newer = ("tiny", 1, 0), ("tiny", 2, 0)
+    for group in (older, ("other", 1, 0), newer):
+        store.begin_start(group, {"this": "first"})
+        store.stand(*group, Standing(tries=1))
+    assert older in store.starts()
+    assert older in store.standings()
+    store.forget_group(older)
+    assert sorted(store.starts()) == sorted(store.standings()) == [("other", 1, 0), newer]
 
 
 def test_a_file_of_an_older_version_is_brought_up_to_date(tmp_path):
