@@ -21,6 +21,7 @@ from ray import serve
 from ray.serve.handle import DeploymentHandle
 
 from sparkfleet.gateway.app import GatewayApp
+from sparkfleet.gateway.body.body_budget import BUDGET_BYTES
 from sparkfleet.gateway.endpoints import Target, first_found
 from sparkfleet.gateway.http_server import Server
 from sparkfleet.gateway.http_server import serve as listen
@@ -127,7 +128,11 @@ class GatewayReplica:
         self._metrics = GatewayMetrics()
         self._picker = ServePicker(secret)
         self._gateway = GatewayApp(
-            self._picker, self._metrics, max_body_bytes=config.max_body_bytes, page=PageApp(self._fleet_view)
+            self._picker,
+            self._metrics,
+            max_body_bytes=config.max_body_bytes,
+            budget_bytes=max(BUDGET_BYTES, 4 * config.max_body_bytes),
+            page=PageApp(self._fleet_view),
         )
         self._server: Server = await listen(self._gateway, config.host, config.port)
         self._page: Server = await listen(metrics_app(self._metrics.registry), "127.0.0.1", 0)
