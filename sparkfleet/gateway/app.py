@@ -57,6 +57,8 @@ log = logging.getLogger("sparkfleet.gateway")
 
 _METHODS = ("GET", "POST", "PUT", "PATCH", "DELETE")
 _LOCAL_METHODS = ("GET", "HEAD")
+BODIES_HELD = 4
+"""Longest requests that the budget of bodies holds at once, at least."""
 _MODELS = "/v1/models"
 _HEALTH = "/healthz"
 
@@ -111,6 +113,11 @@ class GatewayApp:
         if table.version:
             self._table = table
             self._loads.keep(group.app for entry in table.models.values() for group in entry.groups)
+
+    def limit_bodies(self, max_body_bytes: int) -> None:
+        """Accepts requests up to this length from now on."""
+        self._limits = RequestLimits(body_bytes=max_body_bytes, body_s=self._limits.body_s)
+        self._bodies.total = max(self._bodies.total, BODIES_HELD * max_body_bytes)
 
     @property
     def in_flight(self) -> int:
