@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import secrets
 from dataclasses import dataclass, field
 from time import perf_counter
@@ -20,6 +21,7 @@ CUT_SHORT = 502
 """Status that is counted for an answer that was cut short (the client has already seen another)."""
 
 _LONGEST_PATH = 200
+_CLIENT_ID = re.compile(rb"[A-Za-z0-9._:/+=@-]{1,128}")
 
 
 @dataclass(slots=True)
@@ -47,8 +49,19 @@ class RequestContext:
     usage: Usage = field(default_factory=Usage)
 
     @property
+    def client_id(self) -> str:
+        """The client's own name for its request, from `x-client-request-id` or `x-request-id`; "" without a usable one."""
+        for wanted in (b"x-client-request-id", b"x-request-id"):
+            for name, value in self.headers:
+                if name == wanted and _CLIENT_ID.fullmatch(value):
+                    return value.decode("ascii")
+        return ""
+
+    @property
     def dialect(self) -> Dialect:
-        """The client's API."""
+        """The client's API: Anthropic's clients name its version, also for paths that both APIs have."""
+        if any(name == b"anthropic-version" for name, _ in self.headers):
+            return "anthropic"
         return dialect_of(self.path)
 
     @property
@@ -92,6 +105,7 @@ class RequestContext:
         """Line of the access log: never a key, a prompt or an answer."""
         line: dict[str, Any] = {
             "id": self.id,
+            "client_id": self.client_id or None,
             "key": self.key.name if self.key is not None else None,
             "model": self.model or None,
             "method": self.method,

@@ -63,6 +63,8 @@ class ModelEntry(Value):
 
     media_domains: tuple[str, ...] = ()
     """Hosts from which requests may name images, video and sound by URL."""
+    endpoints: tuple[str, ...] = ()
+    """Paths beside the usual ones that clients may use; `/*` at the end: all below."""
 
     @property
     def apps(self) -> tuple[str, ...]:
@@ -80,6 +82,11 @@ class RoutingTable(Value):
     version: int = 0
     models: dict[str, ModelEntry] = Field(default_factory=dict)
     keys: tuple[KeyEntry, ...] = ()
+
+    @property
+    def endpoints(self) -> tuple[str, ...]:
+        """Paths that some deployment names."""
+        return tuple(path for entry in self.models.values() for path in entry.endpoints)
 
     def visible_to(self, key: KeyEntry) -> list[ModelEntry]:
         """The models that `key` may use, by name."""
