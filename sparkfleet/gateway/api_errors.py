@@ -119,6 +119,18 @@ def unauthorised(*, given: bool) -> ApiError:
     )
 
 
+def expired(key_name: str) -> ApiError:
+    """401: the key was valid until its expiry."""
+    return ApiError(
+        f'The key "{key_name}" has expired.',
+        do="`sparkfleet keys create` makes a new one.",
+        status=401,
+        code="expired_api_key",
+        kind="unauthorised",
+        headers=((b"www-authenticate", b"Bearer"),),
+    )
+
+
 def forbidden(model: str, key_name: str) -> ApiError:
     """403: a valid key without access to this model."""
     return ApiError(

@@ -10,10 +10,12 @@ from contextlib import closing
 from time import perf_counter
 from typing import Any
 
+from sparkfleet.gateway.admission.key_limiter import KeyLimiter
 from sparkfleet.gateway.allowed_paths import allowed_methods
 from sparkfleet.gateway.api_errors import (
     ApiError,
     draining,
+    expired,
     forbidden,
     internal,
     media_refused,
@@ -33,7 +35,7 @@ from sparkfleet.gateway.body.scanner import INLINE_BYTES, BodyScanner
 from sparkfleet.gateway.endpoints import Picker
 from sparkfleet.gateway.engine_error import in_dialect, read_error
 from sparkfleet.gateway.in_flight import Choice, InFlight
-from sparkfleet.gateway.keys import authenticate
+from sparkfleet.gateway.keys import authenticate, expired_key
 from sparkfleet.gateway.limits import (
     RequestLimits,
     check_encoding,
@@ -103,6 +105,7 @@ class GatewayApp:
         self._loads = InFlight()
         self._bodies = BodyBudget(budget_bytes)
         self._scanner = BodyScanner()
+        self._limiter = KeyLimiter()
         self._in_flight = 0
         self._idle = asyncio.Event()
         self._idle.set()
@@ -119,6 +122,7 @@ class GatewayApp:
     def table(self, table: RoutingTable) -> None:
         if table.version:
             self._table = table
+            self._limiter.keep(key.id for key in table.keys)
             self._loads.keep(group.app for entry in table.models.values() for group in entry.groups)
 
     @property
@@ -222,6 +226,8 @@ class GatewayApp:
         check_headers(exchange.headers, self._limits)
         exchange.key = authenticate(exchange.headers, self._table.keys)
         if exchange.key is None:
+            if old := expired_key(exchange.headers, self._table.keys):
+                raise expired(old.name)
             given = any(name in (b"authorization", b"x-api-key") for name, _ in exchange.headers)
             raise unauthorised(given=given)
         self.keys_used[exchange.key.id] = time.time()
@@ -233,11 +239,15 @@ class GatewayApp:
         check_target(_raw_path(scope), scope["query_string"])
         check_encoding(exchange.headers)
         assert exchange.key is not None
-        with closing(HeldBody(self._bodies, exchange.key.id)) as held:
+        with (
+            closing(self._limiter.admit(exchange.key)) as exchange.admitted,
+            closing(HeldBody(self._bodies, exchange.key.id)) as held,
+        ):
             body = await read_body(exchange.headers, receive, self._limits, held)
             exchange.body_read = True
             wanted = await self._scan(exchange, scope["query_string"], receive, body)
             choice = self._choose(exchange, table, wanted)
+            exchange.admitted.charge(wanted.needs.prompt_tokens)
             exchange.attempts = Attempts(
                 self._picker, self._upstream, choice, _request(exchange, scope, body), on_answer=held.close
             )

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from time import perf_counter
 from typing import Any
 
+from sparkfleet.gateway.admission.key_limiter import AdmittedRequest
 from sparkfleet.gateway.api_errors import Dialect, dialect_of
 from sparkfleet.gateway.asgi import Headers
 from sparkfleet.gateway.proxy import Attempts
@@ -38,6 +39,8 @@ class RequestContext:
     """Only ever a name from the table: it becomes a label."""
     body_read: bool = False
     """True once the whole body of the request has arrived."""
+    admitted: AdmittedRequest | None = None
+    """Its place within its key's limits."""
     attempts: Attempts | None = None
     meter: UsageMeter | None = None
     is_stream: bool = False
@@ -88,11 +91,19 @@ class RequestContext:
             metrics.errors.labels(self.model, self.kind).inc()
         if self.attempts is not None and self.attempts.retries:
             metrics.retries.labels(self.model).inc(self.attempts.retries)
+        if self.admitted is not None and self.status >= 400 and self.status not in (CLIENT_GONE, CUT_SHORT):
+            self.admitted.charge(0)
         if self.meter is not None:
             self._count_answer(self.meter, metrics)
 
     def _count_answer(self, meter: UsageMeter, metrics: GatewayMetrics) -> None:
         self.usage = meter.usage()
+        if self.admitted is not None and self.status < 400:
+            # An engine that counts nothing sends about a token per event.
+            output = meter.events if self.usage.output is None else self.usage.output
+            self.admitted.charge(
+                output + (self.admitted.charged if self.usage.input is None else self.usage.input)
+            )
         metrics.tokens.labels(self.model, "input").inc(self.usage.input or 0)
         metrics.tokens.labels(self.model, "output").inc(self.usage.output or 0)
         if self.key is not None:

@@ -6,13 +6,39 @@ last table stays in use.
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Annotated, Literal
 
 from pydantic import Field
 
 from sparkfleet.values import Value
 
 ModelState = Literal["ready", "starting", "stopped", "failed"]
+
+
+Priority = Literal["interactive", "batch"]
+"""`batch` waits for `interactive`."""
+_Limit = Annotated[int, Field(ge=1, le=1_000_000_000)]
+
+
+class KeyLimits(Value):
+    """Limits of a key, counted by each gateway. None: no limit."""
+
+    requests_per_minute: Annotated[int, Field(ge=1, le=100_000)] | None = None
+    tokens_per_minute: _Limit | None = None
+    """Tokens of prompts and answers."""
+    concurrent: Annotated[int, Field(ge=1, le=100_000)] | None = None
+    """Requests at once."""
+    priority: Priority = "interactive"
+    """Priority of requests that name none."""
+    expires: float | None = None
+    """Unix seconds from which the key is refused; None: never."""
+
+
+class FormerKey(Value):
+    """The digest that a key had before it was rotated, and until when it is accepted, Unix seconds."""
+
+    sha256: str
+    until: float
 
 
 class KeyEntry(Value):
@@ -22,6 +48,9 @@ class KeyEntry(Value):
     name: str
     sha256: str
     """Lower-case hexadecimal digest of the key."""
+    limits: KeyLimits = KeyLimits()
+    former: FormerKey | None = None
+    """The digest before the last rotation, while it is accepted."""
 
 
 class GroupEntry(Value):
