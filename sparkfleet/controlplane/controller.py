@@ -132,10 +132,11 @@ class Controller:
 
     def _older(self, name: str) -> list[RunningGroup]:
         """Groups of a deployment that run at a rung of an earlier plan and are no longer desired."""
-        wanted, reports = self._store.desired().get(name), {r.group: r for r in self._reports.groups()}
+        wanted = self._store.desired().get(name)
         alive = {app.group for app in self._seen if app.status in ("starting", "running")}
         if not any(key[0] == name and (wanted is None or key not in wanted.groups) for key in alive):
             return []  # the usual case, without reading the history
+        reports = {report.group: report for report in self._reports.groups()}
         plans = {
             key: plan
             for one in self._store.history(name)

@@ -363,10 +363,15 @@ def trouble_of(client: FleetClient) -> str:
 
 
 def unlike(version: str) -> ControlError:
-    """Line about a controller of another release than this command."""
+    """Line about a controller of another release than this command, or of another build of the same one."""
+    differ = (
+        f"The control plane runs another build of sparkfleet {version} than this command."
+        if version == __version__
+        else f"The control plane runs sparkfleet {version}, this command is {__version__}."
+    )
     return ControlError(
-        f"The control plane runs sparkfleet {version}, this command is {__version__}.",
-        means="The two versions may not be compatible.",
+        differ,
+        means="The two may not be compatible.",
         do="Run `sparkfleet down`, then `sparkfleet up` with the newer version: it installs it on every node, and all"
         " engines load again.",
     )

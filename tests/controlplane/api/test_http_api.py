@@ -1,5 +1,6 @@
 import asyncio
 import json
+import re
 import time
 
 import aiohttp
@@ -9,6 +10,7 @@ from aiohttp.test_utils import TestServer
 from control_values import deployment, plan
 from controller_world import ADDRESS, World
 
+from sparkfleet import __version__
 from sparkfleet.controlplane.api import http_api
 from sparkfleet.controlplane.api.api_models import API_HEADER, API_VERSION, ApplyRequest
 from sparkfleet.controlplane.api.client import FleetClient, answering, trouble_of
@@ -247,9 +249,20 @@ async def test_a_controller_of_another_version_is_known_for_one(served, monkeypa
     assert (found.version, status.sparkfleet) == ("99.0", "99.0")
 
 
-async def test_a_controller_that_says_what_is_not_known_here_is_told_by_its_version(unused_tcp_port):
+@pytest.mark.parametrize(
+    ("version", "words"),
+    [
+        ("99.0", r"runs sparkfleet 99\.0, this command is"),
+        (__version__, rf"runs another build of sparkfleet {re.escape(__version__)} than"),
+    ],
+)
+async def test_a_controller_that_says_what_is_not_known_here_is_told_by_its_version(
+    unused_tcp_port, version, words
+):
+    """Of a checkout that was changed meanwhile it was told that 0.1.0 is not 0.1.0."""
+
     async def fleet(request):
-        return web.json_response({"version": 1, "sparkfleet": "99.0", "moods": []})
+        return web.json_response({"version": 1, "sparkfleet": version, "moods": []})
 
     app = web.Application()
     app.router.add_get("/v1/fleet", fleet)
@@ -258,9 +271,9 @@ async def test_a_controller_that_says_what_is_not_known_here_is_told_by_its_vers
             ray="", api=str(server.make_url("")), gateway_host="127.0.0.1", gateway_port=8000
         )
         found = await answering(address, TOKEN)
-        assert found.version == "99.0", "it is up"
+        assert found.version == version, "it is up"
         async with found:
-            with pytest.raises(ControlError, match=r"runs sparkfleet 99\.0, this command is") as caught:
+            with pytest.raises(ControlError, match=words) as caught:
                 await found.fleet()
     assert "`sparkfleet down`" in caught.value.do
 
