@@ -211,6 +211,23 @@ class Session:
         )
         await self._boot(self.inventory.head, await self.pythons(), "controller", request)
 
+    async def change_gateway(self) -> list[str]:
+        """Lets the gateways listen as the inventory has it. Returns those that have not changed yet.
+
+        Raises:
+            ControlError: it was refused.
+            NodeError: the head cannot be reached.
+        """
+        head = self.inventory.head
+        request = UpRequest(
+            fleet=self.inventory.fleet, state_dir=self.state_dir(head), inventory=self.inventory, who=who()
+        )
+        answer = await self._boot(head, await self.pythons(), "gateway", request)
+        if "error" in answer:
+            raise ControlError(**answer["error"])
+        late: list[str] = answer["late"]
+        return late
+
     async def store(self, request: StoreRequest) -> dict[str, Any]:
         """Runs a verb on the store on the head, with or without a controller.
 

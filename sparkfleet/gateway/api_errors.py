@@ -251,6 +251,41 @@ def too_large(limit: int) -> ApiError:
     )
 
 
+def budget_full() -> ApiError:
+    """503: the bodies of all clients take as much memory as they may."""
+    return _later(
+        "The gateway holds as many bytes of requests as it may.", 2, code="gateway_busy", kind="body_budget"
+    )
+
+
+def key_budget_full() -> ApiError:
+    """429: the bodies of one key take as much memory as they may."""
+    return limited("The requests of this key take as much of the gateway's memory as one key may.", 2)
+
+
+def limited(what: str, seconds: int, *, code: str = "rate_limit_exceeded") -> ApiError:
+    """429: a limit of the key. `seconds`: when it admits the request again."""
+    return ApiError(
+        what,
+        do=f"Try again in {seconds} s.",
+        status=429,
+        code=code,
+        kind="limited",
+        headers=((b"retry-after", str(seconds).encode()),),
+    )
+
+
+def encoded_body(encoding: str) -> ApiError:
+    """415: a compressed body. A few kilobytes may unpack to gigabytes, and engines do not unpack any."""
+    return ApiError(
+        f'The content-encoding "{_short(encoding)}" is not supported.',
+        do="Send the body as it is, without compression.",
+        status=415,
+        code="unsupported_encoding",
+        headers=((b"accept-encoding", b"identity"),),
+    )
+
+
 def headers_too_large() -> ApiError:
     """431: more headers than a client needs."""
     return ApiError(

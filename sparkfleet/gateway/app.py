@@ -26,16 +26,26 @@ from sparkfleet.gateway.api_errors import (
     unknown_model,
 )
 from sparkfleet.gateway.asgi import ClientGone, Receive, Scope, Send, WhileConnected, respond, respond_early
+from sparkfleet.gateway.body.body_budget import BUDGET_BYTES, BodyBudget, HeldBody
+from sparkfleet.gateway.body.request_body import RequestBody
+from sparkfleet.gateway.body.scanner import INLINE_BYTES, BodyScanner
 from sparkfleet.gateway.endpoints import Picker
 from sparkfleet.gateway.engine_error import in_dialect, read_error
 from sparkfleet.gateway.in_flight import Choice, InFlight
 from sparkfleet.gateway.keys import authenticate
-from sparkfleet.gateway.limits import RequestLimits, check_headers, check_target, has_body, read_body
+from sparkfleet.gateway.limits import (
+    RequestLimits,
+    check_encoding,
+    check_headers,
+    check_target,
+    has_body,
+    read_body,
+)
 from sparkfleet.gateway.media import host_of, refused_url
 from sparkfleet.gateway.page.page_app import PageApp
 from sparkfleet.gateway.proxy import Attempts, lost_event, relay
 from sparkfleet.gateway.request_context import RequestContext
-from sparkfleet.gateway.request_parser import route
+from sparkfleet.gateway.request_parser import RequestTarget
 from sparkfleet.gateway.requirements import Requirements, can, lacking
 from sparkfleet.gateway.routing_table import GroupEntry, ModelEntry, RoutingTable
 from sparkfleet.gateway.upstream import Request, Upstream, UpstreamAnswer, request_headers
@@ -47,6 +57,8 @@ log = logging.getLogger("sparkfleet.gateway")
 
 _METHODS = ("GET", "POST", "PUT", "PATCH", "DELETE")
 _LOCAL_METHODS = ("GET", "HEAD")
+BODIES_HELD = 4
+"""Longest requests that the budget of bodies holds at once, at least."""
 _MODELS = "/v1/models"
 _HEALTH = "/healthz"
 
@@ -60,6 +72,7 @@ class GatewayApp:
         table: the first routing table, if there is one.
         max_body_bytes: longest request that is accepted.
         max_body_s: time limit for a request to arrive.
+        budget_bytes: bytes of bodies that are held at once.
         page: answers what is not of the API; None: nothing does.
     """
 
@@ -71,6 +84,7 @@ class GatewayApp:
         table: RoutingTable | None = None,
         max_body_bytes: int = RequestLimits().body_bytes,
         max_body_s: float = RequestLimits().body_s,
+        budget_bytes: int = BUDGET_BYTES,
         page: PageApp | None = None,
     ) -> None:
         self.metrics = metrics or GatewayMetrics()
@@ -80,6 +94,8 @@ class GatewayApp:
         self._limits = RequestLimits(body_bytes=max_body_bytes, body_s=max_body_s)
         self._upstream = Upstream()
         self._loads = InFlight()
+        self._bodies = BodyBudget(budget_bytes)
+        self._scanner = BodyScanner()
         self._in_flight = 0
         self._idle = asyncio.Event()
         self._idle.set()
@@ -98,10 +114,20 @@ class GatewayApp:
             self._table = table
             self._loads.keep(group.app for entry in table.models.values() for group in entry.groups)
 
+    def limit_bodies(self, max_body_bytes: int) -> None:
+        """Accepts requests up to this length from now on."""
+        self._limits = RequestLimits(body_bytes=max_body_bytes, body_s=self._limits.body_s)
+        self._bodies.total = max(self._bodies.total, BODIES_HELD * max_body_bytes)
+
     @property
     def in_flight(self) -> int:
         """Number of requests in flight."""
         return self._in_flight
+
+    @property
+    def bytes_held(self) -> int:
+        """Bytes of bodies that no engine has begun to answer."""
+        return self._bodies.held
 
     async def drain(self, timeout_s: float) -> bool:
         """Refuses new requests, and waits for those in flight. True if all ended in time."""
@@ -114,8 +140,9 @@ class GatewayApp:
         return True
 
     async def aclose(self) -> None:
-        """Closes the connections to the engines."""
+        """Closes the connections to the engines, and ends the processes that read bodies."""
         await self._upstream.aclose()
+        await self._scanner.aclose()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answers one request."""
@@ -198,25 +225,35 @@ class GatewayApp:
     async def _forward(
         self, exchange: RequestContext, table: RoutingTable, scope: Scope, receive: Receive, send: Send
     ) -> None:
-        raw_path, query = scope.get("raw_path") or scope["path"].encode(), scope["query_string"]
-        check_target(raw_path, query)
-        body = await read_body(exchange.headers, receive, self._limits)
-        exchange.body_read = True
-        wanted = route(query, exchange.headers, body)
+        check_target(_raw_path(scope), scope["query_string"])
+        check_encoding(exchange.headers)
+        assert exchange.key is not None
+        with closing(HeldBody(self._bodies, exchange.key.id)) as held:
+            body = await read_body(exchange.headers, receive, self._limits, held)
+            exchange.body_read = True
+            wanted = await self._scan(exchange, scope["query_string"], receive, body)
+            choice = self._choose(exchange, table, wanted)
+            exchange.attempts = Attempts(
+                self._picker, self._upstream, choice, _request(exchange, scope, body), on_answer=held.close
+            )
+            del body
+            with self.metrics.in_flight.labels(exchange.model).track_inprogress(), closing(exchange.attempts):
+                await self._pass_on(exchange, exchange.attempts, receive, send)
+
+    async def _scan(
+        self, exchange: RequestContext, query: bytes, receive: Receive, body: RequestBody
+    ) -> RequestTarget:
+        assert exchange.key is not None
+        if body.size <= INLINE_BYTES:
+            return await self._scanner.route(query, exchange.headers, body, exchange.key.id)
+        async with WhileConnected(receive):
+            return await self._scanner.route(query, exchange.headers, body, exchange.key.id)
+
+    def _choose(self, exchange: RequestContext, table: RoutingTable, wanted: RequestTarget) -> Choice:
         model = _resolve(table, exchange, wanted.model)
         if refused := refused_url(wanted.needs.media, model.media_domains):
             raise media_refused(model, refused, host_of(refused))
-        choice = Choice(model, _able(model, wanted.needs), wanted.needs, self._loads)
-        request = Request(
-            id=exchange.id,
-            method=exchange.method,
-            target=(raw_path + b"?" + query if query else raw_path).decode("ascii"),
-            headers=request_headers(exchange.headers),
-            body=body,
-        )
-        exchange.attempts = Attempts(self._picker, self._upstream, choice, request)
-        with self.metrics.in_flight.labels(model.name).track_inprogress(), closing(exchange.attempts):
-            await self._pass_on(exchange, exchange.attempts, receive, send)
+        return Choice(model, _able(model, wanted.needs), wanted.needs, self._loads)
 
     async def _pass_on(
         self, exchange: RequestContext, attempts: Attempts, receive: Receive, send: Send
@@ -261,6 +298,22 @@ class GatewayApp:
 
 _JSON = (b"content-type", b"application/json")
 _OF_THE_BODY = (b"content-length", b"content-type")
+
+
+def _raw_path(scope: Scope) -> bytes:
+    raw: bytes = scope.get("raw_path") or scope["path"].encode()
+    return raw
+
+
+def _request(exchange: RequestContext, scope: Scope, body: RequestBody) -> Request:
+    path, query = _raw_path(scope), scope["query_string"]
+    return Request(
+        id=exchange.id,
+        method=exchange.method,
+        target=(path + b"?" + query if query else path).decode("ascii"),
+        headers=request_headers(exchange.headers),
+        body=body,
+    )
 
 
 def _resolve(table: RoutingTable, exchange: RequestContext, name: str) -> ModelEntry:

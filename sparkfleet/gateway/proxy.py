@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Callable
 
 import aiohttp
 
@@ -37,13 +38,22 @@ class Attempts:
         upstream: the connections.
         choice: the candidate groups.
         request: the request to send.
+        on_answer: called when an engine has begun to answer, so that the request's body is not needed again.
     """
 
-    def __init__(self, picker: Picker, upstream: Upstream, choice: Choice, request: Request) -> None:
+    def __init__(
+        self,
+        picker: Picker,
+        upstream: Upstream,
+        choice: Choice,
+        request: Request,
+        on_answer: Callable[[], None] = lambda: None,
+    ) -> None:
         self._picker = picker
         self._upstream = upstream
         self._choice = choice
-        self._request = request
+        self._request: Request | None = request
+        self._on_answer = on_answer
         self._app = ""
         """The group whose load counts it."""
         self._failed: set[str] = set()
@@ -67,6 +77,8 @@ class Attempts:
             return self._give_up()
         finally:
             self._hold(None)
+            self._request = None
+            self._on_answer()
 
     def close(self) -> None:
         """Ends the request: it no longer counts as load of any group."""
@@ -110,6 +122,7 @@ class Attempts:
     async def _ask(self, engine: Target) -> UpstreamAnswer | None:
         self.group = engine.group
         self.retries = len(self._failed)
+        assert self._request is not None
         try:
             answer = await self._upstream.open(engine, self._request)
         except EngineLost as lost:

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator
 from itertools import islice
 from typing import Any, Literal, NamedTuple, get_args
 
-from sparkfleet.gateway.media import media_urls
+from sparkfleet.gateway.media import media_urls, one_per_host
 from sparkfleet.gateway.routing_table import GroupEntry
 
 Ability = Literal["vision", "tools"]
@@ -46,7 +46,7 @@ class Requirements(NamedTuple):
     tokens: int = 0
     """Estimated upper limit of prompt and answer, tokens. It only orders the groups."""
     media: tuple[str, ...] = ()
-    """URLs of images, video, sound and files that are not in the request itself."""
+    """URLs of images, video, sound and files that are not in the request itself: one of each host."""
 
     @property
     def abilities(self) -> tuple[Ability, ...]:
@@ -95,10 +95,10 @@ def doubts(group: GroupEntry, needs: Requirements) -> tuple[int, int]:
 
 
 def _media(document: dict[str, Any]) -> tuple[str, ...]:
-    """Every URL of media in a request, each once. A `prompt` has texts and token ids only."""
+    """A URL of each host that a request names media of. A `prompt` has texts and token ids only."""
     fields = [name for name in _PROMPTS if name != "prompt"]
     parts = (part for part in _parts(document, fields) if isinstance(part, dict))
-    return tuple(dict.fromkeys(url for part in parts for url in media_urls(part)))
+    return one_per_host(url for part in parts for url in media_urls(part))
 
 
 def _parts(document: dict[str, Any], fields: Iterable[str] = _PROMPTS) -> Iterator[object]:

@@ -206,6 +206,14 @@ class FleetClient:
         answer: dict[str, Any] = await self._change("DELETE", f"/v1/keys/{quote(name, safe='')}")
         return answer
 
+    async def listen(self, address: HeadAddress, who: str) -> tuple[str, ...]:
+        """Lets the gateways listen at the endpoint of this address; returns those that have not changed yet.
+
+        Raises ControlError if one cannot listen there.
+        """
+        answer = await self._change("PUT", "/v1/gateway", address.model_dump_json(), params={"who": who})
+        return tuple(answer["late"])
+
     async def drain(self, node: str, who: str) -> None:
         """Lets nothing be started on a node. Raises ControlError if the fleet has no such node."""
         await self._change("PUT", f"/v1/nodes/{quote(node, safe='')}/drain", params={"who": who})
