@@ -44,6 +44,7 @@ from sparkfleet.group.report import BEGINNING, GroupPhase, GroupReport
 from sparkfleet.planner.report.carry_over import RunningGroup
 from sparkfleet.planner.types.plan import DeploymentPlan
 from sparkfleet.specs.deployment import Deployment
+from sparkfleet.specs.remote_code import code_problems
 from sparkfleet.telemetry.metrics import ControlMetrics
 from sparkfleet.telemetry.samples import Sample
 from sparkfleet.telemetry.targets import TargetGroup
@@ -216,8 +217,14 @@ class Controller:
             deployments=self._view(self._running()).deployments(),
             last_event=self._store.last_event_id(),
             trouble=self.ends.trouble,
-            warnings=(*self.warnings.values(), *self._watch.spoilt()),
+            warnings=(*self.warnings.values(), *self._watch.spoilt(), *self._unpinned()),
         )
+
+    def _unpinned(self) -> Iterator[str]:
+        """Deployments of an older release that let code of a checkpoint run without a commit."""
+        for desired in self._wanted().values():
+            for problem in code_problems(desired.spec):
+                yield f"{desired.name}: {problem.text}"
 
     def samples(self) -> Iterator[Sample]:
         """Samples of the present state, for Prometheus."""
