@@ -78,6 +78,8 @@ async def _apply(
     prepared = await prepare_apply(session, specs, renew=pull, retry=retry)
     print_origins(prepared.planned.checkpoints)
     print_plans(specs, prepared.planned.decided, prepared.planned.fleet)
+    if prepared.gateway:
+        console.print(prepared.gateway)
     prepared.planned.require_feasible()
     if prepared.changes_nothing and prepared.planned.client is not None:
         console.print(f"No change. {session.endpoint_words(prepared.planned.client)}")

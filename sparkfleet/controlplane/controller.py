@@ -27,6 +27,7 @@ from sparkfleet.controlplane.serve_backend import ServeBackend
 from sparkfleet.controlplane.state.api_keys import CONFIRM_S, ApiKeys, KeyRow
 from sparkfleet.controlplane.state.event_log import EventLog
 from sparkfleet.controlplane.state.fleet_snapshot import FleetSnapshot, scrape_targets
+from sparkfleet.controlplane.state.head_address import HeadAddress
 from sparkfleet.controlplane.state.metrics_export import fleet_samples
 from sparkfleet.controlplane.state.nodes import Nodes
 from sparkfleet.controlplane.state.report_cache import ReportCache
@@ -43,6 +44,7 @@ from sparkfleet.group.report import BEGINNING, GroupPhase, GroupReport
 from sparkfleet.planner.report.carry_over import RunningGroup
 from sparkfleet.planner.types.plan import DeploymentPlan
 from sparkfleet.specs.deployment import Deployment
+from sparkfleet.specs.remote_code import code_problems
 from sparkfleet.telemetry.metrics import ControlMetrics
 from sparkfleet.telemetry.samples import Sample
 from sparkfleet.telemetry.targets import TargetGroup
@@ -60,7 +62,7 @@ class Controller:
         store: keeps everything that must survive a restart.
         apps: the backend that runs groups.
         metrics: counters and gauges of the controller.
-        endpoint: URL of the gateway, for people.
+        address: of the head, with the endpoint.
         launches_of: the launch of each group of a deployment, given the rung of each group.
         nodes: the nodes of the fleet.
         here: the node that the controller runs on.
@@ -75,7 +77,7 @@ class Controller:
         store: Store,
         apps: ServeBackend,
         metrics: ControlMetrics,
-        endpoint: str,
+        address: HeadAddress,
         launches_of: LaunchesOf,
         nodes: Nodes,
         here: NodeReport,
@@ -89,7 +91,7 @@ class Controller:
         self._store = store
         self._apps = apps
         self._metrics = metrics
-        self._endpoint = endpoint
+        self._address = address
         self._nodes = nodes
         self._seen: tuple[App, ...] = ()
         self._clocks = clocks
@@ -131,10 +133,11 @@ class Controller:
 
     def _older(self, name: str) -> list[RunningGroup]:
         """Groups of a deployment that run at a rung of an earlier plan and are no longer desired."""
-        wanted, reports = self._store.desired().get(name), {r.group: r for r in self._reports.groups()}
+        wanted = self._store.desired().get(name)
         alive = {app.group for app in self._seen if app.status in ("starting", "running")}
         if not any(key[0] == name and (wanted is None or key not in wanted.groups) for key in alive):
             return []  # the usual case, without reading the history
+        reports = {report.group: report for report in self._reports.groups()}
         plans = {
             key: plan
             for one in self._store.history(name)
@@ -158,6 +161,25 @@ class Controller:
         self._store.remove(name)
         await self._journal.record(name, desired[name].generation, "", "unwanted", f"deleted by {who}")
         self._wake.set()
+
+    async def listen(self, address: HeadAddress, who: str) -> frozenset[str]:
+        """Lets the gateways listen at the endpoint of this address. Streams on the old one go on.
+
+        Returns the gateways that have not changed yet. Raises ControlError if one cannot listen there.
+        """
+        if address == self._address:
+            return frozenset()
+        before, self._address = self._address, address
+        late = await self._known_to_gateways()
+        troubles = [report for report in self._reports.gateways() if report.trouble]
+        if troubles:
+            self._address = before
+            await self._known_to_gateways()
+            raise ControlError(
+                troubles[0].trouble, means=f"The gateway listens at {troubles[0].url}, as before."
+            )
+        await self._journal.record("", 0, "", "gateway", f"the endpoint is {address.endpoint} now, by {who}")
+        return late
 
     async def drain(self, node: str, who: str) -> None:
         """Stores that nothing is to be started on a node. Raises ControlError if the fleet has no such node."""
@@ -186,7 +208,8 @@ class Controller:
         return FleetStatus(
             fleet=self._fleet,
             sparkfleet=__version__,
-            endpoint=self._endpoint,
+            endpoint=self._address.endpoint,
+            listening=self._address.listening,
             gateways=self._reports.gateways(),
             nodes=self._watch.reports,
             failures=self._store.failures(),
@@ -194,8 +217,14 @@ class Controller:
             deployments=self._view(self._running()).deployments(),
             last_event=self._store.last_event_id(),
             trouble=self.ends.trouble,
-            warnings=(*self.warnings.values(), *self._watch.spoilt()),
+            warnings=(*self.warnings.values(), *self._watch.spoilt(), *self._unpinned()),
         )
+
+    def _unpinned(self) -> Iterator[str]:
+        """Deployments of an older release that let code of a checkpoint run without a commit."""
+        for desired in self._wanted().values():
+            for problem in code_problems(desired.spec):
+                yield f"{desired.name}: {problem.text}"
 
     def samples(self) -> Iterator[Sample]:
         """Samples of the present state, for Prometheus."""
@@ -291,6 +320,7 @@ class Controller:
         self._store.use_keys(report.keys_used)
         if self._reports.gateway(report):
             words = f"gateway listening on {report.url}"
+            words += f"; {report.trouble}" if report.trouble else ""
             words += f"; the one before: {report.after}" if report.after else ""
             await self._journal.record("", 0, report.replica, "gateway", words)
 
@@ -406,7 +436,7 @@ class Controller:
     # publishing
 
     async def _publish(self, without: GroupKey | None = None) -> None:
-        await self._publisher.publish(self._view(), self._store.keys(), without)
+        await self._publisher.publish(self._view(), self._store.keys(), without, self._address.listening)
 
     def _running(self) -> dict[str, tuple[RunningGroup, ...]]:
         """Groups of each deployment that run or start, each at its rung."""

@@ -62,6 +62,8 @@ access_log = logging.getLogger("sparkfleet.gateway.access")
 log = logging.getLogger("sparkfleet.gateway")
 
 _LOCAL_METHODS = ("GET", "HEAD")
+BODIES_HELD = 4
+"""Longest requests that the budget of bodies holds at once, at least."""
 _MODELS = "/v1/models"
 _ROOT = ("/v1", "/v1/")
 _HEALTH = ("/healthz", "/health", "/v1/health")
@@ -135,6 +137,11 @@ class GatewayApp:
             apps = [group.app for entry in table.models.values() for group in entry.groups]
             self._loads.keep(apps, table.models)
             self._queues.refresh()
+
+    def limit_bodies(self, max_body_bytes: int) -> None:
+        """Accepts requests up to this length from now on."""
+        self._limits = RequestLimits(body_bytes=max_body_bytes, body_s=self._limits.body_s)
+        self._bodies.total = max(self._bodies.total, BODIES_HELD * max_body_bytes)
 
     @property
     def in_flight(self) -> int:

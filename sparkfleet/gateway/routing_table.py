@@ -10,6 +10,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
+from sparkfleet.gateway.listening import GatewayListening
 from sparkfleet.values import Value
 
 ModelState = Literal["ready", "starting", "stopped", "failed"]
@@ -124,6 +125,8 @@ class RoutingTable(Value):
     version: int = 0
     models: dict[str, ModelEntry] = Field(default_factory=dict)
     keys: tuple[KeyEntry, ...] = ()
+    listening: GatewayListening | None = None
+    """Address that the gateway is to listen at; None: the one that it has."""
 
     @property
     def endpoints(self) -> tuple[str, ...]:

@@ -74,6 +74,8 @@ class UpRequest(OnNode):
     """Input of `boot prepare` and `boot up` on the head: JSON on standard input."""
 
     inventory: Inventory
+    who: str = ""
+    """The person or program that requested it."""
     apply: tuple[ApplyRequest, ...] = ()
     """Deployments to apply at once, so that their engines start while Ray starts."""
     beside: bool = False

@@ -221,6 +221,14 @@ class FleetClient:
         answer: dict[str, Any] = await self._change("DELETE", f"/v1/keys/{quote(name, safe='')}")
         return answer
 
+    async def listen(self, address: HeadAddress, who: str) -> tuple[str, ...]:
+        """Lets the gateways listen at the endpoint of this address; returns those that have not changed yet.
+
+        Raises ControlError if one cannot listen there.
+        """
+        answer = await self._change("PUT", "/v1/gateway", address.model_dump_json(), params={"who": who})
+        return tuple(answer["late"])
+
     async def drain(self, node: str, who: str) -> None:
         """Lets nothing be started on a node. Raises ControlError if the fleet has no such node."""
         await self._change("PUT", f"/v1/nodes/{quote(node, safe='')}/drain", params={"who": who})
@@ -355,10 +363,15 @@ def trouble_of(client: FleetClient) -> str:
 
 
 def unlike(version: str) -> ControlError:
-    """Line about a controller of another release than this command."""
+    """Line about a controller of another release than this command, or of another build of the same one."""
+    differ = (
+        f"The control plane runs another build of sparkfleet {version} than this command."
+        if version == __version__
+        else f"The control plane runs sparkfleet {version}, this command is {__version__}."
+    )
     return ControlError(
-        f"The control plane runs sparkfleet {version}, this command is {__version__}.",
-        means="The two versions may not be compatible.",
+        differ,
+        means="The two may not be compatible.",
         do="Run `sparkfleet down`, then `sparkfleet up` with the newer version: it installs it on every node, and all"
         " engines load again.",
     )

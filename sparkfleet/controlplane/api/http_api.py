@@ -27,6 +27,7 @@ from sparkfleet.controlplane.api.api_models import (
 )
 from sparkfleet.controlplane.controller import Controller
 from sparkfleet.controlplane.sealing import sealed, sealed_deployment
+from sparkfleet.controlplane.state.head_address import HeadAddress
 from sparkfleet.controlplane.state.status import STATUS_VERSION
 from sparkfleet.errors import ControlError, SparkfleetError
 from sparkfleet.gateway.routing_table import KeyLimits
@@ -65,6 +66,7 @@ def build(
             web.post("/v1/seal", api.seal),
             web.delete("/v1/deployments/{name}", api.delete),
             web.get("/v1/deployments/{name}/history", api.history),
+            web.put("/v1/gateway", api.listen),
             web.put("/v1/nodes/{name}/drain", api.drain),
             web.delete("/v1/nodes/{name}/drain", api.undrain),
             web.get("/v1/events", api.events),
@@ -111,6 +113,11 @@ class _Api:
     async def delete(self, request: web.Request) -> web.Response:
         await self._controller.remove(request.match_info["name"], request.query.get("who", "somebody"))
         return web.json_response({"version": STATUS_VERSION})
+
+    async def listen(self, request: web.Request) -> web.Response:
+        address = HeadAddress.model_validate_json(await request.read())
+        late = await self._controller.listen(address, request.query.get("who", "somebody"))
+        return web.json_response({"version": STATUS_VERSION, "late": sorted(late)})
 
     async def drain(self, request: web.Request) -> web.Response:
         await self._controller.drain(request.match_info["name"], request.query.get("who", "somebody"))

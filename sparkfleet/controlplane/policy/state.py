@@ -12,6 +12,9 @@ from sparkfleet.group.report import BEGINNING, GroupPhase, GroupReport
 GONE_S = 180.0
 """Seconds after which a group that can run elsewhere no longer waits for an absent node: a Spark boots in less."""
 
+NEVER_FAILED = Standing()
+"""Position of a group that has none in the store."""
+
 
 @dataclass(frozen=True)
 class Now:
@@ -112,7 +115,7 @@ class FleetState:
 
     def standing(self, group: GroupKey) -> Standing:
         """The group's position on its ladder."""
-        return self.standings.get(group, Standing())
+        return self.standings.get(group, NEVER_FAILED)
 
     def has_given_up(self, desired: Desired) -> bool:
         """True if any group of a deployment is given up."""

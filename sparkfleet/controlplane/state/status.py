@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from typing import Literal
 
+from sparkfleet.gateway.listening import GatewayListening
 from sparkfleet.gateway.report import GatewayReport
 from sparkfleet.group.report import GroupReport
 from sparkfleet.planner.report.carry_over import Member, RunningGroup
@@ -117,6 +118,8 @@ class FleetStatus(Value):
     fleet: str
     sparkfleet: str
     endpoint: str
+    listening: GatewayListening | None = None
+    """Address of the gateway and limit of its bodies; None: an earlier release does not report them."""
     gateways: tuple[GatewayReport, ...]
     nodes: tuple[NodeReport, ...] = ()
     failures: tuple[Remembered, ...] = ()

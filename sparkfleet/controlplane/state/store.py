@@ -108,6 +108,7 @@ class Store:
         self._keep_events = keep_events
         self._keep_measurements = keep_measurements
         self._desired: dict[str, Desired] | None = None
+        self._histories: dict[str, tuple[Desired, ...]] = {}
         """As read from the file last; None after a change. Nothing else writes the file."""
         self.on_change: Callable[[], None] = lambda: None
         """Called after each change of the desired state or the keys, once it is on the disk."""
@@ -151,7 +152,7 @@ class Store:
 
     def adopt(self, deployments: Iterable[Desired], keys: Iterable[KeyEntry]) -> None:
         """Replaces all deployments and keys by these, with their generations as they are."""
-        self._desired = None
+        self._forget_read()
         with self._changing():
             for table in ("deployments", "starts", "keys"):
                 self._db.execute(f"DELETE FROM {table}")  # noqa: S608  # the names are the three above
@@ -180,6 +181,10 @@ class Store:
             )
             self._desired = {desired.name: desired for desired in map(_desired, rows)}
         return dict(self._desired)
+
+    def _forget_read(self) -> None:
+        """Lets deployments be read again: they are kept, because a round of the controller reads them several times."""
+        self._desired, self._histories = None, {}
 
     def put(
         self,
@@ -217,7 +222,7 @@ class Store:
             return before, False
         if base is not None and base != (before.generation if before else 0):
             raise outdated(spec.name, base, before, self.history(spec.name), self._deletion_of(spec.name))
-        self._desired = None
+        self._forget_read()
         with self._changing():
             after = self._next(spec, found, who)
             self._write_deployment(after)
@@ -234,7 +239,7 @@ class Store:
         if not opened:
             return
         self._db.execute("PRAGMA secure_delete=ON")
-        self._desired = None
+        self._forget_read()
         with self._changing():
             for one in opened:
                 with suppress(ControlError):
@@ -265,11 +270,13 @@ class Store:
 
     def history(self, name: str) -> tuple[Desired, ...]:
         """The last `KEEP_GENERATIONS` generations of a deployment, oldest first, also after a delete."""
-        rows = self._db.execute(
-            "SELECT spec, plan, generation, who, since, members FROM history WHERE name = ? ORDER BY generation",
-            (name,),
-        )
-        return tuple(map(_desired, rows))
+        if name not in self._histories:
+            rows = self._db.execute(
+                "SELECT spec, plan, generation, who, since, members FROM history WHERE name = ? ORDER BY generation",
+                (name,),
+            )
+            self._histories[name] = tuple(map(_desired, rows))
+        return self._histories[name]
 
     def _next(self, spec: Deployment, found: CarriedOver, who: str) -> Desired:
         """The deployment as its next generation."""
@@ -303,7 +310,7 @@ class Store:
 
     def remove(self, name: str) -> bool:
         """Deletes a deployment; False if it does not exist."""
-        self._desired = None
+        self._forget_read()
         with self._changing():
             self._db.execute("DELETE FROM starts WHERE name = ?", (name,))
             return self._db.execute("DELETE FROM deployments WHERE name = ?", (name,)).rowcount > 0

@@ -23,7 +23,7 @@ class BodyBudget:
     """
 
     def __init__(self, total: int = BUDGET_BYTES) -> None:
-        self._total = total
+        self.total = total
         self._held: Counter[str] = Counter()
         self._sum = 0
 
@@ -38,9 +38,9 @@ class BodyBudget:
         Raises:
             ApiError: 429 if this key holds too many, 503 if all together do.
         """
-        if self._held[key] + size > self._total * KEY_SHARE:
+        if self._held[key] + size > self.total * KEY_SHARE:
             raise key_budget_full()
-        if self._sum + size > self._total:
+        if self._sum + size > self.total:
             raise budget_full()
 
     def add(self, key: str, size: int) -> None:

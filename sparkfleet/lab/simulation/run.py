@@ -14,6 +14,7 @@ from functools import partial
 
 from sparkfleet.controlplane.controller import Controller
 from sparkfleet.controlplane.desired import Desired, GroupKey
+from sparkfleet.controlplane.state.head_address import HeadAddress
 from sparkfleet.controlplane.state.status import NodeReport
 from sparkfleet.controlplane.store_safety.guard import StoreError
 from sparkfleet.errors import ControlError
@@ -144,7 +145,7 @@ class Simulation:
             store=store,
             apps=self.serve,
             metrics=ControlMetrics(),
-            endpoint="",
+            address=HeadAddress(ray="", api="", gateway_host="127.0.0.1", gateway_port=8000),
             launches_of=launches,
             nodes=SimulatedNodes(self),
             here=NodeReport(name=head.name, joined=True, boot=f"{head.name}-{head.boots}"),

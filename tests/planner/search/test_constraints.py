@@ -25,6 +25,6 @@ def node(name):
     ],
 )
 def test_a_deployment_whose_nodes_are_all_drained_is_refused_with_the_command_that_ends_it(nodes, reason):
-    spec = Deployment(name="m", model="builtin:tiny", nodes=nodes)
+    spec = Deployment(name="m", model="builtin:tiny", nodes=tuple(nodes))
     found = mistaken(spec, 0, spec.resolved()[0], Fleet(nodes=(node("a"),), drained=("b",)))
     assert (found.reason if found else None) == reason
