@@ -108,6 +108,9 @@ VERBS: Mapping[str, Verb] = {
         "Start every engine of a deployment again. The old ones serve until then, if memory holds both.",
     ),
     "ask": Verb("ask", "ask", "Ask a model one question over the endpoint, as any client would."),
+    "route": Verb(
+        "route", "route", "Show which group a request would go to now, and why. No engine gets it."
+    ),
     "delete": Verb("delete", "delete", "Stop serving a deployment. Requests in flight are finished first."),
     "up": Verb(
         "up",

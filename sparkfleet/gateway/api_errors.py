@@ -232,6 +232,38 @@ def engine_lost(entry: ModelEntry) -> ApiError:
     )
 
 
+def queue_full(entry: ModelEntry, waiting: int, seconds: int) -> ApiError:
+    """503: as many requests wait for the model as may. `seconds`: when they have been served, by their forecasts."""
+    return _later(
+        f'{waiting} requests wait for "{entry.name}", as many as may.',
+        seconds,
+        code="queue_full",
+        kind="queue",
+    )
+
+
+def waited_too_long(entry: ModelEntry, waited_s: float, seconds: int) -> ApiError:
+    """503: no slot was free within the deadline of the queue."""
+    return _later(
+        f'No group of "{entry.name}" had room within {waited_s:g} s.',
+        seconds,
+        code="queue_timeout",
+        kind="queue",
+    )
+
+
+def too_long(entry: ModelEntry, least: int, largest: int, where: str) -> ApiError:
+    """400: the prompt is certainly longer than every context. `where`: the group with the largest one."""
+    return ApiError(
+        f'The prompt has at least {least} tokens; the largest context of "{entry.name}" is {largest}, on {where}.',
+        do="Send a shorter prompt.",
+        status=400,
+        code="context_length_exceeded",
+        kind="unsupported",
+        param="messages",
+    )
+
+
 def no_table() -> ApiError:
     """503: the gateway has just started and has no routing table yet."""
     return _later("The gateway is starting.", 1, code="starting", kind="not_ready")

@@ -11,6 +11,7 @@ from time import perf_counter
 from typing import Any
 
 from sparkfleet.gateway.admission.key_limiter import KeyLimiter
+from sparkfleet.gateway.admission.model_queue import LONGEST_S, WAITING, ModelQueues
 from sparkfleet.gateway.allowed_paths import allowed_methods
 from sparkfleet.gateway.api_errors import (
     ApiError,
@@ -24,6 +25,7 @@ from sparkfleet.gateway.api_errors import (
     no_table,
     none_ready_for,
     not_ready,
+    too_long,
     unable,
     unauthorised,
     unknown_model,
@@ -32,9 +34,10 @@ from sparkfleet.gateway.asgi import ClientGone, Receive, Scope, Send, WhileConne
 from sparkfleet.gateway.body.body_budget import BUDGET_BYTES, BodyBudget, HeldBody
 from sparkfleet.gateway.body.request_body import RequestBody
 from sparkfleet.gateway.body.scanner import INLINE_BYTES, BodyScanner
+from sparkfleet.gateway.choice import Choice
 from sparkfleet.gateway.endpoints import Picker
 from sparkfleet.gateway.engine_error import in_dialect, read_error
-from sparkfleet.gateway.in_flight import Choice, InFlight
+from sparkfleet.gateway.in_flight import InFlight
 from sparkfleet.gateway.keys import authenticate, expired_key
 from sparkfleet.gateway.limits import (
     RequestLimits,
@@ -48,8 +51,8 @@ from sparkfleet.gateway.media import host_of, refused_url
 from sparkfleet.gateway.page.page_app import PageApp
 from sparkfleet.gateway.proxy import Attempts, lost_event, relay
 from sparkfleet.gateway.request_context import RequestContext
-from sparkfleet.gateway.request_parser import RequestTarget
-from sparkfleet.gateway.requirements import Requirements, can, lacking
+from sparkfleet.gateway.request_parser import EXPLAIN_HEADER, RequestTarget
+from sparkfleet.gateway.requirements import Requirements, can, lacking, too_small
 from sparkfleet.gateway.routing_table import GroupEntry, ModelEntry, RoutingTable
 from sparkfleet.gateway.upstream import Request, Upstream, UpstreamAnswer, request_headers
 from sparkfleet.gateway.usage import UsageMeter
@@ -84,6 +87,8 @@ class GatewayApp:
         max_body_bytes: longest request that is accepted.
         max_body_s: time limit for a request to arrive.
         budget_bytes: bytes of bodies that are held at once.
+        waiting: requests that wait for one model, at most.
+        longest_s: seconds that each of them waits, at most.
         page: answers what is not of the API; None: nothing does.
     """
 
@@ -96,6 +101,8 @@ class GatewayApp:
         max_body_bytes: int = RequestLimits().body_bytes,
         max_body_s: float = RequestLimits().body_s,
         budget_bytes: int = BUDGET_BYTES,
+        waiting: int = WAITING,
+        longest_s: float = LONGEST_S,
         page: PageApp | None = None,
     ) -> None:
         self.metrics = metrics or GatewayMetrics()
@@ -105,6 +112,8 @@ class GatewayApp:
         self._limits = RequestLimits(body_bytes=max_body_bytes, body_s=max_body_s)
         self._upstream = Upstream()
         self._loads = InFlight()
+        self._queues = ModelQueues(waiting, longest_s)
+        self._loads.on_end = self._queues.pump
         self._bodies = BodyBudget(budget_bytes)
         self._scanner = BodyScanner()
         self._limiter = KeyLimiter()
@@ -125,7 +134,9 @@ class GatewayApp:
         if table.version:
             self._table = table
             self._limiter.keep(key.id for key in table.keys)
-            self._loads.keep(group.app for entry in table.models.values() for group in entry.groups)
+            apps = [group.app for entry in table.models.values() for group in entry.groups]
+            self._loads.keep(apps, table.models)
+            self._queues.refresh()
 
     def limit_bodies(self, max_body_bytes: int) -> None:
         """Accepts requests up to this length from now on."""
@@ -255,12 +266,17 @@ class GatewayApp:
             wanted = await self._scan(exchange, scope["query_string"], receive, body)
             choice = self._choose(exchange, table, wanted)
             exchange.admitted.charge(wanted.needs.prompt_tokens)
-            exchange.attempts = Attempts(
-                self._picker, self._upstream, choice, _request(exchange, scope, body), on_answer=held.close
-            )
-            del body
-            with self.metrics.in_flight.labels(exchange.model).track_inprogress(), closing(exchange.attempts):
-                await self._pass_on(exchange, exchange.attempts, receive, send)
+            if exchange.explains == "only":
+                return await _explain(exchange, choice, send)
+            exchange.request = _request(exchange, scope, body)
+            del body  # only the attempts keep it, until an engine answers
+            try:
+                with self.metrics.in_flight.labels(exchange.model).track_inprogress():
+                    await self._pass_on(exchange, wanted, held, receive, send)
+            finally:
+                if exchange.slot is not None:
+                    exchange.slot.close()
+        return None
 
     async def _scan(
         self, exchange: RequestContext, query: bytes, receive: Receive, body: RequestBody
@@ -277,14 +293,35 @@ class GatewayApp:
             raise no_such_path(exchange.path)
         if refused := refused_url(wanted.needs.media, model.media_domains):
             raise media_refused(model, refused, host_of(refused))
-        return Choice(model, _able(model, wanted.needs), wanted.needs, self._loads)
+        assert exchange.key is not None
+        able = _able(model, wanted.needs)
+        return Choice(model, able, wanted.needs, self._loads, exchange.key.id, exchange.priority)
 
     async def _pass_on(
-        self, exchange: RequestContext, attempts: Attempts, receive: Receive, send: Send
+        self,
+        exchange: RequestContext,
+        wanted: RequestTarget,
+        held: HeldBody,
+        receive: Receive,
+        send: Send,
     ) -> None:
         sent = perf_counter()
         async with WhileConnected(receive):
-            answer = await attempts.answer()
+            slot = await self._queues.enter(lambda: self._choose(exchange, self._table, wanted))
+            exchange.slot = slot
+            if exchange.explains:
+                exchange.explanation = slot.choice.explain(slot.found)
+            assert exchange.request is not None
+            exchange.attempts = Attempts(
+                self._picker,
+                self._upstream,
+                slot.choice,
+                slot,
+                request=exchange.request,
+                on_answer=held.close,
+            )
+            exchange.request = None
+            answer = await exchange.attempts.answer()
             try:
                 meter = self._begin_answer(exchange, answer, sent)
                 if answer.is_error:
@@ -305,6 +342,8 @@ class GatewayApp:
         exchange.status = answer.status
         if answer.status >= 400:
             exchange.kind = "engine_error" if answer.status >= 500 else "engine_refused"
+        assert exchange.slot is not None
+        exchange.slot.answered(is_stream=answer.is_stream)
         on_gap = None
         if answer.is_stream:
             exchange.is_stream = True
@@ -357,6 +396,9 @@ def _able(model: ModelEntry, needs: Requirements) -> tuple[GroupEntry, ...]:
     lacks = lacking(model.groups, needs)
     if lacks:
         raise unable(model, lacks)
+    largest = too_small(model.groups, needs)
+    if largest is not None:
+        raise too_long(model, needs.least_tokens, largest.context or 0, largest.app)
     if model.state != "ready":
         raise not_ready(model)
     ready = [group for group in model.groups if group.ready]
@@ -364,6 +406,12 @@ def _able(model: ModelEntry, needs: Requirements) -> tuple[GroupEntry, ...]:
     if ready and not able:
         raise none_ready_for(model, needs.abilities)
     return able
+
+
+async def _explain(exchange: RequestContext, choice: Choice, send: Send) -> None:
+    exchange.status = 200
+    body = json.dumps(choice.explain(choice.forecasts()), indent=1).encode()
+    await respond(send, 200, [_JSON, *_id_headers(exchange)], body, head=exchange.head)
 
 
 async def _models(exchange: RequestContext, table: RoutingTable, send: Send) -> None:
@@ -424,5 +472,9 @@ async def _refuse_websocket(receive: Receive, send: Send) -> None:
 
 
 def _id_headers(exchange: RequestContext) -> list[tuple[bytes, bytes]]:
-    own = (b"x-request-id", exchange.id.encode())
-    return [own, (b"x-client-request-id", exchange.client_id.encode())] if exchange.client_id else [own]
+    headers = [(b"x-request-id", exchange.id.encode())]
+    if exchange.client_id:
+        headers.append((b"x-client-request-id", exchange.client_id.encode()))
+    if exchange.explanation:
+        headers.append((EXPLAIN_HEADER, json.dumps(exchange.explanation).encode()))
+    return headers

@@ -14,8 +14,8 @@ import aiohttp
 
 from sparkfleet.gateway.api_errors import ApiError, Dialect, engine_lost, error_json, no_engine
 from sparkfleet.gateway.asgi import Send
+from sparkfleet.gateway.choice import Choice, Slot
 from sparkfleet.gateway.endpoints import Picker, Target
-from sparkfleet.gateway.in_flight import Choice
 from sparkfleet.gateway.routing_table import GroupEntry
 from sparkfleet.gateway.upstream import EngineLost, Request, Upstream, UpstreamAnswer
 from sparkfleet.gateway.usage import UsageMeter
@@ -31,12 +31,13 @@ PICK_S = 5.0
 
 
 class Attempts:
-    """The tries of one request. `close` must be called when its answer is over.
+    """The tries of one request.
 
     Args:
         picker: finds the addresses of engines.
         upstream: the connections.
         choice: the candidate groups.
+        slot: its place on the group that it was admitted to.
         request: the request to send.
         on_answer: called when an engine has begun to answer, so that the request's body is not needed again.
     """
@@ -46,6 +47,8 @@ class Attempts:
         picker: Picker,
         upstream: Upstream,
         choice: Choice,
+        slot: Slot,
+        *,
         request: Request,
         on_answer: Callable[[], None] = lambda: None,
     ) -> None:
@@ -54,8 +57,9 @@ class Attempts:
         self._choice = choice
         self._request: Request | None = request
         self._on_answer = on_answer
-        self._app = ""
-        """The group whose load counts it."""
+        self._slot = slot
+        self._admitted: list[GroupEntry] | None = [one.group for one in slot.found]
+        """The groups by the forecast that it was admitted with, until the first try."""
         self._failed: set[str] = set()
         self._deliveries = 0
         self._held: UpstreamAnswer | None = None
@@ -80,22 +84,18 @@ class Attempts:
             self._request = None
             self._on_answer()
 
-    def close(self) -> None:
-        """Ends the request: it no longer counts as load of any group."""
-        self._give_to("")
-
     async def _next(self) -> Target | None:
         if len(self._failed) >= ATTEMPTS or self._deliveries >= DELIVERIES:
             return None
-        ranked = self._choice.ranked()
+        ranked, self._admitted = self._admitted or self._choice.ranked(), None
         if not ranked:
             return None
         # Before the first wait: of simultaneous requests each must count for the next.
-        self._give_to(ranked[0].app)
+        self._slot.move(ranked[0])
         engine = await self._pick(ranked)
         if engine is None or engine.url in self._failed:
             return None
-        self._give_to(engine.app)
+        self._slot.move(next(group for group in ranked if group.app == engine.app))
         return engine
 
     async def _pick(self, ranked: list[GroupEntry]) -> Target | None:
@@ -109,15 +109,6 @@ class Attempts:
                 break
             self._choice.loads.fail(group.app)  # it was skipped: it has no engine
         return engine
-
-    def _give_to(self, app: str) -> None:
-        if app == self._app:
-            return
-        if self._app:
-            self._choice.loads.end(self._app)
-        if app:
-            self._choice.loads.begin(app)
-        self._app = app
 
     async def _ask(self, engine: Target) -> UpstreamAnswer | None:
         self.group = engine.group

@@ -11,8 +11,11 @@ from typing import Any
 from sparkfleet.gateway.admission.key_limiter import AdmittedRequest
 from sparkfleet.gateway.api_errors import Dialect, dialect_of
 from sparkfleet.gateway.asgi import Headers
+from sparkfleet.gateway.choice import Slot
 from sparkfleet.gateway.proxy import Attempts
-from sparkfleet.gateway.routing_table import KeyEntry
+from sparkfleet.gateway.request_parser import EXPLAIN_HEADER, PRIORITY_HEADER
+from sparkfleet.gateway.routing_table import KeyEntry, Priority
+from sparkfleet.gateway.upstream import Request
 from sparkfleet.gateway.usage import Usage, UsageMeter
 from sparkfleet.telemetry.metrics import GatewayMetrics, path_label
 
@@ -41,6 +44,12 @@ class RequestContext:
     """True once the whole body of the request has arrived."""
     admitted: AdmittedRequest | None = None
     """Its place within its key's limits."""
+    slot: Slot | None = None
+    """Its place on a group."""
+    explanation: dict[str, Any] = field(default_factory=dict)
+    """The reason for its group, if the client asked for it."""
+    request: Request | None = None
+    """The request to an engine, until it is sent."""
     attempts: Attempts | None = None
     meter: UsageMeter | None = None
     is_stream: bool = False
@@ -59,6 +68,18 @@ class RequestContext:
                 if name == wanted and _CLIENT_ID.fullmatch(value):
                     return value.decode("ascii")
         return ""
+
+    @property
+    def explains(self) -> str:
+        """`1` or `only` if the client asked for the reason for its group; "" otherwise."""
+        value = next((value for name, value in self.headers if name == EXPLAIN_HEADER), b"")
+        return value.decode("ascii") if value in (b"1", b"only") else ""
+
+    @property
+    def priority(self) -> Priority:
+        """Priority of the request: its key's, or a lower one that it names."""
+        named = any(name == PRIORITY_HEADER and value == b"batch" for name, value in self.headers)
+        return "batch" if named or self.key is None else self.key.limits.priority
 
     @property
     def dialect(self) -> Dialect:
@@ -109,6 +130,9 @@ class RequestContext:
         if self.key is not None:
             metrics.key_tokens.labels(self.key.name, self.model, "input").inc(self.usage.input or 0)
             metrics.key_tokens.labels(self.key.name, self.model, "output").inc(self.usage.output or 0)
+        if self.slot is not None and self.status < 400:
+            tokens = self.usage.output if self.usage.output is not None else meter.events
+            self.slot.ended(tokens, is_stream=self.is_stream)
         if self.is_stream:
             metrics.chunks.labels(self.model).inc(meter.chunks)
 

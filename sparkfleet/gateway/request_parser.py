@@ -14,6 +14,10 @@ from sparkfleet.gateway.asgi import Headers
 from sparkfleet.gateway.requirements import Requirements, needs_of
 
 MODEL_HEADER = b"x-sparkfleet-model"
+PRIORITY_HEADER = b"x-sparkfleet-priority"
+"""`batch`: the request waits for interactive ones."""
+EXPLAIN_HEADER = b"x-sparkfleet-explain"
+"""`1`: the answer has the reason for its group, in a header of the same name; `only`: that is the answer."""
 
 _LONGEST_MODEL = 1024
 _MOST_QUERY_FIELDS = 100

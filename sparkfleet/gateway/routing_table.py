@@ -54,6 +54,17 @@ class KeyEntry(Value):
     """The digest before the last rotation, while it is accepted."""
 
 
+class GroupSpeed(Value):
+    """Predicted speed of a group, tokens per second."""
+
+    prefill_tps: Annotated[float, Field(gt=0)]
+    alone_tps: Annotated[float, Field(gt=0)]
+    """Of the answer of one request alone."""
+    together_tps: float = 0.0
+    """Of all answers together, at `concurrency` requests."""
+    concurrency: int = 1
+
+
 class GroupEntry(Value):
     """One group of a deployment, and its capabilities. None: not known, which excludes nothing."""
 
@@ -69,6 +80,8 @@ class GroupEntry(Value):
     """Longest prompt plus answer, in tokens."""
     concurrency: int | None = None
     """Requests that it decodes at once."""
+    speed: GroupSpeed | None = None
+    """Predicted speed; the gateways correct it by what they measure."""
 
 
 class ModelEntry(Value):

@@ -19,7 +19,7 @@ from yarl import URL
 from sparkfleet.gateway.asgi import Headers
 from sparkfleet.gateway.body.request_body import RequestBody
 from sparkfleet.gateway.endpoints import Target
-from sparkfleet.gateway.request_parser import MODEL_HEADER
+from sparkfleet.gateway.request_parser import EXPLAIN_HEADER, MODEL_HEADER, PRIORITY_HEADER
 
 CONNECT_S = 2.0
 """Time limit to open a connection. The kernel of a live engine's node accepts within milliseconds."""
@@ -56,6 +56,8 @@ _NOT_FOR_ENGINES = (
         b"x-real-ip",
         b"x-request-id",  # replaced by the gateway's: engines use it as the name of the request, which must be unique
         MODEL_HEADER,
+        PRIORITY_HEADER,
+        EXPLAIN_HEADER,
     }
 )
 _NOT_FOR_CLIENTS = _HOP_BY_HOP | {b"date", b"server", b"set-cookie", b"x-client-request-id", b"x-request-id"}
