@@ -64,6 +64,12 @@ VERBS: Mapping[str, Verb] = {
         "describe",
         "Show one deployment: its plan with reasons, its groups, and its last events.",
     ),
+    "bundle": Verb(
+        "bundle",
+        "bundle",
+        "Write one file for a report: facts, plans, events, logs, without secrets and identities."
+        " Nothing is sent.",
+    ),
     "logs": Verb("logs", "logs", "Print the log of one rank of a group's engine."),
     "events": Verb("events", "events", "Print events of the fleet, each with its reason, oldest first."),
     "history": Verb(

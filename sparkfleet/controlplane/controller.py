@@ -39,11 +39,12 @@ from sparkfleet.controlplane.store_safety.guard import StoreError
 from sparkfleet.controlplane.store_safety.store_watch import corrupted
 from sparkfleet.errors import Cause, ControlError
 from sparkfleet.gateway.report import GatewayReport
-from sparkfleet.gateway.routing_table import KeyEntry, RoutingTable
+from sparkfleet.gateway.routing_table import KeyEntry, KeyLimits, RoutingTable
 from sparkfleet.group.report import BEGINNING, GroupPhase, GroupReport
 from sparkfleet.planner.report.carry_over import RunningGroup
 from sparkfleet.planner.types.plan import DeploymentPlan
 from sparkfleet.specs.deployment import Deployment
+from sparkfleet.specs.remote_code import code_problems
 from sparkfleet.telemetry.metrics import ControlMetrics
 from sparkfleet.telemetry.samples import Sample
 from sparkfleet.telemetry.targets import TargetGroup
@@ -216,8 +217,14 @@ class Controller:
             deployments=self._view(self._running()).deployments(),
             last_event=self._store.last_event_id(),
             trouble=self.ends.trouble,
-            warnings=(*self.warnings.values(), *self._watch.spoilt()),
+            warnings=(*self.warnings.values(), *self._watch.spoilt(), *self._unpinned()),
         )
+
+    def _unpinned(self) -> Iterator[str]:
+        """Deployments of an older release that let code of a checkpoint run without a commit."""
+        for desired in self._wanted().values():
+            for problem in code_problems(desired.spec):
+                yield f"{desired.name}: {problem.text}"
 
     def samples(self) -> Iterator[Sample]:
         """Samples of the present state, for Prometheus."""
@@ -239,9 +246,21 @@ class Controller:
         """The gateway's table; waits for one other than `known`, at most `wait_s`. Version 0: none was published yet."""
         return await self._publisher.table(known, wait_s, replica)
 
-    async def create_key(self, name: str) -> tuple[str, KeyEntry, frozenset[str]]:
+    async def create_key(
+        self, name: str, limits: KeyLimits | None = None
+    ) -> tuple[str, KeyEntry, frozenset[str]]:
         """Creates an API key (see `ApiKeys.create`). Returns its text, its entry, and gateways that do not know it yet."""
-        text, key = await self.keys.create(name)
+        text, key = await self.keys.create(name, limits or KeyLimits())
+        return text, key, await self._known_to_gateways()
+
+    async def limit_key(self, name_or_id: str, limits: KeyLimits) -> tuple[KeyEntry, frozenset[str]]:
+        """Replaces the limits of a key. Returns its entry, and gateways that do not know them yet."""
+        key = await self.keys.limit(name_or_id, limits)
+        return key, await self._known_to_gateways()
+
+    async def rotate_key(self, name_or_id: str, until: float) -> tuple[str, KeyEntry, frozenset[str]]:
+        """Rotates a key (see `ApiKeys.rotate`). Returns its text, its entry, and gateways that do not know it yet."""
+        text, key = await self.keys.rotate(name_or_id, until)
         return text, key, await self._known_to_gateways()
 
     async def revoke_key(self, name_or_id: str) -> tuple[KeyEntry, frozenset[str]]:
@@ -271,6 +290,8 @@ class Controller:
                 may_use=tuple(
                     n for n, one in wanted.items() if not one.spec.keys or key.name in one.spec.keys
                 ),
+                limits=key.limits,
+                former_until=key.former.until if key.former is not None else None,
             )
             for key, created in self._store.keys_created()
         )

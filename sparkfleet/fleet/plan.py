@@ -154,6 +154,9 @@ async def plan_deployments(
         async with client:
             specs = await client.sealed(specs)
             status = await client.fleet()
+            known = [key.name for key in await client.keys()] if any(spec.keys for spec in specs) else []
+        for line in missing_keys(specs, known):
+            session.report(TroubleFound(line=line))
     drained = {one.node for one in status.drained} if status else set()
     fleet = await fleet_of(session, assumed, drained.union(without))
     around = await _around(session, assumed)
@@ -165,6 +168,16 @@ async def plan_deployments(
     stored = around.get(session.inventory.head, NodeSurroundings()).generations
     decided = expecting(decided, times)
     return FleetPlan(tuple(specs), fleet, status, decided, client, checkpoints, stored, around)
+
+
+def missing_keys(specs: Sequence[Deployment], known: Collection[str]) -> tuple[str, ...]:
+    """A line for each deployment that names keys which do not exist. Pure."""
+    return tuple(
+        f"warning: {spec.name}: `keys:` names {', '.join(missing)}, which nobody has."
+        f" `sparkfleet keys create {missing[0]}` makes it."
+        for spec in specs
+        if (missing := [name for name in spec.keys or () if name not in known])
+    )
 
 
 def expecting(decided: Decided, times: StepTimes) -> Decided:

@@ -198,6 +198,10 @@ class Session:
         """Absolute path of the fleet's state directory on its head; "" if it has none. Raises UnreachableError."""
         return (await self._found_on_head()).root
 
+    async def root_of(self, node: str) -> str:
+        """Absolute path of the fleet's state directory on a node; "" if it has none. Raises NodeError."""
+        return (await self._found(node)).root
+
     async def make_controller(self) -> None:
         """Makes a controller in the head's live Ray, and waits until it answers. Ray and the engines are not touched.
 

@@ -119,6 +119,18 @@ def unauthorised(*, given: bool) -> ApiError:
     )
 
 
+def expired(key_name: str) -> ApiError:
+    """401: the key was valid until its expiry."""
+    return ApiError(
+        f'The key "{key_name}" has expired.',
+        do="`sparkfleet keys create` makes a new one.",
+        status=401,
+        code="expired_api_key",
+        kind="unauthorised",
+        headers=((b"www-authenticate", b"Bearer"),),
+    )
+
+
 def forbidden(model: str, key_name: str) -> ApiError:
     """403: a valid key without access to this model."""
     return ApiError(
@@ -263,6 +275,11 @@ def key_budget_full() -> ApiError:
     return limited("The requests of this key take as much of the gateway's memory as one key may.", 2)
 
 
+def too_many_connections() -> ApiError:
+    """503: this gateway, or this client's address, has as many connections as it may."""
+    return _later("There are too many connections.", 2, code="too_many_connections", kind="connections")
+
+
 def limited(what: str, seconds: int, *, code: str = "rate_limit_exceeded") -> ApiError:
     """429: a limit of the key. `seconds`: when it admits the request again."""
     return ApiError(
@@ -308,7 +325,7 @@ def no_such_path(path: str) -> ApiError:
     """404: the API has no such path."""
     return ApiError(
         f'Unknown path: "{_short(path)}".',
-        do="The API is below /v1.",
+        do="GET /v1 lists the usual paths; `endpoints` of a deployment adds others.",
         status=404,
         code="not_found",
         kind="not_found",

@@ -10,9 +10,12 @@ from contextlib import closing
 from time import perf_counter
 from typing import Any
 
+from sparkfleet.gateway.admission.key_limiter import KeyLimiter
+from sparkfleet.gateway.allowed_paths import allowed_methods
 from sparkfleet.gateway.api_errors import (
     ApiError,
     draining,
+    expired,
     forbidden,
     internal,
     media_refused,
@@ -32,7 +35,7 @@ from sparkfleet.gateway.body.scanner import INLINE_BYTES, BodyScanner
 from sparkfleet.gateway.endpoints import Picker
 from sparkfleet.gateway.engine_error import in_dialect, read_error
 from sparkfleet.gateway.in_flight import Choice, InFlight
-from sparkfleet.gateway.keys import authenticate
+from sparkfleet.gateway.keys import authenticate, expired_key
 from sparkfleet.gateway.limits import (
     RequestLimits,
     check_encoding,
@@ -55,12 +58,20 @@ from sparkfleet.telemetry.metrics import GatewayMetrics
 access_log = logging.getLogger("sparkfleet.gateway.access")
 log = logging.getLogger("sparkfleet.gateway")
 
-_METHODS = ("GET", "POST", "PUT", "PATCH", "DELETE")
 _LOCAL_METHODS = ("GET", "HEAD")
 BODIES_HELD = 4
 """Longest requests that the budget of bodies holds at once, at least."""
 _MODELS = "/v1/models"
-_HEALTH = "/healthz"
+_ROOT = ("/v1", "/v1/")
+_HEALTH = ("/healthz", "/health", "/v1/health")
+_INDEX = {
+    "object": "api",
+    "server": "sparkfleet",
+    "models": _MODELS,
+    "openai": ["/v1/chat/completions", "/v1/completions", "/v1/responses", "/v1/embeddings"],
+    "anthropic": ["/v1/messages", "/v1/messages/count_tokens"],
+    "health": "/health",
+}
 
 
 class GatewayApp:
@@ -96,6 +107,7 @@ class GatewayApp:
         self._loads = InFlight()
         self._bodies = BodyBudget(budget_bytes)
         self._scanner = BodyScanner()
+        self._limiter = KeyLimiter()
         self._in_flight = 0
         self._idle = asyncio.Event()
         self._idle.set()
@@ -112,6 +124,7 @@ class GatewayApp:
     def table(self, table: RoutingTable) -> None:
         if table.version:
             self._table = table
+            self._limiter.keep(key.id for key in table.keys)
             self._loads.keep(group.app for entry in table.models.values() for group in entry.groups)
 
     def limit_bodies(self, max_body_bytes: int) -> None:
@@ -150,8 +163,10 @@ class GatewayApp:
             return await _refuse_websocket(receive, send)
         if scope["type"] != "http":
             raise NotImplementedError(f"no {scope['type']} here")
-        if scope["path"] == _HEALTH:
+        if scope["path"] in _HEALTH:
             return await self._health(scope, send)
+        if scope["path"] in _ROOT and scope["method"] in _LOCAL_METHODS:
+            return await respond(send, 200, [_JSON], _INDEX_JSON, head=scope["method"] == "HEAD")
         if self._page is not None and self._page.owns(scope["path"]):
             return await self._page(scope, send, self._table)
         exchange = RequestContext(scope["method"], scope["path"], scope["headers"])
@@ -193,16 +208,17 @@ class GatewayApp:
             await _refuse(exchange, internal(), receive, send)
 
     async def _answer(self, exchange: RequestContext, scope: Scope, receive: Receive, send: Send) -> None:
+        is_local = exchange.path == _MODELS or exchange.path.startswith(_MODELS + "/")
+        allowed = _LOCAL_METHODS if is_local else allowed_methods(exchange.path, self._table.endpoints)
+        if exchange.method == "OPTIONS" and allowed:
+            exchange.status = 204
+            fields = [(b"allow", ", ".join(allowed).encode()), *_id_headers(exchange)]
+            return await respond(send, 204, fields, b"")
         if not exchange.path.startswith("/v1/"):
             raise no_such_path(exchange.path)
-        is_local = exchange.path == _MODELS or exchange.path.startswith(_MODELS + "/")
-        allowed = _LOCAL_METHODS if is_local else _METHODS
-        if exchange.method == "OPTIONS":
-            exchange.status = 204
-            return await respond(
-                send, 204, [(b"allow", ", ".join(allowed).encode()), _id_header(exchange)], b""
-            )
         table = self._admit(exchange)
+        if not allowed:
+            raise no_such_path(exchange.path)
         if exchange.method not in allowed:
             raise no_such_method(exchange.method, allowed)
         if is_local:
@@ -217,6 +233,8 @@ class GatewayApp:
         check_headers(exchange.headers, self._limits)
         exchange.key = authenticate(exchange.headers, self._table.keys)
         if exchange.key is None:
+            if old := expired_key(exchange.headers, self._table.keys):
+                raise expired(old.name)
             given = any(name in (b"authorization", b"x-api-key") for name, _ in exchange.headers)
             raise unauthorised(given=given)
         self.keys_used[exchange.key.id] = time.time()
@@ -228,11 +246,15 @@ class GatewayApp:
         check_target(_raw_path(scope), scope["query_string"])
         check_encoding(exchange.headers)
         assert exchange.key is not None
-        with closing(HeldBody(self._bodies, exchange.key.id)) as held:
+        with (
+            closing(self._limiter.admit(exchange.key)) as exchange.admitted,
+            closing(HeldBody(self._bodies, exchange.key.id)) as held,
+        ):
             body = await read_body(exchange.headers, receive, self._limits, held)
             exchange.body_read = True
             wanted = await self._scan(exchange, scope["query_string"], receive, body)
             choice = self._choose(exchange, table, wanted)
+            exchange.admitted.charge(wanted.needs.prompt_tokens)
             exchange.attempts = Attempts(
                 self._picker, self._upstream, choice, _request(exchange, scope, body), on_answer=held.close
             )
@@ -251,6 +273,8 @@ class GatewayApp:
 
     def _choose(self, exchange: RequestContext, table: RoutingTable, wanted: RequestTarget) -> Choice:
         model = _resolve(table, exchange, wanted.model)
+        if not allowed_methods(exchange.path, model.endpoints):
+            raise no_such_path(exchange.path)
         if refused := refused_url(wanted.needs.media, model.media_domains):
             raise media_refused(model, refused, host_of(refused))
         return Choice(model, _able(model, wanted.needs), wanted.needs, self._loads)
@@ -297,6 +321,7 @@ class GatewayApp:
 
 
 _JSON = (b"content-type", b"application/json")
+_INDEX_JSON = json.dumps(_INDEX).encode()
 _OF_THE_BODY = (b"content-length", b"content-type")
 
 
@@ -353,7 +378,7 @@ async def _models(exchange: RequestContext, table: RoutingTable, send: Send) -> 
         document = _model(entry)
     exchange.status = 200
     body = json.dumps(document).encode()
-    await respond(send, 200, [_JSON, _id_header(exchange)], body, head=exchange.head)
+    await respond(send, 200, [_JSON, *_id_headers(exchange)], body, head=exchange.head)
 
 
 def _model(entry: ModelEntry) -> dict[str, Any]:
@@ -375,17 +400,17 @@ async def _pass_error_on(
     body = in_dialect(await read_error(answer), answer.status, exchange.dialect)
     meter.feed(body)
     headers = [header for header in answer.headers() if header[0] not in _OF_THE_BODY]
-    await respond(send, answer.status, [*headers, _JSON, _id_header(exchange)], body)
+    await respond(send, answer.status, [*headers, _JSON, *_id_headers(exchange)], body)
 
 
 def _start(exchange: RequestContext, answer: UpstreamAnswer) -> dict[str, Any]:
-    headers = [*answer.headers(), _id_header(exchange)]
+    headers = [*answer.headers(), *_id_headers(exchange)]
     return {"type": "http.response.start", "status": answer.status, "headers": headers}
 
 
 async def _refuse(exchange: RequestContext, refusal: ApiError, receive: Receive, send: Send) -> None:
     exchange.status, exchange.kind = refusal.status, refusal.kind
-    headers = [_JSON, _id_header(exchange), *refusal.headers]
+    headers = [_JSON, *_id_headers(exchange), *refusal.headers]
     body = refusal.body(exchange.dialect)
     if exchange.body_read or not has_body(exchange.headers):
         await respond(send, refusal.status, headers, body, head=exchange.head)
@@ -398,5 +423,6 @@ async def _refuse_websocket(receive: Receive, send: Send) -> None:
     await send({"type": "websocket.close", "code": 1008, "reason": "websockets are not served here"})
 
 
-def _id_header(exchange: RequestContext) -> tuple[bytes, bytes]:
-    return (b"x-request-id", exchange.id.encode())
+def _id_headers(exchange: RequestContext) -> list[tuple[bytes, bytes]]:
+    own = (b"x-request-id", exchange.id.encode())
+    return [own, (b"x-client-request-id", exchange.client_id.encode())] if exchange.client_id else [own]

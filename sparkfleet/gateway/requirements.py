@@ -45,6 +45,8 @@ class Requirements(NamedTuple):
     """It has sound. Support is not known of any weights: no group is refused for it, and those with vision come first."""
     tokens: int = 0
     """Estimated upper limit of prompt and answer, tokens. It only orders the groups."""
+    prompt_tokens: int = 0
+    """The prompt's part of it."""
     media: tuple[str, ...] = ()
     """URLs of images, video, sound and files that are not in the request itself: one of each host."""
 
@@ -60,7 +62,7 @@ def needs_of(document: dict[str, Any]) -> Requirements:
     Its URLs are looked for in all of them: the engine must get none that was not checked.
     """
     vision = audio = False
-    tokens = _answer_tokens(document)
+    tokens = 0
     for part in islice(_parts(document), _MOST_PARTS):
         if isinstance(part, str):
             tokens += len(part) // _CHARACTERS_PER_TOKEN if part.isascii() else len(part)
@@ -69,7 +71,14 @@ def needs_of(document: dict[str, Any]) -> Requirements:
             audio = audio or _is_one_of(part, AUDIBLE)
         elif isinstance(part, int):  # a prompt may be a list of token ids
             tokens += 1
-    return Requirements(vision, _calls_tools(document), audio, tokens, _media(document))
+    return Requirements(
+        vision=vision,
+        tools=_calls_tools(document),
+        audio=audio,
+        tokens=tokens + _answer_tokens(document),
+        prompt_tokens=tokens,
+        media=_media(document),
+    )
 
 
 def can(group: GroupEntry, needs: Requirements) -> bool:

@@ -6,7 +6,7 @@ last table stays in use.
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Annotated, Literal
 
 from pydantic import Field
 
@@ -16,6 +16,32 @@ from sparkfleet.values import Value
 ModelState = Literal["ready", "starting", "stopped", "failed"]
 
 
+Priority = Literal["interactive", "batch"]
+"""`batch` waits for `interactive`."""
+_Limit = Annotated[int, Field(ge=1, le=1_000_000_000)]
+
+
+class KeyLimits(Value):
+    """Limits of a key, counted by each gateway. None: no limit."""
+
+    requests_per_minute: Annotated[int, Field(ge=1, le=100_000)] | None = None
+    tokens_per_minute: _Limit | None = None
+    """Tokens of prompts and answers."""
+    concurrent: Annotated[int, Field(ge=1, le=100_000)] | None = None
+    """Requests at once."""
+    priority: Priority = "interactive"
+    """Priority of requests that name none."""
+    expires: float | None = None
+    """Unix seconds from which the key is refused; None: never."""
+
+
+class FormerKey(Value):
+    """The digest that a key had before it was rotated, and until when it is accepted, Unix seconds."""
+
+    sha256: str
+    until: float
+
+
 class KeyEntry(Value):
     """An API key as it is stored: the key itself is shown once, when it is created, and never stored."""
 
@@ -23,6 +49,9 @@ class KeyEntry(Value):
     name: str
     sha256: str
     """Lower-case hexadecimal digest of the key."""
+    limits: KeyLimits = KeyLimits()
+    former: FormerKey | None = None
+    """The digest before the last rotation, while it is accepted."""
 
 
 class GroupEntry(Value):
@@ -64,6 +93,8 @@ class ModelEntry(Value):
 
     media_domains: tuple[str, ...] = ()
     """Hosts from which requests may name images, video and sound by URL."""
+    endpoints: tuple[str, ...] = ()
+    """Paths beside the usual ones that clients may use; `/*` at the end: all below."""
 
     @property
     def apps(self) -> tuple[str, ...]:
@@ -83,6 +114,11 @@ class RoutingTable(Value):
     keys: tuple[KeyEntry, ...] = ()
     listening: GatewayListening | None = None
     """Address that the gateway is to listen at; None: the one that it has."""
+
+    @property
+    def endpoints(self) -> tuple[str, ...]:
+        """Paths that some deployment names."""
+        return tuple(path for entry in self.models.values() for path in entry.endpoints)
 
     def visible_to(self, key: KeyEntry) -> list[ModelEntry]:
         """The models that `key` may use, by name."""

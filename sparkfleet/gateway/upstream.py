@@ -58,7 +58,7 @@ _NOT_FOR_ENGINES = (
         MODEL_HEADER,
     }
 )
-_NOT_FOR_CLIENTS = _HOP_BY_HOP | {b"date", b"server", b"set-cookie", b"x-request-id"}
+_NOT_FOR_CLIENTS = _HOP_BY_HOP | {b"date", b"server", b"set-cookie", b"x-client-request-id", b"x-request-id"}
 _PRINTABLE = re.compile(rb"[\x20-\x7e\t]*")
 
 

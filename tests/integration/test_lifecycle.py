@@ -5,7 +5,9 @@ import json
 import os
 import signal
 import socket
+import stat
 import subprocess
+import tarfile
 import threading
 import time
 from pathlib import Path
@@ -351,9 +353,44 @@ def test_another_address_of_the_endpoint_is_taken_at_once_and_open_streams_go_on
         os.kill(controller, signal.SIGKILL)
         fleet.until(lambda: fleet.run("status", "--json")[0] == 0, timeout=60)
         assert fleet.json("status")["endpoint"] == fleet.endpoint
+        fleet.until(lambda: all(fleet.deployment(name)["groups"] for name in ("tiny", "slow")), timeout=30)
         assert {engine_pid(group(fleet, name)) for name in ("tiny", "slow")} == pids
     finally:
         fleet.write("inventory.yaml", inventory)
+
+
+def test_a_report_has_what_a_reader_needs_and_no_secret(fleet):
+    file = fleet.directory / "report.tar.gz"
+    file.unlink(missing_ok=True)
+    out = fleet.ok("bundle", "--yes", "-o", str(file))
+    assert f"{file}: " in out
+    assert stat.S_IMODE(file.stat().st_mode) == 0o600
+    with tarfile.open(file) as archive:
+        content = {one.name: archive.extractfile(one).read().decode() for one in archive.getmembers()}
+    names = {name.partition("/")[2] for name in content}
+    assert {
+        "README.txt",
+        "versions.json",
+        "status.json",
+        "doctor.json",
+        "plans/tiny.txt",
+        "events.txt",
+    } <= names
+    assert any(name.startswith("nodes/this/logs/test-") for name in names)
+    facts = json.loads(content["sparkfleet-report/nodes/this/facts.json"])
+    assert {"memory", "kernel", "disks", "sockets"} <= {one["field"] for one in facts}
+    memory = next(one for one in facts if one["field"] == "memory")
+    assert "MemAvailable" in memory["stdout"]
+    assert memory["not_understood"] == ""
+    secrets = [
+        path.read_text().strip()
+        for path in (fleet.paths.api_token, fleet.paths.engine_secret, fleet.paths.ray_token)
+    ]
+    for secret in (*secrets, fleet.key):
+        assert [name for name, text in content.items() if secret in text] == []
+    code, _, err = fleet.run("bundle", "--yes", "-o", str(file))
+    assert code == 1
+    assert "exists already" in err
 
 
 def free_port():

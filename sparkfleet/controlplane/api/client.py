@@ -20,6 +20,7 @@ from sparkfleet.controlplane.api.api_models import (
     ApplyRequest,
     KeyRequest,
     OpenDeployments,
+    RotateRequest,
 )
 from sparkfleet.controlplane.desired import Desired
 from sparkfleet.controlplane.sealing import has_open_values
@@ -28,6 +29,7 @@ from sparkfleet.controlplane.state.head_address import HeadAddress, read_address
 from sparkfleet.controlplane.state.status import FleetStatus
 from sparkfleet.controlplane.state.store import Event
 from sparkfleet.errors import ControlError, UnreadableStateError, WrongFleetError
+from sparkfleet.gateway.routing_table import KeyLimits
 from sparkfleet.runtime.fleet_paths import FleetPaths
 from sparkfleet.specs.deployment import Deployment
 
@@ -188,17 +190,30 @@ class FleetClient:
                 await self.ask_version()
             raise unlike(self.version) from error
 
-    async def create_key(self, name: str) -> dict[str, Any]:
+    async def create_key(self, name: str, limits: KeyLimits | None = None) -> dict[str, Any]:
         """A new key: `id`, `name`, once `key`, and `late`: gateways that do not know it yet.
 
         Raises ControlError for a name that is taken or cannot be one.
         """
         try:
-            request = KeyRequest(name=name)
+            request = KeyRequest(name=name, limits=limits or KeyLimits())
         except ValidationError as error:
             expected = error.errors(include_url=False)[0]["msg"]
             raise ControlError(f"{name!r} cannot name a key.", do=f"Expected {expected}.") from error
         answer: dict[str, Any] = await self._change("POST", "/v1/keys", request.model_dump_json())
+        return answer
+
+    async def limit_key(self, name: str, limits: KeyLimits) -> dict[str, Any]:
+        """Replaces the limits of a key. Returns its `id`, its `name`, and `late`: gateways that do not know them yet."""
+        path = f"/v1/keys/{quote(name, safe='')}/limits"
+        answer: dict[str, Any] = await self._change("PUT", path, limits.model_dump_json())
+        return answer
+
+    async def rotate_key(self, name: str, grace_s: float) -> dict[str, Any]:
+        """A new text for a key: `id`, `name`, once `key`, and `late`. The old one is accepted for `grace_s` more."""
+        path = f"/v1/keys/{quote(name, safe='')}/rotate"
+        request = RotateRequest(grace_s=grace_s)
+        answer: dict[str, Any] = await self._change("POST", path, request.model_dump_json())
         return answer
 
     async def revoke_key(self, name: str) -> dict[str, Any]:

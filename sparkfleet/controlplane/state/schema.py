@@ -78,7 +78,12 @@ SEVENTH = """
 CREATE TABLE drained (node TEXT PRIMARY KEY, who TEXT NOT NULL, since REAL NOT NULL) STRICT;
 """
 
-SCHEMAS = (FIRST, SECOND, THIRD, FOURTH, FIFTH, SIXTH, SEVENTH)
+EIGHTH = """
+ALTER TABLE keys ADD COLUMN settings TEXT NOT NULL DEFAULT '{}';
+"""
+"""Limits and the former digest of each key, JSON of KeySettings."""
+
+SCHEMAS = (FIRST, SECOND, THIRD, FOURTH, FIFTH, SIXTH, SEVENTH, EIGHTH)
 """Changes of each version."""
 
 IDENTITY_SINCE = 6

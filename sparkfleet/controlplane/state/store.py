@@ -17,7 +17,7 @@ from sparkfleet.controlplane.state.newer_generations import outdated, when
 from sparkfleet.controlplane.state.schema import migrate
 from sparkfleet.controlplane.state.status import DrainedNode
 from sparkfleet.errors import ControlError
-from sparkfleet.gateway.routing_table import KeyEntry
+from sparkfleet.gateway.routing_table import FormerKey, KeyEntry, KeyLimits
 from sparkfleet.planner.report.carry_over import CarriedOver, RunningGroup, carried_over
 from sparkfleet.planner.rules.failure_memory import Remembered
 from sparkfleet.planner.types.plan import DeploymentPlan
@@ -62,6 +62,13 @@ class Measurement(Value):
     subject: str
     name: str
     value: float
+
+
+class KeySettings(Value):
+    """The stored part of a key beside its name and its digest."""
+
+    limits: KeyLimits = KeyLimits()
+    former: FormerKey | None = None
 
 
 class StoreIdentity(Value):
@@ -157,8 +164,8 @@ class Store:
                     (one.name, one.generation),
                 )
             self._db.executemany(
-                "INSERT INTO keys (id, name, sha256, since) VALUES (?, ?, ?, ?)",
-                [(key.id, key.name, key.sha256, self._clock()) for key in keys],
+                _ADD_KEY,
+                [_key_row(key, self._clock()) for key in keys],
             )
 
     @property
@@ -330,13 +337,12 @@ class Store:
 
     def keys(self) -> tuple[KeyEntry, ...]:
         """All API keys: names and hashes."""
-        rows = self._db.execute("SELECT id, name, sha256 FROM keys ORDER BY since, id")
-        return tuple(KeyEntry(id=id_, name=name, sha256=sha256) for id_, name, sha256 in rows)
+        return tuple(key for key, _ in self.keys_created())
 
     def keys_created(self) -> tuple[tuple[KeyEntry, float], ...]:
         """All API keys with the time of their creation, Unix seconds."""
-        rows = self._db.execute("SELECT id, name, sha256, since FROM keys ORDER BY since, id")
-        return tuple((KeyEntry(id=id_, name=name, sha256=sha256), since) for id_, name, sha256, since in rows)
+        rows = self._db.execute("SELECT id, name, sha256, settings, since FROM keys ORDER BY since, id")
+        return tuple((_key(*row), since) for *row, since in rows)
 
     def keys_used(self) -> dict[str, float]:
         """Unix seconds of the last stored use of each key that was used, by its id."""
@@ -353,22 +359,29 @@ class Store:
         """Stores a key; False if the name is taken."""
         try:
             with self._changing():
-                self._db.execute(
-                    "INSERT INTO keys (id, name, sha256, since) VALUES (?, ?, ?, ?)",
-                    (key.id, key.name, key.sha256, self._clock()),
-                )
+                self._db.execute(_ADD_KEY, _key_row(key, self._clock()))
         except sqlite3.IntegrityError:
             return False
         return True
 
+    def change_key(self, key: KeyEntry) -> None:
+        """Replaces the digest and the settings of a key with this id."""
+        with self._changing():
+            self._db.execute(
+                "UPDATE keys SET sha256 = ?, settings = ? WHERE id = ?", (key.sha256, _settings(key), key.id)
+            )
+
+    def key_named(self, name_or_id: str) -> KeyEntry | None:
+        """A key by its name or id; None if there is none."""
+        return next((key for key in self.keys() if name_or_id in (key.name, key.id)), None)
+
     def remove_key(self, name_or_id: str) -> KeyEntry | None:
         """Deletes a key by its name or id; None if there is none."""
-        for key in self.keys():
-            if name_or_id in (key.name, key.id):
-                with self._changing():
-                    self._db.execute("DELETE FROM keys WHERE id = ?", (key.id,))
-                return key
-        return None
+        key = self.key_named(name_or_id)
+        if key is not None:
+            with self._changing():
+                self._db.execute("DELETE FROM keys WHERE id = ?", (key.id,))
+        return key
 
     def record(self, deployment: str, generation: int, subject: str, kind: str, message: str) -> Event:
         """Writes an event; the oldest beyond `keep_events` are dropped."""
@@ -572,3 +585,19 @@ def _row(desired: Desired) -> tuple[Any, ...]:
 
 def _event(row: tuple[Any, ...]) -> Event:
     return Event(**dict(zip(Event.model_fields, row, strict=True)))
+
+
+_ADD_KEY = "INSERT INTO keys (id, name, sha256, settings, since) VALUES (?, ?, ?, ?, ?)"
+
+
+def _key_row(key: KeyEntry, since: float) -> tuple[str, str, str, str, float]:
+    return key.id, key.name, key.sha256, _settings(key), since
+
+
+def _settings(key: KeyEntry) -> str:
+    return KeySettings(limits=key.limits, former=key.former).model_dump_json()
+
+
+def _key(id_: str, name: str, sha256: str, settings: str) -> KeyEntry:
+    stored = KeySettings.model_validate_json(settings)
+    return KeyEntry(id=id_, name=name, sha256=sha256, limits=stored.limits, former=stored.former)

@@ -20,8 +20,10 @@ from sparkfleet.values import Value
 LENGTHS = struct.Struct("!II")
 LENGTH = struct.Struct("!I")
 MEMORY_BYTES = 1 << 30
-"""Address space: a text of 32 MiB takes four times as much if one of its characters is outside the BMP, and is held
-twice; a million values take some 100 MB."""
+"""Address space beside that for the body: the interpreter, and a million values, which take some 100 MB."""
+MEMORY_PER_BYTE = 10
+"""Address space for each byte of the body: a text takes four if one of its characters is outside the BMP, and is held
+twice."""
 
 
 class ScanFault(Value):
@@ -96,6 +98,7 @@ def _fault(error: ApiError) -> ScanAnswer:
 def _serve(source: BinaryIO, sink: BinaryIO) -> None:
     while len(lengths := source.read(LENGTHS.size)) == LENGTHS.size:
         type_length, body_length = LENGTHS.unpack(lengths)
+        _limit_memory(body_length)
         content_type, body = source.read(type_length), bytearray(body_length)
         if source.readinto(body) != body_length:  # type: ignore[attr-defined]  # a BufferedReader
             return
@@ -105,9 +108,13 @@ def _serve(source: BinaryIO, sink: BinaryIO) -> None:
         sink.flush()
 
 
+def _limit_memory(body_length: int) -> None:
+    most = MEMORY_BYTES + MEMORY_PER_BYTE * body_length
+    resource.setrlimit(resource.RLIMIT_AS, (most, resource.RLIM_INFINITY))
+
+
 def main() -> None:
     """Answers until the gateway closes the connection, or is gone."""
-    resource.setrlimit(resource.RLIMIT_AS, (MEMORY_BYTES, MEMORY_BYTES))
     with open(os.dup(0), "rb") as source, open(os.dup(1), "wb") as sink:
         os.dup2(2, 1)  # what else is printed is no answer
         _serve(source, sink)

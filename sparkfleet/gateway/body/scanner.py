@@ -149,7 +149,7 @@ def _open_program(its: socket.socket) -> subprocess.Popen[bytes]:
 
 def _unreadable() -> ApiError:
     return bad_request(
-        f"The request body could not be read within {SCAN_S:g} s and 1 GiB of memory.",
+        f"The request body could not be read within {SCAN_S:g} s.",
         do="Send a simpler body; long texts and images belong in one string each.",
         code="too_complex",
     )

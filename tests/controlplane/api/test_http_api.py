@@ -1,6 +1,7 @@
 import asyncio
 import json
 import re
+import time
 
 import aiohttp
 import pytest
@@ -16,6 +17,7 @@ from sparkfleet.controlplane.api.client import FleetClient, answering, trouble_o
 from sparkfleet.controlplane.state.head_address import HeadAddress
 from sparkfleet.errors import ControlError, WrongFleetError
 from sparkfleet.gateway.report import GatewayReport
+from sparkfleet.gateway.routing_table import KeyLimits
 from sparkfleet.runtime.sealed_env import EnvSealer
 
 TOKEN = "t" * 64
@@ -148,6 +150,22 @@ async def test_keys(served):
                 await fleet.create_key(name)
         assert (await fleet.revoke_key("laptop"))["id"] == made["id"]
         assert await fleet.keys() == []
+
+
+async def test_keys_are_limited_and_rotated(served):
+    async with client(served) as fleet:
+        made = await fleet.create_key("ci", KeyLimits(concurrent=2))
+        assert (await fleet.keys())[0].limits == KeyLimits(concurrent=2)
+        await fleet.limit_key("ci", KeyLimits(tokens_per_minute=1000))
+        turned = await fleet.rotate_key("ci", 3600.0)
+        assert turned["key"].startswith("sk-sf-")
+        assert turned["key"] != made["key"]
+        (listed,) = await fleet.keys()
+        assert (listed.id, listed.limits) == (made["id"], KeyLimits(tokens_per_minute=1000))
+        assert 3500 < listed.former_until - time.time() < 3700
+        for call in (fleet.limit_key("other", KeyLimits()), fleet.rotate_key("other", 0.0)):
+            with pytest.raises(ControlError, match="no key 'other'"):
+                await call
 
 
 async def test_without_the_token_nothing_is_told_or_done(served):
