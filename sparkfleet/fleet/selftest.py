@@ -17,7 +17,7 @@ from sparkfleet.fleet.deployments import FleetCondition, delete_deployment, flee
 from sparkfleet.fleet.doctor import examine_fleet
 from sparkfleet.fleet.endpoint import ask_at
 from sparkfleet.fleet.events import OnEvent, ignored
-from sparkfleet.fleet.measured import canary_words, measured_words
+from sparkfleet.fleet.report.measured import canary_words, measured_words
 from sparkfleet.fleet.session import Session
 from sparkfleet.hostfacts.link import LinkFacts, LinkProvenance
 from sparkfleet.planner.place.fleet_map import links_of
