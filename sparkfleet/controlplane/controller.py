@@ -27,6 +27,7 @@ from sparkfleet.controlplane.serve_backend import ServeBackend
 from sparkfleet.controlplane.state.api_keys import CONFIRM_S, ApiKeys, KeyRow
 from sparkfleet.controlplane.state.event_log import EventLog
 from sparkfleet.controlplane.state.fleet_snapshot import FleetSnapshot, scrape_targets
+from sparkfleet.controlplane.state.head_address import HeadAddress
 from sparkfleet.controlplane.state.metrics_export import fleet_samples
 from sparkfleet.controlplane.state.nodes import Nodes
 from sparkfleet.controlplane.state.report_cache import ReportCache
@@ -38,7 +39,7 @@ from sparkfleet.controlplane.store_safety.guard import StoreError
 from sparkfleet.controlplane.store_safety.store_watch import corrupted
 from sparkfleet.errors import Cause, ControlError
 from sparkfleet.gateway.report import GatewayReport
-from sparkfleet.gateway.routing_table import KeyEntry, RoutingTable
+from sparkfleet.gateway.routing_table import KeyEntry, KeyLimits, RoutingTable
 from sparkfleet.group.report import BEGINNING, GroupPhase, GroupReport
 from sparkfleet.planner.report.carry_over import RunningGroup
 from sparkfleet.planner.types.plan import DeploymentPlan
@@ -61,7 +62,7 @@ class Controller:
         store: keeps everything that must survive a restart.
         apps: the backend that runs groups.
         metrics: counters and gauges of the controller.
-        endpoint: URL of the gateway, for people.
+        address: of the head, with the endpoint.
         launches_of: the launch of each group of a deployment, given the rung of each group.
         nodes: the nodes of the fleet.
         here: the node that the controller runs on.
@@ -76,7 +77,7 @@ class Controller:
         store: Store,
         apps: ServeBackend,
         metrics: ControlMetrics,
-        endpoint: str,
+        address: HeadAddress,
         launches_of: LaunchesOf,
         nodes: Nodes,
         here: NodeReport,
@@ -90,7 +91,7 @@ class Controller:
         self._store = store
         self._apps = apps
         self._metrics = metrics
-        self._endpoint = endpoint
+        self._address = address
         self._nodes = nodes
         self._seen: tuple[App, ...] = ()
         self._clocks = clocks
@@ -132,10 +133,11 @@ class Controller:
 
     def _older(self, name: str) -> list[RunningGroup]:
         """Groups of a deployment that run at a rung of an earlier plan and are no longer desired."""
-        wanted, reports = self._store.desired().get(name), {r.group: r for r in self._reports.groups()}
+        wanted = self._store.desired().get(name)
         alive = {app.group for app in self._seen if app.status in ("starting", "running")}
         if not any(key[0] == name and (wanted is None or key not in wanted.groups) for key in alive):
             return []  # the usual case, without reading the history
+        reports = {report.group: report for report in self._reports.groups()}
         plans = {
             key: plan
             for one in self._store.history(name)
@@ -160,6 +162,40 @@ class Controller:
         await self._journal.record(name, desired[name].generation, "", "unwanted", f"deleted by {who}")
         self._wake.set()
 
+    async def listen(self, address: HeadAddress, who: str) -> frozenset[str]:
+        """Lets the gateways listen at the endpoint of this address. Streams on the old one go on.
+
+        Returns the gateways that have not changed yet. Raises ControlError if one cannot listen there.
+        """
+        if address == self._address:
+            return frozenset()
+        before, self._address = self._address, address
+        late = await self._known_to_gateways()
+        troubles = [report for report in self._reports.gateways() if report.trouble]
+        if troubles:
+            self._address = before
+            await self._known_to_gateways()
+            raise ControlError(
+                troubles[0].trouble, means=f"The gateway listens at {troubles[0].url}, as before."
+            )
+        await self._journal.record("", 0, "", "gateway", f"the endpoint is {address.endpoint} now, by {who}")
+        return late
+
+    async def drain(self, node: str, who: str) -> None:
+        """Stores that nothing is to be started on a node. Raises ControlError if the fleet has no such node."""
+        known = [one.name for one in self._watch.reports]
+        if known and node not in known:  # it has not looked yet: the command checks the inventory
+            raise ControlError(f"There is no node {node!r}.", do=f"Nodes: {', '.join(known)}.")
+        if self._store.drain(node, who):
+            await self._journal.record("", 0, node, "drain", f"{node} is drained by {who}")
+
+    async def undrain(self, node: str, who: str) -> None:
+        """Takes that back. Raises ControlError if the node is not drained."""
+        if not self._store.undrain(node):
+            names = ", ".join(one.node for one in self._store.drained()) or "none"
+            raise ControlError(f"{node} is not drained.", do=f"Drained nodes: {names}.")
+        await self._journal.record("", 0, node, "drain", f"{node} may be used again, by {who}")
+
     def pause(self) -> None:
         """Stops every group and keeps the desired state, for `sparkfleet down`."""
         self._paused = True
@@ -172,10 +208,12 @@ class Controller:
         return FleetStatus(
             fleet=self._fleet,
             sparkfleet=__version__,
-            endpoint=self._endpoint,
+            endpoint=self._address.endpoint,
+            listening=self._address.listening,
             gateways=self._reports.gateways(),
             nodes=self._watch.reports,
             failures=self._store.failures(),
+            drained=self._store.drained(),
             deployments=self._view(self._running()).deployments(),
             last_event=self._store.last_event_id(),
             trouble=self.ends.trouble,
@@ -208,9 +246,21 @@ class Controller:
         """The gateway's table; waits for one other than `known`, at most `wait_s`. Version 0: none was published yet."""
         return await self._publisher.table(known, wait_s, replica)
 
-    async def create_key(self, name: str) -> tuple[str, KeyEntry, frozenset[str]]:
+    async def create_key(
+        self, name: str, limits: KeyLimits | None = None
+    ) -> tuple[str, KeyEntry, frozenset[str]]:
         """Creates an API key (see `ApiKeys.create`). Returns its text, its entry, and gateways that do not know it yet."""
-        text, key = await self.keys.create(name)
+        text, key = await self.keys.create(name, limits or KeyLimits())
+        return text, key, await self._known_to_gateways()
+
+    async def limit_key(self, name_or_id: str, limits: KeyLimits) -> tuple[KeyEntry, frozenset[str]]:
+        """Replaces the limits of a key. Returns its entry, and gateways that do not know them yet."""
+        key = await self.keys.limit(name_or_id, limits)
+        return key, await self._known_to_gateways()
+
+    async def rotate_key(self, name_or_id: str, until: float) -> tuple[str, KeyEntry, frozenset[str]]:
+        """Rotates a key (see `ApiKeys.rotate`). Returns its text, its entry, and gateways that do not know it yet."""
+        text, key = await self.keys.rotate(name_or_id, until)
         return text, key, await self._known_to_gateways()
 
     async def revoke_key(self, name_or_id: str) -> tuple[KeyEntry, frozenset[str]]:
@@ -240,6 +290,8 @@ class Controller:
                 may_use=tuple(
                     n for n, one in wanted.items() if not one.spec.keys or key.name in one.spec.keys
                 ),
+                limits=key.limits,
+                former_until=key.former.until if key.former is not None else None,
             )
             for key, created in self._store.keys_created()
         )
@@ -268,6 +320,7 @@ class Controller:
         self._store.use_keys(report.keys_used)
         if self._reports.gateway(report):
             words = f"gateway listening on {report.url}"
+            words += f"; {report.trouble}" if report.trouble else ""
             words += f"; the one before: {report.after}" if report.after else ""
             await self._journal.record("", 0, report.replica, "gateway", words)
 
@@ -348,6 +401,7 @@ class Controller:
             fresh=frozenset(report.name for report in self._reports.fresh()),
             standings=self._store.standings(),
             starts=self._store.starts(),
+            older={(name, *one.member): _nodes(one) for name in self._wanted() for one in self._older(name)},
             nodes=self._effects.nodes,
             available=available or {},
             pending=self._effects.pending,
@@ -382,7 +436,7 @@ class Controller:
     # publishing
 
     async def _publish(self, without: GroupKey | None = None) -> None:
-        await self._publisher.publish(self._view(), self._store.keys(), without)
+        await self._publisher.publish(self._view(), self._store.keys(), without, self._address.listening)
 
     def _running(self) -> dict[str, tuple[RunningGroup, ...]]:
         """Groups of each deployment that run or start, each at its rung."""
@@ -439,6 +493,11 @@ class Controller:
             report.deployment, report.generation, report.name, report.phase.value, words
         )
         self._wake.set()
+
+
+def _nodes(one: RunningGroup) -> tuple[str, ...]:
+    """Nodes of a running group at its rung."""
+    return one.plan.ladder[min(one.rung, len(one.plan.ladder) - 1)].candidate.shape.nodes
 
 
 def _shortly(error: Exception) -> str:

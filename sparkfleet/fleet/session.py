@@ -198,6 +198,10 @@ class Session:
         """Absolute path of the fleet's state directory on its head; "" if it has none. Raises UnreachableError."""
         return (await self._found_on_head()).root
 
+    async def root_of(self, node: str) -> str:
+        """Absolute path of the fleet's state directory on a node; "" if it has none. Raises NodeError."""
+        return (await self._found(node)).root
+
     async def make_controller(self) -> None:
         """Makes a controller in the head's live Ray, and waits until it answers. Ray and the engines are not touched.
 
@@ -210,6 +214,23 @@ class Session:
             inventory=self.inventory,
         )
         await self._boot(self.inventory.head, await self.pythons(), "controller", request)
+
+    async def change_gateway(self) -> list[str]:
+        """Lets the gateways listen as the inventory has it. Returns those that have not changed yet.
+
+        Raises:
+            ControlError: it was refused.
+            NodeError: the head cannot be reached.
+        """
+        head = self.inventory.head
+        request = UpRequest(
+            fleet=self.inventory.fleet, state_dir=self.state_dir(head), inventory=self.inventory, who=who()
+        )
+        answer = await self._boot(head, await self.pythons(), "gateway", request)
+        if "error" in answer:
+            raise ControlError(**answer["error"])
+        late: list[str] = answer["late"]
+        return late
 
     async def store(self, request: StoreRequest) -> dict[str, Any]:
         """Runs a verb on the store on the head, with or without a controller.

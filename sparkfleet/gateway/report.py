@@ -16,6 +16,8 @@ class GatewayReport(Value):
     url: str
     metrics_url: str
     at: float
+    trouble: str = ""
+    """Reason why it does not listen at the address of its table; "" if it does."""
     after: str = ""
     """The end of the replica before, if that is known."""
     keys_used: Mapping[str, float] = Field(default_factory=dict)

@@ -74,8 +74,7 @@ def _create(paths: FleetPaths, request: UpRequest, address: HeadAddress) -> None
     create(
         ControllerConfig(
             inventory=request.inventory,
-            api=address.api,
-            endpoint=address.endpoint,
+            address=address,
             gateway=GatewayConfig(
                 host=address.gateway_host,
                 port=address.gateway_port,

@@ -9,6 +9,7 @@ from pydantic import BeforeValidator, Field
 
 from sparkfleet.specs.fields import (
     Domain,
+    EndpointPath,
     EnvName,
     FrozenDict,
     HttpPath,
@@ -184,6 +185,8 @@ class Deployment(Constraints):
     media_domains: Annotated[tuple[Domain, ...], Unique()] = ()
     """Hosts from which requests may name images, video and sound by URL. Left out: none, so that requests bring them as
     `data:` URLs, and no client makes an engine fetch anything."""
+    endpoints: Annotated[tuple[EndpointPath, ...], Unique()] = ()
+    """Paths of the engine that clients may use beside those of OpenAI's and Anthropic's APIs; `/*` at the end: all below."""
     license: Literal["open", "any"] = "any"
     """`open`: only checkpoints under an open-source license."""
     keys: Annotated[tuple[KeyName, ...], Field(min_length=1), Unique()] | None = None

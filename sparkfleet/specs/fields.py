@@ -225,6 +225,13 @@ Domain = Annotated[
 HttpPath = Annotated[
     str, Form(r"/[A-Za-z0-9._~/-]*", "a path such as /health: letters, digits and . _ ~ / -")
 ]
+EndpointPath = Annotated[
+    str,
+    Form(
+        r"/v1(?:/[A-Za-z0-9_~:@-][A-Za-z0-9._~:@-]*)+(?:/\*)?",
+        "a path below /v1 such as /v1/videos, or /v1/videos/* for all below it",
+    ),
+]
 EnvName = Annotated[
     str, Form(r"[A-Za-z_][A-Za-z0-9_]*", "a variable name: letters, digits and _, no digit first")
 ]

@@ -108,7 +108,7 @@ def session(tmp_path, monkeypatch, controller):
     session = Session(file)
     up = []
 
-    async def surveyed(inventory, channels):
+    async def surveyed(inventory, channels, without=()):
         return (HERE,)
 
     async def find_controller():

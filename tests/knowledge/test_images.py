@@ -5,6 +5,7 @@ import pytest
 from sparkfleet.errors import SpecError
 from sparkfleet.knowledge.images import Image, engine_version_of, images_of, load_images, read_images
 from sparkfleet.knowledge.versions import Truth, parse_range, parse_version
+from sparkfleet.planner.types.image_refs import tag_words
 
 DIGEST = "sha256:" + "ab" * 32
 
@@ -36,16 +37,49 @@ def test_a_version_inside_can_be_compared(image: Image) -> None:
     assert image.engine_version is None or parse_version(image.engine_version) is not None
 
 
-def test_builds_of_one_tag_have_names_and_versions_of_their_own() -> None:
-    tags = [image.image for image in load_images()]
-    moved = [image for image in load_images() if tags.count(image.image) > 1]
-    assert {image.image for image in moved} == {"scitrera/dgx-spark-sglang:0.5.12"}
-    assert (
-        len({image.engine_version for image in moved})
-        == len({image.build for image in moved})
-        == len(moved)
-        == 2
-    )
+def test_builds_of_one_tag_can_be_told_apart() -> None:
+    """By the build's name; and by a digest or a version, or a rule about one of them would fire for all."""
+    by_tag: dict[str, list[Image]] = {}
+    for image in load_images():
+        by_tag.setdefault(image.image, []).append(image)
+    moved = {tag: builds for tag, builds in by_tag.items() if len(builds) > 1}
+    assert set(moved) == {
+        "scitrera/dgx-spark-sglang:0.5.12",
+        "eugr/spark-vllm:latest",
+        "eugr/spark-vllm-b12x:latest",
+    }
+    for builds in moved.values():
+        assert len({build.build for build in builds}) == len(builds)
+        assert len({(build.digests, build.engine_version) for build in builds}) == len(builds)
+
+
+def test_a_digest_belongs_to_one_image() -> None:
+    digests = [digest for image in load_images() for digest in image.digests]
+    assert len(digests) == len(set(digests)) >= 15
+
+
+@pytest.mark.parametrize("version", ["0.28.0", "0.29.0", "0.30.0", "0.31.0", "0.32.0", "0.33.0"])
+def test_every_recent_release_of_vllm_has_an_image(version: str) -> None:
+    (one,) = (i for i in load_images() if i.image.startswith("vllm/") and i.engine_version == version)
+    assert one.digests or one.status == "unproven"
+
+
+@pytest.mark.parametrize(
+    ("reference", "words"),
+    [
+        ("vllm/vllm-openai:v0.33.0", "not pinned"),
+        ("somebody/else:1", "not pinned"),
+        ("vllm/vllm-openai:v0.28.0", "published as sha256:61fc8a896b0a"),
+        (
+            "eugr/spark-vllm-b12x:latest",
+            "not pinned",
+        ),  # digests of its older builds are published, not the newest's
+    ],
+)
+def test_a_plan_shows_if_the_digest_of_a_tag_was_published(reference: str, words: str) -> None:
+    assert words in tag_words(reference)
+    pinned = f"{reference}@{DIGEST}"
+    assert tag_words(pinned) == pinned
 
 
 def test_a_moved_tag_leaves_the_build_open() -> None:

@@ -12,6 +12,9 @@ from sparkfleet.group.report import BEGINNING, GroupPhase, GroupReport
 GONE_S = 180.0
 """Seconds after which a group that can run elsewhere no longer waits for an absent node: a Spark boots in less."""
 
+NEVER_FAILED = Standing()
+"""Position of a group that has none in the store."""
+
 
 @dataclass(frozen=True)
 class Now:
@@ -96,6 +99,8 @@ class FleetState:
     """Ladder position of each group; one that is left out has never failed."""
     starts: Mapping[GroupKey, Mapping[str, str]] = field(default_factory=dict)
     """Unfinished starts, with the boot id of each of their nodes at their beginning ("" if not known)."""
+    older: Mapping[GroupKey, tuple[str, ...]] = field(default_factory=dict)
+    """Groups of earlier generations that run or start and are no longer desired, with the nodes of their rung."""
     nodes: SeenNodes = field(default_factory=SeenNodes)
     available: Mapping[str, int] = field(default_factory=dict)
     """Free memory of each node that answered, bytes."""
@@ -110,7 +115,7 @@ class FleetState:
 
     def standing(self, group: GroupKey) -> Standing:
         """The group's position on its ladder."""
-        return self.standings.get(group, Standing())
+        return self.standings.get(group, NEVER_FAILED)
 
     def has_given_up(self, desired: Desired) -> bool:
         """True if any group of a deployment is given up."""

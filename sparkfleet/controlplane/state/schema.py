@@ -74,7 +74,16 @@ INSERT INTO identity VALUES (1, lower(hex(randomblob(16))), '', 0);
 """
 """Identity of the store: who it belongs to, and how often its desired state or its keys changed."""
 
-SCHEMAS = (FIRST, SECOND, THIRD, FOURTH, FIFTH, SIXTH)
+SEVENTH = """
+CREATE TABLE drained (node TEXT PRIMARY KEY, who TEXT NOT NULL, since REAL NOT NULL) STRICT;
+"""
+
+EIGHTH = """
+ALTER TABLE keys ADD COLUMN settings TEXT NOT NULL DEFAULT '{}';
+"""
+"""Limits and the former digest of each key, JSON of KeySettings."""
+
+SCHEMAS = (FIRST, SECOND, THIRD, FOURTH, FIFTH, SIXTH, SEVENTH, EIGHTH)
 """Changes of each version."""
 
 IDENTITY_SINCE = 6

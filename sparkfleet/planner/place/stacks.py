@@ -33,8 +33,12 @@ MADE_FOR = {
     "lmsys-sglang-qwen38-27b": "*qwen3.8-27b*",
     "lmsys-sglang-qwen38-flash-next": "*qwen3.8-flash-next*",
     "eugr-node-mxfp4": "*gpt-oss*",
-    "eugr-b12x": "*qwen3.8-flash-next*|*deepseek-v4.1*",
+    "eugr-b12x": "*qwen3.8-flash-next*|*deepseek-v4-flash-0731*|*deepseek-v4-flash-vision*|*deepseek-v4.1*|"
+    "*glm-5.3-flash*",
+    "gitcommit90-glm53-exl3": "*glm-5.3-flash*",
+    "tonyd2wild-glm53-nvfp4": "*glm-5.3-flash*",
     "lmsys-sglang-0.5.21": "*qwen3.8-flash-next*",
+    "lmsys-sglang-v4f-2dgx": "*deepseek-v4-flash*",
 }
 """Images that were built for one family, or run with one; nothing is published about others on them (images.yaml)."""
 
@@ -115,7 +119,8 @@ def _pinned_image(variant: Variant, engine: EngineName) -> Iterator[Stack]:
     plain = {(build.engine_version or "").partition(" ")[0] for build in builds}
     version = builds[0].engine_version or "" if len(builds) == 1 else plain.pop() if len(plain) == 1 else ""
     # Whoever pins a tag that was moved may have any of its builds: then the version has no build.
-    yield Stack(engine, version, "container", image, known=builds[0] if len(builds) == 1 else None)
+    alike = len({build.engine_version for build in builds}) == 1
+    yield Stack(engine, version, "container", image, known=builds[-1] if alike else None)
 
 
 def _engine_in_name(image: str) -> EngineName | None:
@@ -157,15 +162,18 @@ def _known_images(engine: EngineName, quant: str, model: str) -> StackOptions:
             reason = image.note or "does not work"
             rejected.append(Rejection(what=image.image, reason=reason, source=image.sources[0]))
         elif quant in image.quants or not (image.quants or quant in OWN_BUILDS):
-            options.append((_evidence(image, quant), stack._replace(evidence=_trust(image, quant))))
+            options.append(
+                (_evidence(image, quant, made_for != ["*"]), stack._replace(evidence=_trust(image, quant)))
+            )
     options.sort(key=lambda item: item[0])
     return StackOptions(tuple(stack for _, stack in options), tuple(rejected))
 
 
-def _evidence(image: Image, quant: str) -> tuple[object, ...]:
-    """Sorts images: seen to work with the quantisation, no known limits, a known version, newest."""
+def _evidence(image: Image, quant: str, for_model: bool) -> tuple[object, ...]:
+    """Sorts images: seen to work with the quantisation, no known limits, a known version or seen with the family, newest."""
     newest = tuple(-int(part) for part in image.date.split("-"))
-    return (quant not in image.quants, STATUS_ORDER.index(image.status), image.engine_version is None, newest)
+    vague = image.engine_version is None and not for_model
+    return (quant not in image.quants, STATUS_ORDER.index(image.status), vague, newest)
 
 
 def _trust(image: Image, quant: str) -> float:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 
+from sparkfleet.knowledge.images import images_of
 from sparkfleet.planner.types.plan import Candidate, DeploymentPlan, GroupPlan, Rung
 
 
@@ -20,8 +21,13 @@ def tags_of(plans: Iterable[DeploymentPlan]) -> tuple[dict[str, tuple[str, ...]]
 
 
 def tag_words(image: str) -> str:
-    """The image; for a tag, with the note that its digest is not known yet."""
-    return image if "@" in image else f"{image} (apply resolves the tag to a digest for all ranks)"
+    """The image; for a tag, with the digest that was published for it, or the note that none was."""
+    if "@" in image:
+        return image
+    known = images_of(image)
+    digests = known[-1].digests if known else ()
+    pinned = f"published as {digests[0][:19]}…" if digests else "not pinned"
+    return f"{image} ({pinned}; apply resolves the tag to a digest)"
 
 
 def digests_of(plan: DeploymentPlan | None) -> dict[str, str]:

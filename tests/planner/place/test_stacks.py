@@ -51,16 +51,31 @@ class TestStacks:
         assert stack.version == "0.5.12"
         assert stack.known is None
 
+    def test_of_builds_without_a_version_the_newest_is_the_pinned_one(self, variant):
+        """Builds that rules cannot tell apart: the tag means what a pull gives."""
+        pinned = variant(image="eugr/spark-vllm-b12x:latest")
+        (stack,) = stacks_for(pinned, "vllm", "nvfp4", ()).options
+        assert stack.known is not None
+        assert stack.known.id == "eugr-b12x"
+        assert stack.known.disk_tables("qwen4_exp") is not None
+
+    def test_a_release_that_nobody_ran_is_never_before_one_that_works(self, variant):
+        options = stacks_for(variant(), "vllm", "nvfp4", ()).options
+        proven = [stack.known.status for stack in options if stack.known]
+        assert "unproven" in proven
+        assert proven[0] == "works"
+
     def test_what_was_seen_to_work_comes_first(self, variant):
         options = stacks_for(variant(), "vllm", "gptq-int4", ()).options
         assert options[0].image == "nvcr.io/nvidia/vllm:26.04-py3"
         assert options[0].evidence > options[-1].evidence
 
     def test_broken_images_are_rejected_with_their_source(self, variant):
-        found = stacks_for(variant(), "vllm", "nvfp4", ())
+        found = stacks_for(variant(model="nvidia/GLM-5.3-Flash-NVFP4"), "vllm", "nvfp4", ())
         broken = {
             image.image for image in load_images() if image.status == "broken" and image.engine == "vllm"
         }
+        assert "ghcr.io/tonyd2wild/vllm-glm53-flash:sm121-v11-dflash2" in broken
         assert broken <= {one.what for one in found.rejected}
         assert all(one.source for one in found.rejected)
         assert not broken & {stack.image for stack in found.options}
@@ -79,13 +94,23 @@ class TestStacks:
         assert "dspark" not in " ".join(stack.image for stack in other)
         assert "dspark" in " ".join(stack.image for stack in own)
 
+    def test_of_images_without_a_version_one_that_ran_the_family_counts_by_its_date(self, variant):
+        """NVIDIA serves Qwen3.8-Flash-Next with a build whose version is a fork's; stock releases need patches for it."""
+        own = stacks_for(variant(model="nvidia/Qwen3.8-Flash-Next-NVFP4"), "vllm", "nvfp4", ()).options
+        other = stacks_for(variant(), "vllm", "nvfp4", ()).options
+        assert own[0].image == "eugr/spark-vllm-b12x:latest"
+        assert other[0].version == "0.28.0"
+
     def test_a_format_of_patched_builds_runs_on_those_that_were_seen_with_it_only(self, ask, spark):
         model = "Mia-AiLab/GLM-5.3-Flash-EXL3-TR3-4bpw"
         glm = ask(model=model).resolved()[0]
         home = {"vllm": InstalledEngine(python="/opt/vllm/bin/python", version="0.30.0")}
         node = spark("a").model_copy(update={"engines": home})
         found = stacks_for(glm, "vllm", "exl3", (node,)).options
-        assert [one.image for one in found] == ["ghcr.io/miaai-lab/glm-5.3-flash-2x-dgx-sparks:exl3"]
+        assert [one.image for one in found] == [
+            "ghcr.io/miaai-lab/glm-5.3-flash-2x-dgx-sparks:exl3",
+            "ghcr.io/gitcommit90/glm-5.3-one-spark:general23",
+        ]
         assert stacks_for(glm, "sglang", "exl3", (node,)).options == ()
 
     def test_an_environment_on_the_nodes(self, variant, spark):
