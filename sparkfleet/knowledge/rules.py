@@ -192,7 +192,7 @@ class Rule(Value):
 
     @property
     def effect(self) -> Action:
-        """What it does to a candidate: `then`; a disputed rule only warns, with both sources."""
+        """Effect on a candidate: `then`; a disputed rule only warns, with both sources."""
         return Warn(do="warn") if self.is_disputed else self.then
 
     @property

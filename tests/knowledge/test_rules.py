@@ -220,7 +220,8 @@ def test_a_rule_whose_single_source_is_contradicted_is_never_a_rejection(rule: R
     for situation in rule.example.fires:
         verdict = fold(judge(situation, [rule]))
         assert (verdict.rejected_by, verdict.required_by, verdict.penalties) == ((), (), ())
-        assert verdict.flags == () and verdict.limits == RuleLimits()
+        assert verdict.flags == ()
+        assert verdict.limits == RuleLimits()
         assert [one.rule.id for one in (*verdict.warnings, *verdict.doubts)] == [rule.id]
 
 
