@@ -6,6 +6,7 @@ import asyncio
 import json
 import logging
 import time
+from collections.abc import Collection
 from contextlib import closing
 from time import perf_counter
 from typing import Any
@@ -45,6 +46,7 @@ from sparkfleet.gateway.body.model_span import model_span
 from sparkfleet.gateway.body.request_body import RequestBody
 from sparkfleet.gateway.body.scanner import INLINE_BYTES, BodyScanner
 from sparkfleet.gateway.choice import Choice
+from sparkfleet.gateway.cors import allowed_origin, preflight, readable_by
 from sparkfleet.gateway.endpoints import Picker
 from sparkfleet.gateway.engine_error import in_dialect, read_error
 from sparkfleet.gateway.in_flight import InFlight
@@ -99,6 +101,7 @@ class GatewayApp:
         budget_bytes: bytes of bodies that are held at once.
         waiting: requests that wait for one model, at most.
         longest_s: seconds that each of them waits, at most.
+        origins: origins of other sites whose scripts may read answers.
         page: answers what is not of the API; None: nothing does.
     """
 
@@ -113,6 +116,7 @@ class GatewayApp:
         budget_bytes: int = BUDGET_BYTES,
         waiting: int = WAITING,
         longest_s: float = LONGEST_S,
+        origins: Collection[str] = (),
         page: PageApp | None = None,
     ) -> None:
         self.metrics = metrics or GatewayMetrics()
@@ -126,6 +130,8 @@ class GatewayApp:
         self._loads.on_end = self._queues.pump
         self._bodies = BodyBudget(budget_bytes)
         self._scanner = BodyScanner()
+        self.origins = frozenset(origins)
+        """Origins of other sites whose scripts may read answers."""
         self._limiter = KeyLimiter()
         self._in_flight = 0
         self._idle = asyncio.Event()
@@ -186,10 +192,12 @@ class GatewayApp:
             raise NotImplementedError(f"no {scope['type']} here")
         if scope["path"] in _HEALTH:
             return await self._health(scope, send)
-        if scope["path"] in _ROOT and scope["method"] in _LOCAL_METHODS:
-            return await respond(send, 200, [_JSON], _INDEX_JSON, head=scope["method"] == "HEAD")
         if self._page is not None and self._page.owns(scope["path"]):
             return await self._page(scope, send, self._table)
+        if origin := allowed_origin(scope["headers"], self.origins):
+            send = readable_by(send, origin)
+        if scope["path"] in _ROOT and scope["method"] in _LOCAL_METHODS:
+            return await respond(send, 200, [_JSON], _INDEX_JSON, head=scope["method"] == "HEAD")
         exchange = RequestContext(scope["method"], scope["path"], scope["headers"])
         self._begin()
         try:
@@ -233,7 +241,9 @@ class GatewayApp:
         allowed = _LOCAL_METHODS if is_local else allowed_methods(exchange.path, self._table.endpoints)
         if exchange.method == "OPTIONS" and allowed:
             exchange.status = 204
+            origin = allowed_origin(exchange.headers, self.origins)
             fields = [(b"allow", ", ".join(allowed).encode()), *_id_headers(exchange)]
+            fields += preflight(exchange.headers, origin)
             return await respond(send, 204, fields, b"")
         if not exchange.path.startswith("/v1/"):
             raise no_such_path(exchange.path)
