@@ -64,6 +64,11 @@ VERBS: Mapping[str, Verb] = {
         "describe",
         "Show one deployment: its plan with reasons, its groups, and its last events.",
     ),
+    "selftest": Verb(
+        "selftest",
+        "self_test",
+        "Try on the nodes what the lab assumes of them, one thing after the other. Exit code 1 on a fault.",
+    ),
     "bundle": Verb(
         "bundle",
         "bundle",
