@@ -62,6 +62,7 @@ from sparkfleet.gateway.limits import (
 from sparkfleet.gateway.media import host_of, refused_url
 from sparkfleet.gateway.page.page_app import PageApp
 from sparkfleet.gateway.proxy import Attempts, lost_event, relay
+from sparkfleet.gateway.report import KeyUsage
 from sparkfleet.gateway.request_context import RequestContext
 from sparkfleet.gateway.request_parser import EXPLAIN_HEADER, RequestTarget, is_form
 from sparkfleet.gateway.requirements import Requirements, can, lacking, too_small
@@ -74,6 +75,8 @@ access_log = logging.getLogger("sparkfleet.gateway.access")
 log = logging.getLogger("sparkfleet.gateway")
 
 _LOCAL_METHODS = ("GET", "HEAD")
+_NOT_COUNTED = range(400, 499)
+"""Statuses of requests that cost nothing: an engine refused them. 499 is a client that left."""
 BODIES_HELD = 4
 """Longest requests that the budget of bodies holds at once, at least."""
 _MODELS = "/v1/models"
@@ -137,6 +140,8 @@ class GatewayApp:
         self._idle = asyncio.Event()
         self._idle.set()
         self._draining = False
+        self._usage: dict[tuple[str, str], list[int]] = {}
+        """Requests, those without a count, prompt tokens and answer tokens, by key and model."""
         self.keys_used: dict[str, float] = {}
         """Unix seconds of the last request with each key, by its id."""
 
@@ -214,10 +219,32 @@ class GatewayApp:
         if not self._in_flight:
             self._idle.set()
         exchange.finish(self.metrics)
+        self._count(exchange)
         if self._page is not None:
             self._page.note(exchange.log_line())
         if access_log.isEnabledFor(logging.INFO):
             access_log.info("%s", json.dumps(exchange.log_line()))
+
+    def _count(self, exchange: RequestContext) -> None:
+        """Counts a request that an engine has begun to answer."""
+        if exchange.key is None or exchange.meter is None or exchange.status in _NOT_COUNTED:
+            return
+        usage = exchange.usage
+        total = self._usage.setdefault((exchange.key.name, exchange.model), [0, 0, 0, 0])
+        total[0] += 1
+        total[1] += usage.input is None and usage.output is None
+        total[2] += usage.input or 0
+        total[3] += usage.output or 0
+
+    @property
+    def usage(self) -> tuple[KeyUsage, ...]:
+        """Usage by key and model since the start."""
+        return tuple(
+            KeyUsage(
+                key=key, model=model, requests=total[0], uncounted=total[1], input=total[2], output=total[3]
+            )
+            for (key, model), total in self._usage.items()
+        )
 
     async def _guarded(self, exchange: RequestContext, scope: Scope, receive: Receive, send: Send) -> None:
         try:

@@ -233,6 +233,7 @@ class GatewayReplica:
             trouble=self._trouble,
             after=self._after,
             keys_used=dict(self._gateway.keys_used),
+            usage=self._gateway.usage,
         )
         with contextlib.suppress(Exception):
             controller = ray.get_actor(self._config.controller, namespace=self._config.namespace)
