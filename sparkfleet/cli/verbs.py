@@ -108,6 +108,9 @@ VERBS: Mapping[str, Verb] = {
         "Start every engine of a deployment again. The old ones serve until then, if memory holds both.",
     ),
     "ask": Verb("ask", "ask", "Ask a model one question over the endpoint, as any client would."),
+    "connect": Verb(
+        "connect", "connect", "Print the configuration of a client for a model of the fleet. Contains no key."
+    ),
     "route": Verb(
         "route", "route", "Show which group a request would go to now, and why. No engine gets it."
     ),

@@ -30,8 +30,18 @@ from sparkfleet.gateway.api_errors import (
     unauthorised,
     unknown_model,
 )
-from sparkfleet.gateway.asgi import ClientGone, Receive, Scope, Send, WhileConnected, respond, respond_early
+from sparkfleet.gateway.asgi import (
+    ClientGone,
+    Headers,
+    Receive,
+    Scope,
+    Send,
+    WhileConnected,
+    respond,
+    respond_early,
+)
 from sparkfleet.gateway.body.body_budget import BUDGET_BYTES, BodyBudget, HeldBody
+from sparkfleet.gateway.body.model_span import model_span
 from sparkfleet.gateway.body.request_body import RequestBody
 from sparkfleet.gateway.body.scanner import INLINE_BYTES, BodyScanner
 from sparkfleet.gateway.choice import Choice
@@ -51,7 +61,7 @@ from sparkfleet.gateway.media import host_of, refused_url
 from sparkfleet.gateway.page.page_app import PageApp
 from sparkfleet.gateway.proxy import Attempts, lost_event, relay
 from sparkfleet.gateway.request_context import RequestContext
-from sparkfleet.gateway.request_parser import EXPLAIN_HEADER, RequestTarget
+from sparkfleet.gateway.request_parser import EXPLAIN_HEADER, RequestTarget, is_form
 from sparkfleet.gateway.requirements import Requirements, can, lacking, too_small
 from sparkfleet.gateway.routing_table import GroupEntry, ModelEntry, RoutingTable
 from sparkfleet.gateway.upstream import Request, Upstream, UpstreamAnswer, request_headers
@@ -268,6 +278,8 @@ class GatewayApp:
             exchange.admitted.charge(wanted.needs.prompt_tokens)
             if exchange.explains == "only":
                 return await _explain(exchange, choice, send)
+            if wanted.model != choice.model.name:
+                body = _renamed(exchange.headers, body, wanted, choice.model.name)
             exchange.request = _request(exchange, scope, body)
             del body  # only the attempts keep it, until an engine answers
             try:
@@ -380,9 +392,20 @@ def _request(exchange: RequestContext, scope: Scope, body: RequestBody) -> Reque
     )
 
 
+def _renamed(headers: Headers, body: RequestBody, wanted: RequestTarget, name: str) -> RequestBody:
+    """The body with the deployment's name in place of an alias, which its engine does not know."""
+    if not body.size:
+        return body  # the name is in the query or in a header, which engines do not read
+    if is_form(headers):
+        span, text = wanted.span, name.encode()
+    else:  # that of a long body is known
+        span, text = wanted.span or model_span(body.whole()), json.dumps(name).encode()
+    return body.replaced(*span, text) if span is not None else body
+
+
 def _resolve(table: RoutingTable, exchange: RequestContext, name: str) -> ModelEntry:
     assert exchange.key is not None
-    model = table.models.get(name)
+    model = table.named(name, exchange.key)
     if model is None:
         raise unknown_model(name, [entry.name for entry in table.visible_to(exchange.key)])
     exchange.model = model.name
@@ -417,26 +440,35 @@ async def _explain(exchange: RequestContext, choice: Choice, send: Send) -> None
 async def _models(exchange: RequestContext, table: RoutingTable, send: Send) -> None:
     assert exchange.key is not None
     entries = table.visible_to(exchange.key)
-    document: dict[str, Any] = {"object": "list", "data": [_model(entry) for entry in entries]}
+    listed = [
+        _model(entry, name) for entry in entries for name in (entry.name, *_shown_aliases(entry, table))
+    ]
+    document: dict[str, Any] = {"object": "list", "data": listed}
     wanted = exchange.path.removeprefix(_MODELS).removeprefix("/")
     if wanted:
-        entry = next((entry for entry in entries if entry.name == wanted), None)
-        if entry is None:
+        entry = table.named(wanted, exchange.key)
+        if entry is None or not entry.allows(exchange.key):
             raise unknown_model(wanted, [entry.name for entry in entries])
-        document = _model(entry)
+        document = _model(entry, wanted)
     exchange.status = 200
     body = json.dumps(document).encode()
     await respond(send, 200, [_JSON, *_id_headers(exchange)], body, head=exchange.head)
 
 
-def _model(entry: ModelEntry) -> dict[str, Any]:
+def _shown_aliases(entry: ModelEntry, table: RoutingTable) -> tuple[str, ...]:
+    return tuple(name for name in entry.aliases if name not in table.models)
+
+
+def _model(entry: ModelEntry, name: str) -> dict[str, Any]:
     document: dict[str, Any] = {
-        "id": entry.name,
+        "id": name,
         "object": "model",
         "created": entry.created,
         "owned_by": "sparkfleet",
         "state": entry.state,
     }
+    if name != entry.name:
+        document["alias_of"] = entry.name
     if entry.context is not None:
         document["max_model_len"] = entry.context  # the name that vLLM and SGLang use
     return document

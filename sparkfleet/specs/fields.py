@@ -190,6 +190,14 @@ PublicName = Annotated[
     ),
 ]
 KeyName = PublicName
+AliasName = Annotated[
+    str,
+    Form(
+        r"[A-Za-z0-9][A-Za-z0-9._:/-]{0,127}",
+        "letters, digits and . _ : / -, a letter or digit first, at most 128 characters",
+        128,
+    ),
+]
 UserName = Annotated[
     str,
     Form(
