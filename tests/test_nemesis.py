@@ -7,6 +7,8 @@ import pytest
 import soak
 from nemesis_faults import COMMANDS, FILES, HARMS, PROCESSES, Fault, choose
 
+STOPPED = Fault("process", "gateway", "spark1", "STOP", 10.0)
+
 
 def faults(seed, count=2000):
     chooser = random.Random(seed)
@@ -158,8 +160,8 @@ def test_lost_state_orphans_and_silence_are_wrong(stub):
 
 def test_what_status_shows_of_a_fault_counts_as_named(stub):
     before = stub.nemesis._state()
-    assert not stub.nemesis._is_named(before)
+    assert not stub.nemesis._is_named(STOPPED, before)
     stub.one["detail"] = "spark2 does not answer (for 9 s)"
-    assert stub.nemesis._is_named(before)
+    assert stub.nemesis._is_named(STOPPED, before)
     stub.one["detail"], stub.event = "", 11
-    assert stub.nemesis._is_named(before)
+    assert stub.nemesis._is_named(STOPPED, before)

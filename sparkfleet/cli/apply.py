@@ -25,8 +25,8 @@ from sparkfleet.cli.progress import ProgressLine, times_line
 from sparkfleet.controlplane.state.status import DeploymentStatus
 from sparkfleet.errors import SpecError
 from sparkfleet.fleet.apply import PreparedApply, carry_out, prepare_apply
-from sparkfleet.fleet.measured import is_predicted, measured_words
-from sparkfleet.fleet.outcome import failed_lines, rung_lines
+from sparkfleet.fleet.report.measured import is_predicted, measured_words
+from sparkfleet.fleet.report.outcome import failed_lines, rung_lines
 from sparkfleet.fleet.session import Session
 from sparkfleet.specs.load import load_deployments
 
@@ -78,6 +78,8 @@ async def _apply(
     prepared = await prepare_apply(session, specs, renew=pull, retry=retry)
     print_origins(prepared.planned.checkpoints)
     print_plans(specs, prepared.planned.decided, prepared.planned.fleet)
+    if prepared.gateway:
+        console.print(prepared.gateway)
     prepared.planned.require_feasible()
     if prepared.changes_nothing and prepared.planned.client is not None:
         console.print(f"No change. {session.endpoint_words(prepared.planned.client)}")
@@ -92,7 +94,7 @@ async def confirm_and_carry_out(
     confirm(question, yes)
     with ProgressLine() as progress:
         applied = await carry_out(session, prepared, progress, wait=wait)
-    _report(applied.settled)
+    print_outcome(applied.settled)
     if wait:
         console.print(times_line(applied.times), markup=False)
     else:
@@ -101,7 +103,8 @@ async def confirm_and_carry_out(
     return Exit.ERROR if applied.failed else Exit.DONE
 
 
-def _report(settled: Mapping[str, DeploymentStatus]) -> None:
+def print_outcome(settled: Mapping[str, DeploymentStatus]) -> None:
+    """Print how each deployment ended, with what was left and why."""
     for deployment in settled.values():
         if deployment.state == "failed":
             errors.print(f"{deployment.name} failed: {deployment.detail}")

@@ -1,7 +1,9 @@
-"""`sparkfleet keys`: creates, lists and revokes API keys of the endpoint."""
+"""`sparkfleet keys`: creates, lists, limits, rotates and revokes API keys of the endpoint."""
 
 from __future__ import annotations
 
+import re
+import time
 from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import Annotated, Any
@@ -14,24 +16,87 @@ from sparkfleet.cli.exit_codes import Exit
 from sparkfleet.cli.options import DEFAULT_INVENTORY, InventoryOption, JsonOption, open_session, run
 from sparkfleet.cli.output import OUTPUT_VERSION, console, errors, print_json
 from sparkfleet.controlplane.state.api_keys import CONFIRM_S, KeyRow
+from sparkfleet.errors import SpecError
 from sparkfleet.fleet.session import Session
+from sparkfleet.fleet.without_controller import client_or_trouble, stored_keys
+from sparkfleet.gateway.routing_table import KeyLimits
 
 app = typer.Typer(help="API keys of the endpoint.", no_args_is_help=True)
+
+_TIME = re.compile(r"(?P<number>[0-9]{1,9})(?P<unit>[mhdw]|(?<=0))")
+_UNITS = {"": 0, "m": 60, "h": 3600, "d": 86400, "w": 7 * 86400}
 
 KeyArgument = Annotated[str, typer.Argument(help="A name for the key.", metavar="NAME", show_default=False)]
 
 
+Requests = Annotated[
+    int | None, typer.Option("--requests-per-minute", min=1, max=100_000, help="Requests in any minute.")
+]
+Tokens = Annotated[
+    int | None,
+    typer.Option(
+        "--tokens-per-minute", min=1, max=1_000_000_000, help="Tokens of prompts and answers in any minute."
+    ),
+]
+Concurrent = Annotated[int | None, typer.Option("--concurrent", min=1, max=100_000, help="Requests at once.")]
+Batch = Annotated[bool, typer.Option("--batch", help="Its requests wait for those of other keys.")]
+Expires = Annotated[
+    str,
+    typer.Option(
+        "--expires", help="Refuse it after that: 12h, 30d, or a date such as 2027-01-31.", metavar="WHEN"
+    ),
+]
+
+
 @app.command("create")
 def create(
-    name: KeyArgument, inventory: InventoryOption = DEFAULT_INVENTORY, json: JsonOption = False
+    name: KeyArgument,
+    *,
+    requests: Requests = None,
+    tokens: Tokens = None,
+    concurrent: Concurrent = None,
+    batch: Batch = False,
+    expires: Expires = "",
+    inventory: InventoryOption = DEFAULT_INVENTORY,
+    json: JsonOption = False,
 ) -> int:
-    """Make a key. It is shown once; only its hash is kept."""
-    return run(_create(name, open_session(inventory), json))
+    """Make a key. It is shown once; only its hash is kept. Without limits it has none."""
+    limits = _limits(requests, tokens, concurrent, batch, expires)
+    return run(_create(name, limits, open_session(inventory), json))
+
+
+@app.command("limit")
+def limit(
+    name: KeyArgument,
+    *,
+    requests: Requests = None,
+    tokens: Tokens = None,
+    concurrent: Concurrent = None,
+    batch: Batch = False,
+    expires: Expires = "",
+    inventory: InventoryOption = DEFAULT_INVENTORY,
+) -> int:
+    """Replace the limits of a key by these: what is left out has no limit. Its text stays."""
+    limits = _limits(requests, tokens, concurrent, batch, expires)
+    return run(_limit(name, limits, open_session(inventory)))
+
+
+@app.command("rotate")
+def rotate(
+    name: KeyArgument,
+    grace: Annotated[
+        str, typer.Option("--grace", help="Accept the old text for so long: 0, 30m, 12h, 7d.", metavar="TIME")
+    ] = "0",
+    inventory: InventoryOption = DEFAULT_INVENTORY,
+    json: JsonOption = False,
+) -> int:
+    """Give a key a new text, shown once. Name and limits stay; the old text is refused, at once or after a grace."""
+    return run(_rotate(name, seconds_of(grace), open_session(inventory), json))
 
 
 @app.command("list")
 def list_keys(inventory: InventoryOption = DEFAULT_INVENTORY, json: JsonOption = False) -> int:
-    """List the keys: their names, never the keys."""
+    """List the keys: their names, never the keys. Works on a fleet that is down, too."""
     return run(_list(open_session(inventory), json))
 
 
@@ -41,9 +106,27 @@ def revoke(name: KeyArgument, inventory: InventoryOption = DEFAULT_INVENTORY) ->
     return run(_revoke(name, open_session(inventory)))
 
 
-async def _create(name: str, session: Session, json: bool) -> int:
+async def _create(name: str, limits: KeyLimits, session: Session, json: bool) -> int:
     async with await session.controller() as client:
-        key = await client.create_key(name)
+        key = await client.create_key(name, limits)
+    return _show(name, key, json)
+
+
+async def _limit(name: str, limits: KeyLimits, session: Session) -> int:
+    async with await session.controller() as client:
+        key = await client.limit_key(name, limits)
+    _warn(key, "may use the former limits")
+    console.print(f"Key {key['name']}: {words_of(limits) or 'no limits'}.", markup=False)
+    return Exit.DONE
+
+
+async def _rotate(name: str, grace_s: float, session: Session, json: bool) -> int:
+    async with await session.controller() as client:
+        key = await client.rotate_key(name, grace_s)
+    return _show(name, key, json)
+
+
+def _show(name: str, key: Mapping[str, Any], json: bool) -> int:
     _warn(key, "may refuse it")
     if json:
         print_json({"version": OUTPUT_VERSION, **key})
@@ -53,8 +136,12 @@ async def _create(name: str, session: Session, json: bool) -> int:
 
 
 async def _list(session: Session, json: bool) -> int:
-    async with await session.controller() as client:
-        keys = await client.keys()
+    client, trouble = await client_or_trouble(session)
+    if client is None:
+        keys: Sequence[KeyRow] = await stored_keys(session, trouble)
+    else:
+        async with client:
+            keys = await client.keys()
     if json:
         listed = [key.model_dump(mode="json") for key in keys]
         print_json({"version": OUTPUT_VERSION, "keys": listed})
@@ -65,12 +152,61 @@ async def _list(session: Session, json: bool) -> int:
 
 def _table(keys: Sequence[KeyRow]) -> Table:
     table = Table(box=None, pad_edge=False, header_style="dim")
-    for column in ("name", "id", "created", "last used", "may use"):
+    for column in ("name", "id", "created", "last used", "limits", "may use"):
         table.add_column(column)
     for key in keys:
-        cells = (key.name, key.id, _day(key.created), _day(key.used), ", ".join(key.may_use))
+        limits = words_of(key.limits)
+        if key.former_until is not None and key.former_until > time.time():
+            limits = ", ".join(filter(None, (limits, f"old text until {_day(key.former_until)}")))
+        cells = (key.name, key.id, _day(key.created), _day(key.used), limits, ", ".join(key.may_use))
         table.add_row(*(Text(cell or "–") for cell in cells))
     return table
+
+
+def words_of(limits: KeyLimits) -> str:
+    """The limits of a key in words; "" if it has none."""
+    words = [
+        f"{limits.requests_per_minute} requests/min" if limits.requests_per_minute else "",
+        f"{limits.tokens_per_minute} tokens/min" if limits.tokens_per_minute else "",
+        f"{limits.concurrent} at once" if limits.concurrent else "",
+        "batch" if limits.priority == "batch" else "",
+    ]
+    if limits.expires is not None:
+        words.append(f"{'expired' if limits.expires <= time.time() else 'until'} {_day(limits.expires)}")
+    return ", ".join(filter(None, words))
+
+
+def seconds_of(text: str) -> float:
+    """A time such as 30m, 12h or 7d in seconds. Raises SpecError for another form."""
+    match = _TIME.fullmatch(text.strip())
+    if match is None:
+        raise SpecError(f"{text!r} is no time.", do="Expected a number with m, h, d or w, such as 12h, or 0.")
+    return int(match["number"]) * _UNITS[match["unit"]]
+
+
+def _limits(
+    requests: int | None, tokens: int | None, concurrent: int | None, batch: bool, expires: str
+) -> KeyLimits:
+    return KeyLimits(
+        requests_per_minute=requests,
+        tokens_per_minute=tokens,
+        concurrent=concurrent,
+        priority="batch" if batch else "interactive",
+        expires=_expiry(expires) if expires else None,
+    )
+
+
+def _expiry(text: str) -> float:
+    try:
+        at = datetime.fromisoformat(text).timestamp()
+    except ValueError:
+        at = time.time() + seconds_of(text)
+    if at <= time.time():
+        raise SpecError(
+            f"{text!r} is in the past.",
+            do="A key that nobody may use is revoked: `sparkfleet keys revoke NAME`.",
+        )
+    return at
 
 
 def _day(at: float | None) -> str:

@@ -6,21 +6,16 @@ import json
 import re
 import sys
 import textwrap
-from collections.abc import Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
-from rich.table import Table
 from rich.text import Text
 
 from sparkfleet.cli.escapes import SafeConsole
 from sparkfleet.errors import SparkfleetError
-from sparkfleet.units import GIB
 
 if TYPE_CHECKING:  # slow imports, of which only the types are used
-    from sparkfleet.controlplane.state.status import DeploymentStatus, FleetStatus, NodeReport
     from sparkfleet.controlplane.state.store import Event
-    from sparkfleet.group.report import GroupReport
     from sparkfleet.staging.progress import TransferProgress
 
 OUTPUT_VERSION = 1
@@ -33,6 +28,7 @@ errors = SafeConsole(stderr=True)
 
 STATE_STYLE = {
     "ready": "green",
+    "degraded": "yellow",
     "starting": "yellow",
     "preparing": "yellow",
     "probing": "yellow",
@@ -88,61 +84,6 @@ def event_line(event: Event) -> Text:
         (f"{clock}  ", "dim"), (f"{subject}  "), (f"{event.kind}", STATE_STYLE.get(event.kind, "bold")),
         f"  {event.message}" if event.message else "",
     )  # fmt: skip
-
-
-def fleet_table(status: FleetStatus) -> Table:
-    """One row per group, and one per deployment without any."""
-    table = Table(box=None, pad_edge=False, header_style="dim")
-    for heading in ("DEPLOYMENT", "STATE", "GROUP", "WHERE", "LOAD", "TTFT", "TOK/S", "DETAIL"):
-        table.add_column(heading)
-    for deployment in status.deployments:
-        for row in _rows(deployment):
-            table.add_row(*row)
-    return table
-
-
-def nodes_table(nodes: Sequence[NodeReport]) -> Table:
-    """One row per node of the inventory."""
-    table = Table(box=None, pad_edge=False, header_style="dim")
-    for heading in ("NODE", "STATE", "MEMORY"):
-        table.add_column(heading)
-    for node in nodes:
-        state = Text("joined", "green") if node.joined else Text("gone", "red")
-        table.add_row(node.name, state, _memory(node))
-    return table
-
-
-def _memory(node: NodeReport) -> str:
-    if node.memory_total is None or node.memory_available is None:
-        return "–"
-    return f"{node.memory_available / GIB:.1f} of {node.memory_total / GIB:.1f} GiB available"
-
-
-def _rows(deployment: DeploymentStatus) -> list[list[Text | str]]:
-    state = Text(deployment.state, STATE_STYLE.get(deployment.state, ""))
-    if not deployment.groups:
-        return [[deployment.name, state, "–", "–", "–", "–", "–", deployment.detail]]
-    rows: list[list[Text | str]] = []
-    for number, group in enumerate(deployment.groups):
-        first = number == 0
-        rows.append(
-            [
-                deployment.name if first else "",
-                state if first else "",
-                f"g{group.generation}/{group.replica}",
-                f"{group.node} · {group.engine}",
-                f"{group.running}+{group.waiting}" if group.phase == "ready" else "–",
-                measured(group, "ttft_ms", "{:.0f} ms"),
-                measured(group, "decode_tps", "{:.1f}"),
-                (deployment.detail if first else "") or ("" if group.phase == "ready" else group.phase.value),
-            ]
-        )
-    return rows
-
-
-def measured(group: GroupReport, name: str, form: str) -> str:
-    """A number that was measured on a group, or a dash."""
-    return form.format(group.measured[name]) if name in group.measured else "–"
 
 
 def size_text(size: float) -> str:

@@ -20,6 +20,7 @@ from sparkfleet.cli.options import (
 )
 from sparkfleet.cli.output import OUTPUT_VERSION, console, print_json, print_line
 from sparkfleet.errors import NodeError
+from sparkfleet.fleet.gateway import gateway_change
 from sparkfleet.fleet.plan import Decided, Planned, plan_deployments
 from sparkfleet.planner.place.fleet_map import Fleet
 from sparkfleet.planner.report.explain import (
@@ -119,16 +120,19 @@ async def _plan(files: list[Path], inventory: Path, assumed: str | None, shown: 
     except NodeError as error:
         raise NodeError(error.what, means=error.means, do=f"{error.do}\n{_WITHOUT_NODES}".strip()) from None
     decided, fleet = planned.decided, planned.fleet
+    gateway = gateway_change(session.inventory, planned.status)
     sums = None if shown.explained is None else planned.prediction_sums(shown.explained)
     if shown.json:
         _print(decided, fleet, sums)
     else:
         print_origins(planned.checkpoints)
         print_plans(specs, decided, fleet, shown)
+        if gateway:
+            console.print(gateway)
         _explain(sums or {}, shown)
     if decided.plan.refused:
         return Exit.INFEASIBLE
-    return Exit.PENDING if decided.pending else Exit.DONE
+    return Exit.PENDING if decided.pending or gateway else Exit.DONE
 
 
 def _lines(one: Planned, fleet: Fleet, *, everything: bool = False) -> tuple[str, ...]:
@@ -188,7 +192,15 @@ def refusal_lines(
 
 def _headline(spec: Deployment, plan: DeploymentPlan | None, fleet: Fleet) -> Iterator[str]:
     """Lines of the headline. The empty one at the end is a line of its own: folding drops line ends."""
-    headline = explain_fleet(spec, plan, fleet.nodes, fleet.name, links=fleet.links, assumed=fleet.assumed)
+    headline = explain_fleet(
+        spec,
+        plan,
+        fleet.nodes,
+        fleet.name,
+        links=fleet.links,
+        assumed=fleet.assumed,
+        drained=fleet.drained,
+    )
     yield from headline.split("\n")
 
 

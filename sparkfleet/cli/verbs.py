@@ -64,6 +64,17 @@ VERBS: Mapping[str, Verb] = {
         "describe",
         "Show one deployment: its plan with reasons, its groups, and its last events.",
     ),
+    "selftest": Verb(
+        "selftest",
+        "self_test",
+        "Try on the nodes what the lab assumes of them, one thing after the other. Exit code 1 on a fault.",
+    ),
+    "bundle": Verb(
+        "bundle",
+        "bundle",
+        "Write one file for a report: facts, plans, events, logs, without secrets and identities."
+        " Nothing is sent.",
+    ),
     "logs": Verb("logs", "logs", "Print the log of one rank of a group's engine."),
     "events": Verb("events", "events", "Print events of the fleet, each with its reason, oldest first."),
     "history": Verb(
@@ -83,12 +94,26 @@ VERBS: Mapping[str, Verb] = {
         "Run another number of replicas. Engines that stay are not restarted. The deployment's "
         "file does not change.",
     ),
+    "drain": Verb(
+        "drain",
+        "drain",
+        "Move what runs on a node to the others, and start nothing on it until `undrain`.",
+    ),
+    "undrain": Verb(
+        "drain", "undrain", "Let deployments be planned on a drained node again. Starts nothing."
+    ),
     "restart": Verb(
         "restart",
         "restart",
         "Start every engine of a deployment again. The old ones serve until then, if memory holds both.",
     ),
     "ask": Verb("ask", "ask", "Ask a model one question over the endpoint, as any client would."),
+    "connect": Verb(
+        "connect", "connect", "Print the configuration of a client for a model of the fleet. Contains no key."
+    ),
+    "route": Verb(
+        "route", "route", "Show which group a request would go to now, and why. No engine gets it."
+    ),
     "delete": Verb("delete", "delete", "Stop serving a deployment. Requests in flight are finished first."),
     "up": Verb(
         "up",
@@ -127,6 +152,7 @@ VERBS: Mapping[str, Verb] = {
     "help": Verb("help", "show_help", "Show the verbs, or the options of one."),
     "observe": Verb("observe", "app", "Prometheus, Alertmanager and Grafana for the fleet."),
     "keys": Verb("keys", "app", "API keys of the endpoint."),
+    "usage": Verb("usage", "usage", "Show requests and tokens by key and model."),
     "fabric": Verb("fabric", "app", "The rails between the nodes: addresses and speed."),
     "models": Verb("models", "app", "Weights on the nodes: list, download, copy, remove."),
 }

@@ -27,6 +27,7 @@ from sparkfleet.controlplane.serve_backend import ServeBackend
 from sparkfleet.controlplane.state.api_keys import CONFIRM_S, ApiKeys, KeyRow
 from sparkfleet.controlplane.state.event_log import EventLog
 from sparkfleet.controlplane.state.fleet_snapshot import FleetSnapshot, scrape_targets
+from sparkfleet.controlplane.state.head_address import HeadAddress
 from sparkfleet.controlplane.state.metrics_export import fleet_samples
 from sparkfleet.controlplane.state.nodes import Nodes
 from sparkfleet.controlplane.state.report_cache import ReportCache
@@ -34,15 +35,17 @@ from sparkfleet.controlplane.state.routing_publisher import RoutingPublisher
 from sparkfleet.controlplane.state.start_phases import StartPhases
 from sparkfleet.controlplane.state.status import App, FleetStatus, NodeReport
 from sparkfleet.controlplane.state.store import Event, Store
+from sparkfleet.controlplane.state.usage_ledger import UsageRow
 from sparkfleet.controlplane.store_safety.guard import StoreError
 from sparkfleet.controlplane.store_safety.store_watch import corrupted
 from sparkfleet.errors import Cause, ControlError
 from sparkfleet.gateway.report import GatewayReport
-from sparkfleet.gateway.routing_table import KeyEntry, RoutingTable
+from sparkfleet.gateway.routing_table import KeyEntry, KeyLimits, RoutingTable
 from sparkfleet.group.report import BEGINNING, GroupPhase, GroupReport
 from sparkfleet.planner.report.carry_over import RunningGroup
 from sparkfleet.planner.types.plan import DeploymentPlan
 from sparkfleet.specs.deployment import Deployment
+from sparkfleet.specs.remote_code import code_problems
 from sparkfleet.telemetry.metrics import ControlMetrics
 from sparkfleet.telemetry.samples import Sample
 from sparkfleet.telemetry.targets import TargetGroup
@@ -50,6 +53,8 @@ from sparkfleet.telemetry.targets import TargetGroup
 log = logging.getLogger(__name__)
 
 TICK_S = 0.5
+USAGE_S = 15.0
+"""Seconds between two writes of a gateway's usage."""
 
 
 class Controller:
@@ -60,7 +65,7 @@ class Controller:
         store: keeps everything that must survive a restart.
         apps: the backend that runs groups.
         metrics: counters and gauges of the controller.
-        endpoint: URL of the gateway, for people.
+        address: of the head, with the endpoint.
         launches_of: the launch of each group of a deployment, given the rung of each group.
         nodes: the nodes of the fleet.
         here: the node that the controller runs on.
@@ -75,7 +80,7 @@ class Controller:
         store: Store,
         apps: ServeBackend,
         metrics: ControlMetrics,
-        endpoint: str,
+        address: HeadAddress,
         launches_of: LaunchesOf,
         nodes: Nodes,
         here: NodeReport,
@@ -89,7 +94,7 @@ class Controller:
         self._store = store
         self._apps = apps
         self._metrics = metrics
-        self._endpoint = endpoint
+        self._address = address
         self._nodes = nodes
         self._seen: tuple[App, ...] = ()
         self._clocks = clocks
@@ -97,6 +102,8 @@ class Controller:
         self._journal = EventLog(store)
         self.ends = ControllerFailures(store, self._journal)
         """Failures of the controller's own work."""
+        self._usage_stored: dict[str, float] = {}
+        """Time of the last write of each gateway replica's usage."""
         self.keys = ApiKeys(store, self._journal)
         """Keys that clients send to the gateways."""
         self._publisher = RoutingPublisher(self._steady)
@@ -131,10 +138,11 @@ class Controller:
 
     def _older(self, name: str) -> list[RunningGroup]:
         """Groups of a deployment that run at a rung of an earlier plan and are no longer desired."""
-        wanted, reports = self._store.desired().get(name), {r.group: r for r in self._reports.groups()}
+        wanted = self._store.desired().get(name)
         alive = {app.group for app in self._seen if app.status in ("starting", "running")}
         if not any(key[0] == name and (wanted is None or key not in wanted.groups) for key in alive):
             return []  # the usual case, without reading the history
+        reports = {report.group: report for report in self._reports.groups()}
         plans = {
             key: plan
             for one in self._store.history(name)
@@ -159,6 +167,40 @@ class Controller:
         await self._journal.record(name, desired[name].generation, "", "unwanted", f"deleted by {who}")
         self._wake.set()
 
+    async def listen(self, address: HeadAddress, who: str) -> frozenset[str]:
+        """Lets the gateways listen at the endpoint of this address. Streams on the old one go on.
+
+        Returns the gateways that have not changed yet. Raises ControlError if one cannot listen there.
+        """
+        if address == self._address:
+            return frozenset()
+        before, self._address = self._address, address
+        late = await self._known_to_gateways()
+        troubles = [report for report in self._reports.gateways() if report.trouble]
+        if troubles:
+            self._address = before
+            await self._known_to_gateways()
+            raise ControlError(
+                troubles[0].trouble, means=f"The gateway listens at {troubles[0].url}, as before."
+            )
+        await self._journal.record("", 0, "", "gateway", f"the endpoint is {address.endpoint} now, by {who}")
+        return late
+
+    async def drain(self, node: str, who: str) -> None:
+        """Stores that nothing is to be started on a node. Raises ControlError if the fleet has no such node."""
+        known = [one.name for one in self._watch.reports]
+        if known and node not in known:  # it has not looked yet: the command checks the inventory
+            raise ControlError(f"There is no node {node!r}.", do=f"Nodes: {', '.join(known)}.")
+        if self._store.drain(node, who):
+            await self._journal.record("", 0, node, "drain", f"{node} is drained by {who}")
+
+    async def undrain(self, node: str, who: str) -> None:
+        """Takes that back. Raises ControlError if the node is not drained."""
+        if not self._store.undrain(node):
+            names = ", ".join(one.node for one in self._store.drained()) or "none"
+            raise ControlError(f"{node} is not drained.", do=f"Drained nodes: {names}.")
+        await self._journal.record("", 0, node, "drain", f"{node} may be used again, by {who}")
+
     def pause(self) -> None:
         """Stops every group and keeps the desired state, for `sparkfleet down`."""
         self._paused = True
@@ -171,15 +213,23 @@ class Controller:
         return FleetStatus(
             fleet=self._fleet,
             sparkfleet=__version__,
-            endpoint=self._endpoint,
+            endpoint=self._address.endpoint,
+            listening=self._address.listening,
             gateways=self._reports.gateways(),
             nodes=self._watch.reports,
             failures=self._store.failures(),
+            drained=self._store.drained(),
             deployments=self._view(self._running()).deployments(),
             last_event=self._store.last_event_id(),
             trouble=self.ends.trouble,
-            warnings=(*self.warnings.values(), *self._watch.spoilt()),
+            warnings=(*self.warnings.values(), *self._watch.spoilt(), *self._unpinned()),
         )
+
+    def _unpinned(self) -> Iterator[str]:
+        """Deployments of an older release that let code of a checkpoint run without a commit."""
+        for desired in self._wanted().values():
+            for problem in code_problems(desired.spec):
+                yield f"{desired.name}: {problem.text}"
 
     def samples(self) -> Iterator[Sample]:
         """Samples of the present state, for Prometheus."""
@@ -201,9 +251,21 @@ class Controller:
         """The gateway's table; waits for one other than `known`, at most `wait_s`. Version 0: none was published yet."""
         return await self._publisher.table(known, wait_s, replica)
 
-    async def create_key(self, name: str) -> tuple[str, KeyEntry, frozenset[str]]:
+    async def create_key(
+        self, name: str, limits: KeyLimits | None = None
+    ) -> tuple[str, KeyEntry, frozenset[str]]:
         """Creates an API key (see `ApiKeys.create`). Returns its text, its entry, and gateways that do not know it yet."""
-        text, key = await self.keys.create(name)
+        text, key = await self.keys.create(name, limits or KeyLimits())
+        return text, key, await self._known_to_gateways()
+
+    async def limit_key(self, name_or_id: str, limits: KeyLimits) -> tuple[KeyEntry, frozenset[str]]:
+        """Replaces the limits of a key. Returns its entry, and gateways that do not know them yet."""
+        key = await self.keys.limit(name_or_id, limits)
+        return key, await self._known_to_gateways()
+
+    async def rotate_key(self, name_or_id: str, until: float) -> tuple[str, KeyEntry, frozenset[str]]:
+        """Rotates a key (see `ApiKeys.rotate`). Returns its text, its entry, and gateways that do not know it yet."""
+        text, key = await self.keys.rotate(name_or_id, until)
         return text, key, await self._known_to_gateways()
 
     async def revoke_key(self, name_or_id: str) -> tuple[KeyEntry, frozenset[str]]:
@@ -233,6 +295,8 @@ class Controller:
                 may_use=tuple(
                     n for n, one in wanted.items() if not one.spec.keys or key.name in one.spec.keys
                 ),
+                limits=key.limits,
+                former_until=key.former.until if key.former is not None else None,
             )
             for key, created in self._store.keys_created()
         )
@@ -259,10 +323,29 @@ class Controller:
     async def register_gateway(self, report: GatewayReport) -> None:
         """Takes a gateway replica's report of its address."""
         self._store.use_keys(report.keys_used)
+        self._count_usage(report)
         if self._reports.gateway(report):
             words = f"gateway listening on {report.url}"
+            words += f"; {report.trouble}" if report.trouble else ""
             words += f"; the one before: {report.after}" if report.after else ""
             await self._journal.record("", 0, report.replica, "gateway", words)
+
+    def _count_usage(self, report: GatewayReport) -> None:
+        """Stores a replica's usage, at most every `USAGE_S`; that of all when a new one reports: another may have ended."""
+        now = self._steady()
+        if report.replica not in self._usage_stored:
+            self._usage_stored = {one.replica: now for one in (*self._reports.gateways(), report)}
+            for one in (*self._reports.gateways(), report):
+                self._store.add_usage(one.replica, one.usage)
+        elif now - self._usage_stored[report.replica] >= USAGE_S:
+            self._usage_stored[report.replica] = now
+            self._store.add_usage(report.replica, report.usage)
+
+    def usage(self, days: int) -> tuple[UsageRow, ...]:
+        """Usage of the last days by day, key and model, with what the gateways have reported so far."""
+        for report in self._reports.gateways():
+            self._store.add_usage(report.replica, report.usage)
+        return self._store.usage(days)
 
     async def resumed(self, reason: str) -> None:
         """Records that it works again, and for what it had waited."""
@@ -341,6 +424,7 @@ class Controller:
             fresh=frozenset(report.name for report in self._reports.fresh()),
             standings=self._store.standings(),
             starts=self._store.starts(),
+            older={(name, *one.member): _nodes(one) for name in self._wanted() for one in self._older(name)},
             nodes=self._effects.nodes,
             available=available or {},
             pending=self._effects.pending,
@@ -375,7 +459,7 @@ class Controller:
     # publishing
 
     async def _publish(self, without: GroupKey | None = None) -> None:
-        await self._publisher.publish(self._view(), self._store.keys(), without)
+        await self._publisher.publish(self._view(), self._store.keys(), without, self._address.listening)
 
     def _running(self) -> dict[str, tuple[RunningGroup, ...]]:
         """Groups of each deployment that run or start, each at its rung."""
@@ -432,6 +516,11 @@ class Controller:
             report.deployment, report.generation, report.name, report.phase.value, words
         )
         self._wake.set()
+
+
+def _nodes(one: RunningGroup) -> tuple[str, ...]:
+    """Nodes of a running group at its rung."""
+    return one.plan.ladder[min(one.rung, len(one.plan.ladder) - 1)].candidate.shape.nodes
 
 
 def _shortly(error: Exception) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import lru_cache
 
 from sparkfleet.planner.report.carry_over import Member
 from sparkfleet.planner.types.plan import DeploymentPlan, GroupPlan
@@ -36,13 +37,7 @@ class Desired(Value):
     @property
     def groups(self) -> tuple[GroupKey, ...]:
         """Key of each group, in the order of the plan."""
-        own = tuple((self.generation, index) for index in range(len(self.plan.groups)))
-        return tuple((self.name, *member) for member in self.members or own)
-
-    @property
-    def oldest(self) -> int:
-        """The oldest generation that started one of its groups; its own if it has none."""
-        return min((generation for _, generation, _ in self.groups), default=self.generation)
+        return _keys(self.name, self.generation, self.members, len(self.plan.groups))
 
     def is_new(self, group: GroupKey) -> bool:
         """True if this generation started the group."""
@@ -53,9 +48,11 @@ class Desired(Value):
         return self.plan.groups[self.groups.index(group)]
 
 
-def oldest_kept(desired: Desired | None, group: GroupKey) -> int:
-    """The oldest generation of a deployment of which positions are kept when one of this group is stored."""
-    return group[1] if desired is None else min(group[1], desired.oldest)
+@lru_cache(maxsize=1024)
+def _keys(name: str, generation: int, members: tuple[Member, ...], count: int) -> tuple[GroupKey, ...]:
+    """Keys of a generation's groups; kept, because every rule of the policy reads them."""
+    own = tuple((generation, index) for index in range(count))
+    return tuple((name, *member) for member in members or own)
 
 
 class Standing(Value):

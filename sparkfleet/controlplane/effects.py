@@ -13,6 +13,7 @@ from sparkfleet.controlplane.policy.actions import (
     EndAttempt,
     EndGroup,
     ForgetFailure,
+    ForgetGroup,
     GiveUp,
     KeepStanding,
     KnowBoots,
@@ -130,6 +131,8 @@ class Effects:
                 self._store.begin_start(group, begun({}, nodes, self.nodes.boots))
             case KnowBoots(group=group, boots=boots):
                 self._store.begin_start(group, boots)
+            case ForgetGroup(group=group):
+                self._store.forget_group(group)
             case RememberFailure():
                 self._store.remember(action.fingerprint, action.reason, action.lasts_s)
             case ForgetFailure():

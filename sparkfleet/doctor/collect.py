@@ -46,6 +46,7 @@ from sparkfleet.remote.channel import Channel, Completed
 from sparkfleet.remote.parallel import fan_out
 from sparkfleet.remote.unreachable import HostKeyChanged
 from sparkfleet.specs.inventory import Inventory, Link, Node
+from sparkfleet.values import Value
 
 NODE_S = 60.0
 """Seconds: longer than a busy Spark takes. A node that is off costs only the time-out of its connection."""
@@ -141,6 +142,39 @@ async def read_node(channel: Channel, node: Node, netdevs: Sequence[str] = ()) -
     answers = await run_batch(channel, [one.argv for one in questions], timeout_s=COMMAND_S)
     view = compose(channel.node, node, zip(questions, answers, strict=True))
     return await _with_clock(view, channel)
+
+
+class RawAnswer(Value):
+    """A command of a fact as it was run on a node, with its output, and if it was understood."""
+
+    field: str
+    argv: tuple[str, ...]
+    exit_code: int | None = None
+    """None if it did not end, or does not exist."""
+    stdout: str = ""
+    stderr: str = ""
+    not_understood: str = ""
+    """The reason why its output is no value; "" if it is one."""
+
+
+async def read_raw(channel: Channel, node: Node, netdevs: Sequence[str] = ()) -> tuple[RawAnswer, ...]:
+    """The outputs of all facts of one node, as it printed them. Raises NodeError if it cannot be reached."""
+    questions = tuple(_questions(node, netdevs))
+    answers = await run_batch(channel, [one.argv for one in questions], timeout_s=COMMAND_S)
+    return tuple(map(_raw, questions, answers))
+
+
+def _raw(question: Question, answer: Answer) -> RawAnswer:
+    reason = ""
+    try:
+        _value(question, answer)
+    except (FactError, NodeError) as error:
+        reason = error.what
+    found = RawAnswer(field=question.field, argv=question.argv, not_understood=reason)
+    if not isinstance(answer, Completed):
+        return found
+    output = {"exit_code": answer.exit_code, "stdout": answer.stdout, "stderr": answer.stderr}
+    return found.model_copy(update=output)
 
 
 def _questions(node: Node, netdevs: Sequence[str]) -> Iterator[Question]:

@@ -126,6 +126,7 @@ def _flags(candidate: Candidate, site: RankContext) -> tuple[str, ...]:
         *_media(candidate),
         *_memory(candidate),
         *_quantization(candidate),
+        *(("--trust-remote-code",) if candidate.trust_remote_code else ()),
         *_speculation(candidate, site),
         *_parsers(candidate),
         *_group(candidate, site),

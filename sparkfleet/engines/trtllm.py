@@ -112,6 +112,7 @@ def _serve(candidate: Candidate, site: RankContext) -> tuple[str, ...]:
     flags += ["--max_batch_size", str(candidate.concurrency), "--max_seq_len", str(candidate.context)]
     if candidate.batch_tokens is not None:
         flags += ["--max_num_tokens", str(candidate.batch_tokens)]
+    flags += ["--trust_remote_code"] if candidate.trust_remote_code else []
     flags += ["--extra_llm_api_options", f"{files_at(candidate, site)}/{OPTIONS}"]
     flags += ["--host", site.host, "--port", str(site.port)]
     return (_program(candidate, site), site.model_path, *with_users(tuple(flags), candidate.engine_args))

@@ -99,6 +99,7 @@ def _flags(candidate: Candidate, site: RankContext) -> tuple[str, ...]:
         *("--allowed-media-domains", *allowed_domains(candidate)),
         *_memory(candidate),
         *_kernels(candidate),
+        *(("--trust-remote-code",) if candidate.trust_remote_code else ()),
         *_speculation(candidate, site),
         *_parsers(candidate),
         *_group(candidate, site),

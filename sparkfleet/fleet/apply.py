@@ -12,10 +12,10 @@ from sparkfleet.controlplane.api.api_models import ApplyRequest
 from sparkfleet.controlplane.api.client import FleetClient
 from sparkfleet.controlplane.state.status import DeploymentStatus
 from sparkfleet.fleet.events import FleetEvent, FleetStep, KeyCreated, OnEvent, UseCaseEvent, ignored
+from sparkfleet.fleet.gateway import change_gateway, gateway_change
+from sparkfleet.fleet.nodes.surroundings import require_free
 from sparkfleet.fleet.plan import FleetPlan, plan_deployments
-from sparkfleet.fleet.session import Session, who
-from sparkfleet.fleet.stage import bring, pinned
-from sparkfleet.fleet.step_times import (
+from sparkfleet.fleet.report.step_times import (
     StepTimer,
     all_ready,
     expected_times,
@@ -23,7 +23,8 @@ from sparkfleet.fleet.step_times import (
     save_step_times,
     started_by,
 )
-from sparkfleet.fleet.surroundings import require_free
+from sparkfleet.fleet.session import Session, who
+from sparkfleet.fleet.stage import bring, pinned
 from sparkfleet.fleet.watch import until_settled
 from sparkfleet.planner.types.plan import DeploymentPlan
 from sparkfleet.runtime.fleet_paths import FleetPaths
@@ -38,11 +39,13 @@ class PreparedApply(NamedTuple):
     planned: FleetPlan
     renew: bool
     retry: bool
+    gateway: str = ""
+    """Change of the gateway's address or limit, in words; "" for none."""
 
     @property
     def changes_nothing(self) -> bool:
         """True if the fleet is up and runs all of it already."""
-        return self.planned.client is not None and not self.planned.decided.pending
+        return self.planned.client is not None and not self.planned.decided.pending and not self.gateway
 
 
 class AppliedDeployments(NamedTuple):
@@ -82,7 +85,7 @@ async def prepare_apply(
         planned.client.require_same_api()
     else:
         require_free(session.inventory, planned.around)
-    return PreparedApply(planned, renew, retry)
+    return PreparedApply(planned, renew, retry, gateway_change(session.inventory, planned.status))
 
 
 async def carry_out(
@@ -103,13 +106,17 @@ async def carry_out(
         ControlError: the fleet did not come up, or the controller refused.
     """
     prepared.planned.require_feasible()
+    client = prepared.planned.client
+    if prepared.gateway:
+        await change_gateway(session)
+        client = await session.controller()  # with the new address
     pending = prepared.planned.decided.pending
     file = FleetPaths.default(session.inventory.fleet).step_times
     subject = started_by(tuple(one.plan for one in pending))
     with StepTimer(on_event, expected_times(load_step_times(file), subject)) as timer:
         plans = await _ready_to_start(session, prepared, timer)
         requests = _requests(prepared, plans)
-        client, settled = await _applied(session, prepared.planned.client, requests, timer, wait=wait)
+        client, settled = await _applied(session, client, requests, timer, wait=wait)
     if all_ready(settled):
         save_step_times(file, subject, timer.times)
     return AppliedDeployments(client, settled, timer.times)

@@ -10,8 +10,15 @@ from typing import NamedTuple
 from sparkfleet.controlplane.api.client import FleetClient
 from sparkfleet.errors import NodeError
 from sparkfleet.fleet.events import FleetStep, OnEvent, StepRunning, ignored
+from sparkfleet.fleet.gateway import change_gateway, gateway_change
+from sparkfleet.fleet.report.step_times import (
+    FLEET,
+    StepTimer,
+    expected_times,
+    load_step_times,
+    save_step_times,
+)
 from sparkfleet.fleet.session import NoControllerError, Session
-from sparkfleet.fleet.step_times import FLEET, StepTimer, expected_times, load_step_times, save_step_times
 from sparkfleet.hostfacts.node import ReadGpu
 from sparkfleet.remote import page_cache
 from sparkfleet.runtime.fleet_paths import FleetPaths
@@ -44,14 +51,28 @@ async def bring_up(session: Session, on_event: OnEvent = ignored, wheels: Path |
     """
     client = await _controller(session)
     if client is not None and await session.is_complete(client):
-        return BroughtUp(client, changed=False, left_by_a_reboot=())
+        changed = await _with_its_gateway(session, client)
+        return BroughtUp(changed or client, changed=changed is not None, left_by_a_reboot=())
     if client is not None:
         client.require_same_api()
     file = FleetPaths.default(session.inventory.fleet).step_times
     with StepTimer(on_event, expected_times(load_step_times(file), FLEET)) as timer:
         client = await session.bring_up((), timer, wheels)
     save_step_times(file, FLEET, timer.times)
+    client = await _with_its_gateway(session, client) or client
     return BroughtUp(client, changed=True, left_by_a_reboot=session.left_by_a_reboot)
+
+
+async def _with_its_gateway(session: Session, client: FleetClient) -> FleetClient | None:
+    """Gives the gateway the inventory's address. A client with the new one; None if it has it already."""
+    if "gateway" not in session.inventory.model_fields_set:
+        return None
+    async with client.again() as asking:
+        status = await asking.fleet()
+    if not gateway_change(session.inventory, status):
+        return None
+    await change_gateway(session)
+    return await session.controller()
 
 
 async def _controller(session: Session) -> FleetClient | None:

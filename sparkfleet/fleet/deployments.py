@@ -21,6 +21,9 @@ from sparkfleet.fleet.session import NoControllerError, Session, who
 from sparkfleet.fleet.watch import PASSING, WAIT_S, until_gone
 from sparkfleet.specs.inventory import Inventory
 
+RECENT = 500
+"""Events that are read with the status: those of the last hour, and more, but for a fleet that fails without end."""
+
 
 class FleetCondition(StrEnum):
     """Condition of a fleet as a whole. Only `up` and `down` are known; of the others engines may run."""
@@ -44,6 +47,8 @@ class FleetOverview(NamedTuple):
     """If the fleet is not up: its nodes, none of them joined, and no deployments: they are not known."""
     trouble: SparkfleetError | None = None
     """The reason for any condition but `up` and `down`."""
+    recent: tuple[Event, ...] = ()
+    """Its last events, oldest first; () if it is not up."""
 
     @property
     def up(self) -> bool:
@@ -71,7 +76,9 @@ async def fleet_state(session: Session) -> FleetOverview:
         if client is None:
             return FleetOverview(FleetCondition.DOWN, unknown)
         async with client:
-            return FleetOverview(FleetCondition.UP, await client.fleet())
+            status = await client.fleet()
+            recent = await client.all_events(after=max(0, status.last_event - RECENT))
+            return FleetOverview(FleetCondition.UP, status, recent=tuple(recent))
     except (UnreachableError, UnreadableStateError, WrongFleetError) as error:
         return FleetOverview(_condition(error), unknown, error)
 

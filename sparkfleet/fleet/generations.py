@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 from sparkfleet.controlplane.desired import Desired
 from sparkfleet.controlplane.state.status import DeploymentStatus, FleetStatus
-from sparkfleet.errors import ControlError
+from sparkfleet.errors import ControlError, SpecError
 from sparkfleet.fleet.apply import PreparedApply, prepare_apply
 from sparkfleet.fleet.deployments import find
 from sparkfleet.fleet.plan import Decided, FleetPlan, Planned, memory_holds_both, running_groups
@@ -15,6 +15,7 @@ from sparkfleet.planner.place.fleet_map import Fleet
 from sparkfleet.planner.report.diff import Change, changed_fields, compare
 from sparkfleet.planner.types.plan import DeploymentPlan, Plan
 from sparkfleet.specs.deployment import Deployment
+from sparkfleet.specs.remote_code import code_problems
 from sparkfleet.values import Value
 
 
@@ -122,7 +123,8 @@ async def prepare_scale(session: Session, name: str, replicas: int) -> PreparedA
 async def _prepared(
     session: Session, spec: Deployment, plan: DeploymentPlan, *, retry: bool = False
 ) -> PreparedApply:
-    """An apply of a plan that exists already."""
+    """An apply of a plan that exists already. Raises SpecError if it would run code of a checkpoint that is not pinned."""
+    _refuse_unpinned_code(spec)
     client = await session.controller()
     async with client:
         status = await client.fleet()
@@ -131,6 +133,16 @@ async def _prepared(
     decided = Decided(Plan(deployments=(plan,)), [planned])
     fleet = Fleet(name=session.inventory.fleet, nodes=())
     return PreparedApply(FleetPlan((spec,), fleet, status, decided, client.again(), {}), False, retry)
+
+
+def _refuse_unpinned_code(spec: Deployment) -> None:
+    """An older release accepted `--trust-remote-code` among the arguments, and its plans are still stored."""
+    for problem in code_problems(spec):
+        raise SpecError(
+            f"{spec.name}: {problem.text}",
+            means="The stored plan was made by a release that did not check this. What runs now was not changed.",
+            do=f"Change the file of {spec.name}, and `sparkfleet apply` it.",
+        )
 
 
 def _change(spec: Deployment, plan: DeploymentPlan, status: FleetStatus, *, retry: bool) -> Change:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from types import MappingProxyType
 from typing import NamedTuple
 
@@ -11,16 +11,21 @@ from sparkfleet.controlplane.api.client import FleetClient
 from sparkfleet.controlplane.desired import Desired
 from sparkfleet.controlplane.policy.memory_admission import fitting
 from sparkfleet.controlplane.state.status import FleetStatus
-from sparkfleet.errors import Infeasible, SpecError
+from sparkfleet.errors import Infeasible, SpecError, UnreachableError
 from sparkfleet.fabric.measure import load_measurements, measured_links
-from sparkfleet.fleet.assumed_nodes import assume
 from sparkfleet.fleet.checkpoints import checkpoints_of, checkpoints_on, embedded_of
-from sparkfleet.fleet.collect_node_facts import survey
 from sparkfleet.fleet.events import TroubleFound
-from sparkfleet.fleet.measured import measured_lines, measurements_of
+from sparkfleet.fleet.nodes.assumed import assume
+from sparkfleet.fleet.nodes.collect_facts import survey
+from sparkfleet.fleet.nodes.surroundings import (
+    SHOWING_S,
+    NodeSurroundings,
+    other_fleet_lines,
+    surroundings_of,
+)
+from sparkfleet.fleet.report.measured import measured_lines, measurements_of
+from sparkfleet.fleet.report.step_times import StepTimes, last_start_s, load_step_times
 from sparkfleet.fleet.session import Session
-from sparkfleet.fleet.step_times import StepTimes, last_start_s, load_step_times
-from sparkfleet.fleet.surroundings import SHOWING_S, NodeSurroundings, other_fleet_lines, surroundings_of
 from sparkfleet.perf.predictor import predicted_content, predictor_of
 from sparkfleet.planner.place.fleet_map import Fleet, links_of
 from sparkfleet.planner.report.carry_over import RunningGroup, carried_over
@@ -127,6 +132,7 @@ async def plan_deployments(
     *,
     renew: bool = False,
     retry: bool = False,
+    without: Collection[str] = (),
 ) -> FleetPlan:
     """Plan deployments on the fleet as it is, or on assumed nodes.
 
@@ -136,27 +142,47 @@ async def plan_deployments(
         assumed: a kind of Spark or a file of facts, see `assume`; None: read the facts of the nodes.
         renew: see `decide`.
         retry: see `decide`.
+        without: nodes that are not used, beside the drained ones.
 
     Raises:
         NodeError: a node cannot be reached, or a command on it failed.
         FactError: a checkpoint cannot be found, or is of an unknown kind.
     """
-    fleet = await fleet_of(session, assumed)
     # Assumed nodes are never contacted, so nothing runs on them.
-    client = await session.find_controller() if assumed is None else None
+    try:
+        client = await session.find_controller() if assumed is None else None
+    except UnreachableError:
+        await fleet_of(session, without=without)  # which node it is, and that nodes can be assumed
+        raise
+    status = None
     if client is not None:
         async with client:
             specs = await client.sealed(specs)
+            status = await client.fleet()
+            known = [key.name for key in await client.keys()] if any(spec.keys for spec in specs) else []
+        for line in missing_keys(specs, known):
+            session.report(TroubleFound(line=line))
+    drained = {one.node for one in status.drained} if status else set()
+    fleet = await fleet_of(session, assumed, drained.union(without))
     around = await _around(session, assumed)
     for line in other_fleet_lines(around):
         session.report(TroubleFound(line=line))
     checkpoints = await checkpoints_for(session, specs, fleet)
-    status = await current(client)
     decided = decide(specs, fleet, status, checkpoints, renew=renew, retry=retry)
     times = load_step_times(FleetPaths.default(session.inventory.fleet).step_times)
     stored = around.get(session.inventory.head, NodeSurroundings()).generations
     decided = expecting(decided, times)
     return FleetPlan(tuple(specs), fleet, status, decided, client, checkpoints, stored, around)
+
+
+def missing_keys(specs: Sequence[Deployment], known: Collection[str]) -> tuple[str, ...]:
+    """A line for each deployment that names keys which do not exist. Pure."""
+    return tuple(
+        f"warning: {spec.name}: `keys:` names {', '.join(missing)}, which nobody has."
+        f" `sparkfleet keys create {missing[0]}` makes it."
+        for spec in specs
+        if (missing := [name for name in spec.keys or () if name not in known])
+    )
 
 
 def expecting(decided: Decided, times: StepTimes) -> Decided:
@@ -175,16 +201,17 @@ async def _around(session: Session, assumed: str | None) -> dict[str, NodeSurrou
     return await surroundings_of(session.inventory, session.channels, SHOWING_S)
 
 
-async def fleet_of(session: Session, assumed: str | None = None) -> Fleet:
-    """The fleet with the facts that its nodes report, or with assumed ones."""
+async def fleet_of(session: Session, assumed: str | None = None, without: Collection[str] = ()) -> Fleet:
+    """The fleet with the facts that its nodes report, or with assumed ones, without drained nodes."""
     name = session.inventory.fleet
     if assumed is not None:
         facts = assume(assumed, session.inventory)
         nodes = tuple(node.name for node in facts)
         return Fleet(name=name, nodes=facts, links=links_of(session.inventory), assumed=nodes)
-    facts = await survey(session.inventory, session.channels)
-    links = measured_links(session.inventory, load_measurements(FleetPaths.default(name).links))
-    return Fleet(name=name, nodes=facts, links=links)
+    facts = await survey(session.inventory, session.channels, without)
+    found = measured_links(session.inventory, load_measurements(FleetPaths.default(name).links))
+    links = tuple(link for link in found if not set(link.nodes) & set(without))
+    return Fleet(name=name, nodes=facts, links=links, drained=tuple(sorted(without)))
 
 
 async def checkpoints_for(
@@ -194,14 +221,6 @@ async def checkpoints_for(
     if fleet.assumed:
         return checkpoints_of(specs, fleet.nodes)
     return await checkpoints_on(specs, fleet.nodes, session.inventory, session.channels)
-
-
-async def current(client: FleetClient | None) -> FleetStatus | None:
-    """Fleet status; None if the fleet is down."""
-    if client is None:
-        return None
-    async with client:
-        return await client.fleet()
 
 
 def decide(

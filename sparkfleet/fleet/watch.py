@@ -121,11 +121,12 @@ def starting_step(deployments: Sequence[DeploymentStatus]) -> StepRunning:
     if not groups:
         detail = next((one.detail for one in deployments if one.detail), "")
         return StepRunning(step=FleetStep.WAITING, detail=detail, subjects=names)
-    first = min(groups, key=lambda group: ORDER.index(_step_of(group)))
-    return StepRunning(step=_step_of(first), detail=_detail_of(first), subjects=names)
+    first = min(groups, key=lambda group: ORDER.index(step_of_group(group)))
+    return StepRunning(step=step_of_group(first), detail=step_detail(first), subjects=names)
 
 
-def _step_of(group: GroupReport) -> FleetStep:
+def step_of_group(group: GroupReport) -> FleetStep:
+    """The current step of one group's start. Pure."""
     if not group.ranks:
         return FleetStep.WAITING
     if group.phase is GroupPhase.PREPARING and group.detail:  # no detail: the model exists already
@@ -135,7 +136,7 @@ def _step_of(group: GroupReport) -> FleetStep:
     return FleetStep.STARTING_ENGINE if group.step is None else _OF_ENGINE[group.step.phase]
 
 
-def _detail_of(group: GroupReport) -> str:
+def step_detail(group: GroupReport) -> str:
     """The percentage of the engine's phase; for other steps the group's own detail."""
     if group.step is None or group.phase is not GroupPhase.STARTING:
         return group.detail

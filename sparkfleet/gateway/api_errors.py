@@ -119,6 +119,18 @@ def unauthorised(*, given: bool) -> ApiError:
     )
 
 
+def expired(key_name: str) -> ApiError:
+    """401: the key was valid until its expiry."""
+    return ApiError(
+        f'The key "{key_name}" has expired.',
+        do="`sparkfleet keys create` makes a new one.",
+        status=401,
+        code="expired_api_key",
+        kind="unauthorised",
+        headers=((b"www-authenticate", b"Bearer"),),
+    )
+
+
 def forbidden(model: str, key_name: str) -> ApiError:
     """403: a valid key without access to this model."""
     return ApiError(
@@ -220,6 +232,38 @@ def engine_lost(entry: ModelEntry) -> ApiError:
     )
 
 
+def queue_full(entry: ModelEntry, waiting: int, seconds: int) -> ApiError:
+    """503: as many requests wait for the model as may. `seconds`: when they have been served, by their forecasts."""
+    return _later(
+        f'{waiting} requests wait for "{entry.name}", as many as may.',
+        seconds,
+        code="queue_full",
+        kind="queue",
+    )
+
+
+def waited_too_long(entry: ModelEntry, waited_s: float, seconds: int) -> ApiError:
+    """503: no slot was free within the deadline of the queue."""
+    return _later(
+        f'No group of "{entry.name}" had room within {waited_s:g} s.',
+        seconds,
+        code="queue_timeout",
+        kind="queue",
+    )
+
+
+def too_long(entry: ModelEntry, least: int, largest: int, where: str) -> ApiError:
+    """400: the prompt is certainly longer than every context. `where`: the group with the largest one."""
+    return ApiError(
+        f'The prompt has at least {least} tokens; the largest context of "{entry.name}" is {largest}, on {where}.',
+        do="Send a shorter prompt.",
+        status=400,
+        code="context_length_exceeded",
+        kind="unsupported",
+        param="messages",
+    )
+
+
 def no_table() -> ApiError:
     """503: the gateway has just started and has no routing table yet."""
     return _later("The gateway is starting.", 1, code="starting", kind="not_ready")
@@ -251,6 +295,46 @@ def too_large(limit: int) -> ApiError:
     )
 
 
+def budget_full() -> ApiError:
+    """503: the bodies of all clients take as much memory as they may."""
+    return _later(
+        "The gateway holds as many bytes of requests as it may.", 2, code="gateway_busy", kind="body_budget"
+    )
+
+
+def key_budget_full() -> ApiError:
+    """429: the bodies of one key take as much memory as they may."""
+    return limited("The requests of this key take as much of the gateway's memory as one key may.", 2)
+
+
+def too_many_connections() -> ApiError:
+    """503: this gateway, or this client's address, has as many connections as it may."""
+    return _later("There are too many connections.", 2, code="too_many_connections", kind="connections")
+
+
+def limited(what: str, seconds: int, *, code: str = "rate_limit_exceeded") -> ApiError:
+    """429: a limit of the key. `seconds`: when it admits the request again."""
+    return ApiError(
+        what,
+        do=f"Try again in {seconds} s.",
+        status=429,
+        code=code,
+        kind="limited",
+        headers=((b"retry-after", str(seconds).encode()),),
+    )
+
+
+def encoded_body(encoding: str) -> ApiError:
+    """415: a compressed body. A few kilobytes may unpack to gigabytes, and engines do not unpack any."""
+    return ApiError(
+        f'The content-encoding "{_short(encoding)}" is not supported.',
+        do="Send the body as it is, without compression.",
+        status=415,
+        code="unsupported_encoding",
+        headers=((b"accept-encoding", b"identity"),),
+    )
+
+
 def headers_too_large() -> ApiError:
     """431: more headers than a client needs."""
     return ApiError(
@@ -273,7 +357,7 @@ def no_such_path(path: str) -> ApiError:
     """404: the API has no such path."""
     return ApiError(
         f'Unknown path: "{_short(path)}".',
-        do="The API is below /v1.",
+        do="GET /v1 lists the usual paths; `endpoints` of a deployment adds others.",
         status=404,
         code="not_found",
         kind="not_found",

@@ -6,13 +6,18 @@ import asyncio
 import json
 import logging
 import time
+from collections.abc import Collection
 from contextlib import closing
 from time import perf_counter
 from typing import Any
 
+from sparkfleet.gateway.admission.key_limiter import KeyLimiter
+from sparkfleet.gateway.admission.model_queue import LONGEST_S, WAITING, ModelQueues
+from sparkfleet.gateway.allowed_paths import allowed_methods
 from sparkfleet.gateway.api_errors import (
     ApiError,
     draining,
+    expired,
     forbidden,
     internal,
     media_refused,
@@ -21,22 +26,46 @@ from sparkfleet.gateway.api_errors import (
     no_table,
     none_ready_for,
     not_ready,
+    too_long,
     unable,
     unauthorised,
     unknown_model,
 )
-from sparkfleet.gateway.asgi import ClientGone, Receive, Scope, Send, WhileConnected, respond, respond_early
+from sparkfleet.gateway.asgi import (
+    ClientGone,
+    Headers,
+    Receive,
+    Scope,
+    Send,
+    WhileConnected,
+    respond,
+    respond_early,
+)
+from sparkfleet.gateway.body.body_budget import BUDGET_BYTES, BodyBudget, HeldBody
+from sparkfleet.gateway.body.model_span import model_span
+from sparkfleet.gateway.body.request_body import RequestBody
+from sparkfleet.gateway.body.scanner import INLINE_BYTES, BodyScanner
+from sparkfleet.gateway.choice import Choice
+from sparkfleet.gateway.cors import allowed_origin, preflight, readable_by
 from sparkfleet.gateway.endpoints import Picker
 from sparkfleet.gateway.engine_error import in_dialect, read_error
-from sparkfleet.gateway.in_flight import Choice, InFlight
-from sparkfleet.gateway.keys import authenticate
-from sparkfleet.gateway.limits import RequestLimits, check_headers, check_target, has_body, read_body
+from sparkfleet.gateway.in_flight import InFlight
+from sparkfleet.gateway.keys import authenticate, expired_key
+from sparkfleet.gateway.limits import (
+    RequestLimits,
+    check_encoding,
+    check_headers,
+    check_target,
+    has_body,
+    read_body,
+)
 from sparkfleet.gateway.media import host_of, refused_url
 from sparkfleet.gateway.page.page_app import PageApp
 from sparkfleet.gateway.proxy import Attempts, lost_event, relay
+from sparkfleet.gateway.report import KeyUsage
 from sparkfleet.gateway.request_context import RequestContext
-from sparkfleet.gateway.request_parser import route
-from sparkfleet.gateway.requirements import Requirements, can, lacking
+from sparkfleet.gateway.request_parser import EXPLAIN_HEADER, RequestTarget, is_form
+from sparkfleet.gateway.requirements import Requirements, can, lacking, too_small
 from sparkfleet.gateway.routing_table import GroupEntry, ModelEntry, RoutingTable
 from sparkfleet.gateway.upstream import Request, Upstream, UpstreamAnswer, request_headers
 from sparkfleet.gateway.usage import UsageMeter
@@ -45,10 +74,22 @@ from sparkfleet.telemetry.metrics import GatewayMetrics
 access_log = logging.getLogger("sparkfleet.gateway.access")
 log = logging.getLogger("sparkfleet.gateway")
 
-_METHODS = ("GET", "POST", "PUT", "PATCH", "DELETE")
 _LOCAL_METHODS = ("GET", "HEAD")
+_NOT_COUNTED = range(400, 499)
+"""Statuses of requests that cost nothing: an engine refused them. 499 is a client that left."""
+BODIES_HELD = 4
+"""Longest requests that the budget of bodies holds at once, at least."""
 _MODELS = "/v1/models"
-_HEALTH = "/healthz"
+_ROOT = ("/v1", "/v1/")
+_HEALTH = ("/healthz", "/health", "/v1/health")
+_INDEX = {
+    "object": "api",
+    "server": "sparkfleet",
+    "models": _MODELS,
+    "openai": ["/v1/chat/completions", "/v1/completions", "/v1/responses", "/v1/embeddings"],
+    "anthropic": ["/v1/messages", "/v1/messages/count_tokens"],
+    "health": "/health",
+}
 
 
 class GatewayApp:
@@ -60,6 +101,10 @@ class GatewayApp:
         table: the first routing table, if there is one.
         max_body_bytes: longest request that is accepted.
         max_body_s: time limit for a request to arrive.
+        budget_bytes: bytes of bodies that are held at once.
+        waiting: requests that wait for one model, at most.
+        longest_s: seconds that each of them waits, at most.
+        origins: origins of other sites whose scripts may read answers.
         page: answers what is not of the API; None: nothing does.
     """
 
@@ -71,6 +116,10 @@ class GatewayApp:
         table: RoutingTable | None = None,
         max_body_bytes: int = RequestLimits().body_bytes,
         max_body_s: float = RequestLimits().body_s,
+        budget_bytes: int = BUDGET_BYTES,
+        waiting: int = WAITING,
+        longest_s: float = LONGEST_S,
+        origins: Collection[str] = (),
         page: PageApp | None = None,
     ) -> None:
         self.metrics = metrics or GatewayMetrics()
@@ -80,10 +129,19 @@ class GatewayApp:
         self._limits = RequestLimits(body_bytes=max_body_bytes, body_s=max_body_s)
         self._upstream = Upstream()
         self._loads = InFlight()
+        self._queues = ModelQueues(waiting, longest_s)
+        self._loads.on_end = self._queues.pump
+        self._bodies = BodyBudget(budget_bytes)
+        self._scanner = BodyScanner()
+        self.origins = frozenset(origins)
+        """Origins of other sites whose scripts may read answers."""
+        self._limiter = KeyLimiter()
         self._in_flight = 0
         self._idle = asyncio.Event()
         self._idle.set()
         self._draining = False
+        self._usage: dict[tuple[str, str], list[int]] = {}
+        """Requests, those without a count, prompt tokens and answer tokens, by key and model."""
         self.keys_used: dict[str, float] = {}
         """Unix seconds of the last request with each key, by its id."""
 
@@ -96,12 +154,25 @@ class GatewayApp:
     def table(self, table: RoutingTable) -> None:
         if table.version:
             self._table = table
-            self._loads.keep(group.app for entry in table.models.values() for group in entry.groups)
+            self._limiter.keep(key.id for key in table.keys)
+            apps = [group.app for entry in table.models.values() for group in entry.groups]
+            self._loads.keep(apps, table.models)
+            self._queues.refresh()
+
+    def limit_bodies(self, max_body_bytes: int) -> None:
+        """Accepts requests up to this length from now on."""
+        self._limits = RequestLimits(body_bytes=max_body_bytes, body_s=self._limits.body_s)
+        self._bodies.total = max(self._bodies.total, BODIES_HELD * max_body_bytes)
 
     @property
     def in_flight(self) -> int:
         """Number of requests in flight."""
         return self._in_flight
+
+    @property
+    def bytes_held(self) -> int:
+        """Bytes of bodies that no engine has begun to answer."""
+        return self._bodies.held
 
     async def drain(self, timeout_s: float) -> bool:
         """Refuses new requests, and waits for those in flight. True if all ended in time."""
@@ -114,8 +185,9 @@ class GatewayApp:
         return True
 
     async def aclose(self) -> None:
-        """Closes the connections to the engines."""
+        """Closes the connections to the engines, and ends the processes that read bodies."""
         await self._upstream.aclose()
+        await self._scanner.aclose()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answers one request."""
@@ -123,10 +195,14 @@ class GatewayApp:
             return await _refuse_websocket(receive, send)
         if scope["type"] != "http":
             raise NotImplementedError(f"no {scope['type']} here")
-        if scope["path"] == _HEALTH:
+        if scope["path"] in _HEALTH:
             return await self._health(scope, send)
         if self._page is not None and self._page.owns(scope["path"]):
             return await self._page(scope, send, self._table)
+        if origin := allowed_origin(scope["headers"], self.origins):
+            send = readable_by(send, origin)
+        if scope["path"] in _ROOT and scope["method"] in _LOCAL_METHODS:
+            return await respond(send, 200, [_JSON], _INDEX_JSON, head=scope["method"] == "HEAD")
         exchange = RequestContext(scope["method"], scope["path"], scope["headers"])
         self._begin()
         try:
@@ -143,10 +219,32 @@ class GatewayApp:
         if not self._in_flight:
             self._idle.set()
         exchange.finish(self.metrics)
+        self._count(exchange)
         if self._page is not None:
             self._page.note(exchange.log_line())
         if access_log.isEnabledFor(logging.INFO):
             access_log.info("%s", json.dumps(exchange.log_line()))
+
+    def _count(self, exchange: RequestContext) -> None:
+        """Counts a request that an engine has begun to answer."""
+        if exchange.key is None or exchange.meter is None or exchange.status in _NOT_COUNTED:
+            return
+        usage = exchange.usage
+        total = self._usage.setdefault((exchange.key.name, exchange.model), [0, 0, 0, 0])
+        total[0] += 1
+        total[1] += usage.input is None and usage.output is None
+        total[2] += usage.input or 0
+        total[3] += usage.output or 0
+
+    @property
+    def usage(self) -> tuple[KeyUsage, ...]:
+        """Usage by key and model since the start."""
+        return tuple(
+            KeyUsage(
+                key=key, model=model, requests=total[0], uncounted=total[1], input=total[2], output=total[3]
+            )
+            for (key, model), total in self._usage.items()
+        )
 
     async def _guarded(self, exchange: RequestContext, scope: Scope, receive: Receive, send: Send) -> None:
         try:
@@ -166,16 +264,19 @@ class GatewayApp:
             await _refuse(exchange, internal(), receive, send)
 
     async def _answer(self, exchange: RequestContext, scope: Scope, receive: Receive, send: Send) -> None:
+        is_local = exchange.path == _MODELS or exchange.path.startswith(_MODELS + "/")
+        allowed = _LOCAL_METHODS if is_local else allowed_methods(exchange.path, self._table.endpoints)
+        if exchange.method == "OPTIONS" and allowed:
+            exchange.status = 204
+            origin = allowed_origin(exchange.headers, self.origins)
+            fields = [(b"allow", ", ".join(allowed).encode()), *_id_headers(exchange)]
+            fields += preflight(exchange.headers, origin)
+            return await respond(send, 204, fields, b"")
         if not exchange.path.startswith("/v1/"):
             raise no_such_path(exchange.path)
-        is_local = exchange.path == _MODELS or exchange.path.startswith(_MODELS + "/")
-        allowed = _LOCAL_METHODS if is_local else _METHODS
-        if exchange.method == "OPTIONS":
-            exchange.status = 204
-            return await respond(
-                send, 204, [(b"allow", ", ".join(allowed).encode()), _id_header(exchange)], b""
-            )
         table = self._admit(exchange)
+        if not allowed:
+            raise no_such_path(exchange.path)
         if exchange.method not in allowed:
             raise no_such_method(exchange.method, allowed)
         if is_local:
@@ -190,6 +291,8 @@ class GatewayApp:
         check_headers(exchange.headers, self._limits)
         exchange.key = authenticate(exchange.headers, self._table.keys)
         if exchange.key is None:
+            if old := expired_key(exchange.headers, self._table.keys):
+                raise expired(old.name)
             given = any(name in (b"authorization", b"x-api-key") for name, _ in exchange.headers)
             raise unauthorised(given=given)
         self.keys_used[exchange.key.id] = time.time()
@@ -198,32 +301,76 @@ class GatewayApp:
     async def _forward(
         self, exchange: RequestContext, table: RoutingTable, scope: Scope, receive: Receive, send: Send
     ) -> None:
-        raw_path, query = scope.get("raw_path") or scope["path"].encode(), scope["query_string"]
-        check_target(raw_path, query)
-        body = await read_body(exchange.headers, receive, self._limits)
-        exchange.body_read = True
-        wanted = route(query, exchange.headers, body)
+        check_target(_raw_path(scope), scope["query_string"])
+        check_encoding(exchange.headers)
+        assert exchange.key is not None
+        with (
+            closing(self._limiter.admit(exchange.key)) as exchange.admitted,
+            closing(HeldBody(self._bodies, exchange.key.id)) as held,
+        ):
+            body = await read_body(exchange.headers, receive, self._limits, held)
+            exchange.body_read = True
+            wanted = await self._scan(exchange, scope["query_string"], receive, body)
+            choice = self._choose(exchange, table, wanted)
+            exchange.admitted.charge(wanted.needs.prompt_tokens)
+            if exchange.explains == "only":
+                return await _explain(exchange, choice, send)
+            if wanted.model != choice.model.name:
+                body = _renamed(exchange.headers, body, wanted, choice.model.name)
+            exchange.request = _request(exchange, scope, body)
+            del body  # only the attempts keep it, until an engine answers
+            try:
+                with self.metrics.in_flight.labels(exchange.model).track_inprogress():
+                    await self._pass_on(exchange, wanted, held, receive, send)
+            finally:
+                if exchange.slot is not None:
+                    exchange.slot.close()
+        return None
+
+    async def _scan(
+        self, exchange: RequestContext, query: bytes, receive: Receive, body: RequestBody
+    ) -> RequestTarget:
+        assert exchange.key is not None
+        if body.size <= INLINE_BYTES:
+            return await self._scanner.route(query, exchange.headers, body, exchange.key.id)
+        async with WhileConnected(receive):
+            return await self._scanner.route(query, exchange.headers, body, exchange.key.id)
+
+    def _choose(self, exchange: RequestContext, table: RoutingTable, wanted: RequestTarget) -> Choice:
         model = _resolve(table, exchange, wanted.model)
+        if not allowed_methods(exchange.path, model.endpoints):
+            raise no_such_path(exchange.path)
         if refused := refused_url(wanted.needs.media, model.media_domains):
             raise media_refused(model, refused, host_of(refused))
-        choice = Choice(model, _able(model, wanted.needs), wanted.needs, self._loads)
-        request = Request(
-            id=exchange.id,
-            method=exchange.method,
-            target=(raw_path + b"?" + query if query else raw_path).decode("ascii"),
-            headers=request_headers(exchange.headers),
-            body=body,
-        )
-        exchange.attempts = Attempts(self._picker, self._upstream, choice, request)
-        with self.metrics.in_flight.labels(model.name).track_inprogress(), closing(exchange.attempts):
-            await self._pass_on(exchange, exchange.attempts, receive, send)
+        assert exchange.key is not None
+        able = _able(model, wanted.needs)
+        return Choice(model, able, wanted.needs, self._loads, exchange.key.id, exchange.priority)
 
     async def _pass_on(
-        self, exchange: RequestContext, attempts: Attempts, receive: Receive, send: Send
+        self,
+        exchange: RequestContext,
+        wanted: RequestTarget,
+        held: HeldBody,
+        receive: Receive,
+        send: Send,
     ) -> None:
         sent = perf_counter()
         async with WhileConnected(receive):
-            answer = await attempts.answer()
+            slot = await self._queues.enter(lambda: self._choose(exchange, self._table, wanted))
+            exchange.slot = slot
+            if exchange.explains:
+                exchange.explanation = slot.choice.explain(slot.found)
+            assert exchange.request is not None
+            exchange.attempts = Attempts(
+                self._picker,
+                self._upstream,
+                slot.choice,
+                slot,
+                request=exchange.request,
+                on_answer=held.close,
+            )
+            exchange.request = None
+            answer = await exchange.attempts.answer()
             try:
                 meter = self._begin_answer(exchange, answer, sent)
                 if answer.is_error:
@@ -244,6 +391,8 @@ class GatewayApp:
         exchange.status = answer.status
         if answer.status >= 400:
             exchange.kind = "engine_error" if answer.status >= 500 else "engine_refused"
+        assert exchange.slot is not None
+        exchange.slot.answered(is_stream=answer.is_stream)
         on_gap = None
         if answer.is_stream:
             exchange.is_stream = True
@@ -260,12 +409,40 @@ class GatewayApp:
 
 
 _JSON = (b"content-type", b"application/json")
+_INDEX_JSON = json.dumps(_INDEX).encode()
 _OF_THE_BODY = (b"content-length", b"content-type")
+
+
+def _raw_path(scope: Scope) -> bytes:
+    raw: bytes = scope.get("raw_path") or scope["path"].encode()
+    return raw
+
+
+def _request(exchange: RequestContext, scope: Scope, body: RequestBody) -> Request:
+    path, query = _raw_path(scope), scope["query_string"]
+    return Request(
+        id=exchange.id,
+        method=exchange.method,
+        target=(path + b"?" + query if query else path).decode("ascii"),
+        headers=request_headers(exchange.headers),
+        body=body,
+    )
+
+
+def _renamed(headers: Headers, body: RequestBody, wanted: RequestTarget, name: str) -> RequestBody:
+    """The body with the deployment's name in place of an alias, which its engine does not know."""
+    if not body.size:
+        return body  # the name is in the query or in a header, which engines do not read
+    if is_form(headers):
+        span, text = wanted.span, name.encode()
+    else:  # that of a long body is known
+        span, text = wanted.span or model_span(body.whole()), json.dumps(name).encode()
+    return body.replaced(*span, text) if span is not None else body
 
 
 def _resolve(table: RoutingTable, exchange: RequestContext, name: str) -> ModelEntry:
     assert exchange.key is not None
-    model = table.models.get(name)
+    model = table.named(name, exchange.key)
     if model is None:
         raise unknown_model(name, [entry.name for entry in table.visible_to(exchange.key)])
     exchange.model = model.name
@@ -279,6 +456,9 @@ def _able(model: ModelEntry, needs: Requirements) -> tuple[GroupEntry, ...]:
     lacks = lacking(model.groups, needs)
     if lacks:
         raise unable(model, lacks)
+    largest = too_small(model.groups, needs)
+    if largest is not None:
+        raise too_long(model, needs.least_tokens, largest.context or 0, largest.app)
     if model.state != "ready":
         raise not_ready(model)
     ready = [group for group in model.groups if group.ready]
@@ -288,29 +468,44 @@ def _able(model: ModelEntry, needs: Requirements) -> tuple[GroupEntry, ...]:
     return able
 
 
+async def _explain(exchange: RequestContext, choice: Choice, send: Send) -> None:
+    exchange.status = 200
+    body = json.dumps(choice.explain(choice.forecasts()), indent=1).encode()
+    await respond(send, 200, [_JSON, *_id_headers(exchange)], body, head=exchange.head)
+
+
 async def _models(exchange: RequestContext, table: RoutingTable, send: Send) -> None:
     assert exchange.key is not None
     entries = table.visible_to(exchange.key)
-    document: dict[str, Any] = {"object": "list", "data": [_model(entry) for entry in entries]}
+    listed = [
+        _model(entry, name) for entry in entries for name in (entry.name, *_shown_aliases(entry, table))
+    ]
+    document: dict[str, Any] = {"object": "list", "data": listed}
     wanted = exchange.path.removeprefix(_MODELS).removeprefix("/")
     if wanted:
-        entry = next((entry for entry in entries if entry.name == wanted), None)
-        if entry is None:
+        entry = table.named(wanted, exchange.key)
+        if entry is None or not entry.allows(exchange.key):
             raise unknown_model(wanted, [entry.name for entry in entries])
-        document = _model(entry)
+        document = _model(entry, wanted)
     exchange.status = 200
     body = json.dumps(document).encode()
-    await respond(send, 200, [_JSON, _id_header(exchange)], body, head=exchange.head)
+    await respond(send, 200, [_JSON, *_id_headers(exchange)], body, head=exchange.head)
 
 
-def _model(entry: ModelEntry) -> dict[str, Any]:
+def _shown_aliases(entry: ModelEntry, table: RoutingTable) -> tuple[str, ...]:
+    return tuple(name for name in entry.aliases if name not in table.models)
+
+
+def _model(entry: ModelEntry, name: str) -> dict[str, Any]:
     document: dict[str, Any] = {
-        "id": entry.name,
+        "id": name,
         "object": "model",
         "created": entry.created,
         "owned_by": "sparkfleet",
         "state": entry.state,
     }
+    if name != entry.name:
+        document["alias_of"] = entry.name
     if entry.context is not None:
         document["max_model_len"] = entry.context  # the name that vLLM and SGLang use
     return document
@@ -322,17 +517,17 @@ async def _pass_error_on(
     body = in_dialect(await read_error(answer), answer.status, exchange.dialect)
     meter.feed(body)
     headers = [header for header in answer.headers() if header[0] not in _OF_THE_BODY]
-    await respond(send, answer.status, [*headers, _JSON, _id_header(exchange)], body)
+    await respond(send, answer.status, [*headers, _JSON, *_id_headers(exchange)], body)
 
 
 def _start(exchange: RequestContext, answer: UpstreamAnswer) -> dict[str, Any]:
-    headers = [*answer.headers(), _id_header(exchange)]
+    headers = [*answer.headers(), *_id_headers(exchange)]
     return {"type": "http.response.start", "status": answer.status, "headers": headers}
 
 
 async def _refuse(exchange: RequestContext, refusal: ApiError, receive: Receive, send: Send) -> None:
     exchange.status, exchange.kind = refusal.status, refusal.kind
-    headers = [_JSON, _id_header(exchange), *refusal.headers]
+    headers = [_JSON, *_id_headers(exchange), *refusal.headers]
     body = refusal.body(exchange.dialect)
     if exchange.body_read or not has_body(exchange.headers):
         await respond(send, refusal.status, headers, body, head=exchange.head)
@@ -345,5 +540,10 @@ async def _refuse_websocket(receive: Receive, send: Send) -> None:
     await send({"type": "websocket.close", "code": 1008, "reason": "websockets are not served here"})
 
 
-def _id_header(exchange: RequestContext) -> tuple[bytes, bytes]:
-    return (b"x-request-id", exchange.id.encode())
+def _id_headers(exchange: RequestContext) -> list[tuple[bytes, bytes]]:
+    headers = [(b"x-request-id", exchange.id.encode())]
+    if exchange.client_id:
+        headers.append((b"x-client-request-id", exchange.client_id.encode()))
+    if exchange.explanation:
+        headers.append((EXPLAIN_HEADER, json.dumps(exchange.explanation).encode()))
+    return headers

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import resource
 import socket
+from collections import Counter
 from collections.abc import Iterator
 from typing import Any, ClassVar
 
 import uvicorn
-from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 
 from sparkfleet.errors import ControlError
-from sparkfleet.gateway.api_errors import bad_request, headers_too_large
+from sparkfleet.gateway.api_errors import ApiError, bad_request, headers_too_large, too_many_connections
 from sparkfleet.gateway.asgi import App
 from sparkfleet.gateway.upstream import watch_peer
 
@@ -23,19 +25,65 @@ HEAD_S = 15.0
 IDLE_S = 75
 """Seconds for which an idle connection is kept: longer than by clients, so that they rarely meet a closed one."""
 
+CONNECTIONS = 4096
+"""Connections of one server, if the process may have as many files: a request needs two."""
+ADDRESS_SHARE = 0.5
+"""Share of them for one address: it needs no API key to open them."""
+_SPARE_FILES = 200
+
 _BACKLOG = 2048
 _KEEPALIVE = (("TCP_KEEPIDLE", 30), ("TCP_KEEPINTVL", 10), ("TCP_KEEPCNT", 3))
 """TCP keepalive that notices a vanished client (a closed laptop) after 60 s."""
 
 
-class GuardedProtocol(HttpToolsProtocol):
-    """uvicorn's HTTP/1.1, with a limit on the size and on the time of a request's head.
+class _UntilClose(RequestResponseCycle):
+    """Answer to HTTP/1.0, which has no chunked encoding: without a length, the end of the connection ends it."""
 
-    uvicorn has neither: a client could hold connections, or fill memory, without an API key.
+    _endless = False
+
+    async def send(self, message: Any) -> None:
+        if message["type"] == "http.response.start":
+            if not any(name.lower() == b"content-length" for name, _ in message.get("headers", ())):
+                self._endless = True
+                self.chunked_encoding = False
+                self.keep_alive = False
+        elif self._endless:
+            self.expected_content_length = len(message.get("body", b""))
+        await super().send(message)
+
+
+class Connections:
+    """Connections of one server, counted by address.
+
+    Args:
+        most: connections that it holds.
+    """
+
+    def __init__(self, most: int) -> None:
+        self._most = most
+        self._of: Counter[str] = Counter()
+
+    def begin(self, address: str) -> bool:
+        """Counts a connection. False if the server is full, or has `ADDRESS_SHARE` of its connections from there."""
+        self._of[address] += 1
+        return self._of.total() <= self._most and self._of[address] <= max(1, self._most * ADDRESS_SHARE)
+
+    def end(self, address: str) -> None:
+        """Counts its end."""
+        self._of[address] -= 1
+        if not self._of[address]:
+            del self._of[address]
+
+
+class GuardedProtocol(HttpToolsProtocol):
+    """uvicorn's HTTP/1.1, with limits on connections, and on the size and the time of a request's head.
+
+    uvicorn has none: a client could hold connections, or fill memory, without an API key.
     """
 
     head_bytes: ClassVar[int] = HEAD_BYTES
     head_s: ClassVar[float] = HEAD_S
+    open: ClassVar[Connections]
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -46,15 +94,22 @@ class GuardedProtocol(HttpToolsProtocol):
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """Starts the clock. (uvicorn narrows the type of `transport` likewise.)"""
         super().connection_made(transport)
-        self._start_clock()
+        self._address = self.client[0] if self.client else ""
+        if self.open.begin(self._address):
+            self._start_clock()
+        else:
+            self._refuse(too_many_connections())
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Stops the clock."""
         self._stop_clock()
+        self.open.end(self._address)
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
         """Parses data, and refuses a head that does not end."""
+        if self.transport.is_closing():
+            return
         if self.cycle is None or self.cycle.response_complete:
             # An empty line, or the rest of a refused body: neither may go on for ever.
             self._start_clock()
@@ -62,7 +117,7 @@ class GuardedProtocol(HttpToolsProtocol):
         if self._head_size is not None and not self.transport.is_closing():
             self._head_size += len(data)
             if self._head_size > self.head_bytes:
-                self._refuse(431, headers_too_large().body("openai"))
+                self._refuse(headers_too_large())
 
     def on_message_begin(self) -> None:
         """Begins a head."""
@@ -75,10 +130,12 @@ class GuardedProtocol(HttpToolsProtocol):
         self._stop_clock()
         self._head_size = None
         super().on_headers_complete()
+        if self.scope["http_version"] == "1.0" and self.cycle is not None:
+            self.cycle.__class__ = _UntilClose  # uvicorn has no place for another class
 
     def send_400_response(self, msg: str) -> None:
         """Answers input that is not HTTP with an error in the usual form."""
-        self._refuse(400, bad_request(msg).body("openai"))
+        self._refuse(bad_request(msg))
 
     def _start_clock(self) -> None:
         if self._head_timer is None:
@@ -89,10 +146,12 @@ class GuardedProtocol(HttpToolsProtocol):
             self._head_timer.cancel()
             self._head_timer = None
 
-    def _refuse(self, status: int, body: bytes) -> None:
+    def _refuse(self, refusal: ApiError) -> None:
         self._stop_clock()
+        body = refusal.body("openai")
+        fields = "".join(f"{name.decode()}: {value.decode()}\r\n" for name, value in refusal.headers)
         head = (
-            f"HTTP/1.1 {status} Refused\r\ncontent-type: application/json\r\n"
+            f"HTTP/1.1 {refusal.status} Refused\r\ncontent-type: application/json\r\n{fields}"
             f"content-length: {len(body)}\r\nconnection: close\r\n\r\n"
         )
         self.transport.write(head.encode() + body)
@@ -134,6 +193,7 @@ async def serve(
     reuse_port: bool = True,
     head_bytes: int = HEAD_BYTES,
     head_s: float = HEAD_S,
+    connections: int | None = None,
 ) -> Server:
     """Serves `app`. Returns when it listens; it then runs as a task of the current event loop.
 
@@ -144,16 +204,23 @@ async def serve(
         reuse_port: let other processes of this user listen on the same port; the kernel spreads connections.
         head_bytes: limit of a request's line and headers.
         head_s: time for them to arrive.
+        connections: connections that are held at once; None: `CONNECTIONS`, or fewer if the process may open fewer files.
 
     Raises:
         ControlError: the address cannot be bound.
     """
     listener = _listen(host, port, reuse_port)
-    protocol = type("Protocol", (GuardedProtocol,), {"head_bytes": head_bytes, "head_s": head_s})
+    limits = {"head_bytes": head_bytes, "head_s": head_s, "open": Connections(connections or _most())}
+    protocol = type("Protocol", (GuardedProtocol,), limits)
     server = _Server(_config(app, protocol))
     task = asyncio.create_task(server.serve(sockets=[listener]), name=f"sparkfleet gateway on port {port}")
     await server.is_listening(task)
     return Server(server, listener, task)
+
+
+def _most() -> int:
+    files, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    return CONNECTIONS if files < 0 else max(1, min(CONNECTIONS, (files - _SPARE_FILES) // 2))
 
 
 class _Server(uvicorn.Server):

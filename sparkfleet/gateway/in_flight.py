@@ -8,11 +8,14 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
 from time import monotonic
 
-from sparkfleet.gateway.requirements import Requirements, doubts
-from sparkfleet.gateway.routing_table import GroupEntry, ModelEntry
+from sparkfleet.gateway.policy.forecast import GroupForecast, GroupLoad, forecasts
+from sparkfleet.gateway.policy.learned import LearnedSpeeds
+from sparkfleet.gateway.policy.prefix_cache import PrefixCaches
+from sparkfleet.gateway.prefix_blocks import share_of
+from sparkfleet.gateway.requirements import Requirements
+from sparkfleet.gateway.routing_table import GroupEntry
 
 LATELY_S = 5.0
 """Seconds for which a failed group counts as busy in all its slots. It has no requests in flight, and would otherwise be the
@@ -21,7 +24,7 @@ not carry everything."""
 
 
 class InFlight:
-    """Counts the requests in flight of each group.
+    """Counts the requests in flight of each group, and what they have probably left in its cache.
 
     Args:
         clock: seconds, replaceable in tests.
@@ -30,64 +33,80 @@ class InFlight:
     def __init__(self, clock: Callable[[], float] = monotonic) -> None:
         self._clock = clock
         self._held: Counter[str] = Counter()
+        self._pending: Counter[str] = Counter()
         self._failed: dict[str, float] = {}
         self._asked: dict[str, int] = {}
         self._turn = 0
+        self.learned = LearnedSpeeds()
+        self.caches = PrefixCaches()
+        self.on_end: Callable[[], None] = lambda: None
+        """Called when a group has one request fewer."""
 
-    def begin(self, app: str) -> None:
-        """Counts a request sent to a group."""
+    def begin(self, app: str, prompt_tokens: int = 0) -> None:
+        """Counts a request sent to a group, with the tokens of its prompt that are not cached."""
         self._turn += 1
         self._held[app] += 1
+        self._pending[app] += prompt_tokens
         self._asked[app] = self._turn
+
+    def prefilled(self, app: str, prompt_tokens: int) -> None:
+        """Counts the first byte of an answer: its prompt is no longer ahead of others."""
+        self._pending[app] -= prompt_tokens
+        if not self._pending[app]:
+            del self._pending[app]
 
     def end(self, app: str) -> None:
         """Counts the end of a group's request."""
         self._held[app] -= 1
         if not self._held[app]:
             del self._held[app]
+        self.on_end()
 
     def fail(self, app: str) -> None:
         """Records that a group did not answer."""
         self._failed[app] = self._clock()
+        self.caches.forget(app)
 
     def held(self, app: str) -> int:
         """Requests in flight of a group."""
         return self._held[app]
 
+    def pending(self, app: str) -> int:
+        """Tokens of prompts for whose first token a group's requests wait."""
+        return self._pending[app]
+
+    def forecasts(
+        self, groups: Iterable[GroupEntry], needs: Requirements, model: str = ""
+    ) -> list[GroupForecast]:
+        """The forecast of a request on each of these groups, best first."""
+        since = self._clock() - LATELY_S
+        loads = [self._load(group, needs, since) for group in groups]
+        return forecasts(loads, needs, self.learned.answer_tokens(model, needs.answer_tokens))
+
     def ranked(self, groups: Iterable[GroupEntry], needs: Requirements) -> list[GroupEntry]:
-        """Groups, best first.
+        """Groups, best first (`policy.forecast`)."""
+        return [one.group for one in self.forecasts(groups, needs)]
 
-        By fewest doubts (`requirements.doubts`), then by fewest requests in flight per slot, then by the longest time since
-        their last request.
-        """
-        known = list(groups)
-        fewest = min((group.concurrency for group in known if group.concurrency), default=1)
-        now = self._clock()
-
-        def order(group: GroupEntry) -> tuple[tuple[int, int], float, int]:
-            failed = now - self._failed.get(group.app, -LATELY_S) < LATELY_S
-            busy = self._held[group.app] / (group.concurrency or fewest) + failed
-            return doubts(group, needs), busy, self._asked.get(group.app, 0)
-
-        return sorted(known, key=order)
-
-    def keep(self, apps: Iterable[str]) -> None:
-        """Forgets all other applications: they are gone."""
+    def keep(self, apps: Iterable[str], models: Iterable[str] = ()) -> None:
+        """Forgets all other applications and models: they are gone."""
         there = frozenset(apps)
         self._failed = {app: at for app, at in self._failed.items() if app in there}
         self._asked = {app: turn for app, turn in self._asked.items() if app in there}
+        self.caches.keep(there)
+        self.learned.keep(there, models)
 
-
-@dataclass(frozen=True, slots=True)
-class Choice:
-    """Candidate endpoints for one request."""
-
-    model: ModelEntry
-    groups: tuple[GroupEntry, ...]
-    """The ready groups that may serve it, by their known capabilities."""
-    needs: Requirements
-    loads: InFlight
-
-    def ranked(self) -> list[GroupEntry]:
-        """The groups, best first, at this moment."""
-        return self.loads.ranked(self.groups, self.needs)
+    def _load(self, group: GroupEntry, needs: Requirements, since: float) -> GroupLoad:
+        app = group.app
+        prefix = needs.prefix
+        blocks = self.caches.blocks(app, prefix)
+        prefill_factor, decode_factor = self.learned.factors(app)
+        return GroupLoad(
+            group,
+            self._held.get(app, 0),
+            self._pending.get(app, 0),
+            self._failed.get(app, since) > since,
+            self._asked.get(app, 0),
+            share_of(blocks, prefix, needs.characters) if blocks else 0.0,
+            prefill_factor,
+            decode_factor,
+        )

@@ -8,20 +8,32 @@ from __future__ import annotations
 import hashlib
 import hmac
 import secrets
+import time
 from collections.abc import Iterable, Iterator
 
 from sparkfleet.gateway.asgi import Headers
-from sparkfleet.gateway.routing_table import KeyEntry
+from sparkfleet.gateway.routing_table import FormerKey, KeyEntry, KeyLimits
 
 PREFIX = "sk-sf-"
 _KEY_BYTES = 32
 _LONGEST_KEY = 512
+_NO_LIMITS = KeyLimits()
 
 
-def generate(name: str) -> tuple[str, KeyEntry]:
+def generate(name: str, limits: KeyLimits = _NO_LIMITS) -> tuple[str, KeyEntry]:
     """A new key: the plain text, to be shown once, and the entry to store."""
-    plain = PREFIX + secrets.token_urlsafe(_KEY_BYTES)
-    return plain, KeyEntry(id=f"key-{secrets.token_hex(4)}", name=name, sha256=digest(plain.encode()))
+    plain = _plain()
+    entry = KeyEntry(
+        id=f"key-{secrets.token_hex(4)}", name=name, sha256=digest(plain.encode()), limits=limits
+    )
+    return plain, entry
+
+
+def rotate(key: KeyEntry, until: float) -> tuple[str, KeyEntry]:
+    """A new text for a key, to be shown once, and its entry. The old text is accepted `until` then, Unix seconds."""
+    plain = _plain()
+    former = FormerKey(sha256=key.sha256, until=until)
+    return plain, key.model_copy(update={"sha256": digest(plain.encode()), "former": former})
 
 
 def digest(key: bytes) -> str:
@@ -29,12 +41,35 @@ def digest(key: bytes) -> str:
     return hashlib.sha256(key).hexdigest()
 
 
-def authenticate(headers: Headers, keys: Iterable[KeyEntry]) -> KeyEntry | None:
-    """The entry of the key that the request carries, or None.
+def authenticate(headers: Headers, keys: Iterable[KeyEntry], now: float | None = None) -> KeyEntry | None:
+    """The entry of the key that the request carries, or None; None also for a key that has expired.
 
     Reads `Authorization: Bearer` (OpenAI's clients) and `x-api-key` (Anthropic's). Every stored key is
     compared, so that the time taken does not show which one matched.
+
+    Args:
+        headers: headers of the request.
+        keys: the stored keys.
+        now: Unix seconds; None: the clock's.
     """
+    at = time.time() if now is None else now
+    found = _named(headers, keys, at)
+    return None if found is None or is_expired(found, at) else found
+
+
+def expired_key(headers: Headers, keys: Iterable[KeyEntry]) -> KeyEntry | None:
+    """The entry of a key that the request carries and that has expired, or None."""
+    now = time.time()
+    found = _named(headers, keys, now)
+    return found if found is not None and is_expired(found, now) else None
+
+
+def is_expired(key: KeyEntry, now: float) -> bool:
+    """True if a key is refused for its age. `now`: Unix seconds."""
+    return key.limits.expires is not None and now >= key.limits.expires
+
+
+def _named(headers: Headers, keys: Iterable[KeyEntry], now: float) -> KeyEntry | None:
     known = tuple(keys)
     found: KeyEntry | None = None
     for presented in _presented(headers):
@@ -42,7 +77,14 @@ def authenticate(headers: Headers, keys: Iterable[KeyEntry]) -> KeyEntry | None:
         for entry in known:
             if hmac.compare_digest(mark, entry.sha256):
                 found = entry
+            former = entry.former
+            if former is not None and hmac.compare_digest(mark, former.sha256) and now < former.until:
+                found = entry
     return found
+
+
+def _plain() -> str:
+    return PREFIX + secrets.token_urlsafe(_KEY_BYTES)
 
 
 def engine_token(secret: bytes, group: str) -> str:

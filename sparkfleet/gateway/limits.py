@@ -5,17 +5,23 @@ from __future__ import annotations
 import asyncio
 import re
 
-from sparkfleet.gateway.api_errors import bad_request, headers_too_large, no_such_path, too_large, too_slow
+from sparkfleet.gateway.api_errors import (
+    bad_request,
+    encoded_body,
+    headers_too_large,
+    no_such_path,
+    too_large,
+    too_slow,
+)
 from sparkfleet.gateway.asgi import ClientGone, Headers, Receive
+from sparkfleet.gateway.body.body_budget import HeldBody
+from sparkfleet.gateway.body.request_body import RequestBody
 from sparkfleet.values import Value
 
 _PATH = re.compile(rb"/v1(?:/[A-Za-z0-9_~:@-][A-Za-z0-9._~:@-]*)+")
 _QUERY = re.compile(rb"[\x21-\x7e]*")
 _PER_HEADER = 32
 """Bytes that a header counts beside its name and value, as in HTTP/2 (RFC 9113, 6.5.2)."""
-
-_CLOSED = frozenset({"/v1/load_lora_adapter", "/v1/unload_lora_adapter"})
-"""Paths of vLLM that change the engine: for the fleet's owner, not for holders of an API key."""
 
 
 class RequestLimits(Value):
@@ -47,25 +53,43 @@ def check_target(raw_path: bytes, query: bytes) -> None:
     Raises:
         Refusal: 404 for the path, 400 for the query.
     """
-    path = raw_path.decode("latin-1")
-    if not _PATH.fullmatch(raw_path) or path in _CLOSED:
-        raise no_such_path(path)
+    if not _PATH.fullmatch(raw_path):
+        raise no_such_path(raw_path.decode("latin-1"))
     if not _QUERY.fullmatch(query):
         raise bad_request("The query string has characters that must be percent-encoded.")
 
 
-async def read_body(headers: Headers, receive: Receive, limits: RequestLimits) -> bytes:
-    """The whole body. One whose content-length is too long is refused before a byte of it is read.
+def check_encoding(headers: Headers) -> None:
+    """Refuses a compressed body.
 
     Raises:
-        Refusal: 413, or 408 if it does not arrive within `limits.body_s`.
+        ApiError: 415.
+    """
+    encoding = next((value for name, value in headers if name == b"content-encoding"), b"identity")
+    if encoding.strip().lower() not in (b"identity", b""):
+        raise encoded_body(encoding.decode("latin-1"))
+
+
+async def read_body(headers: Headers, receive: Receive, limits: RequestLimits, held: HeldBody) -> RequestBody:
+    """The whole body. One whose content-length is too long is refused before a byte of it is read.
+
+    Args:
+        headers: headers of the request.
+        receive: the client's messages.
+        limits: the longest body and its time.
+        held: counts its bytes, and refuses what does not fit.
+
+    Raises:
+        ApiError: 413, 408 if it does not arrive within `limits.body_s`, 429 or 503 if too many bytes are held.
         ClientGone: the client hung up.
     """
-    if _declared_length(headers) > limits.body_bytes:
+    declared = _declared_length(headers)
+    if declared > limits.body_bytes:
         raise too_large(limits.body_bytes)
+    held.announce(declared)
     try:
         async with asyncio.timeout(limits.body_s):
-            return await _collect(receive, limits.body_bytes)
+            return await _collect(receive, limits.body_bytes, held)
     except TimeoutError:
         raise too_slow(limits.body_s) from None
 
@@ -86,17 +110,16 @@ def _declared_length(headers: Headers) -> int:
     return int(length[:18])
 
 
-async def _collect(receive: Receive, limit: int) -> bytes:
-    chunks: list[bytes] = []
-    size = 0
+async def _collect(receive: Receive, limit: int, held: HeldBody) -> RequestBody:
+    body = RequestBody()
     while True:
         message = await receive()
         if message["type"] == "http.disconnect":
             raise ClientGone
         chunk: bytes = message.get("body", b"")
-        size += len(chunk)
-        if size > limit:
+        if body.size + len(chunk) > limit:
             raise too_large(limit)
-        chunks.append(chunk)
+        held.add(len(chunk))
+        body.add(chunk)
         if not message.get("more_body", False):
-            return b"".join(chunks)
+            return body

@@ -30,6 +30,8 @@ _LIKE_A_FILE = re.compile(
     r"\.(png|jpe?g|gif|webp|bmp|tiff?|avif|heic|svg|mp4|m4v|mov|avi|mkv|webm|wav|mp3|flac|ogg|opus|m4a|aac|pdf)\s*",
     re.IGNORECASE,
 )
+_LONGEST_URL = 8192
+_MOST_HOSTS = 100
 _ODD = re.compile(r"[\\\s\x00-\x1f@]")
 """Characters that parsers of URLs take for different things; a URL with one is refused."""
 
@@ -53,8 +55,20 @@ def refused_url(urls: Iterable[str], domains: Collection[str]) -> str:
     return next((url for url in urls if not host_of(url) or host_of(url) not in domains), "")
 
 
+def one_per_host(urls: Iterable[str]) -> tuple[str, ...]:
+    """The first URL of each host, which decides like all of them. One without a host stands for what is not listed."""
+    found: dict[str, str] = {}
+    for url in urls:
+        found.setdefault(host_of(url), url if len(url) <= _LONGEST_URL else "…" + url[:_LONGEST_URL])
+        if len(found) > _MOST_HOSTS:
+            return (*found.values(), f"more than {_MOST_HOSTS} hosts")
+    return tuple(found.values())
+
+
 def host_of(url: str) -> str:
     """Host of an http or https URL, in lower case; "" for everything else, and for one that can be read in two ways."""
+    if len(url) > _LONGEST_URL:
+        return ""
     try:
         parts = urlsplit(url)
         host = parts.hostname or ""

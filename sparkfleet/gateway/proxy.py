@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Callable
 
 import aiohttp
 
 from sparkfleet.gateway.api_errors import ApiError, Dialect, engine_lost, error_json, no_engine
 from sparkfleet.gateway.asgi import Send
+from sparkfleet.gateway.choice import Choice, Slot
 from sparkfleet.gateway.endpoints import Picker, Target
-from sparkfleet.gateway.in_flight import Choice
 from sparkfleet.gateway.routing_table import GroupEntry
 from sparkfleet.gateway.upstream import EngineLost, Request, Upstream, UpstreamAnswer
 from sparkfleet.gateway.usage import UsageMeter
@@ -30,22 +31,35 @@ PICK_S = 5.0
 
 
 class Attempts:
-    """The tries of one request. `close` must be called when its answer is over.
+    """The tries of one request.
 
     Args:
         picker: finds the addresses of engines.
         upstream: the connections.
         choice: the candidate groups.
+        slot: its place on the group that it was admitted to.
         request: the request to send.
+        on_answer: called when an engine has begun to answer, so that the request's body is not needed again.
     """
 
-    def __init__(self, picker: Picker, upstream: Upstream, choice: Choice, request: Request) -> None:
+    def __init__(
+        self,
+        picker: Picker,
+        upstream: Upstream,
+        choice: Choice,
+        slot: Slot,
+        *,
+        request: Request,
+        on_answer: Callable[[], None] = lambda: None,
+    ) -> None:
         self._picker = picker
         self._upstream = upstream
         self._choice = choice
-        self._request = request
-        self._app = ""
-        """The group whose load counts it."""
+        self._request: Request | None = request
+        self._on_answer = on_answer
+        self._slot = slot
+        self._admitted: list[GroupEntry] | None = [one.group for one in slot.found]
+        """The groups by the forecast that it was admitted with, until the first try."""
         self._failed: set[str] = set()
         self._deliveries = 0
         self._held: UpstreamAnswer | None = None
@@ -67,23 +81,21 @@ class Attempts:
             return self._give_up()
         finally:
             self._hold(None)
-
-    def close(self) -> None:
-        """Ends the request: it no longer counts as load of any group."""
-        self._give_to("")
+            self._request = None
+            self._on_answer()
 
     async def _next(self) -> Target | None:
         if len(self._failed) >= ATTEMPTS or self._deliveries >= DELIVERIES:
             return None
-        ranked = self._choice.ranked()
+        ranked, self._admitted = self._admitted or self._choice.ranked(), None
         if not ranked:
             return None
         # Before the first wait: of simultaneous requests each must count for the next.
-        self._give_to(ranked[0].app)
+        self._slot.move(ranked[0])
         engine = await self._pick(ranked)
         if engine is None or engine.url in self._failed:
             return None
-        self._give_to(engine.app)
+        self._slot.move(next(group for group in ranked if group.app == engine.app))
         return engine
 
     async def _pick(self, ranked: list[GroupEntry]) -> Target | None:
@@ -98,18 +110,10 @@ class Attempts:
             self._choice.loads.fail(group.app)  # it was skipped: it has no engine
         return engine
 
-    def _give_to(self, app: str) -> None:
-        if app == self._app:
-            return
-        if self._app:
-            self._choice.loads.end(self._app)
-        if app:
-            self._choice.loads.begin(app)
-        self._app = app
-
     async def _ask(self, engine: Target) -> UpstreamAnswer | None:
         self.group = engine.group
         self.retries = len(self._failed)
+        assert self._request is not None
         try:
             answer = await self._upstream.open(engine, self._request)
         except EngineLost as lost:

@@ -20,11 +20,14 @@ import ray
 from ray import serve
 from ray.serve.handle import DeploymentHandle
 
-from sparkfleet.gateway.app import GatewayApp
+from sparkfleet.errors import ControlError
+from sparkfleet.gateway.app import BODIES_HELD, GatewayApp
+from sparkfleet.gateway.body.body_budget import BUDGET_BYTES
 from sparkfleet.gateway.endpoints import Target, first_found
 from sparkfleet.gateway.http_server import Server
 from sparkfleet.gateway.http_server import serve as listen
 from sparkfleet.gateway.keys import engine_token
+from sparkfleet.gateway.listening import GatewayListening, stored_listening
 from sparkfleet.gateway.metrics_page import metrics_app
 from sparkfleet.gateway.page.page_app import PageApp
 from sparkfleet.gateway.report import GatewayReport
@@ -45,6 +48,8 @@ REPICK_S = 0.5
 POLL_PAUSE_S = 0.5
 REGISTER_S = 5.0
 DRAIN_S = 30.0
+STREAMS_S = 3600.0
+"""Time limit of streams on an address that the gateway has left."""
 HUNG_S = 3.0
 """Seconds without a step of a gateway after which it is ended: its clients wait for each of them, and Serve's own checks
 take 30 s. With 4 s it was replaced after 10.2 s, on two busy x86 cores."""
@@ -56,6 +61,7 @@ class GatewayConfig(Value):
     host: str
     port: int
     max_body_bytes: int
+    origins: tuple[str, ...] = ()
     secret_path: str
     """File with the fleet's engine secret; the secret itself is not sent."""
     controller: str
@@ -124,15 +130,30 @@ class GatewayReplica:
         config = GatewayConfig.model_validate_json(config_json)
         self._config = config
         secret = read_secret(Path(config.secret_path)).encode()
+        first = GatewayListening(
+            host=config.host,
+            port=config.port,
+            max_body_bytes=config.max_body_bytes,
+            origins=config.origins,
+        )
+        at = self._at = stored_listening(FleetPaths.of_this_process(), first)
+        self._trouble = ""
         self._metrics = GatewayMetrics()
         self._picker = ServePicker(secret)
         self._gateway = GatewayApp(
-            self._picker, self._metrics, max_body_bytes=config.max_body_bytes, page=PageApp(self._fleet_view)
+            self._picker,
+            self._metrics,
+            max_body_bytes=at.max_body_bytes,
+            budget_bytes=max(BUDGET_BYTES, BODIES_HELD * at.max_body_bytes),
+            origins=at.origins,
+            page=PageApp(self._fleet_view),
         )
-        self._server: Server = await listen(self._gateway, config.host, config.port)
+        self._server: Server = await listen(self._gateway, at.host, at.port)
         self._page: Server = await listen(metrics_app(self._metrics.registry), "127.0.0.1", 0)
         note = FleetPaths.of_this_process().run / "gateway.hung"
         self._after = take_note(note)
+        self._leaving: list[asyncio.Task[None]] = []
+        """Ends of servers at earlier addresses."""
         self._guard = HangGuard(HUNG_S, note)
         self._guard.start()
         self._tasks = [asyncio.create_task(self._follow()), asyncio.create_task(self._register())]
@@ -168,6 +189,8 @@ class GatewayReplica:
                 await asyncio.sleep(POLL_PAUSE_S)
                 continue
             self._gateway.table = table
+            if table.listening is not None:
+                await self._move(table.listening)
             self._tasks = [task for task in self._tasks if not task.done()]
             self._tasks += [
                 asyncio.create_task(self._picker.prepare(entry.deployment, app))
@@ -176,22 +199,46 @@ class GatewayReplica:
             ]
             self._picker.forget({app for entry in table.models.values() for app in entry.apps})
 
+    async def _move(self, to: GatewayListening) -> None:
+        """Listens at another address if it is not the present one. Streams on the old one go on to their end."""
+        if to == self._at:
+            return
+        if (to.host, to.port) != (self._at.host, self._at.port):
+            try:
+                server = await listen(self._gateway, to.host, to.port)
+            except ControlError as error:
+                self._trouble = error.what
+                await self._report()
+                return
+            old, self._server = self._server, server
+            old.stop_accepting()
+            self._leaving.append(asyncio.create_task(old.aclose(STREAMS_S)))
+        self._gateway.limit_bodies(to.max_body_bytes)
+        self._gateway.origins = frozenset(to.origins)
+        self._at, self._trouble = to, ""
+        await self._report()
+
     async def _register(self) -> None:
         """Reports this replica's address to the controller, every few seconds."""
-        replica = serve.get_replica_context().replica_tag
         while True:
-            report = GatewayReport(
-                replica=replica,
-                url=f"http://{self._config.host}:{self._server.port}",
-                metrics_url=f"http://127.0.0.1:{self._page.port}/metrics",
-                at=time.time(),
-                after=self._after,
-                keys_used=dict(self._gateway.keys_used),
-            )
-            with contextlib.suppress(Exception):
-                controller = ray.get_actor(self._config.controller, namespace=self._config.namespace)
-                controller.register_gateway.remote(report.model_dump_json())
+            await self._report()
             await asyncio.sleep(REGISTER_S)
+
+    async def _report(self) -> None:
+        report = GatewayReport(
+            replica=serve.get_replica_context().replica_tag,
+            url=self._server.url,
+            metrics_url=f"http://127.0.0.1:{self._page.port}/metrics",
+            at=time.time(),
+            trouble=self._trouble,
+            after=self._after,
+            keys_used=dict(self._gateway.keys_used),
+            usage=self._gateway.usage,
+        )
+        with contextlib.suppress(Exception):
+            controller = ray.get_actor(self._config.controller, namespace=self._config.namespace)
+            async with asyncio.timeout(REGISTER_S):
+                await controller.register_gateway.remote(report.model_dump_json())
 
 
 def gateway_app(config: GatewayConfig, label_selector: dict[str, str]) -> serve.Application:

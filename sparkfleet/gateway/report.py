@@ -9,6 +9,20 @@ from pydantic import Field
 from sparkfleet.values import Value
 
 
+class KeyUsage(Value):
+    """Usage of one model with one key since a replica started."""
+
+    key: str
+    """Name of the key."""
+    model: str
+    requests: int = 0
+    uncounted: int = 0
+    """Requests of them whose answer had no token count."""
+    input: int = 0
+    """Tokens of prompts."""
+    output: int = 0
+
+
 class GatewayReport(Value):
     """A gateway replica. `at` is Unix seconds."""
 
@@ -16,7 +30,11 @@ class GatewayReport(Value):
     url: str
     metrics_url: str
     at: float
+    trouble: str = ""
+    """Reason why it does not listen at the address of its table; "" if it does."""
     after: str = ""
     """The end of the replica before, if that is known."""
     keys_used: Mapping[str, float] = Field(default_factory=dict)
     """Unix seconds of the last request with each key, by the key's id, since the replica started."""
+    usage: tuple[KeyUsage, ...] = ()
+    """Totals since the replica started."""

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import re
 import secrets
 from dataclasses import dataclass, field
 from time import perf_counter
 from typing import Any
 
+from sparkfleet.gateway.admission.key_limiter import AdmittedRequest
 from sparkfleet.gateway.api_errors import Dialect, dialect_of
 from sparkfleet.gateway.asgi import Headers
+from sparkfleet.gateway.choice import Slot
 from sparkfleet.gateway.proxy import Attempts
-from sparkfleet.gateway.routing_table import KeyEntry
+from sparkfleet.gateway.request_parser import EXPLAIN_HEADER, PRIORITY_HEADER
+from sparkfleet.gateway.routing_table import KeyEntry, Priority
+from sparkfleet.gateway.upstream import Request
 from sparkfleet.gateway.usage import Usage, UsageMeter
 from sparkfleet.telemetry.metrics import GatewayMetrics, path_label
 
@@ -20,6 +25,7 @@ CUT_SHORT = 502
 """Status that is counted for an answer that was cut short (the client has already seen another)."""
 
 _LONGEST_PATH = 200
+_CLIENT_ID = re.compile(rb"[A-Za-z0-9._:/+=@-]{1,128}")
 
 
 @dataclass(slots=True)
@@ -36,6 +42,14 @@ class RequestContext:
     """Only ever a name from the table: it becomes a label."""
     body_read: bool = False
     """True once the whole body of the request has arrived."""
+    admitted: AdmittedRequest | None = None
+    """Its place within its key's limits."""
+    slot: Slot | None = None
+    """Its place on a group."""
+    explanation: dict[str, Any] = field(default_factory=dict)
+    """The reason for its group, if the client asked for it."""
+    request: Request | None = None
+    """The request to an engine, until it is sent."""
     attempts: Attempts | None = None
     meter: UsageMeter | None = None
     is_stream: bool = False
@@ -47,8 +61,31 @@ class RequestContext:
     usage: Usage = field(default_factory=Usage)
 
     @property
+    def client_id(self) -> str:
+        """The client's own name for its request, from `x-client-request-id` or `x-request-id`; "" without a usable one."""
+        for wanted in (b"x-client-request-id", b"x-request-id"):
+            for name, value in self.headers:
+                if name == wanted and _CLIENT_ID.fullmatch(value):
+                    return value.decode("ascii")
+        return ""
+
+    @property
+    def explains(self) -> str:
+        """`1` or `only` if the client asked for the reason for its group; "" otherwise."""
+        value = next((value for name, value in self.headers if name == EXPLAIN_HEADER), b"")
+        return value.decode("ascii") if value in (b"1", b"only") else ""
+
+    @property
+    def priority(self) -> Priority:
+        """Priority of the request: its key's, or a lower one that it names."""
+        named = any(name == PRIORITY_HEADER and value == b"batch" for name, value in self.headers)
+        return "batch" if named or self.key is None else self.key.limits.priority
+
+    @property
     def dialect(self) -> Dialect:
-        """The client's API."""
+        """The client's API: Anthropic's clients name its version, also for paths that both APIs have."""
+        if any(name == b"anthropic-version" for name, _ in self.headers):
+            return "anthropic"
         return dialect_of(self.path)
 
     @property
@@ -75,16 +112,27 @@ class RequestContext:
             metrics.errors.labels(self.model, self.kind).inc()
         if self.attempts is not None and self.attempts.retries:
             metrics.retries.labels(self.model).inc(self.attempts.retries)
+        if self.admitted is not None and self.status >= 400 and self.status not in (CLIENT_GONE, CUT_SHORT):
+            self.admitted.charge(0)
         if self.meter is not None:
             self._count_answer(self.meter, metrics)
 
     def _count_answer(self, meter: UsageMeter, metrics: GatewayMetrics) -> None:
         self.usage = meter.usage()
+        if self.admitted is not None and self.status < 400:
+            # An engine that counts nothing sends about a token per event.
+            output = meter.events if self.usage.output is None else self.usage.output
+            self.admitted.charge(
+                output + (self.admitted.charged if self.usage.input is None else self.usage.input)
+            )
         metrics.tokens.labels(self.model, "input").inc(self.usage.input or 0)
         metrics.tokens.labels(self.model, "output").inc(self.usage.output or 0)
         if self.key is not None:
             metrics.key_tokens.labels(self.key.name, self.model, "input").inc(self.usage.input or 0)
             metrics.key_tokens.labels(self.key.name, self.model, "output").inc(self.usage.output or 0)
+        if self.slot is not None and self.status < 400:
+            tokens = self.usage.output if self.usage.output is not None else meter.events
+            self.slot.ended(tokens, is_stream=self.is_stream)
         if self.is_stream:
             metrics.chunks.labels(self.model).inc(meter.chunks)
 
@@ -92,6 +140,7 @@ class RequestContext:
         """Line of the access log: never a key, a prompt or an answer."""
         line: dict[str, Any] = {
             "id": self.id,
+            "client_id": self.client_id or None,
             "key": self.key.name if self.key is not None else None,
             "model": self.model or None,
             "method": self.method,

@@ -14,10 +14,16 @@ from sparkfleet.gateway.asgi import Headers
 from sparkfleet.gateway.requirements import Requirements, needs_of
 
 MODEL_HEADER = b"x-sparkfleet-model"
+PRIORITY_HEADER = b"x-sparkfleet-priority"
+"""`batch`: the request waits for interactive ones."""
+EXPLAIN_HEADER = b"x-sparkfleet-explain"
+"""`1`: the answer has the reason for its group, in a header of the same name; `only`: that is the answer."""
 
 _LONGEST_MODEL = 1024
 _MOST_QUERY_FIELDS = 100
 _SLICE = 1 << 16
+_MOST_PARTS = 128
+"""Parts of a form: more than a request with files has."""
 
 
 class RequestTarget(NamedTuple):
@@ -25,9 +31,16 @@ class RequestTarget(NamedTuple):
 
     model: str
     needs: Requirements = Requirements()
+    span: tuple[int, int] | None = None
+    """Begin and end of the model's name in the body, in a form without quotes; None if it is not known."""
 
 
-def route(query: bytes, headers: Headers, body: bytes) -> RequestTarget:
+def content_type_of(headers: Headers) -> bytes:
+    """The content type of a request; b"" if it has none."""
+    return next((value for name, value in headers if name == b"content-type"), b"")
+
+
+def route(query: bytes, headers: Headers, body: bytes | bytearray) -> RequestTarget:
     """The model of a request, and its requirements.
 
     A JSON body has it in `model`, a form in its field `model`; a request without a body (fetching or deleting a stored
@@ -42,11 +55,15 @@ def route(query: bytes, headers: Headers, body: bytes) -> RequestTarget:
     return found
 
 
-def _in_body(headers: Headers, body: bytes) -> RequestTarget:
-    content_type = next((value for name, value in headers if name == b"content-type"), b"")
-    media, options = parse_options_header(content_type)
+def is_form(headers: Headers) -> bool:
+    """True if the body is a multipart form; every other one is read as JSON."""
+    return parse_options_header(content_type_of(headers))[0] == b"multipart/form-data"
+
+
+def _in_body(headers: Headers, body: bytes | bytearray) -> RequestTarget:
+    media, options = parse_options_header(content_type_of(headers))
     if media == b"multipart/form-data":
-        return RequestTarget(_in_form(body, options.get(b"boundary", b"")))
+        return _in_form(body, options.get(b"boundary", b""))
     return _in_json(body)
 
 
@@ -73,7 +90,7 @@ def _missing(has_body: bool) -> ApiError:
 # JSON
 
 
-def _in_json(body: bytes) -> RequestTarget:
+def _in_json(body: bytes | bytearray) -> RequestTarget:
     try:
         value = _DECODER.decode(body.decode("utf-8"))
     except UnicodeDecodeError as error:
@@ -118,14 +135,15 @@ _DECODER = json.JSONDecoder(parse_constant=_no_constant, object_pairs_hook=_one_
 # Forms
 
 
-def _in_form(body: bytes, boundary: bytes) -> str:
+def _in_form(body: bytes | bytearray, boundary: bytes) -> RequestTarget:
     if not boundary:
         raise _bad_form("its content-type has no boundary")
     fields = _ModelField()
     try:
         parser = MultipartParser(boundary, fields.callbacks())  # type: ignore[arg-type]
         for start in range(0, len(body), _SLICE):
-            parser.write(body[start : start + _SLICE])
+            fields.offset = start
+            parser.write(bytes(body[start : start + _SLICE]))
         parser.finalize()
     except FormParserError as error:
         raise _bad_form(str(error)) from None
@@ -133,7 +151,10 @@ def _in_form(body: bytes, boundary: bytes) -> str:
         raise _bad_form("it is not terminated")
     if len(fields.found) > 1:
         raise _bad_form('"model" occurs twice')
-    return fields.found[0].decode("utf-8", "replace") if fields.found else ""
+    if not fields.found:
+        return RequestTarget("")
+    end = fields.begin + len(fields.found[0])
+    return RequestTarget(fields.found[0].decode("utf-8", "replace"), span=(fields.begin, end))
 
 
 def _bad_form(why: str) -> ApiError:
@@ -146,10 +167,15 @@ class _ModelField:
     def __init__(self) -> None:
         self.found: list[bytes] = []
         self.complete = False
+        self.offset = 0
+        """Place of the bytes that are written next, in the body."""
+        self.begin = 0
+        """Place of the first value that was found."""
         self._name = b""
         self._value = b""
         self._disposition = b""
         self._inside = False
+        self._parts = 0
 
     def callbacks(self) -> dict[str, Any]:
         return {
@@ -164,6 +190,9 @@ class _ModelField:
         }
 
     def _begin(self) -> None:
+        self._parts += 1
+        if self._parts > _MOST_PARTS:
+            raise _bad_form(f"it has more than {_MOST_PARTS} parts")
         self._disposition = self._name = self._value = b""
 
     def _header_name(self, data: bytes, start: int, end: int) -> None:
@@ -183,6 +212,8 @@ class _ModelField:
 
     def _data(self, data: bytes, start: int, end: int) -> None:
         if self._inside:
+            if not self._value:
+                self.begin = self.offset + start
             self._value += data[start:end]
             if len(self._value) > _LONGEST_MODEL:
                 raise _bad_form('"model" is too long')

@@ -6,13 +6,40 @@ last table stays in use.
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Annotated, Literal
 
 from pydantic import Field
 
+from sparkfleet.gateway.listening import GatewayListening
 from sparkfleet.values import Value
 
 ModelState = Literal["ready", "starting", "stopped", "failed"]
+
+
+Priority = Literal["interactive", "batch"]
+"""`batch` waits for `interactive`."""
+_Limit = Annotated[int, Field(ge=1, le=1_000_000_000)]
+
+
+class KeyLimits(Value):
+    """Limits of a key, counted by each gateway. None: no limit."""
+
+    requests_per_minute: Annotated[int, Field(ge=1, le=100_000)] | None = None
+    tokens_per_minute: _Limit | None = None
+    """Tokens of prompts and answers."""
+    concurrent: Annotated[int, Field(ge=1, le=100_000)] | None = None
+    """Requests at once."""
+    priority: Priority = "interactive"
+    """Priority of requests that name none."""
+    expires: float | None = None
+    """Unix seconds from which the key is refused; None: never."""
+
+
+class FormerKey(Value):
+    """The digest that a key had before it was rotated, and until when it is accepted, Unix seconds."""
+
+    sha256: str
+    until: float
 
 
 class KeyEntry(Value):
@@ -22,6 +49,20 @@ class KeyEntry(Value):
     name: str
     sha256: str
     """Lower-case hexadecimal digest of the key."""
+    limits: KeyLimits = KeyLimits()
+    former: FormerKey | None = None
+    """The digest before the last rotation, while it is accepted."""
+
+
+class GroupSpeed(Value):
+    """Predicted speed of a group, tokens per second."""
+
+    prefill_tps: Annotated[float, Field(gt=0)]
+    alone_tps: Annotated[float, Field(gt=0)]
+    """Of the answer of one request alone."""
+    together_tps: float = 0.0
+    """Of all answers together, at `concurrency` requests."""
+    concurrency: int = 1
 
 
 class GroupEntry(Value):
@@ -39,6 +80,8 @@ class GroupEntry(Value):
     """Longest prompt plus answer, in tokens."""
     concurrency: int | None = None
     """Requests that it decodes at once."""
+    speed: GroupSpeed | None = None
+    """Predicted speed; the gateways correct it by what they measure."""
 
 
 class ModelEntry(Value):
@@ -63,6 +106,10 @@ class ModelEntry(Value):
 
     media_domains: tuple[str, ...] = ()
     """Hosts from which requests may name images, video and sound by URL."""
+    endpoints: tuple[str, ...] = ()
+    """Paths beside the usual ones that clients may use; `/*` at the end: all below."""
+    aliases: tuple[str, ...] = ()
+    """Further names under which clients may ask for it."""
 
     @property
     def apps(self) -> tuple[str, ...]:
@@ -80,6 +127,21 @@ class RoutingTable(Value):
     version: int = 0
     models: dict[str, ModelEntry] = Field(default_factory=dict)
     keys: tuple[KeyEntry, ...] = ()
+    listening: GatewayListening | None = None
+    """Address that the gateway is to listen at; None: the one that it has."""
+
+    def named(self, name: str, key: KeyEntry) -> ModelEntry | None:
+        """The model of that name; of those with that alias the first, by name, that `key` may use. None: there is none."""
+        found = self.models.get(name)
+        if found is not None:
+            return found
+        aliased = [entry for _, entry in sorted(self.models.items()) if name in entry.aliases]
+        return next((entry for entry in aliased if entry.allows(key)), aliased[0] if aliased else None)
+
+    @property
+    def endpoints(self) -> tuple[str, ...]:
+        """Paths that some deployment names."""
+        return tuple(path for entry in self.models.values() for path in entry.endpoints)
 
     def visible_to(self, key: KeyEntry) -> list[ModelEntry]:
         """The models that `key` may use, by name."""

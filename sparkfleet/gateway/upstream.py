@@ -6,7 +6,6 @@ Bodies are not decoded, in either direction; only errors are read (`engine_error
 from __future__ import annotations
 
 import asyncio
-import io
 import re
 import socket
 from dataclasses import dataclass
@@ -18,8 +17,9 @@ from aiohttp.connector import AddrInfoType
 from yarl import URL
 
 from sparkfleet.gateway.asgi import Headers
+from sparkfleet.gateway.body.request_body import RequestBody
 from sparkfleet.gateway.endpoints import Target
-from sparkfleet.gateway.request_parser import MODEL_HEADER
+from sparkfleet.gateway.request_parser import EXPLAIN_HEADER, MODEL_HEADER, PRIORITY_HEADER
 
 CONNECT_S = 2.0
 """Time limit to open a connection. The kernel of a live engine's node accepts within milliseconds."""
@@ -27,8 +27,6 @@ IDLE_S = 2.0
 """Seconds for which an idle connection is kept: fewer than uvicorn's 5 s, so that engines rarely close one first."""
 KEEPALIVE = (("TCP_KEEPIDLE", 10), ("TCP_KEEPINTVL", 5), ("TCP_KEEPCNT", 3))
 """TCP keepalive: a request to a node without power fails after 25 s without an answer of its kernel."""
-
-_ONE_WRITE = 1 << 18
 
 _HOP_BY_HOP = frozenset(
     {
@@ -54,13 +52,16 @@ _NOT_FOR_ENGINES = (
         b"expect",
         b"forwarded",
         b"host",
+        b"origin",  # an engine would allow every origin
         b"x-api-key",
         b"x-real-ip",
         b"x-request-id",  # replaced by the gateway's: engines use it as the name of the request, which must be unique
         MODEL_HEADER,
+        PRIORITY_HEADER,
+        EXPLAIN_HEADER,
     }
 )
-_NOT_FOR_CLIENTS = _HOP_BY_HOP | {b"date", b"server", b"set-cookie", b"x-request-id"}
+_NOT_FOR_CLIENTS = _HOP_BY_HOP | {b"date", b"server", b"set-cookie", b"x-client-request-id", b"x-request-id"}
 _PRINTABLE = re.compile(rb"[\x20-\x7e\t]*")
 
 
@@ -73,7 +74,7 @@ class Request:
     target: str
     """Path and query, as the client encoded them."""
     headers: tuple[tuple[str, str], ...]
-    body: bytes
+    body: RequestBody
 
 
 @dataclass(slots=True)
@@ -116,7 +117,11 @@ class UpstreamAnswer:
         """Engine headers passed to the client."""
         raw = [(name.lower(), value) for name, value in self.response.raw_headers]
         dropped = _NOT_FOR_CLIENTS | _named_by_connection(raw)
-        return [(name, value) for name, value in raw if name not in dropped]
+        return [
+            (name, value)
+            for name, value in raw
+            if name not in dropped and not name.startswith(b"access-control-")
+        ]
 
     def close(self) -> None:
         """Closes the connection: an engine that is still generating stops."""
@@ -194,7 +199,7 @@ async def _ask(session: aiohttp.ClientSession, engine: Target, request: Request)
             request.method,
             URL(engine.url + request.target, encoded=True),
             headers=headers,
-            data=_payload(request.body),
+            data=request.body.payload(),
             allow_redirects=False,
         )
     except (aiohttp.ClientConnectorError, TimeoutError) as error:
@@ -206,11 +211,6 @@ async def _ask(session: aiohttp.ClientSession, engine: Target, request: Request)
         response.close()
         raise EngineLost("it does not accept the gateway's token", delivered=False)
     return await _first_chunk(response)
-
-
-def _payload(body: bytes) -> bytes | io.BytesIO | None:
-    # A long body is written in pieces, so that the other streams go on meanwhile.
-    return io.BytesIO(body) if len(body) > _ONE_WRITE else body or None
 
 
 async def _ask_again(session: aiohttp.ClientSession, engine: Target, request: Request) -> UpstreamAnswer:

@@ -4,6 +4,7 @@
     up        on the head: Ray, the controller, and the desired ranks on this node
     join      on any other node: Ray
     move      on any node: a step of moving the head to another node
+    gateway   on the head: another address of the endpoint, at once and after a reboot
     controller  on the head: a controller, if Ray runs without one
     store     on the head: lists, makes and restores copies of the store; prints the result
     down      on any node: stops the fleet's processes, and does not restart them at boot
@@ -22,7 +23,7 @@ from pathlib import Path
 
 from sparkfleet.controlplane.api.api_models import JoinRequest, MoveRequest, OnNode, StoreRequest, UpRequest
 from sparkfleet.errors import SparkfleetError
-from sparkfleet.node_daemon import head_move, node_lifecycle, ray_watchdog, store_verbs
+from sparkfleet.node_daemon import gateway_address, head_move, node_lifecycle, ray_watchdog, store_verbs
 from sparkfleet.node_daemon.node_lifecycle import prepare
 from sparkfleet.runtime.fleet_paths import FleetPaths
 
@@ -43,6 +44,9 @@ def main() -> int:
         elif verb == "controller":
             asyncio.run(node_lifecycle.make_controller(UpRequest.model_validate_json(given)))
             print("{}")
+        elif verb == "gateway":
+            answer = asyncio.run(gateway_address.answer(UpRequest.model_validate_json(given)))
+            print(json.dumps(answer))
         elif verb == "move":
             answer = asyncio.run(head_move.answer(MoveRequest.model_validate_json(given)))
             print(json.dumps(answer))

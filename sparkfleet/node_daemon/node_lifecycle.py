@@ -89,7 +89,7 @@ async def up(request: UpRequest) -> tuple[HeadAddress, subprocess.Popen[bytes] |
             await clear_leftovers(paths)
             _forget_last_cluster(paths)
         address = _address(paths, request)
-        _check_port(address)
+        check_port(address)
         token = metrics_token(paths.read_engine_secret().encode())
         write_atomically(paths.metrics_token, token.encode())
         ray_head = _start(paths, ray_argv(paths, address, request.inventory.head))
@@ -172,7 +172,7 @@ def _address(paths: FleetPaths, request: UpRequest) -> HeadAddress:
     host = seats(request.inventory)[request.inventory.head].address
     head = request.inventory.nodes[request.inventory.head]
     name = "127.0.0.1" if head.is_local else head.address
-    return choose_address(paths, host, gateway.host, gateway.port, name)
+    return choose_address(paths, host, gateway, name)
 
 
 def _forget_last_cluster(paths: FleetPaths) -> None:
@@ -186,18 +186,21 @@ def _forget_last_cluster(paths: FleetPaths) -> None:
     paths.create()
 
 
-def _check_port(address: HeadAddress) -> None:
-    if not _is_free(address.gateway_host, address.gateway_port):
+def check_port(address: HeadAddress, own: bool = False) -> None:
+    """Raises ControlError if another program has the endpoint's port. `own`: this fleet's gateway may have it."""
+    if not _is_free(address.gateway_host, address.gateway_port, own):
         raise ControlError(
             f"Port {address.gateway_port} on {address.gateway_host} is used by another program.",
-            means="The endpoint cannot listen there, so nothing was started.",
+            means="The endpoint cannot listen there, so nothing was changed.",
             do="Stop that program, or set `gateway: {port: …}` in inventory.yaml (0: any free port).",
         )
 
 
-def _is_free(host: str, port: int) -> bool:
+def _is_free(host: str, port: int, shared: bool) -> bool:
     with socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET) as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        if shared:  # the gateway listens so itself, perhaps on one of the addresses that `host` includes
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
         try:
             probe.bind((host, port))
         except OSError:

@@ -22,7 +22,7 @@ from sparkfleet.group.crash_pause import COUNTS_S, pause_s
 from sparkfleet.node_daemon import node_lifecycle, service_manager
 from sparkfleet.node_daemon.controller_watch import watch_of
 from sparkfleet.node_daemon.left_ray import RayProcess, left_ray, watchdog_lock
-from sparkfleet.node_daemon.role_guard import read_role, require_joinable, require_no_other_head
+from sparkfleet.node_daemon.role_guard import read_role, require_joinable, require_no_other_head, write_role
 from sparkfleet.remote.atomic_write import write_atomically
 from sparkfleet.runtime.fleet_paths import FleetPaths
 from sparkfleet.runtime.log_limit import limit
@@ -130,7 +130,7 @@ async def _start(paths: FleetPaths, first: bool, next_head: bool) -> RayProcess 
         await node_lifecycle.down(paths)
         raise taken_down()
     if role.up.apply:  # the deployments are in the store now, and may change there
-        _write_role(paths, role.model_copy(update={"up": role.up.model_copy(update={"apply": ()})}))
+        write_role(paths, role.model_copy(update={"up": role.up.model_copy(update={"apply": ()})}))
     if first:
         _write_outcome(paths, address.model_dump())
     return head
@@ -168,7 +168,7 @@ async def _ended(ray: RayProcess) -> int:
 def _begin(paths: FleetPaths, role: Role) -> dict[str, str]:
     paths.create()
     paths.outcome.unlink(missing_ok=True)
-    _write_role(paths, role)
+    write_role(paths, role)
     argv = (sys.executable, "-P", "-m", "sparkfleet.node_daemon.node_cli", "keep", str(paths.root))
     comes_back = service_manager.start(paths.label, argv, {LABEL: paths.label}, paths.logs / "boot.log")
     return {"outcome": str(paths.outcome), "comes_back": comes_back}
@@ -186,10 +186,6 @@ def taken_down() -> ControlError:
 def _error(error: SparkfleetError) -> dict[str, object]:
     """An outcome that is an error."""
     return {"error": {"what": error.what, "means": error.means, "do": error.do}}
-
-
-def _write_role(paths: FleetPaths, role: Role) -> None:
-    write_atomically(paths.role, role.model_dump_json().encode(), durable=True)
 
 
 def _write_outcome(paths: FleetPaths, outcome: dict[str, object]) -> None:

@@ -6,6 +6,7 @@ from sparkfleet.controlplane.api.api_models import JoinRequest, Role
 from sparkfleet.controlplane.state.head_address import read_address
 from sparkfleet.controlplane.store_safety.moving import read_move
 from sparkfleet.errors import ControlError
+from sparkfleet.remote.atomic_write import write_atomically
 from sparkfleet.runtime.fleet_paths import FleetPaths
 from sparkfleet.runtime.state_probe import listens, watchdogs
 
@@ -41,6 +42,11 @@ def read_role(paths: FleetPaths) -> Role | None:
         return Role.model_validate_json(paths.role.read_text())
     except FileNotFoundError:
         return None
+
+
+def write_role(paths: FleetPaths, role: Role) -> None:
+    """Stores the node's role."""
+    write_atomically(paths.role, role.model_dump_json().encode(), durable=True)
 
 
 def _same_fleet(paths: FleetPaths, request: JoinRequest) -> bool:

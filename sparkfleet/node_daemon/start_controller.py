@@ -74,12 +74,12 @@ def _create(paths: FleetPaths, request: UpRequest, address: HeadAddress) -> None
     create(
         ControllerConfig(
             inventory=request.inventory,
-            api=address.api,
-            endpoint=address.endpoint,
+            address=address,
             gateway=GatewayConfig(
                 host=address.gateway_host,
                 port=address.gateway_port,
                 max_body_bytes=request.inventory.gateway.max_body_bytes,
+                origins=request.inventory.gateway.origins,
                 secret_path=str(paths.engine_secret),
                 controller=CONTROLLER,
                 namespace=NAMESPACE,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 from sparkfleet.remote.atomic_write import make_private
@@ -17,6 +17,11 @@ _LINE_LENGTH = 500
 _SHORTEST_SECRET = 8
 """Fewest characters of a secret that is replaced: shorter ones would match anywhere in a log."""
 _MASK = b"***"
+OURS = b"[sparkfleet]"
+"""Mark of a line that the supervisor writes into the log."""
+NOT_OURS = b"[engine: sparkfleet]"
+"""What the log has in its place if the engine prints it: by our own lines people and programs see where a start begins, and
+why an engine ended."""
 _TERMINAL_CODES = re.compile(r"\x1b\[[0-9;?]*[ -/]*[@-~]|[\x00-\x08\x0b-\x1f\x7f]")
 
 
@@ -31,20 +36,24 @@ class RankLog:
     ) -> None:
         self._path = path
         self._mask = SecretMask(secrets)
+        self._output = SecretMask(secrets, also={OURS: NOT_OURS})
         self._file_bytes = file_bytes
         self._files = files
         self._tail = b""
         self._fd = -1
         self._size = 0
+        self._ended = True
+        """True if the file is empty or ends with a newline."""
 
     def write(self, chunk: bytes) -> None:
         """Appends output of the engine."""
-        self._remember(self._mask.feed(chunk))
+        self._remember(self._output.feed(chunk))
 
     def say(self, line: str) -> None:
-        """Appends a line of the supervisor, which is not in the tail."""
-        self._remember(self._mask.flush())
-        self._append(self._mask.whole(f"[sparkfleet] {line}\n".encode(errors="replace")))
+        """Appends a line of the supervisor, which is not in the tail. It begins a line, and is one."""
+        self._remember(self._output.flush())
+        text = self._mask.whole("\\n".join(line.splitlines()).encode(errors="replace"))
+        self._append(OURS + b" " + text + b"\n", own_line=True)
 
     def tail(self, lines: int = TAIL_LINES) -> str:
         """The last lines that the engine printed, fit for a terminal: no escape codes, one state of a progress bar."""
@@ -54,25 +63,28 @@ class RankLog:
 
     def close(self) -> None:
         """Writes held-back text, and closes the file."""
-        self._remember(self._mask.flush())
+        self._remember(self._output.flush())
         self._close_file()
 
     def _remember(self, printed: bytes) -> None:
         self._tail = (self._tail + printed)[-_TAIL_BYTES:]
         self._append(printed)
 
-    def _append(self, chunk: bytes) -> None:
+    def _append(self, chunk: bytes, *, own_line: bool = False) -> None:
         try:
             if chunk:
-                self._write_file(chunk)
+                self._write_file(chunk, own_line=own_line)
         except OSError:
             self._close_file()
 
-    def _write_file(self, chunk: bytes) -> None:
+    def _write_file(self, chunk: bytes, *, own_line: bool) -> None:
         if self._fd < 0:
             self._open_file()
+        if own_line and self._size and not self._ended:
+            chunk = b"\n" + chunk
         if self._size and self._size + len(chunk) > self._file_bytes:
             self._rotate()
+        self._ended = chunk.endswith(b"\n")
         while chunk:
             written = os.write(self._fd, chunk)
             self._size += written
@@ -83,6 +95,7 @@ class RankLog:
         flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW
         self._fd = os.open(self._path, flags, 0o600)
         self._size = os.fstat(self._fd).st_size
+        self._ended = _ends_a_line(self._path)
 
     def _rotate(self) -> None:
         self._close_file()
@@ -98,12 +111,25 @@ class RankLog:
         self._fd = -1
 
 
-class SecretMask:
-    """Replaces secrets in a stream of chunks, even if a secret spans several of them."""
+def _ends_a_line(path: str) -> bool:
+    """True for an empty file, too. A supervisor that was killed leaves half a line."""
+    with open(path, "rb") as file:
+        size = file.seek(0, os.SEEK_END)
+        file.seek(max(0, size - 1))
+        return file.read(1) in (b"", b"\n")
 
-    def __init__(self, secrets: Iterable[str]) -> None:
+
+class SecretMask:
+    """Replaces secrets in a stream of chunks, even if a secret spans several of them.
+
+    Args:
+        secrets: texts that become `***`.
+        also: further texts, each with its replacement, which must contain none of them.
+    """
+
+    def __init__(self, secrets: Iterable[str], also: Mapping[bytes, bytes] | None = None) -> None:
         long_enough = {os.fsencode(s) for s in secrets if len(s) >= _SHORTEST_SECRET}
-        self._secrets = sorted(long_enough, key=len, reverse=True)
+        self._secrets = dict.fromkeys(sorted(long_enough, key=len, reverse=True), _MASK) | dict(also or {})
         self._held = b""
 
     def feed(self, chunk: bytes) -> bytes:
@@ -115,8 +141,8 @@ class SecretMask:
 
     def whole(self, text: bytes) -> bytes:
         """A text without secrets that is no part of the stream."""
-        for secret in self._secrets:
-            text = text.replace(secret, _MASK)
+        for secret, instead in self._secrets.items():
+            text = text.replace(secret, instead)
         return text
 
     def flush(self) -> bytes:

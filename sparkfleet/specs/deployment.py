@@ -8,7 +8,9 @@ from typing import Annotated, Any, Literal, get_args
 from pydantic import BeforeValidator, Field
 
 from sparkfleet.specs.fields import (
+    AliasName,
     Domain,
+    EndpointPath,
     EnvName,
     FrozenDict,
     HttpPath,
@@ -105,6 +107,9 @@ class Constraints(Spec):
     """Further arguments of the engine's command line, one per item; numbers in quotes."""
     env: Environment = Field(default=FrozenDict(), repr=False)
     """Environment variables of the engine; values in quotes. Values may be secret: errors do not show them."""
+    trust_remote_code: bool = False
+    """Lets the engine run code of the checkpoint. Requires a model that cannot change: "org/name@commit" with the 40 hex
+    digits of a commit, or a directory; and the same of its draft."""
     nodes: Pins = ()
     """Nodes that may be used. Left out: any."""
     replicas: Replicas | None = None
@@ -139,6 +144,8 @@ class VariantEntry(Spec):
     """Further arguments of this variant's engine, instead of the deployment's."""
     env: Environment | None = Field(default=None, repr=False)
     """Environment variables of this variant, on top of the deployment's."""
+    trust_remote_code: bool | None = None
+    """Lets the engine run code of this variant's checkpoint."""
     nodes: Pins | None = None
     """Nodes that this variant may use."""
     replicas: Replicas | None = None
@@ -179,6 +186,10 @@ class Deployment(Constraints):
     media_domains: Annotated[tuple[Domain, ...], Unique()] = ()
     """Hosts from which requests may name images, video and sound by URL. Left out: none, so that requests bring them as
     `data:` URLs, and no client makes an engine fetch anything."""
+    aliases: Annotated[tuple[AliasName, ...], Unique(), Field(max_length=64)] = ()
+    """Further names under which clients may ask for it, such as gpt-4o. A deployment of that name has precedence."""
+    endpoints: Annotated[tuple[EndpointPath, ...], Unique()] = ()
+    """Paths of the engine that clients may use beside those of OpenAI's and Anthropic's APIs; `/*` at the end: all below."""
     license: Literal["open", "any"] = "any"
     """`open`: only checkpoints under an open-source license."""
     keys: Annotated[tuple[KeyName, ...], Field(min_length=1), Unique()] | None = None
@@ -214,6 +225,9 @@ class Deployment(Constraints):
             found = "neither is given" if self.model is None else "both are given"
             yield Problem((), f"`model` or `variants`: {found}. Expected exactly one of them.")
             return
+        if self.name in self.aliases:
+            where: Where = ("aliases", self.aliases.index(self.name))
+            yield Problem(where, f"{self.name} is its name already. Expected further names.")
         variants = self.resolved()
         for index, variant in enumerate(variants):
             at: Where = ("variants", index) if self.variants else ()

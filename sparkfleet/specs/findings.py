@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from types import UnionType
 from typing import Annotated, Any, Union, get_args, get_origin
 
@@ -11,7 +11,7 @@ from pydantic import BaseModel
 from pydantic_core import ErrorDetails
 
 from sparkfleet.specs.document import Document, FileProblem
-from sparkfleet.specs.fields import PROBLEMS, FrozenDict, Where, escape, nearest, quote, unknown
+from sparkfleet.specs.fields import PROBLEMS, FrozenDict, Problem, Where, escape, nearest, quote, unknown
 
 
 def explained(
@@ -27,6 +27,12 @@ def explained(
             # A misspelt field is not also a missing one.
             if where in document.lines or where not in meant:
                 yield FileProblem(_line(document, where), where, text)
+
+
+def in_file(document: Document, problems: Iterable[Problem]) -> Iterator[FileProblem]:
+    """Problems of a valid file with their lines, each once."""
+    for where, text in dict.fromkeys(problems):
+        yield FileProblem(_line(document, where), where, text)
 
 
 def _problems(model: type[BaseModel], error: ErrorDetails) -> Iterator[tuple[Where, str]]:
@@ -74,6 +80,7 @@ _EXPECTED = {
     "string_type": "text",
     "string_unicode": "text in Unicode",
     "int_type": "a whole number",
+    "bool_type": "true or false",
     "tuple_type": "a list",
     "dict_type": "a mapping (`key: value` lines)",
     "model_type": "a mapping (`key: value` lines)",

@@ -22,8 +22,9 @@ from sparkfleet.errors import SpecError
 from sparkfleet.specs.deployment import Deployment
 from sparkfleet.specs.document import MAX_BYTES, Document, FileProblem, UnreadableError, dump, read
 from sparkfleet.specs.fields import Spec, Where, escape, quote
-from sparkfleet.specs.findings import explained
+from sparkfleet.specs.findings import explained, in_file
 from sparkfleet.specs.inventory import Inventory
+from sparkfleet.specs.remote_code import code_problems
 
 AnyPath = str | PathLike[str]
 M = TypeVar("M", bound=Spec)
@@ -141,6 +142,8 @@ def _parse(model: type[M], text: str, name: str) -> tuple[M, Document]:
         document = read(text)
     value, errors = _validated(model, document.value)
     findings = [*document.findings, *explained(model, document, errors)]
+    if isinstance(value, Deployment):
+        findings += in_file(document, code_problems(value))
     if value is None or findings:
         raise _error(name, [*_other_kind(model, document)][:1] or findings)
     return value, document

@@ -282,7 +282,7 @@ class TestVerbs:
 
     @pytest.fixture(autouse=True)
     def fleet(self, monkeypatch, nodes):
-        async def surveyed(inventory, channels):
+        async def surveyed(inventory, channels, without=()):
             return (spark(), spark().model_copy(update={"name": "spark2"}))
 
         cached(nodes["spark2"].hub, positions=4096)

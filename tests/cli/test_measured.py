@@ -5,8 +5,8 @@ import pytest
 from sparkfleet.cli import apply, describe
 from sparkfleet.cli import plan as planning
 from sparkfleet.controlplane.state.status import DeploymentStatus, FleetStatus
-from sparkfleet.fleet.measured import canary_words, measured_lines, measured_words, measurements_of
 from sparkfleet.fleet.plan import decide, planned_with
+from sparkfleet.fleet.report.measured import canary_words, measured_lines, measured_words, measurements_of
 from sparkfleet.group.report import GroupPhase, GroupReport
 from sparkfleet.hostfacts.node import Gpu, NodeFacts, Processors, UnifiedMemory
 from sparkfleet.knowledge.known_models import known_checkpoint
@@ -168,7 +168,7 @@ class TestWords:
 
     def test_apply_ends_with_it(self, spec, plan, capsys):
         deployment = running(spec, plan, report())
-        apply._report({"m": deployment})
+        apply.print_outcome({"m": deployment})
         assert f"m is ready: {measured_words(deployment, report())}\n" in capsys.readouterr().out
 
     def test_apply_says_so_where_nothing_was_predicted(self, spec, plan, capsys):
@@ -177,7 +177,7 @@ class TestWords:
         plain = rung.model_copy(update={"prediction": rung.prediction.model_copy(update=silent)})
         group = plan.groups[0].model_copy(update={"ladder": (plain,)})
         deployment = running(spec, plan.model_copy(update={"groups": (group,)}), report())
-        apply._report({"m": deployment})
+        apply.print_outcome({"m": deployment})
         assert (
             "m is ready: TTFT 200 ms, 6.0 tok/s for one user (measured; not predicted)\n"
             in capsys.readouterr().out

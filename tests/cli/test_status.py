@@ -6,8 +6,8 @@ from sparkfleet.controlplane.api.client import Held
 from sparkfleet.controlplane.state.status import DeploymentStatus, FleetStatus
 from sparkfleet.errors import UnreachableError, UnreadableStateError, WrongFleetError
 from sparkfleet.fleet import session as module
+from sparkfleet.fleet.nodes.surroundings import NodeSurroundings, OtherFleet
 from sparkfleet.fleet.session import NoControllerError
-from sparkfleet.fleet.surroundings import NodeSurroundings, OtherFleet
 
 UP = FleetStatus(
     fleet="home",
@@ -34,6 +34,9 @@ class Controller:
 
     async def fleet(self):
         return UP
+
+    async def all_events(self, name=None, after=0):
+        return []
 
 
 @pytest.fixture
@@ -73,10 +76,43 @@ def test_another_fleet_on_the_same_nodes_is_named(status):
 
 
 def test_a_fleet_that_is_down_is_told_with_what_to_do(status):
+    status.around = {"a": NodeSurroundings(generations={})}
     code, out, err = status(None)
     assert (code, err) == (0, "")
     words = "Fleet home is down. `sparkfleet apply FILE` or `sparkfleet up` starts it."
     assert " ".join(out.split()) == words
+    status.around = {"a": NodeSurroundings(generations={"m": 4})}
+    assert "`sparkfleet up` starts it again with m (generation 4)." in status(None)[1]
+
+
+def test_one_deployment_by_name(status):
+    code, out, _ = status(Controller(), "m")
+    assert (code, out) == (0, "m · starting\n")
+    code, out, _ = status(Controller(), "m", "--json")
+    assert [one["name"] for one in json.loads(out)["deployments"]] == ["m"]
+    code, _, err = status(Controller(), "n")
+    assert code == 1
+    assert "There is no deployment 'n'" in err
+
+
+def test_watching_ends_with_ctrl_c_and_prints_what_changed(status, monkeypatch):
+    shown = []
+
+    class Changing(Controller):
+        async def fleet(self):
+            shown.append(1)
+            if len(shown) == 3:
+                raise KeyboardInterrupt
+            state = ("starting", "ready")[len(shown) - 1]
+            one = UP.deployments[0].model_copy(update={"state": state})
+            return UP.model_copy(update={"deployments": (one,)})
+
+    monkeypatch.setattr("sparkfleet.cli.status.EVERY_S", 0.0)
+    code, out, _ = status(Changing(), "m", "--watch")
+    assert (code, out.splitlines()) == (130, ["m · starting", "m · ready"])
+    code, _, err = status(Controller(), "--watch", "--json")
+    assert code == 1
+    assert "--watch is for people" in err
 
 
 def test_json_has_the_same_fields_up_and_down(status):
@@ -96,7 +132,7 @@ def test_for_people(status):
     code, out, _ = status(Controller())
     assert code == 0
     assert "endpoint http://127.0.0.1:8000/v1" in out
-    assert "m           starting" in out
+    assert "m · starting" in out
 
 
 @pytest.mark.parametrize(

@@ -143,3 +143,11 @@ async def test_every_generation_is_in_the_history(world):
         (1, None, ((1, 0),)),
         (2, ("ux",), ((1, 0),)),
     ]
+
+
+async def test_status_warns_of_a_stored_deployment_that_runs_code_without_a_commit(world):
+    await put(world, plan(), engine_args=("--trust-remote-code",))
+    (warning,) = world.controller.status().warnings
+    assert warning.startswith("tiny: --trust-remote-code runs whatever code")
+    await put(world, plan())
+    assert world.controller.status().warnings == ()

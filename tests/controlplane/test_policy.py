@@ -11,11 +11,20 @@ from policy_world import NODES, PolicyWorld, application, desired, observed, see
 
 from sparkfleet.controlplane import policy
 from sparkfleet.controlplane.desired import Standing
-from sparkfleet.controlplane.policy.actions import EndGroup, GiveUp, RestartGroup, RetireGroup, StartGroup
+from sparkfleet.controlplane.policy.actions import (
+    EndGroup,
+    GiveUp,
+    RestartGroup,
+    RetireGroup,
+    StartGroup,
+    TryAgain,
+)
 from sparkfleet.controlplane.policy.after import after
 from sparkfleet.controlplane.policy.decide import decide
 from sparkfleet.controlplane.policy.fallback import ANSWER_S, BREAKER_FAILURES, RESTARTS
-from sparkfleet.controlplane.policy.state import FleetState, Now, Pending
+from sparkfleet.controlplane.policy.reported import on_report
+from sparkfleet.controlplane.policy.rollout import forget_ended
+from sparkfleet.controlplane.policy.state import GONE_S, FleetState, Now, Pending
 from sparkfleet.engines.failure_signatures import Diagnosis
 from sparkfleet.errors import Cause
 from sparkfleet.group.report import GroupPhase, GroupReport
@@ -98,6 +107,7 @@ def states(draw):
         fresh=frozenset(one.name for one in told),
         standings=draw(st.dictionaries(keys, standings(), max_size=6)),
         starts=draw(st.dictionaries(keys, st.dictionaries(st.sampled_from(NODES), boots, min_size=1))),
+        older=dict.fromkeys(draw(st.sets(keys, max_size=2)), ("that",)),
         nodes=seen(looked_at, this=draw(boots), that=away),
         available=draw(st.dictionaries(st.sampled_from(NODES), st.integers(0, 3))),
         pending=Pending(
@@ -209,6 +219,81 @@ def test_five_falls_within_ten_minutes_end_a_group_and_four_do_not():
     assert end == EndGroup(group=TINY, reason=give_up.reason)
     old = (*falls[1:], NOW.unix - 601)
     assert decide(replace(base, standings={TINY: Standing(falls=old)}), NOW) == []
+
+
+OLDER, NEWER = ("tiny", 1, 0), ("tiny", 2, 0)
+
+
+def replacing(**fields):
+    """Generation 2 starts while generation 1 is constructed again by Serve, on a node that was restarted meanwhile."""
+    return FleetState(
+        desired={"tiny": desired("tiny", 2)},
+        apps=(application(OLDER, "starting"), application(NEWER, "starting")),
+        older={OLDER: ("that",)},
+        starts={OLDER: {"that": "first"}},
+        nodes=seen(this="first", that="second"),
+        **fields,
+    )
+
+
+def test_an_older_group_whose_start_takes_its_node_down_twice_is_retired():
+    once = decide(replacing(), NOW)
+    (again,) = (action for action in once if action.group == OLDER)
+    assert (type(again), again.standing.tries) == (TryAgain, 1)
+    kept = after(replacing(), once, NOW)
+    assert kept.starts[OLDER] == {"that": "second"}, "its next start is counted from here"
+    assert decide(kept, NOW) == []
+    twice = decide(replacing(standings={OLDER: again.standing}), NOW)
+    assert [(type(action), action.group) for action in twice] == [(RetireGroup, OLDER)]
+    assert "that went away while it was starting" in twice[0].reason
+    assert "generation 2 replaces it" in twice[0].reason
+
+
+def test_the_starts_of_an_older_group_are_kept_with_their_nodes_and_end_when_it_is_ready():
+    state = replace(replacing(standings={OLDER: Standing(tries=1)}), starts={})
+    report = GroupReport(
+        deployment="tiny", generation=1, replica=0, phase=GroupPhase.STARTING, node="that", since=0.0
+    )
+    (begin,) = on_report(state, report, NOW)
+    assert (begin.group, begin.nodes) == (OLDER, ("that",))
+    assert on_report(replace(state, paused=True), report, NOW) == [], "it reports for a moment while it stops"
+    ready = report.model_copy(update={"phase": GroupPhase.READY})
+    served = after(state, [begin, *on_report(state, ready, NOW)], NOW)
+    assert served.starts == {}
+    assert served.standing(OLDER).tries == 0
+
+
+def test_only_what_is_no_longer_desired_and_has_ended_is_forgotten():
+    state = replacing(
+        standings={OLDER: Standing(), NEWER: Standing(), ("gone", 1, 0): Standing(given_up=True)}
+    )
+    assert [a.group for a in forget_ended(state, NOW)] == [("gone", 1, 0)]
+    ended = replace(state, apps=(application(NEWER, "running"),))
+    kept = after(ended, forget_ended(ended, NOW), NOW)
+    assert (list(kept.standings), kept.starts) == ([NEWER], {})
+    down = replace(ended, paused=True, apps=())
+    assert NEWER in after(down, forget_ended(down, NOW), NOW).standings
+
+
+@pytest.mark.parametrize(("older", "verdict"), [(GroupPhase.FAILED, [OLDER]), (GroupPhase.READY, [])])
+def test_a_generation_waits_for_a_gone_node_only_while_what_it_replaces_serves(older, verdict):
+    """A group that it carried over served, and it waited for as long as the node was away."""
+    carried = ("tiny", 1, 1)
+    newest = desired("tiny", 2, 2, 2, (("that",), ("this",))).model_copy(update={"members": ((2, 0), (1, 1))})
+    phases = {OLDER: older, carried: GroupPhase.READY}
+    reports = tuple(
+        GroupReport(deployment=name, generation=at, replica=index, phase=phase, node="this", since=0.0)
+        for (name, at, index), phase in phases.items()
+    )
+    state = FleetState(
+        desired={"tiny": newest},
+        apps=(application(OLDER, "starting"), application(carried, "running")),
+        reports=reports,
+        fresh=frozenset(one.name for one in reports),
+        nodes=replace(seen(NOW.steady, this="first", that=None), away_since={"that": NOW.steady - GONE_S}),
+        available={"this": 100},
+    )
+    assert [a.group for a in decide(state, NOW) if isinstance(a, RetireGroup)] == verdict
 
 
 def test_only_the_first_rule_that_applies_to_a_group_decides():

@@ -7,12 +7,13 @@ from sparkfleet.controlplane.api.client import FleetClient
 from sparkfleet.controlplane.state.head_address import HeadAddress
 from sparkfleet.controlplane.state.status import DeploymentStatus, FleetStatus
 from sparkfleet.controlplane.state.store import Store
-from sparkfleet.errors import ControlError, Infeasible
+from sparkfleet.errors import ControlError, Infeasible, SpecError
 from sparkfleet.fleet import apply as module
 from sparkfleet.fleet.apply import carry_out, prepare_apply
 from sparkfleet.fleet.events import FleetStep, KeyCreated, StepEnded, StepRunning
+from sparkfleet.fleet.generations import prepare_restart, prepare_scale
+from sparkfleet.fleet.report.step_times import load_step_times
 from sparkfleet.fleet.session import Session
-from sparkfleet.fleet.step_times import load_step_times
 from sparkfleet.hostfacts.node import InstalledEngine, NodeFacts, Processors, UnifiedMemory
 from sparkfleet.runtime.fleet_paths import FleetPaths
 from sparkfleet.specs.deployment import Deployment
@@ -107,7 +108,7 @@ def session(tmp_path, monkeypatch, controller):
     session = Session(file)
     up = []
 
-    async def surveyed(inventory, channels):
+    async def surveyed(inventory, channels, without=()):
         return (HERE,)
 
     async def find_controller():
@@ -203,3 +204,18 @@ async def test_a_controller_with_another_api_stops_an_apply_before_it_is_asked_f
         await prepare_apply(session, [TINY.model_copy(update={"concurrency": 8})])
     assert remedy in caught.value.do
     assert len(controller.asked) == asked
+
+
+async def test_a_stored_plan_that_runs_code_of_a_checkpoint_without_a_commit_is_not_started_again(
+    session, controller
+):
+    """A release before `trust_remote_code` accepted the flag among the arguments."""
+    await carry_out(session, await prepare_apply(session, [TINY]))
+    old = TINY.model_copy(update={"engine_args": ("--trust-remote-code",)})
+    controller.asked[:] = [one.model_copy(update={"spec": old}) for one in controller.asked]
+    with pytest.raises(SpecError, match="tiny: --trust-remote-code runs") as caught:
+        await prepare_restart(session, "tiny")
+    assert "`sparkfleet apply` it" in caught.value.do
+    (refused,) = (await prepare_scale(session, "tiny", 2)).planned.decided.plan.refused
+    assert refused.rejected[0].reason.startswith("--trust-remote-code runs")
+    assert "set `trust_remote_code: true`" in refused.nearest[0]

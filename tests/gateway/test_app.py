@@ -39,7 +39,8 @@ REFUSALS = {
     "no json": ("POST", CHAT, b"{", 400, "invalid_json"),
     "an array": ("POST", CHAT, b"[]", 400, "invalid_json"),
     "no utf-8": ("POST", CHAT, b'{"model": "\xff"}', 400, "invalid_json"),
-    "too deep": ("POST", CHAT, b"[" * 40_000, 400, "invalid_json"),
+    "too deep": ("POST", CHAT, b"[" * 4_000, 400, "invalid_json"),
+    "far too deep": ("POST", CHAT, b"[" * 40_000, 400, "too_complex"),
     "no model": ("POST", CHAT, b"{}", 400, "missing_model"),
     "no body": ("POST", CHAT, b"", 400, "missing_model"),
     "nothing says which": ("GET", "/v1/responses/resp_1", b"", 400, "missing_model"),
@@ -51,11 +52,13 @@ REFUSALS = {
     "too large": ("POST", CHAT, b" " * 60_000, 413, "request_too_large"),
     "no such path": ("GET", "/", b"", 404, "not_found"),
     "engine's own path": ("GET", "/metrics", b"", 404, "not_found"),
-    "engine's health": ("GET", "/health", b"", 404, "not_found"),
     "docs": ("GET", "/docs", b"", 404, "not_found"),
-    "v1": ("GET", "/v1", b"", 404, "not_found"),
+    "posted to v1": ("POST", "/v1", GOOD, 404, "not_found"),
     "around the corner": ("POST", "/v1/%2e%2e/metrics", GOOD, 404, "not_found"),
     "an adapter": ("POST", "/v1/load_lora_adapter", GOOD, 404, "not_found"),
+    "files of a server": ("GET", "/v1/files", b"", 404, "not_found"),
+    "what the next release adds": ("POST", "/v1/update_weights", GOOD, 404, "not_found"),
+    "an answer that is made by reading it": ("GET", CHAT, b"", 405, "method_not_allowed"),
     "no such method": ("PROPFIND", CHAT, GOOD, 405, "method_not_allowed"),
     "head": ("HEAD", CHAT, b"", 405, None),
     "models are read": ("POST", "/v1/models", GOOD, 405, "method_not_allowed"),
@@ -255,7 +258,8 @@ async def test_every_chunk_arrives_when_it_is_made(open_door: OpenDoor) -> None:
         assert (await answer.content.read()).endswith(b"[DONE]\n\n")
 
 
-async def test_the_request_arrives_unchanged_but_for_its_headers(door: Door) -> None:
+async def test_the_request_arrives_unchanged_but_for_its_headers(open_door: OpenDoor) -> None:
+    door = await open_door(models=[model("tiny", endpoints=("/v1/odd/path",))])
     strange = b'{ "model" :"tiny",\n"unknown": 1e400, "x": [1,  2]}'
     headers = {"content-type": "application/json", "x-mine": "1", "cookie": "a=b", "x-api-key": door.key}
     async with door.http.post(door.url + "/v1/odd/path?a=%20b&c", data=strange, headers=headers) as answer:
@@ -275,13 +279,58 @@ async def test_the_request_arrives_unchanged_but_for_its_headers(door: Door) -> 
 
 @pytest.mark.parametrize("method", ["GET", "DELETE", "POST", "PUT", "PATCH"])
 @pytest.mark.parametrize("how", ["query", "header"])
-async def test_requests_without_a_body_find_their_model(door: Door, method: str, how: str) -> None:
+async def test_requests_without_a_body_find_their_model(open_door: OpenDoor, method: str, how: str) -> None:
+    door = await open_door(models=[model("tiny", endpoints=("/v1/videos/*",))])
     query = "?model=tiny" if how == "query" else ""
     headers = {"x-sparkfleet-model": "tiny"} if how == "header" else {}
-    async with door.http.request(method, f"{door.url}/v1/responses/resp_1{query}", headers=headers) as answer:
+    async with door.http.request(method, f"{door.url}/v1/videos/v_1{query}", headers=headers) as answer:
         seen = await answer.json()
-    assert (seen["method"], seen["path"], seen["size"]) == (method, f"/v1/responses/resp_1{query}", 0)
+    assert (seen["method"], seen["path"], seen["size"]) == (method, f"/v1/videos/v_1{query}", 0)
     assert "x-sparkfleet-model" not in [name.lower() for name, _ in seen["headers"]]
+
+
+@pytest.mark.parametrize("method", ["GET", "DELETE"])
+async def test_a_stored_response_is_read_and_deleted(door: Door, method: str) -> None:
+    async with door.http.request(method, f"{door.url}/v1/responses/resp_1?model=tiny") as answer:
+        assert (await answer.json())["path"] == "/v1/responses/resp_1?model=tiny"
+    async with door.http.put(f"{door.url}/v1/responses/resp_1?model=tiny") as answer:
+        assert (answer.status, answer.headers["allow"]) == (405, "GET, DELETE")
+
+
+async def test_a_path_that_another_deployment_names_is_not_of_this_one(open_door: OpenDoor) -> None:
+    door = await open_door(models=[model("tiny"), model("video", endpoints=("/v1/videos",))])
+    status, _, body = await door.post("/v1/videos")
+    assert (status, json.loads(body)["error"]["code"]) == (404, "not_found")
+    assert not door.engine.requests
+    assert (await door.post("/v1/videos", model="video"))[0] == 200
+
+
+async def test_a_clients_own_id_comes_back_beside_ours(door: Door, caplog: pytest.LogCaptureFixture) -> None:
+    headers = {"x-request-id": "trace:42", "authorization": f"Bearer {door.key}"}
+    with caplog.at_level(logging.INFO, "sparkfleet.gateway.access"):
+        for body in (door.body(), door.body(model="huge")):
+            async with aiohttp.request("POST", door.url + CHAT, json=body, headers=headers) as answer:
+                assert answer.headers["x-client-request-id"] == "trace:42"
+                assert answer.headers["x-request-id"].startswith("req-")
+    lines = [json.loads(r.getMessage()) for r in caplog.records if r.name == "sparkfleet.gateway.access"]
+    assert [line["client_id"] for line in lines] == ["trace:42", "trace:42"]
+    async with door.http.post(door.url + CHAT, json=door.body(), headers={"x-request-id": "a b"}) as answer:
+        assert "x-client-request-id" not in answer.headers
+
+
+async def test_the_root_of_the_api_names_its_paths(door: Door) -> None:
+    for path in ("/v1", "/v1/"):
+        async with aiohttp.request("GET", door.url + path) as answer:
+            assert answer.status == 200
+            assert "/v1/chat/completions" in (await answer.json())["openai"]
+    async with aiohttp.request("HEAD", door.url + "/v1") as answer:
+        assert (answer.status, await answer.read()) == (200, b"")
+
+
+async def test_anthropics_clients_read_their_own_form_on_shared_paths(door: Door) -> None:
+    headers = {"anthropic-version": "2023-06-01"}
+    async with door.http.get(door.url + "/v1/models/huge", headers=headers) as answer:
+        assert (await answer.json())["error"]["type"] == "not_found_error"
 
 
 async def test_a_form_finds_its_model_and_arrives_unchanged(door: Door) -> None:
@@ -430,15 +479,21 @@ async def test_head_and_options(door: Door) -> None:
         assert int(answer.headers["content-length"]) > 0
     async with aiohttp.request("OPTIONS", door.url + CHAT) as answer:
         assert answer.status == 204
-        assert answer.headers["allow"] == "GET, POST, PUT, PATCH, DELETE"
+        assert answer.headers["allow"] == "POST"
+    async with aiohttp.request("OPTIONS", door.url + "/v1/made/up") as answer:
+        assert answer.status == 401
 
 
 async def test_health_needs_no_key_but_a_table(open_door: OpenDoor) -> None:
     door = await open_door(table=RoutingTable())
 
     async def health(method: str = "GET") -> tuple[int, bytes]:
-        async with aiohttp.request(method, door.url + "/healthz") as answer:
-            return answer.status, await answer.read()
+        answers = []
+        for path in ("/healthz", "/health", "/v1/health"):
+            async with aiohttp.request(method, door.url + path) as answer:
+                answers.append((answer.status, await answer.read()))
+        assert len(set(answers)) == 1
+        return answers[0]
 
     assert await health() == (503, b'{"status": "starting"}')
     status, headers, body = await door.post()
@@ -526,7 +581,7 @@ async def test_a_websocket_over_the_wire_is_refused(door: Door) -> None:
 
 
 async def test_the_metrics_tell_what_happened(open_door: OpenDoor) -> None:
-    door = await open_door(pace=PACED)
+    door = await open_door(pace=PACED, models=[model("tiny", endpoints=("/v1/made/up",))])
     await door.post(stream=True, stream_options={"include_usage": True})
     await door.post("/v1/messages", stream=True)
     await door.post("/v1/embeddings", input=["a b", "c"])
@@ -559,10 +614,11 @@ async def test_what_is_in_flight_is_seen(open_door: OpenDoor) -> None:
     asking.cancel()
 
 
-async def test_clients_cannot_make_up_labels(door: Door) -> None:
+async def test_clients_cannot_make_up_labels(open_door: OpenDoor) -> None:
+    door = await open_door(models=[model("tiny", endpoints=("/v1/x/*",))])
     for i in range(20):
-        await door.post(f"/v1/x{i}", model=f"m{i}")
-        await door.post(f"/v1/x{i}")
+        await door.post(f"/v1/x/{i}", model=f"m{i}")
+        await door.post(f"/v1/x/{i}")
     samples = [
         s
         for metric in door.registry.collect()
@@ -583,7 +639,7 @@ async def test_the_access_log_has_a_line_per_request_and_no_secrets(
         _, headers, _ = await door.post(
             stream=True, stream_options={"include_usage": True}, prompt="my secret diary"
         )
-        await door.post("/v1/" + "x" * 1000, model="huge\r\nforged line")
+        await door.post("/v1/responses/" + "x" * 1000 + "/cancel", model="huge\r\nforged line")
     good, bad = (json.loads(r.getMessage()) for r in caplog.records if r.name == "sparkfleet.gateway.access")
     assert good["id"] == headers["x-request-id"]
     assert {

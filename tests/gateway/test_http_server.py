@@ -14,7 +14,7 @@ import pytest
 
 from sparkfleet.errors import ControlError
 from sparkfleet.gateway.asgi import Receive, Scope, Send, respond
-from sparkfleet.gateway.http_server import Server, serve
+from sparkfleet.gateway.http_server import Connections, Server, serve
 
 Start = Callable[..., Awaitable[Server]]
 
@@ -232,3 +232,67 @@ async def test_what_is_left_of_a_body_that_was_refused_is_dropped(start: Start) 
     last = b"GET /2 HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n"
     answers = await exchange(server, first + b"x" * 300_000 + last)
     assert answers.count(b"HTTP/1.1 200 ") == 2
+
+
+# Connections
+
+
+async def test_a_full_server_says_so_and_one_address_leaves_room(start: Start) -> None:
+    server = await start(connections=4)
+    held = [await asyncio.open_connection(server.host, server.port) for _ in range(2)]
+    reader, writer = await asyncio.open_connection(server.host, server.port)
+    async with asyncio.timeout(5):
+        refused = await reader.read()
+    assert refused.startswith(b"HTTP/1.1 503 ")
+    assert b"retry-after: 2" in refused
+    assert b"too_many_connections" in refused
+    writer.close()
+    for _, open_one in held:
+        open_one.close()
+        await open_one.wait_closed()
+    async with asyncio.timeout(5):
+        while (await exchange(server, b"GET /a HTTP/1.0\r\n\r\n"))[:12] != b"HTTP/1.1 200":
+            await asyncio.sleep(0.01)
+
+
+def test_connections_are_counted_by_address() -> None:
+    counted = Connections(4)
+    assert counted.begin("a")
+    assert counted.begin("a")
+    assert not counted.begin("a")
+    counted.end("a")
+    assert counted.begin("b")
+    assert counted.begin("c")
+    assert not counted.begin("d")
+    counted.end("d")
+    counted.end("a")
+    assert counted.begin("d")
+
+
+# HTTP/1.0
+
+
+async def test_an_old_client_gets_no_chunks(start: Start) -> None:
+    async def streaming(scope: Scope, receive: Receive, send: Send) -> None:
+        await send({"type": "http.response.start", "status": 200, "headers": [(b"content-type", b"a/b")]})
+        for part in (b"one ", b"", b"two"):
+            await send({"type": "http.response.body", "body": part, "more_body": True})
+        await send({"type": "http.response.body", "body": b" three"})
+
+    server = await start(streaming)
+    answer = await exchange(server, b"GET / HTTP/1.0\r\nconnection: keep-alive\r\n\r\n")
+    head, _, body = answer.partition(b"\r\n\r\n")
+    assert b"chunked" not in head
+    assert b"connection: close" in head
+    assert body == b"one two three"
+    new = await exchange(server, b"GET / HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n")
+    assert b"transfer-encoding: chunked" in new
+
+
+async def test_an_old_client_may_keep_a_connection_with_lengths(start: Start) -> None:
+    server = await start()
+    answer = await exchange(
+        server, b"GET /a HTTP/1.0\r\nconnection: keep-alive\r\n\r\nGET /b HTTP/1.0\r\n\r\n"
+    )
+    assert b"content-length: 2" in answer
+    assert answer.endswith(b"/b") or answer.endswith(b"/a")

@@ -5,6 +5,7 @@ import pytest
 
 from sparkfleet.gateway.api_errors import ApiError
 from sparkfleet.gateway.asgi import ClientGone, Headers, Message, Receive
+from sparkfleet.gateway.body.body_budget import BodyBudget, HeldBody
 from sparkfleet.gateway.limits import RequestLimits, check_headers, check_target, read_body
 
 SMALL = RequestLimits(body_bytes=10, body_s=0.05, header_count=3, header_bytes=200)
@@ -26,19 +27,24 @@ def sending(*chunks: bytes, ends: bool = True) -> Receive:
     return receive
 
 
+def held() -> HeldBody:
+    return HeldBody(BodyBudget(), "key-1")
+
+
 async def never() -> Message:
     raise AssertionError("nothing should be read")
 
 
 @pytest.mark.parametrize("chunks", [(b"",), (b"0123456789",), (b"01234", b"", b"56789")])
 async def test_a_body_is_put_together(chunks: tuple[bytes, ...]) -> None:
-    assert await read_body([], sending(*chunks), SMALL) == b"".join(chunks)
+    body = await read_body([], sending(*chunks), SMALL, held())
+    assert body.whole() == b"".join(chunks)
 
 
 @pytest.mark.parametrize("length", [b"11", b"9" * 18, b"9" * 5000])
 async def test_a_body_that_says_it_is_too_long_is_not_read(length: bytes) -> None:
     with pytest.raises(ApiError) as caught:
-        await read_body([(b"content-length", length)], never, SMALL)
+        await read_body([(b"content-length", length)], never, SMALL, held())
     assert caught.value.status == 413
 
 
@@ -50,7 +56,7 @@ async def test_a_body_that_does_not_say_is_refused_where_it_becomes_too_long() -
         return {"type": "http.request", "body": b"0123", "more_body": True}
 
     with pytest.raises(ApiError) as caught:
-        await read_body([], receive, SMALL)
+        await read_body([], receive, SMALL, held())
     assert caught.value.status == 413
     assert len(sent) == 3
 
@@ -58,13 +64,13 @@ async def test_a_body_that_does_not_say_is_refused_where_it_becomes_too_long() -
 @pytest.mark.parametrize("length", [b"-1", b"1e3", b"", b"+5", b"5, 5"])
 async def test_a_length_that_is_none_is_refused(length: bytes) -> None:
     with pytest.raises(ApiError) as caught:
-        await read_body([(b"content-length", length)], never, SMALL)
+        await read_body([(b"content-length", length)], never, SMALL, held())
     assert caught.value.status == 400
 
 
 async def test_a_body_that_does_not_come_is_not_waited_for() -> None:
     with pytest.raises(ApiError, match=r"0\.05 s") as caught:
-        await read_body([], sending(b"a", ends=False), SMALL)
+        await read_body([], sending(b"a", ends=False), SMALL, held())
     assert caught.value.status == 408
     assert (b"connection", b"close") in caught.value.headers
 
@@ -74,7 +80,7 @@ async def test_a_client_that_hangs_up_is_gone() -> None:
         return {"type": "http.disconnect"}
 
     with pytest.raises(ClientGone):
-        await read_body([], receive, SMALL)
+        await read_body([], receive, SMALL, held())
 
 
 @pytest.mark.parametrize(
@@ -122,8 +128,6 @@ def test_paths_that_pass(path: bytes) -> None:
         b"/v1/a\r\nX: y",
         b"/v1/a\n",
         b"/v1/\xc3\xa9",
-        b"/v1/load_lora_adapter",
-        b"/v1/unload_lora_adapter",
         b"/metrics",
         b"/V1/a",
         b"",

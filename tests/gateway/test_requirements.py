@@ -349,7 +349,7 @@ HOSTILE = {
     "messages are junk": b'{"model": "tiny", "messages": [null, true, 1.5, [], {}, "x"]}',
     "nested": b'{"model": "tiny", "messages": ' + b"[" * 400 + b"]" * 400 + b"}",
     "nested objects": b'{"model": "tiny", "messages": [' + b'{"content":' * 200 + b"0" + b"}" * 200 + b"]}",
-    "huge": b'{"model": "tiny", "messages": [' + b"0," * 1_000_000 + b"0]}",
+    "huge": b'{"model": "tiny", "messages": [' + b"0," * 900_000 + b"0]}",
     "a huge number": b'{"model": "tiny", "max_tokens": ' + b"9" * 4000 + b"}",
     "tools are junk": b'{"model": "tiny", "tools": "all", "tool_choice": [{"type": "none"}]}',
     "tools of junk": b'{"model": "tiny", "tools": [null, 1], "tool_choice": {"type": {"type": 1}}}',
@@ -372,10 +372,11 @@ async def test_what_the_gateway_does_not_understand_is_for_the_engine_to_judge(
 
 async def test_nesting_without_end_is_a_clients_mistake(open_door: OpenDoor) -> None:
     door = await house(open_door, [BLIND, SIGHTED])
-    body = b'{"model": "tiny", "messages": ' + b"[" * 200_000
-    async with door.http.post(door.url + "/v1/chat/completions", data=body) as answer:
-        assert answer.status == 400
-        assert (await answer.json())["error"]["code"] == "invalid_json"
+    for depth, code in ((5_000, "invalid_json"), (200_000, "too_complex")):
+        body = b'{"model": "tiny", "messages": ' + b"[" * depth
+        async with door.http.post(door.url + "/v1/chat/completions", data=body) as answer:
+            assert answer.status == 400
+            assert (await answer.json())["error"]["code"] == code
 
 
 INSIDE = "http://192.168.1.1/admin"

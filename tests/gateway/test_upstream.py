@@ -4,6 +4,7 @@ import pytest
 
 from sparkfleet.engines.fake import FakeEngine, InjectedFault
 from sparkfleet.gateway.asgi import Headers
+from sparkfleet.gateway.body.request_body import RequestBody
 from sparkfleet.gateway.endpoints import Target
 from sparkfleet.gateway.upstream import EngineLost, Request, Upstream, request_headers
 
@@ -56,7 +57,7 @@ def test_what_an_engine_gets_is_unchanged() -> None:
 
 
 def request(body: bytes = b'{"model": "tiny"}') -> Request:
-    return Request(id="req-1", method="POST", target="/v1/completions", headers=(), body=body)
+    return Request(id="req-1", method="POST", target="/v1/completions", headers=(), body=RequestBody(body))
 
 
 async def test_an_engine_that_is_not_there_never_had_the_request() -> None:

@@ -28,6 +28,8 @@ PATHS = (
     ),
     *(
         "/v1/fleet",
+        "/api/fleet",
+        "/api/requests",
         "/targets",
         "/api/version",
         "/api/jobs/",

@@ -17,5 +17,5 @@ def stand_in(directory):
 
 
 def faked(text, start_s=0, says=""):
-    """A deployment without `env`, by the fake engine. `start_s`: how long it loads, `says`: the first line of its log."""
+    """A deployment without `env`, by the fake engine. `start_s`: how long it loads, `says`: its first line, by name."""
     return f"{text}env: {{FAKE_ENGINE: '1', FAKE_START_S: '{start_s}', FAKE_SAYS: '{says}'}}\n"

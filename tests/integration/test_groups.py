@@ -1,5 +1,6 @@
 """Groups over two simulated Sparks: real vLLM with TP=2, collectives over the rails; what happens when a part dies."""
 
+import json
 import re
 import time
 
@@ -309,3 +310,31 @@ def test_a_node_that_loses_its_power_while_a_group_starts_is_waited_for(fleet, a
     (counted,) = (event["message"] for event in events if event["kind"] == "fallback")
     assert "spark2 went away while it was starting" in counted
     assert fleet.status()["failures"] == []
+
+
+def messages(fleet, kind, after):
+    """Events of all generations of `tiny` after the one with that id."""
+    events = json.loads(fleet.ok("describe", "tiny", "--json"))["events"]
+    return [event["message"] for event in events if event["kind"] == kind and event["id"] > after]
+
+
+@pytest.mark.full
+def test_an_older_group_whose_starts_take_its_node_down_twice_is_retired(fleet):
+    """It serves until its successor is ready; Serve started it again without end, and nobody counted."""
+    fleet.serve(fleet.anew(fleet.spec("nodes: [spark2]\n", start_s=LONG_START_S)))
+    (engine,) = pids(fleet)
+    newer = fleet.anew(fleet.spec("nodes: [spark1]\n", start_s=600))
+    fleet.ok("apply", "--yes", "--no-wait", fleet.write("newer.yaml", newer))
+    fleet.until(lambda: alone_on(fleet, "spark1"), timeout=60)
+    began = fleet.fleet_status()["last_event"]
+    fleet.lab.exec("spark2", ["kill", "-9", str(engine)])
+    fleet.until(lambda: engine not in fleet.listed("spark2") and alone_on(fleet, "spark2"), timeout=60)
+    fleet.lab.reboot("spark2")
+    fleet.until(lambda: messages(fleet, "fallback", began), timeout=90)
+    assert "spark2 went away while it was starting" in messages(fleet, "fallback", began)[0]
+    fleet.until(lambda: alone_on(fleet, "spark2"), timeout=120)
+    fleet.lab.reboot("spark2")
+    fleet.until(lambda: messages(fleet, "retire", began), timeout=90)
+    assert "out of memory, 2 times; generation" in messages(fleet, "retire", began)[0]
+    fleet.until(lambda: len(fleet.placement_groups()) == 1 and not fleet.engines("spark2"), timeout=60)
+    assert alone_on(fleet, "spark1"), "its successor goes on"

@@ -14,8 +14,8 @@ pytestmark = [pytest.mark.integration, pytest.mark.timeout(1800)]
 
 START_S = 6
 """Loading of the fake engine: long enough to be interrupted."""
-COMPILES = "torch.compile takes 3.1 s in total"
-"""A line of vLLM's log, from which the phase is read."""
+COMPILES = "kernels"
+"""Name of a line of vLLM's log, from which the phase is read (stand_ins/python)."""
 MODELS = "~/.cache/sparkfleet/builtin"
 SLOW_GBIT = 0.02
 """Of each rail: the model's 20 MB take seconds."""

@@ -5,7 +5,9 @@ import json
 import os
 import signal
 import socket
+import stat
 import subprocess
+import tarfile
 import threading
 import time
 from pathlib import Path
@@ -313,6 +315,91 @@ def test_kill_the_gateway_and_it_comes_back(fleet):
 
     with openai.OpenAI(base_url=fleet.endpoint, api_key=fleet.key, max_retries=0, timeout=5) as client:
         fleet.until(answers, timeout=60)
+
+
+def test_another_address_of_the_endpoint_is_taken_at_once_and_open_streams_go_on(fleet):
+    slow = fleet.spec().replace("name: tiny", "name: slow").replace("env: {", "env: {FAKE_ITL_MS: '100', ")
+    fleet.apply(fleet.write("slow.yaml", slow))
+    inventory = (fleet.directory / "inventory.yaml").read_text()
+    pids, old = {engine_pid(group(fleet, name)) for name in ("tiny", "slow")}, fleet.endpoint
+    try:
+        with socket.create_server(("127.0.0.1", 0)) as taken, free_port() as free:
+            port = free.getsockname()[1]
+            free.close()
+            fleet.write("inventory.yaml", inventory.replace("port: 0", f"port: {taken.getsockname()[1]}"))
+            code, _, err = fleet.run("up")
+            assert code == 1
+            assert "is used by another program" in err
+            assert models(fleet)
+            fleet.write("inventory.yaml", inventory.replace("port: 0", f"port: {port}"))
+            code, out, _ = fleet.run("plan", str(fleet.directory / "tiny.yaml"))
+            assert code == 2
+            assert f"→ {port}; at once" in out
+            with openai.OpenAI(base_url=old, api_key=fleet.key, max_retries=0) as client:
+                stream = client.completions.create(model="slow", prompt="Hello", max_tokens=64, stream=True)
+                next(iter(stream))
+                out = fleet.apply(str(fleet.directory / "tiny.yaml"))
+                assert fleet.endpoint == f"http://127.0.0.1:{port}/v1"
+                assert models(fleet)
+                assert [chunk.choices[0].finish_reason for chunk in stream][-1] is not None
+                with pytest.raises(openai.APIConnectionError):
+                    client.models.list()
+        assert "No change" in fleet.ok("apply", "--yes", str(fleet.directory / "tiny.yaml"))
+        assert fleet.json("status")["endpoint"] == fleet.endpoint
+        (gateway,) = actors(fleet, "ServeReplica:gateway")
+        os.kill(gateway, signal.SIGKILL)
+        fleet.until(lambda: answers_at(fleet.endpoint), timeout=60)
+        (controller,) = actors(fleet, "ControllerActor")
+        os.kill(controller, signal.SIGKILL)
+        fleet.until(lambda: fleet.run("status", "--json")[0] == 0, timeout=60)
+        assert fleet.json("status")["endpoint"] == fleet.endpoint
+        fleet.until(lambda: all(fleet.deployment(name)["groups"] for name in ("tiny", "slow")), timeout=30)
+        assert {engine_pid(group(fleet, name)) for name in ("tiny", "slow")} == pids
+    finally:
+        fleet.write("inventory.yaml", inventory)
+
+
+def test_a_report_has_what_a_reader_needs_and_no_secret(fleet):
+    file = fleet.directory / "report.tar.gz"
+    file.unlink(missing_ok=True)
+    out = fleet.ok("bundle", "--yes", "-o", str(file))
+    assert f"{file}: " in out
+    assert stat.S_IMODE(file.stat().st_mode) == 0o600
+    with tarfile.open(file) as archive:
+        content = {one.name: archive.extractfile(one).read().decode() for one in archive.getmembers()}
+    names = {name.partition("/")[2] for name in content}
+    assert {
+        "README.txt",
+        "versions.json",
+        "status.json",
+        "doctor.json",
+        "plans/tiny.txt",
+        "events.txt",
+    } <= names
+    assert any(name.startswith("nodes/this/logs/test-") for name in names)
+    facts = json.loads(content["sparkfleet-report/nodes/this/facts.json"])
+    assert {"memory", "kernel", "disks", "sockets"} <= {one["field"] for one in facts}
+    memory = next(one for one in facts if one["field"] == "memory")
+    assert "MemAvailable" in memory["stdout"]
+    assert memory["not_understood"] == ""
+    secrets = [
+        path.read_text().strip()
+        for path in (fleet.paths.api_token, fleet.paths.engine_secret, fleet.paths.ray_token)
+    ]
+    for secret in (*secrets, fleet.key):
+        assert [name for name, text in content.items() if secret in text] == []
+    code, _, err = fleet.run("bundle", "--yes", "-o", str(file))
+    assert code == 1
+    assert "exists already" in err
+
+
+def free_port():
+    return socket.create_server(("127.0.0.1", 0))
+
+
+def answers_at(endpoint):
+    with contextlib.suppress(httpx.HTTPError):
+        return httpx.get(f"{endpoint.removesuffix('/v1')}/healthz", timeout=5).status_code == 200
 
 
 def is_down(fleet):

@@ -183,6 +183,23 @@ def test_an_older_copy_in_its_place_ends_nothing(fleet, tmp_path):
     fleet.ok("keys", "revoke", "later")
 
 
+@pytest.mark.full
+@pytest.mark.parametrize("content", [None, b"garbage"])
+def test_a_mark_that_is_lost_or_spoilt_is_written_again(fleet, content):
+    """Nothing named it, and a store that went away next was taken for one that had never existed."""
+    marks = (fleet.paths.store_mark, fleet.paths.run_store_mark)
+    kept = [mark.read_bytes() for mark in marks]
+    for mark in marks:
+        mark.unlink()
+        if content is not None:
+            mark.write_bytes(content)
+    fleet.until(lambda: [m.exists() and m.read_bytes() for m in marks] == kept, timeout=15)
+    put_back = set_aside(fleet)
+    fleet.until(lambda: held(fleet, "is missing"), timeout=30)
+    put_back()
+    back(fleet)
+
+
 def test_a_controller_whose_actor_is_gone_is_made_again(fleet):
     address = read_address(fleet.paths)
     text = END_ACTOR.format(address=address.ray, host=address.ray.rpartition(":")[0])

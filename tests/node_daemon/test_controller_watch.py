@@ -17,6 +17,7 @@ from sparkfleet.errors import ControlError
 from sparkfleet.node_daemon import controller_watch as module
 from sparkfleet.node_daemon.controller_watch import GONE_S, HUNG_S, ControllerWatch
 from sparkfleet.runtime.fleet_paths import FleetPaths
+from sparkfleet.specs.inventory import Gateway
 
 
 class Head:
@@ -25,7 +26,7 @@ class Head:
     def __init__(self, paths):
         self.paths = paths
         self.now, self.up, self.made, self.fails = 0.0, True, [], False
-        choose_address(paths, "127.0.0.1", "127.0.0.1", 0)
+        choose_address(paths, "127.0.0.1", Gateway(port=0))
         self.watch = ControllerWatch(paths, self.make, self.answers, lambda: self.now)
 
     async def make(self, address):

@@ -13,6 +13,7 @@ from sparkfleet.controlplane.ray.ray_process import LABEL, choose_address
 from sparkfleet.node_daemon import ray_watchdog
 from sparkfleet.node_daemon.left_ray import left_ray, watchdog_lock
 from sparkfleet.runtime.fleet_paths import FleetPaths
+from sparkfleet.specs.inventory import Gateway
 
 
 @pytest.fixture
@@ -41,7 +42,7 @@ def running(paths, monkeypatch):
 
     async def up(request):
         calls.append(request.fleet)
-        return choose_address(paths, "127.0.0.1", "127.0.0.1", 0), None
+        return choose_address(paths, "127.0.0.1", Gateway(port=0)), None
 
     async def idle(paths):
         await asyncio.Event().wait()

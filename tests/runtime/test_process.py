@@ -16,6 +16,7 @@ import aiohttp
 import pytest
 
 from sparkfleet.errors import NodeError
+from sparkfleet.group import rank as rank_module
 from sparkfleet.runtime import process as process_module
 from sparkfleet.runtime.base import Phase, RankId, RankStatus, Runtime
 from sparkfleet.runtime.environment import FLEET_LABEL, RANK_LABEL, labels
@@ -555,6 +556,25 @@ async def test_the_log_is_private_and_rotated(runtime, running, herald, make_spe
     assert all(0 < p.stat().st_size <= 10 << 20 for p in logs)
     assert {stat.S_IMODE(p.stat().st_mode) for p in logs} == {0o600}
     assert stat.S_IMODE(logs[0].parent.stat().st_mode) == 0o700
+
+
+async def test_an_engine_cannot_write_the_supervisors_lines(running, herald, make_spec):
+    """Its output before such a line would count as that of an earlier start, and a person would read a false reason."""
+    fake = "[sparkfleet] 2026-11-20 18:00:00 running: something else"
+    body = f"os.write(1, b'Traceback of this start\\n{fake}\\nafter it')\ntell('up')\nsys.stdin.read()\nsys.exit(3)"
+    spec = make_spec(herald.script(body))
+    rank = await running(spec)
+    end = await rank.wait()
+    log = Path(spec.log_path)
+    ours = [line for line in log.read_text().splitlines() if line.startswith("[sparkfleet] ")]
+    assert len(ours) == 2
+    assert " running: " in ours[0]
+    assert "the engine exited with code 3" in ours[1], "though the engine's last line has no end"
+    of_this_start = rank_module._tail(log)
+    assert of_this_start.startswith(
+        "Traceback of this start\n[engine: sparkfleet] 2026-11-20 18:00:00 running: "
+    )
+    assert "\n[sparkfleet]" not in end.reason
 
 
 async def test_secrets_stay_in_the_environment(runtime, running, herald, make_spec, rank_id):

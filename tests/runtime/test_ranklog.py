@@ -8,7 +8,7 @@ import stat
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sparkfleet.runtime.ranklog import RankLog, SecretMask
+from sparkfleet.runtime.ranklog import NOT_OURS, OURS, RankLog, SecretMask
 
 SECRET = "abcabcabd"
 
@@ -118,3 +118,42 @@ def test_a_log_without_secrets_is_untouched(chunks):
     mask = SecretMask([])
     assert [mask.feed(chunk) for chunk in chunks] == chunks
     assert mask.flush() == b""
+
+
+FAKE = b"[sparkfleet] 2026-11-20 18:00:00 running: engine\n"
+
+
+@given(data=st.data())
+def test_output_never_looks_like_a_line_of_the_supervisor_however_it_is_cut(data):
+    text = b"a\n" + FAKE + b"\r" + FAKE + b"[spark" + FAKE
+    cuts = sorted(data.draw(st.lists(st.integers(0, len(text)), max_size=8)))
+    mask = SecretMask([SECRET], also={OURS: NOT_OURS})
+    bounds = [0, *cuts, len(text)]
+    out = b"".join(mask.feed(text[a:b]) for a, b in itertools.pairwise(bounds)) + mask.flush()
+    assert OURS not in out
+    assert out == text.replace(OURS, NOT_OURS)
+
+
+def test_a_line_of_the_supervisor_begins_a_line_and_is_one(tmp_path):
+    for begun in (b"half a line", b"of a supervisor that was killed"):
+        log = RankLog(str(tmp_path / "log"))
+        log.write(begun)
+        if begun == b"half a line":
+            log.say("running: sh -c 'a\nb'")
+    log = RankLog(str(tmp_path / "log"))
+    log.say("running: again")
+    assert contents(tmp_path)["log"].decode().splitlines() == [
+        "half a line",
+        "[sparkfleet] running: sh -c 'a\\nb'",
+        "of a supervisor that was killed",
+        "[sparkfleet] running: again",
+    ]
+
+
+def test_a_rotation_in_the_middle_of_a_line(tmp_path):
+    log = RankLog(str(tmp_path / "log"), file_bytes=12, files=2)
+    log.write(b"123456789")
+    log.write(b"0123")
+    log.say("x")
+    log.close()
+    assert contents(tmp_path) == {"log": b"\n[sparkfleet] x\n", "log.1": b"0123"}

@@ -170,6 +170,8 @@ def value_like(schema: dict[str, Any]) -> st.SearchStrategy[Any]:
             return st.lists(
                 items, min_size=schema.get("minItems", 0), max_size=3, unique="uniqueItems" in schema
             )
+        case "boolean":
+            return st.booleans()
         case "object":
             return st.dictionaries(
                 text_like(schema["propertyNames"]), value_like(schema["additionalProperties"]), max_size=2
@@ -179,7 +181,7 @@ def value_like(schema: dict[str, Any]) -> st.SearchStrategy[Any]:
 
 FIELDS = {name: value_like(field) for name, field in DEPLOYMENT_SCHEMA.schema["properties"].items()}
 REQUIRED = {"name": FIELDS["name"], "model": FIELDS["model"].filter(bool)}
-TIED = {"command", "port", "health", "runtime", "variants", "engine"}
+TIED = {"command", "port", "health", "runtime", "variants", "engine", "trust_remote_code"}
 OPTIONAL = {name: FIELDS[name] for name in FIELDS.keys() - REQUIRED - TIED}
 
 

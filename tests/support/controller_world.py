@@ -4,6 +4,7 @@ from control_values import deployment, inventory, plan
 
 from sparkfleet.controlplane.controller import Controller
 from sparkfleet.controlplane.fake_serve_backend import FakeServeBackend
+from sparkfleet.controlplane.state.head_address import HeadAddress
 from sparkfleet.controlplane.state.launches import launches_for
 from sparkfleet.controlplane.state.nodes import FakeNodes
 from sparkfleet.controlplane.state.status import NodeReport
@@ -12,6 +13,14 @@ from sparkfleet.engines.failure_signatures import Cause, Diagnosis
 from sparkfleet.group.report import GroupPhase, GroupReport
 from sparkfleet.telemetry.metrics import ControlMetrics
 from sparkfleet.units import GIB
+
+ADDRESS = HeadAddress(
+    ray="127.0.0.2:1",
+    api="http://127.0.0.2:2",
+    gateway_host="127.0.0.1",
+    gateway_port=8000,
+    max_body_bytes=32_000_000,
+)
 
 
 class World:
@@ -31,7 +40,7 @@ class World:
             store=self.store,
             apps=self.apps,
             metrics=self.metrics,
-            endpoint="http://127.0.0.1:8000/v1",
+            address=ADDRESS,
             launches_of=lambda desired, rungs: launches_for(self.inventory(), desired, rungs),
             nodes=self.nodes,
             here=NodeReport(name="this", joined=True, boot=self.nodes.boots["this"]),

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Literal
+from typing import Annotated, Literal
+
+from pydantic import Field
 
 from sparkfleet.controlplane.state.head_address import HeadAddress
 from sparkfleet.controlplane.store_safety.moving import HeadMove
+from sparkfleet.gateway.routing_table import KeyLimits
 from sparkfleet.planner.types.plan import DeploymentPlan
 from sparkfleet.runtime.fleet_paths import FleetPaths
 from sparkfleet.specs.deployment import Deployment
@@ -44,6 +47,13 @@ class KeyRequest(Value):
     """A name for a new key: formed like those of deployments, which name keys in `keys:`."""
 
     name: KeyName
+    limits: KeyLimits = KeyLimits()
+
+
+class RotateRequest(Value):
+    """A new text for a key; the old one is accepted for `grace_s` seconds more."""
+
+    grace_s: Annotated[float, Field(ge=0, le=90 * 86400)] = 0.0
 
 
 class OnNode(Value):
@@ -64,6 +74,8 @@ class UpRequest(OnNode):
     """Input of `boot prepare` and `boot up` on the head: JSON on standard input."""
 
     inventory: Inventory
+    who: str = ""
+    """The person or program that requested it."""
     apply: tuple[ApplyRequest, ...] = ()
     """Deployments to apply at once, so that their engines start while Ray starts."""
     beside: bool = False

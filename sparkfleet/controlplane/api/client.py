@@ -20,6 +20,7 @@ from sparkfleet.controlplane.api.api_models import (
     ApplyRequest,
     KeyRequest,
     OpenDeployments,
+    RotateRequest,
 )
 from sparkfleet.controlplane.desired import Desired
 from sparkfleet.controlplane.sealing import has_open_values
@@ -27,7 +28,9 @@ from sparkfleet.controlplane.state.api_keys import KeyRow
 from sparkfleet.controlplane.state.head_address import HeadAddress, read_address
 from sparkfleet.controlplane.state.status import FleetStatus
 from sparkfleet.controlplane.state.store import Event
+from sparkfleet.controlplane.state.usage_ledger import UsageRow
 from sparkfleet.errors import ControlError, UnreadableStateError, WrongFleetError
+from sparkfleet.gateway.routing_table import KeyLimits
 from sparkfleet.runtime.fleet_paths import FleetPaths
 from sparkfleet.specs.deployment import Deployment
 
@@ -171,10 +174,10 @@ class FleetClient:
                 await self.ask_version()
             raise unlike(self.version) from error
 
-    async def all_events(self, deployment: str | None = None) -> list[Event]:
-        """All kept events of a deployment or of the fleet, oldest first, over as many answers as it takes."""
+    async def all_events(self, deployment: str | None = None, after: int = 0) -> list[Event]:
+        """All kept events with an id above `after`, oldest first, over as many answers as it takes."""
         found: list[Event] = []
-        while more := await self.events(found[-1].id if found else 0, deployment):
+        while more := await self.events(found[-1].id if found else after, deployment):
             found += more
         return found
 
@@ -188,23 +191,62 @@ class FleetClient:
                 await self.ask_version()
             raise unlike(self.version) from error
 
-    async def create_key(self, name: str) -> dict[str, Any]:
+    async def usage(self, days: int) -> list[UsageRow]:
+        """Usage of the last days by day, key and model. Raises ControlError if the controller's version does not match."""
+        answer = await self._call("GET", "/v1/usage", params={"days": str(days)})
+        try:
+            return [UsageRow.model_validate(one) for one in answer["usage"]]
+        except (KeyError, ValidationError) as error:
+            if not self.version:
+                await self.ask_version()
+            raise unlike(self.version) from error
+
+    async def create_key(self, name: str, limits: KeyLimits | None = None) -> dict[str, Any]:
         """A new key: `id`, `name`, once `key`, and `late`: gateways that do not know it yet.
 
         Raises ControlError for a name that is taken or cannot be one.
         """
         try:
-            request = KeyRequest(name=name)
+            request = KeyRequest(name=name, limits=limits or KeyLimits())
         except ValidationError as error:
             expected = error.errors(include_url=False)[0]["msg"]
             raise ControlError(f"{name!r} cannot name a key.", do=f"Expected {expected}.") from error
         answer: dict[str, Any] = await self._change("POST", "/v1/keys", request.model_dump_json())
         return answer
 
+    async def limit_key(self, name: str, limits: KeyLimits) -> dict[str, Any]:
+        """Replaces the limits of a key. Returns its `id`, its `name`, and `late`: gateways that do not know them yet."""
+        path = f"/v1/keys/{quote(name, safe='')}/limits"
+        answer: dict[str, Any] = await self._change("PUT", path, limits.model_dump_json())
+        return answer
+
+    async def rotate_key(self, name: str, grace_s: float) -> dict[str, Any]:
+        """A new text for a key: `id`, `name`, once `key`, and `late`. The old one is accepted for `grace_s` more."""
+        path = f"/v1/keys/{quote(name, safe='')}/rotate"
+        request = RotateRequest(grace_s=grace_s)
+        answer: dict[str, Any] = await self._change("POST", path, request.model_dump_json())
+        return answer
+
     async def revoke_key(self, name: str) -> dict[str, Any]:
         """Revokes a key. Returns its `id`, its `name`, and `late`: gateways that may still accept it."""
         answer: dict[str, Any] = await self._change("DELETE", f"/v1/keys/{quote(name, safe='')}")
         return answer
+
+    async def listen(self, address: HeadAddress, who: str) -> tuple[str, ...]:
+        """Lets the gateways listen at the endpoint of this address; returns those that have not changed yet.
+
+        Raises ControlError if one cannot listen there.
+        """
+        answer = await self._change("PUT", "/v1/gateway", address.model_dump_json(), params={"who": who})
+        return tuple(answer["late"])
+
+    async def drain(self, node: str, who: str) -> None:
+        """Lets nothing be started on a node. Raises ControlError if the fleet has no such node."""
+        await self._change("PUT", f"/v1/nodes/{quote(node, safe='')}/drain", params={"who": who})
+
+    async def undrain(self, node: str, who: str) -> None:
+        """Takes that back. Raises ControlError if the node is not drained."""
+        await self._change("DELETE", f"/v1/nodes/{quote(node, safe='')}/drain", params={"who": who})
 
     async def stop(self) -> None:
         """Stops every group and keeps the desired state."""
@@ -332,10 +374,15 @@ def trouble_of(client: FleetClient) -> str:
 
 
 def unlike(version: str) -> ControlError:
-    """Line about a controller of another release than this command."""
+    """Line about a controller of another release than this command, or of another build of the same one."""
+    differ = (
+        f"The control plane runs another build of sparkfleet {version} than this command."
+        if version == __version__
+        else f"The control plane runs sparkfleet {version}, this command is {__version__}."
+    )
     return ControlError(
-        f"The control plane runs sparkfleet {version}, this command is {__version__}.",
-        means="The two versions may not be compatible.",
+        differ,
+        means="The two may not be compatible.",
         do="Run `sparkfleet down`, then `sparkfleet up` with the newer version: it installs it on every node, and all"
         " engines load again.",
     )

@@ -9,6 +9,7 @@ import hmac
 import ipaddress
 import logging
 import re
+import time
 
 from aiohttp import web
 from aiohttp.typedefs import Handler, Middleware
@@ -22,11 +23,15 @@ from sparkfleet.controlplane.api.api_models import (
     ApplyRequest,
     KeyRequest,
     OpenDeployments,
+    RotateRequest,
 )
 from sparkfleet.controlplane.controller import Controller
 from sparkfleet.controlplane.sealing import sealed, sealed_deployment
+from sparkfleet.controlplane.state.head_address import HeadAddress
 from sparkfleet.controlplane.state.status import STATUS_VERSION
+from sparkfleet.controlplane.state.usage_ledger import KEEP_DAYS
 from sparkfleet.errors import ControlError, SparkfleetError
+from sparkfleet.gateway.routing_table import KeyLimits
 from sparkfleet.runtime.sealed_env import EnvSealer
 from sparkfleet.values import Value
 
@@ -62,10 +67,16 @@ def build(
             web.post("/v1/seal", api.seal),
             web.delete("/v1/deployments/{name}", api.delete),
             web.get("/v1/deployments/{name}/history", api.history),
+            web.put("/v1/gateway", api.listen),
+            web.put("/v1/nodes/{name}/drain", api.drain),
+            web.delete("/v1/nodes/{name}/drain", api.undrain),
             web.get("/v1/events", api.events),
             web.get("/v1/keys", api.list_keys),
+            web.get("/v1/usage", api.usage),
             web.post("/v1/keys", api.create_key),
             web.delete("/v1/keys/{name}", api.revoke_key),
+            web.put("/v1/keys/{name}/limits", api.limit_key),
+            web.post("/v1/keys/{name}/rotate", api.rotate_key),
             web.post("/v1/stop", api.stop),
             web.get("/metrics", api.metrics),
             web.get("/targets", api.targets),
@@ -105,6 +116,19 @@ class _Api:
         await self._controller.remove(request.match_info["name"], request.query.get("who", "somebody"))
         return web.json_response({"version": STATUS_VERSION})
 
+    async def listen(self, request: web.Request) -> web.Response:
+        address = HeadAddress.model_validate_json(await request.read())
+        late = await self._controller.listen(address, request.query.get("who", "somebody"))
+        return web.json_response({"version": STATUS_VERSION, "late": sorted(late)})
+
+    async def drain(self, request: web.Request) -> web.Response:
+        await self._controller.drain(request.match_info["name"], request.query.get("who", "somebody"))
+        return web.json_response({"version": STATUS_VERSION})
+
+    async def undrain(self, request: web.Request) -> web.Response:
+        await self._controller.undrain(request.match_info["name"], request.query.get("who", "somebody"))
+        return web.json_response({"version": STATUS_VERSION})
+
     async def events(self, request: web.Request) -> web.Response:
         events = await self._controller.events(
             after=_number(request, "after", 0),
@@ -115,13 +139,33 @@ class _Api:
             {"version": STATUS_VERSION, "events": [event.model_dump(mode="json") for event in events]}
         )
 
+    async def usage(self, request: web.Request) -> web.Response:
+        days = min(KEEP_DAYS, max(1, _number(request, "days", 30)))
+        rows = [row.model_dump(mode="json") for row in self._controller.usage(days)]
+        return web.json_response({"version": STATUS_VERSION, "usage": rows})
+
     async def list_keys(self, request: web.Request) -> web.Response:
         keys = [row.model_dump(mode="json") for row in self._controller.key_rows()]
         return web.json_response({"version": STATUS_VERSION, "keys": keys})
 
     async def create_key(self, request: web.Request) -> web.Response:
         wanted = KeyRequest.model_validate_json(await request.read())
-        text, key, late = await self._controller.create_key(wanted.name)
+        text, key, late = await self._controller.create_key(wanted.name, wanted.limits)
+        return web.json_response(
+            {"version": STATUS_VERSION, "id": key.id, "name": key.name, "key": text, "late": sorted(late)}
+        )
+
+    async def limit_key(self, request: web.Request) -> web.Response:
+        limits = KeyLimits.model_validate_json(await request.read())
+        key, late = await self._controller.limit_key(request.match_info["name"], limits)
+        return web.json_response(
+            {"version": STATUS_VERSION, "id": key.id, "name": key.name, "late": sorted(late)}
+        )
+
+    async def rotate_key(self, request: web.Request) -> web.Response:
+        wanted = RotateRequest.model_validate_json(await request.read())
+        until = time.time() + wanted.grace_s
+        text, key, late = await self._controller.rotate_key(request.match_info["name"], until)
         return web.json_response(
             {"version": STATUS_VERSION, "id": key.id, "name": key.name, "key": text, "late": sorted(late)}
         )

@@ -64,6 +64,11 @@ class FailAttempt(GroupAction):
 
 
 @dataclass(frozen=True, kw_only=True)
+class ForgetGroup(GroupAction):
+    """Remove the ladder position and the start attempt of a group that no longer exists."""
+
+
+@dataclass(frozen=True, kw_only=True)
 class KnowBoots(GroupAction):
     """Store boot ids of nodes that were not known when a start began."""
 

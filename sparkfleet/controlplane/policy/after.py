@@ -9,12 +9,13 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import TypeVar
 
-from sparkfleet.controlplane.desired import GroupKey, Standing, oldest_kept
+from sparkfleet.controlplane.desired import GroupKey, Standing
 from sparkfleet.controlplane.policy.actions import (
     Action,
     BeginAttempt,
     EndAttempt,
     FailAttempt,
+    ForgetGroup,
     GiveUp,
     KeepStanding,
     KnowBoots,
@@ -48,7 +49,7 @@ def after(state: FleetState, actions: Iterable[Action], now: Now) -> FleetState:
 
 def pending_after(pending: Pending, action: Action, now: Now) -> Pending:
     """Pending starts after an action."""
-    if isinstance(action, BeginAttempt | EndAttempt | GiveUp | LadderStep):
+    if isinstance(action, BeginAttempt | EndAttempt | ForgetGroup | GiveUp | LadderStep):
         pending = _settled(pending, action.group)
     if isinstance(
         action, BeginAttempt
@@ -89,21 +90,24 @@ def _without(values: Mapping[GroupKey, V], group: GroupKey) -> dict[GroupKey, V]
 
 
 def _standings(state: FleetState, action: Action) -> Mapping[GroupKey, Standing]:
-    if not isinstance(action, KeepStanding):
-        return state.standings
-    return {**_of_no_older(state, state.standings, action.group), action.group: action.standing}
+    match action:
+        case KeepStanding(group=group, standing=standing):
+            return {**state.standings, group: standing}
+        case ForgetGroup(group=group):
+            return _without(state.standings, group)
+    return state.standings
 
 
 def _starts(state: FleetState, action: Action) -> Starts:
     starts, boots = state.starts, state.nodes.boots
     match action:
         case LadderStep(group=group, nodes=nodes):
-            return {**_of_no_older(state, starts, group), group: begun({}, nodes, boots)}
+            return {**starts, group: begun({}, nodes, boots)}
         case BeginAttempt(group=group, nodes=nodes):
-            return {**_of_no_older(state, starts, group), group: begun(starts.get(group, {}), nodes, boots)}
+            return {**starts, group: begun(starts.get(group, {}), nodes, boots)}
         case KnowBoots(group=group) if group in starts:
             return {**starts, group: begun(starts[group], action.boots, action.boots)}
-        case EndAttempt(group=group) | GiveUp(group=group):
+        case EndAttempt(group=group) | GiveUp(group=group) | ForgetGroup(group=group):
             return _without(starts, group)
     return starts
 
@@ -112,9 +116,3 @@ def begun(before: Mapping[str, str], nodes: Iterable[str], boots: Mapping[str, s
     """Boot ids of the nodes of a start that begins or goes on: a known one stays."""
     now = {node: boots.get(node, "") for node in nodes}
     return {node: before.get(node) or now.get(node, "") for node in {**before, **now}}
-
-
-def _of_no_older(state: FleetState, values: Mapping[GroupKey, V], group: GroupKey) -> dict[GroupKey, V]:
-    """The other positions to keep: none of the deployment's older generations, as in the store."""
-    oldest = oldest_kept(state.desired.get(group[0]), group)
-    return {key: value for key, value in values.items() if key[0] != group[0] or key[1] >= oldest}

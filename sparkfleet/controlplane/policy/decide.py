@@ -14,10 +14,17 @@ from sparkfleet.controlplane.policy.after import after
 from sparkfleet.controlplane.policy.fallback import count_lost_starts, keep_groups_up, leave_gone_nodes
 from sparkfleet.controlplane.policy.memory_admission import wait_for_memory
 from sparkfleet.controlplane.policy.pending_starts import learn_boots
-from sparkfleet.controlplane.policy.rollout import make_room, retire_replaced, retire_unwanted, start_missing
+from sparkfleet.controlplane.policy.rollout import (
+    forget_ended,
+    make_room,
+    retire_replaced,
+    retire_unwanted,
+    start_missing,
+)
 from sparkfleet.controlplane.policy.state import FleetState, Now
 
 RULES: tuple[Callable[[FleetState, Now], list[Action]], ...] = (
+    forget_ended,
     learn_boots,
     count_lost_starts,
     retire_unwanted,

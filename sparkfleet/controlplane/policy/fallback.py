@@ -21,12 +21,14 @@ from sparkfleet.controlplane.policy.actions import (
     NextRung,
     RememberFailure,
     RestartGroup,
+    RetireGroup,
     StopWaiting,
     TryAgain,
     WaitForNodes,
 )
 from sparkfleet.controlplane.policy.after import after
 from sparkfleet.controlplane.policy.ladder import (
+    TRIES,
     instead,
     passed_by,
     rung_with_less,
@@ -97,6 +99,8 @@ def _count_lost(
     state: FleetState, now: Now, group: GroupKey, app: App | None, diagnosis: Diagnosis
 ) -> list[Action]:
     desired = state.desired_of(group)
+    if app is not None and app.status != "retiring" and group in state.older and group[0] in state.wanted:
+        return [_count_lost_older(state, group, diagnosis)]
     if desired is None or state.standing(group).given_up:
         return [EndAttempt(group=group, reason="it is not started any more")]
     if app is not None and not _is_under_way(state, app):
@@ -105,6 +109,18 @@ def _count_lost(
     if app is None or not any(isinstance(action, NextRung) for action in taken):
         return taken  # Serve restarts it by itself at the same rung
     return [*taken, _restart(after(state, taken, now), desired, group, diagnosis.says)]
+
+
+def _count_lost_older(state: FleetState, group: GroupKey, diagnosis: Diagnosis) -> Action:
+    """Counts a lost start of a group that serves until a newer one does: it has no ladder, and Serve would go on forever."""
+    standing = state.standing(group)
+    tried = standing.model_copy(update={"tries": standing.tries + 1})
+    says = diagnosis.says.rstrip(".")
+    if tried.tries < TRIES:
+        nodes = state.older[group]
+        return TryAgain(group=group, standing=tried, nodes=nodes, reason=f"{says}; trying again")
+    why = f"{says}, {TRIES} times; generation {state.wanted[group[0]].generation} replaces it"
+    return RetireGroup(group=group, reason=why)
 
 
 def _is_under_way(state: FleetState, app: App) -> bool:

@@ -28,28 +28,31 @@ def on_report(state: FleetState, report: GroupReport, now: Now) -> list[Action]:
 
 
 def _on_starting(state: FleetState, report: GroupReport) -> list[Action]:
-    """Stores its start, unless the fleet is stopping: a stopped group still reports for a moment."""
+    """Stores its start, also of a group that serves until a newer one does. Not while the fleet is stopping: a stopped group
+    still reports for a moment."""
     desired = state.desired_of(report.group)
-    if desired is None:
-        return []
-    nodes = nodes_of(desired, report.group, state.standing(report.group))
-    return [BeginAttempt(group=report.group, nodes=nodes, reason="it is starting")]
+    older = state.older.get(report.group, ()) if report.deployment in state.wanted else ()
+    nodes = nodes_of(desired, report.group, state.standing(report.group)) if desired else older
+    return [BeginAttempt(group=report.group, nodes=nodes, reason="it is starting")] if nodes else []
 
 
 def _on_ready(state: FleetState, report: GroupReport) -> list[Action]:
     """Clears its failed starts, and the failure of its candidate."""
     ended = EndAttempt(group=report.group, reason="it is ready")
     desired = state.desired.get(report.deployment)
-    if desired is None or report.group not in desired.groups:
+    if desired is None:
         return [ended]
     standing = state.standing(report.group)
+    found: list[Action] = [ended]
+    if standing.tries or standing.restarts:
+        anew = standing.model_copy(update={"tries": 0, "restarts": 0})
+        found.append(KeepStanding(group=report.group, standing=anew, reason="it is ready"))
+    if report.group not in desired.groups:
+        return found
     ladder = desired.plan_of(report.group).ladder
     candidate = ladder[min(standing.rung, len(ladder) - 1)].candidate
-    forgotten = ForgetFailure(fingerprint=fingerprint(candidate, desired.plan.drivers), reason="it is ready")
-    if not standing.tries and not standing.restarts:
-        return [ended, forgotten]
-    anew = standing.model_copy(update={"tries": 0, "restarts": 0})
-    return [ended, KeepStanding(group=report.group, standing=anew, reason="it is ready"), forgotten]
+    mark = fingerprint(candidate, desired.plan.drivers)
+    return [*found, ForgetFailure(fingerprint=mark, reason="it is ready")]
 
 
 def _on_failed(state: FleetState, report: GroupReport, now: Now) -> list[Action]:

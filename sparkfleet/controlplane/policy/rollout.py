@@ -7,7 +7,8 @@ The rules, in order, for each deployment:
 3. Every desired group serves: the older ones are retired.
 4. A desired group failed: the older ones go on serving.
 
-A desired group may have been started by an earlier generation (`Desired.members`); an older one is no longer desired.
+A desired group may have been started by an earlier generation (`Desired.members`); an older one is no longer desired. One
+that takes its node down when Serve starts it again is retired at once (`fallback.count_lost_starts`).
 """
 
 from __future__ import annotations
@@ -15,11 +16,22 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from sparkfleet.controlplane.desired import Desired, GroupKey
-from sparkfleet.controlplane.policy.actions import Action, RetireGroup, StartGroup
+from sparkfleet.controlplane.policy.actions import Action, ForgetGroup, RetireGroup, StartGroup
 from sparkfleet.controlplane.policy.memory_admission import room
 from sparkfleet.controlplane.policy.pending_starts import hold_back, is_uncertain
 from sparkfleet.controlplane.policy.state import FleetState, Now, has_begun, nodes_of, older, replaced
 from sparkfleet.controlplane.state.status import App
+
+
+def forget_ended(state: FleetState, now: Now) -> list[Action]:
+    """Forgets positions and starts of groups that are no longer desired and have no application any more."""
+    there = {app.group for app in state.apps}.union(*(one.groups for one in state.desired.values()))
+    reason = "it is no longer desired and has ended"
+    return [
+        ForgetGroup(group=key, reason=reason)
+        for key in {**state.standings, **state.starts}
+        if key not in there
+    ]
 
 
 def retire_unwanted(state: FleetState, now: Now) -> list[Action]:

@@ -12,6 +12,9 @@ from sparkfleet.group.report import BEGINNING, GroupPhase, GroupReport
 GONE_S = 180.0
 """Seconds after which a group that can run elsewhere no longer waits for an absent node: a Spark boots in less."""
 
+NEVER_FAILED = Standing()
+"""Position of a group that has none in the store."""
+
 
 @dataclass(frozen=True)
 class Now:
@@ -96,6 +99,8 @@ class FleetState:
     """Ladder position of each group; one that is left out has never failed."""
     starts: Mapping[GroupKey, Mapping[str, str]] = field(default_factory=dict)
     """Unfinished starts, with the boot id of each of their nodes at their beginning ("" if not known)."""
+    older: Mapping[GroupKey, tuple[str, ...]] = field(default_factory=dict)
+    """Groups of earlier generations that run or start and are no longer desired, with the nodes of their rung."""
     nodes: SeenNodes = field(default_factory=SeenNodes)
     available: Mapping[str, int] = field(default_factory=dict)
     """Free memory of each node that answered, bytes."""
@@ -110,7 +115,7 @@ class FleetState:
 
     def standing(self, group: GroupKey) -> Standing:
         """The group's position on its ladder."""
-        return self.standings.get(group, Standing())
+        return self.standings.get(group, NEVER_FAILED)
 
     def has_given_up(self, desired: Desired) -> bool:
         """True if any group of a deployment is given up."""
@@ -129,13 +134,10 @@ class FleetState:
         """The newest report of a group."""
         return next((one for one in self.reports if one.group == group), None)
 
-    def serves(self, deployment: str) -> bool:
-        """True if a group of any generation is ready and is not being retired."""
-        ready = {r.group for r in self.reports if r.name in self.fresh and r.phase is GroupPhase.READY}
-        return any(
-            app.deployment == deployment and app.status != "retiring" and app.group in ready
-            for app in self.apps
-        )
+    def is_ready(self, group: GroupKey) -> bool:
+        """True if a group has reported so, and is not silent."""
+        report = self.report(group)
+        return report is not None and report.name in self.fresh and report.phase is GroupPhase.READY
 
     def is_loading(self, desired: Desired) -> bool:
         """True if a desired group of the deployment is starting."""

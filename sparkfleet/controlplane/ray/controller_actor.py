@@ -25,6 +25,7 @@ from sparkfleet.controlplane.ray.node_actor import NodeActors, rails_of
 from sparkfleet.controlplane.ray.ray_process import NODE_LABEL
 from sparkfleet.controlplane.ray.ray_serve_backend import RayServeBackend, run_without_waiting
 from sparkfleet.controlplane.serve_backend import CONTROLLER, GATEWAY_APP, NAMESPACE
+from sparkfleet.controlplane.state.head_address import HeadAddress, read_address
 from sparkfleet.controlplane.state.launches import launches_for
 from sparkfleet.controlplane.state.page_view import MOST_EVENTS, page_view
 from sparkfleet.controlplane.state.status import App, NodeReport
@@ -63,9 +64,8 @@ class ControllerConfig(Value):
     """Configuration of the controller's actor, without secrets: the actor reads those from the state directory."""
 
     inventory: Inventory
-    api: str
+    address: HeadAddress
     gateway: GatewayConfig
-    endpoint: str
 
 
 @ray.remote(num_cpus=0, max_restarts=-1, max_concurrency=1000)
@@ -83,7 +83,7 @@ class ControllerActor:
         self._serve: asyncio.Task[None] | None = None
         self._note = NoteWriter(self._paths)
         self._server = ApiServer(
-            config.api, self._paths.api_token, lambda words: self._note.change(api=words)
+            config.address.api, self._paths.api_token, lambda words: self._note.change(api=words)
         )
         self._life = ControllerLife(
             open_store=lambda running, known: open_store(self._paths, config.inventory.fleet, running, known),
@@ -165,7 +165,7 @@ class ControllerActor:
             store=store,
             apps=self._apps,
             metrics=ControlMetrics(self._registry),
-            endpoint=self._config.endpoint,
+            address=read_address(self._paths) or self._config.address,
             launches_of=lambda desired, rungs: launches_for(inventory, desired, rungs),
             nodes=self._nodes,
             here=NodeReport(name=inventory.head, joined=True, boot=this_boot()),

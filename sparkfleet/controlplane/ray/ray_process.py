@@ -9,11 +9,11 @@ import os
 import sys
 from collections.abc import Mapping
 
-from sparkfleet.controlplane.state.head_address import HeadAddress, read_address
-from sparkfleet.remote.atomic_write import write_atomically
+from sparkfleet.controlplane.state.head_address import HeadAddress, read_address, write_address
 from sparkfleet.runtime.fleet_paths import STATE_VARIABLE, FleetPaths
 from sparkfleet.runtime.ports import free_port
 from sparkfleet.runtime.state_probe import RAY_LABEL
+from sparkfleet.specs.inventory import Gateway
 
 LABEL = RAY_LABEL
 """Variable with the fleet's label in every process of Ray, by which `down` finds them."""
@@ -31,16 +31,13 @@ GRPC_BYTES = 32 << 20
 """Largest message between Ray's processes, bytes; a plan with its ladder has some hundred kilobytes."""
 
 
-def choose_address(
-    paths: FleetPaths, host: str, gateway_host: str, gateway_port: int, name: str = "127.0.0.1"
-) -> HeadAddress:
+def choose_address(paths: FleetPaths, host: str, gateway: Gateway, name: str = "127.0.0.1") -> HeadAddress:
     """The addresses of the last start, or new ones with free ports; stores them.
 
     Args:
         paths: the fleet's directories on the head.
         host: the head's address towards the other nodes, on which Ray listens.
-        gateway_host: address of the endpoint.
-        gateway_port: its port; 0: any free one.
+        gateway: address of the endpoint; port 0: any free one.
         name: the head's name for clients.
     """
     before = read_address(paths)
@@ -48,12 +45,13 @@ def choose_address(
     address = HeadAddress(
         ray=f"{host}:{ray_port}",
         api=before.api if before else f"http://127.0.0.1:{free_port('127.0.0.1')}",
-        gateway_host=gateway_host,
-        gateway_port=gateway_port or (before.gateway_port if before else free_port(gateway_host)),
+        gateway_host=gateway.host,
+        gateway_port=gateway.port or (before.gateway_port if before else free_port(gateway.host)),
         name=name,
+        max_body_bytes=gateway.max_body_bytes,
+        origins=gateway.origins,
     )
-    for path in (paths.address, paths.run_address):
-        write_atomically(path, address.model_dump_json().encode())
+    write_address(paths, address)
     return address
 
 

@@ -5,12 +5,15 @@ from __future__ import annotations
 from sparkfleet.controlplane.state.event_log import EventLog
 from sparkfleet.controlplane.state.store import Store
 from sparkfleet.errors import ControlError
-from sparkfleet.gateway.keys import generate
-from sparkfleet.gateway.routing_table import KeyEntry
+from sparkfleet.gateway.keys import generate, rotate
+from sparkfleet.gateway.routing_table import KeyEntry, KeyLimits
 from sparkfleet.values import Value
 
 CONFIRM_S = 5.0
 """Longest wait for the gateways after a key was created or revoked, seconds. They poll: one that works has it in 0.1 s."""
+
+
+_NO_LIMITS = KeyLimits()
 
 
 class KeyRow(Value):
@@ -24,6 +27,9 @@ class KeyRow(Value):
     """Unix seconds of its last request, to the minute; None: never."""
     may_use: tuple[str, ...] = ()
     """Deployments that it may use."""
+    limits: KeyLimits = KeyLimits()
+    former_until: float | None = None
+    """Unix seconds until which the text before the last rotation is accepted; None: it is not."""
 
 
 class ApiKeys:
@@ -42,9 +48,9 @@ class ApiKeys:
         """All keys: names and hashes."""
         return self._store.keys()
 
-    async def create(self, name: str) -> tuple[str, KeyEntry]:
+    async def create(self, name: str, limits: KeyLimits = _NO_LIMITS) -> tuple[str, KeyEntry]:
         """Creates an API key; its text is returned once and never stored. Raises ControlError for a name that is taken."""
-        text, key = generate(name)
+        text, key = generate(name, limits)
         if not self._store.add_key(key):
             raise ControlError(
                 f"There is already a key {name!r}.",
@@ -54,12 +60,37 @@ class ApiKeys:
         await self._journal.record("", 0, name, "key", f"key {name} created")
         return text, key
 
+    async def limit(self, name_or_id: str, limits: KeyLimits) -> KeyEntry:
+        """Replaces the limits of a key. Raises ControlError if it does not exist."""
+        key = self._known(name_or_id).model_copy(update={"limits": limits})
+        self._store.change_key(key)
+        await self._journal.record("", 0, key.name, "key", f"key {key.name} has new limits")
+        return key
+
+    async def rotate(self, name_or_id: str, until: float) -> tuple[str, KeyEntry]:
+        """Gives a key a new text, which is returned once; the old one is accepted `until` then, Unix seconds.
+
+        Raises ControlError if the key does not exist.
+        """
+        text, key = rotate(self._known(name_or_id), until)
+        self._store.change_key(key)
+        await self._journal.record("", 0, key.name, "key", f"key {key.name} rotated")
+        return text, key
+
+    def _known(self, name_or_id: str) -> KeyEntry:
+        key = self._store.key_named(name_or_id)
+        if key is None:
+            raise _no_key(name_or_id)
+        return key
+
     async def revoke(self, name_or_id: str) -> KeyEntry:
         """Revokes a key. Raises ControlError if it does not exist."""
         key = self._store.remove_key(name_or_id)
         if key is None:
-            raise ControlError(
-                f"There is no key {name_or_id!r}.", do="Run `sparkfleet keys list` to see all keys."
-            )
+            raise _no_key(name_or_id)
         await self._journal.record("", 0, key.name, "key", f"key {key.name} revoked")
         return key
+
+
+def _no_key(name_or_id: str) -> ControlError:
+    return ControlError(f"There is no key {name_or_id!r}.", do="Run `sparkfleet keys list` to see all keys.")

@@ -6,8 +6,9 @@ import json
 
 from sparkfleet.controlplane.desired import Desired
 from sparkfleet.engines.tool_parsers import parsers_of
-from sparkfleet.gateway.routing_table import GroupEntry
+from sparkfleet.gateway.routing_table import GroupEntry, GroupSpeed
 from sparkfleet.knowledge.rule_context import parse_flags
+from sparkfleet.perf.prediction import Prediction
 from sparkfleet.planner.types.plan import Candidate
 
 
@@ -21,7 +22,8 @@ def group_entry(app: str, desired: Desired, replica: int, rung: int) -> GroupEnt
         rung: index of its rung.
     """
     group = desired.plan.groups[replica]
-    candidate = group.ladder[min(rung, len(group.ladder) - 1)].candidate
+    chosen = group.ladder[min(rung, len(group.ladder) - 1)]
+    candidate = chosen.candidate
     if candidate.engine == "custom":
         # A custom candidate has 0 or 1 for values that its deployment does not declare: they are not facts.
         declared = desired.spec.resolved()[group.variant]
@@ -32,6 +34,21 @@ def group_entry(app: str, desired: Desired, replica: int, rung: int) -> GroupEnt
         tools=tools_of(candidate, group.family),
         context=candidate.context,
         concurrency=candidate.concurrency,
+        speed=speed_of(chosen.prediction),
+    )
+
+
+def speed_of(prediction: Prediction) -> GroupSpeed | None:
+    """The speed of a group by its plan; None if the plan has none."""
+    prefill, alone = prediction.prefill_tps, prediction.decode_tps_per_request
+    if prefill is None or alone is None or prefill.mid <= 0 or alone.mid <= 0:
+        return None
+    together = prediction.decode_tps_aggregate
+    return GroupSpeed(
+        prefill_tps=prefill.mid,
+        alone_tps=alone.mid,
+        together_tps=together.mid if together is not None else 0.0,
+        concurrency=prediction.concurrency or 1,
     )
 
 

@@ -99,6 +99,8 @@ class FleetSnapshot:
             context=max((group.context for group in groups if group.context is not None), default=None),
             keys=desired.spec.keys or (),
             media_domains=desired.spec.media_domains,
+            endpoints=desired.spec.endpoints,
+            aliases=desired.spec.aliases,
         )
 
     def _group_entries(self, desired: Desired, serving: Iterable[App]) -> tuple[GroupEntry, ...]:

@@ -6,6 +6,8 @@ import contextlib
 
 from pydantic import ValidationError
 
+from sparkfleet.gateway.listening import GatewayListening
+from sparkfleet.remote.atomic_write import write_atomically
 from sparkfleet.runtime.fleet_paths import FleetPaths
 from sparkfleet.values import Value
 
@@ -20,6 +22,23 @@ class HeadAddress(Value):
     name: str = "127.0.0.1"
     """The head's name for clients if the gateway listens on every interface."""
 
+    max_body_bytes: int = 0
+    """Longest request; 0: an earlier release stored this address."""
+    origins: tuple[str, ...] = ()
+    """Origins of other sites whose scripts may read the gateway's answers."""
+
+    @property
+    def listening(self) -> GatewayListening | None:
+        """Address and limit of the gateway; None if an earlier release stored this address."""
+        if not self.max_body_bytes:
+            return None
+        return GatewayListening(
+            host=self.gateway_host,
+            port=self.gateway_port,
+            max_body_bytes=self.max_body_bytes,
+            origins=self.origins,
+        )
+
     @property
     def endpoint(self) -> str:
         """Base URL for OpenAI clients."""
@@ -30,6 +49,12 @@ class HeadAddress(Value):
     def is_private(self) -> bool:
         """True if only programs on the head itself reach the gateway."""
         return self.gateway_host.startswith("127.") or self.gateway_host in ("localhost", "::1")
+
+
+def write_address(paths: FleetPaths, address: HeadAddress) -> None:
+    """Stores the address and its copy in the run directory."""
+    for path in (paths.address, paths.run_address):
+        write_atomically(path, address.model_dump_json().encode())
 
 
 def read_address(paths: FleetPaths) -> HeadAddress | None:

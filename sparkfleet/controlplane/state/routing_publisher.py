@@ -9,6 +9,7 @@ from collections.abc import Callable, Collection
 
 from sparkfleet.controlplane.desired import GroupKey
 from sparkfleet.controlplane.state.fleet_snapshot import FleetSnapshot
+from sparkfleet.gateway.listening import GatewayListening
 from sparkfleet.gateway.routing_table import GroupEntry, KeyEntry, RoutingTable
 
 SETTLE_S = 10.0
@@ -35,17 +36,24 @@ class RoutingPublisher:
         return {group.app: group for entry in self._table.models.values() for group in entry.groups}
 
     async def publish(
-        self, view: FleetSnapshot, keys: tuple[KeyEntry, ...], without: GroupKey | None = None
+        self,
+        view: FleetSnapshot,
+        keys: tuple[KeyEntry, ...],
+        without: GroupKey | None = None,
+        listening: GatewayListening | None = None,
     ) -> None:
         """Publishes the current table without the group `without`, if it has changed."""
-        models = view.models(without)
-        same = self._table.version > 0 and (models, keys) == (self._table.models, self._table.keys)
+        models, now = view.models(without), self._table
+        same = now.version > 0 and (models, keys, listening) == (now.models, now.keys, now.listening)
         settling = not view.all_reported() and self._steady() - self._began < SETTLE_S
         if same or settling:
             return
         # Not counted from 1: a gateway must never mistake the table of a restarted controller for one it has.
         self._table = RoutingTable(
-            version=max(self._table.version + 1, time.time_ns()), models=models, keys=keys
+            version=max(self._table.version + 1, time.time_ns()),
+            models=models,
+            keys=keys,
+            listening=listening,
         )
         async with self._published:
             self._published.notify_all()

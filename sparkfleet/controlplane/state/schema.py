@@ -74,7 +74,29 @@ INSERT INTO identity VALUES (1, lower(hex(randomblob(16))), '', 0);
 """
 """Identity of the store: who it belongs to, and how often its desired state or its keys changed."""
 
-SCHEMAS = (FIRST, SECOND, THIRD, FOURTH, FIFTH, SIXTH)
+SEVENTH = """
+CREATE TABLE drained (node TEXT PRIMARY KEY, who TEXT NOT NULL, since REAL NOT NULL) STRICT;
+"""
+
+EIGHTH = """
+ALTER TABLE keys ADD COLUMN settings TEXT NOT NULL DEFAULT '{}';
+"""
+"""Limits and the former digest of each key, JSON of KeySettings."""
+
+NINTH = """
+CREATE TABLE usage (
+    day TEXT NOT NULL, key TEXT NOT NULL, model TEXT NOT NULL, requests INTEGER NOT NULL, uncounted INTEGER NOT NULL,
+    input INTEGER NOT NULL, output INTEGER NOT NULL, PRIMARY KEY (day, key, model)
+) STRICT;
+CREATE TABLE usage_marks (
+    replica TEXT NOT NULL, key TEXT NOT NULL, model TEXT NOT NULL, requests INTEGER NOT NULL,
+    uncounted INTEGER NOT NULL, input INTEGER NOT NULL, output INTEGER NOT NULL, at REAL NOT NULL,
+    PRIMARY KEY (replica, key, model)
+) STRICT;
+"""
+"""Usage by day, and the totals of each gateway replica that are in it."""
+
+SCHEMAS = (FIRST, SECOND, THIRD, FOURTH, FIFTH, SIXTH, SEVENTH, EIGHTH, NINTH)
 """Changes of each version."""
 
 IDENTITY_SINCE = 6

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from typing import Literal
 
+from sparkfleet.gateway.listening import GatewayListening
 from sparkfleet.gateway.report import GatewayReport
 from sparkfleet.group.report import GroupReport
 from sparkfleet.planner.report.carry_over import Member, RunningGroup
@@ -34,6 +35,15 @@ class NodeReport(Value):
     """For Prometheus and the page; None if they were not read."""
     spoilt: tuple[str, ...] = ()
     """Files of its state directory that its next start needs and that cannot be used, with what puts them right."""
+
+
+class DrainedNode(Value):
+    """A node on which nothing is to be started."""
+
+    node: str
+    who: str
+    since: float
+    """Unix seconds."""
 
 
 AppStatus = Literal["starting", "running", "failed", "retiring"]
@@ -108,10 +118,14 @@ class FleetStatus(Value):
     fleet: str
     sparkfleet: str
     endpoint: str
+    listening: GatewayListening | None = None
+    """Address of the gateway and limit of its bodies; None: an earlier release does not report them."""
     gateways: tuple[GatewayReport, ...]
     nodes: tuple[NodeReport, ...] = ()
     failures: tuple[Remembered, ...] = ()
     """Candidates that failed to start on this fleet, which planning excludes."""
+    drained: tuple[DrainedNode, ...] = ()
+    """Nodes that planning excludes."""
     deployments: tuple[DeploymentStatus, ...]
     last_event: int
     trouble: str = ""

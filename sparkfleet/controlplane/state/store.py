@@ -11,12 +11,16 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-from sparkfleet.controlplane.desired import Desired, GroupKey, Standing, oldest_kept
+from sparkfleet.controlplane.desired import Desired, GroupKey, Standing
 from sparkfleet.controlplane.sealing import has_open_values, sealed
+from sparkfleet.controlplane.state import usage_ledger
 from sparkfleet.controlplane.state.newer_generations import outdated, when
 from sparkfleet.controlplane.state.schema import migrate
+from sparkfleet.controlplane.state.status import DrainedNode
+from sparkfleet.controlplane.state.usage_ledger import UsageRow
 from sparkfleet.errors import ControlError
-from sparkfleet.gateway.routing_table import KeyEntry
+from sparkfleet.gateway.report import KeyUsage
+from sparkfleet.gateway.routing_table import FormerKey, KeyEntry, KeyLimits
 from sparkfleet.planner.report.carry_over import CarriedOver, RunningGroup, carried_over
 from sparkfleet.planner.rules.failure_memory import Remembered
 from sparkfleet.planner.types.plan import DeploymentPlan
@@ -63,6 +67,13 @@ class Measurement(Value):
     value: float
 
 
+class KeySettings(Value):
+    """The stored part of a key beside its name and its digest."""
+
+    limits: KeyLimits = KeyLimits()
+    former: FormerKey | None = None
+
+
 class StoreIdentity(Value):
     """Identity of a store, kept in it and beside it: a file in its place that has another one is another store."""
 
@@ -100,6 +111,7 @@ class Store:
         self._keep_events = keep_events
         self._keep_measurements = keep_measurements
         self._desired: dict[str, Desired] | None = None
+        self._histories: dict[str, tuple[Desired, ...]] = {}
         """As read from the file last; None after a change. Nothing else writes the file."""
         self.on_change: Callable[[], None] = lambda: None
         """Called after each change of the desired state or the keys, once it is on the disk."""
@@ -143,7 +155,7 @@ class Store:
 
     def adopt(self, deployments: Iterable[Desired], keys: Iterable[KeyEntry]) -> None:
         """Replaces all deployments and keys by these, with their generations as they are."""
-        self._desired = None
+        self._forget_read()
         with self._changing():
             for table in ("deployments", "starts", "keys"):
                 self._db.execute(f"DELETE FROM {table}")  # noqa: S608  # the names are the three above
@@ -155,8 +167,8 @@ class Store:
                     (one.name, one.generation),
                 )
             self._db.executemany(
-                "INSERT INTO keys (id, name, sha256, since) VALUES (?, ?, ?, ?)",
-                [(key.id, key.name, key.sha256, self._clock()) for key in keys],
+                _ADD_KEY,
+                [_key_row(key, self._clock()) for key in keys],
             )
 
     @property
@@ -172,6 +184,10 @@ class Store:
             )
             self._desired = {desired.name: desired for desired in map(_desired, rows)}
         return dict(self._desired)
+
+    def _forget_read(self) -> None:
+        """Lets deployments be read again: they are kept, because a round of the controller reads them several times."""
+        self._desired, self._histories = None, {}
 
     def put(
         self,
@@ -209,7 +225,7 @@ class Store:
             return before, False
         if base is not None and base != (before.generation if before else 0):
             raise outdated(spec.name, base, before, self.history(spec.name), self._deletion_of(spec.name))
-        self._desired = None
+        self._forget_read()
         with self._changing():
             after = self._next(spec, found, who)
             self._write_deployment(after)
@@ -226,7 +242,7 @@ class Store:
         if not opened:
             return
         self._db.execute("PRAGMA secure_delete=ON")
-        self._desired = None
+        self._forget_read()
         with self._changing():
             for one in opened:
                 with suppress(ControlError):
@@ -257,11 +273,13 @@ class Store:
 
     def history(self, name: str) -> tuple[Desired, ...]:
         """The last `KEEP_GENERATIONS` generations of a deployment, oldest first, also after a delete."""
-        rows = self._db.execute(
-            "SELECT spec, plan, generation, who, since, members FROM history WHERE name = ? ORDER BY generation",
-            (name,),
-        )
-        return tuple(map(_desired, rows))
+        if name not in self._histories:
+            rows = self._db.execute(
+                "SELECT spec, plan, generation, who, since, members FROM history WHERE name = ? ORDER BY generation",
+                (name,),
+            )
+            self._histories[name] = tuple(map(_desired, rows))
+        return self._histories[name]
 
     def _next(self, spec: Deployment, found: CarriedOver, who: str) -> Desired:
         """The deployment as its next generation."""
@@ -295,20 +313,39 @@ class Store:
 
     def remove(self, name: str) -> bool:
         """Deletes a deployment; False if it does not exist."""
-        self._desired = None
+        self._forget_read()
         with self._changing():
             self._db.execute("DELETE FROM starts WHERE name = ?", (name,))
             return self._db.execute("DELETE FROM deployments WHERE name = ?", (name,)).rowcount > 0
 
+    def drained(self) -> tuple[DrainedNode, ...]:
+        """Nodes on which nothing is to be started, the first one first."""
+        rows = self._db.execute("SELECT node, who, since FROM drained ORDER BY since, node")
+        return tuple(DrainedNode(node=node, who=who, since=since) for node, who, since in rows)
+
+    def drain(self, node: str, who: str) -> bool:
+        """Stores that nothing is to be started on a node; False if that is stored already."""
+        with self._changing():
+            return (
+                self._db.execute(
+                    "INSERT OR IGNORE INTO drained VALUES (?, ?, ?)", (node, who, self._clock())
+                ).rowcount
+                > 0
+            )
+
+    def undrain(self, node: str) -> bool:
+        """Takes that back; False if it was not stored."""
+        with self._changing():
+            return self._db.execute("DELETE FROM drained WHERE node = ?", (node,)).rowcount > 0
+
     def keys(self) -> tuple[KeyEntry, ...]:
         """All API keys: names and hashes."""
-        rows = self._db.execute("SELECT id, name, sha256 FROM keys ORDER BY since, id")
-        return tuple(KeyEntry(id=id_, name=name, sha256=sha256) for id_, name, sha256 in rows)
+        return tuple(key for key, _ in self.keys_created())
 
     def keys_created(self) -> tuple[tuple[KeyEntry, float], ...]:
         """All API keys with the time of their creation, Unix seconds."""
-        rows = self._db.execute("SELECT id, name, sha256, since FROM keys ORDER BY since, id")
-        return tuple((KeyEntry(id=id_, name=name, sha256=sha256), since) for id_, name, sha256, since in rows)
+        rows = self._db.execute("SELECT id, name, sha256, settings, since FROM keys ORDER BY since, id")
+        return tuple((_key(*row), since) for *row, since in rows)
 
     def keys_used(self) -> dict[str, float]:
         """Unix seconds of the last stored use of each key that was used, by its id."""
@@ -325,22 +362,40 @@ class Store:
         """Stores a key; False if the name is taken."""
         try:
             with self._changing():
-                self._db.execute(
-                    "INSERT INTO keys (id, name, sha256, since) VALUES (?, ?, ?, ?)",
-                    (key.id, key.name, key.sha256, self._clock()),
-                )
+                self._db.execute(_ADD_KEY, _key_row(key, self._clock()))
         except sqlite3.IntegrityError:
             return False
         return True
 
+    def add_usage(self, replica: str, totals: Iterable[KeyUsage]) -> None:
+        """Adds what a gateway replica has counted since its last totals; writes nothing if that is nothing."""
+        more = usage_ledger.changed(self._db, replica, totals)
+        if more:
+            with self._transaction():
+                usage_ledger.add(self._db, replica, more, self._clock())
+
+    def usage(self, days: int) -> tuple[UsageRow, ...]:
+        """Usage of the last days by day, key and model."""
+        return usage_ledger.read(self._db, days, self._clock())
+
+    def change_key(self, key: KeyEntry) -> None:
+        """Replaces the digest and the settings of a key with this id."""
+        with self._changing():
+            self._db.execute(
+                "UPDATE keys SET sha256 = ?, settings = ? WHERE id = ?", (key.sha256, _settings(key), key.id)
+            )
+
+    def key_named(self, name_or_id: str) -> KeyEntry | None:
+        """A key by its name or id; None if there is none."""
+        return next((key for key in self.keys() if name_or_id in (key.name, key.id)), None)
+
     def remove_key(self, name_or_id: str) -> KeyEntry | None:
         """Deletes a key by its name or id; None if there is none."""
-        for key in self.keys():
-            if name_or_id in (key.name, key.id):
-                with self._changing():
-                    self._db.execute("DELETE FROM keys WHERE id = ?", (key.id,))
-                return key
-        return None
+        key = self.key_named(name_or_id)
+        if key is not None:
+            with self._changing():
+                self._db.execute("DELETE FROM keys WHERE id = ?", (key.id,))
+        return key
 
     def record(self, deployment: str, generation: int, subject: str, kind: str, message: str) -> Event:
         """Writes an event; the oldest beyond `keep_events` are dropped."""
@@ -429,16 +484,11 @@ class Store:
         }
 
     def stand(self, deployment: str, generation: int, replica: int, standing: Standing) -> None:
-        """Stores a group's ladder position; positions of older generations are dropped."""
-        with self._transaction():
-            self._db.execute(
-                "DELETE FROM standings WHERE name = ? AND generation < ?",
-                (deployment, oldest_kept(self.desired().get(deployment), (deployment, generation, replica))),
-            )
-            self._db.execute(
-                "INSERT OR REPLACE INTO standings VALUES (?, ?, ?, ?)",
-                (deployment, generation, replica, standing.model_dump_json()),
-            )
+        """Stores a group's ladder position."""
+        self._db.execute(
+            "INSERT OR REPLACE INTO standings VALUES (?, ?, ?, ?)",
+            (deployment, generation, replica, standing.model_dump_json()),
+        )
 
     def starts(self) -> dict[GroupKey, dict[str, str]]:
         """Unfinished starts: for each group the boot id of each node at the beginning, "" if it is not known."""
@@ -451,15 +501,11 @@ class Store:
     def begin_start(self, group: GroupKey, boots: Mapping[str, str]) -> None:
         """Stores a start until `end_start`. For a start that has already begun only unknown boot ids are added.
 
-        Starts of older generations are dropped.
-
         Args:
             group: its key.
             boots: boot id of each node, "" if it is not known.
         """
         with self._transaction():
-            oldest = oldest_kept(self.desired().get(group[0]), group)
-            self._db.execute("DELETE FROM starts WHERE name = ? AND generation < ?", (group[0], oldest))
             self._db.executemany(
                 "INSERT INTO starts VALUES (?, ?, ?, ?, ?)"
                 " ON CONFLICT (name, generation, replica, node) DO UPDATE SET boot = excluded.boot WHERE boot = ''",
@@ -469,6 +515,15 @@ class Store:
     def end_start(self, group: GroupKey) -> None:
         """Removes a start: the group is ready, has failed, or is no longer to start."""
         self._db.execute("DELETE FROM starts WHERE name = ? AND generation = ? AND replica = ?", group)
+
+    def forget_group(self, group: GroupKey) -> None:
+        """Removes the ladder position and the start of a group that no longer exists."""
+        with self._transaction():
+            for table in ("standings", "starts"):
+                self._db.execute(
+                    f"DELETE FROM {table} WHERE name = ? AND generation = ? AND replica = ?",  # noqa: S608  # not input
+                    group,
+                )
 
     def end_starts(self) -> None:
         """Removes all starts."""
@@ -544,3 +599,19 @@ def _row(desired: Desired) -> tuple[Any, ...]:
 
 def _event(row: tuple[Any, ...]) -> Event:
     return Event(**dict(zip(Event.model_fields, row, strict=True)))
+
+
+_ADD_KEY = "INSERT INTO keys (id, name, sha256, settings, since) VALUES (?, ?, ?, ?, ?)"
+
+
+def _key_row(key: KeyEntry, since: float) -> tuple[str, str, str, str, float]:
+    return key.id, key.name, key.sha256, _settings(key), since
+
+
+def _settings(key: KeyEntry) -> str:
+    return KeySettings(limits=key.limits, former=key.former).model_dump_json()
+
+
+def _key(id_: str, name: str, sha256: str, settings: str) -> KeyEntry:
+    stored = KeySettings.model_validate_json(settings)
+    return KeyEntry(id=id_, name=name, sha256=sha256, limits=stored.limits, former=stored.former)

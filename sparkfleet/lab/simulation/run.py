@@ -14,6 +14,7 @@ from functools import partial
 
 from sparkfleet.controlplane.controller import Controller
 from sparkfleet.controlplane.desired import Desired, GroupKey
+from sparkfleet.controlplane.state.head_address import HeadAddress
 from sparkfleet.controlplane.state.status import NodeReport
 from sparkfleet.controlplane.store_safety.guard import StoreError
 from sparkfleet.errors import ControlError
@@ -30,6 +31,8 @@ from sparkfleet.telemetry.metrics import ControlMetrics
 
 HEARTBEAT_S = 5.0
 LOOK_S = 2.0
+ASKS_S = 10.0
+"""Seconds between two users who ask for the status."""
 LOOKS_AGAIN_S = 5.0
 """Seconds after which a controller looks for its store again; the real one does after one."""
 QUIET_S = 5400.0
@@ -117,7 +120,7 @@ class Simulation:
         """True while the controller's process lives and waits for its store."""
         self._ready_at: dict[GroupKey, float] = {}
         self._ended_at: dict[GroupKey, float] = {}
-        self._looked_at = float("-inf")
+        self._looked_at = self._asked_at = float("-inf")
         self._wedged: Counter[tuple[GroupKey, int]] = Counter()
         """Of `SimulatedServe.wedged`, those that a controller counted."""
         self._changed_at = 0.0
@@ -144,7 +147,7 @@ class Simulation:
             store=store,
             apps=self.serve,
             metrics=ControlMetrics(),
-            endpoint="",
+            address=HeadAddress(ray="", api="", gateway_host="127.0.0.1", gateway_port=8000),
             launches_of=launches,
             nodes=SimulatedNodes(self),
             here=NodeReport(name=head.name, joined=True, boot=f"{head.name}-{head.boots}"),
@@ -348,7 +351,9 @@ class Simulation:
                 wanted, self.store.standings(), self.fleet, self._since, self._working_since
             )
         if self.controller is not None:
-            self.controller.status()
+            if self.time.seconds - self._asked_at >= ASKS_S:
+                self._asked_at = self.time.seconds
+                self.controller.status()
             table = await self.controller.table(known=-1, wait_s=0.0)
             found += invariants.not_ready_in_table(table, self.fleet, self._ended_at)
         self.report.violations += found
@@ -369,7 +374,7 @@ class Simulation:
         wanted = self.store.desired()
         self.report.violations += [
             *invariants.everything_wanted(wanted, self.store.standings(), self.fleet),
-            *invariants.nothing_unwanted(wanted, self.serve, self.fleet),
+            *invariants.nothing_unwanted(wanted, self.store.standings(), self.serve, self.fleet),
         ]
 
     def _failed(self) -> list[str]:

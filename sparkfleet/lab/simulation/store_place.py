@@ -37,7 +37,7 @@ class SimulatedStore(Store):
     def copy_into(self, other: SimulatedStore) -> None:
         """Replace the content of another one by this one's."""
         self._db.backup(other._db)
-        other._desired = None
+        other._forget_read()
 
 
 class StorePlace:

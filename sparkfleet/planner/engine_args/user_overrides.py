@@ -30,6 +30,7 @@ from sparkfleet.planner.engine_args.engine_args import (
 )
 from sparkfleet.planner.engine_args.reserved_flags import ReservedFlag, given
 from sparkfleet.specs.deployment import Parallel, SpeculationChoice, Variant
+from sparkfleet.specs.remote_code import code_risks
 
 SIZES = {
     "--max-model-len": "context",
@@ -102,6 +103,7 @@ def take_over(variant: Variant) -> tuple[Variant, tuple[ReservedFlag, ...]]:
     flags = parse_flags(variant.engine_args)
     wrong = [*given(flags, variant.env), *_bad_shares(flags), *_bad_counts(flags)]
     wrong += [*_own_speculation(variant, flags), *_ignored(flags)]
+    wrong += [ReservedFlag(risk.reason, risk.remedy) for risk in code_risks(variant)]
     fields: dict[str, object] = {}
     degrees = {} if variant.parallel is None else variant.parallel.model_dump()
     for flag, name in (SIZES | DEGREES).items():

@@ -27,6 +27,7 @@ from sparkfleet.perf.predictor import format_of
 from sparkfleet.planner.place.stacks import Stack
 from sparkfleet.planner.types.plan import ENGINE_LABELS, Why
 from sparkfleet.specs.deployment import EngineName, Method, Variant
+from sparkfleet.specs.remote_code import is_pinned
 
 METHODS: tuple[Method, ...] = get_args(Method)
 NGRAM_TOKENS = 4
@@ -93,7 +94,7 @@ def drafting_for(
     if wanted.method != "auto":
         tried = _pinned(variant, drafts, engine, known, concurrency)
     else:
-        tried = _published(drafts, engine, known)
+        tried = _published(variant, drafts, engine, known)
     done = {one.method for one in tried.options} | {one.method for one in tried.excluded}
     rest = (_untried(variant, drafts, engine, method) for method in METHODS if method not in done)
     return SpeculationOptions(tried.options, (*tried.excluded, *rest))
@@ -115,7 +116,9 @@ def _speculators(model: str, engine: EngineName) -> tuple[Speculator, ...]:
 # --- the planner's own choice -----------------------------------------------------------------------------------------
 
 
-def _published(drafts: Drafts, engine: EngineName, known: Sequence[Speculator]) -> SpeculationOptions:
+def _published(
+    variant: Variant, drafts: Drafts, engine: EngineName, known: Sequence[Speculator]
+) -> SpeculationOptions:
     """Methods published for the model and engine, its own head, NGRAM, and plain decoding."""
     options: dict[Speculation, None] = {}
     excluded: list[Exclusion] = []
@@ -125,7 +128,7 @@ def _published(drafts: Drafts, engine: EngineName, known: Sequence[Speculator]) 
             excluded.append(Exclusion(one.method, _no_such(engine)))
         elif missing:
             excluded.append(Exclusion(one.method, missing))
-        elif shut := _closed(one.draft, drafts):
+        elif shut := _closed(one.draft, drafts) or _unpinned(one.draft, variant):
             excluded.append(Exclusion(one.method, shut, "wanted"))
         else:
             options |= dict.fromkeys(_depths(one, engine))
@@ -186,7 +189,8 @@ def _pinned(
         return SpeculationOptions((), (Exclusion(wanted.method, _no_such(engine)),))
     draft = wanted.draft or (one.draft if one else None)
     head = _head_of(wanted.method, drafts.checkpoint, draft)
-    missing = _missing_head(wanted.method, head, drafts.checkpoint, draft) or _closed(draft, drafts)
+    missing = _missing_head(wanted.method, head, drafts.checkpoint, draft)
+    missing = missing or _closed(draft, drafts) or _unpinned(draft, variant)
     if missing:
         return SpeculationOptions((), (Exclusion(wanted.method, missing, "wanted"),))
     k = wanted.tokens or _depth(wanted.method, draft, drafts, one, concurrency)
@@ -272,6 +276,13 @@ def _closed(draft: str | None, drafts: Drafts) -> str:
         return ""
     kind = "not open source" if said else "it may not be open source"
     return f"license of the draft {draft} {said or 'not known'}: {kind}, but the deployment requires `license: open`"
+
+
+def _unpinned(draft: str | None, variant: Variant) -> str:
+    """Reason why a draft is not loaded by an engine that may run code of checkpoints; "" if it can be."""
+    if draft is None or not variant.trust_remote_code or is_pinned(draft):
+        return ""
+    return f"`trust_remote_code: true` would run code of the draft too; pin it: `draft: {draft}@COMMIT`"
 
 
 def license_of_draft(draft: str, named: Mapping[str, Checkpoint]) -> str:

@@ -73,6 +73,8 @@ class Fleet(Value):
     links: tuple[LinkFacts, ...] = ()
     assumed: tuple[str, ...] = ()
     """Nodes that nobody has asked: their facts are those of their kind."""
+    drained: tuple[str, ...] = ()
+    """Nodes of the inventory that are left out, because nothing is to be started on them."""
 
     @cached_property
     def by_name(self) -> dict[str, NodeFacts]:

@@ -63,6 +63,7 @@ def explain_fleet(
     *,
     links: Sequence[LinkFacts] = (),
     assumed: Sequence[str] = (),
+    drained: Sequence[str] = (),
 ) -> str:
     """The headline: the deployment's request, and the fleet that it is planned for."""
     asked = [f"objective {spec.objective}"]
@@ -71,7 +72,9 @@ def explain_fleet(
         asked += [f"context {candidate.context}"] if candidate.context else []
         asked += [f"concurrency {candidate.concurrency}"]
     head = f"{spec.name}   {' · '.join(asked)}"
-    return "\n".join([head, *_lines("fleet", f"{fleet}: {_fleet(facts, links, assumed)}"), ""])
+    return "\n".join(
+        [head, *_lines("fleet", f"{fleet}: {_fleet(facts, links, assumed)}{_left_out(drained)}"), ""]
+    )
 
 
 def _fleet(facts: Sequence[NodeFacts], links: Sequence[LinkFacts], assumed: Sequence[str]) -> str:
@@ -85,6 +88,10 @@ def _fleet(facts: Sequence[NodeFacts], links: Sequence[LinkFacts], assumed: Sequ
     if not assumed and any(link.provenance is LinkProvenance.DEFAULT for link in links):
         words += "; links not measured"
     return words
+
+
+def _left_out(drained: Sequence[str]) -> str:
+    return f"; without {', '.join(drained)}: drained" if drained else ""
 
 
 def _link(link: LinkFacts) -> str:

@@ -14,7 +14,10 @@ from sparkfleet.specs.deployment import Deployment, Variant
 def mistaken(spec: Deployment, number: int, variant: Variant, fleet: Fleet) -> Rejection | None:
     """Contradictions in the deployment. Not refused on reading: stores may hold such a deployment already."""
     known = [node.name for node in fleet.nodes]
-    if unknown := sorted(set(variant.nodes) - set(known)):
+    drained = sorted(set(variant.nodes) & set(fleet.drained))
+    if drained and len(drained) == len(set(variant.nodes)):
+        return wanted("nodes", f"{', '.join(drained)}: drained; `sparkfleet undrain {drained[0]}` ends that")
+    if unknown := sorted(set(variant.nodes) - set(known) - set(drained)):
         return wanted("nodes", f"{', '.join(unknown)}: not in this fleet, which has {', '.join(known)}")
     own = bool(spec.variants) and spec.variants[number].memory is not None
     meant = variant.engine == "custom" or not (own or all(one.engine != "custom" for one in spec.resolved()))

@@ -315,6 +315,7 @@ def _rung(variant: Variant, nodes: tuple[str, ...], stack: _Stack) -> Rung:
         kv_cache_bytes=KV_BYTES,
         engine_args=variant.engine_args,
         env=tuple(sorted(variant.env.items())),
+        trust_remote_code=variant.trust_remote_code,
     )
     ranks = "one rank" if len(nodes) == 1 else f"{len(nodes)} ranks, set in the deployment"
     return Rung(

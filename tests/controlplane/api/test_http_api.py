@@ -1,18 +1,23 @@
 import asyncio
 import json
+import re
+import time
 
 import aiohttp
 import pytest
 from aiohttp import web
 from aiohttp.test_utils import TestServer
 from control_values import deployment, plan
-from controller_world import World
+from controller_world import ADDRESS, World
 
+from sparkfleet import __version__
 from sparkfleet.controlplane.api import http_api
 from sparkfleet.controlplane.api.api_models import API_HEADER, API_VERSION, ApplyRequest
 from sparkfleet.controlplane.api.client import FleetClient, answering, trouble_of
 from sparkfleet.controlplane.state.head_address import HeadAddress
 from sparkfleet.errors import ControlError, WrongFleetError
+from sparkfleet.gateway.report import GatewayReport, KeyUsage
+from sparkfleet.gateway.routing_table import KeyLimits
 from sparkfleet.runtime.sealed_env import EnvSealer
 
 TOKEN = "t" * 64
@@ -147,6 +152,47 @@ async def test_keys(served):
         assert await fleet.keys() == []
 
 
+async def test_keys_are_limited_and_rotated(served):
+    async with client(served) as fleet:
+        made = await fleet.create_key("ci", KeyLimits(concurrent=2))
+        assert (await fleet.keys())[0].limits == KeyLimits(concurrent=2)
+        await fleet.limit_key("ci", KeyLimits(tokens_per_minute=1000))
+        turned = await fleet.rotate_key("ci", 3600.0)
+        assert turned["key"].startswith("sk-sf-")
+        assert turned["key"] != made["key"]
+        (listed,) = await fleet.keys()
+        assert (listed.id, listed.limits) == (made["id"], KeyLimits(tokens_per_minute=1000))
+        assert 3500 < listed.former_until - time.time() < 3700
+        for call in (fleet.limit_key("other", KeyLimits()), fleet.rotate_key("other", 0.0)):
+            with pytest.raises(ControlError, match="no key 'other'"):
+                await call
+
+
+async def test_usage_of_gateways_is_read(served):
+    counted = KeyUsage(key="ci", model="tiny", requests=3, uncounted=1, input=30, output=6)
+    report = GatewayReport(
+        replica="g1", url="http://a:1", metrics_url="http://a:2/metrics", at=0.0, usage=(counted,)
+    )
+    async with client(served) as fleet:
+        assert await fleet.usage(7) == []
+        await served.controller.register_gateway(report)
+        more = counted.model_copy(update={"requests": 4})
+        await served.controller.register_gateway(report.model_copy(update={"usage": (more,)}))
+        (row,) = await fleet.usage(7)  # what was reported since the last write counts
+        assert (row.key, row.model, row.requests, row.uncounted, row.input, row.output) == (
+            "ci",
+            "tiny",
+            4,
+            1,
+            30,
+            6,
+        )
+    stored = served.store.usage(1)
+    other = report.model_copy(update={"replica": "g2", "usage": (counted,)})
+    await served.controller.register_gateway(other)
+    assert [one.requests for one in served.store.usage(1)] == [stored[0].requests + 3]
+
+
 async def test_without_the_token_nothing_is_told_or_done(served):
     async with client(served, token="wrong") as fleet:
         with pytest.raises(ControlError, match="token"):
@@ -228,9 +274,20 @@ async def test_a_controller_of_another_version_is_known_for_one(served, monkeypa
     assert (found.version, status.sparkfleet) == ("99.0", "99.0")
 
 
-async def test_a_controller_that_says_what_is_not_known_here_is_told_by_its_version(unused_tcp_port):
+@pytest.mark.parametrize(
+    ("version", "words"),
+    [
+        ("99.0", r"runs sparkfleet 99\.0, this command is"),
+        (__version__, rf"runs another build of sparkfleet {re.escape(__version__)} than"),
+    ],
+)
+async def test_a_controller_that_says_what_is_not_known_here_is_told_by_its_version(
+    unused_tcp_port, version, words
+):
+    """Of a checkout that was changed meanwhile it was told that 0.1.0 is not 0.1.0."""
+
     async def fleet(request):
-        return web.json_response({"version": 1, "sparkfleet": "99.0", "moods": []})
+        return web.json_response({"version": 1, "sparkfleet": version, "moods": []})
 
     app = web.Application()
     app.router.add_get("/v1/fleet", fleet)
@@ -239,9 +296,9 @@ async def test_a_controller_that_says_what_is_not_known_here_is_told_by_its_vers
             ray="", api=str(server.make_url("")), gateway_host="127.0.0.1", gateway_port=8000
         )
         found = await answering(address, TOKEN)
-        assert found.version == "99.0", "it is up"
+        assert found.version == version, "it is up"
         async with found:
-            with pytest.raises(ControlError, match=r"runs sparkfleet 99\.0, this command is") as caught:
+            with pytest.raises(ControlError, match=words) as caught:
                 await found.fleet()
     assert "`sparkfleet down`" in caught.value.do
 
@@ -335,3 +392,60 @@ async def test_a_page_in_a_browser_does_not_read_open_pages_under_its_own_name(s
         ):
             async with session.get(served.url + path, headers={"host": host}) as response:
                 assert response.status == status, host
+
+
+async def test_a_node_is_drained_and_used_again(served):
+    await served.controller.look()
+    async with client(served) as fleet:
+        with pytest.raises(ControlError, match="There is no node 'moon'"):
+            await fleet.drain("moon", "me")
+        node = (await fleet.fleet()).nodes[0].name
+        await fleet.drain(node, "me@desk")
+        await fleet.drain(node, "other")
+        assert [(one.node, one.who) for one in (await fleet.fleet()).drained] == [(node, "me@desk")]
+        assert [event.message for event in await fleet.all_events() if event.kind == "drain"] == [
+            f"{node} is drained by me@desk"
+        ]
+        await fleet.undrain(node, "me")
+        assert (await fleet.fleet()).drained == ()
+        with pytest.raises(ControlError, match=f"{node} is not drained"):
+            await fleet.undrain(node, "me")
+
+
+def gateway(replica="g-1", trouble=""):
+    return GatewayReport(
+        replica=replica, url="http://127.0.0.1:8000", metrics_url="", at=1.0, trouble=trouble
+    )
+
+
+async def test_the_endpoint_moves_once_every_gateway_has_the_new_table(served):
+    """A gateway that reads the table has moved by the time that it asks for the next one."""
+    await served.controller.round()
+    await served.controller.register_gateway(gateway())
+    wanted = ADDRESS.model_copy(update={"gateway_host": "0.0.0.0", "gateway_port": 9000})
+    first = await served.controller.table(0, replica="g-1")
+    assert first.listening == ADDRESS.listening
+    async with client(served) as fleet:
+        moving = asyncio.create_task(fleet.listen(wanted, "me@desk"))
+        table = await served.controller.table(first.version, replica="g-1")
+        assert table.listening == wanted.listening
+        await asyncio.sleep(0)
+        assert not moving.done()
+        asking = asyncio.create_task(served.controller.table(table.version, replica="g-1"))
+        assert await moving == ()
+        asking.cancel()
+        status = await fleet.fleet()
+        assert (status.endpoint, status.listening) == (wanted.endpoint, wanted.listening)
+        assert [e.message for e in await fleet.all_events() if "me@desk" in e.message] == [
+            f"the endpoint is {wanted.endpoint} now, by me@desk"
+        ]
+        assert await fleet.listen(wanted, "me@desk") == ()
+
+
+async def test_an_endpoint_at_which_no_gateway_can_listen_stays_where_it_is(served):
+    await served.controller.register_gateway(gateway(trouble="Port 9000 on 127.0.0.1 is used."))
+    async with client(served) as fleet:
+        with pytest.raises(ControlError, match="Port 9000") as caught:
+            await fleet.listen(ADDRESS.model_copy(update={"gateway_port": 9000}), "me")
+        assert "listens at http://127.0.0.1:8000, as before" in caught.value.means
+        assert (await fleet.fleet()).listening == ADDRESS.listening

@@ -10,6 +10,7 @@ from sparkfleet.controlplane.ray.ray_process import (
 from sparkfleet.controlplane.state.head_address import HeadAddress, read_address
 from sparkfleet.fabric.node_addresses import LOOPBACK
 from sparkfleet.runtime.fleet_paths import FleetPaths
+from sparkfleet.specs.inventory import Gateway
 
 
 @pytest.fixture
@@ -21,14 +22,14 @@ def paths(tmp_path):
 
 def test_an_address_is_chosen_once_and_kept(paths):
     assert read_address(paths) is None
-    first = choose_address(paths, LOOPBACK, "127.0.0.1", 0)
+    first = choose_address(paths, LOOPBACK, Gateway(port=0))
     assert read_address(paths) == first
-    assert choose_address(paths, LOOPBACK, "127.0.0.1", 0) == first
+    assert choose_address(paths, LOOPBACK, Gateway(port=0)) == first
 
 
 def test_a_port_that_was_asked_for_is_taken(paths):
-    choose_address(paths, LOOPBACK, "127.0.0.1", 0)
-    assert choose_address(paths, LOOPBACK, "127.0.0.1", 8000).gateway_port == 8000
+    choose_address(paths, LOOPBACK, Gateway(port=0))
+    assert choose_address(paths, LOOPBACK, Gateway()).gateway_port == 8000
 
 
 def test_the_endpoint_is_something_a_client_can_use():
@@ -39,7 +40,7 @@ def test_the_endpoint_is_something_a_client_can_use():
 
 
 def test_ray_is_started_on_loopback_with_little_memory(paths):
-    argv = ray_argv(paths, choose_address(paths, LOOPBACK, "127.0.0.1", 0), "spark1")
+    argv = ray_argv(paths, choose_address(paths, LOOPBACK, Gateway(port=0)), "spark1")
     assert any(word.startswith("--node-ip-address=127.0.0.") for word in argv)
     assert "--dashboard-host=127.0.0.1" in argv
     assert "--labels=sparkfleet.node=spark1" in argv
@@ -48,8 +49,8 @@ def test_ray_is_started_on_loopback_with_little_memory(paths):
 
 
 def test_the_head_moves_and_keeps_its_port(paths):
-    before = choose_address(paths, LOOPBACK, "127.0.0.1", 0).ray
-    after = choose_address(paths, "192.168.100.10", "127.0.0.1", 0).ray
+    before = choose_address(paths, LOOPBACK, Gateway(port=0)).ray
+    after = choose_address(paths, "192.168.100.10", Gateway(port=0)).ray
     assert after == f"192.168.100.10:{before.partition(':')[2]}"
 
 

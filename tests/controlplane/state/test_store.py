@@ -8,7 +8,8 @@ from control_values import deployment, plan
 from sparkfleet.controlplane.desired import Standing
 from sparkfleet.controlplane.state import schema
 from sparkfleet.controlplane.state.store import Store
-from sparkfleet.gateway.keys import generate
+from sparkfleet.gateway.keys import generate, rotate
+from sparkfleet.gateway.routing_table import KeyLimits
 from sparkfleet.planner.rules.failure_memory import Remembered
 
 
@@ -65,6 +66,29 @@ def test_keys(store):
     assert store.remove_key("laptop") == key
     assert store.remove_key("laptop") is None
     assert store.keys() == ()
+
+
+def test_limits_and_former_texts_of_keys_are_stored(tmp_path, store):
+    _, key = generate("ci", KeyLimits(requests_per_minute=60, priority="batch", expires=2e9))
+    assert store.add_key(key)
+    assert store.keys() == (key,)
+    _, rotated = rotate(key, until=1e9)
+    store.change_key(rotated)
+    assert store.keys() == (rotated,)
+    assert store.key_named(key.id) == store.key_named("ci") == rotated
+    assert store.key_named("other") is None
+    store.adopt((), (rotated,))  # from a node that keeps what is applied
+    assert store.keys() == (rotated,)
+
+
+def test_keys_of_an_older_store_have_no_limits(tmp_path):
+    path = tmp_path / "old.db"
+    with sqlite3.connect(path) as db:
+        db.executescript("".join(schema.SCHEMAS[:7]))
+        db.execute("INSERT INTO keys (id, name, sha256, since) VALUES ('key-1', 'laptop', 'aa', 1.0)")
+        db.execute("PRAGMA user_version = 7")
+    (key,) = Store(path).keys()
+    assert (key.name, key.limits, key.former) == ("laptop", KeyLimits(), None)
 
 
 def test_a_key_is_not_in_the_file(tmp_path, store):
@@ -151,11 +175,16 @@ def test_what_is_asked_for_once_more_begins_anew(store):
     assert (second.generation, changed) == (2, True)
 
 
-def test_a_start_is_over_when_its_generation_is(store):
-    store.begin_start(("tiny", 1, 0), {"this": "first"})
-    store.begin_start(("other", 1, 0), {"this": "first"})
-    store.begin_start(("tiny", 2, 0), {"this": "first"})
-    assert sorted(store.starts()) == [("other", 1, 0), ("tiny", 2, 0)]
+def test_an_older_group_keeps_its_start_and_its_position_until_it_is_forgotten(store):
+    """It serves while the newer one starts, and its starts count as long."""
+    older, newer = ("tiny", 1, 0), ("tiny", 2, 0)
+    for group in (older, ("other", 1, 0), newer):
+        store.begin_start(group, {"this": "first"})
+        store.stand(*group, Standing(tries=1))
+    assert older in store.starts()
+    assert older in store.standings()
+    store.forget_group(older)
+    assert sorted(store.starts()) == sorted(store.standings()) == [("other", 1, 0), newer]
 
 
 def test_a_file_of_an_older_version_is_brought_up_to_date(tmp_path):

@@ -31,6 +31,9 @@ def test_the_invariants_hold_for_hundreds_of_hours(nodes):
     [
         (803188613, 3.0, 3, 60.0),  # a neighbour fell to a rung on the node, which has no room any more
         (588107618, 24.0, 5, 180.0),  # the older generation, for which the new one waited, ended a moment ago
+        # A group that served while its successor started took its node down again and again, and nobody counted.
+        (426374087, 24.0, 5, 180.0),
+        (426374088, 24.0, 5, 180.0),
     ],
 )
 def test_a_seed_that_once_broke_an_invariant_holds(seed, hours, nodes, fault_every_s):

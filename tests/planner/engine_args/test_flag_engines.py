@@ -27,7 +27,7 @@ class TestWhose:
             (["--gpu-memory-utilization=0.6"], "vllm"),
             (["--mem-fraction-static", "0.6"], "sglang"),
             (["--max_num_tokens=4096"], "trtllm"),
-            (["--kv-cache-dtype=fp8", "--trust-remote-code"], "vllm"),
+            (["--kv-cache-dtype=fp8", "--tokenizer-mode=auto"], "vllm"),
         ],
     )
     def test_no_rung_is_another_engines(self, sparks, plan, ask, args, engine):

@@ -221,6 +221,7 @@ class TestKvCache:
         one = refusal(plan(sparks(1), ask(NVFP4, engine="trtllm", engine_args=args)))
         assert "has no effect" in one.rejected[0].reason
         own = [*args, "--extra_llm_api_options=/srv/options.yaml"]
-        said = choice(plan(sparks(1), ask(NVFP4, engine="trtllm", engine_args=own))).said
+        pinned = ask(f"{NVFP4}@{'c' * 40}", engine="trtllm", engine_args=own, trust_remote_code=True)
+        said = choice(plan(sparks(1), pinned)).said
         assert "0.5 of the free memory for the KV cache, not counted" in said
         assert "its own options file, not counted" in said

@@ -4,7 +4,7 @@ import pytest
 
 from sparkfleet.cli import apply, describe
 from sparkfleet.controlplane.state.status import DeploymentStatus
-from sparkfleet.fleet.outcome import failed_lines, rung_lines
+from sparkfleet.fleet.report.outcome import failed_lines, rung_lines
 from sparkfleet.group.report import GroupPhase, GroupReport
 from sparkfleet.perf.prediction import Band, Prediction, Speculation
 from sparkfleet.planner.types.plan import Candidate, DeploymentPlan, GroupPlan, GroupShape, Rung
@@ -70,7 +70,7 @@ def test_every_rung_above_is_explained_and_a_loss_that_is_not_known_is_said_to_b
 
 def test_apply_ends_with_it(capsys):
     one = report(rung=2)
-    apply._report({"m": deployment(one, passed=(WHY,))})
+    apply.print_outcome({"m": deployment(one, passed=(WHY,))})
     out = capsys.readouterr().out
     first, *rest = out.splitlines()
     assert first.startswith("m is ready: TTFT 200 ms")
@@ -79,7 +79,9 @@ def test_apply_ends_with_it(capsys):
 
 
 def test_each_group_has_its_own_rung(capsys):
-    apply._report({"m": deployment(report(), report(replica=1, rung=1), groups=2, passed=((), WHY[:1]))})
+    apply.print_outcome(
+        {"m": deployment(report(), report(replica=1, rung=1), groups=2, passed=((), WHY[:1]))}
+    )
     out = capsys.readouterr().out
     assert "rung 1 of 3" in out
     assert "rung 2 of 3" in out
@@ -93,7 +95,7 @@ def test_what_failed_says_why_of_each_rung(capsys):
         "rung 2 not used",
         "rung 3 not used",
     ]
-    apply._report({"m": given_up})
+    apply.print_outcome({"m": given_up})
     assert "it ended with exit code 1" in capsys.readouterr().err
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from typing import TypeVar
 
 from sparkfleet.errors import FactError, NodeError
@@ -31,14 +31,16 @@ COMMAND_S = 30.0
 Answer = Completed | NodeError
 
 
-async def survey(inventory: Inventory, channels: Mapping[str, Channel]) -> tuple[NodeFacts, ...]:
-    """The facts of every node of the inventory, all nodes at once.
+async def survey(
+    inventory: Inventory, channels: Mapping[str, Channel], without: Collection[str] = ()
+) -> tuple[NodeFacts, ...]:
+    """The facts of every node of the inventory but those in `without`, all nodes at once.
 
     Raises:
         NodeError: nodes cannot be reached, or a command that every node has failed; it names all of them.
         FactError: the output of a command has an unknown form.
     """
-    requests = (_node(name, inventory, channels[name]) for name in inventory.nodes)
+    requests = (_node(name, inventory, channels[name]) for name in inventory.nodes if name not in without)
     answers = await asyncio.gather(*requests, return_exceptions=True)
     failures = [answer for answer in answers if isinstance(answer, NodeError)]
     if len(failures) > 1:

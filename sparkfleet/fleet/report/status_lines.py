@@ -1,0 +1,203 @@
+"""Writes the status of a fleet as lines of text that fit 80 columns, but for long names. Pure: no terminal."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import NamedTuple
+
+from sparkfleet.controlplane.state.status import DeploymentStatus, FleetStatus, NodeReport
+from sparkfleet.controlplane.state.store import Event
+from sparkfleet.fleet.nodes.surroundings import NodeSurroundings
+from sparkfleet.fleet.report.measured import rung_of
+from sparkfleet.fleet.watch import step_detail, step_of_group
+from sparkfleet.group.report import BEGINNING, GroupPhase, GroupReport
+from sparkfleet.planner.report.explain import band_ends
+from sparkfleet.planner.types.plan import Candidate, DeploymentPlan, GroupPlan
+from sparkfleet.units import GIB
+
+HISTORY_S = 3600.0
+"""Restarts are counted over the last hour."""
+STARTS = frozenset({"deploy", "preparing"})
+"""Kinds of events with which a start of a group begins."""
+INDENT = "  "
+LastStart = Callable[[DeploymentPlan], float | None]
+
+
+class _Past(NamedTuple):
+    """Everything before the status: events of the last hour, the present time, seconds of last starts."""
+
+    recent: Sequence[Event]
+    now: float
+    last_start: LastStart
+
+
+def fleet_lines(
+    fleet: FleetStatus, recent: Sequence[Event], now: float, last_start: LastStart, only: str | None = None
+) -> Iterator[str]:
+    """The whole fleet: its endpoint, a paragraph per deployment, a line per node.
+
+    Args:
+        fleet: the status.
+        recent: events of at least the last hour, oldest first.
+        now: Unix seconds.
+        last_start: seconds of a plan's last start, None if there was none.
+        only: name of the only deployment that is shown, without the nodes; None: all of them.
+    """
+    if only is None:
+        yield f"fleet {fleet.fleet} · sparkfleet {fleet.sparkfleet} · endpoint {fleet.endpoint}"
+        if not fleet.deployments:
+            yield ""
+            yield "Nothing is deployed. `sparkfleet apply FILE` starts a deployment."
+    for deployment in fleet.deployments:
+        if only in (None, deployment.name):
+            if only is None:
+                yield ""
+            yield from _deployment_lines(deployment, _Past(recent, now, last_start))
+    if only is None and len(fleet.nodes) > 1:
+        yield ""
+        yield "nodes"
+        width = max(len(node.name) for node in fleet.nodes)
+        drained = {one.node for one in fleet.drained}
+        for node in fleet.nodes:
+            yield f"{INDENT}{node.name:<{width}}  {_node(node)}{' · drained' * (node.name in drained)}"
+
+
+def down_lines(fleet: str, head: NodeSurroundings | None) -> Iterator[str]:
+    """A fleet that is down, with what `up` brings back.
+
+    Args:
+        fleet: its name.
+        head: surroundings of its head; None if they could not be read.
+    """
+    yield f"Fleet {fleet} is down."
+    stored = head.generations if head is not None else {}
+    if stored is None or head is None:
+        yield "The deployments that it had are not known: the head's store could not be read."
+    elif stored:
+        names = ", ".join(f"{name} (generation {number})" for name, number in sorted(stored.items()))
+        yield f"`sparkfleet up` starts it again with {names}."
+        return
+    yield "`sparkfleet apply FILE` or `sparkfleet up` starts it."
+
+
+def state_words(deployment: DeploymentStatus) -> str:
+    """`ready`, `degraded 1/2` (groups that serve, of those planned), `starting`, …"""
+    wanted = len(deployment.plan.groups) if deployment.plan else 0
+    ready = sum(
+        group.phase is GroupPhase.READY and deployment.index_of(group.group) is not None
+        for group in deployment.groups
+    )
+    if deployment.state in ("ready", "starting") and 0 < ready < wanted:
+        return f"degraded {ready}/{wanted}"
+    return deployment.state
+
+
+def _deployment_lines(deployment: DeploymentStatus, past: _Past) -> Iterator[str]:
+    yield f"{deployment.name} · {state_words(deployment)}{f' · {deployment.detail}' if deployment.detail else ''}"
+    for group in deployment.groups:
+        label = f"g{group.generation}/{group.replica}"
+        candidate = _candidate(deployment, group)
+        where = str(candidate.shape) if candidate else group.node
+        yield f"{INDENT}{label}  {' · '.join([where, *_how(candidate, group)])}"
+        below = INDENT + " " * len(label) + "  "
+        for line in _group_lines(deployment, group, candidate, past):
+            yield below + line
+    if deployment.state == "failed":
+        yield f"{INDENT}`sparkfleet describe {deployment.name}` has the reason of each attempt."
+
+
+def _how(candidate: Candidate | None, group: GroupReport) -> Iterator[str]:
+    if candidate is None:
+        yield group.engine
+    else:
+        yield candidate.how
+
+
+def _group_lines(
+    deployment: DeploymentStatus, group: GroupReport, candidate: Candidate | None, past: _Past
+) -> Iterator[str]:
+    if group.silent_s:
+        yield f"no report for {group.silent_s:.0f} s; it was {group.phase.value}"
+    elif group.phase is GroupPhase.READY:
+        yield _load(group, candidate)
+        if words := _speed(deployment, group):
+            yield words
+        if group.rung:
+            yield (
+                f"rung {group.rung + 1} of its ladder: what was planned first failed"
+                f" (`sparkfleet describe {deployment.name}`)"
+            )
+    elif group.phase in (*BEGINNING, GroupPhase.PROBING):
+        yield _start(deployment, group, past)
+    else:
+        yield " · ".join(filter(None, (group.phase.value, group.detail)))
+    yield from _restarts(group, past)
+
+
+def _load(group: GroupReport, candidate: Candidate | None) -> str:
+    lanes = f" of {candidate.concurrency}" if candidate and candidate.concurrency else ""
+    return f"{group.running}{lanes} requests running, {group.waiting} waiting"
+
+
+def _speed(deployment: DeploymentStatus, group: GroupReport) -> str:
+    """`380 ms to the first token, 24.7 tok/s for one user (predicted 21–28)`; "" before it is measured."""
+    rung = rung_of(deployment, group)
+    band = rung.prediction.check_decode_tps if rung else None
+    words = []
+    if "ttft_ms" in group.measured:
+        words.append(f"{group.measured['ttft_ms']:.0f} ms to the first token")
+    if "decode_tps" in group.measured:
+        predicted = f" (predicted {band_ends(band)})" if band else ""
+        words.append(f"{group.measured['decode_tps']:.1f} tok/s for one user{predicted}")
+    return ", ".join(words)
+
+
+def _start(deployment: DeploymentStatus, group: GroupReport, past: _Past) -> str:
+    """`loading 40 % · 2 min 10 s of about 4 min (last start)`."""
+    began = max(
+        (event.at for event in past.recent if event.subject == group.name and event.kind in STARTS),
+        default=group.since,
+    )
+    step = " ".join(filter(None, (step_of_group(group).value, step_detail(group))))
+    last = past.last_start(deployment.plan) if deployment.plan else None
+    expected = f" of about {duration_words(last)} (last start)" if last else ""
+    return f"{step} · {duration_words(past.now - began)}{expected}"
+
+
+def _restarts(group: GroupReport, past: _Past) -> Iterator[str]:
+    failed = [
+        event
+        for event in past.recent
+        if event.subject == group.name and event.kind == "failed" and past.now - event.at <= HISTORY_S
+    ]
+    if failed:
+        times = "once" if len(failed) == 1 else f"{len(failed)} times"
+        reason = failed[-1].message.partition("\n")[0]
+        yield f"failed {times} in the last hour, last {duration_words(past.now - failed[-1].at)} ago: {reason}"
+
+
+def _candidate(deployment: DeploymentStatus, group: GroupReport) -> Candidate | None:
+    """The candidate at which a group is; None if its plan is another generation's."""
+    at = deployment.index_of(group.group)
+    groups: Sequence[GroupPlan] = deployment.plan.groups if deployment.plan else ()
+    if at is None or at >= len(groups) or group.rung >= len(groups[at].ladder):
+        return None
+    return groups[at].ladder[group.rung].candidate
+
+
+def _node(node: NodeReport) -> str:
+    if not node.joined:
+        return "gone: Ray on it does not answer"
+    if node.memory_total is None or node.memory_available is None:
+        return "joined · memory not read"
+    return f"joined · {node.memory_available / GIB:.1f} of {node.memory_total / GIB:.1f} GiB available"
+
+
+def duration_words(seconds: float) -> str:
+    """`45 s`, `2 min 10 s`, `1 h 5 min`."""
+    whole = max(0, round(seconds))
+    if whole < 60:
+        return f"{whole} s"
+    if whole < 3600:
+        return f"{whole // 60} min" + (f" {whole % 60} s" if whole % 60 else "")
+    return f"{whole // 3600} h" + (f" {whole % 3600 // 60} min" if whole % 3600 >= 60 else "")

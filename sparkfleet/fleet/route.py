@@ -1,0 +1,78 @@
+"""Asks the gateway which group a request would go to, and why. No engine gets it."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from sparkfleet.errors import ControlError, SpecError
+from sparkfleet.fleet.session import Session
+
+_PATHS = (
+    ("messages", "/chat/completions"),
+    ("prompt", "/completions"),
+    ("documents", "/rerank"),
+    ("input", "/responses"),
+)
+"""Path of a request by a field that only it has."""
+MOST_BYTES = 256 << 20
+
+
+def read_request(file: Path) -> tuple[str, bytes]:
+    """The path below /v1 that a request is for, by its fields, and its body.
+
+    Raises:
+        SpecError: the file cannot be read, or is no request.
+    """
+    try:
+        with file.open("rb") as source:
+            body = source.read(MOST_BYTES)
+        document = json.loads(body)
+    except OSError as error:
+        raise SpecError(f"{file} cannot be read: {error.strerror}.") from None
+    except (ValueError, RecursionError) as error:
+        raise SpecError(f"{file} is no JSON: {error}.") from None
+    path = next((path for name, path in _PATHS if isinstance(document, dict) and name in document), None)
+    if path is None:
+        raise SpecError(
+            f"{file} is no request of OpenAI's API.",
+            do='Expected a JSON object with "model" and "messages", "prompt" or "input".',
+        )
+    return path, body
+
+
+async def explain(session: Session, file: Path, key: str) -> dict[str, Any]:
+    """The decision of the gateway about the request in `file`.
+
+    Raises:
+        SpecError: the file is no request.
+        ControlError: the fleet is down, or the gateway refuses the request.
+    """
+    path, body = read_request(file)
+    client = await session.controller()
+    async with session.endpoint(client) as url:
+        return await explain_at(url, path, body, key)
+
+
+async def explain_at(url: str, path: str, body: bytes, key: str) -> dict[str, Any]:
+    """The same at the OpenAI endpoint `url` (with `/v1`)."""
+    import aiohttp  # a slow import, for requests only
+
+    headers = {
+        "authorization": f"Bearer {key}",
+        "content-type": "application/json",
+        "x-sparkfleet-explain": "only",
+    }
+    try:
+        async with (
+            aiohttp.ClientSession() as http,
+            http.post(url + path, data=body, headers=headers) as response,
+        ):
+            answer: dict[str, Any] = await response.json(content_type=None)
+    except (aiohttp.ClientError, OSError, ValueError) as error:
+        raise ControlError(f"The endpoint did not answer: {error}.") from None
+    if response.status != 200 or "groups" not in answer:
+        message = (answer.get("error") or {}).get("message") or f"HTTP {response.status}"
+        raise ControlError(f"The gateway refuses this request: {message}")
+    return answer

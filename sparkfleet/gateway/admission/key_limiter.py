@@ -1,0 +1,137 @@
+"""Limits of keys: requests and tokens per minute, and requests at once. Counted by each gateway replica.
+
+A window of 60 s is exact: a key with 10 requests per minute has 10 in any minute, and `Retry-After` is when the oldest of
+them leaves it. Tokens are known at the end of an answer only; a key is refused while its last minute has as many as its
+limit, so that one long answer is paid for by waiting.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from collections.abc import Callable, Iterable
+from time import monotonic
+
+from sparkfleet.gateway.api_errors import limited
+from sparkfleet.gateway.routing_table import KeyEntry
+
+WINDOW_S = 60.0
+_WEIGHT = 0.2
+"""Share of the newest request in the mean duration of a key's requests."""
+_LONGEST_RETRY_S = 60
+
+
+class _Account:
+    """One key's last minute."""
+
+    __slots__ = ("requests", "running", "seconds", "spent", "sum")
+
+    def __init__(self) -> None:
+        self.requests: deque[float] = deque()
+        self.spent: deque[tuple[float, int]] = deque()
+        self.sum = 0
+        self.running = 0
+        self.seconds = 1.0
+        """Mean duration of its requests."""
+
+    def forget(self, before: float) -> None:
+        while self.requests and self.requests[0] <= before:
+            self.requests.popleft()
+        while self.spent and self.spent[0][0] <= before:
+            self.sum -= self.spent.popleft()[1]
+
+    def spend(self, at: float, tokens: int) -> None:
+        self.spent.append((at, tokens))
+        self.sum += tokens
+
+    def below_at(self, limit: int) -> float:
+        """Time at which so many tokens have left the window that fewer than `limit` are in it."""
+        left = self.sum
+        for at, tokens in self.spent:
+            left -= tokens
+            if left < limit:
+                return at + WINDOW_S
+        return 0.0
+
+
+class KeyLimiter:
+    """Counts the requests of each key.
+
+    Args:
+        clock: a clock that only goes forward, seconds.
+    """
+
+    def __init__(self, clock: Callable[[], float] = monotonic) -> None:
+        self._clock = clock
+        self._accounts: dict[str, _Account] = {}
+
+    def admit(self, key: KeyEntry) -> AdmittedRequest:
+        """Counts a request.
+
+        Raises:
+            ApiError: 429, with the time at which the limit admits one again.
+        """
+        now = self._clock()
+        account = self._accounts.setdefault(key.id, _Account())
+        account.forget(now - WINDOW_S)
+        limits = key.limits
+        if limits.concurrent is not None and account.running >= limits.concurrent:
+            wait = account.seconds / limits.concurrent
+            raise limited(f'The key "{key.name}" has {limits.concurrent} requests at once.', _retry(wait))
+        if limits.requests_per_minute is not None and len(account.requests) >= limits.requests_per_minute:
+            free = account.requests[-limits.requests_per_minute] + WINDOW_S
+            what = f'The key "{key.name}" has {limits.requests_per_minute} requests per minute.'
+            raise limited(what, _retry(free - now))
+        if limits.tokens_per_minute is not None and account.sum >= limits.tokens_per_minute:
+            what = f'The key "{key.name}" has {limits.tokens_per_minute} tokens per minute.'
+            raise limited(what, _retry(account.below_at(limits.tokens_per_minute) - now))
+        account.running += 1
+        if limits.requests_per_minute is not None:
+            account.requests.append(now)
+        return AdmittedRequest(account, self._clock, counts_tokens=limits.tokens_per_minute is not None)
+
+    def keep(self, keys: Iterable[str]) -> None:
+        """Forgets the other keys, by their ids, if they have no requests: they are revoked."""
+        there = frozenset(keys)
+        self._accounts = {
+            key: account for key, account in self._accounts.items() if key in there or account.running
+        }
+
+
+class AdmittedRequest:
+    """One request of a key, until `close`.
+
+    Args:
+        account: its key's.
+        clock: seconds.
+        counts_tokens: true if the key has a limit of tokens.
+    """
+
+    __slots__ = ("_account", "_clock", "_counts", "_open", "_started", "charged")
+
+    def __init__(self, account: _Account, clock: Callable[[], float], *, counts_tokens: bool) -> None:
+        self._account = account
+        self._clock = clock
+        self._counts = counts_tokens
+        self._started = clock()
+        self.charged = 0
+        """Tokens that are counted so far."""
+        self._open = True
+
+    def charge(self, tokens: int) -> None:
+        """Counts tokens up to a total of `tokens`; fewer than were counted before give the rest back."""
+        if self._counts and tokens != self.charged:
+            self._account.spend(self._clock(), tokens - self.charged)
+            self.charged = tokens
+
+    def close(self) -> None:
+        """Ends the request. May be called twice."""
+        if self._open:
+            self._open = False
+            self._account.running -= 1
+            took = self._clock() - self._started
+            self._account.seconds += _WEIGHT * (took - self._account.seconds)
+
+
+def _retry(seconds: float) -> int:
+    return min(_LONGEST_RETRY_S, max(1, math.ceil(seconds)))

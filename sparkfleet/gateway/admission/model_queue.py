@@ -1,0 +1,193 @@
+"""Queues in front of the groups: a request goes to an engine when the group that finishes it first has a free slot.
+
+Waiting here instead of in an engine has three reasons: the group is chosen late, when it is known which one is free;
+interactive requests pass batch ones; and the keys take turns. A queue has a limit and a deadline, both with an honest
+`Retry-After`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+from sparkfleet.gateway.api_errors import ApiError, queue_full, waited_too_long
+from sparkfleet.gateway.choice import Choice, Slot
+from sparkfleet.gateway.policy.forecast import GroupForecast
+
+WAITING = 1024
+"""Requests that wait for one model, at most: an evaluation with a thousand requests at once is served."""
+LONGEST_S = 300.0
+"""Seconds that a request waits at most: half of what OpenAI's and Anthropic's clients wait for an answer."""
+_LOOKED_AT = 64
+"""Waiting requests that are considered when a slot is free: the first of them may need another group."""
+_LONGEST_RETRY_S = 600
+
+
+@dataclass(eq=False)
+class _Waiter:
+    choose: Callable[[], Choice]
+    choice: Choice
+    number: int
+    granted: asyncio.Future[Slot] = field(default_factory=lambda: asyncio.get_running_loop().create_future())
+
+
+class ModelQueues:
+    """The queue of each model.
+
+    Args:
+        waiting: requests that wait for one model, at most.
+        longest_s: seconds that each waits, at most.
+    """
+
+    def __init__(self, waiting: int = WAITING, longest_s: float = LONGEST_S) -> None:
+        self._most = waiting
+        self._longest_s = longest_s
+        self._waiting: dict[str, list[_Waiter]] = {}
+        self._running: Counter[tuple[str, str]] = Counter()
+        """Requests with a slot, by model and key."""
+        self._number = 0
+
+    def waiting(self, model: str) -> int:
+        """Requests that wait for a model."""
+        return len(self._waiting.get(model, ()))
+
+    async def enter(self, choose: Callable[[], Choice]) -> QueuedSlot:
+        """Waits for a slot on the group that finishes the request first.
+
+        Args:
+            choose: returns the candidates by the present table; called again if that changes.
+
+        Raises:
+            ApiError: 503, the queue is full or the deadline passed; or what `choose` raises.
+        """
+        choice = choose()
+        model = choice.model.name
+        if model not in self._waiting:
+            found = choice.forecasts()
+            if _has_room(found):
+                return self._grant(choice, found)
+        waiters = self._waiting.setdefault(model, [])
+        if len(waiters) >= self._most:
+            raise queue_full(choice.model, len(waiters), _retry_after(choice.forecasts(), len(waiters)))
+        self._number += 1
+        waiter = _Waiter(choose, choice, self._number)
+        waiters.append(waiter)
+        self._serve(model)
+        return await self._wait(model, waiter)
+
+    def pump(self) -> None:
+        """Grants the slots that are free now."""
+        for model in tuple(self._waiting):
+            self._serve(model)
+
+    def refresh(self) -> None:
+        """Chooses again for all that wait: the table has changed."""
+        for waiters in tuple(self._waiting.values()):
+            for waiter in tuple(waiters):
+                try:
+                    waiter.choice = waiter.choose()
+                except ApiError as error:
+                    if not waiter.granted.done():
+                        waiter.granted.set_exception(error)
+        self.pump()
+
+    def left(self, slot: QueuedSlot) -> None:
+        """Counts the end of a request with a slot."""
+        self._running[slot.owner] -= 1
+        if not self._running[slot.owner]:
+            del self._running[slot.owner]
+
+    async def _wait(self, model: str, waiter: _Waiter) -> QueuedSlot:
+        try:
+            async with asyncio.timeout(self._longest_s):
+                granted = await asyncio.shield(waiter.granted)
+                assert isinstance(granted, QueuedSlot)
+                return granted
+        except TimeoutError:
+            _give_back(waiter)
+            retry = _retry_after(waiter.choice.forecasts(), self.waiting(model))
+            raise waited_too_long(waiter.choice.model, self._longest_s, retry) from None
+        except asyncio.CancelledError:
+            _give_back(waiter)
+            raise
+        finally:
+            self._remove(model, waiter)
+
+    def _serve(self, model: str) -> None:
+        while self._grant_one(model):
+            pass
+
+    def _grant_one(self, model: str) -> bool:
+        waiters = [one for one in self._waiting.get(model, ()) if not one.granted.done()]
+        waiters.sort(key=lambda one: self._order(model, one))
+        for waiter in waiters[:_LOOKED_AT]:
+            found = waiter.choice.forecasts()
+            if _has_room(found):
+                waiter.granted.set_result(self._grant(waiter.choice, found))
+                self._remove(model, waiter)
+                return True
+        return False
+
+    def _order(self, model: str, waiter: _Waiter) -> tuple[bool, int, int]:
+        choice = waiter.choice
+        return choice.priority == "batch", self._running[model, choice.key], waiter.number
+
+    def _grant(self, choice: Choice, found: list[GroupForecast]) -> QueuedSlot:
+        owner = (choice.model.name, choice.key)
+        self._running[owner] += 1
+        return QueuedSlot(self, owner, choice, found)
+
+    def _remove(self, model: str, waiter: _Waiter) -> None:
+        waiters = self._waiting.get(model, [])
+        if waiter in waiters:
+            waiters.remove(waiter)
+        if not waiters:
+            self._waiting.pop(model, None)
+
+
+class QueuedSlot(Slot):
+    """A slot that counts for its key's turn.
+
+    Args:
+        queues: the queues that granted it.
+        owner: its model and its key.
+        choice: the candidates.
+        found: their forecasts, best first.
+    """
+
+    def __init__(
+        self, queues: ModelQueues, owner: tuple[str, str], choice: Choice, found: list[GroupForecast]
+    ) -> None:
+        self.owner = owner
+        self._queues: ModelQueues | None = queues
+        super().__init__(choice, found)
+
+    def close(self) -> None:
+        """Ends it. May be called twice."""
+        if self._queues is not None:
+            self._queues.left(self)
+            self._queues = None
+        super().close()
+
+
+def _give_back(waiter: _Waiter) -> None:
+    """Ends a slot that was granted to a request that has just gone."""
+    granted = waiter.granted
+    if not granted.done():
+        granted.cancel()
+    elif not granted.cancelled() and granted.exception() is None:
+        granted.result().close()
+
+
+def _has_room(found: Sequence[GroupForecast]) -> bool:
+    return not found or not found[0].is_full
+
+
+def _retry_after(found: Sequence[GroupForecast], waiting: int) -> int:
+    """Seconds until the requests before it have been served, by their forecasts."""
+    slots = sum(one.group.concurrency or 1 for one in found)
+    mean_s = sum(one.prefill_s + one.decode_s for one in found) / max(1, len(found))
+    return min(_LONGEST_RETRY_S, max(1, math.ceil((waiting + 1) * mean_s / max(1, slots))))

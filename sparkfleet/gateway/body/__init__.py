@@ -1,0 +1,1 @@
+"""Bodies of requests: how many bytes may be held, and how long ones are read without holding up other clients."""

@@ -1,0 +1,87 @@
+"""The body of a request, in pieces. A long one is never copied as a whole: a copy of 32 MiB holds up every stream."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import aiohttp
+from aiohttp.abc import AbstractStreamWriter
+
+PIECE_BYTES = 1 << 18
+"""Bytes that are written, copied or parsed at once, at most, on the event loop."""
+
+
+class RequestBody:
+    """Bytes in the order of their arrival.
+
+    Args:
+        body: the first of them.
+    """
+
+    __slots__ = ("_pieces", "_rest", "size")
+
+    def __init__(self, body: bytes = b"") -> None:
+        self._pieces: list[bytes] = []
+        self._rest = bytearray()
+        self.size = 0
+        """Number of bytes."""
+        self.add(body)
+
+    def add(self, chunk: bytes) -> None:
+        """Appends bytes. Small ones are put together: a client may send a body byte by byte."""
+        self.size += len(chunk)
+        self._rest += chunk
+        if len(self._rest) >= PIECE_BYTES:
+            self._pieces.append(bytes(self._rest))
+            self._rest = bytearray()
+
+    def __iter__(self) -> Iterator[bytes]:
+        """The bytes, in pieces of about `PIECE_BYTES`."""
+        yield from self._pieces
+        if self._rest:
+            yield bytes(self._rest)
+
+    def whole(self) -> bytes:
+        """All bytes at once: for short bodies."""
+        return b"".join(self)
+
+    def replaced(self, start: int, end: int, text: bytes) -> RequestBody:
+        """A body with `text` in place of its bytes from `start` to `end`, which are few."""
+        made, at = RequestBody(), 0
+        for piece in self:
+            after = at + len(piece)
+            if after <= start or at >= end:
+                made.add(piece)
+            else:
+                made.add(piece[: max(0, start - at)])
+                made.add(text if at <= start else b"")
+                made.add(piece[max(0, end - at) :] if after > end else b"")
+            at = after
+        return made
+
+    def payload(self) -> aiohttp.Payload | bytes | None:
+        """The body of one request to an engine; None if it is empty."""
+        return PiecesPayload(self) if self.size > PIECE_BYTES else self.whole() or None
+
+
+class PiecesPayload(aiohttp.Payload):
+    """Writes a body piece by piece, so that other streams go on meanwhile. It may be written more than once."""
+
+    _value: RequestBody
+
+    def __init__(self, body: RequestBody) -> None:
+        super().__init__(body)
+        self._size = body.size
+
+    def decode(self, encoding: str = "utf-8", errors: str = "strict") -> str:
+        """The body as a text; aiohttp requires it and does not use it."""
+        return self._value.whole().decode(encoding, errors)
+
+    async def write(self, writer: AbstractStreamWriter) -> None:
+        """Writes all of it."""
+        for piece in self._value:
+            await writer.write(piece)
+
+    async def write_with_length(self, writer: AbstractStreamWriter, content_length: int | None) -> None:
+        """Writes all of it: its length is that of the request."""
+        await self.write(writer)

@@ -1,0 +1,127 @@
+"""Program that reads long bodies for the gateway: parsing 32 MiB on its event loop would hold up every stream.
+
+It reads requests from its standard input and answers on its standard output until the input ends. Request: two lengths (4
+bytes each, network order), the content type, the body. Answer: a length, and JSON of `ScanAnswer`.
+"""
+
+from __future__ import annotations
+
+import os
+import resource
+import struct
+from typing import BinaryIO
+
+from sparkfleet.gateway.api_errors import ApiError, bad_request
+from sparkfleet.gateway.body.json_caps import check_caps
+from sparkfleet.gateway.body.model_span import model_span
+from sparkfleet.gateway.request_parser import RequestTarget, is_form, route
+from sparkfleet.gateway.requirements import Requirements
+from sparkfleet.values import Value
+
+LENGTHS = struct.Struct("!II")
+LENGTH = struct.Struct("!I")
+MEMORY_BYTES = 1 << 30
+"""Address space beside that for the body: the interpreter, and a million values, which take some 100 MB."""
+MEMORY_PER_BYTE = 10
+"""Address space for each byte of the body: a text takes four if one of its characters is outside the BMP, and is held
+twice."""
+
+
+class ScanFault(Value):
+    """The parts of an ApiError that a client sees."""
+
+    what: str
+    means: str
+    do: str
+    status: int
+    code: str
+    kind: str
+    param: str | None
+
+    def error(self) -> ApiError:
+        """The error again."""
+        return ApiError(
+            self.what,
+            status=self.status,
+            code=self.code,
+            kind=self.kind,
+            param=self.param,
+            means=self.means,
+            do=self.do,
+        )
+
+
+class ScanAnswer(Value):
+    """Model and requirements of a body, or its fault."""
+
+    model: str = ""
+    needs: Requirements = Requirements()
+    span: tuple[int, int] | None = None
+    fault: ScanFault | None = None
+
+    def target(self) -> RequestTarget:
+        """The model and the requirements.
+
+        Raises:
+            ApiError: the body's fault.
+        """
+        if self.fault is not None:
+            raise self.fault.error()
+        return RequestTarget(self.model, self.needs, self.span)
+
+
+def scan(content_type: bytes, body: bytes | bytearray) -> ScanAnswer:
+    """Reads one body, whatever it has."""
+    headers = [(b"content-type", content_type)]
+    try:
+        if not is_form(headers):
+            check_caps(body)
+        found = route(b"", headers, body)
+    except ApiError as error:
+        return _fault(error)
+    except MemoryError:
+        return _fault(bad_request("The request body takes too much memory to read.", code="too_complex"))
+    span = found.span if is_form(headers) else model_span(body)
+    return ScanAnswer(model=found.model, needs=found.needs, span=span)
+
+
+def _fault(error: ApiError) -> ScanAnswer:
+    fault = ScanFault(
+        what=error.what,
+        means=error.means,
+        do=error.do,
+        status=error.status,
+        code=error.code,
+        kind=error.kind,
+        param=error.param,
+    )
+    return ScanAnswer(fault=fault)
+
+
+def _serve(source: BinaryIO, sink: BinaryIO) -> None:
+    while len(lengths := source.read(LENGTHS.size)) == LENGTHS.size:
+        type_length, body_length = LENGTHS.unpack(lengths)
+        _limit_memory(body_length)
+        content_type, body = source.read(type_length), bytearray(body_length)
+        if source.readinto(body) != body_length:  # type: ignore[attr-defined]  # a BufferedReader
+            return
+        answer = scan(content_type, body).model_dump_json().encode()
+        del body
+        sink.write(LENGTH.pack(len(answer)) + answer)
+        sink.flush()
+
+
+def _limit_memory(body_length: int) -> None:
+    most = MEMORY_BYTES + MEMORY_PER_BYTE * body_length
+    resource.setrlimit(resource.RLIMIT_AS, (most, resource.RLIM_INFINITY))
+
+
+def main() -> None:
+    """Answers until the gateway closes the connection, or is gone."""
+    with open(os.dup(0), "rb") as source, open(os.dup(1), "wb") as sink:
+        os.dup2(2, 1)  # what else is printed is no answer
+        _serve(source, sink)
+
+
+if __name__ == "__main__":
+    main()

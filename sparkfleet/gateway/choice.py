@@ -1,0 +1,137 @@
+"""Candidate groups of one request, and the slot that it takes on one of them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from time import perf_counter
+from typing import Any
+
+from sparkfleet.gateway.in_flight import InFlight
+from sparkfleet.gateway.policy.forecast import GroupForecast, reason_of
+from sparkfleet.gateway.requirements import Requirements, can
+from sparkfleet.gateway.routing_table import GroupEntry, ModelEntry, Priority
+
+_SHOWN = 16
+LEARN_S = 0.2
+"""Shortest predicted prefill that is learned from: below it the first token's time is overhead."""
+LEARN_TOKENS = 16
+"""Fewest tokens of an answer that is learned from."""
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """Candidate groups for one request."""
+
+    model: ModelEntry
+    groups: tuple[GroupEntry, ...]
+    """The ready groups that may serve it, by their known capabilities."""
+    needs: Requirements
+    loads: InFlight
+    key: str = ""
+    """Id of its key."""
+    priority: Priority = "interactive"
+
+    def forecasts(self) -> list[GroupForecast]:
+        """The forecast of each group, best first, at this moment."""
+        return self.loads.forecasts(self.groups, self.needs, self.model.name)
+
+    def ranked(self) -> list[GroupEntry]:
+        """The groups, best first, at this moment."""
+        return [one.group for one in self.forecasts()]
+
+    def explain(self, found: list[GroupForecast]) -> dict[str, Any]:
+        """The decision for people and programs: the chosen group, the reason, each forecast, and who was left out."""
+        able = {group.app for group in self.groups}
+        left_out = {
+            group.app: _lack(group, self.needs) for group in self.model.groups if group.app not in able
+        }
+        return {
+            "model": self.model.name,
+            "group": found[0].group.app if found else None,
+            "why": reason_of(found) if found else "no group can serve it",
+            "prompt_tokens": self.needs.prompt_tokens,
+            "groups": [one.line() for one in found[:_SHOWN]],
+            "left_out": left_out,
+        }
+
+
+def _lack(group: GroupEntry, needs: Requirements) -> str:
+    if not can(group, needs):
+        return "takes no " + " or ".join(one for one in needs.abilities if getattr(group, one) is False)
+    return "is not ready"
+
+
+class Slot:
+    """The place of one request on a group, until `close`. It moves with the request to another group.
+
+    Args:
+        choice: the candidates.
+        found: their forecasts when the slot was granted, best first.
+    """
+
+    def __init__(self, choice: Choice, found: list[GroupForecast]) -> None:
+        self.choice = choice
+        self._loads = choice.loads
+        self._needs = choice.needs
+        self._model = choice.model.name
+        self.found = found
+        self._app = ""
+        """The group that counts it; "" for none."""
+        self._last = ""
+        """The group of the last try."""
+        self._cold = 0
+        self._begun = perf_counter()
+        self._first = 0.0
+        if found:
+            self.move(found[0].group)
+
+    def move(self, group: GroupEntry) -> None:
+        """Counts the request at another group."""
+        if group.app == self._app:
+            return
+        self._leave()
+        self._app = self._last = group.app
+        self._forecast = next((one for one in self.found if one.group.app == group.app), None)
+        warm = self._forecast.warm_tokens if self._forecast is not None else 0
+        self._cold = self._needs.prompt_tokens - warm
+        self._factors = (
+            self._loads.learned.prefill_factor(self._app),
+            self._loads.learned.decode_factor(self._app),
+        )
+        self._loads.begin(self._app, self._cold)
+        self._loads.caches.add(group, self._needs.prefix)
+        self._begun = perf_counter()
+
+    def answered(self, *, is_stream: bool) -> None:
+        """Records the first byte of an answer: its prompt has been read."""
+        if not self._app or self._first:
+            return
+        self._first = perf_counter()
+        self._loads.prefilled(self._app, self._cold)
+        self._cold = 0
+        if is_stream and self._forecast is not None:
+            predicted = (self._forecast.prefill_s + self._forecast.wait_s) / self._factors[0]
+            if predicted >= LEARN_S and not self._forecast.is_full:
+                self._loads.learned.saw_prefill(self._app, predicted, self._first - self._begun)
+
+    def ended(self, tokens: int, *, is_stream: bool) -> None:
+        """Records a whole answer of so many tokens."""
+        if tokens:
+            self._loads.learned.saw_answer(self._model, tokens)
+        if not (is_stream and self._first and self._forecast is not None and tokens >= LEARN_TOKENS):
+            return
+        expected = self._loads.learned.answer_tokens(self._model, self._needs.answer_tokens)
+        predicted = self._forecast.decode_s / self._factors[1] * tokens / max(1.0, expected)
+        self._loads.learned.saw_decode(self._last, predicted, perf_counter() - self._first)
+
+    def close(self) -> None:
+        """Ends it: it no longer counts anywhere."""
+        self._leave()
+
+    def _leave(self) -> None:
+        if self._app:
+            app, self._app = self._app, ""
+            if self._cold:
+                self._loads.prefilled(app, self._cold)
+                self._cold = 0
+            self._loads.end(app)

@@ -1,0 +1,37 @@
+"""Listening address of the gateway and limit of its bodies, which change while it serves.
+
+The head's address file has them, so that a replica that Serve starts again listens at the present address; the routing
+table has them for those that run.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+
+from sparkfleet.runtime.fleet_paths import FleetPaths
+from sparkfleet.values import Value
+
+
+class GatewayListening(Value):
+    """Address that the gateway listens at, and its longest request."""
+
+    host: str
+    port: int
+    max_body_bytes: int
+    origins: tuple[str, ...] = ()
+    """Origins of other sites whose scripts may read answers."""
+
+
+def stored_listening(paths: FleetPaths, default: GatewayListening) -> GatewayListening:
+    """The address in the head's address file, or in its copy in the run directory; `default` if neither can be read."""
+    for path in (paths.address, paths.run_address):
+        with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
+            stored = json.loads(path.read_bytes())
+            return GatewayListening(
+                host=stored["gateway_host"],
+                port=stored["gateway_port"],
+                max_body_bytes=stored.get("max_body_bytes") or default.max_body_bytes,
+                origins=tuple(stored.get("origins", default.origins)),
+            )
+    return default

@@ -1,0 +1,85 @@
+"""What must not appear in a report does not, and what its reader needs stays."""
+
+import string
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from sparkfleet.fleet.bundle.redact import Redactor
+
+DIGEST = "ab" * 32
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("inet 192.168.100.10/24 brd 192.168.100.255", "inet <subnet-1>.10/24 brd <subnet-1>.255"),
+        ("127.0.0.1:8000 0.0.0.0 255.255.255.0", "127.0.0.1:8000 0.0.0.0 255.255.255.0"),
+        ("link/ether 4c:bb:47:00:11:22", "link/ether <mac-1>"),
+        ("fe80::4ebb:47ff:fe00:1122/64 on fe80:0:0:0:4ebb:47ff:fe00:1122", "<ipv6-1>/64 on <ipv6-1>"),
+        ("::1 12:01:33 0000:01:00.0 std::vector", "::1 12:01:33 0000:01:00.0 std::vector"),
+        ("Authorization: Bearer abcdefgh1234", "Authorization: Bearer <secret>"),
+        ("key sk-sf-AqYMzujb25jUbnVhXHC52MriV", "key <secret>"),
+        ("HF_TOKEN=hf_abcdefghijklmnopqrst max_tokens=30", "HF_TOKEN=<secret> max_tokens=30"),
+        ("password: 'hunter 2', next", "password: <secret>, next"),
+        (f"{DIGEST} image@sha256:{DIGEST}", f"<secret> image@sha256:{DIGEST}"),
+        ("sealed:1:AbC/d+e==", "<secret>"),
+        ("-----BEGIN OPENSSH PRIVATE KEY-----\nabc\n-----END OPENSSH PRIVATE KEY-----\nx", "<secret>\nx"),
+        ("SHA256:" + "A" * 43, "SHA256:<key>"),
+        ("ssh-ed25519 " + "A" * 68, "ssh-ed25519 <key>"),
+        ("Serial Number: 1324567890", "Serial Number: <serial-1>"),
+        ("GPU-12345678-1234-1234-1234-123456789abc", "<uuid-1>"),
+        ("anna@example.com", "<mail-1>"),
+        ("/home/anna/x /home/nvidia/x", "/home/<user-1>/x /home/nvidia/x"),
+        ("INFO prompt: 'tell me a secret'", "<line with a prompt>"),
+        ('body {"messages": [{"role": "user"}]}', "<line with a prompt>"),
+        ("prompt_tokens: 12, prompt throughput: 3.1", "prompt_tokens: 12, prompt throughput: 3.1"),
+        (
+            "annas-spark and Annas-Spark.local, this, sparkling",
+            "<node-1> and <node-1>.local, this, sparkling",
+        ),
+        ("the other value", "the <secret> value"),
+    ],
+)
+def test_a_text(text, expected):
+    redactor = Redactor(["other"], {"node": ["annas-spark", "this"]})
+    assert redactor.text(text) == expected
+
+
+def test_the_same_is_the_same_everywhere_and_another_is_another():
+    redactor = Redactor()
+    assert redactor.text("10.0.0.1 10.0.0.2") == "<subnet-1>.1 <subnet-1>.2"
+    assert redactor.text("10.0.1.1 10.0.0.3") == "<subnet-2>.1 <subnet-1>.3"
+    assert redactor.counts["subnet"] == 4
+
+
+def test_a_document_keeps_its_fields_and_loses_secret_ones():
+    found = Redactor().document(
+        {
+            "spec": {"content": "prose", "max_tokens": 3, "text": "content: 'x'"},
+            "api_token": "abc",
+            "keys": [{"api_key": "x"}],
+            "address": "10.0.0.7",
+            "none": None,
+        }
+    )
+    assert found == {
+        "spec": {"content": "prose", "max_tokens": 3, "text": "<line with a prompt>"},
+        "api_token": "<secret>",
+        "keys": [{"api_key": "<secret>"}],
+        "address": "<subnet-1>.7",
+        "none": None,
+    }
+
+
+@given(st.text(alphabet=string.ascii_letters + string.digits + "_-", min_size=8), st.text(), st.text())
+def test_a_known_secret_never_appears(secret, before, after):
+    assert secret not in Redactor([secret]).text(f"{before} {secret} {after}").replace("<secret>", "")
+
+
+@given(st.text(max_size=300))
+def test_any_text_can_be_redacted_twice(text):
+    redactor = Redactor()
+    once = redactor.text(text)
+    assert redactor.text(once) == once

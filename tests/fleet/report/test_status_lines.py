@@ -1,0 +1,166 @@
+"""The status as its owner reads it: 80 columns, facts first."""
+
+from functools import partial
+
+import pytest
+
+from sparkfleet.controlplane.state.status import DeploymentStatus, FleetStatus, NodeReport
+from sparkfleet.controlplane.state.store import Event
+from sparkfleet.engines.startup_phases import StartupPhase
+from sparkfleet.fleet.events import FleetStep
+from sparkfleet.fleet.nodes.surroundings import NodeSurroundings
+from sparkfleet.fleet.report.status_lines import down_lines, duration_words, fleet_lines, state_words
+from sparkfleet.fleet.report.step_times import last_start_s, started_by
+from sparkfleet.group.report import GroupPhase, GroupReport, RankReport
+from sparkfleet.perf.prediction import Band, Prediction, Speculation
+from sparkfleet.planner.types.plan import Candidate, DeploymentPlan, GroupPlan, GroupShape, Rung
+from sparkfleet.units import GIB
+
+NOW = 1_795_176_000.0
+PAIR = ("spark1", "spark2")
+
+
+def rung(nodes=PAIR, method="eagle3"):
+    candidate = Candidate(
+        model="nvidia/Qwen3-235B-A22B-NVFP4", shape=GroupShape(nodes=nodes, tp=len(nodes)), engine="vllm",
+        engine_version="0.32.0", quant="nvfp4", context=32768, concurrency=16,
+        speculation=Speculation(method=method, tokens=3),
+    )  # fmt: skip
+    prediction = Prediction(
+        memory_bytes_per_rank=Band(low=0.0, mid=1.0, high=2.0),
+        check_decode_tps=Band(low=21.0, mid=24.0, high=28.0),
+    )
+    return Rung(candidate=candidate, prediction=prediction, reason="")
+
+
+def report(replica=0, phase=GroupPhase.READY, **fields):
+    told = {"measured": {"ttft_ms": 380.4, "decode_tps": 24.74}} if phase is GroupPhase.READY else {}
+    ranks = (RankReport(rank=0, node="spark1", pid=7),)
+    return GroupReport(
+        **{"deployment": "big", "generation": 3, "replica": replica, "phase": phase, "node": "spark1",
+           "engine": "vLLM 0.32.0", "since": NOW - 5, "ranks": ranks, **told, **fields}
+    )  # fmt: skip
+
+
+def deployment(*groups, planned=1, state="ready", detail=""):
+    ladder = (rung(), rung(method="ngram"))
+    plan = DeploymentPlan(name="big", objective="interactive", groups=(GroupPlan(ladder=ladder),) * planned)
+    return DeploymentStatus(
+        name="big", generation=3, state=state, detail=detail, who="me", since=0.0, plan=plan, groups=groups
+    )
+
+
+def fleet(*deployments, nodes=()):
+    return FleetStatus(
+        fleet="home", sparkfleet="0.1.0", endpoint="http://192.168.1.20:8000/v1", gateways=(), nodes=nodes,
+        deployments=deployments, last_event=3,
+    )  # fmt: skip
+
+
+def event(kind, ago, message="", subject="big/g3/0"):
+    return Event(
+        id=1, at=NOW - ago, deployment="big", generation=3, subject=subject, kind=kind, message=message
+    )
+
+
+def lines(one, recent=(), times=None, only=None):
+    return list(fleet_lines(one, recent, NOW, partial(last_start_s, times or {}), only))
+
+
+def test_a_ready_deployment_on_two_nodes():
+    nodes = (
+        NodeReport(name="spark1", joined=True, memory_total=120 * GIB, memory_available=34 * GIB),
+        NodeReport(name="s2", joined=False),
+    )
+    shown = lines(fleet(deployment(report(running=2, waiting=1)), nodes=nodes))
+    assert shown == [
+        "fleet home · sparkfleet 0.1.0 · endpoint http://192.168.1.20:8000/v1",
+        "",
+        "big · ready",
+        "  g3/0  spark1+spark2 · TP=2 · vLLM 0.32.0 · NVFP4 · EAGLE3 k=3",
+        "        2 of 16 requests running, 1 waiting",
+        "        380 ms to the first token, 24.7 tok/s for one user (predicted 21–28)",
+        "",
+        "nodes",
+        "  spark1  joined · 34.0 of 120.0 GiB available",
+        "  s2      gone: Ray on it does not answer",
+    ]
+    assert all(len(line) <= 80 for line in shown)
+
+
+def test_one_of_two_groups_serves_while_the_other_starts_again():
+    starting = report(
+        1, GroupPhase.STARTING, step=StartupPhase(phase="loading", share=0.4), ranks=report().ranks
+    )
+    failed = [
+        event("failed", 3500, "The engine exited (code 137).\nlog", "big/g3/1"),
+        event("failed", 130, "The engine exited while it was starting.\nmore", "big/g3/1"),
+        event("failed", 60, "of another group"),
+    ]
+    recent = [event("failed", 3700, "long ago", "big/g3/1"), *failed, event("preparing", 125, "", "big/g3/1")]
+    one = deployment(report(), starting, planned=2, state="starting", detail="1 of 2 groups serve")
+    times = {started_by((one.plan,)): {FleetStep.LOADING: 200.0, FleetStep.COMPILING: 52.0}}
+    shown = lines(fleet(one), recent, times)
+    assert shown[2] == "big · degraded 1/2 · 1 of 2 groups serve"
+    assert shown[-2:] == [
+        "        loading 40% · 2 min 5 s of about 4 min 12 s (last start)",
+        "        failed 2 times in the last hour, last 2 min 10 s ago: The engine exited while it was starting.",
+    ]
+    assert lines(fleet(one), recent, times, only="big") == shown[2:]
+    assert lines(fleet(one), recent, times, only="other") == []
+
+
+def test_without_an_earlier_start_no_end_is_promised():
+    one = deployment(report(0, GroupPhase.PROBING, ranks=report().ranks), state="starting")
+    assert lines(fleet(one))[-1] == "        first token · 5 s"
+
+
+def test_a_lower_rung_and_a_silent_group_and_a_failed_deployment():
+    assert "rung 2 of its ladder" in lines(fleet(deployment(report(rung=1))))[-1]
+    assert lines(fleet(deployment(report(silent_s=40.0))))[-1] == "        no report for 40 s; it was ready"
+    failed = deployment(
+        report(0, GroupPhase.FAILED, detail="out of memory"), state="failed", detail="no rung"
+    )
+    assert lines(fleet(failed))[2:] == [
+        "big · failed · no rung",
+        "  g3/0  spark1+spark2 · TP=2 · vLLM 0.32.0 · NVFP4 · EAGLE3 k=3",
+        "        failed · out of memory",
+        "  `sparkfleet describe big` has the reason of each attempt.",
+    ]
+
+
+def test_a_group_of_an_older_plan_is_shown_with_what_is_known():
+    one = deployment(report(generation=2, measured={}), state="updating", detail="2 serves until 3 is ready")
+    assert lines(fleet(one))[3:] == ["  g2/0  spark1 · vLLM 0.32.0", "        0 requests running, 0 waiting"]
+
+
+@pytest.mark.parametrize(
+    ("state", "ready", "planned", "words"),
+    [("ready", 2, 2, "ready"), ("ready", 1, 2, "degraded 1/2"), ("starting", 0, 2, "starting"),
+     ("failed", 1, 2, "failed"), ("updating", 1, 2, "updating")],
+)  # fmt: skip
+def test_degraded_is_what_serves_with_fewer_groups(state, ready, planned, words):
+    assert state_words(deployment(*map(report, range(ready)), planned=planned, state=state)) == words
+
+
+def test_nothing_is_deployed():
+    assert lines(fleet())[-1].startswith("Nothing is deployed. `sparkfleet apply")
+
+
+def test_down_with_what_up_brings_back():
+    assert list(down_lines("home", NodeSurroundings(generations={"b": 2, "a": 1}))) == [
+        "Fleet home is down.",
+        "`sparkfleet up` starts it again with a (generation 1), b (generation 2).",
+    ]
+    start = "`sparkfleet apply FILE` or `sparkfleet up` starts it."
+    assert list(down_lines("home", NodeSurroundings(generations={})))[1:] == [start]
+    for unknown in (None, NodeSurroundings(store=True)):
+        assert "not known" in list(down_lines("home", unknown))[1]
+
+
+@pytest.mark.parametrize(
+    ("seconds", "words"),
+    [(-1, "0 s"), (59.4, "59 s"), (60, "1 min"), (125, "2 min 5 s"), (3600, "1 h"), (3725, "1 h 2 min")],
+)
+def test_durations(seconds, words):
+    assert duration_words(seconds) == words

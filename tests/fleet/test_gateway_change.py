@@ -1,0 +1,52 @@
+import pytest
+
+from sparkfleet.controlplane.state.status import FleetStatus
+from sparkfleet.fleet.gateway import gateway_change
+from sparkfleet.gateway.listening import GatewayListening
+from sparkfleet.specs.inventory import Inventory
+
+NOW = GatewayListening(host="127.0.0.1", port=8123, max_body_bytes=32_000_000)
+
+
+def status(listening=NOW):
+    return FleetStatus(
+        fleet="home",
+        sparkfleet="0",
+        endpoint="",
+        listening=listening,
+        gateways=(),
+        deployments=(),
+        last_event=0,
+    )
+
+
+def inventory(**gateway):
+    more = {"gateway": gateway} if gateway else {}
+    return Inventory.model_validate(
+        {"fleet": "home", "head": "a", "nodes": {"a": {"address": "local"}}, **more}
+    )
+
+
+@pytest.mark.parametrize(
+    ("gateway", "words"),
+    [
+        ({"host": "0.0.0.0", "port": 0}, "gateway: host 127.0.0.1 → 0.0.0.0; at once, and open streams go on"),
+        ({"port": 8123}, ""),
+        ({"port": 0}, ""),
+        ({"port": 9000}, "gateway: port 8123 → 9000; at once, and open streams go on"),
+        ({"port": 0, "max_body_mb": 64}, "gateway: max_body_mb 32 → 64; at once, and open streams go on"),
+        (
+            {"port": 0, "origins": ("https://chat.example.org",)},
+            "gateway: origins none → https://chat.example.org; at once, and open streams go on",
+        ),
+        ({}, ""),
+    ],
+)  # fmt: skip
+def test_only_what_the_inventory_names_changes(gateway, words):
+    """An inventory without `gateway:` must not close what another one has opened."""
+    assert gateway_change(inventory(**gateway), status()) == words
+
+
+def test_an_older_controller_or_none_has_no_change():
+    wanted = inventory(host="0.0.0.0")
+    assert gateway_change(wanted, None) == gateway_change(wanted, status(None)) == ""

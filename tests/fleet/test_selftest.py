@@ -1,0 +1,76 @@
+"""The verdicts of a self-test, of values; the whole of it runs in the lab (tests/integration/test_selftest.py)."""
+
+import pytest
+
+from sparkfleet.controlplane.state.status import DeploymentStatus
+from sparkfleet.doctor.collect import RawAnswer
+from sparkfleet.errors import SpecError
+from sparkfleet.fleet.selftest import engine_seen, facts_seen, link_seen, selftest
+from sparkfleet.fleet.session import Session
+from sparkfleet.group.report import GroupPhase, GroupReport
+from sparkfleet.hostfacts.link import LinkFacts
+from sparkfleet.units import GIB
+
+
+def raw(field, not_understood=""):
+    return RawAnswer(field=field, argv=("cat",), exit_code=0, not_understood=not_understood)
+
+
+def link(gb_per_s, latency_us=20.0):
+    return LinkFacts(nodes=("a", "b"), latency_us=latency_us, gb_per_s=gb_per_s)
+
+
+def state():
+    group = GroupReport(
+        deployment="selftest", generation=1, replica=0, phase=GroupPhase.READY, node="a", since=0.0,
+        measured={"ttft_ms": 24.0, "decode_tps": 61.0},
+    )  # fmt: skip
+    return DeploymentStatus(
+        name="selftest", generation=1, state="ready", detail="", who="", since=0.0, plan=None, groups=(group,)
+    )
+
+
+def test_a_fact_that_one_of_several_commands_gives_is_known():
+    assert facts_seen([raw("time", "no chrony"), raw("time"), raw("memory")])[:2] == (
+        True,
+        "2 facts by 3 commands, each output understood",
+    )
+
+
+def test_a_fact_that_another_one_replaces_is_not_missed():
+    assert facts_seen([raw("pci_links", "empty"), raw("pci_by_address")]).fine
+    assert not facts_seen([raw("pci_links", "empty"), raw("pci_by_address", "empty")]).fine
+
+
+def test_a_fact_that_no_command_gives_is_a_fault_with_the_command_for_a_report():
+    fine, words, do = facts_seen([raw("time", "no chrony"), raw("memory")])
+    assert not fine
+    assert words == "1 of 2 facts could not be read: time; first: no chrony"
+    assert "sparkfleet bundle" in do
+
+
+@pytest.mark.parametrize(("measured", "fine"), [(20.0, True), (15.0, True), (13.0, False)])
+def test_a_link_is_held_against_the_planners_figure(measured, fine):
+    seen = link_seen(link(measured), link(20.0))
+    assert (seen.fine, f"{measured:.1f} GB/s" in seen.words, bool(seen.do)) == (fine, True, not fine)
+
+
+@pytest.mark.parametrize(
+    ("tokens", "returned", "fine"), [(40, GIB, True), (1, GIB, False), (40, -2 * GIB, False)]
+)
+def test_an_engine_answers_and_returns_its_memory(tokens, returned, fine):
+    seen = engine_seen(state(), tokens, returned)
+    assert seen.fine is fine
+    if fine:
+        assert (
+            seen.words == "answered 40 tokens; TTFT 24 ms, 61.0 tok/s for one user; not checked by the canary"
+        )
+
+
+async def test_a_node_that_does_not_exist_is_refused(tmp_path):
+    file = tmp_path / "inventory.yaml"
+    file.write_text("fleet: home\nhead: a\nnodes:\n  a: {address: local}\n")
+    async with Session(file) as session:
+        with pytest.raises(SpecError, match="moon"):
+            async for _ in selftest(session, ["moon"]):
+                pass

@@ -1,0 +1,56 @@
+"""A node is drained under load: what runs on it moves, nothing is started there, and no request fails."""
+
+import time
+
+import pytest
+from asking import Asking
+from pair_fleet import TINY
+
+pytestmark = pytest.mark.integration
+
+OTHER = TINY.replace("name: tiny", "name: other")
+
+
+def nodes_of(fleet, name):
+    return {
+        rank["node"]
+        for one in fleet.deployments()
+        if one["name"] == name
+        for g in one["groups"]
+        for rank in g["ranks"]
+    }
+
+
+def test_a_drained_node_loses_its_groups_without_a_failed_request_and_gets_no_other(pair):
+    pair.serve(pair.spec("nodes: [spark1, spark2]\nreplicas: 1\n"))
+    (node,) = nodes_of(pair, "tiny")
+    (other,) = {"spark1", "spark2"} - {node}
+    with Asking(pair, "tiny") as asking:
+        pair.until(lambda: asking.ends["whole"], timeout=60)
+        out = pair.ok("drain", node, "--yes")
+        again = time.time()
+        pair.until(lambda: asking.whole_since(again), timeout=60)
+    assert set(asking.ends) == {"whole"}, asking.answers
+    assert f"{node} is drained: nothing runs on it. `sparkfleet undrain {node}`" in out
+    assert nodes_of(pair, "tiny") == {other}
+    assert pair.engines(node) == {}
+    try:
+        (line,) = (one for one in pair.ok("status").splitlines() if one.startswith(f"  {node}"))
+        assert line.endswith(" · drained")
+        code, out, _ = pair.run(
+            "plan", pair.write("pinned.yaml", pair.spec(f"nodes: [{node}]\n", text=OTHER))
+        )
+        assert code == 3
+        assert f"{node}: drained; `sparkfleet undrain {node}` ends that" in " ".join(out.split())
+        pair.apply(pair.spec(text=OTHER), name="other.yaml")
+        assert nodes_of(pair, "other") == {other}
+        assert f"without {node}: drained" in pair.run("plan", str(pair.directory / "other.yaml"))[1]
+        code, _, err = pair.run("drain", other, "--yes")
+        assert code == 3
+        assert "No other node is left for other, tiny" in err
+        assert f"No change: {node} is drained" in pair.ok("drain", node, "--yes")
+    finally:
+        pair.ok("undrain", node)
+    code, _, err = pair.run("undrain", node)
+    assert code == 1
+    assert f"{node} is not drained" in err
