@@ -7,6 +7,7 @@ OpenAI's clients expect `{"error": {message, type, param, code}}`; Anthropic's, 
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Iterable, Sequence
 from typing import Literal, NamedTuple
 
@@ -162,7 +163,7 @@ def not_ready(entry: ModelEntry) -> ApiError:
     state = "has failed to start" if entry.state == "failed" else f"is {entry.state}"
     return _later(
         f'The model "{entry.name}" {state}' + (f": {entry.detail}." if entry.detail else "."),
-        entry.retry_after_s,
+        entry.retry_s(time.time()),
         code="model_not_ready",
         kind="not_ready",
     )
@@ -206,7 +207,7 @@ def none_ready_for(entry: ModelEntry, needs: Iterable[Ability]) -> ApiError:
     """503: the groups with these capabilities are not ready; others of the deployment are. `needs` is not empty."""
     return _later(
         f'The groups of "{entry.name}" that take {_nouns(needs)} are not ready.',
-        entry.retry_after_s,
+        entry.retry_s(time.time()),
         code="model_not_ready",
         kind="not_ready",
     )
@@ -216,7 +217,7 @@ def no_engine(entry: ModelEntry) -> ApiError:
     """503: the deployment should serve, but no group takes the request."""
     return _later(
         f'No engine of "{entry.name}" takes requests at the moment.',
-        entry.retry_after_s,
+        entry.retry_s(time.time()),
         code="no_engine",
         kind="no_engine",
     )
@@ -226,7 +227,7 @@ def engine_lost(entry: ModelEntry) -> ApiError:
     """503: every engine that got the request was lost before its first byte."""
     return _later(
         f'The engine of "{entry.name}" failed before it answered; it is being replaced.',
-        entry.retry_after_s,
+        entry.retry_s(time.time()),
         code="engine_lost",
         kind="engine_lost",
     )
