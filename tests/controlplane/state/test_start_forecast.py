@@ -52,5 +52,5 @@ def test_a_start_ends_as_long_after_its_beginning_as_the_last_one() -> None:
 def test_clients_are_told_the_rest_of_it() -> None:
     entry = ModelEntry(name="tiny", deployment="e", state="starting", retry_after_s=10, ready_at=2090.0)
     assert [entry.retry_s(now) for now in (2000.0, 2089.5, 2090.0, 3000.0, -1e9)] == [90, 1, 10, 10, 3600]
-    assert dict(not_ready(entry.model_copy(update={"ready_at": 4e9})).headers)[b"retry-after"] == b"3600"
-    assert dict(not_ready(entry).headers)[b"retry-after"] == b"10"
+    assert dict(not_ready(entry, 0.0).headers)[b"retry-after"] == b"2090"
+    assert dict(not_ready(entry, 3000.0).headers)[b"retry-after"] == b"10"
