@@ -150,7 +150,7 @@ async def _applied(
     async with client:
         after = 0 if cold else (await client.fleet()).last_event
         wanted = {request.spec.name: (await client.apply(request))[0] for request in requests}
-        await _first_key(client, on_event)
+        await create_first_key(client, on_event)
         own = {request.spec.name: request.spec for request in requests}
         told = _of_generations(wanted, on_event) if cold else on_event
         settled = await until_settled(client, wanted, after, told, own) if wait else {}
@@ -178,10 +178,15 @@ def _requests(prepared: PreparedApply, plans: Sequence[DeploymentPlan]) -> list[
     ]
 
 
-async def _first_key(client: FleetClient, on_event: OnEvent) -> None:
-    """Create the first key, which the gateway requires from its first start on.
+async def create_first_key(client: FleetClient, on_event: OnEvent = ignored) -> None:
+    """Create the first key, which the gateway requires from its first start on; nothing if there is one.
 
-    It is sent before the wait, so that it is shown even if the user interrupts the wait.
+    It is sent before the wait, so that it is shown even if the user interrupts the wait. An apply that was interrupted while
+    the fleet came up has stored the deployments and no key: the next one changes nothing and creates it.
+
+    Args:
+        client: of the controller, entered.
+        on_event: receives the key.
     """
     if await client.keys():
         return

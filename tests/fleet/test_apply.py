@@ -9,7 +9,7 @@ from sparkfleet.controlplane.state.status import DeploymentStatus, FleetStatus
 from sparkfleet.controlplane.state.store import Store
 from sparkfleet.errors import ControlError, Infeasible, SpecError
 from sparkfleet.fleet import apply as module
-from sparkfleet.fleet.apply import carry_out, prepare_apply
+from sparkfleet.fleet.apply import carry_out, create_first_key, prepare_apply
 from sparkfleet.fleet.events import FleetStep, KeyCreated, StepEnded, StepRunning
 from sparkfleet.fleet.generations import prepare_restart, prepare_scale
 from sparkfleet.fleet.report.step_times import load_step_times
@@ -142,6 +142,14 @@ async def test_a_fleet_that_is_down_is_brought_up_and_the_second_time_nothing_ch
     controller.asked[:] = controller.asked[:1]
     assert (await prepare_apply(session, [TINY])).changes_nothing
     assert capsys.readouterr() == ("", "")
+
+
+async def test_the_first_key_is_created_once_also_if_the_apply_before_was_interrupted(controller):
+    """It had stored the deployment: the next one changed nothing, and nobody had a key."""
+    events = []
+    for _ in range(2):
+        await create_first_key(controller, events.append)
+    assert [one.key for one in events if isinstance(one, KeyCreated)] == ["sk-x"]
 
 
 async def test_nothing_is_asked_for_before_it_is_carried_out(session, controller):
