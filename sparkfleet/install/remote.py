@@ -126,7 +126,7 @@ def _call(argv: list[str], lock: int, otherwise: list[str] | None = None) -> Non
 def _telling(log: list[str]) -> list[str]:
     """Lines of a failed command that name its cause: pip's from its first error on, of a file with another hash the file."""
     at = next((at for at, line in enumerate(log) if line.startswith("ERROR:")), max(0, len(log) - 8))
-    if OTHER_HASH not in log[at]:
+    if OTHER_HASH not in "".join(log[at : at + 1]):
         return log[at : at + 8]
     file = log[at + 1 : at + 2]
     got = [line.strip() for line in log[at:] if line.strip().startswith("Got ")]

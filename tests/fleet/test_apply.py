@@ -12,6 +12,7 @@ from sparkfleet.fleet import apply as module
 from sparkfleet.fleet.apply import carry_out, create_first_key, prepare_apply
 from sparkfleet.fleet.events import FleetStep, KeyCreated, StepEnded, StepRunning
 from sparkfleet.fleet.generations import prepare_restart, prepare_scale
+from sparkfleet.fleet.plan import fleet_of
 from sparkfleet.fleet.report.step_times import load_step_times
 from sparkfleet.fleet.session import Session
 from sparkfleet.hostfacts.node import InstalledEngine, NodeFacts, Processors, UnifiedMemory
@@ -227,3 +228,9 @@ async def test_a_stored_plan_that_runs_code_of_a_checkpoint_without_a_commit_is_
     (refused,) = (await prepare_scale(session, "tiny", 2)).planned.decided.plan.refused
     assert refused.rejected[0].reason.startswith("--trust-remote-code runs")
     assert "set `trust_remote_code: true`" in refused.nearest[0]
+
+
+async def test_nodes_without_the_firewall_are_exposed_unless_the_inventory_accepts_it(session):
+    assert (await fleet_of(session)).exposed == ("this",)
+    session.inventory = session.inventory.model_copy(update={"lan_rendezvous": True})
+    assert (await fleet_of(session)).exposed == ()
