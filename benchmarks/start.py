@@ -26,7 +26,7 @@ from sparkfleet.controlplane.desired import Desired
 from sparkfleet.controlplane.ray.ray_process import LABEL
 from sparkfleet.controlplane.state.launches import launches_for
 from sparkfleet.errors import EngineError
-from sparkfleet.fleet.collect_node_facts import survey
+from sparkfleet.fleet.nodes.collect_facts import survey
 from sparkfleet.group.canary import Probe, wait_healthy
 from sparkfleet.group.launch_plan import Ports
 from sparkfleet.group.rank_place import spec_here

@@ -28,7 +28,7 @@ from sparkfleet.accuracy.published import Combination, PublishedDecision, decisi
 from sparkfleet.accuracy.rows import cases_of, read_rows
 from sparkfleet.checkpoints.checkpoint import Checkpoint
 from sparkfleet.errors import FactError
-from sparkfleet.fleet.assumed_nodes import assumed_sparks
+from sparkfleet.fleet.nodes.assumed import assumed_sparks
 from sparkfleet.hostfacts.link import LinkFacts
 from sparkfleet.knowledge.known_models import known_checkpoint
 from sparkfleet.knowledge.measurements import BENCHMARKS, architectures

@@ -25,8 +25,8 @@ from sparkfleet.cli.progress import ProgressLine, times_line
 from sparkfleet.controlplane.state.status import DeploymentStatus
 from sparkfleet.errors import SpecError
 from sparkfleet.fleet.apply import PreparedApply, carry_out, prepare_apply
-from sparkfleet.fleet.measured import is_predicted, measured_words
-from sparkfleet.fleet.outcome import failed_lines, rung_lines
+from sparkfleet.fleet.report.measured import is_predicted, measured_words
+from sparkfleet.fleet.report.outcome import failed_lines, rung_lines
 from sparkfleet.fleet.session import Session
 from sparkfleet.specs.load import load_deployments
 

@@ -14,8 +14,8 @@ from sparkfleet.cli.output import OUTPUT_VERSION, console, event_line, print_jso
 from sparkfleet.controlplane.state.status import DeploymentStatus
 from sparkfleet.controlplane.state.store import Event
 from sparkfleet.fleet.deployments import describe_deployment
-from sparkfleet.fleet.measured import canary_words, measured_words
-from sparkfleet.fleet.outcome import failed_lines, rung_lines
+from sparkfleet.fleet.report.measured import canary_words, measured_words
+from sparkfleet.fleet.report.outcome import failed_lines, rung_lines
 from sparkfleet.fleet.session import Session
 from sparkfleet.group.report import GroupReport
 from sparkfleet.planner.report.explain import explain_plan

@@ -13,7 +13,7 @@ from sparkfleet.cli.output import OUTPUT_VERSION, console, print_json
 from sparkfleet.knowledge.parts import GUIDE
 
 if TYPE_CHECKING:
-    from sparkfleet.fleet.knowledge_status import PartStatus
+    from sparkfleet.fleet.knowledge.status import PartStatus
 
 app = typer.Typer(help="The knowledge that plans are made from: its age, part by part.", no_args_is_help=True)
 
@@ -36,7 +36,7 @@ def status(
     json: JsonOption = False,
 ) -> int:
     """Show each part of the knowledge: entries, age, and what is newer upstream. Changes nothing."""
-    from sparkfleet.fleet.knowledge_status import knowledge_status  # a slow import
+    from sparkfleet.fleet.knowledge.status import knowledge_status  # a slow import
 
     found = knowledge_status(date.today(), offline=offline, index=index)
     if json:

@@ -10,8 +10,8 @@ import typer
 from sparkfleet.cli.exit_codes import Exit
 from sparkfleet.cli.options import DEFAULT_INVENTORY, InventoryOption, JsonOption, open_session, run
 from sparkfleet.cli.output import OUTPUT_VERSION, console, print_json
-from sparkfleet.fleet.observe import place_of, write_files
-from sparkfleet.fleet.observe_containers import observe_down, observe_up
+from sparkfleet.fleet.observe.containers import observe_down, observe_up
+from sparkfleet.fleet.observe.files import place_of, write_files
 from sparkfleet.fleet.session import Session
 from sparkfleet.telemetry.observe_containers import PASSWORD_FILE, ObservePorts, Part
 

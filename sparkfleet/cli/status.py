@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Sequence
+from functools import partial
 from typing import Annotated
 
 import typer
@@ -16,16 +17,16 @@ from sparkfleet.cli.options import DEFAULT_INVENTORY, InventoryOption, JsonOptio
 from sparkfleet.cli.output import STATE_STYLE, console, errors, fold, print_error, print_json
 from sparkfleet.errors import SparkfleetError, SpecError
 from sparkfleet.fleet.deployments import FleetOverview, find, fleet_state
-from sparkfleet.fleet.session import Session
-from sparkfleet.fleet.status_lines import down_lines, fleet_lines
-from sparkfleet.fleet.step_times import load_step_times
-from sparkfleet.fleet.surroundings import (
+from sparkfleet.fleet.nodes.surroundings import (
     SHOWING_S,
     NodeSurroundings,
     other_fleet_lines,
     other_fleets,
     surroundings_of,
 )
+from sparkfleet.fleet.report.status_lines import down_lines, fleet_lines
+from sparkfleet.fleet.report.step_times import last_start_s, load_step_times
+from sparkfleet.fleet.session import Session
 from sparkfleet.runtime.fleet_paths import FleetPaths
 
 EVERY_S = 1.0
@@ -97,7 +98,7 @@ def _lines(
     if name is not None:
         find(found.status, name)
     times = load_step_times(FleetPaths.default(session.inventory.fleet).step_times)
-    return [*fleet_lines(found.status, found.recent, time.time(), times, name)]
+    return [*fleet_lines(found.status, found.recent, time.time(), partial(last_start_s, times), name)]
 
 
 def _document(

@@ -109,6 +109,9 @@ VERBS: Mapping[str, Verb] = {
         "Start every engine of a deployment again. The old ones serve until then, if memory holds both.",
     ),
     "ask": Verb("ask", "ask", "Ask a model one question over the endpoint, as any client would."),
+    "connect": Verb(
+        "connect", "connect", "Print the configuration of a client for a model of the fleet. Contains no key."
+    ),
     "route": Verb(
         "route", "route", "Show which group a request would go to now, and why. No engine gets it."
     ),
@@ -150,6 +153,7 @@ VERBS: Mapping[str, Verb] = {
     "help": Verb("help", "show_help", "Show the verbs, or the options of one."),
     "observe": Verb("observe", "app", "Prometheus, Alertmanager and Grafana for the fleet."),
     "keys": Verb("keys", "app", "API keys of the endpoint."),
+    "usage": Verb("usage", "usage", "Show requests and tokens by key and model."),
     "fabric": Verb("fabric", "app", "The rails between the nodes: addresses and speed."),
     "models": Verb("models", "app", "Weights on the nodes: list, download, copy, remove."),
 }

@@ -14,10 +14,9 @@ from sparkfleet.controlplane.state.status import DeploymentStatus
 from sparkfleet.fleet.events import FleetEvent, FleetStep, KeyCreated, OnEvent, UseCaseEvent, ignored
 from sparkfleet.fleet.gateway import change_gateway, gateway_change
 from sparkfleet.fleet.known_names import remember_names
+from sparkfleet.fleet.nodes.surroundings import require_free
 from sparkfleet.fleet.plan import FleetPlan, plan_deployments
-from sparkfleet.fleet.session import Session, who
-from sparkfleet.fleet.stage import bring, pinned
-from sparkfleet.fleet.step_times import (
+from sparkfleet.fleet.report.step_times import (
     StepTimer,
     all_ready,
     expected_times,
@@ -25,7 +24,8 @@ from sparkfleet.fleet.step_times import (
     save_step_times,
     started_by,
 )
-from sparkfleet.fleet.surroundings import require_free
+from sparkfleet.fleet.session import Session, who
+from sparkfleet.fleet.stage import bring, pinned
 from sparkfleet.fleet.watch import until_settled
 from sparkfleet.planner.types.plan import DeploymentPlan
 from sparkfleet.runtime.fleet_paths import FleetPaths

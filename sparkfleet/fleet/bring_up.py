@@ -11,8 +11,14 @@ from sparkfleet.controlplane.api.client import FleetClient
 from sparkfleet.errors import NodeError
 from sparkfleet.fleet.events import FleetStep, OnEvent, StepRunning, ignored
 from sparkfleet.fleet.gateway import change_gateway, gateway_change
+from sparkfleet.fleet.report.step_times import (
+    FLEET,
+    StepTimer,
+    expected_times,
+    load_step_times,
+    save_step_times,
+)
 from sparkfleet.fleet.session import NoControllerError, Session
-from sparkfleet.fleet.step_times import FLEET, StepTimer, expected_times, load_step_times, save_step_times
 from sparkfleet.hostfacts.node import ReadGpu
 from sparkfleet.remote import page_cache
 from sparkfleet.runtime.fleet_paths import FleetPaths

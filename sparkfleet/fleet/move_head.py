@@ -21,8 +21,8 @@ from sparkfleet.controlplane.state.head_address import HeadAddress
 from sparkfleet.controlplane.store_safety.moving import HeadMove
 from sparkfleet.errors import ControlError, SpecError
 from sparkfleet.fleet.events import FactFound, FleetStep, OnEvent, StepRunning, ignored
+from sparkfleet.fleet.nodes.surroundings import NodeSurroundings, read_surroundings
 from sparkfleet.fleet.session import Session
-from sparkfleet.fleet.surroundings import NodeSurroundings, read_surroundings
 from sparkfleet.remote.atomic_write import write_atomically
 from sparkfleet.runtime.fleet_paths import MOVING_STORE
 

@@ -13,14 +13,19 @@ from sparkfleet.controlplane.policy.memory_admission import fitting
 from sparkfleet.controlplane.state.status import FleetStatus
 from sparkfleet.errors import Infeasible, SpecError, UnreachableError
 from sparkfleet.fabric.measure import load_measurements, measured_links
-from sparkfleet.fleet.assumed_nodes import assume
 from sparkfleet.fleet.checkpoints import checkpoints_of, checkpoints_on, embedded_of
-from sparkfleet.fleet.collect_node_facts import survey
 from sparkfleet.fleet.events import TroubleFound
-from sparkfleet.fleet.measured import measured_lines, measurements_of
+from sparkfleet.fleet.nodes.assumed import assume
+from sparkfleet.fleet.nodes.collect_facts import survey
+from sparkfleet.fleet.nodes.surroundings import (
+    SHOWING_S,
+    NodeSurroundings,
+    other_fleet_lines,
+    surroundings_of,
+)
+from sparkfleet.fleet.report.measured import measured_lines, measurements_of
+from sparkfleet.fleet.report.step_times import StepTimes, last_start_s, load_step_times
 from sparkfleet.fleet.session import Session
-from sparkfleet.fleet.step_times import StepTimes, last_start_s, load_step_times
-from sparkfleet.fleet.surroundings import SHOWING_S, NodeSurroundings, other_fleet_lines, surroundings_of
 from sparkfleet.perf.predictor import predicted_content, predictor_of
 from sparkfleet.planner.place.fleet_map import Fleet, links_of
 from sparkfleet.planner.report.carry_over import RunningGroup, carried_over

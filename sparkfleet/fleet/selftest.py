@@ -17,7 +17,7 @@ from sparkfleet.fleet.deployments import FleetCondition, delete_deployment, flee
 from sparkfleet.fleet.doctor import examine_fleet
 from sparkfleet.fleet.endpoint import ask_at
 from sparkfleet.fleet.events import OnEvent, ignored
-from sparkfleet.fleet.measured import canary_words, measured_words
+from sparkfleet.fleet.report.measured import canary_words, measured_words
 from sparkfleet.fleet.session import Session
 from sparkfleet.hostfacts.link import LinkFacts, LinkProvenance
 from sparkfleet.planner.place.fleet_map import links_of
@@ -33,6 +33,8 @@ QUESTION = "What is a DGX Spark?"
 TOKENS = 40
 LEFT_BYTES = GIB
 """Memory that an ended engine may leave unreturned: files that others read meanwhile are in the page cache."""
+INSTEAD = {"pci_links": "pci_by_address"}
+"""Facts that another one replaces: a netdev's PCIe link is found by its name or by its address."""
 SLOW = 0.7
 """A link that reaches less than this share of the planner's figure is a fault; rails differ by less among published ones."""
 
@@ -128,7 +130,7 @@ async def _facts(session: Session, node: str) -> _Seen:
 def facts_seen(answers: Sequence[RawAnswer]) -> _Seen:
     """Facts that no command of a node has given. Several commands may give the same one. Pure."""
     known = {one.field for one in answers if not one.not_understood}
-    lost = {one.field: one for one in answers if one.field not in known}
+    lost = {one.field: one for one in answers if not {one.field, INSTEAD.get(one.field)} & known}
     if not lost:
         return _Seen(True, f"{len(known)} facts by {len(answers)} commands, each output understood")
     first = next(iter(lost.values()))
@@ -205,7 +207,7 @@ async def _engine(session: Session, nodes: tuple[str, ...], on_event: OnEvent) -
             "model": "builtin:tiny",
             "context": 512,
             "concurrency": 4,
-            "nodes": list(nodes),
+            "nodes": nodes,
             **({"parallel": {"tp": len(nodes)}} if len(nodes) > 1 else {}),
         }
     )

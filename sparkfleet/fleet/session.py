@@ -31,7 +31,7 @@ from sparkfleet.controlplane.state.head_address import HeadAddress
 from sparkfleet.errors import ControlError, NodeError, UnreachableError, UnreadableStateError, WrongFleetError
 from sparkfleet.fabric.node_addresses import seats
 from sparkfleet.fleet.events import FleetStep, OnEvent, StepRunning, TroubleFound, UseCaseEvent, ignored
-from sparkfleet.fleet.surroundings import NodeRole, NodeSurroundings, require_free, surroundings_of
+from sparkfleet.fleet.nodes.surroundings import NodeRole, NodeSurroundings, require_free, surroundings_of
 from sparkfleet.install.environment import install
 from sparkfleet.remote.channel import Channel
 from sparkfleet.remote.open_channel import open_channels

@@ -31,6 +31,8 @@ class RequestTarget(NamedTuple):
 
     model: str
     needs: Requirements = Requirements()
+    span: tuple[int, int] | None = None
+    """Begin and end of the model's name in the body, in a form without quotes; None if it is not known."""
 
 
 def content_type_of(headers: Headers) -> bytes:
@@ -61,7 +63,7 @@ def is_form(headers: Headers) -> bool:
 def _in_body(headers: Headers, body: bytes | bytearray) -> RequestTarget:
     media, options = parse_options_header(content_type_of(headers))
     if media == b"multipart/form-data":
-        return RequestTarget(_in_form(body, options.get(b"boundary", b"")))
+        return _in_form(body, options.get(b"boundary", b""))
     return _in_json(body)
 
 
@@ -133,13 +135,14 @@ _DECODER = json.JSONDecoder(parse_constant=_no_constant, object_pairs_hook=_one_
 # Forms
 
 
-def _in_form(body: bytes | bytearray, boundary: bytes) -> str:
+def _in_form(body: bytes | bytearray, boundary: bytes) -> RequestTarget:
     if not boundary:
         raise _bad_form("its content-type has no boundary")
     fields = _ModelField()
     try:
         parser = MultipartParser(boundary, fields.callbacks())  # type: ignore[arg-type]
         for start in range(0, len(body), _SLICE):
+            fields.offset = start
             parser.write(bytes(body[start : start + _SLICE]))
         parser.finalize()
     except FormParserError as error:
@@ -148,7 +151,10 @@ def _in_form(body: bytes | bytearray, boundary: bytes) -> str:
         raise _bad_form("it is not terminated")
     if len(fields.found) > 1:
         raise _bad_form('"model" occurs twice')
-    return fields.found[0].decode("utf-8", "replace") if fields.found else ""
+    if not fields.found:
+        return RequestTarget("")
+    end = fields.begin + len(fields.found[0])
+    return RequestTarget(fields.found[0].decode("utf-8", "replace"), span=(fields.begin, end))
 
 
 def _bad_form(why: str) -> ApiError:
@@ -161,6 +167,10 @@ class _ModelField:
     def __init__(self) -> None:
         self.found: list[bytes] = []
         self.complete = False
+        self.offset = 0
+        """Place of the bytes that are written next, in the body."""
+        self.begin = 0
+        """Place of the first value that was found."""
         self._name = b""
         self._value = b""
         self._disposition = b""
@@ -202,6 +212,8 @@ class _ModelField:
 
     def _data(self, data: bytes, start: int, end: int) -> None:
         if self._inside:
+            if not self._value:
+                self.begin = self.offset + start
             self._value += data[start:end]
             if len(self._value) > _LONGEST_MODEL:
                 raise _bad_form('"model" is too long')

@@ -108,6 +108,8 @@ class ModelEntry(Value):
     """Hosts from which requests may name images, video and sound by URL."""
     endpoints: tuple[str, ...] = ()
     """Paths beside the usual ones that clients may use; `/*` at the end: all below."""
+    aliases: tuple[str, ...] = ()
+    """Further names under which clients may ask for it."""
 
     @property
     def apps(self) -> tuple[str, ...]:
@@ -127,6 +129,14 @@ class RoutingTable(Value):
     keys: tuple[KeyEntry, ...] = ()
     listening: GatewayListening | None = None
     """Address that the gateway is to listen at; None: the one that it has."""
+
+    def named(self, name: str, key: KeyEntry) -> ModelEntry | None:
+        """The model of that name; of those with that alias the first, by name, that `key` may use. None: there is none."""
+        found = self.models.get(name)
+        if found is not None:
+            return found
+        aliased = [entry for _, entry in sorted(self.models.items()) if name in entry.aliases]
+        return next((entry for entry in aliased if entry.allows(key)), aliased[0] if aliased else None)
 
     @property
     def endpoints(self) -> tuple[str, ...]:

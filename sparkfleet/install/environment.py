@@ -12,6 +12,7 @@ from pathlib import Path
 from sparkfleet.errors import NodeError
 from sparkfleet.hostfacts.fact import text
 from sparkfleet.install.release import Release, release
+from sparkfleet.install.remote import OTHER_HASH
 from sparkfleet.remote.agent import Event, Program, ProgramError, call, validated
 from sparkfleet.remote.channel import Channel
 from sparkfleet.remote.local import LocalChannel
@@ -97,6 +98,7 @@ async def _make(channel: Channel, what: Release, python: str, wheels: Path | Non
         "wheel": base64.b64encode(what.wheel).decode(),
         "pip": base64.b64encode(what.pip).decode(),
         "pins": what.pins,
+        "hashes": what.hashes,
         "wheels": directory,
     }
 
@@ -107,6 +109,13 @@ async def _make(channel: Channel, what: Release, python: str, wheels: Path | Non
     try:
         made = await call(channel, PROGRAM, order, on_event=on_event, timeout_s=INSTALL_S)
     except ProgramError as error:
+        if OTHER_HASH in error.means:
+            raise NodeError(
+                f"{channel.node}: its package index gives another file than the one that was tested.",
+                means=error.means,
+                do=f"Look at the index that {channel.node} uses (`pip config list` there). If it is right and builds "
+                "its own wheels, `pip download` them, look at them, then `sparkfleet up --wheels DIR`.",
+            ) from error
         raise NodeError(
             f"{error.what}: sparkfleet could not be installed.",
             means=error.means,

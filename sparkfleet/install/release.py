@@ -6,7 +6,7 @@ import base64
 import hashlib
 import io
 import zipfile
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from functools import cache
 from importlib import metadata
 from importlib.resources import files
@@ -27,6 +27,10 @@ NOT_ON_NODES = ("accuracy/", "lab/", "tiny_models/", "knowledge/measurements/ben
 """Parts of the package that only developers and the lab use. A node's environment is without them."""
 
 
+HASHES = "hashes.txt"
+"""Wheels of the tested versions, as PyPI has them, for each Python and processor of a node. From `scripts/hashes.py`."""
+
+
 class Release(Value):
     """Wheels and pins; the same on every node."""
 
@@ -38,6 +42,9 @@ class Release(Value):
     """pip as a wheel: a node's Python need not have it (Ubuntu's has neither pip nor ensurepip)."""
     pins: tuple[str, ...]
     """`name==version` of every requirement of sparkfleet, as installed here."""
+    hashes: tuple[str, ...] = ()
+    """Lines for pip with these and, for nodes of another kind, further packages, each with the SHA-256 of its wheels.
+    (): the hashes of a version that is installed here are not known."""
 
 
 @cache
@@ -51,7 +58,16 @@ def release() -> Release:
     wheel = _own_wheel()
     pins = tuple(sorted(_pins("sparkfleet")))
     digest = hashlib.sha256(wheel + "\n".join(pins).encode()).hexdigest()[:12]
-    return Release(digest=digest, wheel=wheel, wheel_name=name, pip=_pip_wheel(), pins=pins)
+    return Release(
+        digest=digest, wheel=wheel, wheel_name=name, pip=_pip_wheel(), pins=pins, hashes=hashes_of(pins)
+    )
+
+
+def hashes_of(pins: Iterable[str]) -> tuple[str, ...]:
+    """The lines of hashes.txt if it has every pin; else (): pip checks the hashes of all packages or of none."""
+    text = (files("sparkfleet.install") / HASHES).read_text("utf-8")
+    lines = tuple(line for line in text.splitlines() if line and not line.startswith("#"))
+    return lines if {*pins} <= {line.partition(" ")[0] for line in lines} else ()
 
 
 def _own_wheel() -> bytes:

@@ -1,8 +1,8 @@
 """Makes sparkfleet's environment on a node. Sent to nodes by `agent.py`; standard library only, Python 3.9 or later.
 
 The request's `verb` is `look`: the result is `{"pythons": [[version, path], …]}`; or `make`, with `digest`, `python`,
-`wheel_name`, `wheel` and `pip` in base64, `pins`, `wheels`: makes the environment, unless it exists. Reports `step`, with
-`text`, while it works; the result is `{"python", "fresh"}`.
+`wheel_name`, `wheel` and `pip` in base64, `pins`, `hashes`, `wheels`: makes the environment, unless it exists. Reports
+`step`, with `text`, while it works; the result is `{"python", "fresh"}`.
 """
 
 from __future__ import annotations
@@ -19,6 +19,8 @@ from typing import Any
 HOME = os.path.expanduser("~/.local/share/sparkfleet/env")
 KEPT = os.path.expanduser("~/.cache/sparkfleet/wheels")
 KEEP = 3
+OTHER_HASH = "DO NOT MATCH THE HASHES"
+"""Words of pip about a file that is not the one that was tested."""
 NAMES = ("python3.12", "python3.11", "python3.13", "python3")
 
 
@@ -75,22 +77,23 @@ def _build(order: dict[str, Any], place: str, python: str, say: Callable[..., No
     wheel = _write(parts, order["wheel_name"], base64.b64decode(order["wheel"]))
     pip = _write(parts, "pip-any-py3-none-any.whl", base64.b64decode(order["pip"]))
     pins = _write(parts, "constraints.txt", "\n".join(order["pins"]).encode())
-    install = [
-        python,
-        os.path.join(pip, "pip"),
-        "install",
-        "--no-input",
-        "--disable-pip-version-check",
-        "--constraint",
-        pins,
-    ]
+    # Wheels only: a source distribution runs its own code to be built.
+    install = [python, os.path.join(pip, "pip"), "install", "--no-input", "--disable-pip-version-check"]
+    install.append("--only-binary=:all:")
     say("step", text="installing sparkfleet and Ray")
-    offline = ["--no-index", "--find-links", order["wheels"] or KEPT]
+    pinned = ["--constraint", pins, wheel]
+    offline = [*install, "--no-index", "--find-links", order["wheels"] or KEPT, *pinned]
     if order["wheels"]:
-        _call([*install, *offline, wheel], lock)
+        _call(offline, lock)
     else:
         # Wheels that were copied here earlier serve if the node has no internet.
-        _call([*install, wheel], lock, [*install, *offline, wheel] if os.path.isdir(KEPT) else None)
+        otherwise = offline if os.path.isdir(KEPT) else None
+        if order["hashes"]:
+            hashed = _write(parts, "requirements.txt", "\n".join(order["hashes"]).encode())
+            _call([*install, "--require-hashes", "--requirement", hashed], lock, otherwise)
+            _call([*install, "--no-index", *pinned], lock)
+        else:
+            _call([*install, *pinned], lock, otherwise)
     shutil.rmtree(parts)
 
 
@@ -116,8 +119,18 @@ def _call(argv: list[str], lock: int, otherwise: list[str] | None = None) -> Non
     elif done.returncode:
         log = done.stdout.decode(errors="replace").strip().splitlines()
         raise Failed(
-            " ".join(argv[:3]) + " failed with exit code " + str(done.returncode), " ".join(log[-8:])
+            " ".join(argv[:3]) + " failed with exit code " + str(done.returncode), " ".join(_telling(log))
         )
+
+
+def _telling(log: list[str]) -> list[str]:
+    """Lines of a failed command that name its cause: pip's from its first error on, of a file with another hash the file."""
+    at = next((at for at, line in enumerate(log) if line.startswith("ERROR:")), max(0, len(log) - 8))
+    if OTHER_HASH not in log[at]:
+        return log[at : at + 8]
+    file = log[at + 1 : at + 2]
+    got = [line.strip() for line in log[at:] if line.strip().startswith("Got ")]
+    return [f"The packages {OTHER_HASH}:", *(line.strip().partition(" (from")[0] for line in file), *got[:1]]
 
 
 def _prune(place: str) -> None:

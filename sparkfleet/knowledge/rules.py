@@ -145,6 +145,14 @@ def _alternatives(value: object) -> object:
     return tuple(item if isinstance(item, tuple) else read_conditions(item) for item in items)
 
 
+class Contradiction(Value):
+    """A newer source that reports the contrary of a rule."""
+
+    says: Annotated[str, Field(min_length=10)]
+    sources: Sources
+    date: Date
+
+
 class Rule(Value):
     """A known fault of a combination."""
 
@@ -164,9 +172,36 @@ class Rule(Value):
     remedy: Remedy
     against: str = ""
     """Contrary evidence, with its versions."""
+    contradicted: Contradiction | None = None
+    """A newer source that reports the contrary for the same versions."""
     sources: Sources
     date: Date
     example: Example
+
+    @model_validator(mode="after")
+    def _contradicted_later(self) -> Rule:
+        newer = self.contradicted
+        if newer is not None and newer.date[: len(self.date)] < self.date[: len(newer.date)]:
+            raise ValueError(f"contradicted: {newer.date} is older than the rule, {self.date}")
+        return self
+
+    @property
+    def is_disputed(self) -> bool:
+        """True if it has one source, and a newer one reports the contrary."""
+        return self.contradicted is not None and self.confidence in ("single", "conjecture")
+
+    @property
+    def effect(self) -> Action:
+        """Effect on a candidate: `then`; a disputed rule only warns, with both sources."""
+        return Warn(do="warn") if self.is_disputed else self.then
+
+    @property
+    def dispute(self) -> str:
+        """Both sources of a disputed rule, with their dates; "" for another one."""
+        newer = self.contradicted
+        if newer is None or not self.is_disputed:
+            return ""
+        return f"reported by {self.sources[0]} ({self.date}); {newer.says} ({newer.sources[0]}, {newer.date})"
 
     @property
     def issue_id(self) -> str:

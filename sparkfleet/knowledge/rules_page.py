@@ -51,6 +51,7 @@ def _item(rule: Rule) -> str:
         *([f"then `{rule.adds}`"] if rule.adds else []),
         f"{rule.severity}, {rule.confidence}, {rule.date}: {'; '.join(rule.sources)}",
         *([f"against it: {rule.against}"] if rule.against else []),
+        *([f"disputed, so it only warns: {rule.dispute}"] if rule.dispute else []),
     ]
     return "- " + "\\\n  ".join(lines) + "\n"
 

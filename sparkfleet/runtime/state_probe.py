@@ -198,7 +198,7 @@ def listens(address: str) -> bool:
 
 
 def surroundings(root: Path) -> dict[str, object]:
-    """The node's part in a fleet, and the other fleets on it: the input of `NodeSurroundings` in `fleet/surroundings.py`."""
+    """The node's part in a fleet, and other fleets on it: input of `NodeSurroundings` in `fleet/nodes/surroundings.py`."""
     watched = watchdogs()
     return {
         "root": str(root),

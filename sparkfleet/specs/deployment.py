@@ -8,6 +8,7 @@ from typing import Annotated, Any, Literal, get_args
 from pydantic import BeforeValidator, Field
 
 from sparkfleet.specs.fields import (
+    AliasName,
     Domain,
     EndpointPath,
     EnvName,
@@ -185,6 +186,8 @@ class Deployment(Constraints):
     media_domains: Annotated[tuple[Domain, ...], Unique()] = ()
     """Hosts from which requests may name images, video and sound by URL. Left out: none, so that requests bring them as
     `data:` URLs, and no client makes an engine fetch anything."""
+    aliases: Annotated[tuple[AliasName, ...], Unique(), Field(max_length=64)] = ()
+    """Further names under which clients may ask for it, such as gpt-4o. A deployment of that name has precedence."""
     endpoints: Annotated[tuple[EndpointPath, ...], Unique()] = ()
     """Paths of the engine that clients may use beside those of OpenAI's and Anthropic's APIs; `/*` at the end: all below."""
     license: Literal["open", "any"] = "any"
@@ -222,6 +225,9 @@ class Deployment(Constraints):
             found = "neither is given" if self.model is None else "both are given"
             yield Problem((), f"`model` or `variants`: {found}. Expected exactly one of them.")
             return
+        if self.name in self.aliases:
+            where: Where = ("aliases", self.aliases.index(self.name))
+            yield Problem(where, f"{self.name} is its name already. Expected further names.")
         variants = self.resolved()
         for index, variant in enumerate(variants):
             at: Where = ("variants", index) if self.variants else ()

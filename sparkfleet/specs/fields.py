@@ -190,6 +190,14 @@ PublicName = Annotated[
     ),
 ]
 KeyName = PublicName
+AliasName = Annotated[
+    str,
+    Form(
+        r"[A-Za-z0-9][A-Za-z0-9._:/-]{0,127}",
+        "letters, digits and . _ : / -, a letter or digit first, at most 128 characters",
+        128,
+    ),
+]
 UserName = Annotated[
     str,
     Form(
@@ -230,6 +238,13 @@ EndpointPath = Annotated[
     Form(
         r"/v1(?:/[A-Za-z0-9_~:@-][A-Za-z0-9._~:@-]*)+(?:/\*)?",
         "a path below /v1 such as /v1/videos, or /v1/videos/* for all below it",
+    ),
+]
+WebOrigin = Annotated[
+    str,
+    Form(
+        r"https?://(?:[a-z0-9](?:[a-z0-9.-]{0,251}[a-z0-9])?|\[[0-9a-f:.]{2,45}\])(?::[1-9][0-9]{0,4})?",
+        "an origin such as https://chat.example.org or http://192.168.1.5:3000, in lower case and without a path",
     ),
 ]
 EnvName = Annotated[

@@ -5,8 +5,8 @@ import pytest
 from sparkfleet.cli import apply, describe
 from sparkfleet.cli import plan as planning
 from sparkfleet.controlplane.state.status import DeploymentStatus, FleetStatus
-from sparkfleet.fleet.measured import canary_words, measured_lines, measured_words, measurements_of
 from sparkfleet.fleet.plan import decide, planned_with
+from sparkfleet.fleet.report.measured import canary_words, measured_lines, measured_words, measurements_of
 from sparkfleet.group.report import GroupPhase, GroupReport
 from sparkfleet.hostfacts.node import Gpu, NodeFacts, Processors, UnifiedMemory
 from sparkfleet.knowledge.known_models import known_checkpoint

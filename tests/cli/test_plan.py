@@ -7,8 +7,8 @@ from sparkfleet.cli.output import console
 from sparkfleet.controlplane.state.status import DeploymentStatus, FleetStatus
 from sparkfleet.errors import NodeError
 from sparkfleet.fleet import plan as module
-from sparkfleet.fleet.assumed_nodes import assume
 from sparkfleet.fleet.checkpoints import checkpoints_of
+from sparkfleet.fleet.nodes.assumed import assume
 from sparkfleet.fleet.plan import decide
 from sparkfleet.fleet.session import Session
 from sparkfleet.hostfacts.node import Gpu, InstalledEngine, NodeFacts, Processors, UnifiedMemory

@@ -7,11 +7,12 @@ import itertools
 from pathlib import Path
 
 import pytest
+from packaging.version import InvalidVersion, Version
 
 from sparkfleet.engines.registry import engine_by_name
 from sparkfleet.errors import EngineError
-from sparkfleet.fleet.assumed_nodes import assume
 from sparkfleet.fleet.checkpoints import checkpoints_of
+from sparkfleet.fleet.nodes.assumed import assume
 from sparkfleet.knowledge.method_support import names_of
 from sparkfleet.planner.place.fleet_map import Fleet, links_of
 from sparkfleet.planner.search.planner import plan_fleet
@@ -59,9 +60,23 @@ def test_no_release_is_given_a_flag_that_it_does_not_have(ladders, parsers, site
     assert bool(ladders[name]) == (name not in REFUSED)
     for candidate in ladders[name]:
         for argv in lines(candidate, site):
-            for parser in parsers(candidate.engine):
+            for parser in of_its_release(candidate, parsers(candidate.engine)):
                 complaints = list(parser.complaints(after_the_program(argv)))
                 assert not complaints, f"{parser.engine} {parser.version}: {candidate}: {complaints}"
+
+
+def of_its_release(candidate, parsers):
+    """Parsers of the candidate's release, or of the ones next to it; all if its release is not known."""
+    try:
+        own = Version(candidate.engine_version)
+    except InvalidVersion:
+        return parsers
+    older = [one for one in parsers if Version(one.version) <= own]
+    newer = [one for one in parsers if Version(one.version) >= own]
+    nearest = [*sorted(older, key=lambda one: Version(one.version))[-1:]]
+    nearest += sorted(newer, key=lambda one: Version(one.version))[:1]
+    assert nearest
+    return nearest
 
 
 METHODS = {engine: names_of(engine) for engine in ("vllm", "sglang", "trtllm")}

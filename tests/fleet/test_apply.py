@@ -13,8 +13,8 @@ from sparkfleet.fleet import apply as module
 from sparkfleet.fleet.apply import carry_out, prepare_apply
 from sparkfleet.fleet.events import FleetStep, KeyCreated, StepEnded, StepRunning
 from sparkfleet.fleet.generations import prepare_restart, prepare_scale
+from sparkfleet.fleet.report.step_times import load_step_times
 from sparkfleet.fleet.session import Session
-from sparkfleet.fleet.step_times import load_step_times
 from sparkfleet.hostfacts.node import InstalledEngine, NodeFacts, Processors, UnifiedMemory
 from sparkfleet.runtime.fleet_paths import FleetPaths
 from sparkfleet.specs.deployment import Deployment

@@ -37,6 +37,11 @@ def test_a_fact_that_one_of_several_commands_gives_is_known():
     )
 
 
+def test_a_fact_that_another_one_replaces_is_not_missed():
+    assert facts_seen([raw("pci_links", "empty"), raw("pci_by_address")]).fine
+    assert not facts_seen([raw("pci_links", "empty"), raw("pci_by_address", "empty")]).fine
+
+
 def test_a_fact_that_no_command_gives_is_a_fault_with_the_command_for_a_report():
     fine, words, do = facts_seen([raw("time", "no chrony"), raw("memory")])
     assert not fine

@@ -124,11 +124,18 @@ async def test_a_reader_that_dies_costs_one_request(door: Door) -> None:
 
 
 async def test_an_idle_reader_ends(door: Door, monkeypatch: pytest.MonkeyPatch) -> None:
+    started, start = [], scanner_module._start
+
+    async def noted() -> Any:
+        started.append(await start())
+        return started[-1]
+
+    monkeypatch.setattr(scanner_module, "_start", noted)
     monkeypatch.setattr(scanner_module, "IDLE_S", 0.05)
     body = json.dumps(door.body(messages=[{"role": "user", "content": LONG}])).encode()
     assert (await post(door, body))[0] == 200
-    (idle,) = door.gateway._scanner._idle
-    await asyncio.to_thread(idle.process.wait, 10)
+    (idle,) = started
+    await asyncio.to_thread(idle.process.wait, 20)
     assert not door.gateway._scanner._idle
 
 

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from pydantic import ValidationError
 
 from sparkfleet.errors import SpecError
 from sparkfleet.knowledge.rule_context import RuleContext
@@ -14,6 +15,7 @@ from sparkfleet.knowledge.rules import (
     Book,
     Require,
     Rule,
+    RuleLimits,
     doctor_rules,
     load_book,
     load_rules,
@@ -22,6 +24,7 @@ from sparkfleet.knowledge.rules import (
 )
 from sparkfleet.knowledge.rules_page import render
 from sparkfleet.knowledge.versions import Truth
+from sparkfleet.planner.rules.judgement import explain_rule, fold, judge
 
 HERE = Path(__file__).parent
 KNOWN_ISSUES = (HERE / "known_issues.txt").read_text().split()
@@ -205,3 +208,41 @@ def test_a_rule_does_not_fire_if_its_exception_holds() -> None:
     assert rule.applies(RuleContext(engine="vllm", image="", tp=2.0)) is Truth.YES
     assert rule.applies(RuleContext(engine="vllm", image="", tp=4.0)) is Truth.UNKNOWN
     assert rule.facts == ("engine", "image", "tp", "nodes")
+
+
+DISPUTED = [
+    rule for rule in RULES if rule.contradicted is not None and rule.confidence in ("single", "conjecture")
+]
+
+
+@pytest.mark.parametrize("rule", DISPUTED, ids=lambda rule: rule.id)
+def test_a_rule_whose_single_source_is_contradicted_is_never_a_rejection(rule: Rule) -> None:
+    for situation in rule.example.fires:
+        verdict = fold(judge(situation, [rule]))
+        assert (verdict.rejected_by, verdict.required_by, verdict.penalties) == ((), (), ())
+        assert verdict.flags == ()
+        assert verdict.limits == RuleLimits()
+        assert [one.rule.id for one in (*verdict.warnings, *verdict.doubts)] == [rule.id]
+
+
+@pytest.mark.parametrize("rule", DISPUTED, ids=lambda rule: rule.id)
+def test_a_disputed_rule_is_shown_with_both_sources(rule: Rule) -> None:
+    newer = rule.contradicted
+    assert newer is not None
+    for text in (rule.dispute, explain_rule(rule.id)):
+        assert rule.sources[0] in text
+        assert newer.sources[0] in text
+
+
+def test_several_sources_are_not_outweighed_by_one() -> None:
+    rejecting = next(one for one in RULES if one.confidence == "multi" and one.then.do == "reject")
+    newer = DISPUTED[0].contradicted
+    contradicted = rejecting.model_copy(update={"contradicted": newer})
+    assert not contradicted.is_disputed
+    assert fold(judge(rejecting.example.fires[0], [contradicted])).rejected
+
+
+def test_an_older_source_contradicts_nothing() -> None:
+    older = {"says": "it works for everybody", "sources": ("somebody",), "date": "2025-01"}
+    with pytest.raises(ValidationError, match="is older than the rule"):
+        Rule.model_validate(DISPUTED[0].model_dump() | {"contradicted": older})

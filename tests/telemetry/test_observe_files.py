@@ -6,7 +6,7 @@ import pytest
 import yaml
 
 from sparkfleet.errors import SpecError
-from sparkfleet.fleet.observe import write_files
+from sparkfleet.fleet.observe.files import write_files
 from sparkfleet.telemetry.observe_files import ObservePlace, observe_files
 
 PLACE = ObservePlace(api="http://127.0.0.1:7001", token_file="/state/home/metrics.token", fleet="home")

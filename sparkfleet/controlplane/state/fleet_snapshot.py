@@ -100,6 +100,7 @@ class FleetSnapshot:
             keys=desired.spec.keys or (),
             media_domains=desired.spec.media_domains,
             endpoints=desired.spec.endpoints,
+            aliases=desired.spec.aliases,
         )
 
     def _group_entries(self, desired: Desired, serving: Iterable[App]) -> tuple[GroupEntry, ...]:

@@ -45,6 +45,20 @@ class RequestBody:
         """All bytes at once: for short bodies."""
         return b"".join(self)
 
+    def replaced(self, start: int, end: int, text: bytes) -> RequestBody:
+        """A body with `text` in place of its bytes from `start` to `end`, which are few."""
+        made, at = RequestBody(), 0
+        for piece in self:
+            after = at + len(piece)
+            if after <= start or at >= end:
+                made.add(piece)
+            else:
+                made.add(piece[: max(0, start - at)])
+                made.add(text if at <= start else b"")
+                made.add(piece[max(0, end - at) :] if after > end else b"")
+            at = after
+        return made
+
     def payload(self) -> aiohttp.Payload | bytes | None:
         """The body of one request to an engine; None if it is empty."""
         return PiecesPayload(self) if self.size > PIECE_BYTES else self.whole() or None

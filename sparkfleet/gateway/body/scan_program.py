@@ -13,6 +13,7 @@ from typing import BinaryIO
 
 from sparkfleet.gateway.api_errors import ApiError, bad_request
 from sparkfleet.gateway.body.json_caps import check_caps
+from sparkfleet.gateway.body.model_span import model_span
 from sparkfleet.gateway.request_parser import RequestTarget, is_form, route
 from sparkfleet.gateway.requirements import Requirements
 from sparkfleet.values import Value
@@ -55,6 +56,7 @@ class ScanAnswer(Value):
 
     model: str = ""
     needs: Requirements = Requirements()
+    span: tuple[int, int] | None = None
     fault: ScanFault | None = None
 
     def target(self) -> RequestTarget:
@@ -65,7 +67,7 @@ class ScanAnswer(Value):
         """
         if self.fault is not None:
             raise self.fault.error()
-        return RequestTarget(self.model, self.needs)
+        return RequestTarget(self.model, self.needs, self.span)
 
 
 def scan(content_type: bytes, body: bytes | bytearray) -> ScanAnswer:
@@ -79,7 +81,8 @@ def scan(content_type: bytes, body: bytes | bytearray) -> ScanAnswer:
         return _fault(error)
     except MemoryError:
         return _fault(bad_request("The request body takes too much memory to read.", code="too_complex"))
-    return ScanAnswer(model=found.model, needs=found.needs)
+    span = found.span if is_form(headers) else model_span(body)
+    return ScanAnswer(model=found.model, needs=found.needs, span=span)
 
 
 def _fault(error: ApiError) -> ScanAnswer:

@@ -24,9 +24,9 @@ INLINE_BYTES = 256 << 10
 INLINE_VALUES = 10_000
 """Commas and brackets in such a body: 256 KiB of `[[],[],…` take 40 ms."""
 SCANNERS = 2
-SCAN_S = 20.0
-"""Time limit to read one body. 32 MiB of the worst JSON take 2 s on two busy x86 cores."""
-NICENESS = 10
+SCAN_S = 60.0
+"""Time limit to read one body. 32 MiB of the worst JSON take 2 s on two busy x86 cores, and more behind others."""
+NICENESS = 5
 IDLE_S = 60.0
 """Seconds after which an idle process is ended: its memory belongs to the engines."""
 

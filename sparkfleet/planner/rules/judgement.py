@@ -9,6 +9,8 @@ is *possible*. What a finding may do:
     require           yes         only against garbage, and only if nothing but versions is unknown (see `counts`)
     warn              yes         listed as a doubt
 
+A rule of one source that a newer source contradicts only warns, with both sources (`Rule.effect`).
+
 The exception is cheap insurance: the combination is the one that was seen to compute wrong results, and no version excludes
 it. The requirement costs speed at worst; leaving it out costs silent errors.
 """
@@ -180,20 +182,22 @@ def fold(findings: Iterable[RuleMatch]) -> RuleJudgement:
     """The verdict over all findings about one candidate. Findings come worst first, as from `judge`."""
     ordered = sorted(findings, key=_worst_first)
     certain = [finding for finding in ordered if finding.certain]
-    requiring = [finding for finding in ordered if finding.counts and isinstance(finding.rule.then, Require)]
+    requiring = [
+        finding for finding in ordered if finding.counts and isinstance(finding.rule.effect, Require)
+    ]
     flags, flag_conflicts = _first_wins(requiring, "flags")
     env, env_conflicts = _first_wins(requiring, "env")
     speculative, speculative_conflicts = _first_wins(requiring, "speculative")
     return RuleJudgement(
-        rejected_by=tuple(finding for finding in certain if isinstance(finding.rule.then, Reject)),
-        penalties=tuple(finding for finding in certain if isinstance(finding.rule.then, Penalise)),
+        rejected_by=tuple(finding for finding in certain if isinstance(finding.rule.effect, Reject)),
+        penalties=tuple(finding for finding in certain if isinstance(finding.rule.effect, Penalise)),
         flags=tuple(f"{name}={value}" if value else name for name, value in flags.items()),
         env=tuple(env.items()),
         speculative=tuple(speculative.items()),
         limits=_tightest(requiring),
         required_by=tuple(requiring),
         conflicts=(*flag_conflicts, *env_conflicts, *speculative_conflicts),
-        warnings=tuple(finding for finding in certain if isinstance(finding.rule.then, Warn)),
+        warnings=tuple(finding for finding in certain if isinstance(finding.rule.effect, Warn)),
         doubts=tuple(finding for finding in ordered if not finding.certain),
     )
 
@@ -319,6 +323,7 @@ def _explained(rule: Rule) -> str:
         ("then", _action(rule)),
         *(("remedy", text) for text in remedies(rule)),
         *([("against", rule.against)] if rule.against else []),
+        *([("disputed", f"only warns: {rule.dispute}")] if rule.dispute else []),
         ("confidence", f"{rule.confidence}: {_CONFIDENCE_WORDS[rule.confidence]}, {rule.date}"),
         *(("source", source) for source in rule.sources),
     ]

@@ -211,7 +211,7 @@ def _said_number(flags: Mapping[str, str], names: Mapping[str, str], candidate: 
 
 
 def _limits_of(finding: RuleMatch) -> RuleLimits:
-    return getattr(finding.rule.then, "limits", RuleLimits())
+    return getattr(finding.rule.effect, "limits", RuleLimits())
 
 
 def _limited(
@@ -342,9 +342,10 @@ def _unknown_flags(candidate: Candidate) -> Iterator[str]:
 
 def _notes(case: VariantContext, stack: Stack, draft: Proposal, verdict: Judgement) -> Iterator[str]:
     for finding in (*verdict.penalties, *verdict.warnings):
-        yield f"{finding.rule.title} ({finding.rule.id})"
+        dispute = f": {finding.rule.dispute}" if finding.rule.dispute else ""
+        yield f"{finding.rule.title} ({finding.rule.id}){dispute}"
     for finding in verdict.doubts:
-        serious = finding.rule.severity in ("garbage", "fails") and finding.rule.then.do == "reject"
+        serious = finding.rule.severity in ("garbage", "fails") and finding.rule.effect.do == "reject"
         if serious and not _seen_to_work(case, stack, draft):
             yield f"possible ({', '.join(finding.unknown)} not known): {finding.rule.title} ({finding.rule.id})"
     prompts = verdict.limits.prompt_tokens

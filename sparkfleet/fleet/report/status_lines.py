@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
 
 from sparkfleet.controlplane.state.status import DeploymentStatus, FleetStatus, NodeReport
 from sparkfleet.controlplane.state.store import Event
-from sparkfleet.fleet.measured import rung_of
-from sparkfleet.fleet.step_times import StepTimes, last_start_s
-from sparkfleet.fleet.surroundings import NodeSurroundings
+from sparkfleet.fleet.nodes.surroundings import NodeSurroundings
+from sparkfleet.fleet.report.measured import rung_of
 from sparkfleet.fleet.watch import step_detail, step_of_group
 from sparkfleet.group.report import BEGINNING, GroupPhase, GroupReport
 from sparkfleet.planner.report.explain import band_ends
-from sparkfleet.planner.types.plan import Candidate, GroupPlan
+from sparkfleet.planner.types.plan import Candidate, DeploymentPlan, GroupPlan
 from sparkfleet.units import GIB
 
 HISTORY_S = 3600.0
@@ -21,18 +20,19 @@ HISTORY_S = 3600.0
 STARTS = frozenset({"deploy", "preparing"})
 """Kinds of events with which a start of a group begins."""
 INDENT = "  "
+LastStart = Callable[[DeploymentPlan], float | None]
 
 
 class _Past(NamedTuple):
-    """Everything before the status: events of the last hour, the present time, durations of earlier starts."""
+    """Everything before the status: events of the last hour, the present time, seconds of last starts."""
 
     recent: Sequence[Event]
     now: float
-    times: StepTimes
+    last_start: LastStart
 
 
 def fleet_lines(
-    fleet: FleetStatus, recent: Sequence[Event], now: float, times: StepTimes, only: str | None = None
+    fleet: FleetStatus, recent: Sequence[Event], now: float, last_start: LastStart, only: str | None = None
 ) -> Iterator[str]:
     """The whole fleet: its endpoint, a paragraph per deployment, a line per node.
 
@@ -40,7 +40,7 @@ def fleet_lines(
         fleet: the status.
         recent: events of at least the last hour, oldest first.
         now: Unix seconds.
-        times: durations of earlier starts.
+        last_start: seconds of a plan's last start, None if there was none.
         only: name of the only deployment that is shown, without the nodes; None: all of them.
     """
     if only is None:
@@ -52,7 +52,7 @@ def fleet_lines(
         if only in (None, deployment.name):
             if only is None:
                 yield ""
-            yield from _deployment_lines(deployment, _Past(recent, now, times))
+            yield from _deployment_lines(deployment, _Past(recent, now, last_start))
     if only is None and len(fleet.nodes) > 1:
         yield ""
         yield "nodes"
@@ -159,7 +159,7 @@ def _start(deployment: DeploymentStatus, group: GroupReport, past: _Past) -> str
         default=group.since,
     )
     step = " ".join(filter(None, (step_of_group(group).value, step_detail(group))))
-    last = last_start_s(past.times, deployment.plan) if deployment.plan else None
+    last = past.last_start(deployment.plan) if deployment.plan else None
     expected = f" of about {duration_words(last)} (last start)" if last else ""
     return f"{step} · {duration_words(past.now - began)}{expected}"
 

@@ -9,8 +9,7 @@ import pytest
 from control_values import inventory as two
 
 from sparkfleet.errors import ControlError, WrongFleetError
-from sparkfleet.fleet.session import Session
-from sparkfleet.fleet.surroundings import (
+from sparkfleet.fleet.nodes.surroundings import (
     NodeRole,
     NodeSurroundings,
     OtherFleet,
@@ -18,6 +17,7 @@ from sparkfleet.fleet.surroundings import (
     require_free,
     surroundings_of,
 )
+from sparkfleet.fleet.session import Session
 from sparkfleet.runtime import state_probe
 
 

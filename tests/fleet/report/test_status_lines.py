@@ -1,14 +1,16 @@
 """The status as its owner reads it: 80 columns, facts first."""
 
+from functools import partial
+
 import pytest
 
 from sparkfleet.controlplane.state.status import DeploymentStatus, FleetStatus, NodeReport
 from sparkfleet.controlplane.state.store import Event
 from sparkfleet.engines.startup_phases import StartupPhase
 from sparkfleet.fleet.events import FleetStep
-from sparkfleet.fleet.status_lines import down_lines, duration_words, fleet_lines, state_words
-from sparkfleet.fleet.step_times import started_by
-from sparkfleet.fleet.surroundings import NodeSurroundings
+from sparkfleet.fleet.nodes.surroundings import NodeSurroundings
+from sparkfleet.fleet.report.status_lines import down_lines, duration_words, fleet_lines, state_words
+from sparkfleet.fleet.report.step_times import last_start_s, started_by
 from sparkfleet.group.report import GroupPhase, GroupReport, RankReport
 from sparkfleet.perf.prediction import Band, Prediction, Speculation
 from sparkfleet.planner.types.plan import Candidate, DeploymentPlan, GroupPlan, GroupShape, Rung
@@ -62,7 +64,7 @@ def event(kind, ago, message="", subject="big/g3/0"):
 
 
 def lines(one, recent=(), times=None, only=None):
-    return list(fleet_lines(one, recent, NOW, times or {}, only))
+    return list(fleet_lines(one, recent, NOW, partial(last_start_s, times or {}), only))
 
 
 def test_a_ready_deployment_on_two_nodes():

@@ -9,7 +9,7 @@ from typing import Literal
 from packaging.version import Version
 
 from sparkfleet.errors import SparkfleetError
-from sparkfleet.fleet.upstream_news import (
+from sparkfleet.fleet.knowledge.upstream_news import (
     ENGINES,
     WAIT_S,
     HubNews,

@@ -10,7 +10,7 @@ from sparkfleet.fleet.events import (
     StepEnded,
     StepRunning,
 )
-from sparkfleet.fleet.step_times import (
+from sparkfleet.fleet.report.step_times import (
     FLEET,
     StepTimer,
     all_ready,

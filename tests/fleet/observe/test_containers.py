@@ -22,7 +22,7 @@ import pytest
 
 from sparkfleet.controlplane.state.head_address import HeadAddress
 from sparkfleet.errors import ControlError
-from sparkfleet.fleet.observe_containers import observe_down, observe_up
+from sparkfleet.fleet.observe.containers import observe_down, observe_up
 from sparkfleet.remote.local import LocalChannel
 from sparkfleet.telemetry.observe_containers import PARTS, ObserveImages, ObservePorts
 
@@ -195,7 +195,7 @@ async def test_three_containers_start_keep_their_data_and_end(images, tmp_path):
 
 
 async def test_a_program_that_does_not_answer_is_named_with_its_log(images, tmp_path, monkeypatch):
-    monkeypatch.setattr("sparkfleet.fleet.observe_containers.READY_S", 1.0)
+    monkeypatch.setattr("sparkfleet.fleet.observe.containers.READY_S", 1.0)
     (tmp_path / "metrics.token").write_text("token")
     session = session_of(tmp_path)
     ports = ObservePorts(prometheus=free_port(), alertmanager=free_port(), grafana=free_port())

@@ -11,8 +11,14 @@ from threading import Thread
 
 import pytest
 
-from sparkfleet.fleet.knowledge_status import PartStatus, knowledge_status
-from sparkfleet.fleet.upstream_news import NotReached, hub_news, index_url, newest_known, newest_release
+from sparkfleet.fleet.knowledge.status import PartStatus, knowledge_status
+from sparkfleet.fleet.knowledge.upstream_news import (
+    NotReached,
+    hub_news,
+    index_url,
+    newest_known,
+    newest_release,
+)
 from sparkfleet.knowledge.parts import KnowledgePart, first_day, knowledge_parts
 
 TODAY = date(2026, 11, 23)

@@ -4,7 +4,7 @@ import pytest
 
 from sparkfleet.cli import apply, describe
 from sparkfleet.controlplane.state.status import DeploymentStatus
-from sparkfleet.fleet.outcome import failed_lines, rung_lines
+from sparkfleet.fleet.report.outcome import failed_lines, rung_lines
 from sparkfleet.group.report import GroupPhase, GroupReport
 from sparkfleet.perf.prediction import Band, Prediction, Speculation
 from sparkfleet.planner.types.plan import Candidate, DeploymentPlan, GroupPlan, GroupShape, Rung

@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable
 
 from sparkfleet.errors import ControlError, NodeError
-from sparkfleet.fleet.observe import place_of
+from sparkfleet.fleet.observe.files import place_of
 from sparkfleet.fleet.session import Session
 from sparkfleet.remote.channel import Channel
 from sparkfleet.telemetry.observe_containers import (

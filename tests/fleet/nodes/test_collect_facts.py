@@ -4,7 +4,7 @@ import pytest
 from batch_fake import BatchFake
 
 from sparkfleet.errors import FactError, NodeError
-from sparkfleet.fleet.collect_node_facts import survey
+from sparkfleet.fleet.nodes.collect_facts import survey
 from sparkfleet.hostfacts.node import InstalledEngine, ReadInstalledEngines
 from sparkfleet.remote.channel import Completed
 from sparkfleet.remote.fake import FakeChannel

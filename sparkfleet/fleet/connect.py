@@ -1,0 +1,243 @@
+"""Configuration of clients for the fleet's endpoint. Pure.
+
+No text contains a key: each reads it from `SPARKFLEET_API_KEY`, or from where its client stores keys. Sources, read in
+November 2026: Claude Code's settings and LLM gateways (docs.anthropic.com), docs.openclaw.ai/providers/vllm,
+opencode.ai/docs/providers, aider.chat/docs/llms/openai-compat, docs.continue.dev/reference, the environment variables of
+docs.openwebui.com, and "OpenAI-compatible models" of llm.datasette.io.
+"""
+
+from __future__ import annotations
+
+import json
+import shlex
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from sparkfleet.errors import SpecError
+from sparkfleet.values import Value
+
+KEY = "SPARKFLEET_API_KEY"
+PROVIDER = "sparkfleet"
+_ANSWER = 8192
+"""Tokens of an answer that clients plan for, which have to be given a number."""
+_CONTEXT = 32768
+"""Context that is given to clients which need one, if that of the model is not known."""
+
+
+class Endpoint(Value):
+    """Model and address that a client is to use."""
+
+    url: str
+    """Base URL with `/v1`."""
+    model: str
+    context: int | None = None
+    """Tokens of prompt and answer; None: not known."""
+    vision: bool = False
+
+    @property
+    def root(self) -> str:
+        """Base URL without `/v1`, as Anthropic's clients expect it."""
+        return self.url.removesuffix("/v1")
+
+
+class ClientSetup(Value):
+    """Configuration of one client."""
+
+    place: str
+    """File or shell that it belongs in."""
+    text: str
+    then: str = ""
+    """What to run afterwards, or to know."""
+
+
+def setup_of(client: str, endpoint: Endpoint) -> ClientSetup:
+    """The configuration of a client.
+
+    Raises:
+        SpecError: the client is not known.
+    """
+    make = CLIENTS.get(client)
+    if make is None:
+        raise SpecError(f"There is no client {client!r}.", do=f"Expected one of {', '.join(CLIENTS)}.")
+    return make(endpoint)
+
+
+def _openai(endpoint: Endpoint) -> ClientSetup:
+    code = "\n".join(
+        (
+            f'export OPENAI_BASE_URL="{endpoint.url}"',
+            f'export OPENAI_API_KEY="${KEY}"',
+            "",
+            "# Python",
+            "from openai import OpenAI",
+            "",
+            "client = OpenAI()",
+            "answer = client.chat.completions.create(",
+            f'    model="{endpoint.model}", messages=[{{"role": "user", "content": "Hello"}}]',
+            ")",
+            "print(answer.choices[0].message.content)",
+        )
+    )
+    return ClientSetup(place="the shell, and a program", text=code)
+
+
+def _claude_code(endpoint: Endpoint) -> ClientSetup:
+    env = {
+        "ANTHROPIC_BASE_URL": endpoint.root,
+        "ANTHROPIC_MODEL": endpoint.model,
+        "ANTHROPIC_DEFAULT_OPUS_MODEL": endpoint.model,
+        "ANTHROPIC_DEFAULT_SONNET_MODEL": endpoint.model,
+        "ANTHROPIC_DEFAULT_HAIKU_MODEL": endpoint.model,
+        "CLAUDE_CODE_ATTRIBUTION_HEADER": "0",
+        "CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC": "1",
+    }
+    return ClientSetup(
+        place="~/.claude/settings.json",
+        text=_json({"env": env}),
+        then=f'Start it with `ANTHROPIC_AUTH_TOKEN="${KEY}" claude`, without ANTHROPIC_API_KEY in the environment. Without'
+        " CLAUDE_CODE_ATTRIBUTION_HEADER=0 a line that changes with each request opens the prompt, and nothing of it is"
+        " found in the KV cache.",
+    )
+
+
+def _open_webui(endpoint: Endpoint) -> ClientSetup:
+    variables = f'-e OPENAI_API_BASE_URL={shlex.quote(endpoint.url)} -e OPENAI_API_KEY="${KEY}" -e ENABLE_OLLAMA_API=false'
+    return ClientSetup(
+        place="the shell",
+        text=f"docker run -d -p 127.0.0.1:3000:8080 {variables} \\\n"
+        "  -v open-webui:/app/backend/data --name open-webui ghcr.io/open-webui/open-webui:main",
+        then="From inside a container 127.0.0.1 is the container: use an address of the head. An instance that has been"
+        " started before has its own settings: Admin Settings, Connections, OpenAI API.",
+    )
+
+
+def _openclaw(endpoint: Endpoint) -> ClientSetup:
+    context = endpoint.context or _CONTEXT
+    model = {
+        "id": endpoint.model,
+        "name": endpoint.model,
+        "reasoning": False,
+        "input": ["text", "image"] if endpoint.vision else ["text"],
+        "cost": {"input": 0, "output": 0, "cacheRead": 0, "cacheWrite": 0},
+        "contextWindow": context,
+        "maxTokens": min(_ANSWER, context // 2),
+    }
+    provider = {
+        "baseUrl": endpoint.url,
+        "apiKey": f"${{{KEY}}}",
+        "api": "openai-completions",
+        "models": [model],
+    }
+    return ClientSetup(
+        place="~/.openclaw/openclaw.json",
+        text=_json(
+            {
+                "models": {"providers": {PROVIDER: provider}},
+                "agents": {"defaults": {"model": {"primary": f"{PROVIDER}/{endpoint.model}"}}},
+            }
+        ),
+    )
+
+
+def _opencode(endpoint: Endpoint) -> ClientSetup:
+    model: dict[str, Any] = {"name": endpoint.model}
+    if endpoint.context is not None:
+        model["limit"] = {"context": endpoint.context, "output": min(_ANSWER, endpoint.context // 2)}
+    provider = {
+        "npm": "@ai-sdk/openai-compatible",
+        "name": PROVIDER,
+        "options": {"baseURL": endpoint.url, "apiKey": f"{{env:{KEY}}}"},
+        "models": {endpoint.model: model},
+    }
+    return ClientSetup(
+        place="opencode.json of a project, or ~/.config/opencode/opencode.json",
+        text=_json(
+            {
+                "$schema": "https://opencode.ai/config.json",
+                "provider": {PROVIDER: provider},
+                "model": f"{PROVIDER}/{endpoint.model}",
+            }
+        ),
+    )
+
+
+def _aider(endpoint: Endpoint) -> ClientSetup:
+    lines = (
+        f"export OPENAI_API_BASE={shlex.quote(endpoint.url)}",
+        f'export OPENAI_API_KEY="${KEY}"',
+        f"aider --model {shlex.quote('openai/' + endpoint.model)}",
+    )
+    return ClientSetup(place="the shell", text="\n".join(lines))
+
+
+def _continue(endpoint: Endpoint) -> ClientSetup:
+    lines = [
+        "name: sparkfleet",
+        "version: 0.0.1",
+        "schema: v1",
+        "models:",
+        f"  - name: {_quoted(endpoint.model)}",
+        "    provider: openai",
+        f"    model: {_quoted(endpoint.model)}",
+        f"    apiBase: {_quoted(endpoint.url)}",
+        f"    apiKey: ${{{{ secrets.{KEY} }}}}",
+        "    roles: [chat, edit, apply]",
+    ]
+    if endpoint.context is not None:
+        lines += ["    defaultCompletionOptions:", f"      contextLength: {endpoint.context}"]
+    return ClientSetup(
+        place="~/.continue/config.yaml",
+        text="\n".join(lines),
+        then=f"Put the key into ~/.continue/.env, as a line {KEY}=….",
+    )
+
+
+def _langchain(endpoint: Endpoint) -> ClientSetup:
+    lines = (
+        "import os",
+        "",
+        "from langchain_openai import ChatOpenAI",
+        "",
+        "model = ChatOpenAI(",
+        f'    model="{endpoint.model}", base_url="{endpoint.url}", api_key=os.environ["{KEY}"]',
+        ")",
+        'print(model.invoke("Hello").content)',
+    )
+    return ClientSetup(place="a program (pip install langchain-openai)", text="\n".join(lines))
+
+
+def _llm(endpoint: Endpoint) -> ClientSetup:
+    lines = (
+        f"- model_id: {_quoted(endpoint.model)}",
+        f"  model_name: {_quoted(endpoint.model)}",
+        f"  api_base: {_quoted(endpoint.url)}",
+        f"  api_key_name: {PROVIDER}",
+        "  supports_tools: true",
+    )
+    return ClientSetup(
+        place='extra-openai-models.yaml in `dirname "$(llm logs path)"`',
+        text="\n".join(lines),
+        then=f"Store the key with `llm keys set {PROVIDER}`, then run `llm -m {shlex.quote(endpoint.model)} Hello`.",
+    )
+
+
+CLIENTS: Mapping[str, Callable[[Endpoint], ClientSetup]] = {
+    "openai": _openai,
+    "claude-code": _claude_code,
+    "open-webui": _open_webui,
+    "openclaw": _openclaw,
+    "opencode": _opencode,
+    "aider": _aider,
+    "continue": _continue,
+    "langchain": _langchain,
+    "llm": _llm,
+}
+
+
+def _json(value: object) -> str:
+    return json.dumps(value, indent=2)
+
+
+def _quoted(text: str) -> str:
+    """A YAML scalar; JSON's strings are some."""
+    return json.dumps(text)

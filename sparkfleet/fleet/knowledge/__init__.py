@@ -1,0 +1,1 @@
+"""Age of the knowledge that plans are made from, and news upstream."""

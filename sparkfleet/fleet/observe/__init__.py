@@ -1,0 +1,1 @@
+"""Prometheus, Alertmanager and Grafana for a fleet: their files and their containers."""
