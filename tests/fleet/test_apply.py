@@ -4,6 +4,7 @@ import pytest
 
 from sparkfleet.controlplane.api.api_models import API_VERSION
 from sparkfleet.controlplane.api.client import FleetClient
+from sparkfleet.controlplane.state.api_keys import KeyRow
 from sparkfleet.controlplane.state.head_address import HeadAddress
 from sparkfleet.controlplane.state.status import DeploymentStatus, FleetStatus
 from sparkfleet.controlplane.state.store import Store
@@ -91,7 +92,7 @@ class Controller:
         return self.made
 
     async def create_key(self, name):
-        self.made.append({"id": "1", "name": name})
+        self.made.append(KeyRow(id="1", name=name, created=0.0))
         return {"id": "1", "name": name, "key": "sk-x"}
 
 
