@@ -18,6 +18,7 @@ from sparkfleet.cli.output import OUTPUT_VERSION, console, errors, print_json
 from sparkfleet.controlplane.state.api_keys import CONFIRM_S, KeyRow
 from sparkfleet.errors import SpecError
 from sparkfleet.fleet.session import Session
+from sparkfleet.fleet.without_controller import client_or_trouble, stored_keys
 from sparkfleet.gateway.routing_table import KeyLimits
 
 app = typer.Typer(help="API keys of the endpoint.", no_args_is_help=True)
@@ -95,7 +96,7 @@ def rotate(
 
 @app.command("list")
 def list_keys(inventory: InventoryOption = DEFAULT_INVENTORY, json: JsonOption = False) -> int:
-    """List the keys: their names, never the keys."""
+    """List the keys: their names, never the keys. Works on a fleet that is down, too."""
     return run(_list(open_session(inventory), json))
 
 
@@ -135,8 +136,12 @@ def _show(name: str, key: Mapping[str, Any], json: bool) -> int:
 
 
 async def _list(session: Session, json: bool) -> int:
-    async with await session.controller() as client:
-        keys = await client.keys()
+    client, trouble = await client_or_trouble(session)
+    if client is None:
+        keys: Sequence[KeyRow] = await stored_keys(session, trouble)
+    else:
+        async with client:
+            keys = await client.keys()
     if json:
         listed = [key.model_dump(mode="json") for key in keys]
         print_json({"version": OUTPUT_VERSION, "keys": listed})

@@ -157,6 +157,7 @@ VERBS: Mapping[str, Verb] = {
     "help": Verb("help", "show_help", "Show the verbs, or the options of one."),
     "observe": Verb("observe", "app", "Prometheus, Alertmanager and Grafana for the fleet."),
     "keys": Verb("keys", "app", "API keys of the endpoint."),
+    "usage": Verb("usage", "usage", "Show requests and tokens by key and model."),
     "fabric": Verb("fabric", "app", "The rails between the nodes: addresses and speed."),
     "models": Verb("models", "app", "Weights on the nodes: list, download, copy, remove."),
 }

@@ -35,6 +35,7 @@ from sparkfleet.controlplane.state.routing_publisher import RoutingPublisher
 from sparkfleet.controlplane.state.start_phases import StartPhases
 from sparkfleet.controlplane.state.status import App, FleetStatus, NodeReport
 from sparkfleet.controlplane.state.store import Event, Store
+from sparkfleet.controlplane.state.usage_ledger import UsageRow
 from sparkfleet.controlplane.store_safety.guard import StoreError
 from sparkfleet.controlplane.store_safety.store_watch import corrupted
 from sparkfleet.errors import Cause, ControlError
@@ -52,6 +53,8 @@ from sparkfleet.telemetry.targets import TargetGroup
 log = logging.getLogger(__name__)
 
 TICK_S = 0.5
+USAGE_S = 15.0
+"""Seconds between two writes of a gateway's usage."""
 
 
 class Controller:
@@ -99,6 +102,8 @@ class Controller:
         self._journal = EventLog(store)
         self.ends = ControllerFailures(store, self._journal)
         """Failures of the controller's own work."""
+        self._usage_stored: dict[str, float] = {}
+        """Time of the last write of each gateway replica's usage."""
         self.keys = ApiKeys(store, self._journal)
         """Keys that clients send to the gateways."""
         self._publisher = RoutingPublisher(self._steady)
@@ -318,11 +323,29 @@ class Controller:
     async def register_gateway(self, report: GatewayReport) -> None:
         """Takes a gateway replica's report of its address."""
         self._store.use_keys(report.keys_used)
+        self._count_usage(report)
         if self._reports.gateway(report):
             words = f"gateway listening on {report.url}"
             words += f"; {report.trouble}" if report.trouble else ""
             words += f"; the one before: {report.after}" if report.after else ""
             await self._journal.record("", 0, report.replica, "gateway", words)
+
+    def _count_usage(self, report: GatewayReport) -> None:
+        """Stores a replica's usage, at most every `USAGE_S`; that of all when a new one reports: another may have ended."""
+        now = self._steady()
+        if report.replica not in self._usage_stored:
+            self._usage_stored = {one.replica: now for one in (*self._reports.gateways(), report)}
+            for one in (*self._reports.gateways(), report):
+                self._store.add_usage(one.replica, one.usage)
+        elif now - self._usage_stored[report.replica] >= USAGE_S:
+            self._usage_stored[report.replica] = now
+            self._store.add_usage(report.replica, report.usage)
+
+    def usage(self, days: int) -> tuple[UsageRow, ...]:
+        """Usage of the last days by day, key and model, with what the gateways have reported so far."""
+        for report in self._reports.gateways():
+            self._store.add_usage(report.replica, report.usage)
+        return self._store.usage(days)
 
     async def resumed(self, reason: str) -> None:
         """Records that it works again, and for what it had waited."""

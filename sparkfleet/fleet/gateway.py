@@ -21,9 +21,14 @@ def gateway_change(inventory: Inventory, status: FleetStatus | None) -> str:
         ("host", now.host, wanted.host),
         ("port", now.port, wanted.port or now.port),
         ("max_body_mb", now.max_body_bytes // 10**6, wanted.max_body_mb),
+        ("origins", _listed(now.origins), _listed(wanted.origins)),
     )
     changed = [f"{name} {before} → {after}" for name, before, after in fields if before != after]
     return f"gateway: {', '.join(changed)}; at once, and open streams go on" if changed else ""
+
+
+def _listed(origins: tuple[str, ...]) -> str:
+    return " ".join(origins) or "none"
 
 
 async def change_gateway(session: Session) -> None:

@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+import re
+from collections.abc import AsyncIterator, Iterable
+from typing import NamedTuple
 
-from sparkfleet.errors import ControlError
+from sparkfleet.errors import ControlError, NodeError, SparkfleetError
 from sparkfleet.fleet.deployments import find
+from sparkfleet.fleet.events import TroubleFound
 from sparkfleet.fleet.session import Session
+from sparkfleet.fleet.without_controller import client_or_trouble
 from sparkfleet.group.report import GroupReport, RankReport
 from sparkfleet.remote.channel import Channel
+from sparkfleet.runtime import state_probe
 
 CHUNK = 1 << 20
 FOLLOW_S = 0.3
@@ -21,14 +26,68 @@ async def rank_log(
 ) -> AsyncIterator[bytes]:
     """The log of a rank of the newest generation, in pieces: the last `tail` lines, then new bytes if `follow`.
 
+    If no controller answers, the log is found by its name on the nodes, and the trouble is an event of the session.
+
     Raises:
         ControlError: the deployment or the rank has no log.
         NodeError: the node or its log cannot be read.
     """
-    async with await session.controller() as client:
-        found = newest_rank(find(await client.fleet(), name).groups, name, replica, rank)
-    async for piece in read_log(session.channels[found.node], found.log_path, tail=tail, follow=follow):
+    client, trouble = await client_or_trouble(session)
+    if client is None:
+        found = await _stored_log(session, trouble, (name, replica, rank))
+    else:
+        async with client:
+            one = newest_rank(find(await client.fleet(), name).groups, name, replica, rank)
+        found = StoredLog(one.node, one.log_path)
+    async for piece in read_log(session.channels[found.node], found.path, tail=tail, follow=follow):
         yield piece
+
+
+class StoredLog(NamedTuple):
+    """A log file on a node, and its place among those of the same rank."""
+
+    node: str
+    path: str
+    generation: int = 0
+    written: float = 0.0
+    """Unix seconds."""
+
+
+async def _stored_log(session: Session, trouble: SparkfleetError, which: tuple[str, int, int]) -> StoredLog:
+    """The newest log of a rank on any node that can be reached."""
+    name, replica, rank = which
+    nodes = tuple(session.inventory.nodes)
+    answers = await asyncio.gather(
+        *(session.probe(node, state_probe.logs) for node in nodes), return_exceptions=True
+    )
+    found: list[StoredLog] = []
+    unread: list[str] = []
+    for node, answer in zip(nodes, answers, strict=True):
+        if isinstance(answer, dict):
+            found += _logs_of(node, answer, which)
+        elif isinstance(answer, NodeError):
+            unread.append(answer.what)
+        else:
+            raise answer
+    for line in (*(f"{trouble.what} Its last log is shown." for _ in found[:1]), *unread):
+        session.report(TroubleFound(line=line))
+    if not found:
+        raise ControlError(
+            f"{name} has no log of rank {rank} of replica {replica} on {', '.join(nodes)}.",
+            means=trouble.what,
+            do=trouble.do,
+        )
+    return max(found, key=lambda log: (log.generation, log.written))
+
+
+def _logs_of(node: str, answer: dict[str, object], which: tuple[str, int, int]) -> Iterable[StoredLog]:
+    """The logs of a rank among those of a node, as `state_probe.logs` returns them."""
+    name, replica, rank = which
+    form = re.compile(re.escape(f"{answer['label']}_{name}") + rf"_g([0-9]+)_{replica}_{rank}\.log")
+    logs = answer["logs"]
+    for file, written in logs if isinstance(logs, list) else ():
+        if match := form.fullmatch(file):
+            yield StoredLog(node, f"{answer['directory']}/{file}", int(match[1]), written)
 
 
 async def read_log(channel: Channel, path: str, *, tail: int, follow: bool) -> AsyncIterator[bytes]:

@@ -8,7 +8,7 @@ import getpass
 import json
 import os
 import socket
-from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from importlib.resources import files
 from pathlib import Path
 from types import TracebackType
@@ -277,12 +277,16 @@ class Session:
         """A client of the controller. Raises ControlError if none answers."""
         client = await self.find_controller()
         if client is None:
-            raise ControlError(
-                f"Fleet {self.inventory.fleet} is down: no controller answers.",
-                means="Nothing is served.",
-                do="`sparkfleet up` or `sparkfleet apply FILE` starts it.",
-            )
+            raise self.is_down()
         return client
+
+    def is_down(self) -> ControlError:
+        """The error for a fleet that is down."""
+        return ControlError(
+            f"Fleet {self.inventory.fleet} is down: no controller answers.",
+            means="Nothing is served.",
+            do="`sparkfleet up` or `sparkfleet apply FILE` starts it.",
+        )
 
     async def bring_up(
         self, apply: Sequence[ApplyRequest], on_event: OnEvent = ignored, wheels: Path | None = None
@@ -371,15 +375,27 @@ class Session:
         return str(state_root(self.inventory.fleet)) if self.inventory.nodes[node].is_local else None
 
     async def _found(self, node: str) -> FoundState:
+        return FoundState.model_validate_json(await self._probed(node, found))
+
+    async def probe(self, node: str, probe: Callable[[Path], dict[str, object]]) -> dict[str, Any]:
+        """Result of a function of `runtime/state_probe.py` on a node. Needs no more there than python3.
+
+        Raises:
+            NodeError: the node cannot be reached.
+        """
+        answer: dict[str, Any] = json.loads(await self._probed(node, probe, probe.__name__))
+        return answer
+
+    async def _probed(self, node: str, probe: Callable[[Path], dict[str, object]], *words: str) -> str:
         if self.inventory.nodes[node].is_local:
-            return FoundState.model_validate_json(json.dumps(found(state_root(self.inventory.fleet))))
+            return json.dumps(await asyncio.to_thread(probe, state_root(self.inventory.fleet)))
         source = (files("sparkfleet.runtime") / "state_probe.py").read_text()
-        done = await self.channels[node].run(("python3", "-I", "-c", source, self.inventory.fleet))
+        done = await self.channels[node].run(("python3", "-I", "-c", source, self.inventory.fleet, *words))
         if done.exit_code != 0:
             raise NodeError(
                 f"{node}: python3 failed with exit code {done.exit_code}: {done.stderr.strip()[-200:]}"
             )
-        return FoundState.model_validate_json(done.stdout)
+        return done.stdout
 
     async def pythons(self, on_event: OnEvent = ignored, wheels: Path | None = None) -> dict[str, str]:
         """The interpreter of sparkfleet's environment on every node. Makes missing environments.
@@ -442,7 +458,7 @@ class Session:
                 continue
             if "error" in answer:
                 raise ControlError(**answer["error"])
-            return HeadAddress.model_validate(answer)
+            return HeadAddress.model_validate_json(json.dumps(answer))
         raise ControlError(
             f"The fleet did not come up within {BOOT_S:.0f} s.",
             do=f"Look at the logs beside {result} on {channel.node}.",

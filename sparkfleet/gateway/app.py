@@ -6,6 +6,7 @@ import asyncio
 import json
 import logging
 import time
+from collections.abc import Collection
 from contextlib import closing
 from time import perf_counter
 from typing import Any
@@ -45,6 +46,7 @@ from sparkfleet.gateway.body.model_span import model_span
 from sparkfleet.gateway.body.request_body import RequestBody
 from sparkfleet.gateway.body.scanner import INLINE_BYTES, BodyScanner
 from sparkfleet.gateway.choice import Choice
+from sparkfleet.gateway.cors import allowed_origin, preflight, readable_by
 from sparkfleet.gateway.endpoints import Picker
 from sparkfleet.gateway.engine_error import in_dialect, read_error
 from sparkfleet.gateway.in_flight import InFlight
@@ -60,6 +62,7 @@ from sparkfleet.gateway.limits import (
 from sparkfleet.gateway.media import host_of, refused_url
 from sparkfleet.gateway.page.page_app import PageApp
 from sparkfleet.gateway.proxy import Attempts, lost_event, relay
+from sparkfleet.gateway.report import KeyUsage
 from sparkfleet.gateway.request_context import RequestContext
 from sparkfleet.gateway.request_parser import EXPLAIN_HEADER, RequestTarget, is_form
 from sparkfleet.gateway.requirements import Requirements, can, lacking, too_small
@@ -72,6 +75,8 @@ access_log = logging.getLogger("sparkfleet.gateway.access")
 log = logging.getLogger("sparkfleet.gateway")
 
 _LOCAL_METHODS = ("GET", "HEAD")
+_NOT_COUNTED = range(400, 499)
+"""Statuses of requests that cost nothing: an engine refused them. 499 is a client that left."""
 BODIES_HELD = 4
 """Longest requests that the budget of bodies holds at once, at least."""
 _MODELS = "/v1/models"
@@ -99,6 +104,7 @@ class GatewayApp:
         budget_bytes: bytes of bodies that are held at once.
         waiting: requests that wait for one model, at most.
         longest_s: seconds that each of them waits, at most.
+        origins: origins of other sites whose scripts may read answers.
         page: answers what is not of the API; None: nothing does.
     """
 
@@ -113,6 +119,7 @@ class GatewayApp:
         budget_bytes: int = BUDGET_BYTES,
         waiting: int = WAITING,
         longest_s: float = LONGEST_S,
+        origins: Collection[str] = (),
         page: PageApp | None = None,
     ) -> None:
         self.metrics = metrics or GatewayMetrics()
@@ -126,11 +133,15 @@ class GatewayApp:
         self._loads.on_end = self._queues.pump
         self._bodies = BodyBudget(budget_bytes)
         self._scanner = BodyScanner()
+        self.origins = frozenset(origins)
+        """Origins of other sites whose scripts may read answers."""
         self._limiter = KeyLimiter()
         self._in_flight = 0
         self._idle = asyncio.Event()
         self._idle.set()
         self._draining = False
+        self._usage: dict[tuple[str, str], list[int]] = {}
+        """Requests, those without a count, prompt tokens and answer tokens, by key and model."""
         self.keys_used: dict[str, float] = {}
         """Unix seconds of the last request with each key, by its id."""
 
@@ -186,10 +197,12 @@ class GatewayApp:
             raise NotImplementedError(f"no {scope['type']} here")
         if scope["path"] in _HEALTH:
             return await self._health(scope, send)
-        if scope["path"] in _ROOT and scope["method"] in _LOCAL_METHODS:
-            return await respond(send, 200, [_JSON], _INDEX_JSON, head=scope["method"] == "HEAD")
         if self._page is not None and self._page.owns(scope["path"]):
             return await self._page(scope, send, self._table)
+        if origin := allowed_origin(scope["headers"], self.origins):
+            send = readable_by(send, origin)
+        if scope["path"] in _ROOT and scope["method"] in _LOCAL_METHODS:
+            return await respond(send, 200, [_JSON], _INDEX_JSON, head=scope["method"] == "HEAD")
         exchange = RequestContext(scope["method"], scope["path"], scope["headers"])
         self._begin()
         try:
@@ -206,10 +219,32 @@ class GatewayApp:
         if not self._in_flight:
             self._idle.set()
         exchange.finish(self.metrics)
+        self._count(exchange)
         if self._page is not None:
             self._page.note(exchange.log_line())
         if access_log.isEnabledFor(logging.INFO):
             access_log.info("%s", json.dumps(exchange.log_line()))
+
+    def _count(self, exchange: RequestContext) -> None:
+        """Counts a request that an engine has begun to answer."""
+        if exchange.key is None or exchange.meter is None or exchange.status in _NOT_COUNTED:
+            return
+        usage = exchange.usage
+        total = self._usage.setdefault((exchange.key.name, exchange.model), [0, 0, 0, 0])
+        total[0] += 1
+        total[1] += usage.input is None and usage.output is None
+        total[2] += usage.input or 0
+        total[3] += usage.output or 0
+
+    @property
+    def usage(self) -> tuple[KeyUsage, ...]:
+        """Usage by key and model since the start."""
+        return tuple(
+            KeyUsage(
+                key=key, model=model, requests=total[0], uncounted=total[1], input=total[2], output=total[3]
+            )
+            for (key, model), total in self._usage.items()
+        )
 
     async def _guarded(self, exchange: RequestContext, scope: Scope, receive: Receive, send: Send) -> None:
         try:
@@ -233,7 +268,9 @@ class GatewayApp:
         allowed = _LOCAL_METHODS if is_local else allowed_methods(exchange.path, self._table.endpoints)
         if exchange.method == "OPTIONS" and allowed:
             exchange.status = 204
+            origin = allowed_origin(exchange.headers, self.origins)
             fields = [(b"allow", ", ".join(allowed).encode()), *_id_headers(exchange)]
+            fields += preflight(exchange.headers, origin)
             return await respond(send, 204, fields, b"")
         if not exchange.path.startswith("/v1/"):
             raise no_such_path(exchange.path)

@@ -19,6 +19,8 @@ class GatewayListening(Value):
     host: str
     port: int
     max_body_bytes: int
+    origins: tuple[str, ...] = ()
+    """Origins of other sites whose scripts may read answers."""
 
 
 def stored_listening(paths: FleetPaths, default: GatewayListening) -> GatewayListening:
@@ -30,5 +32,6 @@ def stored_listening(paths: FleetPaths, default: GatewayListening) -> GatewayLis
                 host=stored["gateway_host"],
                 port=stored["gateway_port"],
                 max_body_bytes=stored.get("max_body_bytes") or default.max_body_bytes,
+                origins=tuple(stored.get("origins", default.origins)),
             )
     return default

@@ -61,6 +61,7 @@ class GatewayConfig(Value):
     host: str
     port: int
     max_body_bytes: int
+    origins: tuple[str, ...] = ()
     secret_path: str
     """File with the fleet's engine secret; the secret itself is not sent."""
     controller: str
@@ -129,7 +130,12 @@ class GatewayReplica:
         config = GatewayConfig.model_validate_json(config_json)
         self._config = config
         secret = read_secret(Path(config.secret_path)).encode()
-        first = GatewayListening(host=config.host, port=config.port, max_body_bytes=config.max_body_bytes)
+        first = GatewayListening(
+            host=config.host,
+            port=config.port,
+            max_body_bytes=config.max_body_bytes,
+            origins=config.origins,
+        )
         at = self._at = stored_listening(FleetPaths.of_this_process(), first)
         self._trouble = ""
         self._metrics = GatewayMetrics()
@@ -139,6 +145,7 @@ class GatewayReplica:
             self._metrics,
             max_body_bytes=at.max_body_bytes,
             budget_bytes=max(BUDGET_BYTES, BODIES_HELD * at.max_body_bytes),
+            origins=at.origins,
             page=PageApp(self._fleet_view),
         )
         self._server: Server = await listen(self._gateway, at.host, at.port)
@@ -207,6 +214,7 @@ class GatewayReplica:
             old.stop_accepting()
             self._leaving.append(asyncio.create_task(old.aclose(STREAMS_S)))
         self._gateway.limit_bodies(to.max_body_bytes)
+        self._gateway.origins = frozenset(to.origins)
         self._at, self._trouble = to, ""
         await self._report()
 
@@ -225,6 +233,7 @@ class GatewayReplica:
             trouble=self._trouble,
             after=self._after,
             keys_used=dict(self._gateway.keys_used),
+            usage=self._gateway.usage,
         )
         with contextlib.suppress(Exception):
             controller = ray.get_actor(self._config.controller, namespace=self._config.namespace)

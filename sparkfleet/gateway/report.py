@@ -9,6 +9,20 @@ from pydantic import Field
 from sparkfleet.values import Value
 
 
+class KeyUsage(Value):
+    """Usage of one model with one key since a replica started."""
+
+    key: str
+    """Name of the key."""
+    model: str
+    requests: int = 0
+    uncounted: int = 0
+    """Requests of them whose answer had no token count."""
+    input: int = 0
+    """Tokens of prompts."""
+    output: int = 0
+
+
 class GatewayReport(Value):
     """A gateway replica. `at` is Unix seconds."""
 
@@ -22,3 +36,5 @@ class GatewayReport(Value):
     """The end of the replica before, if that is known."""
     keys_used: Mapping[str, float] = Field(default_factory=dict)
     """Unix seconds of the last request with each key, by the key's id, since the replica started."""
+    usage: tuple[KeyUsage, ...] = ()
+    """Totals since the replica started."""

@@ -52,6 +52,7 @@ _NOT_FOR_ENGINES = (
         b"expect",
         b"forwarded",
         b"host",
+        b"origin",  # an engine would allow every origin
         b"x-api-key",
         b"x-real-ip",
         b"x-request-id",  # replaced by the gateway's: engines use it as the name of the request, which must be unique
@@ -116,7 +117,11 @@ class UpstreamAnswer:
         """Engine headers passed to the client."""
         raw = [(name.lower(), value) for name, value in self.response.raw_headers]
         dropped = _NOT_FOR_CLIENTS | _named_by_connection(raw)
-        return [(name, value) for name, value in raw if name not in dropped]
+        return [
+            (name, value)
+            for name, value in raw
+            if name not in dropped and not name.startswith(b"access-control-")
+        ]
 
     def close(self) -> None:
         """Closes the connection: an engine that is still generating stops."""

@@ -56,6 +56,7 @@ def _next(before: HeadAddress, gateway: Gateway) -> HeadAddress:
             "gateway_host": gateway.host,
             "gateway_port": gateway.port or stays,
             "max_body_bytes": gateway.max_body_bytes,
+            "origins": gateway.origins,
         }
     )
 

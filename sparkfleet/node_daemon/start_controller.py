@@ -79,6 +79,7 @@ def _create(paths: FleetPaths, request: UpRequest, address: HeadAddress) -> None
                 host=address.gateway_host,
                 port=address.gateway_port,
                 max_body_bytes=request.inventory.gateway.max_body_bytes,
+                origins=request.inventory.gateway.origins,
                 secret_path=str(paths.engine_secret),
                 controller=CONTROLLER,
                 namespace=NAMESPACE,

@@ -1,7 +1,8 @@
 """State directory of a fleet on a node, and its content. Standard library only: its source is sent to nodes.
 
 As a program with a fleet's name it prints the input of `FoundState` in `fleet/session.py`, or `{}` if the node has no state
-of that fleet. It supports Python 3.9 and later, for any python3 of a node.
+of that fleet. A second word, `surroundings`, `keys` or `logs`, selects the function of that name. It supports Python 3.9 and
+later, for any python3 of a node.
 """
 
 from __future__ import annotations
@@ -87,6 +88,57 @@ def generations(database: Path) -> dict[str, int] | None:
             return dict(store.execute("SELECT name, generation FROM deployments"))
     except (sqlite3.Error, OSError, ValueError):
         return None
+
+
+def keys(root: Path) -> dict[str, object]:
+    """The API keys in a fleet's store, for `keys list` while no controller answers: names, times and limits, no digest.
+
+    `keys` is None if the store cannot be read; it is empty if there is none.
+    """
+    database = root / "sparkfleet.db"
+    try:
+        import sqlite3
+    except ImportError:
+        return {"keys": None}
+    try:
+        if not database.exists():
+            return {"keys": []}
+        with contextlib.closing(
+            sqlite3.connect(database.as_uri() + "?mode=ro", uri=True, timeout=2)
+        ) as store:
+            store.row_factory = sqlite3.Row
+            allowed = {name: json.loads(spec)["keys"] for name, spec in store.execute(_SPECS)}
+            rows = store.execute("SELECT * FROM keys ORDER BY since, id").fetchall()
+            return {"keys": [_key(dict(row), allowed) for row in rows]}
+    except (sqlite3.Error, OSError, ValueError, KeyError, TypeError):
+        return {"keys": None}
+
+
+_SPECS = "SELECT name, spec FROM deployments ORDER BY name"
+
+
+def _key(row: dict[str, object], allowed: dict[str, list[str]]) -> dict[str, object]:
+    """A row of the table as the input of `KeyRow`; older schemas lack some columns."""
+    settings = json.loads(str(row.get("settings") or "{}"))
+    return {
+        "id": row["id"],
+        "name": row["name"],
+        "created": row["since"],
+        "used": row.get("used"),
+        "may_use": [name for name, names in allowed.items() if not names or row["name"] in names],
+        "limits": settings.get("limits") or {},
+        "former_until": (settings.get("former") or {}).get("until"),
+    }
+
+
+def logs(root: Path) -> dict[str, object]:
+    """Directory and label of a fleet's rank logs, and the name of each with the time of its last line, Unix seconds."""
+    found = []
+    with contextlib.suppress(OSError):  # a node that was never part of the fleet
+        for entry in os.scandir(root / "logs"):
+            with contextlib.suppress(OSError):  # removed meanwhile
+                found.append([entry.name, entry.stat().st_mtime])
+    return {"directory": str(root / "logs"), "label": fleet_label(root), "logs": found}
 
 
 def _text(path: Path, missing: list[str], unreadable: list[str]) -> str | None:
@@ -220,5 +272,6 @@ def _siblings(root: Path) -> list[Path]:
 
 
 if __name__ == "__main__":
-    probe = surroundings if sys.argv[2:] == ["surroundings"] else found
+    probes = {"surroundings": surroundings, "keys": keys, "logs": logs}
+    probe = probes[sys.argv[2]] if sys.argv[2:] else found
     print(json.dumps(probe(state_root(sys.argv[1]))))

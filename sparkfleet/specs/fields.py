@@ -240,6 +240,13 @@ EndpointPath = Annotated[
         "a path below /v1 such as /v1/videos, or /v1/videos/* for all below it",
     ),
 ]
+WebOrigin = Annotated[
+    str,
+    Form(
+        r"https?://(?:[a-z0-9](?:[a-z0-9.-]{0,251}[a-z0-9])?|\[[0-9a-f:.]{2,45}\])(?::[1-9][0-9]{0,4})?",
+        "an origin such as https://chat.example.org or http://192.168.1.5:3000, in lower case and without a path",
+    ),
+]
 EnvName = Annotated[
     str, Form(r"[A-Za-z_][A-Za-z0-9_]*", "a variable name: letters, digits and _, no digit first")
 ]

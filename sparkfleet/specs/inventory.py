@@ -19,7 +19,9 @@ from sparkfleet.specs.fields import (
     NodeName,
     Problem,
     Spec,
+    Unique,
     UserName,
+    WebOrigin,
     Where,
     quote,
     refuse,
@@ -220,6 +222,8 @@ class Gateway(Spec):
     """Port to listen on; 0: any free one."""
     max_body_mb: Annotated[int, Field(ge=1, le=4096)] = 32
     """Largest request body, MB (10^6 bytes). Larger ones get HTTP 413."""
+    origins: Annotated[tuple[WebOrigin, ...], Unique(), Field(max_length=64)] = ()
+    """Other sites whose scripts may use the endpoint in a browser (CORS): https://chat.example.org. Left out: none."""
 
     @property
     def max_body_bytes(self) -> int:

@@ -29,6 +29,12 @@ class Fleet:
     async def controller(self) -> Fleet:
         return self
 
+    async def find_controller(self) -> Fleet:
+        return self
+
+    def is_down(self) -> None:
+        return
+
     async def aclose(self) -> None:
         return
 

@@ -24,7 +24,7 @@ from sparkfleet.controlplane.policy.decide import decide
 from sparkfleet.controlplane.policy.fallback import ANSWER_S, BREAKER_FAILURES, RESTARTS
 from sparkfleet.controlplane.policy.reported import on_report
 from sparkfleet.controlplane.policy.rollout import forget_ended
-from sparkfleet.controlplane.policy.state import FleetState, Now, Pending
+from sparkfleet.controlplane.policy.state import GONE_S, FleetState, Now, Pending
 from sparkfleet.engines.failure_signatures import Diagnosis
 from sparkfleet.errors import Cause
 from sparkfleet.group.report import GroupPhase, GroupReport
@@ -273,6 +273,27 @@ def test_only_what_is_no_longer_desired_and_has_ended_is_forgotten():
     assert (list(kept.standings), kept.starts) == ([NEWER], {})
     down = replace(ended, paused=True, apps=())
     assert NEWER in after(down, forget_ended(down, NOW), NOW).standings
+
+
+@pytest.mark.parametrize(("older", "verdict"), [(GroupPhase.FAILED, [OLDER]), (GroupPhase.READY, [])])
+def test_a_generation_waits_for_a_gone_node_only_while_what_it_replaces_serves(older, verdict):
+    """A group that it carried over served, and it waited for as long as the node was away."""
+    carried = ("tiny", 1, 1)
+    newest = desired("tiny", 2, 2, 2, (("that",), ("this",))).model_copy(update={"members": ((2, 0), (1, 1))})
+    phases = {OLDER: older, carried: GroupPhase.READY}
+    reports = tuple(
+        GroupReport(deployment=name, generation=at, replica=index, phase=phase, node="this", since=0.0)
+        for (name, at, index), phase in phases.items()
+    )
+    state = FleetState(
+        desired={"tiny": newest},
+        apps=(application(OLDER, "starting"), application(carried, "running")),
+        reports=reports,
+        fresh=frozenset(one.name for one in reports),
+        nodes=replace(seen(NOW.steady, this="first", that=None), away_since={"that": NOW.steady - GONE_S}),
+        available={"this": 100},
+    )
+    assert [a.group for a in decide(state, NOW) if isinstance(a, RetireGroup)] == verdict
 
 
 def test_only_the_first_rule_that_applies_to_a_group_decides():

@@ -35,6 +35,10 @@ def inventory(**gateway):
         ({"port": 0}, ""),
         ({"port": 9000}, "gateway: port 8123 → 9000; at once, and open streams go on"),
         ({"port": 0, "max_body_mb": 64}, "gateway: max_body_mb 32 → 64; at once, and open streams go on"),
+        (
+            {"port": 0, "origins": ("https://chat.example.org",)},
+            "gateway: origins none → https://chat.example.org; at once, and open streams go on",
+        ),
         ({}, ""),
     ],
 )  # fmt: skip

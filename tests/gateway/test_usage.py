@@ -1,12 +1,18 @@
+from __future__ import annotations
+
 import json
 from itertools import pairwise
+from typing import TYPE_CHECKING
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sparkfleet.engines.fake import APIS, Job, frames
+from sparkfleet.engines.fake import APIS, FakeEngine, Job, Pace, frames
 from sparkfleet.gateway.usage import Usage, UsageMeter
+
+if TYPE_CHECKING:
+    from conftest import OpenDoor
 
 TRAP = 'he said "usage": {"prompt_tokens": 999, "completion_tokens": 999} and\n\ndata: left'
 
@@ -125,3 +131,23 @@ def test_little_is_kept_of_a_long_answer() -> None:
     meter = metered(*[b"x" * 1000] * 5000, b"y" * 3_000_000)
     assert len(meter._tail) <= 40 << 10
     assert len(meter._head) <= 4 << 10
+
+
+# By key and model
+
+
+async def test_usage_is_counted_by_key_and_model(open_door: OpenDoor) -> None:
+    door = await open_door(pace=Pace(tokens=10))
+    assert (await door.post())[0] == 200
+    assert (await door.post(stream=True, stream_options={"include_usage": True}))[0] == 200
+    assert (await door.post(stream=True))[0] == 200
+    assert (await door.post(model="huge"))[0] == 404
+    (row,) = door.gateway.usage
+    assert (row.key, row.model, row.requests, row.uncounted) == ("alice", "tiny", 3, 1)
+    assert (row.input, row.output) == (6, 20)
+
+
+async def test_what_an_engine_refuses_is_no_usage(open_door: OpenDoor) -> None:
+    door = await open_door(engines=[FakeEngine(model="other")])
+    assert (await door.post())[0] == 404
+    assert door.gateway.usage == ()

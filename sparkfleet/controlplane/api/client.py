@@ -28,6 +28,7 @@ from sparkfleet.controlplane.state.api_keys import KeyRow
 from sparkfleet.controlplane.state.head_address import HeadAddress, read_address
 from sparkfleet.controlplane.state.status import FleetStatus
 from sparkfleet.controlplane.state.store import Event
+from sparkfleet.controlplane.state.usage_ledger import UsageRow
 from sparkfleet.errors import ControlError, UnreadableStateError, WrongFleetError
 from sparkfleet.gateway.routing_table import KeyLimits
 from sparkfleet.runtime.fleet_paths import FleetPaths
@@ -185,6 +186,16 @@ class FleetClient:
         answer = await self._call("GET", "/v1/keys")
         try:
             return [KeyRow.model_validate_json(json.dumps(one)) for one in answer["keys"]]
+        except (KeyError, ValidationError) as error:
+            if not self.version:
+                await self.ask_version()
+            raise unlike(self.version) from error
+
+    async def usage(self, days: int) -> list[UsageRow]:
+        """Usage of the last days by day, key and model. Raises ControlError if the controller's version does not match."""
+        answer = await self._call("GET", "/v1/usage", params={"days": str(days)})
+        try:
+            return [UsageRow.model_validate(one) for one in answer["usage"]]
         except (KeyError, ValidationError) as error:
             if not self.version:
                 await self.ask_version()

@@ -29,6 +29,7 @@ from sparkfleet.controlplane.controller import Controller
 from sparkfleet.controlplane.sealing import sealed, sealed_deployment
 from sparkfleet.controlplane.state.head_address import HeadAddress
 from sparkfleet.controlplane.state.status import STATUS_VERSION
+from sparkfleet.controlplane.state.usage_ledger import KEEP_DAYS
 from sparkfleet.errors import ControlError, SparkfleetError
 from sparkfleet.gateway.routing_table import KeyLimits
 from sparkfleet.runtime.sealed_env import EnvSealer
@@ -71,6 +72,7 @@ def build(
             web.delete("/v1/nodes/{name}/drain", api.undrain),
             web.get("/v1/events", api.events),
             web.get("/v1/keys", api.list_keys),
+            web.get("/v1/usage", api.usage),
             web.post("/v1/keys", api.create_key),
             web.delete("/v1/keys/{name}", api.revoke_key),
             web.put("/v1/keys/{name}/limits", api.limit_key),
@@ -136,6 +138,11 @@ class _Api:
         return web.json_response(
             {"version": STATUS_VERSION, "events": [event.model_dump(mode="json") for event in events]}
         )
+
+    async def usage(self, request: web.Request) -> web.Response:
+        days = min(KEEP_DAYS, max(1, _number(request, "days", 30)))
+        rows = [row.model_dump(mode="json") for row in self._controller.usage(days)]
+        return web.json_response({"version": STATUS_VERSION, "usage": rows})
 
     async def list_keys(self, request: web.Request) -> web.Response:
         keys = [row.model_dump(mode="json") for row in self._controller.key_rows()]

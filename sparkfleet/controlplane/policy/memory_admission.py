@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 
 from sparkfleet.controlplane.desired import Desired, GroupKey
 from sparkfleet.controlplane.policy.actions import Action, WaitForMemory
-from sparkfleet.controlplane.policy.state import FleetState, Now, has_begun, replaced
+from sparkfleet.controlplane.policy.state import FleetState, Now, has_begun, older, replaced
 
 
 def waiting(state: FleetState) -> list[Desired]:
@@ -26,7 +26,7 @@ def room(state: FleetState, now: Now) -> dict[str, bool | None]:
     loading = filter(state.is_loading, state.wanted.values())
     granted = fitting(waiting(state), loading, state.available)
     return {
-        # It is placed although a node is gone, and then takes a rung without that node: no serving group is lost.
+        # It is placed although a node is gone, and then takes a rung without that node: no group that serves is lost.
         name: False if fits is None and _is_held_by_gone(state, name, now) else fits
         for name, fits in granted.items()
     }
@@ -83,9 +83,13 @@ def needed(desired: Desired, groups: Iterable[GroupKey]) -> dict[str, int]:
 
 
 def _is_held_by_gone(state: FleetState, name: str, now: Now) -> bool:
-    """True if a generation waits only for nodes that do not come back, and no older one serves meanwhile."""
-    gone = state.nodes.gone(now) & _silent(state, state.wanted[name])
-    return bool(gone) and not state.serves(name)
+    """True if a generation waits only for nodes that do not come back, and no group that it replaces serves meanwhile.
+
+    A group that it carries over goes on in any case.
+    """
+    desired = state.wanted[name]
+    gone = state.nodes.gone(now) & _silent(state, desired)
+    return bool(gone) and not any(state.is_ready(app.group) for app in older(state, desired))
 
 
 def _silent(state: FleetState, desired: Desired) -> set[str]:

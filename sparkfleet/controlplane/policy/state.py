@@ -134,13 +134,10 @@ class FleetState:
         """The newest report of a group."""
         return next((one for one in self.reports if one.group == group), None)
 
-    def serves(self, deployment: str) -> bool:
-        """True if a group of any generation is ready and is not being retired."""
-        ready = {r.group for r in self.reports if r.name in self.fresh and r.phase is GroupPhase.READY}
-        return any(
-            app.deployment == deployment and app.status != "retiring" and app.group in ready
-            for app in self.apps
-        )
+    def is_ready(self, group: GroupKey) -> bool:
+        """True if a group has reported so, and is not silent."""
+        report = self.report(group)
+        return report is not None and report.name in self.fresh and report.phase is GroupPhase.READY
 
     def is_loading(self, desired: Desired) -> bool:
         """True if a desired group of the deployment is starting."""

@@ -49,6 +49,7 @@ def choose_address(paths: FleetPaths, host: str, gateway: Gateway, name: str = "
         gateway_port=gateway.port or (before.gateway_port if before else free_port(gateway.host)),
         name=name,
         max_body_bytes=gateway.max_body_bytes,
+        origins=gateway.origins,
     )
     write_address(paths, address)
     return address

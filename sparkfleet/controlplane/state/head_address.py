@@ -24,6 +24,8 @@ class HeadAddress(Value):
 
     max_body_bytes: int = 0
     """Longest request; 0: an earlier release stored this address."""
+    origins: tuple[str, ...] = ()
+    """Origins of other sites whose scripts may read the gateway's answers."""
 
     @property
     def listening(self) -> GatewayListening | None:
@@ -31,7 +33,10 @@ class HeadAddress(Value):
         if not self.max_body_bytes:
             return None
         return GatewayListening(
-            host=self.gateway_host, port=self.gateway_port, max_body_bytes=self.max_body_bytes
+            host=self.gateway_host,
+            port=self.gateway_port,
+            max_body_bytes=self.max_body_bytes,
+            origins=self.origins,
         )
 
     @property

@@ -83,7 +83,20 @@ ALTER TABLE keys ADD COLUMN settings TEXT NOT NULL DEFAULT '{}';
 """
 """Limits and the former digest of each key, JSON of KeySettings."""
 
-SCHEMAS = (FIRST, SECOND, THIRD, FOURTH, FIFTH, SIXTH, SEVENTH, EIGHTH)
+NINTH = """
+CREATE TABLE usage (
+    day TEXT NOT NULL, key TEXT NOT NULL, model TEXT NOT NULL, requests INTEGER NOT NULL, uncounted INTEGER NOT NULL,
+    input INTEGER NOT NULL, output INTEGER NOT NULL, PRIMARY KEY (day, key, model)
+) STRICT;
+CREATE TABLE usage_marks (
+    replica TEXT NOT NULL, key TEXT NOT NULL, model TEXT NOT NULL, requests INTEGER NOT NULL,
+    uncounted INTEGER NOT NULL, input INTEGER NOT NULL, output INTEGER NOT NULL, at REAL NOT NULL,
+    PRIMARY KEY (replica, key, model)
+) STRICT;
+"""
+"""Usage by day, and the totals of each gateway replica that are in it."""
+
+SCHEMAS = (FIRST, SECOND, THIRD, FOURTH, FIFTH, SIXTH, SEVENTH, EIGHTH, NINTH)
 """Changes of each version."""
 
 IDENTITY_SINCE = 6

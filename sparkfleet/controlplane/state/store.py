@@ -13,10 +13,13 @@ from typing import Any
 
 from sparkfleet.controlplane.desired import Desired, GroupKey, Standing
 from sparkfleet.controlplane.sealing import has_open_values, sealed
+from sparkfleet.controlplane.state import usage_ledger
 from sparkfleet.controlplane.state.newer_generations import outdated, when
 from sparkfleet.controlplane.state.schema import migrate
 from sparkfleet.controlplane.state.status import DrainedNode
+from sparkfleet.controlplane.state.usage_ledger import UsageRow
 from sparkfleet.errors import ControlError
+from sparkfleet.gateway.report import KeyUsage
 from sparkfleet.gateway.routing_table import FormerKey, KeyEntry, KeyLimits
 from sparkfleet.planner.report.carry_over import CarriedOver, RunningGroup, carried_over
 from sparkfleet.planner.rules.failure_memory import Remembered
@@ -363,6 +366,17 @@ class Store:
         except sqlite3.IntegrityError:
             return False
         return True
+
+    def add_usage(self, replica: str, totals: Iterable[KeyUsage]) -> None:
+        """Adds what a gateway replica has counted since its last totals; writes nothing if that is nothing."""
+        more = usage_ledger.changed(self._db, replica, totals)
+        if more:
+            with self._transaction():
+                usage_ledger.add(self._db, replica, more, self._clock())
+
+    def usage(self, days: int) -> tuple[UsageRow, ...]:
+        """Usage of the last days by day, key and model."""
+        return usage_ledger.read(self._db, days, self._clock())
 
     def change_key(self, key: KeyEntry) -> None:
         """Replaces the digest and the settings of a key with this id."""

@@ -26,6 +26,9 @@ LEAVES_S = 240.0
 STORM, STORM_S = 40, 600.0
 """More starts of one group than this in so many seconds are a loop."""
 
+TOP = Standing()
+"""Position of a group that never failed."""
+
 BACK_S = 10.0
 """Time limit for a controller to work again once its store is back, simulated seconds."""
 
@@ -140,13 +143,20 @@ def older_serves(one: Desired, fleet: SimulatedFleet) -> bool:
 
 
 def nothing_unwanted(
-    wanted: Mapping[str, Desired], serve: SimulatedServe, fleet: SimulatedFleet
+    wanted: Mapping[str, Desired],
+    standings: Mapping[GroupKey, Standing],
+    serve: SimulatedServe,
+    fleet: SimulatedFleet,
 ) -> Iterator[str]:
-    """Applications and engines without a deployment. To be checked when nothing changes any more."""
+    """Applications and engines without a deployment. To be checked when nothing changes any more.
+
+    Groups of an earlier generation go on if one that replaces them is given up, as `status` shows.
+    """
     now = fleet.time.seconds
     groups = {group for one in wanted.values() for group in one.groups}
+    failed = {one.name for one in wanted.values() if any(standings.get(g, TOP).given_up for g in one.groups)}
     for key in serve.apps:
-        if key not in groups:
+        if key not in groups and key[0] not in failed:
             yield f"{now:.1f} s: {key} runs without a deployment"
     for key in fleet.engines:
         if key not in serve.apps:

@@ -374,7 +374,7 @@ class Simulation:
         wanted = self.store.desired()
         self.report.violations += [
             *invariants.everything_wanted(wanted, self.store.standings(), self.fleet),
-            *invariants.nothing_unwanted(wanted, self.serve, self.fleet),
+            *invariants.nothing_unwanted(wanted, self.store.standings(), self.serve, self.fleet),
         ]
 
     def _failed(self) -> list[str]:

@@ -16,7 +16,7 @@ from sparkfleet.controlplane.api.api_models import API_HEADER, API_VERSION, Appl
 from sparkfleet.controlplane.api.client import FleetClient, answering, trouble_of
 from sparkfleet.controlplane.state.head_address import HeadAddress
 from sparkfleet.errors import ControlError, WrongFleetError
-from sparkfleet.gateway.report import GatewayReport
+from sparkfleet.gateway.report import GatewayReport, KeyUsage
 from sparkfleet.gateway.routing_table import KeyLimits
 from sparkfleet.runtime.sealed_env import EnvSealer
 
@@ -166,6 +166,31 @@ async def test_keys_are_limited_and_rotated(served):
         for call in (fleet.limit_key("other", KeyLimits()), fleet.rotate_key("other", 0.0)):
             with pytest.raises(ControlError, match="no key 'other'"):
                 await call
+
+
+async def test_usage_of_gateways_is_read(served):
+    counted = KeyUsage(key="ci", model="tiny", requests=3, uncounted=1, input=30, output=6)
+    report = GatewayReport(
+        replica="g1", url="http://a:1", metrics_url="http://a:2/metrics", at=0.0, usage=(counted,)
+    )
+    async with client(served) as fleet:
+        assert await fleet.usage(7) == []
+        await served.controller.register_gateway(report)
+        more = counted.model_copy(update={"requests": 4})
+        await served.controller.register_gateway(report.model_copy(update={"usage": (more,)}))
+        (row,) = await fleet.usage(7)  # what was reported since the last write counts
+        assert (row.key, row.model, row.requests, row.uncounted, row.input, row.output) == (
+            "ci",
+            "tiny",
+            4,
+            1,
+            30,
+            6,
+        )
+    stored = served.store.usage(1)
+    other = report.model_copy(update={"replica": "g2", "usage": (counted,)})
+    await served.controller.register_gateway(other)
+    assert [one.requests for one in served.store.usage(1)] == [stored[0].requests + 3]
 
 
 async def test_without_the_token_nothing_is_told_or_done(served):

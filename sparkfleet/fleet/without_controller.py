@@ -1,0 +1,39 @@
+"""Reads what a fleet has on its nodes' disks while no controller answers."""
+
+from __future__ import annotations
+
+import json
+
+from sparkfleet.controlplane.api.client import FleetClient
+from sparkfleet.controlplane.state.api_keys import KeyRow
+from sparkfleet.errors import SparkfleetError, UnreadableStateError
+from sparkfleet.fleet.events import TroubleFound
+from sparkfleet.fleet.session import Session
+from sparkfleet.runtime import state_probe
+
+
+async def client_or_trouble(session: Session) -> tuple[FleetClient | None, SparkfleetError]:
+    """A client of the controller, or None with the reason: the fleet is down, or its controller does not answer.
+
+    Raises:
+        UnreachableError: the head cannot be reached.
+        WrongFleetError: another fleet's controller answers.
+    """
+    try:
+        return await session.find_controller(), session.is_down()
+    except UnreadableStateError as error:
+        return None, error
+
+
+async def stored_keys(session: Session, trouble: SparkfleetError) -> tuple[KeyRow, ...]:
+    """The API keys in the store on the head: never a key or its digest. `trouble` is an event of the session.
+
+    Raises:
+        SparkfleetError: `trouble`, if the store cannot be read.
+        NodeError: the head cannot be reached.
+    """
+    rows = (await session.probe(session.inventory.head, state_probe.keys))["keys"]
+    if rows is None:
+        raise trouble
+    session.report(TroubleFound(line=f"{trouble.what} The keys are those of its store."))
+    return tuple(KeyRow.model_validate_json(json.dumps(row)) for row in rows)

@@ -1,0 +1,111 @@
+"""Usage is counted once, whoever restarts."""
+
+from __future__ import annotations
+
+import sqlite3
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from sparkfleet.cli.usage import sums
+from sparkfleet.controlplane.state import schema
+from sparkfleet.controlplane.state.store import Store
+from sparkfleet.controlplane.state.usage_ledger import KEEP_DAYS, UsageRow, day_of
+from sparkfleet.gateway.report import KeyUsage
+
+DAY = 86400.0
+NOON = 1_800_000_000.0
+
+
+class Clock:
+    now = NOON
+
+    def __call__(self) -> float:
+        return self.now
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
+
+
+@pytest.fixture
+def store(tmp_path: Path, clock: Clock) -> Store:
+    return Store(tmp_path / "sparkfleet.db", clock=clock)
+
+
+def total(requests: int, key: str = "ci", model: str = "tiny") -> KeyUsage:
+    return KeyUsage(
+        key=key, model=model, requests=requests, uncounted=0, input=10 * requests, output=2 * requests
+    )
+
+
+def test_totals_are_added_once_over_restarts_of_either_side(
+    store: Store, clock: Clock, tmp_path: Path
+) -> None:
+    store.add_usage("g1", [total(3)])
+    store.add_usage("g1", [total(3)])
+    store.add_usage("g1", [total(5)])
+    store.close()
+    again = Store(tmp_path / "sparkfleet.db", clock=clock)  # a restarted controller
+    again.add_usage("g1", [total(7)])
+    again.add_usage("g2", [total(2), total(1, key="laptop")])  # a restarted gateway
+    rows = {(row.key, row.model): row for row in again.usage(1)}
+    assert rows["ci", "tiny"].requests == 9
+    assert (rows["ci", "tiny"].input, rows["ci", "tiny"].output) == (90, 18)
+    assert rows["laptop", "tiny"].requests == 1
+
+
+def test_nothing_new_writes_nothing(store: Store) -> None:
+    store.add_usage("g1", [total(3)])
+    before = store.writes
+    store.add_usage("g1", [total(3)])
+    store.add_usage("g1", [])
+    assert store.writes == before
+
+
+def test_days_are_apart_and_old_ones_end(store: Store, clock: Clock) -> None:
+    store.add_usage("g1", [total(1)])
+    clock.now += DAY
+    store.add_usage("g1", [total(4)])
+    assert [(row.day, row.requests) for row in store.usage(2)] == [(day_of(NOON), 1), (day_of(NOON + DAY), 3)]
+    assert [row.requests for row in store.usage(1)] == [3]
+    clock.now += (KEEP_DAYS + 2) * DAY
+    store.add_usage("g2", [total(1)])
+    assert [row.requests for row in store.usage(10 * KEEP_DAYS)] == [1]
+    store.add_usage("g1", [total(1)])  # the same name years later, with smaller totals
+    assert [row.requests for row in store.usage(1)] == [2]
+
+
+def test_an_older_store_gets_its_tables(tmp_path: Path) -> None:
+    path = tmp_path / "old.db"
+    with sqlite3.connect(path) as db:
+        db.executescript("".join(schema.SCHEMAS[:8]))
+        db.execute("PRAGMA user_version = 8")
+    store = Store(path)
+    assert store.usage(1) == ()
+    store.add_usage("g1", [total(1)])
+    assert len(store.usage(1)) == 1
+
+
+@settings(max_examples=30)
+@given(st.lists(st.tuples(st.sampled_from(["g1", "g2"]), st.integers(1, 50)), max_size=20))
+def test_the_sum_is_that_of_all_replicas(steps: list[tuple[str, int]]) -> None:
+    store, counted = Store(Path(":memory:")), {"g1": 0, "g2": 0}
+    for replica, more in steps:
+        counted[replica] += more
+        store.add_usage(replica, [total(counted[replica])])
+    assert sum(row.requests for row in store.usage(1)) == sum(counted.values())
+    store.close()
+
+
+def test_sums() -> None:
+    rows = [
+        UsageRow(day="d", key=key, model=model, requests=1, uncounted=0, input=2, output=3)
+        for key in "ab"
+        for model in "xy"
+    ]
+    assert sums(rows, ("key",)) == {("a",): (2, 4, 6), ("b",): (2, 4, 6)}
+    assert len(sums(rows, ("key", "model"))) == 4

@@ -1,0 +1,148 @@
+"""Logs and keys of a fleet whose controller does not answer, from the disks of its nodes."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+
+import pytest
+from control_values import deployment, plan
+
+from sparkfleet.controlplane.state.store import Store
+from sparkfleet.errors import ControlError, UnreadableStateError
+from sparkfleet.fleet.events import TroubleFound
+from sparkfleet.fleet.rank_logs import rank_log
+from sparkfleet.fleet.session import Session
+from sparkfleet.fleet.without_controller import stored_keys
+from sparkfleet.gateway.keys import generate, rotate
+from sparkfleet.gateway.routing_table import KeyLimits
+from sparkfleet.runtime import state_probe
+from sparkfleet.runtime.fleet_paths import FleetPaths
+
+
+@pytest.fixture
+def paths(monkeypatch, tmp_path):
+    monkeypatch.setenv("SPARKFLEET_HOME", str(tmp_path / "state"))
+    found = FleetPaths.default("home")
+    found.create()
+    return found
+
+
+@pytest.fixture
+def session(paths, tmp_path):
+    """A session with a fleet on this machine that is down; `lines` has the troubles that it reported."""
+    file = tmp_path / "inventory.yaml"
+    file.write_text("fleet: home\nhead: a\nnodes:\n  a: {address: local}\n")
+    lines = []
+    made = Session(file, lambda event: lines.append(event.line) if isinstance(event, TroubleFound) else None)
+    made.lines = lines
+    # A fleet that was up and is down has no address.json.
+    return made
+
+
+def log(paths, name, text, at=0):
+    path = paths.rank_log(f"{paths.label}_{name}")
+    path.write_text(text)
+    os.utime(path, (at, at))
+
+
+async def read(session, name, **which):
+    try:
+        return b"".join([piece async for piece in rank_log(session, name, **which)]).decode()
+    finally:
+        await session.close()
+
+
+async def test_the_newest_generations_log_is_read_without_a_controller(session, paths):
+    log(paths, "tiny_g9_0_0", "old\n", at=99)
+    log(paths, "tiny_g10_0_0", "one\ntwo\n", at=50)
+    log(paths, "tiny_g11_1_0", "another replica\n")
+    log(paths, "tiny_g1_0_0_g12_0_0", "a deployment with such a name\n")
+    (paths.logs / "other-01234567_tiny_g20_0_0.log").write_text("another fleet\n")
+    assert await read(session, "tiny") == "one\ntwo\n"
+    assert session.lines == ["Fleet home is down: no controller answers. Its last log is shown."]
+    assert await read(session, "tiny", replica=1) == "another replica\n"
+    assert await read(session, "tiny", tail=1) == "two\n"
+
+
+@pytest.mark.parametrize("name", ["tiny", "../tiny", "t.ny", ".*"])
+async def test_a_deployment_without_a_log(session, paths, name):
+    log(paths, "tony_g1_0_0", "another one\n")
+    with pytest.raises(ControlError, match=r"has no log of rank 0 of replica 0 on a\.") as raised:
+        await read(session, name)
+    assert "is down" in raised.value.means
+    assert "sparkfleet up" in raised.value.do
+
+
+def test_a_fleet_that_never_was_up_has_no_logs(tmp_path):
+    assert state_probe.logs(tmp_path / "none")["logs"] == []
+
+
+def filled(paths):
+    store = Store(paths.database)
+    store.put(deployment(), plan(), "me")
+    limits = KeyLimits(requests_per_minute=60)
+    _, key = generate("ci", limits)
+    store.add_key(key)
+    store.change_key(rotate(key, 4e9)[1])
+    store.use_keys({key.id: 1e9})
+    digests = {key.sha256, store.keys()[0].sha256}
+    store.close()
+    return key.id, digests
+
+
+async def test_keys_are_read_from_the_store_without_their_digests(session, paths):
+    id_, digests = filled(paths)
+    assert len(digests) == 2
+    (row,) = await stored_keys(session, session.is_down())
+    assert (row.id, row.name, row.used, row.may_use, row.former_until) == (id_, "ci", 1e9, ("tiny",), 4e9)
+    assert row.limits.requests_per_minute == 60
+    assert session.lines == ["Fleet home is down: no controller answers. The keys are those of its store."]
+    text = json.dumps(state_probe.keys(paths.root))
+    assert not [digest for digest in digests if digest in text]
+
+
+def test_a_key_is_listed_with_the_deployments_that_name_it(paths):
+    store = Store(paths.database)
+    store.put(deployment().model_copy(update={"keys": ("ci",)}), plan(), "me")
+    store.add_key(generate("ci")[1])
+    store.add_key(generate("web")[1])
+    store.close()
+    assert [row["may_use"] for row in state_probe.keys(paths.root)["keys"]] == [["tiny"], []]
+
+
+def test_the_probes_as_a_program(paths):
+    """As they run on another node: no package of ours, one file."""
+    filled(paths)
+    log(paths, "tiny_g1_0_0", "x\n", at=5)
+    for word in ("keys", "logs"):
+        done = subprocess.run(
+            [sys.executable, "-I", state_probe.__file__, "home", word],
+            env=dict(os.environ),
+            capture_output=True,
+            text=True,
+            check=True,
+        )
+        assert json.loads(done.stdout) == getattr(state_probe, word)(paths.root)
+
+
+async def test_a_fleet_without_a_store_has_no_keys(session):
+    assert await stored_keys(session, session.is_down()) == ()
+
+
+async def test_a_store_that_cannot_be_read_is_not_taken_for_no_keys(session, paths):
+    paths.database.write_bytes(b"this is no database, but it is long enough to be taken for one" * 20)
+    with pytest.raises(ControlError, match="is down"):
+        await stored_keys(session, session.is_down())
+
+
+async def test_a_controller_in_trouble_does_not_hide_logs(session, paths, monkeypatch):
+    async def none():
+        raise UnreadableStateError("The controller waits for its store.")
+
+    monkeypatch.setattr(session, "find_controller", none)
+    log(paths, "tiny_g1_0_0", "x\n")
+    assert await read(session, "tiny") == "x\n"
+    assert session.lines == ["The controller waits for its store. Its last log is shown."]
