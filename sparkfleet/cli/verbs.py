@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from importlib import import_module
@@ -25,6 +26,11 @@ class Verb(NamedTuple):
 
 
 VERBS: Mapping[str, Verb] = {
+    "demo": Verb(
+        "demo",
+        "demo",
+        "Train a small model, serve it on this machine and ask it a question. Leaves it running.",
+    ),
     "init": Verb(
         "init",
         "init",
@@ -158,6 +164,9 @@ VERBS: Mapping[str, Verb] = {
 }
 """In the order of `--help`."""
 
+COMPLETING = "_SPARKFLEET_COMPLETE"
+"""Variable with which a shell asks for completions: `complete_bash`, `complete_zsh`, …"""
+
 ALIASES: Mapping[str, str] = {"ps": "status"}
 """Names that people type by habit."""
 
@@ -175,7 +184,11 @@ class LazyGroup(TyperGroup):
         cmd_name = ALIASES.get(cmd_name, cmd_name)
         if cmd_name not in VERBS or self._is_listing:
             return self.commands.get(cmd_name)
-        return _loaded(cmd_name)
+        if os.environ.get(COMPLETING, "").startswith("complete_"):
+            from sparkfleet.cli.completion import stub
+
+            return stub(cmd_name) or load_command(cmd_name)
+        return load_command(cmd_name)
 
     def format_help(self, ctx: Any, formatter: Any) -> None:
         """Writes the help, with a line for each verb."""
@@ -196,7 +209,8 @@ class LazyGroup(TyperGroup):
             self._is_listing = False
 
 
-def _loaded(name: str) -> Any:
+def load_command(name: str) -> Any:
+    """The command of a verb, or its group, with its parameters. Imports its module."""
     target = VERBS[name].load()
     holder = typer.Typer(add_completion=False, callback=lambda: None)
     if isinstance(target, typer.Typer):
