@@ -23,6 +23,7 @@ def confirm(question: str, yes: bool = False, *, alone: str = ADD_YES) -> None:
 
     Raises:
         SparkfleetError: standard input is not a terminal, or the answer is no.
+        Abort: Ctrl-C instead of an answer.
     """
     if yes:
         return
@@ -33,5 +34,9 @@ def confirm(question: str, yes: bool = False, *, alone: str = ADD_YES) -> None:
             means="Standard input is not a terminal, so the question cannot be answered.",
             do=alone,
         )
-    if not typer.confirm(question, err=True):
+    try:
+        agreed = typer.confirm(question, err=True)
+    except typer.Abort:
+        raise typer.Abort("Interrupted. Nothing was changed.") from None
+    if not agreed:
         raise SparkfleetError("Nothing was changed: the answer was no.")

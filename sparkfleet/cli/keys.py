@@ -15,8 +15,10 @@ from rich.text import Text
 from sparkfleet.cli.exit_codes import Exit
 from sparkfleet.cli.options import DEFAULT_INVENTORY, InventoryOption, JsonOption, open_session, run
 from sparkfleet.cli.output import OUTPUT_VERSION, console, errors, print_json
+from sparkfleet.controlplane.api.client import FleetClient
 from sparkfleet.controlplane.state.api_keys import CONFIRM_S, KeyRow
 from sparkfleet.errors import SpecError
+from sparkfleet.fleet.known_names import remember_names
 from sparkfleet.fleet.session import Session
 from sparkfleet.fleet.without_controller import client_or_trouble, stored_keys
 from sparkfleet.gateway.routing_table import KeyLimits
@@ -109,6 +111,7 @@ def revoke(name: KeyArgument, inventory: InventoryOption = DEFAULT_INVENTORY) ->
 async def _create(name: str, limits: KeyLimits, session: Session, json: bool) -> int:
     async with await session.controller() as client:
         key = await client.create_key(name, limits)
+        await _remember(session, client)
     return _show(name, key, json)
 
 
@@ -141,13 +144,20 @@ async def _list(session: Session, json: bool) -> int:
         keys: Sequence[KeyRow] = await stored_keys(session, trouble)
     else:
         async with client:
-            keys = await client.keys()
+            keys = await _remember(session, client)
     if json:
         listed = [key.model_dump(mode="json") for key in keys]
         print_json({"version": OUTPUT_VERSION, "keys": listed})
         return Exit.DONE
     console.print(_table(keys) if keys else "There is no key. `sparkfleet keys create NAME` makes one.")
     return Exit.DONE
+
+
+async def _remember(session: Session, client: FleetClient) -> list[KeyRow]:
+    """The keys; their names are kept for completion."""
+    keys = await client.keys()
+    remember_names(session.inventory.fleet, keys=[key.name for key in keys])
+    return keys
 
 
 def _table(keys: Sequence[KeyRow]) -> Table:
@@ -226,6 +236,7 @@ def _warn(answer: Mapping[str, Any], does: str) -> None:
 async def _revoke(name: str, session: Session) -> int:
     async with await session.controller() as client:
         key = await client.revoke_key(name)
+        await _remember(session, client)
     _warn(key, "may accept it")
     console.print(f"Key {key['name']} was revoked: requests with it are refused from now on.")
     return Exit.DONE

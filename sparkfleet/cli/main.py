@@ -11,6 +11,7 @@ import typer
 
 from sparkfleet import __version__
 from sparkfleet.cli.exit_codes import Exit
+from sparkfleet.cli.interrupted import interrupted_words
 from sparkfleet.cli.verbs import LazyGroup
 from sparkfleet.errors import SparkfleetError
 
@@ -63,12 +64,16 @@ def main() -> None:
 
 def _code() -> int:
     try:
-        return app(standalone_mode=False) or Exit.DONE
+        code = app(standalone_mode=False) or Exit.DONE
+        if code == Exit.INTERRUPTED:  # typer makes a result of Ctrl-C
+            raise KeyboardInterrupt
+        return code
     except SparkfleetError as error:
         _print_error(error)
         return error.exit_code
-    except (KeyboardInterrupt, typer.Abort):
-        typer.echo("Interrupted. The fleet continues with everything that was applied.", err=True)
+    except (KeyboardInterrupt, typer.Abort) as error:
+        if words := str(error) or interrupted_words(sys.argv[1:]):
+            typer.echo(words, err=True)
         return Exit.INTERRUPTED
     except BrokenPipeError:  # `sparkfleet logs NAME | head`
         sys.stderr.close()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from importlib import import_module
@@ -168,6 +169,9 @@ VERBS: Mapping[str, Verb] = {
 }
 """In the order of `--help`."""
 
+COMPLETING = "_SPARKFLEET_COMPLETE"
+"""Variable with which a shell asks for completions: `complete_bash`, `complete_zsh`, …"""
+
 ALIASES: Mapping[str, str] = {"ps": "status"}
 """Names that people type by habit."""
 
@@ -185,7 +189,11 @@ class LazyGroup(TyperGroup):
         cmd_name = ALIASES.get(cmd_name, cmd_name)
         if cmd_name not in VERBS or self._is_listing:
             return self.commands.get(cmd_name)
-        return _loaded(cmd_name)
+        if os.environ.get(COMPLETING, "").startswith("complete_"):
+            from sparkfleet.cli.completion import stub
+
+            return stub(cmd_name) or load_command(cmd_name)
+        return load_command(cmd_name)
 
     def format_help(self, ctx: Any, formatter: Any) -> None:
         """Writes the help, with a line for each verb."""
@@ -206,7 +214,8 @@ class LazyGroup(TyperGroup):
             self._is_listing = False
 
 
-def _loaded(name: str) -> Any:
+def load_command(name: str) -> Any:
+    """The command of a verb, or its group, with its parameters. Imports its module."""
     target = VERBS[name].load()
     holder = typer.Typer(add_completion=False, callback=lambda: None)
     if isinstance(target, typer.Typer):

@@ -13,6 +13,7 @@ from sparkfleet.controlplane.api.client import FleetClient
 from sparkfleet.controlplane.state.status import DeploymentStatus
 from sparkfleet.fleet.events import FleetEvent, FleetStep, KeyCreated, OnEvent, UseCaseEvent, ignored
 from sparkfleet.fleet.gateway import change_gateway, gateway_change
+from sparkfleet.fleet.known_names import remember_names
 from sparkfleet.fleet.nodes.surroundings import require_free
 from sparkfleet.fleet.plan import FleetPlan, plan_deployments
 from sparkfleet.fleet.report.step_times import (
@@ -150,7 +151,9 @@ async def _applied(
     async with client:
         after = 0 if cold else (await client.fleet()).last_event
         wanted = {request.spec.name: (await client.apply(request))[0] for request in requests}
-        await _first_key(client, on_event)
+        keys = await create_first_key(client, on_event)
+        names = [one.name for one in (await client.fleet()).deployments]
+        remember_names(session.inventory.fleet, deployments=names, keys=keys)
         own = {request.spec.name: request.spec for request in requests}
         told = _of_generations(wanted, on_event) if cold else on_event
         settled = await until_settled(client, wanted, after, told, own) if wait else {}
@@ -178,12 +181,18 @@ def _requests(prepared: PreparedApply, plans: Sequence[DeploymentPlan]) -> list[
     ]
 
 
-async def _first_key(client: FleetClient, on_event: OnEvent) -> None:
-    """Create the first key, which the gateway requires from its first start on.
+async def create_first_key(client: FleetClient, on_event: OnEvent = ignored) -> list[str]:
+    """Create the first key, which the gateway requires from its first start on. Returns the names of all keys.
 
-    It is sent before the wait, so that it is shown even if the user interrupts the wait.
+    It is sent before the wait, so that it is shown even if the user interrupts the wait. An apply that was interrupted while
+    the fleet came up has stored the deployments and no key: the next one changes nothing and creates it.
+
+    Args:
+        client: of the controller, entered.
+        on_event: receives the key.
     """
-    if await client.keys():
-        return
+    if known := [key.name for key in await client.keys()]:
+        return known
     key = (await client.create_key(FIRST_KEY))["key"]
     on_event(KeyCreated(name=FIRST_KEY, key=key))
+    return [FIRST_KEY]

@@ -91,8 +91,13 @@ async def take_down(session: Session, on_event: OnEvent = ignored) -> None:
         ControlError: something could not be stopped.
     """
     work = asyncio.create_task(session.take_down())
-    while not (await asyncio.wait({work}, timeout=DOWN_LOOK_S))[0]:
-        on_event(StepRunning(step=FleetStep.STOPPING))
+    try:
+        while not (await asyncio.wait({work}, timeout=DOWN_LOOK_S))[0]:
+            on_event(StepRunning(step=FleetStep.STOPPING))
+    except asyncio.CancelledError:
+        work.cancel()
+        await asyncio.gather(work, return_exceptions=True)  # its channels are about to be closed
+        raise
     work.result()
 
 

@@ -17,6 +17,7 @@ from sparkfleet.errors import (
     WrongFleetError,
 )
 from sparkfleet.fleet.events import OnEvent, ignored
+from sparkfleet.fleet.known_names import remember_names
 from sparkfleet.fleet.session import NoControllerError, Session, who
 from sparkfleet.fleet.watch import PASSING, WAIT_S, until_gone
 from sparkfleet.specs.inventory import Inventory
@@ -78,6 +79,7 @@ async def fleet_state(session: Session) -> FleetOverview:
         async with client:
             status = await client.fleet()
             recent = await client.all_events(after=max(0, status.last_event - RECENT))
+            remember_names(status.fleet, deployments=[one.name for one in status.deployments])
             return FleetOverview(FleetCondition.UP, status, recent=tuple(recent))
     except (UnreachableError, UnreadableStateError, WrongFleetError) as error:
         return FleetOverview(_condition(error), unknown, error)
@@ -156,6 +158,7 @@ async def delete_deployment(
         find(status, name)
         confirm()
         await client.delete(name, who())
+        remember_names(status.fleet, deployments=[d.name for d in status.deployments if d.name != name])
         await until_gone(client, name, status.last_event, on_event)
 
 

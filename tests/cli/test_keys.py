@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from types import SimpleNamespace
 
 import pytest
 from typer.testing import CliRunner
@@ -19,6 +20,7 @@ class Fleet:
     def __init__(self) -> None:
         self.calls: list[tuple[object, ...]] = []
         self.rows: list[KeyRow] = []
+        self.inventory = SimpleNamespace(fleet="home")
 
     async def __aenter__(self) -> Fleet:
         return self

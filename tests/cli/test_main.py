@@ -169,7 +169,7 @@ def loaded(*argv, **env):
     return set(done.stderr.split()), done.stdout
 
 
-LIGHT = {"", ".errors", ".cli", ".cli.main", ".cli.verbs", ".cli.exit_codes"}
+LIGHT = {"", ".errors", ".cli", ".cli.main", ".cli.verbs", ".cli.exit_codes", ".cli.interrupted"}
 
 
 @pytest.mark.parametrize(
