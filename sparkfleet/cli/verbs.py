@@ -132,6 +132,11 @@ VERBS: Mapping[str, Verb] = {
         "Stop the engines, the gateway, the controller and Ray. `up` or `apply` starts the "
         "deployments again.",
     ),
+    "uninstall": Verb(
+        "uninstall",
+        "uninstall",
+        "Remove what sparkfleet made on the nodes: environment, state, keys, logs. Models of the Hub stay.",
+    ),
     "move-head": Verb(
         "move_head",
         "move_head",
