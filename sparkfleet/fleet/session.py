@@ -458,7 +458,7 @@ class Session:
                 continue
             if "error" in answer:
                 raise ControlError(**answer["error"])
-            return HeadAddress.model_validate(answer)
+            return HeadAddress.model_validate_json(json.dumps(answer))
         raise ControlError(
             f"The fleet did not come up within {BOOT_S:.0f} s.",
             do=f"Look at the logs beside {result} on {channel.node}.",

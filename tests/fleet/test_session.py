@@ -147,3 +147,33 @@ async def test_down_is_carried_out_on_a_node_whose_role_cannot_be_read(session, 
     monkeypatch.setattr(session, "pythons", pythons)
     await session.take_down()
     assert ran == [python or "/installed"]
+
+
+class Outcomes:
+    """A channel on which the outcome of a start is a file."""
+
+    node = "this"
+
+    def __init__(self, address):
+        self._address = address
+
+    async def read(self, path):
+        assert path == "/outcome"
+        return self._address.model_dump_json()
+
+
+async def test_every_field_of_the_heads_address_is_read_from_its_outcome(tmp_path):
+    """Lists in JSON are tuples in the address: one with origins was refused, and no fleet came up."""
+    file = tmp_path / "inventory.yaml"
+    file.write_text("fleet: home\nhead: this\nnodes:\n  this: {address: local}\n")
+    address = HeadAddress(
+        ray="127.0.0.2:1",
+        api="http://127.0.0.1:1",
+        gateway_host="127.0.0.1",
+        gateway_port=8000,
+        max_body_bytes=1,
+        origins=("https://a.example",),
+    )
+    session = Session(file)
+    session._opened = {"this": Outcomes(address)}
+    assert await session.until_up("/outcome", lambda event: None) == address
