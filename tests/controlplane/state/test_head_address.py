@@ -2,7 +2,9 @@
 
 import socket
 
+from sparkfleet.controlplane.api.client import FleetClient
 from sparkfleet.controlplane.state.head_address import LOOPBACK, HeadAddress, name_on_network
+from sparkfleet.fleet.session import Session
 from sparkfleet.node_daemon import gateway_address
 from sparkfleet.specs.inventory import Gateway
 
@@ -40,3 +42,11 @@ def test_a_machine_without_a_network_is_reached_on_loopback(monkeypatch):
 
     monkeypatch.setattr(socket, "socket", Alone)
     assert name_on_network() == LOOPBACK
+
+
+async def test_on_the_head_itself_the_endpoint_does_not_depend_on_the_network(tmp_path):
+    (tmp_path / "inventory.yaml").write_text("fleet: home\nhead: a\nnodes:\n  a: {address: local}\n")
+    client = FleetClient(PRIVATE.model_copy(update={"gateway_host": "0.0.0.0", "name": "192.168.7.5"}), "")
+    async with Session(tmp_path / "inventory.yaml") as session, session.endpoint(client) as url:
+        assert url == "http://127.0.0.1:8000/v1"
+        assert session.endpoint_words(client) == "Endpoint: http://192.168.7.5:8000/v1"
