@@ -80,7 +80,8 @@ def _tags(python: str, processor: str) -> Iterator[str]:
 def _requirements() -> list[str]:
     import tomllib
 
-    return list(tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["dependencies"])
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    return [*project["dependencies"], *project["optional-dependencies"]["head"]]
 
 
 if __name__ == "__main__":

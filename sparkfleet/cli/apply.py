@@ -24,7 +24,7 @@ from sparkfleet.cli.plan import AssumeOption, FilesArgument, print_origins, prin
 from sparkfleet.cli.progress import ProgressLine, times_line
 from sparkfleet.controlplane.state.status import DeploymentStatus
 from sparkfleet.errors import SpecError
-from sparkfleet.fleet.apply import PreparedApply, carry_out, prepare_apply
+from sparkfleet.fleet.apply import PreparedApply, carry_out, create_first_key, prepare_apply
 from sparkfleet.fleet.report.measured import is_predicted, measured_words
 from sparkfleet.fleet.report.outcome import failed_lines, rung_lines
 from sparkfleet.fleet.session import Session
@@ -82,6 +82,9 @@ async def _apply(
         console.print(prepared.gateway)
     prepared.planned.require_feasible()
     if prepared.changes_nothing and prepared.planned.client is not None:
+        with ProgressLine() as progress:
+            async with prepared.planned.client as client:
+                await create_first_key(client, progress)
         console.print(f"No change. {session.endpoint_words(prepared.planned.client)}")
         return Exit.DONE
     return await confirm_and_carry_out(session, prepared, "Apply?", yes, wait=wait)

@@ -80,6 +80,12 @@ def _one_line(text: str, source: str) -> str:
 
 
 async def _ask(session: Session, name: str, question: str, key: str, max_tokens: int) -> int:
+    await print_answer(session, name, question, key, max_tokens)
+    return Exit.DONE
+
+
+async def print_answer(session: Session, name: str, question: str, key: str, max_tokens: int) -> None:
+    """Print the answer as it arrives, and its speed on standard error."""
     output = RawOutput()
 
     def write(text: str) -> None:
@@ -88,7 +94,6 @@ async def _ask(session: Session, name: str, question: str, key: str, max_tokens:
     speed = await ask_endpoint(session, name, question, key, max_tokens=max_tokens, on_text=write)
     write("\n")
     errors.print(_line(speed), style="dim")
-    return Exit.DONE
 
 
 def _line(speed: AnswerSpeed) -> str:

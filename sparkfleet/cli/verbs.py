@@ -26,6 +26,11 @@ class Verb(NamedTuple):
 
 
 VERBS: Mapping[str, Verb] = {
+    "demo": Verb(
+        "demo",
+        "demo",
+        "Train a small model, serve it on this machine and ask it a question. Leaves it running.",
+    ),
     "init": Verb(
         "init",
         "init",

@@ -32,6 +32,7 @@ from sparkfleet.controlplane.state.metrics_export import fleet_samples
 from sparkfleet.controlplane.state.nodes import Nodes
 from sparkfleet.controlplane.state.report_cache import ReportCache
 from sparkfleet.controlplane.state.routing_publisher import RoutingPublisher
+from sparkfleet.controlplane.state.start_forecast import StartForecast
 from sparkfleet.controlplane.state.start_phases import StartPhases
 from sparkfleet.controlplane.state.status import App, FleetStatus, NodeReport
 from sparkfleet.controlplane.state.store import Event, Store
@@ -120,6 +121,7 @@ class Controller:
         )
         self._watch = NodeWatch(nodes, self._effects.see, self._journal, self._steady)
         self._phases = StartPhases(metrics, self._steady)
+        self._starts = StartForecast(lambda: clocks().unix)
         metrics.show(self.samples)
         self._wake = asyncio.Event()
         self._paused = False
@@ -311,6 +313,7 @@ class Controller:
         """Takes a group's report."""
         before = self._reports.newest(report.name)
         self._phases.see(report)
+        self._starts.see(report)
         if self._reports.group(report):
             await self._phase_changed(report)
         elif before is not None and before.measured != report.measured:
@@ -482,6 +485,7 @@ class Controller:
             running=running or {},
             stranded={name: _stranded(state, one) for name, one in wanted.items()},
             lost={name: _lost(state, one, self._watch.lost()) for name, one in wanted.items()},
+            ready_at=self._starts.ready_at(),
         )
 
     async def _measured(self, report: GroupReport) -> None:

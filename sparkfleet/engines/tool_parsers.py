@@ -20,6 +20,13 @@ class Parsers(NamedTuple):
 _FAMILIES: tuple[tuple[str, dict[str, Parsers]], ...] = (
     # NVIDIA's playbook for vLLM, agent-ready recipe of Qwen3.6-35B-A3B (2026-06); SGLang's options of 0.5.12 to 0.5.23.
     ("*qwen3.[568]-*", {"vllm": Parsers("qwen3", "qwen3_xml"), "sglang": Parsers("qwen3", "qwen3_coder")}),
+    # NVIDIA/local-ai-inference-recipes@dedcf6b, launch lines for one, two and four Sparks (2026-11).
+    ("*deepseek-v4-flash*", {"vllm": Parsers("deepseek_v4", "deepseek_v4")}),
+    ("*gemma-4-*", {"vllm": Parsers("gemma4", "gemma4")}),
+    ("*minimax-m3*", {"vllm": Parsers("minimax_m3", "minimax_m3")}),
+    ("*nemotron-3-super*", {"vllm": Parsers("nemotron_v3", "qwen3_xml")}),
+    ("*nemotron-3.5-lightning*", {"vllm": Parsers("nemotron_v3", "qwen3_xml")}),
+    ("*glm-5.3-flash*", {"vllm": Parsers("glm45", "glm47")}),
     # Harmony: thoughts and calls are channels of the format itself.
     ("*gpt-oss-*", {"vllm": Parsers("openai_gptoss", "openai"), "sglang": Parsers("gpt-oss", "gpt-oss")}),
     # The published two-Spark recipes of M2.5 and M2.7 keep the thoughts in the answer, as the model expects to read them.

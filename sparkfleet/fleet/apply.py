@@ -151,7 +151,7 @@ async def _applied(
     async with client:
         after = 0 if cold else (await client.fleet()).last_event
         wanted = {request.spec.name: (await client.apply(request))[0] for request in requests}
-        keys = await _first_key(client, on_event)
+        keys = await create_first_key(client, on_event)
         names = [one.name for one in (await client.fleet()).deployments]
         remember_names(session.inventory.fleet, deployments=names, keys=keys)
         own = {request.spec.name: request.spec for request in requests}
@@ -181,10 +181,15 @@ def _requests(prepared: PreparedApply, plans: Sequence[DeploymentPlan]) -> list[
     ]
 
 
-async def _first_key(client: FleetClient, on_event: OnEvent) -> list[str]:
+async def create_first_key(client: FleetClient, on_event: OnEvent = ignored) -> list[str]:
     """Create the first key, which the gateway requires from its first start on. Returns the names of all keys.
 
-    It is sent before the wait, so that it is shown even if the user interrupts the wait.
+    It is sent before the wait, so that it is shown even if the user interrupts the wait. An apply that was interrupted while
+    the fleet came up has stored the deployments and no key: the next one changes nothing and creates it.
+
+    Args:
+        client: of the controller, entered.
+        on_event: receives the key.
     """
     if known := [key.name for key in await client.keys()]:
         return known

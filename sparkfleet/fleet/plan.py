@@ -211,7 +211,9 @@ async def fleet_of(session: Session, assumed: str | None = None, without: Collec
     facts = await survey(session.inventory, session.channels, without)
     found = measured_links(session.inventory, load_measurements(FleetPaths.default(name).links))
     links = tuple(link for link in found if not set(link.nodes) & set(without))
-    return Fleet(name=name, nodes=facts, links=links, drained=tuple(sorted(without)))
+    closed = session.inventory.lan_rendezvous
+    exposed = () if closed else tuple(node.name for node in facts if not node.fleet_firewall)
+    return Fleet(name=name, nodes=facts, links=links, drained=tuple(sorted(without)), exposed=exposed)
 
 
 async def checkpoints_for(

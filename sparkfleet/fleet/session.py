@@ -69,6 +69,8 @@ class FoundState(Value):
     """Files that exist and cannot be read, each with the reason."""
     missing: tuple[str, ...] = ()
     """Files that do not exist."""
+    spoilt: tuple[str, ...] = ()
+    """Secrets of the head that no new controller can use, each with the reason."""
     runs: int = 0
     """Number of the fleet's processes on the node; counted only if a file is missing or unreadable."""
     joined: NodeRole | None = None
@@ -131,7 +133,7 @@ class Session:
             return None
         client = await self._answering(found, found.address)
         if client is None and found.ray:
-            raise no_controller(self.inventory.head, found.controller)
+            raise no_controller(self.inventory.head, found.controller, found.spoilt)
         if client is None:
             return None
         if client.fleet_name not in ("", self.inventory.fleet):
@@ -183,7 +185,8 @@ class Session:
             )
 
     async def _answering(self, found: FoundState, address: HeadAddress) -> FleetClient | None:
-        quick = bool(found.controller.get("api"))  # it has written down that nobody reaches it
+        # It has written down that nobody reaches it, or it cannot start.
+        quick = bool(found.controller.get("api") or found.spoilt)
         patience_s = (QUICK_S if quick else PATIENCE_S) if found.ray else 0.0
         try:
             return await answering(address, found.api_token, self.reach, patience_s)
@@ -502,14 +505,20 @@ class Session:
         await asyncio.gather(*(channel.close() for channel in opened.values()))
 
 
-def no_controller(head: str, note: Mapping[str, Any]) -> NoControllerError:
-    """Error about a head whose Ray runs without a controller that answers, with the controller's own reason."""
-    api = str(note.get("api") or "")
+def no_controller(head: str, note: Mapping[str, Any], spoilt: Sequence[str] = ()) -> NoControllerError:
+    """Error about a head whose Ray runs without a controller that answers, with the controller's own reason.
+
+    Args:
+        head: the node.
+        note: the controller's last one.
+        spoilt: files that a new controller cannot use, each with the reason.
+    """
+    api = str(note.get("api") or "") or "; ".join(spoilt)
     reason = api or str(note.get("what") or "")
     return NoControllerError(
         f"Ray runs on {head}, but the controller does not answer.{f' {reason}' if reason else ''}",
         means="Running engines go on, and the gateways keep their last table; the desired state is on the head's disk.",
-        do="Free that address or repair that file: the controller continues by itself."
+        do="Free that address, or put that file back (a secret is the same on every node): the controller continues."
         if api
         else "`sparkfleet up` makes a controller, and touches neither Ray nor the engines.",
     )

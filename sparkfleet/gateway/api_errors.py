@@ -157,12 +157,12 @@ def unknown_model(model: str, known: Iterable[str]) -> ApiError:
     )
 
 
-def not_ready(entry: ModelEntry) -> ApiError:
-    """503: the deployment exists, but none of its groups is ready."""
+def not_ready(entry: ModelEntry, now: float) -> ApiError:
+    """503: the deployment exists, but none of its groups is ready. `now`: Unix seconds."""
     state = "has failed to start" if entry.state == "failed" else f"is {entry.state}"
     return _later(
         f'The model "{entry.name}" {state}' + (f": {entry.detail}." if entry.detail else "."),
-        entry.retry_after_s,
+        entry.retry_s(now),
         code="model_not_ready",
         kind="not_ready",
     )
@@ -202,31 +202,31 @@ def media_refused(entry: ModelEntry, url: str, host: str) -> ApiError:
     )
 
 
-def none_ready_for(entry: ModelEntry, needs: Iterable[Ability]) -> ApiError:
+def none_ready_for(entry: ModelEntry, needs: Iterable[Ability], now: float) -> ApiError:
     """503: the groups with these capabilities are not ready; others of the deployment are. `needs` is not empty."""
     return _later(
         f'The groups of "{entry.name}" that take {_nouns(needs)} are not ready.',
-        entry.retry_after_s,
+        entry.retry_s(now),
         code="model_not_ready",
         kind="not_ready",
     )
 
 
-def no_engine(entry: ModelEntry) -> ApiError:
+def no_engine(entry: ModelEntry, now: float) -> ApiError:
     """503: the deployment should serve, but no group takes the request."""
     return _later(
         f'No engine of "{entry.name}" takes requests at the moment.',
-        entry.retry_after_s,
+        entry.retry_s(now),
         code="no_engine",
         kind="no_engine",
     )
 
 
-def engine_lost(entry: ModelEntry) -> ApiError:
+def engine_lost(entry: ModelEntry, now: float) -> ApiError:
     """503: every engine that got the request was lost before its first byte."""
     return _later(
         f'The engine of "{entry.name}" failed before it answered; it is being replaced.',
-        entry.retry_after_s,
+        entry.retry_s(now),
         code="engine_lost",
         kind="engine_lost",
     )

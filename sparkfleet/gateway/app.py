@@ -460,11 +460,11 @@ def _able(model: ModelEntry, needs: Requirements) -> tuple[GroupEntry, ...]:
     if largest is not None:
         raise too_long(model, needs.least_tokens, largest.context or 0, largest.app)
     if model.state != "ready":
-        raise not_ready(model)
+        raise not_ready(model, time.time())
     ready = [group for group in model.groups if group.ready]
     able = tuple(group for group in ready if can(group, needs))
     if ready and not able:
-        raise none_ready_for(model, needs.abilities)
+        raise none_ready_for(model, needs.abilities, time.time())
     return able
 
 

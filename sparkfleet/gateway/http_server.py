@@ -219,7 +219,12 @@ async def serve(
 
 
 def _most() -> int:
-    files, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    """Connections that this process has files for. Its own limit, often 1,024, is raised as far as it may be."""
+    wanted = 2 * CONNECTIONS + _SPARE_FILES
+    files, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if 0 <= files < wanted:
+        files = wanted if hard < 0 else min(wanted, hard)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (files, hard))
     return CONNECTIONS if files < 0 else max(1, min(CONNECTIONS, (files - _SPARE_FILES) // 2))
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
 from collections.abc import Callable
 
 import aiohttp
@@ -141,7 +142,8 @@ class Attempts:
         return answer
 
     def _refusal(self) -> ApiError:
-        return engine_lost(self._choice.model) if self._failed else no_engine(self._choice.model)
+        made = engine_lost if self._failed else no_engine
+        return made(self._choice.model, time.time())
 
     def _hold(self, answer: UpstreamAnswer | None) -> None:
         if self._held is not None:

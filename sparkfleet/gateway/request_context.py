@@ -25,6 +25,7 @@ CUT_SHORT = 502
 """Status that is counted for an answer that was cut short (the client has already seen another)."""
 
 _LONGEST_PATH = 200
+_CLIENT_IDS = (b"x-client-request-id", b"x-request-id")
 _CLIENT_ID = re.compile(rb"[A-Za-z0-9._:/+=@-]{1,128}")
 
 
@@ -57,36 +58,35 @@ class RequestContext:
     """Status of the answer; 0 before it begins."""
     kind: str = ""
     """Reason of a failure, as in `sparkfleet_errors_total`; "" for none."""
+    client_id: str = ""
+    """The client's own name for its request, from `x-client-request-id` or `x-request-id`; "" without a usable one."""
+    explains: str = ""
+    """`1` or `only` if the client asked for the reason for its group; "" otherwise."""
+    dialect: Dialect = "openai"
+    """The client's API: Anthropic's clients name its version, also for paths that both APIs have."""
+    _is_batch: bool = False
     seconds: float = 0.0
     usage: Usage = field(default_factory=Usage)
 
-    @property
-    def client_id(self) -> str:
-        """The client's own name for its request, from `x-client-request-id` or `x-request-id`; "" without a usable one."""
-        for wanted in (b"x-client-request-id", b"x-request-id"):
-            for name, value in self.headers:
-                if name == wanted and _CLIENT_ID.fullmatch(value):
-                    return value.decode("ascii")
-        return ""
-
-    @property
-    def explains(self) -> str:
-        """`1` or `only` if the client asked for the reason for its group; "" otherwise."""
-        value = next((value for name, value in self.headers if name == EXPLAIN_HEADER), b"")
-        return value.decode("ascii") if value in (b"1", b"only") else ""
+    def __post_init__(self) -> None:
+        """Reads its headers once."""
+        for name, value in self.headers:
+            if name in _CLIENT_IDS:
+                if _CLIENT_ID.fullmatch(value) and (name == _CLIENT_IDS[0] or not self.client_id):
+                    self.client_id = value.decode("ascii")
+            elif name == EXPLAIN_HEADER:
+                self.explains = value.decode("ascii") if value in (b"1", b"only") else ""
+            elif name == PRIORITY_HEADER:
+                self._is_batch = value == b"batch"
+            elif name == b"anthropic-version":
+                self.dialect = "anthropic"
+        if self.dialect == "openai":
+            self.dialect = dialect_of(self.path)
 
     @property
     def priority(self) -> Priority:
         """Priority of the request: its key's, or a lower one that it names."""
-        named = any(name == PRIORITY_HEADER and value == b"batch" for name, value in self.headers)
-        return "batch" if named or self.key is None else self.key.limits.priority
-
-    @property
-    def dialect(self) -> Dialect:
-        """The client's API: Anthropic's clients name its version, also for paths that both APIs have."""
-        if any(name == b"anthropic-version" for name, _ in self.headers):
-            return "anthropic"
-        return dialect_of(self.path)
+        return "batch" if self._is_batch or self.key is None else self.key.limits.priority
 
     @property
     def head(self) -> bool:

@@ -6,12 +6,15 @@ last table stays in use.
 
 from __future__ import annotations
 
+import math
 from typing import Annotated, Literal
 
 from pydantic import Field
 
 from sparkfleet.gateway.listening import GatewayListening
 from sparkfleet.values import Value
+
+_LONGEST_RETRY_S = 3600
 
 ModelState = Literal["ready", "starting", "stopped", "failed"]
 
@@ -96,7 +99,9 @@ class ModelEntry(Value):
     detail: str = ""
     """Its current activity, for people: "loading weights, 40 of 100 GiB"."""
     retry_after_s: int = 5
-    """`Retry-After` while it is not ready, seconds."""
+    """`Retry-After` while it is not ready and the end of its start is not predicted, seconds."""
+    ready_at: float | None = None
+    """Unix seconds at which a start that is under way will probably have ended."""
     created: int = 0
     """Seconds since the epoch, as `/v1/models` reports it."""
     context: int | None = None
@@ -110,6 +115,12 @@ class ModelEntry(Value):
     """Paths beside the usual ones that clients may use; `/*` at the end: all below."""
     aliases: tuple[str, ...] = ()
     """Further names under which clients may ask for it."""
+
+    def retry_s(self, now: float) -> int:
+        """Seconds after which a request should be tried again. `now`: Unix seconds."""
+        if self.ready_at is None or self.ready_at <= now:
+            return self.retry_after_s
+        return min(_LONGEST_RETRY_S, math.ceil(self.ready_at - now))
 
     @property
     def apps(self) -> tuple[str, ...]:

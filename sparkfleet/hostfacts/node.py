@@ -194,3 +194,5 @@ class NodeFacts(Value):
     processors: Processors
     gpu: Gpu | None
     engines: dict[str, InstalledEngine]
+    fleet_firewall: bool = False
+    """True if the rules of `sparkfleet fabric firewall` are on the node."""

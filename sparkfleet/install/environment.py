@@ -11,7 +11,7 @@ from pathlib import Path
 
 from sparkfleet.errors import NodeError
 from sparkfleet.hostfacts.fact import text
-from sparkfleet.install.release import Release, release
+from sparkfleet.install.release import Release, is_node_software_installed, release
 from sparkfleet.install.remote import OTHER_HASH
 from sparkfleet.remote.agent import Event, Program, ProgramError, call, validated
 from sparkfleet.remote.channel import Channel
@@ -50,10 +50,13 @@ async def install(channels: Mapping[str, Channel], wheels: Path | None, step: St
         step: called with each step.
 
     Raises:
-        NodeError: the nodes have no Python in common, or an environment could not be made.
+        NodeError: the nodes have no Python in common, an environment could not be made, or this machine is a node and
+            has the command line only.
     """
     remote = {name: channel for name, channel in channels.items() if not isinstance(channel, LocalChannel)}
     here = dict.fromkeys(channels.keys() - remote.keys(), sys.executable)
+    if here and not is_node_software_installed():
+        raise no_node_software(min(here))
     if not remote:
         return here
     pythons = await _common_python(remote, bool(here))
@@ -62,6 +65,17 @@ async def install(channels: Mapping[str, Channel], wheels: Path | None, step: St
         *(_make(channel, what, pythons[name], wheels, step) for name, channel in remote.items())
     )
     return here | dict(zip(remote, made, strict=True))
+
+
+def no_node_software(node: str) -> NodeError:
+    """Error about a node that is this machine, on which only the command line is installed."""
+    return NodeError(
+        f"{node} is this machine, and Ray is not installed in {sys.prefix}.",
+        means="The command line alone can plan, and can manage a fleet of other machines; a node runs Ray and a gateway.",
+        do="`pip install 'sparkfleet[local]'` adds them and vLLM's CPU build; `pip install 'sparkfleet[head]'` is enough "
+        "if engines run in containers. With uv: `uv tool install 'sparkfleet[local]'`, with pipx: `pipx install --force "
+        "'sparkfleet[local]'`.",
+    )
 
 
 async def _common_python(channels: Mapping[str, Channel], local: bool) -> dict[str, str]:

@@ -10,6 +10,7 @@ from collections.abc import Iterable, Iterator
 from functools import cache
 from importlib import metadata
 from importlib.resources import files
+from importlib.util import find_spec
 from pathlib import Path, PurePosixPath
 
 from packaging.requirements import Requirement
@@ -27,6 +28,10 @@ NOT_ON_NODES = ("accuracy/", "lab/", "tiny_models/", "knowledge/measurements/ben
 """Parts of the package that only developers and the lab use. A node's environment is without them."""
 
 
+HEAD = "head"
+"""The extra of sparkfleet with what a node needs, whether it is the head or not."""
+
+
 HASHES = "hashes.txt"
 """Wheels of the tested versions, as PyPI has them, for each Python and processor of a node. From `scripts/hashes.py`."""
 
@@ -41,7 +46,8 @@ class Release(Value):
     pip: bytes
     """pip as a wheel: a node's Python need not have it (Ubuntu's has neither pip nor ensurepip)."""
     pins: tuple[str, ...]
-    """`name==version` of every requirement of sparkfleet, as installed here."""
+    """`name==version` of every requirement of sparkfleet on a node: as tested if these are the versions that are installed
+    here, or if this machine has the command line only; otherwise as installed here."""
     hashes: tuple[str, ...] = ()
     """Lines for pip with these and, for nodes of another kind, further packages, each with the SHA-256 of its wheels.
     (): the hashes of a version that is installed here are not known."""
@@ -56,11 +62,17 @@ def release() -> Release:
     """
     name = f"sparkfleet-{__version__}-py3-none-any.whl"
     wheel = _own_wheel()
-    pins = tuple(sorted(_pins("sparkfleet")))
+    installed = tuple(sorted(_pins("sparkfleet", frozenset({HEAD}))))
+    hashes = hashes_of(installed if is_node_software_installed() else ())
+    # With the tested versions the pins are the same wherever `up` runs, and so is the environment's name.
+    pins = tuple(line.partition(" ")[0] for line in hashes) or installed
     digest = hashlib.sha256(wheel + "\n".join(pins).encode()).hexdigest()[:12]
-    return Release(
-        digest=digest, wheel=wheel, wheel_name=name, pip=_pip_wheel(), pins=pins, hashes=hashes_of(pins)
-    )
+    return Release(digest=digest, wheel=wheel, wheel_name=name, pip=_pip_wheel(), pins=pins, hashes=hashes)
+
+
+def is_node_software_installed() -> bool:
+    """True if this Python has what a node needs; False if it has the command line only."""
+    return find_spec("ray") is not None
 
 
 def hashes_of(pins: Iterable[str]) -> tuple[str, ...]:
@@ -138,10 +150,10 @@ def _hash(data: bytes) -> str:
     return base64.urlsafe_b64encode(hashlib.sha256(data).digest()).rstrip(b"=").decode()
 
 
-def _pins(name: str) -> Iterator[str]:
-    """Pins of everything that `name` needs, directly or not, without `name` itself."""
+def _pins(name: str, extras: frozenset[str]) -> Iterator[str]:
+    """Pins of everything that `name` needs with these extras, directly or not, without `name` itself."""
     seen: set[str] = {canonicalize_name(name)}
-    waiting = [(name, frozenset[str]())]
+    waiting = [(name, frozenset[str]()), (name, extras)]
     while waiting:
         for requirement in _requirements(*waiting.pop()):
             needed = canonicalize_name(requirement.name)

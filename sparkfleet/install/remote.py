@@ -81,7 +81,7 @@ def _build(order: dict[str, Any], place: str, python: str, say: Callable[..., No
     install = [python, os.path.join(pip, "pip"), "install", "--no-input", "--disable-pip-version-check"]
     install.append("--only-binary=:all:")
     say("step", text="installing sparkfleet and Ray")
-    pinned = ["--constraint", pins, wheel]
+    pinned = ["--constraint", pins, wheel + "[head]"]
     offline = [*install, "--no-index", "--find-links", order["wheels"] or KEPT, *pinned]
     if order["wheels"]:
         _call(offline, lock)
@@ -126,7 +126,7 @@ def _call(argv: list[str], lock: int, otherwise: list[str] | None = None) -> Non
 def _telling(log: list[str]) -> list[str]:
     """Lines of a failed command that name its cause: pip's from its first error on, of a file with another hash the file."""
     at = next((at for at, line in enumerate(log) if line.startswith("ERROR:")), max(0, len(log) - 8))
-    if OTHER_HASH not in log[at]:
+    if not any(OTHER_HASH in line for line in log[at : at + 1]):
         return log[at : at + 8]
     file = log[at + 1 : at + 2]
     got = [line.strip() for line in log[at:] if line.strip().startswith("Got ")]

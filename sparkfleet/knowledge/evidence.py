@@ -110,7 +110,9 @@ class Evidence(NamedTuple):
             busy: for many requests together.
         """
         if not self.runs:
-            return DISCOUNT[self.level]
+            # Somebody ran it and published no rate: never more than one who published some.
+            lonely = 1.0 - LONELY / 2 if self.level is EvidenceLevel.FORMAT else 1.0
+            return DISCOUNT[self.level] * lonely
         each = (
             level if one.measured(busy=busy) else max(level, EvidenceLevel.FORMAT)
             for level, one in zip(self.levels, self.runs, strict=True)

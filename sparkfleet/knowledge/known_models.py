@@ -21,10 +21,12 @@ from sparkfleet.knowledge.yaml_entries import Date, Sources, entries, packaged, 
 from sparkfleet.values import Value
 
 FILE = "models.yaml"
+_SECTIONS = frozenset({"models", "unshaped"})
 EMPTY: Mapping[str, str | int | bool] = MappingProxyType({})
 
 _QUANT_IN_NAME = (
     (r"mxfp4", "mxfp4"),
+    (r"nvfp4.*w4a16|w4a16.*nvfp4", "nvfp4-w4a16"),
     (r"nvfp4|fp4", "nvfp4"),
     (r"mxfp8", "mxfp8"),
     (r"fp8", "fp8"),
@@ -72,6 +74,15 @@ class KnownModel(Value):
         return any(_glob(pattern).fullmatch(model.lower()) for pattern in self.match)
 
 
+class UnshapedModel(Value):
+    """A checkpoint that is published by name, but whose shapes are not known here."""
+
+    id: str
+    """As it was published."""
+    sources: Sources
+    date: Date
+
+
 @lru_cache(maxsize=512)
 def _glob(pattern: str) -> re.Pattern[str]:
     return re.compile(translate(pattern.lower()))
@@ -93,13 +104,23 @@ def read_models(text: str, name: str = FILE) -> tuple[KnownModel, ...]:
     Raises:
         SpecError: something is wrong; `what` names file, entry and field.
     """
-    found = entries(name, "models", parse(name, text, frozenset({"models"}))["models"], KnownModel)
+    found = entries(name, "models", parse(name, text, _SECTIONS)["models"], KnownModel)
     for one in found:
         if one.config not in architectures():
             raise SpecError(
                 f"knowledge/{name}: {one.id}: config: {one.config} is not in measurements/configs.json"
             )
     return found
+
+
+@cache
+def unshaped_models() -> tuple[UnshapedModel, ...]:
+    """Checkpoints that are published by name only.
+
+    Raises:
+        SpecError: the file was edited and is no longer valid.
+    """
+    return entries(FILE, "unshaped", parse(FILE, packaged(FILE), _SECTIONS)["unshaped"], UnshapedModel)
 
 
 @lru_cache(maxsize=256)
@@ -121,8 +142,8 @@ def known_checkpoint(model: str) -> Checkpoint | None:
     except FactError as error:
         raise error if parts is None or parts.bytes is None else _without_shapes(name, parts.bytes) from error
     if found is None:
-        if parts is not None:
-            raise _without_shapes(name, parts.bytes)
+        if parts is not None or any(one.id == name for one in unshaped_models()):
+            raise _without_shapes(name, None if parts is None else parts.bytes)
         return None
     if parts is not None:
         found = parts.stored(found)

@@ -34,7 +34,7 @@ GUIDE = "docs/knowledge.md"
 _SOURCES: dict[str, _Source] = {
     "images": _Source("images.yaml", ("images",), ("images",), 45, "add images"),
     "speculators": _Source("speculators.yaml", ("speculators",), ("speculators",), 45, "add drafts"),
-    "models": _Source("models.yaml", ("models",), ("models",), 45, "add models"),
+    "models": _Source("models.yaml", ("models", "unshaped"), ("models",), 45, "add models"),
     "checkpoints": _Source("checkpoints.yaml", ("checkpoints",), ("checkpoints",), 45, "add checkpoints"),
     "architectures": _Source(
         "architectures.yaml", ("sources", "read", "architectures"), ("architectures",), 45, "read the releases' lists"
@@ -42,6 +42,7 @@ _SOURCES: dict[str, _Source] = {
     "methods": _Source(
         "method_support.yaml", ("methods", "schedules"), ("methods", "schedules"), 60, "read the releases' options"
     ),
+    "recipes": _Source("recipes.yaml", ("recipes", "differences"), ("recipes",), 60, "read NVIDIA's launch lines"),
     "advisories": _Source("advisories.yaml", ("advisories",), ("advisories",), 30, "look for advisories"),
     "rules": _Source("rules.yaml", ("sources", "rules", "not_rules"), ("rules",), 60, "check the rules"),
     "hardware": _Source(

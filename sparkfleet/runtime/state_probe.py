@@ -11,6 +11,7 @@ import contextlib
 import hashlib
 import json
 import os
+import re
 import socket
 import sys
 from pathlib import Path
@@ -21,6 +22,7 @@ RAY_LABEL = "SPARKFLEET_RAY"
 """Variable with the fleet's label in every process of Ray, and in the watchdog."""
 ENDED_ROLE = "role.ended.json"
 """Name of a node's role from the begin of `down` to its end."""
+_SECRET = re.compile(r"[0-9a-f]{64}")
 LISTENS_S = 2.0
 """Time limit of a connection to this node itself: its kernel accepts or refuses at once."""
 
@@ -49,7 +51,8 @@ def found(root: Path) -> dict[str, object]:
 
     Also shows if the head's Ray listens: then a controller that does not answer is about to. A file that does not exist is
     in `missing`, as on a node that is not the head; one that exists and cannot be read is in `unreadable`, with the reason.
-    `runs` is the number of the fleet's processes if any file is in either of them.
+    `runs` is the number of the fleet's processes if any file is in either of them. `spoilt`, on a head: secrets that a new
+    controller could not use.
     """
     unreadable: list[str] = []
     missing: list[str] = []
@@ -69,7 +72,9 @@ def found(root: Path) -> dict[str, object]:
     if role.get("join"):
         state["joined"] = role_of(root, set())
     if address and token is not None:
-        state.update(address=address, api_token=token, ray=listens(str(address.get("ray"))))
+        state.update(
+            address=address, api_token=token, ray=listens(str(address.get("ray"))), spoilt=_spoilt(root)
+        )
     return state
 
 
@@ -149,6 +154,18 @@ def _text(path: Path, missing: list[str], unreadable: list[str]) -> str | None:
     except (OSError, ValueError) as error:
         unreadable.append(f"{path}: {getattr(error, 'strerror', None) or error}")
     return None
+
+
+def _spoilt(root: Path) -> list[str]:
+    """Secrets without which no controller starts, and that cannot be used, each with the reason."""
+    troubles: list[str] = []
+    for name in ("engine.secret", "ray.token"):
+        text = _text(root / name, [], troubles)
+        if text is None and not any(name in line for line in troubles):
+            troubles.append(f"{root / name} is missing")
+        elif text is not None and not _SECRET.fullmatch(text.strip()):
+            troubles.append(f"{root / name} does not have 64 hexadecimal digits")
+    return troubles
 
 
 def _parsed(path: Path, missing: list[str], unreadable: list[str]) -> dict[str, object]:

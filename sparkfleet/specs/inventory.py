@@ -247,6 +247,9 @@ class Inventory(Spec):
     environment: AbsolutePath | None = None
     """Python of an environment with this version of sparkfleet that every node has, such as one on a shared disk. Left out:
     `sparkfleet up` makes one on each node."""
+    lan_rendezvous: bool = False
+    """Lets the ranks of a ring, which share no rail, meet on the management network although no firewall of the fleet
+    closes its ports: PyTorch unpickles what is sent to the port where they meet, from any machine."""
     timeouts: Timeouts = Timeouts()
     """Waits before an engine is considered dead or started again."""
 

@@ -15,7 +15,7 @@ from sparkfleet.staging.agent.transfer import Arrived
 from sparkfleet.staging.copy_executor import run_copies
 from sparkfleet.staging.errors import HubUnreachable, StagingError
 from sparkfleet.staging.fleet import StagingNodes
-from sparkfleet.staging.manifest import Manifest
+from sparkfleet.staging.manifest import BUILTIN, Manifest, StagingItem
 from sparkfleet.staging.plan import Have, StagePlan, linked, plan, puller
 from sparkfleet.staging.progress import OnProgress, silent
 from sparkfleet.staging.settings import Need, Staged, StagingSettings
@@ -185,7 +185,7 @@ class _Stager:
         if not sealed:
             raise StagingError(
                 f"{self._name} is on no node of the fleet.",
-                do="Copy it to one of the nodes, at the same path.",
+                do=_how_to_get(wanted),
             )
         manifest = _largest(sealed)
         for node in self._need.nodes:
@@ -266,3 +266,14 @@ def _demand_alike(manifest: Manifest, other: Manifest, node: str) -> None:
                 means="The ranks of a group would load different weights. Your directories are never overwritten.",
                 do=f"Delete or move the directory {manifest.name} on the node with the wrong file.",
             )
+
+
+def _how_to_get(wanted: StagingItem) -> str:
+    """The way to a directory or an embedded model that no node has."""
+    if wanted.kind != "builtin":
+        return "Copy it to one of the nodes, at the same path."
+    name = wanted.name.removeprefix(BUILTIN)
+    return (
+        f"Train it on one of the nodes, with a checkout of sparkfleet: `python -m sparkfleet.tiny_models build {name}`."
+        " The others get it from there."
+    )

@@ -10,9 +10,10 @@ from sparkfleet.controlplane.state.status import DeploymentStatus, FleetStatus
 from sparkfleet.controlplane.state.store import Store
 from sparkfleet.errors import ControlError, Infeasible, SpecError
 from sparkfleet.fleet import apply as module
-from sparkfleet.fleet.apply import carry_out, prepare_apply
+from sparkfleet.fleet.apply import carry_out, create_first_key, prepare_apply
 from sparkfleet.fleet.events import FleetStep, KeyCreated, StepEnded, StepRunning
 from sparkfleet.fleet.generations import prepare_restart, prepare_scale
+from sparkfleet.fleet.plan import fleet_of
 from sparkfleet.fleet.report.step_times import load_step_times
 from sparkfleet.fleet.session import Session
 from sparkfleet.hostfacts.node import InstalledEngine, NodeFacts, Processors, UnifiedMemory
@@ -145,6 +146,14 @@ async def test_a_fleet_that_is_down_is_brought_up_and_the_second_time_nothing_ch
     assert capsys.readouterr() == ("", "")
 
 
+async def test_the_first_key_is_created_once_also_if_the_apply_before_was_interrupted(controller):
+    """It had stored the deployment: the next one changed nothing, and nobody had a key."""
+    events = []
+    for _ in range(2):
+        await create_first_key(controller, events.append)
+    assert [one.key for one in events if isinstance(one, KeyCreated)] == ["sk-x"]
+
+
 async def test_nothing_is_asked_for_before_it_is_carried_out(session, controller):
     await prepare_apply(session, [TINY])
     assert controller.asked == controller.made == []
@@ -220,3 +229,9 @@ async def test_a_stored_plan_that_runs_code_of_a_checkpoint_without_a_commit_is_
     (refused,) = (await prepare_scale(session, "tiny", 2)).planned.decided.plan.refused
     assert refused.rejected[0].reason.startswith("--trust-remote-code runs")
     assert "set `trust_remote_code: true`" in refused.nearest[0]
+
+
+async def test_nodes_without_the_firewall_are_exposed_unless_the_inventory_accepts_it(session):
+    assert (await fleet_of(session)).exposed == ("this",)
+    session.inventory = session.inventory.model_copy(update={"lan_rendezvous": True})
+    assert (await fleet_of(session)).exposed == ()

@@ -90,6 +90,17 @@ async def test_a_controller_that_cannot_listen_is_named_by_its_own_note_and_not_
     assert asked == [module.QUICK_S]
 
 
+async def test_a_secret_without_which_no_controller_starts_is_named_and_not_waited_for_long(session, head):
+    """`status` named it only after 25 s: it waited for the controller."""
+    why = "/s/ray.token does not have 64 hexadecimal digits"
+    asked = head(address=ADDRESS, ray=True, spoilt=(why,))
+    with pytest.raises(NoControllerError) as caught:
+        await session.find_controller()
+    assert why in caught.value.what
+    assert "put that file back" in caught.value.do
+    assert asked == [module.QUICK_S]
+
+
 @pytest.mark.parametrize(
     ("fields", "words"),
     [

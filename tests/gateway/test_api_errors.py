@@ -53,9 +53,9 @@ MODEL = ModelEntry(
             "method_not_allowed",
         ),
         (api_errors.internal(), 500, "server_error", "api_error", "internal_error"),
-        (api_errors.not_ready(MODEL), 503, "server_error", "overloaded_error", "model_not_ready"),
-        (api_errors.no_engine(MODEL), 503, "server_error", "overloaded_error", "no_engine"),
-        (api_errors.engine_lost(MODEL), 503, "server_error", "overloaded_error", "engine_lost"),
+        (api_errors.not_ready(MODEL, 0.0), 503, "server_error", "overloaded_error", "model_not_ready"),
+        (api_errors.no_engine(MODEL, 0.0), 503, "server_error", "overloaded_error", "no_engine"),
+        (api_errors.engine_lost(MODEL, 0.0), 503, "server_error", "overloaded_error", "engine_lost"),
         (api_errors.no_table(), 503, "server_error", "overloaded_error", "starting"),
         (api_errors.draining(), 503, "server_error", "overloaded_error", "draining"),
     ],
@@ -73,7 +73,8 @@ def test_each_refusal_in_both_dialects(
 
 
 @pytest.mark.parametrize(
-    "made", [api_errors.not_ready(MODEL), api_errors.no_engine(MODEL), api_errors.engine_lost(MODEL)]
+    "made",
+    [api_errors.not_ready(MODEL, 0.0), api_errors.no_engine(MODEL, 0.0), api_errors.engine_lost(MODEL, 0.0)],
 )
 def test_whoever_must_wait_is_told_how_long(made: ApiError) -> None:
     assert (b"retry-after", b"30") in made.headers
@@ -94,7 +95,7 @@ def test_whoever_must_wait_is_told_how_long(made: ApiError) -> None:
 )
 def test_what_is_not_ready_says_what_is_happening(state: str, detail: str, says: str) -> None:
     model = ModelEntry.model_validate({"name": "qwen", "deployment": "d", "state": state, "detail": detail})
-    assert str(api_errors.not_ready(model)).startswith(says)
+    assert str(api_errors.not_ready(model, 0.0)).startswith(says)
 
 
 def test_an_unknown_model_names_those_there_are_and_shortens_what_is_long() -> None:

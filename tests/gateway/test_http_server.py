@@ -13,6 +13,7 @@ import aiohttp
 import pytest
 
 from sparkfleet.errors import ControlError
+from sparkfleet.gateway import http_server
 from sparkfleet.gateway.asgi import Receive, Scope, Send, respond
 from sparkfleet.gateway.http_server import Connections, Server, serve
 
@@ -267,6 +268,20 @@ def test_connections_are_counted_by_address() -> None:
     counted.end("d")
     counted.end("a")
     assert counted.begin("d")
+
+
+def test_a_process_with_few_files_raises_its_limit(monkeypatch: pytest.MonkeyPatch) -> None:
+    limits = {"soft": 1024, "hard": 20_000}
+
+    def set_limit(_: int, both: tuple[int, int]) -> None:
+        limits["soft"] = both[0]
+
+    monkeypatch.setattr(http_server.resource, "getrlimit", lambda _: (limits["soft"], limits["hard"]))
+    monkeypatch.setattr(http_server.resource, "setrlimit", set_limit)
+    assert http_server._most() == http_server.CONNECTIONS
+    assert limits["soft"] == 2 * http_server.CONNECTIONS + 200
+    limits.update(soft=1024, hard=1024)
+    assert http_server._most() == 412
 
 
 # HTTP/1.0

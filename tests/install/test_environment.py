@@ -7,6 +7,7 @@ import sys
 import pytest
 
 from sparkfleet.errors import NodeError
+from sparkfleet.install import release as release_module
 from sparkfleet.install.environment import PROGRAM, install
 from sparkfleet.remote.agent import ProgramError, call
 from sparkfleet.remote.channel import Completed
@@ -31,6 +32,15 @@ def node(name, *pythons, made="/home/me/env/bin/python", steps=()):
     return FakeChannel(name, {PROGRAM.argv: answer})
 
 
+@pytest.fixture
+def without_ray(monkeypatch):
+    """A Python with the command line only."""
+    monkeypatch.setattr(release_module, "find_spec", lambda name: None)
+    release_module.release.cache_clear()
+    yield
+    release_module.release.cache_clear()
+
+
 def said(stdout, exit_code=0):
     return Completed(argv=PROGRAM.argv, exit_code=exit_code, stdout=stdout, stderr="")
 
@@ -49,6 +59,20 @@ async def test_every_node_gets_the_same_with_a_python_that_all_have():
 async def test_this_machine_uses_the_environment_that_runs():
     channels = {"a": LocalChannel("a")}
     assert await install(channels, None, lambda name, step: None) == {"a": sys.executable}
+
+
+@pytest.mark.usefixtures("without_ray")
+async def test_this_machine_is_no_node_without_ray():
+    with pytest.raises(NodeError, match="a is this machine, and Ray is not installed") as caught:
+        await install({"a": LocalChannel("a"), "b": node("b", OWN)}, None, lambda name, step: None)
+    assert "pip install 'sparkfleet[local]'" in caught.value.do
+
+
+@pytest.mark.usefixtures("without_ray")
+async def test_other_machines_are_nodes_without_ray_here():
+    node.launches.clear()
+    await install({"b": node("b", OWN)}, None, lambda name, step: None)
+    assert any(pin.startswith("ray==") for pin in node.launches["b"]["pins"])
 
 
 async def test_beside_this_machine_its_own_python_counts():

@@ -59,6 +59,13 @@ def test_installed_versions_are_pinned(made):
     assert not any(pin.startswith(("sparkfleet==", "torch==", "mypy==")) for pin in made.pins)
 
 
+def test_a_node_gets_the_same_from_a_machine_without_ray(made, monkeypatch):
+    """The versions of constraints.txt, which are installed here, are those that were tested."""
+    monkeypatch.setattr("sparkfleet.install.release.find_spec", lambda name: None)
+    monkeypatch.setattr("sparkfleet.install.release._pins", lambda name, extras: iter(["rich==99.0"]))
+    assert release.__wrapped__() == made
+
+
 def test_pip_installs_the_wheel_and_runs_from_its_own(made, tmp_path):
     wheel, pip = tmp_path / made.wheel_name, tmp_path / "pip-any-py3-none-any.whl"
     wheel.write_bytes(made.wheel)

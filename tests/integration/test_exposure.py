@@ -71,6 +71,7 @@ LOCAL = {
 """What users of a node itself are given."""
 HEALTH = {
     ("ray::ServeRepli", "GET /healthz"): "the gateway's",
+    ("ray::ServeRepli", "GET /health"): "the same, under the name that vLLM gives it",
     ("ray::DashboardA", "GET /api/local_raylet_healthz"): "Ray's own: it lives",
     ("ray::DashboardA", "GET /api/healthz"): "Ray's own: it lives",
     ("ray::DashboardA", "GET /-/healthz"): "Ray's own: it lives",

@@ -150,16 +150,15 @@ def test_an_apply_that_ends_while_weights_are_copied_goes_on_where_it_was(fleet,
 
 
 @pytest.mark.full
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])
-def test_an_apply_that_ends_while_a_model_is_trained_is_repeated_and_it_is_trained_once(
-    fleet, without_models, number
-):
+def test_an_apply_of_an_embedded_model_that_no_node_has_starts_nothing(fleet, without_models):
+    """Each rank would train its own."""
     bring_down(fleet)
     without_models(*NODES)
-    file = fleet.write("tiny.yaml", spec(fleet, "training"))
-    end_in(fleet, file, "training the small model (tiny)", number)
-    repeat(fleet, file, timeout=400)
-    assert half_made(fleet, "spark2") == []
+    code, _, err = fleet.run("apply", "--yes", fleet.write("tiny.yaml", spec(fleet, "staging")))
+    assert code == 1
+    assert "builtin:tiny is on no node of the fleet" in err
+    assert "`python -m sparkfleet.tiny_models build tiny`" in err
+    assert {node: fleet.processes(node) for node in NODES} == {node: [] for node in NODES}
 
 
 @pytest.mark.full

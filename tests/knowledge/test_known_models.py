@@ -140,5 +140,5 @@ def test_quantisation_in_names(name, quant):
 )
 def test_wrong_entries_are_named(text, said):
     with pytest.raises(SpecError) as error:
-        read_models(f"version: 1\nmodels:\n- {text}\n")
+        read_models(f"version: 1\nunshaped: []\nmodels:\n- {text}\n")
     assert said in error.value.what

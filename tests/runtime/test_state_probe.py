@@ -39,6 +39,17 @@ def test_a_head_tells_whether_its_ray_listens(head):
     assert found(root)["ray"] is True
 
 
+def test_a_heads_secrets_that_no_controller_can_use_are_named(head):
+    root, _ = head
+    (root / "engine.secret").write_text("f" * 64 + "\n")
+    (root / "ray.token").write_text("a" * 64)
+    assert found(root)["spoilt"] == []
+    (root / "ray.token").write_text("garbage")
+    assert found(root)["spoilt"] == [f"{root / 'ray.token'} does not have 64 hexadecimal digits"]
+    (root / "ray.token").unlink()
+    assert found(root)["spoilt"] == [f"{root / 'ray.token'} is missing"]
+
+
 def test_another_node_than_the_head_has_an_interpreter_only(tmp_path):
     (tmp_path / "role.json").write_text(json.dumps({"python": "/opt/python"}))
     state = found(tmp_path)

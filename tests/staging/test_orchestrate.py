@@ -226,6 +226,17 @@ async def test_built_in_models_travel_too(machines, staging):
     assert builtin.is_built("tiny", machines.cache("n2") / ".builtin")
 
 
+@pytest.mark.parametrize(
+    ("name", "way"),
+    [("builtin:tiny", "`python -m sparkfleet.tiny_models build tiny`"), ("/models/mine", "at the same path")],
+)
+async def test_a_directory_on_no_node_is_refused_with_the_way_to_get_it(staging, name, way):
+    """A built-in model has no path that its user knows."""
+    with pytest.raises(StagingError, match=f"{name} is on no node of the fleet") as refused:
+        await staging(Need.model(name, ("n1", "n2")), "n1", "n2")
+    assert way in refused.value.do
+
+
 async def test_a_directory_copied_whole_but_not_yet_renamed_appears(machines, staging):
     test_file = "config.json"
     source = builtin.path("tiny", machines.cache("n1") / ".builtin")

@@ -18,7 +18,7 @@ from sparkfleet.planner.report.carry_over import RunningGroup
 from sparkfleet.telemetry.targets import ScrapeTarget, TargetGroup, target_groups
 
 RETRY_AFTER_S = 10
-"""`Retry-After` while a deployment starts, seconds: the duration of its start is not known."""
+"""`Retry-After` while a deployment starts, seconds, if the duration of its start is not known."""
 
 
 @dataclass(frozen=True)
@@ -43,6 +43,8 @@ class FleetSnapshot:
     """By deployment: nodes that one of its groups waits for and that may never return, in words; "" if there are none."""
     lost: Mapping[str, str] = field(default_factory=dict)
     """By deployment: nodes of its groups that do not answer now, in words; "" if all do."""
+    ready_at: Mapping[str, float] = field(default_factory=dict)
+    """By deployment with a start under way: Unix seconds at which it will probably have ended."""
 
     def serving(self, name: str, without: GroupKey | None = None) -> tuple[App, ...]:
         """The groups that are ready and serve: the desired ones, and older ones until a new one is ready."""
@@ -95,6 +97,7 @@ class FleetSnapshot:
             state=state,
             detail=detail,
             retry_after_s=RETRY_AFTER_S,
+            ready_at=None if serving else self.ready_at.get(desired.name),
             created=int(desired.since),
             context=max((group.context for group in groups if group.context is not None), default=None),
             keys=desired.spec.keys or (),

@@ -9,6 +9,7 @@ from typing import TypeVar
 
 from sparkfleet.errors import FactError, NodeError
 from sparkfleet.hostfacts.fact import failed
+from sparkfleet.hostfacts.memory import ReadKernel
 from sparkfleet.hostfacts.node import (
     Fact,
     Gpu,
@@ -58,14 +59,15 @@ def _or_raise(answer: NodeFacts | BaseException) -> NodeFacts:
 async def _node(name: str, inventory: Inventory, channel: Channel) -> NodeFacts:
     node, own = inventory.nodes[name], _own_python(inventory, name)
     engines = dict(_engine_questions(node, own))
-    argvs = [ReadMemory.argv, ReadProcessors.argv, ReadGpu.argv, *engines.values()]
-    memory, processors, gpu, *homes = await run_batch(channel, argvs, timeout_s=COMMAND_S)
+    argvs = [ReadMemory.argv, ReadProcessors.argv, ReadGpu.argv, ReadKernel.argv, *engines.values()]
+    memory, processors, gpu, kernel, *homes = await run_batch(channel, argvs, timeout_s=COMMAND_S)
     return NodeFacts(
         name=name,
         memory=_value(ReadMemory, memory, name),
         processors=_value(ReadProcessors, processors, name),
         gpu=_gpu(gpu),
         engines=_homes(node, own, dict(zip(engines, homes, strict=True)), name),
+        fleet_firewall=_fleet_firewall(kernel),
     )
 
 
@@ -100,6 +102,13 @@ def _homes(
     else:
         python, versions = _value(ReadInstalledEngines, answers[""], name)
     return {engine: InstalledEngine(python=python, version=version) for engine, version in versions.items()}
+
+
+def _fleet_firewall(answer: Answer) -> bool:
+    """True if the rules were read; what cannot be read closes nothing."""
+    if isinstance(answer, NodeError) or answer.exit_code not in ReadKernel.fine:
+        return False
+    return ReadKernel.parse(answer.stdout).fleet_firewall
 
 
 def _gpu(answer: Answer) -> Gpu | None:

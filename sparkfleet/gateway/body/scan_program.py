@@ -113,7 +113,8 @@ def _serve(source: BinaryIO, sink: BinaryIO) -> None:
 
 def _limit_memory(body_length: int) -> None:
     most = MEMORY_BYTES + MEMORY_PER_BYTE * body_length
-    resource.setrlimit(resource.RLIMIT_AS, (most, resource.RLIM_INFINITY))
+    _, hard = resource.getrlimit(resource.RLIMIT_AS)
+    resource.setrlimit(resource.RLIMIT_AS, (most if hard < 0 else min(most, hard), hard))
 
 
 def main() -> None:

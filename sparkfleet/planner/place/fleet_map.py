@@ -75,6 +75,8 @@ class Fleet(Value):
     """Nodes that nobody has asked: their facts are those of their kind."""
     drained: tuple[str, ...] = ()
     """Nodes of the inventory that are left out, because nothing is to be started on them."""
+    exposed: tuple[str, ...] = ()
+    """Nodes whose management network must not be the one where ranks meet: no firewall of the fleet closes it."""
 
     @cached_property
     def by_name(self) -> dict[str, NodeFacts]:
@@ -117,9 +119,19 @@ class Fleet(Value):
             for link in joined.values():
                 yield Pool(site=self._class(link.nodes, "direct", (link,)), nodes=link.nodes)
         elif ranks in RING_SIZES:
-            for ring in _rings(joined.keys(), ranks):
+            for ring in self._closed_rings(joined.keys(), ranks):
                 links = tuple(link for pair, link in joined.items() if pair <= set(ring))
                 yield Pool(site=self._class(ring, "ring", links), nodes=ring)
+
+    def _closed_rings(self, joined: Iterable[frozenset[str]], ranks: int) -> list[tuple[str, ...]]:
+        """Rings whose ranks may meet on the management network: no rail joins all of them."""
+        return [ring for ring in _rings(joined, ranks) if not set(ring) & set(self.exposed)]
+
+    def open_rings(self, ranks: int, allowed: Sequence[str] = ()) -> bool:
+        """True if there is a ring of that size that is left out, because nodes of it are `exposed`."""
+        closed = self.model_copy(update={"exposed": ()})
+        rings = [pool for pool in closed._pools(ranks, allowed) if pool.site.topology == "ring"]
+        return any(set(pool.nodes) & set(self.exposed) for pool in rings)
 
     def _switched(self, ranks: int, names: Sequence[str]) -> Iterator[Pool]:
         wanted = set(names)

@@ -34,7 +34,8 @@ MADE_FOR = {
     "lmsys-sglang-qwen38-flash-next": "*qwen3.8-flash-next*",
     "eugr-node-mxfp4": "*gpt-oss*",
     "eugr-b12x": "*qwen3.8-flash-next*|*deepseek-v4-flash-0731*|*deepseek-v4-flash-vision*|*deepseek-v4.1*|"
-    "*glm-5.3-flash*",
+    "*glm-5.3-flash-nvfp4-spark*",
+    "eugr-spark-vllm-20260704": "*gemma-4*",
     "gitcommit90-glm53-exl3": "*glm-5.3-flash*",
     "tonyd2wild-glm53-nvfp4": "*glm-5.3-flash*",
     "lmsys-sglang-0.5.21": "*qwen3.8-flash-next*",

@@ -63,3 +63,13 @@ def wanted(what: str, reason: str, rule: Rule | None = None) -> Rejection:
     """Constraint that cannot be met, and the reason."""
     cited = {} if rule is None else {"rule": rule.id, "source": rule.sources[0]}
     return Rejection.model_validate({"what": what, "reason": reason, "why": "wanted", **cited})
+
+
+def open_ring(ranks: int) -> Rejection:
+    """Reason for leaving out a ring: its ranks share no rail."""
+    return Rejection(
+        what=f"a ring of {ranks} nodes",
+        reason="its ranks meet on the management network, where PyTorch unpickles what any machine sends; "
+        "`sparkfleet fabric firewall --apply` closes the port, `lan_rendezvous: true` in the inventory accepts it",
+        why="node",
+    )

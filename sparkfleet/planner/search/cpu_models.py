@@ -16,7 +16,7 @@ from sparkfleet.knowledge.rule_context import parse_flags
 from sparkfleet.perf.prediction import Band, Prediction, Provenance, Speculation
 from sparkfleet.planner.capacity.memory_ledger import MemoryLedger
 from sparkfleet.planner.place.fleet_map import Fleet
-from sparkfleet.planner.search.constraints import wanted
+from sparkfleet.planner.search.constraints import open_ring, wanted
 from sparkfleet.planner.types.embedded_model import EmbeddedModel
 from sparkfleet.planner.types.plan import Candidate, GroupPlan, GroupShape, Rejection, Rung, Why
 from sparkfleet.specs.deployment import Deployment, EngineName, Method, Variant
@@ -105,7 +105,7 @@ def embedded_groups(
                 ledger.take_back(
                     name, choice.candidate.shape.nodes, choice.prediction.memory_bytes_per_rank.mid
                 )
-            return [], [*rejected, *_no_site(variant, able, len(groups))]
+            return [], [*rejected, *_no_site(variant, fleet, able, len(groups))]
         chosen = rungs[0]
         ledger.put(name, chosen.candidate.shape.nodes, chosen.prediction.memory_bytes_per_rank.mid)
         groups.append(GroupPlan(ladder=tuple(rungs), variant=number))
@@ -280,7 +280,7 @@ def _shape(variant: Variant, nodes: tuple[str, ...]) -> GroupShape:
     return GroupShape(nodes=nodes, tp=wanted.tp or wanted.ep or 1, pp=wanted.pp or 1, ep=wanted.ep or 1)
 
 
-def _no_site(variant: Variant, able: Sequence[NodeFacts], placed: int) -> list[Rejection]:
+def _no_site(variant: Variant, fleet: Fleet, able: Sequence[NodeFacts], placed: int) -> list[Rejection]:
     """Reason for having no place for one more group."""
     shape = _shape(variant, ())
     if not able:
@@ -289,6 +289,8 @@ def _no_site(variant: Variant, able: Sequence[NodeFacts], placed: int) -> list[R
         wants = variant.replicas or 1
         reason = f"memory has room for {placed} of {wants} replicas; {MEMORY.high / GIB:.1f} GiB are reserved for each"
         return [Rejection(what=f"replicas: {wants}", reason=reason, why="memory")]
+    if fleet.open_rings(shape.ranks, [node.name for node in able]):
+        return [open_ring(shape.ranks)]
     names = ", ".join(node.name for node in able)
     reason = f"{shape.ranks} linked nodes with room on each are needed; usable here: {names}"
     return [Rejection(what=f"TP={shape.tp}", reason=reason, why="node")]

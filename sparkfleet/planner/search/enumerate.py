@@ -25,6 +25,7 @@ from sparkfleet.planner.engine_args.flag_engines import foreign
 from sparkfleet.planner.place.drafting import METHODS, Drafts, SpeculationOptions, drafting_for
 from sparkfleet.planner.place.fleet_map import GROUP_SIZES, Pool, SiteClass
 from sparkfleet.planner.place.stacks import ENGINES, Stack, in_order, splits_for, stacks_for, unable
+from sparkfleet.planner.search.constraints import open_ring
 from sparkfleet.planner.search.method_account import Fate, MethodAccount, Stage, rejection_of
 from sparkfleet.planner.search.suggestions import NodeKind, SuggestedPlacement, linked
 from sparkfleet.planner.types.plan import ENGINE_LABELS, Rejection
@@ -172,6 +173,8 @@ class ProposalEnumerator:
             splits = splits_for(variant, outlook, ranks)
             for pool in self._case.fleet.pools(ranks, variant.nodes) if splits else ():
                 self.pools[pool.site].append(pool)
+            if splits and self._case.fleet.open_rings(ranks, variant.nodes):
+                self.rejected.append(open_ring(ranks))
         for site, pools in self.pools.items():
             best = max(pools, key=lambda pool: self._ledger.best(pool).careful)
             for split in splits_for(variant, outlook, site.ranks):

@@ -5,6 +5,7 @@ from batch_fake import BatchFake
 
 from sparkfleet.errors import FactError, NodeError
 from sparkfleet.fleet.nodes.collect_facts import survey
+from sparkfleet.hostfacts.memory import ReadKernel
 from sparkfleet.hostfacts.node import InstalledEngine, ReadInstalledEngines
 from sparkfleet.remote.channel import Completed
 from sparkfleet.remote.fake import FakeChannel
@@ -89,3 +90,21 @@ async def test_all_nodes_that_are_not_reached_are_named():
     both = parse_inventory(f"fleet: home\nhead: a\nnodes:\n  a: {REMOTE}\n  b: {other}\n", "inventory.yaml")
     with pytest.raises(NodeError, match="a is off\nb is off"):
         await survey(both, {"a": Gone("a"), "b": Gone("b")})
+
+
+RULES = "/etc/sparkfleet/firewall.nft:\t\ttcp dport 10002-60999 drop\n"
+
+
+@pytest.mark.parametrize(
+    ("read", "closed"), [(RULES, True), (RULES.replace("drop", "accept"), False), ("", False)]
+)
+async def test_the_firewalls_rules(read, closed):
+    node = channel(responses={ReadKernel.argv: read})
+    (facts,) = await survey(inventory(), {"a": node})
+    assert facts.fleet_firewall is closed
+
+
+async def test_rules_that_cannot_be_read_close_nothing():
+    failed = Completed(argv=("grep",), exit_code=1, stdout=RULES, stderr="")
+    (facts,) = await survey(inventory(), {"a": channel(responses={ReadKernel.argv: failed})})
+    assert not facts.fleet_firewall

@@ -159,7 +159,7 @@ async def test_a_changed_table_is_seen_by_those_that_wait() -> None:
     assert house.loads.held("two") == 1
 
     def gone() -> Choice:
-        raise not_ready(house.model)
+        raise not_ready(house.model, 0.0)
 
     for waiter in house.queues._waiting["tiny"]:
         waiter.choose = gone

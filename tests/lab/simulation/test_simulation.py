@@ -34,6 +34,13 @@ def test_the_invariants_hold_for_hundreds_of_hours(nodes):
         # A group that served while its successor started took its node down again and again, and nobody counted.
         (426374087, 24.0, 5, 180.0),
         (426374088, 24.0, 5, 180.0),
+        (
+            836176719,
+            24.0,
+            5,
+            180.0,
+        ),  # a new generation waited for a gone node, because a group that it carried over served
+        (603257695, 3.0, 3, 20.0),  # an older group goes on, because the one that replaces it is given up
     ],
 )
 def test_a_seed_that_once_broke_an_invariant_holds(seed, hours, nodes, fault_every_s):

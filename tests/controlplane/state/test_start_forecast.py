@@ -1,0 +1,56 @@
+"""The predicted end of a start, as clients are told it."""
+
+from __future__ import annotations
+
+from sparkfleet.controlplane.state.start_forecast import StartForecast
+from sparkfleet.gateway.api_errors import not_ready
+from sparkfleet.gateway.routing_table import ModelEntry
+from sparkfleet.group.report import GroupPhase, GroupReport
+
+
+class Clock:
+    now = 1000.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def report(phase: str, replica: int = 0, **more: object) -> GroupReport:
+    return GroupReport.model_validate(
+        {
+            "deployment": "tiny",
+            "generation": 1,
+            "replica": replica,
+            "phase": GroupPhase(phase),
+            "node": "a",
+            "since": 0.0,
+            **more,
+        }
+    )
+
+
+def test_a_start_ends_as_long_after_its_beginning_as_the_last_one() -> None:
+    clock = Clock()
+    starts = StartForecast(clock)
+    starts.see(report("preparing"))
+    assert starts.ready_at() == {}  # nothing is known of it
+    starts.see(report("ready", started_s=90.0))
+    clock.now = 2000.0
+    starts.see(report("starting"))
+    clock.now = 2030.0
+    starts.see(report("probing"))
+    starts.see(report("starting", replica=1))
+    assert starts.ready_at() == {"tiny": 2090.0}
+    starts.see(report("failed"))
+    assert starts.ready_at() == {"tiny": 2120.0}
+    starts.see(report("ready", replica=1, started_s=60.0, adopted=True))
+    assert starts.ready_at() == {}
+    starts.see(report("starting"))
+    assert starts.ready_at() == {"tiny": clock.now + 90}  # an adopted engine says nothing of a start
+
+
+def test_clients_are_told_the_rest_of_it() -> None:
+    entry = ModelEntry(name="tiny", deployment="e", state="starting", retry_after_s=10, ready_at=2090.0)
+    assert [entry.retry_s(now) for now in (2000.0, 2089.5, 2090.0, 3000.0, -1e9)] == [90, 1, 10, 10, 3600]
+    assert dict(not_ready(entry, 0.0).headers)[b"retry-after"] == b"2090"
+    assert dict(not_ready(entry, 3000.0).headers)[b"retry-after"] == b"10"
