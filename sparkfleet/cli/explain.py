@@ -1,4 +1,4 @@
-"""`sparkfleet explain`: shows a rule about a combination, with its sources."""
+"""`sparkfleet explain`: shows a rule about a combination, with its sources, or lists all rules."""
 
 from __future__ import annotations
 
@@ -8,18 +8,25 @@ import typer
 
 from sparkfleet.cli.exit_codes import Exit
 from sparkfleet.cli.options import JsonOption
-from sparkfleet.cli.output import OUTPUT_VERSION, print_json, print_line
-from sparkfleet.knowledge.rules import Rule
+from sparkfleet.cli.output import OUTPUT_VERSION, console, print_json, print_line
+from sparkfleet.knowledge.rules import Rule, load_book
 from sparkfleet.planner.rules.judgement import explain_rule, find_rule
 
 
 def explain(
     rule: Annotated[
-        str, typer.Argument(help="A rule's id, as plans show it.", metavar="RULE", show_default=False)
-    ],
+        str | None,
+        typer.Argument(
+            help="A rule's id, as plans show it; left out: the list of all.",
+            metavar="[RULE]",
+            show_default=False,
+        ),
+    ] = None,
     json: JsonOption = False,
 ) -> int:
-    """Show a rule: its effect, its conditions, the remedy, and the sources."""
+    """Show a rule: its effect, its conditions, the remedy, and the sources. Without one, list all."""
+    if rule is None:
+        return _list(json)
     if json:
         found = find_rule(rule)
         known = {"rule": _as_json(found)} if isinstance(found, Rule) else {"not_a_rule": found}
@@ -27,6 +34,19 @@ def explain(
         return Exit.DONE
     for line in explain_rule(rule).splitlines():
         print_line(line)
+    return Exit.DONE
+
+
+def _list(json: bool) -> int:
+    rules = sorted(load_book().rules, key=lambda rule: rule.id)
+    if json:
+        listed = [{"id": rule.id, "title": rule.title, "severity": rule.severity} for rule in rules]
+        print_json({"version": OUTPUT_VERSION, "rules": listed})
+        return Exit.DONE
+    for rule in rules:
+        console.print(rule.id)
+        print_line(f"    {rule.title}")
+    console.print(f"{len(rules)} rules. `sparkfleet explain RULE` shows one with its remedy and sources.")
     return Exit.DONE
 
 

@@ -52,7 +52,7 @@ VERBS: Mapping[str, Verb] = {
     "explain": Verb(
         "explain",
         "explain",
-        "Show a rule: its effect, its conditions, the remedy, and the sources.",
+        "Show a rule: its effect, its conditions, the remedy, and the sources. Without one, list all.",
     ),
     "apply": Verb(
         "apply",

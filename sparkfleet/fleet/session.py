@@ -335,11 +335,13 @@ class Session:
     async def endpoint(self, client: FleetClient) -> AsyncIterator[str]:
         """A base URL of the gateway from here: through SSH if it listens only on the head's loopback."""
         address = client.address
-        if self.reach is None or not address.is_private:
+        if self.reach is None and address.gateway_host == "0.0.0.0":  # noqa: S104 (compared, not bound)
+            yield f"http://127.0.0.1:{address.gateway_port}/v1"  # its address on the network may have changed
+        elif self.reach is None or not address.is_private:
             yield address.endpoint
-            return
-        async with self.reach(address.gateway_host, address.gateway_port) as (host, port):
-            yield f"http://{host}:{port}/v1"
+        else:
+            async with self.reach(address.gateway_host, address.gateway_port) as (host, port):
+                yield f"http://{host}:{port}/v1"
 
     def endpoint_words(self, client: FleetClient) -> str:
         """Address of the gateway, for a person."""

@@ -4,7 +4,13 @@ from __future__ import annotations
 
 from sparkfleet.controlplane.api.api_models import Role, UpRequest
 from sparkfleet.controlplane.api.client import connect
-from sparkfleet.controlplane.state.head_address import HeadAddress, read_address, write_address
+from sparkfleet.controlplane.state.head_address import (
+    LOOPBACK,
+    HeadAddress,
+    name_on_network,
+    read_address,
+    write_address,
+)
 from sparkfleet.errors import ControlError
 from sparkfleet.node_daemon.node_lifecycle import alone, check_port
 from sparkfleet.node_daemon.role_guard import read_role, write_role
@@ -55,6 +61,7 @@ def _next(before: HeadAddress, gateway: Gateway) -> HeadAddress:
         update={
             "gateway_host": gateway.host,
             "gateway_port": gateway.port or stays,
+            "name": name_on_network() if before.name == LOOPBACK else before.name,
             "max_body_bytes": gateway.max_body_bytes,
             "origins": gateway.origins,
         }

@@ -27,7 +27,7 @@ from sparkfleet.controlplane.ray.ray_process import (
     ray_environment,
     ray_worker_argv,
 )
-from sparkfleet.controlplane.state.head_address import HeadAddress, read_address
+from sparkfleet.controlplane.state.head_address import HeadAddress, name_on_network, read_address
 from sparkfleet.controlplane.state.store import Store
 from sparkfleet.controlplane.store_safety.guard import StoreError
 from sparkfleet.controlplane.store_safety.opening import read_content
@@ -171,7 +171,7 @@ def _address(paths: FleetPaths, request: UpRequest) -> HeadAddress:
     gateway = request.inventory.gateway
     host = seats(request.inventory)[request.inventory.head].address
     head = request.inventory.nodes[request.inventory.head]
-    name = "127.0.0.1" if head.is_local else head.address
+    name = name_on_network() if head.is_local else head.address
     return choose_address(paths, host, gateway, name)
 
 

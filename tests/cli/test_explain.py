@@ -10,6 +10,17 @@ def test_a_rule(sparkfleet):
     assert "field report 001" in out
 
 
+def test_all_rules_are_listed(sparkfleet):
+    rules = {rule.id: rule.title for rule in load_book().rules}
+    code, out, err = sparkfleet("explain")
+    lines = out.splitlines()
+    assert (code, err, lines[-1].split()[0]) == (0, "", str(len(rules)))
+    assert lines[:-1:2] == sorted(rules)
+    assert f"    {rules['tp2-slower-27b']}" == lines[lines.index("tp2-slower-27b") + 1]
+    listed = json.loads(sparkfleet("explain", "--json")[1])["rules"]
+    assert {one["id"]: one["title"] for one in listed} == rules
+
+
 def test_no_such_rule(sparkfleet):
     code, out, err = sparkfleet("explain", "tp2-slower-27")
     assert (code, out) == (1, "")

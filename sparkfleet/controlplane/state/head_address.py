@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import socket
 
 from pydantic import ValidationError
 
@@ -10,6 +11,20 @@ from sparkfleet.gateway.listening import GatewayListening
 from sparkfleet.remote.atomic_write import write_atomically
 from sparkfleet.runtime.fleet_paths import FleetPaths
 from sparkfleet.values import Value
+
+LOOPBACK = "127.0.0.1"
+_ELSEWHERE = ("192.0.2.1", 9)
+"""An address of nobody (RFC 5737): the kernel chooses the interface of its default route for it."""
+
+
+def name_on_network() -> str:
+    """This machine's address on its default route, under which others reach it; loopback if it has none. Sends nothing."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as asking:
+        try:
+            asking.connect(_ELSEWHERE)  # of a datagram socket: chooses a route, sends no packet
+            return str(asking.getsockname()[0])
+        except OSError:
+            return LOOPBACK
 
 
 class HeadAddress(Value):
@@ -19,7 +34,7 @@ class HeadAddress(Value):
     api: str
     gateway_host: str
     gateway_port: int
-    name: str = "127.0.0.1"
+    name: str = LOOPBACK
     """The head's name for clients if the gateway listens on every interface."""
 
     max_body_bytes: int = 0

@@ -1,0 +1,107 @@
+"""Time to the first output of each verb: median of ten runs with a warm page cache, on a fleet that is down.
+
+    python benchmarks/cli.py [VERB…] [--rounds 10] [--limit 0.3] [--json]
+
+Each run is a process of its own. `wall`: seconds until its first byte on standard output or standard error. `cpu`:
+seconds of processor time of the whole run, which other work on the machine changes less. Exit code 1 if a median of
+`wall` is above the limit. Verbs that need a controller end with the line that the fleet is down.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import resource
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+SPARKFLEET = Path(sys.executable).parent / "sparkfleet"
+INVENTORY = "fleet: benchmark\nhead: a\nnodes:\n  a: {address: local}\n"
+DEPLOYMENT = "name: tiny\nmodel: builtin:tiny\n"
+RULE = "tp2-slower-27b"
+RUNS = {
+    "--version": ["--version"],
+    "--help": ["--help"],
+    "plan": ["plan", "tiny.yaml", "--offline"],
+    "apply": ["apply", "tiny.yaml", "--offline"],
+    "explain": ["explain", RULE],
+    "explain (list)": ["explain"],
+    "status": ["status"],
+    "describe": ["describe", "tiny"],
+    "logs": ["logs", "tiny"],
+    "events": ["events"],
+    "history": ["history", "tiny"],
+    "rollback": ["rollback", "tiny"],
+    "scale": ["scale", "tiny", "2"],
+    "restart": ["restart", "tiny"],
+    "drain": ["drain", "a"],
+    "ask": ["ask", "tiny", "hello"],
+    "delete": ["delete", "tiny"],
+    "keys list": ["keys", "list"],
+    "help": ["help", "apply"],
+    "version": ["version"],
+}
+"""Verbs that change nothing on a fleet that is down."""
+
+
+def first_output_s(argv: list[str], where: Path) -> tuple[float, float]:
+    """Seconds until the first byte of output, and seconds of processor time of the whole run."""
+    env = {**os.environ, "SPARKFLEET_HOME": str(where / "state"), "SPARKFLEET_API_KEY": "sk-sf-none"}
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    began = time.perf_counter()
+    with subprocess.Popen(
+        [SPARKFLEET, *argv],
+        cwd=where,
+        env=env,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+    ) as running:
+        assert running.stdout is not None
+        running.stdout.read(1)
+        wall = time.perf_counter() - began
+        running.stdout.read()
+    now = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return wall, now.ru_utime + now.ru_stime - used.ru_utime - used.ru_stime
+
+
+def measured(name: str, rounds: int, where: Path) -> dict[str, float]:
+    """Medians of a verb, after one run that is not counted."""
+    first_output_s(RUNS[name], where)
+    walls, cpus = zip(*(first_output_s(RUNS[name], where) for _ in range(rounds)), strict=True)
+    return {"wall": statistics.median(walls), "cpu": statistics.median(cpus)}
+
+
+def main() -> int:
+    """Run it."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("verbs", nargs="*", metavar="VERB", help=f"of {', '.join(RUNS)}; none: all")
+    parser.add_argument("--rounds", type=int, default=10)
+    parser.add_argument("--limit", type=float, default=0.3, help="seconds")
+    parser.add_argument("--json", action="store_true")
+    options = parser.parse_args()
+    if unknown := set(options.verbs) - set(RUNS):
+        parser.error(f"no such verb here: {', '.join(sorted(unknown))}")
+    with tempfile.TemporaryDirectory() as directory:
+        where = Path(directory)
+        (where / "inventory.yaml").write_text(INVENTORY)
+        (where / "tiny.yaml").write_text(DEPLOYMENT)
+        found = {name: measured(name, options.rounds, where) for name in options.verbs or RUNS}
+    if options.json:
+        print(json.dumps(found, indent=2))
+    else:
+        for name, one in sorted(found.items(), key=lambda item: -item[1]["wall"]):
+            late = "  above the limit" if one["wall"] > options.limit else ""
+            print(f"{name:<16} wall {one['wall']:.2f} s  cpu {one['cpu']:.2f} s{late}")
+    return int(any(one["wall"] > options.limit for one in found.values()))
+
+
+if __name__ == "__main__":
+    sys.exit(main())
