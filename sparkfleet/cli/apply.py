@@ -25,7 +25,7 @@ from sparkfleet.cli.progress import ProgressLine, times_line
 from sparkfleet.controlplane.state.status import DeploymentStatus
 from sparkfleet.errors import SpecError
 from sparkfleet.fleet.apply import PreparedApply, carry_out, create_first_key, prepare_apply
-from sparkfleet.fleet.report.measured import is_predicted, measured_words
+from sparkfleet.fleet.report.measured import NOT_MEASURED, is_predicted, measured_words
 from sparkfleet.fleet.report.outcome import failed_lines, rung_lines
 from sparkfleet.fleet.session import Session
 from sparkfleet.specs.load import load_deployments
@@ -118,7 +118,10 @@ def print_outcome(settled: Mapping[str, DeploymentStatus]) -> None:
             )
         for group in deployment.groups:
             if group.phase == "ready" and deployment.index_of(group.group) is not None:
-                doubt = "" if is_predicted(deployment, group) else " (measured; not predicted)"
-                console.print(f"{deployment.name} is ready: {measured_words(deployment, group)}{doubt}")
+                words = measured_words(deployment, group)
+                known = is_predicted(deployment, group) or words == NOT_MEASURED
+                console.print(
+                    f"{deployment.name} is ready: {words}{'' if known else ' (measured; not predicted)'}"
+                )
                 for line in rung_lines(deployment, group):
                     console.print(f"  {line}", markup=False)

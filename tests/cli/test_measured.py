@@ -183,6 +183,13 @@ class TestWords:
             in capsys.readouterr().out
         )
 
+    def test_a_speed_that_is_measured_later_is_no_dash(self, spec, plan, capsys):
+        later = report(measured={"text_perplexity": 4.0})
+        apply.print_outcome({"m": running(spec, plan, later)})
+        first = capsys.readouterr().out.splitlines()[0]
+        assert first.startswith("m is ready: speed not measured yet")
+        assert "not predicted" not in first
+
     def test_describe_shows_it(self, spec, plan, capsys):
         describe._show(running(spec, plan, report()), [])
         out = capsys.readouterr().out
