@@ -21,7 +21,7 @@ import aiohttp
 from sparkfleet.engines.base import DraftTokenCounts, Engine
 from sparkfleet.engines.registry import engine_by_name
 from sparkfleet.errors import EngineError, NodeError, SparkfleetError
-from sparkfleet.gateway.keys import engine_token
+from sparkfleet.gateway.access.keys import engine_token
 from sparkfleet.group.canary import FIRST_TOKEN_S, Probe, drafts_of, sanity, wait_healthy
 from sparkfleet.group.crash_backoff import Backoff
 from sparkfleet.group.engine_load import Load, read_load

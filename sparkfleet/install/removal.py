@@ -1,6 +1,6 @@
 """Removes sparkfleet from a node. Sent to nodes by `agent.py`; standard library only, Python 3.8 or later.
 
-The request: `verb` (`look` changes nothing, `remove`), `root` and `label` of the fleet (`runtime/state_probe.py`),
+The request: `verb` (`look` changes nothing, `remove`), `root` and `label` of the fleet (`runtime/files/state_probe.py`),
 `only_state` (for a machine that is no node: nothing but `root`), `caches`. The result of both:
 `{"found": [[path, bytes], …], "kept": [reason, …], "of_root": [path, …], "runs": [reason, …]}`.
 If `runs` has a reason, nothing is removed.

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from sparkfleet.remote.agent import Program, call, validated
 from sparkfleet.remote.channel import Channel
-from sparkfleet.runtime.state_probe import fleet_label
+from sparkfleet.runtime.files.state_probe import fleet_label
 from sparkfleet.values import Value
 
 REMOVE_S = 300.0

@@ -10,7 +10,7 @@ import pytest
 
 from sparkfleet.install.uninstall import removal
 from sparkfleet.remote.local import LocalChannel
-from sparkfleet.runtime.state_probe import fleet_label, run_directory
+from sparkfleet.runtime.files.state_probe import fleet_label, run_directory
 
 
 @pytest.fixture

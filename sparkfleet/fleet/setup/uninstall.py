@@ -10,7 +10,7 @@ from sparkfleet.errors import ControlError, NodeError
 from sparkfleet.fleet.session import Session
 from sparkfleet.install.uninstall import Removal, removal
 from sparkfleet.remote.local import LocalChannel
-from sparkfleet.runtime.state_probe import state_root
+from sparkfleet.runtime.files.state_probe import state_root
 
 HERE = "this machine"
 """Name of a machine that is no node, but has files about the fleet."""
