@@ -30,10 +30,10 @@ sys.path.insert(0, str(Path(__file__).parent))
 
 from gateway import process
 
+from sparkfleet.gateway.access.keys import digest, generate
 from sparkfleet.gateway.app import GatewayApp
-from sparkfleet.gateway.endpoints import StaticPicker, Target
+from sparkfleet.gateway.engine.endpoints import StaticPicker, Target
 from sparkfleet.gateway.http_server import serve
-from sparkfleet.gateway.keys import digest, generate
 from sparkfleet.gateway.routing_table import GroupEntry, KeyEntry, ModelEntry, RoutingTable
 
 ITL_MS = 10.0

@@ -32,10 +32,10 @@ from typing import Any
 import aiohttp
 import uvloop
 
+from sparkfleet.gateway.access.keys import digest, generate
 from sparkfleet.gateway.app import GatewayApp
-from sparkfleet.gateway.endpoints import StaticPicker, Target
+from sparkfleet.gateway.engine.endpoints import StaticPicker, Target
 from sparkfleet.gateway.http_server import serve
-from sparkfleet.gateway.keys import digest, generate
 from sparkfleet.gateway.routing_table import GroupEntry, KeyEntry, ModelEntry, RoutingTable
 
 TTFT_MS = 40.0

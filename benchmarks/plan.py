@@ -13,7 +13,7 @@ import json
 import statistics
 import time
 
-from sparkfleet.hostfacts.link import LinkFacts
+from sparkfleet.hostfacts.network.link import LinkFacts
 from sparkfleet.hostfacts.node import Gpu, NodeFacts, Processors, UnifiedMemory
 from sparkfleet.knowledge.known_models import known_checkpoint
 from sparkfleet.planner.place.fleet_map import Fleet

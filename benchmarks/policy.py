@@ -19,8 +19,8 @@ from time import perf_counter
 from typing import Any
 
 from sparkfleet.gateway.in_flight import InFlight
-from sparkfleet.gateway.prefix_blocks import prefix_of
-from sparkfleet.gateway.requirements import Requirements
+from sparkfleet.gateway.request.prefix_blocks import prefix_of
+from sparkfleet.gateway.request.requirements import Requirements
 from sparkfleet.gateway.routing_table import GroupEntry, GroupSpeed
 
 

@@ -34,7 +34,7 @@ from sparkfleet.planner.search.planner import plan_deployment
 from sparkfleet.remote.local import LocalChannel
 from sparkfleet.runtime import processes
 from sparkfleet.runtime.environment import FLEET_LABEL
-from sparkfleet.runtime.fleet_paths import FleetPaths
+from sparkfleet.runtime.files.fleet_paths import FleetPaths
 from sparkfleet.runtime.ports import free_port
 from sparkfleet.specs.load import parse_deployment, parse_inventory
 

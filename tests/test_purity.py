@@ -74,8 +74,8 @@ ON_DISK = frozenset(
 """Methods of paths and clocks that do."""
 BUILT_IN = frozenset(("input", "open", "print"))
 COMPUTED = {
-    ("sparkfleet.gateway.keys", "engine_token"),
-    ("sparkfleet.gateway.keys", "metrics_token"),
+    ("sparkfleet.gateway.access.keys", "engine_token"),
+    ("sparkfleet.gateway.access.keys", "metrics_token"),
     ("sparkfleet.fabric.rails_helper", "firewall_rules"),
     ("sparkfleet.fabric.rails_helper", "rendered"),
 }

@@ -29,7 +29,7 @@ from sparkfleet.accuracy.rows import cases_of, read_rows
 from sparkfleet.checkpoints.checkpoint import Checkpoint
 from sparkfleet.errors import FactError
 from sparkfleet.fleet.nodes.assumed import assumed_sparks
-from sparkfleet.hostfacts.link import LinkFacts
+from sparkfleet.hostfacts.network.link import LinkFacts
 from sparkfleet.knowledge.known_models import known_checkpoint
 from sparkfleet.knowledge.measurements import BENCHMARKS, architectures
 from sparkfleet.knowledge.published_checkpoints import PublishedCheckpoint, PublishedPart

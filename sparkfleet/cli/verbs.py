@@ -27,140 +27,153 @@ class Verb(NamedTuple):
 
 VERBS: Mapping[str, Verb] = {
     "demo": Verb(
-        "demo",
+        "fleet.demo",
         "demo",
         "Train a small model, serve it on this machine and ask it a question. Leaves it running.",
     ),
     "init": Verb(
-        "init",
+        "fleet.init",
         "init",
         "Find the Sparks and the cables between them, and write inventory.yaml. Changes nothing on any node.",
     ),
-    "plan": Verb("plan", "plan", "Show what `apply` would do, with its reasons. Changes nothing."),
+    "plan": Verb("planning.plan", "plan", "Show what `apply` would do, with its reasons. Changes nothing."),
     "inspect": Verb(
-        "inspect",
+        "planning.inspect",
         "inspect",
         "Show a checkpoint's facts: sizes by part, layers, KV cache, MTP head, vision tower, "
         "license. Reads no weights.",
     ),
     "doctor": Verb(
-        "doctor",
+        "fleet.doctor",
         "doctor",
         "Check nodes and links: each fault with its meaning and its remedy. Changes nothing. Exit"
         " code 1 on an error.",
     ),
     "explain": Verb(
-        "explain",
+        "planning.explain",
         "explain",
         "Show a rule: its effect, its conditions, the remedy, and the sources. Without one, list all.",
     ),
     "apply": Verb(
-        "apply",
+        "deployment.apply",
         "apply",
         "Serve the deployments in the files. Starts those that do not run; applying twice changes nothing.",
     ),
     "status": Verb(
-        "status",
+        "fleet.status",
         "status",
         "Show the nodes and the deployments. A fleet that is down is no error; one whose state is"
         " not known is.",
     ),
     "describe": Verb(
-        "describe",
+        "deployment.describe",
         "describe",
         "Show one deployment: its plan with reasons, its groups, and its last events.",
     ),
     "selftest": Verb(
-        "selftest",
+        "fleet.selftest",
         "self_test",
         "Try on the nodes what the lab assumes of them, one thing after the other. Exit code 1 on a fault.",
     ),
     "bundle": Verb(
-        "bundle",
+        "fleet.bundle",
         "bundle",
         "Write one file for a report: facts, plans, events, logs, without secrets and identities."
         " Nothing is sent.",
     ),
-    "logs": Verb("logs", "logs", "Print the log of one rank of a group's engine."),
-    "events": Verb("events", "events", "Print events of the fleet, each with its reason, oldest first."),
+    "logs": Verb("deployment.logs", "logs", "Print the log of one rank of a group's engine."),
+    "events": Verb(
+        "fleet.events", "events", "Print events of the fleet, each with its reason, oldest first."
+    ),
     "history": Verb(
-        "history",
+        "deployment.history",
         "history",
         "List the generations of a deployment: time, author, and what changed.",
     ),
     "rollback": Verb(
-        "rollback",
+        "deployment.rollback",
         "rollback",
         "Go back to an earlier generation, with the plan that it had. Engines that still run are "
         "not restarted.",
     ),
     "scale": Verb(
-        "scale",
+        "deployment.scale",
         "scale",
         "Run another number of replicas. Engines that stay are not restarted. The deployment's "
         "file does not change.",
     ),
     "drain": Verb(
-        "drain",
+        "fleet.drain",
         "drain",
         "Move what runs on a node to the others, and start nothing on it until `undrain`.",
     ),
     "undrain": Verb(
-        "drain", "undrain", "Let deployments be planned on a drained node again. Starts nothing."
+        "fleet.drain", "undrain", "Let deployments be planned on a drained node again. Starts nothing."
     ),
     "restart": Verb(
-        "restart",
+        "deployment.restart",
         "restart",
         "Start every engine of a deployment again. The old ones serve until then, if memory holds both.",
     ),
-    "ask": Verb("ask", "ask", "Ask a model one question over the endpoint, as any client would."),
+    "ask": Verb("clients.ask", "ask", "Ask a model one question over the endpoint, as any client would."),
     "connect": Verb(
-        "connect", "connect", "Print the configuration of a client for a model of the fleet. Contains no key."
+        "clients.connect",
+        "connect",
+        "Print the configuration of a client for a model of the fleet. Contains no key.",
     ),
     "route": Verb(
-        "route", "route", "Show which group a request would go to now, and why. No engine gets it."
+        "clients.route", "route", "Show which group a request would go to now, and why. No engine gets it."
     ),
-    "delete": Verb("delete", "delete", "Stop serving a deployment. Requests in flight are finished first."),
+    "delete": Verb(
+        "deployment.delete", "delete", "Stop serving a deployment. Requests in flight are finished first."
+    ),
     "up": Verb(
-        "up",
+        "fleet.up",
         "up",
         "Start Ray, the controller, the gateway and the deployments. Changes nothing if all of it runs.",
     ),
     "down": Verb(
-        "down",
+        "fleet.down",
         "down",
         "Stop the engines, the gateway, the controller and Ray. `up` or `apply` starts the "
         "deployments again.",
     ),
+    "uninstall": Verb(
+        "fleet.uninstall",
+        "uninstall",
+        "Remove what sparkfleet made on the nodes: environment, state, keys, logs. Models of the Hub stay.",
+    ),
     "move-head": Verb(
-        "move_head",
+        "fleet.move_head",
         "move_head",
         "Move the head to another node, with deployments, keys and secrets. Running engines are kept.",
     ),
     "backup": Verb(
-        "backup",
+        "fleet.backup",
         "backup",
         "Make a checked copy of the store now. The controller makes one after each change and "
         "every hour by itself.",
     ),
     "restore": Verb(
-        "backup",
+        "fleet.backup",
         "restore",
         "List the copies of the store, or put one in place. The file that was there is kept.",
     ),
     "accuracy": Verb(
-        "accuracy",
+        "planning.accuracy",
         "accuracy",
         "Predict every row of a file of measurements and show the errors.",
     ),
-    "knowledge": Verb("knowledge", "app", "The knowledge that plans are made from: its age, part by part."),
+    "knowledge": Verb(
+        "planning.knowledge", "app", "The knowledge that plans are made from: its age, part by part."
+    ),
     "version": Verb("version", "version", "Print the version."),
     "help": Verb("help", "show_help", "Show the verbs, or the options of one."),
-    "observe": Verb("observe", "app", "Prometheus, Alertmanager and Grafana for the fleet."),
-    "keys": Verb("keys", "app", "API keys of the endpoint."),
-    "usage": Verb("usage", "usage", "Show requests and tokens by key and model."),
-    "fabric": Verb("fabric", "app", "The rails between the nodes: addresses and speed."),
-    "models": Verb("models", "app", "Weights on the nodes: list, download, copy, remove."),
+    "observe": Verb("fleet.observe", "app", "Prometheus, Alertmanager and Grafana for the fleet."),
+    "keys": Verb("clients.keys", "app", "API keys of the endpoint."),
+    "usage": Verb("clients.usage", "usage", "Show requests and tokens by key and model."),
+    "fabric": Verb("fleet.fabric", "app", "The rails between the nodes: addresses and speed."),
+    "models": Verb("planning.models", "app", "Weights on the nodes: list, download, copy, remove."),
 }
 """In the order of `--help`."""
 

@@ -13,7 +13,7 @@ from pydantic import ValidationError
 from sparkfleet.controlplane.desired import Generation
 from sparkfleet.errors import SparkfleetError
 from sparkfleet.remote.atomic_write import write_atomically
-from sparkfleet.runtime.fleet_paths import FleetPaths
+from sparkfleet.runtime.files.fleet_paths import FleetPaths
 from sparkfleet.values import Value
 
 log = logging.getLogger(__name__)

@@ -22,15 +22,16 @@ from sparkfleet.errors import FactError, NodeError, SparkfleetError
 from sparkfleet.hostfacts.clock import ClockOffset, ReadChrony, ReadClock, ReadTimeSync
 from sparkfleet.hostfacts.container import ContainerTool, ReadCdi, ReadDocker, ReadPodman
 from sparkfleet.hostfacts.disk import ReadDisks
-from sparkfleet.hostfacts.ethtool import ReadFec, ReadLinkSettings
 from sparkfleet.hostfacts.fact import Fact
 from sparkfleet.hostfacts.gpu import ReadGpuProcesses, ReadGpuState
 from sparkfleet.hostfacts.kernel_log import ReadKernelLog, ReadPackages
-from sparkfleet.hostfacts.listening_sockets import ReadSockets
 from sparkfleet.hostfacts.machine import ReadHostKeys, ReadIdentity, ReadPciDevices
 from sparkfleet.hostfacts.memory import ReadKernel, ReadMemoryMap
-from sparkfleet.hostfacts.netdev import ReadNetdevs
-from sparkfleet.hostfacts.pci_link import ReadPciLink, ReadPciLinks
+from sparkfleet.hostfacts.network.ethtool import ReadFec, ReadLinkSettings
+from sparkfleet.hostfacts.network.listening_sockets import ReadSockets
+from sparkfleet.hostfacts.network.netdev import ReadNetdevs
+from sparkfleet.hostfacts.network.pci_link import ReadPciLink, ReadPciLinks
+from sparkfleet.hostfacts.network.rdma import ReadGidsOfKernel, ReadRdmaDevices, ReadRdmaLinks
 from sparkfleet.hostfacts.privileges import (
     ReadLockedMemory,
     ReadLockedMemoryOfKernel,
@@ -39,7 +40,6 @@ from sparkfleet.hostfacts.privileges import (
     ReadUser,
 )
 from sparkfleet.hostfacts.processes import ReadHoldingProcesses
-from sparkfleet.hostfacts.rdma import ReadGidsOfKernel, ReadRdmaDevices, ReadRdmaLinks
 from sparkfleet.hostfacts.venv import ReadPythonEnvironment
 from sparkfleet.remote.batch import run_batch
 from sparkfleet.remote.channel import Channel, Completed

@@ -12,17 +12,17 @@ from sparkfleet.fabric.measure import TransportProof
 from sparkfleet.hostfacts.clock import ClockOffset, TimeSync
 from sparkfleet.hostfacts.container import ContainerTool
 from sparkfleet.hostfacts.disk import Disks
-from sparkfleet.hostfacts.ethtool import Fec, LinkSettings
 from sparkfleet.hostfacts.gpu import GpuProcess, GpuState
 from sparkfleet.hostfacts.kernel_log import KernelLog
-from sparkfleet.hostfacts.listening_sockets import ListeningSocket
 from sparkfleet.hostfacts.machine import MachineIdentity, PciDevice
 from sparkfleet.hostfacts.memory import Kernel, MemoryMap
-from sparkfleet.hostfacts.netdev import Netdev
-from sparkfleet.hostfacts.pci_link import PciLink
+from sparkfleet.hostfacts.network.ethtool import Fec, LinkSettings
+from sparkfleet.hostfacts.network.listening_sockets import ListeningSocket
+from sparkfleet.hostfacts.network.netdev import Netdev
+from sparkfleet.hostfacts.network.pci_link import PciLink
+from sparkfleet.hostfacts.network.rdma import Gid, RdmaDevice, RdmaLink
 from sparkfleet.hostfacts.privileges import Limit, Services, User
 from sparkfleet.hostfacts.processes import HoldingProcess
-from sparkfleet.hostfacts.rdma import Gid, RdmaDevice, RdmaLink
 from sparkfleet.hostfacts.venv import PythonEnvironment
 from sparkfleet.values import Value
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 
 from sparkfleet.fabric.port_scan import Method, NeighbourAnswer, PortScan
 from sparkfleet.fabric.ports import Port
-from sparkfleet.hostfacts.netdev import Netdev
+from sparkfleet.hostfacts.network.netdev import Netdev
 
 Adjacency = dict[Port, dict[Port, set[Method]]]
 """Ports that each port is adjacent to, with the methods that found them."""

@@ -6,7 +6,7 @@ from collections import defaultdict
 from typing import Literal
 
 from sparkfleet.fabric.port_scan import Method
-from sparkfleet.hostfacts.netdev import Netdev
+from sparkfleet.hostfacts.network.netdev import Netdev
 from sparkfleet.values import Value
 
 Kind = Literal["none", "direct", "ring", "switch", "mixed"]

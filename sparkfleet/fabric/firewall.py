@@ -15,8 +15,8 @@ from typing import Annotated, Any
 from pydantic import IPvAnyAddress, StringConstraints
 
 from sparkfleet.fabric.rails_helper import CLOSED, firewall_rules
-from sparkfleet.hostfacts.iproute import Entry, entries
-from sparkfleet.hostfacts.listening_sockets import ListeningSocket
+from sparkfleet.hostfacts.network.iproute import Entry, entries
+from sparkfleet.hostfacts.network.listening_sockets import ListeningSocket
 from sparkfleet.specs.inventory import Inventory
 from sparkfleet.specs.rail_networks import rail_ends
 

@@ -19,10 +19,10 @@ from pydantic import ValidationError
 from sparkfleet.errors import SparkfleetError
 from sparkfleet.fabric.ask import ask, value_or
 from sparkfleet.fabric.link_load import Loader, RailPair, Rdma, Tcp, has_perftest
-from sparkfleet.hostfacts.link import LinkFacts, LinkProvenance
-from sparkfleet.hostfacts.netdev import Netdev, ReadNetdevs
-from sparkfleet.hostfacts.netdev_counters import ReadTraffic
-from sparkfleet.hostfacts.rdma import ReadGids, ReadGidsOfKernel, ReadRdmaCounters
+from sparkfleet.hostfacts.network.link import LinkFacts, LinkProvenance
+from sparkfleet.hostfacts.network.netdev import Netdev, ReadNetdevs
+from sparkfleet.hostfacts.network.netdev_counters import ReadTraffic
+from sparkfleet.hostfacts.network.rdma import ReadGids, ReadGidsOfKernel, ReadRdmaCounters
 from sparkfleet.planner.place.fleet_map import links_of
 from sparkfleet.remote.batch import run_batch
 from sparkfleet.remote.channel import Channel

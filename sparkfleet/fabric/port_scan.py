@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Literal
 
-from sparkfleet.hostfacts.lldp import LldpNeighbour
-from sparkfleet.hostfacts.netdev import Netdev
-from sparkfleet.hostfacts.rdma import RdmaLink
+from sparkfleet.hostfacts.network.lldp import LldpNeighbour
+from sparkfleet.hostfacts.network.netdev import Netdev
+from sparkfleet.hostfacts.network.rdma import RdmaLink
 from sparkfleet.values import Value
 
 Method = Literal["lldp", "ipv6", "arp"]

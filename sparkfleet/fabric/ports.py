@@ -10,7 +10,7 @@ import re
 from typing import NamedTuple
 
 from sparkfleet.fabric.port_scan import PortScan
-from sparkfleet.hostfacts.netdev import Netdev
+from sparkfleet.hostfacts.network.netdev import Netdev
 
 _SPARK_PORT = re.compile(r"en(P[0-9]+)?p[0-9]+s[0-9]+f([0-9]+)(np[0-9]+)?")
 DEVICE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,30}")

@@ -17,11 +17,11 @@ from sparkfleet.errors import NodeError
 from sparkfleet.fabric.ask import ask, value_or
 from sparkfleet.fabric.port_scan import NeighbourAnswer, PortScan
 from sparkfleet.fabric.ports import rail_netdevs
-from sparkfleet.hostfacts.arp_ndp import ReadNeighbours
-from sparkfleet.hostfacts.lldp import ReadLldp
-from sparkfleet.hostfacts.netdev import Netdev, ReadNetdevs
-from sparkfleet.hostfacts.rdma import RdmaLink, ReadIbdev2netdev, ReadRdmaLinks
-from sparkfleet.hostfacts.routes import ReadRoutes, RouteEntry, management_netdev
+from sparkfleet.hostfacts.network.arp_ndp import ReadNeighbours
+from sparkfleet.hostfacts.network.lldp import ReadLldp
+from sparkfleet.hostfacts.network.netdev import Netdev, ReadNetdevs
+from sparkfleet.hostfacts.network.rdma import RdmaLink, ReadIbdev2netdev, ReadRdmaLinks
+from sparkfleet.hostfacts.network.routes import ReadRoutes, RouteEntry, management_netdev
 from sparkfleet.remote.batch import run_batch
 from sparkfleet.remote.channel import Channel, Completed
 

@@ -9,7 +9,7 @@ from sparkfleet.fabric.adjacency import Adjacency
 from sparkfleet.fabric.discovery import RejectedPort
 from sparkfleet.fabric.port_scan import PortScan
 from sparkfleet.fabric.ports import Jack, Port, is_spark_port
-from sparkfleet.hostfacts.netdev import Netdev
+from sparkfleet.hostfacts.network.netdev import Netdev
 
 
 def twins(ports: dict[Port, Netdev]) -> Iterator[RejectedPort]:

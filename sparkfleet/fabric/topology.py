@@ -17,7 +17,7 @@ from sparkfleet.fabric.discovery import DiscoveredLinks, FoundEnd, FoundLink, Fo
 from sparkfleet.fabric.port_scan import Method, PortScan
 from sparkfleet.fabric.ports import DEVICE_NAME, Jack, Port, half_of, rail_netdevs
 from sparkfleet.fabric.rejected_ports import bonded, twins, unused
-from sparkfleet.hostfacts.netdev import Netdev
+from sparkfleet.hostfacts.network.netdev import Netdev
 
 
 def find_links(views: Sequence[PortScan]) -> DiscoveredLinks:

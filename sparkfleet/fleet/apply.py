@@ -28,7 +28,7 @@ from sparkfleet.fleet.session import Session, who
 from sparkfleet.fleet.stage import bring, pinned
 from sparkfleet.fleet.watch import until_settled
 from sparkfleet.planner.types.plan import DeploymentPlan
-from sparkfleet.runtime.fleet_paths import FleetPaths
+from sparkfleet.runtime.files.fleet_paths import FleetPaths
 from sparkfleet.specs.deployment import Deployment
 
 FIRST_KEY = "default"

@@ -21,7 +21,7 @@ from sparkfleet.fleet.report.step_times import (
 from sparkfleet.fleet.session import NoControllerError, Session
 from sparkfleet.hostfacts.node import ReadGpu
 from sparkfleet.remote import page_cache
-from sparkfleet.runtime.fleet_paths import FleetPaths
+from sparkfleet.runtime.files.fleet_paths import FleetPaths
 
 DOWN_LOOK_S = 0.5
 

@@ -16,7 +16,7 @@ from sparkfleet.errors import FactError, SparkfleetError, SpecError
 from sparkfleet.fabric.measure import save_measurements
 from sparkfleet.fleet.checkpoints import Found, models_of, places_of, search
 from sparkfleet.fleet.session import Session
-from sparkfleet.runtime.fleet_paths import FleetPaths
+from sparkfleet.runtime.files.fleet_paths import FleetPaths
 from sparkfleet.specs.deployment import Deployment
 from sparkfleet.specs.fields import unknown
 

@@ -24,7 +24,7 @@ from sparkfleet.planner.place.fleet_map import Fleet
 from sparkfleet.planner.search.planner import plan_fleet
 from sparkfleet.planner.types.image_refs import image_of
 from sparkfleet.planner.types.plan import Candidate, GroupPlan, Plan
-from sparkfleet.runtime.builtin_models import builtin_path
+from sparkfleet.runtime.files.builtin_models import builtin_path
 from sparkfleet.specs.deployment import Deployment
 from sparkfleet.specs.inventory import Inventory, Node
 from sparkfleet.values import Value

@@ -12,7 +12,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from sparkfleet.remote.atomic_write import write_atomically
-from sparkfleet.runtime.state_probe import state_root
+from sparkfleet.runtime.files.state_probe import state_root
 
 MAX_BYTES = 1 << 20
 """Longer files are no inventory and no list of names."""

@@ -24,7 +24,7 @@ from sparkfleet.fleet.events import FactFound, FleetStep, OnEvent, StepRunning, 
 from sparkfleet.fleet.nodes.surroundings import NodeSurroundings, read_surroundings
 from sparkfleet.fleet.session import Session
 from sparkfleet.remote.atomic_write import write_atomically
-from sparkfleet.runtime.fleet_paths import MOVING_STORE
+from sparkfleet.runtime.files.fleet_paths import MOVING_STORE
 
 CHUNK = 1 << 20
 

@@ -35,7 +35,7 @@ from sparkfleet.planner.rules.failure_memory import without_failed
 from sparkfleet.planner.search.planner import drafts_of, plan_fleet
 from sparkfleet.planner.types.image_refs import digests_of, with_digests
 from sparkfleet.planner.types.plan import DeploymentPlan, Plan
-from sparkfleet.runtime.fleet_paths import FleetPaths
+from sparkfleet.runtime.files.fleet_paths import FleetPaths
 from sparkfleet.specs.deployment import Deployment
 from sparkfleet.values import Value
 

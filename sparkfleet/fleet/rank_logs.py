@@ -14,7 +14,7 @@ from sparkfleet.fleet.session import Session
 from sparkfleet.fleet.without_controller import client_or_trouble
 from sparkfleet.group.report import GroupReport, RankReport
 from sparkfleet.remote.channel import Channel
-from sparkfleet.runtime import state_probe
+from sparkfleet.runtime.files import state_probe
 
 CHUNK = 1 << 20
 FOLLOW_S = 0.3

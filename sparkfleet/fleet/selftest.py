@@ -13,15 +13,15 @@ from sparkfleet.errors import ControlError, SparkfleetError, SpecError
 from sparkfleet.fabric.measure import load_measurements, measured_links
 from sparkfleet.fleet.apply import carry_out, prepare_apply
 from sparkfleet.fleet.bring_up import page_cache_denied, take_down
+from sparkfleet.fleet.clients.endpoint import ask_at
 from sparkfleet.fleet.deployments import FleetCondition, delete_deployment, fleet_state
 from sparkfleet.fleet.doctor import examine_fleet
-from sparkfleet.fleet.endpoint import ask_at
 from sparkfleet.fleet.events import OnEvent, ignored
 from sparkfleet.fleet.report.measured import canary_words, measured_words
 from sparkfleet.fleet.session import Session
-from sparkfleet.hostfacts.link import LinkFacts, LinkProvenance
+from sparkfleet.hostfacts.network.link import LinkFacts, LinkProvenance
 from sparkfleet.planner.place.fleet_map import links_of
-from sparkfleet.runtime.fleet_paths import FleetPaths
+from sparkfleet.runtime.files.fleet_paths import FleetPaths
 from sparkfleet.specs.deployment import Deployment
 from sparkfleet.specs.fields import unknown
 from sparkfleet.units import GIB

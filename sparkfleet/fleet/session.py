@@ -35,7 +35,7 @@ from sparkfleet.fleet.nodes.surroundings import NodeRole, NodeSurroundings, requ
 from sparkfleet.install.environment import install
 from sparkfleet.remote.channel import Channel
 from sparkfleet.remote.open_channel import open_channels
-from sparkfleet.runtime.state_probe import found, state_root
+from sparkfleet.runtime.files.state_probe import found, state_root
 from sparkfleet.specs.inventory import Inventory
 from sparkfleet.specs.load import load_inventory
 from sparkfleet.values import Value
@@ -54,7 +54,7 @@ class NoControllerError(UnreadableStateError):
 
 
 class FoundState(Value):
-    """State of a fleet on a node: see `runtime/state_probe.py`."""
+    """State of a fleet on a node: see `runtime/files/state_probe.py`."""
 
     root: str = ""
     """Absolute path of the state directory; "" if the node has none."""
@@ -383,7 +383,7 @@ class Session:
         return FoundState.model_validate_json(await self._probed(node, found))
 
     async def probe(self, node: str, probe: Callable[[Path], dict[str, object]]) -> dict[str, Any]:
-        """Result of a function of `runtime/state_probe.py` on a node. Needs no more there than python3.
+        """Result of a function of `runtime/files/state_probe.py` on a node. Needs no more there than python3.
 
         Raises:
             NodeError: the node cannot be reached.
@@ -394,7 +394,7 @@ class Session:
     async def _probed(self, node: str, probe: Callable[[Path], dict[str, object]], *words: str) -> str:
         if self.inventory.nodes[node].is_local:
             return json.dumps(await asyncio.to_thread(probe, state_root(self.inventory.fleet)))
-        source = (files("sparkfleet.runtime") / "state_probe.py").read_text()
+        source = (files("sparkfleet.runtime.files") / "state_probe.py").read_text()
         done = await self.channels[node].run(("python3", "-I", "-c", source, self.inventory.fleet, *words))
         if done.exit_code != 0:
             raise NodeError(

@@ -9,7 +9,7 @@ from sparkfleet.controlplane.state.api_keys import KeyRow
 from sparkfleet.errors import SparkfleetError, UnreadableStateError
 from sparkfleet.fleet.events import TroubleFound
 from sparkfleet.fleet.session import Session
-from sparkfleet.runtime import state_probe
+from sparkfleet.runtime.files import state_probe
 
 
 async def client_or_trouble(session: Session) -> tuple[FleetClient | None, SparkfleetError]:

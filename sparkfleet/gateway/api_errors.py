@@ -11,7 +11,7 @@ from collections.abc import Iterable, Sequence
 from typing import Literal, NamedTuple
 
 from sparkfleet.errors import SparkfleetError
-from sparkfleet.gateway.requirements import Ability
+from sparkfleet.gateway.request.requirements import Ability
 from sparkfleet.gateway.routing_table import ModelEntry
 
 Dialect = Literal["openai", "anthropic"]

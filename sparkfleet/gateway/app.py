@@ -11,9 +11,19 @@ from contextlib import closing
 from time import perf_counter
 from typing import Any
 
+from sparkfleet.gateway.access.allowed_paths import allowed_methods
+from sparkfleet.gateway.access.cors import allowed_origin, preflight, readable_by
+from sparkfleet.gateway.access.keys import authenticate, expired_key
+from sparkfleet.gateway.access.limits import (
+    RequestLimits,
+    check_encoding,
+    check_headers,
+    check_target,
+    has_body,
+    read_body,
+)
 from sparkfleet.gateway.admission.key_limiter import KeyLimiter
 from sparkfleet.gateway.admission.model_queue import LONGEST_S, WAITING, ModelQueues
-from sparkfleet.gateway.allowed_paths import allowed_methods
 from sparkfleet.gateway.api_errors import (
     ApiError,
     draining,
@@ -46,29 +56,19 @@ from sparkfleet.gateway.body.model_span import model_span
 from sparkfleet.gateway.body.request_body import RequestBody
 from sparkfleet.gateway.body.scanner import INLINE_BYTES, BodyScanner
 from sparkfleet.gateway.choice import Choice
-from sparkfleet.gateway.cors import allowed_origin, preflight, readable_by
-from sparkfleet.gateway.endpoints import Picker
-from sparkfleet.gateway.engine_error import in_dialect, read_error
+from sparkfleet.gateway.engine.endpoints import Picker
+from sparkfleet.gateway.engine.engine_error import in_dialect, read_error
+from sparkfleet.gateway.engine.proxy import Attempts, lost_event, relay
+from sparkfleet.gateway.engine.upstream import Request, Upstream, UpstreamAnswer, request_headers
+from sparkfleet.gateway.engine.usage import UsageMeter
 from sparkfleet.gateway.in_flight import InFlight
-from sparkfleet.gateway.keys import authenticate, expired_key
-from sparkfleet.gateway.limits import (
-    RequestLimits,
-    check_encoding,
-    check_headers,
-    check_target,
-    has_body,
-    read_body,
-)
-from sparkfleet.gateway.media import host_of, refused_url
 from sparkfleet.gateway.page.page_app import PageApp
-from sparkfleet.gateway.proxy import Attempts, lost_event, relay
 from sparkfleet.gateway.report import KeyUsage
+from sparkfleet.gateway.request.media import host_of, refused_url
+from sparkfleet.gateway.request.requirements import Requirements, can, lacking, too_small
 from sparkfleet.gateway.request_context import RequestContext
 from sparkfleet.gateway.request_parser import EXPLAIN_HEADER, RequestTarget, is_form
-from sparkfleet.gateway.requirements import Requirements, can, lacking, too_small
 from sparkfleet.gateway.routing_table import GroupEntry, ModelEntry, RoutingTable
-from sparkfleet.gateway.upstream import Request, Upstream, UpstreamAnswer, request_headers
-from sparkfleet.gateway.usage import UsageMeter
 from sparkfleet.telemetry.metrics import GatewayMetrics
 
 access_log = logging.getLogger("sparkfleet.gateway.access")

@@ -8,7 +8,7 @@ from typing import Any
 
 from sparkfleet.gateway.in_flight import InFlight
 from sparkfleet.gateway.policy.forecast import GroupForecast, reason_of
-from sparkfleet.gateway.requirements import Requirements, can
+from sparkfleet.gateway.request.requirements import Requirements, can
 from sparkfleet.gateway.routing_table import GroupEntry, ModelEntry, Priority
 
 _SHOWN = 16

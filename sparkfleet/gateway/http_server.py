@@ -16,7 +16,7 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResp
 from sparkfleet.errors import ControlError
 from sparkfleet.gateway.api_errors import ApiError, bad_request, headers_too_large, too_many_connections
 from sparkfleet.gateway.asgi import App
-from sparkfleet.gateway.upstream import watch_peer
+from sparkfleet.gateway.engine.upstream import watch_peer
 
 HEAD_BYTES = 64 << 10
 """Limit of the request line and headers: the parser itself has none."""

@@ -13,8 +13,8 @@ from time import monotonic
 from sparkfleet.gateway.policy.forecast import GroupForecast, GroupLoad, forecasts
 from sparkfleet.gateway.policy.learned import LearnedSpeeds
 from sparkfleet.gateway.policy.prefix_cache import PrefixCaches
-from sparkfleet.gateway.prefix_blocks import share_of
-from sparkfleet.gateway.requirements import Requirements
+from sparkfleet.gateway.request.prefix_blocks import share_of
+from sparkfleet.gateway.request.requirements import Requirements
 from sparkfleet.gateway.routing_table import GroupEntry
 
 LATELY_S = 5.0

@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import json
 
-from sparkfleet.runtime.fleet_paths import FleetPaths
+from sparkfleet.runtime.files.fleet_paths import FleetPaths
 from sparkfleet.values import Value
 
 

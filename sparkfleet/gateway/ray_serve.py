@@ -21,18 +21,18 @@ from ray import serve
 from ray.serve.handle import DeploymentHandle
 
 from sparkfleet.errors import ControlError
+from sparkfleet.gateway.access.keys import engine_token
 from sparkfleet.gateway.app import BODIES_HELD, GatewayApp
 from sparkfleet.gateway.body.body_budget import BUDGET_BYTES
-from sparkfleet.gateway.endpoints import Target, first_found
+from sparkfleet.gateway.engine.endpoints import Target, first_found
 from sparkfleet.gateway.http_server import Server
 from sparkfleet.gateway.http_server import serve as listen
-from sparkfleet.gateway.keys import engine_token
 from sparkfleet.gateway.listening import GatewayListening, stored_listening
 from sparkfleet.gateway.metrics_page import metrics_app
 from sparkfleet.gateway.page.page_app import PageApp
 from sparkfleet.gateway.report import GatewayReport
 from sparkfleet.gateway.routing_table import GroupEntry, ModelEntry, RoutingTable
-from sparkfleet.runtime.fleet_paths import FleetPaths, read_secret
+from sparkfleet.runtime.files.fleet_paths import FleetPaths, read_secret
 from sparkfleet.runtime.hang_guard import HangGuard, take_note
 from sparkfleet.telemetry.metrics import GatewayMetrics
 from sparkfleet.values import Value

@@ -12,11 +12,11 @@ from sparkfleet.gateway.admission.key_limiter import AdmittedRequest
 from sparkfleet.gateway.api_errors import Dialect, dialect_of
 from sparkfleet.gateway.asgi import Headers
 from sparkfleet.gateway.choice import Slot
-from sparkfleet.gateway.proxy import Attempts
+from sparkfleet.gateway.engine.proxy import Attempts
+from sparkfleet.gateway.engine.upstream import Request
+from sparkfleet.gateway.engine.usage import Usage, UsageMeter
 from sparkfleet.gateway.request_parser import EXPLAIN_HEADER, PRIORITY_HEADER
 from sparkfleet.gateway.routing_table import KeyEntry, Priority
-from sparkfleet.gateway.upstream import Request
-from sparkfleet.gateway.usage import Usage, UsageMeter
 from sparkfleet.telemetry.metrics import GatewayMetrics, path_label
 
 CLIENT_GONE = 499

@@ -21,7 +21,7 @@ import aiohttp
 from sparkfleet.engines.base import DraftTokenCounts, Engine
 from sparkfleet.engines.registry import engine_by_name
 from sparkfleet.errors import EngineError, NodeError, SparkfleetError
-from sparkfleet.gateway.keys import engine_token
+from sparkfleet.gateway.access.keys import engine_token
 from sparkfleet.group.canary import FIRST_TOKEN_S, Probe, drafts_of, sanity, wait_healthy
 from sparkfleet.group.crash_backoff import Backoff
 from sparkfleet.group.engine_load import Load, read_load
@@ -42,6 +42,8 @@ LOOK_S = 2.0
 """Seconds between two looks for a moment in which an engine that serves can be measured."""
 LATER_S = 60.0
 """The same after a measurement that failed."""
+UNUSED_TOKENS = 16
+"""Tokens of an engine that has generated the first token of its start only; with drafts that is a few at once."""
 ACTOR = "the group's last actor"
 RELEASED = f"{ACTOR} was stopped by Ray Serve while its engine is wanted: the engine runs on, and the next actor adopts it"
 
@@ -267,7 +269,7 @@ class Group:
         """Measures its speed if that means something now, and runs the canary; readings by name."""
         assert self._probe is not None
         measured: dict[str, float] = {}
-        if not adopted:
+        if not adopted or await self._is_unused():
             self._say(GroupPhase.PROBING, "measuring its speed")
             measured = await self._measured(TURN_S)
         self._say(GroupPhase.PROBING, "checking its output (canary)")
@@ -283,6 +285,13 @@ class Group:
                 do=f"The next rung of the ladder is tried; `sparkfleet describe {self._launch.deployment}` shows it.",
             )
         return measured | found.values()
+
+    async def _is_unused(self) -> bool:
+        """True if an adopted engine has served nobody: it was started before its group, while Ray started."""
+        load = await self._read_load()
+        return (
+            load.figures is not None and not load.running + load.waiting and load.figures[0] <= UNUSED_TOKENS
+        )
 
     async def _measured(self, wait_s: float) -> dict[str, float]:
         """Its speed, by name; {} if other groups of the box start or are measured for longer than `wait_s`."""

@@ -11,11 +11,11 @@ from sparkfleet.engines.container import ContainerOptions, RankLabels, run_argv
 from sparkfleet.engines.nccl_env import Pairs
 from sparkfleet.engines.registry import engine_by_name
 from sparkfleet.engines.rendezvous import Meeting
-from sparkfleet.gateway.keys import engine_token, metrics_token
+from sparkfleet.gateway.access.keys import engine_token, metrics_token
 from sparkfleet.planner.types.plan import Candidate
 from sparkfleet.runtime.base import ContainerSpec, Forward, RankFile, RankId, RankSpec
 from sparkfleet.runtime.environment import steers_tools
-from sparkfleet.runtime.fleet_paths import FleetPaths
+from sparkfleet.runtime.files.fleet_paths import FleetPaths
 from sparkfleet.runtime.sealed_env import EnvSealer, is_sealed
 from sparkfleet.specs.timeouts import Timeouts
 from sparkfleet.values import Value

@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import NoReturn
 
 from sparkfleet.errors import EngineError
-from sparkfleet.hostfacts.listening_sockets import ListeningSocket
+from sparkfleet.hostfacts.network.listening_sockets import ListeningSocket
 from sparkfleet.values import Value
 
 LOOK_S = 3.0

@@ -19,14 +19,14 @@ from sparkfleet.group.launch_plan import ALONE, GroupLaunch, Ports, keys_dir
 from sparkfleet.group.misplaced import Listening
 from sparkfleet.group.mpi_keys import write_keys
 from sparkfleet.group.rank_place import prepare_cache, spec_here
-from sparkfleet.hostfacts.listening_sockets import ListeningSocket, ReadSockets
+from sparkfleet.hostfacts.network.listening_sockets import ListeningSocket, ReadSockets
 from sparkfleet.hostfacts.node import ReadMemory
 from sparkfleet.remote import page_cache
 from sparkfleet.remote.local import LocalChannel
 from sparkfleet.runtime.base import ContainerSpec, Phase, Rank, RankId, RankSpec, RankStatus, Runtime
-from sparkfleet.runtime.container_tools import tool_for
+from sparkfleet.runtime.containers.container_tools import tool_for
 from sparkfleet.runtime.environment import labels
-from sparkfleet.runtime.fleet_paths import FleetPaths
+from sparkfleet.runtime.files.fleet_paths import FleetPaths
 from sparkfleet.runtime.ports import free_port
 from sparkfleet.runtime.processes import descendants, labelled, process, processes, variable
 from sparkfleet.staging.agent.images import staged_name

@@ -21,8 +21,8 @@ from sparkfleet.group.launch_plan import (
 from sparkfleet.planner.types.plan import Candidate
 from sparkfleet.remote.netdev import netdev_of
 from sparkfleet.runtime.base import ContainerSpec, RankSpec
-from sparkfleet.runtime.builtin_models import builtin_path
-from sparkfleet.runtime.fleet_paths import FleetPaths
+from sparkfleet.runtime.files.builtin_models import builtin_path
+from sparkfleet.runtime.files.fleet_paths import FleetPaths
 
 KEPT_CACHES = 4
 """Caches of compiled kernels that a deployment keeps: of this image, and of others that it may return to."""

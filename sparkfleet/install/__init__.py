@@ -3,4 +3,6 @@
 release.py      wheels and exact versions for every node
 remote.py       the program that makes the environment; it runs on the node, with the standard library only
 environment.py  runs that program on all nodes
+removal.py      the program that removes it again, with the fleet's state; on the node, too
+uninstall.py    runs that program on a node
 """

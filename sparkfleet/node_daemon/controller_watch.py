@@ -24,8 +24,8 @@ from sparkfleet.controlplane.state.head_address import HeadAddress, read_address
 from sparkfleet.errors import SparkfleetError
 from sparkfleet.group.crash_pause import pause_s
 from sparkfleet.runtime import processes
-from sparkfleet.runtime.fleet_paths import FleetPaths
-from sparkfleet.runtime.state_probe import listens
+from sparkfleet.runtime.files.fleet_paths import FleetPaths
+from sparkfleet.runtime.files.state_probe import listens
 from sparkfleet.specs.timeouts import Timeouts
 
 log = logging.getLogger(__name__)

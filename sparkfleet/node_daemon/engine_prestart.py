@@ -27,7 +27,7 @@ from sparkfleet.remote.local import LocalChannel
 from sparkfleet.runtime.base import RankId, Runtime
 from sparkfleet.runtime.boot_id import this_boot
 from sparkfleet.runtime.environment import FLEET_LABEL, RANK_LABEL
-from sparkfleet.runtime.fleet_paths import FleetPaths
+from sparkfleet.runtime.files.fleet_paths import FleetPaths
 from sparkfleet.runtime.ports import free_port
 from sparkfleet.runtime.processes import labelled, variable
 from sparkfleet.runtime.sealed_env import EnvSealer

@@ -15,7 +15,7 @@ from sparkfleet.errors import ControlError
 from sparkfleet.node_daemon.node_lifecycle import alone, check_port
 from sparkfleet.node_daemon.role_guard import read_role, write_role
 from sparkfleet.node_daemon.start_controller import no_answer
-from sparkfleet.runtime.fleet_paths import FleetPaths
+from sparkfleet.runtime.files.fleet_paths import FleetPaths
 from sparkfleet.runtime.ports import free_port
 from sparkfleet.specs.inventory import Gateway
 

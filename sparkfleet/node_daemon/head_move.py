@@ -32,7 +32,7 @@ from sparkfleet.node_daemon import ray_watchdog, service_manager
 from sparkfleet.node_daemon.role_guard import read_role
 from sparkfleet.remote.atomic_write import write_atomically
 from sparkfleet.runtime import processes
-from sparkfleet.runtime.fleet_paths import FleetPaths
+from sparkfleet.runtime.files.fleet_paths import FleetPaths
 
 HELD_S = 20.0
 """Time limit for the controller to notice that it has to wait: it looks every half second, at most a round later."""

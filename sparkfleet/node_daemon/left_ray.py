@@ -9,7 +9,7 @@ from typing import Protocol
 
 from sparkfleet.controlplane.ray.ray_process import LABEL
 from sparkfleet.runtime import processes
-from sparkfleet.runtime.fleet_paths import FleetPaths
+from sparkfleet.runtime.files.fleet_paths import FleetPaths
 
 GCS = "gcs_server"
 """Name of the process of Ray that a head has once, and that everything of it ends with."""

@@ -25,7 +25,7 @@ from sparkfleet.controlplane.api.api_models import JoinRequest, MoveRequest, OnN
 from sparkfleet.errors import SparkfleetError
 from sparkfleet.node_daemon import gateway_address, head_move, node_lifecycle, ray_watchdog, store_verbs
 from sparkfleet.node_daemon.node_lifecycle import prepare
-from sparkfleet.runtime.fleet_paths import FleetPaths
+from sparkfleet.runtime.files.fleet_paths import FleetPaths
 
 
 def main() -> int:

@@ -33,15 +33,15 @@ from sparkfleet.controlplane.store_safety.guard import StoreError
 from sparkfleet.controlplane.store_safety.opening import read_content
 from sparkfleet.errors import ControlError
 from sparkfleet.fabric.node_addresses import seats
-from sparkfleet.gateway.keys import metrics_token
+from sparkfleet.gateway.access.keys import metrics_token
 from sparkfleet.node_daemon.engine_prestart import start_engines
 from sparkfleet.node_daemon.role_guard import require_no_other_head
 from sparkfleet.node_daemon.start_controller import RAY_START_S, no_answer, start_controller
 from sparkfleet.remote.atomic_write import write_atomically
 from sparkfleet.runtime import processes
-from sparkfleet.runtime.fleet_paths import FleetPaths
+from sparkfleet.runtime.files.fleet_paths import FleetPaths
+from sparkfleet.runtime.files.state_probe import listens
 from sparkfleet.runtime.process import ProcessRuntime
-from sparkfleet.runtime.state_probe import listens
 
 log = logging.getLogger(__name__)
 
@@ -210,7 +210,7 @@ def _is_free(host: str, port: int, shared: bool) -> bool:
 
 def _start(paths: FleetPaths, argv: tuple[str, ...]) -> subprocess.Popen[bytes]:
     """Ray in the foreground of a session of its own."""
-    with (paths.logs / "ray.log").open("ab") as output:  # appends: see runtime/log_limit.py
+    with (paths.logs / "ray.log").open("ab") as output:  # appends: see runtime/files/log_limit.py
         output.truncate(0)
         return subprocess.Popen(
             argv,

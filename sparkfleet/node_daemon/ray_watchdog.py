@@ -24,8 +24,8 @@ from sparkfleet.node_daemon.controller_watch import watch_of
 from sparkfleet.node_daemon.left_ray import RayProcess, left_ray, watchdog_lock
 from sparkfleet.node_daemon.role_guard import read_role, require_joinable, require_no_other_head, write_role
 from sparkfleet.remote.atomic_write import write_atomically
-from sparkfleet.runtime.fleet_paths import FleetPaths
-from sparkfleet.runtime.log_limit import limit
+from sparkfleet.runtime.files.fleet_paths import FleetPaths
+from sparkfleet.runtime.files.log_limit import limit
 from sparkfleet.specs.timeouts import Timeouts
 
 log = logging.getLogger(__name__)

@@ -7,8 +7,8 @@ from sparkfleet.controlplane.state.head_address import read_address
 from sparkfleet.controlplane.store_safety.moving import read_move
 from sparkfleet.errors import ControlError
 from sparkfleet.remote.atomic_write import write_atomically
-from sparkfleet.runtime.fleet_paths import FleetPaths
-from sparkfleet.runtime.state_probe import listens, watchdogs
+from sparkfleet.runtime.files.fleet_paths import FleetPaths
+from sparkfleet.runtime.files.state_probe import listens, watchdogs
 
 
 def require_no_other_head(paths: FleetPaths) -> None:

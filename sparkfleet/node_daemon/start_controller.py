@@ -13,7 +13,7 @@ from sparkfleet.controlplane.ray.ray_process import ray_environment, ray_init_ar
 from sparkfleet.controlplane.serve_backend import CONTROLLER, NAMESPACE
 from sparkfleet.controlplane.state.head_address import HeadAddress
 from sparkfleet.errors import ControlError
-from sparkfleet.runtime.fleet_paths import FleetPaths
+from sparkfleet.runtime.files.fleet_paths import FleetPaths
 
 RAY_START_S = 90.0
 LIVE_RAY_S = 20.0

@@ -57,7 +57,7 @@ def _cap(argvs: Sequence[Sequence[str]]) -> int:
 def _result(argv: Sequence[str], answer: Any, timeout_s: float) -> Completed | NodeError:
     program = argv[0] if argv else ""
     match answer:
-        case {"exit_code": int(exit_code), "outputs": [out, err]}:
+        case {"exit_code": int(exit_code), "outputs": [out, err]} if not isinstance(exit_code, bool):
             return Completed(argv=tuple(argv), exit_code=exit_code, stdout=_text(out), stderr=_text(err))
         case {"missing": True}:
             return NodeError(

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from sparkfleet.errors import NodeError
 from sparkfleet.runtime.base import RankStatus
-from sparkfleet.runtime.rankfiles import RankFiles
+from sparkfleet.runtime.files.rankfiles import RankFiles
 
 _ANSWER_BYTES = 1 << 20
 _ANSWER_S = 5.0

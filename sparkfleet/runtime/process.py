@@ -19,11 +19,11 @@ from sparkfleet.remote.atomic_write import make_private, write_atomically
 from sparkfleet.remote.local import execute
 from sparkfleet.runtime.base import Phase, RankId, RankSpec, RankStatus
 from sparkfleet.runtime.client import SupervisorAnswer, SupervisorConnection, ask, parse_answer
-from sparkfleet.runtime.container_tools import TOOLS
+from sparkfleet.runtime.containers.container_tools import TOOLS
+from sparkfleet.runtime.containers.orphan_containers import Leftovers
 from sparkfleet.runtime.environment import FLEET_LABEL, RANK_LABEL, clean_environment, labels
-from sparkfleet.runtime.orphan_containers import Leftovers
+from sparkfleet.runtime.files.rankfiles import RankFiles
 from sparkfleet.runtime.processes import Killed, Process, kill_all, labelled, variable
-from sparkfleet.runtime.rankfiles import RankFiles
 from sparkfleet.runtime.shared_memory import remove_recorded
 
 _START_S = 10.0

@@ -12,7 +12,9 @@ PREFIX = "sealed:1:"
 """Beginning of a sealed value, with the version of its form."""
 
 _SETTINGS = (
+    "B12X_",
     "CUDA_",
+    "CUTE_DSL_",
     "FLASHINFER_",
     "GLOO_",
     "HF_HUB_",
@@ -25,6 +27,7 @@ _SETTINGS = (
     "OMPI_",
     "PYTORCH_",
     "RAY_",
+    "SAFETENSORS_FAST_GPU",
     "SGLANG_",
     "SGL_",
     "TLLM_",

@@ -31,15 +31,15 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from sparkfleet.remote.atomic_write import make_private, write_atomically
-from sparkfleet.runtime.container import Container, run_argv
+from sparkfleet.runtime.containers.container import Container, run_argv
 from sparkfleet.runtime.control_socket import Answer, Door
 from sparkfleet.runtime.environment import clean_environment, labels
 from sparkfleet.runtime.exit_codes import NOT_EXECUTABLE, NOT_FOUND, meaning
+from sparkfleet.runtime.files.rankfiles import RankFiles
+from sparkfleet.runtime.files.ranklog import RankLog
 from sparkfleet.runtime.forwarder import Forwarder, ForwardOrder
 from sparkfleet.runtime.process_tree import Children, set_oom_score
 from sparkfleet.runtime.processes import Killed
-from sparkfleet.runtime.rankfiles import RankFiles
-from sparkfleet.runtime.ranklog import RankLog
 from sparkfleet.runtime.shared_memory import FIRST_LOOK_S, LOOK_S, SharedMemory
 
 _STRAGGLER_GRACE_S = 1.0

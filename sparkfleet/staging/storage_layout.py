@@ -9,7 +9,7 @@ from typing import Protocol
 
 from sparkfleet.checkpoints.io.hub_cache import hub_cache
 from sparkfleet.remote.atomic_write import write_atomically
-from sparkfleet.runtime.builtin_models import builtin_path
+from sparkfleet.runtime.files.builtin_models import builtin_path
 from sparkfleet.staging.errors import StagingError
 from sparkfleet.staging.manifest import File, Manifest
 

@@ -17,7 +17,7 @@ from sparkfleet.hostfacts.fact import number, whole
 from sparkfleet.hostfacts.gpu import GpuState, ReadGpuState
 from sparkfleet.hostfacts.kernel_log import KernelLog, ReadKernelLog
 from sparkfleet.hostfacts.memory import MemoryMap, ReadMemoryMap
-from sparkfleet.hostfacts.rdma import RdmaCounters, ReadRdmaCounters
+from sparkfleet.hostfacts.network.rdma import RdmaCounters, ReadRdmaCounters
 from sparkfleet.values import Value
 
 SLOW_EVERY_S = 10.0

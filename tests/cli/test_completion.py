@@ -15,7 +15,7 @@ import pytest
 from sparkfleet.cli import completion, completion_table
 from sparkfleet.fleet import known_names as module
 from sparkfleet.fleet.known_names import known_names, remember_names
-from sparkfleet.runtime.state_probe import state_root
+from sparkfleet.runtime.files.state_probe import state_root
 
 BIN = Path(sys.executable).parent
 INVENTORY = "fleet: home\nhead: spark1\nnodes:\n  spark1: {address: local}\n  spark2: {address: 10.0.0.2}\n"
@@ -114,7 +114,7 @@ def test_completion_loads_no_verb_and_connects_to_nothing(here):
     assert done.stdout.split() == ["spark1", "spark2"]
     loaded = set(done.stderr.split())
     assert not loaded & {
-        "sparkfleet.cli.drain",
+        "sparkfleet.cli.fleet.drain",
         "sparkfleet.fleet.session",
         "asyncio",
         "rich.console",

@@ -5,7 +5,7 @@ import sys
 import pytest
 
 from sparkfleet.cli import output
-from sparkfleet.cli.ask import key_of
+from sparkfleet.cli.clients.ask import key_of
 from sparkfleet.cli.escapes import RawOutput, SafeConsole, visible
 from sparkfleet.errors import ControlError
 

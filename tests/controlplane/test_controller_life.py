@@ -14,7 +14,7 @@ from sparkfleet.controlplane.controller_note import NoteWriter, read_note
 from sparkfleet.controlplane.store_safety.guard import StoreError, StoreFault
 from sparkfleet.controlplane.store_safety.opening import open_store
 from sparkfleet.controlplane.store_safety.store_watch import StoreWatch
-from sparkfleet.runtime.fleet_paths import FleetPaths
+from sparkfleet.runtime.files.fleet_paths import FleetPaths
 
 
 class Front:

@@ -20,9 +20,9 @@ from sparkfleet.hostfacts.gpu import ReadGpuProcesses, ReadGpuState
 from sparkfleet.hostfacts.kernel_log import ReadKernelLog
 from sparkfleet.hostfacts.machine import ReadHostKeys, ReadIdentity
 from sparkfleet.hostfacts.memory import ReadKernel
+from sparkfleet.hostfacts.network.rdma import ReadGidsOfKernel
 from sparkfleet.hostfacts.privileges import ReadServices
 from sparkfleet.hostfacts.processes import ReadHoldingProcesses
-from sparkfleet.hostfacts.rdma import ReadGidsOfKernel
 from sparkfleet.hostfacts.venv import ReadPythonEnvironment
 from sparkfleet.knowledge.rules import doctor_rules
 from sparkfleet.remote.channel import Completed

@@ -5,8 +5,8 @@ import base64
 import pytest
 
 from sparkfleet.fabric.port_scan import NeighbourAnswer, PortScan
-from sparkfleet.hostfacts.netdev import NetAddress, Netdev
-from sparkfleet.hostfacts.rdma import RdmaLink
+from sparkfleet.hostfacts.network.netdev import NetAddress, Netdev
+from sparkfleet.hostfacts.network.rdma import RdmaLink
 from sparkfleet.remote.batch import PROGRAM
 from sparkfleet.remote.channel import Completed
 from sparkfleet.remote.fake import FakeChannel, program_request, program_result

@@ -1,7 +1,7 @@
 from sparkfleet.fabric.adjacency import adjacency_of, bridges_of
 from sparkfleet.fabric.port_scan import NeighbourAnswer
 from sparkfleet.fabric.ports import Port
-from sparkfleet.hostfacts.lldp import LldpNeighbour
+from sparkfleet.hostfacts.network.lldp import LldpNeighbour
 
 NAME = "enp1s0f1np1"
 HERE, THERE = Port("spark1", NAME), Port("spark2", NAME)

@@ -20,7 +20,7 @@ from sparkfleet.fabric.firewall import (
     rules,
 )
 from sparkfleet.fabric.rails_helper import Firewall, RailsHelperError, checked_firewall
-from sparkfleet.hostfacts.listening_sockets import ListeningSocket
+from sparkfleet.hostfacts.network.listening_sockets import ListeningSocket
 
 FLEET = inventory({"a": spark(1), "b": spark(2)}, (cable("a", "b", 100),))
 KNOWN = {"a": ("10.0.0.1", "fd00::1"), "b": ("10.0.0.2",)}

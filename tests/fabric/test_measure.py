@@ -15,7 +15,7 @@ from sparkfleet.fabric.measure import (
     prove,
     save_measurements,
 )
-from sparkfleet.hostfacts.link import LinkProvenance
+from sparkfleet.hostfacts.network.link import LinkProvenance
 from sparkfleet.planner.place.fleet_map import links_of
 from sparkfleet.remote.channel import Completed
 from sparkfleet.remote.fake import FakeChannel, program_result

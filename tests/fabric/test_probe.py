@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from sparkfleet.errors import FactError, NodeError
 from sparkfleet.fabric.probe import all_nodes_ping, look, management_of, replies
 from sparkfleet.fabric.topology import find_links
-from sparkfleet.hostfacts.routes import RouteEntry
+from sparkfleet.hostfacts.network.routes import RouteEntry
 from sparkfleet.remote.channel import Completed
 
 RAIL = "enp1s0f1np1"

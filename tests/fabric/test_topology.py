@@ -4,7 +4,7 @@ from hypothesis import strategies as st
 
 from sparkfleet.fabric.port_scan import NeighbourAnswer
 from sparkfleet.fabric.topology import find_links
-from sparkfleet.hostfacts.lldp import LldpNeighbour
+from sparkfleet.hostfacts.network.lldp import LldpNeighbour
 
 HALVES = (("enp1s0f0np0", "enP2p1s0f0np0"), ("enp1s0f1np1", "enP2p1s0f1np1"))
 

@@ -17,7 +17,7 @@ from sparkfleet.fleet.plan import fleet_of
 from sparkfleet.fleet.report.step_times import load_step_times
 from sparkfleet.fleet.session import Session
 from sparkfleet.hostfacts.node import InstalledEngine, NodeFacts, Processors, UnifiedMemory
-from sparkfleet.runtime.fleet_paths import FleetPaths
+from sparkfleet.runtime.files.fleet_paths import FleetPaths
 from sparkfleet.specs.deployment import Deployment
 
 TINY = Deployment(name="tiny", model="builtin:tiny", context=512, concurrency=4)

@@ -8,7 +8,7 @@ from sparkfleet.errors import SpecError
 from sparkfleet.fleet.selftest import engine_seen, facts_seen, link_seen, selftest
 from sparkfleet.fleet.session import Session
 from sparkfleet.group.report import GroupPhase, GroupReport
-from sparkfleet.hostfacts.link import LinkFacts
+from sparkfleet.hostfacts.network.link import LinkFacts
 from sparkfleet.units import GIB
 
 

@@ -16,10 +16,10 @@ from sparkfleet.fleet.events import TroubleFound
 from sparkfleet.fleet.rank_logs import rank_log
 from sparkfleet.fleet.session import Session
 from sparkfleet.fleet.without_controller import stored_keys
-from sparkfleet.gateway.keys import generate, rotate
+from sparkfleet.gateway.access.keys import generate, rotate
 from sparkfleet.gateway.routing_table import KeyLimits
-from sparkfleet.runtime import state_probe
-from sparkfleet.runtime.fleet_paths import FleetPaths
+from sparkfleet.runtime.files import state_probe
+from sparkfleet.runtime.files.fleet_paths import FleetPaths
 
 
 @pytest.fixture

@@ -13,10 +13,10 @@ import pytest
 from prometheus_client import CollectorRegistry
 
 from sparkfleet.engines.fake import FakeEngine, Pace
+from sparkfleet.gateway.access.keys import generate
 from sparkfleet.gateway.app import GatewayApp
-from sparkfleet.gateway.endpoints import StaticPicker, Target
+from sparkfleet.gateway.engine.endpoints import StaticPicker, Target
 from sparkfleet.gateway.http_server import Server, serve
-from sparkfleet.gateway.keys import generate
 from sparkfleet.gateway.routing_table import GroupEntry, KeyEntry, ModelEntry, RoutingTable
 
 TOKEN = "internal-token"

@@ -11,10 +11,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sparkfleet.errors import SpecError
+from sparkfleet.gateway.access.keys import generate
 from sparkfleet.gateway.body.model_span import model_span
 from sparkfleet.gateway.body.request_body import PIECE_BYTES, RequestBody
 from sparkfleet.gateway.body.scanner import INLINE_BYTES
-from sparkfleet.gateway.keys import generate
 from sparkfleet.gateway.routing_table import ModelEntry, RoutingTable
 from sparkfleet.specs.load import parse_deployment
 

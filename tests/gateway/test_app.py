@@ -13,9 +13,9 @@ import aiohttp
 import pytest
 
 from sparkfleet.engines.fake import APIS, FakeEngine, InjectedFault, Pace
+from sparkfleet.gateway.access.keys import generate
 from sparkfleet.gateway.app import GatewayApp
-from sparkfleet.gateway.endpoints import StaticPicker
-from sparkfleet.gateway.keys import generate
+from sparkfleet.gateway.engine.endpoints import StaticPicker
 from sparkfleet.gateway.routing_table import ModelEntry, RoutingTable
 
 if TYPE_CHECKING:

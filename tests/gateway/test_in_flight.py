@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING
 import pytest
 
 from sparkfleet.engines.fake import FakeEngine, InjectedFault, Pace
-from sparkfleet.gateway.endpoints import Target
+from sparkfleet.gateway.engine.endpoints import Target
 from sparkfleet.gateway.in_flight import LATELY_S, InFlight
-from sparkfleet.gateway.requirements import Requirements
+from sparkfleet.gateway.request.requirements import Requirements
 from sparkfleet.gateway.routing_table import GroupEntry, ModelEntry
 
 if TYPE_CHECKING:

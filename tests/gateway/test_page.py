@@ -7,10 +7,10 @@ from importlib.resources import files
 import aiohttp
 import pytest
 
+from sparkfleet.gateway.access.keys import generate
 from sparkfleet.gateway.app import GatewayApp
-from sparkfleet.gateway.endpoints import StaticPicker
+from sparkfleet.gateway.engine.endpoints import StaticPicker
 from sparkfleet.gateway.http_server import serve
-from sparkfleet.gateway.keys import generate
 from sparkfleet.gateway.page.fleet_view import DeploymentView, EventView, FleetView, NodeView
 from sparkfleet.gateway.page.page_app import FRESH_S, PageApp, reader_of
 from sparkfleet.gateway.routing_table import ModelEntry, RoutingTable

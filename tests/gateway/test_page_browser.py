@@ -10,10 +10,10 @@ import pytest
 
 from sparkfleet.engines.fake.engine import FakeEngine
 from sparkfleet.engines.fake.pace import Pace
+from sparkfleet.gateway.access.keys import generate
 from sparkfleet.gateway.app import GatewayApp
-from sparkfleet.gateway.endpoints import StaticPicker, Target
+from sparkfleet.gateway.engine.endpoints import StaticPicker, Target
 from sparkfleet.gateway.http_server import serve
-from sparkfleet.gateway.keys import generate
 from sparkfleet.gateway.page.fleet_view import (
     BandView,
     DeploymentView,

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from sparkfleet.errors import ControlError, SpecError
-from sparkfleet.fleet.route import explain_at, read_request
+from sparkfleet.fleet.clients.route import explain_at, read_request
 
 if TYPE_CHECKING:
     from conftest import Door

@@ -12,6 +12,7 @@ from sparkfleet.group import group as module
 from sparkfleet.group import rank as rank_module
 from sparkfleet.group import rank_set
 from sparkfleet.group.canary import Probe, Score
+from sparkfleet.group.engine_load import Load
 from sparkfleet.group.rank import LocalRank
 from sparkfleet.group.report import GroupPhase
 
@@ -57,6 +58,26 @@ async def test_a_rank_that_runs_already_is_adopted(world, engine):
     await group.start()
     assert len(world.runtime.started) == 1
     assert world.reports[-1].adopted
+    await group.stop(drain_s=0)
+
+
+@pytest.mark.parametrize(
+    ("tokens", "running", "measured"), [(1.0, 0, True), (500.0, 0, False), (1.0, 2, False)]
+)
+async def test_an_adopted_engine_is_measured_at_once_if_it_has_served_nobody(
+    world, engine, monkeypatch, tokens, running, measured
+):
+    """The command starts engines while Ray starts; the first line that an owner sees of one had no speed."""
+
+    async def loaded(*_):
+        return Load(running=running, waiting=0, figures=(tokens,))
+
+    await world.runtime.start(rank_spec(order(), 0, engine, SECRET))
+    monkeypatch.setattr("sparkfleet.group.group.read_load", loaded)
+    group = world.group()
+    await group.start()
+    assert world.reports[-1].adopted
+    assert ("decode_tps" in world.reports[-1].measured) is measured
     await group.stop(drain_s=0)
 
 

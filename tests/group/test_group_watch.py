@@ -10,7 +10,7 @@ from group_world import SECRET, TWO, order, quick_world, vanish
 
 from sparkfleet.engines.fake import FakeEngine
 from sparkfleet.errors import EngineError, NodeError
-from sparkfleet.gateway.keys import engine_token
+from sparkfleet.gateway.access.keys import engine_token
 from sparkfleet.group import group as module
 from sparkfleet.group import rank as rank_module
 from sparkfleet.group import rank_set

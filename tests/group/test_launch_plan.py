@@ -11,7 +11,7 @@ from sparkfleet.group.rank_place import spec_here
 from sparkfleet.group.token_patience import PATIENCE_S
 from sparkfleet.perf.prediction import Band
 from sparkfleet.planner.types.plan import Candidate, DeploymentPlan, GroupPlan, GroupShape
-from sparkfleet.runtime.fleet_paths import FleetPaths
+from sparkfleet.runtime.files.fleet_paths import FleetPaths
 from sparkfleet.runtime.sealed_env import EnvSealer
 from sparkfleet.specs.timeouts import Timeouts
 

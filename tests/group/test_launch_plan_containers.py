@@ -15,7 +15,7 @@ from sparkfleet.group.launch_plan import GroupLaunch, Ports, RankPlacement, cach
 from sparkfleet.group.rank_place import prepare_cache, spec_here
 from sparkfleet.planner.types.plan import GroupShape
 from sparkfleet.runtime.base import ContainerSpec
-from sparkfleet.runtime.fleet_paths import FleetPaths
+from sparkfleet.runtime.files.fleet_paths import FleetPaths
 
 FLEET = inventory({"a": spark(1), "b": spark(2)}, (cable("a", "b", 100),))
 IMAGE = f"localhost/x@sha256:{'0' * 64}"

@@ -11,9 +11,9 @@ from sparkfleet.group import misplaced
 from sparkfleet.group.launch_plan import RankPlacement
 from sparkfleet.group.misplaced import Listening, elsewhere, watch_sockets
 from sparkfleet.group.rank import LocalRank
-from sparkfleet.hostfacts.listening_sockets import ListeningSocket
+from sparkfleet.hostfacts.network.listening_sockets import ListeningSocket
 from sparkfleet.runtime.base import RankSpec
-from sparkfleet.runtime.fleet_paths import FleetPaths
+from sparkfleet.runtime.files.fleet_paths import FleetPaths
 from sparkfleet.runtime.process import ProcessRuntime
 
 

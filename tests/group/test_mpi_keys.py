@@ -17,7 +17,7 @@ from sparkfleet.group.rank_place import spec_here
 from sparkfleet.planner.types.plan import GroupShape
 from sparkfleet.runtime.base import ContainerSpec
 from sparkfleet.runtime.fake import FakeRuntime
-from sparkfleet.runtime.fleet_paths import FleetPaths
+from sparkfleet.runtime.files.fleet_paths import FleetPaths
 
 SECRET = "s" * 64
 FLEET = inventory({"a": spark(1), "b": spark(2)}, (cable("a", "b", 100),))

@@ -15,7 +15,7 @@ from sparkfleet.perf.prediction import Speculation
 from sparkfleet.planner.types.plan import Candidate, GroupShape
 from sparkfleet.remote import page_cache
 from sparkfleet.runtime.fake import FakeRuntime
-from sparkfleet.runtime.fleet_paths import FleetPaths
+from sparkfleet.runtime.files.fleet_paths import FleetPaths
 from sparkfleet.specs.timeouts import Timeouts
 
 BEGAN = "[sparkfleet] 2026-11-20 18:00:00,123 running: sglang\n"

@@ -8,13 +8,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sparkfleet.errors import FactError
-from sparkfleet.hostfacts.arp_ndp import ReadNeighbours
-from sparkfleet.hostfacts.ethtool import ReadFec, ReadLinkSettings
-from sparkfleet.hostfacts.lldp import ReadLldp
-from sparkfleet.hostfacts.netdev import ReadNetdevs
-from sparkfleet.hostfacts.netdev_counters import ReadTraffic
-from sparkfleet.hostfacts.pci_link import ReadPciLink, ReadPciLinks
-from sparkfleet.hostfacts.routes import ReadRoutes
+from sparkfleet.hostfacts.network.arp_ndp import ReadNeighbours
+from sparkfleet.hostfacts.network.ethtool import ReadFec, ReadLinkSettings
+from sparkfleet.hostfacts.network.lldp import ReadLldp
+from sparkfleet.hostfacts.network.netdev import ReadNetdevs
+from sparkfleet.hostfacts.network.netdev_counters import ReadTraffic
+from sparkfleet.hostfacts.network.pci_link import ReadPciLink, ReadPciLinks
+from sparkfleet.hostfacts.network.routes import ReadRoutes
 
 JSON_FACTS = (ReadNetdevs, ReadTraffic, ReadRoutes, ReadNeighbours, ReadLldp)
 TEXT_FACTS = (ReadLinkSettings, ReadFec, ReadPciLink, ReadPciLinks)

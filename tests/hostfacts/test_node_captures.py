@@ -8,9 +8,9 @@ from sparkfleet.hostfacts.container import ReadCdi, ReadDocker, ReadPodman, refu
 from sparkfleet.hostfacts.disk import ReadDisks
 from sparkfleet.hostfacts.gpu import ReadGpuProcesses, ReadGpuState
 from sparkfleet.hostfacts.kernel_log import ReadKernelLog, ReadPackages
-from sparkfleet.hostfacts.listening_sockets import ReadSockets
 from sparkfleet.hostfacts.machine import DgxRelease, ReadHostKeys, ReadIdentity, ReadPciDevices
 from sparkfleet.hostfacts.memory import ReadKernel, ReadMemoryMap
+from sparkfleet.hostfacts.network.listening_sockets import ReadSockets
 from sparkfleet.hostfacts.node import ReadGpu
 from sparkfleet.hostfacts.privileges import (
     UNLIMITED,

@@ -16,7 +16,6 @@ from sparkfleet.hostfacts import (
     disk,
     gpu,
     kernel_log,
-    listening_sockets,
     machine,
     memory,
     node,
@@ -25,6 +24,7 @@ from sparkfleet.hostfacts import (
     venv,
 )
 from sparkfleet.hostfacts.fact import MOST_CHARACTERS
+from sparkfleet.hostfacts.network import listening_sockets
 
 FACTS = [
     fact

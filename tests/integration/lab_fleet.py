@@ -12,7 +12,7 @@ import known_models
 import pytest
 
 import sparkfleet
-from sparkfleet.gateway.keys import engine_token
+from sparkfleet.gateway.access.keys import engine_token
 from sparkfleet.lab import Lab, LabError
 from sparkfleet.lab.lifecycle import check_host
 from sparkfleet.tiny_models import cache

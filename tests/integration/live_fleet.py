@@ -14,7 +14,7 @@ from stand_in import faked, stand_in
 from sparkfleet.controlplane.ray.ray_process import LABEL
 from sparkfleet.runtime import processes
 from sparkfleet.runtime.environment import FLEET_LABEL
-from sparkfleet.runtime.fleet_paths import FleetPaths
+from sparkfleet.runtime.files.fleet_paths import FleetPaths
 
 SPARKFLEET = str(Path(sys.executable).parent / "sparkfleet")
 

@@ -3,7 +3,7 @@
 import json
 from typing import NamedTuple
 
-from sparkfleet.hostfacts.listening_sockets import ReadSockets
+from sparkfleet.hostfacts.network.listening_sockets import ReadSockets
 
 PATHS = (
     *(

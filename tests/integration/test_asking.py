@@ -6,7 +6,7 @@ import pytest
 from asking import HONEST, _end, _refused
 
 from sparkfleet.gateway.api_errors import draining, error_json, internal, unknown_model
-from sparkfleet.gateway.engine_error import in_dialect
+from sparkfleet.gateway.engine.engine_error import in_dialect
 
 ENGINES = (
     '{"error": {"message": "EngineCore encountered an issue.", "type": "InternalServerError", "code": 500}}'

@@ -18,7 +18,7 @@ from sparkfleet.fabric.measure import load_measurements, measure_pair, measured_
 from sparkfleet.fabric.netplan import changes, plan_fabric
 from sparkfleet.fabric.probe import look
 from sparkfleet.fabric.topology import find_links
-from sparkfleet.hostfacts.link import LinkProvenance
+from sparkfleet.hostfacts.network.link import LinkProvenance
 from sparkfleet.remote.open_channel import open_channel, open_channels
 from sparkfleet.specs.inventory import RailEnd
 from sparkfleet.specs.load import load_inventory, parse_inventory

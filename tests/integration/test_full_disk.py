@@ -17,7 +17,7 @@ from sparkfleet.controlplane.store_safety.copies import copies
 from sparkfleet.controlplane.store_safety.guard import StoreError
 from sparkfleet.controlplane.store_safety.opening import open_store
 from sparkfleet.controlplane.store_safety.safekeeping import Safekeeping
-from sparkfleet.runtime.fleet_paths import FleetPaths
+from sparkfleet.runtime.files.fleet_paths import FleetPaths
 
 paths = FleetPaths(Path("/mnt") / f"home-{{os.getpid()}}")
 paths.create()

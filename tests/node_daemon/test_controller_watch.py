@@ -16,7 +16,7 @@ from sparkfleet.controlplane.ray.ray_process import LABEL, choose_address
 from sparkfleet.errors import ControlError
 from sparkfleet.node_daemon import controller_watch as module
 from sparkfleet.node_daemon.controller_watch import GONE_S, HUNG_S, ControllerWatch
-from sparkfleet.runtime.fleet_paths import FleetPaths
+from sparkfleet.runtime.files.fleet_paths import FleetPaths
 from sparkfleet.specs.inventory import Gateway
 
 

@@ -8,7 +8,7 @@ from sparkfleet.controlplane.desired import Standing
 from sparkfleet.controlplane.state.store import Store
 from sparkfleet.node_daemon import engine_prestart
 from sparkfleet.runtime.fake import FakeRuntime
-from sparkfleet.runtime.fleet_paths import FleetPaths
+from sparkfleet.runtime.files.fleet_paths import FleetPaths
 from sparkfleet.units import GIB
 
 

@@ -21,7 +21,7 @@ from sparkfleet.controlplane.store_safety.moving import HeadMove, read_move
 from sparkfleet.controlplane.store_safety.opening import open_store
 from sparkfleet.node_daemon import head_move, service_manager
 from sparkfleet.runtime import processes
-from sparkfleet.runtime.fleet_paths import FleetPaths
+from sparkfleet.runtime.files.fleet_paths import FleetPaths
 
 MOVE = HeadMove(to="b", token="t1")
 

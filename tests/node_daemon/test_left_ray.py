@@ -12,7 +12,7 @@ from sparkfleet.controlplane.api.api_models import Role, UpRequest
 from sparkfleet.controlplane.ray.ray_process import LABEL, choose_address
 from sparkfleet.node_daemon import ray_watchdog
 from sparkfleet.node_daemon.left_ray import left_ray, watchdog_lock
-from sparkfleet.runtime.fleet_paths import FleetPaths
+from sparkfleet.runtime.files.fleet_paths import FleetPaths
 from sparkfleet.specs.inventory import Gateway
 
 

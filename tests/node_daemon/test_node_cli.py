@@ -13,8 +13,8 @@ from sparkfleet.controlplane.api.client import PATIENCE_S, FleetClient
 from sparkfleet.controlplane.state.head_address import HeadAddress
 from sparkfleet.controlplane.state.store import Store
 from sparkfleet.node_daemon import node_lifecycle, ray_watchdog
-from sparkfleet.runtime.fleet_paths import FleetPaths
-from sparkfleet.runtime.state_probe import found
+from sparkfleet.runtime.files.fleet_paths import FleetPaths
+from sparkfleet.runtime.files.state_probe import found
 
 
 async def test_what_was_starting_when_the_fleet_went_down_is_not_held_against_it(tmp_path):

@@ -9,7 +9,7 @@ from sparkfleet.controlplane.api.api_models import JoinRequest, Role, UpRequest
 from sparkfleet.controlplane.state.head_address import HeadAddress
 from sparkfleet.errors import ControlError
 from sparkfleet.node_daemon import node_lifecycle, ray_watchdog, service_manager
-from sparkfleet.runtime.fleet_paths import FleetPaths
+from sparkfleet.runtime.files.fleet_paths import FleetPaths
 
 
 @pytest.fixture

@@ -3,7 +3,7 @@ from __future__ import annotations
 import asyncio
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from sparkfleet.errors import NodeError
@@ -97,6 +97,7 @@ ANSWERS = st.recursive(
 
 
 @settings(max_examples=80)
+@example(answers=[None, {"exit_code": False, "outputs": [None, None]}])
 @given(answers=st.lists(ANSWERS, min_size=2, max_size=2) | ANSWERS)
 def test_any_answer_is_a_result_or_an_error(answers):
     def answer(call: Call) -> Completed:

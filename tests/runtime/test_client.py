@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from sparkfleet.errors import NodeError
 from sparkfleet.runtime.client import ask, parse_answer
-from sparkfleet.runtime.rankfiles import RankFiles
+from sparkfleet.runtime.files.rankfiles import RankFiles
 
 
 @pytest.fixture

@@ -20,10 +20,10 @@ from sparkfleet.group import rank as rank_module
 from sparkfleet.runtime import process as process_module
 from sparkfleet.runtime.base import Phase, RankId, RankStatus, Runtime
 from sparkfleet.runtime.environment import FLEET_LABEL, RANK_LABEL, labels
+from sparkfleet.runtime.files.rankfiles import RankFiles
 from sparkfleet.runtime.ports import free_port
 from sparkfleet.runtime.process import ProcessRuntime
 from sparkfleet.runtime.processes import labelled, process
-from sparkfleet.runtime.rankfiles import RankFiles
 
 IDLE = "tell(os.getpid())\nsignal.pause()"
 WITH_ORPHAN = "orphan(stubborn)\nsignal.pause()"

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from sparkfleet.runtime.files.rankfiles import RankFiles
 from sparkfleet.runtime.processes import process
-from sparkfleet.runtime.rankfiles import RankFiles
 from sparkfleet.runtime.shared_memory import SHM, SharedMemory, remove_recorded, remove_segments
 
 HOLDS = """

@@ -11,7 +11,7 @@ from statistics import fmean
 from sparkfleet.gateway.in_flight import InFlight
 from sparkfleet.gateway.policy.forecast import GroupForecast
 from sparkfleet.gateway.policy.speeds import decode_tps, prefill_tps
-from sparkfleet.gateway.requirements import Requirements
+from sparkfleet.gateway.request.requirements import Requirements
 from sparkfleet.gateway.routing_table import GroupEntry
 
 

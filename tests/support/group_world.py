@@ -13,7 +13,7 @@ from sparkfleet.group.rank_place import spec_here as spec_of
 from sparkfleet.group.speed import QuietBox
 from sparkfleet.planner.types.plan import Candidate, GroupShape
 from sparkfleet.runtime.fake import FakeRuntime
-from sparkfleet.runtime.fleet_paths import FleetPaths
+from sparkfleet.runtime.files.fleet_paths import FleetPaths
 from sparkfleet.specs.timeouts import Timeouts
 
 SECRET = "s" * 64

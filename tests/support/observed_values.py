@@ -4,7 +4,7 @@ from sparkfleet.controlplane.state.status import NodeReport
 from sparkfleet.hostfacts.gpu import GpuState
 from sparkfleet.hostfacts.kernel_log import KernelLog
 from sparkfleet.hostfacts.memory import MemoryMap
-from sparkfleet.hostfacts.rdma import RdmaCounters
+from sparkfleet.hostfacts.network.rdma import RdmaCounters
 from sparkfleet.perf.prediction import Band, Prediction, Provenance
 from sparkfleet.planner.types.plan import DeploymentPlan
 from sparkfleet.telemetry.node_readings import DiskSpace, NodeReadings, RailReading, SlowReadings

@@ -2,7 +2,7 @@ from pathlib import Path
 
 import pytest
 
-from sparkfleet.hostfacts.link import LinkFacts
+from sparkfleet.hostfacts.network.link import LinkFacts
 from sparkfleet.hostfacts.node import Gpu, InstalledEngine, NodeFacts, Processors, UnifiedMemory
 from sparkfleet.knowledge.known_models import known_checkpoint
 from sparkfleet.planner.place.fleet_map import Fleet

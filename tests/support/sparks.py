@@ -12,9 +12,9 @@ from sparkfleet.hostfacts.disk import ReadDisks
 from sparkfleet.hostfacts.gpu import ReadGpuProcesses, ReadGpuState
 from sparkfleet.hostfacts.machine import ReadHostKeys, ReadIdentity
 from sparkfleet.hostfacts.memory import ReadKernel
+from sparkfleet.hostfacts.network.rdma import ReadGidsOfKernel
 from sparkfleet.hostfacts.privileges import ReadServices
 from sparkfleet.hostfacts.processes import ReadHoldingProcesses
-from sparkfleet.hostfacts.rdma import ReadGidsOfKernel
 from sparkfleet.hostfacts.venv import ReadPythonEnvironment
 from sparkfleet.remote.channel import Completed
 from sparkfleet.specs.load import parse_inventory

@@ -11,7 +11,7 @@ from sparkfleet.controlplane.state.head_address import HeadAddress
 from sparkfleet.controlplane.store_safety.moving import HeadMove
 from sparkfleet.gateway.routing_table import KeyLimits
 from sparkfleet.planner.types.plan import DeploymentPlan
-from sparkfleet.runtime.fleet_paths import FleetPaths
+from sparkfleet.runtime.files.fleet_paths import FleetPaths
 from sparkfleet.specs.deployment import Deployment
 from sparkfleet.specs.fields import KeyName
 from sparkfleet.specs.inventory import Inventory

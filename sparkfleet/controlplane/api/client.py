@@ -31,7 +31,7 @@ from sparkfleet.controlplane.state.store import Event
 from sparkfleet.controlplane.state.usage_ledger import UsageRow
 from sparkfleet.errors import ControlError, UnreadableStateError, WrongFleetError
 from sparkfleet.gateway.routing_table import KeyLimits
-from sparkfleet.runtime.fleet_paths import FleetPaths
+from sparkfleet.runtime.files.fleet_paths import FleetPaths
 from sparkfleet.specs.deployment import Deployment
 
 if TYPE_CHECKING:  # a slow import, for calls only

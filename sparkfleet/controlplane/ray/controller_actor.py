@@ -40,7 +40,7 @@ from sparkfleet.gateway.report import GatewayReport
 from sparkfleet.gateway.routing_table import RoutingTable
 from sparkfleet.group.report import GroupReport
 from sparkfleet.runtime.boot_id import this_boot
-from sparkfleet.runtime.fleet_paths import FleetPaths
+from sparkfleet.runtime.files.fleet_paths import FleetPaths
 from sparkfleet.runtime.hang_guard import HangGuard, take_note
 from sparkfleet.runtime.sealed_env import EnvSealer
 from sparkfleet.specs.inventory import Inventory

@@ -19,10 +19,10 @@ from sparkfleet.controlplane.ray.ray_process import NODE_LABEL
 from sparkfleet.controlplane.state.nodes import RanksOf
 from sparkfleet.controlplane.state.status import NodeReport
 from sparkfleet.runtime.boot_id import this_boot
-from sparkfleet.runtime.fleet_paths import FleetPaths
-from sparkfleet.runtime.log_retention import prune
+from sparkfleet.runtime.files.fleet_paths import FleetPaths
+from sparkfleet.runtime.files.log_retention import prune
+from sparkfleet.runtime.files.state_files import spoilt_files
 from sparkfleet.runtime.process import ProcessRuntime
-from sparkfleet.runtime.state_files import spoilt_files
 from sparkfleet.specs.inventory import Inventory
 from sparkfleet.telemetry.node_readings import (
     SLOW_EVERY_S,

@@ -10,9 +10,9 @@ import sys
 from collections.abc import Mapping
 
 from sparkfleet.controlplane.state.head_address import HeadAddress, read_address, write_address
-from sparkfleet.runtime.fleet_paths import STATE_VARIABLE, FleetPaths
+from sparkfleet.runtime.files.fleet_paths import STATE_VARIABLE, FleetPaths
+from sparkfleet.runtime.files.state_probe import RAY_LABEL
 from sparkfleet.runtime.ports import free_port
-from sparkfleet.runtime.state_probe import RAY_LABEL
 from sparkfleet.specs.inventory import Gateway
 
 LABEL = RAY_LABEL

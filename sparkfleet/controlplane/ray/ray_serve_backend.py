@@ -23,7 +23,7 @@ from sparkfleet.group.rank import LocalRank, RankHolder, RankObservation, Remote
 from sparkfleet.group.report import GroupReport
 from sparkfleet.group.speed import QuietBox
 from sparkfleet.runtime.base import RankStatus
-from sparkfleet.runtime.fleet_paths import FleetPaths
+from sparkfleet.runtime.files.fleet_paths import FleetPaths
 from sparkfleet.runtime.hang_guard import HangGuard, take_note
 from sparkfleet.runtime.process import ProcessRuntime
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from sparkfleet.controlplane.state.event_log import EventLog
 from sparkfleet.controlplane.state.store import Store
 from sparkfleet.errors import ControlError
-from sparkfleet.gateway.keys import generate, rotate
+from sparkfleet.gateway.access.keys import generate, rotate
 from sparkfleet.gateway.routing_table import KeyEntry, KeyLimits
 from sparkfleet.values import Value
 

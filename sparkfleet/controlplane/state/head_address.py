@@ -9,7 +9,7 @@ from pydantic import ValidationError
 
 from sparkfleet.gateway.listening import GatewayListening
 from sparkfleet.remote.atomic_write import write_atomically
-from sparkfleet.runtime.fleet_paths import FleetPaths
+from sparkfleet.runtime.files.fleet_paths import FleetPaths
 from sparkfleet.values import Value
 
 LOOPBACK = "127.0.0.1"

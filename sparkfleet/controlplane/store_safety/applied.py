@@ -11,7 +11,7 @@ from sparkfleet.controlplane.desired import Desired, Standing
 from sparkfleet.controlplane.state.store import Store
 from sparkfleet.gateway.routing_table import KeyEntry
 from sparkfleet.remote.atomic_write import write_atomically
-from sparkfleet.runtime.fleet_paths import FleetPaths
+from sparkfleet.runtime.files.fleet_paths import FleetPaths
 from sparkfleet.values import Value
 
 

@@ -13,7 +13,7 @@ from typing import Literal
 
 from sparkfleet.controlplane.store_safety.guard import StoreError, StoreFault
 from sparkfleet.controlplane.store_safety.opening import named_errors, read_content
-from sparkfleet.runtime.fleet_paths import FleetPaths
+from sparkfleet.runtime.files.fleet_paths import FleetPaths
 from sparkfleet.values import Value
 
 KEPT = 7

@@ -14,7 +14,7 @@ from pydantic import Field, ValidationError
 
 from sparkfleet.controlplane.state.store import Store
 from sparkfleet.remote.atomic_write import write_atomically
-from sparkfleet.runtime.fleet_paths import FleetPaths
+from sparkfleet.runtime.files.fleet_paths import FleetPaths
 from sparkfleet.values import Value
 
 log = logging.getLogger(__name__)

@@ -11,7 +11,7 @@ from pydantic import ValidationError
 
 from sparkfleet.controlplane.store_safety.guard import StoreError, StoreFault
 from sparkfleet.remote.atomic_write import write_atomically
-from sparkfleet.runtime.fleet_paths import FleetPaths
+from sparkfleet.runtime.files.fleet_paths import FleetPaths
 from sparkfleet.values import Value
 
 

@@ -22,7 +22,7 @@ from sparkfleet.controlplane.store_safety.guard import (
 )
 from sparkfleet.controlplane.store_safety.mark import StoreMark, follow, newest, read_mark
 from sparkfleet.controlplane.store_safety.moving import require_here
-from sparkfleet.runtime.fleet_paths import FleetPaths
+from sparkfleet.runtime.files.fleet_paths import FleetPaths
 from sparkfleet.units import MIB
 
 FULL_BYTES = 1 * MIB

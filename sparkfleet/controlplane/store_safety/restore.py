@@ -22,7 +22,7 @@ from sparkfleet.controlplane.store_safety.guard import StoreError, StoreFault
 from sparkfleet.controlplane.store_safety.mark import StoreMark, mark_of, read_mark, write_mark
 from sparkfleet.controlplane.store_safety.opening import named_errors, read_content
 from sparkfleet.errors import ControlError
-from sparkfleet.runtime.fleet_paths import FleetPaths
+from sparkfleet.runtime.files.fleet_paths import FleetPaths
 from sparkfleet.values import Value
 
 NEW = ".sparkfleet.db.new"

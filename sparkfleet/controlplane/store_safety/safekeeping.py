@@ -13,7 +13,7 @@ from sparkfleet.controlplane.store_safety.copies import HOURLY_S, Occasion, copi
 from sparkfleet.controlplane.store_safety.guard import StoreError
 from sparkfleet.controlplane.store_safety.mark import is_kept, mark_of, write_mark
 from sparkfleet.errors import SparkfleetError
-from sparkfleet.runtime.fleet_paths import FleetPaths
+from sparkfleet.runtime.files.fleet_paths import FleetPaths
 
 log = logging.getLogger(__name__)
 

@@ -11,8 +11,8 @@ from sparkfleet.doctor.check import Check, node_check
 from sparkfleet.doctor.findings import CheckFault, error, note, warning
 from sparkfleet.doctor.snapshot import FleetReadings, NodeSnapshot
 from sparkfleet.fabric.rails_helper import CLOSED
-from sparkfleet.hostfacts.listening_sockets import ListeningSocket
 from sparkfleet.hostfacts.memory import Kernel
+from sparkfleet.hostfacts.network.listening_sockets import ListeningSocket
 
 ENGINES = re.compile(
     r"(vllm|sglang|trtllm|tritonserver|llama-server|ray::|gcs_server|raylet|raylet_agent|dashboard|ray)",

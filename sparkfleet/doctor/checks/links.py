@@ -11,7 +11,7 @@ from sparkfleet.doctor.check import Check, fleet_check, link_check
 from sparkfleet.doctor.checks.agreement import differing
 from sparkfleet.doctor.findings import CheckFault, error, not_known, note, warning
 from sparkfleet.doctor.snapshot import EndSnapshot, FleetReadings, LinkSnapshot, NodeSnapshot, RailSnapshot
-from sparkfleet.hostfacts.netdev import Netdev
+from sparkfleet.hostfacts.network.netdev import Netdev
 
 FABRIC = "sparkfleet fabric apply"
 

@@ -23,8 +23,8 @@ from sparkfleet.fleet.doctor import examine_fleet
 from sparkfleet.fleet.session import Session
 from sparkfleet.planner.report.explain import explain_plan
 from sparkfleet.remote.channel import Completed
-from sparkfleet.runtime.fleet_paths import FleetPaths
-from sparkfleet.runtime.state_probe import state_root
+from sparkfleet.runtime.files.fleet_paths import FleetPaths
+from sparkfleet.runtime.files.state_probe import state_root
 
 LOG_BYTES = 200_000
 """Bytes of each log, from its end."""

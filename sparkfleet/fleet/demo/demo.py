@@ -9,7 +9,7 @@ from pathlib import Path
 from sparkfleet.errors import ControlError, NodeError, SpecError
 from sparkfleet.fleet.session import Session
 from sparkfleet.remote.atomic_write import write_atomically
-from sparkfleet.runtime.fleet_paths import FleetPaths
+from sparkfleet.runtime.files.fleet_paths import FleetPaths
 
 KEY = "demo"
 """Name of the demo's API key."""

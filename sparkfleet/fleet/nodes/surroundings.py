@@ -10,7 +10,7 @@ from typing import Literal
 
 from sparkfleet.errors import NodeError, WrongFleetError
 from sparkfleet.remote.channel import Channel
-from sparkfleet.runtime.state_probe import state_root, surroundings
+from sparkfleet.runtime.files.state_probe import state_root, surroundings
 from sparkfleet.specs.inventory import Inventory
 from sparkfleet.values import Value
 
@@ -43,7 +43,7 @@ class OtherFleet(Value):
 
 
 class NodeSurroundings(Value):
-    """Everything on a node that concerns a fleet before it is changed; see `runtime/state_probe.py`."""
+    """Everything on a node that concerns a fleet before it is changed; see `runtime/files/state_probe.py`."""
 
     root: str = ""
     """The fleet's state directory there."""
@@ -87,7 +87,7 @@ async def read_surroundings(
     if inventory.nodes[node].is_local:
         told = await asyncio.to_thread(surroundings, state_root(inventory.fleet))
         return NodeSurroundings.model_validate_json(json.dumps(told))
-    source = (files("sparkfleet.runtime") / "state_probe.py").read_text()
+    source = (files("sparkfleet.runtime.files") / "state_probe.py").read_text()
     done = await channels[node].run(("python3", "-I", "-c", source, inventory.fleet, "surroundings"))
     if done.exit_code != 0:
         raise NodeError(

@@ -7,7 +7,7 @@ from pathlib import Path
 from sparkfleet.errors import SpecError
 from sparkfleet.fleet.session import Session
 from sparkfleet.remote.atomic_write import write_atomically
-from sparkfleet.runtime.fleet_paths import FleetPaths
+from sparkfleet.runtime.files.fleet_paths import FleetPaths
 from sparkfleet.telemetry.observe_files import OWNERS, ObservePlace, observe_files
 from sparkfleet.values import Value
 

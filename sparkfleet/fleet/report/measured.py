@@ -75,8 +75,13 @@ def measured_lines(deployment: DeploymentStatus) -> Iterator[str]:
             yield f"g{report.generation}/{report.replica}: {measured_words(deployment, report)}"
 
 
+NOT_MEASURED = "speed not measured yet: it is once no other engine of its nodes starts or is measured"
+
+
 def measured_words(deployment: DeploymentStatus, report: GroupReport) -> str:
     """Measurements of a group with their predictions, both for one short request alone."""
+    if not {"ttft_ms", "decode_tps"} & report.measured.keys():
+        return NOT_MEASURED
     rung = rung_of(deployment, report)
     prediction = rung.prediction if rung else None
     ttft = _number(report, "ttft_ms", "{:.0f} ms", prediction.check_ttft_ms if prediction else None)

@@ -18,7 +18,7 @@ from sparkfleet.fabric.firewall import (
     rails_of,
 )
 from sparkfleet.fleet.setup.rails import Helpers, find_helpers, permitted
-from sparkfleet.hostfacts.listening_sockets import ReadSockets
+from sparkfleet.hostfacts.network.listening_sockets import ReadSockets
 from sparkfleet.remote.channel import Channel
 from sparkfleet.remote.open_channel import open_channel
 from sparkfleet.specs.inventory import Inventory

@@ -18,7 +18,7 @@ from sparkfleet.fabric.probe import look
 from sparkfleet.fabric.topology import find_links
 from sparkfleet.remote.channel import Channel
 from sparkfleet.remote.open_channel import open_channel, open_channels
-from sparkfleet.runtime.fleet_paths import FleetPaths
+from sparkfleet.runtime.files.fleet_paths import FleetPaths
 from sparkfleet.specs.inventory import Inventory
 
 Helpers = Mapping[str, Helper | NotPermitted]

@@ -19,8 +19,8 @@ from importlib.resources import files
 from typing import Any, NamedTuple
 
 from sparkfleet import __version__
+from sparkfleet.gateway.access.keys import authenticate
 from sparkfleet.gateway.asgi import Headers, Scope, Send, respond
-from sparkfleet.gateway.keys import authenticate
 from sparkfleet.gateway.page.fleet_view import FleetView
 from sparkfleet.gateway.page.openapi import openapi
 from sparkfleet.gateway.routing_table import KeyEntry, RoutingTable

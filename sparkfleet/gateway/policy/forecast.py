@@ -14,7 +14,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
 from sparkfleet.gateway.policy.speeds import decode_tps, prefill_tps
-from sparkfleet.gateway.requirements import Ability, Requirements, doubts
+from sparkfleet.gateway.request.requirements import Ability, Requirements, doubts
 from sparkfleet.gateway.routing_table import GroupEntry
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Iterable
 
-from sparkfleet.gateway.prefix_blocks import ENDS, matched
+from sparkfleet.gateway.request.prefix_blocks import ENDS, matched
 from sparkfleet.gateway.routing_table import GroupEntry
 
 _CHARACTERS_PER_TOKEN = 4

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from functools import cached_property
 from typing import Literal
 
-from sparkfleet.hostfacts.link import LinkFacts, LinkKind
+from sparkfleet.hostfacts.network.link import LinkFacts, LinkKind
 from sparkfleet.hostfacts.node import NodeFacts
 from sparkfleet.knowledge.ceilings import LinkSpeed
 from sparkfleet.knowledge.hardware import hardware

@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import get_args
 
-from sparkfleet.hostfacts.link import LinkFacts, LinkProvenance
+from sparkfleet.hostfacts.network.link import LinkFacts, LinkProvenance
 from sparkfleet.hostfacts.node import NodeFacts
 from sparkfleet.perf.latency.roofline_terms import own_chunk
 from sparkfleet.perf.prediction import Band, Prediction, Provenance

@@ -16,7 +16,7 @@ from typing import get_args
 
 from sparkfleet.checkpoints.checkpoint import Checkpoint
 from sparkfleet.errors import Infeasible
-from sparkfleet.hostfacts.link import LinkFacts
+from sparkfleet.hostfacts.network.link import LinkFacts
 from sparkfleet.hostfacts.node import NodeFacts
 from sparkfleet.perf.local_measurements import LocalMeasurement
 from sparkfleet.perf.predictor import Predictor, predicted_content, predictor_of

@@ -22,7 +22,7 @@ from sparkfleet.checkpoints.io.safe_io import shown
 from sparkfleet.engines.container import Tool
 from sparkfleet.remote.channel import Completed
 from sparkfleet.remote.local import execute
-from sparkfleet.runtime.container_tools import TOOLS, is_used
+from sparkfleet.runtime.containers.container_tools import TOOLS, is_used
 from sparkfleet.staging.agent.protocol import LineReporter, program
 from sparkfleet.staging.agent.transfer import RESERVE_BYTES, demand_room
 from sparkfleet.staging.errors import StagingError

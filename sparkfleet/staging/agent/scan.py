@@ -12,7 +12,7 @@ from pydantic import Field, ValidationError
 
 from sparkfleet.checkpoints.io.safe_io import read_json_object, read_start
 from sparkfleet.errors import FactError
-from sparkfleet.runtime.builtin_models import builtin_directory
+from sparkfleet.runtime.files.builtin_models import builtin_directory
 from sparkfleet.staging.agent.protocol import LineReporter, program
 from sparkfleet.staging.manifest import BUILTIN, File, Kind, Manifest, StagingItem, by_path
 from sparkfleet.staging.storage_layout import (

@@ -442,7 +442,8 @@ async def test_the_endpoint_moves_once_every_gateway_has_the_new_table(served):
         assert await fleet.listen(wanted, "me@desk") == ()
 
 
-async def test_an_endpoint_at_which_no_gateway_can_listen_stays_where_it_is(served):
+async def test_an_endpoint_at_which_no_gateway_can_listen_stays_where_it_is(served, monkeypatch):
+    monkeypatch.setattr("sparkfleet.controlplane.controller.CONFIRM_S", 0.1)
     await served.controller.register_gateway(gateway(trouble="Port 9000 on 127.0.0.1 is used."))
     async with client(served) as fleet:
         with pytest.raises(ControlError, match="Port 9000") as caught:

@@ -9,7 +9,7 @@ from sparkfleet.controlplane.ray.ray_process import (
 )
 from sparkfleet.controlplane.state.head_address import HeadAddress, read_address
 from sparkfleet.fabric.node_addresses import LOOPBACK
-from sparkfleet.runtime.fleet_paths import FleetPaths
+from sparkfleet.runtime.files.fleet_paths import FleetPaths
 from sparkfleet.specs.inventory import Gateway
 
 

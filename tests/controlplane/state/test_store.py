@@ -8,7 +8,7 @@ from control_values import deployment, plan
 from sparkfleet.controlplane.desired import Standing
 from sparkfleet.controlplane.state import schema
 from sparkfleet.controlplane.state.store import Store
-from sparkfleet.gateway.keys import generate, rotate
+from sparkfleet.gateway.access.keys import generate, rotate
 from sparkfleet.gateway.routing_table import KeyLimits
 from sparkfleet.planner.rules.failure_memory import Remembered
 

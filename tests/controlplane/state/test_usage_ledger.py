@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sparkfleet.cli.usage import sums
+from sparkfleet.cli.clients.usage import sums
 from sparkfleet.controlplane.state import schema
 from sparkfleet.controlplane.state.store import Store
 from sparkfleet.controlplane.state.usage_ledger import KEEP_DAYS, UsageRow, day_of

@@ -6,7 +6,7 @@ import pytest
 from control_values import deployment, plan
 
 from sparkfleet.controlplane.store_safety.opening import open_store
-from sparkfleet.runtime.fleet_paths import FleetPaths
+from sparkfleet.runtime.files.fleet_paths import FleetPaths
 
 
 @pytest.fixture

@@ -12,8 +12,8 @@ from sparkfleet.controlplane.store_safety import opening
 from sparkfleet.controlplane.store_safety.guard import StoreError, StoreFault
 from sparkfleet.controlplane.store_safety.mark import read_mark
 from sparkfleet.controlplane.store_safety.opening import open_store
-from sparkfleet.gateway.keys import generate
-from sparkfleet.runtime.fleet_paths import FleetPaths
+from sparkfleet.gateway.access.keys import generate
+from sparkfleet.runtime.files.fleet_paths import FleetPaths
 
 
 def refused(paths, running=(), known=None):

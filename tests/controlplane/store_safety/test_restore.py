@@ -13,8 +13,8 @@ from sparkfleet.controlplane.store_safety.mark import read_mark
 from sparkfleet.controlplane.store_safety.opening import open_store
 from sparkfleet.controlplane.store_safety.restore import adopt_running, begin_anew, restore_copy
 from sparkfleet.errors import ControlError
-from sparkfleet.gateway.keys import generate
-from sparkfleet.runtime.fleet_paths import FleetPaths
+from sparkfleet.gateway.access.keys import generate
+from sparkfleet.runtime.files.fleet_paths import FleetPaths
 
 
 @pytest.fixture

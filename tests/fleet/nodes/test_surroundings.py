@@ -18,7 +18,7 @@ from sparkfleet.fleet.nodes.surroundings import (
     surroundings_of,
 )
 from sparkfleet.fleet.session import Session
-from sparkfleet.runtime import state_probe
+from sparkfleet.runtime.files import state_probe
 
 
 def inventory(head):

@@ -2,7 +2,7 @@
 
 import pytest
 
-from sparkfleet.cli import apply, describe
+from sparkfleet.cli.deployment import apply, describe
 from sparkfleet.controlplane.state.status import DeploymentStatus
 from sparkfleet.fleet.report.outcome import failed_lines, rung_lines
 from sparkfleet.group.report import GroupPhase, GroupReport

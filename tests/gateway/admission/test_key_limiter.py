@@ -11,9 +11,9 @@ import aiohttp
 import pytest
 
 from sparkfleet.engines.fake import FakeEngine, Pace
+from sparkfleet.gateway.access.keys import authenticate, digest, expired_key, generate, rotate
 from sparkfleet.gateway.admission.key_limiter import KeyLimiter
 from sparkfleet.gateway.api_errors import ApiError
-from sparkfleet.gateway.keys import authenticate, digest, expired_key, generate, rotate
 from sparkfleet.gateway.routing_table import KeyEntry, KeyLimits
 
 if TYPE_CHECKING:

@@ -11,12 +11,12 @@ import aiohttp
 import pytest
 
 from sparkfleet.engines.fake import FakeEngine, Pace
+from sparkfleet.gateway.access.keys import generate
 from sparkfleet.gateway.admission.model_queue import ModelQueues, QueuedSlot
 from sparkfleet.gateway.api_errors import ApiError, not_ready
 from sparkfleet.gateway.choice import Choice
 from sparkfleet.gateway.in_flight import InFlight
-from sparkfleet.gateway.keys import generate
-from sparkfleet.gateway.requirements import Requirements
+from sparkfleet.gateway.request.requirements import Requirements
 from sparkfleet.gateway.routing_table import GroupEntry, KeyLimits, ModelEntry, RoutingTable
 
 if TYPE_CHECKING:

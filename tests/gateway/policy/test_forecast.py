@@ -18,8 +18,8 @@ from sparkfleet.gateway.policy.forecast import GroupLoad, forecasts, reason_of
 from sparkfleet.gateway.policy.learned import FARTHEST, LearnedSpeeds
 from sparkfleet.gateway.policy.prefix_cache import PrefixCaches, room_of
 from sparkfleet.gateway.policy.speeds import decode_tps
-from sparkfleet.gateway.prefix_blocks import ENDS, prefix_of, share_of
-from sparkfleet.gateway.requirements import Requirements, can, needs_of, too_small
+from sparkfleet.gateway.request.prefix_blocks import ENDS, prefix_of, share_of
+from sparkfleet.gateway.request.requirements import Requirements, can, needs_of, too_small
 from sparkfleet.gateway.routing_table import GroupEntry, GroupSpeed
 
 

@@ -3,13 +3,13 @@
 import pytest
 
 from sparkfleet.errors import Infeasible, SpecError
-from sparkfleet.hostfacts.link import LinkFacts
+from sparkfleet.hostfacts.network.link import LinkFacts
 from sparkfleet.hostfacts.node import Gpu, InstalledEngine
 from sparkfleet.planner.place.fleet_map import Fleet
 from sparkfleet.planner.search.cpu_models import MEMORY, SGLANG_MEMORY, SUPPOSED
 from sparkfleet.planner.search.planner import plan_deployment, plan_fleet
 from sparkfleet.planner.types.embedded_model import EmbeddedModel
-from sparkfleet.runtime.builtin_models import builtin_model
+from sparkfleet.runtime.files.builtin_models import builtin_model
 
 IMAGE = f"localhost/engine@sha256:{'0' * 64}"
 SGLANG = f"localhost/sglang-cpu@sha256:{'0' * 64}"

@@ -1,0 +1,1 @@
+"""Verbs of the endpoint and its clients: keys, questions, routes, usage."""

@@ -1,0 +1,104 @@
+"""`sparkfleet ask`: sends one question to the endpoint, streams the answer, and measures its speed."""
+
+from __future__ import annotations
+
+import getpass
+import os
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from sparkfleet.cli.deployment.describe import NameArgument
+from sparkfleet.cli.escapes import RawOutput
+from sparkfleet.cli.exit_codes import Exit
+from sparkfleet.cli.options import DEFAULT_INVENTORY, InventoryOption, open_session, run
+from sparkfleet.cli.output import errors
+from sparkfleet.errors import ControlError
+from sparkfleet.fleet.clients.endpoint import AnswerSpeed
+from sparkfleet.fleet.clients.endpoint import ask as ask_endpoint
+from sparkfleet.fleet.session import Session
+
+KeyOption = Annotated[
+    str,
+    typer.Option(
+        "--key",
+        envvar="SPARKFLEET_API_KEY",
+        help="An API key of the endpoint: @FILE, or - to read it from standard input. A key itself is visible to every"
+        " user of this machine while the command runs; SPARKFLEET_API_KEY is not.",
+        show_envvar=True,
+    ),
+]
+KEY_BYTES = 4096
+"""More is no key."""
+
+
+def ask(
+    name: NameArgument,
+    question: Annotated[str, typer.Argument(help="The question.", metavar="QUESTION", show_default=False)],
+    key: KeyOption = "",
+    inventory: InventoryOption = DEFAULT_INVENTORY,
+    max_tokens: Annotated[int, typer.Option(min=1, help="Most tokens of the answer.")] = 256,
+) -> int:
+    """Ask a model one question over the endpoint, as any client would."""
+    return run(_ask(open_session(inventory), name, question, key_of(key), max_tokens))
+
+
+def key_of(given: str) -> str:
+    """The key of `--key`: from a file, from standard input, from the environment, or typed at a terminal.
+
+    Raises:
+        ControlError: none is given, or its file cannot be read.
+    """
+    if given == "-":
+        return _one_line(sys.stdin.readline(KEY_BYTES), "Standard input")
+    if given.startswith("@"):
+        try:
+            return _one_line(Path(given[1:]).expanduser().read_text()[:KEY_BYTES], given[1:])
+        except (OSError, UnicodeDecodeError) as error:
+            raise ControlError(f"The API key in {given[1:]} cannot be read: {error}.") from None
+    if given and given != os.environ.get("SPARKFLEET_API_KEY"):
+        errors.print(
+            "warning: every user of this machine can see the key of this command (`ps`). Set SPARKFLEET_API_KEY, or"
+            " pass --key @FILE."
+        )
+    if not given and sys.stdin.isatty():
+        given = getpass.getpass("API key: ")
+    return _one_line(given, "The option --key")
+
+
+def _one_line(text: str, source: str) -> str:
+    if key := text.strip():
+        if not key.isprintable() or not key.isascii():
+            raise ControlError(f"{source} contains no API key: a key is one line of printable ASCII.")
+        return key
+    raise ControlError(
+        f"No API key was given: {source} contains none.",
+        do="Set SPARKFLEET_API_KEY or pass --key @FILE; `sparkfleet keys create NAME` makes a key.",
+    )
+
+
+async def _ask(session: Session, name: str, question: str, key: str, max_tokens: int) -> int:
+    await print_answer(session, name, question, key, max_tokens)
+    return Exit.DONE
+
+
+async def print_answer(session: Session, name: str, question: str, key: str, max_tokens: int) -> None:
+    """Print the answer as it arrives, and its speed on standard error."""
+    output = RawOutput()
+
+    def write(text: str) -> None:
+        output.write(text.encode(errors="replace"))
+
+    speed = await ask_endpoint(session, name, question, key, max_tokens=max_tokens, on_text=write)
+    write("\n")
+    errors.print(_line(speed), style="dim")
+
+
+def _line(speed: AnswerSpeed) -> str:
+    if speed.ttft_ms is None or speed.decode_tps is None:
+        return f"{speed.tokens} tokens: too few to measure a rate"
+    return (
+        f"{speed.tokens} tokens · TTFT {speed.ttft_ms:.0f} ms · {speed.decode_tps:.1f} tok/s (measured here)"
+    )

@@ -1,0 +1,85 @@
+"""`sparkfleet connect`: prints the configuration of a client for a model of the fleet."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from sparkfleet.cli.exit_codes import Exit
+from sparkfleet.cli.options import DEFAULT_INVENTORY, InventoryOption, JsonOption, open_session, run
+from sparkfleet.cli.output import OUTPUT_VERSION, console, errors, print_json
+from sparkfleet.controlplane.api.client import FleetClient
+from sparkfleet.errors import ControlError
+from sparkfleet.fleet.clients.connect import CLIENTS, KEY, ClientSetup, Endpoint, setup_of
+from sparkfleet.fleet.session import Session
+
+
+def connect(
+    client: Annotated[str, typer.Argument(help=f"One of {', '.join(CLIENTS)}.", metavar="CLIENT")],
+    name: Annotated[str, typer.Argument(help="The deployment.", metavar="NAME")],
+    url: Annotated[
+        str, typer.Option("--url", help="Address of the endpoint, if clients reach it under another one.")
+    ] = "",
+    inventory: InventoryOption = DEFAULT_INVENTORY,
+    json: JsonOption = False,
+) -> int:
+    """Print the configuration of a client for a model of the fleet. Contains no key."""
+    return run(_connect(open_session(inventory), client, name, url, json))
+
+
+async def _connect(session: Session, client: str, name: str, url: str, json: bool) -> int:
+    setup_of(client, Endpoint(url="", model=name))  # an unknown client, before the fleet is asked
+    endpoint = await _endpoint(await session.controller(), name, url)
+    setup = setup_of(client, endpoint)
+    if json:
+        print_json({"version": OUTPUT_VERSION, "client": client, **setup.model_dump()})
+        return Exit.DONE
+    errors.print(f"# {setup.place}", style="dim", markup=False)
+    console.out(setup.text, highlight=False)
+    _notes(session, endpoint, setup)
+    return Exit.DONE
+
+
+async def _endpoint(fleet: FleetClient, name: str, url: str) -> Endpoint:
+    address = fleet.address.endpoint
+    async with fleet as asking:
+        status = await asking.fleet()
+    found = next((one for one in status.deployments if name in (one.name, *_aliases(one.spec))), None)
+    if found is None:
+        names = ", ".join(one.name for one in status.deployments)
+        raise ControlError(
+            f"There is no deployment {name!r}.",
+            do=f"Available: {names}." if names else "Run `sparkfleet apply` first.",
+        )
+    groups = found.plan.groups if found.plan is not None else ()
+    contexts = [group.choice.candidate.context for group in groups if group.choice.candidate.context]
+    return Endpoint(
+        url=_base(url or address),
+        model=name,
+        context=max(contexts, default=None),
+        vision=any(group.vision for group in groups),
+    )
+
+
+def _base(url: str) -> str:
+    plain = url.rstrip("/")
+    return plain if plain.endswith("/v1") else plain + "/v1"
+
+
+def _aliases(spec: str) -> tuple[str, ...]:
+    from sparkfleet.specs.deployment import Deployment
+
+    return Deployment.model_validate_json(spec).aliases if spec else ()
+
+
+def _notes(session: Session, endpoint: Endpoint, setup: ClientSetup) -> None:
+    if setup.then:
+        errors.print(setup.then, markup=False)
+    errors.print(f"{KEY}: `sparkfleet keys create NAME` makes a key.", markup=False)
+    if "//127.0.0.1" in endpoint.url or "//localhost" in endpoint.url:
+        errors.print(
+            f"The endpoint is reached on {session.inventory.head} only: `gateway: {{host: 0.0.0.0}}` in the inventory opens"
+            " it to the network, then `sparkfleet apply` once more.",
+            markup=False,
+        )

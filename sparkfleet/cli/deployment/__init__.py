@@ -1,0 +1,1 @@
+"""Verbs of one deployment: starts, changes, shows and deletes it."""

@@ -1,0 +1,127 @@
+"""`sparkfleet apply`: plans deployments, asks for agreement, starts them, and waits until they serve."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from sparkfleet.cli.confirm import confirm
+from sparkfleet.cli.exit_codes import Exit
+from sparkfleet.cli.options import (
+    DEFAULT_INVENTORY,
+    InventoryOption,
+    OfflineOption,
+    YesOption,
+    open_session,
+    run,
+)
+from sparkfleet.cli.output import console, errors
+from sparkfleet.cli.planning.dry_run import DryRunOption, show_dry_run
+from sparkfleet.cli.planning.plan import AssumeOption, FilesArgument, print_origins, print_plans
+from sparkfleet.cli.progress import ProgressLine, times_line
+from sparkfleet.controlplane.state.status import DeploymentStatus
+from sparkfleet.errors import SpecError
+from sparkfleet.fleet.apply import PreparedApply, carry_out, create_first_key, prepare_apply
+from sparkfleet.fleet.report.measured import NOT_MEASURED, is_predicted, measured_words
+from sparkfleet.fleet.report.outcome import failed_lines, rung_lines
+from sparkfleet.fleet.session import Session
+from sparkfleet.specs.load import load_deployments
+
+
+def apply(  # noqa: PLR0917  # its parameters are the command line's
+    files: FilesArgument,
+    inventory: InventoryOption = DEFAULT_INVENTORY,
+    yes: YesOption = False,
+    wait: Annotated[bool, typer.Option("--wait/--no-wait", help="Wait until it serves.")] = True,
+    show_only: DryRunOption = False,
+    assumed: AssumeOption = None,
+    offline: OfflineOption = False,
+    pull: Annotated[
+        bool,
+        typer.Option(
+            "--pull",
+            help="Resolve image tags at their registries again; otherwise a deployment keeps its image.",
+        ),
+    ] = False,
+    retry: Annotated[
+        bool,
+        typer.Option(
+            "--retry", help="Begin at rung 1 of the ladder, including rungs that are remembered as failed."
+        ),
+    ] = False,
+    json: Annotated[
+        bool, typer.Option("--json", help="With --dry-run: print JSON with a version field.")
+    ] = False,
+) -> int:
+    """Serve the deployments in the files. Starts those that do not run; applying twice changes nothing."""
+    if show_only:
+        return run(show_dry_run(files, inventory, assumed, json))
+    if assumed is not None:
+        raise SpecError(
+            "--assume needs --dry-run.", do="`sparkfleet plan FILE --assume KIND` plans on assumed nodes."
+        )
+    if json:
+        raise SpecError(
+            "--json needs --dry-run.", do="`sparkfleet describe NAME --json` prints a deployment's state."
+        )
+    return run(_apply(files, inventory, yes, wait, pull=pull, retry=retry))
+
+
+async def _apply(
+    files: list[Path], inventory: Path, yes: bool, wait: bool, *, pull: bool, retry: bool
+) -> int:
+    specs = load_deployments(files)
+    session = open_session(inventory)
+    prepared = await prepare_apply(session, specs, renew=pull, retry=retry)
+    print_origins(prepared.planned.checkpoints)
+    print_plans(specs, prepared.planned.decided, prepared.planned.fleet)
+    if prepared.gateway:
+        console.print(prepared.gateway)
+    prepared.planned.require_feasible()
+    if prepared.changes_nothing and prepared.planned.client is not None:
+        with ProgressLine() as progress:
+            async with prepared.planned.client as client:
+                await create_first_key(client, progress)
+        console.print(f"No change. {session.endpoint_words(prepared.planned.client)}")
+        return Exit.DONE
+    return await confirm_and_carry_out(session, prepared, "Apply?", yes, wait=wait)
+
+
+async def confirm_and_carry_out(
+    session: Session, prepared: PreparedApply, question: str, yes: bool, *, wait: bool = True
+) -> int:
+    """Ask for agreement, apply, follow the start, and print the outcome. Returns the exit code."""
+    confirm(question, yes)
+    with ProgressLine() as progress:
+        applied = await carry_out(session, prepared, progress, wait=wait)
+    print_outcome(applied.settled)
+    if wait:
+        console.print(times_line(applied.times), markup=False)
+    else:
+        console.print("Accepted. `sparkfleet status` shows the progress.")
+    console.print(session.endpoint_words(applied.client))
+    return Exit.ERROR if applied.failed else Exit.DONE
+
+
+def print_outcome(settled: Mapping[str, DeploymentStatus]) -> None:
+    """Print how each deployment ended, with what was left and why."""
+    for deployment in settled.values():
+        if deployment.state == "failed":
+            errors.print(f"{deployment.name} failed: {deployment.detail}")
+            for line in failed_lines(deployment):
+                errors.print(f"  {line}", markup=False)
+            errors.print(
+                f"  Details: `sparkfleet describe {deployment.name}`, `sparkfleet logs {deployment.name}`."
+            )
+        for group in deployment.groups:
+            if group.phase == "ready" and deployment.index_of(group.group) is not None:
+                words = measured_words(deployment, group)
+                known = is_predicted(deployment, group) or words == NOT_MEASURED
+                console.print(
+                    f"{deployment.name} is ready: {words}{'' if known else ' (measured; not predicted)'}"
+                )
+                for line in rung_lines(deployment, group):
+                    console.print(f"  {line}", markup=False)

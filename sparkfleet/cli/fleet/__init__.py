@@ -1,0 +1,1 @@
+"""Verbs of the fleet and its nodes."""

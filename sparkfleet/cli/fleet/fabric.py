@@ -1,0 +1,177 @@
+"""`sparkfleet fabric`: plans and sets the addresses of the rails, and measures their speed."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Sequence
+from typing import Annotated
+
+import typer
+from rich.text import Text
+
+from sparkfleet.cli.confirm import confirm
+from sparkfleet.cli.exit_codes import Exit
+from sparkfleet.cli.fleet.firewall import RollbackOption, firewall
+from sparkfleet.cli.options import DEFAULT_INVENTORY, InventoryOption, JsonOption, YesOption, run
+from sparkfleet.cli.output import OUTPUT_VERSION, console, print_json
+from sparkfleet.fabric.apply import ROLLBACK_S, Helper, NotPermitted
+from sparkfleet.fabric.inventory_builder import describe
+from sparkfleet.fabric.measure import LinkMeasurement
+from sparkfleet.fabric.netplan import FabricPlan, changes, claims, render
+from sparkfleet.fabric.port_scan import PortScan
+from sparkfleet.fabric.rails_helper import NETPLAN_FILE
+from sparkfleet.fleet.setup.rails import (
+    Helpers,
+    RailsPlan,
+    channels_of,
+    find_helpers,
+    measure_rails,
+    permitted,
+    plan_rails,
+    set_rails,
+)
+from sparkfleet.specs.inventory import Inventory
+from sparkfleet.specs.load import load_inventory
+
+app = typer.Typer(help="The rails between the nodes: addresses and speed.", no_args_is_help=True)
+
+SecondsOption = Annotated[
+    float, typer.Option("--seconds", min=0.5, max=60, help="Seconds of load on each rail.")
+]
+
+
+@app.command("plan")
+def plan(inventory: InventoryOption = DEFAULT_INVENTORY, json: JsonOption = False) -> int:
+    """Show the planned addresses of the rails, and their changes. Changes nothing."""
+    return run(_plan(load_inventory(inventory), json))
+
+
+@app.command("apply")
+def apply(
+    inventory: InventoryOption = DEFAULT_INVENTORY,
+    yes: YesOption = False,
+    rollback: RollbackOption = ROLLBACK_S,
+) -> int:
+    """Give the rails these addresses. The change is undone by itself if a node can no longer be reached."""
+    return run(_apply(load_inventory(inventory), yes, rollback))
+
+
+app.command("firewall")(firewall)
+
+
+@app.command("measure")
+def measure(
+    inventory: InventoryOption = DEFAULT_INVENTORY, seconds: SecondsOption = 3.0, json: JsonOption = False
+) -> int:
+    """Measure every rail, prove that the bytes take it and no other way, and keep the numbers for `plan`."""
+    return run(_measure(load_inventory(inventory), seconds, json))
+
+
+async def _plan(inventory: Inventory, json: bool) -> int:
+    async with channels_of(inventory) as channels:
+        planned = await plan_rails(channels)
+        helpers = await find_helpers(channels)
+    if json:
+        print_json({"version": OUTPUT_VERSION} | _as_json(planned, helpers))
+    else:
+        _show(planned, helpers)
+    return Exit.PENDING if planned.is_pending else Exit.DONE
+
+
+async def _apply(inventory: Inventory, yes: bool, rollback_s: int) -> int:
+    async with channels_of(inventory) as channels:
+        planned = await plan_rails(channels)
+        if not planned.is_pending:
+            _show_links(planned)
+            if planned.found.links:
+                console.print("No change: every rail has its address.")
+            return Exit.DONE
+        found = await find_helpers(channels)
+        _show(planned, found)
+        helpers = permitted(found)
+        confirm(
+            f"Apply? Links go down for a moment; the change is undone unless everything works within {rollback_s} s.",
+            yes,
+        )
+        await set_rails(inventory, planned.plan, helpers, channels, rollback_s)
+    if any(helper.backend == "ip" for helper in helpers.values()):
+        console.print("A node without netplan loses these addresses when it reboots.")
+    console.print("Kept: every node can be reached, and every rail carries full-size packets.")
+    console.print("Next: `sparkfleet init` writes the links into the inventory.")
+    return Exit.DONE
+
+
+def _show_links(planned: RailsPlan) -> None:
+    for link in planned.found.links:
+        console.print(Text(f"{describe(link)}: {len(link.rails)} rails"))
+    if not planned.found.links:
+        console.print("No cable was found between nodes of the inventory, so no rail needs an address.")
+    for finding in planned.found.findings:
+        console.print(Text(f"  {finding}", "yellow"))
+
+
+def _as_json(planned: RailsPlan, helpers: Helpers) -> dict[str, object]:
+    """JSON document of `fabric plan`."""
+    return planned.found.model_dump(mode="json") | {
+        "nodes": {
+            view.node: {
+                "ports": [port.model_dump(mode="json") for port in planned.plan.of(view.node).ports],
+                "changes": list(changes(planned.plan.of(view.node), view)),
+                "not_permitted": error.what if isinstance(error := helpers[view.node], NotPermitted) else "",
+            }
+            for view in planned.views
+        },
+    }
+
+
+def _show(planned: RailsPlan, helpers: Helpers) -> None:
+    _show_links(planned)
+    for view in planned.views:
+        _show_node(planned.plan, view, helpers[view.node])
+
+
+def _show_node(plan: FabricPlan, view: PortScan, helper: Helper | NotPermitted) -> None:
+    mine = plan.of(view.node)
+    if not mine.ports:
+        return
+    pending = changes(mine, view)
+    console.print(Text(f"\n{view.node}  {'' if pending else 'no change'}", "bold"))
+    for line in pending:
+        console.print(Text(f"  {line}"))
+    if not isinstance(helper, Helper) or helper.backend != "netplan":
+        if pending:
+            console.print(Text(f"  {NETPLAN_FILE}:\n{_indented(render(mine))}"))
+        return
+    before = helper.own
+    for line in difflib.unified_diff(
+        before.splitlines(), render(mine).splitlines(), str(NETPLAN_FILE), "new", lineterm=""
+    ):
+        console.print(Text(f"  {line}", {"+": "green", "-": "red"}.get(line[:1], "")))
+    for claim in claims(helper.others, (port.netdev for port in mine.ports)):
+        console.print(Text(f"  {claim}", "yellow"))
+
+
+def _indented(text: str) -> str:
+    return "\n".join(f"    {line}" for line in text.splitlines())
+
+
+async def _measure(inventory: Inventory, seconds: float, json: bool) -> int:
+    measured, file = await measure_rails(inventory, seconds)
+    if json:
+        print_json({"version": OUTPUT_VERSION, "links": [one.model_dump(mode="json") for one in measured]})
+    else:
+        _show_measured(measured)
+        console.print(f"Kept in {file} for `sparkfleet plan`.")
+    return Exit.DONE if all(one.proof.holds for one in measured) else Exit.ERROR
+
+
+def _show_measured(measured: Sequence[LinkMeasurement]) -> None:
+    for one in measured:
+        console.print(Text(" – ".join(one.nodes), "bold"))
+        for rail in one.rails:
+            console.print(
+                Text(f"  {rail.netdev}  {rail.gb_per_s:.2f} GB/s  {rail.latency_us:.1f} µs  by {rail.method}")
+            )
+        console.print(
+            Text(f"  together {one.gb_per_s:.2f} GB/s · {one.proof.said}", "" if one.proof.holds else "red")
+        )

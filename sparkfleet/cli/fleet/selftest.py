@@ -1,0 +1,63 @@
+"""`sparkfleet selftest`: tries on the nodes what the lab assumes of them."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+from rich.text import Text
+
+from sparkfleet.cli.confirm import confirm
+from sparkfleet.cli.exit_codes import Exit
+from sparkfleet.cli.fleet.doctor import NodesArgument
+from sparkfleet.cli.options import DEFAULT_INVENTORY, InventoryOption, YesOption, open_session, run
+from sparkfleet.cli.output import console, fold
+from sparkfleet.cli.progress import ProgressLine
+from sparkfleet.fleet.selftest import NAME, SelftestStep, selftest
+from sparkfleet.fleet.session import Session
+
+STYLES = {"ok": "green", "fault": "bold red", "skipped": "dim"}
+
+
+def self_test(
+    nodes: NodesArgument = None,
+    engines: Annotated[
+        bool,
+        typer.Option("--engines/--no-engines", help="Start a small model on each node and over each link."),
+    ] = True,
+    inventory: InventoryOption = DEFAULT_INVENTORY,
+    yes: YesOption = False,
+) -> int:
+    """Try on the nodes what the lab assumes of them, one thing after the other. Exit code 1 on a fault."""
+    return run(_selftest(open_session(inventory), nodes or [], engines, yes))
+
+
+async def _selftest(session: Session, nodes: list[str], engines: bool, yes: bool) -> int:
+    if engines:
+        console.print(
+            f"A deployment {NAME!r} of a small model is started and ended on each node and over each link."
+        )
+        confirm("Start?", yes)
+    steps = []
+    with ProgressLine() as progress:
+        async for step in selftest(session, nodes, engines=engines, on_event=progress):
+            progress.done()
+            steps.append(step)
+            console.print(_line(step))
+            if step.do:
+                console.print(f"        {step.do}", markup=False)
+    faults = [step.name for step in steps if step.verdict == "fault"]
+    if not faults:
+        console.print(f"{len(steps)} steps, no fault.")
+        return Exit.DONE
+    console.print(
+        f"{len(faults)} of {len(steps)} steps have a fault. `sparkfleet bundle` collects what a report needs."
+    )
+    return Exit.ERROR
+
+
+def _line(step: SelftestStep) -> Text:
+    text = f"{step.verdict:<7} {step.name}: {step.words} · {step.seconds:.1f} s"
+    found = Text(fold(text, console.width) if console.is_terminal else text)
+    found.stylize(STYLES[step.verdict], 0, len(step.verdict))
+    return found

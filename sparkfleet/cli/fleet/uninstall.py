@@ -1,0 +1,54 @@
+"""`sparkfleet uninstall`: removes what sparkfleet made on the nodes, after showing it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Annotated
+
+import typer
+
+from sparkfleet.cli.confirm import confirm
+from sparkfleet.cli.exit_codes import Exit
+from sparkfleet.cli.options import DEFAULT_INVENTORY, InventoryOption, YesOption, open_session, run
+from sparkfleet.cli.output import console
+from sparkfleet.fleet.session import Session
+from sparkfleet.fleet.setup.uninstall import uninstall as uninstall_nodes
+from sparkfleet.install.uninstall import Removal
+from sparkfleet.units import MIB
+
+
+def uninstall(
+    inventory: InventoryOption = DEFAULT_INVENTORY,
+    yes: YesOption = False,
+    caches: Annotated[
+        bool,
+        typer.Option("--caches", help="Remove built models and copied wheels (~/.cache/sparkfleet), too."),
+    ] = False,
+) -> int:
+    """Remove what sparkfleet made on the nodes: environment, state, keys, logs. Models of the Hub stay."""
+    return run(_uninstall(open_session(inventory), yes, caches))
+
+
+async def _uninstall(session: Session, yes: bool, caches: bool) -> int:
+    found = await uninstall_nodes(session, "look", caches=caches)
+    _print(found)
+    if not any(one.found for one in found.values()):
+        console.print("Nothing to remove.")
+        return Exit.DONE
+    console.print("Deployments, API keys and secrets of the fleet are lost with it.")
+    confirm(f"Remove fleet {session.inventory.fleet} from these machines?", yes)
+    removed = await uninstall_nodes(session, "remove", caches=caches)
+    count = sum(len(one.found) for one in removed.values())
+    console.print(f"Removed {count} directories. `pip uninstall sparkfleet` removes the command line.")
+    return Exit.DONE
+
+
+def _print(found: Mapping[str, Removal]) -> None:
+    for name, one in found.items():
+        console.print(name, markup=False)
+        for path, size in one.found:
+            console.print(f"  remove  {path}  {size / MIB:.1f} MiB", markup=False, soft_wrap=True)
+        for reason in one.kept:
+            console.print(f"  stays   {reason}", markup=False, soft_wrap=True)
+        if one.of_root:
+            console.print(f"  root's  sudo rm {' '.join(one.of_root)}", markup=False, soft_wrap=True)

@@ -1,0 +1,1 @@
+"""Verbs that plan and explain, and change nothing: plans, rules, checkpoints, accuracy."""

@@ -1,0 +1,1 @@
+"""Calls of a client of the endpoint: a question, the route of a request, and the configuration of clients."""

@@ -1,0 +1,1 @@
+"""Keys, paths, origins and limits: what a client may send."""

@@ -1,0 +1,1 @@
+"""Connections to engines: requests, answers, errors and usage."""

@@ -1,0 +1,173 @@
+"""Sends a request to an engine, retries another one, and passes the answer's bytes.
+
+A retry is possible only before the client has seen a byte. After the first byte a failure shows: an event stream ends with
+an error event and no `[DONE]`, any other answer is cut off, so that no client mistakes a part for the whole.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable
+
+import aiohttp
+
+from sparkfleet.gateway.api_errors import ApiError, Dialect, engine_lost, error_json, no_engine
+from sparkfleet.gateway.asgi import Send
+from sparkfleet.gateway.choice import Choice, Slot
+from sparkfleet.gateway.engine.endpoints import Picker, Target
+from sparkfleet.gateway.engine.upstream import EngineLost, Request, Upstream, UpstreamAnswer
+from sparkfleet.gateway.engine.usage import UsageMeter
+from sparkfleet.gateway.routing_table import GroupEntry
+
+log = logging.getLogger("sparkfleet.gateway")
+
+ATTEMPTS = 4
+"""Engines that one request is sent to, at most."""
+DELIVERIES = 2
+"""Engines that may fail while they have the request: one that kills engines must not reach them all."""
+PICK_S = 5.0
+"""Seconds to wait for a group of a model that is ready by the table."""
+
+
+class Attempts:
+    """The tries of one request.
+
+    Args:
+        picker: finds the addresses of engines.
+        upstream: the connections.
+        choice: the candidate groups.
+        slot: its place on the group that it was admitted to.
+        request: the request to send.
+        on_answer: called when an engine has begun to answer, so that the request's body is not needed again.
+    """
+
+    def __init__(
+        self,
+        picker: Picker,
+        upstream: Upstream,
+        choice: Choice,
+        slot: Slot,
+        *,
+        request: Request,
+        on_answer: Callable[[], None] = lambda: None,
+    ) -> None:
+        self._picker = picker
+        self._upstream = upstream
+        self._choice = choice
+        self._request: Request | None = request
+        self._on_answer = on_answer
+        self._slot = slot
+        self._admitted: list[GroupEntry] | None = [one.group for one in slot.found]
+        """The groups by the forecast that it was admitted with, until the first try."""
+        self._failed: set[str] = set()
+        self._deliveries = 0
+        self._held: UpstreamAnswer | None = None
+        self.group = ""
+        """The group of the last try."""
+        self.retries = 0
+
+    async def answer(self) -> UpstreamAnswer:
+        """The first answer of a working engine; if all fail, the last one's own error.
+
+        Raises:
+            Refusal: 503, no engine was found or all were lost.
+        """
+        try:
+            while (engine := await self._next()) is not None:
+                answer = await self._ask(engine)
+                if answer is not None:
+                    return answer
+            return self._give_up()
+        finally:
+            self._hold(None)
+            self._request = None
+            self._on_answer()
+
+    async def _next(self) -> Target | None:
+        if len(self._failed) >= ATTEMPTS or self._deliveries >= DELIVERIES:
+            return None
+        ranked, self._admitted = self._admitted or self._choice.ranked(), None
+        if not ranked:
+            return None
+        # Before the first wait: of simultaneous requests each must count for the next.
+        self._slot.move(ranked[0])
+        engine = await self._pick(ranked)
+        if engine is None or engine.url in self._failed:
+            return None
+        self._slot.move(next(group for group in ranked if group.app == engine.app))
+        return engine
+
+    async def _pick(self, ranked: list[GroupEntry]) -> Target | None:
+        try:
+            async with asyncio.timeout(PICK_S):
+                engine = await self._picker.pick(self._choice.model, ranked, exclude=frozenset(self._failed))
+        except TimeoutError:
+            engine = None
+        for group in ranked:
+            if engine is not None and group.app == engine.app:
+                break
+            self._choice.loads.fail(group.app)  # it was skipped: it has no engine
+        return engine
+
+    async def _ask(self, engine: Target) -> UpstreamAnswer | None:
+        self.group = engine.group
+        self.retries = len(self._failed)
+        assert self._request is not None
+        try:
+            answer = await self._upstream.open(engine, self._request)
+        except EngineLost as lost:
+            log.warning(
+                "%s: lost %s at %s: %s", self._request.id, engine.group or "an engine", engine.url, lost
+            )
+            self._fail(engine)
+            self._deliveries += lost.delivered
+            return None
+        if not answer.engine_is_failing:
+            return answer
+        self._fail(engine)
+        self._deliveries += 1
+        self._hold(answer)
+        return None
+
+    def _fail(self, engine: Target) -> None:
+        self._failed.add(engine.url)
+        self._choice.loads.fail(engine.app)
+
+    def _give_up(self) -> UpstreamAnswer:
+        if self._held is None:
+            raise self._refusal()
+        answer, self._held = self._held, None
+        return answer
+
+    def _refusal(self) -> ApiError:
+        made = engine_lost if self._failed else no_engine
+        return made(self._choice.model, time.time())
+
+    def _hold(self, answer: UpstreamAnswer | None) -> None:
+        if self._held is not None:
+            self._held.close()
+        self._held = answer
+
+
+async def relay(answer: UpstreamAnswer, send: Send, meter: UsageMeter) -> bool:
+    """Passes the answer's chunks on as they arrive. False if the engine was lost in the middle."""
+    chunk = answer.first
+    while chunk:
+        meter.feed(chunk)
+        await send({"type": "http.response.body", "body": chunk, "more_body": True})
+        try:
+            chunk = await answer.response.content.readany()
+        except (aiohttp.ClientError, OSError):
+            return False
+    return True
+
+
+def lost_event(dialect: Dialect, meter: UsageMeter) -> bytes:
+    """Ends an event stream whose engine was lost. Starts a new line if the last event was cut."""
+    message = "The engine failed while answering; the answer is incomplete."
+    data = error_json(message, 502, code="engine_lost", dialect=dialect)
+    name = b"event: error\n" if dialect == "anthropic" else b""
+    start = b"" if meter.ends_between_events else b"\n\n"
+    return start + name + b"data: " + data + b"\n\n"

@@ -1,0 +1,1 @@
+"""Requirements of a request: capabilities, media, and the beginning of its prompt. Pure."""

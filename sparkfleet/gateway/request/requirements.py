@@ -1,0 +1,187 @@
+"""Requirements of a request, and the groups that meet them. Pure.
+
+An unknown capability (None) excludes no group: the group only ranks behind those with a known one. A body is not
+validated: parts of an unknown form have no requirements, and the engine reports their faults.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from itertools import islice
+from typing import Any, Literal, NamedTuple, get_args
+
+from sparkfleet.gateway.request.media import media_urls, one_per_host
+from sparkfleet.gateway.request.prefix_blocks import prefix_of
+from sparkfleet.gateway.routing_table import GroupEntry
+
+Ability = Literal["vision", "tools"]
+
+VISUAL = frozenset(
+    {"image", "image_embeds", "image_pil", "image_url", "input_image", "video", "video_embeds", "video_url"}
+)
+"""Types of parts: OpenAI's chat (`image_url`) and responses (`input_image`), Anthropic's (`image`), and further ones of vLLM
+(0.32, `renderers/chat_utils.py`), which also accepts parts with such a field and no type."""
+AUDIBLE = frozenset({"audio", "audio_embeds", "audio_url", "input_audio"})
+
+_PROMPTS = ("instructions", "system", "messages", "input", "prompt")
+"""Fields of the APIs with the input of a model, in the order in which engines put them together."""
+_INSIDE = ("content", "text", "output")
+"""Fields of messages, parts and tool results with input. Not the arguments of calls: they are the tool's own data."""
+_LIMITS = ("max_tokens", "max_completion_tokens", "max_output_tokens")
+_CHARACTERS_PER_TOKEN = 3
+"""Characters per token: fewer than the four of plain English, so that code is overestimated rather than underestimated.
+Outside ASCII each character counts as a token."""
+_MOST_CHARACTERS_PER_TOKEN = 12
+"""Characters per token, at most, in a whole prompt: a group is certainly too small only by this. Outside ASCII 4."""
+_MOST_PARTS = 20_000
+"""Parts that are read: more than a conversation has; a body of 32 MB may have ten million."""
+
+
+class Requirements(NamedTuple):
+    """Requirements of one request."""
+
+    vision: bool = False
+    """It has images or video."""
+    tools: bool = False
+    """It has tools that the model may call."""
+    audio: bool = False
+    """It has sound. Support is not known of any weights: no group is refused for it, and those with vision come first."""
+    tokens: int = 0
+    """Estimated upper limit of prompt and answer, tokens. It only orders the groups."""
+    prompt_tokens: int = 0
+    """The prompt's part of it."""
+    least_tokens: int = 0
+    """Estimated lower limit of the prompt."""
+    characters: int = 0
+    """Length of the prompt's texts."""
+    prefix: tuple[int, ...] = ()
+    """Names of the prompt's beginnings (`prefix_blocks`)."""
+    media: tuple[str, ...] = ()
+    """URLs of images, video, sound and files that are not in the request itself: one of each host."""
+
+    @property
+    def answer_tokens(self) -> int:
+        """The request's limit of its answer; 0: none."""
+        return self.tokens - self.prompt_tokens
+
+    @property
+    def abilities(self) -> tuple[Ability, ...]:
+        """The requirements that a group must meet."""
+        return tuple(ability for ability in get_args(Ability) if getattr(self, ability))
+
+
+def needs_of(document: dict[str, Any]) -> Requirements:
+    """Requirements of a request with this JSON body. Reads at most `_MOST_PARTS` of its parts and never fails.
+
+    Its URLs are looked for in all of them: the engine must get none that was not checked.
+    """
+    vision = audio = False
+    tokens = least = 0
+    texts: list[str] = []
+    for part in islice(_parts(document), _MOST_PARTS):
+        if isinstance(part, str):
+            ascii_only = part.isascii()
+            tokens += len(part) // _CHARACTERS_PER_TOKEN if ascii_only else len(part)
+            least += len(part) // (_MOST_CHARACTERS_PER_TOKEN if ascii_only else 4)
+            texts.append(part)
+        elif isinstance(part, dict):
+            vision = vision or _is_one_of(part, VISUAL)
+            audio = audio or _is_one_of(part, AUDIBLE)
+        elif isinstance(part, int):  # a prompt may be a list of token ids
+            tokens += 1
+            least += 1
+    return Requirements(
+        vision=vision,
+        tools=_calls_tools(document),
+        audio=audio,
+        tokens=tokens + _answer_tokens(document),
+        prompt_tokens=tokens,
+        least_tokens=least,
+        characters=sum(map(len, texts)),
+        prefix=prefix_of(texts),
+        media=_media(document),
+    )
+
+
+def can(group: GroupEntry, needs: Requirements) -> bool:
+    """True if a group meets the requirements, as far as its capabilities are known."""
+    return all(getattr(group, ability) is not False for ability in needs.abilities)
+
+
+def lacking(groups: Iterable[GroupEntry], needs: Requirements) -> tuple[Ability, ...]:
+    """Requirements that none of these groups meets; all of them if each group lacks some; () if one meets them all."""
+    known = tuple(groups)
+    if not known or any(can(group, needs) for group in known):
+        return ()
+    missing = (one for one in needs.abilities if all(getattr(group, one) is False for group in known))
+    return tuple(missing) or needs.abilities
+
+
+def too_small(groups: Iterable[GroupEntry], needs: Requirements) -> GroupEntry | None:
+    """The group with the largest context if the prompt certainly exceeds all of them; None if it may fit somewhere."""
+    known = tuple(groups)
+    if not known or any(group.context is None for group in known):
+        return None
+    largest = max(known, key=lambda group: group.context or 0)
+    return largest if needs.least_tokens > (largest.context or 0) else None
+
+
+def doubts(
+    group: GroupEntry, needs: Requirements, abilities: tuple[Ability, ...] | None = None
+) -> tuple[int, int]:
+    """Doubts about a group that meets the requirements: unknown capabilities, and missing tokens of context.
+
+    Args:
+        group: the group.
+        needs: the requirements.
+        abilities: their `abilities`, if they are computed already: for each group that would be slow.
+    """
+    unknown = 0
+    for ability in needs.abilities if abilities is None else abilities:
+        unknown += getattr(group, ability) is None
+    if needs.audio and group.vision is False:
+        unknown += 1
+    context = group.context
+    return unknown, (needs.tokens - context if context is not None and needs.tokens > context else 0)
+
+
+def _media(document: dict[str, Any]) -> tuple[str, ...]:
+    """A URL of each host that a request names media of. A `prompt` has texts and token ids only."""
+    fields = [name for name in _PROMPTS if name != "prompt"]
+    parts = (part for part in _parts(document, fields) if isinstance(part, dict))
+    return one_per_host(url for part in parts for url in media_urls(part))
+
+
+def _parts(document: dict[str, Any], fields: Iterable[str] = _PROMPTS) -> Iterator[object]:
+    """The whole input of the model: texts, messages, parts, token ids. At any depth, without recursion."""
+    left = [iter([document.get(name) for name in fields])]
+    while left:
+        for part in left[-1]:
+            yield part
+            if isinstance(part, list):
+                left.append(iter(part))
+                break
+            if isinstance(part, dict):
+                left.append(iter([part[name] for name in _INSIDE if name in part]))
+                break
+        else:
+            left.pop()
+
+
+def _is_one_of(part: dict[str, Any], types: frozenset[str]) -> bool:
+    given = part.get("type")
+    if isinstance(given, str):
+        return given in types
+    return "role" not in part and not types.isdisjoint(part)  # a message may have a field `audio`
+
+
+def _calls_tools(document: dict[str, Any]) -> bool:
+    tools, choice = document.get("tools"), document.get("tool_choice")
+    if isinstance(choice, dict):
+        choice = choice.get("type")
+    return isinstance(tools, list) and bool(tools) and choice != "none"
+
+
+def _answer_tokens(document: dict[str, Any]) -> int:
+    given = (document.get(name) for name in _LIMITS)
+    return max([0, *(one for one in given if isinstance(one, int))])

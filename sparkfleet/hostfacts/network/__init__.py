@@ -1,0 +1,1 @@
+"""Facts of a node's network: netdevs, rails, neighbours, routes and sockets."""

@@ -1,0 +1,86 @@
+"""Containers of a fleet without a supervisor, found by their labels and removed, with any container tool.
+
+They are removed even if they still serve: a container outlives its supervisor, but its log, its lease and its place in a
+group do not. The model is then loaded again; a rank that lost only its owner is adopted instead.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+from sparkfleet.engines.container import RankLabels, Tool, find_argv, found, stop_argv
+from sparkfleet.runtime.base import RankId
+from sparkfleet.runtime.containers.container_tools import TOOLS, ask, is_used
+from sparkfleet.runtime.processes import Killed
+
+_REMOVALS = 50
+_REMOVAL_S = 0.2
+_IN_PROGRESS = "is already in progress"
+"""Docker's answer for a container that is about to remove itself (`--rm`)."""
+_GONE = "no such container"
+
+
+class Leftover(NamedTuple):
+    """A container of the fleet, running or not."""
+
+    tool: Tool
+    name: str
+    rank: RankId
+
+    def __str__(self) -> str:
+        return f"container {self.name} ({self.tool})"
+
+
+class Leftovers:
+    """Finds and removes the containers of one fleet on this node.
+
+    Args:
+        fleet: the value of their label `sparkfleet.fleet`.
+        tools: the container tools to query, if they are installed. One that does not answer counts as empty.
+    """
+
+    def __init__(self, fleet: str, tools: Sequence[Tool] = TOOLS) -> None:
+        self._fleet = fleet
+        self._tools = tools
+
+    async def remove(self, which: Callable[[RankId], bool], *, grace_s: float) -> Killed:
+        """Sends SIGTERM, after `grace_s` SIGKILL, and removes the containers of those ranks; ended ones too."""
+        listed = await asyncio.gather(*(self._find(tool) for tool in self._tools))
+        met = [one for of_tool in listed for one in of_tool if which(one.rank)]
+        ends = await asyncio.gather(*(_remove(one, grace_s) for one in met))
+        ended = [(str(one), gone) for one, gone in zip(met, ends, strict=True)]
+        return Killed(
+            tuple(words for words, gone in ended if gone), tuple(words for words, gone in ended if not gone)
+        )
+
+    async def _find(self, tool: Tool) -> list[Leftover]:
+        listed = await ask(find_argv(tool, self._fleet)) if is_used(tool) else None
+        if listed is None or listed.exit_code != 0:
+            return []
+        return [Leftover(tool, one.name, _rank(one.identity)) for one in found(listed.stdout)]
+
+
+async def _remove(one: Leftover, grace_s: float) -> bool:
+    await ask(stop_argv(one.tool, one.name, math.ceil(grace_s)), grace_s)
+    for _ in range(_REMOVALS):
+        removed = await ask((one.tool, "rm", "--force", "--volumes", one.name))
+        if removed is None:
+            return False
+        printed = removed.stderr.lower()
+        if _IN_PROGRESS not in printed:
+            return removed.exit_code == 0 or _GONE in printed
+        await asyncio.sleep(_REMOVAL_S)
+    return False
+
+
+def _rank(identity: RankLabels) -> RankId:
+    return RankId(
+        fleet=identity.fleet,
+        deployment=identity.deployment,
+        generation=identity.generation,
+        replica=identity.group,
+        rank=identity.rank,
+    )

@@ -1,0 +1,1 @@
+"""Files of a fleet and of its ranks: paths, logs, and their limits."""

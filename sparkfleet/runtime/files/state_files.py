@@ -1,0 +1,36 @@
+"""Checks the files of the state directory that a node reads only at its next start: nobody else would notice before."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from sparkfleet.errors import ControlError
+from sparkfleet.runtime.files.fleet_paths import FleetPaths, read_secret
+
+
+def spoilt_files(paths: FleetPaths) -> tuple[str, ...]:
+    """Files that are missing or cannot be used, each as a sentence with what puts it right."""
+    troubles = [*map(_secret, (paths.engine_secret, paths.ray_token)), _json(paths.role)]
+    if paths.run_address.exists():  # only the head has one; this copy is used meanwhile
+        troubles.append(_json(paths.address))
+    return tuple(trouble for trouble in troubles if trouble)
+
+
+def _secret(path: Path) -> str:
+    try:
+        read_secret(path)
+    except ControlError as error:
+        return f"{error.what} {error.do.partition('. ')[0]}."
+    return ""
+
+
+def _json(path: Path) -> str:
+    try:
+        content = json.loads(path.read_text())
+        reason = "" if isinstance(content, dict) else "it has no fields"
+    except OSError as error:
+        reason = error.strerror or str(error)
+    except ValueError:
+        reason = "it is not JSON"
+    return f"{path} cannot be used: {reason}. `sparkfleet up` writes it again." if reason else ""

@@ -1,0 +1,72 @@
+"""`sparkfleet connect` over a fleet's status."""
+
+from __future__ import annotations
+
+import json
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+from sparkfleet.cli.clients import connect as verb
+from sparkfleet.cli.verbs import VERBS
+from sparkfleet.errors import ControlError
+
+
+class Fleet:
+    """A session and its client, of a fleet with one deployment."""
+
+    inventory = SimpleNamespace(head="spark1")
+    address = SimpleNamespace(endpoint="http://127.0.0.1:8000/v1")
+
+    async def controller(self) -> Fleet:
+        return self
+
+    async def __aenter__(self) -> Fleet:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        return
+
+    async def aclose(self) -> None:
+        return
+
+    async def fleet(self) -> Any:
+        group = SimpleNamespace(choice=SimpleNamespace(candidate=SimpleNamespace(context=8192)), vision=False)
+        spec = json.dumps({"name": "tiny", "model": "org/tiny", "aliases": ["gpt-4o"]})
+        one = SimpleNamespace(name="tiny", spec=spec, plan=SimpleNamespace(groups=(group,)))
+        return SimpleNamespace(deployments=(one,))
+
+
+@pytest.fixture(autouse=True)
+def _fleet(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(verb, "open_session", lambda _: Fleet())
+
+
+def invoke(*arguments: str) -> str:
+    import typer
+
+    app = typer.Typer()
+    app.command()(verb.connect)
+    result = CliRunner().invoke(app, arguments, catch_exceptions=False)
+    assert result.exit_code == 0, result.output
+    return result.stdout
+
+
+def test_the_configuration_is_printed_for_names_and_aliases() -> None:
+    for name in ("tiny", "gpt-4o"):
+        shown = invoke("opencode", name, "--json")
+        assert json.loads(shown)["client"] == "opencode"
+        assert f"sparkfleet/{name}" in json.loads(shown)["text"]
+    assert json.loads(invoke("opencode", "tiny"))["model"] == "sparkfleet/tiny"
+    assert "http://box:80/v1" in invoke("aider", "tiny", "--url", "http://box:80/")
+
+
+def test_an_unknown_deployment_is_named() -> None:
+    with pytest.raises(ControlError, match="no deployment 'huge'"):
+        invoke("aider", "huge")
+
+
+def test_the_verb_is_listed() -> None:
+    assert VERBS["connect"].load() is verb.connect

@@ -1,0 +1,128 @@
+"""Limits of keys as people write and read them."""
+
+from __future__ import annotations
+
+import time
+from types import SimpleNamespace
+
+import pytest
+from typer.testing import CliRunner
+
+from sparkfleet.cli.clients import keys as verb
+from sparkfleet.controlplane.state.api_keys import KeyRow
+from sparkfleet.errors import SpecError
+from sparkfleet.gateway.routing_table import KeyLimits
+
+
+class Fleet:
+    """A controller's client that records its calls."""
+
+    def __init__(self) -> None:
+        self.calls: list[tuple[object, ...]] = []
+        self.rows: list[KeyRow] = []
+        self.inventory = SimpleNamespace(fleet="home")
+
+    async def __aenter__(self) -> Fleet:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        return
+
+    async def controller(self) -> Fleet:
+        return self
+
+    async def find_controller(self) -> Fleet:
+        return self
+
+    def is_down(self) -> None:
+        return
+
+    async def aclose(self) -> None:
+        return
+
+    async def create_key(self, name: str, limits: KeyLimits) -> dict[str, object]:
+        self.calls.append((name, limits))
+        return {"id": "key-1", "name": name, "key": "sk-sf-x"}
+
+    async def limit_key(self, name: str, limits: KeyLimits) -> dict[str, object]:
+        self.calls.append((name, limits))
+        return {"id": "key-1", "name": name}
+
+    async def rotate_key(self, name: str, grace_s: float) -> dict[str, object]:
+        self.calls.append((name, grace_s))
+        return {"id": "key-1", "name": name, "key": "sk-sf-y", "late": ["a"]}
+
+    async def keys(self) -> list[KeyRow]:
+        return self.rows
+
+
+@pytest.fixture
+def fleet(monkeypatch: pytest.MonkeyPatch) -> Fleet:
+    fake = Fleet()
+    monkeypatch.setattr(verb, "open_session", lambda _: fake)
+    return fake
+
+
+def invoke(*arguments: str) -> str:
+    result = CliRunner().invoke(verb.app, arguments, catch_exceptions=False)
+    assert result.exit_code == 0, result.output
+    return result.output
+
+
+def test_limits_reach_the_controller(fleet: Fleet) -> None:
+    options = ("--requests-per-minute", "60", "--tokens-per-minute", "9000", "--concurrent", "4", "--batch")
+    assert "sk-sf-x" in invoke("create", "ci", *options, "--expires", "30d")
+    ((name, limits),) = fleet.calls
+    assert isinstance(limits, KeyLimits)
+    assert (
+        name,
+        limits.requests_per_minute,
+        limits.tokens_per_minute,
+        limits.concurrent,
+        limits.priority,
+    ) == (
+        "ci",
+        60,
+        9000,
+        4,
+        "batch",
+    )
+    assert limits.expires is not None
+    assert abs(limits.expires - time.time() - 30 * 86400) < 60
+    assert "no limits" in invoke("limit", "ci")
+    assert fleet.calls[-1] == ("ci", KeyLimits())
+
+
+def test_a_rotated_key_is_shown_once_and_its_grace_is_given(fleet: Fleet) -> None:
+    assert "sk-sf-y" in invoke("rotate", "ci", "--grace", "12h")
+    assert fleet.calls == [("ci", 43200)]
+    invoke("rotate", "ci")
+    assert fleet.calls[-1] == ("ci", 0)
+
+
+def test_limits_are_listed(fleet: Fleet, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(verb.console, "width", 200)
+    limits = KeyLimits(requests_per_minute=60, priority="batch", expires=time.time() - 5)
+    fleet.rows = [KeyRow(id="key-1", name="ci", created=0.0, limits=limits, former_until=time.time() + 90)]
+    shown = invoke("list")
+    assert "60 requests/min, batch, expired" in shown
+    assert "old text until" in shown
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds"), [("0", 0), ("30m", 1800), ("12h", 43200), ("7d", 604800), ("2w", 1209600)]
+)
+def test_times(text: str, seconds: float) -> None:
+    assert verb.seconds_of(text) == seconds
+
+
+@pytest.mark.parametrize("text", ["", "5", "h", "-1h", "1.5h", "1h30m", "9" * 20 + "h", "soon"])
+def test_what_is_no_time_is_named(text: str) -> None:
+    with pytest.raises(SpecError, match="is no time"):
+        verb.seconds_of(text)
+
+
+def test_an_expiry_in_the_past_is_a_mistake() -> None:
+    with pytest.raises(SpecError, match="in the past"):
+        verb._expiry("2020-01-31")
+    assert verb._expiry("2999-01-31") > 3e10

@@ -1,0 +1,210 @@
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from sparkfleet.cli.output import progress_text, size_text
+from sparkfleet.cli.planning import models
+from sparkfleet.controlplane.state.status import DeploymentStatus, FleetStatus
+from sparkfleet.fleet.models import grouped, used_names
+from sparkfleet.specs.deployment import Deployment
+from sparkfleet.staging.agent.scan import HeldVersion, NodeScan
+from sparkfleet.staging.manifest import File, Manifest
+from sparkfleet.staging.progress import TransferProgress
+
+FAKE_HUB = Path(__file__).parents[2] / "staging" / "fake_hub.py"
+COMMIT = "0123456789abcdef0123456789abcdef01234567"
+WEIGHTS = b"w" * 5000
+
+
+@pytest.fixture
+def home(tmp_path, monkeypatch):
+    """A fleet of this machine alone, in a directory of its own."""
+    (tmp_path / "inventory.yaml").write_text("fleet: home\nhead: a\nnodes:\n  a: {address: local}\n")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    for name in ("HF_TOKEN", "HF_HOME", "HF_ENDPOINT", "HF_HUB_OFFLINE"):
+        monkeypatch.delenv(name, raising=False)
+    return tmp_path
+
+
+@pytest.fixture
+def hub(home, monkeypatch):
+    """A Hub that has one small model."""
+    files = home / "repository"
+    files.mkdir()
+    (files / "config.json").write_text('{"model_type": "llama"}')
+    (files / "model.safetensors").write_bytes(WEIGHTS)
+    process = subprocess.Popen(
+        [sys.executable, str(FAKE_HUB), "127.0.0.1", str(files)], stdout=subprocess.PIPE, text=True
+    )
+    monkeypatch.setenv("HF_ENDPOINT", process.stdout.readline().strip())
+    monkeypatch.setattr("sparkfleet.fleet.stage.RESERVE_BYTES", 0)
+    yield home / "hub"
+    process.kill()
+    process.communicate()
+
+
+def status(*specs):
+    deployments = tuple(
+        DeploymentStatus(
+            name=spec.name, generation=1, state="ready", detail="", who="me", since=0.0, plan=None, groups=(),
+            spec=spec.model_dump_json(),
+        )
+        for spec in specs
+    )  # fmt: skip
+    return FleetStatus(
+        fleet="home", sparkfleet="0", endpoint="", gateways=(), deployments=deployments, last_event=0
+    )
+
+
+class Client:
+    """A controller that wants some deployments."""
+
+    def __init__(self, *specs):
+        self._status = status(*specs)
+
+    async def __aenter__(self):
+        return self
+
+    async def __aexit__(self, *_):
+        pass
+
+    async def fleet(self):
+        return self._status
+
+
+def with_deployments(monkeypatch, *specs):
+    async def controller(self):
+        return Client(*specs)
+
+    monkeypatch.setattr("sparkfleet.fleet.session.Session.controller", controller)
+
+
+@pytest.mark.integration
+def test_pull_list_and_prune(sparkfleet, hub, monkeypatch):
+    code, out, err = sparkfleet("models", "pull", "tests/tiny")
+    assert (code, err) == (0, "")
+    assert "tests/tiny at 0123456 is on a; 5.0 kB moved." in out
+    snapshot = hub / "models--tests--tiny" / "snapshots" / COMMIT
+    assert (snapshot / "model.safetensors").read_bytes() == WEIGHTS
+
+    code, out, _ = sparkfleet("models", "list")
+    assert code == 0
+    assert out.splitlines()[1].split() == ["tests/tiny", "0123456", "main", "5.0", "kB", "a"]
+    code, out, _ = sparkfleet("models", "list", "--json")
+    listed = json.loads(out)
+    assert listed["version"] == 1
+    (model,) = listed["models"]
+    assert (model["model"], model["commit"], model["revisions"]) == ("tests/tiny", COMMIT, ["main"])
+    assert model["nodes"] == {"a": {"complete": True, "bytes": 5023, "path": str(snapshot)}}
+    assert listed["nodes"]["a"]["free_bytes"] > 0
+
+    with_deployments(monkeypatch, Deployment(name="d", model="tests/tiny@main"))
+    code, out, _ = sparkfleet("models", "prune", "--yes")
+    assert "Nothing to remove" in out
+    assert snapshot.is_dir()
+
+    with_deployments(monkeypatch)
+    code, out, _ = sparkfleet("models", "prune", "--keep", "tests/tiny", "--yes")
+    assert "Nothing to remove" in out
+    code, out, err = sparkfleet("models", "prune")
+    assert code == 1
+    assert "tests/tiny" in out
+    assert "Remove 1 model from the nodes?\nerror: Nothing was changed: this needs a confirmation" in err
+    code, out, err = sparkfleet("models", "prune", "--json")
+    assert (code, out) == (1, "")
+    assert "tests/tiny" in err
+    assert snapshot.is_dir()
+    code, out, _ = sparkfleet("models", "prune", "--yes", "--json")
+    assert json.loads(out)["removed"] == [
+        {"model": "tests/tiny", "commit": COMMIT, "freed_bytes": {"a": 5023}}
+    ]
+    assert not (hub / "models--tests--tiny").exists()
+    assert "No node has a model." in sparkfleet("models", "list")[1]
+
+
+def test_push_of_what_nobody_has_says_how_to_get_it(sparkfleet, home):
+    code, _, err = sparkfleet("models", "push", "tests/tiny")
+    assert code == 1
+    assert "no node has a complete copy of tests/tiny" in err
+    assert "sparkfleet models pull tests/tiny" in err
+
+
+def test_prune_of_a_fleet_that_is_down_removes_nothing(sparkfleet, home):
+    code, _, err = sparkfleet("models", "prune", "--yes")
+    assert code == 1
+    assert "is down" in err
+
+
+@pytest.mark.parametrize(
+    "argv", [("pull", "../x"), ("push", "a/b/c"), ("pull", "org/x", "--revision", "../y")]
+)
+def test_a_name_that_is_none(sparkfleet, home, argv):
+    code, _, err = sparkfleet("models", *argv)
+    assert code == 1
+    assert "Traceback" not in err
+
+
+def test_a_node_that_is_not_in_the_inventory(sparkfleet, home):
+    code, _, err = sparkfleet("models", "pull", "org/x", "--nodes", "a,b")
+    assert code == 1
+    assert "there is no node 'b'" in err
+
+
+def test_what_a_deployment_names_is_used_wherever_it_stands():
+    used = used_names(
+        status(
+            Deployment(name="one", model="org/one@v1"),
+            Deployment(name="two", variants=({"model": "org/two"}, {"model": "/models/three"})),
+            Deployment(
+                name="four", model="org/four", engine_args=("--speculative-config", '{"model": "org/draft"}')
+            ),
+        )
+    )
+    assert {"org/one", "org/two", "/models/three", "org/four", "org/draft"} <= used
+
+
+MANIFEST = Manifest(
+    kind="hub", name="o/n", commit=COMMIT, files=(File(path="m.safetensors", size=1000, digest="a" * 64),)
+)
+
+
+def test_a_row_shows_who_has_it_whole_and_who_a_part():
+    whole = HeldVersion(
+        kind="hub", name="o/n", commit=COMMIT, manifest=MANIFEST, complete=True, held={"a" * 64: 1000}
+    )
+    part = HeldVersion(kind="hub", name="o/n", commit=COMMIT, manifest=MANIFEST, begun={"a" * 64: 620})
+    seen = {
+        "n1": NodeScan(free_bytes=1, everything=(part,)),
+        "n2": NodeScan(free_bytes=1, everything=(whole,)),
+    }
+    ((first, nodes),) = grouped(seen)
+    assert first.complete
+    table = models._table([(first, nodes)])
+    assert [list(column.cells) for column in table.columns] == [
+        ["o/n"],
+        ["0123456"],
+        ["1.0 kB"],
+        ["n1 62 %, n2"],
+    ]
+
+
+@pytest.mark.parametrize(
+    ("size", "text"), [(0, "0 B"), (999, "999 B"), (1000, "1.0 kB"), (51e9, "51.0 GB"), (3.7e12, "3.7 TB")]
+)
+def test_sizes(size, text):
+    assert size_text(size) == text
+
+
+def test_progress_in_words():
+    progress = TransferProgress(
+        phase="link", name="o/n", node="spark2", source="spark1", done_bytes=31_200_000_000,
+        total_bytes=50_300_000_000, bytes_per_s=1.1e9, eta_s=17.4,
+    )  # fmt: skip
+    assert progress_text(progress) == "spark1 → spark2: 62 %, 31.2 GB of 50.3 GB, 1.1 GB/s, 17 s left"
+    assert progress_text(TransferProgress(phase="note", name="x", node="n1", text="hm")) == "n1: hm"

@@ -1,0 +1,80 @@
+"""A question over a real HTTP server on loopback that streams as the gateway does."""
+
+import json
+
+import pytest
+from aiohttp import web
+
+from sparkfleet.errors import ControlError
+from sparkfleet.fleet.clients.endpoint import ask_at
+
+
+def chunk(text="", **usage):
+    event = {"choices": [{"delta": {"content": text}}] if text else []} | ({"usage": usage} if usage else {})
+    return f"data: {json.dumps(event)}\n\n"
+
+
+@pytest.fixture
+async def endpoint():
+    """endpoint(lines, status) → its URL; endpoint.requests are the bodies and keys that it received."""
+    runners = []
+
+    async def serve(*lines, status=200):
+        async def answer(request):
+            serve.requests.append((await request.json(), request.headers["authorization"]))
+            response = web.StreamResponse(status=status)
+            await response.prepare(request)
+            for line in lines:
+                await response.write(line.encode())
+            return response
+
+        app = web.Application()
+        app.router.add_post("/v1/chat/completions", answer)
+        runners.append(web.AppRunner(app))
+        await runners[-1].setup()
+        site = web.TCPSite(runners[-1], "127.0.0.1", 0)
+        await site.start()
+        return f"http://127.0.0.1:{runners[-1].addresses[0][1]}/v1"
+
+    serve.requests = []
+    yield serve
+    for runner in runners:
+        await runner.cleanup()
+
+
+async def test_an_answer_is_passed_on_as_it_arrives_and_measured(endpoint):
+    url = await endpoint(chunk("A "), chunk("word"), chunk(completion_tokens=7), "data: [DONE]\n\n")
+    texts = []
+    speed = await ask_at(url, "tiny", "What?", "sk-1", max_tokens=9, on_text=texts.append)
+    assert texts == ["A ", "word"]
+    assert speed.tokens == 7
+    assert speed.ttft_ms > 0
+    assert speed.decode_tps > 0
+    ((body, key),) = endpoint.requests
+    assert (body["model"], body["max_tokens"], body["messages"][0]["content"]) == ("tiny", 9, "What?")
+    assert key == "Bearer sk-1"
+
+
+async def test_one_token_has_no_rate(endpoint):
+    url = await endpoint(chunk("A"), chunk(completion_tokens=1))
+    speed = await ask_at(url, "tiny", "What?", "sk-1", max_tokens=9, on_text=lambda _: None)
+    assert (speed.tokens, speed.ttft_ms, speed.decode_tps) == (1, None, None)
+
+
+@pytest.mark.parametrize(
+    ("lines", "status", "message"),
+    [
+        (['{"error": {"message": "no such key"}}'], 401, "HTTP 401: no such key"),
+        (["<html>"], 502, "HTTP 502: <html>"),
+        (
+            [chunk("A"), 'data: {"error": {"message": "the engine died"}}\n\n'],
+            200,
+            "incomplete: the engine died",
+        ),
+    ],
+    ids=["refused", "no JSON", "error after the first token"],
+)
+async def test_errors(endpoint, lines, status, message):
+    url = await endpoint(*lines, status=status)
+    with pytest.raises(ControlError, match=message):
+        await ask_at(url, "tiny", "What?", "sk-1", max_tokens=9, on_text=lambda _: None)

@@ -1,0 +1,29 @@
+from sparkfleet.runtime.files.fleet_paths import FleetPaths
+from sparkfleet.runtime.files.log_retention import prune
+
+
+def test_the_newest_generations_of_each_rank_are_kept_and_nothing_else_is_touched(tmp_path):
+    paths = FleetPaths(tmp_path)
+    paths.logs.mkdir()
+    for generation in (1, 2, 9, 10, 11):
+        for rank in (0, 1):
+            slug = f"home-1_a_b_g{generation}_0_{rank}"
+            paths.rank_log(slug).write_text("x")
+            paths.rank_files(slug).mkdir(parents=True)
+    (paths.logs / "home-1_a_b_g1_0_0.log.1").write_text("x")
+    (paths.logs / "home-1_other_g1_0_0.log").write_text("x")
+    (paths.logs / "boot.log").write_text("x")
+    prune(paths)
+    assert sorted(path.name for path in paths.logs.iterdir()) == sorted(
+        [
+            *(f"home-1_a_b_g{generation}_0_{rank}.log" for generation in (9, 10, 11) for rank in (0, 1)),
+            "home-1_other_g1_0_0.log",
+            "boot.log",
+        ]
+    )
+    assert len(list((tmp_path / "ranks").iterdir())) == 6
+    assert prune(paths) == ()
+
+
+def test_without_any_logs_there_is_nothing_to_do(tmp_path):
+    assert prune(FleetPaths(tmp_path)) == ()

@@ -1,0 +1,38 @@
+"""Files of the state directory that a node reads only at its next start."""
+
+import pytest
+
+from sparkfleet.runtime.files.fleet_paths import FleetPaths
+from sparkfleet.runtime.files.state_files import spoilt_files
+
+
+@pytest.fixture
+def paths(tmp_path):
+    paths = FleetPaths(tmp_path / "home")
+    paths.create()
+    for path in (paths.role, paths.address, paths.run_address):
+        path.write_text('{"python": "/usr/bin/python3"}')
+    return paths
+
+
+def test_sound_files_are_not_mentioned(paths):
+    assert spoilt_files(paths) == ()
+
+
+@pytest.mark.parametrize("name", ["engine_secret", "ray_token", "role", "address"])
+@pytest.mark.parametrize("content", [None, b"", b"garbage", b"\xff\xfe"])
+def test_a_spoilt_file_is_named_with_what_puts_it_right(paths, name, content):
+    path = getattr(paths, name)
+    if content is None:
+        path.unlink()
+    else:
+        path.write_bytes(content)
+    (words,) = spoilt_files(paths)
+    assert f"{path} cannot be used: " in words
+    assert ("`sparkfleet up`" if name in ("role", "address") else "Put the file back") in words
+
+
+def test_a_node_that_is_not_the_head_needs_no_addresses(paths):
+    paths.address.unlink()
+    paths.run_address.unlink()
+    assert spoilt_files(paths) == ()

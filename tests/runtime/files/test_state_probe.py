@@ -1,0 +1,97 @@
+"""What a node tells of a fleet, without anything of ours installed."""
+
+import json
+import os
+import shutil
+import socket
+import subprocess
+import sys
+
+import pytest
+
+from sparkfleet.runtime.files.fleet_paths import FleetPaths
+from sparkfleet.runtime.files.state_probe import RAY_LABEL, fleet_label, found, run_directory
+
+
+@pytest.fixture
+def head(tmp_path):
+    """The state directory of a head whose Ray would listen at the port of a socket."""
+    with socket.socket() as ray:
+        ray.bind(("127.0.0.1", 0))
+        (tmp_path / "role.json").write_text(json.dumps({"python": "/opt/python"}))
+        (tmp_path / "address.json").write_text(json.dumps({"ray": f"127.0.0.1:{ray.getsockname()[1]}"}))
+        (tmp_path / "api.token").write_text("secret")
+        yield tmp_path, ray
+
+
+def test_a_node_that_knows_nothing_of_a_fleet(tmp_path):
+    state = found(tmp_path / "home")
+    files = [str(tmp_path / "home" / name) for name in ("role.json", "address.json", "api.token")]
+    root = str(tmp_path / "home")
+    assert state == {"root": root, "controller": {}, "unreadable": [], "missing": files, "runs": 0}
+
+
+def test_a_head_tells_whether_its_ray_listens(head):
+    root, ray = head
+    said = found(root)
+    assert (said["python"], said["api_token"], said["ray"]) == ("/opt/python", "secret", False)
+    ray.listen()
+    assert found(root)["ray"] is True
+
+
+def test_a_heads_secrets_that_no_controller_can_use_are_named(head):
+    root, _ = head
+    (root / "engine.secret").write_text("f" * 64 + "\n")
+    (root / "ray.token").write_text("a" * 64)
+    assert found(root)["spoilt"] == []
+    (root / "ray.token").write_text("garbage")
+    assert found(root)["spoilt"] == [f"{root / 'ray.token'} does not have 64 hexadecimal digits"]
+    (root / "ray.token").unlink()
+    assert found(root)["spoilt"] == [f"{root / 'ray.token'} is missing"]
+
+
+def test_another_node_than_the_head_has_an_interpreter_only(tmp_path):
+    (tmp_path / "role.json").write_text(json.dumps({"python": "/opt/python"}))
+    state = found(tmp_path)
+    assert (state["python"], state["unreadable"]) == ("/opt/python", [])
+    assert "address" not in state
+
+
+@pytest.mark.parametrize("name", ["role.json", "address.json"])
+@pytest.mark.parametrize("content", [b"", b"garbage", b"[]", b"\xff\xfe"])
+def test_a_file_that_is_garbage_is_named_and_not_taken_for_missing(head, name, content):
+    root, _ = head
+    (root / name).write_bytes(content)
+    state = found(root)
+    assert [str(root / name) in line for line in state["unreadable"]] == [True]
+    assert state["missing"] == []
+
+
+def test_a_file_that_cannot_be_opened_is_named_with_the_reason(head):
+    root, _ = head
+    (root / "address.json").unlink()
+    (root / "address.json").mkdir()
+    assert found(root)["unreadable"] == [f"{root / 'address.json'}: Is a directory"]
+
+
+def test_processes_of_a_fleet_whose_files_are_gone_are_counted(tmp_path):
+    root = tmp_path / "home"
+    label = {RAY_LABEL: fleet_label(root)}
+    with subprocess.Popen(
+        [sys.executable, "-c", "input()"], stdin=subprocess.PIPE, env={**os.environ, **label}
+    ) as one:
+        while found(root)["runs"] == 0:
+            assert one.poll() is None
+        assert found(tmp_path / "other")["runs"] == 0
+        one.communicate(b"\n")
+    assert found(root)["runs"] == 0
+
+
+def test_the_addresses_have_a_copy_in_the_run_directory(head):
+    root, _ = head
+    FleetPaths(root).create()
+    (root / "address.json").rename(run_directory(root) / "address.json")
+    state = found(root)
+    assert state["api_token"] == "secret"
+    assert state["address"]["ray"].startswith("127.0.0.1:")
+    shutil.rmtree(run_directory(root))
