@@ -1,4 +1,4 @@
-"""An environment as `up` makes it on a node: sparkfleet's own wheel for nodes, beside the packages that are installed here."""
+"""An environment as `up` makes it on a node: the wheel for nodes, beside the packages that are installed here."""
 
 import compileall
 import io
