@@ -154,7 +154,7 @@ class GuardedProtocol(HttpToolsProtocol):
             self.cycle.__class__ = _UntilClose
         elif self.scope["method"] != "HEAD":
             self.cycle.__class__ = _Direct
-            self.scope["extensions"] = {DIRECT: self.cycle}
+            self.scope["extensions"] = {DIRECT: self.cycle}  # type: ignore[dict-item]
 
     def send_400_response(self, msg: str) -> None:
         """Answers input that is not HTTP with an error in the usual form."""
