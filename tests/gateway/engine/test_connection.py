@@ -57,8 +57,9 @@ async def listening(serve: Serve) -> AsyncIterator[tuple[Upstream, Target]]:
         try:
             await serve(reader, writer)
         except asyncio.CancelledError:
+            pass  # the test is over
+        finally:
             writer.transport.abort()
-            await asyncio.sleep(0)
 
     server = await asyncio.start_server(noted, "127.0.0.1", 0)
     try:
