@@ -106,6 +106,18 @@ async def test_memory_that_ran_out_long_ago_moves_nothing_when_a_node_with_a_sma
     assert [order.rung for order in world.apps.launches] == [0, 1]
 
 
+async def test_memory_that_runs_out_takes_no_rung_on_a_drained_node(world):
+    world.inventory_nodes = ("this", "that")
+    world.nodes.available["that"] = 100 * GIB
+    world.nodes.boots["that"] = "first"
+    await world.look()
+    await put(world, ladder((9.0, "this"), (5.0, "that"), (3.0, "this")))
+    await world.controller.drain("that", "me")
+    await falls(world, "memory")
+    await falls(world, "memory")
+    assert [order.rung for order in world.apps.launches] == [0, 2]
+
+
 # --- a node that does not come back
 
 
