@@ -161,6 +161,7 @@ rm -f "$1/filler"
 if [ -n "$2" ]; then
     mkdir -p /tmp/below
     mount --bind /home/nvidia /tmp/below
+    find "/tmp/below/${1#/home/nvidia/}" -mindepth 1 -delete
     cp -a "$1/." "/tmp/below/${1#/home/nvidia/}/"
     umount /tmp/below
 fi
@@ -255,7 +256,9 @@ def clocks(fleet):
         (site / f"clock-{node}").write_bytes(bytes(8))
     (site / "sitecustomize.py").write_text(SITE.format(path=str(site / "clock-")))
     python = site / "python"
-    python.write_text(f'#!/bin/sh\nPYTHONPATH={site}:$PYTHONPATH exec {sys.executable} "$@"\n')
+    python.write_text(
+        f'#!/bin/sh\nPYTHONPATH={site}${{PYTHONPATH:+:$PYTHONPATH}} exec {sys.executable} "$@"\n'
+    )
     python.chmod(0o755)
     own = (fleet.directory / "inventory.yaml").read_text()
     fleet.ok("down")
