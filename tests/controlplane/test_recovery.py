@@ -196,6 +196,14 @@ async def test_that_the_older_one_is_started_again_is_told(outlived):
     assert (await outlived.table()).models["tiny"].apps == ("tiny--g1-0",)
 
 
+async def test_that_the_older_one_waits_for_a_drained_node_is_told(outlived):
+    outlived.apps.become("tiny", 1, "starting")
+    words = "this is drained: it starts after `sparkfleet undrain this`"
+    await outlived.controller.report(report(1, phase=GroupPhase.HELD, detail=words))
+    await outlived.controller.reconcile()
+    assert f"generation 1 waits: {words}" in outlived.controller.status().deployments[0].detail
+
+
 async def test_a_node_that_does_not_say_how_much_is_free_costs_no_generation_that_serves(world):
     """It answers late, or its Ray is being started again."""
     await world.put()
