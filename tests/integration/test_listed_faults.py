@@ -1,12 +1,11 @@
 """Faults of docs/faults.md that have no other file: real Ray, SSH and disks on two simulated Sparks, fake engines."""
 
-import struct
-import sys
 import time
 
 import pytest
 import yaml
 from asking import Asking
+from node_faults import HOME, STATE, Clocks, as_root, fill, free, large_disk, small_disk
 from pair_fleet import LINK, LONG_START_S, TINY, events_of
 
 pytestmark = [pytest.mark.integration, pytest.mark.full, pytest.mark.timeout(900)]
@@ -26,8 +25,7 @@ STOPPED = (
 )
 """Words of command lines, each with its node."""
 HOUR_S = 3600.0
-STATE = "/home/nvidia/.local/state/sparkfleet"
-MODELS = "/home/nvidia/.cache/sparkfleet/builtin"
+MODELS = f"{HOME}/.cache/sparkfleet/builtin"
 
 
 @pytest.fixture
@@ -38,11 +36,6 @@ def fleet(pair):
 
 def pids(fleet, name="tiny"):
     return [rank["pid"] for rank in fleet.group(name)["ranks"]]
-
-
-def as_root(fleet, node, *argv):
-    done = fleet.lab.exec(node, argv, root=True)
-    assert done.returncode == 0, done.stderr
 
 
 def whole_again(fleet, asking, timeout=60):
@@ -150,49 +143,24 @@ def test_a_node_that_is_rebooted_twice_during_a_start_is_not_taken_down_a_third_
 # --- disks
 
 
-MOUNT = """
-mkdir -p /tmp/small
-mount -t tmpfs -o size=$2,mode=700,uid=$3,gid=$3 none /tmp/small
-[ -z "$4" ] || cp -a "$1/." /tmp/small/
-mount --move /tmp/small "$1"
-"""
-UNMOUNT = """
-rm -f "$1/filler"
-if [ -n "$2" ]; then
-    mkdir -p /tmp/below
-    mount --bind /home/nvidia /tmp/below
-    find "/tmp/below/${1#/home/nvidia/}" -mindepth 1 -delete
-    cp -a "$1/." "/tmp/below/${1#/home/nvidia/}/"
-    umount /tmp/below
-fi
-umount --lazy "$1"
-"""
-
-
 @pytest.fixture
-def small_disk(fleet):
+def small(fleet):
     """Puts a small file system in the place of a directory of a node, with what is in there if that is to be kept."""
     mounted = []
 
-    def put(node, place, size, keep=""):
-        uid = fleet.lab.exec(node, ["id", "-u"]).stdout.strip()
-        as_root(fleet, node, "sh", "-ec", MOUNT, "sh", place, size, uid, keep)
+    def put(node, place, size, keep=False):
+        small_disk(fleet, node, place, size, keep)
         mounted.append((node, place, keep))
 
     yield put
-    for node, place, keep in mounted:
-        as_root(fleet, node, "sh", "-ec", UNMOUNT, "sh", place, keep)
+    for one in mounted:
+        large_disk(fleet, *one)
 
 
-def fill(fleet, node, place):
-    done = fleet.lab.exec(node, ["dd", "if=/dev/zero", f"of={place}/filler", "bs=4k"])
-    assert "No space left" in done.stderr
-
-
-def test_a_disk_that_fills_up_while_weights_are_copied_is_named_and_the_old_one_serves(fleet, small_disk):
+def test_a_disk_that_fills_up_while_weights_are_copied_is_named_and_the_old_one_serves(fleet, small):
     fleet.serve(fleet.spec(HERE))
     before = pids(fleet)
-    small_disk("spark2", MODELS, "4m")
+    small("spark2", MODELS, "4m")
     code, out, err = fleet.run("apply", "--yes", fleet.write("tiny2.yaml", fleet.spec(THERE)))
     words = " ".join(f"{out}{err}".split())
     assert code != 0, words
@@ -202,9 +170,9 @@ def test_a_disk_that_fills_up_while_weights_are_copied_is_named_and_the_old_one_
     assert fleet.is_ready()
 
 
-def test_a_full_disk_on_the_head_costs_no_engine_and_is_named_until_there_is_room(fleet, small_disk):
+def test_a_full_disk_on_the_head_costs_no_engine_and_is_named_until_there_is_room(fleet, small):
     fleet.ok("down")
-    small_disk("spark1", STATE, "24m", keep="kept")
+    small("spark1", STATE, "24m", keep=True)
     try:
         fleet.ok("up")
         fleet.serve(fleet.anew(fleet.spec(HERE)))
@@ -217,54 +185,28 @@ def test_a_full_disk_on_the_head_costs_no_engine_and_is_named_until_there_is_roo
             assert code != 0, out
             assert "full" in f"{out}{err}", f"{out}{err}"
             assert pids(fleet) == before
-            fleet.lab.exec("spark1", ["rm", f"{STATE}/filler"])
+            free(fleet, "spark1", STATE)
             fleet.until(lambda: fleet.run("plan", str(fleet.directory / "other.yaml"))[0] == 2, timeout=30)
             whole_again(fleet, asking)
         assert set(asking.ends) == {"whole"}, asking.answers
         assert pids(fleet) == before
         fleet.apply(other, "other.yaml")
     finally:
-        fleet.lab.exec("spark1", ["rm", "-f", f"{STATE}/filler"])
+        free(fleet, "spark1", STATE)
         fleet.ok("down")
 
 
 # --- clocks
 
-SITE = """
-import mmap, os, struct, time
-path = {path!r} + os.uname().nodename
-with open(path, "rb") as file:
-    held = mmap.mmap(file.fileno(), 8, access=mmap.ACCESS_READ)
-real, real_ns = time.time, time.time_ns
-time.time = lambda: real() + struct.unpack("d", held[:8])[0]
-time.time_ns = lambda: real_ns() + int(struct.unpack("d", held[:8])[0] * 1e9)
-"""
-"""What every Python process of a node is started with: the wall clock, ahead by what a file says."""
-
 
 @pytest.fixture
 def clocks(fleet):
-    """Sets the wall clock of all programs of sparkfleet and Ray on a node, seconds ahead."""
-    site = fleet.directory / "clocked"
-    site.mkdir(exist_ok=True)
-
-    def jump(node, seconds):
-        with (site / f"clock-{node}").open("r+b") as file:
-            file.write(struct.pack("d", seconds))
-
-    for node in ("spark1", "spark2"):
-        (site / f"clock-{node}").write_bytes(bytes(8))
-    (site / "sitecustomize.py").write_text(SITE.format(path=str(site / "clock-")))
-    python = site / "python"
-    python.write_text(
-        f'#!/bin/sh\nPYTHONPATH={site}${{PYTHONPATH:+:$PYTHONPATH}} exec {sys.executable} "$@"\n'
-    )
-    python.chmod(0o755)
+    """Clocks of all programs of the fleet, by node."""
     own = (fleet.directory / "inventory.yaml").read_text()
     fleet.ok("down")
-    fleet.write("inventory.yaml", yaml.safe_dump(yaml.safe_load(own) | {"environment": str(python)}))
+    made = Clocks(fleet, ("spark1", "spark2"))
     fleet.ok("up")
-    yield jump
+    yield made
     fleet.ok("down")
     fleet.write("inventory.yaml", own)
     fleet.ok("up")
@@ -283,14 +225,14 @@ def test_clocks_that_jump_an_hour_both_ways_end_nothing_and_stop_no_restart(flee
         fleet.until(lambda: asking.ends["whole"], timeout=60)
         for seconds in (HOUR_S, -HOUR_S, 0.0):
             for node in ("spark1", "spark2"):
-                clocks(node, seconds)
+                clocks.jump(node, seconds)
                 time.sleep(6)
                 assert fleet.is_ready()
         whole_again(fleet, asking)
     assert pids(fleet) == before
     assert set(asking.ends) == {"whole"}, asking.answers
     for seconds in (HOUR_S, -HOUR_S):
-        clocks("spark1", seconds)
+        clocks.jump("spark1", seconds)
         old = pids(fleet)
         fleet.lab.exec("spark2", ["kill", "-9", str(old[1])])
         fleet.until(lambda old=old: (now := fleet.ready_group()) and pids(fleet) != old and now, timeout=120)
