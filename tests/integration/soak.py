@@ -6,8 +6,8 @@
     scripts/soak --list --seed 7            prints the faults of a seed, and does nothing
 
 A fault hits one process (of ours, of Ray, of an engine: killed, or stopped for 5 to 60 s), a rail, a node's power, a file of
-the state directory (away, garbage, unreadable), the disk of the head's state directory (full), a node's clock (an hour forth or
-back), or is a second command line (`nemesis_faults.py`). During and after each:
+the state directory (away, garbage, unreadable), the disk of the head's state directory (full), a node's clock (an hour
+forth or back), or is a second command line (`nemesis_faults.py`). During and after each:
 
 - no engine ends that was alive and wanted without an event that names the reason, and none at all for faults that may not
   cost one;
