@@ -113,7 +113,7 @@ VERBS: Mapping[str, Verb] = {
         "Move what runs on a node to the others, and start nothing on it until `undrain`.",
     ),
     "undrain": Verb(
-        "fleet.drain", "undrain", "Let deployments be planned on a drained node again. Starts nothing."
+        "fleet.drain", "undrain", "Let a drained node be used again. Starts only what waits for it."
     ),
     "restart": Verb(
         "deployment.restart",
