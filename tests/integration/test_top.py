@@ -3,46 +3,15 @@
 import contextlib
 import os
 import signal
-import subprocess
 
 import pytest
 from lab_fleet import SPARKFLEET
+from tmux import Tmux
 
 from sparkfleet.controlplane.ray.ray_process import LABEL
 from sparkfleet.runtime import processes
 
 pytestmark = [pytest.mark.integration, pytest.mark.full]
-
-
-class Tmux:
-    """A command in a terminal of 140 columns.
-
-    Args:
-        directory: for the server's socket; the command runs there.
-        environment: further variables.
-        argv: the command.
-    """
-
-    def __init__(self, directory, environment, argv):
-        self._server = ("tmux", "-S", str(directory / "tmux"))
-        settings = [f"{name}={value}" for name, value in environment.items()]
-        self._run("new-session", "-d", "-x", "140", "-y", "40", "-c", str(directory), "env", *settings, *argv)
-
-    def _run(self, *words):
-        return subprocess.run([*self._server, *words], capture_output=True, text=True, check=True).stdout
-
-    def shown(self):
-        """Lines of the screen; "" once the command has ended."""
-        done = subprocess.run(
-            [*self._server, "capture-pane", "-p"], capture_output=True, text=True, check=False
-        )
-        return done.stdout
-
-    def press(self, *keys):
-        self._run("send-keys", *keys)
-
-    def end(self):
-        subprocess.run([*self._server, "kill-server"], capture_output=True, check=False)
 
 
 @pytest.fixture
