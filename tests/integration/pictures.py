@@ -110,7 +110,9 @@ def save(name, text, title):
     console = Console(record=True, width=COLUMNS, file=open("/dev/null", "w"))  # noqa: SIM115
     console.print(text, soft_wrap=True)
     # rich's fonts are at another site; without them the viewer's own monospaced one is taken.
-    svg = re.sub(r"@font-face \{.*?\}\s*", "", console.export_svg(title=title, unique_id=name), flags=re.DOTALL)
+    svg = re.sub(
+        r"@font-face \{.*?\}\s*", "", console.export_svg(title=title, unique_id=name), flags=re.DOTALL
+    )
     (PICTURES / f"{name}.svg").write_text(svg)
     print(f"docs/img/{name}.svg: {len(svg) // 1000} kB")
 
