@@ -137,7 +137,7 @@ class FleetSnapshot:
 
     def _restart_words(self, name: str) -> str:
         """What an older group of a deployment does, which does not serve."""
-        held = [one.detail for one in self.fresh if one.deployment == name and one.phase is GroupPhase.HELD]
+        held = [one.detail for one in self.fresh if one.deployment == name and one.phase is GroupPhase.BARRED]
         return f"waits: {held[0]}" if held else "is restarting"
 
     def _wanted(self, desired: Desired) -> DeploymentStatus:

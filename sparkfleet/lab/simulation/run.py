@@ -115,7 +115,7 @@ class Simulation:
             outcome_of=self._outcome,
             send=self._send,
             repeat=self._repeat,
-            held=self._held_by,
+            barred=self._barred_by,
             pause=self.pause,
             power_off=self._off,
         )
@@ -205,8 +205,8 @@ class Simulation:
         self.report.faults[fault] += 1
         self.note(f"fault: {fault}")
 
-    def _held_by(self, nodes: Sequence[str]) -> str | None:
-        return None if self.controller is None else self.controller.holds(nodes)
+    def _barred_by(self, nodes: Sequence[str]) -> str | None:
+        return None if self.controller is None else self.controller.bars(nodes)
 
     async def pause(self) -> None:
         """Let what runs beside the caller happen: reports arrive, or the controller's process ends."""

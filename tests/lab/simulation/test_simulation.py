@@ -78,9 +78,9 @@ def test_with_nodes_that_are_drained_again_and_again_the_invariants_hold():
 
 
 WITHOUT = {
-    "nothing holds a start back": (controller, "held_by", lambda state, nodes: "", "was started on"),
+    "nothing bars a start": (controller, "barred_by", lambda state, nodes: "", "was started on"),
     "the ladder ignores drained nodes": (fallback, "step", lambda *given: step(*given[:3]), "took rung"),
-    "nothing leaves a drained node": (FleetState, "is_held", lambda state, group: False, "waits for"),
+    "nothing leaves a drained node": (FleetState, "is_barred", lambda state, group: False, "waits for"),
 }
 
 
