@@ -12,10 +12,10 @@ from sparkfleet.controlplane.policy.actions import (
     NextRung,
     RestartGroup,
     StopWaiting,
+    TryAgain,
     WaitForNodes,
 )
 from sparkfleet.controlplane.policy.decide import decide
-from sparkfleet.controlplane.policy.reported import on_report
 from sparkfleet.controlplane.policy.state import GONE_S, FleetState, Now, Pending
 from sparkfleet.controlplane.policy.wanted import barred_by
 from sparkfleet.engines.failure_signatures import Diagnosis
@@ -96,12 +96,21 @@ def test_a_failed_start_takes_no_drained_rung():
 
 def test_a_node_that_is_switched_off_while_a_group_waits_for_it_is_no_failed_start():
     """That is what nodes are drained for."""
-    barred = report(phase=GroupPhase.BARRED)
     alone = state(nodes=(("this",),), starts={TINY: {"this": "first"}})
-    (ended,) = on_report(alone, barred, NOW)
+    ended, _ = decide(alone, NOW)
     assert (type(ended), ended.group) == (EndAttempt, TINY)
     restart, _ = decide(state("failed", nodes=(("this",),), starts={}), NOW)
     assert (type(restart), restart.answers) == (RestartGroup, True)
+
+
+def test_a_start_that_took_its_node_down_before_that_was_drained_is_counted():
+    """The group reports that it waits before the controller has read the node's new boot."""
+    alone = state(nodes=(("this",),), starts={TINY: {"this": "earlier"}})
+    actions = decide(alone, NOW)
+    assert isinstance(actions[0], TryAgain)
+    assert actions[0].standing.tries == 1
+    unread = replace(alone, starts={TINY: {"that": "first"}}, nodes=seen(NOW.steady, this="first", that=""))
+    assert not any(isinstance(one, EndAttempt) for one in decide(unread, NOW))
 
 
 async def test_the_controller_answers_by_its_store_and_status_has_the_command(world):
@@ -112,8 +121,8 @@ async def test_the_controller_answers_by_its_store_and_status_has_the_command(wo
     words = world.controller.bars(["that", "this"])
     assert words == "this is drained: it starts after `sparkfleet undrain this`"
     await world.controller.report(report(generation, phase=GroupPhase.BARRED, detail=words))
-    assert world.store.starts() == {}
     await world.controller.reconcile()
+    assert world.store.starts() == {}
     (status,) = world.controller.status().deployments
     assert status.state == "failed"
     assert status.detail.endswith("it starts after `sparkfleet undrain this`")

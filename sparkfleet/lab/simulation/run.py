@@ -400,6 +400,11 @@ class Simulation:
             for group in one.groups:
                 if waits or group not in self._since:
                     self._since[group] = self.time.seconds
+        # Serve starts anew what it had, and only a controller that works counts starts that take nodes down: those of a
+        # wait are left out, those before and after it count together.
+        if self._held:
+            self.serve.wedged = Counter(self._wedged)
+        self._wedged = Counter(self.serve.wedged)
         found = [
             *self._ended_without_reason(wanted),
             *invariants.start_storms(self.serve, self.time.seconds),
@@ -412,11 +417,6 @@ class Simulation:
         self.serve.calls = [
             one for one in self.serve.calls if self.time.seconds - one[0] < invariants.STORM_S
         ]
-        # Serve starts anew what it had, and only a controller that works counts starts that take nodes down: those of a
-        # wait are left out, those before and after it count together.
-        if self._held:
-            self.serve.wedged = Counter(self._wedged)
-        self._wedged = Counter(self.serve.wedged)
         if self.controller is None or self.store.is_full:
             self._working_since = self.time.seconds
         else:

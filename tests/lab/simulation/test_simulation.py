@@ -66,6 +66,12 @@ def test_a_policy_without_one_of_its_rules_is_found(rule, monkeypatch):
     assert any(simulate(seed, hours=1.0).violations for seed in range(6))
 
 
+@pytest.mark.full
+def test_a_start_that_takes_its_node_down_while_nobody_can_count_it_breaks_no_invariant():
+    """The controller waits for its store, and Ray Serve goes on."""
+    assert simulate(350363007, 3.0, 3, 60.0, drain_every_s=600.0).violations == []
+
+
 def drained_often(seed):
     return simulate(seed, hours=3.0, fault_every_s=120.0, drain_every_s=600.0)
 
