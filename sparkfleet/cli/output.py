@@ -30,7 +30,7 @@ STATE_STYLE = {
     "ready": "green",
     "degraded": "yellow",
     "starting": "yellow",
-    "held": "yellow",
+    "barred": "yellow",
     "preparing": "yellow",
     "probing": "yellow",
     "updating": "yellow",

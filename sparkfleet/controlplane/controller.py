@@ -22,7 +22,7 @@ from sparkfleet.controlplane.policy.decide import decide
 from sparkfleet.controlplane.policy.memory_admission import waiting
 from sparkfleet.controlplane.policy.reported import on_report
 from sparkfleet.controlplane.policy.state import FleetState, nodes_of
-from sparkfleet.controlplane.policy.wanted import held_by, is_wanted
+from sparkfleet.controlplane.policy.wanted import barred_by, is_wanted
 from sparkfleet.controlplane.serve_backend import ServeBackend
 from sparkfleet.controlplane.state.api_keys import CONFIRM_S, ApiKeys, KeyRow
 from sparkfleet.controlplane.state.event_log import EventLog
@@ -307,9 +307,9 @@ class Controller:
         """True if the engine of a group at this rung is to run on, although its actor is being stopped."""
         return is_wanted(self._state(), group, rung)
 
-    def holds(self, nodes: Sequence[str]) -> str:
+    def bars(self, nodes: Sequence[str]) -> str:
         """The reason for which an engine may not start on these nodes now, in words; "" if it may."""
-        return held_by(self._state(), nodes)
+        return barred_by(self._state(), nodes)
 
     # reports of groups and gateways
 

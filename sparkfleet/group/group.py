@@ -40,7 +40,7 @@ log = logging.getLogger(__name__)
 START_PROGRESS_S = 1.0
 LOOK_S = 2.0
 """Seconds between two looks for a moment in which an engine that serves can be measured."""
-HELD_LOOK_S = 1.0
+BARRED_LOOK_S = 1.0
 """Seconds between two questions of a group that waits for a drained node."""
 LATER_S = 60.0
 """The same after a measurement that failed."""
@@ -64,11 +64,11 @@ Wanted = Callable[[], Awaitable[bool]]
 """True if this group is still wanted at this rung. Never raises: True if that is not known."""
 
 
-Held = Callable[[], Awaitable[str]]
+Barred = Callable[[], Awaitable[str]]
 """The reason for which this group's engine may not start now, in words; "" if it may. Never raises: "" if not known."""
 
 
-async def not_held() -> str:
+async def not_barred() -> str:
     """For a group whose nodes are never drained."""
     return ""
 
@@ -88,7 +88,7 @@ class Group:
         report: receives the progress.
         backoff: counts its recent starts.
         wanted: is asked before its engine is stopped: Serve also replaces an actor that only stalled.
-        held: is asked before its engine is started, and not before it is adopted.
+        barred: is asked before its engine is started, and not before it is adopted.
         after: the end of the actor before, if that is known; its first report has it.
         box: turns of the groups of rank 0's box, so that none is measured while another starts.
     """
@@ -102,7 +102,7 @@ class Group:
         backoff: Backoff,
         *,
         wanted: Wanted = not_wanted,
-        held: Held = not_held,
+        barred: Barred = not_barred,
         after: str = "",
         box: QuietBox,
     ) -> None:
@@ -112,7 +112,7 @@ class Group:
         self._secret = secret
         self._report_to = report
         self._wanted = wanted
-        self._held = held
+        self._barred = barred
         self._box = box
         self._after = f"{ACTOR}: {after}" if after else ""
         self._engine: Engine = engine_by_name(launch.candidate.engine)
@@ -242,10 +242,10 @@ class Group:
 
     async def _until_allowed(self) -> None:
         """Waits while one of its nodes is drained. Reports that each time, as a silent group counts as gone."""
-        while reason := await self._held():
-            self._say(GroupPhase.HELD, reason)
-            await asyncio.sleep(HELD_LOOK_S)
-        if self._report.phase is GroupPhase.HELD:
+        while reason := await self._barred():
+            self._say(GroupPhase.BARRED, reason)
+            await asyncio.sleep(BARRED_LOOK_S)
+        if self._report.phase is GroupPhase.BARRED:
             self._say(GroupPhase.STARTING)
             self._began = time.monotonic()
 

@@ -14,7 +14,7 @@ from sparkfleet.values import Value
 class GroupPhase(StrEnum):
     """Phases of a group's life, in order."""
 
-    HELD = "held"
+    BARRED = "barred"
     """It waits: its engine does not run, and a node of it is drained."""
     PREPARING = "preparing"
     STARTING = "starting"

@@ -12,12 +12,12 @@ from sparkfleet.controlplane.policy.actions import (
     NextRung,
     RestartGroup,
     StopWaiting,
+    TryAgain,
     WaitForNodes,
 )
 from sparkfleet.controlplane.policy.decide import decide
-from sparkfleet.controlplane.policy.reported import on_report
 from sparkfleet.controlplane.policy.state import GONE_S, FleetState, Now, Pending
-from sparkfleet.controlplane.policy.wanted import held_by
+from sparkfleet.controlplane.policy.wanted import barred_by
 from sparkfleet.engines.failure_signatures import Diagnosis
 from sparkfleet.errors import Cause
 from sparkfleet.group.report import GroupPhase
@@ -27,7 +27,7 @@ TINY = ("tiny", 1, 0)
 THIS_THEN_THAT = (("this",), ("that",))
 
 
-def state(status="starting", phase=GroupPhase.HELD, nodes=THIS_THEN_THAT, **fields):
+def state(status="starting", phase=GroupPhase.BARRED, nodes=THIS_THEN_THAT, **fields):
     """`tiny` at its first rung, on `this`, which is drained."""
     told = report(phase=phase, **fields.pop("told", {}))
     fields = {"drained": frozenset({"this"}), "nodes": seen(NOW.steady, this="first", that="first"), **fields}
@@ -49,7 +49,7 @@ def state(status="starting", phase=GroupPhase.HELD, nodes=THIS_THEN_THAT, **fiel
     ],
 )
 def test_an_engine_is_held_by_the_drained_ones_of_its_nodes(nodes, words):
-    assert held_by(FleetState(drained=frozenset({"this", "that"})), nodes) == words
+    assert barred_by(FleetState(drained=frozenset({"this", "that"})), nodes) == words
 
 
 def test_a_group_that_may_not_start_takes_the_first_rung_without_the_drained_node():
@@ -96,24 +96,33 @@ def test_a_failed_start_takes_no_drained_rung():
 
 def test_a_node_that_is_switched_off_while_a_group_waits_for_it_is_no_failed_start():
     """That is what nodes are drained for."""
-    held = report(phase=GroupPhase.HELD)
     alone = state(nodes=(("this",),), starts={TINY: {"this": "first"}})
-    (ended,) = on_report(alone, held, NOW)
+    ended, _ = decide(alone, NOW)
     assert (type(ended), ended.group) == (EndAttempt, TINY)
     restart, _ = decide(state("failed", nodes=(("this",),), starts={}), NOW)
     assert (type(restart), restart.answers) == (RestartGroup, True)
 
 
+def test_a_start_that_took_its_node_down_before_that_was_drained_is_counted():
+    """The group reports that it waits before the controller has read the node's new boot."""
+    alone = state(nodes=(("this",),), starts={TINY: {"this": "earlier"}})
+    actions = decide(alone, NOW)
+    assert isinstance(actions[0], TryAgain)
+    assert actions[0].standing.tries == 1
+    unread = replace(alone, starts={TINY: {"that": "first"}}, nodes=seen(NOW.steady, this="first", that=""))
+    assert not any(isinstance(one, EndAttempt) for one in decide(unread, NOW))
+
+
 async def test_the_controller_answers_by_its_store_and_status_has_the_command(world):
     await world.look()
     generation = await world.put()
-    assert world.controller.holds(["this"]) == ""
+    assert world.controller.bars(["this"]) == ""
     await world.controller.drain("this", "me")
-    words = world.controller.holds(["that", "this"])
+    words = world.controller.bars(["that", "this"])
     assert words == "this is drained: it starts after `sparkfleet undrain this`"
-    await world.controller.report(report(generation, phase=GroupPhase.HELD, detail=words))
-    assert world.store.starts() == {}
+    await world.controller.report(report(generation, phase=GroupPhase.BARRED, detail=words))
     await world.controller.reconcile()
+    assert world.store.starts() == {}
     (status,) = world.controller.status().deployments
     assert status.state == "failed"
     assert status.detail.endswith("it starts after `sparkfleet undrain this`")

@@ -199,7 +199,7 @@ async def test_that_the_older_one_is_started_again_is_told(outlived):
 async def test_that_the_older_one_waits_for_a_drained_node_is_told(outlived):
     outlived.apps.become("tiny", 1, "starting")
     words = "this is drained: it starts after `sparkfleet undrain this`"
-    await outlived.controller.report(report(1, phase=GroupPhase.HELD, detail=words))
+    await outlived.controller.report(report(1, phase=GroupPhase.BARRED, detail=words))
     await outlived.controller.reconcile()
     assert f"generation 1 waits: {words}" in outlived.controller.status().deployments[0].detail
 

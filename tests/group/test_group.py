@@ -54,29 +54,29 @@ async def test_it_says_that_it_starts_before_anything_is_started(world, engine):
 
 
 async def test_on_a_drained_node_it_waits_and_starts_nothing_until_the_node_may_be_used(world, monkeypatch):
-    monkeypatch.setattr(module, "HELD_LOOK_S", 0.001)
+    monkeypatch.setattr(module, "BARRED_LOOK_S", 0.001)
     answers = ["this is drained"] * 3
 
-    async def held():
+    async def barred():
         assert world.runtime.started == []
         return answers.pop() if answers else ""
 
-    group = world.group(held=held)
+    group = world.group(barred=barred)
     await group.start()
     assert answers == []
-    held_reports = [one for one in world.reports if one.phase is GroupPhase.HELD]
-    assert [one.detail for one in held_reports] == ["this is drained"] * 3, "a silent group counts as gone"
-    assert world.phases == [GroupPhase.STARTING, GroupPhase.HELD, GroupPhase.PROBING, GroupPhase.READY]
+    barred_reports = [one for one in world.reports if one.phase is GroupPhase.BARRED]
+    assert [one.detail for one in barred_reports] == ["this is drained"] * 3, "a silent group counts as gone"
+    assert world.phases == [GroupPhase.STARTING, GroupPhase.BARRED, GroupPhase.PROBING, GroupPhase.READY]
     assert len(world.runtime.started) == 1
     await group.stop(drain_s=0)
 
 
 async def test_one_that_waits_for_a_drained_node_does_not_keep_others_of_its_box_from_being_measured(world):
-    async def held():
+    async def barred():
         return "this is drained"
 
-    waiting = asyncio.create_task(world.group(held=held).start())
-    while not any(one.phase is GroupPhase.HELD for one in world.reports):
+    waiting = asyncio.create_task(world.group(barred=barred).start())
+    while not any(one.phase is GroupPhase.BARRED for one in world.reports):
         await asyncio.sleep(0.001)
     async with QuietBox(world.paths.run / "measuring").alone(0) as quiet:
         assert quiet
@@ -86,11 +86,11 @@ async def test_one_that_waits_for_a_drained_node_does_not_keep_others_of_its_box
 
 
 async def test_an_engine_that_runs_on_a_drained_node_is_adopted(world, engine):
-    async def held():
+    async def barred():
         raise AssertionError("nothing is started")
 
     await world.runtime.start(rank_spec(order(), 0, engine, SECRET))
-    group = world.group(held=held)
+    group = world.group(barred=barred)
     await group.start()
     assert world.reports[-1].adopted
     await group.stop(drain_s=0)

@@ -76,7 +76,7 @@ def test_an_engine_that_ends_on_a_drained_node_is_not_started_there_again(pair):
         why = "it starts after `sparkfleet undrain spark2`"
         found = pair.until(lambda: why in pair.deployment()["detail"] and pair.deployment(), timeout=15)
         assert found["state"] == "failed"
-        assert pair.group()["phase"] == "held"
+        assert pair.group()["phase"] == "barred"
         assert pair.engines("spark2") == {}
         assert why in " ".join(pair.ok("status").split())
     finally:

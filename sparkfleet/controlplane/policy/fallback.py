@@ -214,7 +214,7 @@ def _answer(one: FallbackCase) -> list[Action]:
     """Counts its failure, unless that is done, and restarts it; first waits for its nodes if they may have caused it."""
     if one.app.status == "failed" and one.group in one.state.pending.counted:
         return [_restart(one.state, one.desired, one.group, "its failure is counted", answers=True)]
-    if one.app.status == "failed" and one.state.is_held(
+    if one.app.status == "failed" and one.state.is_barred(
         one.group
     ):  # it ended while it waited: nothing had begun
         why = "it had waited for a drained node"
@@ -350,7 +350,7 @@ def _blocked(one: FallbackCase) -> _Blocked | None:
     if gone := sorted(one.state.nodes.gone(one.now).intersection(nodes)):
         return _Blocked(f"{', '.join(gone)} is gone", "when that is back", is_drained=False)
     drained = sorted(one.state.drained.intersection(nodes))
-    if drained and one.state.is_held(one.group):
+    if drained and one.state.is_barred(one.group):
         until = f"after `sparkfleet undrain {drained[0]}`"
         return _Blocked(f"{', '.join(drained)} is drained", until, is_drained=True)
     return None

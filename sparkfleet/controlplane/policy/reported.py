@@ -22,8 +22,6 @@ def on_report(state: FleetState, report: GroupReport, now: Now) -> list[Action]:
     """Actions for a report with a new phase of a group."""
     if report.phase in BEGINNING:
         return _on_starting(state, report)
-    if report.phase is GroupPhase.HELD:  # its node may be switched off meanwhile: that is no failed start
-        return [EndAttempt(group=report.group, reason="it waits for a drained node")]
     if report.phase is GroupPhase.READY:
         return _on_ready(state, report)
     return _on_failed(state, report, now) if report.phase is GroupPhase.FAILED else []

@@ -141,10 +141,10 @@ class FleetState:
         report = self.report(group)
         return report is not None and report.name in self.fresh and report.phase is GroupPhase.READY
 
-    def is_held(self, group: GroupKey) -> bool:
+    def is_barred(self, group: GroupKey) -> bool:
         """True if the group's last report at its rung is that it waits for a drained node."""
         report = self.report(group)
-        if report is None or report.phase is not GroupPhase.HELD:
+        if report is None or report.phase is not GroupPhase.BARRED:
             return False
         return report.rung == self.standing(group).rung
 

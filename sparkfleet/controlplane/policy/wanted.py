@@ -24,7 +24,7 @@ def is_wanted(state: FleetState, group: GroupKey, rung: int) -> bool:
     return standing.rung == rung and not standing.given_up
 
 
-def held_by(state: FleetState, nodes: Collection[str]) -> str:
+def barred_by(state: FleetState, nodes: Collection[str]) -> str:
     """The drained ones of the nodes on which an engine is to start, in words with the command; "" if it may start."""
     drained = sorted(state.drained.intersection(nodes))
     if not drained:

@@ -17,7 +17,7 @@ from sparkfleet.controlplane.serve_backend import CONTROLLER, NAMESPACE
 from sparkfleet.controlplane.state.status import GROUP_DEPLOYMENT, App, AppStatus, app_name, parse_app_name
 from sparkfleet.errors import EngineError
 from sparkfleet.group.crash_backoff import Backoff
-from sparkfleet.group.group import Group, Held, Wanted, die_with_the_engine
+from sparkfleet.group.group import Barred, Group, Wanted, die_with_the_engine
 from sparkfleet.group.launch_plan import GroupLaunch
 from sparkfleet.group.rank import LocalRank, RankHolder, RankObservation, RemoteRank
 from sparkfleet.group.report import GroupReport
@@ -135,19 +135,19 @@ def _asks_whether_wanted(launch: GroupLaunch) -> Wanted:
     return wanted
 
 
-def _asks_if_held(launch: GroupLaunch) -> Held:
+def _asks_if_barred(launch: GroupLaunch) -> Barred:
     """Asks the controller for drained nodes; "" if it does not answer: an engine that is wanted starts without it."""
 
-    async def held() -> str:
+    async def barred() -> str:
         try:
             async with asyncio.timeout(WANTED_S):
                 controller = await asyncio.to_thread(ray.get_actor, CONTROLLER, namespace=NAMESPACE)
-                return str(await controller.holds.remote([seat.node for seat in launch.seats]))
+                return str(await controller.bars.remote([seat.node for seat in launch.seats]))
         except Exception as error:
             log.warning("%s starts: the controller does not answer: %r", launch.name, error)
             return ""
 
-    return held
+    return barred
 
 
 @serve.deployment(
@@ -180,7 +180,7 @@ class GroupReplica:
             ControllerReporter(),
             Backoff(begun, launch.timeouts),
             wanted=_asks_whether_wanted(launch),
-            held=_asks_if_held(launch),
+            barred=_asks_if_barred(launch),
             after=take_note(hung),
             box=QuietBox(paths.run / "measuring"),
         )

@@ -136,8 +136,8 @@ class FleetSnapshot:
         return "starting", f"its group is {phases[0]}" if phases else "its group is being placed"
 
     def _restart_words(self, name: str) -> str:
-        """What an older group of a deployment does, which does not serve."""
-        held = [one.detail for one in self.fresh if one.deployment == name and one.phase is GroupPhase.HELD]
+        """Activity of an older group of a deployment that does not serve, in words."""
+        held = [one.detail for one in self.fresh if one.deployment == name and one.phase is GroupPhase.BARRED]
         return f"waits: {held[0]}" if held else "is restarting"
 
     def _wanted(self, desired: Desired) -> DeploymentStatus:

@@ -204,11 +204,11 @@ def stays_on_drained_nodes(
     for one in wanted.values():
         for group, plan in zip(one.groups, one.plan.groups, strict=True):
             app, standing = serve.apps.get(group), standings.get(group, TOP)
-            if app is None or app.phase is not GroupPhase.HELD or app.status == "retiring":
+            if app is None or app.phase is not GroupPhase.BARRED or app.status == "retiring":
                 continue
             nodes = [set(rung.candidate.shape.nodes) for rung in plan.ladder[standing.rung :]]
             is_possible = any(not other & (away | drained) for other in nodes)
-            since = max(app.held_since, working_since)
+            since = max(app.barred_since, working_since)
             if nodes[0] & drained and is_possible and not standing.given_up and now - since > LEAVES_S:
                 yield f"{now:.1f} s: {name_of(group)} waits for {sorted(nodes[0] & drained)}: drained"
 

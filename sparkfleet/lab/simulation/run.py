@@ -115,7 +115,7 @@ class Simulation:
             outcome_of=self._outcome,
             send=self._send,
             repeat=self._repeat,
-            held=self._held_by,
+            barred=self._barred_by,
             pause=self.pause,
             power_off=self._off,
         )
@@ -205,8 +205,8 @@ class Simulation:
         self.report.faults[fault] += 1
         self.note(f"fault: {fault}")
 
-    def _held_by(self, nodes: Sequence[str]) -> str | None:
-        return None if self.controller is None else self.controller.holds(nodes)
+    def _barred_by(self, nodes: Sequence[str]) -> str | None:
+        return None if self.controller is None else self.controller.bars(nodes)
 
     async def pause(self) -> None:
         """Let what runs beside the caller happen: reports arrive, or the controller's process ends."""
@@ -400,6 +400,11 @@ class Simulation:
             for group in one.groups:
                 if waits or group not in self._since:
                     self._since[group] = self.time.seconds
+        # Serve starts anew what it had, and only a controller that works counts starts that take nodes down: those of a
+        # wait are left out, those before and after it count together.
+        if self._held:
+            self.serve.wedged = Counter(self._wedged)
+        self._wedged = Counter(self.serve.wedged)
         found = [
             *self._ended_without_reason(wanted),
             *invariants.start_storms(self.serve, self.time.seconds),
@@ -412,11 +417,6 @@ class Simulation:
         self.serve.calls = [
             one for one in self.serve.calls if self.time.seconds - one[0] < invariants.STORM_S
         ]
-        # Serve starts anew what it had, and only a controller that works counts starts that take nodes down: those of a
-        # wait are left out, those before and after it count together.
-        if self._held:
-            self.serve.wedged = Counter(self._wedged)
-        self._wedged = Counter(self.serve.wedged)
         if self.controller is None or self.store.is_full:
             self._working_since = self.time.seconds
         else:

@@ -24,7 +24,7 @@ HANG_S = 900.0
 """A start that prints nothing for this long has failed (`SILENCE_S`)."""
 DETECT_S = 75.0
 """Seconds until a group finds that its engine hangs."""
-HELD_LOOK_S = 30.0
+BARRED_LOOK_S = 30.0
 """Seconds between two questions of a group that waits for a drained node; the real one asks every second."""
 RETRY_S = 5.0
 """Pause of Serve before it constructs a replica again; longer each time, at most a minute."""
@@ -55,7 +55,7 @@ class SimulatedApp:
     """Phase of its group; None while it is not placed."""
     report: GroupReport | None = None
     last_report_at: float = float("-inf")
-    held_since: float = 0.0
+    barred_since: float = 0.0
     """When it began to wait for a drained node, if its phase is that."""
     stalled: bool = False
     """Its actor does nothing for now: it sends no report."""
@@ -71,7 +71,7 @@ class SimulatedServe:
         outcome_of: what the next start of a launch comes to.
         send: takes a group's report on its way to the controller.
         repeat: takes one that only repeats what was sent before.
-        held: the reason not to start an engine on these nodes, "" for none; None if the controller does not answer.
+        barred: the reason not to start an engine on these nodes, "" for none; None if the controller does not answer.
         pause: awaited in every call: others may run meanwhile, or the caller's process may end.
         power_off: switches a node off for so many seconds.
     """
@@ -85,7 +85,7 @@ class SimulatedServe:
         outcome_of: Callable[[GroupLaunch], Outcome],
         send: Callable[[GroupReport], None],
         repeat: Callable[[GroupReport], None],
-        held: Callable[[Sequence[str]], str | None],
+        barred: Callable[[Sequence[str]], str | None],
         pause: Callable[[], Awaitable[None]],
         power_off: Callable[[str, float], None],
     ) -> None:
@@ -95,7 +95,7 @@ class SimulatedServe:
         self._outcome_of = outcome_of
         self._send = send
         self._repeat = repeat
-        self._held = held
+        self._barred = barred
         self._pause = pause
         self._power_off = power_off
         self.apps: dict[GroupKey, SimulatedApp] = {}
@@ -223,16 +223,16 @@ class SimulatedServe:
             return
         self._fleet.end(key, "left over")
         nodes = app.order.candidate.shape.nodes
-        if words := self._held(nodes):
-            app.held_since = self._time.seconds
-            self._tell(key, app, GroupPhase.HELD, detail=words)
-            self._step(key, app, HELD_LOOK_S, self._wait)
+        if words := self._barred(nodes):
+            app.barred_since = self._time.seconds
+            self._tell(key, app, GroupPhase.BARRED, detail=words)
+            self._step(key, app, BARRED_LOOK_S, self._wait)
             return
         outcome = self._outcome_of(app.order)
         self._fleet.engines[key] = SimulatedEngine(
             key, app.order.rung, app.order.candidate.shape.nodes, app.order.needs
         )
-        if self._held(nodes) is not None:
+        if self._barred(nodes) is not None:
             self.began.append((self._time.seconds, key, nodes))
         self._tell(key, app, GroupPhase.STARTING)
         ending = (
@@ -242,8 +242,8 @@ class SimulatedServe:
 
     def _wait(self, key: GroupKey, app: SimulatedApp) -> None:
         """A group that waits for a drained node asks again."""
-        if self._held(app.order.candidate.shape.nodes):
-            self._step(key, app, HELD_LOOK_S, self._wait)
+        if self._barred(app.order.candidate.shape.nodes):
+            self._step(key, app, BARRED_LOOK_S, self._wait)
         else:
             self._place(key, app)
 
