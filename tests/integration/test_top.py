@@ -25,7 +25,10 @@ def top(fleet):
 
 def test_it_draws_the_fleet_opens_its_pages_and_outlives_a_controller_that_stops(fleet, top):
     def drawn(*words):
-        fleet.until(lambda: all(word in top.shown() for word in words), timeout=60)
+        try:
+            fleet.until(lambda: all(word in top.shown() for word in words), timeout=30)
+        except AssertionError:
+            raise AssertionError(f"{words} are not on the screen:\n{top.shown()}") from None
 
     drawn("fleet test", "tiny/g", "ready", "GiB", "Reasons")
     fleet.chat("Hello")
