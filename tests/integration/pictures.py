@@ -6,6 +6,8 @@ Every picture is what a command printed or a browser drew: SVG of the terminal's
 of the simulated Sparks are the packaged fake one, so their numbers are no measurements of anything, and the README says so.
 """
 
+import base64
+import io
 import re
 import shutil
 import subprocess
@@ -69,7 +71,7 @@ def draw_fleet(fleet):
 
 def draw_top(fleet):
     """`top` after some seconds of its own."""
-    terminal = Tmux(fleet.directory, {}, [SPARKFLEET, "top"], COLUMNS, 16)
+    terminal = Tmux(fleet.directory, {}, [SPARKFLEET, "top"], 130, 16)
     try:
         time.sleep(30)
         save("top", Text.from_ansi(terminal.shown(escapes=True).rstrip("\n")), "sparkfleet top")
@@ -79,35 +81,30 @@ def draw_top(fleet):
 
 def draw_page(fleet):
     """The page at `/`, by a browser on the head, where it needs no key."""
-    place = fleet.directory / "browser"
-    place.mkdir()
-    place.chmod(0o777)
     url = fleet.endpoint().removesuffix("/v1") + "/"
-    done = fleet.lab.exec(
-        fleet.lab.nodes[0].name,
-        [sys.executable, __file__, "page", url, str(place / "page.png")],
-        timeout_s=90,
-    )
-    if not (place / "page.png").exists():
+    argv = [sys.executable, __file__, "page", url]
+    done = fleet.lab.exec(fleet.lab.nodes[0].name, argv, timeout_s=90)
+    if not done.stdout:
         sys.exit(f"the browser drew no page: {done.stderr[-2000:]}")
-    shutil.copy(place / "page.png", PICTURES / "page.png")
+    (PICTURES / "page.png").write_bytes(base64.b64decode(done.stdout))
     print(f"docs/img/page.png: {(PICTURES / 'page.png').stat().st_size // 1000} kB")
 
 
-def draw_page_here(url, file):
-    """On the head: the page after it has polled some seconds."""
+def draw_page_here(url):
+    """On the head: the page after it has polled some seconds, on standard output."""
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=shutil.which("chromium"), args=["--no-sandbox"])
         page = browser.new_page(viewport={"width": 1200, "height": 900})
         page.goto(url)
         page.wait_for_timeout(10_000)
-        page.screenshot(path=file)
+        print(base64.b64encode(page.screenshot()).decode())
         browser.close()
 
 
 def save(name, text, title):
     """SVG of a terminal with this text."""
-    console = Console(record=True, width=COLUMNS, file=open("/dev/null", "w"))  # noqa: SIM115
+    width = max(COLUMNS, *(len(line) for line in text.plain.splitlines()))
+    console = Console(record=True, width=width, file=io.StringIO())
     console.print(text, soft_wrap=True)
     # rich's fonts are at another site; without them the viewer's own monospaced one is taken.
     svg = re.sub(

@@ -14,7 +14,7 @@ class Tmux:
         lines: of the terminal.
     """
 
-    def __init__(self, directory, environment, argv, columns=140, lines=40):
+    def __init__(self, directory, environment, argv, columns=150, lines=40):
         self._server = ("tmux", "-S", str(directory / "tmux"))
         settings = [f"{name}={value}" for name, value in environment.items()]
         size = ("-x", str(columns), "-y", str(lines), "-c", str(directory))

@@ -30,9 +30,11 @@ from sparkfleet.units import GIB
 
 EVERY_S = 1.0
 """Seconds between two readings."""
+PAGES = ("log", "events", "reasons")
+"""Actions that open a page."""
 OLD_S = 4.0
 """Age from which figures are named old. A reading over SSH takes a second."""
-NARROW = 100
+NARROW = 125
 """Columns below which less important ones are left out."""
 WIDE_BAR, NARROW_BAR = 16, 8
 HIGH, FULL = 0.85, 0.95
@@ -97,11 +99,11 @@ class TextPage(Screen[None]):
         try:
             async for line in self._lines:
                 any_line = True
-                log.write(Text(visible(line)))
+                log.write(Text(visible(line)), expand=True)
         except SparkfleetError as error:
             any_line = True
             for line in filter(None, (error.what, error.means, error.do)):
-                log.write(Text(visible(line), style="red"))
+                log.write(Text(visible(line), style="red"), expand=True)
         if not any_line:
             log.write(Text("There are no lines."))
 
@@ -166,7 +168,8 @@ class TopApp(App[None]):
                 self._draw(self._view)
 
     def _columns(self) -> None:
-        nodes, groups = self.query_one("#nodes", DataTable), self.query_one("#groups", DataTable)
+        main = self.screen_stack[0]
+        nodes, groups = main.query_one("#nodes", DataTable), main.query_one("#groups", DataTable)
         for table, names in (
             (nodes, ("node", "state", "memory", "GPU", "rails")),
             (groups, ("group", "state", "tok/s", "last minute", "running", "waiting"))
@@ -206,27 +209,34 @@ class TopApp(App[None]):
         """Shows how old the figures are while a reading does not come back."""
         age = time.monotonic() - self._good_at
         if self._view is not None and age > OLD_S:
-            self.query_one("#head", Static).update(_head(self._view._replace(age_s=age)))
+            self._draw(self._view._replace(age_s=age))
 
     def _draw(self, view: LiveView) -> None:
         self._view = view
-        self.query_one("#head", Static).update(_head(view))
-        trouble = self.query_one("#trouble", Static)
+        main = self.screen_stack[0] if self.screen_stack else None  # below a page that is open
+        if main is None or not main.query("#head"):
+            return  # it ends
+        main.query_one("#head", Static).update(_head(view))
+        trouble = main.query_one("#trouble", Static)
         trouble.display = bool(view.trouble)
         trouble.update(Text("\n".join(map(visible, view.trouble))))
         width = NARROW_BAR if self._narrow else WIDE_BAR
         _fill(
-            self.query_one("#nodes", DataTable), ((row.name, _node_cells(row, width)) for row in view.nodes)
+            main.query_one("#nodes", DataTable), ((row.name, _node_cells(row, width)) for row in view.nodes)
         )
         _fill(
-            self.query_one("#groups", DataTable),
+            main.query_one("#groups", DataTable),
             ((row.name, _group_cells(row, self._narrow)) for row in view.groups),
         )
 
     def _selected(self) -> GroupRow | None:
-        table = self.query_one("#groups", DataTable)
+        table = self.screen_stack[0].query_one("#groups", DataTable)
         rows = self._view.groups if self._view else ()
         return rows[table.cursor_row] if 0 <= table.cursor_row < len(rows) else None
+
+    def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
+        """Pages open from the view, not from each other; the footer shows the keys that work."""
+        return not (action in PAGES and isinstance(self.screen, TextPage))
 
     def action_log(self) -> None:
         """The engine's log of the selected group."""

@@ -31,6 +31,7 @@ class Fleet:
     async def log(self, deployment, replica):
         self.asked.append(("log", deployment, replica))
         yield "\x1b]0;title\x07INFO [red]ready[/red]"
+        yield "x" * (WIDE[0] - 10)
         await asyncio.sleep(60)
 
     async def events(self, deployment):
@@ -101,8 +102,15 @@ async def test_keys_open_the_pages_of_the_selected_group_which_stays_selected(wo
         await pilot.press("down")
         await pilot.pause(0.1)  # some readings
         assert await opened(pilot, "r") == "choice   spark1\nwhy   highest throughput"
+        await pilot.press("l")  # no page from a page
         await pilot.press("escape")
         assert "\\x1b]0;title\\x07INFO [red]ready[/red]" in await opened(pilot, "l")
+        log = pilot.app.screen.query_one(RichLog)
+        await until(pilot, lambda: len(log.lines) > 1)
+        assert len(log.lines) == 2  # as wide as the terminal
+        await pilot.resize_terminal(NARROW - 20, 24)  # readings and sizes go on below a page
+        await pilot.pause(0.1)
+        await pilot.resize_terminal(*WIDE)
         await pilot.press("escape")
         assert "The fleet is down." in await opened(pilot, "e")
         await pilot.press("escape")
