@@ -163,9 +163,12 @@ class TopApp(App[None]):
         """Other columns, if the width asks for them."""
         if (event.size.width < NARROW) != self._narrow:
             self._narrow = not self._narrow
+            selected = self._selected()
             self._columns()
             if self._view is not None:
                 self._draw(self._view)
+            if selected is not None:
+                _select(self.screen_stack[0].query_one("#groups", DataTable), selected.name)
 
     def _columns(self) -> None:
         main = self.screen_stack[0]
@@ -277,8 +280,12 @@ def _fill(table: DataTable[Text], rows: Iterable[tuple[str, Sequence[Text]]]) ->
     table.clear()
     for name, cells in rows:
         table.add_row(*cells, key=name)
+    _select(table, selected)
+
+
+def _select(table: DataTable[Text], name: str) -> None:
     with suppress(RowDoesNotExist):  # it has ended: the first one is selected
-        table.move_cursor(row=table.get_row_index(selected), animate=False)
+        table.move_cursor(row=table.get_row_index(name), animate=False)
 
 
 def _head(view: LiveView) -> Text:
