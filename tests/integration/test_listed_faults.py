@@ -172,7 +172,7 @@ def test_a_disk_that_fills_up_while_weights_are_copied_is_named_and_the_old_one_
 
 def test_a_full_disk_on_the_head_costs_no_engine_and_is_named_until_there_is_room(fleet, small):
     fleet.ok("down")
-    small("spark1", STATE, "24m", keep=True)
+    small("spark1", STATE, "64m", keep=True)
     try:
         fleet.ok("up")
         fleet.serve(fleet.anew(fleet.spec(HERE)))
