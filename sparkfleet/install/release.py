@@ -24,8 +24,35 @@ _EPOCH = (1980, 1, 1, 0, 0, 0)
 """Date of every file in a wheel, so that the same content gives the same bytes."""
 
 
-NOT_ON_NODES = ("accuracy/", "lab/", "tiny_models/", "knowledge/measurements/benchmarks.csv")
-"""Parts of the package that only developers and the lab use. A node's environment is without them."""
+NOT_ON_NODES = (
+    *(
+        "accuracy/",
+        "lab/",
+        "tiny_models/",
+        "knowledge/measurements/benchmarks.csv",
+    ),  # used by developers and the lab
+    *(
+        "cli/",
+        "fleet/",
+        "install/",
+        "fabric/",
+        "doctor/",
+        "perf/",
+    ),  # used by the command line, on its own machine
+    *(
+        "planner/capacity/",
+        "planner/engine_args/",
+        "planner/place/",
+        "planner/search/",
+        "planner/rules/rule_facts.py",
+    ),
+    *("planner/report/explain.py", "planner/report/prediction_terms.py"),
+)
+"""Parts of the package that no process of a node imports. A node's environment is without them."""
+
+
+ON_NODES = ("doctor/thresholds.py", "fabric/node_addresses.py", "perf/prediction.py")
+"""Modules of those parts that the controller imports."""
 
 
 HEAD = "head"
@@ -98,12 +125,16 @@ def _own_wheel() -> bytes:
     content[f"{info}/WHEEL"] = (
         b"Wheel-Version: 1.0\nGenerator: sparkfleet\nRoot-Is-Purelib: true\nTag: py3-none-any\n"
     )
-    content[f"{info}/entry_points.txt"] = b"[console_scripts]\nsparkfleet = sparkfleet.cli.main:main\n"
     return _zip(content, f"{info}/RECORD")
 
 
 def _stays_here(path: Path) -> bool:
-    return path.as_posix().startswith(NOT_ON_NODES)
+    name = path.as_posix()
+    package = f"{path.parent.as_posix()}/__init__.py"
+    needed = name in ON_NODES or (
+        name == package and any(one.startswith(f"{path.parent.as_posix()}/") for one in ON_NODES)
+    )
+    return name.startswith(NOT_ON_NODES) and not needed
 
 
 def _pip_wheel() -> bytes:

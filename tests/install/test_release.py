@@ -3,10 +3,11 @@ import subprocess
 import sys
 import zipfile
 from importlib import metadata
+from pathlib import PurePosixPath
 
 import pytest
 
-from sparkfleet.install.release import NOT_ON_NODES, release
+from sparkfleet.install.release import NOT_ON_NODES, ON_NODES, release
 
 
 @pytest.fixture(scope="module")
@@ -20,10 +21,12 @@ def test_the_same_sparkfleet_makes_the_same_release(made):
 
 def test_the_wheel_is_whole(made, tmp_path):
     names = zipfile.ZipFile(io.BytesIO(made.wheel)).namelist()
-    assert "sparkfleet/cli/main.py" in names
+    assert "sparkfleet/node_daemon/node_cli.py" in names
     assert "sparkfleet/knowledge/rules.yaml" in names
     assert not any("__pycache__" in name for name in names)
-    assert not any(name.startswith(f"sparkfleet/{part}") for part in NOT_ON_NODES for name in names)
+    left = {name.removeprefix("sparkfleet/") for name in names if name.startswith("sparkfleet/")}
+    needed = {*ON_NODES, *(f"{PurePosixPath(one).parent}/__init__.py" for one in ON_NODES)}
+    assert {name for name in left if name.startswith(NOT_ON_NODES)} == needed
     record = (
         zipfile.ZipFile(io.BytesIO(made.wheel)).read(next(n for n in names if n.endswith("RECORD"))).decode()
     )

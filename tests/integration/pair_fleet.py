@@ -11,6 +11,7 @@ import os
 
 import yaml
 from lab_fleet import UNCOMPILED, LabFleet, lab_of
+from node_environment import node_environment
 from stand_in import faked, stand_in
 
 LINK = "spark1-spark2"
@@ -40,7 +41,7 @@ class PairFleet(LabFleet):
     """
 
     def __init__(self, lab, directory, real):
-        super().__init__(lab, directory)
+        super().__init__(lab, directory, f"environment: {node_environment(directory)}\n")
         self.real = real
         self._runs = itertools.count()
         python = stand_in(directory)

@@ -70,6 +70,7 @@ def test_one_that_hangs_is_started_anew_where_its_deployment_says_how_that_is_se
     assert "is not healthy: /health did not return 200" in fleet.ok("describe", "speech")
 
 
+@pytest.mark.full
 def test_one_that_falls_is_not_started_again_before_its_memory_is_back(fleet):
     fleet.apply(custom("late", 5008), "late.yaml")
     assert running(fleet, 5008)

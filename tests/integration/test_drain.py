@@ -21,6 +21,7 @@ def nodes_of(fleet, name):
     }
 
 
+@pytest.mark.full
 def test_a_drained_node_loses_its_groups_without_a_failed_request_and_gets_no_other(pair):
     pair.serve(pair.spec("nodes: [spark1, spark2]\nreplicas: 1\n"))
     (node,) = nodes_of(pair, "tiny")

@@ -129,6 +129,7 @@ def hang(fleet):
     assert fleet.engine_get("/health")[0] == 200
 
 
+@pytest.mark.full
 def test_an_engine_that_moves_no_token_is_replaced_while_its_health_is_well(served):
     fleet, before = served, pids(served)
     with Asking(fleet, "tiny") as asking:
@@ -172,7 +173,8 @@ def stopped(fleet, node, words):
     return pid
 
 
-@pytest.mark.parametrize("seconds", [16, pytest.param(60, marks=pytest.mark.full)])
+@pytest.mark.full
+@pytest.mark.parametrize("seconds", [16, 60])
 def test_a_groups_actor_that_is_stopped_costs_no_engine(served, seconds):
     """Its guard ends it after 8 s: what follows is what follows a kill."""
     fleet, before = served, pids(served)
@@ -186,6 +188,7 @@ def test_a_groups_actor_that_is_stopped_costs_no_engine(served, seconds):
     assert any("did not run for 8 s and was ended" in event["message"] for event in events)
 
 
+@pytest.mark.full
 def test_a_gateway_that_is_stopped_is_replaced_within_10_s(served):
     fleet = served
     fleet.endpoint()

@@ -65,6 +65,7 @@ def test_another_head_in_an_inventory_takes_nothing_over(fleet):
     assert fleet.is_sound(fleet.chat())
 
 
+@pytest.mark.full
 def test_another_fleet_on_the_same_nodes_is_named(fleet):
     file = fleet.write("tiny.yaml", fleet.spec("nodes: [spark2]\n"))
     name = inventory(fleet)["fleet"]

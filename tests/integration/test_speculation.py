@@ -11,7 +11,12 @@ WAYS = {
     "eagle3": "speculation: {method: eagle3, tokens: 2, draft: 'builtin:tiny-eagle3'}\n",
     "dflash": "speculation: {method: dflash, tokens: 3, draft: 'builtin:tiny-dflash'}\n",
 }
-TIERS = {"draft": pytest.mark.full, "eagle3": pytest.mark.opt_in, "dflash": pytest.mark.opt_in}
+TIERS = {
+    "ngram": pytest.mark.full,
+    "draft": pytest.mark.full,
+    "eagle3": pytest.mark.opt_in,
+    "dflash": pytest.mark.opt_in,
+}
 """Of methods whose drafts are built: `draft` within a minute, heads within many. `ngram` is proved in every change."""
 QUESTIONS = (
     "What is a rail?",

@@ -144,6 +144,7 @@ def test_a_missing_store_ends_nothing_and_is_back_with_its_file(fleet):
     assert fleet.run("plan", "tiny.yaml")[0] == 0
 
 
+@pytest.mark.full
 def test_garbage_from_the_start_is_named_and_the_latest_copy_restores_it(fleet):
     fleet.until(lambda: json.loads(fleet.ok("restore", "--json"))["copies"], timeout=20)
     before = fleet.deployment("tiny")["generation"]

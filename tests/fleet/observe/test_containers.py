@@ -158,6 +158,7 @@ async def get(port, path):
     return await asyncio.to_thread(read)
 
 
+@pytest.mark.full
 async def test_three_containers_start_keep_their_data_and_end(images, tmp_path):
     assert shutil.which("podman")
     (tmp_path / "metrics.token").write_text("token")
