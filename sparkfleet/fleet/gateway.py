@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from sparkfleet.controlplane.state.head_address import gateway_tls
 from sparkfleet.controlplane.state.status import FleetStatus
 from sparkfleet.errors import ControlError
 from sparkfleet.fleet.session import Session
+from sparkfleet.gateway.listening import GatewayTls
 from sparkfleet.specs.inventory import Inventory
 
 
@@ -22,6 +24,7 @@ def gateway_change(inventory: Inventory, status: FleetStatus | None) -> str:
         ("port", now.port, wanted.port or now.port),
         ("max_body_mb", now.max_body_bytes // 10**6, wanted.max_body_mb),
         ("origins", _listed(now.origins), _listed(wanted.origins)),
+        ("tls", _certificate(now.tls), _certificate(gateway_tls(wanted))),
     )
     changed = [f"{name} {before} → {after}" for name, before, after in fields if before != after]
     return f"gateway: {', '.join(changed)}; at once, and open streams go on" if changed else ""
@@ -29,6 +32,12 @@ def gateway_change(inventory: Inventory, status: FleetStatus | None) -> str:
 
 def _listed(origins: tuple[str, ...]) -> str:
     return " ".join(origins) or "none"
+
+
+def _certificate(tls: GatewayTls | None) -> str:
+    if tls is None:
+        return "none"
+    return "generated" if tls.is_generated else f"{tls.cert} with {tls.key}"
 
 
 async def change_gateway(session: Session) -> None:

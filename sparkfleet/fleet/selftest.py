@@ -247,10 +247,13 @@ def engine_seen(state: DeploymentStatus, tokens: int, returned: int) -> _Seen:
 async def _asked(session: Session) -> int:
     """Tokens of an answer over the endpoint, with a key of its own."""
     client = await session.controller()
+    trust = await session.endpoint_trust(client)
     async with client, session.endpoint(client) as url:
         key = (await client.create_key(NAME))["key"]
         try:
-            speed = await ask_at(url, NAME, QUESTION, key, max_tokens=TOKENS, on_text=lambda _: None)
+            speed = await ask_at(
+                url, NAME, QUESTION, key, max_tokens=TOKENS, on_text=lambda _: None, trust=trust
+            )
         finally:
             await client.revoke_key(NAME)
     return speed.tokens

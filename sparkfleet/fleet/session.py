@@ -12,7 +12,7 @@ from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from importlib.resources import files
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 from pydantic import Field
 
@@ -39,6 +39,9 @@ from sparkfleet.runtime.files.state_probe import found, state_root
 from sparkfleet.specs.inventory import Inventory
 from sparkfleet.specs.load import load_inventory
 from sparkfleet.values import Value
+
+if TYPE_CHECKING:
+    from aiohttp import Fingerprint
 
 BOOT_S = 180.0
 JOIN_S = 90.0
@@ -331,17 +334,36 @@ class Session:
         await self.until_joined(client, on_event)
         return client
 
+    async def endpoint_trust(self, client: FleetClient) -> Fingerprint | bool:
+        """The `ssl` of aiohttp's requests to the endpoint: its certificate as the controller knows it, under any address.
+
+        Raises:
+            ControlError: the endpoint has TLS, and the controller knows no certificate yet.
+        """
+        if client.address.tls is None:
+            return True
+        from aiohttp import Fingerprint  # a slow import
+
+        async with client.again() as asking:
+            found = (await asking.fleet()).certificate
+        if found is None:
+            raise ControlError(
+                "No gateway has reported its certificate yet.",
+                do="`sparkfleet status`, then the same command again.",
+            )
+        return Fingerprint(bytes.fromhex(found.sha256))
+
     @contextlib.asynccontextmanager
     async def endpoint(self, client: FleetClient) -> AsyncIterator[str]:
         """A base URL of the gateway from here: through SSH if it listens only on the head's loopback."""
         address = client.address
         if self.reach is None and address.gateway_host == "0.0.0.0":  # noqa: S104 (compared, not bound)
-            yield f"http://127.0.0.1:{address.gateway_port}/v1"  # its address on the network may have changed
+            yield f"{address.scheme}://127.0.0.1:{address.gateway_port}/v1"  # its address on the network may have changed
         elif self.reach is None or not address.is_private:
             yield address.endpoint
         else:
             async with self.reach(address.gateway_host, address.gateway_port) as (host, port):
-                yield f"http://{host}:{port}/v1"
+                yield f"{address.scheme}://{host}:{port}/v1"
 
     def endpoint_words(self, client: FleetClient) -> str:
         """Address of the gateway, for a person."""

@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import resource
 import socket
+import ssl
 from collections import Counter
 from collections.abc import Iterator
 from typing import Any, ClassVar
@@ -184,8 +185,11 @@ class GuardedProtocol(HttpToolsProtocol):
 class Server:
     """A listening server, created by `serve`."""
 
-    def __init__(self, server: _Server, listener: socket.socket, task: asyncio.Task[None]) -> None:
+    def __init__(
+        self, server: _Server, listener: socket.socket, task: asyncio.Task[None], scheme: str
+    ) -> None:
         self._server = server
+        self._scheme = scheme
         self._listener = listener
         self._task = task
         self.host, self.port = listener.getsockname()[:2]
@@ -194,7 +198,7 @@ class Server:
     def url(self) -> str:
         """Listening addresses."""
         host = f"[{self.host}]" if ":" in self.host else self.host
-        return f"http://{host}:{self.port}"
+        return f"{self._scheme}://{host}:{self.port}"
 
     def stop_accepting(self) -> None:
         """Closes the listening socket: new connections go to other processes on the port. Open ones go on."""
@@ -217,6 +221,7 @@ async def serve(
     head_bytes: int = HEAD_BYTES,
     head_s: float = HEAD_S,
     connections: int | None = None,
+    tls: ssl.SSLContext | None = None,
 ) -> Server:
     """Serves `app`. Returns when it listens; it then runs as a task of the current event loop.
 
@@ -228,6 +233,7 @@ async def serve(
         head_bytes: limit of a request's line and headers.
         head_s: time for them to arrive.
         connections: connections that are held at once; None: `CONNECTIONS`, or fewer if the process may open fewer files.
+        tls: has the certificate; None: HTTP without TLS.
 
     Raises:
         ControlError: the address cannot be bound.
@@ -235,10 +241,13 @@ async def serve(
     listener = _listen(host, port, reuse_port)
     limits = {"head_bytes": head_bytes, "head_s": head_s, "open": Connections(connections or _most())}
     protocol = type("Protocol", (GuardedProtocol,), limits)
-    server = _Server(_config(app, protocol))
+    config = _config(app, protocol)
+    config.load()
+    config.ssl = tls
+    server = _Server(config)
     task = asyncio.create_task(server.serve(sockets=[listener]), name=f"sparkfleet gateway on port {port}")
     await server.is_listening(task)
-    return Server(server, listener, task)
+    return Server(server, listener, task, "http" if tls is None else "https")
 
 
 def _most() -> int:

@@ -13,6 +13,21 @@ from sparkfleet.runtime.files.fleet_paths import FleetPaths
 from sparkfleet.values import Value
 
 
+class GatewayTls(Value):
+    """The certificate that the gateway presents: files on the head, or a generated one for `names`."""
+
+    cert: str = ""
+    """PEM file with the certificate and its chain; "": a generated one."""
+    key: str = ""
+    names: tuple[str, ...] = ()
+    """Names and addresses of the head for which one is generated, beside those that the head itself knows."""
+
+    @property
+    def is_generated(self) -> bool:
+        """True if the fleet's own authority makes it."""
+        return not self.cert
+
+
 class GatewayListening(Value):
     """Address that the gateway listens at, and its longest request."""
 
@@ -21,6 +36,8 @@ class GatewayListening(Value):
     max_body_bytes: int
     origins: tuple[str, ...] = ()
     """Origins of other sites whose scripts may read answers."""
+    tls: GatewayTls | None = None
+    """None: it speaks HTTP without TLS."""
 
 
 def stored_listening(paths: FleetPaths, default: GatewayListening) -> GatewayListening:
@@ -33,5 +50,11 @@ def stored_listening(paths: FleetPaths, default: GatewayListening) -> GatewayLis
                 port=stored["gateway_port"],
                 max_body_bytes=stored.get("max_body_bytes") or default.max_body_bytes,
                 origins=tuple(stored.get("origins", default.origins)),
+                tls=_tls(stored.get("tls")),
             )
     return default
+
+
+def _tls(stored: object) -> GatewayTls | None:
+    # What cannot be read is an error, which leaves the default: never an endpoint without TLS.
+    return None if stored is None else GatewayTls.model_validate_json(json.dumps(stored))

@@ -21,16 +21,17 @@ from ray import serve
 from ray.serve.handle import DeploymentHandle
 
 from sparkfleet.errors import ControlError
+from sparkfleet.gateway.access.certificates import CertificateStore
 from sparkfleet.gateway.access.keys import engine_token
 from sparkfleet.gateway.app import BODIES_HELD, GatewayApp
 from sparkfleet.gateway.body.body_budget import BUDGET_BYTES
 from sparkfleet.gateway.engine.endpoints import Target, first_found
 from sparkfleet.gateway.http_server import Server
 from sparkfleet.gateway.http_server import serve as listen
-from sparkfleet.gateway.listening import GatewayListening, stored_listening
+from sparkfleet.gateway.listening import GatewayListening, GatewayTls, stored_listening
 from sparkfleet.gateway.metrics_page import metrics_app
 from sparkfleet.gateway.page.page_app import PageApp
-from sparkfleet.gateway.report import GatewayReport
+from sparkfleet.gateway.report import EndpointCertificate, GatewayReport
 from sparkfleet.gateway.routing_table import GroupEntry, ModelEntry, RoutingTable
 from sparkfleet.runtime.files.fleet_paths import FleetPaths, read_secret
 from sparkfleet.runtime.hang_guard import HangGuard, take_note
@@ -62,6 +63,7 @@ class GatewayConfig(Value):
     port: int
     max_body_bytes: int
     origins: tuple[str, ...] = ()
+    tls: GatewayTls | None = None
     secret_path: str
     """File with the fleet's engine secret; the secret itself is not sent."""
     controller: str
@@ -129,12 +131,13 @@ class GatewayReplica:
     async def __init__(self, config_json: str) -> None:  # type: ignore[misc]  # Serve awaits it
         config = GatewayConfig.model_validate_json(config_json)
         self._config = config
-        secret = read_secret(Path(config.secret_path)).encode()
+        self._secret = secret = read_secret(Path(config.secret_path)).encode()
         first = GatewayListening(
             host=config.host,
             port=config.port,
             max_body_bytes=config.max_body_bytes,
             origins=config.origins,
+            tls=config.tls,
         )
         at = self._at = stored_listening(FleetPaths.of_this_process(), first)
         self._trouble = ""
@@ -148,7 +151,8 @@ class GatewayReplica:
             origins=at.origins,
             page=PageApp(self._fleet_view),
         )
-        self._server: Server = await listen(self._gateway, at.host, at.port)
+        self._certificate = self._certificate_of(at.tls)
+        self._server: Server = await self._listen(at, self._certificate)
         self._page: Server = await listen(metrics_app(self._metrics.registry), "127.0.0.1", 0)
         note = FleetPaths.of_this_process().run / "gateway.hung"
         self._after = take_note(note)
@@ -168,6 +172,15 @@ class GatewayReplica:
         await self._page.aclose()
         await self._gateway.aclose()
         self._guard.stop()
+
+    def _certificate_of(self, tls: GatewayTls | None) -> CertificateStore | None:
+        if tls is None:
+            return None
+        return CertificateStore(tls, FleetPaths.of_this_process().tls, self._secret)
+
+    async def _listen(self, at: GatewayListening, certificate: CertificateStore | None) -> Server:
+        context = certificate.context if certificate is not None else None
+        return await listen(self._gateway, at.host, at.port, tls=context)
 
     async def _fleet_view(self) -> str:
         """The fleet as the controller sees it, for the page."""
@@ -200,17 +213,21 @@ class GatewayReplica:
             self._picker.forget({app for entry in table.models.values() for app in entry.apps})
 
     async def _move(self, to: GatewayListening) -> None:
-        """Listens at another address if it is not the present one. Streams on the old one go on to their end."""
+        """Listens at another address, or with another certificate, if it is not the present one.
+
+        Streams on the old one go on to their end.
+        """
         if to == self._at:
             return
-        if (to.host, to.port) != (self._at.host, self._at.port):
+        if (to.host, to.port, to.tls) != (self._at.host, self._at.port, self._at.tls):
             try:
-                server = await listen(self._gateway, to.host, to.port)
-            except ControlError as error:
-                self._trouble = error.what
+                certificate = self._certificate_of(to.tls)
+                server = await self._listen(to, certificate)
+            except (ControlError, OSError) as error:
+                self._trouble = error.what if isinstance(error, ControlError) else str(error)
                 await self._report()
                 return
-            old, self._server = self._server, server
+            old, self._server, self._certificate = self._server, server, certificate
             old.stop_accepting()
             self._leaving.append(asyncio.create_task(old.aclose(STREAMS_S)))
         self._gateway.limit_bodies(to.max_body_bytes)
@@ -224,13 +241,25 @@ class GatewayReplica:
             await self._report()
             await asyncio.sleep(REGISTER_S)
 
+    def _present(self) -> EndpointCertificate | None:
+        """The certificate, after a look at its files."""
+        self._metrics.certificate_expiry.clear()
+        if self._certificate is None:
+            return None
+        self._certificate.refresh()
+        present = self._certificate.present
+        self._metrics.certificate_expiry.labels(self._server.url).set(present.expires_at)
+        return present
+
     async def _report(self) -> None:
+        certificate = self._present()
         report = GatewayReport(
             replica=serve.get_replica_context().replica_tag,
             url=self._server.url,
             metrics_url=f"http://127.0.0.1:{self._page.port}/metrics",
             at=time.time(),
-            trouble=self._trouble,
+            trouble=self._trouble or (self._certificate.trouble if self._certificate is not None else ""),
+            certificate=certificate,
             after=self._after,
             keys_used=dict(self._gateway.keys_used),
             usage=self._gateway.usage,

@@ -23,6 +23,17 @@ class KeyUsage(Value):
     output: int = 0
 
 
+class EndpointCertificate(Value):
+    """Certificate that the endpoint presents."""
+
+    expires_at: float
+    """Unix seconds."""
+    sha256: str
+    """Of the certificate, hexadecimal: a program of ours recognises the endpoint by it, under any address."""
+    authority: str = ""
+    """PEM certificate of the fleet's own authority, if that made it; "" for a given certificate."""
+
+
 class GatewayReport(Value):
     """A gateway replica. `at` is Unix seconds."""
 
@@ -36,5 +47,7 @@ class GatewayReport(Value):
     """The end of the replica before, if that is known."""
     keys_used: Mapping[str, float] = Field(default_factory=dict)
     """Unix seconds of the last request with each key, by the key's id, since the replica started."""
+    certificate: EndpointCertificate | None = None
+    """None: it speaks HTTP without TLS."""
     usage: tuple[KeyUsage, ...] = ()
     """Totals since the replica started."""

@@ -7,12 +7,13 @@ from sparkfleet.controlplane.api.client import connect
 from sparkfleet.controlplane.state.head_address import (
     LOOPBACK,
     HeadAddress,
+    gateway_tls,
     name_on_network,
     read_address,
     write_address,
 )
 from sparkfleet.errors import ControlError
-from sparkfleet.node_daemon.node_lifecycle import alone, check_port
+from sparkfleet.node_daemon.node_lifecycle import alone, check_certificate, check_port
 from sparkfleet.node_daemon.role_guard import read_role, write_role
 from sparkfleet.node_daemon.start_controller import no_answer
 from sparkfleet.runtime.files.fleet_paths import FleetPaths
@@ -45,6 +46,7 @@ async def change(request: UpRequest) -> list[str]:
         address = _next(before, gateway)
         if (address.gateway_host, address.gateway_port) != (before.gateway_host, before.gateway_port):
             check_port(address, own=address.gateway_port == before.gateway_port)
+        check_certificate(address)
         role = read_role(paths)
         async with client:
             _store(paths, address, role, gateway)
@@ -56,14 +58,16 @@ async def change(request: UpRequest) -> list[str]:
 
 
 def _next(before: HeadAddress, gateway: Gateway) -> HeadAddress:
+    name = name_on_network() if before.name == LOOPBACK else before.name
     stays = before.gateway_port if before.gateway_host == gateway.host else free_port(gateway.host)
     return before.model_copy(
         update={
             "gateway_host": gateway.host,
             "gateway_port": gateway.port or stays,
-            "name": name_on_network() if before.name == LOOPBACK else before.name,
+            "name": name,
             "max_body_bytes": gateway.max_body_bytes,
             "origins": gateway.origins,
+            "tls": gateway_tls(gateway, name),
         }
     )
 

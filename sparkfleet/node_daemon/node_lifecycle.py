@@ -17,6 +17,7 @@ import sqlite3
 import subprocess
 import time
 from collections.abc import Iterator
+from pathlib import Path
 
 from sparkfleet.controlplane.api.api_models import JoinRequest, Prepared, UpRequest
 from sparkfleet.controlplane.api.client import PATIENCE_S, FleetClient, connect
@@ -33,6 +34,7 @@ from sparkfleet.controlplane.store_safety.guard import StoreError
 from sparkfleet.controlplane.store_safety.opening import read_content
 from sparkfleet.errors import ControlError
 from sparkfleet.fabric.node_addresses import seats
+from sparkfleet.gateway.access.certificates import check_files
 from sparkfleet.gateway.access.keys import metrics_token
 from sparkfleet.node_daemon.engine_prestart import start_engines
 from sparkfleet.node_daemon.role_guard import require_no_other_head
@@ -90,6 +92,7 @@ async def up(request: UpRequest) -> tuple[HeadAddress, subprocess.Popen[bytes] |
             _forget_last_cluster(paths)
         address = _address(paths, request)
         check_port(address)
+        check_certificate(address)
         token = metrics_token(paths.read_engine_secret().encode())
         write_atomically(paths.metrics_token, token.encode())
         ray_head = _start(paths, ray_argv(paths, address, request.inventory.head))
@@ -194,6 +197,12 @@ def check_port(address: HeadAddress, own: bool = False) -> None:
             means="The endpoint cannot listen there, so nothing was changed.",
             do="Stop that program, or set `gateway: {port: …}` in inventory.yaml (0: any free port).",
         )
+
+
+def check_certificate(address: HeadAddress) -> None:
+    """Raises ControlError if the files of the endpoint's certificate cannot be used."""
+    if address.tls is not None and not address.tls.is_generated:
+        check_files(Path(address.tls.cert), Path(address.tls.key))
 
 
 def _is_free(host: str, port: int, shared: bool) -> bool:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from ipaddress import IPv4Address, IPv4Interface, IPv6Address, IPv6Interface, ip_address, ip_interface
-from typing import Annotated
+from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, Field
+from pydantic import AfterValidator, BeforeValidator, Field
 
 from sparkfleet.specs.deployment import EngineName
 from sparkfleet.specs.fields import (
@@ -213,6 +213,29 @@ class Link(Spec):
                 yield Problem(where, f"{found}. Expected an address of its own.")
 
 
+class EndpointTls(Spec):
+    """A certificate and its key: PEM files on the head. Newer ones are used as soon as they are there."""
+
+    cert: AbsolutePath | None = None
+    """The certificate, followed by its chain."""
+    key: AbsolutePath | None = None
+    """Its private key, without a password."""
+
+    def _problems(self) -> Iterator[Problem]:
+        if (self.cert is None) != (self.key is None):
+            missing = "cert" if self.cert is None else "key"
+            yield Problem((missing,), "is missing. Expected both files, or `tls: generated`.")
+
+
+def _endpoint_tls(given: Any) -> Any:
+    """Expand `tls: generated`."""
+    if isinstance(given, str):
+        if given != "generated":
+            refuse([Problem((), f"found {given!r}. Expected `generated`, or `{{cert: PATH, key: PATH}}`.")])
+        return {}
+    return given
+
+
 class Gateway(Spec):
     """Address of the OpenAI endpoint."""
 
@@ -224,6 +247,12 @@ class Gateway(Spec):
     """Largest request body, MB (10^6 bytes). Larger ones get HTTP 413."""
     origins: Annotated[tuple[WebOrigin, ...], Unique(), Field(max_length=64)] = ()
     """Other sites whose scripts may use the endpoint in a browser (CORS): https://chat.example.org. Left out: none."""
+
+    tls: Annotated[
+        EndpointTls | None,
+        BeforeValidator(_endpoint_tls, json_schema_input_type=Literal["generated"] | EndpointTls | None),
+    ] = None
+    """Certificate of the endpoint. `generated`: of the fleet's own authority, renewed by itself. Left out: no TLS."""
 
     @property
     def max_body_bytes(self) -> int:

@@ -407,7 +407,22 @@ RAILS = (
     ),
 )
 
+CERTIFICATE_DAYS = 14
+"""Both the gateway and certbot renew a certificate 30 days before its end: one with fewer days is not renewed."""
+
 CONTROLLER = (
+    _alert(
+        "CertificateExpires",
+        f"sparkfleet_certificate_expiry_timestamp_seconds - time() < {CERTIFICATE_DAYS} * 86400",
+        "1h",
+        "warning",
+        _Words(
+            "The certificate of {{ $labels.endpoint }} has {{ $value | humanizeDuration }} left.",
+            "Clients refuse the endpoint from its end on.",
+            "`sparkfleet status`: the certificate, and the reason if newer files cannot be used.",
+            "Renew its files on the head, which are read within seconds; or set `gateway: {tls: generated}`.",
+        ),
+    ),
     _alert(
         "ControllerGone",
         'absent(up{job="controller"} == 1)',

@@ -54,6 +54,7 @@ LABELS: dict[str, str] = {
     "status": "HTTP status.",
     "kind": "Reason, direction or kind: a closed set per series.",
     "key": "Name of an API key, as its owner gave it.",
+    "endpoint": "URL of a gateway. One at a time for each replica.",
     "deployment": "Public name of a deployment.",
     "group": "Group, `<deployment>/g<generation>/<index>`. Only those that exist are exported.",
     "state": "State of a group or a deployment: a closed set, of which one is 1.",
@@ -170,6 +171,13 @@ ERRORS = _metric(
     "Requests that failed or were refused, by reason.",
 )
 RETRIES = _metric("gateway", "retries_total", "requests", "model", "Requests sent again to another engine.")
+CERTIFICATE_EXPIRY = _metric(
+    "gateway",
+    "certificate_expiry_timestamp_seconds",
+    "",
+    "endpoint",
+    "Unix seconds at which the endpoint's certificate expires; missing without TLS.",
+)
 
 # The controller's page: counters and histograms.
 STARTS = _metric("controller", "starts_total", "", "deployment outcome", "Starts of groups, by outcome.")

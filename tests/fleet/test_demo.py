@@ -70,6 +70,9 @@ class Fleet:
     async def controller(self):
         return self
 
+    async def endpoint_trust(self, client):
+        return True
+
     async def __aenter__(self):
         return self
 

@@ -2,7 +2,7 @@ import pytest
 
 from sparkfleet.controlplane.state.status import FleetStatus
 from sparkfleet.fleet.gateway import gateway_change
-from sparkfleet.gateway.listening import GatewayListening
+from sparkfleet.gateway.listening import GatewayListening, GatewayTls
 from sparkfleet.specs.inventory import Inventory
 
 NOW = GatewayListening(host="127.0.0.1", port=8123, max_body_bytes=32_000_000)
@@ -39,6 +39,11 @@ def inventory(**gateway):
             {"port": 0, "origins": ("https://chat.example.org",)},
             "gateway: origins none → https://chat.example.org; at once, and open streams go on",
         ),
+        ({"port": 0, "tls": "generated"}, "gateway: tls none → generated; at once, and open streams go on"),
+        (
+            {"port": 0, "tls": {"cert": "/a.pem", "key": "/k.pem"}},
+            "gateway: tls none → /a.pem with /k.pem; at once, and open streams go on",
+        ),
         ({}, ""),
     ],
 )  # fmt: skip
@@ -50,3 +55,12 @@ def test_only_what_the_inventory_names_changes(gateway, words):
 def test_an_older_controller_or_none_has_no_change():
     wanted = inventory(host="0.0.0.0")
     assert gateway_change(wanted, None) == gateway_change(wanted, status(None)) == ""
+
+
+def test_a_certificate_for_further_names_is_no_change():
+    """The head's names are known on the head only."""
+    now = NOW.model_copy(update={"tls": GatewayTls(names=("10.0.0.7",))})
+    assert gateway_change(inventory(tls="generated", port=0), status(now)) == ""
+    assert gateway_change(inventory(port=0), status(now)) == (
+        "gateway: tls generated → none; at once, and open streams go on"
+    )

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from sparkfleet.errors import SpecError
-from sparkfleet.specs.inventory import Gateway, Inventory, Node
+from sparkfleet.specs.inventory import EndpointTls, Gateway, Inventory, Node
 from sparkfleet.specs.load import parse_inventory, to_yaml
 
 EXAMPLES = Path(__file__).parents[0] / "examples"
@@ -308,6 +308,31 @@ def test_a_wrong_name(name: str) -> None:
     nodes = problems(f"fleet: {name}\nhead: a\nnodes:\n  {name}: {{address: local}}")
     assert [line.split(":")[1] for line in nodes] == ["1", "4"]
     assert all("Expected a" in line for line in nodes)
+
+
+def test_the_endpoint_has_no_tls_a_generated_certificate_or_given_files() -> None:
+    def tls(text: str) -> object:
+        return parse_inventory(one_node("address: local") + f"gateway: {{{text}}}").gateway.tls
+
+    assert tls("port: 0") is None
+    assert tls("tls: generated") == EndpointTls()
+    assert tls("tls: {cert: /c.pem, key: /k.pem}") == EndpointTls(cert="/c.pem", key="/k.pem")
+    stored = parse_inventory(one_node("address: local") + "gateway: {tls: generated}")
+    assert type(stored).model_validate_json(stored.model_dump_json()) == stored
+
+
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [
+        ("tls: letsencrypt", "gateway.tls: found 'letsencrypt'. Expected `generated`"),
+        ("tls: {cert: /c.pem}", "gateway.tls.key: is missing. Expected both files"),
+        ("tls: {cert: c.pem, key: /k.pem}", "gateway.tls.cert: "),
+        ("tls: yes", "gateway.tls: "),
+    ],
+)
+def test_a_wrong_certificate_is_refused_with_its_line(text: str, found: str) -> None:
+    (line,) = problems(one_node("address: local") + f"gateway: {{{text}}}")
+    assert found in line
 
 
 def test_the_gateway_may_listen_on_every_interface() -> None:

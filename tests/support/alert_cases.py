@@ -161,6 +161,14 @@ CASES = {
         "12m",
         "30m",
     ),
+    "CertificateExpires": Case(
+        {
+            'sparkfleet_certificate_expiry_timestamp_seconds{endpoint="https://10.0.0.1:8000"}': "1e6x400 9e9x400"
+        },
+        "90m",
+        "140m",
+        quiet="30m",
+    ),
     "ControllerGone": Case({'up{job="controller",instance="c"}': "1x8 0x40 1x200"}, "8m", "20m", quiet="1m"),
     "TargetMissing": Case({'up{job="vllm",instance="e"}': "1x8 0x40 1x200"}, "8m", "20m", quiet="1m"),
     "ControllerTrouble": Case({"sparkfleet_controller_trouble": "1x20 0x200"}, "3m", "10m"),

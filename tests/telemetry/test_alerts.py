@@ -152,6 +152,7 @@ def test_templates_use_labels_that_their_alert_has():
                     "xid",
                     "place",
                     "model",
+                    "endpoint",
                     "job",
                     "instance",
                 ), alert.name

@@ -11,12 +11,18 @@ from sparkfleet.cli.options import DEFAULT_INVENTORY, InventoryOption, JsonOptio
 from sparkfleet.cli.output import OUTPUT_VERSION, console, errors, print_json
 from sparkfleet.controlplane.api.client import FleetClient
 from sparkfleet.errors import ControlError
-from sparkfleet.fleet.clients.connect import CLIENTS, KEY, ClientSetup, Endpoint, setup_of
+from sparkfleet.fleet.clients.connect import AUTHORITY, CLIENTS, KEY, ClientSetup, Endpoint, setup_of
 from sparkfleet.fleet.session import Session
 
 
 def connect(
-    client: Annotated[str, typer.Argument(help=f"One of {', '.join(CLIENTS)}.", metavar="CLIENT")],
+    client: Annotated[
+        str,
+        typer.Argument(
+            help=f"One of {', '.join(CLIENTS)}; or {AUTHORITY}: the certificate that clients have to know.",
+            metavar="CLIENT",
+        ),
+    ],
     name: Annotated[str, typer.Argument(help="The deployment.", metavar="NAME")],
     url: Annotated[
         str, typer.Option("--url", help="Address of the endpoint, if clients reach it under another one.")
@@ -29,7 +35,8 @@ def connect(
 
 
 async def _connect(session: Session, client: str, name: str, url: str, json: bool) -> int:
-    setup_of(client, Endpoint(url="", model=name))  # an unknown client, before the fleet is asked
+    if client != AUTHORITY:
+        setup_of(client, Endpoint(url="", model=name))  # an unknown client, before the fleet is asked
     endpoint = await _endpoint(await session.controller(), name, url)
     setup = setup_of(client, endpoint)
     if json:
@@ -37,7 +44,7 @@ async def _connect(session: Session, client: str, name: str, url: str, json: boo
         return Exit.DONE
     errors.print(f"# {setup.place}", style="dim", markup=False)
     console.out(setup.text, highlight=False)
-    _notes(session, endpoint, setup)
+    _notes(session, client, endpoint, setup)
     return Exit.DONE
 
 
@@ -59,6 +66,7 @@ async def _endpoint(fleet: FleetClient, name: str, url: str) -> Endpoint:
         model=name,
         context=max(contexts, default=None),
         vision=any(group.vision for group in groups),
+        authority=status.certificate.authority if status.certificate is not None else "",
     )
 
 
@@ -73,9 +81,17 @@ def _aliases(spec: str) -> tuple[str, ...]:
     return Deployment.model_validate_json(spec).aliases if spec else ()
 
 
-def _notes(session: Session, endpoint: Endpoint, setup: ClientSetup) -> None:
+def _notes(session: Session, client: str, endpoint: Endpoint, setup: ClientSetup) -> None:
     if setup.then:
         errors.print(setup.then, markup=False)
+    if client == AUTHORITY:
+        return
+    if endpoint.authority:
+        errors.print(
+            f"The endpoint's certificate is of the fleet's own authority: `sparkfleet connect ca {endpoint.model} >"
+            " sparkfleet-ca.pem`, and show that file to the client.",
+            markup=False,
+        )
     errors.print(f"{KEY}: `sparkfleet keys create NAME` makes a key.", markup=False)
     if "//127.0.0.1" in endpoint.url or "//localhost" in endpoint.url:
         errors.print(

@@ -9,7 +9,7 @@ import os
 import sys
 from collections.abc import Mapping
 
-from sparkfleet.controlplane.state.head_address import HeadAddress, read_address, write_address
+from sparkfleet.controlplane.state.head_address import HeadAddress, gateway_tls, read_address, write_address
 from sparkfleet.runtime.files.fleet_paths import STATE_VARIABLE, FleetPaths
 from sparkfleet.runtime.files.state_probe import RAY_LABEL
 from sparkfleet.runtime.ports import free_port
@@ -50,6 +50,7 @@ def choose_address(paths: FleetPaths, host: str, gateway: Gateway, name: str = "
         name=name,
         max_body_bytes=gateway.max_body_bytes,
         origins=gateway.origins,
+        tls=gateway_tls(gateway, name),
     )
     write_address(paths, address)
     return address

@@ -7,9 +7,10 @@ import socket
 
 from pydantic import ValidationError
 
-from sparkfleet.gateway.listening import GatewayListening
+from sparkfleet.gateway.listening import GatewayListening, GatewayTls
 from sparkfleet.remote.atomic_write import write_atomically
 from sparkfleet.runtime.files.fleet_paths import FleetPaths
+from sparkfleet.specs.inventory import Gateway
 from sparkfleet.values import Value
 
 LOOPBACK = "127.0.0.1"
@@ -41,6 +42,8 @@ class HeadAddress(Value):
     """Longest request; 0: an earlier release stored this address."""
     origins: tuple[str, ...] = ()
     """Origins of other sites whose scripts may read the gateway's answers."""
+    tls: GatewayTls | None = None
+    """None: HTTP without TLS."""
 
     @property
     def listening(self) -> GatewayListening | None:
@@ -52,18 +55,33 @@ class HeadAddress(Value):
             port=self.gateway_port,
             max_body_bytes=self.max_body_bytes,
             origins=self.origins,
+            tls=self.tls,
         )
+
+    @property
+    def scheme(self) -> str:
+        """Scheme of the endpoint's URLs."""
+        return "http" if self.tls is None else "https"
 
     @property
     def endpoint(self) -> str:
         """Base URL for OpenAI clients."""
         host = self.name if self.gateway_host == "0.0.0.0" else self.gateway_host  # noqa: S104 (compared, not bound)
-        return f"http://{host}:{self.gateway_port}/v1"
+        return f"{self.scheme}://{host}:{self.gateway_port}/v1"
 
     @property
     def is_private(self) -> bool:
         """True if only programs on the head itself reach the gateway."""
         return self.gateway_host.startswith("127.") or self.gateway_host in ("localhost", "::1")
+
+
+def gateway_tls(gateway: Gateway, *names: str) -> GatewayTls | None:
+    """The endpoint's certificate as the inventory has it. `names`: those of the head, for a generated one."""
+    if gateway.tls is None:
+        return None
+    if gateway.tls.cert is not None and gateway.tls.key is not None:
+        return GatewayTls(cert=gateway.tls.cert, key=gateway.tls.key)
+    return GatewayTls(names=tuple(sorted({gateway.host, *names} - {"0.0.0.0", "::"})))  # noqa: S104 (compared, not bound)
 
 
 def write_address(paths: FleetPaths, address: HeadAddress) -> None:

@@ -6,7 +6,7 @@ import re
 from typing import Literal
 
 from sparkfleet.gateway.listening import GatewayListening
-from sparkfleet.gateway.report import GatewayReport
+from sparkfleet.gateway.report import EndpointCertificate, GatewayReport
 from sparkfleet.group.report import GroupReport
 from sparkfleet.planner.report.carry_over import Member, RunningGroup
 from sparkfleet.planner.rules.failure_memory import Remembered
@@ -126,6 +126,13 @@ class FleetStatus(Value):
     """Candidates that failed to start on this fleet, which planning excludes."""
     drained: tuple[DrainedNode, ...] = ()
     """Nodes that planning excludes."""
+
+    @property
+    def certificate(self) -> EndpointCertificate | None:
+        """The endpoint's certificate; None without TLS, or if no gateway has reported it yet."""
+        found = (one.certificate for one in self.gateways if one.certificate is not None)
+        return max(found, key=lambda one: one.expires_at, default=None)
+
     deployments: tuple[DeploymentStatus, ...]
     last_event: int
     trouble: str = ""

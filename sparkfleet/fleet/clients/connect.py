@@ -18,6 +18,8 @@ from sparkfleet.values import Value
 
 KEY = "SPARKFLEET_API_KEY"
 PROVIDER = "sparkfleet"
+AUTHORITY = "ca"
+"""In place of a client: the certificate of the authority that all of them have to know."""
 _ANSWER = 8192
 """Tokens of an answer that clients plan for, which have to be given a number."""
 _CONTEXT = 32768
@@ -33,6 +35,8 @@ class Endpoint(Value):
     context: int | None = None
     """Tokens of prompt and answer; None: not known."""
     vision: bool = False
+    authority: str = ""
+    """PEM certificate of the fleet's own authority, if that made the endpoint's; "" otherwise."""
 
     @property
     def root(self) -> str:
@@ -56,7 +60,7 @@ def setup_of(client: str, endpoint: Endpoint) -> ClientSetup:
     Raises:
         SpecError: the client is not known.
     """
-    make = CLIENTS.get(client)
+    make = _ca if client == AUTHORITY else CLIENTS.get(client)
     if make is None:
         raise SpecError(f"There is no client {client!r}.", do=f"Expected one of {', '.join(CLIENTS)}.")
     return make(endpoint)
@@ -218,6 +222,20 @@ def _llm(endpoint: Endpoint) -> ClientSetup:
         place='extra-openai-models.yaml in `dirname "$(llm logs path)"`',
         text="\n".join(lines),
         then=f"Store the key with `llm keys set {PROVIDER}`, then run `llm -m {shlex.quote(endpoint.model)} Hello`.",
+    )
+
+
+def _ca(endpoint: Endpoint) -> ClientSetup:
+    if not endpoint.authority:
+        raise SpecError(
+            "The endpoint has no certificate of the fleet's own authority.",
+            do="`gateway: {tls: generated}` in the inventory makes one; clients know that of a given one.",
+        )
+    return ClientSetup(
+        place="sparkfleet-ca.pem on the client's machine",
+        text=endpoint.authority.rstrip(),
+        then="Python: SSL_CERT_FILE=sparkfleet-ca.pem; Node.js (Claude Code, OpenCode): "
+        "NODE_EXTRA_CA_CERTS=sparkfleet-ca.pem; curl: --cacert sparkfleet-ca.pem.",
     )
 
 

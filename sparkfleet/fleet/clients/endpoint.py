@@ -5,11 +5,14 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import AsyncIterator, Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from sparkfleet.errors import ControlError
 from sparkfleet.fleet.session import Session
 from sparkfleet.values import Value
+
+if TYPE_CHECKING:
+    from aiohttp import Fingerprint
 
 
 class AnswerSpeed(Value):
@@ -29,14 +32,22 @@ async def ask(
         ControlError: the fleet is down, the endpoint refuses the request, or the answer is incomplete.
     """
     client = await session.controller()
+    trust = await session.endpoint_trust(client)
     async with session.endpoint(client) as url:
-        return await ask_at(url, name, question, key, max_tokens=max_tokens, on_text=on_text)
+        return await ask_at(url, name, question, key, max_tokens=max_tokens, on_text=on_text, trust=trust)
 
 
 async def ask_at(
-    url: str, name: str, question: str, key: str, *, max_tokens: int, on_text: Callable[[str], None]
+    url: str,
+    name: str,
+    question: str,
+    key: str,
+    *,
+    max_tokens: int,
+    on_text: Callable[[str], None],
+    trust: Fingerprint | bool = True,
 ) -> AnswerSpeed:
-    """The same at the OpenAI endpoint `url` (with `/v1`)."""
+    """The same at the OpenAI endpoint `url` (with `/v1`). `trust`: of `Session.endpoint_trust`."""
     body = {
         "model": name,
         "messages": [{"role": "user", "content": question}],
@@ -47,7 +58,7 @@ async def ask_at(
     began = time.perf_counter()
     arrivals: list[float] = []
     tokens = 0
-    async for event in _events(f"{url}/chat/completions", key, body):
+    async for event in _events(f"{url}/chat/completions", key, body, trust):
         tokens = (event.get("usage") or {}).get("completion_tokens", tokens)
         for choice in event.get("choices", []):
             if text := choice["delta"].get("content"):
@@ -63,12 +74,14 @@ def _speed(began: float, arrivals: list[float], tokens: int) -> AnswerSpeed:
     return AnswerSpeed(tokens=tokens, ttft_ms=(arrivals[0] - began) * 1e3, decode_tps=rate)
 
 
-async def _events(url: str, key: str, body: dict[str, Any]) -> AsyncIterator[dict[str, Any]]:
+async def _events(
+    url: str, key: str, body: dict[str, Any], trust: Fingerprint | bool
+) -> AsyncIterator[dict[str, Any]]:
     import aiohttp  # a slow import, for questions only
 
     async with (
         aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=None)) as session,
-        session.post(url, json=body, headers={"authorization": f"Bearer {key}"}) as response,
+        session.post(url, json=body, headers={"authorization": f"Bearer {key}"}, ssl=trust) as response,
     ):
         if response.status != 200:
             raise _refused(response.status, await response.text())

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from sparkfleet.errors import ControlError, SpecError
 from sparkfleet.fleet.session import Session
+
+if TYPE_CHECKING:
+    from aiohttp import Fingerprint
 
 _PATHS = (
     ("messages", "/chat/completions"),
@@ -51,11 +54,14 @@ async def explain(session: Session, file: Path, key: str) -> dict[str, Any]:
     """
     path, body = read_request(file)
     client = await session.controller()
+    trust = await session.endpoint_trust(client)
     async with session.endpoint(client) as url:
-        return await explain_at(url, path, body, key)
+        return await explain_at(url, path, body, key, trust)
 
 
-async def explain_at(url: str, path: str, body: bytes, key: str) -> dict[str, Any]:
+async def explain_at(
+    url: str, path: str, body: bytes, key: str, trust: Fingerprint | bool = True
+) -> dict[str, Any]:
     """The same at the OpenAI endpoint `url` (with `/v1`)."""
     import aiohttp  # a slow import, for requests only
 
@@ -67,7 +73,7 @@ async def explain_at(url: str, path: str, body: bytes, key: str) -> dict[str, An
     try:
         async with (
             aiohttp.ClientSession() as http,
-            http.post(url + path, data=body, headers=headers) as response,
+            http.post(url + path, data=body, headers=headers, ssl=trust) as response,
         ):
             answer: dict[str, Any] = await response.json(content_type=None)
     except (aiohttp.ClientError, OSError, ValueError) as error:

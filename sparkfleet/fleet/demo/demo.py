@@ -103,11 +103,13 @@ async def _accepted(session: Session, key: str) -> bool:
     import aiohttp  # a slow import
 
     timeout = aiohttp.ClientTimeout(total=10)
+    client = await session.controller()
+    trust = await session.endpoint_trust(client)
     try:
         async with (
-            session.endpoint(await session.controller()) as url,
+            session.endpoint(client) as url,
             aiohttp.ClientSession(timeout=timeout) as http,
-            http.get(f"{url}/models", headers={"authorization": f"Bearer {key}"}) as response,
+            http.get(f"{url}/models", headers={"authorization": f"Bearer {key}"}, ssl=trust) as response,
         ):
             return response.status != UNAUTHORIZED
     except (aiohttp.ClientError, TimeoutError) as error:

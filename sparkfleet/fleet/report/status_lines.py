@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from datetime import UTC, datetime
 from typing import NamedTuple
 
 from sparkfleet.controlplane.state.status import DeploymentStatus, FleetStatus, NodeReport
@@ -15,6 +16,7 @@ from sparkfleet.planner.report.explain import band_ends
 from sparkfleet.planner.types.plan import Candidate, DeploymentPlan, GroupPlan
 from sparkfleet.units import GIB
 
+DAY_S = 86_400
 HISTORY_S = 3600.0
 """Restarts are counted over the last hour."""
 STARTS = frozenset({"deploy", "preparing"})
@@ -45,6 +47,7 @@ def fleet_lines(
     """
     if only is None:
         yield f"fleet {fleet.fleet} · sparkfleet {fleet.sparkfleet} · endpoint {fleet.endpoint}"
+        yield from _certificate_lines(fleet, now)
         if not fleet.deployments:
             yield ""
             yield "Nothing is deployed. `sparkfleet apply FILE` starts a deployment."
@@ -60,6 +63,22 @@ def fleet_lines(
         drained = {one.node for one in fleet.drained}
         for node in fleet.nodes:
             yield f"{INDENT}{node.name:<{width}}  {_node(node)}{' · drained' * (node.name in drained)}"
+
+
+def _certificate_lines(fleet: FleetStatus, now: float) -> Iterator[str]:
+    found = fleet.certificate
+    if found is not None:
+        days = (found.expires_at - now) / DAY_S
+        date = datetime.fromtimestamp(found.expires_at, UTC).strftime("%Y-%m-%d")
+        whose = "of the fleet's own authority" if found.authority else "given"
+        yield f"certificate of the endpoint ({whose}): " + (
+            f"valid until {date}, {days:.0f} days"
+            if days > 0
+            else f"expired on {date}: clients refuse it; renew its files, or set `gateway: {{tls: generated}}`"
+        )
+    for gateway in fleet.gateways:
+        if gateway.trouble:
+            yield f"gateway: {gateway.trouble}"
 
 
 def down_lines(fleet: str, head: NodeSurroundings | None) -> Iterator[str]:

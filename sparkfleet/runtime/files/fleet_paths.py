@@ -42,6 +42,8 @@ class FleetPaths:
         self.engine_secret = root / "engine.secret"
         self.metrics_token = root / "metrics.token"
         """The token for the engines' metrics pages, for Prometheus: derived from the engine secret, on the head."""
+        self.tls = root / "tls"
+        """The endpoint's generated certificate, and that of the fleet's authority."""
         self.demo_key = root / "demo.key"
         """Text of the API key that `sparkfleet demo` made, for the next demo. No other key's text is stored."""
         self.address = root / "address.json"

@@ -1,11 +1,20 @@
 """The address of the endpoint that is printed is one under which another machine reaches it."""
 
+import json
 import socket
 
 from sparkfleet.controlplane.api.client import FleetClient
-from sparkfleet.controlplane.state.head_address import LOOPBACK, HeadAddress, name_on_network
+from sparkfleet.controlplane.state.head_address import (
+    LOOPBACK,
+    HeadAddress,
+    gateway_tls,
+    name_on_network,
+    write_address,
+)
 from sparkfleet.fleet.session import Session
+from sparkfleet.gateway.listening import GatewayListening, GatewayTls, stored_listening
 from sparkfleet.node_daemon import gateway_address
+from sparkfleet.runtime.files.fleet_paths import FleetPaths
 from sparkfleet.specs.inventory import Gateway
 
 PRIVATE = HeadAddress(ray="127.0.0.1:1", api="http://127.0.0.1:2", gateway_host=LOOPBACK, gateway_port=8000)
@@ -50,3 +59,31 @@ async def test_on_the_head_itself_the_endpoint_does_not_depend_on_the_network(tm
     async with Session(tmp_path / "inventory.yaml") as session, session.endpoint(client) as url:
         assert url == "http://127.0.0.1:8000/v1"
         assert session.endpoint_words(client) == "Endpoint: http://192.168.7.5:8000/v1"
+
+
+async def test_with_tls_the_endpoint_is_https_from_everywhere_and_an_older_head_has_none(tmp_path):
+    tls = Gateway.model_validate({"tls": "generated", "host": "0.0.0.0", "port": 8000})
+    address = gateway_address._next(PRIVATE.model_copy(update={"name": "10.0.0.9"}), tls)
+    assert address.endpoint == "https://10.0.0.9:8000/v1"
+    assert address.listening.tls == GatewayTls(names=("10.0.0.9",))
+    given = Gateway.model_validate({"tls": {"cert": "/c.pem", "key": "/k.pem"}, "port": 8000})
+    assert gateway_tls(given, "10.0.0.9") == GatewayTls(cert="/c.pem", key="/k.pem")
+    assert gateway_tls(Gateway()) is None
+    (tmp_path / "inventory.yaml").write_text("fleet: home\nhead: a\nnodes:\n  a: {address: local}\n")
+    async with (
+        Session(tmp_path / "inventory.yaml") as session,
+        session.endpoint(FleetClient(address, "")) as url,
+    ):
+        assert url == "https://127.0.0.1:8000/v1"
+    assert PRIVATE.scheme == "http"
+
+
+def test_a_gateway_that_starts_again_never_takes_an_unreadable_choice_for_none(tmp_path, monkeypatch):
+    paths = FleetPaths(tmp_path / "state")
+    default = GatewayListening(host=LOOPBACK, port=1, max_body_bytes=1, tls=GatewayTls(names=("a",)))
+    stored = PRIVATE.model_copy(update={"max_body_bytes": 5, "tls": GatewayTls(cert="/c", key="/k")})
+    write_address(paths, stored)
+    assert stored_listening(paths, default).tls == stored.tls
+    for path in (paths.address, paths.run_address):
+        path.write_text(json.dumps(json.loads(path.read_text()) | {"tls": {"sert": "/c"}}))
+    assert stored_listening(paths, default) == default

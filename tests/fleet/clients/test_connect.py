@@ -74,3 +74,14 @@ async def test_the_openai_program_of_the_setup_works(monkeypatch: pytest.MonkeyP
 def test_an_unknown_client_is_named() -> None:
     with pytest.raises(SpecError, match="no client 'emacs'"):
         setup_of("emacs", ENDPOINT)
+
+
+def test_the_authority_of_a_generated_certificate_is_printed_and_nothing_else():
+    endpoint = Endpoint(
+        url="https://10.0.0.1:8000/v1", model="tiny", authority="-----BEGIN CERTIFICATE-----\nAB\n"
+    )
+    setup = setup_of("ca", endpoint)
+    assert setup.text == "-----BEGIN CERTIFICATE-----\nAB"
+    assert "SSL_CERT_FILE" in setup.then
+    with pytest.raises(SpecError, match="no certificate of the fleet's own authority"):
+        setup_of("ca", Endpoint(url="http://10.0.0.1:8000/v1", model="tiny"))

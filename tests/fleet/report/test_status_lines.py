@@ -12,6 +12,7 @@ from sparkfleet.fleet.events import FleetStep
 from sparkfleet.fleet.nodes.surroundings import NodeSurroundings
 from sparkfleet.fleet.report.status_lines import down_lines, duration_words, fleet_lines, state_words
 from sparkfleet.fleet.report.step_times import last_start_s, started_by
+from sparkfleet.gateway.report import EndpointCertificate, GatewayReport
 from sparkfleet.group.report import GroupPhase
 from sparkfleet.units import GIB
 
@@ -123,3 +124,26 @@ def test_down_with_what_up_brings_back():
 )
 def test_durations(seconds, words):
     assert duration_words(seconds) == words
+
+
+def behind_tls(days, authority="", trouble=""):
+    certificate = EndpointCertificate(expires_at=NOW + days * 86400, sha256="ab" * 32, authority=authority)
+    report = GatewayReport(
+        replica="r",
+        url="https://10.0.0.1:8000",
+        metrics_url="",
+        at=NOW,
+        certificate=certificate,
+        trouble=trouble,
+    )
+    return list(fleet_lines(fleet().model_copy(update={"gateways": (report,)}), (), NOW, lambda _: None))
+
+
+def test_the_status_has_the_end_of_the_certificate_and_the_trouble_with_newer_files():
+    assert behind_tls(100.2)[1] == "certificate of the endpoint (given): valid until 2027-02-28, 100 days"
+    assert behind_tls(9, "PEM")[1].startswith(
+        "certificate of the endpoint (of the fleet's own authority): valid"
+    )
+    expired = behind_tls(-2, trouble="cert.pem cannot be used")
+    assert "expired on 2026-11-18: clients refuse it" in expired[1]
+    assert expired[2] == "gateway: cert.pem cannot be used"

@@ -1,0 +1,180 @@
+"""Any order of requests, failures, tables and departures: places are counted exactly, and nobody waits beside a free one."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+
+from sparkfleet.gateway.admission.model_queue import ModelQueues, QueuedSlot
+from sparkfleet.gateway.api_errors import ApiError
+from sparkfleet.gateway.choice import Choice
+from sparkfleet.gateway.in_flight import LATELY_S, InFlight
+from sparkfleet.gateway.policy.forecast import forecasts
+from sparkfleet.gateway.request.requirements import Requirements
+from sparkfleet.gateway.routing_table import GroupEntry, GroupSpeed, ModelEntry
+
+APPS = ("a", "b", "c")
+GROUPS = st.lists(
+    st.builds(
+        GroupEntry,
+        app=st.sampled_from(APPS),
+        concurrency=st.integers(1, 3),
+        vision=st.sampled_from([True, False, None]),
+        context=st.sampled_from([None, 1000, 100_000]),
+        speed=st.sampled_from(
+            [None, GroupSpeed(prefill_tps=2000, alone_tps=30, together_tps=90, concurrency=3)]
+        ),
+    ),
+    max_size=3,
+    unique_by=lambda group: group.app,
+)
+NEEDS = st.builds(
+    Requirements,
+    vision=st.booleans(),
+    tokens=st.integers(0, 5000),
+    prompt_tokens=st.integers(0, 2000),
+    prefix=st.lists(st.integers(0, 3), max_size=4).map(tuple),
+)
+
+
+class Admission(RuleBasedStateMachine):
+    """Table, policy, queue and circuit of one model."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.loop = asyncio.new_event_loop()
+        self.now = 0.0
+        self.loads = InFlight(lambda: self.now)
+        self.queues = ModelQueues(waiting=8, longest_s=1000)
+        self.loads.on_end = self.queues.pump
+        self.waiting: list[tuple[asyncio.Task[QueuedSlot], Requirements]] = []
+        self.slots: list[QueuedSlot] = []
+
+    @initialize(groups=GROUPS)
+    def begin(self, groups: list[GroupEntry]) -> None:
+        """The first table."""
+        self.groups = tuple(groups)
+
+    def teardown(self) -> None:
+        """All leave: nothing is left."""
+        for task, _ in self.waiting:
+            task.cancel()
+        self.settle()
+        for slot in self.slots:
+            slot.close()
+        self.settle()
+        for slot in self.slots:
+            slot.close()
+        assert all(self.loads.held(app) == self.loads.pending(app) == 0 for app in APPS)
+        assert self.queues.waiting("m") == 0
+        assert not self.queues._running
+        self.loop.close()
+
+    def settle(self) -> None:
+        async def steps() -> None:
+            for _ in range(6):
+                await asyncio.sleep(0)
+
+        self.loop.run_until_complete(steps())
+        left = []
+        for task, needs in self.waiting:
+            if not task.done():
+                left.append((task, needs))
+            elif not task.cancelled() and task.exception() is None:
+                self.slots.append(task.result())
+            else:
+                assert task.cancelled() or isinstance(task.exception(), ApiError), task.exception()
+        self.waiting = left
+
+    def choose(self, needs: Requirements, key: str, **more: Any) -> Choice:
+        model = ModelEntry(name="m", groups=self.groups, deployment="d", state="ready")
+        able = tuple(group for group in self.groups if not needs.vision or group.vision is not False)
+        return Choice(model, able, needs, self.loads, key, **more)
+
+    @rule(needs=NEEDS, key=st.sampled_from("xyz"), batch=st.booleans())
+    def enter(self, needs: Requirements, key: str, batch: bool) -> None:
+        """A request arrives."""
+        priority = "batch" if batch else "interactive"
+        task = self.loop.create_task(self.queues.enter(lambda: self.choose(needs, key, priority=priority)))
+        self.waiting.append((task, needs))
+        self.settle()
+
+    @precondition(lambda self: self.slots)
+    @rule(data=st.data(), answered=st.booleans(), tokens=st.integers(0, 100))
+    def end(self, data: st.DataObject, answered: bool, tokens: int) -> None:
+        """A request ends, perhaps after an answer; its place is given up once, however often it is closed."""
+        slot = self.slots.pop(data.draw(st.integers(0, len(self.slots) - 1)))
+        if answered:
+            slot.answered(is_stream=True)
+            slot.ended(tokens, is_stream=True)
+        slot.close()
+        slot.close()
+        self.settle()
+
+    @precondition(lambda self: self.slots)
+    @rule(data=st.data())
+    def retry(self, data: st.DataObject) -> None:
+        """A request's engine is lost, and it moves to another group."""
+        slot = data.draw(st.sampled_from(self.slots))
+        self.loads.fail(slot._last or APPS[0])
+        if ranked := slot.choice.ranked():
+            slot.move(data.draw(st.sampled_from(ranked)))
+        self.settle()
+
+    @precondition(lambda self: self.waiting)
+    @rule(data=st.data())
+    def leave(self, data: st.DataObject) -> None:
+        """A client that waits leaves."""
+        task, _ = data.draw(st.sampled_from(self.waiting))
+        task.cancel()
+        self.settle()
+
+    @rule(groups=GROUPS)
+    def table(self, groups: list[GroupEntry]) -> None:
+        """The controller publishes another table."""
+        self.groups = tuple(groups)
+        self.loads.keep([group.app for group in groups], ["m"])
+        self.queues.refresh()
+        self.settle()
+
+    @rule(seconds=st.sampled_from([0.1, LATELY_S + 1]))
+    def wait(self, seconds: float) -> None:
+        """Time passes: a group that failed is used again."""
+        self.now += seconds
+        self.queues.pump()
+        self.settle()
+
+    @invariant()
+    def counts_are_those_of_the_slots(self) -> None:
+        """Each open slot is counted once, at its group."""
+        for app in APPS:
+            assert self.loads.held(app) == sum(slot._app == app for slot in self.slots)
+            assert self.loads.pending(app) == sum(slot._cold for slot in self.slots if slot._app == app)
+        assert sum(self.queues._running.values()) == len(self.slots)
+
+    @invariant()
+    def nobody_waits_beside_a_free_place(self) -> None:
+        """The best group of a waiting request has no free place."""
+        for _, needs in self.waiting:
+            choice = self.choose(needs, "x")
+            assert not choice.groups or choice.forecasts()[0].is_full
+
+    @invariant()
+    def forecasts_are_complete_and_in_order(self) -> None:
+        """Each group has one forecast, finite, the surer ones first."""
+        if not hasattr(self, "groups"):
+            return
+        needs = Requirements(tokens=500, prompt_tokens=100)
+        found = self.loads.forecasts(self.groups, needs, "m")
+        assert sorted(one.group.app for one in found) == sorted(group.app for group in self.groups)
+        assert [one.doubts for one in found] == sorted(one.doubts for one in found)
+        assert all(0 <= one.total_s < float("inf") for one in found)
+        assert forecasts([], needs, 10) == []
+
+
+TestAdmission = Admission.TestCase
+TestAdmission.settings = settings(max_examples=60, stateful_step_count=40, deadline=None)

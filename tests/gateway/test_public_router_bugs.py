@@ -1,0 +1,139 @@
+"""Defects that public routers had, each with its report: this gateway must not have them.
+
+Others are tested where they belong: a stream that breaks ends without `[DONE]` (maximhq/bifrost#5546) in
+engine/test_proxy.py, one prefix in all prompts (sgl-project/sglang#21199) and prefixes of
+whole conversations in policy/test_forecast.py.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import suppress
+from typing import TYPE_CHECKING
+
+import aiohttp
+import pytest
+
+from sparkfleet.engines.fake import FakeEngine, InjectedFault, Pace
+from sparkfleet.gateway import in_flight
+from sparkfleet.gateway.routing_table import GroupEntry, ModelEntry
+
+if TYPE_CHECKING:
+    from conftest import Door, OpenDoor
+
+PACE = Pace(ttft_s=0.02, itl_s=0.002, tokens=8)
+
+
+async def house(open_door: OpenDoor, *faults: InjectedFault | None) -> Door:
+    """A door before an engine with each of these faults, 4 slots each."""
+    engines = [FakeEngine(model="tiny", pace=PACE, token="internal-token", fault=fault) for fault in faults]
+    groups = tuple(GroupEntry(app=f"app-{number}", concurrency=4) for number in range(len(faults)))
+    entry = ModelEntry(name="tiny", groups=groups, deployment="engine", state="ready")
+    return await open_door(engines=engines, models=[entry])
+
+
+def held(door: Door) -> list[int]:
+    return [door.gateway._loads.held(target.app) for target in door.picker.targets]
+
+
+@pytest.mark.parametrize("status", [400, 404, 413, 422, 429])
+async def test_errors_of_clients_leave_a_group_in_use(open_door: OpenDoor, status: int) -> None:
+    """sgl-project/sglang#25811, vllm-project/router#60: they opened the circuit of a healthy worker."""
+    door = await house(open_door, InjectedFault(kind="status", status=status, times=12))
+    assert [(await door.post())[0] for _ in range(12)] == [status] * 12
+    assert (await door.post())[0] == 200
+    assert len(door.engine.requests) == 13
+
+
+async def test_errors_of_clients_do_not_make_a_failed_group_good(open_door: OpenDoor) -> None:
+    """smg-project/smg#2565: a 400 counted as a success and closed the circuit."""
+    door = await house(open_door, InjectedFault(kind="drop", times=1), None)
+    assert (await door.post())[0] == 200
+    door.engines[1].fault = InjectedFault(kind="status", status=400, times=3)
+    assert [(await door.post())[0] for _ in range(3)] == [400] * 3
+    assert (await door.post())[0] == 200
+    assert len(door.engines[0].requests) == 1
+
+
+async def test_a_group_that_failed_is_used_again(
+    open_door: OpenDoor, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """sgl-project/sglang#31206: a circuit that was half open never closed."""
+    monkeypatch.setattr(in_flight, "LATELY_S", 0.05)
+    door = await house(open_door, InjectedFault(kind="drop", times=1), None)
+    await door.post()
+    await asyncio.sleep(0.1)
+    for _ in range(4):
+        assert (await door.post())[0] == 200
+    assert len(door.engines[0].requests) == 3
+
+
+async def test_when_all_engines_were_lost_and_return_requests_are_served_again(open_door: OpenDoor) -> None:
+    """sgl-project/sglang#7028: the router did not recover after all of its workers had died."""
+    door = await house(open_door, *[InjectedFault(kind="drop", times=2)] * 2)
+    assert (await door.post())[0] == 503
+    for engine in door.engines:
+        engine.fault = None
+    assert [(await door.post())[0] for _ in range(4)] == [200] * 4
+    assert held(door) == [0, 0]
+
+
+async def test_checks_and_new_tables_do_not_touch_what_is_in_flight(open_door: OpenDoor) -> None:
+    """vllm-project/router#197: a health check set the load of busy workers to zero."""
+    door = await house(open_door, None, None)
+    for engine in door.engines:
+        engine.pace = Pace(ttft_s=0.0, itl_s=0.01, tokens=1000)
+    async with door.http.post(door.url + "/v1/completions", json=door.body(stream=True)) as stream:
+        await stream.content.readany()
+        before = held(door)
+        assert sum(before) == 1
+        for version in range(2, 12):
+            async with door.http.get(door.url + "/health") as health:
+                assert health.status == 200
+            door.gateway.table = door.gateway.table.model_copy(update={"version": version})
+            assert held(door) == before
+    await door.gateway.drain(5)
+    assert held(door) == [0, 0]
+
+
+async def test_clients_that_leave_at_any_moment_leave_no_load(open_door: OpenDoor) -> None:
+    """vllm-project/router#215: each client that left before the engine's head kept its place for ever."""
+    door = await house(open_door, None, None)
+
+    async def leave(after_s: float) -> None:
+        with suppress(TimeoutError, aiohttp.ClientError):
+            async with asyncio.timeout(after_s):
+                await door.post(stream=True, max_tokens=500)
+
+    for _ in range(3):
+        await asyncio.gather(*(leave(number / 1000) for number in range(1, 40, 2)))
+    assert await door.gateway.drain(5)
+    assert held(door) == [0, 0]
+    assert [door.gateway._loads.pending(target.app) for target in door.picker.targets] == [0, 0]
+    assert door.gateway.bytes_held == 0
+    async with asyncio.timeout(5):
+        while any(engine.running for engine in door.engines):
+            await asyncio.sleep(0.01)
+
+
+@pytest.mark.parametrize("kind", ["die", "drop"])
+async def test_an_engine_that_is_lost_in_the_middle_leaves_no_load(open_door: OpenDoor, kind: str) -> None:
+    """sgl-project/sglang-omni#931: the end of a broken connection raised, and the count stayed."""
+    door = await house(open_door, InjectedFault.model_validate({"kind": kind, "after": 3}))
+    await asyncio.gather(*(door.post(stream=True) for _ in range(4)), return_exceptions=True)
+    assert held(door) == [0]
+
+
+async def test_a_request_that_kills_its_engine_is_delivered_twice_at_most(open_door: OpenDoor) -> None:
+    """BerriAI/litellm#2620: retries at two layers multiply."""
+    door = await house(open_door, *[InjectedFault(kind="drop")] * 4)
+    assert (await door.post())[0] == 503
+    assert sum(len(engine.requests) for engine in door.engines) == 2
+
+
+async def test_a_stream_is_never_sent_to_a_second_engine(open_door: OpenDoor) -> None:
+    """A retry after the first byte would answer twice."""
+    door = await house(open_door, InjectedFault(kind="drop", after=1), None)
+    status, _, body = await door.post(stream=True)
+    assert (status, b"[DONE]" in body) == (200, False)
+    assert not door.engines[1].requests
