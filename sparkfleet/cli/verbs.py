@@ -65,6 +65,11 @@ VERBS: Mapping[str, Verb] = {
         "Show the nodes and the deployments. A fleet that is down is no error; one whose state is"
         " not known is.",
     ),
+    "top": Verb(
+        "fleet.top",
+        "top",
+        "Show nodes, groups and their speed, live. Keys open a group's log, its events and the reasons of its plan.",
+    ),
     "describe": Verb(
         "deployment.describe",
         "describe",
