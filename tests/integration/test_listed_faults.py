@@ -155,6 +155,7 @@ def small(fleet):
     yield put
     for one in mounted:
         large_disk(fleet, *one)
+    fleet.ok("up")
 
 
 def test_a_disk_that_fills_up_while_weights_are_copied_is_named_and_the_old_one_serves(fleet, small):
