@@ -37,7 +37,7 @@ from paced.contenders import OTHERS, Contender, NotHere, ours
 from sparkfleet.gateway.access.keys import digest, generate
 from sparkfleet.gateway.app import GatewayApp
 from sparkfleet.gateway.engine.endpoints import StaticPicker, Target
-from sparkfleet.gateway.http_server import serve
+from sparkfleet.gateway.http_server import freeze_heap, serve
 from sparkfleet.gateway.routing_table import GroupEntry, KeyEntry, ModelEntry, RoutingTable
 
 STREAMS = (1, 8, 32, 64, 256, 1000)
@@ -161,6 +161,7 @@ async def run_gateway(engine: str, port: int, key_sha256: str) -> None:
     table = RoutingTable(version=1, models={"fake": entry}, keys=(key,))
     picker = StaticPicker([Target(url=engine, app="fake", token="bench")])
     await serve(GatewayApp(picker, table=table), "127.0.0.1", port, connections=4096)
+    freeze_heap()
     await asyncio.Event().wait()
 
 

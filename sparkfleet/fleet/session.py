@@ -48,6 +48,8 @@ JOIN_S = 90.0
 DOWN_S = 180.0
 
 
+CERTIFICATE_TRIES, POLL_S = 20, 0.5
+"""A gateway reports its certificate within 5 s of a change."""
 QUICK_S = 3.0
 """Seconds to wait for a controller whose own note has the reason why it does not answer."""
 
@@ -345,13 +347,15 @@ class Session:
         from aiohttp import Fingerprint  # a slow import
 
         async with client.again() as asking:
-            found = (await asking.fleet()).certificate
-        if found is None:
-            raise ControlError(
-                "No gateway has reported its certificate yet.",
-                do="`sparkfleet status`, then the same command again.",
-            )
-        return Fingerprint(bytes.fromhex(found.sha256))
+            for _ in range(CERTIFICATE_TRIES):
+                found = (await asking.fleet()).certificate
+                if found is not None:
+                    return Fingerprint(bytes.fromhex(found.sha256))
+                await asyncio.sleep(POLL_S)
+        raise ControlError(
+            "No gateway has reported its certificate yet.",
+            do="`sparkfleet status`, then the same command again.",
+        )
 
     @contextlib.asynccontextmanager
     async def endpoint(self, client: FleetClient) -> AsyncIterator[str]:

@@ -26,7 +26,7 @@ from sparkfleet.gateway.access.keys import engine_token
 from sparkfleet.gateway.app import BODIES_HELD, GatewayApp
 from sparkfleet.gateway.body.body_budget import BUDGET_BYTES
 from sparkfleet.gateway.engine.endpoints import Target, first_found
-from sparkfleet.gateway.http_server import Server
+from sparkfleet.gateway.http_server import Server, freeze_heap
 from sparkfleet.gateway.http_server import serve as listen
 from sparkfleet.gateway.listening import GatewayListening, GatewayTls, stored_listening
 from sparkfleet.gateway.metrics_page import metrics_app
@@ -154,6 +154,7 @@ class GatewayReplica:
         self._certificate = self._certificate_of(at.tls)
         self._server: Server = await self._listen(at, self._certificate)
         self._page: Server = await listen(metrics_app(self._metrics.registry), "127.0.0.1", 0)
+        freeze_heap()
         note = FleetPaths.of_this_process().run / "gateway.hung"
         self._after = take_note(note)
         self._leaving: list[asyncio.Task[None]] = []

@@ -6,6 +6,8 @@ import asyncio
 import json
 import signal
 import socket
+import subprocess
+import sys
 from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any
 
@@ -311,3 +313,18 @@ async def test_an_old_client_may_keep_a_connection_with_lengths(start: Start) ->
     )
     assert b"content-length: 2" in answer
     assert answer.endswith(b"/b") or answer.endswith(b"/a")
+
+
+def test_what_exists_when_a_gateway_serves_is_left_out_of_collections() -> None:
+    """In a process of Ray a full collection stopped every stream for 0.1 s: ITL p99 was 70 ms at 1,000 streams."""
+    program = """
+import gc
+from sparkfleet.gateway.http_server import freeze_heap
+heap = [[number] for number in range(500_000)]
+freeze_heap()
+assert gc.get_freeze_count() > 500_000
+assert len(gc.get_objects()) < 100_000
+print(gc.get_threshold()[0])
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert int(done.stdout) >= 10_000

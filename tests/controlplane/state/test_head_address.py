@@ -1,7 +1,11 @@
 """The address of the endpoint that is printed is one under which another machine reaches it."""
 
+import contextlib
 import json
 import socket
+from types import SimpleNamespace
+
+import pytest
 
 from sparkfleet.controlplane.api.client import FleetClient
 from sparkfleet.controlplane.state.head_address import (
@@ -11,8 +15,10 @@ from sparkfleet.controlplane.state.head_address import (
     name_on_network,
     write_address,
 )
+from sparkfleet.errors import ControlError
 from sparkfleet.fleet.session import Session
 from sparkfleet.gateway.listening import GatewayListening, GatewayTls, stored_listening
+from sparkfleet.gateway.report import EndpointCertificate
 from sparkfleet.node_daemon import gateway_address
 from sparkfleet.runtime.files.fleet_paths import FleetPaths
 from sparkfleet.specs.inventory import Gateway
@@ -87,3 +93,28 @@ def test_a_gateway_that_starts_again_never_takes_an_unreadable_choice_for_none(t
     for path in (paths.address, paths.run_address):
         path.write_text(json.dumps(json.loads(path.read_text()) | {"tls": {"sert": "/c"}}))
     assert stored_listening(paths, default) == default
+
+
+async def test_programs_of_ours_wait_for_the_certificate_and_compare_its_hash(tmp_path, monkeypatch):
+    monkeypatch.setattr("sparkfleet.fleet.session.POLL_S", 0.001)
+    certificate = EndpointCertificate(expires_at=0.0, sha256="ab" * 32)
+    answers = [None, None, certificate]
+
+    class Client:
+        address = PRIVATE.model_copy(update={"tls": GatewayTls()})
+
+        @contextlib.asynccontextmanager
+        async def again(self):
+            yield self
+
+        async def fleet(self):
+            return SimpleNamespace(certificate=answers.pop(0) if answers else None)
+
+    (tmp_path / "inventory.yaml").write_text("fleet: home\nhead: a\nnodes:\n  a: {address: local}\n")
+    async with Session(tmp_path / "inventory.yaml") as session:
+        assert (await session.endpoint_trust(Client())).fingerprint == b"\xab" * 32
+        assert not answers
+        with pytest.raises(ControlError, match="has reported its certificate"):
+            await session.endpoint_trust(Client())
+        Client.address = PRIVATE
+        assert await session.endpoint_trust(Client()) is True

@@ -1,0 +1,209 @@
+"""Requests that no client sends: every one gets an answer in HTTP, none an internal error, and nothing stays behind."""
+
+from __future__ import annotations
+
+import asyncio
+import http.client
+import json
+import socket
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from sparkfleet.engines.fake import FakeEngine
+from sparkfleet.gateway.access.keys import generate
+from sparkfleet.gateway.app import GatewayApp
+from sparkfleet.gateway.engine.endpoints import StaticPicker, Target
+from sparkfleet.gateway.http_server import serve
+from sparkfleet.gateway.routing_table import GroupEntry, ModelEntry, RoutingTable
+
+KEY, ENTRY = generate("fuzz")
+TOKEN = "internal-token"
+EXAMPLES = settings(max_examples=150, deadline=None)
+
+
+class Running:
+    """A gateway and its engine on a loop in a thread of their own."""
+
+    def __init__(self) -> None:
+        self.loop = asyncio.new_event_loop()
+        self.thread = threading.Thread(target=self.loop.run_forever, daemon=True)
+        self.thread.start()
+        self.run(self._start())
+
+    def run(self, made: Any) -> Any:
+        return asyncio.run_coroutine_threadsafe(made, self.loop).result(30)
+
+    async def _start(self) -> None:
+        self.engine = FakeEngine(model="tiny", token=TOKEN)
+        await self.engine.__aenter__()
+        group = GroupEntry(app="app", concurrency=8, context=4096)
+        entry = ModelEntry(name="tiny", groups=(group,), deployment="d", state="ready", aliases=("gpt-4o",))
+        table = RoutingTable(version=1, models={"tiny": entry}, keys=(ENTRY,))
+        picker = StaticPicker([Target(url=self.engine.url, token=TOKEN, app="app")])
+        self.app = GatewayApp(picker, table=table, max_body_s=1.0)
+        self.server = await serve(self.app, "127.0.0.1", 0, head_s=0.2)
+
+    async def _stop(self) -> None:
+        await self.server.aclose(1)
+        await self.app.aclose()
+        await self.engine.aclose()
+
+    def stop(self) -> None:
+        self.run(self._stop())
+        self.loop.call_soon_threadsafe(self.loop.stop)
+        self.thread.join()
+        self.loop.close()
+
+    def internal_errors(self) -> float:
+        samples = [
+            sample.value
+            for metric in self.app.metrics.registry.collect()
+            for sample in metric.samples
+            if sample.name == "sparkfleet_errors_total" and sample.labels["kind"] == "internal"
+        ]
+        return sum(samples)
+
+    def assert_nothing_stays(self) -> None:
+        assert self.run(self.app.drain(10)), "a request stays in flight"
+        self.app._draining = False
+        assert self.app.bytes_held == 0
+        assert self.app._loads.held("app") == self.app._loads.pending("app") == 0
+        assert not self.app._queues._running
+        assert self.internal_errors() == 0
+
+
+@pytest.fixture(scope="module")
+def running() -> Iterator[Running]:
+    made = Running()
+    yield made
+    made.assert_nothing_stays()
+    made.stop()
+
+
+JSON = st.recursive(
+    st.none()
+    | st.booleans()
+    | st.integers(-(2**70), 2**70)
+    | st.floats()
+    | st.text(max_size=20)
+    | st.sampled_from(["tiny", "gpt-4o", "user", "image_url", "https://example.org/a.png", "batch"]),
+    lambda inner: (
+        st.lists(inner, max_size=4)
+        | st.dictionaries(
+            st.sampled_from(
+                ["model", "messages", "content", "type", "text", "url", "image_url", "role", "input", "x"]
+            ),
+            inner,
+            max_size=4,
+        )
+    ),
+    max_leaves=12,
+)
+FIELDS = st.dictionaries(
+    st.sampled_from(
+        ["messages", "prompt", "input", "system", "tools", "tool_choice", "max_tokens", "stream", "n", "stop",
+         "stream_options", "previous_response_id", "metadata", "model"]
+    ),
+    JSON,
+    max_size=6,
+)  # fmt: skip
+PATHS = st.sampled_from(
+    ["/v1/chat/completions", "/v1/completions", "/v1/responses", "/v1/messages", "/v1/embeddings",
+     "/v1/audio/transcriptions", "/v1/responses/resp_1", "/v1/models", "/v1/models/tiny", "/v1/tokenize",
+     "/v1//completions", "/v1/../metrics", "/v1/%2e%2e/x", "/", "/health", "/v1/load_lora_adapter", "/v1/rerank"]
+)  # fmt: skip
+HEADERS = st.dictionaries(
+    st.sampled_from(
+        ["content-type", "x-sparkfleet-explain", "x-sparkfleet-priority", "x-sparkfleet-model", "origin",
+         "anthropic-version", "x-request-id", "accept", "content-encoding", "x-forwarded-for", "cookie"]
+    ),
+    st.sampled_from(
+        ["application/json", "multipart/form-data; boundary=x", "multipart/form-data", "1", "only", "batch",
+         "tiny", "https://evil.example", "2023-06-01", "gzip", "identity", "a b", "\u00e9", "x" * 300]
+    ),
+    max_size=4,
+)  # fmt: skip
+
+
+def _body(document: dict[str, Any]) -> bytes:
+    return json.dumps(document).encode("utf-8", "surrogatepass")
+
+
+@EXAMPLES
+@given(
+    method=st.sampled_from(["GET", "POST", "POST", "POST", "PUT", "DELETE", "OPTIONS", "HEAD", "PATCH"]),
+    path=PATHS,
+    query=st.sampled_from(["", "?model=tiny", "?model=tiny&model=x", "?%", "?a=" + "b" * 500]),
+    headers=HEADERS,
+    body=st.one_of(FIELDS.map(_body), FIELDS.map(lambda given: _body({"model": "tiny", **given})), st.binary(max_size=200)),
+    has_key=st.sampled_from([True, True, True, False]),
+)  # fmt: skip
+def test_every_request_has_an_answer_and_leaves_nothing(
+    running: Running,
+    method: str,
+    path: str,
+    query: str,
+    headers: dict[str, str],
+    body: bytes,
+    has_key: bool,
+) -> None:
+    connection = http.client.HTTPConnection("127.0.0.1", running.server.port, timeout=10)
+    sent = {name: value.encode("latin-1") for name, value in headers.items()}
+    if has_key:
+        sent["authorization"] = f"Bearer {KEY}".encode()
+    asked = len(running.engine.requests)
+    connection.request(method, path + query, body=body or None, headers=sent)
+    answer = connection.getresponse()
+    text = answer.read()
+    connection.close()
+    assert 200 <= answer.status < 600
+    if not has_key and path.startswith("/v1/"):
+        assert len(running.engine.requests) == asked, "an engine was asked without a key"
+    if answer.status >= 400 and method != "HEAD":
+        error = json.loads(text)
+        assert error.get("error", {}).get("message"), "an error of neither API's form"
+    assert b"Traceback" not in text
+    assert running.internal_errors() == 0
+
+
+PIECES = st.lists(
+    st.sampled_from(
+        [b"POST /v1/completions HTTP/1.1\r\n", b"GET /health HTTP/1.1\r\n", b"host: x\r\n", b"\r\n", b"\n", b"\0",
+         b"content-length: 5\r\n", b"content-length: -1\r\n", b"content-length: 99999999999999999999\r\n",
+         b"transfer-encoding: chunked\r\n", b"expect: 100-continue\r\n", b"5\r\nhello\r\n", b"0\r\n\r\n", b"ffffffffff\r\n",
+         b"authorization: Bearer " + KEY.encode() + b"\r\n", b"upgrade: websocket\r\nconnection: upgrade\r\n",
+         b'{"model": "tiny"}', b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n", b"\x16\x03\x01\x02\x00\x01", b"x" * 1000, b": \r\n",
+         b"GET / HTTP/1.0\r\n\r\n", b"GET http://other/v1/models HTTP/1.1\r\n"]
+    ),
+    max_size=10,
+)  # fmt: skip
+
+
+@EXAMPLES
+@given(pieces=PIECES, hangs_up=st.booleans())
+def test_bytes_that_are_no_request_hurt_nobody(running: Running, pieces: list[bytes], hangs_up: bool) -> None:
+    with socket.create_connection(("127.0.0.1", running.server.port), timeout=5) as raw:
+        try:
+            for piece in pieces:
+                raw.sendall(piece)
+            if not hangs_up:
+                raw.shutdown(socket.SHUT_WR)
+                seen = b""
+                while chunk := raw.recv(65536):
+                    seen += chunk
+                assert not seen or seen.startswith((b"HTTP/1.1 ", b"HTTP/1.0 "))
+                assert b"HTTP/1.1 500" not in seen
+        except TimeoutError:
+            raise  # it waits for ever
+        except OSError:
+            pass  # refused in the middle
+    connection = http.client.HTTPConnection("127.0.0.1", running.server.port, timeout=5)
+    connection.request("GET", "/health")
+    assert connection.getresponse().status == 200
+    connection.close()
+    assert running.internal_errors() == 0
