@@ -39,16 +39,18 @@ function trouble(words) {
   $("trouble").hidden = !words;
   if ($("trouble").textContent !== words) $("trouble").textContent = words;
 }
+// Groups report every few seconds: between two near views the count stands still or makes a double step.
+const WINDOW_S = 6;
 function speeds(view) {
   for (const deployment of view.deployments) for (const group of deployment.groups) {
-    const before = state.before.get(group.name);
     if (group.tokens === null) continue;
-    if (before && view.at > before.at) {
-      const now = Math.max(0, group.tokens - before.tokens) / (view.at - before.at);
-      const last = state.speeds.get(group.name) ?? now;
-      state.speeds.set(group.name, now === 0 && group.running === 0 ? 0 : 0.5 * last + 0.5 * now);
-    }
-    if (!before || view.at > before.at) state.before.set(group.name, { at: view.at, tokens: group.tokens });
+    let seen = state.before.get(group.name) ?? [];
+    if (seen.length && view.at <= seen.at(-1).at) continue;
+    if (seen.length && group.tokens < seen.at(-1).tokens) seen = []; // another engine, whose count began anew
+    seen.push({ at: view.at, tokens: group.tokens });
+    while (seen.length > 2 && view.at - seen[1].at >= WINDOW_S) seen.shift();
+    state.before.set(group.name, seen);
+    if (seen.length > 1) state.speeds.set(group.name, (group.tokens - seen[0].tokens) / (view.at - seen[0].at));
   }
 }
 
