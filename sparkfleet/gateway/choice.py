@@ -89,6 +89,7 @@ class Slot:
         """Counts the request at another group."""
         if group.app == self._app:
             return
+        moved = bool(self._app)
         self._leave()
         self._app = self._last = group.app
         self._forecast = next((one for one in self.found if one.group.app == group.app), None)
@@ -101,6 +102,8 @@ class Slot:
         self._loads.begin(self._app, self._cold)
         self._loads.caches.add(group, self._needs.prefix)
         self._begun = perf_counter()
+        if moved:
+            self._loads.on_end()  # its new group is busier, so that another one may now be the best of those that wait
 
     def answered(self, *, is_stream: bool) -> None:
         """Records the first byte of an answer: its prompt has been read."""

@@ -40,7 +40,7 @@ class InFlight:
         self.learned = LearnedSpeeds()
         self.caches = PrefixCaches()
         self.on_end: Callable[[], None] = lambda: None
-        """Called when a group has one request fewer."""
+        """Called when a group has one request fewer, or the order of the groups has changed otherwise."""
 
     def begin(self, app: str, prompt_tokens: int = 0) -> None:
         """Counts a request sent to a group, with the tokens of its prompt that are not cached."""
@@ -66,6 +66,7 @@ class InFlight:
         """Records that a group did not answer."""
         self._failed[app] = self._clock()
         self.caches.forget(app)
+        self.on_end()  # another group may now be the best of those that wait
 
     def held(self, app: str) -> int:
         """Requests in flight of a group."""

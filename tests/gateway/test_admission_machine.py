@@ -35,7 +35,7 @@ GROUPS = st.lists(
 NEEDS = st.builds(
     Requirements,
     vision=st.booleans(),
-    tokens=st.integers(0, 5000),
+    tokens=st.integers(2000, 5000),  # with those of the prompt
     prompt_tokens=st.integers(0, 2000),
     prefix=st.lists(st.integers(0, 3), max_size=4).map(tuple),
 )
