@@ -346,7 +346,8 @@ class GatewayApp:
             raise media_refused(model, refused, host_of(refused))
         assert exchange.key is not None
         able = _able(model, wanted.needs)
-        return Choice(model, able, wanted.needs, self._loads, exchange.key.id, exchange.priority)
+        session = f"{exchange.key.id}:{exchange.session}" if exchange.session else ""
+        return Choice(model, able, wanted.needs, self._loads, exchange.key.id, exchange.priority, session)
 
     async def _pass_on(
         self,

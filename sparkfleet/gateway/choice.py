@@ -30,10 +30,12 @@ class Choice:
     key: str = ""
     """Id of its key."""
     priority: Priority = "interactive"
+    session: str = ""
+    """Name of its session, with that of its key; "" for none."""
 
     def forecasts(self) -> list[GroupForecast]:
         """The forecast of each group, best first, at this moment."""
-        return self.loads.forecasts(self.groups, self.needs, self.model.name)
+        return self.loads.forecasts(self.groups, self.needs, self.model.name, self.session)
 
     def ranked(self) -> list[GroupEntry]:
         """The groups, best first, at this moment."""
@@ -94,13 +96,14 @@ class Slot:
         self._app = self._last = group.app
         self._forecast = next((one for one in self.found if one.group.app == group.app), None)
         warm = self._forecast.warm_tokens if self._forecast is not None else 0
-        self._cold = self._needs.prompt_tokens - warm
+        self._cold = max(0, self._needs.prompt_tokens - warm)
         self._factors = (
             self._loads.learned.prefill_factor(self._app),
             self._loads.learned.decode_factor(self._app),
         )
         self._loads.begin(self._app, self._cold)
         self._loads.caches.add(group, self._needs.prefix)
+        self._loads.sessions.note(self.choice.session, group.app, self._needs.prompt_tokens)
         self._begun = perf_counter()
         if moved:
             self._loads.on_end()  # its new group is busier, so that another one may now be the best of those that wait

@@ -13,6 +13,7 @@ from time import monotonic
 from sparkfleet.gateway.policy.forecast import GroupForecast, GroupLoad, forecasts
 from sparkfleet.gateway.policy.learned import LearnedSpeeds
 from sparkfleet.gateway.policy.prefix_cache import PrefixCaches
+from sparkfleet.gateway.policy.sessions import SessionPlace, Sessions
 from sparkfleet.gateway.request.prefix_blocks import share_of
 from sparkfleet.gateway.request.requirements import Requirements
 from sparkfleet.gateway.routing_table import GroupEntry
@@ -39,6 +40,7 @@ class InFlight:
         self._turn = 0
         self.learned = LearnedSpeeds()
         self.caches = PrefixCaches()
+        self.sessions = Sessions()
         self.on_end: Callable[[], None] = lambda: None
         """Called when a group has one request fewer, or the order of the groups has changed otherwise."""
 
@@ -66,6 +68,7 @@ class InFlight:
         """Records that a group did not answer."""
         self._failed[app] = self._clock()
         self.caches.forget(app)
+        self.sessions.forget(app)
         self.on_end()  # another group may now be the best of those that wait
 
     def held(self, app: str) -> int:
@@ -77,11 +80,13 @@ class InFlight:
         return self._pending[app]
 
     def forecasts(
-        self, groups: Iterable[GroupEntry], needs: Requirements, model: str = ""
+        self, groups: Iterable[GroupEntry], needs: Requirements, model: str = "", session: str = ""
     ) -> list[GroupForecast]:
-        """The forecast of a request on each of these groups, best first."""
+        """The forecast of a request on each of these groups, best first. `session`: see `Sessions`."""
         since = self._clock() - LATELY_S
         loads = [self._load(group, needs, since) for group in groups]
+        if place := self.sessions.place(session):
+            loads = [_with_session(load, place, needs.prompt_tokens) for load in loads]
         return forecasts(loads, needs, self.learned.answer_tokens(model, needs.answer_tokens))
 
     def ranked(self, groups: Iterable[GroupEntry], needs: Requirements) -> list[GroupEntry]:
@@ -94,6 +99,7 @@ class InFlight:
         self._failed = {app: at for app, at in self._failed.items() if app in there}
         self._asked = {app: turn for app, turn in self._asked.items() if app in there}
         self.caches.keep(there)
+        self.sessions.keep(there)
         self.learned.keep(there, models)
 
     def _load(self, group: GroupEntry, needs: Requirements, since: float) -> GroupLoad:
@@ -111,3 +117,10 @@ class InFlight:
             prefill_factor,
             decode_factor,
         )
+
+
+def _with_session(load: GroupLoad, place: SessionPlace, prompt_tokens: int) -> GroupLoad:
+    """A load with the part of a prompt that its session had in its last one, if that went to this group."""
+    if load.group.app != place.app or not prompt_tokens:
+        return load
+    return load._replace(warm=max(load.warm, min(1.0, place.tokens / prompt_tokens)))

@@ -15,6 +15,7 @@ from sparkfleet.gateway.choice import Slot
 from sparkfleet.gateway.engine.proxy import Attempts
 from sparkfleet.gateway.engine.upstream import Request
 from sparkfleet.gateway.engine.usage import Usage, UsageMeter
+from sparkfleet.gateway.policy.sessions import HEADERS as SESSION_HEADERS
 from sparkfleet.gateway.request_parser import EXPLAIN_HEADER, PRIORITY_HEADER
 from sparkfleet.gateway.routing_table import KeyEntry, Priority
 from sparkfleet.telemetry.metrics import GatewayMetrics, path_label
@@ -66,6 +67,8 @@ class RequestContext:
     """`1` or `only` if the client asked for the reason for its group; "" otherwise."""
     dialect: Dialect = "openai"
     """The client's API: Anthropic's clients name its version, also for paths that both APIs have."""
+    session: str = ""
+    """Name of the client's session; "" without a usable one."""
     _is_batch: bool = False
     seconds: float = 0.0
     usage: Usage = field(default_factory=Usage)
@@ -78,6 +81,9 @@ class RequestContext:
                     self.client_id = value.decode("ascii")
             elif name == EXPLAIN_HEADER:
                 self.explains = value.decode("ascii") if value in (b"1", b"only") else ""
+            elif name in SESSION_HEADERS:
+                if _CLIENT_ID.fullmatch(value):
+                    self.session = value.decode("ascii")
             elif name == PRIORITY_HEADER:
                 self._is_batch = value == b"batch"
             elif name == b"anthropic-version":

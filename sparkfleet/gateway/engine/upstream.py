@@ -24,7 +24,8 @@ from sparkfleet.gateway.request_parser import EXPLAIN_HEADER, MODEL_HEADER, PRIO
 CONNECT_S = 2.0
 """Time limit to open a connection. The kernel of a live engine's node accepts within milliseconds."""
 IDLE_S = 2.0
-"""Seconds for which an idle connection is kept: fewer than uvicorn's 5 s, so that engines rarely close one first."""
+"""Longest time for which an idle connection is kept, s: less than uvicorn's 5 s, so that engines rarely close one first."""
+_STEPS = 64
 KEEPALIVE = (("TCP_KEEPIDLE", 10), ("TCP_KEEPINTVL", 5), ("TCP_KEEPCNT", 3))
 """TCP keepalive: a request to a node without power fails after 25 s without an answer of its kernel."""
 
@@ -97,6 +98,7 @@ class EnginePool:
         self._idle: dict[tuple[str, int], list[EngineConnection]] = defaultdict(list)
         self._open: dict[EngineConnection, tuple[str, int]] = {}
         self._timers: dict[EngineConnection, asyncio.TimerHandle] = {}
+        self._kept = 0
 
     async def take(self, url: str, *, fresh: bool) -> EngineConnection:
         """A connection to the engine at `url`.
@@ -131,7 +133,10 @@ class EnginePool:
             return self._drop(connection)
         self._idle[self._open[connection]].append(connection)
         loop = asyncio.get_running_loop()
-        self._timers[connection] = loop.call_later(IDLE_S, self._expire, connection)
+        # A thousand that were left together must not be closed in one step: it would hold up every stream.
+        self._kept = (self._kept + 1) % _STEPS
+        idle_s = IDLE_S * (0.5 + 0.5 * self._kept / _STEPS)
+        self._timers[connection] = loop.call_later(idle_s, self._expire, connection)
         return None
 
     def close(self) -> None:
