@@ -411,8 +411,9 @@ class Controller:
 
     async def reconcile(self) -> None:
         """Runs one round: observes, decides, acts, publishes."""
-        self._seen = await self._apps.list()
+        before, self._seen = self._seen, await self._apps.list()
         self._check(self._seen)
+        await self._sweep_after(before)
         self._effects.forget_answers([app.name for app in self._seen if app.status == "failed"])
         self._reports.forget(self._kept())
         # Before the first wait: a client that reads "ready" requests the gateway next.
@@ -421,6 +422,12 @@ class Controller:
         state = self._state(available)
         await self._effects.carry_out(decide(state, self._clocks()), state.wanted)
         await self._publish()
+
+    async def _sweep_after(self, before: Sequence[App]) -> None:
+        """Ends what retired groups left on the nodes: Serve may have ended a group's actor while it started its ranks."""
+        retired = {app.group for app in before if app.status == "retiring"}
+        if retired - {app.group for app in self._seen}:
+            await self._nodes.sweep(self._kept() | {app.group for app in before} - retired)
 
     def _state(self, available: Mapping[str, int] | None = None) -> FleetState:
         """Snapshot for the policy."""

@@ -257,6 +257,32 @@ async def test_ranks_of_nobody_are_swept_before_a_deploy(world):
     assert world.nodes.swept == [frozenset({("tiny", 1, 0)})]
 
 
+async def test_what_a_deleted_group_left_is_swept_when_its_application_is_gone(world):
+    """Serve ended its actor while it started its ranks: one ran on, on another node, until its lease was over."""
+    await world.put()
+    world.nodes.swept.clear()
+    await world.controller.remove("tiny", "me")
+    await world.controller.reconcile()
+    await world.controller.reconcile()
+    assert world.nodes.swept == [], "it may still be served while it drains"
+    world.apps.finish()
+    await world.controller.reconcile()
+    assert world.nodes.swept == [frozenset()]
+    await world.controller.reconcile()
+    assert len(world.nodes.swept) == 1
+
+
+async def test_an_application_that_serve_does_not_list_for_a_moment_costs_nothing(world):
+    await world.ready(await world.put())
+    world.nodes.swept.clear()
+    there, world.apps.apps = world.apps.apps, {}
+    world.controller._seen, before = await world.apps.list(), world.controller._seen
+    assert [app.status for app in before] == ["running"]
+    await world.controller._sweep_after(before)
+    assert world.nodes.swept == []
+    world.apps.apps = there
+
+
 async def test_acceptance_and_memory_are_shown_to_prometheus(world):
     await world.put()
     await world.controller.report(report(phase=GroupPhase.READY, drafted=120.0, accepted=90.0))

@@ -124,7 +124,7 @@ def test_a_node_that_is_rebooted_twice_during_a_start_is_not_taken_down_a_third_
     for other in [one["name"] for one in fleet.deployments()]:
         fleet.ok("delete", "--yes", other)
     spec = fleet.anew(fleet.spec(THERE, start_s=LONG_START_S))
-    fleet.ok("apply", "--yes", "--no-wait", fleet.write("tiny.yaml", spec))
+    fleet.apply(spec, "tiny.yaml", options=("--no-wait",))
     for _ in range(2):
         fleet.until(lambda: fleet.engines("spark2"), timeout=180)
         fleet.lab.reboot("spark2")
