@@ -80,7 +80,6 @@ def _create(paths: FleetPaths, request: UpRequest, address: HeadAddress) -> None
                 port=address.gateway_port,
                 max_body_bytes=request.inventory.gateway.max_body_bytes,
                 origins=request.inventory.gateway.origins,
-                secret_path=str(paths.engine_secret),
                 controller=CONTROLLER,
                 namespace=NAMESPACE,
             ),
