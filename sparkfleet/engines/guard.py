@@ -18,6 +18,7 @@ from typing import Any
 TOKENS = ("SPARKFLEET_ENGINE_TOKEN", "VLLM_API_KEY")
 """Variables of the token; the first that is set counts. Without any, every request is refused."""
 METRICS_TOKEN = "SPARKFLEET_METRICS_TOKEN"  # noqa: S105 (the name of a variable)
+"""Variable of the metrics token; several between spaces, while the fleet's secrets change."""
 METRICS_PATH = "/metrics"
 
 Message = MutableMapping[str, Any]
@@ -34,7 +35,7 @@ class Guard:
     def __init__(self, app: Application) -> None:
         self.app = app
         self._token = next((os.environ[name] for name in TOKENS if os.environ.get(name)), "")
-        self._metrics_token = os.environ.get(METRICS_TOKEN, "")
+        self._metrics_tokens = os.environ.get(METRICS_TOKEN, "").split()
 
     async def __call__(self, scope: Message, receive: Receive, send: Send) -> None:
         """Passes a request on, or refuses it. The server's own start and end (`lifespan`) carry no token."""
@@ -54,7 +55,8 @@ class Guard:
         if _same(given, self._token):
             return True
         reads = scope["type"] == "http" and scope["method"] in ("GET", "HEAD")
-        return reads and scope["path"] == METRICS_PATH and _same(given, self._metrics_token)
+        good = any(_same(given, token) for token in self._metrics_tokens)
+        return reads and scope["path"] == METRICS_PATH and good
 
 
 def install() -> None:

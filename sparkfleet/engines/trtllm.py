@@ -192,7 +192,11 @@ def _argv(candidate: Candidate, site: RankContext) -> tuple[str, ...]:
 _KEEP = "/run/sparkfleet-ssh"
 """Directory inside a container that only its root can read."""
 _ATTEMPTS = 600
-"""Connection attempts, one a second, to an sshd that does not listen yet: it may have to be installed first."""
+"""Connection attempts, one a second, to an sshd that does not listen yet: its node may have to load the image first."""
+_NEEDS = (
+    "TensorRT-LLM over several nodes needs openssh in its image, and nothing is installed at its start. Build an image with"
+    " openssh-server and openssh-client on top of this one, and name it in the deployment (image)."
+)
 
 _KEY = f"""\
 install -d -m 700 {_KEEP}
@@ -227,7 +231,7 @@ _WORKER = f"""\
 set -eu
 {_KEY}install -m 600 {KEYS_IN_CONTAINER}/id_ed25519.pub {_KEEP}/authorized_keys
 install -d -m 755 /run/sshd
-command -v sshd >/dev/null || {{ apt-get update && apt-get install -y --no-install-recommends openssh-server; }}
+command -v sshd >/dev/null || {{ echo "sshd: command not found. {_NEEDS}" >&2; exit 127; }}
 exec "$(command -v sshd)" -D -e -f /dev/null -p "$1" -h {_KEEP}/key -o ListenAddress=%(address)s \\
   -o AuthorizedKeysFile={_KEEP}/authorized_keys -o PermitRootLogin=prohibit-password \\
   -o PasswordAuthentication=no -o KbdInteractiveAuthentication=no -o StrictModes=no -o UsePAM=no
@@ -240,7 +244,7 @@ set -eu
 port=$1
 shift
 {_KEY}sed 's/^/* /' {KEYS_IN_CONTAINER}/id_ed25519.pub > {_KEEP}/known_hosts
-command -v ssh >/dev/null || {{ apt-get update && apt-get install -y --no-install-recommends openssh-client; }}
+command -v ssh >/dev/null || {{ echo "ssh: command not found. {_NEEDS}" >&2; exit 127; }}
 exec "$(command -v mpirun)" --allow-run-as-root -np %(ranks)s -H %(hosts)s --map-by ppr:1:node --bind-to none \\
   --mca plm_rsh_agent ssh --mca plm_rsh_args "-p $port -i {_KEEP}/key -o IdentitiesOnly=yes \\
 -o ConnectTimeout=10 -o ConnectionAttempts={_ATTEMPTS} -o StrictHostKeyChecking=yes \\

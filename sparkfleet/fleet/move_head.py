@@ -144,7 +144,9 @@ class _Moving:
         given = await session.move_step(old, self._request("out"))
         copy = await self._read(given["path"], given["bytes"])
         self._on_event(FactFound(line=f"The store is copied: {len(copy)} bytes, checked."))
-        self._secrets = {name: given[name] for name in ("ray_token", "api_token", "engine_secret")}
+        self._secrets = {
+            name: given[name] for name in ("ray_token", "api_token", "engine_secret", "engine_tokens")
+        }
         await session.channels[new].write(self._plan.store, copy)
         up = UpRequest(
             fleet=session.inventory.fleet,

@@ -23,6 +23,7 @@ from sparkfleet.controlplane.api.api_models import (
     MoveRequest,
     OnNode,
     Prepared,
+    SecretsRequest,
     StoreRequest,
     UpRequest,
 )
@@ -268,6 +269,19 @@ class Session:
             raise ControlError(**answer["error"])
         return answer
 
+    async def secrets_step(self, node: str, request: SecretsRequest) -> dict[str, Any]:
+        """Carries out a step of changing the internal secrets on one node.
+
+        Raises:
+            ControlError: it was refused.
+            NodeError: the node cannot be reached.
+        """
+        full = request.model_copy(update={"state_dir": self.state_dir(node)})
+        answer = await self._boot(node, await self.pythons(), "secrets", full)
+        if "error" in answer:
+            raise ControlError(**answer["error"])
+        return answer
+
     async def prepared(self) -> Prepared:
         """Addresses and secrets of the head, for nodes that join it. Starts nothing. Raises NodeError."""
         head = self.inventory.head
@@ -462,6 +476,7 @@ class Session:
             ray=prepared.address.ray,
             ray_token=prepared.ray_token,
             engine_secret=prepared.engine_secret,
+            engine_tokens=prepared.engine_tokens,
         )
 
     async def _boot(

@@ -10,10 +10,9 @@ import asyncio
 import contextlib
 import logging
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from collections.abc import Set as AbstractSet
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import ray
@@ -33,7 +32,8 @@ from sparkfleet.gateway.metrics_page import metrics_app
 from sparkfleet.gateway.page.page_app import PageApp
 from sparkfleet.gateway.report import EndpointCertificate, GatewayReport
 from sparkfleet.gateway.routing_table import GroupEntry, ModelEntry, RoutingTable
-from sparkfleet.runtime.files.fleet_paths import FleetPaths, read_secret
+from sparkfleet.runtime.files.fleet_paths import FleetPaths
+from sparkfleet.runtime.files.token_secrets import SecretLookup
 from sparkfleet.runtime.hang_guard import HangGuard, take_note
 from sparkfleet.telemetry.metrics import GatewayMetrics
 from sparkfleet.values import Value
@@ -64,8 +64,6 @@ class GatewayConfig(Value):
     max_body_bytes: int
     origins: tuple[str, ...] = ()
     tls: GatewayTls | None = None
-    secret_path: str
-    """File with the fleet's engine secret; the secret itself is not sent."""
     controller: str
     namespace: str
 
@@ -74,11 +72,11 @@ class ServePicker:
     """Looks up a group's replica in Ray Serve, and reads its engine's address from the replica's metadata.
 
     Args:
-        secret: the fleet's engine secret.
+        secret_of: the secret of an engine's token, by its mark.
     """
 
-    def __init__(self, secret: bytes) -> None:
-        self._secret = secret
+    def __init__(self, secret_of: Callable[[object], str]) -> None:
+        self._secret_of = secret_of
         self._handles: dict[str, DeploymentHandle[Any]] = {}
 
     async def pick(
@@ -93,7 +91,8 @@ class ServePicker:
         url, name = metadata.get("url"), metadata.get("group")
         if not isinstance(url, str) or not isinstance(name, str):
             return None
-        return Target(url=url, group=name, app=group.app, token=engine_token(self._secret, name))
+        token = engine_token(self._secret_of(metadata.get("secret")).encode(), name)
+        return Target(url=url, group=name, app=group.app, token=token)
 
     async def _choose(self, app: str, deployment: str) -> dict[str, Any]:
         handle = self._handles.get(app)
@@ -131,7 +130,7 @@ class GatewayReplica:
     async def __init__(self, config_json: str) -> None:  # type: ignore[misc]  # Serve awaits it
         config = GatewayConfig.model_validate_json(config_json)
         self._config = config
-        self._secret = secret = read_secret(Path(config.secret_path)).encode()
+        self._secret = FleetPaths.of_this_process().read_engine_secret().encode()
         first = GatewayListening(
             host=config.host,
             port=config.port,
@@ -142,7 +141,7 @@ class GatewayReplica:
         at = self._at = stored_listening(FleetPaths.of_this_process(), first)
         self._trouble = ""
         self._metrics = GatewayMetrics()
-        self._picker = ServePicker(secret)
+        self._picker = ServePicker(SecretLookup(FleetPaths.of_this_process()))
         self._gateway = GatewayApp(
             self._picker,
             self._metrics,

@@ -34,6 +34,7 @@ from sparkfleet.group.serving_watch import beat, follow, stays_well
 from sparkfleet.group.speed import TURN_S, QuietBox, measured_speed
 from sparkfleet.group.startup_watch import Starting, longest_s, never_ready
 from sparkfleet.runtime.base import Phase, RankStatus
+from sparkfleet.runtime.files.token_secrets import mark_of
 
 log = logging.getLogger(__name__)
 
@@ -91,6 +92,7 @@ class Group:
         barred: is asked before its engine is started, and not before it is adopted.
         after: the end of the actor before, if that is known; its first report has it.
         box: turns of the groups of rank 0's box, so that none is measured while another starts.
+        token_secret: the secret of rank 0's token once it is held; None: the engine secret.
     """
 
     def __init__(
@@ -105,11 +107,12 @@ class Group:
         barred: Barred = not_barred,
         after: str = "",
         box: QuietBox,
+        token_secret: Callable[[], str] | None = None,
     ) -> None:
         self._launch = launch
         self._ranks = Ranks(launch, ranks, backoff)
         self._backoff = backoff
-        self._secret = secret
+        self._token_secret = token_secret or (lambda: secret)
         self._report_to = report
         self._wanted = wanted
         self._barred = barred
@@ -146,6 +149,11 @@ class Group:
         return self._report.url
 
     @property
+    def secret(self) -> str:
+        """Mark of the secret of its engine's token, once `start` has returned."""
+        return self._report.secret
+
+    @property
     def name(self) -> str:
         """The group's name; its internal token is derived from it."""
         return self._launch.name
@@ -172,9 +180,11 @@ class Group:
                 self._memory = asyncio.create_task(self._ranks.watch_memory())
                 url = f"http://{self._launch.seats[0].address}:{statuses[0].port}"
                 self._session = aiohttp.ClientSession()
-                token = engine_token(self._secret.encode(), self._launch.name)
+                secret = self._token_secret()
+                token = engine_token(secret.encode(), self._launch.name)
                 self._probe = Probe(self._session, url, self._launch.deployment, token)
-                self._say(self._report.phase, url=url, ranks=self._ranks.reports(statuses), adopted=adopted)
+                ranks = self._ranks.reports(statuses)
+                self._say(self._report.phase, url=url, ranks=ranks, adopted=adopted, secret=mark_of(secret))
                 drafts = await self._until_exit(self._bring_up(adopted))
             # The API of a custom workload is unknown: only its health can be checked.
             measured = {} if self._is_custom else await self._until_exit(self._checked(drafts, adopted))

@@ -16,6 +16,7 @@ from sparkfleet.planner.types.plan import Candidate
 from sparkfleet.runtime.base import ContainerSpec, Forward, RankFile, RankId, RankSpec
 from sparkfleet.runtime.environment import steers_tools
 from sparkfleet.runtime.files.fleet_paths import FleetPaths
+from sparkfleet.runtime.files.token_secrets import TokenSecrets
 from sparkfleet.runtime.sealed_env import EnvSealer, is_sealed
 from sparkfleet.specs.timeouts import Timeouts
 from sparkfleet.values import Value
@@ -116,6 +117,7 @@ def rank_spec(
     secret: str,
     *,
     place: RankPlace,
+    tokens: TokenSecrets | None = None,
     box: ContainerSpec | None = None,
 ) -> RankSpec:
     """The command of one rank of a group.
@@ -125,8 +127,9 @@ def rank_spec(
         launch: the group's launch.
         rank: its number, from 0.
         ports: free ports on their nodes.
-        secret: the fleet's engine secret: it opens sealed variables, and the engine's token is derived from it.
+        secret: the fleet's engine secret: it opens sealed variables.
         place: facts of the rank's node.
+        tokens: the secrets of which the engine's token is derived; None: the engine secret.
         box: its container; None for a process.
 
     Raises:
@@ -134,14 +137,15 @@ def rank_spec(
     """
     hidden = tuple(name for name, value in launch.candidate.env if is_sealed(value))
     launch = _opened(launch, secret)
+    tokens = tokens or TokenSecrets(current=secret)
     id_ = launch.rank_id(paths.label, rank)
     inner = launch.candidate.port or ports.inner  # a custom workload may declare its port
-    forward = _forward(launch, rank, inner, secret) if is_forwarded(launch, rank) else None
+    forward = _forward(launch, rank, inner, tokens) if is_forwarded(launch, rank) else None
     http = launch.candidate.port or ports.http
     own = {"host": ALONE, "port": inner} if forward else {"host": launch.seats[rank].address, "port": http}
     site = _site(paths, launch, rank, ports.rendezvous, place).model_copy(update=own)
     command = engine_by_name(launch.candidate.engine).launch(launch.candidate, site)
-    token = _tokens(command, launch, secret)
+    token = _tokens(command, launch, tokens)
     how = (
         _process(command, token, hidden)
         if box is None
@@ -169,22 +173,27 @@ def is_forwarded(launch: GroupLaunch, rank: int) -> bool:
     return rank == 0 and not checks and launch.seats[rank].address != ALONE
 
 
-def _forward(launch: GroupLaunch, rank: int, target_port: int, secret: str) -> Forward:
+def _forward(launch: GroupLaunch, rank: int, target_port: int, tokens: TokenSecrets) -> Forward:
     return Forward(
         host=launch.seats[rank].address,
         target_port=target_port,
-        token=engine_token(secret.encode(), launch.name),
-        metrics_token=metrics_token(secret.encode()),
+        token=engine_token(tokens.current.encode(), launch.name),
+        metrics_token=_metrics_tokens(tokens),
         metrics_path=engine_by_name(launch.candidate.engine).metrics_path,
     )
 
 
-def _tokens(command: RankCommand, launch: GroupLaunch, secret: str) -> Pairs:
+def _tokens(command: RankCommand, launch: GroupLaunch, tokens: TokenSecrets) -> Pairs:
     known = (
-        (command.token_env, engine_token(secret.encode(), launch.name)),
-        (command.metrics_env, metrics_token(secret.encode())),
+        (command.token_env, engine_token(tokens.current.encode(), launch.name)),
+        (command.metrics_env, _metrics_tokens(tokens)),
     )
     return tuple((name, token) for name, token in known if name)
+
+
+def _metrics_tokens(tokens: TokenSecrets) -> str:
+    """All that are good during a change, between spaces: Prometheus has one token for all engines."""
+    return " ".join(metrics_token(secret.encode()) for secret in tokens.every)
 
 
 def _site(

@@ -27,6 +27,7 @@ from sparkfleet.runtime.base import ContainerSpec, Phase, Rank, RankId, RankSpec
 from sparkfleet.runtime.containers.container_tools import tool_for
 from sparkfleet.runtime.environment import labels
 from sparkfleet.runtime.files.fleet_paths import FleetPaths
+from sparkfleet.runtime.files.token_secrets import TokenSecrets
 from sparkfleet.runtime.ports import free_port
 from sparkfleet.runtime.processes import descendants, labelled, process, processes, variable
 from sparkfleet.staging.agent.images import staged_name
@@ -109,10 +110,18 @@ class LocalRank:
         launch: the group's launch.
         rank: its number.
         secret: the fleet's engine secret.
+        tokens: the secrets of the engines' tokens; None: the engine secret.
     """
 
     def __init__(
-        self, paths: FleetPaths, runtime: Runtime, launch: GroupLaunch, rank: int, secret: str
+        self,
+        paths: FleetPaths,
+        runtime: Runtime,
+        launch: GroupLaunch,
+        rank: int,
+        secret: str,
+        *,
+        tokens: TokenSecrets | None = None,
     ) -> None:
         self.node = launch.seats[rank].node
         self._id: RankId = launch.rank_id(paths.label, rank)
@@ -122,7 +131,10 @@ class LocalRank:
         self._launch = launch
         self._index = rank
         self._secret = secret
+        self._tokens = tokens or TokenSecrets(current=secret)
         self._rank: Rank | None = None
+        self.token_secret = self._tokens.current
+        """The secret of the token of the rank that is held: an adopted one may have a former one."""
 
     async def adopt(self) -> RankStatus | None:
         """See `RankHolder.adopt`. Waits for a holder that is about to go, such as the group's last process."""
@@ -132,8 +144,9 @@ class LocalRank:
                 return None
             await asyncio.sleep(0.2)
         status = await rank.status()
-        if status.phase in (Phase.PREPARING, Phase.RUNNING) and status.digest == await self._digest():
-            self._rank = rank
+        secret = await self._secret_of(status.digest)
+        if status.phase in (Phase.PREPARING, Phase.RUNNING) and secret is not None:
+            self._rank, self.token_secret = rank, secret
             return status
         await rank.stop()
         await rank.close()
@@ -150,7 +163,8 @@ class LocalRank:
         while time.monotonic() < deadline:
             http, inner = free_port(self._launch.seats[self._index].address), free_port(ALONE)
             ports = Ports(http=http, inner=inner, rendezvous=rendezvous_port)
-            status = await self._runtime.start(await self._spec(ports))
+            status = await self._runtime.start(await self._spec(ports, self._tokens))
+            self.token_secret = self._tokens.current
             self._rank = await self._runtime.own(self._id)
             if self._rank is None:
                 await asyncio.sleep(0.2)
@@ -216,13 +230,16 @@ class LocalRank:
         assert self._rank is not None, "adopt or start it first"
         return self._rank
 
-    async def _digest(self) -> str:
-        """Digest of the command that a start would use now; ports do not count."""
-        return (await self._spec(_ANY_PORTS)).digest
+    async def _secret_of(self, digest: str) -> str | None:
+        """The secret of a running rank's token; None if a start would use another command now. Ports do not count."""
+        for secret in self._tokens.every:
+            if (await self._spec(_ANY_PORTS, TokenSecrets(current=secret))).digest == digest:
+                return secret
+        return None
 
-    async def _spec(self, ports: Ports) -> RankSpec:
+    async def _spec(self, ports: Ports, tokens: TokenSecrets) -> RankSpec:
         box = await box_of(self._launch)
-        return spec_here(self._paths, self._launch, self._index, ports, self._secret, box=box)
+        return spec_here(self._paths, self._launch, self._index, ports, self._secret, tokens=tokens, box=box)
 
 
 async def box_of(launch: GroupLaunch) -> ContainerSpec | None:

@@ -23,6 +23,7 @@ from sparkfleet.remote.netdev import netdev_of
 from sparkfleet.runtime.base import ContainerSpec, RankSpec
 from sparkfleet.runtime.files.builtin_models import builtin_path
 from sparkfleet.runtime.files.fleet_paths import FleetPaths
+from sparkfleet.runtime.files.token_secrets import TokenSecrets
 
 KEPT_CACHES = 4
 """Caches of compiled kernels that a deployment keeps: of this image, and of others that it may return to."""
@@ -35,6 +36,7 @@ def spec_here(
     ports: Ports,
     secret: str,
     *,
+    tokens: TokenSecrets | None = None,
     box: ContainerSpec | None = None,
 ) -> RankSpec:
     """The command of one rank on this node (`launch_plan.rank_spec`).
@@ -42,7 +44,8 @@ def spec_here(
     Raises:
         FactError: its checkpoint is a model of the Hub and is not in this node's cache.
     """
-    return rank_spec(paths, launch, rank, ports, secret, place=place_of(paths, launch, rank), box=box)
+    place = place_of(paths, launch, rank)
+    return rank_spec(paths, launch, rank, ports, secret, place=place, tokens=tokens, box=box)
 
 
 def place_of(paths: FleetPaths, launch: GroupLaunch, rank: int) -> RankPlace:

@@ -54,6 +54,8 @@ class GroupReport(Value):
     engine: str = ""
     url: str = ""
     """Address of the engine; only the gateway has the token for it."""
+    secret: str = ""
+    """Mark of the secret of its engine's token (`token_secrets.mark_of`); "" before the engine is held."""
     ranks: tuple[RankReport, ...] = ()
     since: float
     """When this phase began, Unix seconds."""

@@ -103,5 +103,6 @@ async def _start(paths: FleetPaths, launch: GroupLaunch, runtime: Runtime) -> No
         await page_cache.drop(LocalChannel(seat.node))
     ports = Ports(http=free_port(seat.address), inner=free_port(ALONE))
     prepare_cache(paths, launch)
-    secret = paths.read_engine_secret()
-    await runtime.start(spec_here(paths, launch, 0, ports, secret, box=await box_of(launch)))
+    secret, tokens = paths.read_engine_secret(), paths.read_token_secrets()
+    spec = spec_here(paths, launch, 0, ports, secret, tokens=tokens, box=await box_of(launch))
+    await runtime.start(spec)

@@ -85,6 +85,7 @@ async def _out(paths: FleetPaths, request: MoveRequest) -> dict[str, Any]:
         "ray_token": paths.ray_token.read_text(),
         "api_token": paths.api_token.read_text(),
         "engine_secret": paths.read_engine_secret(),
+        "engine_tokens": paths.read_token_secrets().text(),
     }
 
 
@@ -113,8 +114,10 @@ async def _in(paths: FleetPaths, request: MoveRequest) -> dict[str, Any]:
         (paths.ray_token, request.ray_token),
         (paths.api_token, request.api_token),
         (paths.engine_secret, request.engine_secret),
+        (paths.engine_tokens, request.engine_tokens),
     ):
-        write_atomically(path, secret.encode(), durable=True)
+        if secret:
+            write_atomically(path, secret.encode(), durable=True)
     begin_move(paths, request.move)
     if request.up is None:
         return {}

@@ -7,6 +7,7 @@
     gateway   on the head: another address of the endpoint, at once and after a reboot
     controller  on the head: a controller, if Ray runs without one
     store     on the head: lists, makes and restores copies of the store; prints the result
+    secrets   on any node: a step of changing the internal secrets; prints those of the engines' tokens
     down      on any node: stops the fleet's processes, and does not restart them at boot
     keep      the process that `up`, `join` and a reboot leave running: see `ray_watchdog`
 
@@ -21,9 +22,23 @@ import json
 import sys
 from pathlib import Path
 
-from sparkfleet.controlplane.api.api_models import JoinRequest, MoveRequest, OnNode, StoreRequest, UpRequest
+from sparkfleet.controlplane.api.api_models import (
+    JoinRequest,
+    MoveRequest,
+    OnNode,
+    SecretsRequest,
+    StoreRequest,
+    UpRequest,
+)
 from sparkfleet.errors import SparkfleetError
-from sparkfleet.node_daemon import gateway_address, head_move, node_lifecycle, ray_watchdog, store_verbs
+from sparkfleet.node_daemon import (
+    gateway_address,
+    head_move,
+    node_lifecycle,
+    ray_watchdog,
+    secret_change,
+    store_verbs,
+)
 from sparkfleet.node_daemon.node_lifecycle import prepare
 from sparkfleet.runtime.files.fleet_paths import FleetPaths
 
@@ -50,6 +65,8 @@ def main() -> int:
         elif verb == "move":
             answer = asyncio.run(head_move.answer(MoveRequest.model_validate_json(given)))
             print(json.dumps(answer))
+        elif verb == "secrets":
+            print(json.dumps(secret_change.answer(SecretsRequest.model_validate_json(given))))
         elif verb == "store":
             print(json.dumps(store_verbs.answer(StoreRequest.model_validate_json(given))))
         else:

@@ -65,6 +65,7 @@ def prepare(request: UpRequest) -> Prepared:
         ray_token=paths.ray_token.read_text(),
         api_token=paths.api_token.read_text(),
         engine_secret=paths.read_engine_secret(),
+        engine_tokens=paths.read_token_secrets().text(),
     )
 
 
@@ -93,7 +94,7 @@ async def up(request: UpRequest) -> tuple[HeadAddress, subprocess.Popen[bytes] |
         address = _address(paths, request)
         check_port(address)
         check_certificate(address)
-        token = metrics_token(paths.read_engine_secret().encode())
+        token = metrics_token(paths.read_token_secrets().for_metrics.encode())
         write_atomically(paths.metrics_token, token.encode())
         ray_head = _start(paths, ray_argv(paths, address, request.inventory.head))
         await start_engines(paths, request, ProcessRuntime(paths.run, paths.label))
@@ -118,7 +119,11 @@ async def join(request: JoinRequest) -> subprocess.Popen[bytes]:
     """Starts Ray on a node that is not the head. Ray waits for a head that is not up yet."""
     paths = request.paths
     paths.create()
-    paths.take(ray_token=request.ray_token, engine_secret=request.engine_secret)
+    paths.take(
+        ray_token=request.ray_token,
+        engine_secret=request.engine_secret,
+        engine_tokens=request.engine_tokens,
+    )
     with alone(paths):
         await clear_leftovers(paths)
         shutil.rmtree(paths.run / "ray", ignore_errors=True)

@@ -51,8 +51,12 @@ def begin_join(request: JoinRequest) -> dict[str, str]:
     require_joinable(request)
     paths = request.paths
     paths.create()
-    paths.take(ray_token=request.ray_token, engine_secret=request.engine_secret)
-    bare = request.model_copy(update={"ray_token": "", "engine_secret": ""})
+    paths.take(
+        ray_token=request.ray_token,
+        engine_secret=request.engine_secret,
+        engine_tokens=request.engine_tokens,
+    )
+    bare = request.model_copy(update={"ray_token": "", "engine_secret": "", "engine_tokens": ""})
     return _begin(paths, Role(python=sys.executable, join=bare))
 
 

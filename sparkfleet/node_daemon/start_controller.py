@@ -81,7 +81,6 @@ def _create(paths: FleetPaths, request: UpRequest, address: HeadAddress) -> None
                 max_body_bytes=request.inventory.gateway.max_body_bytes,
                 origins=request.inventory.gateway.origins,
                 tls=address.tls,
-                secret_path=str(paths.engine_secret),
                 controller=CONTROLLER,
                 namespace=NAMESPACE,
             ),

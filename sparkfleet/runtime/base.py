@@ -10,6 +10,7 @@ from typing import Any, Literal, Protocol
 
 from pydantic import Field
 
+from sparkfleet.engines.guard import METRICS_TOKEN
 from sparkfleet.values import Value
 
 _SPECIFICATION = re.compile(r'"sparkfleet\.spec=[0-9a-f]*"')
@@ -115,10 +116,17 @@ class RankSpec(Value):
         """Hash of the command: a running rank with the same digest may be adopted instead of started again.
 
         Ports do not count, neither as fields nor as a word of their own, or after a colon or `=`, in `argv` or `env`.
-        Secrets do. The label with a container's own hash does not: its input is in `argv` and `files`.
+        Secrets do. The metrics token does not: it changes if the fleet's secrets do, and the engine goes on. The label with
+        a container's own hash does not either: its input is in `argv` and `files`.
         """
-        ports: Mapping[str, Any] = {"port": True, "rendezvous_port": True, "forward": {"target_port": True}}
-        content = _SPECIFICATION.sub("", self.model_dump_json(exclude=ports))
+        left: Mapping[str, Any] = {
+            "port": True,
+            "rendezvous_port": True,
+            "forward": {"target_port": True, "metrics_token": True},
+        }
+        secret = tuple(pair for pair in self.secret_env if pair[0] != METRICS_TOKEN)
+        bare = self.model_copy(update={"secret_env": secret})
+        content = _SPECIFICATION.sub("", bare.model_dump_json(exclude=left))
         inner = self.forward.target_port if self.forward else 0
         for port, name in ((self.port, "port"), (self.rendezvous_port, "rendezvous"), (inner, "inner")):
             if port:

@@ -37,6 +37,7 @@ class ForwardOrder:
     target_port: int
     token: str
     metrics_token: str
+    """Several between spaces, while the fleet's secrets change."""
     metrics_path: str
 
 
@@ -112,7 +113,8 @@ class Forwarder:
         if given is None:
             return False, False
         reads = bool(order.metrics_path) and lines[0].split(b" ")[:2] == [b"GET", order.metrics_path.encode()]
-        return _same(given, order.token), reads and _same(given, order.metrics_token)
+        metrics = reads and any(_same(given, token) for token in order.metrics_token.split())
+        return _same(given, order.token), metrics
 
     def _metrics_request(self) -> bytes:
         return f"GET {self._order.metrics_path} HTTP/1.1\r\nhost: {LOOPBACK}\r\nconnection: close\r\n\r\n".encode()

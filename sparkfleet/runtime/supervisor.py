@@ -30,6 +30,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NoReturn
 
+from sparkfleet.engines.guard import METRICS_TOKEN
 from sparkfleet.remote.atomic_write import make_private, write_atomically
 from sparkfleet.runtime.containers.container import Container, run_argv
 from sparkfleet.runtime.control_socket import Answer, Door
@@ -72,8 +73,9 @@ class Order:
 
     def secrets(self) -> tuple[str, ...]:
         """Values that the log must not contain."""
-        tokens = (self.forward.token, self.forward.metrics_token) if self.forward else ()
-        return (*(value for _, value in self.secret_env), *tokens)
+        tokens = (self.forward.token, *self.forward.metrics_token.split()) if self.forward else ()
+        values = (value.split() if name == METRICS_TOKEN else [value] for name, value in self.secret_env)
+        return (*(value for parts in values for value in parts), *tokens)
 
     @classmethod
     def take(cls, path: Path) -> Order:

@@ -66,6 +66,12 @@ async def test_the_metrics_token_reads_the_metrics_and_nothing_else():
         assert not (await asked(path, method, **met))[0]
 
 
+async def test_while_the_secrets_change_two_metrics_tokens_read_the_metrics(monkeypatch):
+    monkeypatch.setenv(METRICS_ENV, "new met")
+    for token, good in (("new", True), ("met", True), ("new met", False), ("", False), ("other", False)):
+        assert (await asked("/metrics", authorization=f"Bearer {token}"))[0] is good
+
+
 async def test_two_headers_are_none():
     assert not (await asked(authorization=["Bearer tok", "Bearer no"]))[0]
 

@@ -1,10 +1,12 @@
 import re
+import shutil
 import subprocess
 
 import pytest
 import yaml
 
 from sparkfleet.engines.registry import engine_by_name
+from sparkfleet.engines.trtllm import KEYS_IN_CONTAINER
 from sparkfleet.errors import EngineError
 from sparkfleet.knowledge.method_support import names_of
 
@@ -237,6 +239,39 @@ def test_a_server_that_fails_ends_its_waiting_launcher(pair, tmp_path):
 def test_variables_of_the_deployment_are_in_no_file(pair):
     texts = "".join(text for one in pair for text in files(one).values())
     assert "hf_secret" not in texts
+
+
+INSTALLS = re.compile(r"\b(apt(-get)?|dnf|yum|apk|pip3?|uv|conda|npm|cargo|curl|wget|git)\b")
+
+
+@pytest.mark.parametrize("name", ["leader.sh", "rank.sh", "serve.sh", "worker.sh"])
+def test_no_script_installs_or_downloads_anything(pair, name):
+    """What runs in a container is what its digest names."""
+    text = next(files(one)[name] for one in pair if name in files(one))
+    assert not INSTALLS.findall(text)
+
+
+@pytest.mark.parametrize(("rank", "name", "program"), [(0, "leader.sh", "ssh"), (1, "worker.sh", "sshd")])
+def test_an_image_without_openssh_fails_with_that_reason(pair, tmp_path, rank, name, program):
+    keys = tmp_path / "keys"
+    keys.mkdir()
+    for file in ("id_ed25519", "id_ed25519.pub"):
+        (keys / file).write_text("key")
+    tools = tmp_path / "bin"
+    tools.mkdir()
+    for tool in ("bash", "install", "sed"):
+        (tools / tool).symlink_to(shutil.which(tool))
+    script = files(pair[rank])[name].replace("/run/sparkfleet-ssh", str(tmp_path / "keep"))
+    script = script.replace(KEYS_IN_CONTAINER, str(keys)).replace("/run/sshd", str(tmp_path / "sshd"))
+    done = subprocess.run(
+        [shutil.which("bash"), "-c", script, name, "4000", "trtllm-serve"],
+        env={"PATH": str(tools)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 127
+    assert f"{program}: command not found. TensorRT-LLM over several nodes needs openssh" in done.stderr
 
 
 @pytest.mark.parametrize("name", ["leader.sh", "rank.sh", "serve.sh", "worker.sh"])

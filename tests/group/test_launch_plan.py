@@ -6,12 +6,14 @@ from sparkfleet.controlplane.desired import Desired
 from sparkfleet.controlplane.state.launches import launches_for
 from sparkfleet.engines.harmony import ENCODINGS
 from sparkfleet.errors import ControlError
+from sparkfleet.gateway.access.keys import engine_token, metrics_token
 from sparkfleet.group.launch_plan import Ports
 from sparkfleet.group.rank_place import spec_here
 from sparkfleet.group.token_patience import PATIENCE_S
 from sparkfleet.perf.prediction import Band
 from sparkfleet.planner.types.plan import Candidate, DeploymentPlan, GroupPlan, GroupShape
 from sparkfleet.runtime.files.fleet_paths import FleetPaths
+from sparkfleet.runtime.files.token_secrets import TokenSecrets
 from sparkfleet.runtime.sealed_env import EnvSealer
 from sparkfleet.specs.timeouts import Timeouts
 
@@ -189,6 +191,27 @@ def test_one_that_checks_the_token_itself_has_no_forwarder(tmp_path):
     spec = spec_here(FleetPaths(tmp_path / "home"), order, 0, Ports(http=4000, inner=4001), "secret")
     assert (spec.forward, spec.port) == (None, 4000)
     assert {"VLLM_API_KEY", "SPARKFLEET_METRICS_TOKEN"} == set(dict(spec.secret_env))
+
+
+def test_during_a_change_an_engine_gets_the_new_token_and_all_metrics_tokens(tmp_path):
+    (order,) = launches_for(FLEET, desired(GroupShape(nodes=("a",))))
+    forwarded = custom(GroupShape(nodes=("a",)), port=None)
+    paths, ports = FleetPaths(tmp_path / "home"), Ports(http=4000, inner=4001)
+    changing, changed = TokenSecrets(current="new", former=("old",)), TokenSecrets(current="new")
+    spec = spec_here(paths, order, 0, ports, "secret", tokens=changing)
+    metrics = f"{metrics_token(b'new')} {metrics_token(b'old')}"
+    assert dict(spec.secret_env) == {
+        "VLLM_API_KEY": engine_token(b"new", order.name),
+        "SPARKFLEET_METRICS_TOKEN": metrics,
+    }
+    forward = spec_here(paths, forwarded, 0, ports, "secret", tokens=changing).forward
+    assert (forward.token, forward.metrics_token) == (engine_token(b"new", forwarded.name), metrics)
+    for launch in (order, forwarded):  # the end of the change is no reason to start the engine again
+        one, other = (
+            spec_here(paths, launch, 0, ports, "secret", tokens=t).digest for t in (changing, changed)
+        )
+        assert one == other
+        assert one != spec_here(paths, launch, 0, ports, "secret").digest
 
 
 def test_a_sealed_variable_reaches_the_engine_alone(tmp_path):

@@ -16,6 +16,7 @@ from sparkfleet.planner.types.plan import Candidate, GroupShape
 from sparkfleet.remote import page_cache
 from sparkfleet.runtime.fake import FakeRuntime
 from sparkfleet.runtime.files.fleet_paths import FleetPaths
+from sparkfleet.runtime.files.token_secrets import TokenSecrets
 from sparkfleet.specs.timeouts import Timeouts
 
 BEGAN = "[sparkfleet] 2026-11-20 18:00:00,123 running: sglang\n"
@@ -67,6 +68,31 @@ class World:
         with pytest.raises(SparkfleetError) as caught:
             await self.take()
         return await self.ranks.diagnose(caught.value, None)
+
+
+async def test_an_engine_is_adopted_by_a_former_secret_of_its_token(tmp_path):
+    """A change of the fleet's secrets is no reason to start it again; its holder knows which token it has."""
+    world = World(tmp_path)
+    old, new, unknown = "s" * 64, "n" * 64, "u" * 64
+    await world.take()
+    for holder in world.holders:
+        await holder.release()
+
+    def anew(tokens):
+        world.holders = [
+            LocalRank(world.paths, runtime, world.order, rank, old, tokens=tokens)
+            for rank, runtime in enumerate(world.runtimes)
+        ]
+        return world.anew()
+
+    _, adopted = await world.take(anew(TokenSecrets(current=new, former=(old,))))
+    assert adopted
+    assert {holder.token_secret for holder in world.holders} == {old}
+    for holder in world.holders:
+        await holder.release()
+    _, adopted = await world.take(anew(TokenSecrets(current=new, former=(unknown,))))
+    assert not adopted
+    assert {holder.token_secret for holder in world.holders} == {new}
 
 
 @pytest.fixture(autouse=True)

@@ -26,6 +26,8 @@ UNCOMPILED = "env: {TORCHDYNAMO_DISABLE: '1'}\n"
 a new /tmp, and 8 s of every later one."""
 
 
+_ENGINE_SECRET = "cd ~/.local/state/sparkfleet/*/ && cat engine.tokens engine.secret 2>/dev/null | head -n 1"
+"""The secret of the tokens of engines that start now."""
 PLACED = """
 import json, ray
 from ray.util import placement_group_table
@@ -180,9 +182,7 @@ class LabFleet:
     def engine_get(self, path, name="tiny"):
         """GET of an engine itself, on its node and with its token: (status, text)."""
         group = self.group(name)
-        secret = self.lab.exec(
-            group["node"], ["sh", "-c", "cat ~/.local/state/sparkfleet/*/engine.secret"]
-        ).stdout
+        secret = self.lab.exec(group["node"], ["sh", "-c", _ENGINE_SECRET]).stdout.strip()
         token = engine_token(secret.encode(), f"{name}/g{group['generation']}/{group['replica']}")
         told = json.dumps([group["url"] + path, token])
         done = self.lab.exec(group["node"], ["python3", "-I", "-c", _GET], stdin=told)

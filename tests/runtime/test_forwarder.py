@@ -31,7 +31,7 @@ async def forwarded(metrics_path="/metrics", engine=True):
     if not engine:
         server.close()
     port = free_port()
-    one = Forwarder(ForwardOrder("127.0.0.1", port, target, "tok", "met", metrics_path))
+    one = Forwarder(ForwardOrder("127.0.0.1", port, target, "tok", "met former", metrics_path))
     await one.open()
     try:
         yield port, got
@@ -88,6 +88,12 @@ async def test_the_metrics_token_gets_a_request_of_ours_and_no_second_one():
         assert [data.split(b" HTTP")[0] for data in got if data] == [b"GET /metrics"]
         assert (await ask(port, request("/v1/models", "met"))).startswith(b"HTTP/1.1 401 ")
         assert (await ask(port, request("/metrics", "met", "POST"))).startswith(b"HTTP/1.1 401 ")
+
+
+async def test_while_the_secrets_change_the_former_metrics_token_is_good_too():
+    async with forwarded() as (port, _):
+        assert await ask(port, request("/metrics", "former")) == ANSWER
+        assert (await ask(port, request("/metrics", "met former"))).startswith(b"HTTP/1.1 401 ")
 
 
 async def test_an_engine_without_metrics_opens_nothing_to_the_metrics_token():

@@ -18,12 +18,17 @@ from sparkfleet.cli.output import OUTPUT_VERSION, console, errors, print_json
 from sparkfleet.controlplane.api.client import FleetClient
 from sparkfleet.controlplane.state.api_keys import CONFIRM_S, KeyRow
 from sparkfleet.errors import SpecError
+from sparkfleet.fleet.internal_secrets import begin_change, finish_change
 from sparkfleet.fleet.known_names import remember_names
 from sparkfleet.fleet.session import Session
 from sparkfleet.fleet.without_controller import client_or_trouble, stored_keys
 from sparkfleet.gateway.routing_table import KeyLimits
 
 app = typer.Typer(help="API keys of the endpoint.", no_args_is_help=True)
+
+FINISH = "sparkfleet keys rotate-internal --finish"
+RAY_STAYS = "Ray's token stays: Ray knows one, from its start to its end."
+KEYS_STAY = "So does the key that seals `env` of deployments."
 
 _TIME = re.compile(r"(?P<number>[0-9]{1,9})(?P<unit>[mhdw]|(?<=0))")
 _UNITS = {"": 0, "m": 60, "h": 3600, "d": 86400, "w": 7 * 86400}
@@ -96,6 +101,18 @@ def rotate(
     return run(_rotate(name, seconds_of(grace), open_session(inventory), json))
 
 
+@app.command("rotate-internal")
+def rotate_internal(
+    inventory: InventoryOption = DEFAULT_INVENTORY,
+    *,
+    finish: Annotated[
+        bool, typer.Option("--finish", help="End the change: former tokens are refused.")
+    ] = False,
+) -> int:
+    """Renew the tokens of the controller's API, of engines and of their metrics, while the fleet serves. API keys stay."""
+    return run((_finish_internal if finish else _rotate_internal)(open_session(inventory)))
+
+
 @app.command("list")
 def list_keys(inventory: InventoryOption = DEFAULT_INVENTORY, json: JsonOption = False) -> int:
     """List the keys: their names, never the keys. Works on a fleet that is down, too."""
@@ -127,6 +144,38 @@ async def _rotate(name: str, grace_s: float, session: Session, json: bool) -> in
     async with await session.controller() as client:
         key = await client.rotate_key(name, grace_s)
     return _show(name, key, json)
+
+
+async def _rotate_internal(session: Session) -> int:
+    change = await begin_change(session)
+    if change is None:
+        console.print(
+            "The fleet is down: all tokens are new, Ray's too. The nodes get them with `sparkfleet up`."
+        )
+        return Exit.DONE
+    console.print(
+        "The controller has a new API token; engines that start now get new tokens. Former ones are accepted."
+    )
+    for node in change.unreached:
+        errors.print(f"Not reached: {node}. Its engines start with former tokens.", markup=False)
+    if change.former:
+        names = ", ".join(change.former)
+        console.print(f"An engine keeps its token until it restarts: {names}.", markup=False)
+    steps = [*(f"`sparkfleet restart {name}`" for name in change.former), f"`{FINISH}`"]
+    console.print(f"Next: {', then '.join(steps)}.", markup=False)
+    console.print(f"{RAY_STAYS} {KEYS_STAY}")
+    return Exit.DONE
+
+
+async def _finish_internal(session: Session) -> int:
+    await finish_change(session)
+    console.print(
+        "The change is finished: the former API token and the former tokens of engines are refused."
+    )
+    console.print(
+        f"Engines that started during the change take the former metrics token until they restart. {RAY_STAYS}"
+    )
+    return Exit.DONE
 
 
 def _show(name: str, key: Mapping[str, Any], json: bool) -> int:

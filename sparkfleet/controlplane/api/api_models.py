@@ -92,6 +92,14 @@ class StoreRequest(OnNode):
     """Check, and change nothing."""
 
 
+class SecretsRequest(OnNode):
+    """Input of `boot secrets`: a step of changing the internal secrets, see `node_daemon/secret_change.py`."""
+
+    step: Literal["begin", "take", "show", "finish", "renew"]
+    engine_tokens: str = Field(default="", repr=False)
+    """For `take`: the secrets of the engines' tokens."""
+
+
 class Prepared(Value):
     """Answer of `boot prepare`: everything that other nodes and clients need to join the head.
 
@@ -102,6 +110,8 @@ class Prepared(Value):
     ray_token: str
     api_token: str
     engine_secret: str
+    engine_tokens: str = ""
+    """File of the secrets of the engines' tokens."""
 
 
 class JoinRequest(OnNode):
@@ -117,6 +127,7 @@ class JoinRequest(OnNode):
     """The head's name; "" in a role that an older release stored."""
     ray_token: str
     engine_secret: str
+    engine_tokens: str = ""
 
 
 class MoveRequest(OnNode):
@@ -133,6 +144,7 @@ class MoveRequest(OnNode):
     ray_token: str = ""
     api_token: str = ""
     engine_secret: str = ""
+    engine_tokens: str = ""
 
 
 class Role(Value):

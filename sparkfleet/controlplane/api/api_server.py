@@ -6,7 +6,6 @@ While the controller waits for its store, every request is answered with 503 and
 from __future__ import annotations
 
 import asyncio
-import hmac
 import logging
 from collections.abc import Callable
 from http import HTTPStatus
@@ -15,6 +14,7 @@ from urllib.parse import urlsplit
 
 from aiohttp import web
 
+from sparkfleet.controlplane.api.api_tokens import ApiTokens
 from sparkfleet.controlplane.state.status import STATUS_VERSION
 from sparkfleet.errors import SparkfleetError
 
@@ -25,8 +25,8 @@ AGAIN_S = 1.0
 CLOSES_S = 0.2
 """Seconds for requests in flight if the application changes: clients try again."""
 
-BuildApp = Callable[[str], web.Application]
-"""An application, given the API token."""
+BuildApp = Callable[[ApiTokens], web.Application]
+"""An application, given the API tokens."""
 
 
 class ApiServer:
@@ -35,13 +35,15 @@ class ApiServer:
     Args:
         url: `http://host:port`, on which it listens.
         token: file of the API token.
+        former: file of the tokens that are accepted, too, while the fleet's secrets change.
         trouble: receives the reason for which it does not listen; "" as soon as it does.
     """
 
-    def __init__(self, url: str, token: Path, trouble: Callable[[str], None]) -> None:
+    def __init__(self, url: str, token: Path, former: Path, trouble: Callable[[str], None]) -> None:
         parts = urlsplit(url)
         self._host, self._port = parts.hostname, parts.port
         self._token = token
+        self._former = former
         self._trouble = trouble
         self._build: BuildApp | None = None
         self._changed = asyncio.Event()
@@ -69,13 +71,13 @@ class ApiServer:
         """Serves the application that was shown last; False if it cannot."""
         assert self._build is not None
         try:
-            token = self._token.read_text()
+            tokens = ApiTokens.read(self._token, self._former)
         except (OSError, ValueError) as error:
             reason = getattr(error, "strerror", None) or str(error)
             return await self._refuse(f"The API token {self._token} cannot be read: {reason}.")
         await self._close()
         try:
-            await self._listen(self._build(token))
+            await self._listen(self._build(tokens))
         except OSError as error:
             return self._fail(
                 f"The controller's API cannot listen on {self._host}:{self._port}: {error.strerror}."
@@ -117,18 +119,16 @@ class ApiServer:
             await runner.cleanup()
 
 
-def refusing(error: SparkfleetError, token: str | None) -> web.Application:
+def refusing(error: SparkfleetError, tokens: ApiTokens | None) -> web.Application:
     """An application that answers every request with 503 and a reason.
 
     Args:
         error: the reason.
-        token: the API token, which a request needs for the reason's details; None: no request needs one.
+        tokens: the API tokens, of which a request needs one for the reason's details; None: no request needs one.
     """
-    expected = None if token is None else f"Bearer {token}".encode()
 
     async def answer(request: web.Request) -> web.Response:
-        given = request.headers.get("authorization", "").encode()
-        known = expected is None or hmac.compare_digest(given, expected)
+        known = tokens is None or tokens.admits(request.headers.get("authorization", ""))
         what = error.what if known else "The controller waits."
         means, do = (error.means, error.do) if known else ("", "")
         body = {"version": STATUS_VERSION, "error": {"what": what, "means": means, "do": do}}

@@ -5,7 +5,6 @@ Every path but `/metrics` and `/targets` needs the fleet's API token. Answers ca
 
 from __future__ import annotations
 
-import hmac
 import ipaddress
 import logging
 import re
@@ -25,6 +24,7 @@ from sparkfleet.controlplane.api.api_models import (
     OpenDeployments,
     RotateRequest,
 )
+from sparkfleet.controlplane.api.api_tokens import ApiTokens
 from sparkfleet.controlplane.controller import Controller
 from sparkfleet.controlplane.sealing import sealed, sealed_deployment
 from sparkfleet.controlplane.state.head_address import HeadAddress
@@ -45,19 +45,19 @@ FOR_EVERY_VERSION = frozenset({"/v1/stop"})
 
 
 def build(
-    controller: Controller, token: str, registry: CollectorRegistry, sealer: EnvSealer
+    controller: Controller, tokens: ApiTokens, registry: CollectorRegistry, sealer: EnvSealer
 ) -> web.Application:
     """The application.
 
     Args:
         controller: answers the requests.
-        token: the fleet's API token.
+        tokens: the fleet's API tokens.
         registry: the metrics of `/metrics`.
         sealer: seals the environment variables of deployments before they are stored.
     """
     api = _Api(controller, registry, sealer)
     app = web.Application(
-        middlewares=[_with_api_version, _errors, _own_host, _authenticate(token), _same_api_version],
+        middlewares=[_with_api_version, _errors, _own_host, _authenticate(tokens), _same_api_version],
         client_max_size=4 << 20,
     )
     app.add_routes(
@@ -190,13 +190,10 @@ class _Api:
         return web.json_response(self._controller.targets(own))
 
 
-def _authenticate(token: str) -> Middleware:
-    expected = f"Bearer {token}".encode()
-
+def _authenticate(tokens: ApiTokens) -> Middleware:
     @web.middleware
     async def check(request: web.Request, handler: Handler) -> web.StreamResponse:
-        given = request.headers.get("authorization", "").encode()
-        if request.path in OPEN_PATHS or hmac.compare_digest(given, expected):
+        if request.path in OPEN_PATHS or tokens.admits(request.headers.get("authorization", "")):
             return await handler(request)
         return _error(
             401,

@@ -83,7 +83,10 @@ class ControllerActor:
         self._serve: asyncio.Task[None] | None = None
         self._note = NoteWriter(self._paths)
         self._server = ApiServer(
-            config.address.api, self._paths.api_token, lambda words: self._note.change(api=words)
+            config.address.api,
+            self._paths.api_token,
+            self._paths.former_api_tokens,
+            lambda words: self._note.change(api=words),
         )
         self._life = ControllerLife(
             open_store=lambda running, known: open_store(self._paths, config.inventory.fleet, running, known),
@@ -152,11 +155,11 @@ class ControllerActor:
 
     def work(self, controller: Controller) -> None:
         """See `ApiFront`."""
-        self._server.show(lambda token: api.build(controller, token, self._registry, self._sealer))
+        self._server.show(lambda tokens: api.build(controller, tokens, self._registry, self._sealer))
 
     def hold(self, error: StoreError) -> None:
         """See `ApiFront`."""
-        self._server.show(lambda token: refusing(error, token))
+        self._server.show(lambda tokens: refusing(error, tokens))
 
     # its work
 

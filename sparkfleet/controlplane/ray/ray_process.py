@@ -21,8 +21,8 @@ LABEL = RAY_LABEL
 NODE_LABEL = "sparkfleet.node"
 """Ray's label with the name of a raylet's node in the inventory; placement uses it."""
 
-RAY = (sys.executable, "-P", "-m", "ray.scripts.scripts")
-"""Ray's command line, run by this interpreter: its script would use the one that it was installed with."""
+RAY = (sys.executable, "-P", "-m", "sparkfleet.controlplane.ray.ray_start")
+"""Ray's command line without Ray Client, by this interpreter: its script would use the one that it was installed with."""
 
 OBJECT_STORE_BYTES = 80_000_000
 """Size of the object store, bytes. Ray's minimum is 75 MiB, its default 30 % of unified memory; unused by sparkfleet."""
@@ -66,7 +66,6 @@ def ray_argv(paths: FleetPaths, address: HeadAddress, node: str) -> tuple[str, .
         "--block",
         f"--node-ip-address={host}",
         f"--port={port}",
-        f"--ray-client-server-port={free_port(host)}",
         "--num-cpus=2",  # actors take none; Ray keeps this many workers warm
         f"--object-store-memory={OBJECT_STORE_BYTES}",
         "--include-dashboard=false",

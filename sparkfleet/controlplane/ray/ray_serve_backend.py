@@ -169,7 +169,8 @@ class GroupReplica:
         self._drain_s = launch.drain_s
         self._context = launch.candidate.context
         self._watch: asyncio.Task[None] | None = None
-        ranks: list[RankHolder] = [_local_rank(paths, launch, 0), *_remote_ranks(launch)]
+        first = _local_rank(paths, launch, 0)
+        ranks: list[RankHolder] = [first, *_remote_ranks(launch)]
         # One file per rung: a rung does not wait for the failures of another.
         files = paths.rank_files(launch.rank_id(paths.label).slug)
         begun, hung = files / f"begun.{launch.rung}", files / "hung"
@@ -183,6 +184,7 @@ class GroupReplica:
             barred=_asks_if_barred(launch),
             after=take_note(hung),
             box=QuietBox(paths.run / "measuring"),
+            token_secret=lambda: first.token_secret,
         )
         self._guard = HangGuard(HUNG_S, hung)
         self._guard.start()
@@ -191,7 +193,8 @@ class GroupReplica:
 
     def record_replica_metadata(self) -> dict[str, object]:
         """Replica metadata for the gateway; captured by Serve when the replica becomes ready."""
-        return {"url": self._group.url, "group": self._group.name, "context": self._context}
+        group = self._group
+        return {"url": group.url, "group": group.name, "secret": group.secret, "context": self._context}
 
     async def check_health(self) -> None:
         """Raises if the engine is gone; the watch normally ends the process before Serve's check."""
@@ -258,7 +261,9 @@ class RankActor:
 
 def _local_rank(paths: FleetPaths, launch: GroupLaunch, rank: int) -> LocalRank:
     runtime = ProcessRuntime(paths.run, paths.label)
-    return LocalRank(paths, runtime, launch, rank, paths.read_engine_secret())
+    return LocalRank(
+        paths, runtime, launch, rank, paths.read_engine_secret(), tokens=paths.read_token_secrets()
+    )
 
 
 def _remote_ranks(launch: GroupLaunch) -> list[RemoteRank]:

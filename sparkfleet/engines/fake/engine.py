@@ -124,7 +124,7 @@ class FakeEngine:
 
     def _guarded(self, handler: Handler, other: str = "") -> Handler:
         async def guarded(request: web.Request) -> web.StreamResponse:
-            good = [f"Bearer {token}".encode() for token in (self.token, other) if token]
+            good = [f"Bearer {token}".encode() for token in (self.token, *other.split()) if token]
             given = request.headers.get("authorization", "").encode()
             if self.token and not any(hmac.compare_digest(given, one) for one in good):
                 return web.json_response({"error": "Unauthorized"}, status=401)

@@ -164,9 +164,10 @@ def _versions() -> dict[str, Any]:
 def _own_secrets(session: Session) -> Iterator[str]:
     """Secrets of this machine's part of the fleet, if it has one: then they are known and need no pattern."""
     paths = FleetPaths(state_root(session.inventory.fleet))
-    for path in (paths.api_token, paths.ray_token, paths.engine_secret, paths.metrics_token):
+    files = (paths.api_token, paths.ray_token, paths.engine_secret, paths.metrics_token)
+    for path in (*files, paths.engine_tokens, paths.former_api_tokens):
         try:
-            yield path.read_text().strip()
+            yield from path.read_text().split()
         except (OSError, ValueError):
             continue
 

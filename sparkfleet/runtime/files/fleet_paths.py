@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 import secrets
 import stat
 from contextlib import suppress
@@ -12,15 +11,13 @@ from pathlib import Path
 from sparkfleet.errors import ControlError
 from sparkfleet.remote.atomic_write import write_atomically
 from sparkfleet.runtime.files.state_probe import ENDED_ROLE, fleet_label, run_directory, state_root
+from sparkfleet.runtime.files.token_secrets import SECRET_BYTES, TokenSecrets, is_secret
 
 STATE_VARIABLE = "SPARKFLEET_STATE"
 """Variable in every process that Ray starts on a node: the fleet's state directory on that node."""
 
 
 MOVING_STORE = ".moving.db"
-
-SECRET_BYTES = 32
-_SECRET = re.compile(rf"[0-9a-f]{{{2 * SECRET_BYTES}}}")
 
 
 class FleetPaths:
@@ -40,6 +37,10 @@ class FleetPaths:
         self.ray_token = root / "ray.token"
         self.api_token = root / "api.token"
         self.engine_secret = root / "engine.secret"
+        self.engine_tokens = root / "engine.tokens"
+        """Secrets from which the engines' tokens are derived, once they were changed: see `token_secrets.py`."""
+        self.former_api_tokens = root / "api.token.former"
+        """API tokens that are accepted while a change of the secrets is under way, one a line."""
         self.metrics_token = root / "metrics.token"
         """The token for the engines' metrics pages, for Prometheus: derived from the engine secret, on the head."""
         self.tls = root / "tls"
@@ -141,9 +142,26 @@ class FleetPaths:
         """See `read_secret`: of the engines."""
         return read_secret(self.engine_secret)
 
-    def take(self, *, ray_token: str, engine_secret: str) -> None:
+    def read_token_secrets(self) -> TokenSecrets:
+        """The secrets of the engines' tokens; the engine secret if they were never changed.
+
+        Raises:
+            ControlError: a file cannot be read, or has something else.
+        """
+        try:
+            return TokenSecrets.parse(self.engine_tokens.read_text())
+        except FileNotFoundError:
+            return TokenSecrets(current=self.read_engine_secret())
+        except (OSError, ValueError) as error:
+            raise _no_secret(self.engine_tokens, getattr(error, "strerror", None) or str(error)) from error
+
+    def take(self, *, ray_token: str, engine_secret: str, engine_tokens: str = "") -> None:
         """Stores the secrets of the fleet's head on another node; "" leaves the existing one."""
-        for path, secret in ((self.ray_token, ray_token), (self.engine_secret, engine_secret)):
+        for path, secret in (
+            (self.ray_token, ray_token),
+            (self.engine_secret, engine_secret),
+            (self.engine_tokens, engine_tokens),
+        ):
             if secret:
                 write_atomically(path, secret.encode())
 
@@ -170,7 +188,7 @@ def read_secret(path: Path) -> str:
         raise _no_secret(path, error.strerror or str(error)) from error
     except UnicodeDecodeError as error:
         raise _no_secret(path, "it is not text") from error
-    if not _SECRET.fullmatch(secret):
+    if not is_secret(secret):
         raise _no_secret(path, f"it does not have {2 * SECRET_BYTES} hexadecimal digits")
     return secret
 

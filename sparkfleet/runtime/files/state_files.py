@@ -11,7 +11,7 @@ from sparkfleet.runtime.files.fleet_paths import FleetPaths, read_secret
 
 def spoilt_files(paths: FleetPaths) -> tuple[str, ...]:
     """Files that are missing or cannot be used, each as a sentence with what puts it right."""
-    troubles = [*map(_secret, (paths.engine_secret, paths.ray_token)), _json(paths.role)]
+    troubles = [*map(_secret, (paths.engine_secret, paths.ray_token)), _tokens(paths), _json(paths.role)]
     if paths.run_address.exists():  # only the head has one; this copy is used meanwhile
         troubles.append(_json(paths.address))
     return tuple(trouble for trouble in troubles if trouble)
@@ -22,6 +22,16 @@ def _secret(path: Path) -> str:
         read_secret(path)
     except ControlError as error:
         return f"{error.what} {error.do.partition('. ')[0]}."
+    return ""
+
+
+def _tokens(paths: FleetPaths) -> str:
+    if not paths.engine_tokens.exists():
+        return ""
+    try:
+        paths.read_token_secrets()
+    except ControlError as error:
+        return f"{error.what} `sparkfleet down` and `sparkfleet up` write it again from the head's."
     return ""
 
 

@@ -64,6 +64,22 @@ def test_every_system_of_the_field_reports(dry_run, deployments, name):
     assert masked(out) == path.read_text()
 
 
+INSTALLS = re.compile(
+    r"\b(apt|apt-get|dnf|yum|apk|pip3?|conda|npm|cargo|curl|wget) +(-\S+ +)*(install|update|add|http\S*)"
+)
+
+
+@pytest.mark.parametrize("path", sorted(GOLDEN.glob("*.txt")), ids=lambda path: path.stem)
+def test_no_command_and_no_file_of_a_rank_installs_anything(path):
+    """The files are what `apply --dry-run` prints, scripts included: see the test above."""
+    assert not INSTALLS.findall(path.read_text())
+
+
+def test_the_search_finds_what_a_script_once_did():
+    assert INSTALLS.findall("apt-get update && apt-get install -y openssh-server")
+    assert INSTALLS.findall("pip install -q flashinfer")
+
+
 def test_field_report_004_flag_for_flag_on_both_nodes(dry_run, deployments):
     _, out, _ = dry_run(deployments / "qwen235b-tp2.yaml")
     first, second = commands(out)

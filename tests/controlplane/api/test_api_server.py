@@ -24,7 +24,7 @@ class Served:
         self.token = tmp_path / "api.token"
         self.token.write_text(TOKEN)
         self.troubles = []
-        self.server = ApiServer(self.url, self.token, self.troubles.append)
+        self.server = ApiServer(self.url, self.token, self.token.with_suffix(".former"), self.troubles.append)
 
     async def get(self, token=TOKEN):
         async with (

@@ -13,6 +13,7 @@ from controller_world import ADDRESS, World
 from sparkfleet import __version__
 from sparkfleet.controlplane.api import http_api
 from sparkfleet.controlplane.api.api_models import API_HEADER, API_VERSION, ApplyRequest
+from sparkfleet.controlplane.api.api_tokens import ApiTokens
 from sparkfleet.controlplane.api.client import FleetClient, answering, trouble_of
 from sparkfleet.controlplane.state.head_address import HeadAddress
 from sparkfleet.errors import ControlError, WrongFleetError
@@ -27,7 +28,7 @@ SEALER = EnvSealer(b"s" * 43)
 @pytest.fixture
 async def served(tmp_path):
     world = World(tmp_path)
-    server = TestServer(http_api.build(world.controller, TOKEN, world.metrics.registry, SEALER))
+    server = TestServer(http_api.build(world.controller, ApiTokens(TOKEN), world.metrics.registry, SEALER))
     await server.start_server()
     world.url = str(server.make_url("")).rstrip("/")
     yield world
@@ -231,7 +232,9 @@ async def test_a_number_that_is_none(served):
 
 async def test_a_controller_that_is_away_for_a_moment_is_waited_for(served, tmp_path, unused_tcp_port):
     served.url = f"http://127.0.0.1:{unused_tcp_port}"
-    runner = web.AppRunner(http_api.build(served.controller, TOKEN, served.metrics.registry, SEALER))
+    runner = web.AppRunner(
+        http_api.build(served.controller, ApiTokens(TOKEN), served.metrics.registry, SEALER)
+    )
     await runner.setup()
     async with client(served, patience_s=10) as fleet:
         asked = await _after_a_refusal(fleet, runner, unused_tcp_port)
@@ -338,7 +341,9 @@ async def test_a_controller_is_waited_for_where_it_is_about_to_answer(served, un
         ray="", api=f"http://127.0.0.1:{unused_tcp_port}", gateway_host="127.0.0.1", gateway_port=8000
     )
     assert await answering(address, TOKEN) is None
-    runner = web.AppRunner(http_api.build(served.controller, TOKEN, served.metrics.registry, SEALER))
+    runner = web.AppRunner(
+        http_api.build(served.controller, ApiTokens(TOKEN), served.metrics.registry, SEALER)
+    )
     await runner.setup()
     waiting = asyncio.create_task(answering(address, TOKEN, patience_s=10))
     await asyncio.sleep(0)

@@ -1,0 +1,66 @@
+"""Tokens of the controller's API: the present one, and the former ones while the fleet's secrets change."""
+
+from __future__ import annotations
+
+import hmac
+from contextlib import suppress
+from pathlib import Path
+
+from sparkfleet.runtime.files.token_secrets import is_secret
+
+Stamp = tuple[int, int] | None
+
+
+class ApiTokens:
+    """Decides if a request has an API token. Follows the files, so that a change needs no restart.
+
+    Args:
+        token: the present token.
+        path: its file; None: it never changes.
+        former: file of the former ones, one a line; None: there are none.
+    """
+
+    def __init__(self, token: str, path: Path | None = None, former: Path | None = None) -> None:
+        self._current, self._former = token, tuple[str, ...]()
+        self._path, self._former_path = path, former
+        self._stamps: tuple[Stamp, Stamp] | None = None
+
+    @classmethod
+    def read(cls, path: Path, former: Path) -> ApiTokens:
+        """The tokens in these files. Raises OSError or ValueError if the present one cannot be read."""
+        return cls(path.read_text(), path, former)
+
+    def admits(self, authorization: str) -> bool:
+        """True if the header has a token that is accepted now."""
+        self._follow()
+        given = authorization.encode()
+        good = [
+            hmac.compare_digest(given, f"Bearer {one}".encode()) for one in (self._current, *self._former)
+        ]
+        return any(good)
+
+    def _follow(self) -> None:
+        """Reads files that have changed. A present token that cannot be used leaves the last one."""
+        stamps = (_stamp(self._path), _stamp(self._former_path))
+        if stamps == self._stamps:
+            return
+        self._stamps = stamps
+        if self._path is not None and stamps[0] is not None:
+            with suppress(OSError, ValueError):
+                token = self._path.read_text()
+                self._current = token if is_secret(token) else self._current
+        self._former = ()
+        if self._former_path is not None and stamps[1] is not None:
+            with suppress(OSError, ValueError):
+                self._former = tuple(filter(is_secret, self._former_path.read_text().split()))
+
+
+def _stamp(path: Path | None) -> Stamp:
+    """Inode and time of a file's last change; None without a file."""
+    if path is None:
+        return None
+    try:
+        info = path.stat()
+    except OSError:
+        return None
+    return info.st_ino, info.st_mtime_ns

@@ -1,0 +1,111 @@
+"""Changes the secrets that only the fleet's own processes use, in steps, while it serves.
+
+`begin` makes new ones on the head; the former API token stays good, and the gateway knows the former tokens of engines,
+which keep theirs until they restart. `finish` drops the former ones. `renew`, of a fleet that is down, needs no former ones
+and renews Ray's token, too.
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+from typing import Any
+
+from sparkfleet.controlplane.api.api_models import SecretsRequest
+from sparkfleet.controlplane.state.head_address import read_address
+from sparkfleet.errors import ControlError, SparkfleetError
+from sparkfleet.gateway.access.keys import metrics_token
+from sparkfleet.node_daemon.node_lifecycle import alone
+from sparkfleet.remote.atomic_write import write_atomically
+from sparkfleet.runtime.files.fleet_paths import FleetPaths
+from sparkfleet.runtime.files.state_probe import listens
+from sparkfleet.runtime.files.token_secrets import SECRET_BYTES, TokenSecrets, mark_of
+
+
+def answer(request: SecretsRequest) -> dict[str, Any]:
+    """The result of a step as JSON, with the engines' secrets, or `error` with its parts."""
+    paths = request.paths
+    try:
+        with alone(paths):
+            match request.step:
+                case "begin":
+                    _begin(paths)
+                case "finish":
+                    _finish(paths)
+                case "renew":
+                    _renew(paths)
+                case "take":
+                    _take(paths, request.engine_tokens)
+                case "show":
+                    pass
+            return _shown(paths)
+    except SparkfleetError as error:
+        return {"error": {"what": error.what, "means": error.means, "do": error.do}}
+    except OSError as error:
+        what = f"{error.filename}: {error.strerror}."
+        return {"error": {"what": what, "means": "The change may be half done.", "do": "Repeat the command."}}
+
+
+def _begin(paths: FleetPaths) -> None:
+    tokens = paths.read_token_secrets()
+    if tokens.former:
+        raise ControlError(
+            "A change of the internal secrets is under way already.",
+            means="Engines may still have former tokens; nothing was changed.",
+            do="`sparkfleet keys rotate-internal --finish` ends it, or shows what it waits for.",
+        )
+    # In this order: whatever a crash leaves is accepted by every process.
+    former = paths.api_token.read_text()
+    write_atomically(paths.former_api_tokens, former.encode(), durable=True)
+    write_atomically(paths.api_token, secrets.token_hex(SECRET_BYTES).encode(), durable=True)
+    changed = tokens.changed(secrets.token_hex(SECRET_BYTES))
+    write_atomically(paths.engine_tokens, changed.text().encode(), durable=True)
+
+
+def _finish(paths: FleetPaths) -> None:
+    tokens = paths.read_token_secrets().finished()
+    _write_metrics_token(paths, metrics_token(tokens.current.encode()))
+    write_atomically(paths.engine_tokens, tokens.text().encode(), durable=True)
+    paths.former_api_tokens.unlink(missing_ok=True)
+
+
+def _renew(paths: FleetPaths) -> None:
+    address = read_address(paths)
+    if address is not None and listens(address.ray):
+        raise ControlError(
+            "Ray runs on this head although no controller answers: nothing was changed.",
+            do="`sparkfleet down` stops it; then repeat the command.",
+        )
+    # Other nodes get theirs with `up`.
+    tokens = TokenSecrets(current=secrets.token_hex(SECRET_BYTES))
+    write_atomically(paths.engine_tokens, tokens.text().encode(), durable=True)
+    for path in (paths.api_token, paths.ray_token):
+        write_atomically(path, secrets.token_hex(SECRET_BYTES).encode(), durable=True)
+    paths.former_api_tokens.unlink(missing_ok=True)
+
+
+def _write_metrics_token(paths: FleetPaths, token: str) -> None:
+    """Writes into the file itself: a Prometheus in a container has this file, not its name."""
+    if not paths.metrics_token.exists():
+        write_atomically(paths.metrics_token, token.encode())
+        return
+    with paths.metrics_token.open("r+b", buffering=0) as file:
+        file.write(token.encode())
+        os.fsync(file.fileno())
+
+
+def _take(paths: FleetPaths, text: str) -> None:
+    try:
+        TokenSecrets.parse(text)
+    except ValueError as error:
+        raise ControlError(f"The head's secrets were not taken: {error}.") from error
+    paths.take(ray_token="", engine_secret="", engine_tokens=text)
+
+
+def _shown(paths: FleetPaths) -> dict[str, Any]:
+    tokens = paths.read_token_secrets()
+    return {
+        "engine_tokens": tokens.text(),
+        "current": mark_of(tokens.current),
+        "under_way": bool(tokens.former),
+    }

@@ -1,0 +1,47 @@
+import pytest
+
+from sparkfleet.controlplane.api.api_tokens import ApiTokens
+
+OLD, NEW = "a" * 64, "b" * 64
+
+
+@pytest.fixture
+def files(tmp_path):
+    """Files of the present token and of the former ones, of which only the first exists."""
+    present, former = tmp_path / "api.token", tmp_path / "api.token.former"
+    present.write_text(OLD)
+    return present, former
+
+
+def test_only_the_token_as_a_bearer_is_accepted(files):
+    tokens = ApiTokens.read(*files)
+    assert tokens.admits(f"Bearer {OLD}")
+    assert not any(map(tokens.admits, ("", "Bearer ", f"Basic {OLD}", OLD, f"Bearer {NEW}", "Bearer é")))
+
+
+def test_former_tokens_are_accepted_as_long_as_their_file_is_there(files):
+    present, former = files
+    tokens = ApiTokens.read(present, former)
+    former.write_text(OLD + "\n")
+    present.write_text(NEW)
+    assert tokens.admits(f"Bearer {OLD}")
+    assert tokens.admits(f"Bearer {NEW}")
+    former.unlink()
+    assert not tokens.admits(f"Bearer {OLD}")
+
+
+@pytest.mark.parametrize("content", ["", "\n", "x"])
+def test_a_spoilt_file_admits_nobody_new(files, content):
+    present, former = files
+    tokens = ApiTokens.read(present, former)
+    assert tokens.admits(f"Bearer {OLD}")
+    present.write_text(content)
+    former.write_text(content)
+    assert tokens.admits(f"Bearer {OLD}")  # the last one that could be used
+    assert not tokens.admits(f"Bearer {content.strip()}")
+
+
+def test_a_missing_file_is_an_error_at_the_start(files):
+    files[0].unlink()
+    with pytest.raises(FileNotFoundError):
+        ApiTokens.read(*files)
