@@ -67,3 +67,22 @@ def test_four_bit_weights_with_activations_in_16_bits_are_a_format_of_their_own(
     assert plain.quantization is not None
     assert found.quantization.scheme.activations == "bf16"
     assert plain.quantization.scheme.activations == "nvfp4"
+
+
+@pytest.mark.parametrize(
+    ("name", "billions"),
+    [
+        ("Phi-4-mini-instruct", 3.84),
+        ("Ministral-8B-Instruct-2410", 8.02),
+        ("RedHatAI/DeepSeek-Coder-V2-Lite-Instruct-FP8", 15.7),
+        ("TechxGenus/Codestral-22B-v0.1-FP8", 22.2),
+        ("deepseek-ai/DeepSeek-R1-Distill-Qwen-14B", 14.8),
+        ("Qwen/Qwen2.5-72B-Instruct", 72.7),
+        ("0xSero/Hy3-299B-NVFP4", 295.0),
+        ("XiaomiMiMo/MiMo-V2.6-Flash-RL", 309.0),
+    ],
+)
+def test_shapes_known_by_name_have_the_parameters_of_the_model_card(name: str, billions: float) -> None:
+    found = known_checkpoint(name)
+    assert found is not None
+    assert sum(one.parameters for one in found.weights) / 1e9 == pytest.approx(billions, rel=0.005)
