@@ -162,7 +162,10 @@ async def run(arguments: argparse.Namespace) -> list[dict[str, Any]]:
     with (
         process("-m", "sparkfleet.engines.fake", "--model", "fake", *pace) as (one, _),
         process("-m", "sparkfleet.engines.fake", "--model", "other", *pace) as (two, _),
-        process(__file__, "--run-gateway", one, two, "--key", digest(key.encode())) as (url, _),
+        process(str(Path(__file__).resolve()), "--run-gateway", one, two, "--key", digest(key.encode())) as (
+            url,
+            _,
+        ),
     ):
         return [await measure(url, key, arguments, kind) for kind in arguments.body]
 

@@ -166,15 +166,22 @@ async def run_gateway(engine: str, port: int, key_sha256: str) -> None:
 
 
 @contextmanager
-def paced_engine() -> Iterator[str]:
-    """The engine's URL."""
-    argv = [sys.executable, "-m", "paced.engine"]
-    with subprocess.Popen(argv, stdout=subprocess.PIPE, text=True, cwd=Path(__file__).parent) as child:
+def process(*argv: str) -> Iterator[tuple[str, int]]:
+    """A child whose first line ends with its URL. Yields the URL and the pid."""
+    command = [sys.executable, *argv]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=Path(__file__).parent) as child:
         try:
             assert child.stdout is not None
-            yield child.stdout.readline().strip()
+            yield child.stdout.readline().split()[-1], child.pid
         finally:
             child.terminate()
+
+
+@contextmanager
+def paced_engine() -> Iterator[str]:
+    """The engine's URL."""
+    with process("-m", "paced.engine") as (url, _):
+        yield url
 
 
 def set_pace(engine: str, load: Load, tokens: int) -> None:

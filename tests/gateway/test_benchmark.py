@@ -39,6 +39,14 @@ async def test_it_measures_the_gateway_against_the_bare_engine() -> None:
     assert min(report["small_requests_per_s"].values()) > 10
 
 
+async def test_the_benchmark_of_long_bodies_can_be_started() -> None:
+    child = await asyncio.create_subprocess_exec(
+        sys.executable, str(SCRIPT.with_name("abuse.py")), "--help", stdout=asyncio.subprocess.PIPE
+    )
+    out, _ = await child.communicate()
+    assert (child.returncode, b"--body" in out) == (0, True)
+
+
 async def test_a_contender_that_is_not_installed_is_reported() -> None:
     status, out, trouble = await run("--only", "nginx", "--nginx", "no-such-program")
     assert status == 0
