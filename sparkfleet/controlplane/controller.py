@@ -54,6 +54,8 @@ from sparkfleet.telemetry.targets import TargetGroup
 log = logging.getLogger(__name__)
 
 TICK_S = 0.5
+SWEEP_S = 10.0
+"""Time limit of a sweep after a retired group has ended: Ray's own calls have none."""
 USAGE_S = 15.0
 """Seconds between two writes of a gateway's usage."""
 
@@ -224,7 +226,12 @@ class Controller:
             deployments=self._view(self._running()).deployments(),
             last_event=self._store.last_event_id(),
             trouble=self.ends.trouble,
-            warnings=(*self.warnings.values(), *self._watch.spoilt(), *self._unpinned()),
+            warnings=(
+                *self.warnings.values(),
+                *self._watch.overdue(),
+                *self._watch.spoilt(),
+                *self._unpinned(),
+            ),
         )
 
     def _unpinned(self) -> Iterator[str]:
@@ -427,7 +434,10 @@ class Controller:
         """Ends what retired groups left on the nodes: Serve may have ended a group's actor while it started its ranks."""
         retired = {app.group for app in before if app.status == "retiring"}
         if retired - {app.group for app in self._seen}:
-            await self._nodes.sweep(self._kept() | {app.group for app in before} - retired)
+            keep = self._kept() | {app.group for app in before} - retired
+            with contextlib.suppress(TimeoutError):  # their leases end them, too
+                async with asyncio.timeout(SWEEP_S):
+                    await self._nodes.sweep(keep)
 
     def _state(self, available: Mapping[str, int] | None = None) -> FleetState:
         """Snapshot for the policy."""

@@ -20,6 +20,9 @@ SILENT_S = 6.0
 LONGEST_S = 60.0
 """Time limit of a reading: Ray's own calls have none."""
 
+OVERDUE_S = 10.0
+"""Seconds without a reading after which that is named: one with a silent node takes 5 s, and the next begins 2 s later."""
+
 See = Callable[[tuple[NodeReport, ...], float], None]
 
 
@@ -45,6 +48,8 @@ class NodeWatch:
         self._journal = journal
         self._steady = steady
         self.reports: tuple[NodeReport, ...] = ()
+        self._read_at = steady()
+        """End of the last reading (steady clock)."""
         self._answered: dict[str, float] = {}
         """When each node that has joined was last known to answer (steady clock)."""
 
@@ -58,6 +63,16 @@ class NodeWatch:
             if not node.joined
             or (node.memory_available is None and now - self._answered.get(node.name, now) > SILENT_S)
         }
+
+    def overdue(self) -> tuple[str, ...]:
+        """Trouble of a fleet whose nodes have not been read for long, in words: Ray's calls wait for its GCS."""
+        since = self._steady() - self._read_at
+        if since < OVERDUE_S:
+            return ()
+        return (
+            f"The nodes have not been read for {since:.0f} s: Ray's GCS on the head does not answer. What serves goes on;"
+            " nothing is started or moved until it answers.",
+        )
 
     def spoilt(self) -> tuple[str, ...]:
         """Files on nodes that cannot be used, each with its node and what puts it right."""
@@ -84,7 +99,7 @@ class NodeWatch:
                 self._answered[node.name] = began
             elif node.joined:  # its actor may have just begun
                 self._answered.setdefault(node.name, began)
-        self.reports = nodes
+        self.reports, self._read_at = nodes, self._steady()
         for node in nodes:
             if node.joined != before.get(node.name, False):
                 words = "joined the fleet" if node.joined else "left the fleet: Ray on it does not answer"

@@ -97,3 +97,15 @@ async def test_a_file_of_a_node_that_its_next_start_needs_is_a_warning_and_an_ev
     world.nodes.look = sound
     await world.look()
     assert world.controller.status().warnings == ()
+
+
+async def test_a_gcs_that_does_not_answer_is_named_within_15_s(world):
+    """Ray's calls wait for it without an end, so that no reading ended, and nothing named it."""
+    await world.look()
+    world.clock.now += 9
+    assert world.controller.status().warnings == ()
+    world.clock.now += 3
+    (warning,) = world.controller.status().warnings
+    assert warning.startswith("The nodes have not been read for 12 s: Ray's GCS on the head does not answer.")
+    await world.look()
+    assert world.controller.status().warnings == ()

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
 import time
 from collections.abc import Awaitable, Callable, Collection, Mapping
 from functools import partial
@@ -21,7 +22,7 @@ from sparkfleet.controlplane.state.status import NodeReport
 from sparkfleet.runtime.boot_id import this_boot
 from sparkfleet.runtime.files.fleet_paths import FleetPaths
 from sparkfleet.runtime.files.log_retention import prune
-from sparkfleet.runtime.files.state_files import spoilt_files
+from sparkfleet.runtime.files.state_files import spoilt_files, stopped_words
 from sparkfleet.runtime.process import ProcessRuntime
 from sparkfleet.specs.inventory import Inventory
 from sparkfleet.telemetry.node_readings import (
@@ -131,7 +132,7 @@ class NodeAgent:
         self._reading: asyncio.Task[None] | None = None
 
     async def look(self, rails: tuple[RailDevices, ...]) -> tuple[str, str, tuple[str, ...]]:
-        """The node's readings, JSON; its boot id; files of its state that cannot be used.
+        """The node's readings, JSON; its boot id; what its next start needs and cannot be used.
 
         What may take seconds is read meanwhile, for a later answer.
         """
@@ -139,7 +140,9 @@ class NodeAgent:
             self._reading = asyncio.create_task(self._read_slow())
         readings = await asyncio.to_thread(self._reader.read, tuple(rails), self._slow)
         spoilt = await asyncio.to_thread(spoilt_files, self._paths)
-        return readings.model_dump_json(), this_boot(), spoilt
+        # A worker's parent is its raylet, which Ray calls dead only after a minute without an answer.
+        stopped = stopped_words(os.getppid(), "Ray's raylet")
+        return readings.model_dump_json(), this_boot(), (*spoilt, *stopped)
 
     async def _read_slow(self) -> None:
         try:

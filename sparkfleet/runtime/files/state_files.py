@@ -1,4 +1,4 @@
-"""Checks the files of the state directory that a node reads only at its next start: nobody else would notice before."""
+"""Checks what a node needs at its next start only, files of the state directory and Ray: nobody else would notice before."""
 
 from __future__ import annotations
 
@@ -15,6 +15,17 @@ def spoilt_files(paths: FleetPaths) -> tuple[str, ...]:
     if paths.run_address.exists():  # only the head has one; this copy is used meanwhile
         troubles.append(_json(paths.address))
     return tuple(trouble for trouble in troubles if trouble)
+
+
+def stopped_words(pid: int, what: str, proc: Path = Path("/proc")) -> tuple[str, ...]:
+    """A process that somebody stopped (SIGSTOP), as a sentence with the command; () for one that runs or is gone."""
+    try:
+        state = (proc / str(pid) / "stat").read_text().rpartition(")")[2].split()[0]
+    except (OSError, IndexError):
+        return ()
+    if state not in ("T", "t"):
+        return ()
+    return (f"{what} is stopped, and nothing new starts here: `kill -CONT {pid}` lets it run on.",)
 
 
 def _secret(path: Path) -> str:

@@ -1,9 +1,13 @@
 """Files of the state directory that a node reads only at its next start."""
 
+import os
+import signal
+import subprocess
+
 import pytest
 
 from sparkfleet.runtime.files.fleet_paths import FleetPaths
-from sparkfleet.runtime.files.state_files import spoilt_files
+from sparkfleet.runtime.files.state_files import spoilt_files, stopped_words
 
 
 @pytest.fixture
@@ -36,3 +40,18 @@ def test_a_node_that_is_not_the_head_needs_no_addresses(paths):
     paths.address.unlink()
     paths.run_address.unlink()
     assert spoilt_files(paths) == ()
+
+
+def test_a_stopped_process_is_named_with_the_command_and_one_that_runs_is_not():
+    process = subprocess.Popen(["sleep", "60"])
+    try:
+        assert stopped_words(process.pid, "Ray's raylet") == ()
+        os.kill(process.pid, signal.SIGSTOP)
+        os.waitid(os.P_PID, process.pid, os.WSTOPPED | os.WNOWAIT)
+        (words,) = stopped_words(process.pid, "Ray's raylet")
+        assert words.startswith("Ray's raylet is stopped")
+        assert f"`kill -CONT {process.pid}`" in words
+    finally:
+        process.kill()
+        process.wait()
+    assert stopped_words(process.pid, "Ray's raylet") == ()
