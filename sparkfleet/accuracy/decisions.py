@@ -3,7 +3,8 @@
     decide(rows) -> DecisionReport        report.json() for machines, report.text() for people, report.markdown() for docs
 
 For every model, number of Sparks and objective with at least three published configurations (`published.py`), each
-published checkpoint is planned by its name, and the best of these plans is the choice.
+published checkpoint is planned by its name, and the best of these plans is the choice. A second table has the same decisions
+made as if nothing of the model's shapes were published: evidence, fitted effects and acceptance of its family are left out.
 Regret is 1 − published speed of the choice / best published speed; an unpublished combination counts with 0.7 of its
 prediction. Plans read the committed knowledge only, never the rows that they are compared with.
 """
@@ -31,9 +32,10 @@ from sparkfleet.errors import FactError
 from sparkfleet.fleet.nodes.assumed import assumed_sparks
 from sparkfleet.hostfacts.network.link import LinkFacts
 from sparkfleet.knowledge.known_models import known_checkpoint
+from sparkfleet.knowledge.left_out import families_left_out
 from sparkfleet.knowledge.measurements import BENCHMARKS, architectures
 from sparkfleet.knowledge.published_checkpoints import PublishedCheckpoint, PublishedPart
-from sparkfleet.perf.predictor import SPEED_METHODS, format_of
+from sparkfleet.perf.predictor import SPEED_METHODS, format_of, predictor_of
 from sparkfleet.planner.place.fleet_map import Fleet
 from sparkfleet.planner.search.planner import plan_fleet
 from sparkfleet.planner.types.plan import ENGINE_LABELS, DeploymentPlan
@@ -48,6 +50,7 @@ MIXED: Mapping[str, Mapping[PublishedPart, float]] = {
     "int4-int8": {"experts": 4.13, "attention": 8.13, "linear_attention": 8.13, "shared_experts": 8.13},
 }
 """Bits by part of the mixed formats that authors make from a checkpoint."""
+UNSEEN = "The same decisions, made as if nothing of the model's family (its shapes) were published:"
 EXPLAINED_FROM = 0.2
 """Regret above which the table has a reason."""
 
@@ -109,6 +112,13 @@ class DecisionReport(Value):
     """All decisions, and their summary."""
 
     decisions: tuple[ScoredDecision, ...]
+    unseen: tuple[ScoredDecision, ...] = ()
+    """The same, made without what is published of the model's family; empty if not asked for."""
+
+    @property
+    def without_the_family(self) -> DecisionReport | None:
+        """The report on `unseen`."""
+        return DecisionReport(decisions=self.unseen) if self.unseen else None
 
     @property
     def regrets(self) -> tuple[float, ...]:
@@ -131,12 +141,17 @@ class DecisionReport(Value):
 
     def json(self) -> str:  # type: ignore[override]  # pydantic's own `json` is deprecated; this is the public contract
         """The contract of `sparkfleet accuracy --decisions --json`."""
+        held_out = self.without_the_family
+        more = {} if held_out is None else {"family_left_out": held_out._content()}
+        return json.dumps({"version": 1, **self._content(), **more}, indent=2)
+
+    def _content(self) -> dict[str, object]:
         table = [
             one.model_dump(exclude={"best_refused"})
             | {"regret": one.regret, "unproven": one.unproven, "reason": one.reason}
             for one in self.decisions
         ]
-        return json.dumps({"version": 1, **self.summary, "table": table}, indent=2)
+        return {**self.summary, "table": table}
 
     def text(self) -> str:
         """The table for a terminal."""
@@ -146,7 +161,9 @@ class DecisionReport(Value):
         lines = [
             "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)) for row in rows
         ]
-        return "\n".join([*(line.rstrip() for line in lines), "", self.sentence()])
+        own = "\n".join([*(line.rstrip() for line in lines), "", self.sentence()])
+        held_out = self.without_the_family
+        return own if held_out is None else f"{own}\n\n{UNSEEN}\n\n{held_out.text()}"
 
     def markdown(self) -> str:
         """The table for documentation, with a reason for every regret above 20 %."""
@@ -155,7 +172,9 @@ class DecisionReport(Value):
         for one in self.decisions:
             reason = one.reason if one.regret is None or one.regret > EXPLAINED_FROM else ""
             lines.append("| " + " | ".join((*_cells(one), reason)) + " |")
-        return "\n".join([self.sentence(), "", *lines])
+        own = "\n".join([self.sentence(), "", *lines])
+        held_out = self.without_the_family
+        return own if held_out is None else f"{own}\n\n{UNSEEN}\n\n{held_out.markdown()}"
 
     def sentence(self) -> str:
         """The summary in words."""
@@ -181,17 +200,33 @@ def _cells(one: ScoredDecision) -> tuple[str, ...]:
     return one.model, str(one.nodes), asked, best, chosen, published, _percent(one.regret)
 
 
-def decide(rows_path: Path | None = None) -> DecisionReport:
+def decide(rows_path: Path | None = None, *, unseen: bool = False) -> DecisionReport:
     """Plan every decision in the rows of a file, and compare with the best published combination.
 
     Args:
         rows_path: CSV with the columns of `knowledge/measurements/benchmarks.csv`; None: that file.
+        unseen: also decide without what is published of each model's family.
 
     Raises:
         SpecError: the file is missing or invalid.
     """
     cases = map(possible, cases_of(read_rows(rows_path or BENCHMARKS)))
-    return DecisionReport(decisions=tuple(scored(one) for one in decisions_in(cases)))
+    asked = decisions_in(cases)
+    found = tuple(scored(one) for one in asked)
+    return DecisionReport(decisions=found, unseen=tuple(map(scored_unseen, asked)) if unseen else ())
+
+
+def scored_unseen(decision: PublishedDecision) -> ScoredDecision:
+    """The decision, made without evidence, effects and acceptance of the model's family.
+
+    Coefficients of physical terms and effects of other keys (engine, format, method) keep what they have of all rows.
+    """
+    predictor_of.cache_clear()  # remembers predictions
+    try:
+        with families_left_out(decision.families):
+            return scored(decision)
+    finally:
+        predictor_of.cache_clear()
 
 
 def scored(decision: PublishedDecision) -> ScoredDecision:

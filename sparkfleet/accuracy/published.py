@@ -78,6 +78,8 @@ class PublishedDecision(Value):
     """On these nodes or fewer, under any load."""
     ran: frozenset[Combination] = frozenset()
     """Everything that was published on these nodes or fewer, for any objective."""
+    families: frozenset[str] = frozenset()
+    """Shapes of its checkpoints, by `ModelShape.family`."""
 
     @property
     def checkpoints(self) -> tuple[tuple[str, str], ...]:
@@ -93,7 +95,9 @@ def decisions_in(cases: Iterable[PublishedCase]) -> tuple[PublishedDecision, ...
     """The decisions that have at least three published configurations, by model, nodes and objective."""
     runs: dict[str, list[PublishedRun]] = defaultdict(list)
     ran: dict[str, set[Combination]] = defaultdict(set)
+    families: dict[str, set[str]] = defaultdict(set)
     for case in cases:
+        families[plain(case.model)].add(case.setup.arch.family)
         ran[plain(case.model)].add(combination_of(case))
         run = None if upper_bound(case) else run_of(case)
         if run is not None:
@@ -106,7 +110,11 @@ def decisions_in(cases: Iterable[PublishedCase]) -> tuple[PublishedDecision, ...
         for nodes in sorted({run.combination.nodes for run in of_model})
         for objective in OBJECTIVES
     )
-    return tuple(one for one in found if one is not None)
+    return tuple(
+        one.model_copy(update={"families": frozenset(families[one.model])})
+        for one in found
+        if one is not None
+    )
 
 
 def upper_bound(case: PublishedCase) -> bool:

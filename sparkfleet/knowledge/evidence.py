@@ -18,6 +18,7 @@ from typing import Annotated, NamedTuple
 from pydantic import Field, ValidationError
 
 from sparkfleet.errors import SpecError
+from sparkfleet.knowledge.left_out import left_out_families
 from sparkfleet.knowledge.yaml_entries import packaged
 from sparkfleet.values import Value
 
@@ -227,14 +228,23 @@ class EvidenceIndex:
         return Evidence(nearest, nodes=nodes, beside=beside, method=ran.method)
 
 
-@cache
 def evidence() -> EvidenceIndex:
-    """The packaged `evidence.csv`.
+    """The packaged `evidence.csv`, less the families that are left out.
 
     Raises:
         SpecError: the file was edited and is no longer valid.
     """
-    return EvidenceIndex(read_evidence(packaged(FILE)))
+    return _without(left_out_families())
+
+
+@cache
+def _without(families: frozenset[str]) -> EvidenceIndex:
+    return EvidenceIndex(one for one in _packaged() if one.family not in families)
+
+
+@cache
+def _packaged() -> tuple[PublishedEvidence, ...]:
+    return read_evidence(packaged(FILE))
 
 
 def read_evidence(text: str) -> tuple[PublishedEvidence, ...]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from functools import cache
 from importlib.resources import files
 from typing import Literal
@@ -10,6 +11,7 @@ import yaml
 from pydantic import Field, ValidationError
 
 from sparkfleet.errors import SpecError
+from sparkfleet.knowledge.left_out import is_of_family, left_out_families
 from sparkfleet.values import Value
 
 Quantity = Literal["decode", "prefill"]
@@ -58,9 +60,31 @@ class Factors(Value):
     """Errors of the fit on left-out measurements: table → metric → median error, or share inside its band."""
 
 
-@cache
 def factors() -> Factors:
-    """The packaged `factors.yaml`.
+    """The packaged `factors.yaml`, less the effects of families that are left out.
+
+    Raises:
+        SpecError: the file was edited and is no longer valid.
+    """
+    return _without(left_out_families())
+
+
+@cache
+def _without(families: frozenset[str]) -> Factors:
+    found = packaged_factors()
+    if not families:
+        return found
+
+    def kept(effects: Mapping[str, Effect]) -> dict[str, Effect]:
+        return {key: effect for key, effect in effects.items() if not is_of_family(key, families)}
+
+    effects = {quantity: kept(known) for quantity, known in found.effects.items()}
+    return found.model_copy(update={"effects": effects, "acceptance": kept(found.acceptance)})
+
+
+@cache
+def packaged_factors() -> Factors:
+    """The whole file.
 
     Raises:
         SpecError: the file was edited and is no longer valid.

@@ -10,6 +10,7 @@ from typing import Annotated, Literal, NamedTuple
 
 from pydantic import BeforeValidator, Field, model_validator
 
+from sparkfleet.knowledge.left_out import left_out_families
 from sparkfleet.knowledge.yaml_entries import Date, Sources, entries, packaged, pairs, parse
 from sparkfleet.specs.deployment import Method
 from sparkfleet.values import Value
@@ -220,6 +221,8 @@ def drafting_published(
         requests: requests at once.
         content: kind of text.
     """
+    if left_out_families():
+        return PublishedDrafting(None, None)
     known = [one for one in speculators_of(model, engine) if one.method == method]
     gains = [
         gain.ratio

@@ -110,3 +110,15 @@ def test_a_mixture_is_planned_with_its_own_bits_and_evidence(tmp_path: Path) -> 
     assert found.chosen == found.best == "vllm · mtp · int4-int8"
     known = _known("Intel/Qwen3.5-122B-A10B-int4-AutoRound", "int4-int8")
     assert format_of(known) == "int4-int8"
+
+
+def test_decisions_without_the_family_are_a_table_of_their_own() -> None:
+    report = DecisionReport(decisions=(one(),), unseen=(one(published_tps=10.0),))
+    parsed = json.loads(report.json())
+    assert parsed["median_regret"] == pytest.approx(0.25)
+    assert parsed["family_left_out"]["median_regret"] == pytest.approx(0.5)
+    for shown in (report.text(), report.markdown()):
+        first, _, second = shown.partition("made as if nothing of the model's family")
+        assert "25 % in the" in first
+        assert "50 % in the" in second
+    assert "family_left_out" not in json.loads(DecisionReport(decisions=(one(),)).json())

@@ -9,7 +9,7 @@ from sparkfleet.knowledge import ceilings as physics_module
 from sparkfleet.knowledge import factors as factors_module
 from sparkfleet.knowledge import measurements as measurements_module
 from sparkfleet.knowledge.ceilings import physics
-from sparkfleet.knowledge.factors import factors
+from sparkfleet.knowledge.factors import factors, packaged_factors
 from sparkfleet.knowledge.hardware import hardware
 from sparkfleet.knowledge.measurements import architectures, siblings
 
@@ -56,7 +56,7 @@ def test_siblings_point_at_architectures() -> None:
 @pytest.mark.parametrize(
     ("module", "load"),
     [
-        (factors_module, factors),
+        (factors_module, packaged_factors),
         (physics_module, physics),
         (measurements_module, architectures),
         (measurements_module, siblings),

@@ -74,7 +74,7 @@ def _reported(
             do="Run `sparkfleet accuracy` on the machine on which you installed sparkfleet.",
         ) from None
     if decisions or rows is None:
-        decided = decide(rows)
+        decided = decide(rows, unseen=True)
         return decided.json(), decided.markdown(), decided.text()
     errors = measure(rows, configs, head_to_heads)
     return errors.json(), "", errors.text()
