@@ -65,6 +65,11 @@ VERBS: Mapping[str, Verb] = {
         "Show the nodes and the deployments. A fleet that is down is no error; one whose state is"
         " not known is.",
     ),
+    "top": Verb(
+        "fleet.top",
+        "top",
+        "Watch the fleet live: nodes, groups, streams and speeds, with logs, events and reasons at a key.",
+    ),
     "describe": Verb(
         "deployment.describe",
         "describe",
