@@ -20,6 +20,9 @@ def test_without_its_extra_it_names_the_command(sparkfleet, monkeypatch):
 
 
 def test_no_other_verb_imports_textual():
-    code = "import sys; import sparkfleet.cli.verbs as v; [v.VERBS[n].load() for n in v.VERBS]; print('textual' in sys.modules)"
+    code = (
+        "import sys; import sparkfleet.cli.verbs as v; [verb.load() for verb in v.VERBS.values()];"
+        " print('textual' in sys.modules)"
+    )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "False"
