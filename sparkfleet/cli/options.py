@@ -13,7 +13,7 @@ import typer
 from sparkfleet.cli.output import errors
 
 if TYPE_CHECKING:  # slow imports, which a verb without a session does without
-    from sparkfleet.fleet.events import OnEvent, UseCaseEvent
+    from sparkfleet.fleet.events import UseCaseEvent
     from sparkfleet.fleet.session import Session
 
 T = TypeVar("T")
@@ -49,16 +49,11 @@ _opened: list[Session] = []
 """Sessions of this process (one verb); they are closed when its coroutine ends."""
 
 
-def open_session(inventory: Path, on_event: OnEvent | None = None) -> Session:
-    """Open the session of a verb; `run` closes it.
-
-    Args:
-        inventory: the file.
-        on_event: receives the session's events; None: troubles of the controller are printed on standard error.
-    """
+def open_session(inventory: Path) -> Session:
+    """Open the session of a verb; `run` closes it. Troubles of the controller are printed on standard error."""
     from sparkfleet.fleet.session import Session
 
-    session = Session(inventory, on_event or _print_trouble)
+    session = Session(inventory, _print_trouble)
     _opened.append(session)
     return session
 

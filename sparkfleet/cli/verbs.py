@@ -68,7 +68,7 @@ VERBS: Mapping[str, Verb] = {
     "top": Verb(
         "fleet.top",
         "top",
-        "Watch the fleet live: nodes, groups, streams and speeds, with logs, events and reasons at a key.",
+        "Show nodes, groups and their speed, live. Keys open a group's log, its events and the reasons of its plan.",
     ),
     "describe": Verb(
         "deployment.describe",
@@ -113,7 +113,7 @@ VERBS: Mapping[str, Verb] = {
         "Move what runs on a node to the others, and start nothing on it until `undrain`.",
     ),
     "undrain": Verb(
-        "fleet.drain", "undrain", "Let deployments be planned on a drained node again. Starts nothing."
+        "fleet.drain", "undrain", "Let a drained node be used again. Starts only what waits for it."
     ),
     "restart": Verb(
         "deployment.restart",

@@ -62,22 +62,6 @@ def fleet_lines(
             yield f"{INDENT}{node.name:<{width}}  {_node(node)}{' · drained' * (node.name in drained)}"
 
 
-def group_lines(
-    deployment: DeploymentStatus,
-    group: GroupReport,
-    recent: Sequence[Event],
-    now: float,
-    last_start: LastStart,
-) -> Iterator[str]:
-    """The lines about one group: its load and speed, or the progress of its start; then its restarts.
-
-    The arguments are those of `fleet_lines`.
-    """
-    yield from _group_lines(
-        deployment, group, candidate_of(deployment, group), _Past(recent, now, last_start)
-    )
-
-
 def down_lines(fleet: str, head: NodeSurroundings | None) -> Iterator[str]:
     """A fleet that is down, with what `up` brings back.
 
