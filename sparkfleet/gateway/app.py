@@ -199,7 +199,7 @@ class GatewayApp:
         if scope["path"] in _HEALTH:
             return await self._health(scope, send)
         if self._page is not None and self._page.owns(scope["path"]):
-            return await self._page(scope, send, self._table)
+            return await self._page(scope, send, self._table, self._queues.outlook)
         if origin := allowed_origin(scope["headers"], self.origins):
             send = readable_by(send, origin)
         if scope["path"] in _ROOT and scope["method"] in _LOCAL_METHODS:

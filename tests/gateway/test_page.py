@@ -1,5 +1,6 @@
 """The page at `/`: its files, who may read what, and what it shows if the controller is away."""
 
+import asyncio
 import json
 import re
 from importlib.resources import files
@@ -7,13 +8,14 @@ from importlib.resources import files
 import aiohttp
 import pytest
 
+from sparkfleet.engines.fake import FakeEngine, Pace
 from sparkfleet.gateway.access.keys import generate
 from sparkfleet.gateway.app import GatewayApp
 from sparkfleet.gateway.engine.endpoints import StaticPicker
 from sparkfleet.gateway.http_server import serve
 from sparkfleet.gateway.page.fleet_view import DeploymentView, EventView, FleetView, NodeView
-from sparkfleet.gateway.page.page_app import FRESH_S, PageApp, reader_of
-from sparkfleet.gateway.routing_table import ModelEntry, RoutingTable
+from sparkfleet.gateway.page.page_app import _API, FRESH_S, PageApp, reader_of
+from sparkfleet.gateway.routing_table import GroupEntry, ModelEntry, RoutingTable
 
 STATIC = ("/", "/page/page.js", "/page/draw.js", "/page/page.css", "/page/icon.svg")
 
@@ -211,6 +213,49 @@ async def test_only_reading_is_allowed(home):
     async with home.http.head("/") as answer:
         assert answer.status == 200
         assert await answer.read() == b""
+
+
+async def test_the_gateway_adds_the_expected_end_of_a_start(home):
+    assert [one["ready_at"] for one in (await home.fleet())["deployments"]] == [None, None]
+    starting = home.table.models["open"].model_copy(update={"state": "starting", "ready_at": 1234.0})
+    home.gateway.table = home.table.model_copy(update={"models": {**home.table.models, "open": starting}})
+    assert [one["ready_at"] for one in (await home.fleet())["deployments"]] == [1234.0, None]
+
+
+async def test_the_gateway_adds_its_queue(open_door):
+    async def view():
+        tiny = DeploymentView(name="tiny", state="ready", generation=1, since=1.0)
+        return VIEW.model_copy(update={"deployments": (tiny,)}).model_dump_json()
+
+    group = GroupEntry(app="app-0", concurrency=1, context=4096)
+    model = ModelEntry(name="tiny", groups=(group,), deployment="engine", state="ready")
+    engine = FakeEngine(model="tiny", pace=Pace(ttft_s=3600), token="internal-token")
+    door = await open_door(engines=[engine], models=[model], page=PageApp(view))
+
+    async def queue():
+        async with aiohttp.request("GET", f"{door.url}/api/fleet") as answer:
+            (found,) = (await answer.json())["deployments"]
+        return found["queued"], found["wait_s"] > 0
+
+    assert await queue() == (0, False)
+    tasks = [asyncio.create_task(door.post()) for _ in range(3)]
+    while door.gateway._queues.waiting("tiny") < 2:
+        await asyncio.sleep(0.001)
+    assert await queue() == (2, True)
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)
+
+
+async def test_every_route_is_in_the_document_and_every_documented_one_answers(home):
+    document = json.loads((await home.get("/api"))[2])
+    undocumented = {*_API} - {"/api"} - set(document["paths"])
+    assert undocumented == set()
+    for path, methods in document["paths"].items():
+        assert home.page.owns(path)
+        for method in ("get", "post", "put", "delete"):
+            async with home.http.request(method, path) as answer:
+                assert answer.status == (200 if method in methods else 405), (method, path)
 
 
 async def test_the_api_is_described(home):

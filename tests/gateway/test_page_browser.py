@@ -59,7 +59,10 @@ class Fleet:
             name="tiny/g1/0", state="ready", since=now - 60, node="spark1", ranks=("spark1", "spark2"), engine="vllm",
             how="vLLM 0.32 · NVFP4", shape="spark1+spark2 · TP=2", rung=2, rungs=3, reason="fastest that fits",
             passed=(NASTY,), running=1, slots=4, tokens=self.tokens, measured={"decode_tps": 17.5, "ttft_ms": 900.0},
-            predicted={"check_decode_tps": BAND},
+            predicted={"check_decode_tps": BAND, "total_tps": BAND, "prefill_tps": BAND},
+        )  # fmt: skip
+        starting = GroupView(
+            name="later/g1/0", state="starting", since=now - 20, node="spark2", engine="vllm", phase="loading", share=0.4,
         )  # fmt: skip
         return FleetView(
             at=now,
@@ -69,6 +72,7 @@ class Fleet:
             links=(LinkView(nodes=("spark1", "spark2"), rails=2, up=1 if self.lost else 2),),
             deployments=(
                 DeploymentView(name="tiny", state="ready", generation=1, since=now, groups=(group,)),
+                DeploymentView(name="later", state="starting", generation=1, since=now, groups=(starting,)),
             ),
             events=(
                 EventView(id=1, at=now, deployment="tiny", subject="tiny/g1/0", kind="ready", message=NASTY),
@@ -117,7 +121,8 @@ async def seen():
     async with AsyncExitStack() as stack:
         engine = await stack.enter_async_context(FakeEngine(model="tiny", pace=Pace(), token="t"))
         model = ModelEntry(name="tiny", deployment="group", state="ready", groups=(GroupEntry(app="a"),))
-        table = RoutingTable(version=1, models={"tiny": model}, keys=(entry,))
+        later = ModelEntry(name="later", deployment="group", state="starting", ready_at=time.time() + 80)
+        table = RoutingTable(version=1, models={"tiny": model, "later": later}, keys=(entry,))
         target = Target(url=engine.url, token="t", group="g", app="a")
         gateway = GatewayApp(StaticPicker([target]), table=table, page=PageApp(fleet.view))
         stack.push_async_callback(gateway.aclose)
@@ -128,20 +133,65 @@ async def seen():
         assert chromium, "apt-get install chromium"
         browser = await playwright.chromium.launch(executable_path=chromium, args=["--no-sandbox"])
         stack.push_async_callback(browser.close)
-        yield Seen(await browser.new_page(), fleet, server.url + "/", key, server, gateway)
+        seen = Seen(await browser.new_page(), fleet, server.url + "/", key, server, gateway)
+        seen.engine = engine
+        yield seen
 
 
 async def test_it_loads_within_a_second_and_shows_the_fleet(seen):
     await seen.open()  # the browser itself starts
     took = await seen.open()
     assert took < LOADS_S
-    await seen.says("#summary", "2 nodes · 1 of 1 deployments ready · 1 requests run")
+    await seen.says("#summary", "2 nodes · 1 of 2 deployments ready · 1 requests run")
     picture = await seen.page.get_attribute("#picture svg", "aria-label")
     assert picture == "spark1 is up; spark2 is up; spark1 to spark2: 2 of 2 rails up"
     await seen.says("#picture", "tiny rank 1, see spark1")
     await seen.says("#deployments", "measured 17.5 tok/s; predicted 17.0 (14.0 to 22.0), calibrated")
     await seen.says("#summary", "tok/s")
     assert seen.complaints == []
+
+
+async def test_dials_show_decode_and_prefill_before_their_predictions(seen):
+    await seen.open()
+    label = "() => [...document.querySelectorAll('svg.dial')].map((one) => one.getAttribute('aria-label')).join('; ')"
+    assert "prefill, last requests: not measured yet, predicted 14.0 to 22.0" in await seen.page.evaluate(
+        label
+    )
+    await seen.log_in()
+    await seen.page.click("#run")
+    await seen.says("#answers", "1 of 1 answered", limit_ms=20_000)
+    measured = r"/decode now: [1-9][\d.]* tok.s, predicted 14.0 to 22.0; prefill, last requests: [1-9]/"
+    await seen.page.wait_for_function(f"() => {measured}.test(({label})())", timeout=2 * SHOWN_MS)
+    assert seen.complaints == []
+
+
+async def test_a_start_shows_its_phase_and_its_expected_end(seen):
+    await seen.open()
+    await seen.says("#deployments", "loading 40 %, 20 s in this state")
+    await seen.says("#deployments", "Expected to be ready in")
+    await seen.says("#deployments", "as its last start")
+
+
+async def test_several_deployments_answer_side_by_side_and_one_that_cannot_is_named(seen):
+    await seen.open()
+    await seen.log_in()
+    for box in await seen.page.query_selector_all("#models input"):
+        await box.check()
+    await seen.page.fill("#count", "2")
+    await seen.page.click("#run")
+    await seen.says("#answers", "2 of 2 answered", limit_ms=20_000)
+    assert await seen.page.locator("#answers article").count() == 2
+    await seen.says("#answers", "0 of 2 answered · failed: ")
+
+
+async def test_without_its_engine_the_prompt_fails_and_the_rest_stays(seen):
+    await seen.open()
+    await seen.log_in()
+    await seen.engine.__aexit__(None, None, None)
+    await seen.page.click("#run")
+    await seen.says("#answers", "0 of 1 answered · failed: ", limit_ms=20_000)
+    await seen.says("#deployments", "tiny")
+    await seen.says("#picture", "tiny rank 1, see spark1")
 
 
 async def test_nothing_that_a_fleet_reports_is_markup(seen):

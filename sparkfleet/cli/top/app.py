@@ -337,6 +337,8 @@ def _gpu(row: NodeRow) -> str:
 
 def _group_cells(row: GroupRow, narrow: bool) -> Sequence[Text]:
     state = Text(row.state, style=STYLES.get(row.state.partition(" ")[0], ""))
+    if row.rung > 1:
+        state.append(f" rung {row.rung}", style="yellow")
     if row.detail:
         state.append(f" {visible(row.detail)[:40]}", style="default")
     rate = Text("–" if row.tps is None else f"{row.tps:.1f}", justify="right")

@@ -177,6 +177,7 @@ def _bands(one: Prediction) -> dict[str, BandView]:
         "ttft_ms": one.ttft_ms,
         "decode_tps": one.decode_tps_per_request,
         "total_tps": one.decode_tps_aggregate,
+        "prefill_tps": one.prefill_tps,
         "check_ttft_ms": one.check_ttft_ms,
         "check_decode_tps": one.check_decode_tps,
     }

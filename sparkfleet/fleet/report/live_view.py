@@ -58,6 +58,8 @@ class GroupRow(NamedTuple):
     state: str
     detail: str = ""
     """Step of its start, or the reason for its state."""
+    rung: int = 1
+    """Place in its ladder, from 1: what was planned first."""
     where: str = ""
     """Its shape: nodes and TP."""
     tps: float | None = None
@@ -157,6 +159,7 @@ class LiveReadings:
             replica=group.replica,
             state=group.phase.value,
             detail=_detail(group),
+            rung=group.rung + 1,
             where=str(candidate.shape) if candidate else group.node,
             tps=rate,
             history=tuple(history),

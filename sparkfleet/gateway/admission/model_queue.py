@@ -12,6 +12,7 @@ import math
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from sparkfleet.gateway.api_errors import ApiError, queue_full, waited_too_long
 from sparkfleet.gateway.choice import Choice, Slot
@@ -34,6 +35,14 @@ class _Waiter:
     granted: asyncio.Future[Slot] = field(default_factory=lambda: asyncio.get_running_loop().create_future())
 
 
+class QueueOutlook(NamedTuple):
+    """The queue of a model for a request that would come now."""
+
+    waiting: int
+    wait_s: int
+    """Seconds until it would be served, by the forecasts of the groups; 0 if nothing waits."""
+
+
 class ModelQueues:
     """The queue of each model.
 
@@ -53,6 +62,13 @@ class ModelQueues:
     def waiting(self, model: str) -> int:
         """Requests that wait for a model."""
         return len(self._waiting.get(model, ()))
+
+    def outlook(self, model: str) -> QueueOutlook:
+        """The queue of a model for a request that would come now."""
+        waiters = self._waiting.get(model)
+        if not waiters:
+            return QueueOutlook(0, 0)
+        return QueueOutlook(len(waiters), _retry_after(waiters[-1].choice.forecasts(), len(waiters)))
 
     async def enter(self, choose: Callable[[], Choice]) -> QueuedSlot:
         """Waits for a slot on the group that finishes the request first.

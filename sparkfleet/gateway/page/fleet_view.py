@@ -119,6 +119,12 @@ class DeploymentView(Value):
     objective: str = ""
     groups: tuple[GroupView, ...] = ()
     rejected: tuple[RejectedView, ...] = ()
+    ready_at: float | None = None
+    """Unix seconds at which a start that is under way will probably have ended, by the last start; None: not known."""
+    queued: int = 0
+    """Requests that wait at this gateway for a free lane."""
+    wait_s: int = 0
+    """Seconds that a request which comes now would wait, by the forecasts of the groups; 0 if nothing waits."""
 
 
 class EventView(Value):

@@ -20,8 +20,9 @@ from typing import Any, NamedTuple
 
 from sparkfleet import __version__
 from sparkfleet.gateway.access.keys import authenticate
+from sparkfleet.gateway.admission.model_queue import QueueOutlook
 from sparkfleet.gateway.asgi import Headers, Scope, Send, respond
-from sparkfleet.gateway.page.fleet_view import FleetView
+from sparkfleet.gateway.page.fleet_view import DeploymentView, FleetView
 from sparkfleet.gateway.page.openapi import openapi
 from sparkfleet.gateway.routing_table import KeyEntry, RoutingTable
 
@@ -29,6 +30,9 @@ log = logging.getLogger(__name__)
 
 Ask = Callable[[], Awaitable[str]]
 """The controller's view of the fleet, JSON of FleetView."""
+
+Outlook = Callable[[str], QueueOutlook]
+"""The queue of a model at this gateway."""
 
 FRESH_S = 1.0
 """Seconds for which one answer of the controller serves every open page."""
@@ -98,8 +102,8 @@ class PageApp:
         """Keeps a finished request, as the access log has it: never a key, a prompt or an answer."""
         self._recent.append({**line, "at": time.time()})
 
-    async def __call__(self, scope: Scope, send: Send, table: RoutingTable) -> None:
-        """Answers one request."""
+    async def __call__(self, scope: Scope, send: Send, table: RoutingTable, outlook: Outlook) -> None:
+        """Answers one request. `outlook`: the queue of a model at this gateway."""
         path, head = scope["path"], scope["method"] == "HEAD"
         if scope["method"] not in _METHODS:
             return await self._refuse(
@@ -116,18 +120,22 @@ class PageApp:
             return await self._refuse(send, 401, "Send an API key, as `Authorization: Bearer sk-sf-…`.")
         if path == "/api/requests":
             return await self._json(send, {"version": 1, "requests": self._requests(reader)}, head)
-        return await self._json(send, await self._fleet(reader, table), head)
+        return await self._json(send, await self._fleet(reader, table, outlook), head)
 
     def _requests(self, reader: Reader) -> list[dict[str, Any]]:
         return [one for one in reversed(self._recent) if reader.key is None or one["key"] == reader.key.name]
 
-    async def _fleet(self, reader: Reader, table: RoutingTable) -> dict[str, Any]:
+    async def _fleet(self, reader: Reader, table: RoutingTable, outlook: Outlook) -> dict[str, Any]:
         await self._refresh()
         if self._view is None:
             return {"version": 1, "trouble": self._trouble, "stale_s": None}
         view = self._view.model_copy(
             update={
-                "deployments": tuple(one for one in self._view.deployments if reader.sees(table, one.name)),
+                "deployments": tuple(
+                    _as_seen_here(one, table, outlook)
+                    for one in self._view.deployments
+                    if reader.sees(table, one.name)
+                ),
                 "events": tuple(
                     one
                     for one in self._view.events
@@ -163,6 +171,18 @@ class PageApp:
     async def _refuse(self, send: Send, status: int, words: str, more: Headers = ()) -> None:
         body = json.dumps({"error": {"message": words}}).encode()
         await respond(send, status, (*_SECURITY, (b"content-type", b"application/json"), *more), body)
+
+
+def _as_seen_here(one: DeploymentView, table: RoutingTable, outlook: Outlook) -> DeploymentView:
+    """A deployment with what the gateway itself knows: its queue, and the expected end of a start."""
+    queue, entry = outlook(one.name), table.models.get(one.name)
+    return one.model_copy(
+        update={
+            "queued": queue.waiting,
+            "wait_s": queue.wait_s,
+            "ready_at": entry.ready_at if entry else None,
+        }
+    )
 
 
 def reader_of(scope: Scope, table: RoutingTable) -> Reader | None:

@@ -88,6 +88,14 @@ async def test_nodes_and_groups(world):
         assert second[0] == "small/g3/0"
 
 
+async def test_a_lower_rung_is_named(world):
+    status = fleet(deployment(report(rung=1), report(1), planned=2))
+    world.found = FleetOverview(FleetCondition.UP, status)
+    async with app(world).run_test(size=(80, 24)) as pilot:
+        await until(pilot, lambda: shown(pilot, "#groups"))
+        assert [row[1] for row in shown(pilot, "#groups")] == ["ready rung 2", "ready"]
+
+
 async def test_a_narrow_terminal_has_fewer_columns(world):
     async with app(world).run_test(size=(NARROW - 20, 24)) as pilot:
         await until(pilot, lambda: shown(pilot, "#groups"))

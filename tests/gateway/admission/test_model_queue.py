@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import math
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
@@ -183,6 +184,24 @@ async def test_slots_that_are_not_known_are_never_waited_for() -> None:
 
 # Over sockets
 
+
+async def test_the_outlook_is_that_of_a_request_that_comes_now() -> None:
+    """Two wait for one slot, each request takes `_retry_after`'s mean: the third would wait for three of them."""
+    house = House(ONE)
+    assert house.queues.outlook("tiny") == (0, 0)
+    first = await house.enter("a")
+    assert house.queues.outlook("tiny") == (0, 0)
+    waiting = [house.start("b"), house.start("c")]
+    await settle()
+    (forecast,) = house.choose("d")().forecasts()
+    seconds = max(1, math.ceil(3 * (forecast.prefill_s + forecast.decode_s)))
+    assert house.queues.outlook("tiny") == (2, seconds)
+    first.close()
+    for task in waiting:
+        (await task).close()
+    assert house.queues.outlook("tiny") == (0, 0)
+
+
 SLOW = Pace(ttft_s=0.03, itl_s=0.002, tokens=5)
 
 
@@ -207,7 +226,7 @@ async def test_an_engine_never_has_more_than_its_slots_and_all_are_served(open_d
 
 async def test_a_batch_key_and_a_batch_request_wait(open_door: OpenDoor) -> None:
     text, entry = generate("night", KeyLimits(priority="batch"))
-    door = await small(open_door, extra_keys=[entry])
+    door = await small(open_door, pace=Pace(ttft_s=0.5, itl_s=0.002, tokens=5), extra_keys=[entry])
     order: list[str] = []
 
     async def post(name: str, **headers: str) -> None:

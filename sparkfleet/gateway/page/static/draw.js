@@ -87,6 +87,19 @@ function nodeBox(node, [x, y], tall, chips) {
   return g;
 }
 
+// Half a circle from 0 to the predicted value's upper end, or the highest one seen; the predicted band is a part of its rim.
+export function dial(label, value, band, most) {
+  const top = Math.max(band ? band.high : 0, value ?? 0, most ?? 0) * 1.05 || 1, RIM = 40;
+  const at = (number, radius) => { const angle = Math.PI * (1 - Math.min(1, number / top)); return `${50 + radius * Math.cos(angle)} ${48 - radius * Math.sin(angle)}`; };
+  const arc = (from, to) => `M ${at(from, RIM)} A ${RIM} ${RIM} 0 0 1 ${at(to, RIM)}`;
+  const words = `${label}: ${value === null ? "not measured yet" : `${short(value)} tok/s`}${band ? `, predicted ${short(band.low)} to ${short(band.high)}` : ""}`;
+  const root = s("svg", { viewBox: "0 0 100 66", role: "img", "aria-label": words, class: "dial" }, s("path", { class: "rim", d: arc(0, top) }));
+  if (band) root.append(s("path", { class: "rim predicted-rim", d: arc(band.low, band.high) }));
+  if (value) root.append(s("path", { class: "rim value-rim", d: arc(0, value) }));
+  root.append(s("text", { x: 50, y: 47, "text-anchor": "middle", "font-weight": 600 }, value === null ? "–" : short(value)), s("text", { class: "soft small", x: 50, y: 62, "text-anchor": "middle" }, label));
+  return root;
+}
+
 export function bandBar(label, unit, band, value) {
   const top = Math.max(band.high, value ?? 0) * 1.1 || 1, width = 260;
   const x = (number) => (number / top) * width;

@@ -1,8 +1,8 @@
-import { STATES, bandBar, clock, el, gib, lasted, picture, short } from "/page/draw.js";
+import { STATES, bandBar, clock, dial as meter, el, gib, lasted, picture, short } from "/page/draw.js";
 
 const EVERY_MS = 1500;
 const $ = (id) => document.getElementById(id);
-const state = { view: null, before: new Map(), speeds: new Map(), key: sessionStorage.getItem("key") || "", running: null, open: new Set(), notice: "" };
+const state = { view: null, before: new Map(), speeds: new Map(), key: sessionStorage.getItem("key") || "", running: null, prefill: new Map(), most: new Map(), open: new Set(), notice: "" };
 
 function headers() {
   return state.key ? { authorization: `Bearer ${state.key}` } : {};
@@ -23,7 +23,9 @@ async function update() {
       state.view = view;
       show(view);
     }
-    requests((await read("/api/requests")).requests);
+    const recent = (await read("/api/requests")).requests;
+    prefill(recent);
+    requests(recent);
     trouble([state.notice, view.trouble, ...(view.warnings || [])].filter(Boolean).join(" "));
   } catch (error) {
     if (error instanceof Refused) {
@@ -54,6 +56,21 @@ function speeds(view) {
   }
 }
 
+// Prompt tokens per second until the first byte, over the last requests of each model: what their prompts really took, queue included.
+function prefill(list) {
+  const sums = new Map();
+  for (const one of list) {
+    if (!(one.input_tokens > 0 && one.first_byte_ms > 0) || one.status !== 200) continue;
+    const sum = sums.get(one.model) ?? [0, 0, 0];
+    if (sum[2] < 10) sums.set(one.model, [sum[0] + one.input_tokens, sum[1] + one.first_byte_ms / 1000, sum[2] + 1]);
+  }
+  state.prefill = new Map([...sums].map(([name, [tokens, seconds]]) => [name, tokens / seconds]));
+}
+function highest(name, value) {
+  state.most.set(name, Math.max(state.most.get(name) ?? 0, value ?? 0));
+  return state.most.get(name);
+}
+
 function show(view) {
   $("fleet-name").textContent = view.fleet;
   const groups = view.deployments.flatMap((one) => one.groups);
@@ -82,8 +99,26 @@ function card(one) {
   return el("article", { class: "card" },
     el("div", { class: "head" }, el("h3", {}, one.name), el("span", { class: `pill ${STATES[one.state] || ""}` }, one.state), el("span", { class: "soft" }, `${one.objective} · generation ${one.generation}`)),
     one.detail ? el("p", {}, one.detail) : null,
+    expected(one),
+    one.queued ? el("p", { class: "warn" }, `${one.queued} ${one.queued === 1 ? "request waits" : "requests wait"} here for a free lane; one that comes now would wait about ${lasted(one.wait_s)}`) : null,
+    meters(one),
     one.groups.map((group) => groupOf(group)),
     one.rejected.length ? fold(`${one.name}-rejected`, `Not taken: ${one.rejected.length} ${one.rejected.length === 1 ? "candidate" : "candidates"}`, el("ul", {}, one.rejected.map((each) => el("li", {}, `${each.what}: ${each.reason}${each.rule ? ` (${each.rule})` : ""}`)))) : null);
+}
+function expected(one) {
+  if (!one.ready_at) return null;
+  const left = one.ready_at - Date.now() / 1000;
+  return el("p", { class: "warn" }, left > 0 ? `Expected to be ready in ${lasted(left)}, at ${clock(one.ready_at)}, as its last start` : `Its start takes ${lasted(-left)} longer than the last one`);
+}
+function meters(one) {
+  const ready = one.groups.filter((group) => group.state === "ready");
+  if (!ready.length) return null;
+  const now = ready.reduce((sum, group) => sum + (state.speeds.get(group.name) || 0), 0);
+  const prompts = state.prefill.get(one.name) ?? null, band = ready[0].predicted;
+  const total = band.total_tps && { low: band.total_tps.low * ready.length, high: band.total_tps.high * ready.length };
+  return el("div", { class: "meters" },
+    meter("decode now", now, total, highest(`${one.name} decode`, now)),
+    meter("prefill, last requests", prompts, band.prefill_tps, highest(`${one.name} prefill`, prompts)));
 }
 function groupOf(group) {
   const predicted = group.predicted, measured = group.measured, waiting = group.waiting ? `, ${group.waiting} wait` : "";
