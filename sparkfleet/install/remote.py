@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import base64
 import fcntl
+import glob
 import os
 import re
 import shutil
@@ -134,7 +135,36 @@ def _telling(log: list[str]) -> list[str]:
 
 
 def _prune(place: str) -> None:
-    """Delete older environments except the newest few: a fleet may still run from one."""
+    """Delete older environments except the newest few, and those that a fleet runs from or starts from after a reboot."""
     old = [entry.path for entry in os.scandir(HOME) if entry.is_dir() and entry.path != place]
-    for path in sorted(old, key=os.path.getmtime, reverse=True)[KEEP - 1 :]:
-        shutil.rmtree(path, ignore_errors=True)
+    surplus = sorted(old, key=os.path.getmtime, reverse=True)[KEEP - 1 :]
+    commands = _commands() if surplus else ""
+    if commands is None:
+        return  # what starts after a reboot cannot be read: each of them may be needed
+    for path in surplus:
+        if f"/env/{os.path.basename(path)}/" not in commands:
+            shutil.rmtree(path, ignore_errors=True)
+
+
+def _commands() -> str | None:
+    """Commands that run on this machine, or that cron or systemd starts for this user. None: they cannot be read."""
+    found = []
+    for pid in filter(str.isdigit, os.listdir("/proc")):
+        try:
+            with open(f"/proc/{pid}/cmdline", "rb") as file:
+                found.append(file.read().replace(b"\0", b" ").decode(errors="replace"))
+        except OSError:
+            continue  # it has ended
+    config = os.environ.get("XDG_CONFIG_HOME") or os.path.expanduser("~/.config")
+    try:
+        for unit in glob.glob(os.path.join(glob.escape(config), "systemd", "user", "sparkfleet-*.service")):
+            with open(unit, errors="replace") as text:
+                found.append(text.read())
+    except OSError:
+        return None
+    if shutil.which("crontab"):
+        cron = subprocess.run(["crontab", "-l"], capture_output=True, text=True, check=False)
+        if cron.returncode and "no crontab" not in cron.stderr:
+            return None
+        found.append(cron.stdout)
+    return "\n".join(found)
