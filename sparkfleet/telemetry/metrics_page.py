@@ -17,6 +17,12 @@ them and the engines' own pages for Prometheus (`http_sd`); engines answer with 
 directory. `sparkfleet_node_*` and `sparkfleet_rail_*` are read by an actor on each node and exported by the controller, so
 that no port of ours is open on a node; memory comes from the host, because a GB10's driver does not report it. What a node
 or an engine does not report is absent, never 0.
+
+What a scrape costs, by `python benchmarks/scrape.py --nodes 8 --groups 16 --keys 20` (every reading present, every cause,
+phase and status counted once, every key used on every model; one core of a busy virtual machine of two, a scrape every
+10 s): the controller's page has 4,228 series in 373 kB and takes 38 ms of CPU, 0.4 % of a core; the gateway's has 4,481
+series in 360 kB and takes 52 ms, 0.5 %. With `--groups 128` it is 30,100 and 35,841 series, and 3.4 and 3.5 %: scrape less
+often there. The controller's page grows with nodes plus groups, the gateway's with models and with keys that use them.
 """
 
 _TITLES: dict[Page, str] = {

@@ -1,0 +1,53 @@
+"""The number of series grows with nodes and groups alone, and not with their product, with clients or with requests."""
+
+import pytest
+from large_fleet import busy_gateway, large_fleet
+from prometheus_client import generate_latest
+from prometheus_client.parser import text_string_to_metric_families
+
+from sparkfleet.telemetry.metrics import PATHS
+
+PER_GROUP = 240
+"""Half of them the phases of a start: a histogram of 18 series for each."""
+PER_NODE = 90
+PER_MODEL = 150
+"""Three histograms of about 20 series, and a series per path and status."""
+
+
+def series(registry):
+    """Name and labels of every series of a page."""
+    found = text_string_to_metric_families(generate_latest(registry).decode())
+    return {(one.name, *sorted(one.labels.items())) for family in found for one in family.samples}
+
+
+async def controller(directory, nodes, groups):
+    directory = directory / f"{nodes}-{groups}"
+    directory.mkdir()
+    return len(series((await large_fleet(directory, nodes, groups)).metrics.registry))
+
+
+async def test_the_controllers_page_grows_with_nodes_plus_groups(tmp_path):
+    one = await controller(tmp_path, 1, 1)
+    node, group = await controller(tmp_path, 2, 1) - one, await controller(tmp_path, 1, 2) - one
+    assert 30 < node <= PER_NODE
+    assert 100 < group <= PER_GROUP
+    assert await controller(tmp_path, 3, 4) == one + 2 * node + 3 * group
+
+
+def test_the_gateways_page_grows_with_models_and_three_series_for_a_key_of_each():
+    def count(models, keys):
+        names = [f"model-{index}" for index in range(models)]
+        return len(series(busy_gateway(names, keys, ["/v1/chat/completions"]).registry))
+
+    model = count(2, 0) - count(1, 0)
+    assert 60 < model <= PER_MODEL
+    # A counter has the time of its creation beside its value.
+    assert count(3, 5) == count(1, 0) + 2 * model + 3 * 5 * 3 * 2
+
+
+@pytest.mark.parametrize(
+    "path", ["/v1/chat/completions/../x", "/wp-admin", "/v1/models/a\nb", "/" + "x" * 9000]
+)
+def test_paths_of_a_client_make_no_series(path):
+    known = series(busy_gateway(["m"], 1, [*PATHS, "/other"]).registry)
+    assert series(busy_gateway(["m"], 1, [*PATHS, "/other", path]).registry) == known
