@@ -483,7 +483,7 @@ class Session:
         self, node: str, pythons: Mapping[str, str], verb: str, request: OnNode
     ) -> dict[str, Any]:
         done = await self.channels[node].run(
-            (pythons[node], "-m", "sparkfleet.node_daemon.node_cli", verb),
+            (pythons[node], "-P", "-m", "sparkfleet.node_daemon.node_cli", verb),
             stdin=request.model_dump_json().encode(),
         )
         if done.exit_code != 0:
@@ -533,7 +533,7 @@ class Session:
             return  # the node has never been in the fleet
         request = OnNode(fleet=self.inventory.fleet, state_dir=self.state_dir(node))
         done = await self.channels[node].run(
-            (python, "-m", "sparkfleet.node_daemon.node_cli", "down"),
+            (python, "-P", "-m", "sparkfleet.node_daemon.node_cli", "down"),
             stdin=request.model_dump_json().encode(),
             timeout_s=DOWN_S,
         )

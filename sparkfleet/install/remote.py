@@ -72,7 +72,7 @@ def make(order: dict[str, Any], say: Callable[..., None]) -> dict[str, Any]:
 def _build(order: dict[str, Any], place: str, python: str, say: Callable[..., None], lock: int) -> None:
     """Create the environment. Its commands hold the lock, too: one that outlives this program would go on writing."""
     say("step", text="creating the Python environment")
-    _call([order["python"], "-m", "venv", "--without-pip", place], lock)
+    _call([order["python"], "-I", "-m", "venv", "--without-pip", place], lock)
     parts = os.path.join(place, "sparkfleet-install")
     os.mkdir(parts)
     wheel = _write(parts, order["wheel_name"], base64.b64decode(order["wheel"]))

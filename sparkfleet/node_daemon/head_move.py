@@ -124,7 +124,7 @@ async def _in(paths: FleetPaths, request: MoveRequest) -> dict[str, Any]:
     next_role = Role(python=sys.executable, up=request.up)
     write_atomically(paths.next_role, next_role.model_dump_json().encode(), durable=True)
     paths.outcome.unlink(missing_ok=True)
-    argv = (sys.executable, "-m", "sparkfleet.node_daemon.node_cli", "keep", str(paths.root), "next")
+    argv = (sys.executable, "-P", "-m", "sparkfleet.node_daemon.node_cli", "keep", str(paths.root), "next")
     environment = {LABEL: paths.label, MOVED: request.move.token}
     await asyncio.to_thread(service_manager.spawn, argv, environment, paths.logs / "boot.log")
     return {"outcome": str(paths.outcome)}

@@ -1,0 +1,55 @@
+"""docs/security.md and SECURITY.md agree with the code."""
+
+from pathlib import Path
+
+import pytest
+
+from sparkfleet.cli.verbs import VERBS
+from sparkfleet.engines import guard
+from sparkfleet.knowledge.advisories import load_advisories
+from sparkfleet.runtime.files.fleet_paths import FleetPaths
+
+ROOT = Path(__file__).parents[1]
+PAGE = (ROOT / "docs" / "security.md").read_text()
+VULNERABILITIES = PAGE.partition("## Known vulnerabilities")[2].partition("\n## ")[0]
+
+
+@pytest.mark.parametrize("advisory", load_advisories(), ids=lambda one: one.id)
+def test_every_advisory_that_plans_warn_of_is_on_the_page(advisory):
+    assert advisory.id in VULNERABILITIES
+
+
+@pytest.mark.parametrize("name", ["Ray", "vLLM", "SGLang", "TensorRT-LLM", "LiteLLM", "Ollama"])
+def test_every_program_of_the_issue_is_on_the_page(name):
+    assert name in VULNERABILITIES
+
+
+def test_every_row_has_what_the_default_does():
+    rows = [line.strip("|").split("|") for line in VULNERABILITIES.splitlines() if line.startswith("| [")]
+    assert len(rows) > 8
+    assert all(len(cells) == 3 and all(cell.strip() for cell in cells) for cells in rows)
+    assert all("](https://" in cells[0] for cells in rows)
+
+
+def test_the_way_to_report_names_a_verb_that_exists_and_the_page():
+    text = (ROOT / "SECURITY.md").read_text()
+    assert "`sparkfleet version`" in text
+    assert "version" in VERBS
+    assert "docs/security.md" in text
+    assert "in private" in text
+
+
+def test_every_secret_of_the_state_directory_is_private_and_named(tmp_path):
+    """The rows of internal secrets cover the files that a fleet creates."""
+    paths = FleetPaths(tmp_path / "home")
+    paths.create()
+    try:
+        made = {path.name for path in paths.root.iterdir() if path.is_file()}
+        assert made == {"ray.token", "api.token", "engine.secret"}
+        assert all(path.stat().st_mode & 0o777 == 0o600 for path in paths.root.iterdir() if path.is_file())
+        assert paths.root.stat().st_mode & 0o777 == 0o700
+    finally:
+        paths.run.rmdir()
+    for words in ("API token", "tokens of engines", "metrics token", "Ray's token", "engine secret"):
+        assert words in PAGE
+    assert guard.METRICS_PATH in PAGE
