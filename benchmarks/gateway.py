@@ -1,36 +1,38 @@
-"""What the gateway adds to the time of the first token and of every further one, against the bare engine.
+"""Compares gateways side by side, in one run, before the same paced engine: latency, processor time, requests per second.
 
-    python benchmarks/gateway.py                          # a fake engine and a gateway, each a process of its own
-    python benchmarks/gateway.py --concurrency 1 8 32 --rounds 6 --json
+    python benchmarks/gateway.py                                # what is installed of all contenders
+    python benchmarks/gateway.py --streams 64 256 --rounds 3 --json
+    python benchmarks/gateway.py --litellm VENV/bin/litellm --vllm-router VENV/bin/vllm-router --only sparkfleet nginx
     python benchmarks/gateway.py --url-gateway http://spark1:8000 --key sk-sf-… --model qwen3-235b \\
                                  --url-direct http://127.0.0.1:8001 --key-direct …   # a fleet that is running
 
-Rounds through the gateway and past it alternate, so that what else the machine does falls on both. A round is one
-stream per unit of concurrency, all started together. The fake engine paces its tokens by the clock: without anything
-in between, a token is late by what the engine and this client need; through the gateway, by what that needs too.
-`late` is that delay. `cpu` is the gateway's own processor time per chunk, which a busy machine does not blur.
+Each round goes through every contender in turn, so that what else the machine does falls on all. A stream is a request
+of an OpenAI client for a chat's answer of 64 tokens with its usage; the engine sends each token by the clock, 5 ms after
+the one before, later if the streams together had more than `--rate` tokens per second. Added: the difference to the bare
+engine, in the same run. CPU: user and system time of the contender's processes. Small requests are not paced: as many as
+are answered, on 32 connections. The client and the engine take part of the machine too: compare the ratios.
 """
 
 from __future__ import annotations
 
 import argparse
 import asyncio
-import contextlib
+import gc
 import json
-import math
-import os
 import statistics
 import subprocess
 import sys
-from collections.abc import AsyncIterator, Iterator, Sequence
-from dataclasses import dataclass, field
-from itertools import pairwise
+import tempfile
+import urllib.request
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from time import perf_counter
-from typing import Any
 
-import aiohttp
 import uvloop
+from paced.client import Samples, Side, small_requests, streams
+from paced.contenders import OTHERS, Contender, NotHere, ours
 
 from sparkfleet.gateway.access.keys import digest, generate
 from sparkfleet.gateway.app import GatewayApp
@@ -38,208 +40,223 @@ from sparkfleet.gateway.engine.endpoints import StaticPicker, Target
 from sparkfleet.gateway.http_server import serve
 from sparkfleet.gateway.routing_table import GroupEntry, KeyEntry, ModelEntry, RoutingTable
 
-TTFT_MS = 40.0
-ITL_MS = 20.0
-"""50 tok/s per stream: as fast as a Spark decodes a small model for one user."""
-ANSWER_S = 120.0
+STREAMS = (1, 8, 32, 64, 256, 1000)
+TTFT_S = 0.04
+ITL_S = 0.005
+TOKENS = 64
+RATE = 12_800
+"""Tokens per second of all streams together, at most: 64 streams with 5 ms between tokens."""
+ENOUGH = 128
+"""Answers of each contender in a round, at least; a stream has as many as that takes, up to `_MOST_EACH`."""
+_MOST_EACH = 8
+SMALL_CLIENTS = 32
 
 
 @dataclass(frozen=True)
-class Side:
-    """One of the two ways to the engine."""
+class Load:
+    """Streams that are open at once, and their pace."""
 
-    url: str
-    key: str
+    streams: int
+    itl_s: float
+    answers: int
 
-
-@dataclass
-class Samples:
-    """Seconds."""
-
-    ttft: list[float] = field(default_factory=list)
-    gaps: list[float] = field(default_factory=list)
-    late: list[float] = field(default_factory=list)
-
-    def add(self, sent: float, arrivals: Sequence[float], pace: tuple[float, float] | None) -> None:
-        self.ttft.append(arrivals[0] - sent)
-        self.gaps += [b - a for a, b in pairwise(arrivals)]
-        if pace is not None:
-            ttft, itl = pace
-            self.late += [at - sent - ttft - index * itl for index, at in enumerate(arrivals)]
+    @property
+    def answer_s(self) -> float:
+        return TTFT_S + self.itl_s * TOKENS
 
 
-async def one_stream(
-    session: aiohttp.ClientSession, side: Side, model: str, tokens: int
-) -> tuple[float, list[float]]:
-    """When the request was sent, and when each chunk with a token in it came."""
-    body = {
-        "model": model,
-        "prompt": "Tell me about the cable.",
-        "max_tokens": tokens,
-        "ignore_eos": True,
-        "stream": True,
-    }
-    sent = perf_counter()
-    arrivals: list[float] = []
-    async with session.post(
-        side.url + "/v1/completions", json=body, headers={"authorization": f"Bearer {side.key}"}
-    ) as response:
-        if response.status != 200:
-            raise SystemExit(f"{side.url}: {response.status}: {(await response.text())[:300]}")
-        async for chunk in response.content.iter_any():
-            now = perf_counter()
-            arrivals += [now] * chunk.count(b'"text"')
-    if not arrivals:
-        raise SystemExit(f"{side.url}: a stream without tokens")
-    return sent, arrivals
+@dataclass(frozen=True)
+class Line:
+    """Result of one contender at one load. Times in ms, `added` to the bare engine's."""
+
+    contender: str
+    streams: int
+    answers: int
+    failed: int
+    added_ttft_p50_ms: float
+    added_ttft_p99_ms: float
+    added_itl_p99_ms: float
+    cpu_s_per_1000: float
 
 
-async def one_round(side: Side, model: str, streams: int, tokens: int) -> list[tuple[float, list[float]]]:
-    connector = aiohttp.TCPConnector(limit=0)
-    async with aiohttp.ClientSession(connector=connector, timeout=aiohttp.ClientTimeout(ANSWER_S)) as session:
-        await asyncio.gather(
-            *(one_stream(session, side, model, 1) for _ in range(streams))
-        )  # connections are open
-        return await asyncio.gather(*(one_stream(session, side, model, tokens) for _ in range(streams)))
+def load_of(count: int, rate: float) -> Load:
+    each = max(1, min(_MOST_EACH, -(-ENOUGH // count)))
+    return Load(count, max(ITL_S, count / rate), each)
 
 
-async def measure(
-    sides: dict[str, Side], arguments: argparse.Namespace, streams: int, gateway_pid: int | None
-) -> dict[str, Any]:
-    """One line of the table."""
-    pace = None if arguments.url_gateway else (arguments.ttft_ms / 1e3, arguments.itl_ms / 1e3)
-    samples = {name: Samples() for name in sides}
-    cpu, chunks = 0.0, 0
+# Measuring
+
+
+async def measure(contenders: Sequence[Contender], arguments: argparse.Namespace, load: Load) -> list[Line]:
+    """A line for each contender. One that takes longer than `--limit-s` for a round is left out of the next."""
+    samples = {one.name: Samples() for one in contenders}
+    cpu = dict.fromkeys(samples, 0.0)
+    left = list(contenders)
     for number in range(arguments.rounds):
-        order = list(sides) if number % 2 else list(reversed(sides))
-        for name in order:
-            before = cpu_seconds(gateway_pid)
-            results = await one_round(sides[name], arguments.model, streams, arguments.tokens)
-            if name == "gateway":
-                cpu += cpu_seconds(gateway_pid) - before
-                chunks += sum(len(arrivals) for _, arrivals in results) + streams
-            for sent, arrivals in results:
-                samples[name].add(sent, arrivals, pace)
-    line: dict[str, Any] = {"concurrency": streams, **compare(samples["direct"], samples["gateway"])}
-    if gateway_pid is not None:
-        line["cpu_us_per_chunk"] = cpu / chunks * 1e6
-    return line
+        for one in left if number % 2 else left[::-1]:
+            before, begun = one.cpu_s(), perf_counter()
+            found = await streams(one.side, load.streams, load.answers, arguments.tokens, load.answer_s)
+            cpu[one.name] += one.cpu_s() - before
+            _add(samples[one.name], found)
+            if perf_counter() - begun > arguments.limit_s:
+                left = [other for other in left if other is not one]
+    bare = samples["direct"]
+    return [_line(one.name, load, samples[one.name], bare, cpu[one.name]) for one in contenders]
 
 
-def compare(direct: Samples, gateway: Samples) -> dict[str, Any]:
-    line: dict[str, Any] = {}
-    for name in ("ttft", "gaps", "late"):
-        bare, through = getattr(direct, name), getattr(gateway, name)
-        if not bare:
-            continue
-        for label, statistic in (("mean", statistics.fmean), ("p50", statistics.median), ("p99", p99)):
-            a, b = statistic(bare), statistic(through)
-            line[f"{name}_{label}"] = {
-                "direct_s": a,
-                "gateway_s": b,
-                "added_us": (b - a) * 1e6,
-                "ratio": b / a if a else None,  # nothing to compare with: the clock was too coarse
-            }
-    return line
+def _add(total: Samples, more: Samples) -> None:
+    total.ttft += more.ttft
+    total.gaps += more.gaps
+    total.answers += more.answers
+    total.failed += more.failed
 
 
-def p99(values: Sequence[float]) -> float:
-    return statistics.quantiles(values, n=100, method="inclusive")[98] if len(values) > 1 else values[0]
+def _line(name: str, load: Load, found: Samples, bare: Samples, cpu_s: float) -> Line:
+    for why in found.failed[:2]:
+        print(f"{name}, {load.streams} streams: {why}", file=sys.stderr)
+    return Line(
+        contender=name,
+        streams=load.streams,
+        answers=found.answers,
+        failed=len(found.failed),
+        added_ttft_p50_ms=_added(found.ttft, bare.ttft, 50),
+        added_ttft_p99_ms=_added(found.ttft, bare.ttft, 99),
+        added_itl_p99_ms=_added(found.gaps, bare.gaps, 99),
+        cpu_s_per_1000=cpu_s / max(1, found.answers) * 1e3,
+    )
 
 
-def cpu_seconds(pid: int | None) -> float:
-    """User and system time of a process; 0 for one that is not ours."""
-    if pid is None:
-        return 0.0
-    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+def _added(found: Sequence[float], bare: Sequence[float], percent: int) -> float:
+    return (percentile(found, percent) - percentile(bare, percent)) * 1e3
+
+
+def percentile(values: Sequence[float], percent: int) -> float:
+    """Seconds; NaN of no values."""
+    if len(values) < 2:
+        return values[0] if values else float("nan")
+    return statistics.quantiles(values, n=100, method="inclusive")[percent - 1]
+
+
+async def measure_small(contenders: Sequence[Contender], seconds: float, rounds: int) -> dict[str, float]:
+    """Requests per second of each contender: the median of the rounds."""
+    found: dict[str, list[float]] = {one.name: [] for one in contenders}
+    for _ in range(rounds):
+        for one in contenders:
+            per_s, failed = await small_requests(one.side, SMALL_CLIENTS, seconds)
+            if failed:
+                print(f"{one.name}: {failed} small requests failed", file=sys.stderr)
+            found[one.name].append(per_s)
+    return {name: statistics.median(values) for name, values in found.items()}
 
 
 # Processes
 
 
-async def run_gateway(engine: str, model: str, key_sha256: str) -> None:
-    """The gateway, in this process, until it is killed."""
-    entry = ModelEntry(name=model, groups=(GroupEntry(app="fake"),), deployment="fake", state="ready")
+async def run_gateway(engine: str, port: int, key_sha256: str) -> None:
+    """The gateway, in this process, until it is ended."""
+    entry = ModelEntry(
+        name="fake", groups=(GroupEntry(app="fake", concurrency=4096),), deployment="fake", state="ready"
+    )
     key = KeyEntry(id="key-bench", name="bench", sha256=key_sha256)
-    table = RoutingTable(version=1, models={model: entry}, keys=(key,))
-    picker = StaticPicker([Target(url=engine, app="fake")])
-    server = await serve(GatewayApp(picker, table=table), "127.0.0.1", 0)
-    print(f"gateway on {server.url}", flush=True)
+    table = RoutingTable(version=1, models={"fake": entry}, keys=(key,))
+    picker = StaticPicker([Target(url=engine, app="fake", token="bench")])
+    await serve(GatewayApp(picker, table=table), "127.0.0.1", port, connections=4096)
     await asyncio.Event().wait()
 
 
-@contextlib.contextmanager
-def process(*argv: str) -> Iterator[tuple[str, int]]:
-    """A child that says its URL as the last word of its first line. Yields the URL and the pid."""
-    with subprocess.Popen([sys.executable, *argv], stdout=subprocess.PIPE, text=True) as child:
+@contextmanager
+def paced_engine() -> Iterator[str]:
+    """The engine's URL."""
+    argv = [sys.executable, "-m", "paced.engine"]
+    with subprocess.Popen(argv, stdout=subprocess.PIPE, text=True, cwd=Path(__file__).parent) as child:
         try:
             assert child.stdout is not None
-            yield child.stdout.readline().split()[-1], child.pid
+            yield child.stdout.readline().strip()
         finally:
             child.terminate()
 
 
-@contextlib.asynccontextmanager
-async def both_sides(arguments: argparse.Namespace) -> AsyncIterator[tuple[dict[str, Side], int | None]]:
-    """The two URLs, and the gateway's pid where it is ours."""
-    if arguments.url_gateway:
-        yield (
-            {
-                "direct": Side(arguments.url_direct.rstrip("/"), arguments.key_direct),
-                "gateway": Side(arguments.url_gateway.rstrip("/"), arguments.key),
-            },
-            None,
-        )
-        return
-    pace = (
-        "--ttft-ms",
-        str(arguments.ttft_ms),
-        "--itl-ms",
-        str(arguments.itl_ms),
-        "--tokens",
-        str(arguments.tokens),
-    )
+def set_pace(engine: str, load: Load, tokens: int) -> None:
+    body = json.dumps({"ttft": TTFT_S, "itl": load.itl_s, "tokens": tokens}).encode()
+    with urllib.request.urlopen(urllib.request.Request(engine + "/pace", body, method="PUT")) as answer:
+        answer.read()
+
+
+def start_all(engine: str, arguments: argparse.Namespace, stack: ExitStack) -> list[Contender]:
+    """Those that start; the others are reported."""
+    folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
     key, _ = generate("bench")
-    with (
-        process("-m", "sparkfleet.engines.fake", "--model", arguments.model, *pace) as (engine, _),
-        process(
-            __file__, "--run-gateway", engine, "--model", arguments.model, "--key", digest(key.encode())
-        ) as (
-            gateway,
-            pid,
-        ),
-    ):
-        yield {"direct": Side(engine, ""), "gateway": Side(gateway, key)}, pid
+    starts = {
+        name: (lambda name=name: OTHERS[name](engine, folder, getattr(arguments, name.replace("-", "_"))))
+        for name in OTHERS
+    }
+    starts["sparkfleet"] = lambda: ours(engine, folder, __file__, key, digest(key.encode()))
+    found = [Contender("direct", Side(engine))]
+    for name, start in starts.items():
+        if arguments.only and name not in arguments.only:
+            continue
+        try:
+            found.append(start())
+        except NotHere as error:
+            print(f"{name} is left out: {error}", file=sys.stderr)
+            continue
+        stack.callback(found[-1].end)
+    return found
 
 
 # Output
 
 
-def show(lines: Sequence[dict[str, Any]]) -> None:
-    print(f"{'streams':>7}  {'':9} {'direct ms':>10} {'gateway ms':>10} {'added µs':>9} {'ratio':>7}")
+def show(lines: Sequence[Line], small: dict[str, float]) -> None:
+    print(f"{'streams':>7}  {'':12}{'added TTFT ms':>20}{'added ITL ms':>14}{'CPU s':>9}{'failed':>8}")
+    print(f"{'':7}  {'':12}{'p50':>10}{'p99':>10}{'p99':>14}{'/1000':>9}")
     for line in lines:
-        for name, value in line.items():
-            if isinstance(value, dict):
-                print(
-                    f"{line['concurrency']:>7}  {name:9} {value['direct_s'] * 1e3:>10.3f} "
-                    f"{value['gateway_s'] * 1e3:>10.3f} {value['added_us']:>9.0f} {value['ratio'] or math.nan:>7.4f}"
-                )
-        if "cpu_us_per_chunk" in line:
-            print(
-                f"{line['concurrency']:>7}  cpu       {line['cpu_us_per_chunk']:.0f} µs of the gateway per chunk"
-            )
+        print(
+            f"{line.streams:>7}  {line.contender:12}{line.added_ttft_p50_ms:>10.2f}{line.added_ttft_p99_ms:>10.2f}"
+            f"{line.added_itl_p99_ms:>14.2f}{line.cpu_s_per_1000:>9.2f}{line.failed:>8}"
+        )
+    for name, value in small.items():
+        print(f"{value:>9.0f} small requests/s  {name}")
+    for text in ratios(lines, small):
+        print(text)
+
+
+def ratios(lines: Sequence[Line], small: dict[str, float]) -> Iterator[str]:
+    """sparkfleet against each other contender."""
+    mine = {line.streams: line for line in lines if line.contender == "sparkfleet"}
+    for line in lines:
+        if line.contender in ("direct", "sparkfleet") or line.streams not in mine or not line.answers:
+            continue
+        own = mine[line.streams]
+        yield (
+            f"sparkfleet / {line.contender} at {line.streams} streams: TTFT p50 "
+            f"{_ratio(own.added_ttft_p50_ms, line.added_ttft_p50_ms)}, p99 "
+            f"{_ratio(own.added_ttft_p99_ms, line.added_ttft_p99_ms)}, ITL p99 "
+            f"{_ratio(own.added_itl_p99_ms, line.added_itl_p99_ms)}, CPU "
+            f"{_ratio(own.cpu_s_per_1000, line.cpu_s_per_1000)}"
+        )
+    for name, value in small.items():
+        if name not in ("direct", "sparkfleet") and "sparkfleet" in small:
+            yield f"sparkfleet / {name}: {_ratio(small['sparkfleet'], value)} small requests/s"
+
+
+def _ratio(a: float, b: float) -> str:
+    return f"{a / b:.2f}×" if a > 0 and b > 0 else "–"
 
 
 def parse(argv: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--concurrency", type=int, nargs="+", default=[1, 8, 32])
-    parser.add_argument("--rounds", type=int, default=6, help="through the gateway, and as many past it")
-    parser.add_argument("--tokens", type=int, default=100, help="of every stream")
-    parser.add_argument("--ttft-ms", type=float, default=TTFT_MS)
-    parser.add_argument("--itl-ms", type=float, default=ITL_MS)
+    parser.add_argument("--streams", type=int, nargs="*", default=list(STREAMS), help="open at once")
+    parser.add_argument("--rounds", type=int, default=2)
+    parser.add_argument("--tokens", type=int, default=TOKENS, help="of every answer")
+    parser.add_argument("--rate", type=float, default=RATE, help="tokens per second of all streams, at most")
+    parser.add_argument("--small-s", type=float, default=2.0, help="seconds of small requests; 0: none")
+    parser.add_argument("--limit-s", type=float, default=20.0, help="longest round of a contender")
+    parser.add_argument("--only", nargs="*", default=[], help="contenders beside the bare engine")
+    for name in OTHERS:
+        parser.add_argument(f"--{name}", default="", metavar="PROGRAM")
     parser.add_argument("--model", default="fake")
     parser.add_argument("--url-gateway", default="", help="a gateway that is running")
     parser.add_argument("--url-direct", default="", help="the engine behind it")
@@ -247,30 +264,53 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--key-direct", default="", help="bearer token of the engine")
     parser.add_argument("--json", action="store_true")
     parser.add_argument("--run-gateway", default="", help=argparse.SUPPRESS)
+    parser.add_argument("--port", type=int, default=0, help=argparse.SUPPRESS)
     arguments = parser.parse_args(argv)
     if bool(arguments.url_gateway) != bool(arguments.url_direct):
         parser.error("--url-gateway and --url-direct go together")
     return arguments
 
 
-async def run(arguments: argparse.Namespace) -> list[dict[str, Any]]:
-    async with both_sides(arguments) as (sides, pid):
-        for side in sides.values():
-            await one_round(side, arguments.model, 1, 2)  # warm both
-        return [await measure(sides, arguments, streams, pid) for streams in arguments.concurrency]
+async def run(arguments: argparse.Namespace) -> tuple[list[Line], dict[str, float]]:
+    gc.freeze()
+    if arguments.url_gateway:
+        return await compare_running(arguments)
+    with ExitStack() as stack:
+        engine = stack.enter_context(paced_engine())
+        contenders = start_all(engine, arguments, stack)
+        lines, left = [], list(contenders)
+        for count in arguments.streams:
+            load = load_of(count, arguments.rate)
+            set_pace(engine, load, arguments.tokens)
+            begun = perf_counter()
+            lines += await measure(left, arguments, load)
+            print(f"{count} streams: {perf_counter() - begun:.0f} s", file=sys.stderr)
+        small = (
+            await measure_small(left, arguments.small_s, arguments.rounds) if arguments.small_s > 0 else {}
+        )
+        return lines, small
+
+
+async def compare_running(arguments: argparse.Namespace) -> tuple[list[Line], dict[str, float]]:
+    """A fleet's gateway and its engine, which has its own pace."""
+    direct = Contender("direct", Side(arguments.url_direct, arguments.key_direct, arguments.model))
+    gateway = Contender("sparkfleet", Side(arguments.url_gateway, arguments.key, arguments.model))
+    loads = [load_of(count, arguments.rate) for count in arguments.streams]
+    return [line for load in loads for line in await measure([direct, gateway], arguments, load)], {}
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     arguments = parse(argv)
     if arguments.run_gateway:
-        uvloop.run(run_gateway(arguments.run_gateway, arguments.model, arguments.key))
+        uvloop.run(run_gateway(arguments.run_gateway, arguments.port, arguments.key))
         return 0
-    lines = uvloop.run(run(arguments))
+    lines, small = uvloop.run(run(arguments))
     if arguments.json:
-        print(json.dumps({"version": 1, "lines": lines}, indent=2))
+        document = {"version": 2, "lines": [asdict(line) for line in lines], "small_requests_per_s": small}
+        print(json.dumps(document, indent=2))
     else:
-        show(lines)
-    return 0
+        show(lines, small)
+    return 1 if any(line.failed for line in lines if line.contender == "sparkfleet") else 0
 
 
 if __name__ == "__main__":

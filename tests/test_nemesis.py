@@ -5,7 +5,7 @@ import random
 
 import pytest
 import soak
-from nemesis_faults import COMMANDS, FILES, HARMS, PROCESSES, Fault, choose
+from nemesis_faults import COMMANDS, FILES, HARMS, JUMPS_S, NODES, PROCESSES, Fault, choose
 
 STOPPED = Fault("process", "gateway", "spark1", "STOP", 10.0)
 
@@ -35,6 +35,10 @@ def test_everything_that_can_be_hit_is_hit():
     assert {one.target for one in found if one.kind == "command"} == set(COMMANDS)
     assert {one.target for one in found if one.kind == "rail"} == {"rail 0", "rail 1", "both rails"}
     assert {one.how for one in found if one.kind == "power"} == {"reboot", "off"}
+    assert {(one.node, one.how) for one in found if one.kind == "disk"} == {("spark1", "full")}
+    assert {(one.node, one.ahead) for one in found if one.kind == "clock"} == {
+        (node, seconds) for node in NODES for seconds in JUMPS_S
+    }
 
 
 def test_a_stop_lasts_and_what_may_cost_an_engine_is_marked():
@@ -109,7 +113,7 @@ def stub(monkeypatch):
     monkeypatch.setattr(soak, "ORPHAN_S", 0.0)
     monkeypatch.setattr(soak.time, "sleep", lambda seconds: None)
     fleet = StubFleet()
-    fleet.nemesis = soak.Nemesis(fleet, 1)
+    fleet.nemesis = soak.Nemesis(fleet, 1, clocks=None)
     fleet.nemesis._named_at = 5.0
     return fleet
 

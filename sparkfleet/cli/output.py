@@ -30,6 +30,7 @@ STATE_STYLE = {
     "ready": "green",
     "degraded": "yellow",
     "starting": "yellow",
+    "barred": "yellow",
     "preparing": "yellow",
     "probing": "yellow",
     "updating": "yellow",

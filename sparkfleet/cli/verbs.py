@@ -65,6 +65,11 @@ VERBS: Mapping[str, Verb] = {
         "Show the nodes and the deployments. A fleet that is down is no error; one whose state is"
         " not known is.",
     ),
+    "top": Verb(
+        "fleet.top",
+        "top",
+        "Show nodes, groups and their speed, live. Keys open a group's log, its events and the reasons of its plan.",
+    ),
     "describe": Verb(
         "deployment.describe",
         "describe",
@@ -108,7 +113,7 @@ VERBS: Mapping[str, Verb] = {
         "Move what runs on a node to the others, and start nothing on it until `undrain`.",
     ),
     "undrain": Verb(
-        "fleet.drain", "undrain", "Let deployments be planned on a drained node again. Starts nothing."
+        "fleet.drain", "undrain", "Let a drained node be used again. Starts only what waits for it."
     ),
     "restart": Verb(
         "deployment.restart",

@@ -22,7 +22,7 @@ from sparkfleet.controlplane.policy.decide import decide
 from sparkfleet.controlplane.policy.memory_admission import waiting
 from sparkfleet.controlplane.policy.reported import on_report
 from sparkfleet.controlplane.policy.state import FleetState, nodes_of
-from sparkfleet.controlplane.policy.wanted import is_wanted
+from sparkfleet.controlplane.policy.wanted import barred_by, is_wanted
 from sparkfleet.controlplane.serve_backend import ServeBackend
 from sparkfleet.controlplane.state.api_keys import CONFIRM_S, ApiKeys, KeyRow
 from sparkfleet.controlplane.state.event_log import EventLog
@@ -307,6 +307,10 @@ class Controller:
         """True if the engine of a group at this rung is to run on, although its actor is being stopped."""
         return is_wanted(self._state(), group, rung)
 
+    def bars(self, nodes: Sequence[str]) -> str:
+        """The reason for which an engine may not start on these nodes now, in words; "" if it may."""
+        return barred_by(self._state(), nodes)
+
     # reports of groups and gateways
 
     async def report(self, report: GroupReport) -> None:
@@ -430,6 +434,7 @@ class Controller:
             older={(name, *one.member): _nodes(one) for name in self._wanted() for one in self._older(name)},
             nodes=self._effects.nodes,
             available=available or {},
+            drained=frozenset(one.node for one in self._store.drained()),
             pending=self._effects.pending,
             paused=self._paused,
         )

@@ -110,6 +110,6 @@ async def until_empty(client: FleetClient, node: str, on_event: OnEvent = ignore
 
 
 async def undrain_node(session: Session, node: str) -> None:
-    """Lets a drained node be used again. Starts nothing. Raises ControlError if it is not drained."""
+    """Lets a drained node be used again. Starts only what waits for it. Raises ControlError if it is not drained."""
     async with await session.controller() as client:
         await client.undrain(node, who())

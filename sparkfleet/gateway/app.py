@@ -48,6 +48,7 @@ from sparkfleet.gateway.asgi import (
     Scope,
     Send,
     WhileConnected,
+    direct_writer,
     respond,
     respond_early,
 )
@@ -318,6 +319,7 @@ class GatewayApp:
             if wanted.model != choice.model.name:
                 body = _renamed(exchange.headers, body, wanted, choice.model.name)
             exchange.request = _request(exchange, scope, body)
+            exchange.direct = direct_writer(scope)
             del body  # only the attempts keep it, until an engine answers
             try:
                 with self.metrics.in_flight.labels(exchange.model).track_inprogress():
@@ -377,7 +379,7 @@ class GatewayApp:
                     await _pass_error_on(exchange, answer, send, meter)
                     return
                 await send(_start(exchange, answer))
-                complete = await relay(answer, send, meter)
+                complete = await relay(answer, send, exchange.direct, meter)
             finally:
                 answer.close()
         if not complete:

@@ -7,7 +7,7 @@ import contextlib
 from collections.abc import Awaitable, Callable, MutableMapping, Sequence
 from http import HTTPStatus
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Protocol, Self
 
 Scope = MutableMapping[str, Any]
 Message = MutableMapping[str, Any]
@@ -18,12 +18,33 @@ Headers = Sequence[tuple[bytes, bytes]]
 """Names in lower case, as ASGI delivers them."""
 
 
+DIRECT = "sparkfleet.direct"
+"""Extension of a scope: the `DirectWriter` of its answer."""
+
 LINGER_S = 5.0
 LINGER_BYTES = 256 << 20
 
 
 class ClientGone(Exception):
     """The client hung up."""
+
+
+class DirectWriter(Protocol):
+    """Writes parts of an answer's body to the client's connection. `send` sends its head and its end."""
+
+    def write(self, chunk: bytes) -> bool:
+        """Writes a part. False if the client is slow: wait for `drained` before the next."""
+        ...
+
+    async def drained(self) -> None:
+        """Waits until the client takes more."""
+        ...
+
+
+def direct_writer(scope: Scope) -> DirectWriter | None:
+    """The writer of this request's answer; None if its server has none."""
+    found: DirectWriter | None = (scope.get("extensions") or {}).get(DIRECT)
+    return found
 
 
 class WhileConnected:

@@ -15,7 +15,7 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResp
 
 from sparkfleet.errors import ControlError
 from sparkfleet.gateway.api_errors import ApiError, bad_request, headers_too_large, too_many_connections
-from sparkfleet.gateway.asgi import App
+from sparkfleet.gateway.asgi import DIRECT, App
 from sparkfleet.gateway.engine.upstream import watch_peer
 
 HEAD_BYTES = 64 << 10
@@ -50,6 +50,23 @@ class _UntilClose(RequestResponseCycle):
         elif self._endless:
             self.expected_content_length = len(message.get("body", b""))
         await super().send(message)
+
+
+class _Direct(RequestResponseCycle):
+    """Answer whose body can be written without a task in between, for HTTP/1.1."""
+
+    def write(self, chunk: bytes) -> bool:
+        if self.disconnected:
+            return True  # the request is about to be cancelled
+        if self.chunked_encoding:
+            self.transport.write(b"%x\r\n%b\r\n" % (len(chunk), chunk))
+        else:
+            self.expected_content_length -= len(chunk)
+            self.transport.write(chunk)
+        return not self.flow.write_paused
+
+    async def drained(self) -> None:
+        await self.flow.drain()
 
 
 class Connections:
@@ -130,8 +147,14 @@ class GuardedProtocol(HttpToolsProtocol):
         self._stop_clock()
         self._head_size = None
         super().on_headers_complete()
-        if self.scope["http_version"] == "1.0" and self.cycle is not None:
-            self.cycle.__class__ = _UntilClose  # uvicorn has no place for another class
+        if self.cycle is None:
+            return
+        # uvicorn has no place for other classes
+        if self.scope["http_version"] == "1.0":
+            self.cycle.__class__ = _UntilClose
+        elif self.scope["method"] != "HEAD":
+            self.cycle.__class__ = _Direct
+            self.scope["extensions"] = {DIRECT: self.cycle}  # type: ignore[dict-item]
 
     def send_400_response(self, msg: str) -> None:
         """Answers input that is not HTTP with an error in the usual form."""

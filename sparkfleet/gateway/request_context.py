@@ -10,7 +10,7 @@ from typing import Any
 
 from sparkfleet.gateway.admission.key_limiter import AdmittedRequest
 from sparkfleet.gateway.api_errors import Dialect, dialect_of
-from sparkfleet.gateway.asgi import Headers
+from sparkfleet.gateway.asgi import DirectWriter, Headers
 from sparkfleet.gateway.choice import Slot
 from sparkfleet.gateway.engine.proxy import Attempts
 from sparkfleet.gateway.engine.upstream import Request
@@ -51,6 +51,8 @@ class RequestContext:
     """The reason for its group, if the client asked for it."""
     request: Request | None = None
     """The request to an engine, until it is sent."""
+    direct: DirectWriter | None = None
+    """Writes the answer to the client's connection; None if its server has no such."""
     attempts: Attempts | None = None
     meter: UsageMeter | None = None
     is_stream: bool = False

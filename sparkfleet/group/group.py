@@ -40,6 +40,8 @@ log = logging.getLogger(__name__)
 START_PROGRESS_S = 1.0
 LOOK_S = 2.0
 """Seconds between two looks for a moment in which an engine that serves can be measured."""
+BARRED_LOOK_S = 1.0
+"""Seconds between two questions of a group that waits for a drained node."""
 LATER_S = 60.0
 """The same after a measurement that failed."""
 UNUSED_TOKENS = 16
@@ -62,6 +64,15 @@ Wanted = Callable[[], Awaitable[bool]]
 """True if this group is still wanted at this rung. Never raises: True if that is not known."""
 
 
+Barred = Callable[[], Awaitable[str]]
+"""The reason for which this group's engine may not start now, in words; "" if it may. Never raises: "" if not known."""
+
+
+async def not_barred() -> str:
+    """For a group whose nodes are never drained."""
+    return ""
+
+
 async def not_wanted() -> bool:
     """For a group that nothing but its owner stops."""
     return False
@@ -77,6 +88,7 @@ class Group:
         report: receives the progress.
         backoff: counts its recent starts.
         wanted: is asked before its engine is stopped: Serve also replaces an actor that only stalled.
+        barred: is asked before its engine is started, and not before it is adopted.
         after: the end of the actor before, if that is known; its first report has it.
         box: turns of the groups of rank 0's box, so that none is measured while another starts.
     """
@@ -90,6 +102,7 @@ class Group:
         backoff: Backoff,
         *,
         wanted: Wanted = not_wanted,
+        barred: Barred = not_barred,
         after: str = "",
         box: QuietBox,
     ) -> None:
@@ -99,6 +112,7 @@ class Group:
         self._secret = secret
         self._report_to = report
         self._wanted = wanted
+        self._barred = barred
         self._box = box
         self._after = f"{ACTOR}: {after}" if after else ""
         self._engine: Engine = engine_by_name(launch.candidate.engine)
@@ -148,8 +162,13 @@ class Group:
             GroupPhase.STARTING, self._after
         )  # first of all: a start that takes the node down must be known
         try:
+            statuses = await self._ranks.adopt()
+            adopted = bool(statuses)
+            if not adopted:
+                await self._until_allowed()
             async with self._box.starting():
-                statuses, adopted = await self._ranks.take(partial(self._say, GroupPhase.STARTING))
+                if not adopted:
+                    statuses = await self._ranks.start(partial(self._say, GroupPhase.STARTING))
                 self._memory = asyncio.create_task(self._ranks.watch_memory())
                 url = f"http://{self._launch.seats[0].address}:{statuses[0].port}"
                 self._session = aiohttp.ClientSession()
@@ -220,6 +239,15 @@ class Group:
         if not failed:
             self._backoff.forget()
             self._say(GroupPhase.STOPPED)
+
+    async def _until_allowed(self) -> None:
+        """Waits while one of its nodes is drained. Reports that each time, as a silent group counts as gone."""
+        while reason := await self._barred():
+            self._say(GroupPhase.BARRED, reason)
+            await asyncio.sleep(BARRED_LOOK_S)
+        if self._report.phase is GroupPhase.BARRED:
+            self._say(GroupPhase.STARTING)
+            self._began = time.monotonic()
 
     async def _release(self) -> None:
         await self._close()

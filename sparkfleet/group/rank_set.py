@@ -68,25 +68,31 @@ class Ranks:
     def __len__(self) -> int:
         return len(self.holders)
 
-    async def take(self, waiting: Callable[[str], None]) -> tuple[list[RankStatus], bool]:
-        """Adopts every rank if all of them already run; otherwise stops and starts all of them.
-
-        Args:
-            waiting: receives the reason for which a start waits.
-
-        Returns:
-            The status of each rank, and True if they were adopted.
+    async def adopt(self) -> list[RankStatus]:
+        """Adopts every rank if all of them already run, and returns the status of each; otherwise stops all: [].
 
         Raises:
-            EngineError: their memory is not available, or another process holds a rank.
+            EngineError: another process holds a rank.
             NodeError: a node is gone.
         """
         found = await asyncio.gather(*(rank.adopt() for rank in self.holders))
         adopted = [status for status in found if status is not None]
         self._taken = len(adopted) == len(self.holders)
         if self._taken:
-            return adopted, True
+            return adopted
         await self.stop()
+        return []
+
+    async def start(self, waiting: Callable[[str], None]) -> list[RankStatus]:
+        """Starts every rank; returns the status of each.
+
+        Args:
+            waiting: receives the reason for which the start waits.
+
+        Raises:
+            EngineError: their memory is not available.
+            NodeError: a node is gone.
+        """
         if pause_s := self._backoff.begin():
             waiting(f"waiting {pause_s:.0f} s before the restart: its last run has just ended")
             await asyncio.sleep(pause_s)
@@ -101,7 +107,7 @@ class Ranks:
             if isinstance(status, BaseException):
                 raise status
         self._taken = True
-        return [status for status in started if isinstance(status, RankStatus)], False
+        return [status for status in started if isinstance(status, RankStatus)]
 
     async def statuses(self) -> list[RankStatus]:
         """Current status of each rank. Raises NodeError."""

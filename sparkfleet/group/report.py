@@ -14,6 +14,8 @@ from sparkfleet.values import Value
 class GroupPhase(StrEnum):
     """Phases of a group's life, in order."""
 
+    BARRED = "barred"
+    """It waits: its engine does not run, and a node of it is drained."""
     PREPARING = "preparing"
     STARTING = "starting"
     PROBING = "probing"

@@ -40,8 +40,8 @@ async def start_engines(paths: FleetPaths, request: UpRequest, runtime: Runtime)
     """Stores the applied deployments, ends ranks that are no longer desired, and starts those of groups on this node alone.
 
     A group is left to the controller if its memory is not available yet (that of a rank that was just ended becomes
-    available late, and a group's actor waits for it), or if its last start took this node down. If the store cannot be
-    used, nothing is stored, ended or started: the controller waits for it, and reports why.
+    available late, and a group's actor waits for it), if its last start took this node down, or if this node is drained. If
+    the store cannot be used, nothing is stored, ended or started: the controller waits for it, and reports why.
     """
     try:
         store = open_store(paths, request.inventory.fleet, await asyncio.to_thread(_running, paths.label))
@@ -67,7 +67,8 @@ async def start_engines(paths: FleetPaths, request: UpRequest, runtime: Runtime)
         await runtime.sweep(frozenset(launch.rank_id(paths.label, rank) for launch, rank in ranks))
         nodes = SeenNodes.only(NodeReport(name=here, joined=True, boot=this_boot()))
         took_down = lost(store.starts(), nodes)
-        for launch, _ in ranks:
+        is_drained = here in {one.node for one in store.drained()}
+        for launch, _ in () if is_drained else ranks:
             group = (launch.deployment, launch.generation, launch.replica)
             if len(launch.seats) == 1 and group not in took_down and available_memory() >= launch.needs:
                 store.begin_start(group, begun({}, (here,), nodes.boots))

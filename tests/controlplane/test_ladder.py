@@ -107,3 +107,18 @@ def test_a_rung_that_needs_less_memory_is_found():
     nodes = group.ladder[2].candidate.shape.nodes
     assert rung_with_less(group, 0, away=nodes) is None, "what waits for a node serves nobody"
     assert rung_with_less(group, 0, away=("elsewhere",)) == 2
+
+
+def test_a_rung_on_a_drained_node_is_left_out():
+    ladder = GroupPlan(ladder=(rung("nextn"), rung("none", node="spark2"), rung("none")))
+    taken = step(ladder, Standing(), diagnosis(Cause.MEMORY), {"spark2"})
+    assert (taken.verb, taken.standing.rung) == ("next", 2)
+    assert taken.standing.passed[1] == "spark2 is drained"
+    assert step(ladder, Standing(), diagnosis(Cause.MEMORY)).standing.rung == 1
+
+
+def test_a_ladder_whose_other_rungs_are_on_drained_nodes_ends_there():
+    ladder = GroupPlan(ladder=(rung("nextn"), rung("none", node="spark2")))
+    taken = step(ladder, Standing(), diagnosis(Cause.MEMORY), {"spark2"})
+    assert (taken.verb, taken.standing.given_up) == ("end", True)
+    assert taken.words.endswith("; the other rungs are left out: spark2 is drained")

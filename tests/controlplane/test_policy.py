@@ -115,6 +115,7 @@ def states(draw):
             failed_at=draw(st.dictionaries(keys, st.floats(0, 10_000), max_size=2)),
             answered={application(group, "failed").name: 0.0 for group in draw(st.sets(keys, max_size=2))},
         ),
+        drained=frozenset(draw(st.sets(st.sampled_from(NODES)))),
         paused=draw(st.booleans()),
     )
 

@@ -106,6 +106,18 @@ async def test_memory_that_ran_out_long_ago_moves_nothing_when_a_node_with_a_sma
     assert [order.rung for order in world.apps.launches] == [0, 1]
 
 
+async def test_memory_that_runs_out_takes_no_rung_on_a_drained_node(world):
+    world.inventory_nodes = ("this", "that")
+    world.nodes.available["that"] = 100 * GIB
+    world.nodes.boots["that"] = "first"
+    await world.look()
+    await put(world, ladder((9.0, "this"), (5.0, "that"), (3.0, "this")))
+    await world.controller.drain("that", "me")
+    await falls(world, "memory")
+    await falls(world, "memory")
+    assert [order.rung for order in world.apps.launches] == [0, 2]
+
+
 # --- a node that does not come back
 
 
@@ -182,6 +194,14 @@ async def test_that_the_older_one_is_started_again_is_told(outlived):
     assert (await outlived.table()).models["tiny"].detail == status.detail
     await outlived.ready(1)
     assert (await outlived.table()).models["tiny"].apps == ("tiny--g1-0",)
+
+
+async def test_that_the_older_one_waits_for_a_drained_node_is_told(outlived):
+    outlived.apps.become("tiny", 1, "starting")
+    words = "this is drained: it starts after `sparkfleet undrain this`"
+    await outlived.controller.report(report(1, phase=GroupPhase.BARRED, detail=words))
+    await outlived.controller.reconcile()
+    assert f"generation 1 waits: {words}" in outlived.controller.status().deployments[0].detail
 
 
 async def test_a_node_that_does_not_say_how_much_is_free_costs_no_generation_that_serves(world):

@@ -8,27 +8,40 @@ import sys
 from pathlib import Path
 
 SCRIPT = Path(__file__).parents[2] / "benchmarks" / "gateway.py"
-QUICK = ("--concurrency", "1", "3", "--rounds", "1", "--tokens", "4", "--ttft-ms", "2", "--itl-ms", "1")
+QUICK = ("--streams", "1", "3", "--rounds", "1", "--tokens", "4", "--small-s", "0.2")
 
 
-async def run(*arguments: str) -> str:
+async def run(*arguments: str) -> tuple[int | None, str, str]:
     child = await asyncio.create_subprocess_exec(
-        sys.executable, str(SCRIPT), *QUICK, *arguments, stdout=asyncio.subprocess.PIPE
+        sys.executable,
+        str(SCRIPT),
+        *QUICK,
+        *arguments,
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.PIPE,
     )
-    out, _ = await child.communicate()
-    assert child.returncode == 0
-    return out.decode()
+    out, trouble = await child.communicate()
+    return child.returncode, out.decode(), trouble.decode()
 
 
-async def test_it_measures_both_ways() -> None:
-    report = json.loads(await run("--json"))
-    assert report["version"] == 1
-    assert [line["concurrency"] for line in report["lines"]] == [1, 3]
+async def test_it_measures_the_gateway_against_the_bare_engine() -> None:
+    status, out, trouble = await run("--json", "--only", "sparkfleet")
+    assert status == 0, trouble
+    report = json.loads(out)
+    assert report["version"] == 2
+    at = [(line["contender"], line["streams"]) for line in report["lines"]]
+    assert at == [("direct", 1), ("sparkfleet", 1), ("direct", 3), ("sparkfleet", 3)]
     for line in report["lines"]:
-        for name in ("ttft_p50", "ttft_p99", "gaps_mean", "late_p50"):
-            measured = line[name]
-            added = (measured["gateway_s"] - measured["direct_s"]) * 1e6
-            assert abs(measured["added_us"] - added) < 1e-3
-            assert measured["direct_s"] >= 0
-        assert line["ttft_p50"]["direct_s"] >= 0.002
-        assert line["cpu_us_per_chunk"] >= 0
+        assert line["failed"] == 0
+        assert line["answers"] >= 8
+        assert line["added_ttft_p50_ms"] > 0 or line["contender"] == "direct"
+    assert set(report["small_requests_per_s"]) == {"direct", "sparkfleet"}
+    assert min(report["small_requests_per_s"].values()) > 10
+
+
+async def test_a_contender_that_is_not_installed_is_reported() -> None:
+    status, out, trouble = await run("--only", "nginx", "--nginx", "no-such-program")
+    assert status == 0
+    assert "nginx is left out: no program no-such-program" in trouble
+    assert "direct" in out
+    assert "sparkfleet" not in out

@@ -15,6 +15,7 @@ from sparkfleet.group.canary import Probe, Score
 from sparkfleet.group.engine_load import Load
 from sparkfleet.group.rank import LocalRank
 from sparkfleet.group.report import GroupPhase
+from sparkfleet.group.speed import QuietBox
 
 
 @pytest.fixture
@@ -49,6 +50,49 @@ async def test_it_says_that_it_starts_before_anything_is_started(world, engine):
     group = world.group()
     await group.start()
     assert said == [GroupPhase.STARTING]
+    await group.stop(drain_s=0)
+
+
+async def test_on_a_drained_node_it_waits_and_starts_nothing_until_the_node_may_be_used(world, monkeypatch):
+    monkeypatch.setattr(module, "BARRED_LOOK_S", 0.001)
+    answers = ["this is drained"] * 3
+
+    async def barred():
+        assert world.runtime.started == []
+        return answers.pop() if answers else ""
+
+    group = world.group(barred=barred)
+    await group.start()
+    assert answers == []
+    barred_reports = [one for one in world.reports if one.phase is GroupPhase.BARRED]
+    assert [one.detail for one in barred_reports] == ["this is drained"] * 3, "a silent group counts as gone"
+    assert world.phases == [GroupPhase.STARTING, GroupPhase.BARRED, GroupPhase.PROBING, GroupPhase.READY]
+    assert len(world.runtime.started) == 1
+    await group.stop(drain_s=0)
+
+
+async def test_one_that_waits_for_a_drained_node_does_not_keep_others_of_its_box_from_being_measured(world):
+    async def barred():
+        return "this is drained"
+
+    waiting = asyncio.create_task(world.group(barred=barred).start())
+    while not any(one.phase is GroupPhase.BARRED for one in world.reports):
+        await asyncio.sleep(0.001)
+    async with QuietBox(world.paths.run / "measuring").alone(0) as quiet:
+        assert quiet
+    waiting.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await waiting
+
+
+async def test_an_engine_that_runs_on_a_drained_node_is_adopted(world, engine):
+    async def barred():
+        raise AssertionError("nothing is started")
+
+    await world.runtime.start(rank_spec(order(), 0, engine, SECRET))
+    group = world.group(barred=barred)
+    await group.start()
+    assert world.reports[-1].adopted
     await group.stop(drain_s=0)
 
 

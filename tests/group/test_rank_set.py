@@ -58,7 +58,9 @@ class World:
         path.write_text(text)
 
     async def take(self, ranks=None):
-        return await (ranks or self.ranks).take(self.waited.append)
+        ranks = ranks or self.ranks
+        adopted = await ranks.adopt()
+        return (adopted, True) if adopted else (await ranks.start(self.waited.append), False)
 
     async def refused(self):
         """The diagnosis of a start that raises."""

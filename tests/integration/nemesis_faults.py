@@ -6,12 +6,19 @@ A choice is a value (`Fault`), so that a seed replays it. Ids of processes are l
 import time
 from dataclasses import dataclass, field
 
+from node_faults import STATE, fill, free
+
 NODES = ("spark1", "spark2")
 LINK = "spark1-spark2"
 STOPS_S = (5, 60)
 RAIL_S = (1, 20)
 DARK_S = (2, 30)
 FILE_S = (3, 25)
+DISK_S = (3, 30)
+DISK = "64m"
+"""Size of the file system of the head's state directory, which a fault fills."""
+CLOCK_S = (5, 30)
+JUMPS_S = (-3600.0, 3600.0)
 
 PROCESSES = {
     "gateway": ("ray::ServeReplica:gateway", ("spark1",)),
@@ -77,7 +84,7 @@ class Fault:
     """One fault."""
 
     kind: str
-    """process, rail, power, file or command."""
+    """process, rail, power, file, disk, clock or command."""
     target: str
     node: str
     how: str
@@ -86,6 +93,8 @@ class Fault:
     """Deployments whose engines must be the same afterwards."""
     then: str = ""
     """A process that is killed while a file is harmed."""
+    ahead: float = 0.0
+    """Seconds by which a clock jumps."""
 
     def __str__(self):
         long = f" for {self.seconds:.0f} s" if self.seconds else ""
@@ -95,7 +104,8 @@ class Fault:
 
 def choose(random):
     """A fault, by a generator of random numbers."""
-    kind = random.choices(("process", "rail", "power", "file", "command"), (12, 3, 1, 4, 2))[0]
+    kinds = {"process": 12, "rail": 3, "power": 1, "file": 4, "disk": 1, "clock": 1, "command": 2}
+    kind = random.choices(list(kinds), list(kinds.values()))[0]
     if kind == "process":
         target = random.choice(sorted(PROCESSES))
         how = random.choice(("KILL", "STOP"))
@@ -117,6 +127,12 @@ def choose(random):
         then = random.choice((READS, "", ""))
         seconds = random.randint(*FILE_S)
         return Fault(kind, file, node, how, seconds, ("pair", "alone"), then if node == NODES[0] else "")
+    if kind == "disk":
+        return Fault(kind, "disk", NODES[0], "full", random.randint(*DISK_S), ("pair", "alone"))
+    if kind == "clock":
+        ahead = random.choice(JUMPS_S)
+        how, seconds = f"ahead by {ahead:.0f} s", random.randint(*CLOCK_S)
+        return Fault(kind, "clock", random.choice(NODES), how, seconds, ("pair", "alone"), ahead=ahead)
     how = random.choice(("whole", "killed"))
     return Fault(
         kind,
@@ -134,9 +150,11 @@ class Hand:
     Args:
         fleet: a `PairFleet`.
         again: arguments of each command of `COMMANDS`.
+        clocks: those of its nodes.
     """
 
-    def __init__(self, fleet, again):
+    def __init__(self, fleet, again, clocks):
+        self._clocks = clocks
         self._fleet = fleet
         self._again = again
 
@@ -197,6 +215,18 @@ class Hand:
 
     def _harm(self, fault, how):
         return self._fleet.lab.exec(fault.node, ["sh", "-c", HARM, "sh", fault.target, how])
+
+    def _disk(self, fault, meanwhile):
+        fill(self._fleet, fault.node, STATE)
+        self._pass(fault.seconds, meanwhile)
+        free(self._fleet, fault.node, STATE)
+        return True
+
+    def _clock(self, fault, meanwhile):
+        self._clocks.jump(fault.node, fault.ahead)
+        self._pass(fault.seconds, meanwhile)
+        self._clocks.jump(fault.node, 0.0)
+        return True
 
     def _command(self, fault, meanwhile):
         self._again(fault.target, fault.seconds)

@@ -6,7 +6,8 @@
     scripts/soak --list --seed 7            prints the faults of a seed, and does nothing
 
 A fault hits one process (of ours, of Ray, of an engine: killed, or stopped for 5 to 60 s), a rail, a node's power, a file of
-the state directory (away, garbage, unreadable), or is a second command line (`nemesis_faults.py`). During and after each:
+the state directory (away, garbage, unreadable), the disk of the head's state directory (full), a node's clock (an hour
+forth or back), or is a second command line (`nemesis_faults.py`). During and after each:
 
 - no engine ends that was alive and wanted without an event that names the reason, and none at all for faults that may not
   cost one;
@@ -33,7 +34,8 @@ sys.path.insert(0, str(Path(__file__).parent))
 
 from asking import Asking
 from lab_fleet import LabFleet
-from nemesis_faults import NODES, Hand, choose
+from nemesis_faults import DISK, NODES, Hand, choose
+from node_faults import STATE, Clocks, small_disk
 from pair_fleet import TINY, PairFleet
 
 from sparkfleet.lab import Lab
@@ -116,12 +118,13 @@ class Nemesis:
     Args:
         fleet: a `PairFleet` that serves nothing.
         seed: of the faults.
+        clocks: those of its nodes.
     """
 
-    def __init__(self, fleet, seed):
+    def __init__(self, fleet, seed, clocks):
         self.fleet = fleet
         self._random = random.Random(seed)
-        self._hand = Hand(fleet, self._command)
+        self._hand = Hand(fleet, self._command, clocks)
         self._lost = []
         self._began = time.time()
         self.timeline = []
@@ -303,6 +306,7 @@ QUIET = (
     "watchdog",
     "node actor",
     "Serve controller",
+    "clock",
     "plan",
     "status",
     "up",
@@ -367,8 +371,10 @@ def main():
         with Lab.up(nodes=2, shares=(*LabFleet.shares(), directory)) as lab:
             fleet = PairFleet(lab, directory, options.real)
             fleet.bring()
+            clocks = Clocks(fleet, NODES)
+            small_disk(fleet, "spark1", STATE, DISK)
             fleet.ok("up")
-            nemesis = Nemesis(fleet, options.seed)
+            nemesis = Nemesis(fleet, options.seed, clocks)
             nemesis.serve()
             nemesis.run(options.minutes, options.every)
             fleet.ok("down")

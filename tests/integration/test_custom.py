@@ -57,6 +57,22 @@ def test_of_two_groups_the_one_that_was_started_last_goes_for_a_shortage_and_com
 
 
 @pytest.mark.full
+def test_memory_that_goes_slowly_ends_a_group_at_the_floor_and_it_comes_back(fleet):
+    fleet.apply(custom("grows", 5011), "grows.yaml")
+    before = fleet.group("grows")["ranks"][0]["pid"]
+    for left_mib in (16384, 8192, 5120, 3584):
+        fleet.lab.set("spark1", {"holder_mib": str(SPARK_MIB - left_mib)})
+        time.sleep(3)
+        assert fleet.group("grows")["ranks"][0]["pid"] == before, f"{left_mib} MiB are above the floor"
+    fleet.lab.set("spark1", {"holder_mib": str(SPARK_MIB - 2560)})
+    fleet.until(lambda: not fleet.is_ready("grows"), timeout=15)
+    fleet.until(lambda: running(fleet, 5011) == [], timeout=15)
+    fleet.lab.set("spark1", {"holder_mib": "0"})
+    fleet.until(lambda: fleet.is_ready("grows"), timeout=120)
+    assert "spark1 has only 2.5 GiB of memory left: the group was stopped" in fleet.ok("describe", "grows")
+
+
+@pytest.mark.full
 def test_one_that_hangs_is_started_anew_where_its_deployment_says_how_that_is_seen(fleet):
     fleet.apply(custom("speech", 5007) + "health: /health\n", "speech.yaml")
     before = fleet.group("speech")["ranks"][0]["pid"]

@@ -1,10 +1,13 @@
 """A node is drained under load: what runs on it moves, nothing is started there, and no request fails."""
 
+import asyncio
 import time
 
 import pytest
 from asking import Asking
 from pair_fleet import TINY
+
+from sparkfleet.fleet.session import Session
 
 pytestmark = pytest.mark.integration
 
@@ -55,3 +58,28 @@ def test_a_drained_node_loses_its_groups_without_a_failed_request_and_gets_no_ot
     code, _, err = pair.run("undrain", node)
     assert code == 1
     assert f"{node} is not drained" in err
+
+
+async def mark_drained(pair, node):
+    async with Session(pair.directory / "inventory.yaml") as session, await session.controller() as client:
+        await client.drain(node, "a test")
+
+
+def test_an_engine_that_ends_on_a_drained_node_is_not_started_there_again(pair):
+    """Serve started it again at once, on a node that somebody was about to switch off."""
+    pair.serve(pair.spec("nodes: [spark2]\n"))
+    engine = pair.group()["ranks"][0]["pid"]
+    asyncio.run(mark_drained(pair, "spark2"))  # as a drain whose deployment could not be moved
+    try:
+        assert pair.group()["ranks"][0]["pid"] == engine, "what serves goes on"
+        pair.lab.exec("spark2", ["kill", "-9", str(engine)])
+        why = "it starts after `sparkfleet undrain spark2`"
+        found = pair.until(lambda: why in pair.deployment()["detail"] and pair.deployment(), timeout=15)
+        assert found["state"] == "failed"
+        assert pair.group()["phase"] == "barred"
+        assert pair.engines("spark2") == {}
+        assert why in " ".join(pair.ok("status").split())
+    finally:
+        pair.ok("undrain", "spark2")
+    pair.until(pair.is_ready, timeout=30)
+    assert pair.group()["ranks"][0]["pid"] != engine

@@ -7,6 +7,7 @@ import os
 import shutil
 import signal
 import socket
+import sqlite3
 import subprocess
 import sys
 import time
@@ -182,6 +183,27 @@ def test_an_older_copy_in_its_place_ends_nothing(fleet, tmp_path):
     put_back()
     back(fleet)
     fleet.ok("keys", "revoke", "later")
+
+
+CHANGES = {
+    "belongs to fleet stranger": "UPDATE identity SET fleet = 'stranger'",
+    "newer release": "PRAGMA user_version = 9999",
+}
+"""What is done to a sound copy, by the words of `status`."""
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("words", CHANGES)
+def test_a_store_of_another_fleet_or_of_a_newer_release_ends_nothing(fleet, tmp_path, words):
+    fleet.ok("backup", "--to", str(tmp_path / "other.db"))
+    with contextlib.closing(sqlite3.connect(tmp_path / "other.db")) as db:
+        db.execute(CHANGES[words])
+        db.commit()
+    put_back = set_aside(fleet)
+    shutil.copy(tmp_path / "other.db", fleet.paths.database)
+    fleet.until(lambda: held(fleet, words), timeout=30)
+    put_back()
+    back(fleet)
 
 
 @pytest.mark.full

@@ -109,3 +109,15 @@ async def test_a_plan_that_another_apply_has_overtaken_starts_nothing_and_stops_
     assert {name: one.generation for name, one in store.desired().items()} == {"tiny": 1, "other": 1}
     store.close()
     assert sorted(head.started) == ["other", "tiny"]
+
+
+async def test_on_a_drained_head_nothing_is_started_before_ray_either(head):
+    await head.up(plan("tiny"))
+    head.store.end_start(("tiny", 1, 0))  # it was ready
+    head.store.drain("this", "me")
+    head.reboot("second")
+    await head.up()
+    assert head.started == []
+    head.store.undrain("this")
+    await head.up()
+    assert head.started == ["tiny"]

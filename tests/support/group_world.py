@@ -6,7 +6,7 @@ from sparkfleet.group import rank as rank_module
 from sparkfleet.group import rank_set as ranks
 from sparkfleet.group import serving_watch
 from sparkfleet.group.crash_backoff import Backoff
-from sparkfleet.group.group import Group, not_wanted
+from sparkfleet.group.group import Group, not_barred, not_wanted
 from sparkfleet.group.launch_plan import GroupLaunch, Ports, RankPlacement
 from sparkfleet.group.rank import LocalRank
 from sparkfleet.group.rank_place import spec_here as spec_of
@@ -49,7 +49,7 @@ class World:
         self.runtime = self.runtimes[0]
         self.reports = []
 
-    def group(self, *, wanted=not_wanted, after="", **fields):
+    def group(self, *, wanted=not_wanted, barred=not_barred, after="", **fields):
         asked, wanted = wanted, order(**fields)
         ranks = [
             LocalRank(FleetPaths(ROOT), self.runtimes[rank], wanted, rank, SECRET)
@@ -62,6 +62,7 @@ class World:
             self.reports.append,
             self.backoff,
             wanted=asked,
+            barred=barred,
             after=after,
             box=QuietBox(self.paths.run / "measuring"),
         )

@@ -28,7 +28,7 @@ def drain(node: NodeArgument, inventory: InventoryOption = DEFAULT_INVENTORY, ye
 
 
 def undrain(node: NodeArgument, inventory: InventoryOption = DEFAULT_INVENTORY) -> int:
-    """Let deployments be planned on a drained node again. Starts nothing."""
+    """Let a drained node be used again. Starts only what waits for it."""
     return run(_undrain(node, open_session(inventory)))
 
 

@@ -13,7 +13,7 @@ from sparkfleet.controlplane.policy.actions import Action, EndGroup, RestartGrou
 from sparkfleet.controlplane.policy.after import after
 from sparkfleet.controlplane.policy.fallback import count_lost_starts, keep_groups_up, leave_gone_nodes
 from sparkfleet.controlplane.policy.memory_admission import wait_for_memory
-from sparkfleet.controlplane.policy.pending_starts import learn_boots
+from sparkfleet.controlplane.policy.pending_starts import end_barred, learn_boots
 from sparkfleet.controlplane.policy.rollout import (
     forget_ended,
     make_room,
@@ -27,6 +27,7 @@ RULES: tuple[Callable[[FleetState, Now], list[Action]], ...] = (
     forget_ended,
     learn_boots,
     count_lost_starts,
+    end_barred,
     retire_unwanted,
     wait_for_memory,
     retire_replaced,

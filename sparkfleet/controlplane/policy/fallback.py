@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from sparkfleet.controlplane.desired import Desired, GroupKey, Standing
 from sparkfleet.controlplane.policy.actions import (
@@ -193,7 +194,8 @@ def take_less_memory(one: FallbackCase) -> list[Action] | None:
     if sum(at > one.now.unix - STARVED_S for at in one.standing.starved) < STARVED:
         return None
     plan = one.desired.plan_of(one.group)
-    rung = rung_with_less(plan, one.standing.rung, one.state.nodes.away_since)
+    away_or_drained = {*one.state.nodes.away_since, *one.state.drained}
+    rung = rung_with_less(plan, one.standing.rung, away_or_drained)
     why = f"memory ran out {STARVED} times within {STARVED_S / 60:.0f} minutes while it served"
     return None if rung is None else _move(one, rung, why)
 
@@ -212,6 +214,11 @@ def _answer(one: FallbackCase) -> list[Action]:
     """Counts its failure, unless that is done, and restarts it; first waits for its nodes if they may have caused it."""
     if one.app.status == "failed" and one.group in one.state.pending.counted:
         return [_restart(one.state, one.desired, one.group, "its failure is counted", answers=True)]
+    if one.app.status == "failed" and one.state.is_barred(
+        one.group
+    ):  # it ended while it waited: nothing had begun
+        why = "it had waited for a drained node"
+        return [_restart(one.state, one.desired, one.group, why, answers=True)]
     report = one.state.report(one.group)
     diagnosis, detail = (report.diagnosis, report.detail) if report else (None, "")
     if report and not report.was_starting:
@@ -256,7 +263,7 @@ def _step(
         detail: added to the reason if there is no rung left.
     """
     plan, before = desired.plan_of(group), state.standing(group)
-    taken = step(plan, before, diagnosis)
+    taken = step(plan, before, diagnosis, state.drained)
     if taken.verb == "end":
         kept: Action = GiveUp(group=group, standing=taken.standing, reason=f"{taken.words}. {detail}")
     else:
@@ -289,11 +296,14 @@ def _move(one: FallbackCase, rung: int, why: str) -> list[Action]:
     ]
 
 
-# --- nodes that do not come back
+# --- nodes that do not come back, and drained ones
 
 
 def leave_gone_nodes(state: FleetState, now: Now) -> list[Action]:
-    """Moves groups off nodes that do not come back, to the first rung without them; if there is none, they wait."""
+    """Moves groups off nodes that do not come back, and groups that may not start off drained ones.
+
+    They take the first rung without such nodes; if there is none, they wait.
+    """
     found = {
         app.group: _leave(FallbackCase(state, now, app, state.wanted[app.deployment])) for app in state.mine()
     }
@@ -307,16 +317,40 @@ def leave_gone_nodes(state: FleetState, now: Now) -> list[Action]:
 
 
 def _leave(one: FallbackCase) -> list[Action] | None:
-    """Actions for a group that needs a node that is gone; None if it needs none."""
-    gone = one.state.nodes.gone(one.now).intersection(nodes_of(one.desired, one.group, one.standing))
-    if not gone or one.app.status == "retiring" or one.standing.given_up:
+    """Actions for a group that needs a node that is gone, or that waits for a drained one; None for others."""
+    blocked = _blocked(one)
+    if not blocked or one.app.status == "retiring" or one.standing.given_up:
         return None
-    names = ", ".join(sorted(gone))
     plan = one.desired.plan_of(one.group)
-    rung = rung_without(plan, one.state.nodes.gone(one.now), one.standing.rung)
+    gone, drained = one.state.nodes.gone(one.now), one.state.drained
+    rung = rung_without(plan, gone | drained, one.standing.rung)
     if rung is not None:
-        return _move(one, rung, f"{names} is gone")
-    why = f"{names} is gone, and no rung of its ladder does without; it starts when that is back"
+        return _move(one, rung, blocked.what)
+    no_rung = "no rung of its ladder does without"
+    if not blocked.is_drained and rung_without(plan, gone, one.standing.rung) is not None:
+        no_rung = f"each rung that does without needs a drained node ({', '.join(sorted(drained))})"
+    why = f"{blocked.what}, and {no_rung}; it starts {blocked.until}"
     if one.state.pending.waiting.get(one.group) == why:
         return []
     return [WaitForNodes(group=one.group, reason=why)]
+
+
+class _Blocked(NamedTuple):
+    """The nodes for which a group cannot start at its rung, in words."""
+
+    what: str
+    until: str
+    """The end of that."""
+    is_drained: bool
+    """True if they are drained, and not gone."""
+
+
+def _blocked(one: FallbackCase) -> _Blocked | None:
+    nodes = nodes_of(one.desired, one.group, one.standing)
+    if gone := sorted(one.state.nodes.gone(one.now).intersection(nodes)):
+        return _Blocked(f"{', '.join(gone)} is gone", "when that is back", is_drained=False)
+    drained = sorted(one.state.drained.intersection(nodes))
+    if drained and one.state.is_barred(one.group):
+        until = f"after `sparkfleet undrain {drained[0]}`"
+        return _Blocked(f"{', '.join(drained)} is drained", until, is_drained=True)
+    return None

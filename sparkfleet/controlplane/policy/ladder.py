@@ -22,13 +22,16 @@ class Step(Value):
     words: str
 
 
-def step(group: GroupPlan, standing: Standing, diagnosis: Diagnosis | None) -> Step:
-    """The step after a failed start.
+def step(
+    group: GroupPlan, standing: Standing, diagnosis: Diagnosis | None, drained: Collection[str] = ()
+) -> Step:
+    """The step after a failed start. No rung is taken that needs a drained node.
 
     Args:
         group: its plan, with the ladder.
         standing: its position when it failed.
         diagnosis: the cause, if it is known.
+        drained: nodes on which nothing is to be started.
     """
     failed = group.ladder[min(standing.rung, len(group.ladder) - 1)]
     why = str(diagnosis).rstrip(".") if diagnosis else "it did not start"
@@ -37,14 +40,18 @@ def step(group: GroupPlan, standing: Standing, diagnosis: Diagnosis | None) -> S
         again = standing.model_copy(update={"tries": tries, "restarts": 0})
         return Step(verb="again", standing=again, words=f"{why}; trying again")
     passed = passed_by(standing, standing.rung + 1, why)
-    if standing.rung + 1 < len(group.ladder):
-        following = group.ladder[standing.rung + 1]
+    rung = rung_without(group, drained, standing.rung + 1)
+    if rung is not None:
+        following = group.ladder[rung]
         cost = instead(failed, following)
         words = f"{what(failed)} did not start ({why}); next: {what(following)}{cost and f', {cost}'}"
-        lower = Standing(rung=standing.rung + 1, falls=standing.falls, passed=passed)
+        skipped = tuple(_drained(one, drained) for one in group.ladder[standing.rung + 1 : rung])
+        lower = Standing(rung=rung, falls=standing.falls, passed=(*passed, *skipped))
         return Step(verb="next", standing=lower, words=words)
     rungs = len(group.ladder)
     end = f"none of {rungs} rungs started" if rungs > 1 else "there is no other rung"
+    if left := group.ladder[standing.rung + 1 :]:
+        end = f"the other rungs are left out: {_drained(left[0], drained)}"
     words = f"{what(failed)} did not start ({why}); {end}"
     last = Standing(rung=standing.rung, tries=tries, given_up=True, passed=passed)
     return Step(verb="end", standing=last, words=words)
@@ -78,6 +85,12 @@ def rung_with_less(group: GroupPlan, standing: int, away: Collection[str] = ()) 
         if less and not set(rung.candidate.shape.nodes) & set(away):
             return at
     return None
+
+
+def _drained(rung: Rung, drained: Collection[str]) -> str:
+    """The drained nodes of a rung, as the reason for leaving it out."""
+    names = [node for node in rung.candidate.shape.nodes if node in drained]
+    return f"{' and '.join(names)} {'is' if len(names) == 1 else 'are'} drained"
 
 
 def instead(before: Rung, after: Rung) -> str:

@@ -14,10 +14,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from sparkfleet.controlplane.desired import GroupKey
-from sparkfleet.controlplane.policy.actions import Action, KnowBoots, WaitForBoots
+from sparkfleet.controlplane.policy.actions import Action, EndAttempt, KnowBoots, WaitForBoots
 from sparkfleet.controlplane.policy.state import FleetState, Now, SeenNodes
 from sparkfleet.engines.failure_signatures import Diagnosis
 from sparkfleet.errors import Cause
+from sparkfleet.group.report import GroupPhase
 
 ASK_S = 60.0
 """Time for nodes to report their boot ids after a restart of the controller: an actor on each has to start for that."""
@@ -38,6 +39,23 @@ def learn_boots(state: FleetState, now: Now) -> list[Action]:
         KnowBoots(group=group, boots=known, reason=f"{', '.join(sorted(known))} reported its boot id")
         for group, known in learnt.items()
         if known
+    ]
+
+
+def end_barred(state: FleetState, now: Now) -> list[Action]:
+    """Ends start attempts of groups that wait for a drained node: it may be switched off meanwhile.
+
+    One whose node was switched off before is counted first (`fallback.count_lost_starts`).
+    """
+    uncounted, boots = lost(state.starts, state.nodes), state.nodes.boots
+    return [
+        EndAttempt(group=report.group, reason="it waits for a drained node")
+        for report in state.reports
+        if report.phase is GroupPhase.BARRED
+        and report.name in state.fresh
+        and report.group in state.starts
+        and report.group not in uncounted
+        and all(boots.get(node) for node in state.starts[report.group])
     ]
 
 

@@ -105,6 +105,8 @@ class FleetState:
     available: Mapping[str, int] = field(default_factory=dict)
     """Free memory of each node that answered, bytes."""
     pending: Pending = field(default_factory=Pending)
+    drained: frozenset[str] = frozenset()
+    """Nodes on which nothing is to be started."""
     paused: bool = False
     """True while every group is to stop and the desired state is kept (`sparkfleet down`)."""
 
@@ -138,6 +140,13 @@ class FleetState:
         """True if a group has reported so, and is not silent."""
         report = self.report(group)
         return report is not None and report.name in self.fresh and report.phase is GroupPhase.READY
+
+    def is_barred(self, group: GroupKey) -> bool:
+        """True if the group's last report at its rung is that it waits for a drained node."""
+        report = self.report(group)
+        if report is None or report.phase is not GroupPhase.BARRED:
+            return False
+        return report.rung == self.standing(group).rung
 
     def is_loading(self, desired: Desired) -> bool:
         """True if a desired group of the deployment is starting."""

@@ -1,6 +1,8 @@
-"""Decides for a group's actor that is being stopped if its engine is to run on. Pure."""
+"""Answers to a group's actor: may its engine start, and is it to run on while the actor is being stopped? Pure."""
 
 from __future__ import annotations
+
+from collections.abc import Collection
 
 from sparkfleet.controlplane.desired import GroupKey
 from sparkfleet.controlplane.policy.state import FleetState
@@ -20,3 +22,12 @@ def is_wanted(state: FleetState, group: GroupKey, rung: int) -> bool:
         return group[1] < desired.generation and (app is not None or not state.apps)
     standing = state.standing(group)
     return standing.rung == rung and not standing.given_up
+
+
+def barred_by(state: FleetState, nodes: Collection[str]) -> str:
+    """The drained ones of the nodes on which an engine is to start, in words with the command; "" if it may start."""
+    drained = sorted(state.drained.intersection(nodes))
+    if not drained:
+        return ""
+    are = "is" if len(drained) == 1 else "are"
+    return f"{' and '.join(drained)} {are} drained: it starts after `sparkfleet undrain {drained[0]}`"

@@ -139,6 +139,11 @@ class ControllerActor:
         controller = self._life.controller
         return controller is None or controller.wants((group[0], group[1], group[2]), rung)
 
+    async def bars(self, nodes: list[str]) -> str:
+        """See `Controller.bars`; "" while the controller waits for its store."""
+        controller = self._life.controller
+        return "" if controller is None else controller.bars(nodes)
+
     async def ping(self) -> bool:
         """True if the actor is up."""
         return True

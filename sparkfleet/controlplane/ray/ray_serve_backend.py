@@ -17,7 +17,7 @@ from sparkfleet.controlplane.serve_backend import CONTROLLER, NAMESPACE
 from sparkfleet.controlplane.state.status import GROUP_DEPLOYMENT, App, AppStatus, app_name, parse_app_name
 from sparkfleet.errors import EngineError
 from sparkfleet.group.crash_backoff import Backoff
-from sparkfleet.group.group import Group, Wanted, die_with_the_engine
+from sparkfleet.group.group import Barred, Group, Wanted, die_with_the_engine
 from sparkfleet.group.launch_plan import GroupLaunch
 from sparkfleet.group.rank import LocalRank, RankHolder, RankObservation, RemoteRank
 from sparkfleet.group.report import GroupReport
@@ -36,7 +36,7 @@ HUNG_S = 8.0
 """Seconds without a step of a group's actor after which it is ended and replaced: before its silence takes the group out of
 the gateways' table (`report_cache.STALE_S`), and long before Serve's three health checks."""
 WANTED_S = 5.0
-"""Time limit for the controller to answer a group's actor that is being stopped."""
+"""Time limit for the controller to answer a group's actor that is being stopped, or that is to start its engine."""
 MAX_STARTS = 1
 """Failed constructions of a replica after which the application counts as failed and the ladder takes over."""
 
@@ -135,6 +135,21 @@ def _asks_whether_wanted(launch: GroupLaunch) -> Wanted:
     return wanted
 
 
+def _asks_if_barred(launch: GroupLaunch) -> Barred:
+    """Asks the controller for drained nodes; "" if it does not answer: an engine that is wanted starts without it."""
+
+    async def barred() -> str:
+        try:
+            async with asyncio.timeout(WANTED_S):
+                controller = await asyncio.to_thread(ray.get_actor, CONTROLLER, namespace=NAMESPACE)
+                return str(await controller.bars.remote([seat.node for seat in launch.seats]))
+        except Exception as error:
+            log.warning("%s starts: the controller does not answer: %r", launch.name, error)
+            return ""
+
+    return barred
+
+
 @serve.deployment(
     name=GROUP_DEPLOYMENT,
     max_ongoing_requests=10_000,
@@ -165,6 +180,7 @@ class GroupReplica:
             ControllerReporter(),
             Backoff(begun, launch.timeouts),
             wanted=_asks_whether_wanted(launch),
+            barred=_asks_if_barred(launch),
             after=take_note(hung),
             box=QuietBox(paths.run / "measuring"),
         )

@@ -120,7 +120,7 @@ class FleetSnapshot:
             older = [
                 app.generation for app in self.apps if app.deployment == desired.name and self._is_older(app)
             ]
-            again = f"; generation {max(older)} is restarting" if older else ""
+            again = f"; generation {max(older)} {self._restart_words(desired.name)}" if older else ""
             return (
                 "failed",
                 f"its engine did not start{again}; `sparkfleet describe {desired.name}` shows the reason",
@@ -134,6 +134,11 @@ class FleetSnapshot:
             )
         phases = [report.phase.value for report in self.fresh if report.deployment == desired.name]
         return "starting", f"its group is {phases[0]}" if phases else "its group is being placed"
+
+    def _restart_words(self, name: str) -> str:
+        """Activity of an older group of a deployment that does not serve, in words."""
+        held = [one.detail for one in self.fresh if one.deployment == name and one.phase is GroupPhase.BARRED]
+        return f"waits: {held[0]}" if held else "is restarting"
 
     def _wanted(self, desired: Desired) -> DeploymentStatus:
         state, detail = self._state(desired)

@@ -96,7 +96,7 @@ def _deployment_lines(deployment: DeploymentStatus, past: _Past) -> Iterator[str
     yield f"{deployment.name} · {state_words(deployment)}{f' · {deployment.detail}' if deployment.detail else ''}"
     for group in deployment.groups:
         label = f"g{group.generation}/{group.replica}"
-        candidate = _candidate(deployment, group)
+        candidate = candidate_of(deployment, group)
         where = str(candidate.shape) if candidate else group.node
         yield f"{INDENT}{label}  {' · '.join([where, *_how(candidate, group)])}"
         below = INDENT + " " * len(label) + "  "
@@ -176,7 +176,7 @@ def _restarts(group: GroupReport, past: _Past) -> Iterator[str]:
         yield f"failed {times} in the last hour, last {duration_words(past.now - failed[-1].at)} ago: {reason}"
 
 
-def _candidate(deployment: DeploymentStatus, group: GroupReport) -> Candidate | None:
+def candidate_of(deployment: DeploymentStatus, group: GroupReport) -> Candidate | None:
     """The candidate at which a group is; None if its plan is another generation's."""
     at = deployment.index_of(group.group)
     groups: Sequence[GroupPlan] = deployment.plan.groups if deployment.plan else ()

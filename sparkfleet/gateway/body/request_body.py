@@ -4,9 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-import aiohttp
-from aiohttp.abc import AbstractStreamWriter
-
 PIECE_BYTES = 1 << 18
 """Bytes that are written, copied or parsed at once, at most, on the event loop."""
 
@@ -58,30 +55,3 @@ class RequestBody:
                 made.add(piece[max(0, end - at) :] if after > end else b"")
             at = after
         return made
-
-    def payload(self) -> aiohttp.Payload | bytes | None:
-        """The body of one request to an engine; None if it is empty."""
-        return PiecesPayload(self) if self.size > PIECE_BYTES else self.whole() or None
-
-
-class PiecesPayload(aiohttp.Payload):
-    """Writes a body piece by piece, so that other streams go on meanwhile. It may be written more than once."""
-
-    _value: RequestBody
-
-    def __init__(self, body: RequestBody) -> None:
-        super().__init__(body)
-        self._size = body.size
-
-    def decode(self, encoding: str = "utf-8", errors: str = "strict") -> str:
-        """The body as a text; aiohttp requires it and does not use it."""
-        return self._value.whole().decode(encoding, errors)
-
-    async def write(self, writer: AbstractStreamWriter) -> None:
-        """Writes all of it."""
-        for piece in self._value:
-            await writer.write(piece)
-
-    async def write_with_length(self, writer: AbstractStreamWriter, content_length: int | None) -> None:
-        """Writes all of it: its length is that of the request."""
-        await self.write(writer)

@@ -12,9 +12,8 @@ import json
 from contextlib import suppress
 from typing import Any
 
-import aiohttp
-
 from sparkfleet.gateway.api_errors import Dialect, error_json
+from sparkfleet.gateway.engine.connection import EngineConnectionLost
 from sparkfleet.gateway.engine.upstream import UpstreamAnswer
 
 LONGEST = 1 << 20
@@ -28,10 +27,10 @@ READ_S = 10.0
 async def read_error(answer: UpstreamAnswer) -> bytes:
     """The body of an engine's error, as far as it arrives."""
     body = chunk = answer.first
-    with suppress(aiohttp.ClientError, OSError, TimeoutError):
+    with suppress(EngineConnectionLost, TimeoutError):
         async with asyncio.timeout(READ_S):
             while chunk and len(body) < LONGEST:
-                chunk = await answer.response.content.readany()
+                chunk = await answer.readany()
                 body += chunk
     return body
 

@@ -11,11 +11,10 @@ import logging
 import time
 from collections.abc import Callable
 
-import aiohttp
-
 from sparkfleet.gateway.api_errors import ApiError, Dialect, engine_lost, error_json, no_engine
-from sparkfleet.gateway.asgi import Send
+from sparkfleet.gateway.asgi import DirectWriter, Send
 from sparkfleet.gateway.choice import Choice, Slot
+from sparkfleet.gateway.engine.connection import EngineConnectionLost
 from sparkfleet.gateway.engine.endpoints import Picker, Target
 from sparkfleet.gateway.engine.upstream import EngineLost, Request, Upstream, UpstreamAnswer
 from sparkfleet.gateway.engine.usage import UsageMeter
@@ -151,17 +150,37 @@ class Attempts:
         self._held = answer
 
 
-async def relay(answer: UpstreamAnswer, send: Send, meter: UsageMeter) -> bool:
-    """Passes the answer's chunks on as they arrive. False if the engine was lost in the middle."""
-    chunk = answer.first
-    while chunk:
-        meter.feed(chunk)
-        await send({"type": "http.response.body", "body": chunk, "more_body": True})
-        try:
-            chunk = await answer.response.content.readany()
-        except (aiohttp.ClientError, OSError):
-            return False
+async def relay(answer: UpstreamAnswer, send: Send, direct: DirectWriter | None, meter: UsageMeter) -> bool:
+    """Passes the answer's chunks on as they arrive. False if the engine was lost in the middle.
+
+    Args:
+        answer: the engine's answer; its head is sent already.
+        send: the client's, of ASGI.
+        direct: writes to the client's connection without a task in between; None if the server has none.
+        meter: counts.
+    """
+    try:
+        if direct is not None:
+            await _pump(answer, direct, meter)
+            return True
+        chunk = answer.first
+        while chunk:
+            meter.feed(chunk)
+            await send({"type": "http.response.body", "body": chunk, "more_body": True})
+            chunk = await answer.readany()
+    except EngineConnectionLost:
+        return False
     return True
+
+
+async def _pump(answer: UpstreamAnswer, direct: DirectWriter, meter: UsageMeter) -> None:
+    def sink(chunk: bytes) -> bool:
+        meter.feed(chunk)
+        return direct.write(chunk)
+
+    if answer.first and not sink(answer.first):
+        await direct.drained()
+    await answer.pump(sink, direct.drained)
 
 
 def lost_event(dialect: Dialect, meter: UsageMeter) -> bytes:

@@ -8,16 +8,16 @@ from __future__ import annotations
 import asyncio
 import re
 import socket
+from collections import defaultdict
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
+from functools import lru_cache
 from http import HTTPStatus
-
-import aiohttp
-from aiohttp.abc import AbstractCookieJar
-from aiohttp.connector import AddrInfoType
-from yarl import URL
+from urllib.parse import urlsplit
 
 from sparkfleet.gateway.asgi import Headers
 from sparkfleet.gateway.body.request_body import RequestBody
+from sparkfleet.gateway.engine.connection import EngineConnection, EngineConnectionLost, Sink
 from sparkfleet.gateway.engine.endpoints import Target
 from sparkfleet.gateway.request_parser import EXPLAIN_HEADER, MODEL_HEADER, PRIORITY_HEADER
 
@@ -62,6 +62,7 @@ _NOT_FOR_ENGINES = (
     }
 )
 _NOT_FOR_CLIENTS = _HOP_BY_HOP | {b"date", b"server", b"set-cookie", b"x-client-request-id", b"x-request-id"}
+_WITH_BODY = ("POST", "PUT", "PATCH")
 _PRINTABLE = re.compile(rb"[\x20-\x7e\t]*")
 
 
@@ -77,27 +78,122 @@ class Request:
     body: RequestBody
 
 
+class EngineLost(Exception):
+    """An engine was lost before the first byte of its answer.
+
+    Args:
+        delivered: True if it already had the request, which may then have killed it.
+    """
+
+    def __init__(self, why: str, *, delivered: bool) -> None:
+        super().__init__(why)
+        self.delivered = delivered
+
+
+class EnginePool:
+    """Connections to engines by address, kept for `IDLE_S` between requests."""
+
+    def __init__(self) -> None:
+        self._idle: dict[tuple[str, int], list[EngineConnection]] = defaultdict(list)
+        self._open: dict[EngineConnection, tuple[str, int]] = {}
+        self._timers: dict[EngineConnection, asyncio.TimerHandle] = {}
+
+    async def take(self, url: str, *, fresh: bool) -> EngineConnection:
+        """A connection to the engine at `url`.
+
+        Args:
+            url: `http://host:port`.
+            fresh: a new one, not one that the engine may just have closed.
+
+        Raises:
+            EngineLost: there is none within `CONNECT_S`.
+        """
+        at = address_of(url)
+        idle = self._idle[at]
+        while idle and not fresh:
+            kept = idle.pop()
+            self._timers.pop(kept).cancel()
+            if kept.is_free:
+                return kept
+            self._drop(kept)
+        try:
+            async with asyncio.timeout(CONNECT_S):
+                return await self._connect(at)
+        except TimeoutError:
+            raise EngineLost("no connection in time", delivered=False) from None
+        except OSError as error:
+            raise EngineLost(str(error), delivered=False) from error
+
+    def give_back(self, connection: EngineConnection) -> None:
+        """Keeps a connection that has carried a whole answer, and closes any other."""
+        connection.in_use = False
+        if not connection.is_free or connection not in self._open:
+            return self._drop(connection)
+        self._idle[self._open[connection]].append(connection)
+        loop = asyncio.get_running_loop()
+        self._timers[connection] = loop.call_later(IDLE_S, self._expire, connection)
+        return None
+
+    def close(self) -> None:
+        """Closes all."""
+        for timer in self._timers.values():
+            timer.cancel()
+        for connection in tuple(self._open):
+            self._drop(connection)
+        self._idle.clear()
+        self._timers.clear()
+
+    async def _connect(self, at: tuple[str, int]) -> EngineConnection:
+        loop = asyncio.get_running_loop()
+        transport, made = await loop.create_connection(EngineConnection, *at)
+        watch_peer(transport.get_extra_info("socket"), KEEPALIVE)
+        self._open[made] = at
+        return made
+
+    def _expire(self, connection: EngineConnection) -> None:
+        idle = self._idle[self._open[connection]]
+        idle.remove(connection)
+        if not idle:
+            del self._idle[self._open[connection]]
+        del self._timers[connection]
+        self._drop(connection)
+
+    def _drop(self, connection: EngineConnection) -> None:
+        self._open.pop(connection, None)
+        connection.close()
+
+
+@lru_cache(maxsize=256)
+def address_of(url: str) -> tuple[str, int]:
+    """Host and port of `http://host:port`."""
+    parts = urlsplit(url)
+    assert parts.hostname is not None
+    return parts.hostname, parts.port or 80
+
+
 @dataclass(slots=True)
 class UpstreamAnswer:
     """An engine's answer up to its first chunk, before the client has seen any of it."""
 
-    response: aiohttp.ClientResponse
+    connection: EngineConnection
     first: bytes
+    _pool: EnginePool
+    _is_open: bool = True
 
     @property
     def status(self) -> int:
         """HTTP status."""
-        return self.response.status
+        return self.connection.status
 
     @property
     def is_stream(self) -> bool:
         """True if it is a stream of server-sent events."""
-        return self.response.content_type == "text/event-stream"
+        return self._header(b"content-type").partition(b";")[0].strip().lower() == b"text/event-stream"
 
     @property
     def is_error(self) -> bool:
         """True if it is an error that can be read as a whole: neither a stream nor compressed."""
-        packed = self.response.headers.get("content-encoding", "identity") != "identity"
+        packed = self._header(b"content-encoding") not in (b"", b"identity")
         return self.status >= HTTPStatus.BAD_REQUEST and not self.is_stream and not packed
 
     @property
@@ -115,7 +211,7 @@ class UpstreamAnswer:
 
     def headers(self) -> list[tuple[bytes, bytes]]:
         """Engine headers passed to the client."""
-        raw = [(name.lower(), value) for name, value in self.response.raw_headers]
+        raw = self.connection.headers
         dropped = _NOT_FOR_CLIENTS | _named_by_connection(raw)
         return [
             (name, value)
@@ -123,53 +219,81 @@ class UpstreamAnswer:
             if name not in dropped and not name.startswith(b"access-control-")
         ]
 
+    async def readany(self) -> bytes:
+        """The next bytes of the body; b"" at its end.
+
+        Raises:
+            EngineConnectionLost: the engine was lost in the middle.
+        """
+        return await self.connection.readany()
+
+    async def pump(self, sink: Sink, drained: Callable[[], Awaitable[None]]) -> None:
+        """Passes the rest of the body to `sink`; see `EngineConnection.pump`."""
+        await self.connection.pump(sink, drained)
+
     def close(self) -> None:
-        """Closes the connection: an engine that is still generating stops."""
-        self.response.close()
+        """Ends it: the connection is kept after a whole answer, else closed, so that the engine stops generating."""
+        if self._is_open:
+            self._is_open = False
+            self._pool.give_back(self.connection)
 
-
-class EngineLost(Exception):
-    """An engine was lost before the first byte of its answer.
-
-    Args:
-        delivered: True if it already had the request, which may then have killed it.
-    """
-
-    def __init__(self, why: str, *, delivered: bool) -> None:
-        super().__init__(why)
-        self.delivered = delivered
+    def _header(self, wanted: bytes) -> bytes:
+        return next((value for name, value in self.connection.headers if name == wanted), b"")
 
 
 class Upstream:
-    """Connections to engines, kept open between requests."""
+    """Requests to engines, on connections that are kept between them."""
 
     def __init__(self) -> None:
-        self._pooled: aiohttp.ClientSession | None = None
-        self._fresh: aiohttp.ClientSession | None = None
+        self._pool = EnginePool()
 
     async def open(self, engine: Target, request: Request) -> UpstreamAnswer:
         """Sends the request and waits, without a time limit, for the first chunk of the answer.
 
-        The engine may just have closed a pooled connection; a second try on a new one shows if the engine itself is gone.
+        The engine may just have closed a kept connection; a second try on a new one shows if the engine itself is gone.
+        A request that was lost on a new one is not sent to the same engine again: it may be the cause.
 
         Raises:
             EngineLost: it cannot be reached, or was lost.
         """
-        if self._pooled is None or self._fresh is None:
-            self._pooled, self._fresh = _session(keep=True), _session(keep=False)
+        connection = await self._pool.take(engine.url, fresh=False)
+        was_kept = connection.has_served
         try:
-            return await _ask(self._pooled, engine, request)
-        except EngineLost as lost:
-            if not lost.delivered:
-                raise
-            return await _ask_again(self._fresh, engine, request)
+            return await self._ask(connection, engine, request)
+        except EngineConnectionLost as lost:
+            if not was_kept:
+                raise EngineLost(str(lost), delivered=True) from lost
+        connection = await self._pool.take(engine.url, fresh=True)
+        try:
+            return await self._ask(connection, engine, request)
+        except EngineConnectionLost as lost:
+            raise EngineLost(str(lost), delivered=True) from lost
 
     async def aclose(self) -> None:
         """Closes all connections."""
-        for session in (self._pooled, self._fresh):
-            if session is not None:
-                await session.close()
-        self._pooled = self._fresh = None
+        self._pool.close()
+
+    async def _ask(self, connection: EngineConnection, engine: Target, request: Request) -> UpstreamAnswer:
+        try:
+            await connection.ask(_head(engine, request), request.body, is_head=request.method == "HEAD")
+            if connection.status == HTTPStatus.UNAUTHORIZED:
+                # The engine refused the gateway's token, not the client's key: another engine has taken the port.
+                raise EngineLost("it does not accept the gateway's token", delivered=False)
+            return UpstreamAnswer(connection, await connection.readany(), self._pool)
+        except BaseException:
+            self._pool.give_back(connection)
+            raise
+
+
+def _head(engine: Target, request: Request) -> bytes:
+    lines = [f"{request.method} {request.target} HTTP/1.1", f"host: {urlsplit(engine.url).netloc}"]
+    lines += [f"{name}: {value}" for name, value in request.headers]
+    lines += [f"x-request-id: {request.id}", "accept-encoding: identity"]
+    if engine.token:
+        lines.append(f"authorization: Bearer {engine.token}")
+    if request.body.size or request.method in _WITH_BODY:
+        lines.append(f"content-length: {request.body.size}")
+    return "\r\n".join([*lines, "", ""]).encode("ascii")
 
 
 def request_headers(headers: Headers) -> tuple[tuple[str, str], ...]:
@@ -188,75 +312,6 @@ def request_headers(headers: Headers) -> tuple[tuple[str, str], ...]:
 def _named_by_connection(headers: Headers) -> frozenset[bytes]:
     lines = (value for name, value in headers if name == b"connection")
     return frozenset(token.strip().lower() for line in lines for token in line.split(b","))
-
-
-async def _ask(session: aiohttp.ClientSession, engine: Target, request: Request) -> UpstreamAnswer:
-    headers = [*request.headers, ("x-request-id", request.id), ("accept-encoding", "identity")]
-    if engine.token:
-        headers.append(("authorization", f"Bearer {engine.token}"))
-    try:
-        response = await session.request(
-            request.method,
-            URL(engine.url + request.target, encoded=True),
-            headers=headers,
-            data=request.body.payload(),
-            allow_redirects=False,
-        )
-    except (aiohttp.ClientConnectorError, TimeoutError) as error:
-        raise EngineLost(str(error) or "no connection in time", delivered=False) from error
-    except (aiohttp.ClientError, OSError) as error:
-        raise EngineLost(str(error) or type(error).__name__, delivered=True) from error
-    if response.status == HTTPStatus.UNAUTHORIZED:
-        # The engine refused the gateway's token, not the client's key: another engine has taken the port.
-        response.close()
-        raise EngineLost("it does not accept the gateway's token", delivered=False)
-    return await _first_chunk(response)
-
-
-async def _ask_again(session: aiohttp.ClientSession, engine: Target, request: Request) -> UpstreamAnswer:
-    try:
-        return await _ask(session, engine, request)
-    except EngineLost as lost:
-        raise EngineLost(str(lost), delivered=True) from lost
-
-
-async def _first_chunk(response: aiohttp.ClientResponse) -> UpstreamAnswer:
-    try:
-        return UpstreamAnswer(response, await response.content.readany())
-    except (aiohttp.ClientError, OSError) as error:
-        response.close()
-        raise EngineLost(str(error) or type(error).__name__, delivered=True) from error
-    except asyncio.CancelledError:
-        response.close()
-        raise
-
-
-def _session(*, keep: bool) -> aiohttp.ClientSession:
-    connector = aiohttp.TCPConnector(
-        limit=0,
-        socket_factory=_socket,
-        **({"keepalive_timeout": IDLE_S} if keep else {"force_close": True}),
-    )
-    return aiohttp.ClientSession(
-        connector=connector,
-        # No time limit on the answer: the prefill of a long context takes minutes on a Spark, without a byte.
-        timeout=aiohttp.ClientTimeout(total=None, sock_connect=CONNECT_S, sock_read=None),
-        auto_decompress=False,
-        cookie_jar=_no_cookies(),
-        skip_auto_headers=("user-agent", "accept", "content-type"),
-    )
-
-
-def _no_cookies() -> AbstractCookieJar:
-    return aiohttp.DummyCookieJar()
-
-
-def _socket(address: AddrInfoType) -> socket.socket:
-    family, kind, protocol, _, _ = address
-    made = socket.socket(family=family, type=kind, proto=protocol)
-    made.setblocking(False)
-    watch_peer(made, KEEPALIVE)
-    return made
 
 
 def watch_peer(connection: socket.socket, settings: tuple[tuple[str, int], ...]) -> None:

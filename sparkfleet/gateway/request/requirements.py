@@ -16,6 +16,8 @@ from sparkfleet.gateway.routing_table import GroupEntry
 
 Ability = Literal["vision", "tools"]
 
+_ABILITIES: tuple[Ability, ...] = get_args(Ability)
+
 VISUAL = frozenset(
     {"image", "image_embeds", "image_pil", "image_url", "input_image", "video", "video_embeds", "video_url"}
 )
@@ -67,7 +69,7 @@ class Requirements(NamedTuple):
     @property
     def abilities(self) -> tuple[Ability, ...]:
         """The requirements that a group must meet."""
-        return tuple(ability for ability in get_args(Ability) if getattr(self, ability))
+        return tuple([ability for ability in _ABILITIES if getattr(self, ability)])
 
 
 def needs_of(document: dict[str, Any]) -> Requirements:

@@ -6,7 +6,7 @@ import argparse
 import sys
 from collections import Counter
 
-from sparkfleet.lab.simulation.run import FAULT_EVERY_S, simulate
+from sparkfleet.lab.simulation.run import DRAIN_EVERY_S, FAULT_EVERY_S, simulate
 
 
 def main(argv: list[str]) -> int:
@@ -19,12 +19,15 @@ def main(argv: list[str]) -> int:
     parser.add_argument(
         "--fault-every", type=float, default=FAULT_EVERY_S, help="mean seconds between faults"
     )
+    parser.add_argument(
+        "--drain-every", type=float, default=DRAIN_EVERY_S, help="mean seconds between drained nodes, or inf"
+    )
     parser.add_argument("--log", action="store_true", help="print what happened in each run")
     given = parser.parse_args(argv)
     faults: Counter[str] = Counter()
     hours, failed = 0.0, 0
     for seed in range(given.seed, given.seed + given.runs):
-        report = simulate(seed, given.hours, given.nodes, given.fault_every)
+        report = simulate(seed, given.hours, given.nodes, given.fault_every, given.drain_every)
         hours += report.hours
         faults += report.faults
         if given.log:
@@ -34,7 +37,8 @@ def main(argv: list[str]) -> int:
             print("\n".join(report.violations))
             print(
                 f"replay: python -m sparkfleet.lab.simulation --seed {seed} --runs 1 --hours {given.hours:g}"
-                f" --nodes {given.nodes} --fault-every {given.fault_every:g} --log"
+                f" --nodes {given.nodes} --fault-every {given.fault_every:g}"
+                f" --drain-every {given.drain_every:g} --log"
             )
     print(
         f"{hours:.0f} simulated fleet-hours, {sum(faults.values())} faults, {failed} of {given.runs} runs failed"

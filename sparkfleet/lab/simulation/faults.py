@@ -23,6 +23,7 @@ class FaultTarget(Protocol):
     """The parts of a simulation that faults reach."""
 
     chance: random.Random
+    drain_chance: random.Random
     time: Timeline
     fleet: SimulatedFleet
     serve: SimulatedServe
@@ -66,11 +67,13 @@ class Faults:
         self._bad: dict[tuple[str, int], Callable[[GroupLaunch], Outcome]] = {}
         """By deployment and rung: the result of a start, while it is not well."""
 
-    def begin(self, every_s: float) -> None:
-        """Inject faults at random moments, that many seconds apart on average."""
+    def begin(self, every_s: float, drain_every_s: float) -> None:
+        """Inject faults at random moments, and drain nodes, that many seconds apart on average."""
         self._active = True
         self._of.time.after(1.0, lambda: self._people(NAMES[0]))
         self._next(every_s)
+        if drain_every_s != float("inf"):
+            self._next_drain(drain_every_s)
 
     def end(self) -> None:
         """No more faults; machines, network and disk are well, and every rung starts."""
@@ -283,6 +286,22 @@ class Faults:
 
     def _people(self, name: str) -> None:
         self._of.people.append(("apply", name))
+
+    def _next_drain(self, every_s: float) -> None:
+        """A node is drained, for a while."""
+        chance = self._of.drain_chance
+
+        def happen() -> None:
+            if not self._active:
+                return
+            node = chance.choice(self._of.names)
+            self._of.record("node drained")
+            self._of.people.append(("drain", node))
+            back_s = chance.choice((60.0, 1200.0, 6000.0))
+            self._of.time.after(back_s, lambda: self._of.people.append(("undrain", node)))
+            self._next_drain(every_s)
+
+        self._of.time.after(chance.expovariate(1.0 / every_s), happen)
 
     def _apply_again(self) -> None:
         self._of.people.append(("again", self._chance.choice(NAMES)))

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 
 from sparkfleet.controlplane.desired import Desired, GroupKey, Standing
 from sparkfleet.controlplane.policy.state import GONE_S, name_of
 from sparkfleet.controlplane.state.store import Event
 from sparkfleet.gateway.routing_table import RoutingTable
+from sparkfleet.group.report import GroupPhase
 from sparkfleet.lab.simulation.fleet import SimulatedEngine, SimulatedFleet
 from sparkfleet.lab.simulation.serve import SimulatedServe
 from sparkfleet.lab.simulation.store_place import StorePlace
@@ -105,6 +106,8 @@ def stays_on_gone_nodes(
     fleet: SimulatedFleet,
     since: Mapping[GroupKey, float],
     working_since: float,
+    *,
+    drained: frozenset[str],
 ) -> Iterator[str]:
     """Groups that wait for a node that has been gone for long, although a rung below does without.
 
@@ -114,9 +117,10 @@ def stays_on_gone_nodes(
         fleet: the machines.
         since: when each group was applied, or an older one served last, simulated seconds.
         working_since: since when the controller works without a break, simulated seconds.
+        drained: nodes on which nothing is to be started.
     """
     now = fleet.time.seconds
-    away = {
+    away = drained | {
         n.name for n in fleet.nodes.values() if n.away_since is not None or now - n.joined_since < LEAVES_S
     }
     gone = {
@@ -133,6 +137,80 @@ def stays_on_gone_nodes(
             stuck = nodes and nodes[0] & gone and not all(other & away for other in nodes)
             if stuck and not standing.given_up and now - max(since[group], working_since) > GONE_S + LEAVES_S:
                 yield f"{now:.1f} s: {name_of(group)} waits for {sorted(nodes[0] & gone)}"
+
+
+def begun_on_drained(
+    began: Sequence[tuple[float, GroupKey, tuple[str, ...]]], drained: frozenset[str]
+) -> Iterator[str]:
+    """Engines that were started on a drained node, although the controller answered their group.
+
+    Args:
+        began: engines that were started: when, of which group, on which nodes.
+        drained: nodes that were drained then.
+    """
+    for at, group, nodes in began:
+        if on := sorted(drained.intersection(nodes)):
+            yield f"{at:.1f} s: {name_of(group)} was started on {on}: drained"
+
+
+def falls_on_drained(
+    wanted: Mapping[str, Desired],
+    before: Mapping[GroupKey, Standing],
+    standings: Mapping[GroupKey, Standing],
+    drained: frozenset[str],
+    now: float,
+) -> Iterator[str]:
+    """Groups that took a lower rung on a drained node.
+
+    Args:
+        wanted: deployments that are to run.
+        before: places on the ladders before a step.
+        standings: those after it.
+        drained: nodes that were drained before it.
+        now: simulated seconds.
+    """
+    for one in wanted.values():
+        for group, plan in zip(one.groups, one.plan.groups, strict=True):
+            was, standing = before.get(group), standings.get(group, TOP)
+            if was is None or standing.rung <= was.rung:
+                continue
+            if on := sorted(drained.intersection(plan.ladder[standing.rung].candidate.shape.nodes)):
+                yield f"{now:.1f} s: {name_of(group)} took rung {standing.rung + 1} on {on}: drained"
+
+
+def stays_on_drained_nodes(
+    wanted: Mapping[str, Desired],
+    standings: Mapping[GroupKey, Standing],
+    fleet: SimulatedFleet,
+    serve: SimulatedServe,
+    *,
+    drained: frozenset[str],
+    working_since: float,
+) -> Iterator[str]:
+    """Groups that have waited for a drained node for long, although a rung below does without.
+
+    Args:
+        wanted: deployments that are to run.
+        standings: place of each group on its ladder.
+        fleet: the machines.
+        serve: the applications.
+        drained: nodes that are drained.
+        working_since: since when the controller works without a break, simulated seconds.
+    """
+    now = fleet.time.seconds
+    away = {
+        n.name for n in fleet.nodes.values() if n.away_since is not None or now - n.joined_since < LEAVES_S
+    }
+    for one in wanted.values():
+        for group, plan in zip(one.groups, one.plan.groups, strict=True):
+            app, standing = serve.apps.get(group), standings.get(group, TOP)
+            if app is None or app.phase is not GroupPhase.BARRED or app.status == "retiring":
+                continue
+            nodes = [set(rung.candidate.shape.nodes) for rung in plan.ladder[standing.rung :]]
+            is_possible = any(not other & (away | drained) for other in nodes)
+            since = max(app.barred_since, working_since)
+            if nodes[0] & drained and is_possible and not standing.given_up and now - since > LEAVES_S:
+                yield f"{now:.1f} s: {name_of(group)} waits for {sorted(nodes[0] & drained)}: drained"
 
 
 def older_serves(one: Desired, fleet: SimulatedFleet) -> bool:

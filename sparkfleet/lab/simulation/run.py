@@ -8,12 +8,12 @@ import logging
 import random
 import sqlite3
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 
 from sparkfleet.controlplane.controller import Controller
-from sparkfleet.controlplane.desired import Desired, GroupKey
+from sparkfleet.controlplane.desired import Desired, GroupKey, Standing
 from sparkfleet.controlplane.state.head_address import HeadAddress
 from sparkfleet.controlplane.state.status import NodeReport
 from sparkfleet.controlplane.store_safety.guard import StoreError
@@ -35,10 +35,14 @@ ASKS_S = 10.0
 """Seconds between two users who ask for the status."""
 LOOKS_AGAIN_S = 5.0
 """Seconds after which a controller looks for its store again; the real one does after one."""
+MOVES = 0.7
+"""Share of the deployments of a drained node that the command moves before something ends it."""
 QUIET_S = 5400.0
 """Simulated seconds in which a fleet without faults has to come to what is wanted."""
 FAULT_EVERY_S = 60.0
 """Mean time between two faults."""
+DRAIN_EVERY_S = 3600.0
+"""Mean time between two drained nodes."""
 
 
 class ControllerKilledError(BaseException):
@@ -84,11 +88,20 @@ class Simulation:
         seed: of all chance.
         nodes: how many.
         fault_every_s: mean time between two faults.
+        drain_every_s: mean time between two drained nodes; inf for none.
     """
 
-    def __init__(self, seed: int, nodes: int = 3, fault_every_s: float = FAULT_EVERY_S) -> None:
+    def __init__(
+        self,
+        seed: int,
+        nodes: int = 3,
+        fault_every_s: float = FAULT_EVERY_S,
+        drain_every_s: float = DRAIN_EVERY_S,
+    ) -> None:
+        self._drain_every_s = drain_every_s
         self._fault_every_s = fault_every_s
         self.chance = random.Random(seed)  # noqa: S311  # it is to be repeatable
+        self.drain_chance = random.Random(f"drains {seed}")  # noqa: S311
         self.time = Timeline()
         self.names = tuple(f"spark{n}" for n in range(1, nodes + 1))
         self.fleet = SimulatedFleet(self.names, self.time)
@@ -102,6 +115,7 @@ class Simulation:
             outcome_of=self._outcome,
             send=self._send,
             repeat=self._repeat,
+            barred=self._barred_by,
             pause=self.pause,
             power_off=self._off,
         )
@@ -191,6 +205,9 @@ class Simulation:
         self.report.faults[fault] += 1
         self.note(f"fault: {fault}")
 
+    def _barred_by(self, nodes: Sequence[str]) -> str | None:
+        return None if self.controller is None else self.controller.bars(nodes)
+
     async def pause(self) -> None:
         """Let what runs beside the caller happen: reports arrive, or the controller's process ends."""
         if self.dying:
@@ -203,7 +220,7 @@ class Simulation:
     async def run(self, hours: float) -> Report:
         """Faults for so many simulated hours, then quiet."""
         self.start_controller()
-        self.faults.begin(self._fault_every_s)
+        self.faults.begin(self._fault_every_s, self._drain_every_s)
         await self._until(hours * 3600.0)
         self.faults.end()
         await self._settle()
@@ -215,6 +232,8 @@ class Simulation:
             await self._step(seconds)
 
     async def _step(self, limit: float) -> None:
+        drained, standings = self._drained(), self.store.standings()
+        people = False
         quiet_for = self.time.seconds - self._changed_at
         tick = self.time.seconds + min(30.0, max(0.5, quiet_for / 2))
         if self.time.move_to(min(limit, tick, max(self.time.seconds, self.time.next_at()))):
@@ -224,17 +243,23 @@ class Simulation:
         self.serve.heartbeats(HEARTBEAT_S)
         try:
             await self._deliver()
+            people = bool(self.people)
             await self._act()
             await self._round()
         except ControllerKilledError:
             self.end_controller(self.chance.uniform(1, 20))
         await self._check()
+        self._check_drained(drained, {} if people else standings)
 
     async def _act(self) -> None:
         while self.people:
             what, name = self.people.pop(0)
             if what == "remove":
                 await self.remove(name)
+            elif what == "drain":
+                await self.drain(name)
+            elif what == "undrain":
+                await self.undrain(name)
             else:
                 await self.apply(name, what)
 
@@ -295,7 +320,8 @@ class Simulation:
             return
         self.place.keep_older()
         there = self.store.desired().get(name)
-        spec, plan = random_plan(name, self.names, self.chance)
+        drained = self._drained()
+        spec, plan = random_plan(name, [one for one in self.names if one not in drained], self.chance)
         if there is not None and what == "again":
             spec, plan = there.spec, there.plan
         if there is not None and what == "edit":
@@ -312,7 +338,54 @@ class Simulation:
                 await self.controller.remove(name, "somebody")
                 self.note(f"{name} removed")
 
+    async def drain(self, node: str) -> None:
+        """Somebody drains a node; what is planned on it moves, unless the command ends before."""
+        if self.controller is None or not set(self.names) - self._drained() - {node}:
+            return
+        with contextlib.suppress(sqlite3.Error):
+            await self.controller.drain(node, "somebody")
+            self.note(f"{node} drained")
+            for one in self.store.desired().values():
+                moves = any(node in group.choice.candidate.shape.nodes for group in one.plan.groups)
+                if moves and self.drain_chance.random() < MOVES:
+                    await self.apply(one.name)
+        self._changed_at = self.time.seconds
+
+    async def undrain(self, node: str) -> None:
+        """Somebody lets a drained node be used again."""
+        if self.controller is not None:
+            with contextlib.suppress(ControlError, sqlite3.Error):
+                await self.controller.undrain(node, "somebody")
+                self.note(f"{node} undrained")
+            self._changed_at = self.time.seconds
+
+    def _drained(self) -> frozenset[str]:
+        return frozenset(one.node for one in self.store.drained())
+
     # checks
+
+    def _check_drained(self, drained: frozenset[str], before: Mapping[GroupKey, Standing]) -> None:
+        """Checks a step's starts and rungs against the nodes that were drained before it.
+
+        Args:
+            drained: those nodes.
+            before: ladder positions before the step; {} if people changed what is wanted in it.
+        """
+        wanted, standings = self.store.desired(), self.store.standings()
+        self.report.violations += [
+            *invariants.begun_on_drained(self.serve.began, drained),
+            *invariants.falls_on_drained(wanted, before, standings, drained, self.time.seconds),
+        ]
+        self.serve.began.clear()
+        if self.controller is not None and not self.store.is_full:
+            self.report.violations += invariants.stays_on_drained_nodes(
+                wanted,
+                standings,
+                self.fleet,
+                self.serve,
+                drained=drained & self._drained(),
+                working_since=self._working_since,
+            )
 
     async def _check(self) -> None:
         for at, engine, why in self.fleet.ended:
@@ -327,6 +400,11 @@ class Simulation:
             for group in one.groups:
                 if waits or group not in self._since:
                     self._since[group] = self.time.seconds
+        # Serve starts anew what it had, and only a controller that works counts starts that take nodes down: those of a
+        # wait are left out, those before and after it count together.
+        if self._held:
+            self.serve.wedged = Counter(self._wedged)
+        self._wedged = Counter(self.serve.wedged)
         found = [
             *self._ended_without_reason(wanted),
             *invariants.start_storms(self.serve, self.time.seconds),
@@ -339,16 +417,16 @@ class Simulation:
         self.serve.calls = [
             one for one in self.serve.calls if self.time.seconds - one[0] < invariants.STORM_S
         ]
-        # Serve starts anew what it had, and only a controller that works counts starts that take nodes down: those of a
-        # wait are left out, those before and after it count together.
-        if self._held:
-            self.serve.wedged = Counter(self._wedged)
-        self._wedged = Counter(self.serve.wedged)
         if self.controller is None or self.store.is_full:
             self._working_since = self.time.seconds
         else:
             found += invariants.stays_on_gone_nodes(
-                wanted, self.store.standings(), self.fleet, self._since, self._working_since
+                wanted,
+                self.store.standings(),
+                self.fleet,
+                self._since,
+                self._working_since,
+                drained=self._drained(),
             )
         if self.controller is not None:
             if self.time.seconds - self._asked_at >= ASKS_S:
@@ -364,7 +442,9 @@ class Simulation:
             yield from invariants.ended_without_reason(self.fleet.ended, wanted, events, self._ready_at)
 
     async def _settle(self) -> None:
-        """Without faults: everything wanted runs, at the latest after it is applied again, and nothing else does."""
+        """Without faults and drained nodes everything wanted runs, at the latest once it is applied again; nothing else."""
+        for node in self._drained():
+            self.store.undrain(node)
         await self._until(self.time.seconds + QUIET_S)
         for name in self._failed():
             await self.apply(name, "again")
@@ -390,7 +470,13 @@ class Simulation:
         self.report.log.append(f"{self.time.seconds:10.1f} {line}")
 
 
-def simulate(seed: int, hours: float = 3.0, nodes: int = 3, fault_every_s: float = FAULT_EVERY_S) -> Report:
+def simulate(
+    seed: int,
+    hours: float = 3.0,
+    nodes: int = 3,
+    fault_every_s: float = FAULT_EVERY_S,
+    drain_every_s: float = DRAIN_EVERY_S,
+) -> Report:
     """One run from a seed.
 
     Args:
@@ -398,9 +484,11 @@ def simulate(seed: int, hours: float = 3.0, nodes: int = 3, fault_every_s: float
         hours: simulated hours with faults; up to three more without.
         nodes: how many Sparks.
         fault_every_s: mean time between two faults, simulated seconds.
+        drain_every_s: mean time between two drained nodes; inf for none. They have a chance of their own, so that a seed
+            without them gives the run that it gave before there were any.
     """
     logging.disable(logging.CRITICAL)  # injected failures are logged with tracebacks
     try:
-        return asyncio.run(Simulation(seed, nodes, fault_every_s).run(hours))
+        return asyncio.run(Simulation(seed, nodes, fault_every_s, drain_every_s).run(hours))
     finally:
         logging.disable(logging.NOTSET)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import random
 from collections import Counter
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 
 from sparkfleet.controlplane.desired import GroupKey
@@ -24,6 +24,8 @@ HANG_S = 900.0
 """A start that prints nothing for this long has failed (`SILENCE_S`)."""
 DETECT_S = 75.0
 """Seconds until a group finds that its engine hangs."""
+BARRED_LOOK_S = 30.0
+"""Seconds between two questions of a group that waits for a drained node; the real one asks every second."""
 RETRY_S = 5.0
 """Pause of Serve before it constructs a replica again; longer each time, at most a minute."""
 
@@ -53,6 +55,8 @@ class SimulatedApp:
     """Phase of its group; None while it is not placed."""
     report: GroupReport | None = None
     last_report_at: float = float("-inf")
+    barred_since: float = 0.0
+    """When it began to wait for a drained node, if its phase is that."""
     stalled: bool = False
     """Its actor does nothing for now: it sends no report."""
 
@@ -67,6 +71,7 @@ class SimulatedServe:
         outcome_of: what the next start of a launch comes to.
         send: takes a group's report on its way to the controller.
         repeat: takes one that only repeats what was sent before.
+        barred: the reason not to start an engine on these nodes, "" for none; None if the controller does not answer.
         pause: awaited in every call: others may run meanwhile, or the caller's process may end.
         power_off: switches a node off for so many seconds.
     """
@@ -80,6 +85,7 @@ class SimulatedServe:
         outcome_of: Callable[[GroupLaunch], Outcome],
         send: Callable[[GroupReport], None],
         repeat: Callable[[GroupReport], None],
+        barred: Callable[[Sequence[str]], str | None],
         pause: Callable[[], Awaitable[None]],
         power_off: Callable[[str, float], None],
     ) -> None:
@@ -89,11 +95,14 @@ class SimulatedServe:
         self._outcome_of = outcome_of
         self._send = send
         self._repeat = repeat
+        self._barred = barred
         self._pause = pause
         self._power_off = power_off
         self.apps: dict[GroupKey, SimulatedApp] = {}
         self.calls: list[tuple[float, str, GroupKey]] = []
         """Calls of the controller: when, which, of which group."""
+        self.began: list[tuple[float, GroupKey, tuple[str, ...]]] = []
+        """Engines that were started since the last check while the controller answered: when, of which group, where."""
         self.wedged: Counter[tuple[GroupKey, int]] = Counter()
         """Starts that took a node down, by group and rung."""
 
@@ -213,15 +222,30 @@ class SimulatedServe:
             self._step(key, app, 1.0, self._adopt)
             return
         self._fleet.end(key, "left over")
+        nodes = app.order.candidate.shape.nodes
+        if words := self._barred(nodes):
+            app.barred_since = self._time.seconds
+            self._tell(key, app, GroupPhase.BARRED, detail=words)
+            self._step(key, app, BARRED_LOOK_S, self._wait)
+            return
         outcome = self._outcome_of(app.order)
         self._fleet.engines[key] = SimulatedEngine(
             key, app.order.rung, app.order.candidate.shape.nodes, app.order.needs
         )
+        if self._barred(nodes) is not None:
+            self.began.append((self._time.seconds, key, nodes))
         self._tell(key, app, GroupPhase.STARTING)
         ending = (
             self._come_up if outcome.diagnosis is None and not outcome.takes_down else self._break(outcome)
         )
         self._step(key, app, outcome.takes_s, ending)
+
+    def _wait(self, key: GroupKey, app: SimulatedApp) -> None:
+        """A group that waits for a drained node asks again."""
+        if self._barred(app.order.candidate.shape.nodes):
+            self._step(key, app, BARRED_LOOK_S, self._wait)
+        else:
+            self._place(key, app)
 
     def _adopt(self, key: GroupKey, app: SimulatedApp) -> None:
         if self._fleet.engines.get(key) is None:

@@ -2,8 +2,12 @@
 
 import pytest
 
+from sparkfleet.controlplane import controller
 from sparkfleet.controlplane.policy import decide as policy
-from sparkfleet.lab.simulation import faults, store_place
+from sparkfleet.controlplane.policy import fallback
+from sparkfleet.controlplane.policy.ladder import step
+from sparkfleet.controlplane.policy.state import FleetState
+from sparkfleet.lab.simulation import faults, run, store_place
 from sparkfleet.lab.simulation.faults import FAULTS
 from sparkfleet.lab.simulation.run import simulate
 
@@ -44,7 +48,7 @@ def test_the_invariants_hold_for_hundreds_of_hours(nodes):
     ],
 )
 def test_a_seed_that_once_broke_an_invariant_holds(seed, hours, nodes, fault_every_s):
-    assert simulate(seed, hours, nodes, fault_every_s).violations == []
+    assert simulate(seed, hours, nodes, fault_every_s, drain_every_s=float("inf")).violations == []
 
 
 def test_a_seed_replays_exactly():
@@ -59,7 +63,41 @@ def test_a_policy_without_one_of_its_rules_is_found(rule, monkeypatch):
     rest = tuple(one for one in policy.RULES if one.__name__ != rule)
     assert len(rest) == len(policy.RULES) - 1
     monkeypatch.setattr(policy, "RULES", rest)
-    assert any(simulate(seed, hours=1.0).violations for seed in range(6))
+    assert any(simulate(seed, hours=1.0, drain_every_s=float("inf")).violations for seed in range(6))
+
+
+@pytest.mark.full
+def test_a_start_that_takes_its_node_down_while_nobody_can_count_it_breaks_no_invariant():
+    """The controller waits for its store, and Ray Serve goes on."""
+    assert simulate(350363007, 3.0, 3, 60.0, drain_every_s=600.0).violations == []
+
+
+def drained_often(seed):
+    return simulate(seed, hours=3.0, fault_every_s=120.0, drain_every_s=600.0)
+
+
+def test_with_nodes_that_are_drained_again_and_again_the_invariants_hold():
+    reports = [drained_often(seed) for seed in range(2)]
+    assert [report.violations for report in reports] == [[], []]
+    assert sum(report.faults["node drained"] for report in reports) > 10
+    assert any("undrained" in line for report in reports for line in report.log)
+
+
+WITHOUT = {
+    "nothing bars a start": (controller, "barred_by", lambda state, nodes: "", "was started on"),
+    "the ladder ignores drained nodes": (fallback, "step", lambda *given: step(*given[:3]), "took rung"),
+    "nothing leaves a drained node": (FleetState, "is_barred", lambda state, group: False, "waits for"),
+}
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("mistake", WITHOUT)
+def test_a_policy_that_starts_or_stays_on_drained_nodes_is_found(mistake, monkeypatch):
+    where, name, replacement, words = WITHOUT[mistake]
+    monkeypatch.setattr(where, name, replacement)
+    monkeypatch.setattr(run, "MOVES", 0.0)  # the command ends before it moves anything: more waits
+    found = (line for seed in range(6) for line in drained_often(seed).violations)
+    assert any(words in line and "drained" in line for line in found)
 
 
 def test_a_store_that_is_used_without_its_guard_is_found(monkeypatch):

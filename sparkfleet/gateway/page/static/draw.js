@@ -14,7 +14,7 @@ function fill(node, attributes, children) {
   return node;
 }
 
-export const STATES = { ready: "good", running: "good", starting: "warn", updating: "warn", preparing: "warn", probing: "warn", draining: "warn", stopping: "warn", failed: "bad", stopped: "soft" };
+export const STATES = { ready: "good", running: "good", starting: "warn", updating: "warn", barred: "warn", preparing: "warn", probing: "warn", draining: "warn", stopping: "warn", failed: "bad", stopped: "soft" };
 export const gib = (bytes) => `${(bytes / 2 ** 30).toFixed(1)} GiB`;
 export const short = (value) => (value === null || value === undefined ? "–" : value >= 100 ? value.toFixed(0) : value >= 10 ? value.toFixed(1) : value.toFixed(2));
 export const clock = (at) => new Date(at * 1000).toLocaleTimeString();

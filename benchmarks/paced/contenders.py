@@ -1,0 +1,194 @@
+"""Starts the gateways that are compared, each with its own processes, and reads their processor time."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from paced.client import Side
+
+START_S = 60.0
+_CONNECTIONS = 4096
+
+
+class NotHere(Exception):
+    """A contender that cannot be measured, and the reason."""
+
+
+@dataclass
+class Contender:
+    """A way to the engine."""
+
+    name: str
+    side: Side
+    process: subprocess.Popen[bytes] | None = None
+    """Leader of its session; None for the bare engine."""
+
+    def cpu_s(self) -> float:
+        """User and system time of its processes so far."""
+        return 0.0 if self.process is None else _session_cpu_s(self.process.pid)
+
+    def end(self) -> None:
+        """Ends its processes."""
+        if self.process is not None:
+            os.killpg(self.process.pid, signal.SIGTERM)
+            try:
+                self.process.wait(10)
+            except subprocess.TimeoutExpired:
+                os.killpg(self.process.pid, signal.SIGKILL)
+                self.process.wait()
+
+
+def _session_cpu_s(session: int) -> float:
+    ticks = 0
+    for stat in Path("/proc").glob("[0-9]*/stat"):
+        try:
+            fields = stat.read_text().rpartition(")")[2].split()
+        except OSError:
+            continue  # it has ended
+        if int(fields[3]) == session:
+            ticks += int(fields[11]) + int(fields[12])
+    return ticks / os.sysconf("SC_CLK_TCK")
+
+
+def _free_port() -> int:
+    with socket.socket() as one:
+        one.bind(("127.0.0.1", 0))
+        return int(one.getsockname()[1])
+
+
+def _start(name: str, argv: list[str], log: Path, **environment: str) -> subprocess.Popen[bytes]:
+    with log.open("wb") as out:
+        return subprocess.Popen(
+            argv, stdout=out, stderr=out, start_new_session=True, env=os.environ | environment
+        )
+
+
+def _await(contender: Contender, log: Path) -> Contender:
+    """Waits until it serves one request."""
+    assert contender.process is not None
+    until, why = time.monotonic() + START_S, ""
+    while time.monotonic() < until and contender.process.poll() is None:
+        try:
+            _ask_once(contender.side)
+            return contender
+        except (OSError, urllib.error.URLError) as error:
+            why = str(error)
+            time.sleep(0.2)
+    contender.end()
+    lines = log.read_text(errors="replace").strip().splitlines()
+    raise NotHere(f"does not serve: {why}; its last line: {lines[-1] if lines else 'none'}")
+
+
+def _ask_once(side: Side) -> None:
+    head, _, body = side.request(stream=False, tokens=1).partition(b"\r\n\r\n")
+    fields = dict(line.split(": ", 1) for line in head.decode().split("\r\n")[1:])
+    request = urllib.request.Request(side.url + "/v1/chat/completions", body, fields)
+    with urllib.request.urlopen(request, timeout=5) as answer:
+        answer.read()
+
+
+def _program(name: str, given: str) -> str:
+    found = shutil.which(given or name, path=f"{os.environ.get('PATH', '')}:/usr/sbin")
+    if found is None:
+        raise NotHere(f"no program {given or name}: install it, or name it with --{name} PATH")
+    return found
+
+
+def nginx(engine: str, folder: Path, given: str) -> Contender:
+    """nginx as a reverse proxy: one worker, kept connections, no buffering, no key checked."""
+    program, port = _program("nginx", given), _free_port()
+    config = folder / "nginx.conf"
+    config.write_text(
+        f"""daemon off; worker_processes 1; pid {folder}/nginx.pid; error_log {folder}/error.log;
+worker_rlimit_nofile 65536;
+events {{ worker_connections {4 * _CONNECTIONS}; }}
+http {{
+  access_log off; client_body_temp_path {folder}/body; proxy_temp_path {folder}/proxy;
+  fastcgi_temp_path {folder}/fastcgi; uwsgi_temp_path {folder}/uwsgi; scgi_temp_path {folder}/scgi;
+  keepalive_requests 1000000;
+  upstream engine {{ server {engine.removeprefix("http://")}; keepalive {_CONNECTIONS}; keepalive_requests 1000000; }}
+  server {{
+    listen 127.0.0.1:{port} backlog=4096;
+    location / {{
+      proxy_pass http://engine; proxy_http_version 1.1; proxy_set_header Connection "";
+      proxy_buffering off; proxy_read_timeout 600;
+    }}
+  }}
+}}
+"""
+    )
+    log = folder / "nginx.log"
+    argv = [program, "-e", str(folder / "error.log"), "-p", str(folder), "-c", str(config)]
+    process = _start("nginx", argv, log)
+    return _await(Contender("nginx", Side(f"http://127.0.0.1:{port}"), process), log)
+
+
+def vllm_router(engine: str, folder: Path, given: str) -> Contender:
+    """vLLM's router (Rust), in its fastest configuration: no key checked, no prefix tree."""
+    program, port = _program("vllm-router", given), _free_port()
+    log = folder / "vllm-router.log"
+    argv = [program, "--worker-urls", engine, "--host", "127.0.0.1", "--port", str(port)]
+    argv += [
+        "--policy",
+        "round_robin",
+        "--max-concurrent-requests",
+        str(_CONNECTIONS),
+        "--log-level",
+        "error",
+    ]
+    argv += ["--prometheus-port", str(_free_port())]
+    process = _start("vllm-router", argv, log)
+    return _await(Contender("vllm-router", Side(f"http://127.0.0.1:{port}"), process), log)
+
+
+def litellm(engine: str, folder: Path, given: str) -> Contender:
+    """LiteLLM's proxy with one worker and its master key."""
+    program, port = _program("litellm", given), _free_port()
+    config = folder / "litellm.yaml"
+    config.write_text(
+        f"""model_list:
+  - model_name: fake
+    litellm_params: {{model: openai/fake, api_base: "{engine}/v1", api_key: none}}
+general_settings: {{master_key: sk-bench}}
+litellm_settings: {{telemetry: false}}
+"""
+    )
+    log = folder / "litellm.log"
+    argv = [
+        program,
+        "--config",
+        str(config),
+        "--host",
+        "127.0.0.1",
+        "--port",
+        str(port),
+        "--num_workers",
+        "1",
+    ]
+    quiet = {"LITELLM_LOCAL_MODEL_COST_MAP": "True", "LITELLM_LOG": "ERROR"}
+    process = _start("litellm", argv, log, **quiet)
+    return _await(Contender("litellm", Side(f"http://127.0.0.1:{port}", "sk-bench"), process), log)
+
+
+def ours(engine: str, folder: Path, script: str, key: str, sha256: str) -> Contender:
+    """sparkfleet's gateway as its Serve replica runs it: keys are checked and usage is counted."""
+    port = _free_port()
+    log = folder / "sparkfleet.log"
+    argv = [sys.executable, script, "--run-gateway", engine, "--port", str(port), "--key", sha256]
+    process = _start("sparkfleet", argv, log)
+    return _await(Contender("sparkfleet", Side(f"http://127.0.0.1:{port}", key), process), log)
+
+
+Start = Callable[[str, Path, str], Contender]
+OTHERS: dict[str, Start] = {"nginx": nginx, "vllm-router": vllm_router, "litellm": litellm}

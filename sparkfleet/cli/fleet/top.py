@@ -1,0 +1,67 @@
+"""`sparkfleet top`: the fleet in a terminal, live."""
+
+from __future__ import annotations
+
+import codecs
+from collections.abc import AsyncIterator, Sequence
+from functools import partial
+
+from sparkfleet.cli.exit_codes import Exit
+from sparkfleet.cli.options import DEFAULT_INVENTORY, InventoryOption, open_session, run
+from sparkfleet.cli.output import console, event_line
+from sparkfleet.cli.top.app import TopApp
+from sparkfleet.errors import SpecError
+from sparkfleet.fleet.deployments import describe_deployment, fleet_state
+from sparkfleet.fleet.rank_logs import rank_log
+from sparkfleet.fleet.session import Session
+from sparkfleet.planner.report.explain import explain_plan
+
+TAIL = 200
+"""Lines of a log to begin with."""
+
+
+def top(inventory: InventoryOption = DEFAULT_INVENTORY) -> int:
+    """Show nodes, groups and their speed, live. Keys open a group's log, its events and the reasons of its plan."""
+    if not console.is_terminal:
+        raise SpecError(
+            "`top` needs a terminal.",
+            do="`sparkfleet status --watch` prints lines, `status --json` is for programs.",
+        )
+    session = open_session(inventory)
+    return run(_top(session))
+
+
+async def _top(session: Session) -> int:
+    await TopApp(partial(fleet_state, session), SessionPages(session)).run_async()
+    return Exit.DONE
+
+
+class SessionPages:
+    """Texts of deployments, read from the fleet by the use-cases of `logs`, `events` and `describe`."""
+
+    def __init__(self, session: Session) -> None:
+        self._session = session
+
+    async def log(self, deployment: str, replica: int) -> AsyncIterator[str]:
+        """Lines of the log of rank 0, and new ones as it grows."""
+        decoder = codecs.getincrementaldecoder("utf-8")("replace")
+        rest = ""
+        async for piece in rank_log(
+            self._session, deployment, replica=replica, rank=0, tail=TAIL, follow=True
+        ):
+            *lines, rest = (rest + decoder.decode(piece)).split("\n")
+            for line in lines:
+                yield line.rstrip("\r")
+        if rest:
+            yield rest
+
+    async def events(self, deployment: str) -> Sequence[str]:
+        """Its last events, oldest first."""
+        described = await describe_deployment(self._session, deployment)
+        return tuple(event_line(event).plain for event in described.events)
+
+    async def reasons(self, deployment: str) -> Sequence[str]:
+        """Lines of its plan with the reasons."""
+        described = await describe_deployment(self._session, deployment)
+        plan = described.status.plan
+        return tuple(explain_plan(plan)) if plan else ("Its plan is not known.",)

@@ -1,0 +1,1 @@
+"""The live view of `sparkfleet top`: its terminal application."""

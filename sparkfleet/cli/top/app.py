@@ -1,0 +1,358 @@
+"""Terminal application of `sparkfleet top`: nodes, groups, and the logs, events and reasons of the selected one.
+
+It draws what `LiveReadings` makes of the fleet's status, and reads everything through `Pages`, so that tests drive it
+without a fleet. Texts of engines, models and nodes are shown as they are: no markup, no control characters.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
+from contextlib import suppress
+from typing import ClassVar, Protocol
+
+from rich.text import Text
+from textual import work
+from textual.app import App, ComposeResult
+from textual.binding import Binding, BindingType
+from textual.events import Resize
+from textual.screen import Screen
+from textual.widgets import DataTable, Footer, RichLog, Static
+from textual.widgets.data_table import RowDoesNotExist
+
+from sparkfleet.cli.escapes import visible
+from sparkfleet.cli.output import STATE_STYLE
+from sparkfleet.errors import SparkfleetError
+from sparkfleet.fleet.deployments import FleetOverview
+from sparkfleet.fleet.report.live_view import GroupRow, LiveReadings, LiveView, NodeRow, bar, sparkline
+from sparkfleet.units import GIB
+
+EVERY_S = 1.0
+"""Seconds between two readings."""
+PAGES = ("log", "events", "reasons")
+"""Actions that open a page."""
+OLD_S = 4.0
+"""Age from which figures are named old. A reading over SSH takes a second."""
+NARROW = 125
+"""Columns below which less important ones are left out."""
+WIDE_BAR, NARROW_BAR = 16, 8
+HIGH, FULL = 0.85, 0.95
+"""Shares of a node's memory from which its bar is yellow and red: a Spark that runs out of unified memory hangs."""
+STYLES = {**STATE_STYLE, "gone": "red", "drained": "yellow", "joined": "green"}
+
+
+class Pages(Protocol):
+    """Texts of one deployment, read when its page is opened."""
+
+    def log(self, deployment: str, replica: int) -> AsyncIterator[str]:
+        """Lines of the log of rank 0, and new ones as it grows."""
+        ...
+
+    async def events(self, deployment: str) -> Sequence[str]:
+        """Its last events, oldest first."""
+        ...
+
+    async def reasons(self, deployment: str) -> Sequence[str]:
+        """Lines of its plan with the reasons."""
+        ...
+
+
+class TextPage(Screen[None]):
+    """Lines of text that grow, with a title; `escape` goes back.
+
+    Args:
+        title: shown above.
+        lines: the lines, until they end or the page is left.
+    """
+
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("escape,q,left", "app.pop_screen", "Back"),
+        Binding("end", "to_end", "End", show=False),
+    ]
+    CSS = "TextPage Static { text-style: bold; height: 1; } TextPage RichLog { height: 1fr; }"
+
+    def __init__(self, title: str, lines: AsyncIterator[str]) -> None:
+        super().__init__()
+        self._heading = title
+        self._lines = lines
+
+    def compose(self) -> ComposeResult:
+        """The widgets."""
+        yield Static(self._heading, markup=False)
+        yield RichLog(wrap=True, markup=False, max_lines=5000)
+        yield Footer()
+
+    def on_mount(self) -> None:
+        """Begin to read."""
+        self.query_one(RichLog).focus()
+        self._read()
+
+    def action_to_end(self) -> None:
+        """Scroll to the last line."""
+        self.query_one(RichLog).scroll_end(animate=False)
+
+    @work(exclusive=True)
+    async def _read(self) -> None:
+        log = self.query_one(RichLog)
+        any_line = False
+        try:
+            async for line in self._lines:
+                any_line = True
+                log.write(Text(visible(line)), expand=True)
+        except SparkfleetError as error:
+            any_line = True
+            for line in filter(None, (error.what, error.means, error.do)):
+                log.write(Text(visible(line), style="red"), expand=True)
+        if not any_line:
+            log.write(Text("There are no lines."))
+
+
+class TopApp(App[None]):
+    """The live view.
+
+    Args:
+        read: reads the fleet once. Its errors are shown, and the next reading is tried.
+        pages: texts of a deployment.
+        every_s: seconds between two readings.
+    """
+
+    TITLE = "sparkfleet top"
+    ENABLE_COMMAND_PALETTE = False
+    CSS = """
+    #head { height: auto; padding: 0 1; }
+    #trouble { height: auto; padding: 0 1; color: $text-error; display: none; }
+    #nodes { height: auto; max-height: 40%; }
+    #groups { height: 1fr; }
+    """
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("l", "log", "Log"),
+        Binding("e", "events", "Events"),
+        Binding("r,enter", "reasons", "Reasons"),
+        Binding("q", "quit", "Quit"),
+    ]
+
+    def __init__(
+        self, read: Callable[[], Awaitable[FleetOverview]], pages: Pages, every_s: float = EVERY_S
+    ) -> None:
+        super().__init__()
+        self._read_fleet = read
+        self._pages = pages
+        self._every_s = every_s
+        self._readings = LiveReadings()
+        self._view: LiveView | None = None
+        self._good_at = time.monotonic()
+        self._narrow = False
+
+    def compose(self) -> ComposeResult:
+        """The widgets."""
+        yield Static("reading the fleet …", id="head", markup=False)
+        yield Static("", id="trouble", markup=False)
+        yield DataTable(id="nodes", cursor_type="none")
+        yield DataTable(id="groups", cursor_type="row")
+        yield Footer()
+
+    def on_mount(self) -> None:
+        """Begin to read."""
+        self._columns()
+        self.query_one("#groups", DataTable).focus()
+        self._read()
+        self.set_interval(self._every_s, self._age)
+
+    def on_resize(self, event: Resize) -> None:
+        """Other columns, if the width asks for them."""
+        if (event.size.width < NARROW) != self._narrow:
+            self._narrow = not self._narrow
+            selected = self._selected()
+            self._columns()
+            if self._view is not None:
+                self._draw(self._view)
+            if selected is not None:
+                _select(self.screen_stack[0].query_one("#groups", DataTable), selected.name)
+
+    def _columns(self) -> None:
+        main = self.screen_stack[0]
+        nodes, groups = main.query_one("#nodes", DataTable), main.query_one("#groups", DataTable)
+        for table, names in (
+            (nodes, ("node", "state", "memory", "GPU", "rails")),
+            (groups, ("group", "state", "tok/s", "last minute", "running", "waiting"))
+            if self._narrow
+            else (
+                groups,
+                (
+                    "group",
+                    "state",
+                    "on",
+                    "tok/s",
+                    "last minute",
+                    "running",
+                    "waiting",
+                    "accepted",
+                    "one user",
+                ),
+            ),
+        ):
+            table.clear(columns=True)
+            table.add_columns(*names)
+
+    @work
+    async def _read(self) -> None:
+        """Reads until the end: a reading that takes longer than the others delays only the next one."""
+        while True:
+            try:
+                view = self._readings.add(await self._read_fleet(), time.monotonic())
+                self._good_at = time.monotonic() - view.age_s
+            except SparkfleetError as error:
+                lines = tuple(filter(None, (error.what, error.means, error.do)))
+                view = (self._view or LiveView("", condition="unreadable"))._replace(trouble=lines)
+            self._draw(view)
+            await asyncio.sleep(self._every_s)
+
+    def _age(self) -> None:
+        """Shows how old the figures are while a reading does not come back."""
+        age = time.monotonic() - self._good_at
+        if self._view is not None and age > OLD_S:
+            self._draw(self._view._replace(age_s=age))
+
+    def _draw(self, view: LiveView) -> None:
+        self._view = view
+        main = self.screen_stack[0] if self.screen_stack else None  # below a page that is open
+        if main is None or not main.query("#head"):
+            return  # it ends
+        main.query_one("#head", Static).update(_head(view))
+        trouble = main.query_one("#trouble", Static)
+        trouble.display = bool(view.trouble)
+        trouble.update(Text("\n".join(map(visible, view.trouble))))
+        width = NARROW_BAR if self._narrow else WIDE_BAR
+        _fill(
+            main.query_one("#nodes", DataTable), ((row.name, _node_cells(row, width)) for row in view.nodes)
+        )
+        _fill(
+            main.query_one("#groups", DataTable),
+            ((row.name, _group_cells(row, self._narrow)) for row in view.groups),
+        )
+
+    def _selected(self) -> GroupRow | None:
+        table = self.screen_stack[0].query_one("#groups", DataTable)
+        rows = self._view.groups if self._view else ()
+        return rows[table.cursor_row] if 0 <= table.cursor_row < len(rows) else None
+
+    def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
+        """Pages open from the view, not from each other; the footer shows the keys that work."""
+        return not (action in PAGES and isinstance(self.screen, TextPage))
+
+    def action_log(self) -> None:
+        """The engine's log of the selected group."""
+        if row := self._selected():
+            self.push_screen(
+                TextPage(f"log of {row.name}, rank 0", self._pages.log(row.deployment, row.replica))
+            )
+
+    def action_events(self) -> None:
+        """Events of the selected deployment."""
+        if row := self._selected():
+            self.push_screen(
+                TextPage(f"events of {row.deployment}", _lines(self._pages.events(row.deployment)))
+            )
+
+    def action_reasons(self) -> None:
+        """Reasons of the selected deployment's plan."""
+        if row := self._selected():
+            self.push_screen(
+                TextPage(f"plan of {row.deployment}", _lines(self._pages.reasons(row.deployment)))
+            )
+
+    def on_data_table_row_selected(self) -> None:
+        """`enter` on a group."""
+        self.action_reasons()
+
+
+async def _lines(reading: Awaitable[Sequence[str]]) -> AsyncIterator[str]:
+    for line in await reading:
+        yield line
+
+
+def _fill(table: DataTable[Text], rows: Iterable[tuple[str, Sequence[Text]]]) -> None:
+    """Rows in place of the present ones. The selected one stays selected by its name."""
+    selected = ""
+    if table.row_count and 0 <= table.cursor_row < table.row_count:
+        selected = str(table.coordinate_to_cell_key((table.cursor_row, 0)).row_key.value)  # type: ignore[arg-type]
+    table.clear()
+    for name, cells in rows:
+        table.add_row(*cells, key=name)
+    _select(table, selected)
+
+
+def _select(table: DataTable[Text], name: str) -> None:
+    with suppress(RowDoesNotExist):  # it has ended: the first one is selected
+        table.move_cursor(row=table.get_row_index(name), animate=False)
+
+
+def _head(view: LiveView) -> Text:
+    rate = "–" if view.tps is None else f"{view.tps:.0f}"
+    words = [
+        f"fleet {view.fleet}",
+        f"{rate} tok/s",
+        f"{view.running} requests running, {view.waiting} waiting",
+        *filter(None, (view.endpoint,)),
+    ]
+    text = Text(visible(" · ".join(words)), style="bold")
+    if view.condition != "up":
+        text.append(f" · {view.condition}", style="bold red")
+    if view.age_s:
+        text.append(f" · figures are {view.age_s:.0f} s old", style="bold red")
+    return text
+
+
+def _node_cells(row: NodeRow, width: int) -> Sequence[Text]:
+    return (
+        Text(visible(row.name)),
+        Text(row.state, style=STYLES.get(row.state, "")),
+        _memory(row, width),
+        Text(_gpu(row)),
+        Text(f"{row.rails_up} of {row.rails}", style="red" if row.rails_up < row.rails else "")
+        if row.rails
+        else Text("–"),
+    )
+
+
+def _memory(row: NodeRow, width: int) -> Text:
+    if row.memory_used is None or row.memory_total is None or row.memory_available is None:
+        return Text("not read")
+    style = "red" if row.memory_used >= FULL else "yellow" if row.memory_used >= HIGH else "green"
+    used = (row.memory_total - row.memory_available) / GIB
+    return Text.assemble(
+        (bar(row.memory_used, width), style), f" {used:.0f} of {row.memory_total / GIB:.0f} GiB"
+    )
+
+
+def _gpu(row: NodeRow) -> str:
+    parts = (
+        None if row.busy is None else f"{row.busy:.0%}",
+        None if row.power_w is None else f"{row.power_w:.0f} W",
+        None if row.temperature_c is None else f"{row.temperature_c:.0f} °C",
+    )
+    return " ".join(filter(None, parts)) or "–"
+
+
+def _group_cells(row: GroupRow, narrow: bool) -> Sequence[Text]:
+    state = Text(row.state, style=STYLES.get(row.state.partition(" ")[0], ""))
+    if row.detail:
+        state.append(f" {visible(row.detail)[:40]}", style="default")
+    rate = Text("–" if row.tps is None else f"{row.tps:.1f}", justify="right")
+    running = Text(f"{row.running} of {row.slots}" if row.slots else f"{row.running}", justify="right")
+    line = Text(sparkline(row.history, 12 if narrow else 24), style="cyan")
+    first, rest = (
+        (Text(visible(row.name)), state),
+        (rate, line, running, Text(f"{row.waiting}", justify="right")),
+    )
+    if narrow:
+        return (*first, *rest)
+    accepted = Text("–" if row.acceptance is None else f"{row.acceptance:.0%}", justify="right")
+    return (*first, Text(visible(row.where)), *rest, accepted, Text(_one_user(row)))
+
+
+def _one_user(row: GroupRow) -> str:
+    """`24.7 tok/s (predicted 21–28)`."""
+    measured = "" if row.measured_tps is None else f"{row.measured_tps:.1f} tok/s"
+    return f"{measured} (predicted {row.predicted})".strip() if row.predicted else measured or "–"

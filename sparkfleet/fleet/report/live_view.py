@@ -1,0 +1,229 @@
+"""The fleet as a live view shows it: rows of nodes and groups, and their rates between readings. Pure: no terminal.
+
+A reading that fails keeps the rows of the last good one, with their age: a view that empties itself shows least when it is
+needed most.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+
+from sparkfleet.controlplane.state.status import DeploymentStatus, NodeReport
+from sparkfleet.fleet.deployments import FleetOverview
+from sparkfleet.fleet.report.measured import rung_of
+from sparkfleet.fleet.report.status_lines import candidate_of, state_words
+from sparkfleet.fleet.watch import step_detail, step_of_group
+from sparkfleet.group.report import BEGINNING, GroupPhase, GroupReport
+from sparkfleet.planner.report.explain import band_ends
+
+HISTORY = 60
+"""Readings that a sparkline shows."""
+WINDOW_S = 6.0
+"""Seconds over which a rate is taken: groups report every few seconds, so that two near readings show 0 or a double step."""
+BLOCKS = "▁▂▃▄▅▆▇█"
+
+
+class NodeRow(NamedTuple):
+    """One node. None: not read."""
+
+    name: str
+    state: str
+    """`joined`, `drained` or `gone`."""
+    memory_available: int | None = None
+    """Bytes."""
+    memory_total: int | None = None
+    busy: float | None = None
+    """Of the GPU, 0 to 1."""
+    power_w: float | None = None
+    temperature_c: float | None = None
+    rails_up: int = 0
+    rails: int = 0
+
+    @property
+    def memory_used(self) -> float | None:
+        """Share of the memory that is not available, 0 to 1."""
+        if not self.memory_total or self.memory_available is None:
+            return None
+        return 1 - self.memory_available / self.memory_total
+
+
+class GroupRow(NamedTuple):
+    """One group."""
+
+    name: str
+    deployment: str
+    replica: int
+    state: str
+    detail: str = ""
+    """Step of its start, or the reason for its state."""
+    where: str = ""
+    """Its shape: nodes and TP."""
+    tps: float | None = None
+    """Output tokens per second; None if its engine does not count them, or before two readings."""
+    history: Sequence[float] = ()
+    """The last rates, oldest first."""
+    running: int = 0
+    slots: int = 0
+    """Requests at once that it was planned for; 0: not known."""
+    waiting: int = 0
+    acceptance: float | None = None
+    """Share of draft tokens that its engine accepted since it started; None without speculation."""
+    measured_tps: float | None = None
+    """Of one stream, measured at its start."""
+    predicted: str = ""
+    """Band of the same by the plan."""
+
+
+class LiveView(NamedTuple):
+    """The whole fleet at one time."""
+
+    fleet: str
+    endpoint: str = ""
+    condition: str = "up"
+    trouble: Sequence[str] = ()
+    """Lines: the fact, its meaning, the remedy. Empty if the last reading was good."""
+    age_s: float = 0.0
+    """Seconds since the reading that the rows are from."""
+    tps: float | None = None
+    """Of all groups that count tokens."""
+    running: int = 0
+    waiting: int = 0
+    nodes: Sequence[NodeRow] = ()
+    groups: Sequence[GroupRow] = ()
+
+
+class LiveReadings:
+    """Readings of one fleet, of which the latest gives the rows and earlier ones the rates."""
+
+    def __init__(self) -> None:
+        self._counted: dict[str, deque[tuple[float, float]]] = {}
+        self._history: dict[str, deque[float]] = {}
+        self._last: tuple[float, LiveView] | None = None
+
+    def add(self, found: FleetOverview, now: float) -> LiveView:
+        """The view after another reading. `now`: seconds of a clock that only goes forward."""
+        if found.up:
+            view = self._view(found, now)
+            self._last = (now, view)
+            return view
+        trouble = (
+            ("The fleet is down: nothing serves. `sparkfleet up` starts it.",)
+            if found.trouble is None
+            else tuple(filter(None, (found.trouble.what, found.trouble.means, found.trouble.do)))
+        )
+        at, last = self._last or (now, LiveView(found.status.fleet, nodes=tuple(_nodes(found))))
+        return last._replace(condition=found.condition.value, trouble=trouble, age_s=now - at)
+
+    def _view(self, found: FleetOverview, now: float) -> LiveView:
+        status = found.status
+        groups = tuple(
+            self._group(deployment, group, now)
+            for deployment in status.deployments
+            for group in deployment.groups
+        )
+        names = {group.name for group in groups}
+        for kept in (self._counted, self._history):
+            for name in kept.keys() - names:
+                del kept[name]
+        waiting = tuple(
+            GroupRow(one.name, one.name, 0, state_words(one), detail=one.detail)
+            for one in status.deployments
+            if not one.groups
+        )
+        rates = [group.tps for group in groups if group.tps is not None]
+        return LiveView(
+            fleet=status.fleet,
+            endpoint=status.endpoint,
+            trouble=tuple(filter(None, (status.trouble, *status.warnings))),
+            tps=sum(rates) if rates else None,
+            running=sum(group.running for group in groups),
+            waiting=sum(group.waiting for group in groups),
+            nodes=tuple(_nodes(found)),
+            groups=(*groups, *waiting),
+        )
+
+    def _group(self, deployment: DeploymentStatus, group: GroupReport, now: float) -> GroupRow:
+        candidate = candidate_of(deployment, group)
+        rung = rung_of(deployment, group)
+        band = rung.prediction.check_decode_tps if rung else None
+        rate = self._rate(group, now)
+        history = self._history.setdefault(group.name, deque(maxlen=HISTORY))
+        history.append(rate or 0.0)
+        return GroupRow(
+            name=group.name,
+            deployment=deployment.name,
+            replica=group.replica,
+            state=group.phase.value,
+            detail=_detail(group),
+            where=str(candidate.shape) if candidate else group.node,
+            tps=rate,
+            history=tuple(history),
+            running=group.running,
+            slots=(candidate.concurrency or 0) if candidate else 0,
+            waiting=group.waiting,
+            acceptance=group.accepted / group.drafted if group.drafted else None,
+            measured_tps=group.measured.get("decode_tps"),
+            predicted=band_ends(band) if band else "",
+        )
+
+    def _rate(self, group: GroupReport, now: float) -> float | None:
+        if group.tokens is None:
+            self._counted.pop(group.name, None)
+            return None
+        counted = self._counted.setdefault(group.name, deque())
+        if counted and group.tokens < counted[-1][1]:
+            counted.clear()  # another engine, whose counter began anew
+        counted.append((now, group.tokens))
+        while len(counted) > 2 and now - counted[1][0] >= WINDOW_S:
+            counted.popleft()
+        seconds = now - counted[0][0]
+        return (group.tokens - counted[0][1]) / seconds if seconds > 0 else None
+
+
+def sparkline(values: Sequence[float], width: int) -> str:
+    """The last `width` values as blocks, the highest of them as a full one. All zero: the lowest blocks."""
+    shown = values[-width:]
+    top = max(shown, default=0.0)
+    if top <= 0:
+        return BLOCKS[0] * len(shown)
+    return "".join(BLOCKS[min(len(BLOCKS) - 1, int(len(BLOCKS) * value / top))] for value in shown)
+
+
+def bar(share: float, width: int) -> str:
+    """A share, 0 to 1, as a bar of `width` characters."""
+    full = round(min(1.0, max(0.0, share)) * width)
+    return "█" * full + "░" * (width - full)
+
+
+def _detail(group: GroupReport) -> str:
+    if group.silent_s:
+        return f"no report for {group.silent_s:.0f} s"
+    if group.phase in (*BEGINNING, GroupPhase.PROBING):
+        return group.detail or " ".join(filter(None, (step_of_group(group).value, step_detail(group))))
+    return "" if group.phase is GroupPhase.READY else group.detail
+
+
+def _nodes(found: FleetOverview) -> Iterator[NodeRow]:
+    drained = {one.node for one in found.status.drained}
+    for node in found.status.nodes:
+        yield _node(node, node.name in drained, known=found.up)
+
+
+def _node(node: NodeReport, drained: bool, *, known: bool) -> NodeRow:
+    state = "not known" if not known else "gone" if not node.joined else "drained" if drained else "joined"
+    readings = node.readings
+    gpu = next(iter(readings.slow.gpus or ()), None) if readings else None
+    rails = readings.rails if readings else ()
+    return NodeRow(
+        name=node.name,
+        state=state,
+        memory_available=node.memory_available,
+        memory_total=node.memory_total,
+        busy=None if gpu is None or gpu.utilization_percent is None else gpu.utilization_percent / 100,
+        power_w=gpu.power_w if gpu else None,
+        temperature_c=gpu.temperature_c if gpu else None,
+        rails_up=sum(bool(rail.up) for rail in rails),
+        rails=len(rails),
+    )

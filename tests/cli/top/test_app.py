@@ -1,0 +1,156 @@
+import asyncio
+
+import pytest
+from statuses import deployment, fleet, report
+from textual.widgets import DataTable, RichLog, Static
+
+from sparkfleet.cli.top.app import NARROW, TextPage, TopApp
+from sparkfleet.controlplane.state.status import NodeReport
+from sparkfleet.errors import ControlError, UnreachableError
+from sparkfleet.fleet.deployments import FleetCondition, FleetOverview
+from sparkfleet.units import GIB
+
+WIDE = (160, 40)
+
+
+class Fleet:
+    """What the view reads, and what its pages show."""
+
+    def __init__(self):
+        nodes = (NodeReport(name="spark1", joined=True, memory_total=120 * GIB, memory_available=12 * GIB),)
+        other = deployment(report(deployment="small", tokens=7.0)).model_copy(update={"name": "small"})
+        status = fleet(deployment(report(tokens=5.0, running=3)), other, nodes=nodes)
+        self.found = FleetOverview(FleetCondition.UP, status)
+        self.asked = []
+
+    async def read(self):
+        if isinstance(self.found, Exception):
+            raise self.found
+        return self.found
+
+    async def log(self, deployment, replica):
+        self.asked.append(("log", deployment, replica))
+        yield "\x1b]0;title\x07INFO [red]ready[/red]"
+        yield "x" * (WIDE[0] - 10)
+        await asyncio.sleep(60)
+
+    async def events(self, deployment):
+        self.asked.append(("events", deployment))
+        raise ControlError("The fleet is down.", do="sparkfleet up")
+
+    async def reasons(self, deployment):
+        self.asked.append(("reasons", deployment))
+        return ("choice   spark1", "why   highest throughput")
+
+
+@pytest.fixture
+def world():
+    return Fleet()
+
+
+def app(world):
+    return TopApp(world.read, world, every_s=0.02)
+
+
+def shown(pilot, which):
+    table = pilot.app.query_one(which, DataTable)
+    return [[cell.plain for cell in table.get_row_at(row)] for row in range(table.row_count)]
+
+
+def words(pilot, which):
+    return str(pilot.app.query_one(which, Static).render())
+
+
+async def until(pilot, condition):
+    async with asyncio.timeout(20):
+        while not condition():
+            await pilot.pause(0.02)
+
+
+async def opened(pilot, key):
+    await pilot.press(key)
+    await until(pilot, lambda: isinstance(pilot.app.screen, TextPage) and pilot.app.screen.query(RichLog))
+    log = pilot.app.screen.query_one(RichLog)
+    await until(pilot, lambda: log.lines)
+    return "\n".join(line.text for line in log.lines)
+
+
+async def test_nodes_and_groups(world):
+    async with app(world).run_test(size=WIDE) as pilot:
+        await until(pilot, lambda: shown(pilot, "#groups"))
+        assert "fleet home" in words(pilot, "#head")
+        assert "3 requests running" in words(pilot, "#head")
+        assert shown(pilot, "#nodes") == [["spark1", "joined", "██████████████░░ 108 of 120 GiB", "–", "–"]]
+        first, second = shown(pilot, "#groups")
+        assert first[:3] == ["big/g3/0", "ready", "spark1+spark2 · TP=2"]
+        assert "3 of 16" in first
+        assert first[-1] == "24.7 tok/s (predicted 21–28)"
+        assert second[0] == "small/g3/0"
+
+
+async def test_a_narrow_terminal_has_fewer_columns(world):
+    async with app(world).run_test(size=(NARROW - 20, 24)) as pilot:
+        await until(pilot, lambda: shown(pilot, "#groups"))
+        assert len(shown(pilot, "#groups")[0]) == 6
+        await pilot.resize_terminal(*WIDE)
+        await until(pilot, lambda: len(shown(pilot, "#groups")[0]) == 9)
+
+
+async def test_keys_open_the_pages_of_the_selected_group_which_stays_selected(world):
+    async with app(world).run_test(size=WIDE) as pilot:
+        await until(pilot, lambda: len(shown(pilot, "#groups")) == 2)
+        await pilot.press("down")
+        await pilot.pause(0.1)  # some readings
+        assert await opened(pilot, "r") == "choice   spark1\nwhy   highest throughput"
+        await pilot.press("l")  # no page from a page
+        await pilot.press("escape")
+        assert "\\x1b]0;title\\x07INFO [red]ready[/red]" in await opened(pilot, "l")
+        log = pilot.app.screen.query_one(RichLog)
+        await until(pilot, lambda: len(log.lines) > 1)
+        assert len(log.lines) == 2  # as wide as the terminal
+        await pilot.resize_terminal(NARROW - 20, 24)  # readings and sizes go on below a page
+        await pilot.pause(0.1)
+        await pilot.resize_terminal(*WIDE)
+        await pilot.press("escape")
+        assert "The fleet is down." in await opened(pilot, "e")
+        await pilot.press("escape")
+        await until(pilot, lambda: not isinstance(pilot.app.screen, TextPage))
+        assert world.asked == [("reasons", "small"), ("log", "small", 0), ("events", "small")]
+
+
+async def test_a_controller_that_does_not_answer_leaves_the_rows_and_is_named(world):
+    async with app(world).run_test(size=WIDE) as pilot:
+        await until(pilot, lambda: shown(pilot, "#groups"))
+        good = world.found
+        error = UnreachableError("spark1 does not answer.", do="Look at it.")
+        world.found = FleetOverview(FleetCondition.UNREACHABLE, fleet(), error)
+        await until(pilot, lambda: "spark1 does not answer." in words(pilot, "#trouble"))
+        assert "unreachable" in words(pilot, "#head")
+        assert len(shown(pilot, "#groups")) == 2
+        world.found = ControlError("an older controller")
+        await until(pilot, lambda: "an older controller" in words(pilot, "#trouble"))
+        world.found = good
+        await until(pilot, lambda: not pilot.app.query_one("#trouble", Static).display)
+
+
+async def test_an_empty_fleet_and_its_keys(world):
+    world.found = FleetOverview(FleetCondition.DOWN, fleet())
+    async with app(world).run_test(size=WIDE) as pilot:
+        await until(pilot, lambda: "`sparkfleet up` starts it" in words(pilot, "#trouble"))
+        await pilot.press("l", "e", "r", "enter")
+        assert not isinstance(pilot.app.screen, TextPage)
+        await pilot.press("q")
+    assert world.asked == []
+
+
+async def test_a_reading_that_does_not_come_back_makes_the_figures_old(world, monkeypatch):
+    monkeypatch.setattr("sparkfleet.cli.top.app.OLD_S", 0.1)
+    async with app(world).run_test(size=WIDE) as pilot:
+        await until(pilot, lambda: shown(pilot, "#groups"))
+
+        async def hangs():
+            await asyncio.sleep(60)
+
+        pilot.app._read_fleet = hangs
+        await until(pilot, lambda: "s old" in words(pilot, "#head"))
+        assert len(shown(pilot, "#groups")) == 2

@@ -1,0 +1,239 @@
+"""Faults of docs/faults.md that have no other file: real Ray, SSH and disks on two simulated Sparks, fake engines."""
+
+import time
+
+import pytest
+import yaml
+from asking import Asking
+from node_faults import HOME, STATE, Clocks, as_root, fill, free, large_disk, small_disk
+from pair_fleet import LINK, LONG_START_S, TINY, events_of
+
+pytestmark = [pytest.mark.integration, pytest.mark.full, pytest.mark.timeout(900)]
+
+HERE, THERE = "nodes: [spark1]\n", "nodes: [spark2]\n"
+PAIR = TINY.replace("name: tiny", "name: pair")
+TWO = "parallel: {tp: 2}\n"
+LAN = "enP7s7"
+STOPPED_S = 45
+"""Seconds for which a process is stopped: less than the 55 s after which Ray calls a node dead."""
+STOPPED = (
+    ("raylet/raylet ", "spark2"),
+    ("raylet/raylet ", "spark1"),
+    ("gcs_server", "spark1"),
+    ("ray::ControllerActor", "spark1"),
+    ("sparkfleet.runtime.supervisor", "spark2"),
+)
+"""Words of command lines, each with its node."""
+HOUR_S = 3600.0
+MODELS = f"{HOME}/.cache/sparkfleet/builtin"
+
+
+@pytest.fixture
+def fleet(pair):
+    """Two Sparks; each test serves on them what it needs."""
+    return pair
+
+
+def pids(fleet, name="tiny"):
+    return [rank["pid"] for rank in fleet.group(name)["ranks"]]
+
+
+def whole_again(fleet, asking, timeout=60):
+    """Wait for a whole answer to a question from now on."""
+    again = time.time()
+    fleet.until(lambda: asking.whole_since(again), timeout=timeout)
+
+
+# --- processes
+
+
+@pytest.mark.parametrize(("words", "node"), STOPPED)
+def test_a_process_that_is_stopped_for_45_s_costs_no_engine(fleet, words, node):
+    fleet.serve(fleet.anew(fleet.spec(THERE)))
+    before = pids(fleet)
+    pid = min(pid for pid, line in fleet.listed(node).items() if words in line and "hang_guard" not in line)
+    with Asking(fleet, "tiny") as asking:
+        fleet.until(lambda: asking.ends["whole"], timeout=60)
+        fleet.lab.exec(node, ["kill", "-STOP", str(pid)])
+        time.sleep(STOPPED_S)
+        fleet.lab.exec(node, ["kill", "-CONT", str(pid)])
+        whole_again(fleet, asking)
+    fleet.until(fleet.is_ready, timeout=120)
+    assert pids(fleet) == before
+    assert not asking.dishonest, asking.dishonest
+
+
+# --- networks
+
+
+def test_with_both_rails_down_and_the_lan_up_the_node_is_named_and_the_group_comes_back_once(fleet):
+    fleet.serve(fleet.anew(fleet.spec(HERE)))
+    fleet.apply(fleet.anew(fleet.spec(TWO, text=PAIR)), "pair.yaml")
+    before, alone = pids(fleet, "pair"), pids(fleet)
+    with Asking(fleet, "tiny") as asking:
+        fleet.until(lambda: asking.ends["whole"], timeout=60)
+        fleet.lab.cut(LINK)
+        fleet.until(lambda: "spark2 does not answer" in fleet.deployment("pair")["detail"], timeout=15)
+        time.sleep(30)
+        fleet.lab.mend(LINK)
+        fleet.until(lambda: fleet.ready_group("pair"), timeout=300)
+        whole_again(fleet, asking)
+    assert pids(fleet) == alone, "the group on the head went on"
+    assert set(asking.ends) == {"whole"}, asking.answers
+    for node, pid in zip(("spark1", "spark2"), pids(fleet, "pair"), strict=True):
+        ranks = [one for one, line in fleet.engines(node).items() if " pair " in f"{line} "]
+        assert ranks == [pid], f"on {node}; before: {before}"
+
+
+def test_with_the_lan_down_and_the_rails_up_everything_serves_and_the_node_is_named(fleet):
+    fleet.serve(fleet.anew(fleet.spec(TWO)))
+    before = pids(fleet)
+    with Asking(fleet, "tiny") as asking:
+        fleet.until(lambda: asking.ends["whole"], timeout=60)
+        as_root(fleet, "spark2", "ip", "link", "set", LAN, "down")
+        try:
+            time.sleep(20)
+            assert fleet.is_ready()
+            code, _, err = fleet.run("plan", fleet.write("other.yaml", fleet.spec(THERE)))
+            assert (code, "spark2" in err) == (1, True), err
+        finally:
+            as_root(fleet, "spark2", "ip", "link", "set", LAN, "up")
+        whole_again(fleet, asking)
+    assert pids(fleet) == before
+    assert set(asking.ends) == {"whole"}, asking.answers
+    fleet.until(lambda: fleet.run("plan", str(fleet.directory / "other.yaml"))[0] in (0, 2), timeout=60)
+
+
+def test_a_missing_identity_file_is_named_and_nothing_changes(fleet):
+    fleet.serve(fleet.spec(HERE))
+    inventory = yaml.safe_load((fleet.directory / "inventory.yaml").read_text())
+    for node in inventory["nodes"].values():
+        node["identity_file"] = "/nowhere/id_ed25519"
+    without = fleet.write("without.yaml", yaml.safe_dump(inventory))
+    for verb in (("status",), ("up",), ("apply", "--yes", str(fleet.directory / "deployment.yaml"))):
+        code, out, err = fleet.run(*verb, "--inventory", without)
+        assert code != 0
+        assert "/nowhere/id_ed25519 does not exist" in " ".join(f"{out}{err}".split()), verb
+    assert fleet.is_ready()
+
+
+# --- power
+
+
+def test_a_node_that_is_rebooted_twice_during_a_start_is_not_taken_down_a_third_time(fleet):
+    for other in [one["name"] for one in fleet.deployments()]:
+        fleet.ok("delete", "--yes", other)
+    spec = fleet.anew(fleet.spec(THERE, start_s=LONG_START_S))
+    fleet.ok("apply", "--yes", "--no-wait", fleet.write("tiny.yaml", spec))
+    for _ in range(2):
+        fleet.until(lambda: fleet.engines("spark2"), timeout=180)
+        fleet.lab.reboot("spark2")
+        fleet.until(lambda: not fleet.engines("spark2"), timeout=30)
+    fleet.until(lambda: (fleet.deployment() or {}).get("state") == "failed", timeout=240)
+    _, events = events_of(fleet, "tiny")
+    words = [one["message"] for one in events if one["kind"] in ("fallback", "failed")]
+    assert sum("spark2 went away while it was starting" in one for one in words) == 2, events
+    assert "`sparkfleet apply` tries once more" in words[-1]
+    time.sleep(10)
+    assert fleet.engines("spark2") == {}
+    fleet.apply(spec, "tiny.yaml")
+    assert fleet.is_ready()
+
+
+# --- disks
+
+
+@pytest.fixture
+def small(fleet):
+    """Puts a small file system in the place of a directory of a node, with what is in there if that is to be kept."""
+    mounted = []
+
+    def put(node, place, size, keep=False):
+        small_disk(fleet, node, place, size, keep)
+        mounted.append((node, place, keep))
+
+    yield put
+    for one in mounted:
+        large_disk(fleet, *one)
+
+
+def test_a_disk_that_fills_up_while_weights_are_copied_is_named_and_the_old_one_serves(fleet, small):
+    fleet.serve(fleet.spec(HERE))
+    before = pids(fleet)
+    small("spark2", MODELS, "4m")
+    code, out, err = fleet.run("apply", "--yes", fleet.write("tiny2.yaml", fleet.spec(THERE)))
+    words = " ".join(f"{out}{err}".split())
+    assert code != 0, words
+    assert "spark2" in words
+    assert "No space left" in words or "is full" in words or "free" in words, words
+    assert pids(fleet) == before
+    assert fleet.is_ready()
+
+
+def test_a_full_disk_on_the_head_costs_no_engine_and_is_named_until_there_is_room(fleet, small):
+    fleet.ok("down")
+    small("spark1", STATE, "24m", keep=True)
+    try:
+        fleet.ok("up")
+        fleet.serve(fleet.anew(fleet.spec(HERE)))
+        before = pids(fleet)
+        with Asking(fleet, "tiny") as asking:
+            fleet.until(lambda: asking.ends["whole"], timeout=60)
+            fill(fleet, "spark1", STATE)
+            other = fleet.anew(fleet.spec(THERE)).replace("concurrency: 4", "concurrency: 2")
+            code, out, err = fleet.run("apply", "--yes", fleet.write("other.yaml", other))
+            assert code != 0, out
+            assert "full" in f"{out}{err}", f"{out}{err}"
+            assert pids(fleet) == before
+            free(fleet, "spark1", STATE)
+            fleet.until(lambda: fleet.run("plan", str(fleet.directory / "other.yaml"))[0] == 2, timeout=30)
+            whole_again(fleet, asking)
+        assert set(asking.ends) == {"whole"}, asking.answers
+        assert pids(fleet) == before
+        fleet.apply(other, "other.yaml")
+    finally:
+        free(fleet, "spark1", STATE)
+        fleet.ok("down")
+
+
+# --- clocks
+
+
+@pytest.fixture
+def clocks(fleet):
+    """Clocks of all programs of the fleet, by node."""
+    own = (fleet.directory / "inventory.yaml").read_text()
+    fleet.ok("down")
+    made = Clocks(fleet, ("spark1", "spark2"))
+    fleet.ok("up")
+    yield made
+    fleet.ok("down")
+    fleet.write("inventory.yaml", own)
+    fleet.ok("up")
+
+
+def controllers_clock(fleet):
+    """The wall clock of the controller, by its newest event."""
+    events = events_of(fleet, "tiny")[1]
+    return events[-1]["at"]
+
+
+def test_clocks_that_jump_an_hour_both_ways_end_nothing_and_stop_no_restart(fleet, clocks):
+    fleet.serve(fleet.anew(fleet.spec(TWO)))
+    before = pids(fleet)
+    with Asking(fleet, "tiny") as asking:
+        fleet.until(lambda: asking.ends["whole"], timeout=60)
+        for seconds in (HOUR_S, -HOUR_S, 0.0):
+            for node in ("spark1", "spark2"):
+                clocks.jump(node, seconds)
+                time.sleep(6)
+                assert fleet.is_ready()
+        whole_again(fleet, asking)
+    assert pids(fleet) == before
+    assert set(asking.ends) == {"whole"}, asking.answers
+    for seconds in (HOUR_S, -HOUR_S):
+        clocks.jump("spark1", seconds)
+        old = pids(fleet)
+        fleet.lab.exec("spark2", ["kill", "-9", str(old[1])])
+        fleet.until(lambda old=old: (now := fleet.ready_group()) and pids(fleet) != old and now, timeout=120)
+        assert abs(controllers_clock(fleet) - time.time() - seconds) < 200, "the jump reached the controller"
