@@ -154,4 +154,5 @@ def test_templates_use_labels_that_their_alert_has():
                     "model",
                     "job",
                     "instance",
+                    "key",
                 ), alert.name
