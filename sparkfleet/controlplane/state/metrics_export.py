@@ -47,7 +47,7 @@ def fleet_samples(
 
 
 def key_samples(keys: Iterable[KeyEntry]) -> Iterator[Sample]:
-    """When each API key expires; keys without an end are left out."""
+    """Expiry of each API key; keys without one are left out."""
     for key in keys:
         if key.limits.expires is not None:
             yield sample(c.KEY_EXPIRES, key.name, value=key.limits.expires)
