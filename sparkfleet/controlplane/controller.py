@@ -28,7 +28,7 @@ from sparkfleet.controlplane.state.api_keys import CONFIRM_S, ApiKeys, KeyRow
 from sparkfleet.controlplane.state.event_log import EventLog
 from sparkfleet.controlplane.state.fleet_snapshot import FleetSnapshot, scrape_targets
 from sparkfleet.controlplane.state.head_address import HeadAddress
-from sparkfleet.controlplane.state.metrics_export import fleet_samples
+from sparkfleet.controlplane.state.metrics_export import fleet_samples, key_samples
 from sparkfleet.controlplane.state.nodes import Nodes
 from sparkfleet.controlplane.state.report_cache import ReportCache
 from sparkfleet.controlplane.state.routing_publisher import RoutingPublisher
@@ -242,7 +242,8 @@ class Controller:
 
     def samples(self) -> Iterator[Sample]:
         """Samples of the present state, for Prometheus."""
-        return fleet_samples(self.status(), self._wanted(), self._store.standings())
+        yield from fleet_samples(self.status(), self._wanted(), self._store.standings())
+        yield from key_samples(self._store.keys())
 
     def history(self, name: str) -> tuple[Desired, ...]:
         """The generations of a deployment that are kept, oldest first."""

@@ -24,6 +24,9 @@ SHORT_BYTES = 2 * LOW_BYTES
 DISK_SHARE = 0.05
 DISK_BYTES = int(DISK_LOW_GB * GB)
 ERROR_SHARE = 0.05
+DAY_S = 86_400
+EXPIRY_S = 7 * DAY_S
+"""Time before a key's end at which its owner is reminded. A day after the end the reminder ends too."""
 LOPSIDED = 0.2
 """Share of the busier rail's bytes below which the other one counts as idle; healthy pairs differ by a few per cent."""
 BUSY_RAIL_BYTES_S = 50_000_000
@@ -469,6 +472,18 @@ CONTROLLER = (
             "A full disk, or a copy of its store that could not be made.",
             "`sparkfleet status`: it names them.",
             "By the reason; a full disk has a section above.",
+        ),
+    ),
+    _alert(
+        "KeyExpires",
+        f"sparkfleet_key_expires_seconds - time() < {EXPIRY_S} > {-DAY_S}",
+        "0s",
+        "warning",
+        _Words(
+            "The API key {{ $labels.key }} expires in {{ $value | humanizeDuration }}; below zero it has expired.",
+            "After that, requests with it are refused with 401.",
+            "`sparkfleet keys list`: its expiry and its last use.",
+            "`sparkfleet keys limit {{ $labels.key }} --expires` with a later end, or revoke it if nobody uses it.",
         ),
     ),
 )

@@ -529,6 +529,13 @@ CONTROLLER_WARNINGS = _metric(
 )
 EVENTS = _metric("controller", "events_total", "", "", "Events recorded since the fleet's store was made.")
 
+KEY_EXPIRES = _metric(
+    "controller",
+    "key_expires_seconds",
+    "timestamp",
+    "key",
+    "When an API key expires, Unix seconds; absent for a key that does not.",
+)
 CATALOGUE: tuple[MetricSpec, ...] = tuple(one for one in list(vars().values()) if isinstance(one, MetricSpec))
 """Every metric, in the order of this file."""
 

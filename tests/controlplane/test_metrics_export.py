@@ -3,11 +3,13 @@
 from control_values import deployment, plan
 from controller_world import diagnosed, report
 from observed_values import NODE, predicted
+from prometheus_client import generate_latest
 
 from sparkfleet.controlplane.desired import Standing
 from sparkfleet.controlplane.state.metrics_export import fleet_samples, node_samples
 from sparkfleet.controlplane.state.status import NodeReport
 from sparkfleet.engines.startup_phases import StartupPhase
+from sparkfleet.gateway.routing_table import KeyLimits
 from sparkfleet.group.report import GroupPhase
 from sparkfleet.telemetry.catalogue import CATALOGUE
 
@@ -39,6 +41,7 @@ async def test_every_gauge_of_the_catalogue_is_exported(world):
     made = {
         "sparkfleet_" + n for n in ("starts_total", "restarts_total", "canary_failures_total", "build_info")
     }
+    made.add("sparkfleet_key_expires_seconds")  # not of the fleet's status: test_a_key_shows_when_it_expires
     wanted = {s.name for s in CATALOGUE if s.page == "controller" and s.kind != "histogram"} - made
     assert found == wanted
 
@@ -112,3 +115,14 @@ async def test_what_is_deleted_is_no_longer_exported(world):
     world.apps.finish()
     await world.controller.reconcile()
     assert world.metrics.registry.get_sample_value("sparkfleet_deployment_state", labels) is None
+
+
+async def test_a_key_shows_when_it_expires(world):
+    await world.controller.keys.create("forever")
+    await world.controller.keys.create("guest", KeyLimits(expires=2e9))
+    page = generate_latest(world.metrics.registry).decode()
+    assert [line for line in page.splitlines() if line.startswith("sparkfleet_key_expires")] == [
+        'sparkfleet_key_expires_seconds{key="guest"} 2e+09'
+    ]
+    await world.controller.keys.revoke("guest")
+    assert "sparkfleet_key_expires" not in generate_latest(world.metrics.registry).decode()

@@ -173,4 +173,7 @@ CASES = {
     "TargetMissing": Case({'up{job="vllm",instance="e"}': "1x8 0x40 1x200"}, "8m", "20m", quiet="1m"),
     "ControllerTrouble": Case({"sparkfleet_controller_trouble": "1x20 0x200"}, "3m", "10m"),
     "ControllerWarning": Case({"sparkfleet_controller_warnings": "2x20 0x200"}, "4m", "10m"),
+    "KeyExpires": Case(
+        {'sparkfleet_key_expires_seconds{key="k"}': "700000x20 600000x20 900000x200"}, "8m", "15m", "4m"
+    ),
 }

@@ -155,4 +155,5 @@ def test_templates_use_labels_that_their_alert_has():
                     "endpoint",
                     "job",
                     "instance",
+                    "key",
                 ), alert.name

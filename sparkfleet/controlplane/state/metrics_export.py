@@ -8,6 +8,7 @@ from itertools import chain
 
 from sparkfleet.controlplane.desired import Desired, GroupKey, Standing
 from sparkfleet.controlplane.state.status import DeploymentStatus, FleetStatus, NodeReport
+from sparkfleet.gateway.routing_table import KeyEntry
 from sparkfleet.group.report import BEGINNING, GroupPhase, GroupReport
 from sparkfleet.hostfacts.gpu import HARDWARE_REASONS, GpuState
 from sparkfleet.perf.prediction import Band, Prediction
@@ -43,6 +44,13 @@ def fleet_samples(
         for key, plan in zip(desired.groups, desired.plan.groups, strict=True):
             yield from _planned(key, plan, standings.get(key, Standing()))
     yield from chain.from_iterable(map(node_samples, status.nodes))
+
+
+def key_samples(keys: Iterable[KeyEntry]) -> Iterator[Sample]:
+    """Expiry of each API key; keys without one are left out."""
+    for key in keys:
+        if key.limits.expires is not None:
+            yield sample(c.KEY_EXPIRES, key.name, value=key.limits.expires)
 
 
 def _deployment(one: DeploymentStatus) -> Iterator[Sample]:
