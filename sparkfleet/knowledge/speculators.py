@@ -207,7 +207,6 @@ class PublishedDrafting(NamedTuple):
     """Tokens per step, the target's own included, for the same text and number of draft tokens."""
 
 
-@lru_cache(maxsize=1024)
 def drafting_published(
     model: str, engine: EngineName, method: Method, tokens: int, *, requests: int, content: str
 ) -> PublishedDrafting:
@@ -223,6 +222,13 @@ def drafting_published(
     """
     if left_out_families():
         return PublishedDrafting(None, None)
+    return _drafting_published(model, engine, method, tokens, requests=requests, content=content)
+
+
+@lru_cache(maxsize=1024)
+def _drafting_published(
+    model: str, engine: EngineName, method: Method, tokens: int, *, requests: int, content: str
+) -> PublishedDrafting:
     known = [one for one in speculators_of(model, engine) if one.method == method]
     gains = [
         gain.ratio

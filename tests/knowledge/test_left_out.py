@@ -49,3 +49,5 @@ def test_published_gains_do_not_count_while_a_family_is_left_out() -> None:
     with families_left_out({"any"}):
         said = drafting_published(*asked, requests=1, content="mixed")
     assert (said.gain, said.length) == (None, None)
+    after = drafting_published(*asked, requests=1, content="mixed")
+    assert (after.gain, after.length) != (None, None), "what was left out is remembered"

@@ -36,7 +36,7 @@ class Fleet:
         group = SimpleNamespace(choice=SimpleNamespace(candidate=SimpleNamespace(context=8192)), vision=False)
         spec = json.dumps({"name": "tiny", "model": "org/tiny", "aliases": ["gpt-4o"]})
         one = SimpleNamespace(name="tiny", spec=spec, plan=SimpleNamespace(groups=(group,)))
-        return SimpleNamespace(deployments=(one,))
+        return SimpleNamespace(deployments=(one,), certificate=None)
 
 
 @pytest.fixture(autouse=True)
