@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 from collections.abc import Coroutine
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
@@ -41,6 +42,9 @@ OfflineOption = Annotated[
         help="Do not contact the Hub for sizes; HF_HUB_OFFLINE=1 does the same.",
     ),
 ]
+NameArgument = Annotated[
+    str, typer.Argument(help="The deployment's name.", metavar="NAME", show_default=False)
+]
 YesOption = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask for confirmation.")]
 
 DEFAULT_INVENTORY = Path("inventory.yaml")
@@ -64,12 +68,25 @@ def run(work: Coroutine[Any, Any, T]) -> T:
 
 
 async def _closing(work: Coroutine[Any, Any, T]) -> T:
+    task = asyncio.current_task()
+    assert task is not None
+    asyncio.get_running_loop().set_exception_handler(partial(_report, task))
     try:
         return await work
     finally:
         for session in _opened:
             await session.close()
         _opened.clear()
+
+
+def _report(verb: asyncio.Task[Any], loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+    """Reports an error of a callback, except for one of asyncio itself after Ctrl-C.
+
+    Ctrl-C cancels the task between any two instructions, also in `asyncio.futures._copy_future_state`, between its look
+    whether the future is cancelled and the result that it sets (CPython 3.11).
+    """
+    if not (verb.cancelling() and isinstance(context.get("exception"), asyncio.InvalidStateError)):
+        loop.default_exception_handler(context)
 
 
 def _print_trouble(event: UseCaseEvent) -> None:

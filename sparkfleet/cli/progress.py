@@ -128,7 +128,8 @@ class ProgressLine:
             self._step = None
         self.done()
         if event.seconds >= SHORT_S and event.step is not FleetStep.WAITING:
-            self._keep(Text.assemble(("✓ ", "green"), f"{event.step.value}  {event.seconds:.1f} s"))
+            mark = ("✗ ", "red") if event.failed else ("✓ ", "green")
+            self._keep(Text.assemble(mark, f"{event.step.value}  {event.seconds:.1f} s"))
 
     def _keep(self, line: Text) -> None:
         console.print(line)

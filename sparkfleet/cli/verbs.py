@@ -148,6 +148,11 @@ VERBS: Mapping[str, Verb] = {
         "uninstall",
         "Remove what sparkfleet made on the nodes: environment, state, keys, logs. Models of the Hub stay.",
     ),
+    "prune": Verb(
+        "fleet.prune",
+        "prune",
+        "Remove models and images that no deployment uses from the nodes. Shows them and asks first.",
+    ),
     "move-head": Verb(
         "fleet.move_head",
         "move_head",

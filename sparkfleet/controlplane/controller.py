@@ -39,6 +39,7 @@ from sparkfleet.controlplane.state.store import Event, Store
 from sparkfleet.controlplane.state.usage_ledger import UsageRow
 from sparkfleet.controlplane.store_safety.guard import StoreError
 from sparkfleet.controlplane.store_safety.store_watch import corrupted
+from sparkfleet.controlplane.wall_clock import WallClock
 from sparkfleet.errors import Cause, ControlError
 from sparkfleet.gateway.report import GatewayReport
 from sparkfleet.gateway.routing_table import KeyEntry, KeyLimits, RoutingTable
@@ -73,6 +74,7 @@ class Controller:
         nodes: the nodes of the fleet.
         here: the node that the controller runs on.
         clocks: replaceable by a simulation.
+        wall: knows the wall clock of the controller before; None: of none.
         check: raises StoreError if the store may no longer be used, given everything that exists.
     """
 
@@ -88,6 +90,7 @@ class Controller:
         nodes: Nodes,
         here: NodeReport,
         clocks: Clocks = read_clocks,
+        wall: WallClock | None = None,
         check: Callable[[Sequence[App]], None] = lambda apps: None,
     ) -> None:
         self._check = check
@@ -125,6 +128,7 @@ class Controller:
         self._phases = StartPhases(metrics, self._steady)
         self._starts = StartForecast(lambda: clocks().unix)
         metrics.show(self.samples)
+        self._wall = wall or WallClock(clocks)
         self._wake = asyncio.Event()
         self._paused = False
 
@@ -134,9 +138,13 @@ class Controller:
         self, spec: Deployment, plan: DeploymentPlan, who: str, retry: bool = False, base: int | None = None
     ) -> tuple[Desired, bool]:
         """Applies a deployment (see `Store.put`); returns the desired state, and True if it changed."""
-        desired, changed = self._store.put(spec, plan, who, retry, self._older(spec.name), base=base)
+        older = self._older(spec.name)
+        with self._store.together():
+            desired, changed = self._store.put(spec, plan, who, retry, older, base=base)
+            if changed:
+                self._store.record(desired.name, desired.generation, "", "wanted", f"applied by {who}")
         if changed:
-            await self._journal.record(desired.name, desired.generation, "", "wanted", f"applied by {who}")
+            await self._journal.announce()
             self._wake.set()
         return desired, changed
 
@@ -167,8 +175,10 @@ class Controller:
                 f"There is no deployment {name!r}.",
                 do=f"Existing deployments: {', '.join(sorted(desired)) or 'none'}.",
             )
-        self._store.remove(name)
-        await self._journal.record(name, desired[name].generation, "", "unwanted", f"deleted by {who}")
+        with self._store.together():
+            self._store.remove(name)
+            self._store.record(name, desired[name].generation, "", "unwanted", f"deleted by {who}")
+        await self._journal.announce()
         self._wake.set()
 
     async def listen(self, address: HeadAddress, who: str) -> frozenset[str]:
@@ -195,15 +205,20 @@ class Controller:
         known = [one.name for one in self._watch.reports]
         if known and node not in known:  # it has not looked yet: the command checks the inventory
             raise ControlError(f"There is no node {node!r}.", do=f"Nodes: {', '.join(known)}.")
-        if self._store.drain(node, who):
-            await self._journal.record("", 0, node, "drain", f"{node} is drained by {who}")
+        with self._store.together():
+            if not self._store.drain(node, who):
+                return
+            self._store.record("", 0, node, "drain", f"{node} is drained by {who}")
+        await self._journal.announce()
 
     async def undrain(self, node: str, who: str) -> None:
         """Takes that back. Raises ControlError if the node is not drained."""
-        if not self._store.undrain(node):
-            names = ", ".join(one.node for one in self._store.drained()) or "none"
-            raise ControlError(f"{node} is not drained.", do=f"Drained nodes: {names}.")
-        await self._journal.record("", 0, node, "drain", f"{node} may be used again, by {who}")
+        with self._store.together():
+            if not self._store.undrain(node):
+                names = ", ".join(one.node for one in self._store.drained()) or "none"
+                raise ControlError(f"{node} is not drained.", do=f"Drained nodes: {names}.")
+            self._store.record("", 0, node, "drain", f"{node} may be used again, by {who}")
+        await self._journal.announce()
 
     def pause(self) -> None:
         """Stops every group and keeps the desired state, for `sparkfleet down`."""
@@ -419,6 +434,7 @@ class Controller:
 
     async def reconcile(self) -> None:
         """Runs one round: observes, decides, acts, publishes."""
+        await self._notice_clock()
         before, self._seen = self._seen, await self._apps.list()
         self._check(self._seen)
         await self._sweep_after(before)
@@ -430,6 +446,16 @@ class Controller:
         state = self._state(available)
         await self._effects.carry_out(decide(state, self._clocks()), state.wanted)
         await self._publish()
+
+    async def _notice_clock(self) -> None:
+        """Lets the groups' actors be watched again if the wall clock was set back."""
+        if back_s := self._wall.set_back_s():
+            await self._apps.renew()
+            self._wall.accept()
+            words = (
+                f"the clock of the head was set back by {back_s:.0f} s: Ray Serve's controller is restarted"
+            )
+            await self._journal.record("", 0, "clock", "clock", words)
 
     async def _sweep_after(self, before: Sequence[App]) -> None:
         """Ends what retired groups left on the nodes: Serve may have ended a group's actor while it started its ranks."""

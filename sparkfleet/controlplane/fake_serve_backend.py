@@ -12,6 +12,8 @@ class FakeServeBackend:
     def __init__(self) -> None:
         self.apps: dict[tuple[str, int, int], App] = {}
         self.launches: list[GroupLaunch] = []
+        self.renewed = 0
+        """Calls of `renew`."""
 
     async def list(self) -> tuple[App, ...]:
         """All applications."""
@@ -26,6 +28,10 @@ class FakeServeBackend:
         """Marks it as retiring until `finish`."""
         if (deployment, generation, replica) in self.apps:
             self.become(deployment, generation, "retiring", replica=replica)
+
+    async def renew(self) -> None:
+        """Counts it."""
+        self.renewed += 1
 
     def become(
         self, deployment: str, generation: int, status: AppStatus, message: str = "", replica: int = 0

@@ -27,3 +27,7 @@ class ServeBackend(Protocol):
     async def retire(self, deployment: str, generation: int, replica: int) -> None:
         """Drains and removes an application; does nothing if it does not exist."""
         ...
+
+    async def renew(self) -> None:
+        """Restarts what watches the groups' actors, which go on: the wall clock was set back, by which it looks at them."""
+        ...

@@ -144,6 +144,8 @@ class Diagnosis(Value):
         return LASTS_S.get(self.cause, 0.0) if self.began else 0.0
 
     def __str__(self) -> str:
+        if self.cause is Cause.UNKNOWN:
+            return self.says  # what was observed is all that is known
         rule = f" {self.rule}" if self.rule else ""
         return f"{WORDS[self.cause]}{rule}: {self.says}"
 

@@ -54,6 +54,8 @@ class StepEnded(Value):
 
     step: FleetStep
     seconds: float
+    failed: bool = False
+    """It ended with the failure of an engine's start, or with an error of the command."""
 
 
 class BytesMoving(Value):

@@ -110,12 +110,17 @@ def grouped(seen: Mapping[str, NodeScan]) -> list[ModelRow]:
 def used_names(status: FleetStatus) -> frozenset[str]:
     """Every name in the files and plans of deployments: models, drafts, variants. Rather one too many than too few."""
     found: set[str] = set()
+    for text in used_texts(status):
+        found.add(text.partition("@")[0])
+        found.update(_HUB_ID.findall(text))  # engine arguments may be JSON
+    return frozenset(found)
+
+
+def used_texts(status: FleetStatus) -> Iterator[str]:
+    """Every text in the files and plans of deployments."""
     for deployment in status.deployments:
         plan = deployment.plan.model_dump(mode="json") if deployment.plan is not None else {}
-        for text in _texts([json.loads(deployment.spec or "{}"), plan]):
-            found.add(text.partition("@")[0])
-            found.update(_HUB_ID.findall(text))  # engine arguments may be JSON
-    return frozenset(found)
+        yield from _texts([json.loads(deployment.spec or "{}"), plan])
 
 
 def _texts(value: object) -> Iterator[str]:

@@ -52,6 +52,7 @@ from sparkfleet.gateway.asgi import (
     respond,
     respond_early,
 )
+from sparkfleet.gateway.body.attribution_line import without_changing_digits
 from sparkfleet.gateway.body.body_budget import BUDGET_BYTES, BodyBudget, HeldBody
 from sparkfleet.gateway.body.model_span import model_span
 from sparkfleet.gateway.body.request_body import RequestBody
@@ -311,6 +312,8 @@ class GatewayApp:
         ):
             body = await read_body(exchange.headers, receive, self._limits, held)
             exchange.body_read = True
+            if exchange.dialect == "anthropic":
+                body = without_changing_digits(body)
             wanted = await self._scan(exchange, scope["query_string"], receive, body)
             choice = self._choose(exchange, table, wanted)
             exchange.admitted.charge(wanted.needs.prompt_tokens)

@@ -126,12 +126,14 @@ class Predictor:
 
     def rates(self, split: Split, settings: Settings, context: int, concurrency: int) -> Rates:
         """Speed with `concurrency` requests at once, each of a usual length or as long as `context` allows."""
-        # Dealing the experts out instead of cutting them moves the same bytes.
+        # Distributed experts move as many bytes as split ones.
         key = (split.tp, split.pp, settings, min(context, 2 * PROMPT), concurrency)
         found = self._rates.get(key)
         if found is None:
             self._forget()
-            found = self._rates[key] = self._told(split, settings, usual(context, concurrency, self.content))
+            found = self._rates[key] = self._corrected(
+                split, settings, usual(context, concurrency, self.content)
+            )
         return found
 
     def check(self, split: Split, settings: Settings) -> Rates:
@@ -139,10 +141,10 @@ class Predictor:
         key = (split.tp, split.pp, settings, CHECK)
         if key not in self._rates:
             self._forget()
-            self._rates[key] = self._told(split, settings, CHECK)
+            self._rates[key] = self._corrected(split, settings, CHECK)
         return self._rates[key]
 
-    def _told(self, split: Split, settings: Settings, workload: Workload) -> Rates:
+    def _corrected(self, split: Split, settings: Settings, workload: Workload) -> Rates:
         """The prediction for a workload, corrected by what was measured of the same setup.
 
         A depth by load is one setup: what was measured of one request corrects it under load, too.

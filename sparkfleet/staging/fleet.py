@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from typing import TypeVar
 
 from sparkfleet.errors import NodeError, SparkfleetError
@@ -11,6 +11,7 @@ from sparkfleet.remote.channel import Channel
 from sparkfleet.staging.agent.hash_tree import SealRequest
 from sparkfleet.staging.agent.images import ImageHeld, ImageRequest
 from sparkfleet.staging.agent.scan import LookRequest, NodeScan
+from sparkfleet.staging.agent.staged_images import StagedImages, StagedImagesRequest
 from sparkfleet.staging.agent_client import LIMIT_S, Line, call
 from sparkfleet.staging.errors import StagingError
 from sparkfleet.staging.manifest import Manifest
@@ -96,6 +97,18 @@ class StagingNodes:
             )
 
         return await self._all(tuple(nodes), one, frozenset(needed))
+
+    async def staged_images(self, nodes: Mapping[str, Sequence[str]]) -> dict[str, StagedImages]:
+        """Images that staging named on each node: all of them, or, for digests of a node, those that were removed.
+
+        Raises NodeError if one of the nodes does not answer.
+        """
+
+        async def one(node: str) -> StagedImages:
+            request = StagedImagesRequest(remove=tuple(nodes[node]), tool=self.settings.tool)
+            return await self.ask(node, "staged_images", request, StagedImages, timeout_s=LIMIT_S)
+
+        return await self._all(nodes, one, frozenset(nodes))
 
     async def pull(self, image: str, nodes: Iterable[str]) -> tuple[str, ImageHeld]:
         """Pull an image from its registry on the first of `nodes` that can; returns that node and its image.

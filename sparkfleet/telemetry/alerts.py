@@ -352,7 +352,7 @@ NODES = (
             "{{ $labels.node }}: the disk of {{ $labels.place }} is nearly full.",
             "Weights and images cannot be staged; on the head, nothing can be applied.",
             "`sparkfleet models list` and `df -h` on the node.",
-            "`sparkfleet models prune`; old container images.",
+            "`sparkfleet prune` removes models and images that no deployment uses, after showing them.",
         ),
     ),
 )

@@ -80,6 +80,7 @@ def test_a_key_is_read_from_a_file_or_standard_input(tmp_path, monkeypatch, caps
     assert key_of(f"@{tmp_path / 'key'}") == "sk-1"
     monkeypatch.setattr(sys, "stdin", io.StringIO("sk-2\n"))
     assert key_of("-") == "sk-2"
+    assert key_of("") == "", "the command has one made for itself"
     monkeypatch.setenv("SPARKFLEET_API_KEY", "sk-3")
     assert key_of(os.environ["SPARKFLEET_API_KEY"]) == "sk-3"
     assert capsys.readouterr().err == ""
@@ -88,7 +89,7 @@ def test_a_key_is_read_from_a_file_or_standard_input(tmp_path, monkeypatch, caps
 
 
 @pytest.mark.parametrize(
-    ("given", "words"), [("", "No API key"), ("@/nowhere", "cannot be read"), ("a\nb", "no API key")]
+    ("given", "words"), [("-", "no API key"), ("@/nowhere", "cannot be read"), ("a\nb", "no API key")]
 )
 def test_what_is_no_key_is_refused(given, words, monkeypatch):
     monkeypatch.setattr(sys, "stdin", io.StringIO(""))

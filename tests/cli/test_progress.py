@@ -52,6 +52,13 @@ def test_on_a_terminal_the_step_is_one_live_line_that_goes_when_it_ends(monkeypa
     assert "\x1b[2K" in shown, "the live line is erased"
 
 
+def test_a_step_that_failed_has_another_mark(capsys):
+    with ProgressLine() as progress:
+        progress(StepEnded(step=FleetStep.LOADING, seconds=12.0))
+        progress(StepEnded(step=FleetStep.WARMING_UP, seconds=1.2, failed=True))
+    assert capsys.readouterr().out.split("\n")[:2] == ["✓ loading  12.0 s", "✗ warming up  1.2 s"]
+
+
 def test_a_step_is_shown_with_what_it_waits_for():
     training = StepRunning(step=FleetStep.TRAINING, detail="step 7 of 400", subjects=("a", "b"))
     assert step_words(training) == ("training the small model (a, b)", "step 7 of 400")

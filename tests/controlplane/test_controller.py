@@ -8,9 +8,13 @@ from prometheus_client import generate_latest
 
 from sparkfleet.controlplane import controller as module
 from sparkfleet.controlplane import node_watch
+from sparkfleet.controlplane.policy.state import Now
 from sparkfleet.controlplane.state import report_cache, routing_publisher
+from sparkfleet.controlplane.state.api_keys import ApiKeys
+from sparkfleet.controlplane.state.event_log import EventLog
 from sparkfleet.errors import ControlError
 from sparkfleet.gateway.report import GatewayReport
+from sparkfleet.gateway.routing_table import KeyLimits
 from sparkfleet.group.report import GroupPhase
 from sparkfleet.units import GIB
 
@@ -227,6 +231,75 @@ async def test_a_full_disk_stops_the_work_only_as_long_as_it_is_full(world, monk
                 await asyncio.sleep(0.01)
     assert not running.done()
     running.cancel()
+
+
+async def test_a_clock_that_was_set_back_lets_ray_serve_look_at_its_actors_again(world):
+    """Its health checks are due by the wall clock: an actor that died was not replaced for two hours."""
+    moment = [1000.0, 1000.0]
+    world.controller = world.restarted(clocks=lambda: Now(unix=moment[0], steady=moment[1]))
+    for unix, steady, renewed in [(1, 1, 0), (3600, 1, 0), (-3, 1, 0), (-7200, 1, 1), (1, 1, 1), (-4, 2, 2)]:
+        moment[0], moment[1] = moment[0] + unix, moment[1] + steady
+        await world.controller.reconcile()
+        assert world.apps.renewed == renewed
+    first, _ = (event.message for event in world.store.events() if event.kind == "clock")
+    assert first == "the clock of the head was set back by 7205 s: Ray Serve's controller is restarted"
+
+
+async def test_ray_serve_that_could_not_be_restarted_is_restarted_in_the_next_round(world, monkeypatch):
+    moment = [1000.0, 1000.0]
+    world.controller = world.restarted(clocks=lambda: Now(unix=moment[0], steady=moment[1]))
+    await world.controller.reconcile()
+    moment[0] -= 60
+
+    async def fails():
+        raise ConnectionError("Serve is away")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(world.apps, "renew", fails)
+        await world.controller.round()
+    await world.controller.round()
+    await world.controller.round()
+    assert world.apps.renewed == 1
+
+
+async def test_a_command_that_failed_on_a_full_disk_has_changed_nothing(world, monkeypatch):
+    """There may be room for the change and none for its event: the change was carried out later, by a failed command."""
+    controller, store = world.controller, world.store
+    keys = ApiKeys(store, EventLog(store))
+    await controller.put(deployment(), plan(), "me")
+    await controller.drain("other", "me")
+    await keys.create("mine")
+
+    def state():
+        return store.desired(), store.drained(), store.keys(), store.identity(), store.events()
+
+    def refuses(*event):
+        raise sqlite3.OperationalError("database or disk is full")
+
+    before, told = state(), []
+    monkeypatch.setattr(store, "on_change", lambda: told.append(1))
+    commands = (
+        lambda: controller.put(deployment(), plan(concurrency=8), "me", True),
+        lambda: controller.put(deployment("b"), plan("b"), "me"),
+        lambda: controller.remove(deployment().name, "me"),
+        lambda: controller.drain("this", "me"),
+        lambda: controller.undrain("other", "me"),
+        lambda: keys.create("yours"),
+        lambda: keys.limit("mine", KeyLimits(concurrent=1)),
+        lambda: keys.rotate("mine", 0.0),
+        lambda: keys.revoke("mine"),
+    )
+    for command in commands:
+        with monkeypatch.context() as patched:
+            patched.setattr(store, "record", refuses)
+            with pytest.raises(sqlite3.OperationalError, match="full"):
+                await command()
+        assert state() == before
+    assert not told
+    for number, command in enumerate(commands, 1):
+        await command()
+        assert len(told) == number
+        assert len(store.events()) == len(before[-1]) + number
 
 
 async def test_a_watch_over_the_nodes_that_failed_is_taken_up_again(world, monkeypatch):

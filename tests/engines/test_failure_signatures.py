@@ -92,7 +92,7 @@ def test_a_missing_line_is_no_sign_after_a_rank_has_served():
 def test_without_a_sign_the_last_line_that_looks_like_an_error_is_evidence():
     found = classify(failed("boom: SomeError: no", "bye", exit_code=3))
     assert found.evidence == "boom: SomeError: no"
-    assert str(found) == "unknown: It ended with exit code 3."
+    assert str(found) == "It ended with exit code 3."
 
 
 def test_a_hostile_log_costs_little_and_prints_nothing_odd():

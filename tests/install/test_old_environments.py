@@ -10,13 +10,18 @@ import pytest
 from sparkfleet.install import remote
 
 
+def name(at):
+    """A name that no other test process runs from: a process keeps every environment of its environment's name."""
+    return f"e{at}-{os.getpid()}"
+
+
 @pytest.fixture
 def env(tmp_path, monkeypatch):
-    """Six environments, `e0` the oldest; no crontab, no unit."""
+    """Six environments, `e0` of this process the oldest; no crontab, no unit."""
     home = tmp_path / "sparkfleet/env"
     for at in range(6):
-        (home / f"e{at}/bin").mkdir(parents=True)
-        os.utime(home / f"e{at}", (1000 + at, 1000 + at))
+        (home / name(at) / "bin").mkdir(parents=True)
+        os.utime(home / name(at), (1000 + at, 1000 + at))
     monkeypatch.setattr(remote, "HOME", str(home))
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
     with_crontab(tmp_path, monkeypatch, "echo no crontab for me >&2; exit 1")
@@ -32,8 +37,8 @@ def with_crontab(tmp_path, monkeypatch, script):
 
 
 def left(env):
-    remote._prune(str(env / "e5"))
-    return sorted(path.name for path in env.iterdir())
+    remote._prune(str(env / name(5)))
+    return sorted(path.name.partition("-")[0] for path in env.iterdir())
 
 
 def test_the_newest_stay(env):
@@ -41,8 +46,8 @@ def test_the_newest_stay(env):
 
 
 def test_one_that_a_process_runs_from_stays(env):
-    (env / "e0/bin/python").symlink_to("/bin/sleep")
-    with subprocess.Popen([str(env / "e0/bin/python"), "60"]) as process:
+    (env / name(0) / "bin/python").symlink_to("/bin/sleep")
+    with subprocess.Popen([str(env / name(0) / "bin/python"), "60"]) as process:
         try:
             while not Path(f"/proc/{process.pid}/cmdline").read_bytes():
                 time.sleep(0.01)  # its arguments follow the end of the exec
@@ -53,14 +58,14 @@ def test_one_that_a_process_runs_from_stays(env):
 
 
 def test_one_that_cron_starts_after_a_reboot_stays(env, tmp_path, monkeypatch):
-    with_crontab(tmp_path, monkeypatch, f"echo '@reboot {env}/e1/bin/python -m x'")
+    with_crontab(tmp_path, monkeypatch, f"echo '@reboot {env}/{name(1)}/bin/python -m x'")
     assert left(env) == ["e1", "e3", "e4", "e5"]
 
 
 def test_one_that_systemd_starts_after_a_reboot_stays(env, tmp_path):
     unit = tmp_path / "config/systemd/user/sparkfleet-mine.service"
     unit.parent.mkdir(parents=True)
-    unit.write_text(f"[Service]\nExecStart={env}/e2/bin/python -m x\n")
+    unit.write_text(f"[Service]\nExecStart={env}/{name(2)}/bin/python -m x\n")
     assert left(env) == ["e2", "e3", "e4", "e5"]
 
 

@@ -67,5 +67,6 @@ def pair(standing, tmp_path_factory, request):
     """Two Sparks with a fleet that serves nothing; see `pair_fleet`."""
     real = request.config.getoption("--real")
     fleet = standing.get("pair", lambda: Pair(tmp_path_factory.mktemp("pair"), real)).fleet
+    fleet.real = real and request.node.get_closest_marker("any_engine") is None
     yield fleet
     fleet.clear()

@@ -254,8 +254,8 @@ class LabFleet:
         return sorted(ports - {22, *range(10002, 20000)})
 
     def diagnosis(self):
-        """The ends of the logs on all nodes, for a failure."""
-        said = []
+        """What the fleet shows, and the ends of the logs on all nodes, for a failure."""
+        said = ["\n".join(self.run(verb)[1].splitlines()[-40:]) for verb in ("status", "events")]
         for node in self.lab.nodes:
             found = self.lab.exec(
                 node.name,

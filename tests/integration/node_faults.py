@@ -1,7 +1,6 @@
 """A small file system in the place of a directory of a node, and clocks of a node's programs that jump."""
 
 import struct
-import sys
 
 import yaml
 
@@ -80,9 +79,9 @@ class Clocks:
         (self._site / "sitecustomize.py").write_text(SITE.format(path=str(self._site / "clock-")))
         python = self._site / "python"
         path = f"PYTHONPATH={self._site}${{PYTHONPATH:+:$PYTHONPATH}}"
-        python.write_text(f'#!/bin/sh\n{path} exec {sys.executable} "$@"\n')
-        python.chmod(0o755)
         own = yaml.safe_load((fleet.directory / "inventory.yaml").read_text())
+        python.write_text(f'#!/bin/sh\n{path} exec {own["environment"]} "$@"\n')
+        python.chmod(0o755)
         fleet.write("inventory.yaml", yaml.safe_dump(own | {"environment": str(python)}))
 
     def jump(self, node, seconds):

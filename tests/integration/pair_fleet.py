@@ -2,7 +2,7 @@
 
 Engines on it are real vLLM, or, for what is to be proved of everything around an engine, the packaged fake one: a real
 process under a real supervisor, whose ranks meet over the same rails. `--real` makes all of them real, with production
-timeouts.
+timeouts, but for files that are marked `any_engine`: their faults are of what is around it.
 """
 
 import itertools
@@ -43,6 +43,8 @@ class PairFleet(LabFleet):
     def __init__(self, lab, directory, real):
         super().__init__(lab, directory, f"environment: {node_environment(directory)}\n")
         self.real = real
+        """Whether engines of the present file of tests are real."""
+        self._production = real
         self._runs = itertools.count()
         python = stand_in(directory)
         inventory = yaml.safe_load((directory / "inventory.yaml").read_text())
@@ -55,7 +57,7 @@ class PairFleet(LabFleet):
     @property
     def timeouts(self):
         """Those of this fleet, as far as they are not production's."""
-        return {} if self.real else QUICK
+        return {} if self._production else QUICK
 
     def spec(self, more="", text=TINY, start_s=0, real=False, says=""):
         """A deployment, of a fake engine unless all are real or this one is to be."""

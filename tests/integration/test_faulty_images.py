@@ -19,11 +19,17 @@ from sparkfleet.tiny_models import cache
 
 pytestmark = [pytest.mark.integration, pytest.mark.full]
 
-DEPLOYMENT = "name: tiny\nmodel: builtin:tiny\nruntime: container\nimage: {image}\ncontext: 512\nconcurrency: 4\n{more}"
+DEPLOYMENT = "name: tiny\nmodel: builtin:{model}\nruntime: container\nimage: {image}\ncontext: 512\nconcurrency: 4\n{more}"
 FAULTY = """#!{python}
 import os, socket, sys, time
 def say(text):
     print(text, flush=True)
+def refused(request):  # as every engine does, it answers nothing without its token
+    if request.headers["Authorization"] == "Bearer " + os.environ["VLLM_API_KEY"]:
+        return False
+    request.send_response(401)
+    request.end_headers()
+    return True
 if any(engine in word for word in sys.argv for engine in ("vllm.entrypoints", "sglang.launch_server")):
     say("Loading safetensors checkpoint shards:  40% Completed | 2/5 [00:01<00:02,  1.50s/it]")
 {fault}
@@ -38,6 +44,8 @@ HANGS = """    time.sleep(10**6)"""
 SILENT = """    import http.server
     class Silent(http.server.BaseHTTPRequestHandler):
         def do_GET(self):
+            if refused(self):
+                return
             self.send_response(200)
             self.end_headers()
         def do_POST(self):
@@ -47,6 +55,8 @@ SILENT = """    import http.server
 GARBAGE = """    import http.server, json
     class Garbage(http.server.BaseHTTPRequestHandler):
         def do_GET(self):
+            if refused(self):
+                return
             self.send_response(200)
             self.end_headers()
         def do_POST(self):
@@ -63,7 +73,8 @@ RETAGGED = """#!{python}
 # would serve.
 import os, sys
 words = sys.argv[1:]
-if not any("sglang.launch_server" in word for word in words):
+start = next((word for word in words if "sglang.launch_server" in word), "")
+if not start:
     os.execv({python!r}, [{python!r}, *words])
 said = dict(zip(words, words[1:]))
 match said.get("--speculative-algorithm"):
@@ -74,13 +85,14 @@ match said.get("--speculative-algorithm"):
     case "EAGLE" | "NGRAM":
         print("torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB.", flush=True)
         sys.exit(1)
-os.environ.update(VLLM_API_KEY=os.environ["SPARKFLEET_ENGINE_TOKEN"], VLLM_ENABLE_V1_MULTIPROCESSING="0")
+os.environ.update(VLLM_ENABLE_V1_MULTIPROCESSING="0")
 os.environ.update(VLLM_CPU_OMP_THREADS_BIND="nobind", OMP_NUM_THREADS="1", VLLM_NO_USAGE_STATS="1")
 os.environ.update(TORCHDYNAMO_DISABLE="1")
 same = [word for flag in ("--served-model-name", "--host", "--port") for word in (flag, said[flag])]
 mine = ["--dtype", "float32", "--max-model-len", "512", "--kv-cache-memory-bytes", "67108864", "--enforce-eager"]
-vllm = "vllm.entrypoints.openai.api_server"
-os.execv({python!r}, [{python!r}, "-m", vllm, "--model", said["--model-path"], *same, *mine])
+# The same guard in front of another server.
+start = start.replace("sglang.launch_server", "vllm.entrypoints.openai.api_server")
+os.execv({python!r}, [{python!r}, "-c", start, "--model", said["--model-path"], *same, *mine])
 """
 REPORT = CHECKOUT / "deployments/qwen3.6-27b-fp8-nextn.yaml"
 """The deployment of field reports 000 and 001."""
@@ -106,6 +118,8 @@ FALL = re.compile(
 )
 """What fell, why, onto what, and tokens per second after it and before."""
 SLOW_S = 600
+GATEWAY_PORT = 8000
+"""It serves from `up` to `down`, with deployments or without."""
 
 
 @pytest.fixture(scope="module")
@@ -116,8 +130,10 @@ def fleet(tmp_path_factory):
         fleet.bring()
         good = box_image.prepared(lab)
         fleet.ok("up")
+        fleet.until(lambda: GATEWAY_PORT in fleet.listening("spark1"), timeout=60)
         before = on_each(lab, fleet.listening)
-        fleet.apply(DEPLOYMENT.format(image=good, more="engine: vllm\nnodes: [spark1]\n"), timeout=SLOW_S)
+        good_one = DEPLOYMENT.format(model="tiny", image=good, more="engine: vllm\nnodes: [spark1]\n")
+        fleet.apply(good_one, timeout=SLOW_S)
         yield fleet
         fleet.ok("delete", "--yes", "tiny")
         # Before `down`, which would sweep whatever is left.
@@ -135,9 +151,9 @@ def on_each(lab, look):
     return {node.name: look(node.name) for node in lab.nodes}
 
 
-def applied(fleet, image, more):
+def applied(fleet, image, more, model="tiny"):
     """Apply an image: (exit code, everything that was said)."""
-    path = fleet.write("deployment.yaml", DEPLOYMENT.format(image=image, more=more))
+    path = fleet.write("deployment.yaml", DEPLOYMENT.format(model=model, image=image, more=more))
     code, out, err = fleet.run("apply", "--yes", path, timeout=SLOW_S)
     return code, out + err
 
@@ -164,24 +180,26 @@ def of_sparks(fleet):
 
 
 @pytest.mark.parametrize(
-    ("name", "fault", "more", "words"),
+    ("name", "fault", "model", "more", "words"),
     [
-        ("vllm-mtp", KNOWN, "engine: vllm\nspeculation: mtp\n", ["mtp-illegal-memory-access"]),
+        ("vllm-mtp", KNOWN, "tiny-mtp", "engine: vllm\nspeculation: mtp\n", ["mtp-illegal-memory-access"]),
         (
             "vllm-hangs",
             HANGS,
+            "tiny",
             "engine: vllm\nsilence: 15\n",
             ["loading (tiny)", "· 40%", "printed no log line for 1"],
         ),
-        ("vllm-silent", SILENT, "engine: vllm\nsilence: 15\n", ["no token in 15 s"]),
-        ("vllm-garbage", GARBAGE, "engine: vllm\n", ["the output repeats '!' only"]),
+        ("vllm-silent", SILENT, "tiny", "engine: vllm\nsilence: 15\n", ["no token in 15 s"]),
+        ("vllm-garbage", GARBAGE, "tiny", "engine: vllm\n", ["the output repeats '!' only"]),
     ],
 )
-def test_it_is_told_by_its_name_and_the_old_one_serves_on(fleet, name, fault, more, words):
+def test_it_is_told_by_its_name_and_the_old_one_serves_on(fleet, name, fault, model, more, words):
+    fleet.bring(model)
     before = fleet.containers("spark1")
     image = faulty(fleet, name, fault)
     began = time.monotonic()
-    code, said = applied(fleet, image, more + "nodes: [spark1]\n")
+    code, said = applied(fleet, image, more + "nodes: [spark1]\n", model)
     assert code == 1, said
     told = " ".join(said.split())  # lines wrap
     assert [each for each in words if each not in told] == [], said

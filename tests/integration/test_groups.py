@@ -120,8 +120,10 @@ def hang(fleet):
     """Have the engine compute nothing any more, as one that hangs in a kernel; its server still says 200."""
     url = group(fleet)["url"]
     if fleet.real:
-        (core,) = [pid for pid, words in fleet.listed("spark1").items() if "EngineCore" in words]
-        fleet.lab.exec("spark1", ["kill", "-STOP", str(core)])
+        # A child that it has just forked has its name until it runs another program.
+        cores = [str(pid) for pid, words in fleet.listed("spark1").items() if "EngineCore" in words]
+        assert cores
+        fleet.lab.exec("spark1", ["kill", "-STOP", *cores])
     else:
         told = "u.Request(sys.argv[1]+'/fake/fault', b'{\"kind\":\"hang\"}', method='PUT')"
         put = f"import sys,urllib.request as u; u.urlopen({told})"

@@ -10,7 +10,7 @@ import pytest
 from on_terminal import OnTerminal
 from pair_fleet import LINK, NODES
 
-pytestmark = [pytest.mark.integration, pytest.mark.timeout(1800)]
+pytestmark = [pytest.mark.integration, pytest.mark.any_engine, pytest.mark.timeout(1800)]
 
 START_S = 6
 """Loading of the fake engine: long enough to be interrupted."""

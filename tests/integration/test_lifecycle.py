@@ -360,6 +360,7 @@ def test_another_address_outlives_the_gateway_and_the_controller(fleet):
             port = free.getsockname()[1]
         fleet.write("inventory.yaml", inventory.replace("port: 0", f"port: {port}"))
         fleet.ok("up")
+        fleet.endpoint = fleet.json("status")["endpoint"]
         assert fleet.endpoint == f"http://127.0.0.1:{port}/v1"
         (gateway,) = actors(fleet, "ServeReplica:gateway")
         os.kill(gateway, signal.SIGKILL)

@@ -8,7 +8,7 @@ from asking import Asking
 from node_faults import HOME, STATE, Clocks, as_root, fill, free, large_disk, small_disk
 from pair_fleet import LINK, LONG_START_S, TINY, events_of
 
-pytestmark = [pytest.mark.integration, pytest.mark.full, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.integration, pytest.mark.any_engine, pytest.mark.full, pytest.mark.timeout(900)]
 
 HERE, THERE = "nodes: [spark1]\n", "nodes: [spark2]\n"
 PAIR = TINY.replace("name: tiny", "name: pair")
@@ -195,10 +195,42 @@ def test_a_full_disk_on_the_head_costs_no_engine_and_is_named_until_there_is_roo
             fleet.until(lambda: fleet.run("plan", str(fleet.directory / "other.yaml"))[0] == 2, timeout=30)
             whole_again(fleet, asking)
         assert set(asking.ends) == {"whole"}, asking.answers
-        assert pids(fleet) == before
+        assert pids(fleet) == before, f"{out}{err}\n{events_of(fleet, 'tiny')[1]}"
         fleet.apply(other, "other.yaml")
     finally:
         free(fleet, "spark1", STATE)
+        fleet.ok("down")
+
+
+def test_a_full_disk_of_a_node_ends_nothing_there_and_a_start_waits_for_room(fleet, small):
+    fleet.ok("down")
+    small("spark2", STATE, "64m", keep=True)
+    try:
+        fleet.ok("up")
+        fleet.serve(fleet.anew(fleet.spec(THERE)))
+        (before,) = pids(fleet)
+        with Asking(fleet, "tiny") as asking:
+            fleet.until(lambda: asking.ends["whole"], timeout=60)
+            fill(fleet, "spark2", STATE)
+            time.sleep(20)
+            assert pids(fleet) == [before]
+            whole_again(fleet, asking)
+        assert set(asking.ends) == {"whole"}, asking.answers
+        fleet.lab.exec("spark2", ["kill", "-9", str(before)])
+
+        def started_or_named():
+            words = fleet.ok("status")
+            return (
+                (fleet.ready_group() and pids(fleet) != [before])
+                or "No space left" in words
+                or "is full" in words
+            )
+
+        fleet.until(started_or_named, timeout=60)
+        free(fleet, "spark2", STATE)
+        fleet.until(lambda: fleet.ready_group() and pids(fleet) != [before], timeout=120)
+    finally:
+        free(fleet, "spark2", STATE)
         fleet.ok("down")
 
 

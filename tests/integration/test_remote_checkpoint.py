@@ -16,9 +16,9 @@ from sparkfleet.tiny_models import cache
 
 pytestmark = pytest.mark.integration
 
-NAME = "tiny-moe"
-DIRECTORY = "/home/nvidia/models/moe"
-HUB = "/home/nvidia/.cache/huggingface/hub/models--Org--Moe"
+NAME = "tiny"
+DIRECTORY = "/home/nvidia/models/tiny"
+HUB = "/home/nvidia/.cache/huggingface/hub/models--Org--Tiny"
 COMMIT = "9c925d64d72725edaf899c6cb9c377fd0709d9c5"
 
 
@@ -72,7 +72,7 @@ def run(lab, tmp_path):
 
 @pytest.mark.parametrize(
     ("model", "path", "revision"),
-    [(DIRECTORY, DIRECTORY, None), ("Org/Moe", f"{HUB}/snapshots/{COMMIT}", COMMIT)],
+    [(DIRECTORY, DIRECTORY, None), ("Org/Tiny", f"{HUB}/snapshots/{COMMIT}", COMMIT)],
     ids=["directory", "hub"],
 )
 def test_inspect_says_what_it_says_where_it_lies(run, weights, model, path, revision):
@@ -84,10 +84,10 @@ def test_inspect_says_what_it_says_where_it_lies(run, weights, model, path, revi
 
 
 def test_a_plan_is_made_of_weights_on_a_node(run, tmp_path):
-    (tmp_path / "moe.yaml").write_text(f"name: moe\nmodel: {DIRECTORY}\nengine: vllm\nspeculation: none\n")
-    code, out, err = run("plan", "moe.yaml")
+    (tmp_path / "tiny.yaml").write_text(f"name: tiny\nmodel: {DIRECTORY}\nengine: vllm\nspeculation: none\n")
+    code, out, err = run("plan", "tiny.yaml")
     assert code == 2, out + err
-    assert re.search(r"\+ start +moe", out)
+    assert re.search(r"\+ start +tiny", out)
     assert "config alone" not in out
 
 

@@ -6,6 +6,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import box_image
+import httpx
 import openai
 import pytest
 import yaml
@@ -147,6 +148,36 @@ class TestOneNode:
                 timeout=10,
                 every=0.05,
             )
+
+    def test_the_next_step_of_claude_code_finds_its_prompt_in_the_cache(self, here):
+        """SGLang keeps the line with a hash of each request that Claude Code opens its system prompt with."""
+        (group,) = here.deployment()["groups"]
+        system = "What is a rail of a Spark? " * 6
+
+        def cached():
+            return sum_series(here.engine_page(group["url"]), ("sglang:cached_tokens_total",))[
+                "sglang:cached_tokens_total"
+            ]
+
+        def step(hash_):
+            line = (
+                f"x-anthropic-billing-header: cc_version=2.1.245.{hash_[:3]}; cc_entrypoint=cli; cch={hash_};"
+            )
+            body = {
+                "model": "tiny",
+                "max_tokens": 4,
+                "system": [{"type": "text", "text": line}, {"type": "text", "text": system}],
+                "messages": [{"role": "user", "content": "Go on."}],
+            }
+            headers = {"x-api-key": here.key, "anthropic-version": "2023-06-01"}
+            answer = httpx.post(f"{here.endpoint}/messages", json=body, headers=headers, timeout=120)
+            assert answer.status_code == 200, answer.text
+            return answer.json()["usage"]["input_tokens"]
+
+        tokens = step("fa690")
+        before = cached()
+        step("97bd6")
+        assert cached() - before > 0.8 * tokens
 
     def test_two_unlike_engines_answer_under_one_name(self, here, client):
         here.apply(here.write("mixed.yaml", BOTH))

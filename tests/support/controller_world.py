@@ -34,7 +34,7 @@ class World:
         self.nodes = FakeNodes({"this": 100 * GIB})
         self.controller = self.restarted()
 
-    def restarted(self):
+    def restarted(self, **more):
         self.controller = Controller(
             fleet="home",
             store=self.store,
@@ -44,6 +44,7 @@ class World:
             launches_of=lambda desired, rungs: launches_for(self.inventory(), desired, rungs),
             nodes=self.nodes,
             here=NodeReport(name="this", joined=True, boot=self.nodes.boots["this"]),
+            **more,
         )
         return self.controller
 

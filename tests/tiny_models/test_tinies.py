@@ -1,5 +1,5 @@
-"""The other built-in models, as a user gets them. Those that are made of `tiny` without training: always; all others:
-`pytest tests/tiny_models/test_tinies.py` builds all (about ten minutes on one core), `-m "not opt_in"` the usual two."""
+"""The other built-in models, as a user gets them. The one that the canary refuses: always; all others:
+`pytest tests/tiny_models/test_tinies.py` builds all (about ten minutes on one core), `-m "not opt_in"` that one."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ from sparkfleet.tiny_models.recipes import Recipe
 
 pytestmark = pytest.mark.integration
 
-USUAL = {"tiny-corrupt", "tiny-vision"}
-"""Made of `tiny` without training."""
+USUAL = {"tiny-corrupt"}
+"""Made of `tiny` without training, and used by a test of every change."""
 ASKED = ("What is a rail?", "What is a node?", "What is speculative decoding?", "Tell me a story")
 
 
 def opt_in(name: str) -> Any:
-    """A model that only the full run builds: it is trained, for a minute or more."""
+    """A model that only the full run builds: it takes a minute or more."""
     return pytest.param(name, marks=() if name in USUAL else pytest.mark.opt_in)
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import getpass
 import os
 import sys
 from pathlib import Path
@@ -10,10 +9,9 @@ from typing import Annotated
 
 import typer
 
-from sparkfleet.cli.deployment.describe import NameArgument
 from sparkfleet.cli.escapes import RawOutput
 from sparkfleet.cli.exit_codes import Exit
-from sparkfleet.cli.options import DEFAULT_INVENTORY, InventoryOption, open_session, run
+from sparkfleet.cli.options import DEFAULT_INVENTORY, InventoryOption, NameArgument, open_session, run
 from sparkfleet.cli.output import errors
 from sparkfleet.errors import ControlError
 from sparkfleet.fleet.clients.endpoint import AnswerSpeed
@@ -26,7 +24,8 @@ KeyOption = Annotated[
         "--key",
         envvar="SPARKFLEET_API_KEY",
         help="An API key of the endpoint: @FILE, or - to read it from standard input. A key itself is visible to every"
-        " user of this machine while the command runs; SPARKFLEET_API_KEY is not.",
+        " user of this machine while the command runs; SPARKFLEET_API_KEY is not. Without one the command makes a key"
+        " for itself and revokes it at its end.",
         show_envvar=True,
     ),
 ]
@@ -46,11 +45,13 @@ def ask(
 
 
 def key_of(given: str) -> str:
-    """The key of `--key`: from a file, from standard input, from the environment, or typed at a terminal.
+    """The key of `--key`: from a file, from standard input or from the environment; "" if none is given.
 
     Raises:
-        ControlError: none is given, or its file cannot be read.
+        ControlError: its file cannot be read, or contains no key.
     """
+    if not given:
+        return ""
     if given == "-":
         return _one_line(sys.stdin.readline(KEY_BYTES), "Standard input")
     if given.startswith("@"):
@@ -58,13 +59,11 @@ def key_of(given: str) -> str:
             return _one_line(Path(given[1:]).expanduser().read_text()[:KEY_BYTES], given[1:])
         except (OSError, UnicodeDecodeError) as error:
             raise ControlError(f"The API key in {given[1:]} cannot be read: {error}.") from None
-    if given and given != os.environ.get("SPARKFLEET_API_KEY"):
+    if given != os.environ.get("SPARKFLEET_API_KEY"):
         errors.print(
             "warning: every user of this machine can see the key of this command (`ps`). Set SPARKFLEET_API_KEY, or"
             " pass --key @FILE."
         )
-    if not given and sys.stdin.isatty():
-        given = getpass.getpass("API key: ")
     return _one_line(given, "The option --key")
 
 
@@ -74,8 +73,8 @@ def _one_line(text: str, source: str) -> str:
             raise ControlError(f"{source} contains no API key: a key is one line of printable ASCII.")
         return key
     raise ControlError(
-        f"No API key was given: {source} contains none.",
-        do="Set SPARKFLEET_API_KEY or pass --key @FILE; `sparkfleet keys create NAME` makes a key.",
+        f"{source} contains no API key.",
+        do="Without --key the command makes one for itself; `sparkfleet keys create NAME` makes one that stays.",
     )
 
 

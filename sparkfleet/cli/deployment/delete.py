@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from sparkfleet.cli.confirm import confirm
-from sparkfleet.cli.deployment.describe import NameArgument
 from sparkfleet.cli.exit_codes import Exit
 from sparkfleet.cli.options import (
     DEFAULT_INVENTORY,
     InventoryOption,
     JsonOption,
+    NameArgument,
     YesOption,
     open_session,
     run,

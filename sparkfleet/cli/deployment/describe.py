@@ -4,12 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from datetime import datetime
-from typing import Annotated
-
-import typer
 
 from sparkfleet.cli.exit_codes import Exit
-from sparkfleet.cli.options import DEFAULT_INVENTORY, InventoryOption, JsonOption, open_session, run
+from sparkfleet.cli.options import (
+    DEFAULT_INVENTORY,
+    InventoryOption,
+    JsonOption,
+    NameArgument,
+    open_session,
+    run,
+)
 from sparkfleet.cli.output import OUTPUT_VERSION, console, event_line, print_json, print_line
 from sparkfleet.controlplane.state.status import DeploymentStatus
 from sparkfleet.controlplane.state.store import Event
@@ -20,9 +24,6 @@ from sparkfleet.fleet.session import Session
 from sparkfleet.group.report import GroupReport
 from sparkfleet.planner.report.explain import explain_plan
 
-NameArgument = Annotated[
-    str, typer.Argument(help="The deployment's name.", metavar="NAME", show_default=False)
-]
 EVENTS_SHOWN = 20
 
 

@@ -5,11 +5,17 @@ from __future__ import annotations
 from collections.abc import Sequence
 from datetime import datetime
 
-from sparkfleet.cli.deployment.describe import NameArgument
 from sparkfleet.cli.exit_codes import Exit
-from sparkfleet.cli.options import DEFAULT_INVENTORY, InventoryOption, JsonOption, open_session, run
+from sparkfleet.cli.options import (
+    DEFAULT_INVENTORY,
+    InventoryOption,
+    JsonOption,
+    NameArgument,
+    open_session,
+    run,
+)
 from sparkfleet.cli.output import OUTPUT_VERSION, print_json, print_line
-from sparkfleet.fleet.generations import GenerationEntry, history_of
+from sparkfleet.fleet.history import GenerationEntry, history_of
 from sparkfleet.fleet.session import Session
 
 

@@ -6,10 +6,9 @@ from typing import Annotated
 
 import typer
 
-from sparkfleet.cli.deployment.describe import NameArgument
 from sparkfleet.cli.escapes import RawOutput
 from sparkfleet.cli.exit_codes import Exit
-from sparkfleet.cli.options import DEFAULT_INVENTORY, InventoryOption, open_session, run
+from sparkfleet.cli.options import DEFAULT_INVENTORY, InventoryOption, NameArgument, open_session, run
 from sparkfleet.fleet.rank_logs import rank_log
 from sparkfleet.fleet.session import Session
 

@@ -3,9 +3,15 @@
 from __future__ import annotations
 
 from sparkfleet.cli.deployment.apply import confirm_and_carry_out
-from sparkfleet.cli.deployment.describe import NameArgument
 from sparkfleet.cli.deployment.rollback import print_change
-from sparkfleet.cli.options import DEFAULT_INVENTORY, InventoryOption, YesOption, open_session, run
+from sparkfleet.cli.options import (
+    DEFAULT_INVENTORY,
+    InventoryOption,
+    NameArgument,
+    YesOption,
+    open_session,
+    run,
+)
 from sparkfleet.fleet.generations import prepare_restart
 from sparkfleet.fleet.session import Session
 

@@ -7,9 +7,15 @@ from typing import Annotated
 import typer
 
 from sparkfleet.cli.deployment.apply import confirm_and_carry_out
-from sparkfleet.cli.deployment.describe import NameArgument
 from sparkfleet.cli.exit_codes import Exit
-from sparkfleet.cli.options import DEFAULT_INVENTORY, InventoryOption, YesOption, open_session, run
+from sparkfleet.cli.options import (
+    DEFAULT_INVENTORY,
+    InventoryOption,
+    NameArgument,
+    YesOption,
+    open_session,
+    run,
+)
 from sparkfleet.cli.output import console
 from sparkfleet.cli.planning.plan import print_plans
 from sparkfleet.fleet.generations import prepare_scale

@@ -114,7 +114,7 @@ async def _list(session: Session, json: bool) -> int:
             }
         )
         return Exit.DONE
-    console.print(_table(held.rows) if held.rows else "No node has a model.")
+    console.print(model_table(held.rows) if held.rows else "No node has a model.")
     return Exit.DONE
 
 
@@ -132,8 +132,8 @@ async def _prune(session: Session, keep: frozenset[str], yes: bool, json: bool) 
     with ProgressLine(quiet=json) as progress:
         doomed = await unused_models(session, keep, progress)
     if doomed and not yes:
-        (errors if json else console).print(_table(doomed))
-        confirm(f"Remove {_counted(len(doomed))} from the nodes?")
+        (errors if json else console).print(model_table(doomed))
+        confirm(f"Remove {counted(len(doomed))} from the nodes?")
     with ProgressLine(quiet=json) as progress:
         removed = await remove_models(session, doomed, progress)
     if json:
@@ -142,11 +142,12 @@ async def _prune(session: Session, keep: frozenset[str], yes: bool, json: bool) 
         console.print("Nothing to remove: every cached model is used.")
     else:
         freed = sum(size for one in removed for size in one.freed_bytes.values())
-        console.print(f"Removed {_counted(len(doomed))}: {size_text(freed)} freed.")
+        console.print(f"Removed {counted(len(doomed))}: {size_text(freed)} freed.")
     return Exit.DONE
 
 
-def _table(rows: Iterable[ModelRow]) -> Table:
+def model_table(rows: Iterable[ModelRow]) -> Table:
+    """Models with their sizes and nodes, as `models list` prints them."""
     table = Table(box=None, pad_edge=False, header_style="dim")
     for heading in ("MODEL", "REVISION", "SIZE", "ON"):
         table.add_column(heading)
@@ -187,5 +188,6 @@ def _summary(done: Staged) -> str:
     return f"{done.wanted.name}{commit} is on {', '.join(done.paths)}; {moved}."
 
 
-def _counted(count: int) -> str:
+def counted(count: int) -> str:
+    """`1 model`, `2 models`."""
     return "1 model" if count == 1 else f"{count} models"

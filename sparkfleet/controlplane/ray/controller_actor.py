@@ -17,6 +17,7 @@ from ray.serve.config import ProxyLocation
 
 from sparkfleet.controlplane.api import http_api as api
 from sparkfleet.controlplane.api.api_server import ApiServer, refusing
+from sparkfleet.controlplane.clocks import read_clocks
 from sparkfleet.controlplane.controller import Controller
 from sparkfleet.controlplane.controller_life import ControllerLife
 from sparkfleet.controlplane.controller_note import NoteWriter
@@ -34,6 +35,7 @@ from sparkfleet.controlplane.store_safety.guard import KEEPS, StoreError, StoreF
 from sparkfleet.controlplane.store_safety.opening import open_store
 from sparkfleet.controlplane.store_safety.safekeeping import Safekeeping
 from sparkfleet.controlplane.store_safety.store_watch import StoreWatch
+from sparkfleet.controlplane.wall_clock import WallClock
 from sparkfleet.errors import ControlError
 from sparkfleet.gateway.ray_serve import GatewayConfig, gateway_app
 from sparkfleet.gateway.report import GatewayReport
@@ -177,6 +179,7 @@ class ControllerActor:
             launches_of=lambda desired, rungs: launches_for(inventory, desired, rungs),
             nodes=self._nodes,
             here=NodeReport(name=inventory.head, joined=True, boot=this_boot()),
+            wall=WallClock(read_clocks, self._paths.run_clock),
             check=StoreWatch(store, self._paths.database, inventory.fleet).check,
         )
 

@@ -9,6 +9,7 @@ from typing import Any
 
 import ray
 from ray import serve
+from ray.serve._private.constants import SERVE_CONTROLLER_NAME, SERVE_NAMESPACE
 from ray.serve.schema import ApplicationStatus, ApplicationStatusOverview
 from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
@@ -83,6 +84,19 @@ class RayServeBackend:
         """Deletes it; Serve drains: the replica's destructor waits for the engine to be idle."""
         name = app_name(deployment, generation, replica)
         await asyncio.to_thread(serve.delete, name, _blocking=False)
+
+    async def renew(self) -> None:
+        """Restarts Serve's controller, which finds its replicas again.
+
+        It checks a replica once the wall clock has passed its last check (2.60, deployment_state.py:
+        `_should_start_new_health_check`), so after a clock that was set back it would replace none for as long.
+        """
+        await asyncio.to_thread(_restart, SERVE_CONTROLLER_NAME, SERVE_NAMESPACE)
+
+
+def _restart(name: str, namespace: str) -> None:
+    """Ends the process of an actor; Ray starts it again."""
+    ray.kill(ray.get_actor(name, namespace=namespace), no_restart=False)
 
 
 def _message(app: ApplicationStatusOverview) -> str:

@@ -51,20 +51,21 @@ class ApiKeys:
     async def create(self, name: str, limits: KeyLimits = _NO_LIMITS) -> tuple[str, KeyEntry]:
         """Creates an API key; its text is returned once and never stored. Raises ControlError for a name that is taken."""
         text, key = generate(name, limits)
-        if not self._store.add_key(key):
-            raise ControlError(
-                f"There is already a key {name!r}.",
-                means="Its text was shown when it was created and is not stored.",
-                do=f"Choose another name, or run `sparkfleet keys revoke {name}` first.",
-            )
-        await self._journal.record("", 0, name, "key", f"key {name} created")
+        with self._store.together():
+            if not self._store.add_key(key):
+                raise ControlError(
+                    f"There is already a key {name!r}.",
+                    means="Its text was shown when it was created and is not stored.",
+                    do=f"Choose another name, or run `sparkfleet keys revoke {name}` first.",
+                )
+            self._store.record("", 0, name, "key", f"key {name} created")
+        await self._journal.announce()
         return text, key
 
     async def limit(self, name_or_id: str, limits: KeyLimits) -> KeyEntry:
         """Replaces the limits of a key. Raises ControlError if it does not exist."""
         key = self._known(name_or_id).model_copy(update={"limits": limits})
-        self._store.change_key(key)
-        await self._journal.record("", 0, key.name, "key", f"key {key.name} has new limits")
+        await self._change(key, "has new limits")
         return key
 
     async def rotate(self, name_or_id: str, until: float) -> tuple[str, KeyEntry]:
@@ -73,9 +74,14 @@ class ApiKeys:
         Raises ControlError if the key does not exist.
         """
         text, key = rotate(self._known(name_or_id), until)
-        self._store.change_key(key)
-        await self._journal.record("", 0, key.name, "key", f"key {key.name} rotated")
+        await self._change(key, "rotated")
         return text, key
+
+    async def _change(self, key: KeyEntry, what: str) -> None:
+        with self._store.together():
+            self._store.change_key(key)
+            self._store.record("", 0, key.name, "key", f"key {key.name} {what}")
+        await self._journal.announce()
 
     def _known(self, name_or_id: str) -> KeyEntry:
         key = self._store.key_named(name_or_id)
@@ -85,10 +91,12 @@ class ApiKeys:
 
     async def revoke(self, name_or_id: str) -> KeyEntry:
         """Revokes a key. Raises ControlError if it does not exist."""
-        key = self._store.remove_key(name_or_id)
-        if key is None:
-            raise _no_key(name_or_id)
-        await self._journal.record("", 0, key.name, "key", f"key {key.name} revoked")
+        with self._store.together():
+            key = self._store.remove_key(name_or_id)
+            if key is None:
+                raise _no_key(name_or_id)
+            self._store.record("", 0, key.name, "key", f"key {key.name} revoked")
+        await self._journal.announce()
         return key
 
 

@@ -24,7 +24,7 @@ class EventLog:
     async def record(self, deployment: str, generation: int, subject: str, kind: str, message: str) -> None:
         """Writes an event."""
         self._store.record(deployment, generation, subject, kind, message)
-        await self._tell()
+        await self.announce()
 
     async def record_once(
         self, deployment: str, generation: int, subject: str, kind: str, message: str
@@ -33,7 +33,7 @@ class EventLog:
         if self._last.get(subject) != message:
             self._store.record(deployment, generation, subject, kind, message)
             self._last[subject] = message  # only after it is written, and before the next wait
-            await self._tell()
+            await self.announce()
 
     async def events(self, after: int, deployment: str | None, wait_s: float) -> tuple[Event, ...]:
         """Events with an id above `after`; waits for one, at most `wait_s`."""
@@ -48,6 +48,7 @@ class EventLog:
                         await self._written.wait()
         return found
 
-    async def _tell(self) -> None:
+    async def announce(self) -> None:
+        """Wakes clients that wait for events: the caller wrote one, in the transaction of what it changed."""
         async with self._written:
             self._written.notify_all()

@@ -7,7 +7,7 @@ import math
 import sqlite3
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from pathlib import Path
 from typing import Any
 
@@ -113,6 +113,8 @@ class Store:
         self._desired: dict[str, Desired] | None = None
         self._histories: dict[str, tuple[Desired, ...]] = {}
         """As read from the file last; None after a change. Nothing else writes the file."""
+        self._changes = 0
+        """Changes since it was opened."""
         self.on_change: Callable[[], None] = lambda: None
         """Called after each change of the desired state or the keys, once it is on the disk."""
         try:
@@ -549,11 +551,37 @@ class Store:
         return tuple(Remembered(fingerprint=one, words=words, until=until) for one, words, until in rows)
 
     @contextmanager
-    def _changing(self) -> Iterator[None]:
-        """A transaction that changes the desired state or the keys."""
+    def together(self) -> Iterator[None]:
+        """One transaction for a change and its event.
+
+        On a full disk both are stored or neither: a command that failed has changed nothing. Nothing may be awaited inside,
+        because all coroutines of a controller share the connection.
+        """
+        changes = self._changes
         with self._transaction():
             yield
+        if self._changes != changes:
+            self._changed()
+
+    @contextmanager
+    def _changing(self) -> Iterator[None]:
+        """A change of the desired state or the keys; a transaction of its own unless it is part of one."""
+        outer = self._db.in_transaction
+        with nullcontext() if outer else self._transaction():
+            yield
             self._db.execute("UPDATE identity SET changes = changes + 1")
+        self._changes += 1
+        if not outer:
+            self._changed()
+
+    def _changed(self) -> None:
+        """Moves the change from SQLite's log into the file itself, and announces it.
+
+        The log is lost if the file is damaged or replaced for a moment and somebody opens it meanwhile: SQLite writes it
+        into what it finds there. What is left in it are events and measurements.
+        """
+        with suppress(sqlite3.Error):  # a full disk: the change is in the log, and the next one moves both
+            self._db.execute("PRAGMA wal_checkpoint(PASSIVE)")
         self.on_change()
 
     @contextmanager
@@ -563,6 +591,7 @@ class Store:
             yield
             self._db.execute("COMMIT")
         except BaseException:
+            self._forget_read()
             if self._db.in_transaction:  # on a full disk SQLite may already have ended it
                 self._db.execute("ROLLBACK")
             raise

@@ -81,7 +81,7 @@ def copy_database(source: Path, target: Path) -> None:
     target.unlink(missing_ok=True)
     os.close(os.open(target, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600))
     with (
-        contextlib.closing(sqlite3.connect(f"{source.absolute().as_uri()}?mode=rw", uri=True)) as db,
+        contextlib.closing(sqlite3.connect(f"{source.absolute().as_uri()}?mode=ro", uri=True)) as db,
         contextlib.closing(sqlite3.connect(target, isolation_level=None)) as copy,
     ):
         db.backup(copy)
@@ -147,7 +147,7 @@ def _described(path: Path) -> StoreCopy:
 def _deployments(path: Path) -> Iterator[str]:
     with (
         named_errors(path),
-        contextlib.closing(sqlite3.connect(f"{path.absolute().as_uri()}?mode=rw", uri=True)) as db,
+        contextlib.closing(sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True)) as db,
     ):
         for name, generation in db.execute("SELECT name, generation FROM deployments ORDER BY name"):
             yield f"{name} (generation {generation})"

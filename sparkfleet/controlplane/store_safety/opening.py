@@ -82,7 +82,7 @@ def read_content(path: Path) -> StoreContent | None:
                 return None
         except FileNotFoundError:
             return None
-        with contextlib.closing(sqlite3.connect(f"{path.absolute().as_uri()}?mode=rw", uri=True)) as db:
+        with contextlib.closing(sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True)) as db:
             (schema,) = db.execute("PRAGMA user_version").fetchone()
             if schema > len(SCHEMAS):
                 raise newer_release(path, schema)

@@ -63,7 +63,7 @@ class StoreWatch:
             raise error
 
     def _read(self) -> None:
-        uri = f"{self._path.absolute().as_uri()}?mode=rw"
+        uri = f"{self._path.absolute().as_uri()}?mode=ro"
         try:
             with contextlib.closing(sqlite3.connect(uri, uri=True)) as db:
                 (id_,) = db.execute("SELECT id FROM identity").fetchone()

@@ -8,11 +8,15 @@ from collections.abc import AsyncIterator, Callable
 from typing import TYPE_CHECKING, Any
 
 from sparkfleet.errors import ControlError
+from sparkfleet.fleet.clients.passing_key import key_for
 from sparkfleet.fleet.session import Session
 from sparkfleet.values import Value
 
 if TYPE_CHECKING:
     from aiohttp import Fingerprint
+
+
+FORBIDDEN = 403
 
 
 class AnswerSpeed(Value):
@@ -28,13 +32,21 @@ async def ask(
 ) -> AnswerSpeed:
     """Ask the deployment `name` over the fleet's endpoint; `on_text` is called with the answer's text as it arrives.
 
+    Args:
+        session: of the fleet.
+        name: a deployment.
+        question: what is asked.
+        key: an API key; "": one of its own, for this question.
+        max_tokens: most tokens of the answer.
+        on_text: receives the answer.
+
     Raises:
         ControlError: the fleet is down, the endpoint refuses the request, or the answer is incomplete.
     """
     client = await session.controller()
     trust = await session.endpoint_trust(client)
-    async with session.endpoint(client) as url:
-        return await ask_at(url, name, question, key, max_tokens=max_tokens, on_text=on_text, trust=trust)
+    async with session.endpoint(client) as url, key_for(client, key) as used:
+        return await ask_at(url, name, question, used, max_tokens=max_tokens, on_text=on_text, trust=trust)
 
 
 async def ask_at(
@@ -98,4 +110,7 @@ def _refused(status: int, text: str) -> ControlError:
         message = json.loads(text)["error"]["message"]
     except (ValueError, KeyError, TypeError):
         message = text[:200]
-    return ControlError(f"The endpoint answered with HTTP {status}: {message}")
+    listed = "`keys:` of a deployment lists the keys that may use it: pass one of them with `--key @FILE`."
+    return ControlError(
+        f"The endpoint answered with HTTP {status}: {message}", do=listed if status == FORBIDDEN else ""
+    )

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from sparkfleet.errors import ControlError, SpecError
+from sparkfleet.fleet.clients.passing_key import key_for
 from sparkfleet.fleet.session import Session
 
 if TYPE_CHECKING:
@@ -46,7 +47,7 @@ def read_request(file: Path) -> tuple[str, bytes]:
 
 
 async def explain(session: Session, file: Path, key: str) -> dict[str, Any]:
-    """The decision of the gateway about the request in `file`.
+    """The decision of the gateway about the request in `file`, for a key, or for one of its own if that is "".
 
     Raises:
         SpecError: the file is no request.
@@ -55,8 +56,8 @@ async def explain(session: Session, file: Path, key: str) -> dict[str, Any]:
     path, body = read_request(file)
     client = await session.controller()
     trust = await session.endpoint_trust(client)
-    async with session.endpoint(client) as url:
-        return await explain_at(url, path, body, key, trust)
+    async with session.endpoint(client) as url, key_for(client, key) as used:
+        return await explain_at(url, path, body, used, trust)
 
 
 async def explain_at(

@@ -15,6 +15,7 @@ from sparkfleet.controlplane.state.status import DeploymentStatus
 from sparkfleet.fleet.events import (
     BytesMoving,
     ExpectedTime,
+    FleetEvent,
     FleetStep,
     OnEvent,
     StepEnded,
@@ -120,28 +121,30 @@ class StepTimer:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self.end()
+        self.end(failed=error is not None)
 
     def __call__(self, event: UseCaseEvent) -> None:
-        """Pass an event on. The first event of another step ends the step before."""
+        """Pass an event on. The first event of another step ends the step before, and so does a failed start."""
         match event:
             case StepRunning():
                 self._enter(event.step)
                 event = event.model_copy(update={"expected": self._expected.get(event.step)})
             case BytesMoving() if event.progress.phase != "done":
                 self._enter(FleetStep.STAGING)
+            case FleetEvent() if event.event.kind == "failed":
+                self.end(failed=True)
             case _:
                 pass
         self._on_event(event)
 
-    def end(self) -> None:
+    def end(self, *, failed: bool = False) -> None:
         """End the running step, if any."""
         if self._step is None:
             return
         seconds = self._clock() - self._began
         self.times[self._step] = self.times.get(self._step, 0.0) + seconds
         ended, self._step = self._step, None
-        self._on_event(StepEnded(step=ended, seconds=seconds))
+        self._on_event(StepEnded(step=ended, seconds=seconds, failed=failed))
 
     def _enter(self, step: FleetStep) -> None:
         if step is self._step:

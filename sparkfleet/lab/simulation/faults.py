@@ -146,6 +146,8 @@ class Faults:
         self._of.time.after(seconds, on)
 
     def _cut(self) -> None:
+        if len(self._of.names) < 2:
+            return  # the head alone: there is no network between nodes
         name = self._chance.choice(self._of.names[1:])
         node = self._of.fleet.nodes[name]
         node.cut = True
@@ -269,7 +271,7 @@ class Faults:
             self._of.place.put("right")
 
     def _clock_jumps(self) -> None:
-        self._of.time.wall_offset += self._chance.choice((-3600.0, -30.0, 30.0, 3600.0, 86_400.0))
+        self._of.time.wall_offset += self._chance.choice((-86_400.0, -30.0, 30.0, 3600.0, 86_400.0))
 
     def _reports_lost(self) -> None:
         self._of.loses = self._chance.choice((0.2, 0.9))

@@ -17,6 +17,7 @@ from sparkfleet.controlplane.desired import Desired, GroupKey, Standing
 from sparkfleet.controlplane.state.head_address import HeadAddress
 from sparkfleet.controlplane.state.status import NodeReport
 from sparkfleet.controlplane.store_safety.guard import StoreError
+from sparkfleet.controlplane.wall_clock import WallClock
 from sparkfleet.errors import ControlError
 from sparkfleet.group.launch_plan import GroupLaunch
 from sparkfleet.group.report import GroupReport
@@ -130,13 +131,12 @@ class Simulation:
         self.report = Report(seed=seed, hours=0.0, rounds=0)
         self._inbox: list[GroupReport] = []
         self._delivering = False
+        self._wall = WallClock(self.time.now)
         self._held = False
         """True while the controller's process lives and waits for its store."""
         self._ready_at: dict[GroupKey, float] = {}
         self._ended_at: dict[GroupKey, float] = {}
         self._looked_at = self._asked_at = float("-inf")
-        self._wedged: Counter[tuple[GroupKey, int]] = Counter()
-        """Of `SimulatedServe.wedged`, those that a controller counted."""
         self._changed_at = 0.0
         self._since: dict[GroupKey, float] = {}
         self._working_since = 0.0
@@ -166,6 +166,7 @@ class Simulation:
             nodes=SimulatedNodes(self),
             here=NodeReport(name=head.name, joined=True, boot=f"{head.name}-{head.boots}"),
             clocks=self.time.now,
+            wall=self._wall,
             check=partial(self.place.check, store),
         )
         self.note("the controller starts")
@@ -400,11 +401,6 @@ class Simulation:
             for group in one.groups:
                 if waits or group not in self._since:
                     self._since[group] = self.time.seconds
-        # Serve starts anew what it had, and only a controller that works counts starts that take nodes down: those of a
-        # wait are left out, those before and after it count together.
-        if self._held:
-            self.serve.wedged = Counter(self._wedged)
-        self._wedged = Counter(self.serve.wedged)
         found = [
             *self._ended_without_reason(wanted),
             *invariants.start_storms(self.serve, self.time.seconds),

@@ -57,6 +57,8 @@ class SimulatedApp:
     last_report_at: float = float("-inf")
     barred_since: float = 0.0
     """When it began to wait for a drained node, if its phase is that."""
+    stored: bool = False
+    """A controller answered when its start began, so that the start is in the store."""
     stalled: bool = False
     """Its actor does nothing for now: it sends no report."""
 
@@ -103,8 +105,10 @@ class SimulatedServe:
         """Calls of the controller: when, which, of which group."""
         self.began: list[tuple[float, GroupKey, tuple[str, ...]]] = []
         """Engines that were started since the last check while the controller answered: when, of which group, where."""
+        self._looked_unix = 0.0
+        """Wall clock of its last look at its actors: it looks at none before that."""
         self.wedged: Counter[tuple[GroupKey, int]] = Counter()
-        """Starts that took a node down, by group and rung."""
+        """Starts that took a node down since the group was last ready, by group and rung: those that a controller stored."""
 
     # calls of the controller
 
@@ -114,6 +118,7 @@ class SimulatedServe:
             App(deployment=key[0], generation=key[1], replica=key[2], status=app.status)
             for key, app in self.apps.items()
         )
+        self._looked_unix = max(self._looked_unix, self._time.unix())
         await self._pause()
         return found
 
@@ -144,6 +149,11 @@ class SimulatedServe:
         self._fleet.end(key, "retired")
         self._time.after(self._chance.uniform(1, 30), lambda: self._remove(key, app))
         await self._pause()
+
+    async def renew(self) -> None:
+        """See `ServeBackend`."""
+        await self._pause()
+        self._looked_unix = self._time.unix()
 
     # what happens by itself
 
@@ -232,7 +242,8 @@ class SimulatedServe:
         self._fleet.engines[key] = SimulatedEngine(
             key, app.order.rung, app.order.candidate.shape.nodes, app.order.needs
         )
-        if self._barred(nodes) is not None:
+        app.stored = self._barred(nodes) is not None
+        if app.stored:
             self.began.append((self._time.seconds, key, nodes))
         self._tell(key, app, GroupPhase.STARTING)
         ending = (
@@ -261,13 +272,15 @@ class SimulatedServe:
             return
         engine.ready, engine.ready_since = True, self._time.seconds
         app.status, app.has_served, app.failures = "running", True, 0
+        self.wedged = Counter({at: times for at, times in self.wedged.items() if at[0] != key})
         self._tell(key, app, GroupPhase.READY)
 
     def _break(self, outcome: Outcome) -> Callable[[GroupKey, SimulatedApp], None]:
         def run(key: GroupKey, app: SimulatedApp) -> None:
             if outcome.takes_down:
                 name = outcome.takes_down
-                self.wedged[key, app.order.rung] += 1
+                # Serve starts anew what it had; while no controller works, nobody counts that.
+                self.wedged[key, app.order.rung] += app.stored
                 self._power_off(name, self._chance.uniform(60, 240))
                 return
             self._fleet.end(key, "its start failed")
@@ -290,7 +303,14 @@ class SimulatedServe:
             return
         app.status = "starting"
         app.failures += 1
-        self._step(key, app, min(60.0, RETRY_S * app.failures), lambda k, _: self._construct(k))
+        self._step(key, app, min(60.0, RETRY_S * app.failures), self._replace)
+
+    def _replace(self, key: GroupKey, app: SimulatedApp) -> None:
+        """Starts an actor again once the lost one was looked for, which Serve does by the wall clock."""
+        if self._time.unix() < self._looked_unix:
+            self._step(key, app, 1.0, self._replace)
+        else:
+            self._construct(key)
 
     def _remove(self, key: GroupKey, app: SimulatedApp) -> None:
         if self.apps.get(key) is app:

@@ -112,6 +112,11 @@ class FleetPaths:
         return self.run / "store.json"
 
     @property
+    def run_clock(self) -> Path:
+        """The wall clock as the controller knows it."""
+        return self.run / "clock"
+
+    @property
     def applied(self) -> Path:
         """Everything that is applied, for `sparkfleet restore --adopt`."""
         return self.run / "applied.json"

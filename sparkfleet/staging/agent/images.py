@@ -34,6 +34,8 @@ ARCHIVE = "image.tar"
 LIMIT_S = 6 * 3600.0
 LOCAL = "localhost/"
 """Prefix of names that no registry serves."""
+STAGED = f"{LOCAL}sparkfleet-staged"
+"""Repository of the names that staging gives to images; the tag is the digest."""
 _TAGGED = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:/-]{0,254}", re.ASCII)
 _REFERENCE = re.compile(_TAGGED.pattern + r"@sha256:(?P<digest>[0-9a-f]{64})", re.ASCII)
 _ID = re.compile(r"(sha256:)?(?P<hex>[0-9a-f]{64})", re.ASCII)
@@ -86,7 +88,7 @@ def staged_name(image: str) -> str:
     Raises:
         StagingError: the reference has no digest.
     """
-    return f"localhost/sparkfleet-staged:{_digest(image)}"
+    return f"{STAGED}:{_digest(image)}"
 
 
 def work(request: ImageRequest, reporter: LineReporter) -> ImageHeld:
@@ -124,7 +126,7 @@ class _Images:
 
     async def _choose_tool(self) -> None:
         """Choose the tool that has the image, else the first that answers; skip a podman that was never used."""
-        answering = await _answering(self._request.tool)
+        answering = await answering_tools(self._request.tool)
         for self._tool in (tool for tool in answering if tool == answering[0] or is_used(tool)):
             if (await self._held()).id:
                 return
@@ -259,7 +261,7 @@ def _digest(image: str) -> str:
     return found["digest"]
 
 
-async def _answering(wanted: str) -> tuple[Tool, ...]:
+async def answering_tools(wanted: str) -> tuple[Tool, ...]:
     """Container tools that answer; docker does not without its daemon, or without permission for this user."""
     answering: list[Tool] = []
     silent = ""

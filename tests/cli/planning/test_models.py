@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -185,7 +186,7 @@ def test_a_row_shows_who_has_it_whole_and_who_a_part():
     }
     ((first, nodes),) = grouped(seen)
     assert first.complete
-    table = models._table([(first, nodes)])
+    table = models.model_table([(first, nodes)])
     assert [list(column.cells) for column in table.columns] == [
         ["o/n"],
         ["0123456"],
@@ -208,3 +209,40 @@ def test_progress_in_words():
     )  # fmt: skip
     assert progress_text(progress) == "spark1 → spark2: 62 %, 31.2 GB of 50.3 GB, 1.1 GB/s, 17 s left"
     assert progress_text(TransferProgress(phase="note", name="x", node="n1", text="hm")) == "n1: hm"
+
+
+@pytest.mark.integration
+def test_prune_shows_models_and_images_that_no_deployment_uses_and_removes_them(sparkfleet, hub, monkeypatch):
+    used, unused = "a" * 64, "b" * 64
+    docker = hub.parent / "bin" / "docker"
+    docker.parent.mkdir()
+    names = hub.parent / "names"
+    names.mkdir()
+    for digest, tags in ((used, []), (unused, ["vllm:nightly"])):
+        (names / digest).write_text(json.dumps([{"Size": 20_000_000_000, "RepoTags": tags}]))
+    docker.write_text(
+        f'#!/bin/sh\ncd {names}\ncase "$1" in\n'
+        "images) for one in *; do echo localhost/sparkfleet-staged:$one; done;;\n"
+        'image) cat "${3#*:}";;\nrmi) rm "${2#*:}";;\nesac\n'
+    )
+    docker.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{docker.parent}:{os.environ['PATH']}")
+    assert sparkfleet("models", "pull", "tests/tiny")[0] == 0
+    serving = Deployment(
+        name="d", model="org/other", image=f"nvcr.io/vllm@sha256:{used}", runtime="container"
+    )
+    with_deployments(monkeypatch, serving)
+    code, out, err = sparkfleet("prune")
+    assert (code, "Nothing was changed" in err) == (1, True)
+    assert "tests/tiny" in out
+    assert "a: image bbbbbbbbbbbb  20.0 GB unpacked" in out
+    assert "its bytes stay: it is also vllm:nightly; `docker rmi` there removes it" in out
+    assert "Remove 1 model and 1 image from the nodes?" in err
+    assert used[:12] not in out
+    code, out, _ = sparkfleet("prune", "--yes", "--keep", "tests/tiny")
+    assert (code, "Removed: 0 B of models, 1 image." in out) == (0, True), out
+    assert [one.name for one in names.iterdir()] == [used]
+    code, out, _ = sparkfleet("prune", "--yes", "--json")
+    told = json.loads(out)
+    assert ([one["model"] for one in told["models"]], told["images"]) == (["tests/tiny"], {})
+    assert "Nothing to remove: every cached model and every staged image is used." in sparkfleet("prune")[1]

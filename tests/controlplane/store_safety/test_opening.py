@@ -1,6 +1,7 @@
 """A store that is missing, unreadable, foreign, old or of a newer release is not used, and not taken for an empty one."""
 
 import contextlib
+import shutil
 import sqlite3
 
 import pytest
@@ -99,6 +100,45 @@ def test_a_page_in_the_middle_that_is_damaged_is_found(used):
         file.seek(3 * 4096)
         file.write(4096 * b"\xee")
     assert refused(used).fault is StoreFault.UNREADABLE
+
+
+def left_by_a_killed_process(used, tmp_path):
+    """The files of a store with a change and an event that its process did not close."""
+    paths = FleetPaths(tmp_path / "killed")
+    paths.create()
+    store = open_store(used, "home")
+    store.add_key(generate("laptop")[1])
+    store.record("tiny", 2, "", "deploy", "x")
+    for file in used.root.glob("*"):
+        if file.is_file():
+            shutil.copy(file, paths.root)
+    store.close()
+    return paths
+
+
+def test_looking_at_a_damaged_one_leaves_its_log_as_it_is(used, tmp_path):
+    """SQLite would write the log into the damaged file and delete it; without it the right file is an older one."""
+    paths = left_by_a_killed_process(used, tmp_path)
+    log = paths.database.with_name(f"{paths.database.name}-wal")
+    before, right = log.read_bytes(), paths.database.read_bytes()
+    assert before
+    for content in (b"garbage", right[: len(right) // 2]):
+        paths.database.write_bytes(content)
+        assert refused(paths).fault is StoreFault.UNREADABLE
+        assert log.read_bytes() == before
+    paths.database.write_bytes(right)
+    store = open_store(paths, "home")
+    assert [event.message for event in store.events(deployment="tiny")][-1] == "x"
+    store.close()
+
+
+def test_each_change_is_in_the_file_itself(used, tmp_path):
+    """A file that comes back without its log, which somebody's SQLite deleted, is no older copy."""
+    paths = left_by_a_killed_process(used, tmp_path)
+    paths.database.with_name(f"{paths.database.name}-wal").unlink()
+    store = open_store(paths, "home")
+    assert store.key_named("laptop") is not None
+    store.close()
 
 
 def test_a_directory_in_its_place(used):

@@ -2,10 +2,12 @@ import pytest
 from control_values import plan
 
 from sparkfleet.controlplane.state.status import DeploymentStatus
+from sparkfleet.controlplane.state.store import Event
 from sparkfleet.fleet.events import (
     BytesMoving,
     ExpectedTime,
     FactFound,
+    FleetEvent,
     FleetStep,
     StepEnded,
     StepRunning,
@@ -52,6 +54,37 @@ def test_a_step_ends_with_the_first_event_of_another_and_the_last_with_the_timer
         expected,
     ]
     assert timer.times == {LOADING: 6.0, WARMING: 3.0}
+
+
+def test_a_step_in_which_a_start_failed_is_marked():
+    seen = []
+    failed = Event(
+        id=1, at=1.0, deployment="m", generation=1, subject="m/g1/0", kind="failed", message="it exited"
+    )
+    with StepTimer(seen.append, {}, lambda: 0.0) as timer:
+        timer(StepRunning(step=WARMING))
+        timer(FleetEvent(event=failed))
+        timer(StepRunning(step=LOADING))
+    assert [one for one in seen if isinstance(one, StepEnded)] == [
+        StepEnded(step=WARMING, seconds=0.0, failed=True),
+        StepEnded(step=LOADING, seconds=0.0),
+    ]
+    assert seen.index(FleetEvent(event=failed)) > seen.index(
+        StepEnded(step=WARMING, seconds=0.0, failed=True)
+    )
+
+
+def test_a_step_that_an_error_of_the_command_ends_is_marked():
+    seen = []
+
+    def command():
+        with StepTimer(seen.append, {}, lambda: 0.0) as timer:
+            timer(StepRunning(step=WARMING))
+            raise OSError("gone")
+
+    with pytest.raises(OSError, match="gone"):
+        command()
+    assert seen[-1] == StepEnded(step=WARMING, seconds=0.0, failed=True)
 
 
 def test_bytes_that_move_are_a_step():

@@ -38,12 +38,8 @@ def test_the_invariants_hold_for_hundreds_of_hours(nodes):
         # A group that served while its successor started took its node down again and again, and nobody counted.
         (426374087, 24.0, 5, 180.0),
         (426374088, 24.0, 5, 180.0),
-        (
-            836176719,
-            24.0,
-            5,
-            180.0,
-        ),  # a new generation waited for a gone node, because a group that it carried over served
+        # A new generation waited for a gone node, because a group that it carried over served.
+        (836176719, 24.0, 5, 180.0),
         (603257695, 3.0, 3, 20.0),  # an older group goes on, because the one that replaces it is given up
     ],
 )
@@ -57,6 +53,17 @@ def test_a_seed_replays_exactly():
     assert simulate(8, hours=0.5).log != one.log
 
 
+@pytest.mark.full
+@pytest.mark.parametrize("seed", [22, 36])
+def test_a_controller_that_does_not_notice_a_clock_that_was_set_back_is_found(seed, monkeypatch):
+    async def nothing(self):
+        pass
+
+    assert simulate(seed, hours=3.0, nodes=2, fault_every_s=120.0).violations == []
+    monkeypatch.setattr(controller.Controller, "_notice_clock", nothing)
+    assert simulate(seed, hours=3.0, nodes=2, fault_every_s=120.0).violations != []
+
+
 @pytest.mark.parametrize("rule", ["retire_unwanted", "start_missing", "keep_groups_up", "retire_replaced"])
 def test_a_policy_without_one_of_its_rules_is_found(rule, monkeypatch):
     """Without this nobody would know that the invariants can fail."""
@@ -66,10 +73,28 @@ def test_a_policy_without_one_of_its_rules_is_found(rule, monkeypatch):
     assert any(simulate(seed, hours=1.0, drain_every_s=float("inf")).violations for seed in range(6))
 
 
+def test_a_policy_that_does_not_count_starts_that_take_nodes_down_is_found(monkeypatch):
+    kinds = {"rung takes its node down", "applied", "edited"}
+    monkeypatch.setattr(faults, "FAULTS", {k: v for k, v in FAULTS.items() if k in kinds})
+    assert simulate(0, 2.0, 2, 120.0, drain_every_s=float("inf")).violations == []
+    rest = tuple(one for one in policy.RULES if one.__name__ != "count_lost_starts")
+    monkeypatch.setattr(policy, "RULES", rest)
+    assert "took a node down 4 times" in simulate(0, 2.0, 2, 120.0, drain_every_s=float("inf")).violations[0]
+
+
 @pytest.mark.full
-def test_a_start_that_takes_its_node_down_while_nobody_can_count_it_breaks_no_invariant():
-    """The controller waits for its store, and Ray Serve goes on."""
-    assert simulate(350363007, 3.0, 3, 60.0, drain_every_s=600.0).violations == []
+@pytest.mark.parametrize(
+    ("seed", "hours", "drain_every_s"),
+    [
+        (350363007, 3.0, 600.0),  # the controller waits for its store
+        (607523186, 12.0, 3600.0),  # the node is the head; between two such starts the engine was ready
+    ],
+)
+def test_a_start_that_takes_its_node_down_while_nobody_can_count_it_breaks_no_invariant(
+    seed, hours, drain_every_s
+):
+    """Ray Serve goes on without a controller."""
+    assert simulate(seed, hours, 3, 60.0, drain_every_s=drain_every_s).violations == []
 
 
 def drained_often(seed):

@@ -13,6 +13,7 @@ from sparkfleet.remote.local import LocalChannel
 from sparkfleet.staging.agent.images import ImageRequest, in_full, staged_name, work
 from sparkfleet.staging.agent.protocol import LineReporter
 from sparkfleet.staging.errors import StagingError
+from sparkfleet.staging.fleet import StagingNodes
 from sparkfleet.staging.orchestrate import stage
 from sparkfleet.staging.pin_images import pin
 from sparkfleet.staging.settings import Need
@@ -247,16 +248,26 @@ async def test_an_image_goes_from_node_to_node(machines, tmp_path):
     digest = podman(one, "image", "inspect", "localhost/tiny:1", "--format", "{{.Digest}}")
     wanted = podman(one, "image", "inspect", "localhost/tiny:1", "--format", "{{.Id}}")
     image = f"localhost/tiny@{digest}"
+    channels = {"n1": Apart("n1", one), "n2": Apart("n2", two)}
+    settings = machines.settings("n1", "n2", tool="podman")
+    need = Need.image(image, ("n1", "n2"))
     (staged,) = await stage(
-        machines.inventory("n1", "n2"),
-        {"n1": Apart("n1", one), "n2": Apart("n2", two)},
-        [Need.image(image, ("n1", "n2"))],
-        machines.heard.append,
-        settings=machines.settings("n1", "n2", tool="podman"),
+        machines.inventory("n1", "n2"), channels, [need], machines.heard.append, settings=settings
     )
     assert staged.paths == dict.fromkeys(("n1", "n2"), staged_name(image))
     for own in (one, two):
         assert podman(own, "image", "inspect", staged_name(image), "--format", "{{.Id}}") == wanted
     assert staged.moved_bytes > 200_000
+    fleet = StagingNodes(channels, settings, machines.heard.append)
+    held = await fleet.staged_images({"n1": (), "n2": ()})
+    assert {node: [(i.digest, i.names) for i in found.images] for node, found in held.items()} == {
+        "n1": [(digest.removeprefix("sha256:"), ("localhost/tiny:1",))],
+        "n2": [(digest.removeprefix("sha256:"), ())],
+    }
+    assert all(found.images[0].size > 200_000 for found in held.values())
+    removed = await fleet.staged_images({"n2": [digest.removeprefix("sha256:")]})
+    assert [image.tool for image in removed["n2"].images] == ["podman"]
+    assert podman(two, "images", "--quiet") == ""
+    assert podman(one, "image", "inspect", staged_name(image), "--format", "{{.Id}}") == wanted
     assert any(progress.phase == "link" for progress in machines.heard)
     assert not [path for node in ("n1", "n2") for path in machines.cache(node).rglob("*.tar")]

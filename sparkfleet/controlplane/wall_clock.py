@@ -1,0 +1,57 @@
+"""Notice of a wall clock that was set back, also while no controller ran."""
+
+from __future__ import annotations
+
+import contextlib
+from pathlib import Path
+
+from sparkfleet.controlplane.clocks import Clocks
+from sparkfleet.remote.atomic_write import write_atomically
+
+SET_BACK_S = 5.0
+"""Seconds by which the wall clock must be behind for it to count as set back: a smaller correction is waited for."""
+
+
+class WallClock:
+    """Compares the wall clock with the one that only goes forward.
+
+    Args:
+        clocks: both.
+        file: keeps their difference for the next controller. It has to be lost at a boot, as the memory of Ray Serve is.
+    """
+
+    def __init__(self, clocks: Clocks, file: Path | None = None) -> None:
+        self._clocks = clocks
+        self._file = file
+        self._ahead = self._kept()
+
+    def set_back_s(self) -> float:
+        """Seconds by which the wall clock was set back since the last `accept`; 0.0 for less than `SET_BACK_S`."""
+        ahead = self._read()
+        if self._ahead is None or ahead > self._ahead + SET_BACK_S:
+            self._keep(ahead)
+            return 0.0
+        back = self._ahead - ahead
+        return back if back >= SET_BACK_S else 0.0
+
+    def accept(self) -> None:
+        """Takes the wall clock as it is now."""
+        self._keep(self._read())
+
+    def _read(self) -> float:
+        now = self._clocks()
+        return now.unix - now.steady
+
+    def _kept(self) -> float | None:
+        if self._file is not None:
+            with contextlib.suppress(OSError, ValueError):
+                return float(self._file.read_text())
+        return None
+
+    def _keep(self, ahead: float) -> None:
+        self._ahead = ahead
+        if self._file is not None:
+            with contextlib.suppress(
+                OSError
+            ):  # a full disk: the next controller does not know, as without a file
+                write_atomically(self._file, repr(ahead).encode())
