@@ -250,6 +250,12 @@ def test_an_older_group_whose_start_takes_its_node_down_twice_is_retired():
     assert "generation 2 replaces it" in twice[0].reason
 
 
+def test_a_lost_start_of_an_older_group_counts_before_it_has_reported_to_a_new_controller():
+    state = replace(replacing(), older={})
+    (again,) = (action for action in decide(state, NOW) if action.group == OLDER)
+    assert (type(again), again.nodes, again.standing.tries) == (TryAgain, ("that",), 1)
+
+
 def test_the_starts_of_an_older_group_are_kept_with_their_nodes_and_end_when_it_is_ready():
     state = replace(replacing(standings={OLDER: Standing(tries=1)}), starts={})
     report = GroupReport(

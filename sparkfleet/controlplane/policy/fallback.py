@@ -100,7 +100,7 @@ def _count_lost(
     state: FleetState, now: Now, group: GroupKey, app: App | None, diagnosis: Diagnosis
 ) -> list[Action]:
     desired = state.desired_of(group)
-    if app is not None and app.status != "retiring" and group in state.older and group[0] in state.wanted:
+    if app is not None and app.status != "retiring" and desired is None and group[0] in state.wanted:
         return [_count_lost_older(state, group, diagnosis)]
     if desired is None or state.standing(group).given_up:
         return [EndAttempt(group=group, reason="it is not started any more")]
@@ -118,7 +118,7 @@ def _count_lost_older(state: FleetState, group: GroupKey, diagnosis: Diagnosis) 
     tried = standing.model_copy(update={"tries": standing.tries + 1})
     says = diagnosis.says.rstrip(".")
     if tried.tries < TRIES:
-        nodes = state.older[group]
+        nodes = tuple(state.starts[group])  # known even if it has not reported to this controller yet
         return TryAgain(group=group, standing=tried, nodes=nodes, reason=f"{says}; trying again")
     why = f"{says}, {TRIES} times; generation {state.wanted[group[0]].generation} replaces it"
     return RetireGroup(group=group, reason=why)

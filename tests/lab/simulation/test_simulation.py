@@ -97,6 +97,12 @@ def test_a_start_that_takes_its_node_down_while_nobody_can_count_it_breaks_no_in
     assert simulate(seed, hours, 3, 60.0, drain_every_s=drain_every_s).violations == []
 
 
+@pytest.mark.full
+def test_starts_of_an_older_group_are_counted_by_a_controller_to_which_it_has_not_reported():
+    """It was started again without end: each controller ended the attempt that the one before had stored."""
+    assert simulate(738042884, 3.0, 5, 180.0).violations == []
+
+
 def drained_often(seed):
     return simulate(seed, hours=3.0, fault_every_s=120.0, drain_every_s=600.0)
 
