@@ -8,4 +8,6 @@ from pydantic import BaseModel, ConfigDict
 class Value(BaseModel):
     """A frozen value: unknown fields are errors, nothing is coerced silently, equal contents are equal."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", strict=True, protected_namespaces=())
+    model_config = ConfigDict(
+        frozen=True, extra="forbid", strict=True, protected_namespaces=(), defer_build=True
+    )

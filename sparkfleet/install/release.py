@@ -12,13 +12,14 @@ from importlib import metadata
 from importlib.resources import files
 from importlib.util import find_spec
 from pathlib import Path, PurePosixPath
-
-from packaging.requirements import Requirement
-from packaging.utils import canonicalize_name
+from typing import TYPE_CHECKING
 
 from sparkfleet import __version__
 from sparkfleet.errors import NodeError
 from sparkfleet.values import Value
+
+if TYPE_CHECKING:
+    from packaging.requirements import Requirement
 
 _EPOCH = (1980, 1, 1, 0, 0, 0)
 """Date of every file in a wheel, so that the same content gives the same bytes."""
@@ -183,6 +184,8 @@ def _hash(data: bytes) -> str:
 
 def _pins(name: str, extras: frozenset[str]) -> Iterator[str]:
     """Pins of everything that `name` needs with these extras, directly or not, without `name` itself."""
+    from packaging.utils import canonicalize_name  # a slow import, for releases only
+
     seen: set[str] = {canonicalize_name(name)}
     waiting = [(name, frozenset[str]()), (name, extras)]
     while waiting:
@@ -208,6 +211,8 @@ def _distribution(name: str) -> metadata.Distribution:
 
 
 def _requirements(name: str, extras: frozenset[str]) -> Iterator[Requirement]:
+    from packaging.requirements import Requirement  # a slow import
+
     for text in _distribution(name).requires or ():
         requirement = Requirement(text)
         if requirement.marker is None or any(

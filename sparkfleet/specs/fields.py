@@ -67,12 +67,12 @@ def unknown(noun: str, found: str, known: Iterable[str], *, also: Iterable[str] 
 
 
 class Spec(Value):
-    """A `Value` that people write. The docstring under a field is its description in the JSON Schema.
+    """A `Value` that people write. The docstring under a field is its description (`specs/field_descriptions.py`).
 
     Pydantic's own error texts do not show the input: it may contain a secret.
     """
 
-    model_config = ConfigDict(use_attribute_docstrings=True, hide_input_in_errors=True)
+    model_config = ConfigDict(hide_input_in_errors=True)
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:

@@ -11,6 +11,7 @@ from pydantic import BaseModel
 from pydantic_core import ErrorDetails
 
 from sparkfleet.specs.document import Document, FileProblem
+from sparkfleet.specs.field_descriptions import field_descriptions
 from sparkfleet.specs.fields import PROBLEMS, FrozenDict, Problem, Where, escape, nearest, quote, unknown
 
 
@@ -118,7 +119,7 @@ def _noun(loc: Where) -> str:
 
 def _meaning(model: type[BaseModel], loc: Where) -> str:
     """The first sentence of the field's description, to follow "Expected"."""
-    description = _model(model, loc[:-1]).model_fields[str(loc[-1])].description or "it"
+    description = field_descriptions(_model(model, loc[:-1])).get(str(loc[-1]), "it")
     first = description.partition(". ")[0].rstrip(".")
     return f"{first[0].lower()}{first[1:]}."
 

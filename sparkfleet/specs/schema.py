@@ -8,9 +8,11 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from pydantic.json_schema import GenerateJsonSchema
+from pydantic.json_schema import GenerateJsonSchema, JsonSchemaValue
+from pydantic_core import core_schema
 
 from sparkfleet.specs.deployment import Deployment
+from sparkfleet.specs.field_descriptions import field_descriptions
 from sparkfleet.specs.inventory import Inventory
 
 DIRECTORY = Path(__file__).parents[2] / "docs" / "schema"
@@ -25,8 +27,15 @@ _EITHER = {
 """`model` or `variants`, but not both: a check between fields, which pydantic does not put into a schema."""
 
 
-class _Untitled(GenerateJsonSchema):
-    """Schemas without a title for every field, which would only repeat the field's name."""
+class _Described(GenerateJsonSchema):
+    """Schemas with the description of every field, and without its title, which would only repeat its name."""
+
+    def model_schema(self, schema: core_schema.ModelSchema) -> JsonSchemaValue:
+        made = super().model_schema(schema)
+        for name, text in field_descriptions(schema["cls"]).items():
+            if name in made.get("properties", {}):
+                made["properties"][name]["description"] = text
+        return made
 
     def field_title_should_be_set(self, schema: Any) -> bool:
         return False
@@ -35,8 +44,8 @@ class _Untitled(GenerateJsonSchema):
 def schemas() -> dict[str, str]:
     """File name → JSON Schema (draft 2020-12), as text."""
     return {
-        "inventory.schema.json": _text(Inventory.model_json_schema(schema_generator=_Untitled)),
-        "deployment.schema.json": _text(Deployment.model_json_schema(schema_generator=_Untitled) | _EITHER),
+        "inventory.schema.json": _text(Inventory.model_json_schema(schema_generator=_Described)),
+        "deployment.schema.json": _text(Deployment.model_json_schema(schema_generator=_Described) | _EITHER),
     }
 
 
