@@ -14,6 +14,7 @@ from sparkfleet.controlplane.desired import Standing
 from sparkfleet.controlplane.policy.actions import (
     EndGroup,
     GiveUp,
+    NextRung,
     RestartGroup,
     RetireGroup,
     StartGroup,
@@ -320,9 +321,47 @@ def test_a_group_is_restarted_once_in_a_round_at_the_rung_that_is_kept():
     state = FleetState(
         desired={"tiny": desired("tiny", rungs=3, nodes=(("this",), ("that",), ("this",)))},
         apps=(application(TINY, "failed"),),
+        reports=(phase_report(GroupPhase.FAILED),),
         nodes=replace(nodes, away_since={"that": 0.0}),
     )
     first, second, restart = decide(state, NOW)
     assert (first.standing.rung, second.standing.rung) == (1, 2)
     assert (type(restart), restart.nodes, restart.answers) == (RestartGroup, ("this",), True)
     assert after(state, [first, second, restart], NOW).starts == {TINY: {"this": "first"}}
+
+
+def phase_report(phase):
+    return GroupReport(
+        deployment=TINY[0], generation=TINY[1], replica=TINY[2], phase=phase, node="this", since=0.0
+    )
+
+
+@pytest.mark.parametrize("reports", [(), (phase_report(GroupPhase.READY),)])
+def test_a_group_whose_actor_ended_before_it_reported_keeps_its_rung_once(reports):
+    """An engine of that rung may serve, left by Ray's last head: the next rung would end it."""
+    state = FleetState(
+        desired={"tiny": desired("tiny", rungs=2)},
+        apps=(application(TINY, "failed"),),
+        reports=reports,
+        nodes=seen(this="first"),
+    )
+    again, restart = decide(state, NOW)
+    assert (type(again), again.standing.rung, again.standing.tries) == (TryAgain, 0, 1)
+    assert "before it had reported anything" in again.reason
+    assert (type(restart), restart.answers) == (RestartGroup, True)
+    lower, _ = decide(replace(state, standings={TINY: again.standing}), NOW)
+    assert (type(lower), lower.standing.rung) == (NextRung, 1), (
+        "what ends its actor each time is not waited for"
+    )
+
+
+@pytest.mark.parametrize("phase", [GroupPhase.STARTING, GroupPhase.PROBING, GroupPhase.FAILED])
+def test_a_start_that_was_reported_and_failed_without_a_cause_takes_the_next_rung(phase):
+    state = FleetState(
+        desired={"tiny": desired("tiny", rungs=2)},
+        apps=(application(TINY, "failed"),),
+        reports=(phase_report(phase),),
+        nodes=seen(this="first"),
+    )
+    lower, _ = decide(state, NOW)
+    assert (type(lower), lower.standing.rung) == (NextRung, 1)

@@ -42,6 +42,7 @@ from sparkfleet.controlplane.policy.state import FleetState, Now, nodes_of
 from sparkfleet.controlplane.state.status import App
 from sparkfleet.engines.failure_signatures import Diagnosis
 from sparkfleet.errors import Cause
+from sparkfleet.group.report import BEGINNING, GroupPhase, GroupReport
 from sparkfleet.planner.rules.failure_memory import fingerprint
 
 BREAKER_FAILURES = 5
@@ -61,6 +62,10 @@ RESTARTS = 3
 
 GAVE_UP = "It is not started again, so that the node stays up; `sparkfleet apply` tries once more."
 """Added to the reason of a group that took its node down."""
+
+SILENT = Diagnosis(cause=Cause.TRANSIENT, says="its actor ended before it had reported anything", began=False)
+"""The failure of a group whose actor was lost before it looked for an engine. A ready engine of the rung may still run,
+left by Ray's last head: the next rung would end it."""
 
 
 @dataclass(frozen=True)
@@ -227,13 +232,21 @@ def _answer(one: FallbackCase) -> list[Action]:
         missing = away(one.state, one.group, nodes_of(one.desired, one.group, one.standing), one.now)
         if missing is None:
             return _ask_nodes(one)
-        diagnosis, detail = (went_away(missing), GAVE_UP) if missing else (diagnosis, detail)
+        if missing:
+            diagnosis, detail = went_away(missing), GAVE_UP
+        elif diagnosis is None and one.app.status == "failed" and not _has_begun(report):
+            diagnosis = SILENT
     taken = _step(one.state, one.desired, one.group, diagnosis, detail or one.app.message)
     if any(isinstance(action, GiveUp) for action in taken):
         return taken
     why = str(diagnosis) if diagnosis else "it did not start"
     answers = one.app.status == "failed"
     return [*taken, _restart(after(one.state, taken, one.now), one.desired, one.group, why, answers=answers)]
+
+
+def _has_begun(report: GroupReport | None) -> bool:
+    """True if the group has reported a start that has not become ready: before its first report no engine is touched."""
+    return report is not None and report.phase in (*BEGINNING, GroupPhase.PROBING, GroupPhase.FAILED)
 
 
 def _ask_nodes(one: FallbackCase) -> list[Action]:

@@ -133,7 +133,8 @@ def stays_on_gone_nodes(
             continue  # as long as an older group serves, a new one waits for the memory of its nodes
         for group, plan in zip(one.groups, one.plan.groups, strict=True):
             standing = standings.get(group, Standing())
-            nodes = [set(rung.candidate.shape.nodes) for rung in plan.ladder[standing.rung :]]
+            at = min(standing.rung, len(plan.ladder) - 1)  # it fell while the plan with fewer rungs was made
+            nodes = [set(rung.candidate.shape.nodes) for rung in plan.ladder[at:]]
             stuck = nodes and nodes[0] & gone and not all(other & away for other in nodes)
             if stuck and not standing.given_up and now - max(since[group], working_since) > GONE_S + LEAVES_S:
                 yield f"{now:.1f} s: {name_of(group)} waits for {sorted(nodes[0] & gone)}"
@@ -206,7 +207,8 @@ def stays_on_drained_nodes(
             app, standing = serve.apps.get(group), standings.get(group, TOP)
             if app is None or app.phase is not GroupPhase.BARRED or app.status == "retiring":
                 continue
-            nodes = [set(rung.candidate.shape.nodes) for rung in plan.ladder[standing.rung :]]
+            at = min(standing.rung, len(plan.ladder) - 1)  # it fell while the plan with fewer rungs was made
+            nodes = [set(rung.candidate.shape.nodes) for rung in plan.ladder[at:]]
             is_possible = any(not other & (away | drained) for other in nodes)
             since = max(app.barred_since, working_since)
             if nodes[0] & drained and is_possible and not standing.given_up and now - since > LEAVES_S:
