@@ -37,6 +37,11 @@ def seats(inventory: Inventory) -> dict[str, Seat]:
     return _on_one_subnet(inventory) or {name: _managed(inventory, name) for name in inventory.nodes}
 
 
+def meet_on_lan(inventory: Inventory) -> bool:
+    """True if the nodes meet on a management network, and not on rails or on loopback. Raises ControlError as `seats`."""
+    return any(seat.netdev is None and seat.address != LOOPBACK for seat in seats(inventory).values())
+
+
 def _on_one_subnet(inventory: Inventory) -> dict[str, Seat] | None:
     """The first rail subnet, in the order of the inventory, in which every node has an address."""
     networks = common_networks(inventory.links, tuple(inventory.nodes))

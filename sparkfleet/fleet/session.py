@@ -30,7 +30,7 @@ from sparkfleet.controlplane.api.api_models import (
 from sparkfleet.controlplane.api.client import PATIENCE_S, FleetClient, Reach, answering, trouble_of, unlike
 from sparkfleet.controlplane.state.head_address import HeadAddress
 from sparkfleet.errors import ControlError, NodeError, UnreachableError, UnreadableStateError, WrongFleetError
-from sparkfleet.fabric.node_addresses import seats
+from sparkfleet.fabric.node_addresses import meet_on_lan, seats
 from sparkfleet.fleet.events import FleetStep, OnEvent, StepRunning, TroubleFound, UseCaseEvent, ignored
 from sparkfleet.fleet.nodes.surroundings import NodeRole, NodeSurroundings, require_free, surroundings_of
 from sparkfleet.install.environment import install
@@ -474,6 +474,7 @@ class Session:
             host=seats(self.inventory)[name].address,
             head=self.inventory.head,
             ray=prepared.address.ray,
+            ray_tls=meet_on_lan(self.inventory),
             ray_token=prepared.ray_token,
             engine_secret=prepared.engine_secret,
             engine_tokens=prepared.engine_tokens,

@@ -94,7 +94,7 @@ class Ranks:
             NodeError: a node is gone.
         """
         if pause_s := self._backoff.begin():
-            waiting(f"waiting {pause_s:.0f} s before the restart: its last run has just ended")
+            waiting(f"{pause_s:.0f} s before the restart: its last run has just ended")
             await asyncio.sleep(pause_s)
         await self._wait_for_memory(waiting)
         self._low.clear()  # a shortage before this start was not caused by it

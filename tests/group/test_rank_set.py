@@ -226,7 +226,7 @@ async def test_a_group_that_ended_a_moment_ago_waits_before_it_starts_again(tmp_
         await world.ranks.stop()
     assert slept == [1, 2]
     assert world.waited == [
-        f"waiting {seconds} s before the restart: its last run has just ended" for seconds in (1, 2)
+        f"{seconds} s before the restart: its last run has just ended" for seconds in (1, 2)
     ]
 
 

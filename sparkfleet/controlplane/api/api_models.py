@@ -125,6 +125,8 @@ class JoinRequest(OnNode):
     """Address of the head's Ray, `address:port`."""
     head: str = ""
     """The head's name; "" in a role that an older release stored."""
+    ray_tls: bool = False
+    """True if Ray's connections have TLS: see `controlplane/ray/ray_tls.py`."""
     ray_token: str
     engine_secret: str
     engine_tokens: str = ""

@@ -9,6 +9,7 @@ import os
 import sys
 from collections.abc import Mapping
 
+from sparkfleet.controlplane.ray.ray_tls import tls_environment
 from sparkfleet.controlplane.state.head_address import HeadAddress, gateway_tls, read_address, write_address
 from sparkfleet.runtime.files.fleet_paths import STATE_VARIABLE, FleetPaths
 from sparkfleet.runtime.files.state_probe import RAY_LABEL
@@ -138,6 +139,7 @@ def ray_environment(paths: FleetPaths, base: Mapping[str, str] = os.environ) -> 
         "RAY_SERVE_RUN_USER_CODE_IN_SEPARATE_THREAD": "0",
         "RAY_SERVE_RUN_ROUTER_IN_SEPARATE_LOOP": "0",
         "PYTHONUNBUFFERED": "1",
+        **tls_environment(paths),
     }
 
 

@@ -1,41 +1,30 @@
 """Certificates of the endpoint: given files, or ones of the fleet's own authority. Changed files are read while it serves.
 
-The authority's key is derived from the fleet's engine secret, which every node has: the authority stays the same if the
-head moves, and clients go on trusting it. Its certificate is public and has no secret in it.
+The authority's key is derived from the fleet's engine secret (`runtime/authority.py`).
 """
 
 from __future__ import annotations
 
-import hashlib
-import hmac
-import ipaddress
-import socket
 import ssl
 from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 from cryptography import x509
-from cryptography.hazmat.primitives import hashes, serialization
-from cryptography.hazmat.primitives.asymmetric import ec
-from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
+from cryptography.hazmat.primitives import hashes
+from cryptography.x509.oid import ExtendedKeyUsageOID
 
 from sparkfleet.errors import ControlError
 from sparkfleet.gateway.listening import GatewayTls
 from sparkfleet.gateway.report import EndpointCertificate
 from sparkfleet.remote.atomic_write import write_atomically
+from sparkfleet.runtime.authority import FleetAuthority, names_of_this_host
 
-_CURVE = ec.SECP256R1()
-_P256_ORDER = 0xFFFFFFFF00000000FFFFFFFFFFFFFFFFBCE6FAADA7179E84F3B9CAC2FC632551
-_SINCE = datetime(2025, 1, 1, tzinfo=UTC)
-"""Begin of the authority's validity: the same in each of its certificates."""
-_AUTHORITY_DAYS = 30 * 365
 DAYS = 397
 """Validity of a generated certificate: the most that Apple's clients accept (support.apple.com/102028: 398 days, and 825 for
 those of an authority that the owner has added)."""
 RENEW_DAYS = 30
 """Days before its end at which a generated certificate is replaced."""
-_PRIVATE = 0o600
 
 
 class CertificateStore:
@@ -145,98 +134,21 @@ def _reason(error: Exception) -> str:
 
 def _issue(directory: Path, secret: bytes, names: Sequence[str]) -> None:
     """Stores a certificate of the authority for `names`, unless a good one is there."""
-    wanted = _alternative_names(names)
+    wanted = names_of_this_host(names)
     path = directory / "endpoint.pem"
-    if _is_good(path, secret, wanted):
+    authority = FleetAuthority(secret, "endpoint")
+    if _is_good(path, authority, wanted):
         return
-    authority_key = _authority_key(secret)
-    authority = _authority(authority_key)
-    key = ec.generate_private_key(_CURVE)
-    now = datetime.now(UTC)
-    made = (
-        x509.CertificateBuilder()
-        .subject_name(_name("sparkfleet endpoint"))
-        .issuer_name(authority.subject)
-        .public_key(key.public_key())
-        .serial_number(x509.random_serial_number())
-        .not_valid_before(now - timedelta(days=1))
-        .not_valid_after(now + timedelta(days=DAYS))
-        .add_extension(x509.SubjectAlternativeName(wanted), critical=False)
-        .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
-        .add_extension(x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH]), critical=False)
-        .add_extension(
-            x509.AuthorityKeyIdentifier.from_issuer_public_key(authority_key.public_key()), critical=False
-        )
-        .sign(authority_key, hashes.SHA256())
-    )
-    pem = serialization.Encoding.PEM
-    private = key.private_bytes(pem, serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
-    write_atomically(directory / "authority.pem", authority.public_bytes(pem))
-    write_atomically(path, private + made.public_bytes(pem) + authority.public_bytes(pem))
+    made = authority.issue("sparkfleet endpoint", wanted, DAYS, [ExtendedKeyUsageOID.SERVER_AUTH])
+    write_atomically(directory / "authority.pem", authority.pem())
+    write_atomically(path, made.key + made.certificate + authority.pem())
 
 
-def _is_good(path: Path, secret: bytes, wanted: Sequence[x509.GeneralName]) -> bool:
+def _is_good(path: Path, authority: FleetAuthority, wanted: Sequence[x509.GeneralName]) -> bool:
     try:
         found = x509.load_pem_x509_certificates(path.read_bytes())[0]
         names = found.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
-        found.verify_directly_issued_by(_authority(_authority_key(secret)))
-    except Exception:  # missing, of something else, or of another secret
+    except Exception:  # missing, or something else
         return False
     left = found.not_valid_after_utc - datetime.now(UTC)
-    return set(wanted) <= set(names) and left > timedelta(days=RENEW_DAYS)
-
-
-def _authority_key(secret: bytes) -> ec.EllipticCurvePrivateKey:
-    seed = hmac.new(secret, b"sparkfleet endpoint authority\0", hashlib.sha512).digest()
-    return ec.derive_private_key(1 + int.from_bytes(seed) % (_P256_ORDER - 1), _CURVE)
-
-
-def _authority(key: ec.EllipticCurvePrivateKey) -> x509.Certificate:
-    public = key.public_key()
-    identifier = x509.SubjectKeyIdentifier.from_public_key(public)
-    return (
-        x509.CertificateBuilder()
-        .subject_name(_name(f"sparkfleet fleet authority {identifier.digest.hex()[:8]}"))
-        .issuer_name(_name(f"sparkfleet fleet authority {identifier.digest.hex()[:8]}"))
-        .public_key(public)
-        .serial_number(int.from_bytes(identifier.digest[:16]))
-        .not_valid_before(_SINCE)
-        .not_valid_after(_SINCE + timedelta(days=_AUTHORITY_DAYS))
-        .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
-        .add_extension(identifier, critical=False)
-        .add_extension(_SIGNS_ONLY, critical=True)
-        .sign(key, hashes.SHA256(), ecdsa_deterministic=True)
-    )
-
-
-_SIGNS_ONLY = x509.KeyUsage(
-    digital_signature=False,
-    content_commitment=False,
-    key_encipherment=False,
-    data_encipherment=False,
-    key_agreement=False,
-    key_cert_sign=True,
-    crl_sign=True,
-    encipher_only=False,
-    decipher_only=False,
-)
-
-
-def _name(text: str) -> x509.Name:
-    return x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, text)])
-
-
-def _alternative_names(names: Sequence[str]) -> list[x509.GeneralName]:
-    host = socket.gethostname()
-    texts = dict.fromkeys((*names, "localhost", "127.0.0.1", "::1", host, f"{host.partition('.')[0]}.local"))
-    found: list[x509.GeneralName] = []
-    for text in texts:
-        try:
-            address = ipaddress.ip_address(text)
-        except ValueError:
-            if text.isascii() and text:
-                found.append(x509.DNSName(text))
-            continue
-        if not address.is_unspecified:
-            found.append(x509.IPAddress(address))
-    return found
+    return authority.has_issued(found) and set(wanted) <= set(names) and left > timedelta(days=RENEW_DAYS)

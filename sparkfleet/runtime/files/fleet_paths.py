@@ -43,6 +43,8 @@ class FleetPaths:
         """API tokens that are accepted while a change of the secrets is under way, one a line."""
         self.metrics_token = root / "metrics.token"
         """The token for the engines' metrics pages, for Prometheus: derived from the engine secret, on the head."""
+        self.ray_tls = root / "ray-tls"
+        """This node's certificate for Ray and the authority's, if nodes meet on a management network: see `ray_tls.py`."""
         self.tls = root / "tls"
         """The endpoint's generated certificate, and that of the fleet's authority."""
         self.demo_key = root / "demo.key"

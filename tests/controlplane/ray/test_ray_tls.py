@@ -1,0 +1,54 @@
+"""The certificate of a node's Ray: made with Ray's token, and gone once the nodes meet on rails."""
+
+import stat
+
+import pytest
+from cryptography import x509
+
+from sparkfleet.controlplane.ray.ray_process import ray_environment
+from sparkfleet.controlplane.ray.ray_tls import prepare_tls, tls_environment
+from sparkfleet.runtime.authority import FleetAuthority
+from sparkfleet.runtime.files.fleet_paths import FleetPaths
+
+
+@pytest.fixture
+def paths(tmp_path):
+    found = FleetPaths(tmp_path / "state")
+    found.root.mkdir()
+    found.ray_token.write_text("a" * 64)
+    return found
+
+
+def test_ray_gets_a_certificate_that_every_node_with_the_token_accepts(paths):
+    assert tls_environment(paths) == {}
+    prepare_tls(paths, "10.1.2.3")
+    env = ray_environment(paths, {})
+    assert env["RAY_USE_TLS"] == "1"
+    files = [paths.ray_tls / name for name in ("certificate.pem", "key.pem", "authority.pem")]
+    assert [env[f"RAY_TLS_{name}"] for name in ("SERVER_CERT", "SERVER_KEY", "CA_CERT")] == [*map(str, files)]
+    assert {stat.S_IMODE(file.stat().st_mode) for file in files} == {0o600}
+    elsewhere = FleetAuthority(b"a" * 64, "ray")
+    assert files[2].read_bytes() == elsewhere.pem()
+    assert elsewhere.has_issued(x509.load_pem_x509_certificate(files[0].read_bytes()))
+
+
+def test_a_name_is_valid_with_its_addresses(paths):
+    prepare_tls(paths, "localhost")
+    found = x509.load_pem_x509_certificate((paths.ray_tls / "certificate.pem").read_bytes())
+    names = found.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
+    assert "localhost" in names.get_values_for_type(x509.DNSName)
+    prepare_tls(paths, "no-such-host.invalid")  # a name that this node cannot resolve is one that others may
+    found = x509.load_pem_x509_certificate((paths.ray_tls / "certificate.pem").read_bytes())
+    names = found.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
+    assert "no-such-host.invalid" in names.get_values_for_type(x509.DNSName)
+
+
+def test_each_start_has_a_new_key_and_a_start_on_rails_none(paths):
+    prepare_tls(paths, "10.1.2.3")
+    before = (paths.ray_tls / "key.pem").read_bytes()
+    prepare_tls(paths, "10.1.2.3")
+    assert (paths.ray_tls / "key.pem").read_bytes() != before
+    prepare_tls(paths, None)
+    prepare_tls(paths, None)
+    assert not paths.ray_tls.exists()
+    assert "RAY_USE_TLS" not in ray_environment(paths, {"RAY_USE_TLS": "1"})
