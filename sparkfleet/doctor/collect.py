@@ -54,6 +54,8 @@ AT_A_TIME = 16
 """Nodes read in parallel: each runs about 35 short commands, and this machine parses all answers."""
 COMMAND_S = 20.0
 NOT_FOUND = 127
+_NOT_FOUND, _LATE = "was not found", "did not end within"
+"""Words of `run_batch` for a program that does not exist, and for one that was killed."""
 
 Answer = Completed | NodeError
 
@@ -151,15 +153,25 @@ class RawAnswer(Value):
     argv: tuple[str, ...]
     exit_code: int | None = None
     """None if it did not end, or does not exist."""
+    missing: bool = False
+    """The node has no such program."""
+    late: bool = False
+    """It did not end in time, and was killed."""
     stdout: str = ""
     stderr: str = ""
     not_understood: str = ""
     """The reason why its output is no value; "" if it is one."""
 
 
-async def read_raw(channel: Channel, node: Node, netdevs: Sequence[str] = ()) -> tuple[RawAnswer, ...]:
-    """The outputs of all facts of one node, as it printed them. Raises NodeError if it cannot be reached."""
-    questions = tuple(_questions(node, netdevs))
+async def read_raw(
+    channel: Channel, node: Node, netdevs: Sequence[str] = (), *, more: Sequence[Question] = ()
+) -> tuple[RawAnswer, ...]:
+    """The outputs of all facts of one node, and of `more`, as it printed them.
+
+    Raises:
+        NodeError: it cannot be reached.
+    """
+    questions = (*_questions(node, netdevs), *more)
     answers = await run_batch(channel, [one.argv for one in questions], timeout_s=COMMAND_S)
     return tuple(map(_raw, questions, answers))
 
@@ -172,7 +184,8 @@ def _raw(question: Question, answer: Answer) -> RawAnswer:
         reason = error.what
     found = RawAnswer(field=question.field, argv=question.argv, not_understood=reason)
     if not isinstance(answer, Completed):
-        return found
+        missing = _NOT_FOUND in answer.what
+        return found.model_copy(update={"missing": missing, "late": not missing and _LATE in answer.what})
     output = {"exit_code": answer.exit_code, "stdout": answer.stdout, "stderr": answer.stderr}
     return found.model_copy(update=output)
 
@@ -224,7 +237,7 @@ def compose(name: str, node: Node, answers: Iterable[tuple[Question, Answer]]) -
 def _value(question: Question, answer: Answer) -> Any:
     if isinstance(answer, Completed):
         return question.read(answer.exit_code, answer.stdout, answer.stderr)
-    if "was not found" in answer.what:
+    if _NOT_FOUND in answer.what:
         return question.read(NOT_FOUND, "", answer.what)
     raise answer
 

@@ -7,6 +7,7 @@ import json
 import os
 import sys
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any
 
 from sparkfleet.lab import faults, lifecycle, power, state
@@ -15,6 +16,8 @@ from sparkfleet.lab.inside.simulated_state import KNOBS
 from sparkfleet.lab.inventory import inventory
 from sparkfleet.lab.layout import Topology
 from sparkfleet.lab.machine import fingerprint
+from sparkfleet.lab.replay.bundle import read_bundle
+from sparkfleet.lab.replay.plan import ReplayPlan
 
 Verb = Callable[[argparse.Namespace], int]
 
@@ -50,9 +53,15 @@ def _parser() -> argparse.ArgumentParser:
 
 def _life_verbs(verb: Callable[[str, Verb, str], argparse.ArgumentParser]) -> None:
     up = verb("up", _up, "make a lab and boot its nodes")
-    up.add_argument("--nodes", type=int, default=2)
+    up.add_argument("--nodes", type=int, help="default: 2")
+    chosen = [one for one in Topology if one is not Topology.CAPTURED]
+    up.add_argument("--topology", type=Topology, choices=chosen, help="default: direct for two, else switch")
     up.add_argument(
-        "--topology", type=Topology, choices=list(Topology), help="default: direct for two, else switch"
+        "--from",
+        type=Path,
+        dest="bundle",
+        metavar="BUNDLE",
+        help="replay the fleet of a file that `sparkfleet bundle` wrote",
     )
     up.add_argument("--dir", help="directory for its files; must not exist")
     up.add_argument(
@@ -104,18 +113,38 @@ def _fault_verbs(verb: Callable[[str, Verb, str], argparse.ArgumentParser]) -> N
 
 
 def _up(arguments: argparse.Namespace) -> int:
+    replay = _replay(arguments)
     made = lifecycle.up(
         arguments.name,
-        arguments.nodes,
+        arguments.nodes or 2,
         arguments.topology,
         directory=arguments.dir,
         shares=arguments.share,
         owner=arguments.owner,
+        replay=replay,
     )
     print(f"The lab {made.name} is up: {', '.join(node.name for node in made.layout.nodes)}.")
+    if replay:
+        commands = ", ".join(f"{count} of {node}" for node, count in made.replays.items())
+        print(f"Commands that print the outputs of {arguments.bundle}: {commands}.")
+        for note in replay.notes():
+            print(f"  {note}")
     print(f"  scripts/lab env --name {made.name}        addresses, key and ssh configuration")
     print(f"  scripts/lab inventory --name {made.name}  their inventory.yaml")
     return 0
+
+
+def _replay(arguments: argparse.Namespace) -> ReplayPlan | None:
+    """The fleet of the given bundle. Raises LabError."""
+    if arguments.bundle is None:
+        if arguments.nodes is not None and arguments.nodes < 1:
+            raise LabError(f"A lab of {arguments.nodes} nodes cannot be made.", do="Give --nodes from 1 on.")
+        return None
+    if arguments.nodes is not None or arguments.topology is not None:
+        raise LabError(
+            "--from decides the number of nodes and their cables.", do="Leave --nodes and --topology out."
+        )
+    return ReplayPlan(read_bundle(arguments.bundle))
 
 
 def _down(arguments: argparse.Namespace) -> int:
@@ -136,7 +165,9 @@ def _status(arguments: argparse.Namespace) -> int:
         )
         for node in lab["nodes"]:
             set_here = "".join(f"  {key}={value}" for key, value in node["set"].items())
-            print(f"  {node['name']:<10}{node['address']:<14}{'on' if node['on'] else 'off'}{set_here}")
+            power_word = "on" if node["on"] else "off"
+            replays = f"  replays {node['replays']} commands" if node["replays"] else ""
+            print(f"  {node['name']:<10}{node['address']:<14}{power_word}{replays}{set_here}")
         for link in lab["links"]:
             rails = ", ".join("pulled" if pulled else "plugged" for pulled in link["pulled"])
             print(f"  {link['name']:<24}{rails}")
@@ -158,6 +189,7 @@ def _described(found: state.State) -> dict[str, Any]:
                 "name": node.name,
                 "address": node.address,
                 "on": node.name in found.powered,
+                "replays": found.replays.get(node.name, 0),
                 "set": found.settings.get(node.name, {}),
             }
             for node in layout.nodes

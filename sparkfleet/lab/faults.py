@@ -143,12 +143,17 @@ def set_knobs(name: str, node: str, changes: Mapping[str, str]) -> None:
     with locked(name):
         state = load(name)
         state.layout.node(node)
-        given = state.settings.get(node, {}) | dict(changes)
         _check_others(state, changes)
-        state = save(_write(state, node, given))
-        for key in dict.fromkeys(split(key)[0] for key in changes):
-            if node in state.powered or key not in _LIVE:
-                _EFFECTS.get(key, _nothing)(state, node)
+        turn(state, node, changes)
+
+
+def turn(state: State, node: str, changes: Mapping[str, str]) -> State:
+    """Sets checked knobs of a node; the caller holds the lab's lock."""
+    state = save(_write(state, node, state.settings.get(node, {}) | dict(changes)))
+    for key in dict.fromkeys(split(key)[0] for key in changes):
+        if node in state.powered or key not in _LIVE:
+            _EFFECTS.get(key, _nothing)(state, node)
+    return state
 
 
 def heal(name: str, node: str) -> None:

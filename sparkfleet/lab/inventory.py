@@ -12,7 +12,7 @@ from sparkfleet.lab.state import USER, State
 def inventory(state: State) -> str:
     """The YAML text: nodes with their current host keys, and every cable with its rails."""
     layout = state.layout
-    lines = [f"fleet: {layout.name}", f"head: {layout.nodes[0].name}", "nodes:"]
+    lines = [f"fleet: {layout.name}", f"head: {layout.nodes[state.head - 1].name}", "nodes:"]
     for node in layout.nodes:
         key = f"host_key: {json.dumps(fingerprint(state, node.name))}"
         identity = f"identity_file: {json.dumps(str(state.path('key')))}"

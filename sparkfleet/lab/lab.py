@@ -13,6 +13,8 @@ from sparkfleet.lab import faults, lifecycle, power, state
 from sparkfleet.lab.inventory import inventory
 from sparkfleet.lab.layout import Cable, Layout, Topology
 from sparkfleet.lab.machine import fingerprint
+from sparkfleet.lab.replay.bundle import read_bundle
+from sparkfleet.lab.replay.plan import ReplayPlan
 
 
 @dataclass(frozen=True)
@@ -73,6 +75,26 @@ class Lab:
             shares=[str(share) for share in shares],
             owner=owner or os.getpid(),
         )
+        return cls(chosen)
+
+    @classmethod
+    def replay(
+        cls,
+        bundle: Path,
+        *,
+        name: str | None = None,
+        shares: Iterable[str | Path] = (),
+        owner: int | None = None,
+    ) -> Lab:
+        """Makes a lab of the fleet in a bundle; see `up`.
+
+        Raises:
+            LabError: the file is no bundle that can be replayed, not root, or the host refused a request.
+        """
+        chosen = name or _free_name()
+        plan = ReplayPlan(read_bundle(bundle))
+        shared = [str(share) for share in shares]
+        lifecycle.up(chosen, len(plan.numbers), shares=shared, owner=owner or os.getpid(), replay=plan)
         return cls(chosen)
 
     def __enter__(self) -> Lab:

@@ -7,7 +7,8 @@ enp1s0f1np1 with enP2p1s0f1np1; one QSFP cable is both halves of a port. Subnets
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from ipaddress import IPv4Network
@@ -37,6 +38,8 @@ class Topology(StrEnum):
     DIRECT = "direct"
     RING = "ring"
     SWITCH = "switch"
+    CAPTURED = "captured"
+    """That of the fleet of which a bundle was made: see `CableOrder`."""
 
 
 @dataclass(frozen=True)
@@ -59,6 +62,15 @@ class SimulatedRail:
 
     bridge: str
     ends: tuple[SimulatedRailEnd, ...]
+
+
+@dataclass(frozen=True)
+class CableOrder:
+    """One cable of a captured fleet: its nodes by their numbers from 1, and the ends of its rails as (netdev, address)."""
+
+    nodes: tuple[int, ...]
+    switch: str | None
+    rails: tuple[tuple[tuple[str, str], ...], ...]
 
 
 @dataclass(frozen=True)
@@ -89,6 +101,11 @@ class Layout:
     subnet: int
     nodes: tuple[NodeLayout, ...]
     cables: tuple[Cable, ...]
+
+    @property
+    def switch_bridges(self) -> frozenset[str]:
+        """Bridges that are switches; each other one is a cable between two nodes."""
+        return frozenset(rail.bridge for cable in self.cables if cable.switch for rail in cable.rails)
 
     @property
     def network(self) -> str:
@@ -160,19 +177,36 @@ def check_name(name: str) -> str:
     return name
 
 
-def make_layout(name: str, nodes: int, topology: Topology | None, subnet: int) -> Layout:
-    """The layout of a lab. Without a topology: one cable for two nodes, a switch for more. Raises LabError."""
+def make_layout(
+    name: str, nodes: int, topology: Topology | None, subnet: int, cabling: Sequence[CableOrder] = ()
+) -> Layout:
+    """The layout of a lab.
+
+    Args:
+        name: the lab's name.
+        nodes: number of Sparks.
+        topology: by default one cable for two nodes, a switch for more.
+        subnet: third byte of its management LAN.
+        cabling: its cables, if the topology is that of a captured fleet.
+
+    Raises:
+        LabError: the name cannot be one, or so many nodes cannot be joined so.
+    """
     check_name(name)
     chosen = topology or (Topology.DIRECT if nodes <= 2 else Topology.SWITCH)
     _check_size(nodes, chosen)
     made = tuple(NodeLayout(n, f"spark{n}", f"10.77.{subnet}.{_FIRST_HOST + n}") for n in range(1, nodes + 1))
-    return Layout(name, chosen, subnet, made, tuple(_cables(made, chosen)))
+    cables = _captured(made, cabling) if chosen is Topology.CAPTURED else _cables(made, chosen)
+    return Layout(name, chosen, subnet, made, tuple(cables))
 
 
 def _check_size(nodes: int, topology: Topology) -> None:
-    least, most = {Topology.DIRECT: (1, 2), Topology.RING: (3, MOST_NODES), Topology.SWITCH: (1, MOST_NODES)}[
-        topology
-    ]
+    least, most = {
+        Topology.DIRECT: (1, 2),
+        Topology.RING: (3, MOST_NODES),
+        Topology.SWITCH: (1, MOST_NODES),
+        Topology.CAPTURED: (1, MOST_NODES),
+    }[topology]
     if not least <= nodes <= most:
         raise LabError(
             f"{nodes} nodes cannot be joined as {topology}.",
@@ -190,6 +224,29 @@ def _cables(nodes: tuple[NodeLayout, ...], topology: Topology) -> Iterator[Cable
             yield _between(index, (node, 0), (nodes[(index + 1) % len(nodes)], 1))
     elif len(nodes) == 2:
         yield _between(0, (nodes[0], 1), (nodes[1], 1))
+
+
+def _captured(nodes: tuple[NodeLayout, ...], cabling: Sequence[CableOrder]) -> Iterator[Cable]:
+    """Cables of a captured fleet. A second one between the same nodes has a number at the end of its name."""
+    switches = list(dict.fromkeys(order.switch for order in cabling if order.switch))
+    names: Counter[str] = Counter()
+    for index, order in enumerate(cabling):
+        ends = tuple(nodes[number - 1].name for number in order.nodes)
+        joined = "-".join((*ends, order.switch) if order.switch else ends)
+        names[joined] += 1
+        bridge = f"s{switches.index(order.switch)}" if order.switch else ""
+        rails = tuple(
+            SimulatedRail(
+                bridge or f"c{index}r{number}",
+                tuple(
+                    SimulatedRailEnd(node, netdev, address)
+                    for node, (netdev, address) in zip(ends, rail, strict=True)
+                ),
+            )
+            for number, rail in enumerate(order.rails)
+        )
+        name = joined if names[joined] == 1 else f"{joined}-{names[joined]}"
+        yield Cable(name, ends, order.switch, rails)
 
 
 def _between(index: int, *sides: tuple[NodeLayout, int]) -> Cable:

@@ -15,6 +15,8 @@ from sparkfleet.lab import faults, network, power
 from sparkfleet.lab.errors import LabError
 from sparkfleet.lab.layout import Topology, make_layout
 from sparkfleet.lab.machine import PYTHON, install_inside, make_node, resolve_shares
+from sparkfleet.lab.replay.apply import show_in_nodes, write_answers
+from sparkfleet.lab.replay.plan import ReplayPlan
 from sparkfleet.lab.run import run
 from sparkfleet.lab.state import (
     HOME,
@@ -61,6 +63,7 @@ def up(
     directory: str | None = None,
     shares: Iterable[str] = (),
     owner: int | None = None,
+    replay: ReplayPlan | None = None,
 ) -> State:
     """Makes a lab and boots its nodes. Remains of an incomplete one of this name are removed first.
 
@@ -71,22 +74,25 @@ def up(
         directory: for its files; it must not exist. By default below /var/lib/sparkfleet-lab.
         shares: paths of the host that nodes see, read-only, at the same path.
         owner: a process id; the lab is deleted when that process ends, in any way.
+        replay: the fleet of a bundle; it decides the number of nodes and their cables.
 
     Raises:
         LabError: not root, a lab of that name exists, or the host refused a request.
     """
     check_host()
-    make_layout(name, nodes, topology, 0)
+    if replay:
+        nodes, topology = len(replay.numbers), Topology.CAPTURED
+    make_layout(name, nodes, topology, 0, replay.cabling if replay else ())
     paths = resolve_shares(shares)
     with locked(name):
         _refuse_second(name)
         _clear(name)
-        state = _claim(name, nodes, topology, Path(directory or HOME / name).absolute(), paths)
+        state = _claim(_request(name, nodes, directory, paths, replay), topology)
         # Until the lab is complete the reaper watches this process, so that a killed one leaves nothing.
         state = save(replace(state, keeper=_keeper(name, of_process(os.getpid()), owner)))
         try:
             with _readable():
-                state = save(replace(_make(state), complete=True))
+                state = save(replace(_make(state, replay), complete=True))
         except BaseException:
             _clear(name)
             raise
@@ -112,16 +118,26 @@ def _refuse_second(name: str) -> None:
         )
 
 
-def _claim(
-    name: str, nodes: int, topology: Topology | None, directory: Path, shares: tuple[str, ...]
+def _request(
+    name: str, nodes: int, directory: str | None, shares: tuple[str, ...], replay: ReplayPlan | None
 ) -> State:
+    """The state of a lab that has no subnet yet."""
+    place = str(Path(directory or HOME / name).absolute())
+    request = State(name, place, 0, nodes, "", shares)
+    if replay is None:
+        return request
+    return replace(request, cabling=replay.cabling, head=replay.head, replays=replay.replayed)
+
+
+def _claim(request: State, topology: Topology | None) -> State:
     """Chooses a free subnet and registers the lab before any part of it is made."""
-    if not _PATH.fullmatch(str(directory)):
+    directory = request.directory
+    if not _PATH.fullmatch(directory):
         raise LabError(
-            f"{str(directory)!r} cannot be a lab's directory.",
+            f"{directory!r} cannot be a lab's directory.",
             do="Use letters, digits and . _ + @ = , - in it.",
         )
-    if directory.exists():
+    if Path(directory).exists():
         raise LabError(
             f"{directory} already exists.", do="Give a --dir that does not exist; `down` will delete it."
         )
@@ -134,11 +150,11 @@ def _claim(
                 "All 254 subnets of 10.77.0.0/16 are in use.",
                 do="`scripts/lab status` lists the labs; take some down.",
             )
-        layout = make_layout(name, nodes, topology, free[0])
-        return save(State(name, str(directory), free[0], nodes, layout.topology.value, shares))
+        layout = make_layout(request.name, request.count, topology, free[0], request.cabling)
+        return save(replace(request, subnet=free[0], topology=layout.topology.value))
 
 
-def _make(state: State) -> State:
+def _make(state: State, replay: ReplayPlan | None) -> State:
     directory = Path(state.directory)
     directory.mkdir(mode=0o700, parents=True)
     run(
@@ -159,7 +175,10 @@ def _make(state: State) -> State:
     network.build(state.layout)
     for node in state.layout.nodes:
         make_node(state, node.name)
+    shown = replay.nodes(state.layout) if replay else {}
+    write_answers(state, shown)
     state = save(power.boot(state, [node.name for node in state.layout.nodes]))
+    state = show_in_nodes(state, shown)
     replace_file(state.path("ssh_config"), ssh_config(state))
     return state
 

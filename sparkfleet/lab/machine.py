@@ -22,7 +22,10 @@ COMMANDS = ("nvidia-smi", "ibdev2netdev", "rdma", "ibv_devinfo", "ibv_devices", 
             "lspci", "dmesg", "dmidecode", "ib_write_bw", "ib_write_lat", "ib_send_bw", "ib_send_lat", "ip", "date",
             "timedatectl", "prlimit", "lsb_release")  # fmt: skip
 """Device commands: links to one launcher, first in the node's PATH."""
-_LAUNCHER = f"""#!{PYTHON} -IS
+REPLAYED = ("cat", "chronyc", "docker", "dpkg-query", "grep", "id", "journalctl", "ls", "podman", "python3", "ss",
+            "systemctl", "uname")  # fmt: skip
+"""Further commands that can print the output of a bundle; in a lab without one they are the host's."""
+_LAUNCHER = f"""#!{Path(PYTHON).resolve()} -IS
 import sys
 sys.path.insert(0, "/run/lab/lib")
 from sparkfleet.lab.inside.commands import main
@@ -72,8 +75,13 @@ def install_inside(state: State) -> None:
     tools.mkdir()
     (tools / "device").write_text(_LAUNCHER)
     (tools / "device").chmod(0o755)
-    for command in COMMANDS:
+    for command in (*COMMANDS, *(_replaceable() if state.replays else ())):
         (tools / command).symlink_to("device")
+
+
+def _replaceable() -> list[str]:
+    """Those of `REPLAYED` that can be replaced: not the interpreter of the launcher itself."""
+    return [name for name in REPLAYED if name != Path(PYTHON).resolve().name]
 
 
 def make_node(state: State, node: str) -> None:

@@ -52,9 +52,8 @@ def _bridges(layout: Layout) -> Iterator[Command]:
     yield ("address", "add", f"{layout.gateway_address}/24", "dev", "lan")
     yield ("route", "add", "unreachable", "default")
     yield ("link", "set", "operator", "master", "lan", "up")
-    direct = _LLDP_FORWARDED if layout.topology != "switch" else "0"
     for bridge in sorted({rail.bridge for cable in layout.cables for rail in cable.rails}):
-        yield from _bridge(bridge, direct)
+        yield from _bridge(bridge, "0" if bridge in layout.switch_bridges else _LLDP_FORWARDED)
 
 
 def _bridge(name: str, forwarded: str) -> Iterator[Command]:

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from sparkfleet.lab.errors import LabError
-from sparkfleet.lab.layout import Layout, Topology, check_name, make_layout
+from sparkfleet.lab.layout import CableOrder, Layout, Topology, check_name, make_layout
 
 REGISTRY = Path("/run/sparkfleet-lab")
 HOME = Path("/var/lib/sparkfleet-lab")
@@ -55,6 +55,12 @@ class State:
     settings: dict[str, dict[str, str]] = field(default_factory=dict)
     """Knobs that were set, by node."""
     keeper: LabProcess | None = None
+    cabling: tuple[CableOrder, ...] = ()
+    """Its cables, if the topology is that of a captured fleet."""
+    head: int = 1
+    """Number of the node that its inventory names as head."""
+    replays: dict[str, int] = field(default_factory=dict)
+    """Number of commands that print the output of a bundle, by node."""
 
     @property
     def powered(self) -> tuple[str, ...]:
@@ -64,7 +70,7 @@ class State:
     @property
     def layout(self) -> Layout:
         """Its names, addresses and cables."""
-        return make_layout(self.name, self.count, Topology(self.topology), self.subnet)
+        return make_layout(self.name, self.count, Topology(self.topology), self.subnet, self.cabling)
 
     def path(self, *parts: str) -> Path:
         """A file of the lab."""
@@ -116,9 +122,20 @@ def _parsed(given: dict[str, Any]) -> State:
     inits = {node: LabProcess(**process) for node, process in given.pop("inits").items()}
     keeper = given.pop("keeper")
     shares, pulled = (tuple(given.pop(name)) for name in ("shares", "pulled"))
+    cabling = tuple(map(_order, given.pop("cabling", ())))
     return State(
-        **given, shares=shares, pulled=pulled, inits=inits, keeper=LabProcess(**keeper) if keeper else None
+        **given,
+        shares=shares,
+        pulled=pulled,
+        inits=inits,
+        keeper=LabProcess(**keeper) if keeper else None,
+        cabling=cabling,
     )
+
+
+def _order(given: dict[str, Any]) -> CableOrder:
+    rails = tuple(tuple((netdev, address) for netdev, address in rail) for rail in given["rails"])
+    return CableOrder(tuple(given["nodes"]), given["switch"], rails)
 
 
 def save(state: State) -> State:

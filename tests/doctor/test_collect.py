@@ -5,7 +5,7 @@ import time
 import pytest
 from sparks import Spark, inventory
 
-from sparkfleet.doctor.collect import gather, netdevs_of, silent
+from sparkfleet.doctor.collect import gather, netdevs_of, read_raw, silent
 from sparkfleet.doctor.registry import examine
 from sparkfleet.doctor.report import DoctorReport
 from sparkfleet.errors import NodeError
@@ -116,3 +116,13 @@ async def test_only_some_nodes_and_the_links_between_them():
     fleet = await gather(inventory(), {"spark1": Spark(1).channel()}, nodes=["spark1"])
     assert [node.name for node in fleet.nodes] == ["spark1"]
     assert fleet.links == ()
+
+
+async def test_a_raw_answer_has_the_reason_why_there_is_none():
+    spark = Spark(1)
+    spark.answers["podman",] = NodeError("podman did not end within 20 s")
+    answers = await read_raw(spark.channel(), inventory().nodes["spark1"])
+    raw = {one.argv[0]: one for one in answers}
+    assert (raw["chronyc"].missing, raw["chronyc"].late, raw["chronyc"].exit_code) == (True, False, None)
+    assert (raw["podman"].missing, raw["podman"].late) == (False, True)
+    assert (raw["id"].missing, raw["id"].late, raw["id"].exit_code) == (False, False, 0)

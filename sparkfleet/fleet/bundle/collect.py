@@ -8,24 +8,30 @@ import json
 import platform
 import socket
 import sys
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Iterator, Sequence
 from datetime import UTC, datetime
 from importlib.metadata import distributions
 from typing import Any, NamedTuple
 
 import sparkfleet
 from sparkfleet.controlplane.state.store import Event
-from sparkfleet.doctor.collect import netdevs_of, read_raw
+from sparkfleet.doctor.collect import FACTS, Question, RawAnswer, netdevs_of, read_raw
 from sparkfleet.errors import SparkfleetError
 from sparkfleet.fleet.bundle.redact import Redactor
 from sparkfleet.fleet.deployments import FleetOverview, fleet_state
 from sparkfleet.fleet.doctor import examine_fleet
 from sparkfleet.fleet.session import Session
+from sparkfleet.hostfacts.network.rdma import ReadIbdev2netdev
+from sparkfleet.hostfacts.network.routes import ReadRoutes
+from sparkfleet.hostfacts.node import ReadGpu, ReadInstalledEngines, ReadProcessors
+from sparkfleet.hostfacts.venv import ReadPythonEnvironment
 from sparkfleet.planner.report.explain import explain_plan
 from sparkfleet.remote.channel import Completed
 from sparkfleet.runtime.files.fleet_paths import FleetPaths
 from sparkfleet.runtime.files.state_probe import state_root
 
+FORMAT = 2
+"""Version of a report's content. `sparkfleet.lab.replay.bundle` reads this one."""
 LOG_BYTES = 200_000
 """Bytes of each log, from its end."""
 LOGS = 40
@@ -48,6 +54,19 @@ PACKAGES = frozenset(
 )
 """Distributions whose versions are in a report."""
 
+HOST_NAME = "host_name"
+MORE: tuple[Question, ...] = (
+    Question("processors", ReadProcessors.argv, ReadProcessors.answer),
+    Question("gpu", ReadGpu.argv, ReadGpu.answer),
+    Question("engines", ReadInstalledEngines.argv, ReadInstalledEngines.answer),
+    Question("routes", ReadRoutes.argv, ReadRoutes.answer),
+    Question("rdma_netdevs", ReadIbdev2netdev.argv, ReadIbdev2netdev.answer),
+    Question(HOST_NAME, ("uname", "-n"), lambda exit_code, stdout, stderr: stdout.strip()),
+)
+"""Commands of the planner and of `setup`, beside those of the doctor: a replay in the lab answers them, too."""
+OURS = frozenset((*(fact.argv for _, fact in FACTS), *(one.argv for one in MORE), ReadPythonEnvironment.argv))
+"""Commands without a word of the owner's: they are not redacted, because a replay compares them word by word."""
+
 
 class BundlePart(NamedTuple):
     """One file of a report."""
@@ -69,22 +88,35 @@ class BundleContents(NamedTuple):
 async def collect(session: Session) -> BundleContents:
     """Reads everything of a fleet, up or down, and redacts it. Changes nothing."""
     overview = await fleet_state(session)
-    redactor = Redactor(_own_secrets(session), _names(session))
+    nodes = await asyncio.gather(*(_node(session, name) for name in session.inventory.nodes))
+    redactor = Redactor(_own_secrets(session), _names(session, list(_host_names(nodes))))
     missing: list[str] = []
     parts: list[BundlePart] = []
-    async for path, value in _everything(session, overview):
+    async for path, value in _everything(session, overview, nodes):
         if isinstance(value, SparkfleetError):
             missing.append(redactor.text(f"{path}: {value.what}"))
         elif isinstance(value, str):
             parts.append(BundlePart(redactor.text(path), redactor.text(value)))
         else:
-            text = json.dumps(redactor.document(value), indent=1, ensure_ascii=False)
+            content = _answers(redactor, value) if isinstance(value, tuple) else redactor.document(value)
+            text = json.dumps(content, indent=1, ensure_ascii=False)
             parts.append(BundlePart(redactor.text(path), text + "\n"))
     counts = {kind: count for kind, count in sorted(redactor.counts.items()) if count}
     return BundleContents(tuple(parts), counts, tuple(missing))
 
 
-async def _everything(session: Session, overview: FleetOverview) -> AsyncIterator[tuple[str, Any]]:
+def _answers(redactor: Redactor, answers: Sequence[RawAnswer]) -> list[dict[str, Any]]:
+    """Outputs of commands as JSON, redacted but for those commands that are the same on every fleet."""
+    return [
+        redactor.document(one.model_dump(mode="json"))
+        | ({"argv": list(one.argv)} if one.argv in OURS else {})
+        for one in answers
+    ]
+
+
+async def _everything(
+    session: Session, overview: FleetOverview, nodes: Sequence[Sequence[tuple[str, Any]]]
+) -> AsyncIterator[tuple[str, Any]]:
     yield "versions.json", _versions()
     yield "inventory.json", session.inventory.model_dump(mode="json")
     yield "status.json", overview.status.model_dump(mode="json")
@@ -100,7 +132,7 @@ async def _everything(session: Session, overview: FleetOverview) -> AsyncIterato
         yield "doctor.json", report.model_dump(mode="json")
     except SparkfleetError as error:
         yield "doctor.json", error
-    for found in await asyncio.gather(*(_node(session, name) for name in session.inventory.nodes)):
+    for found in nodes:
         for one in found:
             yield one
 
@@ -111,10 +143,8 @@ async def _node(session: Session, name: str) -> list[tuple[str, Any]]:
     try:
         async with asyncio.timeout(NODE_S):
             channel, inventory = session.channels[name], session.inventory
-            raw = await read_raw(channel, inventory.nodes[name], netdevs_of(inventory, name))
-            found: list[tuple[str, Any]] = [
-                (f"{place}/facts.json", [one.model_dump(mode="json") for one in raw])
-            ]
+            raw = await read_raw(channel, inventory.nodes[name], netdevs_of(inventory, name), more=MORE)
+            found: list[tuple[str, Any]] = [(f"{place}/facts.json", raw)]
             return [*found, *[(f"{place}/logs/{log}", text) async for log, text in _logs(session, name)]]
     except SparkfleetError as error:
         return [(place, error)]
@@ -147,7 +177,7 @@ def _event_line(event: Event) -> str:
 
 def _versions() -> dict[str, Any]:
     return {
-        "version": 1,
+        "version": FORMAT,
         "sparkfleet": sparkfleet.__version__,
         "python": sys.version,
         "platform": platform.platform(),
@@ -172,14 +202,24 @@ def _own_secrets(session: Session) -> Iterator[str]:
             continue
 
 
-def _names(session: Session) -> dict[str, list[str]]:
-    """Names of people, hosts and nodes that the inventory and this machine have."""
+def _host_names(nodes: Sequence[Sequence[tuple[str, Any]]]) -> Iterator[str]:
+    """Names that nodes have for themselves; the inventory may have others."""
+    for found in nodes:
+        for _, value in found:
+            for one in value if isinstance(value, tuple) else ():
+                if one.field == HOST_NAME and (name := one.stdout.strip()):
+                    yield name
+                    yield name.partition(".")[0]
+
+
+def _names(session: Session, of_hosts: Sequence[str]) -> dict[str, list[str]]:
+    """Names of people, hosts and nodes that the inventory, the nodes and this machine have."""
     inventory = session.inventory
     nodes = inventory.nodes.values()
     users = [node.user for node in nodes if node.user]
     hosts = [node.address for node in nodes if not node.is_local and not node.address[0].isdigit()]
     return {
         "node": [*inventory.nodes],
-        "host": [*hosts, socket.gethostname(), socket.getfqdn()],
+        "host": [*hosts, *of_hosts, socket.gethostname(), socket.getfqdn()],
         "user": [*users, getpass.getuser()],
     }

@@ -25,13 +25,18 @@ _ASSIGNED = re.compile(
 _SECRET_FIELD = re.compile(r"(?i)password|passwd|secret|api[_-]?key|access[_-]?key|(?:^|[_-])token$")
 _SECRET_HEX = re.compile(r"(?<!sha256:)(?<![0-9A-Fa-f-])[0-9a-f]{64}(?![0-9A-Fa-f])")
 """Our own secrets. A digest of an image has the same form and is named as one."""
-_SSH_KEY = re.compile(r"\b(SHA256:)[A-Za-z0-9+/]{43}=?|\b((?:ssh|ecdsa)-[a-z0-9-]+\s+)[A-Za-z0-9+/]{40,}=*")
+_SSH_KEY = re.compile(r"\b(SHA256:|(?:ssh|ecdsa)-[a-z0-9-]+\s+)([A-Za-z0-9+/]{40,}=*)")
 _UUID = re.compile(r"\b(GPU-)?[0-9a-fA-F]{8}-(?:[0-9a-fA-F]{4}-){3}[0-9a-fA-F]{12}\b")
 _SERIAL = re.compile(r"(?i)(\bserial(?:[ _]?(?:number|no))?[\"']?\s*[:=]\s*[\"']?)([A-Za-z0-9-]{6,})")
+_SERIAL_OF_PCI = re.compile(r"(\bSerial Number )([0-9a-f]{2}(?:-[0-9a-f]{2}){7})\b")
+"""`lspci -vv` of a NIC, as root: its MAC with two bytes more."""
+_MACHINE_ID = re.compile(r"(\bmachine[-_]id[\"']?\s*[:=]\s*[\"']?)([0-9a-f]{32})\b")
+_GUID = re.compile(r"(?<![\w:.])[0-9a-f]{4}(?::[0-9a-f]{4}){3}(?![\w:])")
+"""An RDMA device's GUID, which contains its MAC."""
 _MAIL = re.compile(r"\b[A-Za-z0-9._%+-]+@[A-Za-z0-9-]+(?:\.[A-Za-z0-9-]+)+\b")
 _MAC = re.compile(r"(?<![0-9A-Fa-f:])(?:[0-9A-Fa-f]{2}:){5}[0-9A-Fa-f]{2}(?![0-9A-Fa-f:])")
 _IPV4 = re.compile(r"(?<![\d.])(?:\d{1,3}\.){3}\d{1,3}(?![\d]|\.\d)")
-_IPV6 = re.compile(r"(?<![\w:.])(?:[0-9A-Fa-f]{0,4}:){2,7}[0-9A-Fa-f]{0,4}(?![\w:])")
+_IPV6 = re.compile(r"(?<![\w:.])(?:[0-9A-Fa-f]{0,4}:){2,7}[0-9A-Fa-f]{0,4}(?![\w:<]|\.\d)")
 _HOME = re.compile(r"(/home/|/Users/)([A-Za-z0-9._-]+)")
 _PROMPT = re.compile(r"(?im)^.*\b(?:prompt|messages|content)[\"']?\s*[:=]\s*[\"'\[{].*$")
 """Lines with a request's text: engines log it if their owner turned that on."""
@@ -96,14 +101,20 @@ class Redactor:
             (_BEARER, "secret", r"\1\2<secret>"),
             (_ASSIGNED, "secret", r"\1<secret>"),
             (_SECRET_HEX, "secret", "<secret>"),
-            (_SSH_KEY, "key of a host", r"\1\2<key>"),
         ):
             text, count = pattern.subn(form, text)
             self.counts[kind] += count
+        for pattern, kind in (
+            (_SSH_KEY, "key"),
+            (_SERIAL, "serial"),
+            (_SERIAL_OF_PCI, "serial"),
+            (_MACHINE_ID, "machine-id"),
+        ):
+            text = pattern.sub(self._field(kind), text)
         text = _MAIL.sub(self._alias("mail"), text)
         text = _UUID.sub(self._alias("uuid"), text)
-        text = _SERIAL.sub(lambda found: found[1] + self._named("serial", found[2]), text)
-        text = _MAC.sub(self._alias("mac"), text)
+        text = _GUID.sub(self._alias("guid"), text)
+        text = _MAC.sub(self._mac, text)
         text = _IPV6.sub(self._ipv6, text)
         text = _IPV4.sub(self._ipv4, text)
         text = _HOME.sub(self._home, text)
@@ -133,6 +144,10 @@ class Redactor:
     def _alias(self, kind: str) -> Callable[[re.Match[str]], str]:
         return lambda found: self._named(kind, found[0].lower())
 
+    def _field(self, kind: str) -> Callable[[re.Match[str]], str]:
+        """A replacement of the second part of a match; the first one names the field."""
+        return lambda found: found[1] + self._named(kind, found[2])
+
     def _named(self, kind: str, value: str) -> str:
         """The stand-in of a value: `<mac-2>`."""
         self.counts[kind] += 1
@@ -140,6 +155,10 @@ class Redactor:
             number = 1 + sum(known == kind for known, _ in self._known)
             self._known[kind, value] = f"<{kind}-{number}>"
         return self._known[kind, value]
+
+    def _mac(self, found: re.Match[str]) -> str:
+        """Stand-in of a MAC. Those of nobody stay: broadcast, and the loopback's zeros."""
+        return found[0] if set(found[0].lower()) in ({"f", ":"}, {"0", ":"}) else self._alias("mac")(found)
 
     def _home(self, found: re.Match[str]) -> str:
         user = found[2]
@@ -162,10 +181,14 @@ class Redactor:
         return f"{self._named('subnet', subnet)}.{host}"
 
     def _ipv6(self, found: re.Match[str]) -> str:
+        """Stand-in of an address, of which its kind stays: `::ffff:<subnet-1>.2` (a rail's GID), `fe80::<ipv6-1>`."""
         try:
             address = ipaddress.IPv6Address(found[0])
         except ValueError:
             return found[0]
         if address.is_loopback or address.is_unspecified:
             return found[0]
-        return self._named("ipv6", address.compressed)
+        if address.ipv4_mapped is not None:
+            return "::ffff:" + _IPV4.sub(self._ipv4, str(address.ipv4_mapped))
+        kind = "fe80::" if address.is_link_local else ""
+        return kind + self._named("ipv6", address.compressed)

@@ -1,6 +1,7 @@
 """One launcher for all device commands: argv[0] selects the command.
 
-Their output replays captures of real machines; values of rails follow the node's real netdevs and its knobs.
+Their output replays captures of real machines; values of rails follow the node's real netdevs and its knobs. In a lab that
+was made of a bundle, commands whose output is in the bundle print that.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ import sys
 from collections.abc import Callable
 from importlib import import_module
 
-from sparkfleet.lab.inside import simulated_state
+from sparkfleet.lab.inside import replay, simulated_state
 from sparkfleet.lab.inside.simulated_state import REAL, SimulatedState
 
 Command = Callable[[list[str], SimulatedState], int]
@@ -41,11 +42,10 @@ _MODULES = {
 
 def main(argv: list[str]) -> int:
     """Runs the command of this name. Returns its exit code."""
-    name = os.path.basename(argv[0])
-    module, _, function = _MODULES[name].partition(":")
-    command: Command = getattr(import_module(f"sparkfleet.lab.inside.{module}"), function)
+    given = [os.path.basename(argv[0]), *argv[1:]]
     try:
-        code = command([name, *argv[1:]], simulated_state.load())
+        captured = replay.answer(given)
+        code = _simulated(given) if captured is None else captured
         sys.stdout.flush()
     except BrokenPipeError:
         # `nvidia-smi | head -1` is not an error; the rest of the output is discarded.
@@ -54,12 +54,24 @@ def main(argv: list[str]) -> int:
     return code
 
 
+def _simulated(given: list[str]) -> int:
+    """Runs the lab's own command of this name, or the system's if the lab has none."""
+    if given[0] not in _MODULES:
+        return pass_on(given[0], given[1:])
+    module, _, function = _MODULES[given[0]].partition(":")
+    command: Command = getattr(import_module(f"sparkfleet.lab.inside.{module}"), function)
+    return command(given, simulated_state.load())
+
+
 def pass_on(name: str, arguments: list[str]) -> int:
     """Executes the system's own command of that name, if there is one outside of the lab's directory."""
     for directory in (REAL, "/usr/sbin"):
         path = f"{directory}/{name}"
         if os.access(path, os.X_OK):
             sys.stdout.flush()
+            if name.startswith("python"):
+                # Python finds its library by its own path: that of python3.N is not replaced in /usr/bin.
+                path = f"/usr/bin/{os.path.basename(os.path.realpath(path))}"
             os.execv(path, [name, *arguments])  # noqa: S606
     print(f"{name}: command not found", file=sys.stderr)
     return 127

@@ -1,9 +1,14 @@
 """A report of this machine, whose fleet is down: everything that can be read without a fleet."""
 
 import json
+import platform
 
-from sparkfleet.fleet.bundle.collect import collect
+from sparkfleet.doctor.collect import Question
+from sparkfleet.fleet.bundle.archive import FOLDER
+from sparkfleet.fleet.bundle.collect import FORMAT, HOST_NAME, MORE, collect
 from sparkfleet.fleet.session import Session
+from sparkfleet.hostfacts.network.rdma import ReadGidsOfKernel
+from sparkfleet.lab.replay import bundle
 
 INVENTORY = """
 fleet: home
@@ -27,3 +32,34 @@ async def test_a_fleet_that_is_down_and_a_node_that_is_off_are_no_obstacle(tmp_p
     assert [line for line in found.missing if line.startswith("nodes/<node-1>: ")], found.missing
     assert "somebody" not in content["inventory.json"]
     assert "AAAAAAAA" not in content["inventory.json"]
+
+
+async def test_commands_stay_word_by_word_and_outputs_of_the_planners_are_there(tmp_path):
+    file = tmp_path / "inventory.yaml"
+    file.write_text("fleet: home\nhead: import\nnodes:\n  import: {address: local}\n")
+    async with Session(file) as session:
+        found = await collect(session)
+    content = {part.path: part.text for part in found.parts}
+    answers = json.loads(content["nodes/<node-1>/facts.json"])
+    by_argv = {tuple(one["argv"]): one for one in answers}
+    assert ReadGidsOfKernel.argv in by_argv, "a node named like a word of a command does not change it"
+    assert {one.argv for one in MORE} <= set(by_argv)
+    (processors,) = (one for one in answers if one["field"] == "processors")
+    assert platform.machine() in processors["stdout"]
+    assert by_argv["chronyc", "-n", "tracking"]["missing"] or by_argv["chronyc", "-n", "tracking"]["stdout"]
+
+
+async def test_a_name_that_only_the_node_itself_has_is_replaced(tmp_path, monkeypatch):
+    named = Question(HOST_NAME, ("echo", "spark-of-anna.lan"), lambda code, out, err: out)
+    monkeypatch.setattr("sparkfleet.fleet.bundle.collect.MORE", (named,))
+    file = tmp_path / "inventory.yaml"
+    file.write_text("fleet: home\nhead: this\nnodes:\n  this: {address: local}\n")
+    async with Session(file) as session:
+        found = await collect(session)
+    texts = "".join(part.text for part in found.parts)
+    assert '"stdout": "<host-' in texts
+    assert "anna" not in texts
+
+
+def test_the_lab_reads_what_is_written():
+    assert (bundle.FOLDER, bundle.FORMAT) == (FOLDER, FORMAT)

@@ -17,7 +17,19 @@ DIGEST = "ab" * 32
         ("inet 192.168.100.10/24 brd 192.168.100.255", "inet <subnet-1>.10/24 brd <subnet-1>.255"),
         ("127.0.0.1:8000 0.0.0.0 255.255.255.0", "127.0.0.1:8000 0.0.0.0 255.255.255.0"),
         ("link/ether 4c:bb:47:00:11:22", "link/ether <mac-1>"),
-        ("fe80::4ebb:47ff:fe00:1122/64 on fe80:0:0:0:4ebb:47ff:fe00:1122", "<ipv6-1>/64 on <ipv6-1>"),
+        (
+            "fe80::4ebb:47ff:fe00:1122/64 on fe80:0:0:0:4ebb:47ff:fe00:1122",
+            "fe80::<ipv6-1>/64 on fe80::<ipv6-1>",
+        ),
+        ("2001:db8::7 fd00::1", "<ipv6-1> <ipv6-2>"),
+        (
+            "0000:0000:0000:0000:0000:ffff:c0a8:640a ::ffff:192.168.100.11",
+            "::ffff:<subnet-1>.10 ::ffff:<subnet-1>.11",
+        ),
+        ("node_guid: 4cbb:4703:0016:0102", "node_guid: <guid-1>"),
+        ("brd ff:ff:ff:ff:ff:ff lo 00:00:00:00:00:00", "brd ff:ff:ff:ff:ff:ff lo 00:00:00:00:00:00"),
+        (f"/etc/machine-id:{'5a' * 16}", "/etc/machine-id:<machine-id-1>"),
+        ("Device Serial Number 4c-bb-47-ff-ff-00-11-22", "Device Serial Number <serial-1>"),
         ("::1 12:01:33 0000:01:00.0 std::vector", "::1 12:01:33 0000:01:00.0 std::vector"),
         ("Authorization: Bearer abcdefgh1234", "Authorization: Bearer <secret>"),
         ("key sk-sf-AqYMzujb25jUbnVhXHC52MriV", "key <secret>"),
@@ -26,8 +38,8 @@ DIGEST = "ab" * 32
         (f"{DIGEST} image@sha256:{DIGEST}", f"<secret> image@sha256:{DIGEST}"),
         ("sealed:1:AbC/d+e==", "<secret>"),
         ("-----BEGIN OPENSSH PRIVATE KEY-----\nabc\n-----END OPENSSH PRIVATE KEY-----\nx", "<secret>\nx"),
-        ("SHA256:" + "A" * 43, "SHA256:<key>"),
-        ("ssh-ed25519 " + "A" * 68, "ssh-ed25519 <key>"),
+        ("SHA256:" + "A" * 43, "SHA256:<key-1>"),
+        ("ssh-ed25519 " + "A" * 68, "ssh-ed25519 <key-1>"),
         ("Serial Number: 1324567890", "Serial Number: <serial-1>"),
         ("GPU-12345678-1234-1234-1234-123456789abc", "<uuid-1>"),
         ("anna@example.com", "<mail-1>"),
@@ -52,6 +64,13 @@ def test_the_same_is_the_same_everywhere_and_another_is_another():
     assert redactor.text("10.0.0.1 10.0.0.2") == "<subnet-1>.1 <subnet-1>.2"
     assert redactor.text("10.0.1.1 10.0.0.3") == "<subnet-2>.1 <subnet-1>.3"
     assert redactor.counts["subnet"] == 4
+
+
+def test_two_nodes_with_one_host_key_or_machine_id_can_be_recognised():
+    one, other, redactor = "A" * 68, "B" * 68, Redactor()
+    assert redactor.text(f"ssh-ed25519 {one}") == redactor.text(f"ssh-ed25519 {one}")
+    assert redactor.text(f"ssh-ed25519 {other}") == "ssh-ed25519 <key-2>"
+    assert redactor.text(f"machine-id:{'0' * 32} machine-id:{'1' * 32}").endswith("machine-id:<machine-id-2>")
 
 
 def test_a_document_keeps_its_fields_and_loses_secret_ones():
