@@ -19,6 +19,7 @@ WORDS: Mapping[str, str] = {
     "`sparkfleet down` stops the rest.",
     "delete": "Interrupted. If the deletion was accepted, it goes on: `sparkfleet status --watch` follows it.",
     "move-head": "Interrupted. `sparkfleet status` shows where the head is; `sparkfleet move-head` continues.",
+    "upgrade": "Interrupted. Engines go on. `sparkfleet up` with this release completes what was begun.",
     "models": _COPIES,
     "ask": "Interrupted. The engine ends this answer; the fleet continues.",
     **dict.fromkeys(

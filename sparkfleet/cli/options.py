@@ -53,11 +53,12 @@ _opened: list[Session] = []
 """Sessions of this process (one verb); they are closed when its coroutine ends."""
 
 
-def open_session(inventory: Path) -> Session:
-    """Open the session of a verb; `run` closes it. Troubles of the controller are printed on standard error."""
+def open_session(inventory: Path, *, quiet: bool = False) -> Session:
+    """Open the session of a verb; `run` closes it. Troubles of the controller are printed on stderr, unless quiet."""
+    from sparkfleet.fleet.events import ignored
     from sparkfleet.fleet.session import Session
 
-    session = Session(inventory, _print_trouble)
+    session = Session(inventory, ignored if quiet else _print_trouble)
     _opened.append(session)
     return session
 

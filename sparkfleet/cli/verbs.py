@@ -153,6 +153,11 @@ VERBS: Mapping[str, Verb] = {
         "prune",
         "Remove models and images that no deployment uses from the nodes. Shows them and asks first.",
     ),
+    "upgrade": Verb(
+        "fleet.upgrade",
+        "upgrade",
+        "Let the fleet run the release of this command. Engines go on; back to the former release if it does not start.",
+    ),
     "move-head": Verb(
         "fleet.move_head",
         "move_head",

@@ -25,6 +25,8 @@ from sparkfleet.controlplane.api.api_models import (
     Prepared,
     SecretsRequest,
     StoreRequest,
+    UpgradeRequest,
+    UpgradeStep,
     UpRequest,
 )
 from sparkfleet.controlplane.api.client import PATIENCE_S, FleetClient, Reach, answering, trouble_of, unlike
@@ -232,12 +234,8 @@ class Session:
             NodeError: the head cannot be reached.
         """
         head = self.inventory.head
-        request = UpRequest(
-            fleet=self.inventory.fleet, state_dir=self.state_dir(head), inventory=self.inventory, who=who()
-        )
-        answer = await self._boot(head, await self.pythons(), "gateway", request)
-        if "error" in answer:
-            raise ControlError(**answer["error"])
+        request = UpRequest(fleet=self.inventory.fleet, inventory=self.inventory, who=who())
+        answer = await self._answered(head, await self.pythons(), "gateway", request)
         late: list[str] = answer["late"]
         return late
 
@@ -250,11 +248,7 @@ class Session:
         """
         there = await self._found(self.inventory.head)
         pythons = {self.inventory.head: there.python} if there.python else await self.pythons()
-        full = request.model_copy(update={"state_dir": self.state_dir(self.inventory.head)})
-        answer = await self._boot(self.inventory.head, pythons, "store", full)
-        if "error" in answer:
-            raise ControlError(**answer["error"])
-        return answer
+        return await self._answered(self.inventory.head, pythons, "store", request)
 
     async def move_step(self, node: str, request: MoveRequest) -> dict[str, Any]:
         """Carries out a step of moving the head on one node.
@@ -263,11 +257,7 @@ class Session:
             ControlError: it was refused.
             NodeError: the node cannot be reached.
         """
-        full = request.model_copy(update={"state_dir": self.state_dir(node)})
-        answer = await self._boot(node, await self.pythons(), "move", full)
-        if "error" in answer:
-            raise ControlError(**answer["error"])
-        return answer
+        return await self._answered(node, await self.pythons(), "move", request)
 
     async def secrets_step(self, node: str, request: SecretsRequest) -> dict[str, Any]:
         """Carries out a step of changing the internal secrets on one node.
@@ -276,11 +266,30 @@ class Session:
             ControlError: it was refused.
             NodeError: the node cannot be reached.
         """
-        full = request.model_copy(update={"state_dir": self.state_dir(node)})
-        answer = await self._boot(node, await self.pythons(), "secrets", full)
-        if "error" in answer:
-            raise ControlError(**answer["error"])
-        return answer
+        return await self._answered(node, await self.pythons(), "secrets", request)
+
+    async def upgrade_step(self, node: str, step: UpgradeStep) -> dict[str, Any]:
+        """Carries out a step of an upgrade on one node, with the release of this process.
+
+        Raises:
+            ControlError: it was refused.
+            NodeError: the node cannot be reached.
+        """
+        request = UpgradeRequest(fleet=self.inventory.fleet, step=step)
+        try:
+            return await self._answered(node, await self.pythons(), "upgrade", request)
+        except ControlError as error:
+            raise ControlError(f"{node}: {error.what}", means=error.means, do=error.do) from error
+
+    async def pythons_in_use(self) -> dict[str, str | None]:
+        """The interpreter of each node's watchdog, which runs or ran last; None: the node was never in the fleet.
+
+        Raises:
+            NodeError: a node cannot be reached.
+        """
+        nodes = tuple(self.inventory.nodes)
+        found = await asyncio.gather(*map(self._found, nodes))
+        return {node: one.python for node, one in zip(nodes, found, strict=True)}
 
     async def prepared(self) -> Prepared:
         """Addresses and secrets of the head, for nodes that join it. Starts nothing. Raises NodeError."""
@@ -479,6 +488,16 @@ class Session:
             engine_secret=prepared.engine_secret,
             engine_tokens=prepared.engine_tokens,
         )
+
+    async def _answered(
+        self, node: str, pythons: Mapping[str, str], verb: str, request: OnNode
+    ) -> dict[str, Any]:
+        """Answer of a verb of a node that reports its errors in it. Raises ControlError with the parts of such an error."""
+        full = request.model_copy(update={"state_dir": self.state_dir(node)})
+        answer = await self._boot(node, pythons, verb, full)
+        if "error" in answer:
+            raise ControlError(**answer["error"])
+        return answer
 
     async def _boot(
         self, node: str, pythons: Mapping[str, str], verb: str, request: OnNode

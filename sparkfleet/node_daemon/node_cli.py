@@ -7,6 +7,7 @@
     gateway   on the head: another address of the endpoint, at once and after a reboot
     controller  on the head: a controller, if Ray runs without one
     store     on the head: lists, makes and restores copies of the store; prints the result
+    upgrade   on any node: a step of an upgrade, with the interpreter of the new release
     secrets   on any node: a step of changing the internal secrets; prints those of the engines' tokens
     down      on any node: stops the fleet's processes, and does not restart them at boot
     keep      the process that `up`, `join` and a reboot leave running: see `ray_watchdog`
@@ -28,6 +29,7 @@ from sparkfleet.controlplane.api.api_models import (
     OnNode,
     SecretsRequest,
     StoreRequest,
+    UpgradeRequest,
     UpRequest,
 )
 from sparkfleet.errors import SparkfleetError
@@ -38,6 +40,7 @@ from sparkfleet.node_daemon import (
     ray_watchdog,
     secret_change,
     store_verbs,
+    upgrade_steps,
 )
 from sparkfleet.node_daemon.node_lifecycle import prepare
 from sparkfleet.runtime.files.fleet_paths import FleetPaths
@@ -64,6 +67,9 @@ def main() -> int:
             print(json.dumps(answer))
         elif verb == "move":
             answer = asyncio.run(head_move.answer(MoveRequest.model_validate_json(given)))
+            print(json.dumps(answer))
+        elif verb == "upgrade":
+            answer = asyncio.run(upgrade_steps.answer(UpgradeRequest.model_validate_json(given)))
             print(json.dumps(answer))
         elif verb == "secrets":
             print(json.dumps(secret_change.answer(SecretsRequest.model_validate_json(given))))

@@ -203,7 +203,7 @@ async def test_a_fleet_that_is_down_has_the_generations_of_its_store(session, co
     assert (await prepare_apply(session, [TINY])).planned.base_of("tiny") is None, "unreadable is not none"
 
 
-@pytest.mark.parametrize(("theirs", "remedy"), [(API_VERSION + 1, "newer"), (0, "`sparkfleet down`")])
+@pytest.mark.parametrize(("theirs", "remedy"), [(API_VERSION + 1, "newer"), (0, "`sparkfleet upgrade`")])
 async def test_a_controller_with_another_api_stops_an_apply_before_it_is_asked_for(
     session, controller, theirs, remedy
 ):

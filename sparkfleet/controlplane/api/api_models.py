@@ -149,6 +149,15 @@ class MoveRequest(OnNode):
     engine_tokens: str = ""
 
 
+UpgradeStep = Literal["try", "freeze", "end", "thaw", "back", "settle"]
+
+
+class UpgradeRequest(OnNode):
+    """Input of `boot upgrade`: a step of an upgrade, see `node_daemon/upgrade_steps.py`."""
+
+    step: UpgradeStep
+
+
 class Role(Value):
     """Role of a node in its fleet, kept in its state directory so that it resumes after a reboot."""
 

@@ -383,8 +383,7 @@ def unlike(version: str) -> ControlError:
     return ControlError(
         differ,
         means="The two may not be compatible.",
-        do="Run `sparkfleet down`, then `sparkfleet up` with the newer version: it installs it on every node, and all"
-        " engines load again.",
+        do="`sparkfleet upgrade` with the newer one installs it on every node; engines go on.",
     )
 
 
@@ -397,8 +396,8 @@ def unlike_api(version: str, api: int) -> ControlError:
         means="Nothing was changed: a request could mean something else to the controller.",
         do=f"Use a command of sparkfleet {version}, which is newer."
         if newer
-        else f"Use a command of sparkfleet {version}, or run `sparkfleet down`, then `sparkfleet up` with this one: it"
-        " installs itself on every node, and all engines load again.",
+        else f"`sparkfleet upgrade` installs this one on every node, and engines go on; or use a command of sparkfleet"
+        f" {version}.",
     )
 
 

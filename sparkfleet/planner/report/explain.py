@@ -364,8 +364,8 @@ def _weights(chosen: Sequence[Rung]) -> Iterator[str]:
         nodes = dict.fromkeys(node for rung in of_model for node in rung.candidate.shape.nodes)
         guessed = any(rung.prediction.weights_estimated for rung in of_model)
         about, note = ("about ", " (estimated from the config)") if guessed else ("", "")
-        each = "each of " if len(nodes) > 1 else ""
-        yield f"  weights: {about}{size / GB:.0f} GB on {each}{', '.join(nodes)}, copied if not there{note}"
+        on = "each node" if len(nodes) > 1 else "".join(nodes)
+        yield f"  weights: {about}{size / GB:.0f} GB on {on}, copied if not there{note}"
 
 
 def explain_origins(origins: Sequence[tuple[str, str]]) -> list[str]:

@@ -33,6 +33,8 @@ class FleetPaths:
         self.store_mark = root / "store.json"
         """Identity of the store that belongs here: see `controlplane/store_safety/mark.py`."""
         self.backups = root / "backups"
+        self.former_store = root / ".sparkfleet.db.former"
+        """The head's store as the former release left it, during an upgrade."""
         """Checked copies of the store."""
         self.ray_token = root / "ray.token"
         self.api_token = root / "api.token"
@@ -61,6 +63,8 @@ class FleetPaths:
         """This node's role in the fleet, for its start after a reboot."""
         self.ended_role = root / ENDED_ROLE
         """The role of a node that is being taken down."""
+        self.former_role = root / "role.former.json"
+        """The role of a node whose release is being upgraded, as the former release wrote it."""
         self.next_role = root / "role.next.json"
         """The role of a node that is about to become the head."""
         self.head_move = root / "head-move.json"

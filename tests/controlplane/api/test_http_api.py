@@ -303,7 +303,7 @@ async def test_a_controller_that_says_what_is_not_known_here_is_told_by_its_vers
         async with found:
             with pytest.raises(ControlError, match=words) as caught:
                 await found.fleet()
-    assert "`sparkfleet down`" in caught.value.do
+    assert "`sparkfleet upgrade`" in caught.value.do
 
 
 @pytest.mark.parametrize("answer", [{"events": [{"id": 1, "mood": "well"}]}, {"happened": []}])
@@ -324,7 +324,7 @@ async def test_events_of_another_version_are_told_by_that_version(unused_tcp_por
         async with FleetClient(address, TOKEN) as asking:
             with pytest.raises(ControlError, match=r"runs sparkfleet 99\.0, this command is") as caught:
                 await asking.events(0)
-    assert "`sparkfleet down`" in caught.value.do
+    assert "`sparkfleet upgrade`" in caught.value.do
 
 
 async def test_a_controller_that_is_being_restarted_says_why(served):

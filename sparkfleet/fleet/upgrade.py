@@ -1,0 +1,223 @@
+"""Lets a running fleet run the release of this process, without ending its engines.
+
+All nodes change at once: Ray refuses a cluster of mixed versions, and the controller and the groups' actors exchange values
+of one release. Whatever can fail is tried on every node before anything ends.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from pydantic import ValidationError
+
+from sparkfleet.controlplane.api.api_models import UpgradeStep
+from sparkfleet.controlplane.api.client import FleetClient
+from sparkfleet.controlplane.state.status import FleetStatus
+from sparkfleet.errors import ControlError, NodeError, SparkfleetError
+from sparkfleet.fleet.events import FactFound, FleetStep, OnEvent, StepRunning, ignored
+from sparkfleet.fleet.session import Session
+from sparkfleet.group.report import GroupPhase, GroupReport
+
+ADOPT_S = 90.0
+"""Time limit for the groups that were ready to be ready again: adoption takes seconds, a new start minutes."""
+LOOK_S = 0.5
+
+GroupId = tuple[str, int, int]
+"""Deployment, generation and replica."""
+
+
+class UpgradePlan(NamedTuple):
+    """An upgrade that can be carried out."""
+
+    former: str
+    """Version that the fleet runs."""
+    pythons: Mapping[str, str | None]
+    """Interpreter that each node runs from."""
+    ready: frozenset[GroupId]
+    """Groups that are ready."""
+
+
+class Upgraded(NamedTuple):
+    """A fleet after its upgrade."""
+
+    former: str
+    version: str
+    """Version that runs now."""
+    changed: bool
+    """False if every node ran this release already."""
+    seconds: float = 0.0
+    """From the end of the former release to the groups that were ready before; 0 without a change."""
+    kept: tuple[str, ...] = ()
+    """Groups whose engines went on."""
+    others: tuple[str, ...] = ()
+    """Groups that were ready before and whose engines are not: they start again, as `status` shows."""
+
+
+async def plan_upgrade(session: Session) -> UpgradePlan:
+    """Find what the fleet runs. Changes nothing.
+
+    Raises:
+        ControlError: the fleet is down.
+        NodeError: a node cannot be reached: an upgrade changes all of them.
+    """
+    client = await session.find_controller()
+    if client is None:
+        raise ControlError(
+            f"Fleet {session.inventory.fleet} is down: there is nothing to upgrade.",
+            means="The next start installs the release of this command on every node.",
+            do="`sparkfleet up` starts it.",
+        )
+    pythons = await session.pythons_in_use()
+    status = await _status(client)
+    return UpgradePlan(client.version, pythons, frozenset() if status is None else frozenset(_ready(status)))
+
+
+async def upgrade(
+    session: Session,
+    plan: UpgradePlan,
+    on_event: OnEvent = ignored,
+    wheels: Path | None = None,
+    *,
+    force: bool = False,
+) -> Upgraded:
+    """Install this release on every node, try it there, and change to it. Changes back if it does not start.
+
+    Args:
+        session: the fleet.
+        plan: the confirmed plan.
+        on_event: receives the steps.
+        wheels: directory from which nodes without internet install.
+        force: start every node again even if it runs from this release's environment: its files were replaced.
+
+    Raises:
+        NodeError: a node cannot be reached, or this release cannot be installed on it; nothing was changed.
+        ControlError: this release cannot run on a node, and nothing was changed; or it did not start, and the fleet runs
+            the former one again.
+    """
+    pythons = await session.pythons(on_event, wheels)
+    version, ray = await _tried(session)
+    if not force and pythons == plan.pythons and plan.former == version:
+        return Upgraded(plan.former, version, changed=False)
+    on_event(
+        FactFound(line=f"sparkfleet {version} with Ray {ray} was tried on {', '.join(pythons)}: it can run.")
+    )
+    on_event(StepRunning(step=FleetStep.STOPPING, detail=f"sparkfleet {plan.former}; engines go on"))
+    began = time.monotonic()
+    await _end(session)
+    try:
+        client = await session.bring_up((), on_event, wheels)
+    except SparkfleetError as error:
+        raise await _back(session, plan.former, version, error, on_event) from error
+    await _on_all(session, "settle")
+    after = await _until_ready(client, plan.ready, on_event)
+    kept = {one.group: one.name for one in after if one.group in plan.ready and one.adopted}
+    return Upgraded(
+        plan.former,
+        version,
+        changed=True,
+        seconds=time.monotonic() - began,
+        kept=tuple(sorted(kept.values())),
+        others=tuple(sorted(_name(group) for group in plan.ready - kept.keys())),
+    )
+
+
+async def _tried(session: Session) -> tuple[str, str]:
+    """Versions of this release and of its Ray, tried on every node. Raises ControlError if one cannot run it."""
+    answers = await _on_all(session, "try")
+    versions = {node: (str(one["version"]), str(one["ray"])) for node, one in answers.items()}
+    if len({*versions.values()}) > 1:
+        found = ", ".join(f"{node} has {version} with Ray {ray}" for node, (version, ray) in versions.items())
+        raise ControlError(
+            f"The nodes' environments differ: {found}.",
+            means="Nothing was changed: Ray and sparkfleet require the same version on all nodes.",
+            do="Install the same on every node, or leave `environment:` out of the inventory: sparkfleet installs itself.",
+        )
+    return next(iter(versions.values()))
+
+
+async def _end(session: Session) -> None:
+    """Ends Ray on every node. If a node cannot be reached before anything has ended, all go on as they were."""
+    try:
+        await _on_all(session, "freeze")
+    except BaseException:
+        await asyncio.shield(_thaw(session))
+        raise
+    await _on_all(session, "end")
+
+
+async def _thaw(session: Session) -> None:
+    steps = (session.upgrade_step(node, "thaw") for node in session.inventory.nodes)
+    await asyncio.gather(*steps, return_exceptions=True)
+
+
+async def _back(
+    session: Session, former: str, version: str, error: SparkfleetError, on_event: OnEvent
+) -> ControlError:
+    """Lets every node run the former release again; the error about the upgrade."""
+    on_event(StepRunning(step=FleetStep.STARTING_RAY, detail=f"sparkfleet {former} again"))
+    reason = f"sparkfleet {version} did not start: {error.what}"
+    try:
+        begun = await _on_all(session, "back")
+        await session.until_up(begun[session.inventory.head]["outcome"], on_event)
+        await session.until_joined(await session.controller(), on_event)
+    except SparkfleetError as second:
+        return ControlError(
+            f"{reason} sparkfleet {former} did not start again either: {second.what}",
+            means="The fleet is down; engines that are not adopted within minutes end.",
+            do="`sparkfleet up` starts the fleet; logs are in the state directory of the head.",
+        )
+    return ControlError(
+        reason,
+        means=f"The fleet runs sparkfleet {former} again; engines went on.",
+        do=error.do or "`sparkfleet bundle` collects what a report needs.",
+    )
+
+
+async def _on_all(session: Session, step: UpgradeStep) -> dict[str, dict[str, Any]]:
+    """A step on all nodes concurrently; the answers by node. Raises the first error when all have ended."""
+    nodes = tuple(session.inventory.nodes)
+    steps = (session.upgrade_step(node, step) for node in nodes)
+    answers = await asyncio.gather(*steps, return_exceptions=True)
+    for one in answers:
+        if isinstance(one, BaseException):
+            raise one
+    return {node: one for node, one in zip(nodes, answers, strict=True) if not isinstance(one, BaseException)}
+
+
+async def _status(client: FleetClient) -> FleetStatus | None:
+    """The controller's status; None if it cannot be read: another release may have other fields."""
+    try:
+        async with client.again() as asking:
+            return await asking.fleet()
+    except (ControlError, NodeError, ValidationError, ValueError):
+        return None
+
+
+async def _until_ready(
+    client: FleetClient, expected: frozenset[GroupId], on_event: OnEvent
+) -> tuple[GroupReport, ...]:
+    """The ready groups, as soon as all expected ones are among them, or after the time limit."""
+    deadline = time.monotonic() + ADOPT_S
+    while True:
+        status = await _status(client)
+        found = () if status is None else tuple(_ready(status).values())
+        missing = expected - {one.group for one in found}
+        if not missing or time.monotonic() > deadline:
+            return found
+        names = tuple(sorted({name for name, _, _ in missing}))
+        on_event(StepRunning(step=FleetStep.WAITING, subjects=names))
+        await asyncio.sleep(LOOK_S)
+
+
+def _ready(status: FleetStatus) -> dict[GroupId, GroupReport]:
+    groups = (group for one in status.deployments for group in one.groups)
+    return {group.group: group for group in groups if group.phase is GroupPhase.READY}
+
+
+def _name(group: GroupId) -> str:
+    name, generation, replica = group
+    return f"{name}/g{generation}/{replica}"

@@ -1,0 +1,152 @@
+"""Steps of an upgrade, as each node carries them out with the interpreter of the new release. Every step may be repeated.
+
+try      returns the versions of sparkfleet and Ray; on the head it reads the store, which the new release has to know
+freeze   stops the processes of Ray, so that none takes another's end for a failure
+thaw     lets them continue
+end      ends them, engines go on; keeps the role and, on the head, the store as the former release left them
+back     ends what the new release has started, and starts the former one with what `end` kept
+settle   removes what `end` kept
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import signal
+import sqlite3
+from importlib import import_module, metadata
+from pathlib import Path
+from typing import Any
+
+from sparkfleet import __version__
+from sparkfleet.controlplane.api.api_models import Role, UpgradeRequest
+from sparkfleet.controlplane.ray.ray_process import LABEL
+from sparkfleet.controlplane.store_safety.copies import copy_database
+from sparkfleet.controlplane.store_safety.mark import StoreMark, write_mark
+from sparkfleet.controlplane.store_safety.opening import named_errors, read_content
+from sparkfleet.controlplane.store_safety.restore import set_aside
+from sparkfleet.errors import ControlError, SparkfleetError
+from sparkfleet.node_daemon import service_manager
+from sparkfleet.remote.atomic_write import write_atomically
+from sparkfleet.runtime import processes
+from sparkfleet.runtime.files.fleet_paths import FleetPaths
+
+NEEDED = (
+    "sparkfleet.controlplane.ray.controller_actor",
+    "sparkfleet.controlplane.ray.node_actor",
+    "sparkfleet.gateway.ray_serve",
+    "sparkfleet.group.group",
+)
+"""Modules that Ray's processes import on a node: a package that is missing is found before anything ends."""
+
+
+async def answer(request: UpgradeRequest) -> dict[str, Any]:
+    """The result of a step as JSON, or `error` with its parts."""
+    try:
+        return await _carry_out(request, request.paths)
+    except SparkfleetError as error:
+        return {"error": {"what": error.what, "means": error.means, "do": error.do}}
+    except OSError as error:
+        return {"error": {"what": f"{error.filename}: {error.strerror}.", "means": "", "do": ""}}
+
+
+async def _carry_out(request: UpgradeRequest, paths: FleetPaths) -> dict[str, Any]:
+    match request.step:
+        case "try":
+            return _tried(paths)
+        case "freeze":
+            _signal(paths, signal.SIGSTOP)
+        case "thaw":
+            _signal(paths, signal.SIGCONT)
+        case "end":
+            await _end(paths)
+        case "back":
+            return await _back(paths)
+        case "settle":
+            _settle(paths)
+    return {}
+
+
+def _tried(paths: FleetPaths) -> dict[str, Any]:
+    """Versions of this release, after an import of everything that Ray's processes import."""
+    read_content(paths.database)
+    try:
+        for name in NEEDED:
+            import_module(name)
+        ray = metadata.version("ray")
+    except (ImportError, metadata.PackageNotFoundError) as error:
+        raise ControlError(
+            f"The new release cannot run here: {error}.",
+            means="Nothing was changed.",
+            do="`pip install 'sparkfleet[head]'` in the environment of the new release.",
+        ) from error
+    return {"version": __version__, "ray": ray}
+
+
+async def _end(paths: FleetPaths) -> None:
+    # The first of several tries has the former release's role.
+    if paths.role.exists() and not paths.former_role.exists():
+        write_atomically(paths.former_role, paths.role.read_bytes(), durable=True)
+    await processes.kill_all(lambda: _of_ray(paths), grace_s=0.0)
+    if paths.database.exists() and not paths.former_store.exists():
+        with named_errors(paths.database):
+            copy_database(paths.database, paths.former_store)
+
+
+async def _back(paths: FleetPaths) -> dict[str, Any]:
+    await processes.kill_all(lambda: _of_ray(paths), grace_s=0.0)
+    if not paths.former_role.exists():
+        return {}
+    _put_store_back(paths)
+    content = paths.former_role.read_bytes()
+    role = Role.model_validate_json(content)
+    write_atomically(paths.role, content, durable=True)
+    paths.outcome.unlink(missing_ok=True)
+    argv = (role.python, "-P", "-m", "sparkfleet.node_daemon.node_cli", "keep", str(paths.root))
+    service_manager.start(paths.label, argv, {LABEL: paths.label}, paths.logs / "boot.log")
+    _settle(paths)
+    return {"outcome": str(paths.outcome)}
+
+
+def _put_store_back(paths: FleetPaths) -> None:
+    """Puts the former release's store back if the new one has changed its schema, which the former one does not know."""
+    former = paths.former_store
+    if not former.exists() or _schema(former) == _schema(paths.database):
+        return
+    with named_errors(former):
+        set_aside(paths)
+        shutil.copyfile(former, paths.database)
+        paths.database.chmod(0o600)
+        found = read_content(paths.database)
+    if found is not None and found.identity is not None:
+        one = found.identity
+        mark = StoreMark(id=one.id, fleet=one.fleet, changes=one.changes, generations=found.generations)
+        write_mark(paths, mark)
+
+
+def _schema(database: Path) -> int:
+    """Its version of the schema; -1 if it cannot be read."""
+    with (
+        contextlib.suppress(sqlite3.Error),
+        contextlib.closing(sqlite3.connect(f"{database.absolute().as_uri()}?mode=ro", uri=True)) as db,
+    ):
+        (version,) = db.execute("PRAGMA user_version").fetchone()
+        return int(version)
+    return -1
+
+
+def _settle(paths: FleetPaths) -> None:
+    paths.former_role.unlink(missing_ok=True)
+    paths.former_store.unlink(missing_ok=True)
+
+
+def _signal(paths: FleetPaths, number: signal.Signals) -> None:
+    for one in _of_ray(paths):
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(one.pid, number)
+
+
+def _of_ray(paths: FleetPaths) -> list[processes.Process]:
+    """Processes of Ray and its watchdog on this node, without this one. Engines and their supervisors have another label."""
+    return [one for one in processes.labelled({LABEL: paths.label}) if one.pid != os.getpid()]

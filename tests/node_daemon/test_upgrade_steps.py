@@ -1,0 +1,159 @@
+"""Steps of an upgrade, each on its node; `tests/integration/test_upgrade.py` has the whole on real Ray."""
+
+import contextlib
+import json
+import os
+import sqlite3
+import subprocess
+import sys
+import time
+
+import pytest
+from control_values import deployment, inventory, plan
+
+from sparkfleet import __version__
+from sparkfleet.controlplane.api.api_models import Role, UpgradeRequest, UpRequest
+from sparkfleet.controlplane.ray.ray_process import LABEL
+from sparkfleet.controlplane.state.schema import SCHEMAS
+from sparkfleet.controlplane.store_safety.mark import read_mark
+from sparkfleet.controlplane.store_safety.opening import open_store, read_content
+from sparkfleet.node_daemon import service_manager, upgrade_steps
+from sparkfleet.runtime import processes
+from sparkfleet.runtime.files.fleet_paths import FleetPaths
+
+
+@pytest.fixture
+def paths(tmp_path):
+    """The state directory of a head, with a store and a role."""
+    made = FleetPaths(tmp_path / "home")
+    made.create()
+    store = open_store(made, "home")
+    store.put(deployment(), plan(), "me")
+    store.close()
+    made.role.write_text(role(made, "/former/python").model_dump_json())
+    yield made
+    with contextlib.suppress(OSError):
+        made.run.rmdir()
+
+
+@pytest.fixture
+def started(monkeypatch):
+    """Commands that the service manager was given."""
+    found = []
+    monkeypatch.setattr(service_manager, "start", lambda label, argv, *_: found.append(argv) or "")
+    return found
+
+
+@pytest.fixture
+def ray(paths):
+    """A process of Ray, as its label names it."""
+    process = subprocess.Popen(
+        [sys.executable, "-c", "import time; time.sleep(600)"], env={**os.environ, LABEL: paths.label}
+    )
+    while not processes.carries(process.pid, {LABEL: paths.label}):
+        time.sleep(0.01)
+    yield process
+    process.kill()
+    process.wait()
+
+
+def role(paths, python):
+    request = UpRequest(fleet="home", state_dir=str(paths.root), inventory=inventory())
+    return Role(python=python, up=request)
+
+
+async def step(paths, name):
+    request = UpgradeRequest(fleet="home", state_dir=str(paths.root), step=name)
+    return await upgrade_steps.answer(request)
+
+
+def state_of(process):
+    with open(f"/proc/{process.pid}/stat") as stat:
+        return stat.read().rpartition(")")[2].split()[0]
+
+
+def test_a_try_returns_the_versions_and_changes_nothing(paths):
+    before = paths.database.read_bytes()
+    request = UpgradeRequest(fleet="home", state_dir=str(paths.root), step="try")
+    argv = (sys.executable, "-P", "-m", "sparkfleet.node_daemon.node_cli", "upgrade")
+    done = subprocess.run(argv, input=request.model_dump_json().encode(), stdout=subprocess.PIPE, check=True)
+    answer = json.loads(done.stdout)
+    assert answer["version"] == __version__
+    assert answer["ray"].count(".") == 2
+    assert paths.database.read_bytes() == before
+
+
+async def test_a_release_without_a_module_is_refused_before_anything_ends(paths, monkeypatch):
+    monkeypatch.setattr(upgrade_steps, "NEEDED", ("sparkfleet.no_such_module",))
+    answer = await step(paths, "try")
+    assert "no_such_module" in answer["error"]["what"]
+    assert answer["error"]["means"] == "Nothing was changed."
+
+
+async def test_a_store_that_this_release_does_not_know_is_refused(paths):
+    with contextlib.closing(sqlite3.connect(paths.database)) as db:
+        db.execute(f"PRAGMA user_version = {len(SCHEMAS) + 1}")
+    answer = await step(paths, "try")
+    assert "newer sparkfleet" in answer["error"]["what"]
+
+
+async def test_frozen_processes_continue(paths, ray):
+    await step(paths, "freeze")
+    assert state_of(ray) == "T"
+    await step(paths, "thaw")
+    assert state_of(ray) in "SR"
+
+
+async def test_the_end_keeps_the_first_role_and_store(paths, ray, started):
+    former = paths.role.read_bytes()
+    await step(paths, "freeze")
+    await step(paths, "end")
+    assert ray.wait(5) != 0
+    assert paths.former_role.read_bytes() == former
+    kept = paths.former_store.read_bytes()
+    paths.role.write_text(role(paths, "/new/python").model_dump_json())
+    await step(paths, "end")  # of a second try
+    assert (paths.former_role.read_bytes(), paths.former_store.read_bytes()) == (former, kept)
+
+
+async def test_the_way_back_starts_the_former_release(paths, started):
+    await step(paths, "end")
+    database = paths.database.read_bytes()
+    paths.role.write_text(role(paths, "/new/python").model_dump_json())
+    answer = await step(paths, "back")
+    assert answer == {"outcome": str(paths.outcome)}
+    assert [argv[0] for argv in started] == ["/former/python"]
+    assert Role.model_validate_json(paths.role.read_text()).python == "/former/python"
+    assert paths.database.read_bytes() == database, (
+        "its schema is the same: what was recorded since then is kept"
+    )
+    assert not paths.former_role.exists()
+    assert not paths.former_store.exists()
+
+
+async def test_a_store_with_a_newer_schema_is_put_back_as_it_was(paths, started):
+    await step(paths, "end")
+    with contextlib.closing(sqlite3.connect(paths.database)) as db:
+        db.execute("CREATE TABLE news (one TEXT)")
+        db.execute(f"PRAGMA user_version = {len(SCHEMAS) + 1}")
+    await step(paths, "back")
+    found = read_content(paths.database)
+    assert (found.schema, found.identity.fleet) == (len(SCHEMAS), "home")
+    mark = read_mark(paths)
+    assert (mark.id, mark.changes) == (found.identity.id, found.identity.changes)
+    assert list(paths.backups.glob("set-aside-*/sparkfleet.db")), "the newer one is kept"
+
+
+async def test_a_node_that_never_ran_the_former_release_stays_down(paths, started):
+    paths.role.unlink()
+    await step(paths, "end")
+    assert await step(paths, "back") == {}
+    assert started == []
+
+
+async def test_what_was_kept_is_removed_in_the_end(paths):
+    await step(paths, "end")
+    await step(paths, "settle")
+    assert not paths.former_role.exists()
+    assert not paths.former_store.exists()
+    assert await step(paths, "settle") == {}
