@@ -11,10 +11,8 @@ cancel   on every node: back to the old head
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import hashlib
 import os
-import signal
 import sys
 from typing import Any
 
@@ -57,14 +55,14 @@ async def _carry_out(request: MoveRequest, paths: FleetPaths) -> dict[str, Any]:
         case "in":
             return await _in(paths, request)
         case "freeze":
-            await _signal(paths, request.move, signal.SIGSTOP)
+            await processes.freeze(lambda: _old(paths, request.move))
         case "settle":
             await _settle(paths, request.move)
         case "away":
             return await _away(paths, request)
         case "cancel":
             await _cancel(paths)
-            await _signal(paths, request.move, signal.SIGCONT)
+            await processes.thaw(lambda: _old(paths, request.move))
     return {}
 
 
@@ -213,12 +211,6 @@ async def _cancel(paths: FleetPaths) -> None:
 
 async def _kill(paths: FleetPaths, move: HeadMove) -> None:
     await processes.kill_all(lambda: _old(paths, move), grace_s=0.0)
-
-
-async def _signal(paths: FleetPaths, move: HeadMove, number: signal.Signals) -> None:
-    for one in _old(paths, move):
-        with contextlib.suppress(ProcessLookupError):
-            os.kill(one.pid, number)
 
 
 def _old(paths: FleetPaths, move: HeadMove) -> list[processes.Process]:

@@ -13,7 +13,6 @@ from __future__ import annotations
 import contextlib
 import os
 import shutil
-import signal
 import sqlite3
 from importlib import import_module, metadata
 from pathlib import Path
@@ -56,9 +55,9 @@ async def _carry_out(request: UpgradeRequest, paths: FleetPaths) -> dict[str, An
         case "try":
             return _tried(paths)
         case "freeze":
-            _signal(paths, signal.SIGSTOP)
+            await processes.freeze(lambda: _of_ray(paths))
         case "thaw":
-            _signal(paths, signal.SIGCONT)
+            await processes.thaw(lambda: _of_ray(paths))
         case "end":
             await _end(paths)
         case "back":
@@ -139,12 +138,6 @@ def _schema(database: Path) -> int:
 def _settle(paths: FleetPaths) -> None:
     paths.former_role.unlink(missing_ok=True)
     paths.former_store.unlink(missing_ok=True)
-
-
-def _signal(paths: FleetPaths, number: signal.Signals) -> None:
-    for one in _of_ray(paths):
-        with contextlib.suppress(ProcessLookupError):
-            os.kill(one.pid, number)
 
 
 def _of_ray(paths: FleetPaths) -> list[processes.Process]:

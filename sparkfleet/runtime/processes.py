@@ -135,6 +135,32 @@ async def kill_all(
     return Killed(gone, tuple(met[p] for p in found))
 
 
+async def freeze(find: Callable[[], Iterable[Process]], *, patience_s: float = 2.0) -> None:
+    """Stops the processes of `find` (SIGSTOP), and returns when all of them are stopped, which is later than the signal.
+
+    Args:
+        find: returns the current processes; called until all of them are stopped, because one may fork meanwhile.
+        patience_s: seconds after which a process that does not stop (it waits in the kernel) is left to itself.
+    """
+    deadline = time.monotonic() + patience_s
+    while running := [p for p in _others(find) if not is_stopped(p.pid)]:
+        await signal_all(running, signal.SIGSTOP, wait_s=0)
+        if time.monotonic() > deadline:
+            return
+        await asyncio.sleep(0.01)
+
+
+async def thaw(find: Callable[[], Iterable[Process]]) -> None:
+    """Lets stopped processes continue."""
+    await signal_all(_others(find), signal.SIGCONT, wait_s=0)
+
+
+def is_stopped(pid: int) -> bool:
+    """True for a process that a signal or a debugger has stopped."""
+    _, _, tail = _read(pid, "stat").decode(errors="replace").rpartition(")")
+    return tail.split()[:1] in (["T"], ["t"])
+
+
 async def signal_all(targets: Iterable[Process], number: signal.Signals, *, wait_s: float) -> None:
     """Signals exactly these processes, then waits until all have ended or `wait_s` is over."""
     handles = [handle for p in targets if (handle := _pidfd(p)) is not None]
@@ -142,7 +168,8 @@ async def signal_all(targets: Iterable[Process], number: signal.Signals, *, wait
         for handle in handles:
             with suppress(ProcessLookupError, PermissionError):
                 signal.pidfd_send_signal(handle, number)
-        await _ended(handles, wait_s)
+        if wait_s:
+            await _ended(handles, wait_s)
     finally:
         for handle in handles:
             os.close(handle)

@@ -13,11 +13,14 @@ from sparkfleet.runtime import processes as processes_module
 from sparkfleet.runtime.processes import (
     carries,
     descendants,
+    freeze,
+    is_stopped,
     kill_all,
     labelled,
     memory_bytes,
     process,
     processes,
+    thaw,
     variable,
 )
 
@@ -153,6 +156,16 @@ async def test_what_is_born_meanwhile_is_found_too(herald, ended):
         late = await herald.hear_pid()
         assert len((await killing).gone) >= 2
     assert process(late) is None
+
+
+async def test_frozen_processes_are_stopped_when_it_returns_and_go_on_after_it(herald):
+    with child(herald.script("tell('up')\nsignal.pause()"), LABEL="frozen") as running:
+        await herald.hear()
+        for _ in range(20):
+            await freeze(lambda: labelled(mine("frozen")))
+            assert is_stopped(running.pid)
+            await thaw(lambda: labelled(mine("frozen")))
+            assert not is_stopped(running.pid)
 
 
 async def test_this_process_is_never_killed():
