@@ -5,11 +5,24 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from enum import StrEnum
 from importlib import import_module
 from typing import Any, NamedTuple
 
 import typer
 from typer.core import TyperCommand, TyperGroup
+
+
+class VerbPanel(StrEnum):
+    """Groups of verbs in `--help`, in its order."""
+
+    SET_UP = "From boxes to a fleet"
+    PLANNING = "Plans and their reasons"
+    SERVING = "Serving models"
+    WATCHING = "Seeing what runs"
+    CLIENTS = "Clients and keys"
+    NODES = "Running the fleet"
+    OTHERS = "Help"
 
 
 class Verb(NamedTuple):
@@ -19,6 +32,7 @@ class Verb(NamedTuple):
     attribute: str
     help: str
     """First paragraph of the function's docstring, or the group's help; a test compares them."""
+    panel: VerbPanel
 
     def load(self) -> Any:
         """The function, or the group. Imports its module."""
@@ -30,165 +44,216 @@ VERBS: Mapping[str, Verb] = {
         "fleet.demo",
         "demo",
         "Train a small model, serve it on this machine and ask it a question. Leaves it running.",
+        VerbPanel.SET_UP,
     ),
     "init": Verb(
         "fleet.init",
         "init",
         "Find the Sparks and the cables between them, and write inventory.yaml. Changes nothing on any node.",
+        VerbPanel.SET_UP,
     ),
-    "plan": Verb("planning.plan", "plan", "Show what `apply` would do, with its reasons. Changes nothing."),
-    "inspect": Verb(
-        "planning.inspect",
-        "inspect",
-        "Show a checkpoint's facts: sizes by part, layers, KV cache, MTP head, vision tower, "
-        "license. Reads no weights.",
+    "fabric": Verb(
+        "fleet.fabric", "app", "The rails between the nodes: addresses and speed.", VerbPanel.SET_UP
     ),
     "doctor": Verb(
         "fleet.doctor",
         "doctor",
-        "Check nodes and links: each fault with its meaning and its remedy. Changes nothing. Exit"
-        " code 1 on an error.",
-    ),
-    "explain": Verb(
-        "planning.explain",
-        "explain",
-        "Show a rule: its effect, its conditions, the remedy, and the sources. Without one, list all.",
-    ),
-    "apply": Verb(
-        "deployment.apply",
-        "apply",
-        "Serve the deployments in the files. Starts those that do not run; applying twice changes nothing.",
-    ),
-    "status": Verb(
-        "fleet.status",
-        "status",
-        "Show the nodes and the deployments. A fleet that is down is no error; one whose state is"
-        " not known is.",
-    ),
-    "top": Verb(
-        "fleet.top",
-        "top",
-        "Show nodes, groups and their speed, live. Keys open a group's log, its events and the reasons of its plan.",
-    ),
-    "describe": Verb(
-        "deployment.describe",
-        "describe",
-        "Show one deployment: its plan with reasons, its groups, and its last events.",
+        "Check nodes and links: each fault with its meaning and its remedy. Changes nothing. Exit code 1 on an error.",
+        VerbPanel.SET_UP,
     ),
     "selftest": Verb(
         "fleet.selftest",
         "self_test",
         "Try on the nodes what the lab assumes of them, one thing after the other. Exit code 1 on a fault.",
+        VerbPanel.SET_UP,
     ),
-    "bundle": Verb(
-        "fleet.bundle",
-        "bundle",
-        "Write one file for a report: facts, plans, events, logs, without secrets and identities."
-        " Nothing is sent.",
+    "plan": Verb(
+        "planning.plan",
+        "plan",
+        "Show what `apply` would do, with its reasons. Changes nothing.",
+        VerbPanel.PLANNING,
     ),
-    "logs": Verb("deployment.logs", "logs", "Print the log of one rank of a group's engine."),
-    "events": Verb(
-        "fleet.events", "events", "Print events of the fleet, each with its reason, oldest first."
+    "inspect": Verb(
+        "planning.inspect",
+        "inspect",
+        "Show a checkpoint's facts: sizes by part, layers, KV cache, MTP head, vision tower, license. Reads no weights.",
+        VerbPanel.PLANNING,
     ),
-    "history": Verb(
-        "deployment.history",
-        "history",
-        "List the generations of a deployment: time, author, and what changed.",
-    ),
-    "rollback": Verb(
-        "deployment.rollback",
-        "rollback",
-        "Go back to an earlier generation, with the plan that it had. Engines that still run are "
-        "not restarted.",
-    ),
-    "scale": Verb(
-        "deployment.scale",
-        "scale",
-        "Run another number of replicas. Engines that stay are not restarted. The deployment's "
-        "file does not change.",
-    ),
-    "drain": Verb(
-        "fleet.drain",
-        "drain",
-        "Move what runs on a node to the others, and start nothing on it until `undrain`.",
-    ),
-    "undrain": Verb(
-        "fleet.drain", "undrain", "Let a drained node be used again. Starts only what waits for it."
-    ),
-    "restart": Verb(
-        "deployment.restart",
-        "restart",
-        "Start every engine of a deployment again. The old ones serve until then, if memory holds both.",
-    ),
-    "ask": Verb("clients.ask", "ask", "Ask a model one question over the endpoint, as any client would."),
-    "connect": Verb(
-        "clients.connect",
-        "connect",
-        "Print the configuration of a client for a model of the fleet. Contains no key.",
-    ),
-    "route": Verb(
-        "clients.route", "route", "Show which group a request would go to now, and why. No engine gets it."
-    ),
-    "delete": Verb(
-        "deployment.delete", "delete", "Stop serving a deployment. Requests in flight are finished first."
-    ),
-    "up": Verb(
-        "fleet.up",
-        "up",
-        "Start Ray, the controller, the gateway and the deployments. Changes nothing if all of it runs.",
-    ),
-    "down": Verb(
-        "fleet.down",
-        "down",
-        "Stop the engines, the gateway, the controller and Ray. `up` or `apply` starts the "
-        "deployments again.",
-    ),
-    "uninstall": Verb(
-        "fleet.uninstall",
-        "uninstall",
-        "Remove what sparkfleet made on the nodes: environment, state, keys, logs. Models of the Hub stay.",
-    ),
-    "prune": Verb(
-        "fleet.prune",
-        "prune",
-        "Remove models and images that no deployment uses from the nodes. Shows them and asks first.",
-    ),
-    "upgrade": Verb(
-        "fleet.upgrade",
-        "upgrade",
-        "Let the fleet run the release of this command. Engines go on; back to the former release if it does not start.",
-    ),
-    "move-head": Verb(
-        "fleet.move_head",
-        "move_head",
-        "Move the head to another node, with deployments, keys and secrets. Running engines are kept.",
-    ),
-    "backup": Verb(
-        "fleet.backup",
-        "backup",
-        "Make a checked copy of the store now. The controller makes one after each change and "
-        "every hour by itself.",
-    ),
-    "restore": Verb(
-        "fleet.backup",
-        "restore",
-        "List the copies of the store, or put one in place. The file that was there is kept.",
+    "explain": Verb(
+        "planning.explain",
+        "explain",
+        "Show a rule: its effect, its conditions, the remedy, and the sources. Without one, list all.",
+        VerbPanel.PLANNING,
     ),
     "accuracy": Verb(
         "planning.accuracy",
         "accuracy",
         "Predict every row of a file of measurements and show the errors.",
+        VerbPanel.PLANNING,
     ),
     "knowledge": Verb(
-        "planning.knowledge", "app", "The knowledge that plans are made from: its age, part by part."
+        "planning.knowledge",
+        "app",
+        "The knowledge that plans are made from: its age, part by part.",
+        VerbPanel.PLANNING,
     ),
-    "version": Verb("version", "version", "Print the version."),
-    "help": Verb("help", "show_help", "Show the verbs, or the options of one."),
-    "observe": Verb("fleet.observe", "app", "Prometheus, Alertmanager and Grafana for the fleet."),
-    "keys": Verb("clients.keys", "app", "API keys of the endpoint."),
-    "usage": Verb("clients.usage", "usage", "Show requests and tokens by key and model."),
-    "fabric": Verb("fleet.fabric", "app", "The rails between the nodes: addresses and speed."),
-    "models": Verb("planning.models", "app", "Weights on the nodes: list, download, copy, remove."),
+    "apply": Verb(
+        "deployment.apply",
+        "apply",
+        "Serve the deployments in the files. Starts those that do not run; applying twice changes nothing.",
+        VerbPanel.SERVING,
+    ),
+    "scale": Verb(
+        "deployment.scale",
+        "scale",
+        "Run another number of replicas. Engines that stay are not restarted. The deployment's file does not change.",
+        VerbPanel.SERVING,
+    ),
+    "restart": Verb(
+        "deployment.restart",
+        "restart",
+        "Start every engine of a deployment again. The old ones serve until then, if memory holds both.",
+        VerbPanel.SERVING,
+    ),
+    "history": Verb(
+        "deployment.history",
+        "history",
+        "List the generations of a deployment: time, author, and what changed.",
+        VerbPanel.SERVING,
+    ),
+    "rollback": Verb(
+        "deployment.rollback",
+        "rollback",
+        "Go back to an earlier generation, with the plan that it had. Engines that still run are not restarted.",
+        VerbPanel.SERVING,
+    ),
+    "delete": Verb(
+        "deployment.delete",
+        "delete",
+        "Stop serving a deployment. Requests in flight are finished first.",
+        VerbPanel.SERVING,
+    ),
+    "status": Verb(
+        "fleet.status",
+        "status",
+        "Show the nodes and the deployments. A fleet that is down is no error; one whose state is not known is.",
+        VerbPanel.WATCHING,
+    ),
+    "top": Verb(
+        "fleet.top",
+        "top",
+        "Show nodes, groups and their speed, live. Keys open a group's log, its events and the reasons of its plan.",
+        VerbPanel.WATCHING,
+    ),
+    "describe": Verb(
+        "deployment.describe",
+        "describe",
+        "Show one deployment: its plan with reasons, its groups, and its last events.",
+        VerbPanel.WATCHING,
+    ),
+    "events": Verb(
+        "fleet.events",
+        "events",
+        "Print events of the fleet, each with its reason, oldest first.",
+        VerbPanel.WATCHING,
+    ),
+    "logs": Verb(
+        "deployment.logs", "logs", "Print the log of one rank of a group's engine.", VerbPanel.WATCHING
+    ),
+    "usage": Verb("clients.usage", "usage", "Show requests and tokens by key and model.", VerbPanel.WATCHING),
+    "observe": Verb(
+        "fleet.observe", "app", "Prometheus, Alertmanager and Grafana for the fleet.", VerbPanel.WATCHING
+    ),
+    "keys": Verb("clients.keys", "app", "API keys of the endpoint.", VerbPanel.CLIENTS),
+    "connect": Verb(
+        "clients.connect",
+        "connect",
+        "Print the configuration of a client for a model of the fleet. Contains no key.",
+        VerbPanel.CLIENTS,
+    ),
+    "ask": Verb(
+        "clients.ask",
+        "ask",
+        "Ask a model one question over the endpoint, as any client would.",
+        VerbPanel.CLIENTS,
+    ),
+    "route": Verb(
+        "clients.route",
+        "route",
+        "Show which group a request would go to now, and why. No engine gets it.",
+        VerbPanel.CLIENTS,
+    ),
+    "up": Verb(
+        "fleet.up",
+        "up",
+        "Start Ray, the controller, the gateway and the deployments. Changes nothing if all of it runs.",
+        VerbPanel.NODES,
+    ),
+    "down": Verb(
+        "fleet.down",
+        "down",
+        "Stop the engines, the gateway, the controller and Ray. `up` or `apply` starts the deployments again.",
+        VerbPanel.NODES,
+    ),
+    "drain": Verb(
+        "fleet.drain",
+        "drain",
+        "Move what runs on a node to the others, and start nothing on it until `undrain`.",
+        VerbPanel.NODES,
+    ),
+    "undrain": Verb(
+        "fleet.drain",
+        "undrain",
+        "Let a drained node be used again. Starts only what waits for it.",
+        VerbPanel.NODES,
+    ),
+    "upgrade": Verb(
+        "fleet.upgrade",
+        "upgrade",
+        "Let the fleet run the release of this command. Engines go on; back to the former release if it does not start.",
+        VerbPanel.NODES,
+    ),
+    "move-head": Verb(
+        "fleet.move_head",
+        "move_head",
+        "Move the head to another node, with deployments, keys and secrets. Running engines are kept.",
+        VerbPanel.NODES,
+    ),
+    "models": Verb(
+        "planning.models", "app", "Weights on the nodes: list, download, copy, remove.", VerbPanel.NODES
+    ),
+    "prune": Verb(
+        "fleet.prune",
+        "prune",
+        "Remove models and images that no deployment uses from the nodes. Shows them and asks first.",
+        VerbPanel.NODES,
+    ),
+    "backup": Verb(
+        "fleet.backup",
+        "backup",
+        "Make a checked copy of the store now. The controller makes one after each change and every hour by itself.",
+        VerbPanel.NODES,
+    ),
+    "restore": Verb(
+        "fleet.backup",
+        "restore",
+        "List the copies of the store, or put one in place. The file that was there is kept.",
+        VerbPanel.NODES,
+    ),
+    "bundle": Verb(
+        "fleet.bundle",
+        "bundle",
+        "Write one file for a report: facts, plans, events, logs, without secrets and identities. Nothing is sent.",
+        VerbPanel.NODES,
+    ),
+    "uninstall": Verb(
+        "fleet.uninstall",
+        "uninstall",
+        "Remove what sparkfleet made on the nodes: environment, state, keys, logs. Models of the Hub stay.",
+        VerbPanel.NODES,
+    ),
+    "help": Verb("help", "show_help", "Show the verbs, or the options of one.", VerbPanel.OTHERS),
+    "version": Verb("version", "version", "Print the version.", VerbPanel.OTHERS),
 }
 """In the order of `--help`."""
 
@@ -204,7 +269,10 @@ class LazyGroup(TyperGroup):
 
     def __init__(self, **attributes: Any) -> None:
         super().__init__(**attributes)
-        self.commands = {name: TyperCommand(name, help=verb.help) for name, verb in VERBS.items()}
+        self.commands = {
+            name: TyperCommand(name, help=verb.help, rich_help_panel=verb.panel)
+            for name, verb in VERBS.items()
+        }
         self._is_listing = False
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:

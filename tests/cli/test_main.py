@@ -1,6 +1,7 @@
 import errno
 import inspect
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -151,6 +152,14 @@ def test_every_verb_has_its_help(verb, monkeypatch, capsys):
     with pytest.raises(SystemExit) as ended:
         module.main()
     assert (ended.value.code, capsys.readouterr().err) == (0, "")
+
+
+def test_the_help_shows_the_verbs_in_groups_and_each_once():
+    _, output = loaded("--help", COLUMNS="100")
+    titles = [output.index(f"─ {panel} ─") for panel in verbs.VerbPanel]
+    assert titles == sorted(titles)
+    for name in verbs.VERBS:
+        assert len(re.findall(rf"^│ {name} ", output, re.MULTILINE)) == 1, name
 
 
 def loaded(*argv, **env):
