@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import hashlib
+import hmac
+import json
 from pathlib import Path, PurePosixPath
 from typing import Any
 
@@ -136,8 +138,9 @@ def rank_spec(
         ControlError: another fleet sealed a variable of the deployment.
     """
     hidden = tuple(name for name, value in launch.candidate.env if is_sealed(value))
-    launch = _opened(launch, secret)
     tokens = tokens or TokenSecrets(current=secret)
+    digest = launch_digest(launch, tokens.current)
+    launch = _opened(launch, secret)
     id_ = launch.rank_id(paths.label, rank)
     inner = launch.candidate.port or ports.inner  # a custom workload may declare its port
     forward = _forward(launch, rank, inner, tokens) if is_forwarded(launch, rank) else None
@@ -153,6 +156,7 @@ def rank_spec(
     )
     return RankSpec(
         id=id_,
+        digest=digest,
         **how,
         files=tuple(
             RankFile(path=f"{site.files_dir}/{file.name}", text=file.text, executable=file.executable)
@@ -165,6 +169,17 @@ def rank_spec(
         rendezvous_port=ports.rendezvous,
         lease_s=START_LEASE_S,
     )
+
+
+def launch_digest(launch: GroupLaunch, token_secret: str) -> str:
+    """Identity of what the ranks of a group run, 16 hexadecimal digits, from the plan and the secret of the engine's token.
+
+    Paths, ports and the release of sparkfleet do not count: under another release an engine goes on with the command that
+    it was started with. Nor does a field that a later release adds to a plan, as long as it has its default.
+    """
+    planned = launch.model_dump(mode="json", include={"candidate", "seats"}, exclude_defaults=True)
+    content = json.dumps(planned, sort_keys=True).encode()
+    return hmac.new(token_secret.encode(), b"sparkfleet launch\0" + content, hashlib.sha256).hexdigest()[:16]
 
 
 def is_forwarded(launch: GroupLaunch, rank: int) -> bool:

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from sparkfleet.errors import EngineError, NodeError, SparkfleetError
-from sparkfleet.group.launch_plan import ALONE, GroupLaunch, Ports, keys_dir
+from sparkfleet.group.launch_plan import ALONE, GroupLaunch, Ports, keys_dir, launch_digest
 from sparkfleet.group.misplaced import Listening
 from sparkfleet.group.mpi_keys import write_keys
 from sparkfleet.group.rank_place import prepare_cache, spec_here
@@ -42,8 +42,6 @@ TAIL_BYTES = 64 << 10
 SOCKETS_S = 5.0
 _BEGAN = re.compile(r"^\[sparkfleet\] .{1,40}? (?:preparing|running): .*\n?", re.MULTILINE)
 """Line that a supervisor writes at a start: the log before it belongs to an earlier start."""
-_ANY_PORTS = Ports(http=65_431, rendezvous=65_432, inner=65_433)
-"""Ports for the digest, in which ports do not count: numbers that are unlikely elsewhere in a command."""
 
 
 class RankObservation(Value):
@@ -61,7 +59,7 @@ class RankHolder(Protocol):
     """Path of the rank's log on its node."""
 
     async def adopt(self) -> RankStatus | None:
-        """Takes over the rank if it already runs with the same command. If it runs with another, stops it."""
+        """Takes over the rank if it already runs, started from the same plan. If from another, stops it."""
         ...
 
     async def start(self, rendezvous_port: int) -> RankStatus:
@@ -144,7 +142,7 @@ class LocalRank:
                 return None
             await asyncio.sleep(0.2)
         status = await rank.status()
-        secret = await self._secret_of(status.digest)
+        secret = self._secret_of(status.digest)
         if status.phase in (Phase.PREPARING, Phase.RUNNING) and secret is not None:
             self._rank, self.token_secret = rank, secret
             return status
@@ -230,12 +228,9 @@ class LocalRank:
         assert self._rank is not None, "adopt or start it first"
         return self._rank
 
-    async def _secret_of(self, digest: str) -> str | None:
-        """The secret of a running rank's token; None if a start would use another command now. Ports do not count."""
-        for secret in self._tokens.every:
-            if (await self._spec(_ANY_PORTS, TokenSecrets(current=secret))).digest == digest:
-                return secret
-        return None
+    def _secret_of(self, digest: str) -> str | None:
+        """The secret of a running rank's token; None if it was started from another plan."""
+        return next((one for one in self._tokens.every if launch_digest(self._launch, one) == digest), None)
 
     async def _spec(self, ports: Ports, tokens: TokenSecrets) -> RankSpec:
         box = await box_of(self._launch)

@@ -2,20 +2,14 @@
 
 from __future__ import annotations
 
-import hashlib
 import re
-from collections.abc import Container, Mapping
+from collections.abc import Container
 from enum import StrEnum
-from typing import Any, Literal, Protocol
+from typing import Literal, Protocol
 
 from pydantic import Field
 
-from sparkfleet.engines.guard import METRICS_TOKEN
 from sparkfleet.values import Value
-
-_SPECIFICATION = re.compile(r'"sparkfleet\.spec=[0-9a-f]*"')
-"""A label in the argv of a container; a rank that only connects to the rendezvous has its port in it."""
-
 
 _RANK_ID = re.compile(
     r"(?P<fleet>[^/]+)/(?P<deployment>.+)/g(?P<generation>\d+)/(?P<replica>\d+)/(?P<rank>\d+)"
@@ -89,6 +83,8 @@ class RankSpec(Value):
     """
 
     id: RankId
+    digest: str
+    """Identity of what it runs: a running rank with the same one is adopted instead of started again."""
     argv: tuple[str, ...]
     env: tuple[tuple[str, str], ...] = ()
     secret_env: tuple[tuple[str, str], ...] = ()
@@ -110,28 +106,6 @@ class RankSpec(Value):
     """Seconds without an owner after which the rank ends by itself."""
     grace_s: float = 10.0
     """Seconds between SIGTERM and SIGKILL of the whole process group when it is stopped."""
-
-    @property
-    def digest(self) -> str:
-        """Hash of the command: a running rank with the same digest may be adopted instead of started again.
-
-        Ports do not count, neither as fields nor as a word of their own, or after a colon or `=`, in `argv` or `env`.
-        Secrets do. The metrics token does not: it changes if the fleet's secrets do, and the engine goes on. The label with
-        a container's own hash does not either: its input is in `argv` and `files`.
-        """
-        left: Mapping[str, Any] = {
-            "port": True,
-            "rendezvous_port": True,
-            "forward": {"target_port": True, "metrics_token": True},
-        }
-        secret = tuple(pair for pair in self.secret_env if pair[0] != METRICS_TOKEN)
-        bare = self.model_copy(update={"secret_env": secret})
-        content = _SPECIFICATION.sub("", bare.model_dump_json(exclude=left))
-        inner = self.forward.target_port if self.forward else 0
-        for port, name in ((self.port, "port"), (self.rendezvous_port, "rendezvous"), (inner, "inner")):
-            if port:
-                content = re.sub(rf'([":=]){port}"', rf'\1{{{name}}}"', content)
-        return hashlib.sha256(content.encode()).hexdigest()[:16]
 
 
 class Phase(StrEnum):

@@ -125,9 +125,9 @@ async def test_an_adopted_engine_is_measured_at_once_if_it_has_served_nobody(
     await group.stop(drain_s=0)
 
 
-async def test_a_rank_with_another_command_is_stopped_and_started_anew(world, engine):
+async def test_a_rank_of_another_plan_is_stopped_and_started_anew(world, engine):
     spec = rank_spec(order(), 0, engine, SECRET)
-    await world.runtime.start(spec.model_copy(update={"argv": ("something", "else")}))
+    await world.runtime.start(spec.model_copy(update={"digest": "another"}))
     group = world.group()
     await group.start()
     assert world.runtime.stopped == [world.rank_id()]

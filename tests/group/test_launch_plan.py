@@ -7,7 +7,7 @@ from sparkfleet.controlplane.state.launches import launches_for
 from sparkfleet.engines.harmony import ENCODINGS
 from sparkfleet.errors import ControlError
 from sparkfleet.gateway.access.keys import engine_token, metrics_token
-from sparkfleet.group.launch_plan import Ports
+from sparkfleet.group.launch_plan import Ports, launch_digest
 from sparkfleet.group.rank_place import spec_here
 from sparkfleet.group.token_patience import PATIENCE_S
 from sparkfleet.perf.prediction import Band
@@ -111,14 +111,33 @@ def test_an_engine_may_owe_a_token_for_as_long_as_its_longest_silence():
     assert patience("trtllm") == PATIENCE_S, "and an hour is the most"
 
 
-def test_ports_are_no_part_of_what_a_rank_is(tmp_path):
+def test_a_digest_is_that_of_the_plan_and_of_the_token(tmp_path):
+    """An engine goes on under another release, which may start it with other paths and other arguments."""
     (order,) = launches_for(FLEET, desired(GroupShape(nodes=("a", "b"), tp=2)))
-    paths = FleetPaths(tmp_path / "home")
-    digests = {
-        spec_here(paths, order, 1, Ports(http=http, rendezvous=rendezvous), "secret").digest
-        for http, rendezvous in ((4000, 5000), (4001, 5001))
-    }
-    assert len(digests) == 1
+
+    def digest(launch=order, secret="secret", home="home", rank=1, **ports):
+        ports = Ports(**{"http": 4000, "rendezvous": 5000} | ports)
+        return spec_here(FleetPaths(tmp_path / home), launch, rank, ports, secret).digest
+
+    assert {digest(), digest(http=4001, rendezvous=5001), digest(home="elsewhere")} == {digest()}
+    assert digest(order.model_copy(update={"drain_s": 1.0, "needs": 5, "generation": 9})) == digest()
+    candidate = order.candidate
+    for field, value in {
+        "context": candidate.context + 1,
+        "env": (("A", "1"),),
+        "engine_args": ("--x",),
+    }.items():
+        other = candidate.model_copy(update={field: value})
+        assert digest(order.model_copy(update={"candidate": other})) != digest(), field
+    elsewhere = order.seats[1].model_copy(update={"node": "c"})
+    assert digest(order.model_copy(update={"seats": (order.seats[0], elsewhere)})) != digest()
+    assert digest(secret="another") != digest()
+
+
+def test_the_digest_of_a_plan_stays_from_release_to_release():
+    """Another value here means that an upgrade starts every engine again."""
+    (order,) = launches_for(FLEET, desired(GroupShape(nodes=("a", "b"), tp=2)))
+    assert launch_digest(order, "secret") == "2454a7afbafd18b8"
 
 
 def test_ranks_of_a_ring_meet_on_the_management_network_by_its_own_netdev(tmp_path):

@@ -89,6 +89,7 @@ async def test_sockets_are_those_of_a_ranks_children_and_of_nobody_else(tmp_path
     log = tmp_path / "log"
     spec = RankSpec(
         id=rank._id,
+        digest="listens",
         argv=(sys.executable, str(program)),
         env=EXPECTED,
         log_path=str(log),

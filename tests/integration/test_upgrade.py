@@ -104,11 +104,7 @@ def test_a_release_that_does_not_start_gives_way_to_the_former_one(served):
     before = pids(served)
     python = other_release(served, "stuck")
     # It imports, and its watchdog refuses to start.
-    append(
-        python,
-        "node_daemon/node_lifecycle.py",
-        '\n\nasync def up(request):\n    raise ControlError("it is not to be")\n',
-    )
+    append(python, "node_daemon/node_lifecycle.py", STUCK)
     former = run_from(served, python)
     try:
         code, _, errors = served.run("upgrade", "--yes")

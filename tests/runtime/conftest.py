@@ -28,6 +28,7 @@ def make_spec(rank_id: RankId, tmp_path: Path) -> MakeSpec:
     def make(argv: tuple[str, ...], **fields: object) -> RankSpec:
         known = {
             "id": rank_id,
+            "digest": " ".join(argv),
             "log_path": str(tmp_path / "logs" / "rank.log"),
             "port": 20_000,
             "grace_s": 0.1,

@@ -152,8 +152,8 @@ async def test_start_is_idempotent(runtime, herald, make_spec):
 
 async def test_another_port_is_no_other_command(runtime, herald, make_spec):
     idle = herald.script(IDLE)
-    first = await runtime.start(make_spec((*idle, "--port", "20001"), port=20_001))
-    assert await runtime.start(make_spec((*idle, "--port", "20002"), port=20_002)) == first
+    first = await runtime.start(make_spec((*idle, "--port", "20001"), port=20_001, digest="one"))
+    assert await runtime.start(make_spec((*idle, "--port", "20002"), port=20_002, digest="one")) == first
 
 
 async def test_another_digest_is_refused(runtime, herald, make_spec):

@@ -616,12 +616,3 @@ def test_what_a_supervisor_adds(tmp_path):
         "--env", FLEET_LABEL, "--env", RANK_LABEL, "--env", "SPT_NOENV", "--oom-score-adj", "500",
         "--name", "n", "image", "--rm",
     )  # fmt: skip
-
-
-def test_ports_do_not_count_in_a_digest(rank_id, make_spec):
-    def digest(port: int) -> str:
-        labels = ("--label", f"sparkfleet.spec={port:016x}")
-        argv = ("podman", "run", *labels, "--env", f"PORT={port}", "image", "serve", "--port", str(port))
-        return make_spec(argv, port=port, container=ContainerSpec(tool="podman", image="image")).digest
-
-    assert digest(20_001) == digest(20_002)
