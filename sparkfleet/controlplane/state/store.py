@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext, suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from sparkfleet.controlplane.desired import Desired, GroupKey, Standing
 from sparkfleet.controlplane.sealing import has_open_values, sealed
@@ -27,6 +27,8 @@ from sparkfleet.planner.types.plan import DeploymentPlan
 from sparkfleet.runtime.sealed_env import EnvSealer
 from sparkfleet.specs.deployment import Deployment
 from sparkfleet.values import Value
+
+T = TypeVar("T")
 
 KEEP_EVENTS = 10_000
 KEEP_PROGRESS = 1000
@@ -113,6 +115,8 @@ class Store:
         self._desired: dict[str, Desired] | None = None
         self._histories: dict[str, tuple[Desired, ...]] = {}
         """As read from the file last; None after a change. Nothing else writes the file."""
+        self._kept: dict[str, tuple[int, Any]] = {}
+        """Further answers as read last, each with the number of writes until then."""
         self._changes = 0
         """Changes since it was opened."""
         self.on_change: Callable[[], None] = lambda: None
@@ -177,6 +181,19 @@ class Store:
     def writes(self) -> int:
         """Rows written since it was opened; equal numbers mean that nothing was written between."""
         return self._db.total_changes
+
+    def _read(self, name: str, read: Callable[[], T]) -> T:
+        """The answer of `read`, kept until something is written: a round of the controller reads each several times.
+
+        Nothing is kept in a transaction, because what it wrote may be taken back.
+        """
+        if self._db.in_transaction:
+            return read()
+        writes = self.writes
+        if (known := self._kept.get(name)) is None or known[0] != writes:
+            known = self._kept[name] = (writes, read())
+        found: T = known[1]
+        return found
 
     def desired(self) -> dict[str, Desired]:
         """Desired state of every deployment, by name."""
@@ -322,6 +339,9 @@ class Store:
 
     def drained(self) -> tuple[DrainedNode, ...]:
         """Nodes on which nothing is to be started, the first one first."""
+        return self._read("drained", self._read_drained)
+
+    def _read_drained(self) -> tuple[DrainedNode, ...]:
         rows = self._db.execute("SELECT node, who, since FROM drained ORDER BY since, node")
         return tuple(DrainedNode(node=node, who=who, since=since) for node, who, since in rows)
 
@@ -346,6 +366,9 @@ class Store:
 
     def keys_created(self) -> tuple[tuple[KeyEntry, float], ...]:
         """All API keys with the time of their creation, Unix seconds."""
+        return self._read("keys", self._read_keys)
+
+    def _read_keys(self) -> tuple[tuple[KeyEntry, float], ...]:
         rows = self._db.execute("SELECT id, name, sha256, settings, since FROM keys ORDER BY since, id")
         return tuple((_key(*row), since) for *row, since in rows)
 
@@ -479,6 +502,9 @@ class Store:
 
     def standings(self) -> dict[GroupKey, Standing]:
         """Ladder position of each group, including generations that are being replaced."""
+        return dict(self._read("standings", self._read_standings))
+
+    def _read_standings(self) -> dict[GroupKey, Standing]:
         rows = self._db.execute("SELECT name, generation, replica, standing FROM standings")
         return {
             (name, generation, replica): Standing.model_validate_json(standing)
@@ -494,6 +520,9 @@ class Store:
 
     def starts(self) -> dict[GroupKey, dict[str, str]]:
         """Unfinished starts: for each group the boot id of each node at the beginning, "" if it is not known."""
+        return {group: dict(boots) for group, boots in self._read("starts", self._read_starts).items()}
+
+    def _read_starts(self) -> dict[GroupKey, dict[str, str]]:
         rows = self._db.execute("SELECT name, generation, replica, node, boot FROM starts")
         found: dict[GroupKey, dict[str, str]] = {}
         for name, generation, replica, node, boot in rows:

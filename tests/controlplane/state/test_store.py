@@ -231,3 +231,28 @@ def test_a_disk_that_is_full_for_a_while_leaves_the_store_usable(tmp_path):
     store._db.execute("PRAGMA max_page_count = 100000")
     assert store.put(deployment(), plan(), who)[0].generation == 1
     store.close()
+
+
+def undrain_and_fail(store):
+    with store.together():
+        store.undrain("a")
+        assert store.drained() == ()
+        raise RuntimeError
+
+
+def test_answers_that_are_kept_follow_every_write_and_every_one_that_is_taken_back(store):
+    group, standing = ("tiny", 1, 0), Standing(rung=1)
+    assert (store.standings(), store.starts(), store.drained(), store.keys()) == ({}, {}, (), ())
+    store.stand(*group, standing)
+    store.begin_start(group, {"a": "boot"})
+    store.drain("a", "me")
+    _, key = generate("me")
+    store.add_key(key)
+    assert (store.standings(), store.starts()) == ({group: standing}, {group: {"a": "boot"}})
+    assert ([one.node for one in store.drained()], store.keys()) == (["a"], (key,))
+    with pytest.raises(RuntimeError):
+        undrain_and_fail(store)
+    assert [one.node for one in store.drained()] == ["a"]
+    store.standings().clear()
+    store.starts()[group].clear()
+    assert (store.standings(), store.starts()) == ({group: standing}, {group: {"a": "boot"}})
