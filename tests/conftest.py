@@ -1,11 +1,13 @@
 """What holds for every test."""
 
+import json
 import os
 import signal
 from pathlib import Path
 
 import huggingface_hub.constants  # noqa: F401  # before the variable is set: the library reads it once, at its import
 import pytest
+from full_record import PIECES, TestRecord, piece_of
 from hypothesis import HealthCheck, settings
 
 # A busy machine takes its time; what is slow is measured in benchmarks/, not here.
@@ -30,10 +32,21 @@ def pytest_addoption(parser):
         action="store_true",
         help="real engines and production timeouts also where a fake engine and seconds prove the same of the rest",
     )
+    full = parser.getgroup("scripts/test-full")
+    full.addoption("--piece", choices=PIECES, help="only the tests of this piece of the full run")
+    full.addoption("--record", type=Path, help="append each test's result to this file")
+    full.addoption("--leave-out", type=Path, help="a file of tests that are not run, one a line")
+    full.addoption("--write-pieces", type=Path, help="write the piece of each test that is collected")
+
+
+def pytest_configure(config):
+    record = config.getoption("--record")
+    if record and not hasattr(config, "workerinput"):
+        config.pluginmanager.register(TestRecord(record, config.getoption("--piece")))
 
 
 @pytest.hookimpl(tryfirst=True)
-def pytest_collection_modifyitems(items):
+def pytest_collection_modifyitems(config, items):
     """Give each test its tier and its time. One worker trains all models: each process would train its own.
 
     Files that share a fleet follow each other, and those without one come first, while none stands.
@@ -50,6 +63,26 @@ def pytest_collection_modifyitems(items):
             item.add_marker("fleet")
         if item.path.parent.name == "tiny_models":
             item.add_marker(pytest.mark.xdist_group("tiny_models"))
+    _full_run(config, items)
+
+
+def _full_run(config, items):
+    """Write the pieces of the full run, or keep the tests of one and of these what has not passed yet."""
+    if file := config.getoption("--write-pieces"):
+        file.write_text(json.dumps({item.nodeid: _piece(item) for item in items}), encoding="utf-8")
+    if piece := config.getoption("--piece"):
+        file = config.getoption("--leave-out")
+        left_out = set(file.read_text(encoding="utf-8").splitlines()) if file else set()
+        kept, others = [], []
+        for item in items:
+            (kept if _piece(item) == piece and item.nodeid not in left_out else others).append(item)
+        config.hook.pytest_deselected(items=others)
+        items[:] = kept
+
+
+def _piece(item):
+    names = {mark.name for mark in item.iter_markers()}
+    return piece_of(item.path.parent, Path(__file__).parent, names)
 
 
 def _shared_fleet(item):

@@ -181,6 +181,7 @@ def test_vllm_parses_every_line(lines):
 
 
 @pytest.mark.opt_in
+@pytest.mark.sglang
 @installed("sglang")
 def test_sglang_parses_every_line(lines):
     version, flags = asked(SGLANG, lines("sglang"))
@@ -190,6 +191,7 @@ def test_sglang_parses_every_line(lines):
 
 
 @pytest.mark.opt_in
+@pytest.mark.sglang
 @installed("sglang")
 def test_sglang_accepts_the_parsed_arguments(lines, tmp_path):
     """Its deep validation, as if there were a GPU, for every method, of one rank and of two. Written for 0.5.23."""
@@ -289,6 +291,7 @@ def test_vllm_finds_the_class_of_a_draft_and_takes_both_depths(candidate, site, 
 
 
 @pytest.mark.opt_in
+@pytest.mark.sglang
 @installed("sglang")
 def test_sglang_takes_steps_by_load_for_chains(candidate, site, tmp_path):
     """The file is read, and sizes the buffers for the most steps in it."""
@@ -305,6 +308,7 @@ def test_sglang_takes_steps_by_load_for_chains(candidate, site, tmp_path):
 
 
 @pytest.mark.opt_in
+@pytest.mark.sglang
 @installed("sglang")
 def test_sglang_finds_dsparks_draft_in_the_target(candidate, site, tmp_path):
     (tmp_path / "config.json").write_text(json.dumps(CONFIG | {"dspark_block_size": 5}))

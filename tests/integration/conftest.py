@@ -20,6 +20,11 @@ class Standing:
             self._one, self._name = make(), name
         return self._one
 
+    def choose_engines(self, real):
+        """Engines that are started from now on are real, or fake ones."""
+        if self._one is not None:
+            self._one.fleet.real = real
+
     def end(self):
         """None stands."""
         one, self._name, self._one = self._one, "", None
@@ -59,7 +64,9 @@ def standing():
 def fleet(standing, tmp_path_factory, request):
     """A fleet of this machine, which files of tests share. Each serves on it what it needs."""
     real = request.config.getoption("--real")
-    return standing.get("live", lambda: Live(tmp_path_factory.mktemp("fleet"), real)).fleet
+    fleet = standing.get("live", lambda: Live(tmp_path_factory.mktemp("fleet"), real)).fleet
+    fleet.real = _is_real(request)
+    return fleet
 
 
 @pytest.fixture(scope="module")
@@ -67,6 +74,18 @@ def pair(standing, tmp_path_factory, request):
     """Two Sparks with a fleet that serves nothing; see `pair_fleet`."""
     real = request.config.getoption("--real")
     fleet = standing.get("pair", lambda: Pair(tmp_path_factory.mktemp("pair"), real)).fleet
-    fleet.real = real and request.node.get_closest_marker("any_engine") is None
+    fleet.real = _is_real(request)
     yield fleet
     fleet.clear()
+
+
+@pytest.fixture(autouse=True)
+def _engines(request):
+    """A test that is marked `any_engine` has a fake engine also in a file whose others have real ones."""
+    if "standing" in request.fixturenames:
+        request.getfixturevalue("standing").choose_engines(_is_real(request))
+
+
+def _is_real(request):
+    """Whether engines are real for a file of tests, or for one test."""
+    return request.config.getoption("--real") and request.node.get_closest_marker("any_engine") is None

@@ -12,7 +12,7 @@ from sparkfleet.controlplane.policy.fallback import BREAKER_FAILURES
 from sparkfleet.group.crash_pause import pause_s
 from sparkfleet.specs.timeouts import Timeouts
 
-pytestmark = pytest.mark.integration
+pytestmark = [pytest.mark.integration, pytest.mark.any_engine]
 
 SERVER = CHECKOUT / "tests/integration/stand_ins/speech.py"
 SPARK_MIB = 109866

@@ -9,7 +9,7 @@ from pair_fleet import TINY
 
 from sparkfleet.fleet.session import Session
 
-pytestmark = pytest.mark.integration
+pytestmark = [pytest.mark.integration, pytest.mark.any_engine]
 
 OTHER = TINY.replace("name: tiny", "name: other")
 

@@ -3,7 +3,7 @@
 import pytest
 from pair_fleet import TINY
 
-pytestmark = pytest.mark.integration
+pytestmark = [pytest.mark.integration, pytest.mark.any_engine]
 
 ON_TWO = "nodes: [spark2]\n"
 

@@ -85,7 +85,7 @@ def test_two_ranks_say_what_one_says_and_talk_over_the_rails(fleet):
     assert moved[LAN] < 20_000
 
 
-@pytest.mark.parametrize("victim", [1, pytest.param(0, marks=pytest.mark.full)])
+@pytest.mark.parametrize("victim", [1, pytest.param(0, marks=[pytest.mark.full, pytest.mark.any_engine])])
 def test_any_rank_that_dies_under_load_ends_the_group_and_it_is_replaced_as_a_whole(fleet, victim):
     """The first of real vLLM, as the test before leaves it if there was one."""
     spec = fleet.spec(TWO, real=True) if victim == 1 else fleet.anew(fleet.spec(TWO))
@@ -146,6 +146,7 @@ def test_an_engine_that_moves_no_token_is_replaced_while_its_health_is_well(serv
 
 
 @pytest.mark.full
+@pytest.mark.any_engine
 def test_one_that_hangs_while_it_is_idle_is_replaced(served):
     """Its own figures show that there is nothing to do, before and after: they are written by what hangs."""
     before = pids(served)
@@ -176,6 +177,7 @@ def stopped(fleet, node, words):
 
 
 @pytest.mark.full
+@pytest.mark.any_engine
 @pytest.mark.parametrize("seconds", [16, 60])
 def test_a_groups_actor_that_is_stopped_costs_no_engine(served, seconds):
     """Its guard ends it after 8 s: what follows is what follows a kill."""
@@ -191,6 +193,7 @@ def test_a_groups_actor_that_is_stopped_costs_no_engine(served, seconds):
 
 
 @pytest.mark.full
+@pytest.mark.any_engine
 def test_a_gateway_that_is_stopped_is_replaced_within_10_s(served):
     fleet = served
     fleet.endpoint()
@@ -208,6 +211,7 @@ def controllers(fleet):
 
 
 @pytest.mark.full
+@pytest.mark.any_engine
 def test_a_controller_that_dies_is_replaced_and_leaves_the_group_as_it_is(served):
     fleet = served
     before = pids(fleet)
@@ -219,6 +223,7 @@ def test_a_controller_that_dies_is_replaced_and_leaves_the_group_as_it_is(served
     assert says(fleet)
 
 
+@pytest.mark.any_engine
 def test_a_rail_that_is_away_for_seconds_costs_nothing(served):
     fleet = served
     before = pids(fleet)
@@ -294,6 +299,7 @@ def test_experts_are_dealt_out_over_both_and_say_what_one_says(fleet):
 
 
 @pytest.mark.full
+@pytest.mark.any_engine
 @pytest.mark.parametrize("away_s", [5, 90])
 def test_a_node_that_loses_its_power_while_a_group_starts_is_waited_for(fleet, away_s):
     """It is back before Ray has seen that it was away, or after that."""
@@ -324,6 +330,7 @@ def messages(fleet, kind, after):
 
 
 @pytest.mark.full
+@pytest.mark.any_engine
 def test_an_older_group_whose_starts_take_its_node_down_twice_is_retired(fleet):
     """It serves until its successor is ready; Serve started it again without end, and nobody counted."""
     fleet.serve(fleet.anew(fleet.spec("nodes: [spark2]\n", start_s=LONG_START_S)))

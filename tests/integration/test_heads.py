@@ -10,7 +10,7 @@ import yaml
 from on_terminal import OnTerminal
 from pair_fleet import NODES, TINY
 
-pytestmark = pytest.mark.integration
+pytestmark = [pytest.mark.integration, pytest.mark.any_engine]
 
 LARGE = TINY.replace("name: tiny", "name: other")
 

@@ -20,7 +20,7 @@ from live_fleet import TINY
 from sparkfleet.controlplane.ray.ray_process import LABEL
 from sparkfleet.runtime import processes
 
-pytestmark = pytest.mark.integration
+pytestmark = [pytest.mark.integration, pytest.mark.any_engine]
 
 
 class Load:

@@ -6,7 +6,7 @@ import pytest
 from asking import Asking
 from pair_fleet import NODES
 
-pytestmark = pytest.mark.full
+pytestmark = [pytest.mark.full, pytest.mark.any_engine]
 
 _TOKENS = """
 import json, pathlib, sys, urllib.error, urllib.request

@@ -21,6 +21,7 @@ PYTHON = Path(os.environ.get("SPARKFLEET_SGLANG_PYTHON") or CHECKOUT / ".venv-sg
 pytestmark = [
     pytest.mark.integration,
     pytest.mark.opt_in,
+    pytest.mark.sglang,
     pytest.mark.skipif(
         not PYTHON.exists(), reason="no SGLang: scripts/setup-sglang, or set SPARKFLEET_SGLANG_PYTHON"
     ),

@@ -20,7 +20,7 @@ from sparkfleet.controlplane.ray.ray_process import LABEL, ray_environment
 from sparkfleet.controlplane.state.head_address import read_address
 from sparkfleet.runtime import processes
 
-pytestmark = pytest.mark.integration
+pytestmark = [pytest.mark.integration, pytest.mark.any_engine]
 
 BACK_S = 10
 """Seconds in which all is back once the cause is gone."""
