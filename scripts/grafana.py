@@ -133,6 +133,7 @@ def board(one: GrafanaDashboard) -> str:
 
 def of_the_schema(document: dict[str, Any]) -> dict[str, Any]:
     """The dashboard without what the SDK's encoder adds and Grafana's own schema does not have."""
+    del document["style"]
     for each in document["panels"]:
         if "options" in each:
             each["options"] = each["options"] or {}

@@ -13,12 +13,15 @@ BOARDS = sorted((Path(__file__).resolve().parents[2] / "grafana").glob("*.json")
 PACKAGES = {"@grafana/schema": "13.2.3", "typescript": "7.0.2"}
 CONFIG = {
     "compilerOptions": {
-        "strict": True, "noEmit": True, "module": "nodenext", "moduleResolution": "nodenext", "skipLibCheck": True, "types": [],
+        "strict": True, "noEmit": True, "module": "nodenext", "moduleResolution": "nodenext", "skipLibCheck": True,
+        "types": [],
     },
     "files": ["boards.ts"],
 }  # fmt: skip
 TYPES = """import type { Dashboard } from "@grafana/schema";
-type Plain<T> = T extends string ? `${T}` : T extends (infer U)[] ? Plain<U>[] : T extends object ? { [K in keyof T]: Plain<T[K]> } : T;
+type Plain<T> = T extends string ? `${T}`
+  : T extends (infer U)[] ? Plain<U>[]
+  : T extends object ? { [K in keyof T]: Plain<T[K]> } : T;
 """
 """`Plain`: the same type with the values of its enums in place of their names, as JSON has them."""
 

@@ -27,7 +27,7 @@ export function manage(view, replace) {
 }
 
 function row(name, state, ...buttons) {
-  return el("tr", {}, el("th", { scope: "row" }, name), el("td", {}, state), el("td", {}, el("div", { class: "tools" }, buttons)));
+  return el("tr", {}, el("th", { scope: "row" }, name), el("td", {}, state), el("td", {}, el("div", { class: "tools" }, buttons.flat())));
 }
 function button(label, name, change) {
   const made = el("button", { type: "button", id: `${label}-${name}`, "aria-label": `${label} ${name}` }, label);
