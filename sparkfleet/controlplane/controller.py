@@ -264,6 +264,10 @@ class Controller:
         """The generations of a deployment that are kept, oldest first."""
         return self._store.history(name)
 
+    def stopped(self) -> tuple[Desired, ...]:
+        """The last generation of each deployment that was deleted, as far as it is kept."""
+        return self._store.stopped()
+
     def targets(self, own: str) -> list[TargetGroup]:
         """Everything that Prometheus should scrape, in its `http_sd` form. `own` is the controller's host:port."""
         return scrape_targets(self._reports.groups(), self._reports.gateways(), own)

@@ -65,6 +65,7 @@ from sparkfleet.gateway.engine.upstream import Request, Upstream, UpstreamAnswer
 from sparkfleet.gateway.engine.usage import UsageMeter
 from sparkfleet.gateway.in_flight import InFlight
 from sparkfleet.gateway.page.page_app import PageApp
+from sparkfleet.gateway.page.text_capture import BODY_BYTES, prompt_of
 from sparkfleet.gateway.report import KeyUsage
 from sparkfleet.gateway.request.media import host_of, refused_url
 from sparkfleet.gateway.request.requirements import Requirements, can, lacking, too_small
@@ -200,7 +201,7 @@ class GatewayApp:
         if scope["path"] in _HEALTH:
             return await self._health(scope, send)
         if self._page is not None and self._page.owns(scope["path"]):
-            return await self._page(scope, send, self._table, self._queues.outlook)
+            return await self._page(scope, receive, send, self._table, self._queues.outlook)
         if origin := allowed_origin(scope["headers"], self.origins):
             send = readable_by(send, origin)
         if scope["path"] in _ROOT and scope["method"] in _LOCAL_METHODS:
@@ -223,7 +224,7 @@ class GatewayApp:
         exchange.finish(self.metrics)
         self._count(exchange)
         if self._page is not None:
-            self._page.note(exchange.log_line())
+            self._page.note(exchange.log_line(), exchange.prompt, exchange.meter)
         if access_log.isEnabledFor(logging.INFO):
             access_log.info("%s", json.dumps(exchange.log_line()))
 
@@ -312,6 +313,8 @@ class GatewayApp:
         ):
             body = await read_body(exchange.headers, receive, self._limits, held)
             exchange.body_read = True
+            if self._page is not None and self._page.capture.until and body.size <= BODY_BYTES:
+                exchange.prompt = prompt_of(body.whole())
             if exchange.dialect == "anthropic":
                 body = without_changing_digits(body)
             wanted = await self._scan(exchange, scope["query_string"], receive, body)

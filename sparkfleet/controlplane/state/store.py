@@ -300,6 +300,13 @@ class Store:
             self._histories[name] = tuple(map(_desired, rows))
         return self._histories[name]
 
+    def stopped(self) -> tuple[Desired, ...]:
+        """The last generation of each deployment that was deleted, by name, as far as it is kept."""
+        names = self._db.execute(
+            "SELECT DISTINCT name FROM history WHERE name NOT IN (SELECT name FROM deployments) ORDER BY name"
+        ).fetchall()
+        return tuple(self.history(name)[-1] for (name,) in names)
+
     def _next(self, spec: Deployment, found: CarriedOver, who: str) -> Desired:
         """The deployment as its next generation."""
         row = self._db.execute("SELECT last FROM generations WHERE name = ?", (spec.name,)).fetchone()
@@ -667,7 +674,8 @@ def _key_row(key: KeyEntry, since: float) -> tuple[str, str, str, str, float]:
 
 
 def _settings(key: KeyEntry) -> str:
-    return KeySettings(limits=key.limits, former=key.former).model_dump_json()
+    # Without defaults, so that an earlier release can read keys that use nothing newer than it.
+    return KeySettings(limits=key.limits, former=key.former).model_dump_json(exclude_defaults=True)
 
 
 def _key(id_: str, name: str, sha256: str, settings: str) -> KeyEntry:

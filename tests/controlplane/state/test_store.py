@@ -81,6 +81,28 @@ def test_limits_and_former_texts_of_keys_are_stored(tmp_path, store):
     assert store.keys() == (rotated,)
 
 
+def test_an_admin_key_is_stored_and_a_key_without_settings_is_readable_by_older_releases(store):
+    (_, plain), (_, admin) = generate("laptop"), generate("boss", KeyLimits(admin=True))
+    store.add_key(plain)
+    store.add_key(admin)
+    stored = store.keys()
+    assert [key.limits.admin for key in stored] == [False, True]
+    rows = dict(store._db.execute("SELECT name, settings FROM keys").fetchall())
+    assert rows == {"laptop": "{}", "boss": '{"limits":{"admin":true}}'}
+
+
+def test_the_last_generation_of_what_was_deleted_is_there(store):
+    assert store.stopped() == ()
+    store.put(deployment(), plan(), "me")
+    store.put(deployment(), plan(concurrency=8), "me")
+    assert store.stopped() == ()
+    store.remove("tiny")
+    (one,) = store.stopped()
+    assert (one.name, one.generation) == ("tiny", 2)
+    store.put(one.spec, one.plan, "me")
+    assert store.stopped() == ()
+
+
 def test_keys_of_an_older_store_have_no_limits(tmp_path):
     path = tmp_path / "old.db"
     with sqlite3.connect(path) as db:
