@@ -111,6 +111,10 @@ class RequestContext:
         """Records that the answer was begun and will not be completed."""
         self.status, self.kind = CUT_SHORT, "engine_lost"
 
+    def found_loop(self) -> None:
+        """Records that the answer repeated itself and was ended."""
+        self.status, self.kind = CUT_SHORT, "loop"
+
     def finish(self, metrics: GatewayMetrics) -> None:
         """Counts the finished request in the metrics."""
         self.seconds = perf_counter() - self.started

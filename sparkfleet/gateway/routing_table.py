@@ -117,6 +117,8 @@ class ModelEntry(Value):
     """Paths beside the usual ones that clients may use; `/*` at the end: all below."""
     aliases: tuple[str, ...] = ()
     """Further names under which clients may ask for it."""
+    loop_tokens: int | None = None
+    """Repeated tokens after which a stream is ended; None: never."""
 
     def retry_s(self, now: float) -> int:
         """Seconds after which a request should be tried again. `now`: Unix seconds."""
