@@ -19,7 +19,7 @@ from sparkfleet.controlplane.desired import Desired, GroupKey
 from sparkfleet.controlplane.effects import Effects, LaunchesOf, Surroundings
 from sparkfleet.controlplane.node_watch import NodeWatch
 from sparkfleet.controlplane.policy.decide import decide
-from sparkfleet.controlplane.policy.memory_admission import waiting
+from sparkfleet.controlplane.policy.memory_admission import rolling, starting_without_older, waiting
 from sparkfleet.controlplane.policy.reported import on_report
 from sparkfleet.controlplane.policy.state import FleetState, nodes_of
 from sparkfleet.controlplane.policy.wanted import barred_by, is_wanted
@@ -489,7 +489,8 @@ class Controller:
 
     async def _available(self) -> dict[str, int]:
         """Free memory of the nodes that answer, bytes. Read only if a generation waits for memory."""
-        if not waiting(self._state()):
+        state = self._state()
+        if not waiting(state) and not (rolling(state) and starting_without_older(state)):
             return {}
         found = {node.name: node.memory_available for node in await self._nodes.look()}
         return {name: memory for name, memory in found.items() if memory is not None}
