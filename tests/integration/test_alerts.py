@@ -319,6 +319,7 @@ def drafts(fleet, seconds, share, counts):
 
 
 SLOW = f"name: slow\nmodel: MODEL\ncontext: 512\nconcurrency: 4\nnodes: [{HEAD}]\n"
+SLOW += "speculation: {method: ngram, tokens: 3}\n"
 SLOW += "env: {FAKE_ENGINE: '1', FAKE_START_S: '0', FAKE_SAYS: '', FAKE_ITL_MS: '120'}\n"
 
 
