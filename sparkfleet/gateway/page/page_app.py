@@ -131,10 +131,12 @@ class PageApp:
 
     def note(self, line: Mapping[str, Any], prompt: str = "", meter: UsageMeter | None = None) -> None:
         """Keeps a finished request, as the access log has it: never a key, and texts only while an admin has that on."""
+        text = {}
         if self.capture.until is None:
             self._forget_texts()
-        text = {"prompt": prompt, "answer": answer_of(meter.beginning) if meter else ""} if prompt else {}
-        self._has_texts = self._has_texts or bool(text)
+        elif prompt:
+            text = {"prompt": prompt, "answer": answer_of(meter.beginning) if meter else ""}
+            self._has_texts = True
         self._recent.append({**line, **text, "at": time.time()})
 
     async def __call__(
