@@ -18,6 +18,7 @@ from sparkfleet.gateway.page.admin_routes import CAPTURE, DEPLOYMENTS, LOGS, NOD
 from sparkfleet.gateway.page.fleet_change import LOG_LINES, FleetAnswer
 from sparkfleet.gateway.page.fleet_view import DeploymentView, EventView, FleetView, NodeView, StoppedView
 from sparkfleet.gateway.page.page_app import _API, FRESH_S, PageApp, reader_of
+from sparkfleet.gateway.page.text_capture import TextCapture
 from sparkfleet.gateway.routing_table import GroupEntry, KeyLimits, ModelEntry, RoutingTable
 
 STATIC = ("/", "/page/page.js", "/page/admin.js", "/page/draw.js", "/page/page.css", "/page/icon.svg")
@@ -450,3 +451,17 @@ async def test_without_a_page_the_gateway_answers_as_before(home):
         assert answer.status == 404
     await server.aclose()
     await gateway.aclose()
+
+
+async def test_texts_are_gone_after_their_time_even_if_nobody_looks():
+    async def view():
+        return VIEW.model_dump_json()
+
+    now, page = [1000.0], PageApp(view)
+    page.capture = TextCapture(lambda: now[0])
+    page.capture.begin(1)
+    page.note({"key": "me"}, "my secret")
+    assert [one["prompt"] for one in page._recent] == ["my secret"]
+    now[0] += 61
+    page.note({"key": "me"}, "")
+    assert all("prompt" not in one for one in page._recent)

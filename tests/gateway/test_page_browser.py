@@ -319,6 +319,7 @@ async def test_a_change_is_confirmed_with_its_consequence_and_carried_out(seen):
     await seen.page.click("#confirm-yes")
     await seen.says("#manage-result", "drain: done")
     await seen.page.wait_for_selector("#undrain-spark2", timeout=SHOWN_MS)
+    await seen.says("#picture", "spark2 · drained")
     assert seen.fleet.changes == [("drain", "spark2", None, "boss (page)")]
     assert seen.complaints == []
 

@@ -118,6 +118,7 @@ class PageApp:
         self._trouble = "The controller has not answered yet."
         self.capture = TextCapture()
         """Decides if texts of requests are kept."""
+        self._has_texts = False
         self._recent: deque[dict[str, Any]] = deque(maxlen=RECENT)
         self._files = {
             path: (kind, (files("sparkfleet.gateway.page") / "static" / name).read_bytes())
@@ -130,7 +131,12 @@ class PageApp:
 
     def note(self, line: Mapping[str, Any], prompt: str = "", meter: UsageMeter | None = None) -> None:
         """Keeps a finished request, as the access log has it: never a key, and texts only while an admin has that on."""
-        text = {"prompt": prompt, "answer": answer_of(meter.beginning) if meter else ""} if prompt else {}
+        text = {}
+        if self.capture.until is None:
+            self._forget_texts()
+        elif prompt:
+            text = {"prompt": prompt, "answer": answer_of(meter.beginning) if meter else ""}
+            self._has_texts = True
         self._recent.append({**line, **text, "at": time.time()})
 
     async def __call__(
@@ -195,9 +201,11 @@ class PageApp:
         await self._json(send, {"version": 1, "done": done}, head=False)
 
     def _forget_texts(self) -> None:
-        for one in self._recent:
-            one.pop("prompt", None)
-            one.pop("answer", None)
+        if self._has_texts:
+            for one in self._recent:
+                one.pop("prompt", None)
+                one.pop("answer", None)
+        self._has_texts = False
 
     async def _pass_on(self, send: Send, request: FleetChange | LogRequest) -> None:
         is_change = isinstance(request, FleetChange)
