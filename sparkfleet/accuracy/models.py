@@ -13,7 +13,8 @@ from typing import NamedTuple
 
 from sparkfleet.accuracy.aliases import folded, published_quant
 from sparkfleet.accuracy.aliases import format_of as format_of_label
-from sparkfleet.checkpoints.checkpoint import Checkpoint, checkpoint_from_config
+from sparkfleet.checkpoints.checkpoint import Checkpoint
+from sparkfleet.checkpoints.checkpoint_reader import checkpoint_from_config
 from sparkfleet.checkpoints.sizes.size_estimate import LEFT_OVER, factors_to
 from sparkfleet.errors import FactError
 from sparkfleet.knowledge.ceilings import physics

@@ -20,7 +20,8 @@ from typing import Annotated
 
 from pydantic import Field, ValidationError
 
-from sparkfleet.checkpoints.checkpoint import Checkpoint, read_checkpoint
+from sparkfleet.checkpoints.checkpoint import Checkpoint
+from sparkfleet.checkpoints.checkpoint_reader import read_checkpoint
 from sparkfleet.checkpoints.io.checkpoint_files import (
     CONFIG_BYTES,
     INDEX,

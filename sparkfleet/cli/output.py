@@ -15,7 +15,7 @@ from sparkfleet.cli.escapes import SafeConsole
 from sparkfleet.errors import SparkfleetError
 
 if TYPE_CHECKING:  # slow imports, of which only the types are used
-    from sparkfleet.controlplane.state.store import Event
+    from sparkfleet.controlplane.state.store_rows import Event
     from sparkfleet.staging.progress import TransferProgress
 
 OUTPUT_VERSION = 1

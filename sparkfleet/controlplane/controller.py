@@ -35,7 +35,8 @@ from sparkfleet.controlplane.state.routing_publisher import RoutingPublisher
 from sparkfleet.controlplane.state.start_forecast import StartForecast
 from sparkfleet.controlplane.state.start_phases import StartPhases
 from sparkfleet.controlplane.state.status import App, FleetStatus, NodeReport
-from sparkfleet.controlplane.state.store import Event, Store
+from sparkfleet.controlplane.state.store import Store
+from sparkfleet.controlplane.state.store_rows import Event
 from sparkfleet.controlplane.state.usage_ledger import UsageRow
 from sparkfleet.controlplane.store_safety.guard import StoreError
 from sparkfleet.controlplane.store_safety.store_watch import corrupted

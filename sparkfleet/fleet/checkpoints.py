@@ -8,8 +8,9 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from difflib import get_close_matches
 from pathlib import Path
 
-from sparkfleet.checkpoints.checkpoint import Checkpoint, hub_cache, read_checkpoint
-from sparkfleet.checkpoints.io.hub_cache import cached_snapshot, check_name
+from sparkfleet.checkpoints.checkpoint import Checkpoint
+from sparkfleet.checkpoints.checkpoint_reader import read_checkpoint
+from sparkfleet.checkpoints.io.hub_cache import cached_snapshot, check_name, hub_cache
 from sparkfleet.checkpoints.remote_metadata import MetadataRequest, Outline, read_outline
 from sparkfleet.errors import FactError, SparkfleetError
 from sparkfleet.fleet.session import Session

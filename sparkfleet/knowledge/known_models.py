@@ -12,7 +12,8 @@ from typing import Annotated
 from pydantic import Field
 
 from sparkfleet.checkpoints.arch.weight_parts import Part
-from sparkfleet.checkpoints.checkpoint import Checkpoint, checkpoint_from_config
+from sparkfleet.checkpoints.checkpoint import Checkpoint
+from sparkfleet.checkpoints.checkpoint_reader import checkpoint_from_config
 from sparkfleet.checkpoints.io.licenses import License, license_class
 from sparkfleet.errors import FactError, SpecError
 from sparkfleet.knowledge.measurements import architectures, siblings

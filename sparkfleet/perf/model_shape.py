@@ -12,8 +12,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
-from sparkfleet.checkpoints.checkpoint import Checkpoint, LayerGroup, LayerKind
-from sparkfleet.checkpoints.checkpoint import Part as CheckpointPart
+from sparkfleet.checkpoints.arch.layers import LayerGroup, LayerKind
+from sparkfleet.checkpoints.arch.weight_parts import Part as CheckpointPart
+from sparkfleet.checkpoints.checkpoint import Checkpoint
 from sparkfleet.values import Value
 
 PartKind = Literal["embedding", "head", "attention", "mlp", "experts", "shared", "vision", "mtp"]

@@ -10,8 +10,9 @@ from collections.abc import Mapping
 from functools import cached_property, lru_cache, partial
 from typing import NamedTuple, get_args
 
+from sparkfleet.checkpoints.arch.layers import LayerKind
 from sparkfleet.checkpoints.arch.weight_parts import Part
-from sparkfleet.checkpoints.checkpoint import Checkpoint, LayerKind
+from sparkfleet.checkpoints.checkpoint import Checkpoint
 from sparkfleet.errors import FactError
 from sparkfleet.knowledge.ceilings import LinkSpeed
 from sparkfleet.knowledge.factors import PATCHED_BUILDS, factors

@@ -9,7 +9,8 @@ import pytest
 from sparkfleet.accuracy.accuracy import predict
 from sparkfleet.accuracy.models import QUANTISATIONS, Stored, entry_of, find_arch
 from sparkfleet.accuracy.rows import case_of
-from sparkfleet.checkpoints.checkpoint import Checkpoint, checkpoint_from_config
+from sparkfleet.checkpoints.checkpoint import Checkpoint
+from sparkfleet.checkpoints.checkpoint_reader import checkpoint_from_config
 from sparkfleet.errors import FactError
 from sparkfleet.knowledge.ceilings import physics
 from sparkfleet.knowledge.factors import factors

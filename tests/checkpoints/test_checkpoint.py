@@ -8,15 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from sparkfleet.checkpoints.checkpoint import (
-    Checkpoint,
-    LayerKind,
-    License,
-    Part,
-    Sampling,
-    checkpoint_from_config,
-    read_checkpoint,
-)
+from sparkfleet.checkpoints.arch.layers import LayerKind
+from sparkfleet.checkpoints.arch.weight_parts import Part
+from sparkfleet.checkpoints.checkpoint import Checkpoint, Sampling
+from sparkfleet.checkpoints.checkpoint_reader import checkpoint_from_config, read_checkpoint
+from sparkfleet.checkpoints.io.licenses import License
 from sparkfleet.errors import FactError
 
 Weight = tuple[str, str, tuple[int, ...]]

@@ -13,7 +13,8 @@ from pathlib import Path
 import pytest
 
 from sparkfleet.checkpoints import remote_metadata as module
-from sparkfleet.checkpoints.checkpoint import Checkpoint, read_checkpoint
+from sparkfleet.checkpoints.checkpoint import Checkpoint
+from sparkfleet.checkpoints.checkpoint_reader import read_checkpoint
 from sparkfleet.checkpoints.remote_metadata import (
     MetadataRequest,
     Outline,

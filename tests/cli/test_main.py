@@ -30,6 +30,19 @@ def sparkfleet(*args, cwd=None, **env):
     )
 
 
+@pytest.fixture
+def entered(monkeypatch, capsys):
+    """Runs a command line in this process, which takes no second: (exit code, stdout, stderr)."""
+
+    def entered(*argv):
+        monkeypatch.setattr("sys.argv", ["sparkfleet", *argv])
+        with pytest.raises(SystemExit) as ended:
+            module.main()
+        return ended.value.code, *capsys.readouterr()
+
+    return entered
+
+
 def test_help_names_every_verb_and_every_exit_code():
     done = sparkfleet("--help")
     assert done.returncode == 0
@@ -39,11 +52,11 @@ def test_help_names_every_verb_and_every_exit_code():
 
 
 @pytest.mark.parametrize("args", [["nope"], ["apply"], ["status", "--nope"], ["keys", "nope"]])
-def test_a_wrong_command_line_is_an_error_and_not_pending_changes(args):
-    done = sparkfleet(*args)
-    assert done.returncode == 1
-    assert "Error" in done.stderr
-    assert "Traceback" not in done.stderr
+def test_a_wrong_command_line_is_an_error_and_not_pending_changes(entered, args):
+    code, _, err = entered(*args)
+    assert code == 1
+    assert "Error" in err
+    assert "Traceback" not in err
 
 
 def test_version_for_people_and_for_programs():
@@ -147,11 +160,9 @@ def test_the_line_of_help_is_that_of_the_verb(verb):
 
 
 @pytest.mark.parametrize("verb", list(verbs.VERBS))
-def test_every_verb_has_its_help(verb, monkeypatch, capsys):
-    monkeypatch.setattr("sys.argv", ["sparkfleet", verb, "--help"])
-    with pytest.raises(SystemExit) as ended:
-        module.main()
-    assert (ended.value.code, capsys.readouterr().err) == (0, "")
+def test_every_verb_has_its_help(verb, entered):
+    code, _, err = entered(verb, "--help")
+    assert (code, err) == (0, "")
 
 
 def test_the_help_shows_the_verbs_in_groups_and_each_once():
@@ -229,11 +240,27 @@ def test_version_is_an_option_too():
     assert (done.returncode, done.stdout, done.stderr) == (0, f"sparkfleet {__version__}\n", "")
 
 
-def test_habits_of_the_fingers(tmp_path):
-    assert sparkfleet("-V").stdout == f"sparkfleet {__version__}\n"
-    assert "Show the nodes" in sparkfleet("ps", "--help").stdout
-    assert "Show what `apply` would do" in sparkfleet("help").stdout
-    assert "--engine" not in sparkfleet("help", "scale").stdout
-    assert "Number of engine instances" in sparkfleet("help", "scale").stdout
-    done = sparkfleet("help", "nope")
-    assert (done.returncode, done.stderr.splitlines()[0]) == (1, "error: There is no verb 'nope'.")
+@pytest.mark.parametrize(
+    ("argv", "shown"),
+    [
+        (["-V"], f"sparkfleet {__version__}\n"),
+        (["ps", "--help"], "Show the nodes"),
+        (["help"], "Show what `apply` would do"),
+    ],
+)
+def test_habits_of_the_fingers(entered, argv, shown):
+    code, out, err = entered(*argv)
+    assert (code, err) == (0, "")
+    assert shown in out
+
+
+def test_help_of_a_verb(entered):
+    code, out, _ = entered("help", "scale")
+    assert code == 0
+    assert "Number of engine instances" in out
+    assert "--engine" not in out
+
+
+def test_help_of_a_verb_that_does_not_exist(entered):
+    code, _, err = entered("help", "nope")
+    assert (code, err.splitlines()[0]) == (1, "error: There is no verb 'nope'.")

@@ -6,7 +6,7 @@ from observed_values import NODE, predicted
 
 from sparkfleet.controlplane.state.page_view import MOST_EVENTS, page_view
 from sparkfleet.controlplane.state.status import NodeReport
-from sparkfleet.controlplane.state.store import Event
+from sparkfleet.controlplane.state.store_rows import Event
 from sparkfleet.engines.startup_phases import StartupPhase
 from sparkfleet.group.report import GroupPhase, RankReport
 from sparkfleet.planner.types.plan import Rejection

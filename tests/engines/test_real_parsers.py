@@ -115,6 +115,71 @@ CONFIG = {
 }  # fmt: skip
 
 
+FORKS = """
+import io, json, os, sys, traceback
+import vllm.engine.arg_utils, vllm.utils.argparse_utils
+for line in sys.stdin:
+    asked = json.loads(line)
+    pid = os.fork()
+    if pid == 0:
+        os.dup2(os.open(asked['errors'], os.O_WRONLY), 2)
+        os.environ.update(asked['env'])
+        sys.stdin = io.StringIO(json.dumps(asked['lines']))
+        try:
+            exec(asked['program'], {'__name__': '__main__'})
+        except BaseException:
+            traceback.print_exc()
+        sys.stdout.flush()
+        os._exit(0)
+    os.waitpid(pid, 0)
+    print('END', flush=True)
+"""
+"""Imports vLLM once, which takes longer than most questions, and asks each in a child of its own."""
+
+
+@pytest.fixture(scope="module")
+def asked_vllm(tmp_path_factory):
+    """As `asked`, of vLLM."""
+    errors = tmp_path_factory.mktemp("vllm") / "errors"
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.DEVNULL}
+    with subprocess.Popen([PYTHONS["vllm"], "-c", FORKS], text=True, env=ENV, **pipes) as forks:
+
+        def asked_vllm(program, lines, **env):
+            errors.write_text("")
+            told = {
+                "program": program,
+                "lines": [list(line) for line in lines],
+                "env": env,
+                "errors": str(errors),
+            }
+            forks.stdin.write(json.dumps(told) + "\n")
+            forks.stdin.flush()
+            return result(iter(forks.stdout.readline, ""), errors)
+
+        yield asked_vllm
+        forks.stdin.close()
+
+
+def result(lines, errors):
+    """The result in the lines of a question, which end with `END` or with the process."""
+    results = []
+    for line in lines:
+        if line.startswith("END"):
+            break
+        if line.startswith("RESULT "):
+            results.append(line)
+    assert results, errors.read_text()[-3000:]
+    return json.loads(results[-1].removeprefix("RESULT "))
+
+
+ENV = {
+    "PATH": "/usr/bin:/bin",
+    "HF_HUB_OFFLINE": "1",
+    "HOME": "/nonexistent",
+    "PYTHONPATH": os.environ.get("PYTHONPATH", ""),
+}
+
+
 def asked(program, lines, **env):
     done = subprocess.run(
         [PYTHONS["sglang" if program in (SGLANG, SGLANG_DEEP) else "vllm"], "-c", program],
@@ -122,13 +187,7 @@ def asked(program, lines, **env):
         capture_output=True,
         text=True,
         check=False,
-        env={
-            "PATH": "/usr/bin:/bin",
-            "HF_HUB_OFFLINE": "1",
-            "HOME": "/nonexistent",
-            "PYTHONPATH": os.environ.get("PYTHONPATH", ""),
-            **env,
-        },
+        env={**ENV, **env},
     )
     results = [line for line in done.stdout.splitlines() if line.startswith("RESULT ")]
     assert results, done.stderr[-3000:]
@@ -171,9 +230,10 @@ def lines(candidate, site):
     return lines
 
 
+@pytest.mark.xdist_group("vllm_parsers")
 @installed("vllm")
-def test_vllm_parses_every_line(lines):
-    version, *found = asked(VLLM, lines("vllm"))
+def test_vllm_parses_every_line(asked_vllm, lines):
+    version, *found = asked_vllm(VLLM, lines("vllm"))
     path = FLAGS / f"vllm-{version.partition('+')[0]}.json"
     if path.exists():
         told = json.loads(path.read_text())
@@ -212,8 +272,9 @@ def test_sglang_accepts_the_parsed_arguments(lines, tmp_path):
     assert "BOGUS" in wrong
 
 
+@pytest.mark.xdist_group("vllm_parsers")
 @installed("vllm")
-def test_vllm_accepts_the_parsed_arguments(candidate, site, tmp_path):
+def test_vllm_accepts_the_parsed_arguments(asked_vllm, candidate, site, tmp_path):
     """Its deep validation: the whole engine configuration is built, on the CPU, for a checkpoint without weights."""
     (tmp_path / "config.json").write_text(json.dumps(CONFIG))
 
@@ -231,7 +292,7 @@ def test_vllm_accepts_the_parsed_arguments(candidate, site, tmp_path):
         )
         return ("--model", *one.argv[one.argv.index(str(tmp_path)) :], "--skip-tokenizer-init")
 
-    found = asked(
+    found = asked_vllm(
         DEEP,
         [
             line(),
@@ -254,8 +315,9 @@ def draft_config(architecture, **fields):
     return {**CONFIG, "architectures": [architecture], "block_size": 8, "dflash_config": inner, **fields}
 
 
+@pytest.mark.xdist_group("vllm_parsers")
 @installed("vllm")
-def test_vllm_finds_the_class_of_a_draft_and_takes_both_depths(candidate, site, tmp_path):
+def test_vllm_finds_the_class_of_a_draft_and_takes_both_depths(asked_vllm, candidate, site, tmp_path):
     """DFlash2 goes by DFlash's name and its own class; DSpark without a draft is the target's own, of DeepSeek-V4 alone."""
     classes = {"dflash": "DFlashDraftModel", "dflash2": "DFlash2DraftModel", "dspark": "Qwen3DSparkModel"}
     markov = {"markov_rank": 8, "markov_head_type": "vanilla"}
@@ -276,7 +338,7 @@ def test_vllm_finds_the_class_of_a_draft_and_takes_both_depths(candidate, site, 
         return ("--model", *argv[argv.index(model) :], "--skip-tokenizer-init")
 
     lines = [line("dflash"), line("dflash2"), line("dflash2", busy=5, busy_from=4), line("dspark")]
-    found = asked(DRAFTS, lines, VLLM_CPU_OMP_THREADS_BIND="nobind")
+    found = asked_vllm(DRAFTS, lines, VLLM_CPU_OMP_THREADS_BIND="nobind")
     depths = [7, 7, 7, 5, 5, 5, 5, 5]
     assert [one[:4] for one in found] == [
         ["dflash", "DFlashDraftModel", 7, []],

@@ -4,7 +4,7 @@ import pytest
 from control_values import plan
 
 from sparkfleet.controlplane.state.status import DeploymentStatus, FleetStatus
-from sparkfleet.controlplane.state.store import Event
+from sparkfleet.controlplane.state.store_rows import Event
 from sparkfleet.engines.startup_phases import StartupPhase
 from sparkfleet.errors import ControlError
 from sparkfleet.fleet.events import FleetEvent, FleetStep, StepRunning

@@ -65,6 +65,7 @@ async def mark_drained(pair, node):
         await client.drain(node, "a test")
 
 
+@pytest.mark.full
 def test_an_engine_that_ends_on_a_drained_node_is_not_started_there_again(pair):
     """Serve started it again at once, on a node that somebody was about to switch off."""
     pair.serve(pair.spec("nodes: [spark2]\n"))

@@ -175,6 +175,7 @@ def test_down_during_a_start_leaves_nothing_and_the_apply_ends(fleet, step):
     assert {node: fleet.listening(node) for node in NODES} == {node: [] for node in NODES}
 
 
+@pytest.mark.full
 def test_a_plan_that_another_apply_overtakes_while_it_is_read_is_refused(pair):
     """The last one used to win, and the first was told "ready" of the second's file."""
     pair.serve(pair.spec(ON_TWO))

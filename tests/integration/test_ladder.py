@@ -27,6 +27,7 @@ def test_out_of_memory_is_told_and_the_next_rung_serves(fleet):
     assert fleet.is_sound(fleet.chat())
 
 
+@pytest.mark.full
 def test_what_did_not_start_is_not_tried_first_again(fleet):
     spec = fleet.anew(fleet.spec())
     fleet.apply(spec)

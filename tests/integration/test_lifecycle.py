@@ -293,6 +293,7 @@ def refused(fleet):
     return response if response.status_code == 503 else None
 
 
+@pytest.mark.full
 def test_kill_a_groups_actor_and_its_engine_is_adopted(fleet):
     """Fifteen minutes of loading are not thrown away because a small process died."""
     engine = engine_pid(group(fleet))

@@ -11,7 +11,7 @@ import sys
 import pytest
 from lab_fleet import SPARKFLEET, lab_of
 
-from sparkfleet.checkpoints.checkpoint import read_checkpoint
+from sparkfleet.checkpoints.checkpoint_reader import read_checkpoint
 from sparkfleet.tiny_models import cache
 
 pytestmark = pytest.mark.integration

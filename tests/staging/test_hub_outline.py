@@ -10,7 +10,7 @@ from math import prod
 
 import pytest
 
-from sparkfleet.checkpoints.checkpoint import read_checkpoint
+from sparkfleet.checkpoints.checkpoint_reader import read_checkpoint
 from sparkfleet.errors import FactError
 from sparkfleet.staging import hub_outline
 from sparkfleet.staging.errors import HubUnreachable, StagingError

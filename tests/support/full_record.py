@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Set
 from pathlib import Path
 from typing import Any
 
 PIECES = ("checks", "units", "labs", "models", "fleets", "sglang", "soak")
 """In the order of the full run: what fails soonest first. "checks" and "soak" are commands, the others are tests."""
+
+_GROUP = re.compile(r"@\w+$")
+"""The group that xdist adds to the name of a test whose group runs in one process."""
 
 
 def piece_of(directory: Path, tests: Path, tiers: Set[str]) -> str:
@@ -46,7 +50,7 @@ class TestRecord:
 
     def pytest_runtest_logreport(self, report: Any) -> None:
         """Called for setup, call and teardown of each test, in the process that controls the others."""
-        test = report.nodeid
+        test = _GROUP.sub("", report.nodeid)
         self._seconds[test] = self._seconds.get(test, 0.0) + report.duration
         if report.failed:
             self._failed.add(test)

@@ -8,7 +8,8 @@ from typing import Annotated
 
 import typer
 
-from sparkfleet.checkpoints.checkpoint import Checkpoint, LayerKind
+from sparkfleet.checkpoints.arch.layers import LayerKind
+from sparkfleet.checkpoints.checkpoint import Checkpoint
 from sparkfleet.cli.exit_codes import Exit
 from sparkfleet.cli.options import DEFAULT_INVENTORY, JsonOption, OfflineOption, open_session, run
 from sparkfleet.cli.output import OUTPUT_VERSION, print_json, print_line

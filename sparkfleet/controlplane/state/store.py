@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 import sqlite3
 import time
@@ -17,16 +16,26 @@ from sparkfleet.controlplane.state import usage_ledger
 from sparkfleet.controlplane.state.newer_generations import outdated, when
 from sparkfleet.controlplane.state.schema import migrate
 from sparkfleet.controlplane.state.status import DrainedNode
+from sparkfleet.controlplane.state.store_rows import (
+    Event,
+    Measurement,
+    StoreIdentity,
+    desired_of,
+    desired_row,
+    event_of,
+    key_of,
+    key_row,
+    key_settings,
+)
 from sparkfleet.controlplane.state.usage_ledger import UsageRow
 from sparkfleet.errors import ControlError
 from sparkfleet.gateway.report import KeyUsage
-from sparkfleet.gateway.routing_table import FormerKey, KeyEntry, KeyLimits
+from sparkfleet.gateway.routing_table import KeyEntry
 from sparkfleet.planner.report.carry_over import CarriedOver, RunningGroup, carried_over
 from sparkfleet.planner.rules.failure_memory import Remembered
 from sparkfleet.planner.types.plan import DeploymentPlan
 from sparkfleet.runtime.sealed_env import EnvSealer
 from sparkfleet.specs.deployment import Deployment
-from sparkfleet.values import Value
 
 T = TypeVar("T")
 
@@ -44,47 +53,6 @@ USED_S = 60.0
 
 KEEP_GENERATIONS = 50
 """Generations of a deployment that are kept for `history` and `rollback`: each is some 10 to 100 KB of plan."""
-
-
-class Event(Value):
-    """Something that happened, with its reason. `at` is Unix seconds; `subject` is a group, a key or ""."""
-
-    id: int
-    at: float
-    deployment: str
-    generation: int
-    subject: str
-    kind: str
-    message: str
-
-
-class Measurement(Value):
-    """A measured value of a running group. Its name ends in the unit (`ttft_ms`, `decode_tps`)."""
-
-    at: float
-    deployment: str
-    generation: int
-    subject: str
-    name: str
-    value: float
-
-
-class KeySettings(Value):
-    """The stored part of a key beside its name and its digest."""
-
-    limits: KeyLimits = KeyLimits()
-    former: FormerKey | None = None
-
-
-class StoreIdentity(Value):
-    """Identity of a store, kept in it and beside it: a file in its place that has another one is another store."""
-
-    id: str
-    """Random, hexadecimal; drawn when the file was made."""
-    fleet: str
-    """Name of its fleet; "" if none has used it yet."""
-    changes: int
-    """Changes of the desired state and of the keys since the file was made."""
 
 
 class Store:
@@ -174,7 +142,7 @@ class Store:
                 )
             self._db.executemany(
                 _ADD_KEY,
-                [_key_row(key, self._clock()) for key in keys],
+                [key_row(key, self._clock()) for key in keys],
             )
 
     @property
@@ -201,7 +169,7 @@ class Store:
             rows = self._db.execute(
                 "SELECT spec, plan, generation, who, since, members FROM deployments ORDER BY name"
             )
-            self._desired = {desired.name: desired for desired in map(_desired, rows)}
+            self._desired = {desired.name: desired for desired in map(desired_of, rows)}
         return dict(self._desired)
 
     def _forget_read(self) -> None:
@@ -297,7 +265,7 @@ class Store:
                 "SELECT spec, plan, generation, who, since, members FROM history WHERE name = ? ORDER BY generation",
                 (name,),
             )
-            self._histories[name] = tuple(map(_desired, rows))
+            self._histories[name] = tuple(map(desired_of, rows))
         return self._histories[name]
 
     def stopped(self) -> tuple[Desired, ...]:
@@ -329,7 +297,7 @@ class Store:
                 )
 
     def _write_deployment(self, one: Desired) -> None:
-        row = _row(one)
+        row = desired_row(one)
         self._db.execute(PUT, row)
         self._db.execute(PUT_HISTORY, row)
         self._db.execute(
@@ -377,7 +345,7 @@ class Store:
 
     def _read_keys(self) -> tuple[tuple[KeyEntry, float], ...]:
         rows = self._db.execute("SELECT id, name, sha256, settings, since FROM keys ORDER BY since, id")
-        return tuple((_key(*row), since) for *row, since in rows)
+        return tuple((key_of(*row), since) for *row, since in rows)
 
     def keys_used(self) -> dict[str, float]:
         """Unix seconds of the last stored use of each key that was used, by its id."""
@@ -394,7 +362,7 @@ class Store:
         """Stores a key; False if the name is taken."""
         try:
             with self._changing():
-                self._db.execute(_ADD_KEY, _key_row(key, self._clock()))
+                self._db.execute(_ADD_KEY, key_row(key, self._clock()))
         except sqlite3.IntegrityError:
             return False
         return True
@@ -414,7 +382,8 @@ class Store:
         """Replaces the digest and the settings of a key with this id."""
         with self._changing():
             self._db.execute(
-                "UPDATE keys SET sha256 = ?, settings = ? WHERE id = ?", (key.sha256, _settings(key), key.id)
+                "UPDATE keys SET sha256 = ?, settings = ? WHERE id = ?",
+                (key.sha256, key_settings(key), key.id),
             )
 
     def key_named(self, name_or_id: str) -> KeyEntry | None:
@@ -459,7 +428,7 @@ class Store:
             " WHERE id > ? AND (? IS NULL OR deployment = ?) ORDER BY id LIMIT ?",
             (after, deployment, deployment, limit),
         )
-        return tuple(map(_event, rows))
+        return tuple(map(event_of, rows))
 
     def events_since(self, subject: str, kind: str, at: float) -> tuple[Event, ...]:
         """Events of one kind about one subject after this moment (Unix seconds), oldest first."""
@@ -468,7 +437,7 @@ class Store:
             " WHERE subject = ? AND kind = ? AND at > ? ORDER BY id",
             (subject, kind, at),
         )
-        return tuple(map(_event, rows))
+        return tuple(map(event_of, rows))
 
     def last_event_id(self) -> int:
         """Id of the newest event, 0 if there is none."""
@@ -641,43 +610,4 @@ INSERT OR REPLACE INTO deployments (spec, plan, generation, who, since, members,
 PUT_HISTORY = """
 INSERT OR REPLACE INTO history (spec, plan, generation, who, since, members, name) VALUES (?, ?, ?, ?, ?, ?, ?)
 """
-
-
-def _desired(row: tuple[Any, ...]) -> Desired:
-    spec, plan, generation, who, since, members = row
-    return Desired(
-        spec=Deployment.model_validate_json(spec),
-        plan=DeploymentPlan.model_validate_json(plan),
-        generation=generation,
-        who=who,
-        since=since,
-        members=tuple((first, index) for first, index in json.loads(members)),
-    )
-
-
-def _row(desired: Desired) -> tuple[Any, ...]:
-    """A generation as it is stored, with its name at the end."""
-    spec, plan = desired.spec.model_dump_json(), desired.plan.model_dump_json()
-    members = json.dumps(desired.members)
-    return spec, plan, desired.generation, desired.who, desired.since, members, desired.name
-
-
-def _event(row: tuple[Any, ...]) -> Event:
-    return Event(**dict(zip(Event.model_fields, row, strict=True)))
-
-
 _ADD_KEY = "INSERT INTO keys (id, name, sha256, settings, since) VALUES (?, ?, ?, ?, ?)"
-
-
-def _key_row(key: KeyEntry, since: float) -> tuple[str, str, str, str, float]:
-    return key.id, key.name, key.sha256, _settings(key), since
-
-
-def _settings(key: KeyEntry) -> str:
-    # Without defaults, so that an earlier release can read keys that use nothing newer than it.
-    return KeySettings(limits=key.limits, former=key.former).model_dump_json(exclude_defaults=True)
-
-
-def _key(id_: str, name: str, sha256: str, settings: str) -> KeyEntry:
-    stored = KeySettings.model_validate_json(settings)
-    return KeyEntry(id=id_, name=name, sha256=sha256, limits=stored.limits, former=stored.former)

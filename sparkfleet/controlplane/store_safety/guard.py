@@ -8,7 +8,7 @@ from enum import StrEnum
 from pathlib import Path
 
 from sparkfleet.controlplane.desired import Generation
-from sparkfleet.controlplane.state.store import StoreIdentity
+from sparkfleet.controlplane.state.store_rows import StoreIdentity
 from sparkfleet.controlplane.store_safety.mark import StoreMark
 from sparkfleet.errors import ControlError
 

@@ -12,7 +12,8 @@ from pathlib import Path
 
 from sparkfleet.controlplane.desired import Generation
 from sparkfleet.controlplane.state.schema import IDENTITY_SINCE, SCHEMAS
-from sparkfleet.controlplane.state.store import Store, StoreIdentity
+from sparkfleet.controlplane.state.store import Store
+from sparkfleet.controlplane.state.store_rows import StoreIdentity
 from sparkfleet.controlplane.store_safety.guard import (
     KEEPS,
     StoreContent,

@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 from typing import NamedTuple
 
 from sparkfleet.controlplane.state.status import DeploymentStatus, FleetStatus, NodeReport
-from sparkfleet.controlplane.state.store import Event
+from sparkfleet.controlplane.state.store_rows import Event
 from sparkfleet.fleet.nodes.surroundings import NodeSurroundings
 from sparkfleet.fleet.report.measured import rung_of
 from sparkfleet.fleet.watch import step_detail, step_of_group

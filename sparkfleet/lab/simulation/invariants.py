@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from sparkfleet.controlplane.desired import Desired, GroupKey, Standing
 from sparkfleet.controlplane.policy.state import GONE_S, name_of
-from sparkfleet.controlplane.state.store import Event
+from sparkfleet.controlplane.state.store_rows import Event
 from sparkfleet.gateway.routing_table import RoutingTable
 from sparkfleet.group.report import GroupPhase
 from sparkfleet.lab.simulation.fleet import SimulatedEngine, SimulatedFleet

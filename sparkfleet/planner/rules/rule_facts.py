@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from sparkfleet.checkpoints.arch.layers import LayerGroup, LayerKind
 from sparkfleet.checkpoints.arch.weight_parts import Part
-from sparkfleet.checkpoints.checkpoint import Checkpoint, LayerGroup, LayerKind
+from sparkfleet.checkpoints.checkpoint import Checkpoint
 from sparkfleet.knowledge.advisories import advisories_of
 from sparkfleet.knowledge.engine_models import loading
 from sparkfleet.knowledge.images import engine_version_of, images_of

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from sparkfleet.checkpoints.checkpoint import checkpoint_from_config
+from sparkfleet.checkpoints.checkpoint_reader import checkpoint_from_config
 from sparkfleet.errors import FactError
 
 YARN = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 32_768}

@@ -11,7 +11,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sparkfleet.checkpoints.checkpoint import Checkpoint, LayerGroup, LayerKind, checkpoint_from_config
+from sparkfleet.checkpoints.arch.layers import LayerGroup, LayerKind
+from sparkfleet.checkpoints.checkpoint import Checkpoint
+from sparkfleet.checkpoints.checkpoint_reader import checkpoint_from_config
 from sparkfleet.errors import FactError
 
 DATA = Path(__file__).parents[1] / "data"

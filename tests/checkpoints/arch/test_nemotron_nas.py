@@ -7,7 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from sparkfleet.checkpoints.checkpoint import LayerKind, Part, checkpoint_from_config, read_checkpoint
+from sparkfleet.checkpoints.arch.layers import LayerKind
+from sparkfleet.checkpoints.arch.weight_parts import Part
+from sparkfleet.checkpoints.checkpoint_reader import checkpoint_from_config, read_checkpoint
 from sparkfleet.errors import FactError
 
 Weights = list[tuple[str, str, tuple[int, ...]]]

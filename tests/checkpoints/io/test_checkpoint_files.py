@@ -12,7 +12,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from sparkfleet.checkpoints.checkpoint import read_checkpoint
+from sparkfleet.checkpoints.checkpoint_reader import read_checkpoint
 from sparkfleet.errors import FactError
 
 Weight = tuple[str, str, tuple[int, ...]]

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sparkfleet.checkpoints.checkpoint import checkpoint_from_config
+from sparkfleet.checkpoints.checkpoint_reader import checkpoint_from_config
 from sparkfleet.checkpoints.io.config_json import Config, language_model
 from sparkfleet.errors import FactError
 

@@ -4,8 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from sparkfleet.checkpoints.checkpoint import hub_cache, resolve
-from sparkfleet.checkpoints.io.hub_cache import name_of
+from sparkfleet.checkpoints.io.hub_cache import hub_cache, name_of, resolve
 from sparkfleet.errors import FactError
 
 COMMIT = "9c925d64d72725edaf899c6cb9c377fd0709d9c5"

@@ -8,7 +8,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sparkfleet.checkpoints.checkpoint import Part, Quantization, checkpoint_from_config
+from sparkfleet.checkpoints.arch.weight_parts import Part
+from sparkfleet.checkpoints.checkpoint_reader import checkpoint_from_config
+from sparkfleet.checkpoints.quantization.formats import Quantization
 from sparkfleet.errors import FactError
 
 MODEL = {

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from sparkfleet.checkpoints.checkpoint import read_checkpoint
+from sparkfleet.checkpoints.checkpoint_reader import read_checkpoint
 from sparkfleet.errors import FactError
 
 Config = dict[str, Any]

@@ -10,7 +10,9 @@ from typing import Any
 
 import pytest
 
-from sparkfleet.checkpoints.checkpoint import Checkpoint, Part, checkpoint_from_config
+from sparkfleet.checkpoints.arch.weight_parts import Part
+from sparkfleet.checkpoints.checkpoint import Checkpoint
+from sparkfleet.checkpoints.checkpoint_reader import checkpoint_from_config
 from sparkfleet.errors import FactError
 from sparkfleet.units import GIB
 

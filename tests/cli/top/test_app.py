@@ -11,6 +11,8 @@ from sparkfleet.fleet.deployments import FleetCondition, FleetOverview
 from sparkfleet.units import GIB
 
 WIDE = (160, 40)
+EVERY_S = 0.2
+"""Between readings: each one draws the screen, and a key is taken when the screen is done."""
 
 
 class Fleet:
@@ -49,7 +51,7 @@ def world():
 
 
 def app(world):
-    return TopApp(world.read, world, every_s=0.02)
+    return TopApp(world.read, world, every_s=EVERY_S)
 
 
 def shown(pilot, which):
@@ -108,7 +110,7 @@ async def test_keys_open_the_pages_of_the_selected_group_which_stays_selected(wo
     async with app(world).run_test(size=WIDE) as pilot:
         await until(pilot, lambda: len(shown(pilot, "#groups")) == 2)
         await pilot.press("down")
-        await pilot.pause(0.1)  # some readings
+        await pilot.pause(2 * EVERY_S)  # some readings
         assert await opened(pilot, "r") == "choice   spark1\nwhy   highest throughput"
         await pilot.press("l")  # no page from a page
         await pilot.press("escape")
@@ -117,7 +119,7 @@ async def test_keys_open_the_pages_of_the_selected_group_which_stays_selected(wo
         await until(pilot, lambda: len(log.lines) > 1)
         assert len(log.lines) == 2  # as wide as the terminal
         await pilot.resize_terminal(NARROW - 20, 24)  # readings and sizes go on below a page
-        await pilot.pause(0.1)
+        await pilot.pause(2 * EVERY_S)
         await pilot.resize_terminal(*WIDE)
         await pilot.press("escape")
         assert "The fleet is down." in await opened(pilot, "e")

@@ -6,7 +6,7 @@ import pytest
 from statuses import NOW, deployment, fleet, report
 
 from sparkfleet.controlplane.state.status import NodeReport
-from sparkfleet.controlplane.state.store import Event
+from sparkfleet.controlplane.state.store_rows import Event
 from sparkfleet.engines.startup_phases import StartupPhase
 from sparkfleet.fleet.events import FleetStep
 from sparkfleet.fleet.nodes.surroundings import NodeSurroundings

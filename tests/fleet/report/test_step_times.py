@@ -2,7 +2,7 @@ import pytest
 from control_values import plan
 
 from sparkfleet.controlplane.state.status import DeploymentStatus
-from sparkfleet.controlplane.state.store import Event
+from sparkfleet.controlplane.state.store_rows import Event
 from sparkfleet.fleet.events import (
     BytesMoving,
     ExpectedTime,

@@ -4,7 +4,7 @@ import itertools
 
 import pytest
 
-from sparkfleet.checkpoints.checkpoint import License
+from sparkfleet.checkpoints.io.licenses import License
 from sparkfleet.knowledge.known_models import known_checkpoint
 from sparkfleet.knowledge.method_support import load_method_support
 from sparkfleet.perf.prediction import Speculation

@@ -4,7 +4,8 @@ from typing import Any
 
 import pytest
 
-from sparkfleet.checkpoints.checkpoint import Checkpoint, checkpoint_from_config
+from sparkfleet.checkpoints.checkpoint import Checkpoint
+from sparkfleet.checkpoints.checkpoint_reader import checkpoint_from_config
 from sparkfleet.knowledge.rule_context import RuleContext
 from sparkfleet.perf.prediction import Speculation
 from sparkfleet.planner.rules.rule_facts import checkpoint_situation, image_situation, situation_of

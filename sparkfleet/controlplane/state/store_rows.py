@@ -1,0 +1,95 @@
+"""Rows of the store and the values in them."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from sparkfleet.controlplane.desired import Desired
+from sparkfleet.gateway.routing_table import FormerKey, KeyEntry, KeyLimits
+from sparkfleet.planner.types.plan import DeploymentPlan
+from sparkfleet.specs.deployment import Deployment
+from sparkfleet.values import Value
+
+
+class Event(Value):
+    """Something that happened, with its reason. `at` is Unix seconds; `subject` is a group, a key or ""."""
+
+    id: int
+    at: float
+    deployment: str
+    generation: int
+    subject: str
+    kind: str
+    message: str
+
+
+class Measurement(Value):
+    """A measured value of a running group. Its name ends in the unit (`ttft_ms`, `decode_tps`)."""
+
+    at: float
+    deployment: str
+    generation: int
+    subject: str
+    name: str
+    value: float
+
+
+class KeySettings(Value):
+    """The stored part of a key beside its name and its digest."""
+
+    limits: KeyLimits = KeyLimits()
+    former: FormerKey | None = None
+
+
+class StoreIdentity(Value):
+    """Identity of a store, kept in it and beside it: a file in its place that has another one is another store."""
+
+    id: str
+    """Random, hexadecimal; drawn when the file was made."""
+    fleet: str
+    """Name of its fleet; "" if none has used it yet."""
+    changes: int
+    """Changes of the desired state and of the keys since the file was made."""
+
+
+def desired_of(row: tuple[Any, ...]) -> Desired:
+    """Reads a generation of a deployment."""
+    spec, plan, generation, who, since, members = row
+    return Desired(
+        spec=Deployment.model_validate_json(spec),
+        plan=DeploymentPlan.model_validate_json(plan),
+        generation=generation,
+        who=who,
+        since=since,
+        members=tuple((first, index) for first, index in json.loads(members)),
+    )
+
+
+def desired_row(desired: Desired) -> tuple[Any, ...]:
+    """A generation as it is stored, with its name at the end."""
+    spec, plan = desired.spec.model_dump_json(), desired.plan.model_dump_json()
+    members = json.dumps(desired.members)
+    return spec, plan, desired.generation, desired.who, desired.since, members, desired.name
+
+
+def event_of(row: tuple[Any, ...]) -> Event:
+    """Reads an event."""
+    return Event(**dict(zip(Event.model_fields, row, strict=True)))
+
+
+def key_row(key: KeyEntry, since: float) -> tuple[str, str, str, str, float]:
+    """A key as it is stored."""
+    return key.id, key.name, key.sha256, key_settings(key), since
+
+
+def key_settings(key: KeyEntry) -> str:
+    """Limits and former text of a key, as they are stored."""
+    # Without defaults, so that an earlier release can read keys that use nothing newer than it.
+    return KeySettings(limits=key.limits, former=key.former).model_dump_json(exclude_defaults=True)
+
+
+def key_of(id_: str, name: str, sha256: str, settings: str) -> KeyEntry:
+    """Reads a key."""
+    stored = KeySettings.model_validate_json(settings)
+    return KeyEntry(id=id_, name=name, sha256=sha256, limits=stored.limits, former=stored.former)
