@@ -11,7 +11,7 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-from sparkfleet.accuracy.decisions import decide
+from sparkfleet.accuracy.decisions import decide, holdout_table, holdouts
 
 PAGE = Path(__file__).resolve().parent.parent / "docs" / "choosing.md"
 BEGIN, END = "<!-- decisions: written by scripts/decisions.py -->", "<!-- end of decisions -->"
@@ -20,7 +20,7 @@ BEGIN, END = "<!-- decisions: written by scripts/decisions.py -->", "<!-- end of
 def main() -> int:
     """Write the table, or check it."""
     page = PAGE.read_text()
-    wanted = with_table(page, decide(unseen=True).markdown())
+    wanted = with_table(page, f"{holdout_table(holdouts())}\n\n{decide(unseen=True).markdown()}")
     if "--check" in sys.argv:
         return int(page != wanted)
     PAGE.write_text(wanted)

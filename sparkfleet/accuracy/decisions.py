@@ -13,11 +13,14 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import cache
 from pathlib import Path
+from random import Random
 from statistics import median
+from typing import NamedTuple
 
+from sparkfleet.accuracy.evidence_rows import evidence_in
 from sparkfleet.accuracy.models import (
     QUANTISATIONS,
     Stored,
@@ -26,11 +29,13 @@ from sparkfleet.accuracy.models import (
 )
 from sparkfleet.accuracy.physical_gate import possible
 from sparkfleet.accuracy.published import Combination, PublishedDecision, decisions_in
-from sparkfleet.accuracy.rows import cases_of, read_rows
+from sparkfleet.accuracy.rows import PublishedCase, cases_of, read_rows
 from sparkfleet.checkpoints.checkpoint import Checkpoint
 from sparkfleet.errors import FactError
 from sparkfleet.fleet.nodes.assumed import assumed_sparks
 from sparkfleet.hostfacts.network.link import LinkFacts
+from sparkfleet.knowledge.evidence import evidence_from
+from sparkfleet.knowledge.factors import factors
 from sparkfleet.knowledge.known_models import known_checkpoint
 from sparkfleet.knowledge.left_out import families_left_out
 from sparkfleet.knowledge.measurements import BENCHMARKS, architectures
@@ -216,6 +221,77 @@ def decide(rows_path: Path | None = None, *, unseen: bool = False) -> DecisionRe
     return DecisionReport(decisions=found, unseen=tuple(map(scored_unseen, asked)) if unseen else ())
 
 
+def holdout_table(found: Sequence[Holdout]) -> str:
+    """The summaries as a Markdown table."""
+    lines = [
+        "| left out of the evidence | decisions | regret, median | 90th percentile | unpublished | refused or unknown |",
+        "|---|---|---|---|---|---|",
+    ]
+    for one in found:
+        all_ = one.report.summary
+        shares = (_percent(all_[name]) for name in ("median_regret", "p90_regret", "unproven"))
+        none = (all_["refused"] or 0) + (all_["unknown"] or 0)
+        lines.append(f"| {one.title} | {all_['decisions']} | {' | '.join(shares)} | {none} |")
+    return "\n".join(lines)
+
+
+class Holdout(NamedTuple):
+    """One table of decisions made with less evidence."""
+
+    title: str
+    """The evidence that is left out."""
+    report: DecisionReport
+
+
+def holdouts(rows_path: Path | None = None, *, rounds: int = 3) -> tuple[Holdout, ...]:
+    """The decisions, made with less evidence: half of the rows, half of the sources, without the best one's author.
+
+    Choices are compared with everything that was published. Factors and drafters keep what they have of all rows.
+
+    Args:
+        rows_path: as for `decide`.
+        rounds: random halves of each kind; their decisions are taken together.
+    """
+    cases = [*map(possible, cases_of(read_rows(rows_path or BENCHMARKS)))]
+    asked = decisions_in(cases)
+    return (
+        Holdout("half of the rows", _with_half(asked, cases, rounds, lambda case: case.id)),
+        Holdout("half of the sources", _with_half(asked, cases, rounds, lambda case: case.source)),
+        Holdout("without the author of the best", _without_authors(asked, cases)),
+    )
+
+
+def _with_half(
+    asked: Sequence[PublishedDecision],
+    cases: Sequence[PublishedCase],
+    rounds: int,
+    key: Callable[[PublishedCase], str],
+) -> DecisionReport:
+    """The decisions of each round, made with the cases whose key falls into its random half."""
+    found: list[ScoredDecision] = []
+    for number in range(rounds):
+        kept = [case for case in cases if Random(f"{number} {key(case)}").random() < 0.5]  # noqa: S311  # no secret
+        found += _decided_with(asked, kept)
+    return DecisionReport(decisions=tuple(found))
+
+
+def _without_authors(asked: Sequence[PublishedDecision], cases: Sequence[PublishedCase]) -> DecisionReport:
+    """Each decision, made without every row of the sources that published the best combination's speed."""
+    found: list[ScoredDecision] = []
+    for one in asked:
+        authors = one.authors_of_best
+        found += _decided_with((one,), [case for case in cases if case.source not in authors])
+    return DecisionReport(decisions=tuple(found))
+
+
+def _decided_with(
+    asked: Sequence[PublishedDecision], cases: Sequence[PublishedCase]
+) -> tuple[ScoredDecision, ...]:
+    predictor_of.cache_clear()
+    with evidence_from(evidence_in(cases, factors())):
+        return tuple(map(scored, asked))
+
+
 def scored_unseen(decision: PublishedDecision) -> ScoredDecision:
     """The decision, made without evidence, effects and acceptance of the model's family.
 
@@ -329,7 +405,7 @@ def _known(name: str, format_name: str) -> Checkpoint | str:
     """The checkpoint that a plan uses for a published name, or the reason why there is none."""
     configs = architectures()
     try:
-        by_name = known_checkpoint(name)
+        by_name = _by_name(name)
         if by_name is not None and format_name in MIXED and format_of(by_name) != format_name:
             by_name = _mixed(by_name, format_name)
         if by_name is not None and (format_of(by_name) == format_name or format_name in NAMED):
@@ -342,6 +418,14 @@ def _known(name: str, format_name: str) -> Checkpoint | str:
     if found is None:
         return "no config is known by that name"
     return found.model_copy(update={"id": _hub_id(name)})
+
+
+def _by_name(name: str) -> Checkpoint | None:
+    """The facts of a checkpoint by its name alone; None if the name does not reveal its format."""
+    try:
+        return known_checkpoint(name)
+    except FactError:
+        return None
 
 
 def _mixed(checkpoint: Checkpoint, format_name: str) -> Checkpoint:

@@ -62,6 +62,7 @@ class PublishedRun(NamedTuple):
     requests: int
     speed: float
     """tok/s: of the single request, or of all."""
+    source: str = ""
 
 
 class PublishedDecision(Value):
@@ -85,6 +86,16 @@ class PublishedDecision(Value):
     def checkpoints(self) -> tuple[tuple[str, str], ...]:
         """Checkpoints to choose from: published names with their formats, the most often measured first."""
         return tuple(one for one, _ in Counter(run.checkpoint for run in self.runs).most_common())
+
+    @property
+    def authors_of_best(self) -> frozenset[str]:
+        """Sources of the configuration that is the best published one under this load."""
+        here = [run for run in self.runs if _same_load(run, self.concurrency)]
+        of_each: dict[tuple[object, ...], list[PublishedRun]] = defaultdict(list)
+        for run in here:
+            of_each[run.configuration].append(run)
+        best = max(of_each.values(), key=lambda same: median(run.speed for run in same))
+        return frozenset(run.source for run in best)
 
     def speeds(self, requests: int | None = None) -> dict[Combination, float]:
         """tok/s of every combination under a load (None: that of the decision)."""
@@ -141,6 +152,7 @@ def run_of(case: PublishedCase) -> PublishedRun | None:
         (case.model, setup.format),
         load.concurrency,
         speed,
+        case.source,
     )
 
 

@@ -42,7 +42,7 @@ _QUANT_IN_NAME = (
 """Words in names of checkpoints → quantisation for `checkpoint_from_config`; the first match counts."""
 _QUANTISED_BY_THEIR_MAKERS = re.compile(r"/(?:DeepSeek-(?:V[34]|R1)|MiniMax-M2|MiMo-V2|gpt-oss)")
 """Entries of configs.json whose weights are published in the config's own format only: fine-tunes keep it."""
-_EXL3 = re.compile(r"exl3.*?(?<![0-9.])([1-8](?:\.[0-9]{1,2})?)bpw")
+_EXL3 = re.compile(r"(?:exl3|tr3).*?(?<![0-9.])([1-8](?:\.[0-9]{1,2})?)bpw")
 _OTHERWISE = re.compile(r"exl[23]|gguf|[0-9]bpw|(?:^|[-_.])i?q[1-8](?:_|$)")
 """Formats whose size no known config contains."""
 

@@ -207,7 +207,10 @@ def _read(fact: str, asked: object) -> tuple[Condition, ...]:
         if not isinstance(asked, Mapping):
             return (_condition(fact, kind, "any", asked),)
         if unlike := sorted(set(asked) - _QUANTITIES[kind]) or (not asked and ["{}"]):
-            raise ValueError(f"{unlike[0]} is no condition for a fact of kind {kind.value}")
+            known = ", ".join([*sorted(_QUANTITIES[kind]), "the values alone"])
+            raise ValueError(
+                f"{unlike[0]} is no condition for a fact of kind {kind.value}; these are: {known}"
+            )
         return tuple(_condition(fact, kind, str(quantity), item) for quantity, item in asked.items())
     except ValueError as error:
         raise ValueError(f"{fact}: {error}") from error

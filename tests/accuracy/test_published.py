@@ -99,3 +99,20 @@ def test_the_best_on_more_sparks_may_run_on_fewer() -> None:
     ]
     found = decisions_in([*three(), *two])
     assert [(one.nodes, max(one.speeds().values())) for one in found] == [(1, 22), (2, 22)]
+
+
+def test_the_authors_of_the_best_are_those_of_its_fastest_configuration() -> None:
+    (found,) = decisions_in(
+        [
+            *three(),
+            case(
+                source_url_or_repo_path="github:other/bench:README.md",
+                engine="sglang",
+                spec_method="nextn",
+                spec_tokens="5",
+                decode_tps_per_request="25",
+                decode_tps_aggregate="25",
+            ),
+        ]
+    )
+    assert found.authors_of_best == {"other/bench"}

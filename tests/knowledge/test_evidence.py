@@ -14,6 +14,7 @@ from sparkfleet.knowledge.evidence import (
     PublishedEvidence,
     RunKey,
     evidence,
+    evidence_from,
     read_evidence,
     written,
 )
@@ -118,4 +119,38 @@ def test_the_packaged_file() -> None:
     found = evidence().of(key)
     assert found.level is EvidenceLevel.MODEL
     assert "field report 000" in found.sources
-    assert evidence().ran("qwen3.6-27b", "mtp", "fp8")
+    assert evidence().ran("qwen3.6-27b", "mtp")
+
+
+def test_what_most_sources_run_for_others_is_less_of_a_risk_for_a_new_family() -> None:
+    new = KEY._replace(family="moe-40")
+    one = EvidenceIndex([run()]).of(new)
+    many = EvidenceIndex([run(sources=("a", "b", "c", "d"))]).of(new)
+    none = EvidenceIndex([]).of(new)
+    assert none.discount(busy=False) < one.discount(busy=False) < many.discount(busy=False)
+    other_format = EvidenceIndex([run(format="fp8")]).of(new)
+    fewer_nodes = EvidenceIndex([run()]).of(new._replace(nodes=2))
+    other_method = EvidenceIndex([run(method="none")]).of(new)
+    assert one.support > max(other_format.support, fewer_nodes.support, other_method.support) > 0
+
+
+def test_the_usual_engine_is_that_of_most_sources() -> None:
+    runs = [
+        run(sources=("a", "b")),
+        run(engine="sglang", sources=("c",)),
+        run(engine="sglang", method="none"),
+    ]
+    index = EvidenceIndex(runs)
+    assert (index.usual_engine("mtp"), index.usual_engine("none"), index.usual_engine("dspark")) == (
+        "vllm",
+        "sglang",
+        "",
+    )
+
+
+def test_other_evidence_counts_only_within_its_block() -> None:
+    whole = evidence()
+    with evidence_from([run()]):
+        assert evidence().of(KEY).level is EvidenceLevel.MODEL
+        assert evidence() is not whole
+    assert evidence() is whole

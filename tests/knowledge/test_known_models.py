@@ -61,6 +61,11 @@ def test_sizes_are_as_published(model, gb, source):
         ("meta-llama/Llama-4-Scout-17B-16E-Instruct", 109),
         ("meta-llama/Llama-4-Maverick-17B-128E-Instruct", 400),
         ("zai-org/GLM-5.3-Flash", 313),  # 320 with its MTP layer
+        ("poolside/Laguna-M.1-NVFP4", 225),
+        ("LiquidAI/LFM2.5-2.6B", 2.6),
+        ("google/gemma-4-12B-it", 12),
+        ("nvidia/NVIDIA-Nemotron-Labs-3-Puzzle-75B-A9B-NVFP4", 75),
+        ("inclusionAI/Ling-3.0-flash", 124),
     ],
 )
 def test_keys_that_a_summary_leaves_out_make_the_published_number_of_parameters(model, billions):
@@ -78,6 +83,7 @@ def test_a_size_that_is_not_in_the_name_is_not_guessed(model):
     [
         ("turboderp/GLM-5.3-Flash-exl3 4.05bpw", 4.05),
         ("Mia-AiLab/GLM-5.3-Flash-EXL3-TR3-4bpw", 4.0),
+        ("brandonmusic/GLM-5.3-Flash-tr3-4bpw", 4.0),
         ("somebody/Qwen3.6-27B-EXL3-3.5bpw-tuned", 3.5),
         ("turboderp/GLM-5.3-Flash-exl3@3.05bpw", 3.05),
     ],

@@ -77,6 +77,7 @@ def test_conditions(written: dict[str, Any], facts: dict[str, Any], answer: Trut
         ({"nodes": True}, "nodes: expected text in quotes"),
         ({"cuda_graphs": "yes"}, "cuda_graphs: expected true or false"),
         ({"nodes": {"all": [1]}}, "nodes: all is no condition"),
+        ({"flags": {"any": ["--a"]}}, "flags: any is no condition.*these are: all, none, the values alone"),
         ({"features": {"present": True}}, "features: present is no condition"),
         ({"engine": {}}, "engine: {} is no condition"),
         ({"image_digest": {"present": "no"}}, "image_digest: expected true or false"),

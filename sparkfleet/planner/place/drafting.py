@@ -23,7 +23,6 @@ from sparkfleet.knowledge.speculators import (
     unmeasured_draft,
 )
 from sparkfleet.perf.prediction import Speculation
-from sparkfleet.perf.predictor import format_of
 from sparkfleet.planner.place.stacks import Stack
 from sparkfleet.planner.types.plan import ENGINE_LABELS, Why
 from sparkfleet.specs.deployment import EngineName, Method, Variant
@@ -261,10 +260,14 @@ def declared_heads(checkpoint: Checkpoint) -> int:
 
 
 def head_was_run(checkpoint: Checkpoint) -> bool:
-    """True if MTP was published for the model in this format, and its weights were not read."""
+    """True if MTP was published for the model in any format, and its weights were not read."""
     if checkpoint.weights_known:
         return False
-    return evidence().ran(plain(checkpoint.id.partition("@")[0]), "mtp", format_of(checkpoint))
+    model = checkpoint.id.partition("@")[0]
+    known = [one.head for one in speculators_of(model) if one.method in ("mtp", "nextn")]
+    if known:
+        return "checkpoint" in known
+    return evidence().ran(plain(model), "mtp")
 
 
 def _closed(draft: str | None, drafts: Drafts) -> str:

@@ -171,10 +171,14 @@ def _known_images(engine: EngineName, quant: str, model: str) -> StackOptions:
 
 
 def _evidence(image: Image, quant: str, for_model: bool) -> tuple[object, ...]:
-    """Sorts images: seen to work with the quantisation, no known limits, a known version or seen with the family, newest."""
+    """Sorts images: seen to work with the quantisation, a known version or seen with the family, no known limits, newest.
+
+    A version that is not known escapes every rule about versions, and may be older than the model: it is no better than a
+    release that nobody has run yet.
+    """
     newest = tuple(-int(part) for part in image.date.split("-"))
     vague = image.engine_version is None and not for_model
-    return (quant not in image.quants, STATUS_ORDER.index(image.status), vague, newest)
+    return (quant not in image.quants, vague, STATUS_ORDER.index(image.status), newest)
 
 
 def _trust(image: Image, quant: str) -> float:

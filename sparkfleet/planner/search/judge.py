@@ -355,7 +355,8 @@ def _notes(case: VariantContext, stack: Stack, draft: Proposal, verdict: Judgeme
     yield from _unpublished(case, stack, draft)
     if assumed := case.outlook.drafter(draft.speculation).assumed:
         yield assumed
-    if draft.speculation.method in ("mtp", "nextn") and not declared_heads(case.outlook.checkpoint):
+    own_head = draft.speculation.method in ("mtp", "nextn") and draft.speculation.draft is None
+    if own_head and not declared_heads(case.outlook.checkpoint):
         yield "the config declares no MTP head: published runs of this model have one; known after the download"
     if noncommercial := _noncommercial(case, draft):
         yield noncommercial

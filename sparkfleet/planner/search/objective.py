@@ -84,7 +84,10 @@ def published_factor(case: VariantContext, draft: Proposal, settings: Settings, 
     there = found.elsewhere(busy=busy)
     if there is not None:
         return there[0] * _by_half(case, draft, settings, context, there[1])
-    return found.shared_correction(busy=busy) * _drafting_factor(case, draft, settings, context)
+    usual = evidence().usual_engine(SPEED_METHODS.get(draft.speculation.method, draft.speculation.method))
+    unproven = usual and found.level > EvidenceLevel.FORMAT and draft.engine not in (usual, "custom")
+    engine = _by_half(case, draft, settings, context, usual) if unproven else 1.0
+    return engine * found.shared_correction(busy=busy) * _drafting_factor(case, draft, settings, context)
 
 
 def _by_half(case: VariantContext, draft: Proposal, settings: Settings, context: int, engine: str) -> float:

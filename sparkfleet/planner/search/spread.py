@@ -30,7 +30,7 @@ def stays(case: VariantContext, fewer: Evaluation, more: Evaluation) -> str:
     if gain < 1.0:
         return "slower"
     if gain < required:
-        return f"{gain:.2f}× as fast, and {required:.2f}× is the least that two boots do not differ by"
+        return f"{gain:.2f}× as fast; two boots of one plan differ by up to {required:.2f}×"
     if more.worth < required * fewer.worth:
         return f"{gain:.2f}× as fast as predicted, but with fewer published measurements"
     return _lost(case, narrow, wide)

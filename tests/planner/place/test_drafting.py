@@ -217,3 +217,18 @@ def test_a_draft_by_name_has_its_own_depth_and_licence(found):
     assert only.draft == draft
     refused = found("trtllm", model=model, speculation={"method": "eagle3", "draft": draft}, open_only=True)
     assert "nvidia-open-model-license: not open source" in reasons(refused)["eagle3"]
+
+
+def test_a_head_that_one_format_was_run_with_is_expected_in_the_others(found):
+    """The checkpoint in FP8 is not read yet; MTP was published in NVFP4."""
+    model = "XiaomiMiMo/MiMo-V2.5"
+    assert known_checkpoint(model).declared_mtp_layers == 0
+    assert methods(found("vllm", model=model))[0] == "MTP k=1"
+
+
+def test_an_engine_has_no_head_where_the_drafter_is_a_checkpoint_of_its_own(found):
+    """Gemma 4 has none; vLLM drafts with an assistant, which is named."""
+    model = "nvidia/Gemma-4-26B-A4B-NVFP4"
+    (mtp, *_) = found("vllm", model=model).options
+    assert (mtp.method, mtp.draft) == ("mtp", "google/gemma-4-26B-A4B-it-assistant")
+    assert "nextn" not in {one.method for one in found("sglang", model=model).options}
