@@ -23,8 +23,10 @@ def waiting(state: FleetState) -> list[Desired]:
 
 def room(state: FleetState, now: Now) -> dict[str, bool | None]:
     """True for each deployment whose waiting generation fits beside the running groups; None while that is unknown."""
+    if not (held := waiting(state)):
+        return {}
     loading = filter(state.is_loading, state.wanted.values())
-    granted = fitting(waiting(state), loading, state.available)
+    granted = fitting(held, loading, state.available)
     return {
         # It is placed although a node is gone, and then takes a rung without that node: no group that serves is lost.
         name: False if fits is None and _is_held_by_gone(state, name, now) else fits
