@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any, Self
+
 from pydantic import BaseModel, ConfigDict
 
 
@@ -11,3 +14,12 @@ class Value(BaseModel):
     model_config = ConfigDict(
         frozen=True, extra="forbid", strict=True, protected_namespaces=(), defer_build=True
     )
+
+    def model_copy(self, *, update: Mapping[str, Any] | None = None, deep: bool = False) -> Self:
+        """A copy with other fields. What the original has computed from its own (`cached_property`) is not in it."""
+        copied = super().model_copy(update=update, deep=deep)
+        content = copied.__dict__
+        if len(content) > len(type(self).model_fields):
+            for name in content.keys() - type(self).model_fields.keys():
+                del content[name]
+        return copied

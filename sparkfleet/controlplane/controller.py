@@ -19,8 +19,9 @@ from sparkfleet.controlplane.desired import Desired, GroupKey
 from sparkfleet.controlplane.effects import Effects, LaunchesOf, Surroundings
 from sparkfleet.controlplane.node_watch import NodeWatch
 from sparkfleet.controlplane.policy.decide import decide
-from sparkfleet.controlplane.policy.memory_admission import rolling, starting_without_older, waiting
+from sparkfleet.controlplane.policy.memory_admission import depends_on_memory
 from sparkfleet.controlplane.policy.reported import on_report
+from sparkfleet.controlplane.policy.rest import is_at_rest
 from sparkfleet.controlplane.policy.state import FleetState, nodes_of
 from sparkfleet.controlplane.policy.wanted import barred_by, is_wanted
 from sparkfleet.controlplane.serve_backend import ServeBackend
@@ -48,7 +49,6 @@ from sparkfleet.group.report import BEGINNING, GroupPhase, GroupReport
 from sparkfleet.planner.report.carry_over import RunningGroup
 from sparkfleet.planner.types.plan import DeploymentPlan
 from sparkfleet.specs.deployment import Deployment
-from sparkfleet.specs.remote_code import code_problems
 from sparkfleet.telemetry.metrics import ControlMetrics
 from sparkfleet.telemetry.samples import Sample
 from sparkfleet.telemetry.targets import TargetGroup
@@ -114,6 +114,10 @@ class Controller:
         self.keys = ApiKeys(store, self._journal)
         """Keys that clients send to the gateways."""
         self._publisher = RoutingPublisher(self._steady)
+        self._published_from: tuple[object, ...] = ()
+        """What the table that the gateways have was made of (`_table_inputs`)."""
+        self._at_rest_with: tuple[object, ...] = ()
+        """What the last round saw, if it found nothing to do and time alone changes nothing."""
         around = Surroundings(launches_of=launches_of, leave=self._leave, kept=self._kept)
         self._effects = Effects(
             store=store,
@@ -152,8 +156,12 @@ class Controller:
     def _older(self, name: str) -> list[RunningGroup]:
         """Groups of a deployment that run at a rung of an earlier plan and are no longer desired."""
         wanted = self._store.desired().get(name)
-        alive = {app.group for app in self._seen if app.status in ("starting", "running")}
-        if not any(key[0] == name and (wanted is None or key not in wanted.groups) for key in alive):
+        alive = {
+            app.group
+            for app in self._seen
+            if app.deployment == name and app.status in ("starting", "running")
+        }
+        if not alive or (wanted is not None and alive.issubset(wanted.groups)):
             return []  # the usual case, without reading the history
         reports = {report.group: report for report in self._reports.groups()}
         plans = {
@@ -253,8 +261,8 @@ class Controller:
     def _unpinned(self) -> Iterator[str]:
         """Deployments of an older release that let code of a checkpoint run without a commit."""
         for desired in self._wanted().values():
-            for problem in code_problems(desired.spec):
-                yield f"{desired.name}: {problem.text}"
+            for problem in desired.code_problems:
+                yield f"{desired.name}: {problem}"
 
     def samples(self) -> Iterator[Sample]:
         """Samples of the present state, for Prometheus."""
@@ -438,19 +446,28 @@ class Controller:
                 )
 
     async def reconcile(self) -> None:
-        """Runs one round: observes, decides, acts, publishes."""
+        """Runs one round: observes, decides, acts, publishes. Ends after observing if that shows nothing new."""
         await self._notice_clock()
         before, self._seen = self._seen, await self._apps.list()
         self._check(self._seen)
         await self._sweep_after(before)
         self._effects.forget_answers([app.name for app in self._seen if app.status == "failed"])
         self._reports.forget(self._kept())
+        if (inputs := self._inputs()) == self._at_rest_with:
+            return
         # Before the first wait: a client that reads "ready" requests the gateway next.
         await self._publish()
-        available = await self._available()
-        state = self._state(available)
-        await self._effects.carry_out(decide(state, self._clocks()), state.wanted)
+        state = await self._observed()
+        actions = decide(state, self._clocks())
+        await self._effects.carry_out(actions, state.wanted)
         await self._publish()
+        rests = not actions and bool(self._published_from) and is_at_rest(state)
+        self._at_rest_with = inputs if rests else ()
+
+    def _inputs(self) -> tuple[object, ...]:
+        """Everything that a round depends on beside time, and memory that a generation waits for."""
+        nodes = self._effects.nodes
+        return (*self._table_inputs(None), nodes.boots, nodes.away_since, self._effects.pending)
 
     async def _notice_clock(self) -> None:
         """Lets the groups' actors be watched again if the wall clock was set back."""
@@ -488,13 +505,13 @@ class Controller:
             paused=self._paused,
         )
 
-    async def _available(self) -> dict[str, int]:
-        """Free memory of the nodes that answer, bytes. Read only if a generation waits for memory."""
+    async def _observed(self) -> FleetState:
+        """Snapshot for the policy, with the free memory of the nodes that answer if a generation waits for memory."""
         state = self._state()
-        if not waiting(state) and not (rolling(state) and starting_without_older(state)):
-            return {}
+        if not depends_on_memory(state):
+            return state
         found = {node.name: node.memory_available for node in await self._nodes.look()}
-        return {name: memory for name, memory in found.items() if memory is not None}
+        return self._state({name: memory for name, memory in found.items() if memory is not None})
 
     async def _leave(self, group: GroupKey) -> None:
         """Takes a group out of the gateways' table before it ends, and keeps it out for the rest of the round."""
@@ -517,7 +534,29 @@ class Controller:
     # publishing
 
     async def _publish(self, without: GroupKey | None = None) -> None:
-        await self._publisher.publish(self._view(), self._store.keys(), without, self._address.listening)
+        """Publishes the table; costs nothing while all that it is made of is as it was."""
+        inputs = self._table_inputs(without)
+        if inputs == self._published_from:
+            return
+        current = await self._publisher.publish(
+            self._view(), self._store.keys(), without, self._address.listening
+        )
+        self._published_from = inputs if current else ()
+
+    def _table_inputs(self, without: GroupKey | None) -> tuple[object, ...]:
+        """Everything that the gateways' table depends on; the store by the number of its writes."""
+        return (
+            without,
+            self._paused,
+            self._address.listening,
+            self._publisher.version,
+            self._store.writes,
+            [(app.group, app.status) for app in self._seen],
+            self._reports.outline(),
+            self._effects.pending.waiting,
+            self._watch.lost(),
+            self._starts.ready_at(),
+        )
 
     def _running(self) -> dict[str, tuple[RunningGroup, ...]]:
         """Groups of each deployment that run or start, each at its rung."""

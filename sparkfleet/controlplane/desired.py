@@ -8,6 +8,7 @@ from functools import cached_property
 from sparkfleet.planner.report.carry_over import Member
 from sparkfleet.planner.types.plan import DeploymentPlan, GroupPlan
 from sparkfleet.specs.deployment import Deployment
+from sparkfleet.specs.remote_code import code_problems
 from sparkfleet.values import Value
 
 GroupKey = tuple[str, int, int]
@@ -39,6 +40,16 @@ class Desired(Value):
         """Key of each group, in the order of the plan."""
         own = tuple((self.generation, index) for index in range(len(self.plan.groups)))
         return tuple((self.name, *member) for member in self.members or own)
+
+    @cached_property
+    def code_problems(self) -> tuple[str, ...]:
+        """Fields that let code of a checkpoint run without a commit, in words: stored by an older release."""
+        return tuple(problem.text for problem in code_problems(self.spec))
+
+    @cached_property
+    def spec_json(self) -> str:
+        """The request as JSON."""
+        return self.spec.model_dump_json()
 
     def is_new(self, group: GroupKey) -> bool:
         """True if this generation started the group."""

@@ -24,6 +24,7 @@ from sparkfleet.controlplane.policy.after import after
 from sparkfleet.controlplane.policy.decide import decide
 from sparkfleet.controlplane.policy.fallback import ANSWER_S, BREAKER_FAILURES, RESTARTS
 from sparkfleet.controlplane.policy.reported import on_report
+from sparkfleet.controlplane.policy.rest import is_at_rest
 from sparkfleet.controlplane.policy.rollout import forget_ended
 from sparkfleet.controlplane.policy.state import GONE_S, FleetState, Now, Pending
 from sparkfleet.engines.failure_signatures import Diagnosis
@@ -44,7 +45,7 @@ def test_the_policy_reaches_no_clock_no_disk_and_no_log():
             names += [node.module] if isinstance(node, ast.ImportFrom) else []
             for name in names:
                 first, *rest = name.split(".")
-                allowed = {"__future__", "collections", "dataclasses", "typing", "sparkfleet"}
+                allowed = {"__future__", "collections", "dataclasses", "functools", "typing", "sparkfleet"}
                 assert first in allowed, f"{file.name} imports {name}"
                 if rest[:1] == ["control"]:
                     assert rest[1] in ("policy", "status", "store"), f"{file.name} imports {name}"
@@ -140,6 +141,12 @@ def test_no_wanted_group_is_ended_unless_it_is_given_up_and_every_action_has_a_r
 
 
 @many
+@given(states(), st.floats(10_000, 1e7))
+def test_a_state_at_rest_without_an_action_never_gets_one_by_time(state, later):
+    if is_at_rest(state) and not decide(state, Now.at(10_000.0)):
+        assert decide(state, Now.at(later)) == []
+
+
 @given(states())
 def test_the_same_actions_done_twice_change_nothing_more(state):
     actions = decide(state, NOW)

@@ -288,3 +288,40 @@ async def test_a_client_that_is_killed_takes_its_container_along(running, in_con
     assert end.exit_code == -signal.SIGKILL
     assert end.reason.startswith("the podman client that ran it ended by SIGKILL")
     assert containers() == []
+
+
+def conmon_of(spec: RankSpec) -> int:
+    """The process of podman that watches a container."""
+    return int(podman("container", "inspect", "--format", "{{.State.ConmonPid}}", name_of(spec)).stdout)
+
+
+async def test_a_container_whose_monitor_is_killed_is_removed_with_all_its_processes(
+    runtime, running, in_container
+):
+    """Podman itself no longer notices then that the container ends."""
+    spec = in_container(STUBBORN)
+    rank = await running(spec)
+    await printed(spec, "ready")
+    inside = labelled(labels(runtime._fleet, str(spec.id)))
+    os.kill(conmon_of(spec), signal.SIGKILL)
+    async with asyncio.timeout(30):
+        end = await rank.wait()
+    assert end.phase is Phase.EXITED
+    assert end.exit_code != 0
+    assert containers() == []
+    assert [p for p in inside if process(p.pid) == p] == []
+
+
+async def test_output_without_end_fills_no_disk(running, in_container, store):
+    """Neither our log, which has a limit, nor one of podman's own."""
+    line = "x" * 4000
+    spec = in_container(f"trap 'exit 0' TERM; while :; do echo {line}; done", grace_s=2.0)
+    rank = await running(spec)
+    await asyncio.sleep(10)
+    assert (await rank.status()).phase is Phase.RUNNING
+    logs = Path(spec.log_path).parent
+    assert 1 << 20 < sum(file.stat().st_size for file in logs.iterdir()) < 40 << 20
+    written = [file for file in store.rglob("*") if file.is_file() and "log" in file.name]
+    assert sum(file.stat().st_size for file in written) < 1 << 20
+    await rank.stop()
+    assert containers() == []

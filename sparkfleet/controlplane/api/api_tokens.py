@@ -33,7 +33,7 @@ class ApiTokens:
     def admits(self, authorization: str) -> bool:
         """True if the header has a token that is accepted now."""
         self._follow()
-        given = authorization.encode()
+        given = authorization.encode(errors="surrogateescape")  # as it was sent: a header may have any bytes
         good = [
             hmac.compare_digest(given, f"Bearer {one}".encode()) for one in (self._current, *self._former)
         ]

@@ -39,6 +39,8 @@ log = logging.getLogger(__name__)
 
 OPEN_PATHS = frozenset({"/metrics", "/targets"})
 MAX_WAIT_S = 30.0
+LARGEST = 2**63 - 1
+"""Largest number that SQLite takes."""
 _HOST = re.compile(r"(?:\[(?P<v6>[0-9A-Fa-f:.]{2,45})\]|(?P<name>[A-Za-z0-9.]{1,64}))(?::[0-9]{1,5})?")
 FOR_EVERY_VERSION = frozenset({"/v1/stop"})
 """Changes by every release: stopping the fleet is the first step to another version of it."""
@@ -277,6 +279,9 @@ def _json(value: Value) -> web.Response:
 
 def _number(request: web.Request, name: str, default: int) -> int:
     try:
-        return int(request.query.get(name, default))
+        number = int(request.query.get(name, default))
     except ValueError:
         raise ControlError(f"{name}={request.query[name]!r} is not a whole number.") from None
+    if not 0 <= number <= LARGEST:
+        raise ControlError(f"{name}={number} is not between 0 and {LARGEST}.")
+    return number

@@ -21,10 +21,17 @@ def waiting(state: FleetState) -> list[Desired]:
     ]
 
 
+def depends_on_memory(state: FleetState) -> bool:
+    """True if what is decided depends on the free memory of the nodes."""
+    return bool(waiting(state)) or bool(rolling(state) and starting_without_older(state))
+
+
 def room(state: FleetState, now: Now) -> dict[str, bool | None]:
     """True for each deployment whose waiting generation fits beside the running groups; None while that is unknown."""
+    if not (held := waiting(state)):
+        return {}
     loading = filter(state.is_loading, state.wanted.values())
-    granted = fitting(waiting(state), loading, state.available)
+    granted = fitting(held, loading, state.available)
     return {
         # It is placed although a node is gone, and then takes a rung without that node: no group that serves is lost.
         name: False if fits is None and _is_held_by_gone(state, name, now) else fits

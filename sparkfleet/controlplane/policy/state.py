@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 
 from sparkfleet.controlplane.desired import Desired, GroupKey, Standing
 from sparkfleet.controlplane.state.status import App, NodeReport
@@ -130,11 +131,19 @@ class FleetState:
 
     def mine(self) -> tuple[App, ...]:
         """Applications of desired groups."""
+        return self._mine
+
+    @cached_property
+    def _mine(self) -> tuple[App, ...]:
         return tuple(app for app in self.apps if self.desired_of(app.group) is not None)
+
+    @cached_property
+    def _reports(self) -> Mapping[GroupKey, GroupReport]:
+        return {one.group: one for one in self.reports}
 
     def report(self, group: GroupKey) -> GroupReport | None:
         """The newest report of a group."""
-        return next((one for one in self.reports if one.group == group), None)
+        return self._reports.get(group)
 
     def is_ready(self, group: GroupKey) -> bool:
         """True if a group has reported so, and is not silent."""

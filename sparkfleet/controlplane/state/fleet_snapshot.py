@@ -153,7 +153,7 @@ class FleetSnapshot:
             plan=desired.plan,
             groups=self._groups(desired.name),
             passed=self.passed.get(desired.name, ()),
-            spec=desired.spec.model_dump_json(),
+            spec=desired.spec_json,
             members=tuple(group[1:] for group in desired.groups),
             running=self.running.get(desired.name),
         )

@@ -58,6 +58,23 @@ class ReportCache:
         now = self._steady()
         return tuple(report for at, report in self._groups.values() if now - at < STALE_S)
 
+    def outline(self) -> list[tuple[object, ...]]:
+        """Phase, rung and failure of each group, on which the gateways' table and the policy depend; not its load."""
+        now = self._steady()
+        return [
+            (
+                one.name,
+                one.phase,
+                one.since,
+                one.detail,
+                one.rung,
+                one.diagnosis,
+                one.was_starting,
+                now - at < STALE_S,
+            )
+            for at, one in self._groups.values()
+        ]
+
     def gateways(self) -> tuple[GatewayReport, ...]:
         """Reports of gateway replicas that are not silent: the others were replaced."""
         now = self._steady()

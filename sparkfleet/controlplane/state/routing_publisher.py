@@ -31,6 +31,11 @@ class RoutingPublisher:
         """Version of the table that each gateway replica had when it asked last."""
         self._began = self._steady()
 
+    @property
+    def version(self) -> int:
+        """Version of the last published table; 0: there is none."""
+        return self._table.version
+
     def published(self) -> dict[str, GroupEntry]:
         """Table last sent to the gateways, by application."""
         return {group.app: group for entry in self._table.models.values() for group in entry.groups}
@@ -41,13 +46,16 @@ class RoutingPublisher:
         keys: tuple[KeyEntry, ...],
         without: GroupKey | None = None,
         listening: GatewayListening | None = None,
-    ) -> None:
-        """Publishes the current table without the group `without`, if it has changed."""
+    ) -> bool:
+        """Publishes the current table without the group `without`, if it has changed.
+
+        Returns False while the gateways keep their old table, because groups have not reported since a restart.
+        """
         models, now = view.models(without), self._table
         same = now.version > 0 and (models, keys, listening) == (now.models, now.keys, now.listening)
         settling = not view.all_reported() and self._steady() - self._began < SETTLE_S
         if same or settling:
-            return
+            return not settling
         # Not counted from 1: a gateway must never mistake the table of a restarted controller for one it has.
         self._table = RoutingTable(
             version=max(self._table.version + 1, time.time_ns()),
@@ -57,6 +65,7 @@ class RoutingPublisher:
         )
         async with self._published:
             self._published.notify_all()
+        return True
 
     async def held_by(self, replicas: Callable[[], Collection[str]], wait_s: float) -> frozenset[str]:
         """Waits until every gateway replica holds the current table, at most `wait_s`. Returns those that do not.
@@ -84,6 +93,8 @@ class RoutingPublisher:
             wait_s: seconds.
             replica: the gateway replica that asks, "" for others.
         """
+        if not replica and self._table.version not in (known, 0):
+            return self._table
         async with self._published:
             if replica and known:
                 self._held[replica] = known

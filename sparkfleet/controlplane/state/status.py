@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from functools import cached_property
 from typing import Literal
 
 from sparkfleet.gateway.listening import GatewayListening
@@ -59,7 +60,7 @@ class App(Value):
     status: AppStatus
     message: str = ""
 
-    @property
+    @cached_property
     def group(self) -> tuple[str, int, int]:
         """Deployment, generation and replica."""
         return self.deployment, self.generation, self.replica

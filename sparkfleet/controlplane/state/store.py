@@ -104,6 +104,9 @@ class Store:
 
     def identity(self) -> StoreIdentity:
         """Its identity."""
+        return self._read("identity", self._read_identity)
+
+    def _read_identity(self) -> StoreIdentity:
         id_, fleet, changes = self._db.execute("SELECT id, fleet, changes FROM identity").fetchone()
         return StoreIdentity(id=id_, fleet=fleet, changes=changes)
 
@@ -116,6 +119,9 @@ class Store:
 
     def generations(self) -> dict[str, int]:
         """Newest generation ever given to each name, also of deleted deployments."""
+        return dict(self._read("generations", self._read_generations))
+
+    def _read_generations(self) -> dict[str, int]:
         return dict(self._db.execute("SELECT name, last FROM generations"))
 
     def raise_generations(self, least: Mapping[str, int]) -> None:
@@ -175,6 +181,7 @@ class Store:
     def _forget_read(self) -> None:
         """Lets deployments be read again: they are kept, because a round of the controller reads them several times."""
         self._desired, self._histories = None, {}
+        self._kept = {}
 
     def put(
         self,

@@ -85,6 +85,8 @@ def waits_for_nothing(held: bool, place: StorePlace, now: float) -> Iterator[str
 
 def start_storms(serve: SimulatedServe, now: float) -> Iterator[str]:
     """Groups that are started again and again."""
+    if len(serve.calls) <= STORM:
+        return
     late = Counter(key for at, call, key in serve.calls if call == "deploy" and now - at < STORM_S)
     yield from (
         f"{now:.1f} s: {key} was deployed {count} times in {STORM_S:.0f} s"
@@ -128,6 +130,8 @@ def stays_on_gone_nodes(
         for n in fleet.nodes.values()
         if n.away_since is not None and now - max(n.away_since, working_since) > GONE_S + LEAVES_S
     }
+    if not gone:
+        return
     for one in wanted.values():
         if older_serves(one, fleet):
             continue  # as long as an older group serves, a new one waits for the memory of its nodes
@@ -170,7 +174,7 @@ def falls_on_drained(
         drained: nodes that were drained before it.
         now: simulated seconds.
     """
-    for one in wanted.values():
+    for one in wanted.values() if drained else ():
         for group, plan in zip(one.groups, one.plan.groups, strict=True):
             was, standing = before.get(group), standings.get(group, TOP)
             if was is None or standing.rung <= was.rung:
@@ -198,6 +202,8 @@ def stays_on_drained_nodes(
         drained: nodes that are drained.
         working_since: since when the controller works without a break, simulated seconds.
     """
+    if not drained:
+        return
     now = fleet.time.seconds
     away = {
         n.name for n in fleet.nodes.values() if n.away_since is not None or now - n.joined_since < LEAVES_S

@@ -20,12 +20,16 @@ class Timeline:
         """Since the beginning; only goes forward."""
         self.wall_offset = 0.0
         """Sum of the jumps of the wall clock, seconds."""
+        self._now = Now(unix=EPOCH, steady=0.0)
         self._order = count()
         self._events: list[tuple[float, int, Callable[[], None]]] = []
 
     def now(self) -> Now:
         """Both clocks."""
-        return Now(unix=self.unix(), steady=self.seconds)
+        unix = self.unix()
+        if self._now.steady != self.seconds or self._now.unix != unix:
+            self._now = Now(unix=unix, steady=self.seconds)
+        return self._now
 
     def unix(self) -> float:
         """The wall clock, which may jump."""

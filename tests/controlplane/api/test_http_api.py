@@ -221,13 +221,33 @@ async def test_a_request_that_is_not_understood_is_a_400(served, body):
         assert (await response.json())["error"]["what"]
 
 
-async def test_a_number_that_is_none(served):
+@pytest.mark.parametrize("number", ["x", "-1", "9" * 19, "9" * 5000])
+async def test_a_number_that_is_none(served, number):
     headers = {"authorization": f"Bearer {TOKEN}"}
     async with (
         aiohttp.ClientSession(headers=headers) as session,
-        session.get(served.url + "/v1/events?after=x") as response,
+        session.get(served.url + "/v1/events?after=" + number) as response,
     ):
         assert response.status == 409
+
+
+@pytest.mark.parametrize(
+    ("header", "status"),
+    [
+        (b"authorization: Bearer \xff\xfe", b"401"),
+        (b"authorization: Bearer " + b"a" * 20_000, b"400"),
+        (b"authorization: Bearer a\x00b", b"400"),
+        (b"content-length: 99999999999", b"401"),
+    ],
+)
+async def test_headers_of_any_bytes_and_any_size_fail_nothing(served, header, status, caplog):
+    host, port = served.url.removeprefix("http://").split(":")
+    reader, writer = await asyncio.open_connection(host, int(port))
+    writer.write(b"GET /v1/fleet HTTP/1.1\r\nhost: 127.0.0.1\r\n" + header + b"\r\n\r\n")
+    answer = await asyncio.wait_for(reader.readline(), 5)
+    writer.close()
+    assert answer.split()[1] == status
+    assert not any("failed" in record.message for record in caplog.records)
 
 
 async def test_a_controller_that_is_away_for_a_moment_is_waited_for(served, tmp_path, unused_tcp_port):
