@@ -7,9 +7,11 @@
 
 from __future__ import annotations
 
+import json
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 from grafana_foundation_sdk.builders import (
     common,
@@ -125,7 +127,20 @@ def board(one: GrafanaDashboard) -> str:
         built = built.with_row(dashboard.Row(row.title))
         for each in row.panels:
             built = built.with_panel(panel(each))
-    return JSONEncoder(sort_keys=True, indent=1).encode(built.build()) + "\n"
+    text = JSONEncoder(sort_keys=True, indent=1).encode(built.build())
+    return json.dumps(of_the_schema(json.loads(text)), sort_keys=True, indent=1) + "\n"
+
+
+def of_the_schema(document: dict[str, Any]) -> dict[str, Any]:
+    """The dashboard without what the SDK's encoder adds and Grafana's own schema does not have."""
+    del document["style"]
+    for each in document["panels"]:
+        if "options" in each:
+            each["options"] = each["options"] or {}
+    for each in document["templating"]["list"]:
+        for name in ("auto", "auto_count", "auto_min", "id"):  # of intervals, and of panels
+            del each[name]
+    return document
 
 
 def files() -> Iterator[tuple[Path, str]]:

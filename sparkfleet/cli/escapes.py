@@ -5,7 +5,6 @@ its title and its clipboard, erase lines above, or draw lines that no command of
 from __future__ import annotations
 
 import codecs
-import re
 import sys
 from collections.abc import Iterable
 from typing import IO
@@ -13,13 +12,9 @@ from typing import IO
 from rich.console import Console, ConsoleOptions, RenderableType
 from rich.segment import Segment
 
-_UNSAFE = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
-"""C0 without tab and newline, DEL, C1 (of which a terminal takes 0x9b for ESC [), and characters that turn text around."""
+from sparkfleet.runtime.visible_text import visible
 
-
-def visible(text: str) -> str:
-    """`text` with each control character as its escape: `\\x1b`. Tabs and newlines stay."""
-    return _UNSAFE.sub(lambda found: ascii(found[0])[1:-1], text)
+__all__ = ["RawOutput", "SafeConsole", "visible"]
 
 
 class SafeConsole(Console):

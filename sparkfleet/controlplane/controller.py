@@ -19,7 +19,7 @@ from sparkfleet.controlplane.desired import Desired, GroupKey
 from sparkfleet.controlplane.effects import Effects, LaunchesOf, Surroundings
 from sparkfleet.controlplane.node_watch import NodeWatch
 from sparkfleet.controlplane.policy.decide import decide
-from sparkfleet.controlplane.policy.memory_admission import waiting
+from sparkfleet.controlplane.policy.memory_admission import rolling, starting_without_older, waiting
 from sparkfleet.controlplane.policy.reported import on_report
 from sparkfleet.controlplane.policy.state import FleetState, nodes_of
 from sparkfleet.controlplane.policy.wanted import barred_by, is_wanted
@@ -265,6 +265,10 @@ class Controller:
         """The generations of a deployment that are kept, oldest first."""
         return self._store.history(name)
 
+    def stopped(self) -> tuple[Desired, ...]:
+        """The last generation of each deployment that was deleted, as far as it is kept."""
+        return self._store.stopped()
+
     def targets(self, own: str) -> list[TargetGroup]:
         """Everything that Prometheus should scrape, in its `http_sd` form. `own` is the controller's host:port."""
         return scrape_targets(self._reports.groups(), self._reports.gateways(), own)
@@ -486,7 +490,8 @@ class Controller:
 
     async def _available(self) -> dict[str, int]:
         """Free memory of the nodes that answer, bytes. Read only if a generation waits for memory."""
-        if not waiting(self._state()):
+        state = self._state()
+        if not waiting(state) and not (rolling(state) and starting_without_older(state)):
             return {}
         found = {node.name: node.memory_available for node in await self._nodes.look()}
         return {name: memory for name, memory in found.items() if memory is not None}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from functools import lru_cache
+from functools import cached_property
 
 from sparkfleet.planner.report.carry_over import Member
 from sparkfleet.planner.types.plan import DeploymentPlan, GroupPlan
@@ -34,10 +34,11 @@ class Desired(Value):
         """The public model name."""
         return self.spec.name
 
-    @property
+    @cached_property
     def groups(self) -> tuple[GroupKey, ...]:
         """Key of each group, in the order of the plan."""
-        return _keys(self.name, self.generation, self.members, len(self.plan.groups))
+        own = tuple((self.generation, index) for index in range(len(self.plan.groups)))
+        return tuple((self.name, *member) for member in self.members or own)
 
     def is_new(self, group: GroupKey) -> bool:
         """True if this generation started the group."""
@@ -46,13 +47,6 @@ class Desired(Value):
     def plan_of(self, group: GroupKey) -> GroupPlan:
         """The plan of one of its groups."""
         return self.plan.groups[self.groups.index(group)]
-
-
-@lru_cache(maxsize=1024)
-def _keys(name: str, generation: int, members: tuple[Member, ...], count: int) -> tuple[GroupKey, ...]:
-    """Keys of a generation's groups; kept, because every rule of the policy reads them."""
-    own = tuple((generation, index) for index in range(count))
-    return tuple((name, *member) for member in members or own)
 
 
 class Standing(Value):

@@ -7,12 +7,12 @@ import re
 from collections.abc import AsyncIterator, Iterable
 from typing import NamedTuple
 
+from sparkfleet.controlplane.state.newest_rank import newest_rank
 from sparkfleet.errors import ControlError, NodeError, SparkfleetError
 from sparkfleet.fleet.deployments import find
 from sparkfleet.fleet.events import TroubleFound
 from sparkfleet.fleet.session import Session
 from sparkfleet.fleet.without_controller import client_or_trouble
-from sparkfleet.group.report import GroupReport, RankReport
 from sparkfleet.remote.channel import Channel
 from sparkfleet.runtime.files import state_probe
 
@@ -99,23 +99,6 @@ async def read_log(channel: Channel, path: str, *, tail: int, follow: bool) -> A
         await asyncio.sleep(FOLLOW_S)
         text, offset = await _all(channel, path, offset)
         yield text
-
-
-def newest_rank(groups: tuple[GroupReport, ...], name: str, replica: int, rank: int) -> RankReport:
-    """That rank of the newest generation's group with a log. Raises ControlError if there is none."""
-    found = [
-        (group.generation, one)
-        for group in groups
-        if group.replica == replica
-        for one in group.ranks
-        if one.rank == rank and one.log_path
-    ]
-    if not found:
-        raise ControlError(
-            f"{name} has no log yet for rank {rank} of replica {replica}.",
-            do=f"`sparkfleet describe {name}` shows its groups and ranks.",
-        )
-    return max(found, key=lambda pair: pair[0])[1]
 
 
 async def _all(channel: Channel, path: str, offset: int) -> tuple[bytes, int]:

@@ -60,11 +60,13 @@ from sparkfleet.gateway.body.scanner import INLINE_BYTES, BodyScanner
 from sparkfleet.gateway.choice import Choice
 from sparkfleet.gateway.engine.endpoints import Picker
 from sparkfleet.gateway.engine.engine_error import in_dialect, read_error
-from sparkfleet.gateway.engine.proxy import Attempts, lost_event, relay
+from sparkfleet.gateway.engine.loop_detector import LoopDetector
+from sparkfleet.gateway.engine.proxy import Attempts, loop_event, lost_event, relay
 from sparkfleet.gateway.engine.upstream import Request, Upstream, UpstreamAnswer, request_headers
 from sparkfleet.gateway.engine.usage import UsageMeter
 from sparkfleet.gateway.in_flight import InFlight
 from sparkfleet.gateway.page.page_app import PageApp
+from sparkfleet.gateway.page.text_capture import BODY_BYTES, prompt_of
 from sparkfleet.gateway.report import KeyUsage
 from sparkfleet.gateway.request.media import host_of, refused_url
 from sparkfleet.gateway.request.requirements import Requirements, can, lacking, too_small
@@ -200,7 +202,7 @@ class GatewayApp:
         if scope["path"] in _HEALTH:
             return await self._health(scope, send)
         if self._page is not None and self._page.owns(scope["path"]):
-            return await self._page(scope, send, self._table, self._queues.outlook)
+            return await self._page(scope, receive, send, self._table, self._queues.outlook)
         if origin := allowed_origin(scope["headers"], self.origins):
             send = readable_by(send, origin)
         if scope["path"] in _ROOT and scope["method"] in _LOCAL_METHODS:
@@ -223,7 +225,7 @@ class GatewayApp:
         exchange.finish(self.metrics)
         self._count(exchange)
         if self._page is not None:
-            self._page.note(exchange.log_line())
+            self._page.note(exchange.log_line(), exchange.prompt, exchange.meter)
         if access_log.isEnabledFor(logging.INFO):
             access_log.info("%s", json.dumps(exchange.log_line()))
 
@@ -312,6 +314,8 @@ class GatewayApp:
         ):
             body = await read_body(exchange.headers, receive, self._limits, held)
             exchange.body_read = True
+            if self._page is not None and self._page.capture.until and body.size <= BODY_BYTES:
+                exchange.prompt = prompt_of(body.whole())
             if exchange.dialect == "anthropic":
                 body = without_changing_digits(body)
             wanted = await self._scan(exchange, scope["query_string"], receive, body)
@@ -383,15 +387,14 @@ class GatewayApp:
                     await _pass_error_on(exchange, answer, send, meter)
                     return
                 await send(_start(exchange, answer))
-                complete = await relay(answer, send, exchange.direct, meter)
+                limit = slot.choice.model.loop_tokens if answer.is_stream else None
+                loops = LoopDetector(limit) if limit else None
+                complete = await relay(answer, send, exchange.direct, meter, loops)
             finally:
                 answer.close()
-        if not complete:
-            exchange.lost_engine()
-            if not exchange.is_stream:
-                return  # without an end: the server cuts the connection
-        last = b"" if complete else lost_event(exchange.dialect, meter)
-        await send({"type": "http.response.body", "body": last, "more_body": False})
+        last = b"" if complete else _cut_short(exchange, meter, loops)
+        if complete or last:
+            await send({"type": "http.response.body", "body": last, "more_body": False})
 
     def _begin_answer(self, exchange: RequestContext, answer: UpstreamAnswer, sent: float) -> UsageMeter:
         exchange.status = answer.status
@@ -417,6 +420,15 @@ class GatewayApp:
 _JSON = (b"content-type", b"application/json")
 _INDEX_JSON = json.dumps(_INDEX).encode()
 _OF_THE_BODY = (b"content-length", b"content-type")
+
+
+def _cut_short(exchange: RequestContext, meter: UsageMeter, loops: LoopDetector | None) -> bytes:
+    """Records an answer without its end. Returns the last event of a stream; another answer is cut with its connection."""
+    if loops is not None and loops.found:
+        exchange.found_loop()
+        return loop_event(exchange.dialect, meter, loops.tokens)
+    exchange.lost_engine()
+    return lost_event(exchange.dialect, meter) if exchange.is_stream else b""
 
 
 def _raw_path(scope: Scope) -> bytes:

@@ -148,7 +148,7 @@ class GatewayReplica:
             max_body_bytes=at.max_body_bytes,
             budget_bytes=max(BUDGET_BYTES, BODIES_HELD * at.max_body_bytes),
             origins=at.origins,
-            page=PageApp(self._fleet_view),
+            page=PageApp(self._fleet_view, self._change, self._rank_log),
         )
         self._certificate = self._certificate_of(at.tls)
         self._server: Server = await self._listen(at, self._certificate)
@@ -187,6 +187,18 @@ class GatewayReplica:
         controller = ray.get_actor(self._config.controller, namespace=self._config.namespace)
         view: str = await controller.page.remote()
         return view
+
+    async def _change(self, change_json: str) -> str:
+        """Lets the controller carry out an admin's change."""
+        controller = ray.get_actor(self._config.controller, namespace=self._config.namespace)
+        answer: str = await controller.change.remote(change_json)
+        return answer
+
+    async def _rank_log(self, request_json: str) -> str:
+        """Lets the controller read the end of a rank's log."""
+        controller = ray.get_actor(self._config.controller, namespace=self._config.namespace)
+        answer: str = await controller.rank_log.remote(request_json)
+        return answer
 
     async def _follow(self) -> None:
         """Keeps the table equal to the controller's, which thereby knows which one this replica holds."""

@@ -69,6 +69,8 @@ class RequestContext:
     """The client's API: Anthropic's clients name its version, also for paths that both APIs have."""
     session: str = ""
     """Name of the client's session; "" without a usable one."""
+    prompt: str = ""
+    """Beginning of the prompt, if an admin has switched on that texts are kept."""
     _is_batch: bool = False
     seconds: float = 0.0
     usage: Usage = field(default_factory=Usage)
@@ -108,6 +110,10 @@ class RequestContext:
     def lost_engine(self) -> None:
         """Records that the answer was begun and will not be completed."""
         self.status, self.kind = CUT_SHORT, "engine_lost"
+
+    def found_loop(self) -> None:
+        """Records that the answer repeated itself and was ended."""
+        self.status, self.kind = CUT_SHORT, "loop"
 
     def finish(self, metrics: GatewayMetrics) -> None:
         """Counts the finished request in the metrics."""

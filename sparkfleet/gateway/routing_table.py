@@ -25,7 +25,7 @@ _Limit = Annotated[int, Field(ge=1, le=1_000_000_000)]
 
 
 class KeyLimits(Value):
-    """Limits of a key, counted by each gateway. None: no limit."""
+    """Limits of a key, counted by each gateway, and its rights. None: no limit."""
 
     requests_per_minute: Annotated[int, Field(ge=1, le=100_000)] | None = None
     tokens_per_minute: _Limit | None = None
@@ -36,6 +36,8 @@ class KeyLimits(Value):
     """Priority of requests that name none."""
     expires: float | None = None
     """Unix seconds from which the key is refused; None: never."""
+    admin: bool = False
+    """True if it may read logs and change the fleet over the page's API, and sees every request there."""
 
 
 class FormerKey(Value):
@@ -115,6 +117,8 @@ class ModelEntry(Value):
     """Paths beside the usual ones that clients may use; `/*` at the end: all below."""
     aliases: tuple[str, ...] = ()
     """Further names under which clients may ask for it."""
+    loop_tokens: int | None = None
+    """Repeated tokens after which a stream is ended; None: never."""
 
     def retry_s(self, now: float) -> int:
         """Seconds after which a request should be tried again. `now`: Unix seconds."""

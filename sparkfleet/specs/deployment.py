@@ -207,6 +207,10 @@ class Deployment(Constraints):
     """Seconds without output after which a starting engine is considered hung. Left out: 900, and 120 for its first token. A
     start that keeps writing to its log has four times as long, at least 900, plus the time to read its weights."""
 
+    loop_tokens: Annotated[int, Field(ge=64, le=100_000)] | None = None
+    """Tokens (of four characters) of the same text again and again after which a stream is ended with an error: small and
+    heavily quantised models fall into such loops. Left out: never."""
+
     def resolved(self) -> tuple[Variant, ...]:
         """The variants with all their settings, in the order of the file. At least one."""
         return tuple(self._merged(entry) for entry in self._entries())

@@ -108,3 +108,17 @@ async def test_the_last_events_come_first(world):
     ]
     view = page_view(await status_of(world), world.inventory(), events, 5.0)
     assert [one.id for one in view.events] == list(range(199, 199 - MOST_EVENTS, -1))
+
+
+async def test_a_drained_node_and_a_deployment_that_was_stopped_are_shown(world):
+    status = await status_of(world)
+    await world.look()
+    await world.controller.drain("this", "me")
+    view = page_view(world.controller.status(), world.inventory(), (), 5.0, world.controller.stopped())
+    assert ([one.drained for one in view.nodes], view.stopped) == ([True], ())
+    await world.controller.remove("tiny", "me")
+    stopped = world.controller.stopped()
+    gone = world.controller.status().model_copy(update={"deployments": ()})
+    (one,) = page_view(gone, world.inventory(), (), 5.0, stopped).stopped
+    assert (one.name, one.generation, one.nodes) == ("tiny", 1, ("this",))
+    assert page_view(status, world.inventory(), (), 5.0, stopped).stopped == (), "its groups still end"

@@ -304,3 +304,17 @@ def test_an_address_that_cannot_be_bound_is_reported(
 ) -> None:
     assert main(["--host", host, "--port", port]) == 1
     assert f"cannot listen on {host} port {port}" in capsys.readouterr().err
+
+
+async def test_values_of_its_metrics_can_be_replaced() -> None:
+    async with FakeEngine() as engine, aiohttp.ClientSession() as http:
+        url = engine.url + "/fake/metrics"
+        async with http.put(url, json={"vllm:num_requests_waiting": 9, "vllm:more_total": 1.5}) as answer:
+            assert answer.status == 204
+        async with http.get(engine.url + "/metrics") as answer:
+            text = await answer.text()
+        async with http.put(url, json={"vllm:more_total": "many"}) as answer:
+            assert answer.status == 400
+    assert 'vllm:num_requests_waiting{model_name="fake"} 9' in text
+    assert 'vllm:more_total{model_name="fake"} 1.5' in text
+    assert 'vllm:num_requests_running{model_name="fake"} 0' in text

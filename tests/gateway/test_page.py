@@ -3,6 +3,7 @@
 import asyncio
 import json
 import re
+import time
 from importlib.resources import files
 
 import aiohttp
@@ -13,11 +14,14 @@ from sparkfleet.gateway.access.keys import generate
 from sparkfleet.gateway.app import GatewayApp
 from sparkfleet.gateway.engine.endpoints import StaticPicker
 from sparkfleet.gateway.http_server import serve
-from sparkfleet.gateway.page.fleet_view import DeploymentView, EventView, FleetView, NodeView
+from sparkfleet.gateway.page.admin_routes import CAPTURE, DEPLOYMENTS, LOGS, NODES
+from sparkfleet.gateway.page.fleet_change import LOG_LINES, FleetAnswer
+from sparkfleet.gateway.page.fleet_view import DeploymentView, EventView, FleetView, NodeView, StoppedView
 from sparkfleet.gateway.page.page_app import _API, FRESH_S, PageApp, reader_of
-from sparkfleet.gateway.routing_table import GroupEntry, ModelEntry, RoutingTable
+from sparkfleet.gateway.page.text_capture import TextCapture
+from sparkfleet.gateway.routing_table import GroupEntry, KeyLimits, ModelEntry, RoutingTable
 
-STATIC = ("/", "/page/page.js", "/page/draw.js", "/page/page.css", "/page/icon.svg")
+STATIC = ("/", "/page/page.js", "/page/admin.js", "/page/draw.js", "/page/page.css", "/page/icon.svg")
 
 
 def entry(name, keys=()):
@@ -36,6 +40,7 @@ VIEW = FleetView(
     deployments=tuple(
         DeploymentView(name=name, state="ready", generation=1, since=1.0) for name in ("open", "private")
     ),
+    stopped=(StoppedView(name="old", generation=4, nodes=("spark1",)),),
     events=(event(3, ""), event(2, "private"), event(1, "open")),
 )
 
@@ -46,9 +51,17 @@ class Home:
     def __init__(self):
         self.asked, self.away, self.now = 0, False, 0.0
         (self.guest, guest), (self.owner, owner) = generate("guest"), generate("owner")
+        self.admin, admin = generate("boss", KeyLimits(admin=True))
         models = {"open": entry("open"), "private": entry("private", ("owner",))}
-        self.table = RoutingTable(version=1, models=models, keys=(guest, owner))
-        self.page = PageApp(self._ask, clock=lambda: self.now)
+        self.table = RoutingTable(version=1, models=models, keys=(guest, owner, admin))
+        self.passed, self.answer = [], FleetAnswer(done="done")
+        self.page = PageApp(self._ask, self._pass, self._pass, clock=lambda: self.now)
+
+    async def _pass(self, request):
+        if self.away:
+            raise ConnectionError("gone")
+        self.passed.append(json.loads(request))
+        return self.answer.model_dump_json()
 
     async def _ask(self):
         self.asked += 1
@@ -72,6 +85,13 @@ class Home:
             headers["authorization"] = f"Bearer {key}"
         async with self.http.get(path, headers=headers) as answer:
             return answer.status, answer.headers, await answer.read()
+
+    async def change(self, method, path, key=None, **more):
+        """Status and JSON of the answer to a request that may change something."""
+        headers = {"authorization": f"Bearer {key}"} if key else {}
+        headers |= more.pop("headers", {})
+        async with self.http.request(method, path, headers=headers, **more) as answer:
+            return answer.status, await answer.json()
 
     async def fleet(self, key=None):
         status, _, body = await self.get("/api/fleet", key)
@@ -108,7 +128,7 @@ def test_the_page_is_small_and_has_nothing_from_outside():
     for name, content in text.items():
         outside = re.findall(r"https?://[^\s\"'`]+", content)
         assert [one for one in outside if one != "http://www.w3.org/2000/svg"] == [], name
-    for name in ("page.js", "draw.js"):
+    for name in ("page.js", "draw.js", "admin.js"):
         assert (
             re.findall(r"innerHTML|outerHTML|insertAdjacentHTML|document\.write|\beval\(", text[name]) == []
         )
@@ -249,13 +269,17 @@ async def test_the_gateway_adds_its_queue(open_door):
 
 async def test_every_route_is_in_the_document_and_every_documented_one_answers(home):
     document = json.loads((await home.get("/api"))[2])
-    undocumented = {*_API} - {"/api"} - set(document["paths"])
+    undocumented = {*_API, NODES, LOGS, CAPTURE, *DEPLOYMENTS} - {"/api"} - set(document["paths"])
     assert undocumented == set()
     for path, methods in document["paths"].items():
         assert home.page.owns(path)
+        place = path.format(name="open") + ("?minutes=1" if "capture" in path else "")
         for method in ("get", "post", "put", "delete"):
-            async with home.http.request(method, path) as answer:
-                assert answer.status == (200 if method in methods else 405), (method, path)
+            key = {"authorization": f"Bearer {home.admin}"}
+            async with home.http.request(method, place, headers=key) as answer:
+                assert answer.status == (200 if method in methods else 405) or (
+                    (method, path, answer.status) == ("delete", CAPTURE, 400)
+                ), (method, path, answer.status)
 
 
 async def test_the_api_is_described(home):
@@ -263,11 +287,161 @@ async def test_the_api_is_described(home):
     document = json.loads(body)
     assert status == 200
     assert document["openapi"].startswith("3.1")
-    assert set(document["paths"]) == {"/api/fleet", "/api/requests"}
+    assert {"/api/fleet", "/api/requests", NODES, LOGS, CAPTURE, *DEPLOYMENTS} == set(document["paths"])
     properties = document["components"]["schemas"]["FleetView"]["properties"]
     assert set(properties) == set(FleetView.model_fields)
     for reference in re.findall(r'"#/components/schemas/(\w+)"', body.decode()):
         assert reference in document["components"]["schemas"]
+
+
+CHANGES = [
+    ("PUT", "/api/nodes/spark1/drain", {"verb": "drain", "node": "spark1"}),
+    ("DELETE", "/api/nodes/spark1/drain", {"verb": "undrain", "node": "spark1"}),
+    (
+        "POST",
+        "/api/deployments/open/stop?generation=3",
+        {"verb": "stop", "deployment": "open", "generation": 3},
+    ),
+    ("POST", "/api/deployments/open/start", {"verb": "start", "deployment": "open", "generation": None}),
+    ("POST", "/api/deployments/open/restart", {"verb": "restart", "deployment": "open"}),
+]
+
+
+@pytest.mark.parametrize(("method", "path", "passed"), CHANGES)
+async def test_an_admin_key_changes_the_fleet_in_its_name(home, method, path, passed):
+    assert await home.change(method, path, home.admin) == (200, {"version": 1, "done": "done"})
+    (request,) = home.passed
+    assert request["who"] == "boss (page)"
+    assert passed.items() <= request.items()
+
+
+@pytest.mark.parametrize("path", [path for _, path, _ in CHANGES] + ["/api/deployments/open/logs", CAPTURE])
+async def test_without_an_admin_key_nothing_is_changed_and_no_log_is_read(home, path):
+    for method in ("GET", "POST", "PUT", "DELETE"):
+        for key in (None, home.guest, home.owner, "sk-sf-wrong"):
+            status, answer = await home.change(method, path, key)
+            assert status == 405 or status == (403 if key in (home.guest, home.owner) else 401)
+            assert answer["error"]["message"]
+    assert home.passed == []
+    assert home.page.capture.until is None
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [
+        {"origin": "http://evil.example"},
+        {"origin": "null"},
+        {"sec-fetch-site": "cross-site"},
+        {"sec-fetch-site": "same-site"},
+        {"origin": "https://127.0.0.1.evil.example"},
+    ],
+    ids=str,
+)
+async def test_a_page_of_another_site_changes_nothing_even_with_a_key(home, headers):
+    status, answer = await home.change("POST", "/api/deployments/open/stop", home.admin, headers=headers)
+    assert (status, home.passed) == (403, [])
+    assert "another site" in answer["error"]["message"]
+
+
+async def test_the_page_itself_may(home):
+    host = str(home.server.url).partition("://")[2]
+    headers = {"origin": f"http://{host}", "sec-fetch-site": "same-origin"}
+    assert (await home.change("POST", "/api/deployments/open/stop", home.admin, headers=headers))[0] == 200
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "status"),
+    [
+        ("GET", "/api/nothing", 404),
+        ("POST", "/api/deployments/Open/stop", 404),
+        ("POST", "/api/deployments/../stop", 404),
+        ("POST", "/api/deployments/open/delete", 404),
+        ("GET", "/api/deployments/open/stop", 405),
+        ("POST", "/api/deployments/open/stop?generation=x", 400),
+        ("POST", "/api/deployments/open/stop?force=1", 400),
+        ("PUT", f"/api/nodes/{'a' * 40}/drain", 400),
+        ("GET", "/api/deployments/open/logs?lines=2001", 400),
+        ("GET", "/api/deployments/open/logs?lines=-1", 400),
+        ("PUT", "/api/capture", 400),
+        ("PUT", "/api/capture?minutes=61", 400),
+    ],
+)
+async def test_a_request_that_is_none_is_refused_with_the_reason(home, method, path, status):
+    found, answer = await home.change(method, path, home.admin)
+    assert (found, home.passed) == (status, [])
+    assert answer["error"]["message"]
+
+
+async def test_a_change_has_no_body(home):
+    found, _ = await home.change("POST", "/api/deployments/open/stop", home.admin, data=b"x" * 100_000)
+    assert (found, home.passed) == (400, [])
+
+
+async def test_a_refusal_of_the_controller_is_passed_on(home):
+    home.answer = FleetAnswer(what="It is at generation 4.", means="Nothing was changed.", do="Look again.")
+    status, answer = await home.change("POST", "/api/deployments/open/stop?generation=3", home.admin)
+    assert status == 409
+    assert answer["error"]["message"] == "It is at generation 4. Nothing was changed. Look again."
+
+
+async def test_without_its_controller_a_change_is_refused(home):
+    home.away = True
+    status, answer = await home.change("POST", "/api/deployments/open/stop", home.admin)
+    assert status == 503
+    assert answer["error"]["message"].startswith("The controller does not answer.")
+    assert (await home.change("GET", "/api/deployments/open/logs", home.admin))[0] == 503
+
+
+async def test_the_log_of_a_rank_is_passed_on(home):
+    home.answer = FleetAnswer(done="read", node="spark2", path="/logs/a.log", log="one\ntwo")
+    status, answer = await home.change("GET", "/api/deployments/open/logs?rank=1", home.admin)
+    assert (status, answer) == (
+        200,
+        {"version": 1, "node": "spark2", "path": "/logs/a.log", "log": "one\ntwo"},
+    )
+    assert home.passed == [{"deployment": "open", "replica": 0, "rank": 1, "lines": LOG_LINES}]
+
+
+async def test_an_admin_key_sees_everything_and_others_not_what_was_stopped(home):
+    boss, guest, here = await home.fleet(home.admin), await home.fleet(home.guest), await home.fleet()
+    assert [one["name"] for one in boss["deployments"]] == ["open", "private"]
+    assert [one["name"] for one in boss["stopped"]] == ["old"]
+    assert (boss["admin"], guest["admin"], here["admin"]) == (True, False, False)
+    assert (guest["stopped"], [one["name"] for one in here["stopped"]]) == ([], ["old"])
+
+
+async def test_texts_are_kept_only_while_an_admin_has_that_on_and_only_admins_see_them(open_door):
+    async def view():
+        return VIEW.model_dump_json()
+
+    door = await open_door(engines=[FakeEngine(model="tiny", token="internal-token")], page=PageApp(view))
+    boss, entry = generate("boss", KeyLimits(admin=True))
+    door.gateway.table = door.gateway.table.model_copy(
+        update={"version": 2, "keys": (*door.gateway.table.keys, entry)}
+    )
+
+    async def request(method, path, key):
+        headers = {"authorization": f"Bearer {key}"}
+        async with aiohttp.request(method, door.url + path, headers=headers) as answer:
+            return await answer.json()
+
+    async def texts(key):
+        found = (await request("GET", "/api/requests", key))["requests"]
+        return [(one.get("prompt"), one.get("answer")) for one in found]
+
+    await door.post()
+    assert "5 min" in (await request("PUT", "/api/capture?minutes=5", boss))["done"]
+    await door.post()
+    await door.post(stream=True)
+    assert (await request("GET", "/api/fleet", door.key))["capture_until"] > time.time()
+    streamed, whole, before = await texts(boss)
+    assert before == (None, None)
+    assert whole[0] == streamed[0] == "one two three"
+    assert whole[1] == streamed[1]
+    assert whole[1].startswith("the spark hums")
+    assert await texts(door.key) == [(None, None)] * 3
+    assert "deleted" in (await request("DELETE", "/api/capture", boss))["done"]
+    assert await texts(boss) == [(None, None)] * 3
 
 
 async def test_without_a_page_the_gateway_answers_as_before(home):
@@ -277,3 +451,17 @@ async def test_without_a_page_the_gateway_answers_as_before(home):
         assert answer.status == 404
     await server.aclose()
     await gateway.aclose()
+
+
+async def test_texts_are_gone_after_their_time_even_if_nobody_looks():
+    async def view():
+        return VIEW.model_dump_json()
+
+    now, page = [1000.0], PageApp(view)
+    page.capture = TextCapture(lambda: now[0])
+    page.capture.begin(1)
+    page.note({"key": "me"}, "my secret")
+    assert [one["prompt"] for one in page._recent] == ["my secret"]
+    now[0] += 61
+    page.note({"key": "me"}, "")
+    assert all("prompt" not in one for one in page._recent)

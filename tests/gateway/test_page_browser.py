@@ -14,6 +14,7 @@ from sparkfleet.gateway.access.keys import generate
 from sparkfleet.gateway.app import GatewayApp
 from sparkfleet.gateway.engine.endpoints import StaticPicker, Target
 from sparkfleet.gateway.http_server import serve
+from sparkfleet.gateway.page.fleet_change import FleetAnswer, FleetChange, LogRequest
 from sparkfleet.gateway.page.fleet_view import (
     BandView,
     DeploymentView,
@@ -23,9 +24,10 @@ from sparkfleet.gateway.page.fleet_view import (
     GroupView,
     LinkView,
     NodeView,
+    StoppedView,
 )
 from sparkfleet.gateway.page.page_app import PageApp
-from sparkfleet.gateway.routing_table import GroupEntry, ModelEntry, RoutingTable
+from sparkfleet.gateway.routing_table import GroupEntry, KeyLimits, ModelEntry, RoutingTable
 from sparkfleet.units import GIB
 
 pytestmark = [pytest.mark.full, pytest.mark.timeout(120)]
@@ -42,6 +44,26 @@ class Fleet:
 
     def __init__(self):
         self.away, self.lost, self.tokens = False, False, 0.0
+        self.drained, self.changes, self.logs, self.refusal = False, [], [], ""
+
+    async def change(self, request):
+        """What an admin's change does to it."""
+        if self.away:
+            raise ConnectionError
+        asked = FleetChange.model_validate_json(request)
+        self.changes.append((asked.verb, asked.node or asked.deployment, asked.generation, asked.who))
+        if self.refusal:
+            return FleetAnswer(what=self.refusal).model_dump_json()
+        if asked.verb in ("drain", "undrain"):
+            self.drained = asked.verb == "drain"
+        return FleetAnswer(done=f"{asked.verb}: done").model_dump_json()
+
+    async def read_log(self, request):
+        """The log of a rank, whose lines are hostile."""
+        asked = LogRequest.model_validate_json(request)
+        self.logs.append(asked)
+        lines = [f"line {number} of rank {asked.rank} {NASTY}" for number in range(asked.lines)]
+        return FleetAnswer(done="read", node="spark2", path="/logs/x", log="\n".join(lines)).model_dump_json()
 
     async def view(self):
         if self.away:
@@ -50,7 +72,8 @@ class Fleet:
         now = time.time()
         nodes = tuple(
             NodeView(
-                name=name, joined=not (self.lost and name == "spark2"), head=name == "spark1", memory_total=122 * GIB,
+                name=name, joined=not (self.lost and name == "spark2"), head=name == "spark1",
+                drained=self.drained and name == "spark2", memory_total=122 * GIB,
                 memory_available=40 * GIB, gpus=(GpuView(power_w=42.0, temperature_c=63.0, busy=0.9, clock_mhz=2400.0),),
             )
             for name in ("spark1", "spark2")
@@ -74,6 +97,7 @@ class Fleet:
                 DeploymentView(name="tiny", state="ready", generation=1, since=now, groups=(group,)),
                 DeploymentView(name="later", state="starting", generation=1, since=now, groups=(starting,)),
             ),
+            stopped=(StoppedView(name="old", generation=7, nodes=("spark1",)),),
             events=(
                 EventView(id=1, at=now, deployment="tiny", subject="tiny/g1/0", kind="ready", message=NASTY),
             ),
@@ -108,6 +132,21 @@ class Seen:
         await self.page.fill("#key", self.key)
         await self.page.keyboard.press("Enter")
 
+    async def violations(self):
+        """What axe finds: its rules with the elements that break them."""
+        await self.page.evaluate((files("axe_playwright_python") / "axe.min.js").read_text())
+        found = json.loads(
+            await self.page.evaluate("axe.run().then((found) => JSON.stringify(found.violations))")
+        )
+        return [(one["id"], [node["html"][:120] for node in one["nodes"]]) for one in found]
+
+    async def manage(self):
+        """Open it with an admin key."""
+        await self.open()
+        self.key = self.admin
+        await self.log_in()
+        await self.page.wait_for_selector("#manage-list button", timeout=SHOWN_MS)
+
     async def says(self, selector, words, limit_ms=SHOWN_MS):
         script = "([selector, words]) => document.querySelector(selector)?.textContent.includes(words)"
         await self.page.wait_for_function(script, arg=[selector, words], timeout=limit_ms)
@@ -118,13 +157,16 @@ async def seen():
     from playwright.async_api import async_playwright
 
     fleet, (key, entry) = Fleet(), generate("me")
+    admin, admin_entry = generate("boss", KeyLimits(admin=True))
     async with AsyncExitStack() as stack:
         engine = await stack.enter_async_context(FakeEngine(model="tiny", pace=Pace(), token="t"))
         model = ModelEntry(name="tiny", deployment="group", state="ready", groups=(GroupEntry(app="a"),))
         later = ModelEntry(name="later", deployment="group", state="starting", ready_at=time.time() + 80)
-        table = RoutingTable(version=1, models={"tiny": model, "later": later}, keys=(entry,))
+        table = RoutingTable(version=1, models={"tiny": model, "later": later}, keys=(entry, admin_entry))
         target = Target(url=engine.url, token="t", group="g", app="a")
-        gateway = GatewayApp(StaticPicker([target]), table=table, page=PageApp(fleet.view))
+        gateway = GatewayApp(
+            StaticPicker([target]), table=table, page=PageApp(fleet.view, fleet.change, fleet.read_log)
+        )
         stack.push_async_callback(gateway.aclose)
         server = await serve(gateway, "127.0.0.1", 0)
         stack.push_async_callback(server.aclose)
@@ -134,7 +176,7 @@ async def seen():
         browser = await playwright.chromium.launch(executable_path=chromium, args=["--no-sandbox"])
         stack.push_async_callback(browser.close)
         seen = Seen(await browser.new_page(), fleet, server.url + "/", key, server, gateway)
-        seen.engine = engine
+        seen.engine, seen.admin = engine, admin
         yield seen
 
 
@@ -251,21 +293,122 @@ async def test_without_its_endpoint_it_keeps_what_it_knew(seen):
     await seen.says("#deployments", "tiny")
 
 
+async def test_only_an_admin_key_shows_what_changes_the_fleet(seen):
+    await seen.open()
+    assert await seen.page.is_hidden("#manage")
+    await seen.log_in()
+    await seen.says("#summary", "2 nodes")
+    assert await seen.page.is_hidden("#manage")
+    seen.key = seen.admin
+    await seen.log_in()
+    await seen.page.wait_for_selector("#manage", timeout=SHOWN_MS)
+    await seen.page.click("#key-button")
+    await seen.page.click("#key-forget")
+    await seen.page.wait_for_selector("#manage", state="hidden", timeout=SHOWN_MS)
+    assert seen.fleet.changes == []
+
+
+async def test_a_change_is_confirmed_with_its_consequence_and_carried_out(seen):
+    await seen.manage()
+    await seen.page.click("#drain-spark2")
+    await seen.says("#confirm-means", "What runs there stays: tiny, later")
+    await seen.says("#confirm-instead", "sparkfleet drain spark2")
+    await seen.page.keyboard.press("Escape")
+    assert seen.fleet.changes == []
+    await seen.page.click("#drain-spark2")
+    await seen.page.click("#confirm-yes")
+    await seen.says("#manage-result", "drain: done")
+    await seen.page.wait_for_selector("#undrain-spark2", timeout=SHOWN_MS)
+    await seen.says("#picture", "spark2 · drained")
+    assert seen.fleet.changes == [("drain", "spark2", None, "boss (page)")]
+    assert seen.complaints == []
+
+
+@pytest.mark.parametrize(
+    ("button", "words", "change"),
+    [
+        ("#stop-tiny", "the 1 that run have 30 s to end. Generation 1 is kept", ("stop", "tiny", 1)),
+        ("#restart-tiny", "Every engine of tiny on spark1, spark2 starts again", ("restart", "tiny", 1)),
+        ("#start-old", "starts with the plan of generation 7", ("start", "old", 7)),
+    ],
+)
+async def test_a_deployment_is_changed_by_keyboard_alone(seen, button, words, change):
+    await seen.manage()
+    await seen.page.focus(button)
+    await seen.page.wait_for_timeout(2000)  # the table is drawn again meanwhile, and the focus stays
+    await seen.page.keyboard.press("Enter")
+    await seen.says("#confirm-means", words)
+    assert await seen.page.evaluate("document.activeElement.id") == "confirm-no"
+    await seen.page.keyboard.press("Tab")
+    await seen.page.keyboard.press("Enter")
+    await seen.says("#manage-result", f"{change[0]}: done")
+    assert seen.fleet.changes == [(*change, "boss (page)")]
+
+
+async def test_a_refused_change_and_an_absent_controller_are_named(seen):
+    await seen.manage()
+    seen.fleet.refusal = "tiny is at generation 2."
+    await seen.page.click("#stop-tiny")
+    await seen.page.click("#confirm-yes")
+    await seen.says("#manage-result", "tiny is at generation 2.")
+    seen.fleet.away = True
+    await seen.page.click("#stop-tiny")
+    await seen.page.click("#confirm-yes")
+    await seen.says("#manage-result", "The controller does not answer.")
+    await seen.says("#trouble", "The controller does not answer")
+    await seen.says("#deployments", "tiny")
+
+
+async def test_the_log_of_any_rank_is_shown_as_text(seen):
+    await seen.manage()
+    await seen.page.select_option("#log-rank", "tiny 0 1")
+    await seen.page.fill("#log-lines", "3")
+    await seen.page.click("#log-form button")
+    await seen.says("#log-place", "/logs/x on spark2")
+    await seen.says("#log", f"line 2 of rank 1 {NASTY}")
+    assert (seen.fleet.logs[-1].rank, seen.fleet.logs[-1].lines) == (1, 3)
+    assert await seen.page.locator("#log *").count() == 0
+    assert await seen.page.evaluate("window.hurt") is None
+    before = len(seen.fleet.logs)
+    await seen.page.check("#log-follow")
+    await seen.page.wait_for_timeout(4500)
+    assert len(seen.fleet.logs) - before >= 2
+    await seen.page.uncheck("#log-follow")
+    assert seen.complaints == []
+
+
+async def test_texts_are_shown_only_after_an_admin_switched_that_on(seen):
+    await seen.manage()
+    await seen.page.click("#run")
+    await seen.says("#answers", "1 of 1 answered", limit_ms=20_000)
+    assert await seen.page.is_hidden("#text-head")
+    await seen.page.click("#capture")
+    await seen.says("#confirm-means", "of every prompt and answer at this endpoint")
+    await seen.page.click("#confirm-yes")
+    await seen.says("#capture-note", "admin keys see the beginning of prompts and answers")
+    await seen.page.click("#run")
+    await seen.says("#requests", "Say hello in one sentence. → the spark hums", limit_ms=20_000)
+    await seen.page.click("#capture")
+    await seen.page.wait_for_selector("#text-head", state="hidden", timeout=SHOWN_MS)
+
+
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 async def test_it_is_accessible(seen, scheme):
     await seen.page.emulate_media(color_scheme=scheme, reduced_motion="reduce")
     await seen.open()
     await seen.page.click("#key-button")
-    axe = (files("axe_playwright_python") / "axe.min.js").read_text()
-    await seen.page.evaluate(axe)
-    found = json.loads(
-        await seen.page.evaluate("axe.run().then((found) => JSON.stringify(found.violations))")
-    )
-    assert [(one["id"], [node["html"][:120] for node in one["nodes"]]) for one in found] == []
+    assert await seen.violations() == []
+    await seen.page.click("#key-button")
+    await seen.manage()
+    await seen.page.click("#log-form button")
+    await seen.says("#log-place", "/logs/x on spark2")
+    assert await seen.violations() == []
+    await seen.page.click("#stop-tiny")
+    assert await seen.violations() == []
 
 
 @pytest.mark.parametrize("width", [360, 768, 1600])
 async def test_it_fits_every_width(seen, width):
     await seen.page.set_viewport_size({"width": width, "height": 800})
-    await seen.open()
+    await seen.manage()
     assert not await seen.page.evaluate("document.documentElement.scrollWidth > innerWidth")

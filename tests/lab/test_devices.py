@@ -127,6 +127,12 @@ def test_a_wedge_is_high_use_with_low_clock_and_no_reason(capsys: pytest.Capture
     assert line == "650 MHz, 14.20 W, 96 %, 0x0000000000000000\n"
 
 
+def test_a_clock_that_heat_holds_down_has_its_reasons(capsys: pytest.CaptureFixture[str]) -> None:
+    fields = "--query-gpu=clocks.sm,clocks_event_reasons.active,clocks_event_reasons.hw_thermal_slowdown"
+    line = said(smi.nvidia_smi, fields, "--format=csv,noheader", capsys=capsys, clock="throttled")
+    assert line == "1210 MHz, 0x0000000000000048, Active\n"
+
+
 @pytest.mark.parametrize("machine", ["jetson-thor", "gh200", "rtx-spark"])
 def test_other_machines_have_their_own_identity(machine: str, capsys: pytest.CaptureFixture[str]) -> None:
     name = said(smi.nvidia_smi, "--query-gpu=name", "--format=csv,noheader", capsys=capsys, machine=machine)

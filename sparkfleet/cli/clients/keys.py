@@ -54,6 +54,13 @@ Expires = Annotated[
     ),
 ]
 
+Admin = Annotated[
+    bool,
+    typer.Option(
+        "--admin", help="It may stop, start and drain on the page, reads logs and sees every request there."
+    ),
+]
+
 
 @app.command("create")
 def create(
@@ -64,11 +71,12 @@ def create(
     concurrent: Concurrent = None,
     batch: Batch = False,
     expires: Expires = "",
+    admin: Admin = False,
     inventory: InventoryOption = DEFAULT_INVENTORY,
     json: JsonOption = False,
 ) -> int:
     """Make a key. It is shown once; only its hash is kept. Without limits it has none."""
-    limits = _limits(requests, tokens, concurrent, batch, expires)
+    limits = _limits(requests, tokens, concurrent, batch, expires, admin=admin)
     return run(_create(name, limits, open_session(inventory), json))
 
 
@@ -81,10 +89,11 @@ def limit(
     concurrent: Concurrent = None,
     batch: Batch = False,
     expires: Expires = "",
+    admin: Admin = False,
     inventory: InventoryOption = DEFAULT_INVENTORY,
 ) -> int:
-    """Replace the limits of a key by these: what is left out has no limit. Its text stays."""
-    limits = _limits(requests, tokens, concurrent, batch, expires)
+    """Replace the limits of a key by these: what is left out has no limit, and no admin's rights. Its text stays."""
+    limits = _limits(requests, tokens, concurrent, batch, expires, admin=admin)
     return run(_limit(name, limits, open_session(inventory)))
 
 
@@ -229,6 +238,7 @@ def words_of(limits: KeyLimits) -> str:
         f"{limits.tokens_per_minute} tokens/min" if limits.tokens_per_minute else "",
         f"{limits.concurrent} at once" if limits.concurrent else "",
         "batch" if limits.priority == "batch" else "",
+        "admin" if limits.admin else "",
     ]
     if limits.expires is not None:
         words.append(f"{'expired' if limits.expires <= time.time() else 'until'} {_day(limits.expires)}")
@@ -244,7 +254,13 @@ def seconds_of(text: str) -> float:
 
 
 def _limits(
-    requests: int | None, tokens: int | None, concurrent: int | None, batch: bool, expires: str
+    requests: int | None,
+    tokens: int | None,
+    concurrent: int | None,
+    batch: bool,
+    expires: str,
+    *,
+    admin: bool,
 ) -> KeyLimits:
     return KeyLimits(
         requests_per_minute=requests,
@@ -252,6 +268,7 @@ def _limits(
         concurrent=concurrent,
         priority="batch" if batch else "interactive",
         expires=_expiry(expires) if expires else None,
+        admin=admin,
     )
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 
 from sparkfleet.controlplane.desired import Desired, GroupKey
 from sparkfleet.controlplane.policy.actions import Action, WaitForMemory
@@ -32,8 +32,54 @@ def room(state: FleetState, now: Now) -> dict[str, bool | None]:
     }
 
 
+def rolling(state: FleetState) -> list[Desired]:
+    """Deployments whose new groups start while older ones still have their memory, and then give it back."""
+    return [
+        one
+        for one in state.wanted.values()
+        if replaced(state, one) and has_begun(state, one) and not state.has_given_up(one)
+    ]
+
+
+def starting_without_older(state: FleetState) -> list[Desired]:
+    """Deployments with a group that is to start and that has nothing to end first."""
+    there = {app.group for app in state.apps}
+    return [
+        one
+        for one in state.wanted.values()
+        if not replaced(state, one) and any(_is_missing(state, there, group) for group in one.groups)
+    ]
+
+
+def crowded(state: FleetState) -> dict[str, str]:
+    """Deployments that wait, each with the reason: another one is rolling, and they fit once its older groups have ended.
+
+    A start in between would run out of memory, and each rung of its ladder after it. The wait ends with the roll.
+    """
+    changing = rolling(state)
+    if not changing:
+        return {}
+    left = dict(state.available)
+    for one in filter(state.is_loading, state.wanted.values()):
+        _take(left, needed(one, one.groups))
+    there = {app.group for app in state.apps}
+    words = " and ".join(sorted(one.name for one in changing))
+    found: dict[str, str] = {}
+    for one in starting_without_older(state):
+        needs = needed(one, (group for group in one.groups if _is_missing(state, there, group)))
+        if any(left.get(node, need) < need for node, need in needs.items()):
+            found[one.name] = f"it fits once the older groups of {words} have ended"
+        else:
+            _take(left, needs)
+    return found
+
+
+def _is_missing(state: FleetState, there: Collection[GroupKey], group: GroupKey) -> bool:
+    return group not in there and not state.standing(group).given_up
+
+
 def wait_for_memory(state: FleetState, now: Now) -> list[Action]:
-    """Records the wait of each generation for nodes that do not report their free memory, once."""
+    """Records the wait of each generation for memory, once: for nodes that do not report theirs, or for another's to end."""
     held = [state.wanted[name] for name, fits in room(state, now).items() if fits is None]
     waits = [
         WaitForMemory(
@@ -43,6 +89,10 @@ def wait_for_memory(state: FleetState, now: Now) -> list[Action]:
             " the old generation keeps running",
         )
         for one in held
+    ]
+    waits += [
+        WaitForMemory(deployment=name, generation=state.wanted[name].generation, reason=reason)
+        for name, reason in crowded(state).items()
     ]
     recorded = state.pending.recorded
     return [wait for wait in waits if recorded.get(f"{wait.deployment}/g{wait.generation}") != wait.reason]

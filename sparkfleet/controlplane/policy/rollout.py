@@ -3,7 +3,8 @@
 The rules, in order, for each deployment:
 
 1. It was deleted: its groups are retired.
-2. A desired group does not exist: it is started; beside the older ones if memory allows, after them otherwise.
+2. A desired group does not exist: it is started; beside the older ones if memory allows, after them otherwise, and not while
+   it would need what the older ones of another deployment are about to give back.
 3. Every desired group serves: the older ones are retired.
 4. A desired group failed: the older ones go on serving.
 
@@ -17,7 +18,7 @@ from collections.abc import Iterable
 
 from sparkfleet.controlplane.desired import Desired, GroupKey
 from sparkfleet.controlplane.policy.actions import Action, ForgetGroup, RetireGroup, StartGroup
-from sparkfleet.controlplane.policy.memory_admission import room
+from sparkfleet.controlplane.policy.memory_admission import crowded, room
 from sparkfleet.controlplane.policy.pending_starts import hold_back, is_uncertain
 from sparkfleet.controlplane.policy.state import FleetState, Now, has_begun, nodes_of, older, replaced
 from sparkfleet.controlplane.state.status import App
@@ -62,10 +63,11 @@ def make_room(state: FleetState, now: Now) -> list[Action]:
 
 def start_missing(state: FleetState, now: Now) -> list[Action]:
     """Starts missing groups, unless an older one has to end first."""
-    fits = room(state, now)
+    fits, held = room(state, now), crowded(state)
     return [
         action
         for desired in state.wanted.values()
+        if desired.name not in held
         if not _older_goes_first(state, desired, fits.get(desired.name, True))
         for group, app in _groups(state, desired).items()
         if app is None and not state.standing(group).given_up

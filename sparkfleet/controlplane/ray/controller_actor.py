@@ -22,6 +22,7 @@ from sparkfleet.controlplane.controller import Controller
 from sparkfleet.controlplane.controller_life import ControllerLife
 from sparkfleet.controlplane.controller_note import NoteWriter
 from sparkfleet.controlplane.desired import GroupKey
+from sparkfleet.controlplane.page_changes import answered, carry_out, log_end
 from sparkfleet.controlplane.ray.node_actor import NodeActors, rails_of
 from sparkfleet.controlplane.ray.ray_process import NODE_LABEL
 from sparkfleet.controlplane.ray.ray_serve_backend import RayServeBackend, run_without_waiting
@@ -37,6 +38,7 @@ from sparkfleet.controlplane.store_safety.safekeeping import Safekeeping
 from sparkfleet.controlplane.store_safety.store_watch import StoreWatch
 from sparkfleet.controlplane.wall_clock import WallClock
 from sparkfleet.errors import ControlError
+from sparkfleet.gateway.page.fleet_change import FleetChange, LogRequest
 from sparkfleet.gateway.ray_serve import GatewayConfig, gateway_app
 from sparkfleet.gateway.report import GatewayReport
 from sparkfleet.gateway.routing_table import RoutingTable
@@ -137,7 +139,23 @@ class ControllerActor:
             raise ControlError("The controller waits for its store.")
         status = controller.status()
         events = await controller.events(max(0, status.last_event - MOST_EVENTS), None, 0)
-        return page_view(status, self._config.inventory, events, time.time()).model_dump_json()
+        view = page_view(status, self._config.inventory, events, time.time(), controller.stopped())
+        return view.model_dump_json()
+
+    async def change(self, change_json: str) -> str:
+        """Carries out a change that an admin chose on the page: JSON of FleetChange, and of FleetAnswer."""
+        change = FleetChange.model_validate_json(change_json)
+        return (
+            await answered(lambda controller: carry_out(controller, change), self._life)
+        ).model_dump_json()
+
+    async def rank_log(self, request_json: str) -> str:
+        """The end of a rank's log: JSON of LogRequest, and of FleetAnswer."""
+        request = LogRequest.model_validate_json(request_json)
+        read = self._nodes.read_log
+        return (
+            await answered(lambda controller: log_end(controller, request, read), self._life)
+        ).model_dump_json()
 
     async def wants(self, group: GroupKey, rung: int) -> bool:
         """See `Controller.wants`; True while the controller waits for its store."""

@@ -21,6 +21,7 @@ from sparkfleet.controlplane.state.nodes import RanksOf
 from sparkfleet.controlplane.state.status import NodeReport
 from sparkfleet.runtime.boot_id import this_boot
 from sparkfleet.runtime.files.fleet_paths import FleetPaths
+from sparkfleet.runtime.files.log_end import log_end
 from sparkfleet.runtime.files.log_retention import prune
 from sparkfleet.runtime.files.state_files import spoilt_files, stopped_words
 from sparkfleet.runtime.process import ProcessRuntime
@@ -70,6 +71,13 @@ class NodeActors:
         return tuple(
             f"{line} on {name}" for name, lines in zip(agents, killed, strict=True) for line in lines or ()
         )
+
+    async def read_log(self, node: str, path: str, limit: int) -> bytes | None:
+        """The last bytes of a rank's log on a node, at most `limit`; None if the node or the file does not answer."""
+        agents = await asyncio.to_thread(self._joined)
+        if node not in agents:
+            return None
+        return await self._ask(node, partial(agents[node].read_log.remote, path, limit), LOOK_S)
 
     async def _look(self, name: str, agent: Any) -> NodeReport:
         if agent is None:
@@ -152,6 +160,10 @@ class NodeAgent:
             self._slow = SlowReadings()
         finally:
             self._slow_at, self._reading = time.monotonic(), None
+
+    async def read_log(self, path: str, limit: int) -> bytes | None:
+        """The last bytes of a file in this fleet's directory of logs; None if it is none, or cannot be read."""
+        return await asyncio.to_thread(log_end, self._paths.logs, path, limit)
 
     async def sweep(self, keep: list[GroupKey]) -> tuple[str, ...]:
         """Kills every rank on this node whose group is not in `keep`, and removes old logs."""

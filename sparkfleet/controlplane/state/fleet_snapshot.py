@@ -104,6 +104,7 @@ class FleetSnapshot:
             media_domains=desired.spec.media_domains,
             endpoints=desired.spec.endpoints,
             aliases=desired.spec.aliases,
+            loop_tokens=desired.spec.loop_tokens,
         )
 
     def _group_entries(self, desired: Desired, serving: Iterable[App]) -> tuple[GroupEntry, ...]:

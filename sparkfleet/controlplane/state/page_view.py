@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 
+from sparkfleet.controlplane.desired import Desired
 from sparkfleet.controlplane.state.metrics_export import start_phase
 from sparkfleet.controlplane.state.status import DeploymentStatus, FleetStatus, NodeReport
 from sparkfleet.controlplane.state.store_rows import Event
@@ -18,6 +19,7 @@ from sparkfleet.gateway.page.fleet_view import (
     NodeView,
     RailView,
     RejectedView,
+    StoppedView,
 )
 from sparkfleet.group.report import GroupReport
 from sparkfleet.perf.prediction import Band, Prediction
@@ -29,8 +31,15 @@ MOST_EVENTS = 60
 MOST_REJECTED = 40
 
 
-def page_view(status: FleetStatus, inventory: Inventory, events: Collection[Event], at: float) -> FleetView:
-    """The view. `events`: the last ones, oldest first; `at`: Unix seconds."""
+def page_view(
+    status: FleetStatus,
+    inventory: Inventory,
+    events: Collection[Event],
+    at: float,
+    stopped: Collection[Desired] = (),
+) -> FleetView:
+    """The view. `events`: the last ones, oldest first; `at`: Unix seconds; `stopped`: deployments that were deleted."""
+    drained = {one.node for one in status.drained}
     up = {
         (node.name, rail.netdev): bool(rail.up)
         for node in status.nodes
@@ -40,13 +49,32 @@ def page_view(status: FleetStatus, inventory: Inventory, events: Collection[Even
         at=at,
         fleet=status.fleet,
         sparkfleet=status.sparkfleet,
-        nodes=tuple(_node(one, one.name == inventory.head) for one in status.nodes),
+        nodes=tuple(
+            _node(one, is_head=one.name == inventory.head, drained=one.name in drained)
+            for one in status.nodes
+        ),
         links=_links(inventory, up),
         deployments=tuple(map(_deployment, status.deployments)),
+        stopped=_stopped(status, stopped),
         events=tuple(_event(one) for one in list(events)[: -MOST_EVENTS - 1 : -1]),
         trouble=status.trouble,
         warnings=status.warnings,
     )
+
+
+def _stopped(status: FleetStatus, stopped: Collection[Desired]) -> tuple[StoppedView, ...]:
+    """Those of which nothing runs any more."""
+    present = {one.name for one in status.deployments}
+    return tuple(
+        StoppedView(name=one.name, generation=one.generation, nodes=tuple(sorted(planned_nodes(one))))
+        for one in stopped
+        if one.name not in present
+    )
+
+
+def planned_nodes(one: Desired) -> set[str]:
+    """Nodes of the first rung of each of its groups."""
+    return {node for group in one.plan.groups for node in group.ladder[0].candidate.shape.nodes}
 
 
 def _event(one: Event) -> EventView:
@@ -75,12 +103,13 @@ def _links(inventory: Inventory, up: Mapping[tuple[str, str], bool]) -> tuple[Li
     )
 
 
-def _node(one: NodeReport, is_head: bool) -> NodeView:
+def _node(one: NodeReport, *, is_head: bool, drained: bool) -> NodeView:
     found = one.readings
     return NodeView(
         name=one.name,
         joined=one.joined,
         head=is_head,
+        drained=drained,
         memory_total=one.memory_total,
         memory_available=one.memory_available,
         memory_unaccounted=found.memory.unaccounted if found else None,

@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext, suppress
 from pathlib import Path
+from typing import Any, TypeVar
 
 from sparkfleet.controlplane.desired import Desired, GroupKey, Standing
 from sparkfleet.controlplane.sealing import has_open_values, sealed
@@ -35,6 +36,8 @@ from sparkfleet.planner.rules.failure_memory import Remembered
 from sparkfleet.planner.types.plan import DeploymentPlan
 from sparkfleet.runtime.sealed_env import EnvSealer
 from sparkfleet.specs.deployment import Deployment
+
+T = TypeVar("T")
 
 KEEP_EVENTS = 10_000
 KEEP_PROGRESS = 1000
@@ -80,6 +83,8 @@ class Store:
         self._desired: dict[str, Desired] | None = None
         self._histories: dict[str, tuple[Desired, ...]] = {}
         """As read from the file last; None after a change. Nothing else writes the file."""
+        self._kept: dict[str, tuple[int, Any]] = {}
+        """Further answers as read last, each with the number of writes until then."""
         self._changes = 0
         """Changes since it was opened."""
         self.on_change: Callable[[], None] = lambda: None
@@ -144,6 +149,19 @@ class Store:
     def writes(self) -> int:
         """Rows written since it was opened; equal numbers mean that nothing was written between."""
         return self._db.total_changes
+
+    def _read(self, name: str, read: Callable[[], T]) -> T:
+        """The answer of `read`, kept until something is written: a round of the controller reads each several times.
+
+        Nothing is kept in a transaction, because what it wrote may be taken back.
+        """
+        if self._db.in_transaction:
+            return read()
+        writes = self.writes
+        if (known := self._kept.get(name)) is None or known[0] != writes:
+            known = self._kept[name] = (writes, read())
+        found: T = known[1]
+        return found
 
     def desired(self) -> dict[str, Desired]:
         """Desired state of every deployment, by name."""
@@ -250,6 +268,13 @@ class Store:
             self._histories[name] = tuple(map(desired_of, rows))
         return self._histories[name]
 
+    def stopped(self) -> tuple[Desired, ...]:
+        """The last generation of each deployment that was deleted, by name, as far as it is kept."""
+        names = self._db.execute(
+            "SELECT DISTINCT name FROM history WHERE name NOT IN (SELECT name FROM deployments) ORDER BY name"
+        ).fetchall()
+        return tuple(self.history(name)[-1] for (name,) in names)
+
     def _next(self, spec: Deployment, found: CarriedOver, who: str) -> Desired:
         """The deployment as its next generation."""
         row = self._db.execute("SELECT last FROM generations WHERE name = ?", (spec.name,)).fetchone()
@@ -289,6 +314,9 @@ class Store:
 
     def drained(self) -> tuple[DrainedNode, ...]:
         """Nodes on which nothing is to be started, the first one first."""
+        return self._read("drained", self._read_drained)
+
+    def _read_drained(self) -> tuple[DrainedNode, ...]:
         rows = self._db.execute("SELECT node, who, since FROM drained ORDER BY since, node")
         return tuple(DrainedNode(node=node, who=who, since=since) for node, who, since in rows)
 
@@ -313,6 +341,9 @@ class Store:
 
     def keys_created(self) -> tuple[tuple[KeyEntry, float], ...]:
         """All API keys with the time of their creation, Unix seconds."""
+        return self._read("keys", self._read_keys)
+
+    def _read_keys(self) -> tuple[tuple[KeyEntry, float], ...]:
         rows = self._db.execute("SELECT id, name, sha256, settings, since FROM keys ORDER BY since, id")
         return tuple((key_of(*row), since) for *row, since in rows)
 
@@ -447,6 +478,9 @@ class Store:
 
     def standings(self) -> dict[GroupKey, Standing]:
         """Ladder position of each group, including generations that are being replaced."""
+        return dict(self._read("standings", self._read_standings))
+
+    def _read_standings(self) -> dict[GroupKey, Standing]:
         rows = self._db.execute("SELECT name, generation, replica, standing FROM standings")
         return {
             (name, generation, replica): Standing.model_validate_json(standing)
@@ -462,6 +496,9 @@ class Store:
 
     def starts(self) -> dict[GroupKey, dict[str, str]]:
         """Unfinished starts: for each group the boot id of each node at the beginning, "" if it is not known."""
+        return {group: dict(boots) for group, boots in self._read("starts", self._read_starts).items()}
+
+    def _read_starts(self) -> dict[GroupKey, dict[str, str]]:
         rows = self._db.execute("SELECT name, generation, replica, node, boot FROM starts")
         found: dict[GroupKey, dict[str, str]] = {}
         for name, generation, replica, node, boot in rows:

@@ -85,7 +85,8 @@ def key_row(key: KeyEntry, since: float) -> tuple[str, str, str, str, float]:
 
 def key_settings(key: KeyEntry) -> str:
     """Limits and former text of a key, as they are stored."""
-    return KeySettings(limits=key.limits, former=key.former).model_dump_json()
+    # Without defaults, so that an earlier release can read keys that use nothing newer than it.
+    return KeySettings(limits=key.limits, former=key.former).model_dump_json(exclude_defaults=True)
 
 
 def key_of(id_: str, name: str, sha256: str, settings: str) -> KeyEntry:

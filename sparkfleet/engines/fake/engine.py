@@ -72,6 +72,8 @@ class FakeEngine:
         """Generations that reached their end."""
         self.changed = asyncio.Condition()
         """Notified whenever one of the counts above changes."""
+        self.shown: dict[str, float] = {}
+        """Values of its metrics page that replace or add to the counted ones; may be set at any time."""
         self.url = ""
         self._die = die or self._kill
         self._step = step or _alone
@@ -117,6 +119,7 @@ class FakeEngine:
         app.router.add_post("/v1/embeddings", self._guarded(self._embeddings))
         app.router.add_put("/fake/fault", self._set_fault)
         app.router.add_delete("/fake/fault", self._set_fault)
+        app.router.add_put("/fake/metrics", self._set_metrics)
         for path in APIS:
             app.router.add_post(path, self._guarded(self._generate))
         app.router.add_route("*", "/v1/{rest:.*}", self._guarded(self._echo))
@@ -148,6 +151,7 @@ class FakeEngine:
             "vllm:prompt_tokens_total": self.prompted,
             "vllm:request_success_total": self.finished,
             "fake:requests_aborted_total": self.aborted,
+            **self.shown,
         }
         lines = [f'{name}{{model_name="{self.model}"}} {value}\n' for name, value in values.items()]
         return web.Response(text="".join(lines), content_type="text/plain")
@@ -161,6 +165,13 @@ class FakeEngine:
             return web.json_response(
                 {"error": error.errors(include_url=False, include_input=False)}, status=400
             )
+        return web.Response(status=204)
+
+    async def _set_metrics(self, request: web.Request) -> web.Response:
+        given = _object(await request.read())
+        if not all(isinstance(value, int | float) for value in given.values()):
+            return web.json_response({"error": "values are numbers"}, status=400)
+        self.shown = given
         return web.Response(status=204)
 
     async def _echo(self, request: web.Request) -> web.Response:

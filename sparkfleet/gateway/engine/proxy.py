@@ -16,6 +16,7 @@ from sparkfleet.gateway.asgi import DirectWriter, Send
 from sparkfleet.gateway.choice import Choice, Slot
 from sparkfleet.gateway.engine.connection import EngineConnectionLost
 from sparkfleet.gateway.engine.endpoints import Picker, Target
+from sparkfleet.gateway.engine.loop_detector import LoopDetector
 from sparkfleet.gateway.engine.upstream import EngineLost, Request, Upstream, UpstreamAnswer
 from sparkfleet.gateway.engine.usage import UsageMeter
 from sparkfleet.gateway.routing_table import GroupEntry
@@ -150,32 +151,45 @@ class Attempts:
         self._held = answer
 
 
-async def relay(answer: UpstreamAnswer, send: Send, direct: DirectWriter | None, meter: UsageMeter) -> bool:
-    """Passes the answer's chunks on as they arrive. False if the engine was lost in the middle.
+async def relay(
+    answer: UpstreamAnswer,
+    send: Send,
+    direct: DirectWriter | None,
+    meter: UsageMeter,
+    loops: LoopDetector | None = None,
+) -> bool:
+    """Passes the answer's chunks on as they arrive. False if it ended in the middle: the engine was lost, or a loop found.
 
     Args:
         answer: the engine's answer; its head is sent already.
         send: the client's, of ASGI.
         direct: writes to the client's connection without a task in between; None if the server has none.
         meter: counts.
+        loops: ends an answer that repeats itself; None: it may.
     """
     try:
         if direct is not None:
-            await _pump(answer, direct, meter)
+            await _pump(answer, direct, meter, loops)
             return True
         chunk = answer.first
         while chunk:
             meter.feed(chunk)
             await send({"type": "http.response.body", "body": chunk, "more_body": True})
+            if loops is not None and loops.feed(chunk):
+                return False
             chunk = await answer.readany()
     except EngineConnectionLost:
         return False
     return True
 
 
-async def _pump(answer: UpstreamAnswer, direct: DirectWriter, meter: UsageMeter) -> None:
+async def _pump(
+    answer: UpstreamAnswer, direct: DirectWriter, meter: UsageMeter, loops: LoopDetector | None
+) -> None:
     def sink(chunk: bytes) -> bool:
         meter.feed(chunk)
+        if loops is not None and loops.feed(chunk):
+            answer.close()  # the engine stops generating, and the pump ends with a lost connection
         return direct.write(chunk)
 
     if answer.first and not sink(answer.first):
@@ -186,7 +200,20 @@ async def _pump(answer: UpstreamAnswer, direct: DirectWriter, meter: UsageMeter)
 def lost_event(dialect: Dialect, meter: UsageMeter) -> bytes:
     """Ends an event stream whose engine was lost. Starts a new line if the last event was cut."""
     message = "The engine failed while answering; the answer is incomplete."
-    data = error_json(message, 502, code="engine_lost", dialect=dialect)
+    return _last_event(message, "engine_lost", dialect, meter)
+
+
+def loop_event(dialect: Dialect, meter: UsageMeter, tokens: int) -> bytes:
+    """Ends an event stream that repeated itself."""
+    message = (
+        f"The answer repeated the same text for about {tokens} tokens and was ended (loop_tokens of this deployment)."
+        " Another temperature, or a repetition penalty in the request, may prevent it."
+    )
+    return _last_event(message, "loop", dialect, meter)
+
+
+def _last_event(message: str, code: str, dialect: Dialect, meter: UsageMeter) -> bytes:
+    data = error_json(message, 502, code=code, dialect=dialect)
     name = b"event: error\n" if dialect == "anthropic" else b""
     start = b"" if meter.ends_between_events else b"\n\n"
     return start + name + b"data: " + data + b"\n\n"

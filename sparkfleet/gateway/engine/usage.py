@@ -88,6 +88,11 @@ class UsageMeter:
         self._keep(chunk)
 
     @property
+    def beginning(self) -> bytes:
+        """The first kilobytes of the answer."""
+        return bytes(self._head)
+
+    @property
     def ends_between_events(self) -> bool:
         """True if the text so far ends an event, so that another one may follow."""
         return self.size == 0 or self._tail.endswith((b"\n\n", b"\r\n\r\n"))

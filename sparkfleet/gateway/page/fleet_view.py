@@ -43,6 +43,8 @@ class NodeView(Value):
     name: str
     joined: bool
     head: bool = False
+    drained: bool = False
+    """True if nothing is started on it until it is undrained."""
     memory_total: int | None = None
     memory_available: int | None = None
     memory_unaccounted: int | None = None
@@ -127,6 +129,16 @@ class DeploymentView(Value):
     """Seconds that a request which comes now would wait, by the forecasts of the groups; 0 if nothing waits."""
 
 
+class StoppedView(Value):
+    """A deployment that was stopped, of which a generation is kept that can be started again."""
+
+    name: str
+    generation: int
+    """The last one."""
+    nodes: tuple[str, ...] = ()
+    """Nodes of its plan."""
+
+
 class EventView(Value):
     """One event."""
 
@@ -149,6 +161,8 @@ class FleetView(Value):
     nodes: tuple[NodeView, ...] = ()
     links: tuple[LinkView, ...] = ()
     deployments: tuple[DeploymentView, ...] = ()
+    stopped: tuple[StoppedView, ...] = ()
+    """For admin keys and this machine."""
     events: tuple[EventView, ...] = ()
     """The last ones, newest first."""
     trouble: str = ""

@@ -4,7 +4,25 @@ from __future__ import annotations
 
 from typing import Any
 
+from sparkfleet.gateway.page.admin_routes import CAPTURE, DEPLOYMENTS, LOGS, NODES
+from sparkfleet.gateway.page.fleet_change import LOG_LINES, MOST_LINES, ChangeVerb
 from sparkfleet.gateway.page.fleet_view import FleetView
+
+_SUMMARIES: dict[ChangeVerb, str] = {
+    "stop": "Stops a deployment. Requests that run have 30 s to end; its last generation is kept.",
+    "start": "Starts a deployment that was stopped, with the plan of its last generation.",
+    "restart": "Starts every engine of a deployment again, at the first rung. The old ones serve until then,"
+    " if memory holds both.",
+    "drain": "Lets nothing be started on a node. What runs there stays; `sparkfleet drain` plans and moves it.",
+    "undrain": "Lets a drained node be used again.",
+}
+_REFUSED = {
+    "400": {"description": "A parameter is wrong, or the request has a body."},
+    "401": {"description": "No valid key."},
+    "403": {"description": "The key is no admin key, or a page of another site sent the request."},
+    "409": {"description": "The controller refused; nothing was changed."},
+    "503": {"description": "The controller does not answer."},
+}
 
 
 def openapi(version: str) -> dict[str, Any]:
@@ -17,8 +35,10 @@ def openapi(version: str) -> dict[str, Any]:
         "info": {
             "title": "sparkfleet",
             "version": version,
-            "description": "Reads the fleet. Needs an API key, or a client on the head's loopback. A key sees the"
-            " deployments that it may use and its own requests. Models are at /v1, as OpenAI's and Anthropic's APIs are.",
+            "description": "Reads and changes the fleet. Reading needs an API key, or a client on the head's loopback. A key"
+            " sees the deployments that it may use and its own requests. Logs and changes need an admin key"
+            " (`sparkfleet keys create NAME --admin`) in a header, and a request without a body. Models are at /v1,"
+            " as OpenAI's and Anthropic's APIs are.",
         },
         "components": {
             "schemas": schemas,
@@ -29,15 +49,64 @@ def openapi(version: str) -> dict[str, Any]:
             "/api/fleet": _get(
                 "The fleet: nodes, links, deployments with plan and prediction, events.",
                 fleet,
-                "With `stale_s`, seconds since the controller's answer, and `reader`, the key's name.",
+                "With `stale_s`, seconds since the controller's answer, `reader`, the key's name, and `admin`, its right.",
             ),
             "/api/requests": _get(
                 "The last requests of this gateway, newest first: model, status, times, tokens; no text.",
                 {"type": "object"},
-                "As the access log has them.",
+                "As the access log has them. For admin keys with `prompt` and `answer` while an admin has switched that on.",
             ),
+            CAPTURE: {
+                "put": _capture("Keeps the first characters of prompts and answers", _number("minutes")),
+                "delete": _capture("Deletes the kept texts"),
+            },
+            NODES: {"put": _change("drain"), "delete": _change("undrain")},
+            **{path: {"post": _change(verb, "generation")} for path, verb in DEPLOYMENTS.items()},
+            LOGS: {
+                "get": {
+                    "summary": f"The last lines of a rank's log, {LOG_LINES} unless `lines` is given, at most {MOST_LINES}.",
+                    "security": [{"key": []}],
+                    "parameters": [_NAME, *map(_number, ("replica", "rank", "lines"))],
+                    "responses": {"200": _answer("node", "path", "log"), **_REFUSED},
+                }
+            },
         },
     }
+
+
+_NAME = {"name": "name", "in": "path", "required": True, "schema": {"type": "string"}}
+
+
+def _number(name: str) -> dict[str, Any]:
+    return {"name": name, "in": "query", "schema": {"type": "integer", "minimum": 0}}
+
+
+def _change(verb: ChangeVerb, *numbers: str) -> dict[str, Any]:
+    described = (
+        "With `generation`, nothing is changed if another one was applied meanwhile." if numbers else ""
+    )
+    return {
+        "summary": _SUMMARIES[verb],
+        "description": described,
+        "security": [{"key": []}],
+        "parameters": [_NAME, *map(_number, numbers)],
+        "responses": {"200": _answer("done"), **_REFUSED},
+    }
+
+
+def _capture(summary: str, *parameters: dict[str, Any]) -> dict[str, Any]:
+    return {
+        "summary": f"{summary}, in this gateway's memory, for admin keys.",
+        "security": [{"key": []}],
+        "parameters": list(parameters),
+        "responses": {"200": _answer("done"), **_REFUSED},
+    }
+
+
+def _answer(*names: str) -> dict[str, Any]:
+    fields: dict[str, Any] = {"version": {"type": "integer"}, **{name: {"type": "string"} for name in names}}
+    schema = {"type": "object", "properties": fields, "required": list(fields)}
+    return {"description": "Done.", "content": {"application/json": {"schema": schema}}}
 
 
 def _get(summary: str, schema: dict[str, Any], description: str) -> dict[str, Any]:

@@ -1,8 +1,9 @@
-"""ASGI application of the page: static files, the fleet's state, recent requests, and the API's description.
+"""ASGI application of the page: static files, the fleet's state, recent requests, admins' changes, the API's description.
 
 The static files contain nothing of the fleet. Everything else needs an API key, or a client on this machine's loopback that
 uses a loopback address or `localhost` as the host: another site's page in a browser reaches loopback under its own name (DNS
-rebinding). No answer has CORS headers, so no other site's script can read one.
+rebinding). No answer has CORS headers, so no other site's script can read one. Logs and changes need an admin key in a
+header, which no browser adds by itself, and are refused to pages of other origins.
 """
 
 from __future__ import annotations
@@ -20,16 +21,24 @@ from typing import Any, NamedTuple
 
 from sparkfleet import __version__
 from sparkfleet.gateway.access.keys import authenticate
+from sparkfleet.gateway.access.limits import has_body
 from sparkfleet.gateway.admission.model_queue import QueueOutlook
-from sparkfleet.gateway.asgi import Headers, Scope, Send, respond
+from sparkfleet.gateway.asgi import Headers, Receive, Scope, Send, respond, respond_early
+from sparkfleet.gateway.engine.usage import UsageMeter
+from sparkfleet.gateway.page.admin_routes import match, of_another_site, reason_of
+from sparkfleet.gateway.page.fleet_change import CaptureRequest, FleetAnswer, FleetChange, LogRequest
 from sparkfleet.gateway.page.fleet_view import DeploymentView, FleetView
 from sparkfleet.gateway.page.openapi import openapi
+from sparkfleet.gateway.page.text_capture import TextCapture, answer_of
 from sparkfleet.gateway.routing_table import KeyEntry, RoutingTable
 
 log = logging.getLogger(__name__)
 
 Ask = Callable[[], Awaitable[str]]
 """The controller's view of the fleet, JSON of FleetView."""
+
+Pass = Callable[[str], Awaitable[str]]
+"""Passes a request on to the controller: JSON of FleetChange or LogRequest, and of FleetAnswer."""
 
 Outlook = Callable[[str], QueueOutlook]
 """The queue of a model at this gateway."""
@@ -38,6 +47,8 @@ FRESH_S = 1.0
 """Seconds for which one answer of the controller serves every open page."""
 ASK_S = 3.0
 """Time limit of the controller's answer."""
+CHANGE_S = 12.0
+"""Time limit of a change or a log. A change that takes longer may still happen."""
 RECENT = 100
 _SECURITY: Headers = (
     (
@@ -53,6 +64,7 @@ _SECURITY: Headers = (
 _STATIC = {
     "/": ("index.html", b"text/html; charset=utf-8"),
     "/page/page.js": ("page.js", b"text/javascript; charset=utf-8"),
+    "/page/admin.js": ("admin.js", b"text/javascript; charset=utf-8"),
     "/page/draw.js": ("draw.js", b"text/javascript; charset=utf-8"),
     "/page/page.css": ("page.css", b"text/css; charset=utf-8"),
     "/page/icon.svg": ("icon.svg", b"image/svg+xml"),
@@ -60,6 +72,7 @@ _STATIC = {
 _API = ("/api", "/api/fleet", "/api/requests")
 _HOST = re.compile(r"(?:\[(?P<v6>[0-9A-Fa-f:.]{2,45})\]|(?P<name>[A-Za-z0-9.]{1,64}))(?::[0-9]{1,5})?")
 _METHODS = ("GET", "HEAD")
+_JSON = (b"content-type", b"application/json")
 
 
 class Reader(NamedTuple):
@@ -67,10 +80,15 @@ class Reader(NamedTuple):
 
     key: KeyEntry | None
 
+    @property
+    def sees_all(self) -> bool:
+        """True if nothing of the fleet is hidden from this reader."""
+        return self.key is None or self.key.limits.admin
+
     def sees(self, table: RoutingTable, name: str) -> bool:
         """True if this reader may see a deployment; a key only those that it may use."""
         entry = table.models.get(name)
-        return self.key is None or (entry is not None and entry.allows(self.key))
+        return self.sees_all or (self.key is not None and entry is not None and entry.allows(self.key))
 
 
 class PageApp:
@@ -78,16 +96,29 @@ class PageApp:
 
     Args:
         ask: returns the controller's view; it may fail.
+        change: lets the controller carry out an admin's change.
+        read_log: lets it read the end of a rank's log.
         clock: a clock that only goes forward, seconds.
     """
 
-    def __init__(self, ask: Ask, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self,
+        ask: Ask,
+        change: Pass | None = None,
+        read_log: Pass | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
         self._ask = ask
+        self._change = change
+        self._read_log = read_log
         self._clock = clock
         self._view: FleetView | None = None
         self._at = -FRESH_S
         self._asking = asyncio.Lock()
         self._trouble = "The controller has not answered yet."
+        self.capture = TextCapture()
+        """Decides if texts of requests are kept."""
+        self._has_texts = False
         self._recent: deque[dict[str, Any]] = deque(maxlen=RECENT)
         self._files = {
             path: (kind, (files("sparkfleet.gateway.page") / "static" / name).read_bytes())
@@ -96,19 +127,35 @@ class PageApp:
 
     def owns(self, path: str) -> bool:
         """True if the page answers this path."""
-        return path in _STATIC or path in _API
+        return path in _STATIC or path in _API or path.startswith("/api/")
 
-    def note(self, line: Mapping[str, Any]) -> None:
-        """Keeps a finished request, as the access log has it: never a key, a prompt or an answer."""
-        self._recent.append({**line, "at": time.time()})
+    def note(self, line: Mapping[str, Any], prompt: str = "", meter: UsageMeter | None = None) -> None:
+        """Keeps a finished request, as the access log has it: never a key, and texts only while an admin has that on."""
+        text = {}
+        if self.capture.until is None:
+            self._forget_texts()
+        elif prompt:
+            text = {"prompt": prompt, "answer": answer_of(meter.beginning) if meter else ""}
+            self._has_texts = True
+        self._recent.append({**line, **text, "at": time.time()})
 
-    async def __call__(self, scope: Scope, send: Send, table: RoutingTable, outlook: Outlook) -> None:
+    async def __call__(
+        self, scope: Scope, receive: Receive, send: Send, table: RoutingTable, outlook: Outlook
+    ) -> None:
         """Answers one request. `outlook`: the queue of a model at this gateway."""
+        path = scope["path"]
+        try:
+            if path in self._files or path in _API:
+                await self._read(scope, send, table, outlook)
+            else:
+                await self._for_admins(scope, receive, send, table)
+        except _Refused as refused:
+            await self._refuse(send, refused)
+
+    async def _read(self, scope: Scope, send: Send, table: RoutingTable, outlook: Outlook) -> None:
         path, head = scope["path"], scope["method"] == "HEAD"
         if scope["method"] not in _METHODS:
-            return await self._refuse(
-                send, 405, "Only GET and HEAD are allowed here.", ((b"allow", b"GET, HEAD"),)
-            )
+            raise _Refused(405, "Only GET and HEAD are allowed here.", ((b"allow", b"GET, HEAD"),))
         if path in self._files:
             kind, body = self._files[path]
             fields = (*_SECURITY, (b"content-type", kind), (b"cache-control", b"no-cache"))
@@ -117,13 +164,77 @@ class PageApp:
             return await self._json(send, openapi(__version__), head)
         reader = reader_of(scope, table)
         if reader is None:
-            return await self._refuse(send, 401, "Send an API key, as `Authorization: Bearer sk-sf-…`.")
+            raise _Refused(401, "Send an API key, as `Authorization: Bearer sk-sf-…`.")
         if path == "/api/requests":
             return await self._json(send, {"version": 1, "requests": self._requests(reader)}, head)
         return await self._json(send, await self._fleet(reader, table, outlook), head)
 
+    async def _for_admins(self, scope: Scope, receive: Receive, send: Send, table: RoutingTable) -> None:
+        """Answers a request that needs an admin key."""
+        route, method = match(scope["path"]), scope["method"]
+        if route is None:
+            raise _Refused(404, f"There is no {scope['path']!r}; /api describes what there is.")
+        if method not in route.methods:
+            allow = ", ".join(route.methods)
+            raise _Refused(405, f"Only {allow} is allowed here.", ((b"allow", allow.encode()),))
+        key = _admin(scope["headers"], table)
+        if has_body(scope["headers"]):
+            body = json.dumps({"error": {"message": "This request takes no body."}}).encode()
+            return await respond_early(receive, send, 400, (*_SECURITY, _JSON), body)
+        try:
+            request = route.request(method, scope["query_string"], f"{key.name} (page)")
+        except ValueError as error:
+            raise _Refused(400, reason_of(error)) from error
+        if isinstance(request, CaptureRequest):
+            return await self._switch_capture(send, request, key)
+        return await self._pass_on(send, request)
+
+    async def _switch_capture(self, send: Send, request: CaptureRequest, key: KeyEntry) -> None:
+        if request.minutes:
+            self.capture.begin(request.minutes)
+            done = f"Texts of requests are kept for {request.minutes} min, in memory, for admin keys."
+        else:
+            self.capture.end()
+            self._forget_texts()
+            done = "No text is kept; those that were are deleted."
+        log.warning("capture of texts, by key %s: %s", key.name, done)
+        await self._json(send, {"version": 1, "done": done}, head=False)
+
+    def _forget_texts(self) -> None:
+        if self._has_texts:
+            for one in self._recent:
+                one.pop("prompt", None)
+                one.pop("answer", None)
+        self._has_texts = False
+
+    async def _pass_on(self, send: Send, request: FleetChange | LogRequest) -> None:
+        is_change = isinstance(request, FleetChange)
+        pass_on = self._change if is_change else self._read_log
+        try:
+            if pass_on is None:
+                raise ConnectionError("this gateway has no controller")
+            async with asyncio.timeout(CHANGE_S):
+                answer = FleetAnswer.model_validate_json(await pass_on(request.model_dump_json()))
+        except Exception as error:
+            log.warning("the controller gave no answer to %s: %r", request, error)
+            words = "The controller does not answer."
+            if is_change:
+                words += " If it had begun, the change may still happen."
+            raise _Refused(503, words, ((b"retry-after", b"5"),)) from error
+        if answer.what:
+            raise _Refused(409, " ".join(filter(None, (answer.what, answer.means, answer.do))))
+        found = {"done": answer.done} if is_change else answer.model_dump(include={"node", "path", "log"})
+        await self._json(send, {"version": 1, **found}, head=False)
+
     def _requests(self, reader: Reader) -> list[dict[str, Any]]:
-        return [one for one in reversed(self._recent) if reader.key is None or one["key"] == reader.key.name]
+        if self.capture.until is None:
+            self._forget_texts()
+        hidden = () if _is_admin(reader) else ("prompt", "answer")
+        return [
+            {name: value for name, value in one.items() if name not in hidden}
+            for one in reversed(self._recent)
+            if reader.sees_all or one["key"] == _name(reader)
+        ]
 
     async def _fleet(self, reader: Reader, table: RoutingTable, outlook: Outlook) -> dict[str, Any]:
         await self._refresh()
@@ -137,16 +248,17 @@ class PageApp:
                     if reader.sees(table, one.name)
                 ),
                 "events": tuple(
-                    one
-                    for one in self._view.events
-                    if reader.key is None or reader.sees(table, one.deployment)
+                    one for one in self._view.events if reader.sees_all or reader.sees(table, one.deployment)
                 ),
+                "stopped": self._view.stopped if reader.sees_all else (),
             }
         )
         document: dict[str, Any] = view.model_dump(mode="json")
         document["trouble"] = self._trouble or view.trouble
         document["stale_s"] = round(max(0.0, time.time() - view.at), 1)
-        document["reader"] = reader.key.name if reader.key else None
+        document["reader"] = _name(reader)
+        document["admin"] = _is_admin(reader)
+        document["capture_until"] = self.capture.until
         return document
 
     async def _refresh(self) -> None:
@@ -165,12 +277,42 @@ class PageApp:
             self._at = self._clock()
 
     async def _json(self, send: Send, document: object, head: bool) -> None:
-        fields = (*_SECURITY, (b"content-type", b"application/json"), (b"cache-control", b"no-store"))
+        fields = (*_SECURITY, _JSON, (b"cache-control", b"no-store"))
         await respond(send, 200, fields, json.dumps(document).encode(), head=head)
 
-    async def _refuse(self, send: Send, status: int, words: str, more: Headers = ()) -> None:
-        body = json.dumps({"error": {"message": words}}).encode()
-        await respond(send, status, (*_SECURITY, (b"content-type", b"application/json"), *more), body)
+    async def _refuse(self, send: Send, refused: _Refused) -> None:
+        body = json.dumps({"error": {"message": refused.words}}).encode()
+        await respond(send, refused.status, (*_SECURITY, _JSON, *refused.more), body)
+
+
+class _Refused(Exception):
+    """A refusal, with its status and its words."""
+
+    def __init__(self, status: int, words: str, more: Headers = ()) -> None:
+        super().__init__(words)
+        self.status, self.words, self.more = status, words, more
+
+
+def _admin(headers: Headers, table: RoutingTable) -> KeyEntry:
+    """The admin key of a request. Raises _Refused if it has none."""
+    if of_another_site(headers):
+        raise _Refused(403, "A page of another site sent this request: nothing was changed.")
+    key = authenticate(headers, table.keys)
+    if key is None:
+        raise _Refused(401, "Send an admin API key, as `Authorization: Bearer sk-sf-…`.")
+    if not key.limits.admin:
+        raise _Refused(
+            403, f"The key {key.name!r} is no admin key; `sparkfleet keys create NAME --admin` makes one."
+        )
+    return key
+
+
+def _is_admin(reader: Reader) -> bool:
+    return reader.key is not None and reader.key.limits.admin
+
+
+def _name(reader: Reader) -> str | None:
+    return reader.key.name if reader.key is not None else None
 
 
 def _as_seen_here(one: DeploymentView, table: RoutingTable, outlook: Outlook) -> DeploymentView:

@@ -18,7 +18,10 @@ _NAMES = {"jetson-thor": "NVIDIA Thor", "gh200": "NVIDIA GH200 480GB", "rtx-spar
 _CAPABILITIES = {"jetson-thor": "11.0", "gh200": "9.0"}
 _MEMORY_MIB = {"gh200": 97871}
 """Machines whose GPU has its own memory, which nvidia-smi reports."""
-_LOADS = {"idle": (208, 4.05, 0, "P8"), "busy": (2418, 38.41, 96, "P0"), "wedged": (650, 14.20, 96, "P0")}
+_LOADS = {
+    "idle": (208, 4.05, 0, "P8"), "busy": (2418, 38.41, 96, "P0"), "wedged": (650, 14.20, 96, "P0"),
+    "throttled": (1210, 22.30, 96, "P0"),
+}  # fmt: skip
 """SM clock MHz, power W, utilisation %, state. Wedged: high use, low clock and power, and no throttle reason."""
 
 
@@ -48,6 +51,11 @@ class SimulatedGpu:
     def load(self) -> tuple[int, float, int, str]:
         """Clock MHz, power W, use %, performance state."""
         return _LOADS[self.settings.text("clock")]
+
+    @property
+    def is_throttled(self) -> bool:
+        """True if heat holds its clock down."""
+        return self.settings.text("clock") == "throttled"
 
     def memory(self, part: str) -> str:
         """Total, used or free MiB, if it has its own memory."""
@@ -112,8 +120,8 @@ _FIELDS: dict[str, Callable[[SimulatedGpu], str]] = {
     "memory.free": lambda gpu: gpu.memory("free"),
     "pcie.link.gen.current": lambda gpu: "1",
     "pcie.link.width.current": lambda gpu: "1",
-    "clocks_event_reasons.active": lambda gpu: f"0x{1 if gpu.load[2] == 0 else 0:016x}",
-    "clocks_throttle_reasons.active": lambda gpu: f"0x{1 if gpu.load[2] == 0 else 0:016x}",
+    "clocks_event_reasons.active": lambda gpu: f"0x{_reasons(gpu):016x}",
+    "clocks_throttle_reasons.active": lambda gpu: f"0x{_reasons(gpu):016x}",
     **{f"{prefix}.{reason}": (lambda gpu, reason=reason: _reason(gpu, reason))  # type: ignore[misc]
        for prefix in ("clocks_event_reasons", "clocks_throttle_reasons") for reason in _REASONS},
 }  # fmt: skip
@@ -127,8 +135,17 @@ _UNITS = {"temperature.gpu": "", "memory.total": "MiB", "memory.used": "MiB", "m
           "clocks.gr": "MHz", "used_memory": "MiB", "used_gpu_memory": "MiB"}  # fmt: skip
 
 
+_THROTTLED = {"hw_slowdown": 0x8, "hw_thermal_slowdown": 0x40}
+
+
 def _reason(gpu: SimulatedGpu, reason: str) -> str:
-    return "Active" if reason == "gpu_idle" and gpu.load[2] == 0 else "Not Active"
+    active = gpu.load[2] == 0 if reason == "gpu_idle" else gpu.is_throttled and reason in _THROTTLED
+    return "Active" if active else "Not Active"
+
+
+def _reasons(gpu: SimulatedGpu) -> int:
+    """Bits of the reasons for the clock, nvml.h."""
+    return sum(_THROTTLED.values()) if gpu.is_throttled else int(gpu.load[2] == 0)
 
 
 def nvidia_smi(argv: list[str], settings: SimulatedState) -> int:

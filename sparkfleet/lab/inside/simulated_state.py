@@ -39,7 +39,9 @@ KNOBS: dict[str, Knob] = {
     "cuda": Knob("13.0", r"[0-9]{1,2}\.[0-9]{1,2}", "CUDA version of nvidia-smi"),
     "gpu": Knob("present", "present|missing|no-driver", "no device found, or no driver at all"),
     "clock": Knob(
-        "idle", "idle|busy|wedged", "SM clock and power: 208 MHz 4 W, 2418 MHz 38 W, 650 MHz 14 W busy"
+        "idle",
+        "idle|busy|wedged|throttled",
+        "SM clock and power: 208 MHz 4 W, 2418 MHz 38 W, 650 MHz 14 W busy, 1210 MHz with a slowdown by heat",
     ),
     "temperature": Knob("41", r"[0-9]{1,3}", "GPU temperature, °C"),
     "holder_mib": Knob("0", r"[0-9]{1,6}", "a leftover process holds this much GPU memory, MiB"),

@@ -126,3 +126,12 @@ def test_an_expiry_in_the_past_is_a_mistake() -> None:
     with pytest.raises(SpecError, match="in the past"):
         verb._expiry("2020-01-31")
     assert verb._expiry("2999-01-31") > 3e10
+
+
+def test_an_admin_key_is_made_and_a_change_of_its_limits_takes_that_back(fleet: Fleet) -> None:
+    invoke("create", "boss", "--admin")
+    invoke("limit", "boss", "--concurrent", "4")
+    (_, made), (_, limited) = fleet.calls
+    assert made == KeyLimits(admin=True)
+    assert limited == KeyLimits(concurrent=4)
+    assert verb.words_of(KeyLimits(admin=True)) == "admin"

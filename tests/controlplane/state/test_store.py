@@ -81,6 +81,28 @@ def test_limits_and_former_texts_of_keys_are_stored(tmp_path, store):
     assert store.keys() == (rotated,)
 
 
+def test_an_admin_key_is_stored_and_a_key_without_settings_is_readable_by_older_releases(store):
+    (_, plain), (_, admin) = generate("laptop"), generate("boss", KeyLimits(admin=True))
+    store.add_key(plain)
+    store.add_key(admin)
+    stored = store.keys()
+    assert [key.limits.admin for key in stored] == [False, True]
+    rows = dict(store._db.execute("SELECT name, settings FROM keys").fetchall())
+    assert rows == {"laptop": "{}", "boss": '{"limits":{"admin":true}}'}
+
+
+def test_the_last_generation_of_what_was_deleted_is_there(store):
+    assert store.stopped() == ()
+    store.put(deployment(), plan(), "me")
+    store.put(deployment(), plan(concurrency=8), "me")
+    assert store.stopped() == ()
+    store.remove("tiny")
+    (one,) = store.stopped()
+    assert (one.name, one.generation) == ("tiny", 2)
+    store.put(one.spec, one.plan, "me")
+    assert store.stopped() == ()
+
+
 def test_keys_of_an_older_store_have_no_limits(tmp_path):
     path = tmp_path / "old.db"
     with sqlite3.connect(path) as db:
@@ -231,3 +253,28 @@ def test_a_disk_that_is_full_for_a_while_leaves_the_store_usable(tmp_path):
     store._db.execute("PRAGMA max_page_count = 100000")
     assert store.put(deployment(), plan(), who)[0].generation == 1
     store.close()
+
+
+def undrain_and_fail(store):
+    with store.together():
+        store.undrain("a")
+        assert store.drained() == ()
+        raise RuntimeError
+
+
+def test_answers_that_are_kept_follow_every_write_and_every_one_that_is_taken_back(store):
+    group, standing = ("tiny", 1, 0), Standing(rung=1)
+    assert (store.standings(), store.starts(), store.drained(), store.keys()) == ({}, {}, (), ())
+    store.stand(*group, standing)
+    store.begin_start(group, {"a": "boot"})
+    store.drain("a", "me")
+    _, key = generate("me")
+    store.add_key(key)
+    assert (store.standings(), store.starts()) == ({group: standing}, {group: {"a": "boot"}})
+    assert ([one.node for one in store.drained()], store.keys()) == (["a"], (key,))
+    with pytest.raises(RuntimeError):
+        undrain_and_fail(store)
+    assert [one.node for one in store.drained()] == ["a"]
+    store.standings().clear()
+    store.starts()[group].clear()
+    assert (store.standings(), store.starts()) == ({group: standing}, {group: {"a": "boot"}})

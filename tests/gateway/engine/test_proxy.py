@@ -294,3 +294,30 @@ def raw_engine(open_door: OpenDoor):  # type: ignore[no-untyped-def]
     made = RawEngine(open_door)
     yield made
     made.close()
+
+
+@pytest.mark.parametrize("path", ["/v1/chat/completions", "/v1/completions", "/v1/messages"])
+async def test_an_answer_that_repeats_itself_is_ended_where_the_deployment_has_a_limit(
+    open_door: OpenDoor, path: str
+) -> None:
+    """The fake engine's twelve words come again and again."""
+    endless = Pace(ttft_s=0.0, itl_s=0.001, tokens=2000)
+    model = ModelEntry(name="tiny", deployment="engine", state="ready", loop_tokens=64)
+    door = await open_door(engines=[engine(pace=endless)], models=[model])
+    status, _, body = await door.post(path, stream=True, max_tokens=2000)
+    events = [json.loads(line[6:]) for line in body.split(b"\n") if line.startswith(b"data: {")]
+    assert (status, "[DONE]" in body.decode()) == (200, False)
+    assert "about 64 tokens" in events[-1]["error"]["message"]
+    assert len(events) < 400
+    assert door.value("sparkfleet_errors_total", model="tiny", kind="loop") == 1
+    async with asyncio.timeout(5), door.engine.changed:
+        await door.engine.changed.wait_for(lambda: door.engine.running == 0)
+    assert door.engine.aborted == 1
+    whole, _, answer = await door.post(path, max_tokens=2000)
+    assert (whole, "error" in json.loads(answer)) == (200, False), "an answer that is no stream stays whole"
+
+
+async def test_an_answer_that_repeats_itself_goes_on_without_a_limit(open_door: OpenDoor) -> None:
+    door = await open_door(engines=[engine(pace=Pace(ttft_s=0.0, itl_s=0.0001, tokens=600))])
+    _, _, body = await door.post(stream=True, max_tokens=600)
+    assert body.endswith(b"data: [DONE]\n\n")

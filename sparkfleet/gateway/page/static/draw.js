@@ -39,7 +39,7 @@ export function picture(view, speeds, room) {
   return root;
 }
 function described(view) {
-  const nodes = view.nodes.map((node) => (node.joined ? `${node.name} is up` : `${node.name} is not part of the fleet`));
+  const nodes = view.nodes.map((node) => (node.joined ? `${node.name} is up${node.drained ? " and drained" : ""}` : `${node.name} is not part of the fleet`));
   const links = view.links.map((link) => `${link.nodes.join(" to ")}${link.switch ? ` to ${link.switch}` : ""}: ${link.up} of ${link.rails} rails up`);
   return [...nodes, ...links].join("; ");
 }
@@ -67,7 +67,7 @@ function cable(link, at, tall) {
 }
 function nodeBox(node, [x, y], tall, chips) {
   const g = s("g", { transform: `translate(${x} ${y})` }, s("rect", { class: `box ${node.joined ? "" : "bad"}`, width: WIDE, height: tall, rx: 8 }));
-  g.append(s("text", { x: 10, y: TOP - 6, "font-weight": 600 }, node.name + (node.head ? " · head" : "")));
+  g.append(s("text", { x: 10, y: TOP - 6, "font-weight": 600 }, node.name + (node.head ? " · head" : "") + (node.drained ? " · drained" : "")));
   if (!node.joined) {
     g.append(s("text", { x: 10, y: TOP + LINE }, "not part of the fleet"));
     return g;

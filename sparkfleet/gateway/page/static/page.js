@@ -1,3 +1,4 @@
+import { begin, manage } from "/page/admin.js";
 import { STATES, bandBar, clock, dial as meter, el, gib, lasted, picture, short } from "/page/draw.js";
 
 const EVERY_MS = 1500;
@@ -88,6 +89,7 @@ function show(view) {
   replace($("picture"), [picture(view, state.speeds, $("picture").clientWidth)]);
   replace($("deployments"), view.deployments.length ? view.deployments.map(card) : [el("p", { class: "soft" }, "Nothing is applied: `sparkfleet apply FILE` serves a deployment.")]);
   models(view.deployments);
+  manage(view, replace);
   replace($("events"), view.events.map((one) => el("tr", {}, el("td", {}, clock(one.at)), el("td", {}, one.subject || one.deployment || "fleet"), el("td", {}, `${one.kind}: ${one.message}`))));
 }
 function replace(parent, children) {
@@ -157,7 +159,9 @@ function models(deployments) {
 function requests(list) {
   const ms = (value) => (value === null || value === undefined ? "–" : `${short(value)} ms`);
   const speed = (one) => (one.output_tokens > 1 && one.ms > one.first_byte_ms ? `${short((one.output_tokens - 1) / ((one.ms - one.first_byte_ms) / 1000))} tok/s` : "–");
-  replace($("requests"), list.map((one) => el("tr", {}, [clock(one.at), one.key ?? "–", one.model ?? one.path, `${one.status}${one.error ? ` ${one.error}` : ""}`, one.input_tokens ?? "–", one.output_tokens ?? "–", ms(one.first_byte_ms), ms(one.ms), speed(one)].map((cell) => el("td", {}, String(cell))))));
+  const texts = list.some((one) => one.prompt);
+  $("text-head").hidden = !texts;
+  replace($("requests"), list.map((one) => el("tr", {}, [...[clock(one.at), one.key ?? "–", one.model ?? one.path, `${one.status}${one.error ? ` ${one.error}` : ""}`, one.input_tokens ?? "–", one.output_tokens ?? "–", ms(one.first_byte_ms), ms(one.ms), speed(one)], ...(texts ? [one.prompt ? `${one.prompt} → ${one.answer}` : "–"] : [])].map((cell) => el("td", {}, String(cell))))));
 }
 
 function notice(words) {
@@ -240,7 +244,7 @@ $("key-form").addEventListener("submit", (event) => {
   $("key-button").click();
   update();
 });
-$("key-forget").addEventListener("click", () => { notice(""); state.key = ""; sessionStorage.removeItem("key"); update(); });
+$("key-forget").addEventListener("click", () => { $("manage").hidden = true; $("log").textContent = ""; notice(""); state.key = ""; sessionStorage.removeItem("key"); update(); });
 $("theme").addEventListener("click", () => {
   const dark = document.documentElement.dataset.theme ? document.documentElement.dataset.theme === "dark" : matchMedia("(prefers-color-scheme: dark)").matches;
   document.documentElement.dataset.theme = dark ? "light" : "dark";
@@ -249,6 +253,7 @@ $("try").addEventListener("submit", run);
 $("try").addEventListener("keydown", (event) => { if (event.key === "Enter" && (event.ctrlKey || event.metaKey)) { event.preventDefault(); $("try").requestSubmit(); } });
 $("stop").addEventListener("click", () => state.running?.abort());
 
+begin(headers, update);
 async function forever() {
   if (!document.hidden) await update();
   setTimeout(forever, EVERY_MS);

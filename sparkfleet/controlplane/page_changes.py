@@ -1,0 +1,159 @@
+"""Carries out what admin keys choose on the gateway's page: the same changes as the command line's, without a planner.
+
+A node has no planner, so nothing is planned here: `start` and `restart` use the plan that the deployment has, and `drain`
+moves nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from typing import Protocol
+
+from sparkfleet.controlplane.controller import Controller
+from sparkfleet.controlplane.desired import Desired
+from sparkfleet.controlplane.state.newest_rank import newest_rank
+from sparkfleet.controlplane.state.page_view import planned_nodes
+from sparkfleet.errors import ControlError, SparkfleetError
+from sparkfleet.gateway.page.fleet_change import LOG_BYTES, FleetAnswer, FleetChange, LogRequest
+from sparkfleet.runtime.visible_text import visible
+from sparkfleet.specs.remote_code import code_problems
+
+ReadLog = Callable[[str, str, int], Awaitable[bytes | None]]
+"""The last bytes of a file on a node: node, path, limit; None if it cannot be read."""
+
+
+class ControllerHolder(Protocol):
+    """Has the controller once its store is open."""
+
+    @property
+    def controller(self) -> Controller | None:
+        """The present one; None while its store cannot be used."""
+        ...
+
+
+async def answered(
+    work: Callable[[Controller], Awaitable[FleetAnswer]], life: ControllerHolder
+) -> FleetAnswer:
+    """The answer of some work; a refusal is an answer too, because Ray wraps exceptions."""
+    try:
+        if life.controller is None:
+            raise ControlError(
+                "The controller waits for its store: nothing was changed.",
+                do="`sparkfleet status` has the reason.",
+            )
+        return await work(life.controller)
+    except SparkfleetError as error:
+        return FleetAnswer(what=error.what, means=error.means, do=error.do)
+
+
+async def carry_out(controller: Controller, change: FleetChange) -> FleetAnswer:
+    """Carries out a change.
+
+    Raises:
+        ControlError: the controller refused.
+    """
+    match change:
+        case FleetChange(verb="drain", node=str(node)):
+            _require_node(controller, node)
+            await controller.drain(node, change.who)
+            return FleetAnswer(done=f"{node} is drained: nothing is started there. What runs there stays.")
+        case FleetChange(verb="undrain", node=str(node)):
+            await controller.undrain(node, change.who)
+            return FleetAnswer(done=f"{node} may be used again.")
+        case FleetChange(verb="stop", deployment=str(name)):
+            now = _desired(controller, name)
+            _require_generation(change, now)
+            await controller.remove(name, change.who)
+            return FleetAnswer(
+                done=f"{name} stops. Generation {now.generation} is kept, and can be started again."
+            )
+        case FleetChange(verb="start", deployment=str(name)):
+            return await _start(controller, name, change)
+        case FleetChange(verb="restart", deployment=str(name)):
+            return await _restart(controller, name, change)
+        case _:
+            raise ControlError(f"`{change.verb}` needs the name of a node or of a deployment.")
+
+
+def _require_node(controller: Controller, node: str) -> None:
+    """The command line checks the inventory; a controller that has not looked yet knows no node."""
+    known = [one.name for one in controller.status().nodes]
+    if node not in known:
+        raise ControlError(f"There is no node {node!r}.", do=f"Nodes: {', '.join(known) or 'not known yet'}.")
+
+
+def _desired(controller: Controller, name: str) -> Desired:
+    kept = controller.history(name)
+    if not kept or name in {one.name for one in controller.stopped()}:
+        names = ", ".join(sorted(one.name for one in controller.status().deployments)) or "none"
+        raise ControlError(f"There is no deployment {name!r}.", do=f"Deployments: {names}.")
+    return kept[-1]
+
+
+def _require_generation(change: FleetChange, now: Desired) -> None:
+    if change.generation is not None and change.generation != now.generation:
+        raise ControlError(
+            f"{now.name} is at generation {now.generation}, the change was confirmed for generation {change.generation}.",
+            means=f"{now.who} applied another one meanwhile; nothing was changed.",
+        )
+
+
+async def _start(controller: Controller, name: str, change: FleetChange) -> FleetAnswer:
+    last = next((one for one in controller.stopped() if one.name == name), None)
+    if last is None:
+        raise ControlError(
+            f"{name!r} is not a deployment that was stopped.",
+            do="`sparkfleet history` shows generations; `sparkfleet apply FILE` serves a new deployment.",
+        )
+    _require_generation(change, last)
+    _require_pinned_code(last)
+    _require_known_nodes(controller, last)
+    made, _ = await controller.put(last.spec, last.plan, change.who, base=0)
+    return FleetAnswer(
+        done=f"{name} starts as generation {made.generation}, with the plan of generation {last.generation}."
+    )
+
+
+async def _restart(controller: Controller, name: str, change: FleetChange) -> FleetAnswer:
+    now = _desired(controller, name)
+    _require_generation(change, now)
+    _require_pinned_code(now)
+    made, _ = await controller.put(now.spec, now.plan, change.who, retry=True, base=now.generation)
+    return FleetAnswer(done=f"{name} starts again as generation {made.generation}, at the first rung.")
+
+
+def _require_pinned_code(one: Desired) -> None:
+    """An older release accepted code of a checkpoint that is not pinned, and its plans are still stored."""
+    for problem in code_problems(one.spec):
+        raise ControlError(
+            f"{one.name}: {problem.text}", do=f"Change the file of {one.name}, and `sparkfleet apply` it."
+        )
+
+
+def _require_known_nodes(controller: Controller, one: Desired) -> None:
+    known = {node.name for node in controller.status().nodes}
+    if gone := sorted(planned_nodes(one) - known) if known else []:
+        raise ControlError(
+            f"The plan of {one.name} needs {', '.join(gone)}, which the fleet does not have.",
+            do=f"`sparkfleet apply` with the file of {one.name} plans it for the present nodes.",
+        )
+
+
+async def log_end(controller: Controller, request: LogRequest, read: ReadLog) -> FleetAnswer:
+    """The end of a rank's log.
+
+    Raises:
+        ControlError: the deployment or the rank has no log, or its node does not answer.
+    """
+    groups = next(
+        (one.groups for one in controller.status().deployments if one.name == request.deployment), ()
+    )
+    found = newest_rank(groups, request.deployment, request.replica, request.rank)
+    text = await read(found.node, found.log_path, LOG_BYTES)
+    if text is None:
+        raise ControlError(
+            f"The log {found.log_path} on {found.node} cannot be read.",
+            do=f"`sparkfleet logs {request.deployment}` reads it over SSH.",
+        )
+    lines = text.decode(errors="replace").replace("\r\n", "\n").splitlines()[-request.lines :]
+    return FleetAnswer(done="read", node=found.node, path=found.log_path, log=visible("\n".join(lines)))

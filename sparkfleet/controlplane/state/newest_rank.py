@@ -1,0 +1,23 @@
+"""Finds the rank whose log is read, among the groups that a deployment has had. Pure."""
+
+from __future__ import annotations
+
+from sparkfleet.errors import ControlError
+from sparkfleet.group.report import GroupReport, RankReport
+
+
+def newest_rank(groups: tuple[GroupReport, ...], name: str, replica: int, rank: int) -> RankReport:
+    """That rank of the newest generation's group with a log. Raises ControlError if there is none."""
+    found = [
+        (group.generation, one)
+        for group in groups
+        if group.replica == replica
+        for one in group.ranks
+        if one.rank == rank and one.log_path
+    ]
+    if not found:
+        raise ControlError(
+            f"{name} has no log yet for rank {rank} of replica {replica}.",
+            do=f"`sparkfleet describe {name}` shows its groups and ranks.",
+        )
+    return max(found, key=lambda pair: pair[0])[1]

@@ -1,0 +1,101 @@
+"""Paths below /api that need an admin key, and the request to the controller that each stands for. Pure."""
+
+from __future__ import annotations
+
+import re
+from typing import NamedTuple
+from urllib.parse import parse_qsl
+
+from pydantic import ValidationError
+
+from sparkfleet.gateway.asgi import Headers
+from sparkfleet.gateway.page.fleet_change import CaptureRequest, ChangeVerb, FleetChange, LogRequest
+
+NODES = "/api/nodes/{name}/drain"
+CAPTURE = "/api/capture"
+LOGS = "/api/deployments/{name}/logs"
+DEPLOYMENTS: dict[str, ChangeVerb] = {
+    "/api/deployments/{name}/stop": "stop",
+    "/api/deployments/{name}/start": "start",
+    "/api/deployments/{name}/restart": "restart",
+}
+_NAME = "([a-z0-9][a-z0-9._-]{0,62})"
+_NUMBER = re.compile(r"[0-9]{1,9}")
+
+
+class AdminRoute(NamedTuple):
+    """A path that matched, with the name in it."""
+
+    template: str
+    name: str
+
+    @property
+    def methods(self) -> tuple[str, ...]:
+        """Methods that are allowed."""
+        known = {NODES: ("PUT", "DELETE"), CAPTURE: ("PUT", "DELETE"), LOGS: ("GET",)}
+        return known.get(self.template, ("POST",))
+
+    def request(self, method: str, query: bytes, who: str) -> FleetChange | LogRequest | CaptureRequest:
+        """The request to the controller, or to the gateway itself.
+
+        Raises:
+            ValueError: a parameter is unknown or no number, with the reason for people.
+        """
+        if self.template == LOGS:
+            return LogRequest.model_validate(
+                {"deployment": self.name, **_numbers(query, ("replica", "rank", "lines"))}
+            )
+        if self.template == CAPTURE:
+            if method == "PUT":
+                return CaptureRequest.model_validate(_numbers(query, ("minutes",)))
+            _numbers(query, ())
+            return CaptureRequest(minutes=0)
+        if self.template == NODES:
+            _numbers(query, ())
+            return FleetChange(verb="drain" if method == "PUT" else "undrain", node=self.name, who=who)
+        verb, given = DEPLOYMENTS[self.template], _numbers(query, ("generation",))
+        return FleetChange(verb=verb, deployment=self.name, generation=given.get("generation"), who=who)
+
+
+def match(path: str) -> AdminRoute | None:
+    """The route of a path; None if there is none."""
+    if path == CAPTURE:
+        return AdminRoute(CAPTURE, "")
+    for template in (NODES, LOGS, *DEPLOYMENTS):
+        if found := re.fullmatch(template.replace("{name}", _NAME), path):
+            return AdminRoute(template, found[1])
+    return None
+
+
+def reason_of(error: ValueError) -> str:
+    """The first error of a request, for people."""
+    if isinstance(error, ValidationError):
+        first = error.errors(include_url=False, include_input=False)[0]
+        return f"{'.'.join(map(str, first['loc']))}: {first['msg']}."
+    return str(error)
+
+
+def _numbers(query: bytes, names: tuple[str, ...]) -> dict[str, int]:
+    found: dict[str, int] = {}
+    for name, value in parse_qsl(query.decode("latin-1"), keep_blank_values=True, max_num_fields=10):
+        if name not in names:
+            raise ValueError(f"There is no parameter {name!r}; there are: {', '.join(names) or 'none'}.")
+        if not _NUMBER.fullmatch(value):
+            raise ValueError(f"{name} is not a whole number.")
+        found[name] = int(value)
+    return found
+
+
+def of_another_site(headers: Headers) -> bool:
+    """True if a browser sent the request from a page of another origin than the address that it was sent to.
+
+    A key in a header is proof enough against forged requests; this refuses them before any key is looked at.
+    """
+    values: dict[bytes, list[bytes]] = {}
+    for name, value in headers:
+        values.setdefault(name, []).append(value)
+    site = values.get(b"sec-fetch-site", [b"same-origin"])
+    hosts, origins = values.get(b"host", []), values.get(b"origin", [])
+    if len(hosts) != 1 or any(one not in (b"same-origin", b"none") for one in site):
+        return True
+    return any(one.partition(b"://")[2] != hosts[0] for one in origins)

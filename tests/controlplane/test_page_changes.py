@@ -1,0 +1,131 @@
+"""Changes and logs that admin keys choose on the page."""
+
+from types import SimpleNamespace
+
+import pytest
+from controller_world import report
+
+from sparkfleet.controlplane.page_changes import answered, carry_out, log_end
+from sparkfleet.gateway.page.fleet_change import FleetChange, LogRequest
+from sparkfleet.group.report import GroupPhase, RankReport
+
+
+async def change(world, verb, **fields):
+    asked = FleetChange(verb=verb, who="boss (page)", **fields)
+    life = SimpleNamespace(controller=world.controller)
+    return await answered(lambda controller: carry_out(controller, asked), life)
+
+
+async def serving(world):
+    generation = await world.put()
+    await world.ready(generation)
+    await world.look()
+    return generation
+
+
+async def test_a_node_is_drained_and_undrained(world):
+    await world.look()
+    assert "What runs there stays" in (await change(world, "drain", node="this")).done
+    assert [(one.node, one.who) for one in world.store.drained()] == [("this", "boss (page)")]
+    assert (await change(world, "undrain", node="this")).done == "this may be used again."
+    assert world.store.drained() == ()
+    assert (await change(world, "undrain", node="this")).what == "this is not drained."
+    assert (await change(world, "drain", node="other")).what == "There is no node 'other'."
+
+
+async def test_a_deployment_stops_and_starts_with_the_plan_that_it_had(world):
+    generation = await serving(world)
+    before = world.store.desired()["tiny"]
+    stopped = await change(world, "stop", deployment="tiny", generation=generation)
+    assert "Generation 1 is kept" in stopped.done
+    assert world.store.desired() == {}
+    assert [one.name for one in world.controller.stopped()] == ["tiny"]
+    started = await change(world, "start", deployment="tiny", generation=generation)
+    assert started.done == "tiny starts as generation 2, with the plan of generation 1."
+    after = world.store.desired()["tiny"]
+    assert (after.spec, after.plan, after.who) == (before.spec, before.plan, "boss (page)")
+    assert world.controller.stopped() == ()
+    kinds = [(event.kind, event.message) for event in world.store.events()]
+    assert ("unwanted", "deleted by boss (page)") in kinds
+    assert ("wanted", "applied by boss (page)") in kinds
+
+
+async def test_every_engine_is_started_again(world):
+    await serving(world)
+    assert "generation 2, at the first rung" in (await change(world, "restart", deployment="tiny")).done
+    assert world.store.desired()["tiny"].groups == (("tiny", 2, 0),)
+
+
+@pytest.mark.parametrize("verb", ["stop", "restart"])
+async def test_a_generation_that_was_not_shown_is_not_changed(world, verb):
+    await serving(world)
+    refused = await change(world, verb, deployment="tiny", generation=7)
+    assert "is at generation 1, the change was confirmed for generation 7" in refused.what
+    assert "nothing was changed" in refused.means
+    assert world.store.desired()["tiny"].generation == 1
+
+
+@pytest.mark.parametrize("verb", ["stop", "restart", "start"])
+async def test_an_unknown_deployment_is_named(world, verb):
+    refused = await change(world, verb, deployment="nothing")
+    assert "'nothing'" in refused.what
+    assert refused.done == ""
+
+
+async def test_what_runs_is_not_started_and_what_was_stopped_is_not_stopped(world):
+    await serving(world)
+    assert "is not a deployment that was stopped" in (await change(world, "start", deployment="tiny")).what
+    await change(world, "stop", deployment="tiny")
+    for verb in ("stop", "restart"):
+        assert "There is no deployment 'tiny'." in (await change(world, verb, deployment="tiny")).what
+
+
+async def test_a_plan_for_a_node_that_is_gone_is_refused(world):
+    await serving(world)
+    await change(world, "stop", deployment="tiny")
+    world.controller._watch.reports = (world.controller._watch.reports[0].model_copy(update={"name": "new"}),)
+    refused = await change(world, "start", deployment="tiny")
+    assert refused.what == "The plan of tiny needs this, which the fleet does not have."
+    assert world.store.desired() == {}
+
+
+@pytest.mark.parametrize("verb", ["drain", "stop"])
+async def test_a_change_without_its_name_is_refused(world, verb):
+    assert "needs the name" in (await change(world, verb)).what
+
+
+async def test_a_controller_that_waits_for_its_store_changes_nothing():
+    async def work(controller):
+        raise AssertionError
+
+    assert "waits for its store" in (await answered(work, SimpleNamespace(controller=None))).what
+
+
+async def log(world, read, **fields):
+    asked = LogRequest(deployment="tiny", **fields)
+    life = SimpleNamespace(controller=world.controller)
+    return await answered(lambda controller: log_end(controller, asked, read), life)
+
+
+async def test_the_last_lines_of_a_log_without_control_characters(world):
+    await serving(world)
+    ranks = (
+        RankReport(rank=0, node="this", log_path="/logs/a"),
+        RankReport(rank=1, node="far", log_path="/logs/b"),
+    )
+    await world.controller.report(report(phase=GroupPhase.READY, ranks=ranks))
+    asked = []
+
+    async def read(node, path, limit):
+        asked.append((node, path))
+        return b"one\ntwo \x1b[2J\r\nthree \xff\n"
+
+    found = await log(world, read, rank=1, lines=2)
+    assert (found.node, found.path, found.log) == ("far", "/logs/b", "two \\x1b[2J\nthree \ufffd")
+    assert asked == [("far", "/logs/b")]
+    assert "no log yet for rank 2" in (await log(world, read, rank=2)).what
+
+    async def gone(node, path, limit):
+        return None
+
+    assert (await log(world, gone)).what == "The log /logs/a on this cannot be read."

@@ -1,0 +1,445 @@
+"""Every alert that can be injected here fires on a real fleet and clears: real Prometheus, Alertmanager, Ray and gateway.
+
+Two simulated Sparks with fake engines as real processes. The rules are the shipped ones with shorter waits and windows, made
+from the same values (`quick`). Faults are what a node's kernel, driver, cables, processes and files really show; what is not
+there on a simulated Spark (heat, an Xid) is what its files and commands report. docs/observing.md lists the alerts that are
+missing here, with the reason.
+"""
+
+import json
+import re
+import shutil
+import subprocess
+import sys
+import threading
+import time
+from contextlib import ExitStack, contextmanager
+
+import httpx
+import pytest
+import yaml
+from asking import Asking
+from node_faults import STATE, as_root
+from pair_fleet import LINK
+
+from sparkfleet.lab.meminfo import meminfo
+from sparkfleet.telemetry.alerts import ALERTS, every_alert
+from sparkfleet.telemetry.recording import RECORDING
+from sparkfleet.telemetry.rule_values import rule_file
+from sparkfleet.tiny_models import cache
+from sparkfleet.units import GIB
+
+pytestmark = [pytest.mark.integration, pytest.mark.any_engine, pytest.mark.full, pytest.mark.timeout(1100)]
+
+NOT_HERE = {
+    "SparkfleetWrongOutput": "needs a model that computes wrongly; test_groups has a real one",
+    "SparkfleetControllerTrouble": "needs a defect of the controller; test_controller_failures has one",
+}
+"""Alerts that are not injected, with the reason."""
+WINDOWS = {"1m": "6s", "5m": "10s", "10m": "15s", "1h": "45s", "6h": "2m"}
+HEAD, OTHER = "spark1", "spark2"
+PORTS = 9390, 9393
+FIRES_S = 90
+CLEARS_S = 150
+MEMORY = "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB."
+BIND = 'printf %s "$2" > "$3"; mount --bind "$3" "$1"'
+BYTES = """
+import socket, sys, time
+end = time.monotonic() + float(sys.argv[2])
+if sys.argv[1] == "take":
+    server = socket.create_server(("", 5999)); server.settimeout(20)
+    peer, _ = server.accept()
+    while peer.recv(1 << 20):
+        pass
+else:
+    peer = socket.create_connection((sys.argv[1], 5999))
+    block = bytes(1 << 20)
+    while time.monotonic() < end:
+        for _ in range(15):
+            peer.sendall(block)
+        time.sleep(0.1)
+"""
+"""Sends 150 MB/s over a rail."""
+
+
+def quick(rule):
+    """The same rule with short windows, and without a wait if it is an alert."""
+    expr = re.sub(r"\[(\w+)\]", lambda one: f"[{WINDOWS[one[1]]}]", rule.expr)
+    expr = re.sub(r"offset (\w+)", lambda one: f"offset {WINDOWS[one[1]]}", expr)
+    return rule.model_copy(update={"expr": expr} | ({"lasts": "0s"} if hasattr(rule, "lasts") else {}))
+
+
+def quick_file(groups, source):
+    """A rule file of quick rules."""
+    return rule_file(
+        [one.model_copy(update={"interval": "1s", "rules": tuple(map(quick, one.rules))}) for one in groups],
+        source,
+    )
+
+
+class Watch:
+    """Prometheus and Alertmanager on the head of a fleet, with the files of `observe config` and quick rules."""
+
+    def __init__(self, fleet):
+        self.fleet = fleet
+        self.fired, self.missed, self.stuck, self.broken = set(), [], [], []
+        self.all_fired = set()
+        self._http = httpx.Client(timeout=5, trust_env=False)
+        self._processes = []
+        self._names = {}
+        directory = fleet.directory / "observe"
+        fleet.ok("observe", "config", str(directory))
+        config = yaml.safe_load((directory / "prometheus.yml").read_text())
+        config["global"] |= {"scrape_interval": "1s", "evaluation_interval": "1s"}
+        config["scrape_configs"][0]["http_sd_configs"][0]["refresh_interval"] = "1s"
+        config["alerting"]["alertmanagers"][0]["static_configs"] = [{"targets": [f"127.0.0.1:{PORTS[1]}"]}]
+        (directory / "prometheus.yml").write_text(yaml.safe_dump(config))
+        (directory / "rules" / "alerts.yaml").write_text(quick_file(ALERTS, "alerts"))
+        (directory / "rules" / "recording.yaml").write_text(quick_file(RECORDING, "recording"))
+        for path in (directory, *directory.rglob("*")):
+            path.chmod(0o755 if path.is_dir() else 0o644)
+        self._run(
+            "prometheus", f"--config.file={directory}/prometheus.yml", f"--web.listen-address=0.0.0.0:{PORTS[0]}",
+            "--storage.tsdb.path=/tmp/prometheus",
+        )  # fmt: skip
+        self._run(
+            "prometheus-alertmanager", f"--config.file={directory}/alertmanager.yml", "--cluster.listen-address=",
+            f"--web.listen-address=0.0.0.0:{PORTS[1]}", "--storage.path=/tmp/alertmanager",
+        )  # fmt: skip
+        self._ended = threading.Event()
+        self._poll = threading.Thread(target=self._polling)
+        self._poll.start()
+
+    def _run(self, *argv):
+        with (self.fleet.directory / f"{argv[0]}.log").open("w") as log:
+            argv = self.fleet.lab.argv(HEAD, list(argv))
+            self._processes.append(subprocess.Popen(argv, stdin=subprocess.DEVNULL, stdout=log, stderr=log))
+
+    def _polling(self):
+        while not self._ended.wait(0.5):
+            try:
+                self._names = self.active()
+            except (httpx.HTTPError, ValueError):
+                continue
+            self.fired |= self._names
+            self.all_fired |= self._names
+
+    def active(self):
+        """Names of the alerts that Alertmanager has now."""
+        url = f"http://{self.fleet.lab.nodes[0].address}:{PORTS[1]}/api/v2/alerts"
+        return {one["labels"]["alertname"] for one in self._http.get(url).json()}
+
+    def query(self, expr):
+        """Values of an expression, for a failure."""
+        url = f"http://{self.fleet.lab.nodes[0].address}:{PORTS[0]}/api/v1/query"
+        return self._http.get(url, params={"query": expr}).json()["data"]["result"]
+
+    def attempt(self, inject, *args):
+        """Inject a fault; one that cannot be injected does not hide the others."""
+        try:
+            inject(*args)
+        except Exception as error:
+            self.broken.append((getattr(inject, "__name__", inject), args[:3], repr(error)[:1500]))
+            print(f"{time.strftime('%X')} {self.broken[-1]}", flush=True)
+
+    @contextmanager
+    def fires(self, *names, within=FIRES_S):
+        """Inside, the faults of these alerts are injected; it waits until all have fired, and notes those that have not."""
+        wanted = {f"Sparkfleet{name}" for name in names}
+        self.fired -= wanted
+        yield
+        end = time.monotonic() + within
+        while wanted - self.fired and time.monotonic() < end:
+            time.sleep(0.5)
+        for name in sorted(wanted - self.fired):
+            self.missed.append((name, self._values(name)))
+            print(self.missed[-1], flush=True)
+        print(
+            f"{time.strftime('%X')} fired: {sorted(wanted & self.fired)}; not: {sorted(wanted - self.fired)}",
+            flush=True,
+        )
+
+    def _values(self, name):
+        """Values of the series in an alert's expression."""
+        rule = quick(next(one for one in every_alert() if one.name == name))
+        series = set(re.findall(r"sparkfleet[:_][\w:]+", rule.expr))
+        return {one: [(row["metric"], row["value"][1]) for row in self.query(one)][:6] for one in series}
+
+    def clears(self, *names, within=CLEARS_S):
+        """Waits until none of these alerts is active any more, and notes those that are."""
+        wanted = {f"Sparkfleet{name}" for name in names}
+        end = time.monotonic() + within
+        while wanted & self._names and time.monotonic() < end:
+            time.sleep(0.5)
+        self.stuck += sorted(wanted & self._names)
+        print(
+            f"{time.strftime('%X')} cleared: {sorted(wanted - self._names)}; not: {sorted(wanted & self._names)}",
+            flush=True,
+        )
+
+    def end(self):
+        """Both programs are gone."""
+        self._ended.set()
+        self._poll.join()
+        self._http.close()
+        self.fleet.lab.exec(HEAD, ["pkill", "^prometheus"])  # of this node: it has processes of its own
+        for process in self._processes:
+            process.wait(30)
+
+
+@pytest.fixture
+def watch(pair):
+    """Two watched Sparks that serve nothing."""
+    one = Watch(pair)
+    yield one
+    one.end()
+
+
+class Bound:
+    """Files of a node with other contents, until its end."""
+
+    def __init__(self, fleet):
+        self._fleet, self._mounted, self.last = fleet, [], ""
+
+    def put(self, node, path, text):
+        """Show this text in the place of a file."""
+        own = f"/run/alarm-{len(self._mounted)}"
+        as_root(self._fleet, node, "sh", "-ec", BIND, "sh", path, text, own)
+        self._mounted.append((node, path))
+        self.last = own
+
+    def close(self):
+        """Show what is there."""
+        for node, path in reversed(self._mounted):
+            as_root(self._fleet, node, "umount", "--lazy", path)
+
+
+def command(fleet, node, name, text):
+    """Let a node have another program of this name; "": its own again."""
+    place = f"/usr/local/bin/{name}"
+    script = 'mkdir -p /usr/local/bin; if [ -n "$1" ]; then printf %s "$1" > "$2"; chmod 755 "$2"; else rm -f "$2"; fi'
+    as_root(fleet, node, "sh", "-ec", script, "sh", text, place)
+
+
+def low_memory(available):
+    """/proc/meminfo with so many bytes available."""
+    return re.sub(r"MemAvailable: *\d+", f"MemAvailable: {available // 1024}", meminfo("spark", 0))
+
+
+def nodes_are_ill(fleet, watch):
+    """Memory, GPU, kernel, disk, rails of nodes on which nothing runs."""
+    bound = Bound(fleet)
+    ends = fleet.lab.layout.cable(LINK).rails[1].ends
+    netdev = next(end.netdev for end in ends if end.node == OTHER)
+    alerts = (
+        "PowerWedge", "GpuHot", "GpuThrottled", "GpuXid", "GpuAllocationFailed", "MemoryCritical", "MemoryLow",
+        "MemoryPressure", "DiskLow", "RailDown", "RailFlaps", "RailLopsided", "RailErrors", "KeyExpires",
+    )  # fmt: skip
+    try:
+        with watch.fires(*alerts):
+            watch.attempt(fleet.ok, "keys", "create", "short", "--expires", "3d")
+            watch.attempt(fleet.lab.set, OTHER, {"clock": "wedged", "disk": "1G"})
+            watch.attempt(fleet.lab.set, HEAD, {"temperature": "93", "clock": "throttled"})
+            watch.attempt(command, fleet, OTHER, "journalctl", KERNEL)
+            watch.attempt(bound.put, OTHER, "/proc/meminfo", low_memory(2 * GIB))
+            watch.attempt(bound.put, HEAD, "/proc/meminfo", low_memory(5 * GIB))
+            watch.attempt(bound.put, OTHER, "/proc/pressure/memory", WAITS)
+            watch.attempt(bound.put, OTHER, f"/sys/class/net/{netdev}/statistics/rx_errors", "100\n")
+            watch.attempt(flaps, fleet)
+            watch.attempt(sends_over_one_rail, fleet, 25, lambda count: grow(fleet, bound.last, count))
+    finally:
+        bound.close()
+        command(fleet, OTHER, "journalctl", "")
+        fleet.lab.mend(LINK)
+        for node in (HEAD, OTHER):
+            fleet.lab.heal(node)
+        fleet.ok("keys", "revoke", "short")
+    return alerts
+
+
+WAITS = "some avg10=60.00 avg60=9.00 avg300=2.00 total=9\nfull avg10=50.00 avg60=9.00 avg300=2.00 total=9\n"
+KERNEL = """#!/bin/sh
+echo 'NVRM: Xid (PCI:000f:01:00): 79, pid=4321, name=python3'
+echo 'NVRM: nvCheckOkFailedNoLog: Check failed: Out of memory [NV_ERR_NO_MEMORY] (0x00000051)'
+"""
+
+
+def flaps(fleet):
+    """Rail 1 is pulled and plugged twice, and pulled."""
+    for _ in range(2):
+        fleet.lab.cut(LINK, 1)
+        time.sleep(2.5)
+        fleet.lab.mend(LINK, 1)
+        time.sleep(2.5)
+    fleet.lab.cut(LINK, 1)
+
+
+def grow(fleet, path, count):
+    """Count more errors in a file of the other node."""
+    as_root(fleet, OTHER, "sh", "-ec", 'printf "%s\\n" "$1" > "$2"', "sh", str(100 + 50 * count), path)
+
+
+def sends_over_one_rail(fleet, seconds, meanwhile):
+    """Bytes from the head to the other node over rail 0, for some seconds."""
+    end = next(end for end in fleet.lab.layout.cable(LINK).rails[0].ends if end.node == OTHER)
+    quiet = {"stdin": subprocess.DEVNULL, "stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
+    take = [sys.executable, "-c", BYTES, "take", str(seconds)]
+    give = [sys.executable, "-c", BYTES, end.address.partition("/")[0], str(seconds)]
+    with subprocess.Popen(fleet.lab.argv(OTHER, take), **quiet) as taking:
+        time.sleep(1)
+        with subprocess.Popen(fleet.lab.argv(HEAD, give), **quiet) as giving:
+            count = 0
+            while giving.poll() is None:
+                meanwhile(count := count + 1)
+                time.sleep(0.5)
+        taking.wait(30)
+
+
+def fake(fleet, name, what, document):
+    """Set a fault or values of the metrics of a deployment's fake engine."""
+    group = fleet.group(name)
+    argv = ["curl", "-sf", "-X", "PUT", f"{group['url']}/fake/{what}", "-d", json.dumps(document)]
+    done = fleet.lab.exec(group["node"], argv)
+    assert done.returncode == 0, done
+
+
+def drafts(fleet, seconds, share, counts):
+    """Let an engine count draft tokens for some seconds, of which this share is accepted; with a long queue."""
+    end = time.monotonic() + seconds
+    while time.monotonic() < end:
+        counts[0] += 100
+        counts[1] += 100 * share
+        values = {
+            "vllm:num_requests_waiting": 9,
+            "vllm:spec_decode_num_draft_tokens_total": counts[0],
+            "vllm:spec_decode_num_accepted_tokens_total": counts[1],
+        }
+        fake(fleet, "slow", "metrics", values)
+        time.sleep(0.5)
+
+
+SLOW = f"name: slow\nmodel: MODEL\ncontext: 512\nconcurrency: 4\nnodes: [{HEAD}]\n"
+SLOW += "speculation: {method: ngram, tokens: 3}\n"
+SLOW += "env: {FAKE_ENGINE: '1', FAKE_START_S: '0', FAKE_SAYS: '', FAKE_ITL_MS: '120'}\n"
+
+
+def an_engine_is_ill(fleet, watch):
+    """One that is slow, then counts drafts in vain, then hangs, then ends again and again."""
+    slow = ("SlowerThanPredicted", "SlowUnderLoad", "QueueLong", "AcceptanceCollapsed")
+    dead = ("RestartingOften", "RestartBreakerOpen", "DeploymentFailed", "GroupDown", "RequestsFail")
+    with watch.fires("SlowerThanPredicted"):
+        # As a directory it is a model for the GPU, which has a prediction; an embedded one is for the CPU.
+        shutil.copytree(cache.path("tiny"), fleet.directory / "weights", dirs_exist_ok=True)
+        fleet.apply(SLOW.replace("MODEL", str(fleet.directory / "weights")), name="slow.yaml")
+        fleet.until(lambda: fleet.ready_group("slow"))
+    with ExitStack() as stack:
+        stack.enter_context(Asking(fleet, "slow", streams=4, tokens=40))
+        counts = [0, 0]
+        with watch.fires(*slow[1:], within=40):
+            drafts(fleet, 30, 0.8, counts)
+            drafts(fleet, 25, 0.02, counts)
+        with watch.fires("NoTokenProgress", within=45):
+            fake(fleet, "slow", "fault", {"kind": "hang"})
+        with watch.fires(*dead):
+            ends_again_and_again(fleet)
+    fleet.ok("delete", "--yes", "slow")
+    return (*slow, "NoTokenProgress", *dead)
+
+
+def ends_again_and_again(fleet):
+    """Kill an engine until its group is given up."""
+    end = time.monotonic() + 150
+    while time.monotonic() < end:
+        found = fleet.deployment("slow")
+        if found["state"] == "failed":
+            return
+        for pid in fleet.engines(HEAD):
+            fleet.lab.exec(HEAD, ["kill", "-9", str(pid)])
+        time.sleep(1)
+
+
+def a_start_and_a_node_are_lost(fleet, watch):
+    """The plan's choice does not start, and the node of the next rung loses power."""
+    fleet.breaks(HEAD, MEMORY)
+    try:
+        with watch.fires("LowerRung"):
+            fleet.apply(fleet.anew(fleet.spec()))
+    finally:
+        fleet.breaks(HEAD, "")
+    assert fleet.group()["node"] == OTHER
+    with watch.fires("NodeLost", "GroupSilent", "TargetMissing"):
+        fleet.lab.kill(OTHER)
+    fleet.lab.boot(OTHER)
+    fleet.until(
+        lambda: all(node["joined"] for node in fleet.fleet_status().get("nodes") or [{"joined": False}]),
+        timeout=180,
+    )
+    fleet.ok("delete", "--yes", "tiny")
+    return "LowerRung", "NodeLost", "GroupSilent", "TargetMissing"
+
+
+def the_controller_is_ill(fleet, watch):
+    """It does not answer for some seconds; a file that a node's next start needs cannot be read."""
+    pids = [str(pid) for pid, line in fleet.listed(HEAD).items() if line.startswith("ray::ControllerActor")]
+    assert len(pids) == 1, fleet.listed(HEAD)
+    with watch.fires("ControllerGone", within=10):
+        fleet.lab.exec(HEAD, ["kill", "-STOP", *pids])
+        time.sleep(6)
+        fleet.lab.exec(HEAD, ["kill", "-CONT", *pids])
+    mode = 'chmod "$2" "$1"/*/engine.secret'
+    with watch.fires("ControllerWarning"):
+        fleet.lab.exec(OTHER, ["sh", "-c", mode, "sh", STATE, "000"])
+    fleet.lab.exec(OTHER, ["sh", "-c", mode, "sh", STATE, "600"])
+    return "ControllerGone", "ControllerWarning"
+
+
+def certificate(fleet, days):
+    """A certificate for so many days on the head."""
+    make = "openssl req -x509 -newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes -keyout k -out c -subj /CN=a"
+    script = f"cd ~ && {make} -days $1"
+    done = fleet.lab.exec(HEAD, ["sh", "-c", f"{script} && mv k key.pem && mv c cert.pem", "sh", str(days)])
+    assert done.returncode == 0, done.stderr
+
+
+def a_certificate_ends(fleet, watch):
+    """The owner's certificate has five days left, and is renewed."""
+    before = (fleet.directory / "inventory.yaml").read_text()
+    own = yaml.safe_load(before)
+    gateway = own.get("gateway") or {}
+    tls = {"cert": "/home/nvidia/cert.pem", "key": "/home/nvidia/key.pem"}
+    certificate(fleet, 5)
+    try:
+        with watch.fires("CertificateExpires"):
+            fleet.write("inventory.yaml", yaml.safe_dump(own | {"gateway": {**gateway, "tls": tls}}))
+            fleet.ok("up")
+        certificate(fleet, 365)
+        watch.clears("CertificateExpires", within=60)
+    finally:
+        port = int(fleet.status()["endpoint"].split(":")[2].partition("/")[0])
+        fleet.write("inventory.yaml", yaml.safe_dump(own | {"gateway": {"port": port, **gateway}}))
+        fleet.ok("up")
+        fleet.write("inventory.yaml", before)
+
+
+def test_every_alert_fires_on_its_fault_and_clears(pair, watch):
+    pair.key = json.loads(pair.ok("keys", "create", "asker", "--json"))["key"]
+    over = []
+
+    def stage(faults):
+        """Its faults, while the alerts of the stage before clear."""
+        after = faults(pair, watch)
+        watch.clears(*over)
+        over[:] = after or ()
+
+    try:
+        for faults in (
+            nodes_are_ill, an_engine_is_ill, a_start_and_a_node_are_lost, the_controller_is_ill, a_certificate_ends,
+        ):  # fmt: skip
+            watch.attempt(stage, faults)
+        watch.clears(*over)
+    finally:
+        pair.ok("keys", "revoke", "asker")
+    assert watch.broken == []
+    assert watch.missed == []
+    assert watch.stuck == []
+    assert {one.name for one in every_alert()} - watch.all_fired == NOT_HERE.keys()
