@@ -159,11 +159,14 @@ def _options(argv: Sequence[str] | None) -> tuple[argparse.Namespace, list[str]]
     parser = argparse.ArgumentParser(
         prog="scripts/test-full", description="Other arguments are paths and options for pytest."
     )
-    parser.add_argument("--pieces", default=",".join(PIECES), help="names, separated by commas: %(default)s")
+    parser.add_argument(
+        "--pieces", help=f"of {','.join(PIECES)}; default: all, with arguments for pytest all tests"
+    )
     parser.add_argument("--resume", action="store_true", help="leave out what passed on exactly these files")
     parser.add_argument("--soak-minutes", type=float, default=10, metavar="N", help="default: %(default)s")
     options, words = parser.parse_known_args(argv)
-    options.pieces = options.pieces.split(",")
+    chosen = [piece for piece in PIECES if not (words and piece in COMMANDS)]
+    options.pieces = options.pieces.split(",") if options.pieces else chosen
     if unknown := set(options.pieces) - set(PIECES):
         parser.error(f"no such piece: {', '.join(sorted(unknown))}; there are {', '.join(PIECES)}")
     return options, words
@@ -179,7 +182,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     for piece in (piece for piece in PIECES if piece in options.pieces):
         done = {test for test, one in record.outcomes().items() if one.outcome == PASSED}
         left_out = sorted(test for test in done if tests.get(test) == piece) if options.resume else []
-        if len(left_out) == sum(of == piece for of in tests.values()):
+        if options.resume and done.issuperset(test for test, of in tests.items() if of == piece):
             print(f"{piece}: has passed on tree {tree}", flush=True)
         elif piece in COMMANDS:
             more = ("--minutes", str(options.soak_minutes)) if piece == "soak" else ()

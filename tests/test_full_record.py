@@ -160,6 +160,13 @@ def test_a_piece_that_fails_is_an_exit_code(script: ModuleType, world: list[tupl
     assert world == [("units", ["tests/lab", "-x"]), ("labs", ["tests/lab", "-x"])]
 
 
+def test_a_path_is_of_all_pieces_that_are_tests(
+    script: ModuleType, world: list[tuple[str, list[str]]]
+) -> None:
+    script.main(["tests/lab"])
+    assert [piece for piece, _ in world] == ["units", "labs", "models", "fleets", "sglang"]
+
+
 def test_an_unknown_piece_is_refused(script: ModuleType, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit):
         script.main(["--pieces", "units,nope"])

@@ -13,6 +13,7 @@ from sparkfleet.controlplane.state.head_address import (
     write_address,
 )
 from sparkfleet.errors import ControlError
+from sparkfleet.node_daemon.error_answer import error_answer
 from sparkfleet.node_daemon.node_lifecycle import alone, check_certificate, check_port
 from sparkfleet.node_daemon.role_guard import read_role, write_role
 from sparkfleet.node_daemon.start_controller import no_answer
@@ -26,7 +27,7 @@ async def answer(request: UpRequest) -> dict[str, object]:
     try:
         return {"late": await change(request)}
     except ControlError as error:
-        return {"error": {"what": error.what, "means": error.means, "do": error.do}}
+        return error_answer(error)
 
 
 async def change(request: UpRequest) -> list[str]:

@@ -27,6 +27,7 @@ from sparkfleet.controlplane.store_safety.opening import named_errors, read_cont
 from sparkfleet.controlplane.store_safety.restore import set_aside
 from sparkfleet.errors import ControlError, SparkfleetError
 from sparkfleet.node_daemon import ray_watchdog, service_manager
+from sparkfleet.node_daemon.error_answer import error_answer
 from sparkfleet.node_daemon.role_guard import read_role
 from sparkfleet.remote.atomic_write import write_atomically
 from sparkfleet.runtime import processes
@@ -42,10 +43,8 @@ async def answer(request: MoveRequest) -> dict[str, Any]:
     """The result of a step as JSON, or `error` with its parts."""
     try:
         return await _carry_out(request, request.paths)
-    except SparkfleetError as error:
-        return {"error": {"what": error.what, "means": error.means, "do": error.do}}
-    except OSError as error:
-        return {"error": {"what": f"{error.filename}: {error.strerror}.", "means": "", "do": ""}}
+    except (SparkfleetError, OSError) as error:
+        return error_answer(error)
 
 
 async def _carry_out(request: MoveRequest, paths: FleetPaths) -> dict[str, Any]:

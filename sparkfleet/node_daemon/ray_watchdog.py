@@ -21,6 +21,7 @@ from sparkfleet.errors import ControlError, SparkfleetError
 from sparkfleet.group.crash_pause import COUNTS_S, pause_s
 from sparkfleet.node_daemon import node_lifecycle, service_manager
 from sparkfleet.node_daemon.controller_watch import watch_of
+from sparkfleet.node_daemon.error_answer import error_answer
 from sparkfleet.node_daemon.left_ray import RayProcess, left_ray, watchdog_lock
 from sparkfleet.node_daemon.role_guard import read_role, require_joinable, require_no_other_head, write_role
 from sparkfleet.remote.atomic_write import write_atomically
@@ -69,7 +70,7 @@ async def take_down(paths: FleetPaths) -> None:
     with contextlib.suppress(FileNotFoundError):
         paths.role.replace(paths.ended_role)
     if paths.root.exists():  # for whoever waits for a start that is under way
-        _write_outcome(paths, _error(taken_down()))
+        _write_outcome(paths, error_answer(taken_down()))
     await node_lifecycle.down(paths)
     paths.ended_role.unlink(missing_ok=True)
 
@@ -93,7 +94,7 @@ async def _keep(paths: FleetPaths, next_head: bool, *, alone: bool) -> int:
         try:
             ray = await _start(paths, first, next_head)
         except SparkfleetError as error:
-            _write_outcome(paths, _error(error))
+            _write_outcome(paths, error_answer(error))
             log.error("%s", error)
             if first:
                 return error.exit_code
@@ -185,11 +186,6 @@ def taken_down() -> ControlError:
         means="Nothing is served; what was applied before is kept.",
         do="`sparkfleet up` starts it.",
     )
-
-
-def _error(error: SparkfleetError) -> dict[str, object]:
-    """An outcome that is an error."""
-    return {"error": {"what": error.what, "means": error.means, "do": error.do}}
 
 
 def _write_outcome(paths: FleetPaths, outcome: dict[str, object]) -> None:

@@ -15,6 +15,7 @@ from sparkfleet.controlplane.api.api_models import SecretsRequest
 from sparkfleet.controlplane.state.head_address import read_address
 from sparkfleet.errors import ControlError, SparkfleetError
 from sparkfleet.gateway.access.keys import metrics_token
+from sparkfleet.node_daemon.error_answer import error_answer
 from sparkfleet.node_daemon.node_lifecycle import alone
 from sparkfleet.remote.atomic_write import write_atomically
 from sparkfleet.runtime.files.fleet_paths import FleetPaths
@@ -39,11 +40,8 @@ def answer(request: SecretsRequest) -> dict[str, Any]:
                 case "show":
                     pass
             return _shown(paths)
-    except SparkfleetError as error:
-        return {"error": {"what": error.what, "means": error.means, "do": error.do}}
-    except OSError as error:
-        what = f"{error.filename}: {error.strerror}."
-        return {"error": {"what": what, "means": "The change may be half done.", "do": "Repeat the command."}}
+    except (SparkfleetError, OSError) as error:
+        return error_answer(error, means="The change may be half done.", do="Repeat the command.")
 
 
 def _begin(paths: FleetPaths) -> None:

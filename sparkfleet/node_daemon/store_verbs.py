@@ -13,6 +13,7 @@ from sparkfleet.controlplane.ray.ray_process import LABEL
 from sparkfleet.controlplane.store_safety import restore
 from sparkfleet.controlplane.store_safety.copies import copies, find_copy, take_copy
 from sparkfleet.errors import ControlError, SparkfleetError
+from sparkfleet.node_daemon.error_answer import error_answer
 from sparkfleet.runtime import processes
 from sparkfleet.runtime.files.fleet_paths import FleetPaths
 
@@ -21,10 +22,8 @@ def answer(request: StoreRequest) -> dict[str, Any]:
     """The result of a verb as JSON, or `error` with its parts."""
     try:
         return _carry_out(request, request.paths)
-    except SparkfleetError as error:
-        return {"error": {"what": error.what, "means": error.means, "do": error.do}}
-    except OSError as error:
-        return {"error": {"what": f"{error.filename}: {error.strerror}.", "means": "", "do": ""}}
+    except (SparkfleetError, OSError) as error:
+        return error_answer(error)
 
 
 def _carry_out(request: StoreRequest, paths: FleetPaths) -> dict[str, Any]:

@@ -31,6 +31,8 @@ STEPS = (
     "first token (tiny)",
 )
 """Words of the plan, and of the phases that every such apply shows, in their order."""
+ASKED_TO_END = ("fleet ", "starting Ray", "starting the engine (tiny)")
+"""Steps for Ctrl-C: one of each part of the command, by which alone its handling differs: plan, bringing up, watching."""
 
 
 @pytest.fixture
@@ -104,8 +106,10 @@ def repeat(fleet, file, timeout=60):
 
 
 @pytest.mark.full
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])
-@pytest.mark.parametrize("step", STEPS)
+@pytest.mark.parametrize(
+    ("step", "number"),
+    [*((step, signal.SIGKILL) for step in STEPS), *((step, signal.SIGINT) for step in ASKED_TO_END)],
+)
 def test_an_apply_that_ends_in_a_phase_is_repeated_and_nothing_is_double(fleet, step, number):
     bring_down(fleet)
     file = fleet.write("tiny.yaml", spec(fleet, step))
