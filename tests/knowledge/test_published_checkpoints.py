@@ -7,7 +7,6 @@ from sparkfleet.knowledge.known_models import known_checkpoint
 from sparkfleet.knowledge.published_checkpoints import (
     PublishedCheckpoint,
     load_published,
-    published,
     read_published,
     scheme_of_bits,
 )
