@@ -192,6 +192,12 @@ def _distance(one: PublishedEvidence, ran: RunKey) -> tuple[bool, bool, bool]:
     return (one.method != ran.method, one.engine != ran.engine, one.model != ran.model)
 
 
+def _weight(ran: RunKey, run: tuple[str, int]) -> float:
+    """Weight of a source's run (format, nodes) of the same engine for other families."""
+    stored, nodes = run
+    return (1.0 if stored == ran.format else ASIDE) * (1.0 if nodes >= ran.nodes else ASIDE)
+
+
 class EvidenceIndex:
     """Published runs by family, engine and method.
 
@@ -205,6 +211,7 @@ class EvidenceIndex:
         self._methods: dict[tuple[str, str], dict[str, int]] = defaultdict(dict)
         self._stored: dict[tuple[str, str, int], list[PublishedEvidence]] = defaultdict(list)
         self._ran: set[tuple[str, str]] = set()
+        self._supports: dict[tuple[str, str, str, int], float] = {}
         for one in runs:
             self._of[one.family, one.engine, one.method].append(one)
             self._stored[one.family, one.format, one.nodes].append(one)
@@ -226,14 +233,14 @@ class EvidenceIndex:
     def _support(self, ran: RunKey) -> float:
         """Sources that ran the engine for any family; less of each for another format, for fewer nodes, and for a method
         that nobody ran on it."""
-        method = 1.0 if self._methods.get((ran.engine, ran.method)) else ASIDE
-        return method * math.fsum(
-            max(
-                (1.0 if stored == ran.format else ASIDE) * (1.0 if nodes >= ran.nodes else ASIDE)
-                for stored, nodes in runs
+        key = (ran.engine, ran.method, ran.format, ran.nodes)
+        if key not in self._supports:
+            method = 1.0 if self._methods.get((ran.engine, ran.method)) else ASIDE
+            sources = self._engines.get(ran.engine, {}).values()
+            self._supports[key] = method * math.fsum(
+                max(_weight(ran, one) for one in runs) for runs in sources
             )
-            for runs in self._engines.get(ran.engine, {}).values()
-        )
+        return self._supports[key]
 
     def of(self, ran: RunKey) -> Evidence:
         """Evidence for a candidate. A run on more nodes counts for fewer, too: an engine that runs split also runs whole."""
