@@ -56,6 +56,8 @@ from sparkfleet.telemetry.targets import TargetGroup
 log = logging.getLogger(__name__)
 
 TICK_S = 0.5
+LONGEST_REST_S = 60.0
+"""Seconds after which a fleet at rest gets a whole round: a change that a round does not compare is late then, not lost."""
 SWEEP_S = 10.0
 """Time limit of a sweep after a retired group has ended: Ray's own calls have none."""
 USAGE_S = 15.0
@@ -117,7 +119,8 @@ class Controller:
         self._published_from: tuple[object, ...] = ()
         """What the table that the gateways have was made of (`_table_inputs`)."""
         self._at_rest_with: tuple[object, ...] = ()
-        """What the last round saw, if it found nothing to do and time alone changes nothing."""
+        """What the last whole round saw, if it found nothing to do and time alone changes nothing."""
+        self._rests_since = 0.0
         around = Surroundings(launches_of=launches_of, leave=self._leave, kept=self._kept)
         self._effects = Effects(
             store=store,
@@ -453,7 +456,8 @@ class Controller:
         await self._sweep_after(before)
         self._effects.forget_answers([app.name for app in self._seen if app.status == "failed"])
         self._reports.forget(self._kept())
-        if (inputs := self._inputs()) == self._at_rest_with:
+        inputs, now = self._inputs(), self._steady()
+        if inputs == self._at_rest_with and now - self._rests_since < LONGEST_REST_S:
             return
         # Before the first wait: a client that reads "ready" requests the gateway next.
         await self._publish()
@@ -462,7 +466,7 @@ class Controller:
         await self._effects.carry_out(actions, state.wanted)
         await self._publish()
         rests = not actions and bool(self._published_from) and is_at_rest(state)
-        self._at_rest_with = inputs if rests else ()
+        self._at_rest_with, self._rests_since = (inputs, now) if rests else ((), now)
 
     def _inputs(self) -> tuple[object, ...]:
         """Everything that a round depends on beside time, and memory that a generation waits for."""

@@ -43,6 +43,12 @@ async def test_rounds_of_a_fleet_at_rest_decide_and_publish_nothing(resting):
     assert known.models["tiny"].state == "ready"
 
 
+async def test_a_rest_ends_after_a_minute(resting, monkeypatch):
+    monkeypatch.setattr(controller, "LONGEST_REST_S", 0.0)
+    await resting.controller.reconcile()
+    assert resting.decided == 1
+
+
 async def test_other_load_of_a_node_is_no_change(resting):
     resting.nodes.available["this"] = 5 * GIB
     await resting.look()

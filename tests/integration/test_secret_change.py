@@ -65,3 +65,26 @@ def test_no_request_fails_while_the_secrets_change(served):
         assert served.engine_get("/v1/models")[0] == 200
     assert asking.ends.keys() == {"whole"}, asking.ends
     assert asking.ends["whole"] > 20
+
+
+def kill_actor(fleet):
+    """Ends the process of the group's actor. Its engine, which is no child of it, runs on."""
+    own = f"ray::ServeReplica:tiny--g{fleet.ready_group()['generation']}-"  # an older one may still be ending
+    [(node, pid)] = [
+        (node, pid) for node in NODES for pid, words in fleet.listed(node).items() if words.startswith(own)
+    ]
+    fleet.lab.exec(node, ["kill", "-9", str(pid)], root=True)
+
+
+def test_an_engine_keeps_its_token_if_its_group_is_replaced_during_a_change(served):
+    """The new actor adopts the engine, by the former secret, instead of starting it again."""
+    before, pids = secrets_of(served), {node: served.engines(node).keys() for node in NODES}
+    served.ok("keys", "rotate-internal")
+    kill_actor(served)
+    served.until(lambda: served.ready_group() and served.ready_group()["adopted"])
+    assert secrets_of(served) == before
+    assert {node: served.engines(node).keys() for node in NODES} == pids
+    assert served.chat()
+    served.ok("restart", "--yes", "tiny")
+    served.until(lambda: before.isdisjoint(secrets_of(served)))
+    served.ok("keys", "rotate-internal", "--finish")
