@@ -8,7 +8,7 @@ from typing import Any
 
 from sparkfleet.gateway.in_flight import InFlight
 from sparkfleet.gateway.policy.forecast import GroupForecast, reason_of
-from sparkfleet.gateway.request.requirements import Requirements, can
+from sparkfleet.gateway.request.requirements import Requirements, can, too_small
 from sparkfleet.gateway.routing_table import GroupEntry, ModelEntry, Priority
 
 _SHOWN = 16
@@ -89,6 +89,8 @@ def _takes_the_waiting(group: GroupEntry) -> bool:
 def _lack(group: GroupEntry, needs: Requirements) -> str:
     if not can(group, needs):
         return "takes no " + " or ".join(one for one in needs.abilities if getattr(group, one) is False)
+    if group.ready and too_small([group], needs) is not None:
+        return f"its context of {group.context} tokens is too short"
     return "is not ready"
 
 

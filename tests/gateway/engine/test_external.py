@@ -133,6 +133,12 @@ async def test_a_request_that_no_group_can_serve_goes_to_the_endpoint_that_can(
     assert (await door.post(messages=[{"role": "user", "content": [image]}]))[0] == 200
     assert (await door.post(messages=[{"role": "user", "content": "word " * 2000}]))[0] == 200
     assert (len(outside.requests), len(door.engine.requests)) == (2, 0)
+    body = door.body(messages=[{"role": "user", "content": "word " * 2000}])
+    async with door.http.post(door.url + CHAT, json=body, headers={"x-sparkfleet-explain": "only"}) as shown:
+        reason = await shown.json()
+    assert reason["why"] == f"no ready group can serve it: spills over to {outside.url}"
+    assert [(one["group"], one["external"]) for one in reason["groups"]] == [("external/tiny/1", outside.url)]
+    assert reason["left_out"] == {"app-0": "its context of 64 tokens is too short"}
     status, _, body = await door.post("/v1/messages", messages=[{"role": "user", "content": "word " * 2000}])
     assert status == 400
     assert b"context" in body or b"token" in body
