@@ -164,6 +164,12 @@ class GatewayApp:
                 group.app for entry in table.models.values() for group in (*entry.groups, *entry.external)
             ]
             self._loads.keep(apps, table.models)
+            listed = {
+                one.external.url for entry in table.models.values() for one in entry.external if one.external
+            }
+            self._upstream.trouble = {
+                url: why for url, why in self._upstream.trouble.items() if url in listed
+            }
             self._queues.refresh()
 
     def limit_bodies(self, max_body_bytes: int) -> None:

@@ -353,13 +353,15 @@ class Upstream:
             raise
 
 
-_REFUSED_OUTSIDE = frozenset((401, 402, 403, 404, 405))
+_REFUSED_OUTSIDE = frozenset((*range(300, 400), 401, 402, 403, 404, 405))
 """Statuses by which an endpoint outside the fleet refuses the owner, not the request of a client."""
 
 
 def _refused(address: ExternalAddress, status: int) -> str:
-    if status == HTTPStatus.NOT_FOUND:
-        return f"it answered 404: it has no model {address.model}, or nothing at this URL"
+    if status < 400:
+        return f"it answered {status}: it redirects, which is not followed; list the URL at which it answers"
+    if status in (HTTPStatus.NOT_FOUND, HTTPStatus.METHOD_NOT_ALLOWED):
+        return f"it answered {status}: it has no model {address.model}, or nothing at this URL"
     return f"it answered {status}: it does not accept the key" + (
         f" in {address.key_file}" if address.key_file else ", and the deployment has no key_file"
     )

@@ -155,7 +155,7 @@ async def test_the_last_group_that_dies_before_the_first_byte_is_replaced_by_the
     assert door.value("sparkfleet_retries_total", model="tiny") == 1
 
 
-@pytest.mark.parametrize("fault", [401, 403, 404, 429, 500, 529])
+@pytest.mark.parametrize("fault", [307, 401, 403, 404, 429, 500, 529])
 async def test_an_endpoint_that_refuses_the_owner_is_passed_over_and_named(
     open_door: OpenDoor, outside: FakeEngine, key_file: Path, fault: int
 ) -> None:
@@ -171,6 +171,10 @@ async def test_an_endpoint_that_refuses_the_owner_is_passed_over_and_named(
         assert (len(bad.requests), len(outside.requests)) == (1, 2)  # not asked again for seconds
         assert bad.url in door.gateway.external_trouble
         assert f"answered {fault}" in door.gateway.external_trouble
+        door.gateway.table = RoutingTable(
+            version=2, models={"tiny": starting(entries[1])}, keys=(door.entry,)
+        )
+        assert door.gateway.external_trouble == ""  # the deployment lists it no longer
 
 
 @pytest.mark.parametrize(("fault", "status"), [(401, 503), (404, 503), (429, 429), (500, 500)])
