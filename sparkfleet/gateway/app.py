@@ -60,6 +60,7 @@ from sparkfleet.gateway.body.scanner import INLINE_BYTES, BodyScanner
 from sparkfleet.gateway.choice import Choice
 from sparkfleet.gateway.engine.endpoints import Picker
 from sparkfleet.gateway.engine.engine_error import in_dialect, read_error
+from sparkfleet.gateway.engine.external import EXTERNAL_PATHS, ExternalPicker
 from sparkfleet.gateway.engine.loop_detector import LoopDetector
 from sparkfleet.gateway.engine.proxy import Attempts, loop_event, lost_event, relay
 from sparkfleet.gateway.engine.upstream import Request, Upstream, UpstreamAnswer, request_headers
@@ -127,7 +128,7 @@ class GatewayApp:
         page: PageApp | None = None,
     ) -> None:
         self.metrics = metrics or GatewayMetrics()
-        self._picker = picker
+        self._picker = ExternalPicker(picker)
         self._page = page
         self._table = table or RoutingTable()
         self._limits = RequestLimits(body_bytes=max_body_bytes, body_s=max_body_s)
@@ -159,14 +160,27 @@ class GatewayApp:
         if table.version:
             self._table = table
             self._limiter.keep(key.id for key in table.keys)
-            apps = [group.app for entry in table.models.values() for group in entry.groups]
+            apps = [
+                group.app for entry in table.models.values() for group in (*entry.groups, *entry.external)
+            ]
             self._loads.keep(apps, table.models)
+            listed = {
+                one.external.url for entry in table.models.values() for one in entry.external if one.external
+            }
+            self._upstream.trouble = {
+                url: why for url, why in self._upstream.trouble.items() if url in listed
+            }
             self._queues.refresh()
 
     def limit_bodies(self, max_body_bytes: int) -> None:
         """Accepts requests up to this length from now on."""
         self._limits = RequestLimits(body_bytes=max_body_bytes, body_s=self._limits.body_s)
         self._bodies.total = max(self._bodies.total, BODIES_HELD * max_body_bytes)
+
+    @property
+    def external_trouble(self) -> str:
+        """The last failures of endpoints outside the fleet, in words; "" if each answered its last request."""
+        return "; ".join(f"{url}: {why}" for url, why in self._upstream.trouble.items())
 
     @property
     def in_flight(self) -> int:
@@ -323,9 +337,13 @@ class GatewayApp:
             exchange.admitted.charge(wanted.needs.prompt_tokens)
             if exchange.explains == "only":
                 return await _explain(exchange, choice, send)
-            if wanted.model != choice.model.name:
-                body = _renamed(exchange.headers, body, wanted, choice.model.name)
-            exchange.request = _request(exchange, scope, body)
+            span = None
+            if wanted.model != choice.model.name or choice.spare:
+                span = _model_span(exchange.headers, body, wanted)
+            if wanted.model != choice.model.name and span is not None:
+                name = _name_in(exchange.headers, choice.model.name)
+                body, span = body.replaced(*span, name), (span[0], span[0] + len(name))
+            exchange.request = _request(exchange, scope, body, span)
             exchange.direct = direct_writer(scope)
             del body  # only the attempts keep it, until an engine answers
             try:
@@ -352,9 +370,17 @@ class GatewayApp:
         if refused := refused_url(wanted.needs.media, model.media_domains):
             raise media_refused(model, refused, host_of(refused))
         assert exchange.key is not None
-        able = _able(model, wanted.needs)
+        spare = _spare(exchange, model, wanted.needs)
+        try:
+            able = _able(model, wanted.needs)
+        except ApiError:
+            if not spare:
+                raise
+            able = ()
         session = f"{exchange.key.id}:{exchange.session}" if exchange.session else ""
-        return Choice(model, able, wanted.needs, self._loads, exchange.key.id, exchange.priority, session)
+        return Choice(
+            model, able, wanted.needs, self._loads, exchange.key.id, exchange.priority, session, spare
+        )
 
     async def _pass_on(
         self,
@@ -436,7 +462,9 @@ def _raw_path(scope: Scope) -> bytes:
     return raw
 
 
-def _request(exchange: RequestContext, scope: Scope, body: RequestBody) -> Request:
+def _request(
+    exchange: RequestContext, scope: Scope, body: RequestBody, span: tuple[int, int] | None
+) -> Request:
     path, query = _raw_path(scope), scope["query_string"]
     return Request(
         id=exchange.id,
@@ -444,18 +472,22 @@ def _request(exchange: RequestContext, scope: Scope, body: RequestBody) -> Reque
         target=(path + b"?" + query if query else path).decode("ascii"),
         headers=request_headers(exchange.headers),
         body=body,
+        model_span=span,
     )
 
 
-def _renamed(headers: Headers, body: RequestBody, wanted: RequestTarget, name: str) -> RequestBody:
-    """The body with the deployment's name in place of an alias, which its engine does not know."""
+def _model_span(headers: Headers, body: RequestBody, wanted: RequestTarget) -> tuple[int, int] | None:
+    """Place of the model's name in the body; None if it is in the query or in a header, which engines do not read."""
     if not body.size:
-        return body  # the name is in the query or in a header, which engines do not read
+        return None
     if is_form(headers):
-        span, text = wanted.span, name.encode()
-    else:  # that of a long body is known
-        span, text = wanted.span or model_span(body.whole()), json.dumps(name).encode()
-    return body.replaced(*span, text) if span is not None else body
+        return wanted.span
+    return wanted.span or model_span(body.whole())  # that of a long body is known
+
+
+def _name_in(headers: Headers, name: str) -> bytes:
+    """A model's name as the body has it."""
+    return name.encode() if is_form(headers) else json.dumps(name).encode()
 
 
 def _resolve(table: RoutingTable, exchange: RequestContext, name: str) -> ModelEntry:
@@ -467,6 +499,13 @@ def _resolve(table: RoutingTable, exchange: RequestContext, name: str) -> ModelE
     if not model.allows(exchange.key):
         raise forbidden(name, exchange.key.name)
     return model
+
+
+def _spare(exchange: RequestContext, model: ModelEntry, needs: Requirements) -> tuple[GroupEntry, ...]:
+    """Endpoints outside the fleet that may serve a request, as far as their capabilities are known."""
+    if not model.external or exchange.path not in EXTERNAL_PATHS or is_form(exchange.headers):
+        return ()
+    return tuple(one for one in model.external if can(one, needs) and too_small([one], needs) is None)
 
 
 def _able(model: ModelEntry, needs: Requirements) -> tuple[GroupEntry, ...]:

@@ -8,7 +8,7 @@ from typing import Any
 
 from sparkfleet.gateway.in_flight import InFlight
 from sparkfleet.gateway.policy.forecast import GroupForecast, reason_of
-from sparkfleet.gateway.request.requirements import Requirements, can
+from sparkfleet.gateway.request.requirements import Requirements, can, too_small
 from sparkfleet.gateway.routing_table import GroupEntry, ModelEntry, Priority
 
 _SHOWN = 16
@@ -32,10 +32,25 @@ class Choice:
     priority: Priority = "interactive"
     session: str = ""
     """Name of its session, with that of its key; "" for none."""
+    spare: tuple[GroupEntry, ...] = ()
+    """Endpoints outside the fleet that may serve it, in the order of the deployment."""
 
     def forecasts(self) -> list[GroupForecast]:
-        """The forecast of each group, best first, at this moment."""
-        return self.loads.forecasts(self.groups, self.needs, self.model.name, self.session)
+        """The forecast of each group, best first, at this moment; those outside the fleet as a deployment allows."""
+        own = self.loads.forecasts(self.groups, self.needs, self.model.name, self.session)
+        return self._with_spare(own) if self.spare else own
+
+    def _with_spare(self, own: list[GroupForecast]) -> list[GroupForecast]:
+        """The fleet's groups before endpoints outside it, unless all of them failed lately or, for some, are full."""
+        spare = [self.loads.forecasts([one], self.needs, self.model.name)[0] for one in self.spare]
+        spare.sort(key=lambda one: (self.loads.failed_lately(one.group.app), one.is_full))
+        if all(self.loads.failed_lately(one.group.app) for one in own):
+            return [*spare, *own]
+        if all(one.is_full for one in own):
+            now = [one for one in spare if _takes_the_waiting(one.group) and not one.is_full]
+            now = [one for one in now if not self.loads.failed_lately(one.group.app)]
+            return [*now, *own, *(one for one in spare if one not in now)]
+        return [*own, *spare]
 
     def ranked(self) -> list[GroupEntry]:
         """The groups, best first, at this moment."""
@@ -50,16 +65,32 @@ class Choice:
         return {
             "model": self.model.name,
             "group": found[0].group.app if found else None,
-            "why": reason_of(found) if found else "no group can serve it",
+            "why": self._reason(found),
             "prompt_tokens": self.needs.prompt_tokens,
             "groups": [one.line() for one in found[:_SHOWN]],
             "left_out": left_out,
         }
 
+    def _reason(self, found: list[GroupForecast]) -> str:
+        if not found:
+            return "no group can serve it"
+        if (address := found[0].group.external) is None:
+            return reason_of([one for one in found if one.group.external is None])
+        if not self.groups:
+            return f"no ready group can serve it: spills over to {address.url}"
+        full = any(one.is_full for one in found if one.group.external is None)
+        return f"its groups {'are full' if full else 'failed lately'}: spills over to {address.url}"
+
+
+def _takes_the_waiting(group: GroupEntry) -> bool:
+    return group.external is not None and group.external.when == "busy"
+
 
 def _lack(group: GroupEntry, needs: Requirements) -> str:
     if not can(group, needs):
         return "takes no " + " or ".join(one for one in needs.abilities if getattr(group, one) is False)
+    if group.ready and too_small([group], needs) is not None:
+        return f"its context of {group.context} tokens is too short"
     return "is not ready"
 
 

@@ -71,6 +71,11 @@ class InFlight:
         self.sessions.forget(app)
         self.on_end()  # another group may now be the best of those that wait
 
+    def failed_lately(self, app: str) -> bool:
+        """True if a group did not answer within the last `LATELY_S`."""
+        since = self._clock() - LATELY_S
+        return self._failed.get(app, since) > since
+
     def held(self, app: str) -> int:
         """Requests in flight of a group."""
         return self._held[app]

@@ -272,6 +272,7 @@ class GatewayReplica:
             at=time.time(),
             trouble=self._trouble or (self._certificate.trouble if self._certificate is not None else ""),
             certificate=certificate,
+            external_trouble=self._gateway.external_trouble,
             after=self._after,
             keys_used=dict(self._gateway.keys_used),
             usage=self._gateway.usage,

@@ -41,6 +41,8 @@ class GatewayReport(Value):
     url: str
     metrics_url: str
     at: float
+    external_trouble: str = ""
+    """Failures of endpoints outside the fleet, in words; "" for none."""
     trouble: str = ""
     """Reason why it does not listen at the address of its table; "" if it does."""
     after: str = ""

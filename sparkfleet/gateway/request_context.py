@@ -124,6 +124,8 @@ class RequestContext:
             metrics.key_requests.labels(self.key.name, self.model).inc()
         if self.kind:
             metrics.errors.labels(self.model, self.kind).inc()
+        if self.attempts is not None and self.attempts.is_external and self.meter is not None:
+            metrics.external.labels(self.model, str(self.status)).inc()
         if self.attempts is not None and self.attempts.retries:
             metrics.retries.labels(self.model).inc(self.attempts.retries)
         if self.admitted is not None and self.status >= 400 and self.status not in (CLIENT_GONE, CUT_SHORT):

@@ -70,6 +70,18 @@ class GroupSpeed(Value):
     concurrency: int = 1
 
 
+class ExternalAddress(Value):
+    """An endpoint outside the fleet. Its key is read from a file on the gateway's node, and is not in the table."""
+
+    url: str
+    """Its base URL."""
+    model: str
+    """The model's name there."""
+    key_file: str | None = None
+    when: Literal["unavailable", "busy"] = "unavailable"
+    """When requests go to it: if no ready group can serve them, or also if they would have to wait."""
+
+
 class GroupEntry(Value):
     """One group of a deployment, and its capabilities. None: not known, which excludes nothing."""
 
@@ -87,6 +99,8 @@ class GroupEntry(Value):
     """Requests that it decodes at once."""
     speed: GroupSpeed | None = None
     """Predicted speed; the gateways correct it by what they measure."""
+    external: ExternalAddress | None = None
+    """Its address, if it is an endpoint outside the fleet."""
 
 
 class ModelEntry(Value):
@@ -95,6 +109,8 @@ class ModelEntry(Value):
     name: str
     groups: tuple[GroupEntry, ...] = ()
     """Every group that serves it or is to serve it."""
+    external: tuple[GroupEntry, ...] = ()
+    """Endpoints outside the fleet, for requests that these groups cannot serve."""
     deployment: str
     """Serve deployment inside each group's application."""
     state: ModelState

@@ -240,6 +240,24 @@ EndpointPath = Annotated[
         "a path below /v1 such as /v1/videos, or /v1/videos/* for all below it",
     ),
 ]
+EndpointUrl = Annotated[
+    str,
+    Form(
+        r"https?://(?:[a-z0-9](?:[a-z0-9.-]{0,251}[a-z0-9])?|\[[0-9a-f:.]{2,45}\])(?::[1-9][0-9]{0,4})?"
+        r"(?:/[A-Za-z0-9._~-]+)*/?",
+        "a base URL such as https://api.example.org/v1 or http://192.168.1.20:8080/v1, its host in lower case, without a"
+        " user, a query or a fragment",
+        1024,
+    ),
+]
+ForeignModel = Annotated[
+    str,
+    Form(
+        r"[A-Za-z0-9][A-Za-z0-9._:/@+-]*",
+        "a model's name: letters, digits and . _ : / @ + -, a letter or digit first",
+        256,
+    ),
+]
 WebOrigin = Annotated[
     str,
     Form(

@@ -171,6 +171,13 @@ ERRORS = _metric(
     "Requests that failed or were refused, by reason.",
 )
 RETRIES = _metric("gateway", "retries_total", "requests", "model", "Requests sent again to another engine.")
+EXTERNAL = _metric(
+    "gateway",
+    "external_requests_total",
+    "requests",
+    "model status",
+    "Requests that endpoints outside the fleet answered.",
+)
 CERTIFICATE_EXPIRY = _metric(
     "gateway",
     "certificate_expiry_timestamp_seconds",

@@ -50,6 +50,7 @@ class GatewayMetrics:
         self.chunks = counter(catalogue.CHUNKS, registry)
         self.errors = counter(catalogue.ERRORS, registry)
         self.retries = counter(catalogue.RETRIES, registry)
+        self.external = counter(catalogue.EXTERNAL, registry)
         self.certificate_expiry = gauge(catalogue.CERTIFICATE_EXPIRY, registry)
         build_info(registry)
 

@@ -57,6 +57,56 @@ def test_defaults() -> None:
     assert (variant.engine_args, variant.nodes, variant.command, dict(variant.env)) == ((), (), (), {})
 
 
+def external(line: str) -> str:
+    return f"name: x\nmodel: builtin:tiny\nexternal:\n  - {{{line}}}\n"
+
+
+def test_external_endpoints() -> None:
+    urls = (
+        "https://api.example.org/v1",
+        "http://127.0.0.1:8080",
+        "http://192.168.1.20:11434/v1/",
+        "http://[fd00::1]:8080/v1",
+        "http://nas:8080/v1",
+        "http://nas.lan/v1",
+    )
+    for url in urls:
+        deployment = parse_deployment(external(f'url: "{url}", model: qwen3:8b, key_file: /etc/key'))
+        (found,) = deployment.external
+        assert (found.url, found.model, found.key_file, found.when) == (
+            url,
+            "qwen3:8b",
+            "/etc/key",
+            "unavailable",
+        )
+        assert found.context is found.concurrency is found.vision is found.tools is None
+
+
+@pytest.mark.parametrize(
+    ("line", "expected"),
+    [
+        (
+            "url: http://api.example.org/v1, model: m",
+            "http to api.example.org, which is not in the owner's network",
+        ),
+        ("url: http://8.8.8.8/v1, model: m", "http to 8.8.8.8"),
+        ('url: "https://me:secret@api.example.org/v1", model: m', "a base URL such as"),
+        ('url: "https://api.example.org/v1?key=1", model: m', "a base URL such as"),
+        ("url: https://api.example.org:99999/v1, model: m", "no usable host or port"),
+        ("url: ftp://nas/v1, model: m", "a base URL such as"),
+        ("url: https://api.example.org/v1", "model"),
+        ("url: https://api.example.org/v1, model: m, key: sk-1", "key"),
+        ("url: https://api.example.org/v1, model: m, key_file: key", "an absolute path"),
+        ("url: https://api.example.org/v1, model: m, when: always", "when"),
+    ],
+)
+def test_external_endpoints_that_cannot_be_used(line: str, expected: str) -> None:
+    found = problems(external(line))
+    assert len(found) <= 3
+    assert expected in found[0]
+    assert not any("sk-1" in line for line in found)
+
+
 def test_qwen235b() -> None:
     (variant,) = parse_deployment(QWEN235B).resolved()
     assert variant.parallel == Parallel(tp=2, ep=2)

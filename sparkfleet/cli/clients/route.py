@@ -51,6 +51,7 @@ def _table(groups: list[dict[str, Any]]) -> Table:
         table.add_column(column)
     for one in groups:
         doubts = [
+            one.get("external", ""),
             "full" if one.get("full") else "",
             f"{one['missing_context']} tokens too short" if one.get("missing_context") else "",
             "capabilities unknown" if one.get("unknown_capabilities") else "",

@@ -6,10 +6,11 @@ import json
 
 from sparkfleet.controlplane.desired import Desired
 from sparkfleet.engines.tool_parsers import parsers_of
-from sparkfleet.gateway.routing_table import GroupEntry, GroupSpeed
+from sparkfleet.gateway.routing_table import ExternalAddress, GroupEntry, GroupSpeed
 from sparkfleet.knowledge.rule_context import parse_flags
 from sparkfleet.perf.prediction import Prediction
 from sparkfleet.planner.types.plan import Candidate
+from sparkfleet.specs.deployment import Deployment
 
 
 def group_entry(app: str, desired: Desired, replica: int, rung: int) -> GroupEntry:
@@ -35,6 +36,21 @@ def group_entry(app: str, desired: Desired, replica: int, rung: int) -> GroupEnt
         context=candidate.context,
         concurrency=candidate.concurrency,
         speed=speed_of(chosen.prediction),
+    )
+
+
+def external_entries(deployment: Deployment) -> tuple[GroupEntry, ...]:
+    """Entries of the endpoints outside the fleet that a deployment lists."""
+    return tuple(
+        GroupEntry(
+            app=f"external/{deployment.name}/{at}",
+            vision=one.vision,
+            tools=one.tools,
+            context=one.context,
+            concurrency=one.concurrency,
+            external=ExternalAddress(url=one.url, model=one.model, key_file=one.key_file, when=one.when),
+        )
+        for at, one in enumerate(deployment.external)
     )
 
 

@@ -8,7 +8,7 @@ from typing import Literal
 from urllib.parse import urlsplit
 
 from sparkfleet.controlplane.desired import Desired, GroupKey
-from sparkfleet.controlplane.state.capabilities import group_entry
+from sparkfleet.controlplane.state.capabilities import external_entries, group_entry
 from sparkfleet.controlplane.state.status import GROUP_DEPLOYMENT, App, DeploymentStatus, app_name
 from sparkfleet.engines.registry import engine_by_name
 from sparkfleet.gateway.report import GatewayReport
@@ -93,6 +93,7 @@ class FleetSnapshot:
         return ModelEntry(
             name=desired.name,
             groups=groups,
+            external=external_entries(desired.spec),
             deployment=GROUP_DEPLOYMENT,
             state=state,
             detail=detail,
@@ -173,7 +174,9 @@ class FleetSnapshot:
     def _state(self, desired: Desired) -> tuple[Literal["ready", "starting", "updating", "failed"], str]:
         serving, wanted = self.serving(desired.name), desired.generation
         if not serving:
-            return self._not_ready(desired)
+            state, detail = self._not_ready(desired)
+            urls = ", ".join(dict.fromkeys(one.url for one in desired.spec.external))
+            return state, f"{detail}; meanwhile requests go to {urls}" if urls else detail
         own, groups = [app for app in serving if app.group in desired.groups], len(desired.plan.groups)
         now = max(app.generation for app in serving)
         if desired.name in self.failed:

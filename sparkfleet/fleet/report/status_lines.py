@@ -79,6 +79,8 @@ def _certificate_lines(fleet: FleetStatus, now: float) -> Iterator[str]:
     for gateway in fleet.gateways:
         if gateway.trouble:
             yield f"gateway: {gateway.trouble}"
+        if gateway.external_trouble:
+            yield f"external endpoint, asked by {gateway.url}: {gateway.external_trouble}"
 
 
 def down_lines(fleet: str, head: NodeSurroundings | None) -> Iterator[str]:

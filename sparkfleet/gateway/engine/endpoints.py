@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable, Iterable, Sequence
 from collections.abc import Set as AbstractSet
 from typing import Protocol
 
-from sparkfleet.gateway.routing_table import GroupEntry, ModelEntry
+from sparkfleet.gateway.routing_table import ExternalAddress, GroupEntry, ModelEntry
 from sparkfleet.values import Value
 
 log = logging.getLogger(__name__)
@@ -28,6 +28,8 @@ class Target(Value):
     """Name of the group, for the log."""
     app: str = ""
     """Its Serve application, as the table names it."""
+    external: ExternalAddress | None = None
+    """Its address, if it is outside the fleet."""
 
 
 class Picker(Protocol):

@@ -66,6 +66,8 @@ class Attempts:
         self._held: UpstreamAnswer | None = None
         self.group = ""
         """The group of the last try."""
+        self.is_external = False
+        """True if that is an endpoint outside the fleet."""
         self.retries = 0
 
     async def answer(self) -> UpstreamAnswer:
@@ -113,6 +115,7 @@ class Attempts:
 
     async def _ask(self, engine: Target) -> UpstreamAnswer | None:
         self.group = engine.group
+        self.is_external = engine.external is not None
         self.retries = len(self._failed)
         assert self._request is not None
         try:

@@ -6,23 +6,36 @@ Bodies are not decoded, in either direction; only errors are read (`engine_error
 from __future__ import annotations
 
 import asyncio
+import json
 import re
 import socket
+import ssl
 from collections import defaultdict
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from http import HTTPStatus
+from typing import NamedTuple
 from urllib.parse import urlsplit
 
 from sparkfleet.gateway.asgi import Headers
 from sparkfleet.gateway.body.request_body import RequestBody
 from sparkfleet.gateway.engine.connection import EngineConnection, EngineConnectionLost, Sink
 from sparkfleet.gateway.engine.endpoints import Target
+from sparkfleet.gateway.engine.external import (
+    ANSWER_HEADERS,
+    PASSED_HEADERS,
+    KeyUnusable,
+    read_key,
+    target_of,
+)
 from sparkfleet.gateway.request_parser import EXPLAIN_HEADER, MODEL_HEADER, PRIORITY_HEADER
+from sparkfleet.gateway.routing_table import ExternalAddress
 
 CONNECT_S = 2.0
 """Time limit to open a connection. The kernel of a live engine's node accepts within milliseconds."""
+TLS_CONNECT_S = 8.0
+"""The same for a connection with TLS to an endpoint outside the fleet, with the look-up of its name."""
 IDLE_S = 2.0
 """Longest time for which an idle connection is kept, s: less than uvicorn's 5 s, so that engines rarely close one first."""
 _STEPS = 64
@@ -77,6 +90,8 @@ class Request:
     """Path and query, as the client encoded them."""
     headers: tuple[tuple[str, str], ...]
     body: RequestBody
+    model_span: tuple[int, int] | None = None
+    """Begin and end of the model's name in the body, quotes included; None if it was not looked for."""
 
 
 class EngineLost(Exception):
@@ -95,8 +110,8 @@ class EnginePool:
     """Connections to engines by address, kept for `IDLE_S` between requests."""
 
     def __init__(self) -> None:
-        self._idle: dict[tuple[str, int], list[EngineConnection]] = defaultdict(list)
-        self._open: dict[EngineConnection, tuple[str, int]] = {}
+        self._idle: dict[EngineAddress, list[EngineConnection]] = defaultdict(list)
+        self._open: dict[EngineConnection, EngineAddress] = {}
         self._timers: dict[EngineConnection, asyncio.TimerHandle] = {}
         self._kept = 0
 
@@ -104,7 +119,7 @@ class EnginePool:
         """A connection to the engine at `url`.
 
         Args:
-            url: `http://host:port`.
+            url: `http://host:port`; for endpoints outside the fleet with a path, or with https.
             fresh: a new one, not one that the engine may just have closed.
 
         Raises:
@@ -119,7 +134,7 @@ class EnginePool:
                 return kept
             self._drop(kept)
         try:
-            async with asyncio.timeout(CONNECT_S):
+            async with asyncio.timeout(TLS_CONNECT_S if at.tls else CONNECT_S):
                 return await self._connect(at)
         except TimeoutError:
             raise EngineLost("no connection in time", delivered=False) from None
@@ -148,9 +163,11 @@ class EnginePool:
         self._idle.clear()
         self._timers.clear()
 
-    async def _connect(self, at: tuple[str, int]) -> EngineConnection:
+    async def _connect(self, at: EngineAddress) -> EngineConnection:
         loop = asyncio.get_running_loop()
-        transport, made = await loop.create_connection(EngineConnection, *at)
+        transport, made = await loop.create_connection(
+            EngineConnection, at.host, at.port, ssl=tls_context() if at.tls else None
+        )
         watch_peer(transport.get_extra_info("socket"), KEEPALIVE)
         self._open[made] = at
         return made
@@ -168,12 +185,29 @@ class EnginePool:
         connection.close()
 
 
+class EngineAddress(NamedTuple):
+    """Address of an engine."""
+
+    host: str
+    port: int
+    tls: bool = False
+
+
 @lru_cache(maxsize=256)
-def address_of(url: str) -> tuple[str, int]:
-    """Host and port of `http://host:port`."""
+def address_of(url: str) -> EngineAddress:
+    """Address of a URL."""
     parts = urlsplit(url)
     assert parts.hostname is not None
-    return parts.hostname, parts.port or 80
+    tls = parts.scheme == "https"
+    return EngineAddress(parts.hostname, parts.port or (443 if tls else 80), tls)
+
+
+@lru_cache(maxsize=1)
+def tls_context() -> ssl.SSLContext:
+    """Verifies certificates by the authorities that this machine knows (`SSL_CERT_FILE` adds to them)."""
+    context = ssl.create_default_context()
+    context.minimum_version = ssl.TLSVersion.TLSv1_2
+    return context
 
 
 @dataclass(slots=True)
@@ -183,6 +217,8 @@ class UpstreamAnswer:
     connection: EngineConnection
     first: bytes
     _pool: EnginePool
+    is_external: bool = False
+    """True if it comes from outside the fleet."""
     _is_open: bool = True
 
     @property
@@ -208,6 +244,8 @@ class UpstreamAnswer:
         vLLM answers 500 for what was running when its workers died, then 503 for about a second until it exits
         (measured on vLLM 0.32's CPU build, two nodes, a worker killed or the link down).
         """
+        if self.is_external and (self.status >= 500 or self.status == HTTPStatus.TOO_MANY_REQUESTS):
+            return True
         return self.status in (
             HTTPStatus.INTERNAL_SERVER_ERROR,
             HTTPStatus.BAD_GATEWAY,
@@ -217,6 +255,8 @@ class UpstreamAnswer:
     def headers(self) -> list[tuple[bytes, bytes]]:
         """Engine headers passed to the client."""
         raw = self.connection.headers
+        if self.is_external:
+            return [(name, value) for name, value in raw if name in ANSWER_HEADERS]
         dropped = _NOT_FOR_CLIENTS | _named_by_connection(raw)
         return [
             (name, value)
@@ -251,6 +291,8 @@ class Upstream:
 
     def __init__(self) -> None:
         self._pool = EnginePool()
+        self.trouble: dict[str, str] = {}
+        """The reason of the last failure of an endpoint outside the fleet, by URL, until it answers."""
 
     async def open(self, engine: Target, request: Request) -> UpstreamAnswer:
         """Sends the request and waits, without a time limit, for the first chunk of the answer.
@@ -261,16 +303,32 @@ class Upstream:
         Raises:
             EngineLost: it cannot be reached, or was lost.
         """
+        if engine.external is None:
+            return await self._open(engine, request)
+        try:
+            answer = await self._open(engine, request)
+        except EngineLost as lost:
+            self.trouble[engine.url] = str(lost)
+            raise
+        if answer.engine_is_failing:
+            self.trouble[engine.url] = f"it answered {answer.status}"
+        else:
+            self.trouble.pop(engine.url, None)
+        return answer
+
+    async def _open(self, engine: Target, request: Request) -> UpstreamAnswer:
+        head, body = _message(engine, request)
+        is_head = request.method == "HEAD"
         connection = await self._pool.take(engine.url, fresh=False)
         was_kept = connection.has_served
         try:
-            return await self._ask(connection, engine, request)
+            return await self._ask(connection, engine, head, body, is_head=is_head)
         except EngineConnectionLost as lost:
             if not was_kept:
                 raise EngineLost(str(lost), delivered=True) from lost
         connection = await self._pool.take(engine.url, fresh=True)
         try:
-            return await self._ask(connection, engine, request)
+            return await self._ask(connection, engine, head, body, is_head=is_head)
         except EngineConnectionLost as lost:
             raise EngineLost(str(lost), delivered=True) from lost
 
@@ -278,24 +336,60 @@ class Upstream:
         """Closes all connections."""
         self._pool.close()
 
-    async def _ask(self, connection: EngineConnection, engine: Target, request: Request) -> UpstreamAnswer:
+    async def _ask(
+        self, connection: EngineConnection, engine: Target, head: bytes, body: RequestBody, *, is_head: bool
+    ) -> UpstreamAnswer:
         try:
-            await connection.ask(_head(engine, request), request.body, is_head=request.method == "HEAD")
+            await connection.ask(head, body, is_head=is_head)
+            if engine.external is not None and connection.status in _REFUSED_OUTSIDE:
+                raise EngineLost(_refused(engine.external, connection.status), delivered=False)
             if connection.status == HTTPStatus.UNAUTHORIZED:
                 # The engine refused the gateway's token, not the client's key: another engine has taken the port.
                 raise EngineLost("it does not accept the gateway's token", delivered=False)
-            return UpstreamAnswer(connection, await connection.readany(), self._pool)
+            first = await connection.readany()
+            return UpstreamAnswer(connection, first, self._pool, engine.external is not None)
         except BaseException:
             self._pool.give_back(connection)
             raise
 
 
-def _head(engine: Target, request: Request) -> bytes:
-    lines = [f"{request.method} {request.target} HTTP/1.1", f"host: {urlsplit(engine.url).netloc}"]
-    lines += [f"{name}: {value}" for name, value in request.headers]
+_REFUSED_OUTSIDE = frozenset((*range(300, 400), 401, 402, 403, 404, 405))
+"""Statuses by which an endpoint outside the fleet refuses the owner, not the request of a client."""
+
+
+def _refused(address: ExternalAddress, status: int) -> str:
+    if status < 400:
+        return f"it answered {status}: it redirects, which is not followed; list the URL at which it answers"
+    if status in (HTTPStatus.NOT_FOUND, HTTPStatus.METHOD_NOT_ALLOWED):
+        return f"it answered {status}: it has no model {address.model}, or nothing at this URL"
+    return f"it answered {status}: it does not accept the key" + (
+        f" in {address.key_file}" if address.key_file else ", and the deployment has no key_file"
+    )
+
+
+def _message(engine: Target, request: Request) -> tuple[bytes, RequestBody]:
+    """The head and the body of a request to this engine."""
+    if engine.external is None:
+        head = _head(engine.url, request.target, request.headers, engine.token, request)
+        return head, request.body
+    if request.model_span is None:
+        raise EngineLost("the place of the model's name in the request is not known", delivered=False)
+    try:
+        key = read_key(engine.external)
+    except KeyUnusable as error:
+        raise EngineLost(str(error), delivered=False) from None
+    body = request.body.replaced(*request.model_span, json.dumps(engine.external.model).encode())
+    headers = tuple(one for one in request.headers if one[0].encode() in PASSED_HEADERS)
+    target = target_of(engine.external, request.target)
+    return _head(engine.url, target, headers, key, replace(request, body=body)), body
+
+
+def _head(url: str, target: str, headers: tuple[tuple[str, str], ...], token: str, request: Request) -> bytes:
+    lines = [f"{request.method} {target} HTTP/1.1", f"host: {urlsplit(url).netloc}"]
+    lines += [f"{name}: {value}" for name, value in headers]
     lines += [f"x-request-id: {request.id}", "accept-encoding: identity"]
-    if engine.token:
-        lines.append(f"authorization: Bearer {engine.token}")
+    if token:
+        lines.append(f"authorization: Bearer {token}")
     if request.body.size or request.method in _WITH_BODY:
         lines.append(f"content-length: {request.body.size}")
     return "\r\n".join([*lines, "", ""]).encode("ascii")

@@ -67,6 +67,8 @@ class GroupForecast(NamedTuple):
             "decode_s": round(self.decode_s, 3),
             "warm_tokens": self.warm_tokens,
         }
+        if self.group.external is not None:
+            line["external"] = self.group.external.url
         if self.is_full:
             line["full"] = True
         if unknown:

@@ -24,6 +24,7 @@ NO_GPU = "no GPU on a node of CPUs"
 NO_RAIL = "one node has no rails"
 NO_DRAFTS = "no speculation"
 NO_FAILURE = "nothing has failed"
+NO_EXTERNAL = "no deployment has an external endpoint"
 _IS_ON: tuple[tuple[str, float | None], ...] = ((BAD, None), (GOOD, 1))
 _IS_OFF: tuple[tuple[str, float | None], ...] = ((GOOD, None), (BAD, 1))
 
@@ -579,6 +580,18 @@ GATEWAY = GrafanaDashboard(
                     may_be_empty=NO_FAILURE,
                     queries=(
                         one(f"sum by (model) (rate(sparkfleet_retries_total{{{_M}}}[5m]))", "{{model}}"),
+                    ),
+                ),
+                Panel(
+                    title="Requests left the fleet",
+                    description="Requests per second that external endpoints of deployments answered.",
+                    unit="reqps",
+                    may_be_empty=NO_EXTERNAL,
+                    queries=(
+                        one(
+                            f"sum by (model) (rate(sparkfleet_external_requests_total{{{_M}}}[5m]))",
+                            "{{model}}",
+                        ),
                     ),
                 ),
                 Panel(

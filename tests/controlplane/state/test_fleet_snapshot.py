@@ -6,7 +6,7 @@ from control_values import deployment, plan
 from sparkfleet.controlplane.desired import Desired
 from sparkfleet.controlplane.state.fleet_snapshot import FleetSnapshot
 from sparkfleet.controlplane.state.status import App
-from sparkfleet.gateway.routing_table import GroupEntry
+from sparkfleet.gateway.routing_table import ExternalAddress, GroupEntry
 from sparkfleet.group.report import GroupPhase, GroupReport
 
 
@@ -101,3 +101,21 @@ def test_what_was_told_is_not_believed_of_what_is_wanted_now():
 def test_what_is_about_to_go_is_not_ready():
     found = entry(wanted(True), running(1), running(2), without=("tiny", 2, 0))
     assert found.apps == ("tiny--g1-0",)
+
+
+def test_endpoints_outside_are_no_groups_and_are_named_while_nothing_serves():
+    given = (
+        {"url": "http://nas:8080/v1", "model": "q", "key_file": "/etc/key", "when": "busy", "context": 4096},
+    )
+    desired = wanted(True).model_copy(update={"spec": deployment(external=given)})
+    found = entry(desired, running(2))
+    assert [group.app for group in found.groups] == ["tiny--g2-0"] == list(found.apps)
+    (outside,) = found.external
+    assert (outside.app, outside.context, outside.vision) == ("external/tiny/0", 4096, None)
+    assert outside.external == ExternalAddress(
+        url="http://nas:8080/v1", model="q", key_file="/etc/key", when="busy"
+    )
+    app, said = running(2, phase=GroupPhase.STARTING)
+    (shown,) = FleetSnapshot({"tiny": desired}, [app], [said], [said], ()).deployments()
+    assert shown.state == "starting"
+    assert shown.detail.endswith("; meanwhile requests go to http://nas:8080/v1")
