@@ -4,7 +4,8 @@
 
 Each run is a process of its own. `wall`: seconds until its first byte on standard output or standard error. `cpu`:
 seconds of processor time of the whole run, which other work on the machine changes less. Exit code 1 if a median of
-`wall` is above the limit. Verbs that need a controller end with the line that the fleet is down.
+`wall` is above the limit. Verbs that need a controller end with the line that the fleet is down; those that would
+start, install or remove something are measured by their `--help`, which imports the same module.
 """
 
 from __future__ import annotations
@@ -20,9 +21,12 @@ import tempfile
 import time
 from pathlib import Path
 
+from sparkfleet.cli.verbs import VERBS
+
 SPARKFLEET = Path(sys.executable).parent / "sparkfleet"
 INVENTORY = "fleet: benchmark\nhead: a\nnodes:\n  a: {address: local}\n"
 DEPLOYMENT = "name: tiny\nmodel: builtin:tiny\n"
+REQUEST = '{"model": "tiny", "messages": [{"role": "user", "content": "hello"}]}'
 RULE = "tp2-slower-27b"
 RUNS = {
     "--version": ["--version"],
@@ -45,8 +49,27 @@ RUNS = {
     "keys list": ["keys", "list"],
     "help": ["help", "apply"],
     "version": ["version"],
+    "fabric": ["fabric", "--help"],
+    "doctor": ["doctor"],
+    "inspect": ["inspect", "builtin:tiny"],
+    "accuracy": ["accuracy", "none.csv"],
+    "knowledge": ["knowledge", "--help"],
+    "usage": ["usage"],
+    "connect": ["connect", "openai", "tiny"],
+    "route": ["route", "request.json"],
+    "undrain": ["undrain", "a"],
+    "restore": ["restore"],
+    "models": ["models", "--help"],
+    "observe": ["observe", "--help"],
+    **{
+        verb: [verb, "--help"]
+        for verb in (
+            *("demo", "init", "selftest", "top", "up", "down", "upgrade", "move-head"),
+            *("prune", "backup", "bundle", "uninstall"),
+        )
+    },
 }
-"""Verbs that change nothing on a fleet that is down."""
+"""Every verb, so that nothing changes on a fleet that is down."""
 
 
 def first_output_s(argv: list[str], where: Path) -> tuple[float, float]:
@@ -88,12 +111,15 @@ def main() -> int:
     parser.add_argument("--limit", type=float, default=0.3, help="seconds")
     parser.add_argument("--json", action="store_true")
     options = parser.parse_args()
+    if missing := set(VERBS) - {argv[0] for argv in RUNS.values()}:
+        parser.error(f"verbs without a run here: {', '.join(sorted(missing))}")
     if unknown := set(options.verbs) - set(RUNS):
         parser.error(f"no such verb here: {', '.join(sorted(unknown))}")
     with tempfile.TemporaryDirectory() as directory:
         where = Path(directory)
         (where / "inventory.yaml").write_text(INVENTORY)
         (where / "tiny.yaml").write_text(DEPLOYMENT)
+        (where / "request.json").write_text(REQUEST)
         found = {name: measured(name, options.rounds, where) for name in options.verbs or RUNS}
     if options.json:
         print(json.dumps(found, indent=2))
