@@ -72,6 +72,7 @@ def test_external_endpoints() -> None:
     )
     for url in urls:
         deployment = parse_deployment(external(f'url: "{url}", model: qwen3:8b, key_file: /etc/key'))
+        assert parse_deployment(to_yaml(deployment)) == deployment
         (found,) = deployment.external
         assert (found.url, found.model, found.key_file, found.when) == (
             url,

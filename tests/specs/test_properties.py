@@ -181,7 +181,7 @@ def value_like(schema: dict[str, Any]) -> st.SearchStrategy[Any]:
 
 FIELDS = {name: value_like(field) for name, field in DEPLOYMENT_SCHEMA.schema["properties"].items()}
 REQUIRED = {"name": FIELDS["name"], "model": FIELDS["model"].filter(bool)}
-TIED = {"command", "port", "health", "runtime", "variants", "engine", "trust_remote_code"}
+TIED = {"command", "port", "health", "runtime", "variants", "engine", "trust_remote_code", "external"}
 OPTIONAL = {name: FIELDS[name] for name in FIELDS.keys() - REQUIRED - TIED}
 
 
