@@ -15,7 +15,7 @@ from sparkfleet.fleet.events import FleetEvent, FleetStep, KeyCreated, OnEvent, 
 from sparkfleet.fleet.gateway import change_gateway, gateway_change
 from sparkfleet.fleet.known_names import remember_names
 from sparkfleet.fleet.nodes.surroundings import require_free
-from sparkfleet.fleet.plan import FleetPlan, plan_deployments
+from sparkfleet.fleet.plan import FIRST_KEY, FleetPlan, plan_deployments
 from sparkfleet.fleet.report.step_times import (
     StepTimer,
     all_ready,
@@ -30,8 +30,6 @@ from sparkfleet.fleet.watch import until_settled
 from sparkfleet.planner.types.plan import DeploymentPlan
 from sparkfleet.runtime.files.fleet_paths import FleetPaths
 from sparkfleet.specs.deployment import Deployment
-
-FIRST_KEY = "default"
 
 
 class PreparedApply(NamedTuple):

@@ -35,9 +35,13 @@ from sparkfleet.planner.rules.failure_memory import without_failed
 from sparkfleet.planner.search.planner import drafts_of, plan_fleet
 from sparkfleet.planner.types.image_refs import digests_of, with_digests
 from sparkfleet.planner.types.plan import DeploymentPlan, Plan
+from sparkfleet.runtime.files import state_probe
 from sparkfleet.runtime.files.fleet_paths import FleetPaths
 from sparkfleet.specs.deployment import Deployment
 from sparkfleet.values import Value
+
+FIRST_KEY = "default"
+"""Name of the key that the first start of a fleet makes."""
 
 
 class Planned(Value):
@@ -155,13 +159,17 @@ async def plan_deployments(
         await fleet_of(session, without=without)  # which node it is, and that nodes can be assumed
         raise
     status = None
+    names_keys = any(spec.keys for spec in specs)
+    known: Collection[str] | None = None
     if client is not None:
         async with client:
             specs = await client.sealed(specs)
             status = await client.fleet()
-            known = [key.name for key in await client.keys()] if any(spec.keys for spec in specs) else []
-        for line in missing_keys(specs, known):
-            session.report(TroubleFound(line=line))
+            known = [key.name for key in await client.keys()] if names_keys else None
+    elif assumed is None and names_keys:
+        known = await _stored_key_names(session)
+    for line in missing_keys(specs, known) if known is not None else ():
+        session.report(TroubleFound(line=line))
     drained = {one.node for one in status.drained} if status else set()
     fleet = await fleet_of(session, assumed, drained.union(without))
     around = await _around(session, assumed)
@@ -173,6 +181,12 @@ async def plan_deployments(
     stored = around.get(session.inventory.head, NodeSurroundings()).generations
     decided = expecting(decided, times)
     return FleetPlan(tuple(specs), fleet, status, decided, client, checkpoints, stored, around)
+
+
+async def _stored_key_names(session: Session) -> Collection[str]:
+    """Names of the keys of a fleet that is down, with the one that its first start makes if there is none."""
+    rows = (await session.probe(session.inventory.head, state_probe.keys))["keys"]
+    return [row["name"] for row in rows or ()] or [FIRST_KEY]
 
 
 def missing_keys(specs: Sequence[Deployment], known: Collection[str]) -> tuple[str, ...]:
