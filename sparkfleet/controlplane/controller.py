@@ -117,9 +117,9 @@ class Controller:
         """Keys that clients send to the gateways."""
         self._publisher = RoutingPublisher(self._steady)
         self._published_from: tuple[object, ...] = ()
-        """What the table that the gateways have was made of (`_table_inputs`)."""
+        """Inputs of the table that the gateways have (`_table_inputs`)."""
         self._at_rest_with: tuple[object, ...] = ()
-        """What the last whole round saw, if it found nothing to do and time alone changes nothing."""
+        """Inputs of the last whole round, if it found nothing to do and time alone changes nothing."""
         self._rests_since = 0.0
         around = Surroundings(launches_of=launches_of, leave=self._leave, kept=self._kept)
         self._effects = Effects(
