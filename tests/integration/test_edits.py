@@ -12,7 +12,7 @@ import pytest
 import yaml
 from test_lifecycle import Load, engine_pid
 
-pytestmark = [pytest.mark.full, pytest.mark.integration, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.full, pytest.mark.integration, pytest.mark.any_engine, pytest.mark.timeout(600)]
 
 UNSEEN = {
     "keys: [default]": {"keys": ["default"]},
@@ -136,7 +136,7 @@ def test_edits_that_mean_the_same_are_no_change(fleet, base):
             assert fleet.run("plan", file)[0] == 0, words
             fleet.apply(file)
         failed = [status for status in load.statuses if status != 200]
-        line(f"{words} (plan and apply)", 0, len(failed), time.time() - began)
+        line(f"{words} (plan and apply)", len(before - engines(fleet)), len(failed), time.time() - began)
         assert (engines(fleet), fleet.deployment()["generation"], failed) == (before, generation, []), words
 
 
@@ -148,7 +148,12 @@ def test_edits_of_the_command_restart_the_engine_and_fail_no_request(fleet, base
             generation = fleet.deployment()["generation"]
             fleet.until(lambda: len(fleet.deployment()["groups"]) == 1)
         failed = [status for status in load.statuses if status != 200]
-        line(words, 1, len(failed), watch.ready[generation] - applied_at(fleet, generation))
+        line(
+            words,
+            len(before - engines(fleet)),
+            len(failed),
+            watch.ready[generation] - applied_at(fleet, generation),
+        )
         assert "restarts the engine" in " ".join(out.split()), words
         assert not engines(fleet) & before, words
         assert failed == [], words
@@ -173,7 +178,12 @@ def test_commands_that_change_what_runs_restart_nothing_that_stays(fleet, base):
             if words == "scale 1":
                 fleet.until(lambda: len(fleet.deployment()["groups"]) == 1)
         failed = [status for status in load.statuses if status != 200]
-        line(f"`sparkfleet {' '.join(argv).replace(' --yes', '')}` (whole command)", 0, len(failed), took_s)
+        line(
+            f"`sparkfleet {' '.join(argv).replace(' --yes', '')}` (whole command)",
+            int(engine not in engines(fleet)),
+            len(failed),
+            took_s,
+        )
         assert engine in engines(fleet), words
         assert failed == [], words
 
@@ -187,7 +197,10 @@ def test_a_rollback_to_what_runs_restarts_nothing(fleet, base):
         fleet.until(lambda: generation in watch.ready, timeout=30)
     failed = [status for status in load.statuses if status != 200]
     line(
-        "`sparkfleet rollback tiny`", 0, len(failed), watch.ready[generation] - applied_at(fleet, generation)
+        "`sparkfleet rollback tiny`",
+        len(before - engines(fleet)),
+        len(failed),
+        watch.ready[generation] - applied_at(fleet, generation),
     )
     assert engines(fleet) == before
     assert failed == []
@@ -209,7 +222,12 @@ def test_other_origins_change_the_gateway_alone(fleet, base):
             fleet.write("inventory.yaml", yaml.safe_dump(inventory))
             fleet.ok("up")
     failed = [status for status in load.statuses if status != 200]
-    line("`gateway: {origins: …}`, then `sparkfleet up` (whole command)", 0, len(failed), took_s)
+    line(
+        "`gateway: {origins: …}`, then `sparkfleet up` (whole command)",
+        len(before - engines(fleet)),
+        len(failed),
+        took_s,
+    )
     assert allowed["access-control-allow-origin"] == "https://chat.example.org"
     assert engines(fleet) == before
     assert failed == []
