@@ -1,4 +1,4 @@
-"""Writes knowledge/evidence.csv: published measurements counted by family, engine, method, format and nodes.
+"""Writes knowledge/published/evidence.csv: published measurements counted by family, engine, method, format and nodes.
 
     python scripts/evidence.py [--check]
 
@@ -14,9 +14,9 @@ from pathlib import Path
 from sparkfleet.accuracy.evidence_rows import evidence_in
 from sparkfleet.accuracy.physical_gate import possible
 from sparkfleet.accuracy.rows import cases_of, read_rows
-from sparkfleet.knowledge import evidence
-from sparkfleet.knowledge.factors import factors
 from sparkfleet.knowledge.measurements import BENCHMARKS
+from sparkfleet.knowledge.published import evidence
+from sparkfleet.knowledge.published.factors import factors
 
 FILE = Path(evidence.__file__).parent / evidence.FILE
 

@@ -15,7 +15,7 @@ from typing import Any
 import yaml
 
 from sparkfleet.fleet.nodes.assumed import assume
-from sparkfleet.knowledge.known_models import known_checkpoint
+from sparkfleet.knowledge.models.known_models import known_checkpoint
 from sparkfleet.planner.place.fleet_map import Fleet, links_of
 from sparkfleet.planner.search.planner import plan_fleet
 from sparkfleet.planner.types.plan import DeploymentPlan, Plan

@@ -1,4 +1,4 @@
-"""Fit `sparkfleet/knowledge/factors.yaml` to published measurements, and say how good it is on what it has not seen.
+"""Fit `sparkfleet/knowledge/published/factors.yaml` to published measurements, and print how good it is on left-out rows.
 
     python scripts/fit.py                    fit, validate, write factors.yaml, print the tables of docs/planner.md
     python scripts/fit.py --thorough         also leaves runs and families of models out (three times as long)
@@ -118,7 +118,7 @@ def main() -> None:
     if not args.dry_run:
         done = fit(cases, lambda _: True, start=whole, bands=bands)
         found = done.factors.model_copy(update={"validation": validation})
-        write(found, KNOWLEDGE / "factors.yaml", _about(args.rows, len(cases)))
+        write(found, KNOWLEDGE / "published/factors.yaml", _about(args.rows, len(cases)))
 
 
 def _about(rows: Path, count: int) -> str:

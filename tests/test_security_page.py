@@ -6,7 +6,7 @@ import pytest
 
 from sparkfleet.cli.verbs import VERBS
 from sparkfleet.engines import guard
-from sparkfleet.knowledge.advisories import load_advisories
+from sparkfleet.knowledge.engines.advisories import load_advisories
 from sparkfleet.runtime.files.fleet_paths import FleetPaths
 
 ROOT = Path(__file__).parents[1]

@@ -15,7 +15,7 @@ from fitting.problems import YIELD, Problem, decode_problem, prefill_problem, wi
 from fitting.solver import Fit, solve
 from sparkfleet.accuracy.accuracy import predict
 from sparkfleet.accuracy.rows import PublishedCase
-from sparkfleet.knowledge.factors import Effect, Factors
+from sparkfleet.knowledge.published.factors import Effect, Factors
 from sparkfleet.perf.latency.factor_keys import decode_coefficient, prefill_coefficient
 from sparkfleet.perf.latency.latency_model import LatencyModel, model_of
 

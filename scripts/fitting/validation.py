@@ -15,7 +15,7 @@ from sparkfleet.accuracy.accuracy import winner
 from sparkfleet.accuracy.duels import duel_of, read_duels
 from sparkfleet.accuracy.models import Configs, Declined
 from sparkfleet.accuracy.rows import PublishedCase, source_of
-from sparkfleet.knowledge.factors import Factors
+from sparkfleet.knowledge.published.factors import Factors
 from sparkfleet.perf.latency.latency_model import WIDEST, support
 
 

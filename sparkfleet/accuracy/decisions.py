@@ -34,12 +34,12 @@ from sparkfleet.checkpoints.checkpoint import Checkpoint
 from sparkfleet.errors import FactError
 from sparkfleet.fleet.nodes.assumed import assumed_sparks
 from sparkfleet.hostfacts.network.link import LinkFacts
-from sparkfleet.knowledge.evidence import evidence_from
-from sparkfleet.knowledge.factors import factors
-from sparkfleet.knowledge.known_models import known_checkpoint
-from sparkfleet.knowledge.left_out import families_left_out
 from sparkfleet.knowledge.measurements import BENCHMARKS, architectures
-from sparkfleet.knowledge.published_checkpoints import PublishedCheckpoint, PublishedPart
+from sparkfleet.knowledge.models.known_models import known_checkpoint
+from sparkfleet.knowledge.models.published_checkpoints import PublishedCheckpoint, PublishedPart
+from sparkfleet.knowledge.published.evidence import evidence_from
+from sparkfleet.knowledge.published.factors import factors
+from sparkfleet.knowledge.published.left_out import families_left_out
 from sparkfleet.perf.predictor import SPEED_METHODS, format_of, predictor_of
 from sparkfleet.planner.place.fleet_map import Fleet
 from sparkfleet.planner.search.planner import plan_fleet

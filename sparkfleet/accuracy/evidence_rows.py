@@ -1,4 +1,4 @@
-"""Counts published measurements by combination, for `knowledge/evidence.csv`. Pure.
+"""Counts published measurements by combination, for `knowledge/published/evidence.csv`. Pure.
 
 Every row proves that its combination runs; rates are compared with predictions only if they count for a decision
 (`published.run_of`), each with the prediction for its own load and text.
@@ -14,9 +14,9 @@ from statistics import median
 from sparkfleet.accuracy.accuracy import score
 from sparkfleet.accuracy.published import LEAST_REQUESTS, SERVABLE, PublishedRun, run_of, upper_bound
 from sparkfleet.accuracy.rows import PublishedCase
-from sparkfleet.knowledge.evidence import PublishedEvidence, RunKey
-from sparkfleet.knowledge.factors import Factors
-from sparkfleet.knowledge.model_names import plain
+from sparkfleet.knowledge.models.model_names import plain
+from sparkfleet.knowledge.published.evidence import PublishedEvidence, RunKey
+from sparkfleet.knowledge.published.factors import Factors
 
 
 def evidence_in(cases: Iterable[PublishedCase], known: Factors) -> tuple[PublishedEvidence, ...]:

@@ -18,16 +18,16 @@ from sparkfleet.checkpoints.checkpoint_reader import checkpoint_from_config
 from sparkfleet.checkpoints.sizes.size_estimate import LEFT_OVER, factors_to
 from sparkfleet.errors import FactError
 from sparkfleet.knowledge.ceilings import physics
-from sparkfleet.knowledge.known_models import (
+from sparkfleet.knowledge.measurements import architectures, siblings
+from sparkfleet.knowledge.models.known_models import (
     config_name,
     known_as,
     known_checkpoint,
     load_models,
     quant_in_name,
 )
-from sparkfleet.knowledge.measurements import architectures, siblings
-from sparkfleet.knowledge.model_names import plain
-from sparkfleet.knowledge.published_checkpoints import PublishedCheckpoint, load_published, published
+from sparkfleet.knowledge.models.model_names import plain
+from sparkfleet.knowledge.models.published_checkpoints import PublishedCheckpoint, load_published, published
 from sparkfleet.perf.model_shape import GUESSED, PART_KINDS, ModelShape, from_checkpoint, from_counts
 from sparkfleet.perf.predictor import format_of
 

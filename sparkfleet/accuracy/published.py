@@ -15,7 +15,7 @@ from statistics import median
 from typing import NamedTuple, get_args
 
 from sparkfleet.accuracy.rows import PublishedCase
-from sparkfleet.knowledge.model_names import plain
+from sparkfleet.knowledge.models.model_names import plain
 from sparkfleet.specs.deployment import EngineName, Objective
 from sparkfleet.values import Value
 

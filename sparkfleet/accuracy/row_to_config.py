@@ -21,8 +21,8 @@ from sparkfleet.accuracy.aliases import (
 from sparkfleet.accuracy.cells import Row, amount, count
 from sparkfleet.accuracy.models import Configs, Declined, Size, Stored, find_arch
 from sparkfleet.knowledge.ceilings import LinkSpeed, physics
-from sparkfleet.knowledge.factors import PATCHED_BUILDS
-from sparkfleet.knowledge.known_models import quant_in_name
+from sparkfleet.knowledge.models.known_models import quant_in_name
+from sparkfleet.knowledge.published.factors import PATCHED_BUILDS
 from sparkfleet.perf.latency.latency_model import MAX_RUNNING
 from sparkfleet.perf.latency.roofline_terms import Setup, own_chunk
 from sparkfleet.perf.memory.demand import max_num_seqs

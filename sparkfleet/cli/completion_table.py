@@ -15,7 +15,7 @@ KINDS = {"HOST": "", "NODE": "nodes", "NAME": "deployments", "[NAME]": "deployme
 
 def table() -> dict[str, Any]:
     """Content of the file, from the verbs themselves. Loads all of them."""
-    from sparkfleet.knowledge.rules import load_book
+    from sparkfleet.knowledge.rules.rules import load_book
 
     return {
         "verbs": {name: _described(name, verbs.load_command(name)) for name in verbs.VERBS},

@@ -34,7 +34,7 @@ class Check:
         of_paths: per measured pair of nodes instead of per cable; its findings are about links nevertheless.
         needs: fields of `NodeSnapshot` without which it cannot be decided.
         look: the check itself.
-        rules: ids of rules in `knowledge/rules.yaml` that it covers.
+        rules: ids of rules in `knowledge/rules/rules.yaml` that it covers.
         source: source of its threshold or its rule.
     """
 

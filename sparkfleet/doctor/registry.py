@@ -40,7 +40,7 @@ REACHED = SILENT, CHANGED = ("node-silent", "host-key-changed")
 """Findings about a node that did not answer, so that no check applies."""
 
 COVERED = frozenset(rule for check in CHECKS for rule in check.rules)
-"""Rules of knowledge/rules.yaml that a check covers."""
+"""Rules of knowledge/rules/rules.yaml that a check covers."""
 
 
 def examine(fleet: FleetReadings) -> tuple[Finding, ...]:

@@ -1,4 +1,4 @@
-"""Applies the doctor's rules of `knowledge/rules.yaml` to the facts of the nodes. Pure.
+"""Applies the doctor's rules of `knowledge/rules/rules.yaml` to the facts of the nodes. Pure.
 
 A rule that a check covers (`Check.rules`) is not applied again. If a rule cannot be decided, the finding has the
 missing facts.
@@ -12,8 +12,8 @@ from typing import Any
 from sparkfleet.doctor.findings import Finding, Severity
 from sparkfleet.doctor.machine_kind import MachineKind, recognise
 from sparkfleet.doctor.snapshot import FleetReadings, NodeSnapshot
-from sparkfleet.knowledge.rule_context import RuleContext
-from sparkfleet.knowledge.rules import Rule, doctor_rules
+from sparkfleet.knowledge.rules.rule_context import RuleContext
+from sparkfleet.knowledge.rules.rules import Rule, doctor_rules
 from sparkfleet.knowledge.versions import Truth
 from sparkfleet.units import GB
 
@@ -58,7 +58,7 @@ def _finding(rule: Rule, node: str, truth: Truth, situation: RuleContext) -> Fin
         what=what,
         means=means,
         do=_steps(rule) if truth is Truth.YES else (),
-        source=f"knowledge/rules.yaml {rule.id}: {rule.sources[0]}",
+        source=f"knowledge/rules/rules.yaml {rule.id}: {rule.sources[0]}",
     )
 
 

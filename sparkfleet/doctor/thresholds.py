@@ -25,7 +25,7 @@ RAILS_IMBALANCE = 0.2
 """Both rails of a cable give equal speeds within a few per cent; a difference of a fifth is a fault."""
 
 UNACCOUNTED_GB = 5.0
-"""knowledge/rules.yaml driver-retained-pool; an idle Spark has less than 2."""
+"""knowledge/rules/rules.yaml driver-retained-pool; an idle Spark has less than 2."""
 LEFTOVER_GB = 1.0
 """A CUDA context alone takes a few hundred MB; desktops are not compute processes."""
 AVAILABLE_GIB = 10.0
@@ -38,11 +38,11 @@ PRESSURE_PERCENT = 10.0
 WEDGED_UTIL_PERCENT = 90.0
 WEDGED_POWER_W = 18.0
 WEDGED_CLOCK_MHZ = 900.0
-"""knowledge/rules.yaml power-wedge: busy, below 18 W and 900 MHz; a busy Spark has 35 to 90 W and 2350 to 2450 MHz."""
+"""knowledge/rules/rules.yaml power-wedge: busy, below 18 W and 900 MHz; a busy Spark has 35 to 90 W and 2350 to 2450 MHz."""
 HOT_GPU_C = 85.0
 """68 to 79 °C in soaks, unthrottled (rhattala/dgx-spark-bench, 0xBakeer/inference-atlas)."""
 HOT_ZONE_C = 95.0
-"""96 to 97 °C is the fan curve of the EC firmware 0x0300 (knowledge/rules.yaml ec-fan-regression)."""
+"""96 to 97 °C is the fan curve of the EC firmware 0x0300 (knowledge/rules/rules.yaml ec-fan-regression)."""
 
 CLOCK_SKEW_S = 1.0
 """TLS and tokens begin to fail somewhere above. Chosen here."""
@@ -53,6 +53,6 @@ DISK_LOW_GB = 20.0
 OPEN_FILES = 65_536
 """Ray's own recommendation for raylets is 65,536 file descriptors."""
 SWAPPINESS = 10
-"""knowledge/rules.yaml swap-thrash."""
+"""knowledge/rules/rules.yaml swap-thrash."""
 SHARED_MEMORY_GB = 64.0
-"""knowledge/rules.yaml shm-64g: taken from the same unified memory."""
+"""knowledge/rules/rules.yaml shm-64g: taken from the same unified memory."""

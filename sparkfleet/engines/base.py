@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import NamedTuple, Protocol
 
 from sparkfleet.engines.token_api import TokenApi
-from sparkfleet.knowledge.rule_context import parse_flags
+from sparkfleet.knowledge.rules.rule_context import parse_flags
 from sparkfleet.planner.types.plan import Candidate
 from sparkfleet.values import Value
 

@@ -5,8 +5,14 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from sparkfleet.errors import Cause, EngineError
-from sparkfleet.knowledge.images import images_of
-from sparkfleet.knowledge.method_support import MethodSupport, lacks, names_of, support_of, takes_schedule
+from sparkfleet.knowledge.engines.images import images_of
+from sparkfleet.knowledge.engines.method_support import (
+    MethodSupport,
+    lacks,
+    names_of,
+    support_of,
+    takes_schedule,
+)
 from sparkfleet.planner.types.plan import ENGINE_LABELS, Candidate
 
 

@@ -14,7 +14,7 @@ from sparkfleet.doctor.report import DoctorReport
 from sparkfleet.doctor.snapshot import FleetReadings, Needed, PathSnapshot
 from sparkfleet.errors import FactError, SparkfleetError, SpecError
 from sparkfleet.fabric.measure import save_measurements
-from sparkfleet.fleet.checkpoints import Found, models_of, places_of, search
+from sparkfleet.fleet.planning.checkpoints import Found, models_of, places_of, search
 from sparkfleet.fleet.session import Session
 from sparkfleet.runtime.files.fleet_paths import FleetPaths
 from sparkfleet.specs.deployment import Deployment

@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from sparkfleet.controlplane.state.newest_rank import newest_rank
 from sparkfleet.errors import ControlError, NodeError, SparkfleetError
-from sparkfleet.fleet.deployments import find
+from sparkfleet.fleet.deployments.status import find
 from sparkfleet.fleet.events import TroubleFound
 from sparkfleet.fleet.session import Session
 from sparkfleet.fleet.without_controller import client_or_trouble

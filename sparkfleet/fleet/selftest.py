@@ -11,13 +11,13 @@ from sparkfleet.doctor.collect import RawAnswer, netdevs_of, read_raw
 from sparkfleet.doctor.findings import Severity
 from sparkfleet.errors import ControlError, SparkfleetError, SpecError
 from sparkfleet.fabric.measure import load_measurements, measured_links
-from sparkfleet.fleet.apply import carry_out, prepare_apply
-from sparkfleet.fleet.bring_up import page_cache_denied, take_down
 from sparkfleet.fleet.clients.endpoint import ask_at
-from sparkfleet.fleet.deployments import FleetCondition, delete_deployment, fleet_state
+from sparkfleet.fleet.deployments.apply import carry_out, prepare_apply
+from sparkfleet.fleet.deployments.status import FleetCondition, delete_deployment, fleet_state
 from sparkfleet.fleet.doctor import examine_fleet
 from sparkfleet.fleet.events import OnEvent, ignored
-from sparkfleet.fleet.report.measured import canary_words, measured_words
+from sparkfleet.fleet.lifecycle.bring_up import page_cache_denied, take_down
+from sparkfleet.fleet.planning.measured import canary_words, measured_words
 from sparkfleet.fleet.session import Session
 from sparkfleet.hostfacts.network.link import LinkFacts, LinkProvenance
 from sparkfleet.planner.place.fleet_map import links_of

@@ -32,19 +32,23 @@ class _Source(NamedTuple):
 GUIDE = "docs/knowledge.md"
 
 _SOURCES: dict[str, _Source] = {
-    "images": _Source("images.yaml", ("images",), ("images",), 45, "add images"),
-    "speculators": _Source("speculators.yaml", ("speculators",), ("speculators",), 45, "add drafts"),
-    "models": _Source("models.yaml", ("models", "unshaped"), ("models",), 45, "add models"),
-    "checkpoints": _Source("checkpoints.yaml", ("checkpoints",), ("checkpoints",), 45, "add checkpoints"),
+    "images": _Source("engines/images.yaml", ("images",), ("images",), 45, "add images"),
+    "speculators": _Source("models/speculators.yaml", ("speculators",), ("speculators",), 45, "add drafts"),
+    "models": _Source("models/models.yaml", ("models", "unshaped"), ("models",), 45, "add models"),
+    "checkpoints": _Source("models/checkpoints.yaml", ("checkpoints",), ("checkpoints",), 45, "add checkpoints"),
     "architectures": _Source(
-        "architectures.yaml", ("sources", "read", "architectures"), ("architectures",), 45, "read the releases' lists"
+        "engines/architectures.yaml",
+        ("sources", "read", "architectures"),
+        ("architectures",),
+        45,
+        "read the releases' lists",
     ),
     "methods": _Source(
-        "method_support.yaml", ("methods", "schedules"), ("methods", "schedules"), 60, "read the releases' options"
+        "engines/method_support.yaml", ("methods", "schedules"), ("methods", "schedules"), 60, "read the releases' options"
     ),
-    "recipes": _Source("recipes.yaml", ("recipes", "differences"), ("recipes",), 60, "read NVIDIA's launch lines"),
-    "advisories": _Source("advisories.yaml", ("advisories",), ("advisories",), 30, "look for advisories"),
-    "rules": _Source("rules.yaml", ("sources", "rules", "not_rules"), ("rules",), 60, "check the rules"),
+    "recipes": _Source("engines/recipes.yaml", ("recipes", "differences"), ("recipes",), 60, "read NVIDIA's launch lines"),
+    "advisories": _Source("engines/advisories.yaml", ("advisories",), ("advisories",), 30, "look for advisories"),
+    "rules": _Source("rules/rules.yaml", ("sources", "rules", "not_rules"), ("rules",), 60, "check the rules"),
     "hardware": _Source(
         "hardware.yaml",
         ("boxes", "vendors", "confusables", "ceilings", "links", "memory", "cpu_generic"),
@@ -55,7 +59,7 @@ _SOURCES: dict[str, _Source] = {
 }  # fmt: skip
 
 _MEASUREMENTS = "measurements/benchmarks.csv"
-_FACTORS = "factors.yaml"
+_FACTORS = "published/factors.yaml"
 MEASUREMENT_DAYS = 60
 _FITTED = re.compile(r"^# Written by .* measurements, the newest of (?P<date>\d{4}[\d-]*)")
 

@@ -15,9 +15,9 @@ from sparkfleet.checkpoints.arch.weight_parts import Part
 from sparkfleet.checkpoints.checkpoint import Checkpoint
 from sparkfleet.errors import FactError
 from sparkfleet.knowledge.ceilings import LinkSpeed
-from sparkfleet.knowledge.factors import PATCHED_BUILDS, factors
-from sparkfleet.knowledge.known_models import known_checkpoint, quant_in_name
-from sparkfleet.knowledge.speculators import bundles, speculator_with
+from sparkfleet.knowledge.models.known_models import known_checkpoint, quant_in_name
+from sparkfleet.knowledge.models.speculators import bundles, speculator_with
+from sparkfleet.knowledge.published.factors import PATCHED_BUILDS, factors
 from sparkfleet.perf.engine_config import EngineConfig
 from sparkfleet.perf.latency.latency_model import LatencyModel, Rates, model_of
 from sparkfleet.perf.latency.roofline_terms import Setup

@@ -13,8 +13,8 @@ from sparkfleet.accuracy import accuracy
 from sparkfleet.accuracy.models import Declined, Stored, find_arch
 from sparkfleet.accuracy.rows import METRICS, case_of, read_rows, source_of
 from sparkfleet.errors import SpecError
-from sparkfleet.knowledge.factors import factors
 from sparkfleet.knowledge.measurements import architectures
+from sparkfleet.knowledge.published.factors import factors
 from sparkfleet.perf.model_shape import ModelShape
 
 PACKAGED = Path(accuracy.__file__).parents[1] / "knowledge" / "measurements" / "benchmarks.csv"

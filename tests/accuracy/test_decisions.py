@@ -17,7 +17,7 @@ from sparkfleet.accuracy.decisions import (
     holdout_table,
     holdouts,
 )
-from sparkfleet.knowledge.evidence import evidence
+from sparkfleet.knowledge.published.evidence import evidence
 from sparkfleet.perf.predictor import format_of
 
 ROOT = Path(__file__).parents[2]

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from sparkfleet.accuracy.accuracy import Wins, predict, run
 from sparkfleet.accuracy.duels import Duel, Words, duel_of, read_duels
 from sparkfleet.accuracy.models import Declined
-from sparkfleet.knowledge.factors import factors
 from sparkfleet.knowledge.measurements import architectures
+from sparkfleet.knowledge.published.factors import factors
 
 HEADER = "id,source,metric,config_A,config_B,value_A,value_B,winner,ratio,notes\n"
 ROWS = "model,quant,engine,decode_tps_per_request\nQwen/Qwen3.6-27B-FP8,fp8,vllm,8\n"

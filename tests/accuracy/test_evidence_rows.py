@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from sparkfleet.accuracy.evidence_rows import evidence_in
 from sparkfleet.accuracy.rows import case_of
-from sparkfleet.knowledge.factors import factors
 from sparkfleet.knowledge.measurements import architectures
+from sparkfleet.knowledge.published.factors import factors
 
 
 def case(content: str, tps: float):

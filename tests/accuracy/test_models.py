@@ -13,9 +13,9 @@ from sparkfleet.checkpoints.checkpoint import Checkpoint
 from sparkfleet.checkpoints.checkpoint_reader import checkpoint_from_config
 from sparkfleet.errors import FactError
 from sparkfleet.knowledge.ceilings import physics
-from sparkfleet.knowledge.factors import factors
-from sparkfleet.knowledge.known_models import known_checkpoint, load_models
 from sparkfleet.knowledge.measurements import architectures
+from sparkfleet.knowledge.models.known_models import known_checkpoint, load_models
+from sparkfleet.knowledge.published.factors import factors
 from sparkfleet.perf.latency.latency_model import model_of, rates
 from sparkfleet.perf.prediction import Speculation
 from sparkfleet.perf.predictor import Predictor, Settings, Split

@@ -16,9 +16,9 @@ from sparkfleet.accuracy.aliases import engine_in, format_of, method_in, number,
 from sparkfleet.accuracy.cells import amount
 from sparkfleet.accuracy.models import Declined, plain
 from sparkfleet.accuracy.rows import case_of, read_rows
-from sparkfleet.knowledge.factors import factors
 from sparkfleet.knowledge.measurements import architectures
-from sparkfleet.knowledge.published_checkpoints import load_published
+from sparkfleet.knowledge.models.published_checkpoints import load_published
+from sparkfleet.knowledge.published.factors import factors
 from sparkfleet.perf.prediction import Band
 
 

@@ -10,7 +10,13 @@ import pytest
 
 from sparkfleet.checkpoints.remote_metadata import program
 from sparkfleet.errors import FactError, NodeError
-from sparkfleet.fleet.checkpoints import checkpoints_of, checkpoints_on, find_checkpoint, places_of, search
+from sparkfleet.fleet.planning.checkpoints import (
+    checkpoints_of,
+    checkpoints_on,
+    find_checkpoint,
+    places_of,
+    search,
+)
 from sparkfleet.fleet.session import Session
 from sparkfleet.hostfacts.node import Gpu, NodeFacts, Processors, UnifiedMemory
 from sparkfleet.remote.fake import FakeChannel
@@ -287,7 +293,7 @@ class TestVerbs:
 
         cached(nodes["spark2"].hub, positions=4096)
         monkeypatch.setattr(Session, "channels", property(lambda self: nodes))
-        monkeypatch.setattr("sparkfleet.fleet.plan.survey", surveyed)
+        monkeypatch.setattr("sparkfleet.fleet.planning.plan.survey", surveyed)
 
     @pytest.fixture
     def file(self, tmp_path):

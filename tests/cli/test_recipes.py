@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from sparkfleet.errors import SpecError
-from sparkfleet.knowledge.recipes import FILE, LaunchRecipe, load_recipes, read_recipes, settings_of
+from sparkfleet.knowledge.engines.recipes import FILE, LaunchRecipe, load_recipes, read_recipes, settings_of
 from sparkfleet.knowledge.yaml_entries import packaged
 
 EXAMPLES = Path(__file__).parents[2] / "docs" / "examples"

@@ -24,7 +24,7 @@ from sparkfleet.hostfacts.network.rdma import ReadGidsOfKernel
 from sparkfleet.hostfacts.privileges import ReadServices
 from sparkfleet.hostfacts.processes import ReadHoldingProcesses
 from sparkfleet.hostfacts.venv import ReadPythonEnvironment
-from sparkfleet.knowledge.rules import doctor_rules
+from sparkfleet.knowledge.rules.rules import doctor_rules
 from sparkfleet.remote.channel import Completed
 from sparkfleet.specs.load import parse_inventory
 

@@ -13,7 +13,7 @@ from sparkfleet.engines.failure_signatures import (
     read_signatures,
 )
 from sparkfleet.errors import SpecError
-from sparkfleet.knowledge.rules import load_rules
+from sparkfleet.knowledge.rules.rules import load_rules
 
 EXAMPLES = [(one, line) for one in load_signatures() for line in one.examples]
 

@@ -11,9 +11,9 @@ from packaging.version import InvalidVersion, Version
 
 from sparkfleet.engines.registry import engine_by_name
 from sparkfleet.errors import EngineError
-from sparkfleet.fleet.checkpoints import checkpoints_of
 from sparkfleet.fleet.nodes.assumed import assume
-from sparkfleet.knowledge.method_support import names_of
+from sparkfleet.fleet.planning.checkpoints import checkpoints_of
+from sparkfleet.knowledge.engines.method_support import names_of
 from sparkfleet.planner.place.fleet_map import Fleet, links_of
 from sparkfleet.planner.search.planner import plan_fleet
 from sparkfleet.specs.load import load_deployments, load_inventory

@@ -8,7 +8,7 @@ import yaml
 from sparkfleet.engines.registry import engine_by_name
 from sparkfleet.engines.trtllm import KEYS_IN_CONTAINER
 from sparkfleet.errors import EngineError
-from sparkfleet.knowledge.method_support import names_of
+from sparkfleet.knowledge.engines.method_support import names_of
 
 TRTLLM = engine_by_name("trtllm")
 

@@ -28,7 +28,7 @@ build_sdist(target)
 """
 NEEDED = (
     "sparkfleet/py.typed",
-    "sparkfleet/knowledge/rules.yaml",
+    "sparkfleet/knowledge/rules/rules.yaml",
     "sparkfleet/knowledge/measurements/benchmarks.csv",
     "sparkfleet/install/hashes.txt",
     "sparkfleet/engines/signatures.yaml",

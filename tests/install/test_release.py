@@ -22,7 +22,7 @@ def test_the_same_sparkfleet_makes_the_same_release(made):
 def test_the_wheel_is_whole(made, tmp_path):
     names = zipfile.ZipFile(io.BytesIO(made.wheel)).namelist()
     assert "sparkfleet/node_daemon/node_cli.py" in names
-    assert "sparkfleet/knowledge/rules.yaml" in names
+    assert "sparkfleet/knowledge/rules/rules.yaml" in names
     assert not any("__pycache__" in name for name in names)
     left = {name.removeprefix("sparkfleet/") for name in names if name.startswith("sparkfleet/")}
     needed = {*ON_NODES, *(f"{PurePosixPath(one).parent}/__init__.py" for one in ON_NODES)}

@@ -9,8 +9,8 @@ import pytest
 
 from sparkfleet.checkpoints.checkpoint import Checkpoint
 from sparkfleet.errors import FactError
-from sparkfleet.knowledge.known_models import known_checkpoint, quant_in_name
-from sparkfleet.knowledge.recipes import load_recipes
+from sparkfleet.knowledge.engines.recipes import load_recipes
+from sparkfleet.knowledge.models.known_models import known_checkpoint, quant_in_name
 from sparkfleet.knowledge.yaml_entries import packaged
 
 ROWS = list(csv.DictReader(io.StringIO(packaged("measurements/benchmarks.csv"))))

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from sparkfleet.accuracy.models import Stored, find_arch
-from sparkfleet.knowledge.factors import factors
-from sparkfleet.knowledge.known_models import known_checkpoint
 from sparkfleet.knowledge.measurements import architectures
+from sparkfleet.knowledge.models.known_models import known_checkpoint
+from sparkfleet.knowledge.published.factors import factors
 from sparkfleet.perf.latency.latency_model import LatencyModel, model_of, rates
 from sparkfleet.perf.latency.roofline_terms import Setup
 from sparkfleet.perf.local_measurements import LocalMeasurement, Point, anchored, distance

@@ -18,8 +18,8 @@ from sparkfleet.cli.output import OUTPUT_VERSION, console, errors, print_json
 from sparkfleet.controlplane.api.client import FleetClient
 from sparkfleet.controlplane.state.api_keys import CONFIRM_S, KeyRow
 from sparkfleet.errors import SpecError
-from sparkfleet.fleet.internal_secrets import begin_change, finish_change
 from sparkfleet.fleet.known_names import remember_names
+from sparkfleet.fleet.lifecycle.internal_secrets import begin_change, finish_change
 from sparkfleet.fleet.session import Session
 from sparkfleet.fleet.without_controller import client_or_trouble, stored_keys
 from sparkfleet.gateway.routing_table import KeyLimits

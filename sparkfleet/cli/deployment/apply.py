@@ -24,8 +24,8 @@ from sparkfleet.cli.planning.plan import AssumeOption, FilesArgument, print_orig
 from sparkfleet.cli.progress import ProgressLine, times_line
 from sparkfleet.controlplane.state.status import DeploymentStatus
 from sparkfleet.errors import SpecError
-from sparkfleet.fleet.apply import PreparedApply, carry_out, create_first_key, prepare_apply
-from sparkfleet.fleet.report.measured import NOT_MEASURED, is_predicted, measured_words
+from sparkfleet.fleet.deployments.apply import PreparedApply, carry_out, create_first_key, prepare_apply
+from sparkfleet.fleet.planning.measured import NOT_MEASURED, is_predicted, measured_words
 from sparkfleet.fleet.report.outcome import failed_lines, rung_lines
 from sparkfleet.fleet.session import Session
 from sparkfleet.specs.load import load_deployments

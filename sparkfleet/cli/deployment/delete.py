@@ -15,7 +15,7 @@ from sparkfleet.cli.options import (
 )
 from sparkfleet.cli.output import OUTPUT_VERSION, console, print_json
 from sparkfleet.cli.progress import ProgressLine
-from sparkfleet.fleet.deployments import delete_deployment
+from sparkfleet.fleet.deployments.status import delete_deployment
 from sparkfleet.fleet.session import Session
 
 

@@ -15,7 +15,7 @@ from sparkfleet.cli.options import (
     run,
 )
 from sparkfleet.cli.output import OUTPUT_VERSION, print_json, print_line
-from sparkfleet.fleet.history import GenerationEntry, history_of
+from sparkfleet.fleet.deployments.history import GenerationEntry, history_of
 from sparkfleet.fleet.session import Session
 
 

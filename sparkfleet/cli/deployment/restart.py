@@ -12,7 +12,7 @@ from sparkfleet.cli.options import (
     open_session,
     run,
 )
-from sparkfleet.fleet.generations import prepare_restart
+from sparkfleet.fleet.deployments.generations import prepare_restart
 from sparkfleet.fleet.session import Session
 
 

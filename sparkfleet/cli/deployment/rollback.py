@@ -17,8 +17,8 @@ from sparkfleet.cli.options import (
     run,
 )
 from sparkfleet.cli.output import console, print_line
-from sparkfleet.fleet.apply import PreparedApply
-from sparkfleet.fleet.generations import prepare_rollback
+from sparkfleet.fleet.deployments.apply import PreparedApply
+from sparkfleet.fleet.deployments.generations import prepare_rollback
 from sparkfleet.fleet.session import Session
 from sparkfleet.planner.report.explain import explain_change
 

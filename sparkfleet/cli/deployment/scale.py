@@ -18,7 +18,7 @@ from sparkfleet.cli.options import (
 )
 from sparkfleet.cli.output import console
 from sparkfleet.cli.planning.plan import print_plans
-from sparkfleet.fleet.generations import prepare_scale
+from sparkfleet.fleet.deployments.generations import prepare_scale
 from sparkfleet.fleet.session import Session
 
 

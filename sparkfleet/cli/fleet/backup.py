@@ -24,8 +24,8 @@ from sparkfleet.cli.output import OUTPUT_VERSION, console, print_json, size_text
 from sparkfleet.controlplane.store_safety.copies import StoreCopy
 from sparkfleet.controlplane.store_safety.restore import RestoredStore
 from sparkfleet.errors import SpecError
+from sparkfleet.fleet.lifecycle.store import adopt_running, begin_anew, copy_store, list_copies, restore_copy
 from sparkfleet.fleet.session import Session
-from sparkfleet.fleet.store import adopt_running, begin_anew, copy_store, list_copies, restore_copy
 from sparkfleet.remote.atomic_write import write_atomically
 
 CHUNK = 1 << 20

@@ -19,7 +19,6 @@ from sparkfleet.cli.exit_codes import Exit
 from sparkfleet.cli.options import DEFAULT_INVENTORY, InventoryOption, open_session, run
 from sparkfleet.cli.output import console
 from sparkfleet.cli.planning.plan import print_plans
-from sparkfleet.fleet.apply import prepare_apply
 from sparkfleet.fleet.demo.demo import (
     MODEL,
     demo_key,
@@ -29,6 +28,7 @@ from sparkfleet.fleet.demo.demo import (
     require_packages,
     require_this_machine,
 )
+from sparkfleet.fleet.deployments.apply import prepare_apply
 from sparkfleet.fleet.session import Session
 from sparkfleet.specs.load import load_deployments
 

@@ -6,7 +6,7 @@ from sparkfleet.cli.exit_codes import Exit
 from sparkfleet.cli.options import DEFAULT_INVENTORY, InventoryOption, JsonOption, open_session, run
 from sparkfleet.cli.output import OUTPUT_VERSION, console, print_json
 from sparkfleet.cli.progress import ProgressLine
-from sparkfleet.fleet.bring_up import take_down
+from sparkfleet.fleet.lifecycle.bring_up import take_down
 from sparkfleet.fleet.session import Session
 
 

@@ -13,7 +13,7 @@ from sparkfleet.cli.options import DEFAULT_INVENTORY, InventoryOption, YesOption
 from sparkfleet.cli.output import console
 from sparkfleet.cli.planning.plan import print_plans
 from sparkfleet.cli.progress import ProgressLine
-from sparkfleet.fleet.drain import PreparedDrain, carry_out_drain, prepare_drain, undrain_node
+from sparkfleet.fleet.lifecycle.drain import PreparedDrain, carry_out_drain, prepare_drain, undrain_node
 from sparkfleet.fleet.session import Session
 
 NodeArgument = Annotated[str, typer.Argument(help="The node's name.", metavar="NODE", show_default=False)]

@@ -19,8 +19,8 @@ from sparkfleet.cli.options import (
 )
 from sparkfleet.cli.output import OUTPUT_VERSION, console, print_json
 from sparkfleet.cli.progress import ProgressLine
-from sparkfleet.fleet.move_head import MovePlan, cancel_move, name_head, plan_move
-from sparkfleet.fleet.move_head import move_head as move
+from sparkfleet.fleet.lifecycle.move_head import MovePlan, cancel_move, name_head, plan_move
+from sparkfleet.fleet.lifecycle.move_head import move_head as move
 from sparkfleet.fleet.session import Session
 
 

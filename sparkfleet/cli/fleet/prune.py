@@ -15,8 +15,8 @@ from sparkfleet.cli.options import (
 from sparkfleet.cli.output import OUTPUT_VERSION, console, errors, print_json, size_text
 from sparkfleet.cli.planning.models import KeepOption, counted, model_table
 from sparkfleet.cli.progress import ProgressLine
-from sparkfleet.fleet.prune import Pruned, Surplus, remove_surplus, surplus_of
 from sparkfleet.fleet.session import Session
+from sparkfleet.fleet.storage.prune import Pruned, Surplus, remove_surplus, surplus_of
 
 
 def prune(

@@ -16,7 +16,7 @@ from sparkfleet.cli.exit_codes import Exit
 from sparkfleet.cli.options import DEFAULT_INVENTORY, InventoryOption, JsonOption, open_session, run
 from sparkfleet.cli.output import STATE_STYLE, console, errors, fold, print_error, print_json
 from sparkfleet.errors import SparkfleetError, SpecError
-from sparkfleet.fleet.deployments import FleetOverview, find, fleet_state
+from sparkfleet.fleet.deployments.status import FleetOverview, find, fleet_state
 from sparkfleet.fleet.nodes.surroundings import (
     SHOWING_S,
     NodeSurroundings,
@@ -24,8 +24,8 @@ from sparkfleet.fleet.nodes.surroundings import (
     other_fleets,
     surroundings_of,
 )
+from sparkfleet.fleet.planning.step_times import last_start_s, load_step_times
 from sparkfleet.fleet.report.status_lines import down_lines, fleet_lines
-from sparkfleet.fleet.report.step_times import last_start_s, load_step_times
 from sparkfleet.fleet.session import Session
 from sparkfleet.runtime.files.fleet_paths import FleetPaths
 

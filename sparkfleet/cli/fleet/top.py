@@ -11,7 +11,7 @@ from sparkfleet.cli.options import DEFAULT_INVENTORY, InventoryOption, open_sess
 from sparkfleet.cli.output import console, event_line
 from sparkfleet.cli.top.app import TopApp
 from sparkfleet.errors import SpecError
-from sparkfleet.fleet.deployments import describe_deployment, fleet_state
+from sparkfleet.fleet.deployments.status import describe_deployment, fleet_state
 from sparkfleet.fleet.rank_logs import rank_log
 from sparkfleet.fleet.session import Session
 from sparkfleet.planner.report.explain import explain_plan

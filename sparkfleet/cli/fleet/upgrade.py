@@ -20,9 +20,9 @@ from sparkfleet.cli.options import (
 )
 from sparkfleet.cli.output import OUTPUT_VERSION, console, print_json
 from sparkfleet.cli.progress import ProgressLine
+from sparkfleet.fleet.lifecycle.upgrade import Upgraded, UpgradePlan, plan_upgrade
+from sparkfleet.fleet.lifecycle.upgrade import upgrade as upgrade_fleet
 from sparkfleet.fleet.session import Session
-from sparkfleet.fleet.upgrade import Upgraded, UpgradePlan, plan_upgrade
-from sparkfleet.fleet.upgrade import upgrade as upgrade_fleet
 
 
 def upgrade(

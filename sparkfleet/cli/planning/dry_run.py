@@ -14,7 +14,14 @@ from sparkfleet.cli.options import open_session
 from sparkfleet.cli.output import OUTPUT_VERSION, console, print_json
 from sparkfleet.cli.planning.plan import refusal_lines
 from sparkfleet.engines.harmony import ENCODINGS, needs_encodings
-from sparkfleet.fleet.dry_run import HIDDEN, RankRun, dry_run, private_variables, rank_runs, shown_variables
+from sparkfleet.fleet.planning.dry_run import (
+    HIDDEN,
+    RankRun,
+    dry_run,
+    private_variables,
+    rank_runs,
+    shown_variables,
+)
 from sparkfleet.planner.place.fleet_map import Fleet
 from sparkfleet.planner.types.image_refs import image_of, tag_words
 from sparkfleet.planner.types.plan import DeploymentPlan, GroupPlan, Plan

@@ -20,7 +20,8 @@ from sparkfleet.cli.options import (
 )
 from sparkfleet.cli.output import OUTPUT_VERSION, console, errors, print_json, size_text
 from sparkfleet.cli.progress import ProgressLine
-from sparkfleet.fleet.models import (
+from sparkfleet.fleet.session import Session
+from sparkfleet.fleet.storage.models import (
     ModelRow,
     chosen_nodes,
     models_held,
@@ -29,7 +30,6 @@ from sparkfleet.fleet.models import (
     unused_models,
     whole_bytes,
 )
-from sparkfleet.fleet.session import Session
 from sparkfleet.staging.agent.scan import HeldVersion
 from sparkfleet.staging.manifest import StagingItem
 from sparkfleet.staging.settings import Need, Staged

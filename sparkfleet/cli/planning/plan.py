@@ -21,7 +21,7 @@ from sparkfleet.cli.options import (
 from sparkfleet.cli.output import OUTPUT_VERSION, console, print_json, print_line
 from sparkfleet.errors import NodeError
 from sparkfleet.fleet.gateway import gateway_change
-from sparkfleet.fleet.plan import Decided, Planned, plan_deployments
+from sparkfleet.fleet.planning.plan import Decided, Planned, plan_deployments
 from sparkfleet.planner.place.fleet_map import Fleet
 from sparkfleet.planner.report.explain import (
     explain_change,

@@ -24,7 +24,7 @@ from textual.widgets.data_table import RowDoesNotExist
 from sparkfleet.cli.escapes import visible
 from sparkfleet.cli.output import STATE_STYLE
 from sparkfleet.errors import SparkfleetError
-from sparkfleet.fleet.deployments import FleetOverview
+from sparkfleet.fleet.deployments.status import FleetOverview
 from sparkfleet.fleet.report.live_view import GroupRow, LiveReadings, LiveView, NodeRow, bar, sparkline
 from sparkfleet.units import GIB
 

@@ -7,7 +7,7 @@ import json
 from sparkfleet.controlplane.desired import Desired
 from sparkfleet.engines.tool_parsers import parsers_of
 from sparkfleet.gateway.routing_table import ExternalAddress, GroupEntry, GroupSpeed
-from sparkfleet.knowledge.rule_context import parse_flags
+from sparkfleet.knowledge.rules.rule_context import parse_flags
 from sparkfleet.perf.prediction import Prediction
 from sparkfleet.planner.types.plan import Candidate
 from sparkfleet.specs.deployment import Deployment

@@ -34,7 +34,7 @@ def clock_skew(node: NodeSnapshot, clock: ClockOffset) -> Iterator[CheckFault]:
     "clock-synchronised",
     "the clock is synchronised",
     rules=("docker-clock-skew",),
-    source="knowledge/rules.yaml docker-clock-skew",
+    source="knowledge/rules/rules.yaml docker-clock-skew",
 )
 def clock_synchronised(node: NodeSnapshot, time_sync: TimeSync) -> Iterator[CheckFault]:
     """NTP."""

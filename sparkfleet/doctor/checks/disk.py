@@ -81,7 +81,7 @@ def disk_low(node: NodeSnapshot, disks: Disks) -> Iterator[CheckFault]:
     "hub-refs",
     "cached models load offline by their names",
     rules=("hf-refs-main-missing",),
-    source="knowledge/rules.yaml hf-refs-main-missing",
+    source="knowledge/rules/rules.yaml hf-refs-main-missing",
 )
 def hub_refs(node: NodeSnapshot, disks: Disks) -> Iterator[CheckFault]:
     """Reports copies of models that were made without `refs`."""
@@ -98,7 +98,7 @@ def hub_refs(node: NodeSnapshot, disks: Disks) -> Iterator[CheckFault]:
     "shm-size",
     "files in /dev/shm leave memory for models",
     rules=("shm-64g",),
-    source="knowledge/rules.yaml shm-64g",
+    source="knowledge/rules/rules.yaml shm-64g",
 )
 def shm_size(node: NodeSnapshot, disks: Disks) -> Iterator[CheckFault]:
     """Checks the bytes in /dev/shm, which use unified memory, too; its size is only a limit."""

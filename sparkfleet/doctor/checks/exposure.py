@@ -161,7 +161,7 @@ def _is_ours(socket: ListeningSocket, node: NodeSnapshot) -> bool:
 
 @node_check(
     "firewall", "no firewall blocks traffic between the nodes", rules=("ufw-blocks-fabric",),
-    source="knowledge/rules.yaml ufw-blocks-fabric",
+    source="knowledge/rules/rules.yaml ufw-blocks-fabric",
 )  # fmt: skip
 def firewall(node: NodeSnapshot, kernel: Kernel, fleet: FleetReadings) -> Iterator[CheckFault]:
     """Reports ufw, which DGX OS enables; only root may read its rules."""

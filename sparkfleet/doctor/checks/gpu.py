@@ -71,7 +71,7 @@ def driver_same(fleet: FleetReadings) -> Iterator[CheckFault]:
     "driver-torn",
     "kernel module and libraries of the driver have one version",
     rules=("torn-driver-upgrade",),
-    source="knowledge/rules.yaml torn-driver-upgrade",
+    source="knowledge/rules/rules.yaml torn-driver-upgrade",
 )
 def driver_torn(node: NodeSnapshot, identity: MachineIdentity) -> Iterator[CheckFault]:
     """Reports an update that still needs a reboot."""
@@ -90,7 +90,7 @@ def driver_torn(node: NodeSnapshot, identity: MachineIdentity) -> Iterator[Check
     "power-wedge",
     "clock and power of the GPU follow its load",
     rules=("power-wedge",),
-    source="knowledge/rules.yaml power-wedge",
+    source="knowledge/rules/rules.yaml power-wedge",
 )
 def power_wedge(node: NodeSnapshot, gpus: tuple[GpuState, ...]) -> Iterator[CheckFault]:
     """Reports a GPU that is busy, cold and slow, without a reason to throttle."""

@@ -145,7 +145,7 @@ def rail_address(link: LinkSnapshot, fleet: FleetReadings) -> Iterator[CheckFaul
     "every rail has a subnet of its own",
     needs=("netdevs",),
     rules=("same-subnet-halves",),
-    source="NVIDIA dgx-spark-playbooks, switch page; knowledge/rules.yaml same-subnet-halves",
+    source="NVIDIA dgx-spark-playbooks, switch page; knowledge/rules/rules.yaml same-subnet-halves",
 )
 def rails_share_subnet(link: LinkSnapshot, fleet: FleetReadings) -> Iterator[CheckFault]:
     """Checks the addresses on the nodes, not those in the inventory."""
@@ -169,7 +169,7 @@ def rails_share_subnet(link: LinkSnapshot, fleet: FleetReadings) -> Iterator[Che
     "rails-both",
     "the cable is used with both rails",
     rules=("one-half-only",),
-    source="knowledge/rules.yaml one-half-only",
+    source="knowledge/rules/rules.yaml one-half-only",
 )
 def rails_both(link: LinkSnapshot, fleet: FleetReadings) -> Iterator[CheckFault]:
     """Reports a cable with one rail in the inventory: a QSFP cable has two."""
@@ -183,7 +183,7 @@ def rails_both(link: LinkSnapshot, fleet: FleetReadings) -> Iterator[CheckFault]
 
 @link_check(
     "rails-bonded", "rails are not bonded", needs=("netdevs",), rules=("bond-breaks-rdma",),
-    source="knowledge/rules.yaml bond-breaks-rdma",
+    source="knowledge/rules/rules.yaml bond-breaks-rdma",
 )  # fmt: skip
 def rails_bonded(link: LinkSnapshot, fleet: FleetReadings) -> Iterator[CheckFault]:
     """Reports netdevs in a bond or a bridge, which takes their GIDs."""
@@ -255,7 +255,7 @@ def rail_rdma(link: LinkSnapshot, fleet: FleetReadings) -> Iterator[CheckFault]:
 
 @link_check(
     "rail-gid", "RoCE has an IPv4 entry for every rail", needs=("netdevs",), rules=("gid-index-mismatch",),
-    source="show_gids; knowledge/rules.yaml gid-index-mismatch",
+    source="show_gids; knowledge/rules/rules.yaml gid-index-mismatch",
 )  # fmt: skip
 def rail_gid(link: LinkSnapshot, fleet: FleetReadings) -> Iterator[CheckFault]:
     """Checks the v2 GID of the rail's own address, and that its index is equal everywhere."""
@@ -351,7 +351,7 @@ def rail_fec(link: LinkSnapshot, fleet: FleetReadings) -> Iterator[CheckFault]:
 
 @link_check(
     "link-avahi", "nodes are reached by IP address", rules=("avahi-name-storm",),
-    source="knowledge/rules.yaml avahi-name-storm",
+    source="knowledge/rules/rules.yaml avahi-name-storm",
 )  # fmt: skip
 def link_avahi(link: LinkSnapshot, fleet: FleetReadings) -> Iterator[CheckFault]:
     """Reports mDNS names, which change between a node's networks."""

@@ -66,7 +66,7 @@ def memory_hogs(
     "memory-retained",
     "the driver keeps no memory without a process",
     rules=("driver-retained-pool",),
-    source="knowledge/rules.yaml driver-retained-pool",
+    source="knowledge/rules/rules.yaml driver-retained-pool",
 )
 def memory_retained(
     node: NodeSnapshot, memory: MemoryMap, gpu_processes: tuple[GpuProcess, ...]
@@ -105,7 +105,7 @@ def memory_free(node: NodeSnapshot, memory: MemoryMap) -> Iterator[CheckFault]:
     "page-cache",
     "the page cache leaves room for a start",
     rules=("vllm-memfree-startup-check",),
-    source="knowledge/rules.yaml vllm-memfree-startup-check",
+    source="knowledge/rules/rules.yaml vllm-memfree-startup-check",
 )
 def page_cache(node: NodeSnapshot, memory: MemoryMap) -> Iterator[CheckFault]:
     """Reports a large page cache: CUDA counts it as used; `up` drops it before each cold start."""
@@ -118,7 +118,7 @@ def page_cache(node: NodeSnapshot, memory: MemoryMap) -> Iterator[CheckFault]:
 
 
 @node_check("swap", "swap cannot freeze the host", rules=("swap-thrash",),
-            source="knowledge/rules.yaml swap-thrash")  # fmt: skip
+            source="knowledge/rules/rules.yaml swap-thrash")  # fmt: skip
 def swap(node: NodeSnapshot, memory: MemoryMap, kernel: Kernel) -> Iterator[CheckFault]:
     """Reports swap with the kernel's default swappiness."""
     if memory.swap_total and (kernel.swappiness or 0) > thresholds.SWAPPINESS:

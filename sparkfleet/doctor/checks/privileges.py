@@ -17,7 +17,7 @@ LIMITS_FILE = "/etc/security/limits.d/90-sparkfleet.conf"
     "memlock",
     "RDMA may pin memory without a limit",
     rules=("memlock-limit",),
-    source="knowledge/rules.yaml memlock-limit",
+    source="knowledge/rules/rules.yaml memlock-limit",
 )
 def memlock(node: NodeSnapshot, locked_memory: Limit, fleet: FleetReadings) -> Iterator[CheckFault]:
     """Checks the limit only if a link of the node declares RDMA."""
@@ -49,7 +49,7 @@ def enough_open_files(node: NodeSnapshot, open_files: Limit) -> Iterator[CheckFa
     "linger",
     "services of this user outlive its logins",
     rules=("logind-removeipc",),
-    source="knowledge/rules.yaml logind-removeipc",
+    source="knowledge/rules/rules.yaml logind-removeipc",
 )
 def linger(node: NodeSnapshot, services: Services, user: User) -> Iterator[CheckFault]:
     """Checks linger: without it Ray ends with the last login, and does not start after a reboot."""
@@ -76,7 +76,7 @@ def starts_at_boot(node: NodeSnapshot, services: Services) -> Iterator[CheckFaul
     "zones-cool",
     "no thermal zone is too hot",
     rules=("ec-fan-regression",),
-    source="knowledge/rules.yaml ec-fan-regression",
+    source="knowledge/rules/rules.yaml ec-fan-regression",
 )
 def zones_cool(node: NodeSnapshot, services: Services) -> Iterator[CheckFault]:
     """Checks the hottest thermal zone."""

@@ -18,7 +18,7 @@ from sparkfleet.controlplane.state.store_rows import Event
 from sparkfleet.doctor.collect import FACTS, Question, RawAnswer, netdevs_of, read_raw
 from sparkfleet.errors import SparkfleetError
 from sparkfleet.fleet.bundle.redact import Redactor
-from sparkfleet.fleet.deployments import FleetOverview, fleet_state
+from sparkfleet.fleet.deployments.status import FleetOverview, fleet_state
 from sparkfleet.fleet.doctor import examine_fleet
 from sparkfleet.fleet.session import Session
 from sparkfleet.hostfacts.network.rdma import ReadIbdev2netdev

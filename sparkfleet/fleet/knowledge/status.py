@@ -19,11 +19,11 @@ from sparkfleet.fleet.knowledge.upstream_news import (
     newest_known,
     newest_release,
 )
-from sparkfleet.knowledge.engine_models import load_engine_models
-from sparkfleet.knowledge.images import load_images
+from sparkfleet.knowledge.engines.engine_models import load_engine_models
+from sparkfleet.knowledge.engines.images import load_images
+from sparkfleet.knowledge.models.published_checkpoints import load_published
+from sparkfleet.knowledge.models.speculators import load_speculators
 from sparkfleet.knowledge.parts import KnowledgePart, knowledge_parts
-from sparkfleet.knowledge.published_checkpoints import load_published
-from sparkfleet.knowledge.speculators import load_speculators
 from sparkfleet.values import Value
 
 SHOWN = 4

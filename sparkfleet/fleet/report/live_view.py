@@ -11,10 +11,10 @@ from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 from sparkfleet.controlplane.state.status import DeploymentStatus, NodeReport
-from sparkfleet.fleet.deployments import FleetOverview
-from sparkfleet.fleet.report.measured import rung_of
+from sparkfleet.fleet.deployments.status import FleetOverview
+from sparkfleet.fleet.deployments.watch import step_detail, step_of_group
+from sparkfleet.fleet.planning.measured import rung_of
 from sparkfleet.fleet.report.status_lines import candidate_of, state_words
-from sparkfleet.fleet.watch import step_detail, step_of_group
 from sparkfleet.group.report import BEGINNING, GroupPhase, GroupReport
 from sparkfleet.planner.report.explain import band_ends
 

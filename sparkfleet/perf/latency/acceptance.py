@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from sparkfleet.knowledge.factors import Factors
+from sparkfleet.knowledge.published.factors import Factors
 from sparkfleet.perf.latency.roofline_terms import PARALLEL_DRAFTS, Setup
 from sparkfleet.perf.workload import Content
 

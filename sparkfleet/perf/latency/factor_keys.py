@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 
 from sparkfleet.knowledge.ceilings import physics
-from sparkfleet.knowledge.factors import Quantity
+from sparkfleet.knowledge.published.factors import Quantity
 from sparkfleet.perf.latency.roofline_terms import Setup
 
 ENGINE_GROUPS = {

@@ -10,7 +10,7 @@ import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from sparkfleet.knowledge.factors import Effect, Factors, Quantity
+from sparkfleet.knowledge.published.factors import Effect, Factors, Quantity
 from sparkfleet.perf.latency.acceptance import acceptance, tokens_per_step
 from sparkfleet.perf.latency.factor_keys import (
     SETUP_KEYS,

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from sparkfleet.knowledge.ceilings import LinkSpeed
-from sparkfleet.knowledge.rule_context import parse_flags
+from sparkfleet.knowledge.rules.rule_context import parse_flags
 from sparkfleet.perf.engine_config import CHUNK
 from sparkfleet.perf.latency.roofline_terms import own_chunk
 from sparkfleet.perf.memory.demand import MemoryBudget

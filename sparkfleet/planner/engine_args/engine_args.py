@@ -15,7 +15,7 @@ from collections.abc import Iterator, Mapping
 from functools import lru_cache
 from typing import NamedTuple
 
-from sparkfleet.knowledge.rule_context import parse_flags
+from sparkfleet.knowledge.rules.rule_context import parse_flags
 from sparkfleet.perf.memory.engine_sizes import WHOLE_PROMPT
 
 MEMORY_FLAGS = {"vllm": "--gpu-memory-utilization", "sglang": "--mem-fraction-static"}

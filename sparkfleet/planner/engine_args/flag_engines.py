@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from sparkfleet.knowledge.rule_context import parse_flags
+from sparkfleet.knowledge.rules.rule_context import parse_flags
 from sparkfleet.planner.engine_args.engine_args import KV_FLAG
 from sparkfleet.planner.types.plan import ENGINE_LABELS
 from sparkfleet.specs.deployment import EngineName

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
-from sparkfleet.knowledge.rule_context import parse_flags
+from sparkfleet.knowledge.rules.rule_context import parse_flags
 from sparkfleet.perf.memory.engine_sizes import WHOLE_PROMPT
 from sparkfleet.planner.engine_args.engine_args import (
     BATCHED,

@@ -12,16 +12,16 @@ from typing import NamedTuple, get_args
 
 from sparkfleet.checkpoints.checkpoint import Checkpoint
 from sparkfleet.checkpoints.io.licenses import license_class
-from sparkfleet.knowledge.evidence import evidence
-from sparkfleet.knowledge.method_support import support_of, takes_schedule
-from sparkfleet.knowledge.model_names import plain
-from sparkfleet.knowledge.speculators import (
+from sparkfleet.knowledge.engines.method_support import support_of, takes_schedule
+from sparkfleet.knowledge.models.model_names import plain
+from sparkfleet.knowledge.models.speculators import (
     Speculator,
     bundles,
     speculator_with,
     speculators_of,
     unmeasured_draft,
 )
+from sparkfleet.knowledge.published.evidence import evidence
 from sparkfleet.perf.prediction import Speculation
 from sparkfleet.planner.place.stacks import Stack
 from sparkfleet.planner.types.plan import ENGINE_LABELS, Why

@@ -12,9 +12,9 @@ from typing import NamedTuple
 
 from sparkfleet.checkpoints.checkpoint import Checkpoint
 from sparkfleet.hostfacts.node import NodeFacts
-from sparkfleet.knowledge.images import DiskTables, Image, images_of, load_images
-from sparkfleet.knowledge.method_support import lacks, support_of
-from sparkfleet.knowledge.speculators import speculator_with
+from sparkfleet.knowledge.engines.images import DiskTables, Image, images_of, load_images
+from sparkfleet.knowledge.engines.method_support import lacks, support_of
+from sparkfleet.knowledge.models.speculators import speculator_with
 from sparkfleet.knowledge.versions import Truth, parse_range
 from sparkfleet.perf.prediction import Speculation
 from sparkfleet.perf.predictor import Predictor, Split, release_of

@@ -22,8 +22,8 @@ from difflib import get_close_matches
 from functools import lru_cache
 
 from sparkfleet.errors import SparkfleetError
-from sparkfleet.knowledge.rule_context import FACTS, FactKind, RuleContext, parse_flags
-from sparkfleet.knowledge.rules import (
+from sparkfleet.knowledge.rules.rule_context import FACTS, FactKind, RuleContext, parse_flags
+from sparkfleet.knowledge.rules.rules import (
     SEVERITIES,
     Doctor,
     Metric,

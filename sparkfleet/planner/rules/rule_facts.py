@@ -8,10 +8,10 @@ from typing import Any
 from sparkfleet.checkpoints.arch.layers import LayerGroup, LayerKind
 from sparkfleet.checkpoints.arch.weight_parts import Part
 from sparkfleet.checkpoints.checkpoint import Checkpoint
-from sparkfleet.knowledge.advisories import advisories_of
-from sparkfleet.knowledge.engine_models import loading
-from sparkfleet.knowledge.images import engine_version_of, images_of
-from sparkfleet.knowledge.rule_context import FACTS, FactKind, RuleContext, parse_flags
+from sparkfleet.knowledge.engines.advisories import advisories_of
+from sparkfleet.knowledge.engines.engine_models import loading
+from sparkfleet.knowledge.engines.images import engine_version_of, images_of
+from sparkfleet.knowledge.rules.rule_context import FACTS, FactKind, RuleContext, parse_flags
 from sparkfleet.planner.engine_args.engine_args import KV_BLOCKS, KV_BYTES, KV_TOKENS
 from sparkfleet.planner.types.plan import Candidate, GroupShape
 

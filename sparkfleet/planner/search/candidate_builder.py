@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from sparkfleet.knowledge.rule_context import RuleContext
+from sparkfleet.knowledge.rules.rule_context import RuleContext
 from sparkfleet.perf.memory.demand import MemoryBudget
 from sparkfleet.perf.prediction import Speculation
 from sparkfleet.perf.predictor import Split

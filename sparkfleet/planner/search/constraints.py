@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from sparkfleet.checkpoints.checkpoint import Checkpoint
-from sparkfleet.knowledge.rules import Rule, planning_rules
+from sparkfleet.knowledge.rules.rules import Rule, planning_rules
 from sparkfleet.planner.capacity.sizing import VariantContext, quant_of
 from sparkfleet.planner.engine_args.user_overrides import misread
 from sparkfleet.planner.place.fleet_map import Fleet

@@ -10,9 +10,9 @@ from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 from sparkfleet.hostfacts.node import NodeFacts
-from sparkfleet.knowledge.engine_flags import unknown_flags
-from sparkfleet.knowledge.images import images_of
-from sparkfleet.knowledge.rule_context import parse_flags
+from sparkfleet.knowledge.engines.engine_flags import unknown_flags
+from sparkfleet.knowledge.engines.images import images_of
+from sparkfleet.knowledge.rules.rule_context import parse_flags
 from sparkfleet.perf.prediction import Band, Prediction, Provenance, Speculation
 from sparkfleet.planner.capacity.memory_ledger import MemoryLedger
 from sparkfleet.planner.place.fleet_map import Fleet

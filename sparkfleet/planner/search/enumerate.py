@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 
-from sparkfleet.knowledge.images import images_of
-from sparkfleet.knowledge.method_support import support_of
+from sparkfleet.knowledge.engines.images import images_of
+from sparkfleet.knowledge.engines.method_support import support_of
 from sparkfleet.perf.memory.demand import MemoryBudget
 from sparkfleet.perf.prediction import Speculation
 from sparkfleet.perf.predictor import Settings, Split

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from itertools import count
 from typing import NamedTuple
 
-from sparkfleet.knowledge.evidence import EvidenceLevel
+from sparkfleet.knowledge.published.evidence import EvidenceLevel
 from sparkfleet.perf.memory.demand import fits
 from sparkfleet.perf.prediction import Band, Speculation
 from sparkfleet.perf.predictor import Split

@@ -6,10 +6,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
-from sparkfleet.knowledge.engine_flags import unknown_flags
-from sparkfleet.knowledge.evidence import Evidence, EvidenceLevel
-from sparkfleet.knowledge.rule_context import parse_flags
-from sparkfleet.knowledge.rules import RuleLimits
+from sparkfleet.knowledge.engines.engine_flags import unknown_flags
+from sparkfleet.knowledge.published.evidence import Evidence, EvidenceLevel
+from sparkfleet.knowledge.rules.rule_context import parse_flags
+from sparkfleet.knowledge.rules.rules import RuleLimits
 from sparkfleet.perf.latency.roofline_terms import own_chunk
 from sparkfleet.perf.memory.demand import FLOOR, MemoryBudget
 from sparkfleet.perf.prediction import Band, Prediction, Provenance

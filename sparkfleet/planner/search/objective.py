@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import math
 
-from sparkfleet.knowledge.evidence import Evidence, EvidenceLevel, RunKey, evidence
-from sparkfleet.knowledge.model_names import plain
-from sparkfleet.knowledge.rules import Penalise
-from sparkfleet.knowledge.speculators import PublishedDrafting, drafting_published
+from sparkfleet.knowledge.models.model_names import plain
+from sparkfleet.knowledge.models.speculators import PublishedDrafting, drafting_published
+from sparkfleet.knowledge.published.evidence import Evidence, EvidenceLevel, RunKey, evidence
+from sparkfleet.knowledge.rules.rules import Penalise
 from sparkfleet.perf.prediction import Speculation
 from sparkfleet.perf.predictor import ANSWER, SPEED_METHODS, Settings
 from sparkfleet.planner.capacity.sizing import Proposal, VariantContext

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 
-from sparkfleet.knowledge.images import images_of
+from sparkfleet.knowledge.engines.images import images_of
 from sparkfleet.planner.types.plan import Candidate, DeploymentPlan, GroupPlan, Rung
 
 

@@ -1,5 +1,5 @@
 from sparkfleet.cli.deployment.history import history_lines
-from sparkfleet.fleet.history import GenerationEntry
+from sparkfleet.fleet.deployments.history import GenerationEntry
 
 
 def entry(generation, *fields, current=False, groups=("g1/0",)):

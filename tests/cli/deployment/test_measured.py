@@ -5,11 +5,11 @@ import pytest
 from sparkfleet.cli.deployment import apply, describe
 from sparkfleet.cli.planning import plan as planning
 from sparkfleet.controlplane.state.status import DeploymentStatus, FleetStatus
-from sparkfleet.fleet.plan import decide, planned_with
-from sparkfleet.fleet.report.measured import canary_words, measured_lines, measured_words, measurements_of
+from sparkfleet.fleet.planning.measured import canary_words, measured_lines, measured_words, measurements_of
+from sparkfleet.fleet.planning.plan import decide, planned_with
 from sparkfleet.group.report import GroupPhase, GroupReport
 from sparkfleet.hostfacts.node import Gpu, NodeFacts, Processors, UnifiedMemory
-from sparkfleet.knowledge.known_models import known_checkpoint
+from sparkfleet.knowledge.models.known_models import known_checkpoint
 from sparkfleet.perf.prediction import Provenance
 from sparkfleet.perf.workload import CHECK
 from sparkfleet.planner.place.fleet_map import Fleet

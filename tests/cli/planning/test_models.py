@@ -11,7 +11,7 @@ import pytest
 from sparkfleet.cli.output import progress_text, size_text
 from sparkfleet.cli.planning import models
 from sparkfleet.controlplane.state.status import DeploymentStatus, FleetStatus
-from sparkfleet.fleet.models import grouped, used_names
+from sparkfleet.fleet.storage.models import grouped, used_names
 from sparkfleet.specs.deployment import Deployment
 from sparkfleet.staging.agent.scan import HeldVersion, NodeScan
 from sparkfleet.staging.manifest import File, Manifest
@@ -44,7 +44,7 @@ def hub(home, monkeypatch):
         [sys.executable, str(FAKE_HUB), "127.0.0.1", str(files)], stdout=subprocess.PIPE, text=True
     )
     monkeypatch.setenv("HF_ENDPOINT", process.stdout.readline().strip())
-    monkeypatch.setattr("sparkfleet.fleet.stage.RESERVE_BYTES", 0)
+    monkeypatch.setattr("sparkfleet.fleet.storage.stage.RESERVE_BYTES", 0)
     yield home / "hub"
     process.kill()
     process.communicate()

@@ -6,13 +6,13 @@ import pytest
 from sparkfleet.cli.output import console
 from sparkfleet.controlplane.state.status import DeploymentStatus, FleetStatus
 from sparkfleet.errors import NodeError
-from sparkfleet.fleet import plan as module
-from sparkfleet.fleet.checkpoints import checkpoints_of
 from sparkfleet.fleet.nodes.assumed import assume
-from sparkfleet.fleet.plan import decide
+from sparkfleet.fleet.planning import plan as module
+from sparkfleet.fleet.planning.checkpoints import checkpoints_of
+from sparkfleet.fleet.planning.plan import decide
 from sparkfleet.fleet.session import Session
 from sparkfleet.hostfacts.node import Gpu, InstalledEngine, NodeFacts, Processors, UnifiedMemory
-from sparkfleet.knowledge.known_models import known_checkpoint
+from sparkfleet.knowledge.models.known_models import known_checkpoint
 from sparkfleet.planner.place.fleet_map import Fleet
 from sparkfleet.planner.rules.failure_memory import Remembered, fingerprint
 from sparkfleet.planner.types.image_refs import digests_of, with_digests

@@ -7,7 +7,7 @@ from textual.widgets import DataTable, RichLog, Static
 from sparkfleet.cli.top.app import NARROW, TextPage, TopApp
 from sparkfleet.controlplane.state.status import NodeReport
 from sparkfleet.errors import ControlError, UnreachableError
-from sparkfleet.fleet.deployments import FleetCondition, FleetOverview
+from sparkfleet.fleet.deployments.status import FleetCondition, FleetOverview
 from sparkfleet.units import GIB
 
 WIDE = (160, 40)

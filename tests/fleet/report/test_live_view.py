@@ -2,7 +2,7 @@ from statuses import deployment, fleet, report
 
 from sparkfleet.controlplane.state.status import DrainedNode, NodeReport
 from sparkfleet.errors import UnreachableError
-from sparkfleet.fleet.deployments import FleetCondition, FleetOverview
+from sparkfleet.fleet.deployments.status import FleetCondition, FleetOverview
 from sparkfleet.fleet.report.live_view import LiveReadings, bar, sparkline
 from sparkfleet.group.report import GroupPhase
 from sparkfleet.hostfacts.gpu import GpuState

@@ -10,8 +10,8 @@ from sparkfleet.controlplane.state.store_rows import Event
 from sparkfleet.engines.startup_phases import StartupPhase
 from sparkfleet.fleet.events import FleetStep
 from sparkfleet.fleet.nodes.surroundings import NodeSurroundings
+from sparkfleet.fleet.planning.step_times import last_start_s, started_by
 from sparkfleet.fleet.report.status_lines import down_lines, duration_words, fleet_lines, state_words
-from sparkfleet.fleet.report.step_times import last_start_s, started_by
 from sparkfleet.gateway.report import EndpointCertificate, GatewayReport
 from sparkfleet.group.report import GroupPhase
 from sparkfleet.units import GIB

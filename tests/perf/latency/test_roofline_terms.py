@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 
 from sparkfleet.accuracy.models import Stored, find_arch
 from sparkfleet.knowledge.ceilings import LinkSpeed, physics
-from sparkfleet.knowledge.factors import factors
 from sparkfleet.knowledge.measurements import architectures
+from sparkfleet.knowledge.published.factors import factors
 from sparkfleet.perf.latency.acceptance import tokens_per_step
 from sparkfleet.perf.latency.all_reduce import all_reduce_s
 from sparkfleet.perf.latency.latency_model import (

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from sparkfleet.knowledge.known_models import known_checkpoint
+from sparkfleet.knowledge.models.known_models import known_checkpoint
 from sparkfleet.perf.prediction import Speculation
 from sparkfleet.perf.predictor import Predictor, Settings, Split, drafter_by_name
 from sparkfleet.units import GIB

@@ -8,7 +8,7 @@ from typing import cast
 import pytest
 from planning_values import choice, model, sized
 
-from sparkfleet.knowledge.known_models import known_checkpoint
+from sparkfleet.knowledge.models.known_models import known_checkpoint
 from sparkfleet.perf.memory.demand import weight_bytes
 from sparkfleet.perf.memory.engine_sizes import Run
 from sparkfleet.perf.model_shape import ModelShape, from_checkpoint

@@ -5,8 +5,8 @@ import itertools
 import pytest
 
 from sparkfleet.checkpoints.io.licenses import License
-from sparkfleet.knowledge.known_models import known_checkpoint
-from sparkfleet.knowledge.method_support import load_method_support
+from sparkfleet.knowledge.engines.method_support import load_method_support
+from sparkfleet.knowledge.models.known_models import known_checkpoint
 from sparkfleet.perf.prediction import Speculation
 from sparkfleet.planner.place.drafting import METHODS, Drafts, depth_on, drafting_for
 from sparkfleet.planner.place.stacks import ENGINES, Stack

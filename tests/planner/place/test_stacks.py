@@ -1,8 +1,8 @@
 import pytest
 
 from sparkfleet.hostfacts.node import InstalledEngine
-from sparkfleet.knowledge.images import load_images
-from sparkfleet.knowledge.known_models import known_checkpoint
+from sparkfleet.knowledge.engines.images import load_images
+from sparkfleet.knowledge.models.known_models import known_checkpoint
 from sparkfleet.perf.prediction import Speculation
 from sparkfleet.perf.predictor import Predictor, Split, format_of, release_of
 from sparkfleet.planner.place.stacks import in_order, proves, splits_for, stacks_for, unable

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from sparkfleet.fleet.checkpoints import checkpoints_of
 from sparkfleet.fleet.nodes.assumed import assume
+from sparkfleet.fleet.planning.checkpoints import checkpoints_of
 from sparkfleet.knowledge.ceilings import physics
 from sparkfleet.perf.predictor import predictor_of
 from sparkfleet.planner.place.fleet_map import Fleet, links_of

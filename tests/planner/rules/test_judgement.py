@@ -5,8 +5,8 @@ from typing import Any
 import pytest
 
 from sparkfleet.errors import SparkfleetError
-from sparkfleet.knowledge.rule_context import RuleContext
-from sparkfleet.knowledge.rules import Rule, doctor_rules, load_rules
+from sparkfleet.knowledge.rules.rule_context import RuleContext
+from sparkfleet.knowledge.rules.rules import Rule, doctor_rules, load_rules
 from sparkfleet.planner.rules.judgement import RuleMatch, explain_rule, fold, judge, merge_flags, rejections
 
 RULES = {rule.id: rule for rule in load_rules()}

@@ -6,7 +6,7 @@ import pytest
 
 from sparkfleet.checkpoints.checkpoint import Checkpoint
 from sparkfleet.checkpoints.checkpoint_reader import checkpoint_from_config
-from sparkfleet.knowledge.rule_context import RuleContext
+from sparkfleet.knowledge.rules.rule_context import RuleContext
 from sparkfleet.perf.prediction import Speculation
 from sparkfleet.planner.rules.rule_facts import checkpoint_situation, image_situation, situation_of
 from sparkfleet.planner.types.plan import Candidate, GroupShape

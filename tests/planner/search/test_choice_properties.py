@@ -7,7 +7,7 @@ import itertools
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
-from sparkfleet.knowledge.evidence import EvidenceIndex, PublishedEvidence
+from sparkfleet.knowledge.published.evidence import EvidenceIndex, PublishedEvidence
 from sparkfleet.planner.place.drafting import METHODS
 from sparkfleet.planner.place.stacks import ENGINES
 from sparkfleet.planner.search import objective

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from sparkfleet.knowledge.images import load_images
-from sparkfleet.knowledge.known_models import known_checkpoint
+from sparkfleet.knowledge.engines.images import load_images
+from sparkfleet.knowledge.models.known_models import known_checkpoint
 from sparkfleet.perf.memory.demand import weight_bytes
 from sparkfleet.perf.memory.engine_sizes import Run
 from sparkfleet.perf.model_shape import from_checkpoint

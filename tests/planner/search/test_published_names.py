@@ -5,9 +5,9 @@ import pytest
 from sparkfleet.checkpoints.arch.weight_parts import Part
 from sparkfleet.checkpoints.checkpoint import Checkpoint
 from sparkfleet.errors import FactError
-from sparkfleet.knowledge.images import images_of
-from sparkfleet.knowledge.known_models import known_checkpoint
-from sparkfleet.knowledge.published_checkpoints import load_published
+from sparkfleet.knowledge.engines.images import images_of
+from sparkfleet.knowledge.models.known_models import known_checkpoint
+from sparkfleet.knowledge.models.published_checkpoints import load_published
 
 
 def known(name: str) -> Checkpoint | None:

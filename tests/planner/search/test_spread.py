@@ -6,9 +6,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from sparkfleet.knowledge import evidence as known
-from sparkfleet.knowledge.evidence import EvidenceIndex, PublishedEvidence
-from sparkfleet.knowledge.known_models import known_checkpoint
+from sparkfleet.knowledge.models.known_models import known_checkpoint
+from sparkfleet.knowledge.published import evidence as known
+from sparkfleet.knowledge.published.evidence import EvidenceIndex, PublishedEvidence
 from sparkfleet.perf.local_measurements import LocalMeasurement, Point
 from sparkfleet.perf.predictor import Split
 from sparkfleet.perf.workload import Workload

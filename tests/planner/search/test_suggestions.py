@@ -5,7 +5,7 @@ import re
 import pytest
 from planning_values import choice
 
-from sparkfleet.knowledge.known_models import known_checkpoint
+from sparkfleet.knowledge.models.known_models import known_checkpoint
 from sparkfleet.planner.search.planner import infeasible, plan_fleet
 
 SMALL = "Qwen/Qwen3-30B-A3B-FP8"

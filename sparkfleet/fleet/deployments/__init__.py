@@ -1,0 +1,1 @@
+"""Use-cases of deployments: apply, follow, describe, delete, roll back."""

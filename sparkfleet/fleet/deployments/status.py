@@ -1,0 +1,171 @@
+"""Reads the status of a fleet, describes one deployment with its events, and deletes one."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from enum import StrEnum
+from typing import NamedTuple
+
+from sparkfleet.controlplane.api.client import Held
+from sparkfleet.controlplane.state.status import DeploymentStatus, FleetStatus, NodeReport
+from sparkfleet.controlplane.state.store_rows import Event
+from sparkfleet.errors import (
+    ControlError,
+    SparkfleetError,
+    UnreachableError,
+    UnreadableStateError,
+    WrongFleetError,
+)
+from sparkfleet.fleet.deployments.watch import PASSING, WAIT_S, until_gone
+from sparkfleet.fleet.events import OnEvent, ignored
+from sparkfleet.fleet.known_names import remember_names
+from sparkfleet.fleet.session import NoControllerError, Session, who
+from sparkfleet.specs.inventory import Inventory
+
+RECENT = 500
+"""Events that are read with the status: those of the last hour, and more, but for a fleet that fails without end."""
+
+
+class FleetCondition(StrEnum):
+    """Condition of a fleet as a whole. Only `up` and `down` are known; of the others engines may run."""
+
+    UP = "up"
+    DOWN = "down"
+    HELD = "held"
+    """The controller answers, and changes nothing until its store can be used."""
+    NO_CONTROLLER = "no controller"
+    """Ray runs on the head without a controller that answers."""
+    UNREADABLE = "unreadable"
+    UNREACHABLE = "unreachable"
+    WRONG_FLEET = "wrong fleet"
+
+
+class FleetOverview(NamedTuple):
+    """The whole fleet, up or down."""
+
+    condition: FleetCondition
+    status: FleetStatus
+    """If the fleet is not up: its nodes, none of them joined, and no deployments: they are not known."""
+    trouble: SparkfleetError | None = None
+    """The reason for any condition but `up` and `down`."""
+    recent: tuple[Event, ...] = ()
+    """Its last events, oldest first; () if it is not up."""
+
+    @property
+    def up(self) -> bool:
+        """True if the controller answered with the status."""
+        return self.condition is FleetCondition.UP
+
+
+class DescribedDeployment(NamedTuple):
+    """One deployment with its events."""
+
+    status: DeploymentStatus
+    events: tuple[Event, ...]
+    """Oldest first, without those of a start's progress."""
+
+
+async def fleet_state(session: Session) -> FleetOverview:
+    """The nodes and deployments of the fleet. A fleet that is down, or whose state is not known, is no error.
+
+    Raises:
+        ControlError: its controller is of an incompatible version of sparkfleet.
+    """
+    unknown = _unknown(session.inventory)
+    try:
+        client = await session.find_controller()
+        if client is None:
+            return FleetOverview(FleetCondition.DOWN, unknown)
+        async with client:
+            status = await client.fleet()
+            recent = await client.all_events(after=max(0, status.last_event - RECENT))
+            remember_names(status.fleet, deployments=[one.name for one in status.deployments])
+            return FleetOverview(FleetCondition.UP, status, recent=tuple(recent))
+    except (UnreachableError, UnreadableStateError, WrongFleetError) as error:
+        return FleetOverview(_condition(error), unknown, error)
+
+
+def _condition(error: SparkfleetError) -> FleetCondition:
+    kinds: tuple[tuple[type[SparkfleetError], FleetCondition], ...] = (
+        (Held, FleetCondition.HELD),
+        (NoControllerError, FleetCondition.NO_CONTROLLER),
+        (UnreachableError, FleetCondition.UNREACHABLE),
+        (WrongFleetError, FleetCondition.WRONG_FLEET),
+    )
+    return next((found for kind, found in kinds if isinstance(error, kind)), FleetCondition.UNREADABLE)
+
+
+def _unknown(inventory: Inventory) -> FleetStatus:
+    """Status of a fleet whose controller does not answer. Its deployments are unknown: they are on the head's disk."""
+    return FleetStatus(
+        fleet=inventory.fleet,
+        sparkfleet="",
+        endpoint="",
+        gateways=(),
+        nodes=tuple(NodeReport(name=name, joined=False) for name in inventory.nodes),
+        deployments=(),
+        last_event=0,
+    )
+
+
+async def describe_deployment(session: Session, name: str) -> DescribedDeployment:
+    """Everything about one deployment. Raises ControlError if the fleet is down, or has none of that name."""
+    async with await session.controller() as client:
+        status = find(await client.fleet(), name)
+        events = await client.all_events(name)
+    return DescribedDeployment(status, tuple(event for event in events if event.kind not in PASSING))
+
+
+async def read_events(session: Session, name: str | None, last: int) -> tuple[tuple[Event, ...], int]:
+    """The last events of a deployment or of the whole fleet, oldest first, and the id after which new ones follow.
+
+    Those of a start's progress are left out. Raises ControlError if the fleet is down.
+    """
+    async with await session.controller() as client:
+        newest = (await client.fleet()).last_event
+        found = [event for event in await client.all_events(name) if event.kind not in PASSING]
+    return tuple(found[-last:] if last else ()), newest
+
+
+async def follow_events(
+    session: Session, name: str | None, after: int, on_event: Callable[[Event], None]
+) -> None:
+    """Send events with an id above `after` until it is cancelled. Raises ControlError if the fleet is down."""
+    async with await session.controller() as client:
+        while True:
+            for event in await client.events(after, name, wait_s=WAIT_S):
+                after = event.id
+                if event.kind not in PASSING:
+                    on_event(event)
+
+
+async def delete_deployment(
+    session: Session, name: str, confirm: Callable[[], None], on_event: OnEvent = ignored
+) -> None:
+    """Delete a deployment, and wait until all its groups have ended.
+
+    Args:
+        session: the fleet.
+        name: of the deployment.
+        confirm: called after the deployment was found; it raises to change nothing.
+        on_event: receives the events.
+
+    Raises:
+        ControlError: the fleet is down, or has none of that name.
+    """
+    async with await session.controller() as client:
+        status = await client.fleet()
+        find(status, name)
+        confirm()
+        await client.delete(name, who())
+        remember_names(status.fleet, deployments=[d.name for d in status.deployments if d.name != name])
+        await until_gone(client, name, status.last_event, on_event)
+
+
+def find(status: FleetStatus, name: str) -> DeploymentStatus:
+    """A deployment by its name. Raises ControlError with the known names if there is none."""
+    for deployment in status.deployments:
+        if deployment.name == name:
+            return deployment
+    names = ", ".join(d.name for d in status.deployments) or "none"
+    raise ControlError(f"There is no deployment {name!r}.", do=f"Deployments: {names}.")

@@ -1,0 +1,115 @@
+"""Drains a node: plans what runs on it for the other nodes, moves it, and waits until the node is empty."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from sparkfleet.controlplane.api.client import FleetClient
+from sparkfleet.controlplane.state.status import DeploymentStatus, FleetStatus
+from sparkfleet.errors import ControlError, Infeasible, SpecError
+from sparkfleet.fleet.deployments.apply import AppliedDeployments, PreparedApply, carry_out
+from sparkfleet.fleet.deployments.watch import WAIT_S
+from sparkfleet.fleet.events import FleetStep, OnEvent, StepRunning, ignored
+from sparkfleet.fleet.planning.plan import plan_deployments
+from sparkfleet.fleet.session import Session, who
+from sparkfleet.specs.deployment import Deployment
+
+
+class PreparedDrain(NamedTuple):
+    """Plan of a drain, ready to be confirmed."""
+
+    node: str
+    apply: PreparedApply | None
+    """Moves the deployments of the node; None if there are none."""
+    drained: bool
+    """True if the node is drained already."""
+
+
+def deployments_on(status: FleetStatus, node: str) -> tuple[DeploymentStatus, ...]:
+    """Deployments of which a group is planned, runs or ends on a node. Pure."""
+    return tuple(one for one in status.deployments if node in _nodes(one))
+
+
+def _nodes(deployment: DeploymentStatus) -> set[str]:
+    planned = deployment.plan.groups if deployment.plan is not None else ()
+    reported = {rank.node for group in deployment.groups for rank in group.ranks}
+    return {
+        node for group in planned for rung in group.ladder[:1] for node in rung.candidate.shape.nodes
+    } | reported
+
+
+async def prepare_drain(session: Session, node: str) -> PreparedDrain:
+    """Plans what runs on a node for the others. Changes nothing.
+
+    Raises:
+        SpecError: the inventory has no such node.
+        ControlError: the fleet is down.
+        NodeError: another node cannot be reached.
+    """
+    if node not in session.inventory.nodes:
+        raise SpecError(f"There is no node {node!r}.", do=f"Nodes: {', '.join(session.inventory.nodes)}.")
+    async with await session.controller() as client:
+        status = await client.fleet()
+    drained = node in {one.node for one in status.drained}
+    wanted = [one for one in deployments_on(status, node) if one.plan is not None]
+    if not wanted:
+        return PreparedDrain(node, None, drained)
+    _require_another(session, status, node)
+    specs = [Deployment.model_validate_json(one.spec) for one in wanted]
+    planned = await plan_deployments(session, specs, without=(node,))
+    if planned.client is None:
+        raise ControlError("The fleet went down meanwhile.", do="`sparkfleet status` shows its state.")
+    planned.client.require_same_api()
+    return PreparedDrain(node, PreparedApply(planned, renew=False, retry=False), drained)
+
+
+def _require_another(session: Session, status: FleetStatus, node: str) -> None:
+    drained = {one.node for one in status.drained} | {node}
+    if not set(session.inventory.nodes) - drained:
+        names = ", ".join(one.name for one in deployments_on(status, node))
+        raise Infeasible(
+            f"No other node is left for {names}.",
+            do="`sparkfleet delete NAME` ends a deployment; `sparkfleet down` stops the fleet and keeps all of them.",
+        )
+
+
+async def carry_out_drain(
+    session: Session, prepared: PreparedDrain, on_event: OnEvent = ignored
+) -> AppliedDeployments | None:
+    """Drains the node and moves its deployments; their old groups serve until the new ones are ready, if memory holds both.
+
+    Returns the outcome of the moved deployments; None if there were none. The node stays drained in any case.
+
+    Raises:
+        Infeasible: the other nodes cannot serve one of them; nothing was changed.
+        ControlError: the controller refused.
+    """
+    if prepared.apply is not None:
+        prepared.apply.planned.require_feasible()
+    client = await session.controller()
+    async with client:
+        await client.drain(prepared.node, who())
+    if prepared.apply is None or prepared.apply.changes_nothing:
+        return None
+    applied = await carry_out(session, prepared.apply, on_event)
+    if not applied.failed:
+        await until_empty(applied.client.again(), prepared.node, on_event)
+    return applied
+
+
+async def until_empty(client: FleetClient, node: str, on_event: OnEvent = ignored) -> None:
+    """Waits until no group runs or is planned on a node."""
+    async with client:
+        while True:
+            status = await client.fleet()
+            left = [one.name for one in deployments_on(status, node)]
+            if not left:
+                return
+            on_event(StepRunning(step=FleetStep.STOPPING, subjects=tuple(left)))
+            await client.events(status.last_event, wait_s=WAIT_S)
+
+
+async def undrain_node(session: Session, node: str) -> None:
+    """Lets a drained node be used again. Starts only what waits for it. Raises ControlError if it is not drained."""
+    async with await session.controller() as client:
+        await client.undrain(node, who())

@@ -1,0 +1,374 @@
+"""Plans deployments on a fleet with its facts and measurements, and compares them with what runs. Starts nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from types import MappingProxyType
+from typing import NamedTuple
+
+from sparkfleet.checkpoints.checkpoint import Checkpoint
+from sparkfleet.controlplane.api.client import FleetClient
+from sparkfleet.controlplane.desired import Desired
+from sparkfleet.controlplane.policy.memory_admission import fitting
+from sparkfleet.controlplane.state.status import FleetStatus
+from sparkfleet.errors import Infeasible, SpecError, UnreachableError
+from sparkfleet.fabric.measure import load_measurements, measured_links
+from sparkfleet.fleet.events import TroubleFound
+from sparkfleet.fleet.nodes.assumed import assume
+from sparkfleet.fleet.nodes.collect_facts import survey
+from sparkfleet.fleet.nodes.surroundings import (
+    SHOWING_S,
+    NodeSurroundings,
+    other_fleet_lines,
+    surroundings_of,
+)
+from sparkfleet.fleet.planning.checkpoints import checkpoints_of, checkpoints_on, embedded_of
+from sparkfleet.fleet.planning.measured import measured_lines, measurements_of
+from sparkfleet.fleet.planning.step_times import StepTimes, last_start_s, load_step_times
+from sparkfleet.fleet.session import Session
+from sparkfleet.perf.predictor import predicted_content, predictor_of
+from sparkfleet.planner.place.fleet_map import Fleet, links_of
+from sparkfleet.planner.report.carry_over import RunningGroup, carried_over
+from sparkfleet.planner.report.diff import Change, Verb, compare
+from sparkfleet.planner.report.prediction_terms import PredictionSum, prediction_sums
+from sparkfleet.planner.rules.failure_memory import without_failed
+from sparkfleet.planner.search.planner import drafts_of, plan_fleet
+from sparkfleet.planner.types.image_refs import digests_of, with_digests
+from sparkfleet.planner.types.plan import DeploymentPlan, Plan
+from sparkfleet.runtime.files import state_probe
+from sparkfleet.runtime.files.fleet_paths import FleetPaths
+from sparkfleet.specs.deployment import Deployment
+from sparkfleet.values import Value
+
+FIRST_KEY = "default"
+"""Name of the key that the first start of a fleet makes."""
+
+
+class Planned(Value):
+    """One deployment with its plan, and the change against the applied generation."""
+
+    spec: Deployment
+    plan: DeploymentPlan
+    change: Change
+    measured: tuple[str, ...] = ()
+    """Measurements of its groups, each with the prediction of their plan."""
+
+
+class Decided(NamedTuple):
+    """Plans for all deployments of a command line."""
+
+    plan: Plan
+    planned: list[Planned]
+    """Deployments that fit, in the order of the command line."""
+
+    @property
+    def pending(self) -> list[Planned]:
+        """Deployments that would change."""
+        return [one for one in self.planned if one.change.verb != "keep"]
+
+
+class FleetPlan(NamedTuple):
+    """A plan with its fleet."""
+
+    specs: tuple[Deployment, ...]
+    fleet: Fleet
+    status: FleetStatus | None
+    """Status of the fleet when the plan was made; None if the fleet is down, or its nodes are assumed."""
+    decided: Decided
+    client: FleetClient | None
+    """Of the controller, not entered; None if the fleet is down, or its nodes are assumed."""
+    checkpoints: Mapping[str, Checkpoint]
+    """Facts, by model."""
+    stored: Mapping[str, int] | None = None
+    """If the fleet is down: the generation of each deployment in its store; None: not known."""
+    around: Mapping[str, NodeSurroundings] = MappingProxyType({})
+    """Parts that the nodes have in a fleet already."""
+
+    def base_of(self, name: str) -> int | None:
+        """Generation that a deployment's plan was made from; 0: there was none. None: not known, or it is being ended."""
+        if self.status is None:
+            return None if self.stored is None else self.stored.get(name, 0)
+        for one in self.status.deployments:
+            if one.name == name:
+                return None if one.state == "stopping" else one.generation
+        return 0
+
+    def prediction_sums(self, rung: int = 0) -> dict[str, tuple[PredictionSum, ...]]:
+        """Terms of each deployment's predicted ITL and TTFT, by its name; empty if nothing is predicted.
+
+        Args:
+            rung: of the first group's ladder, from 0.
+
+        Raises:
+            SpecError: a ladder has no such rung.
+        """
+        return {one.spec.name: self._sums(one.plan, rung) for one in self.decided.planned}
+
+    def _sums(self, plan: DeploymentPlan, rung: int) -> tuple[PredictionSum, ...]:
+        ladder = plan.groups[0].ladder
+        if not 0 <= rung < len(ladder):
+            raise SpecError(f"{plan.name}: there is no rung {rung + 1}; its ladder has {len(ladder)}.")
+        checkpoint = self.checkpoints.get(ladder[rung].candidate.model)
+        if checkpoint is None:
+            return ()
+        drafts = tuple(
+            (name, self.checkpoints[name]) for name in drafts_of(self.specs) if name in self.checkpoints
+        )
+        content = next(spec.content for spec in self.specs if spec.name == plan.name)
+        outlook = predictor_of(checkpoint, (), drafts, predicted_content(content))
+        return prediction_sums(outlook, self.fleet, ladder[rung])
+
+    def require_feasible(self) -> None:
+        """Raise Infeasible if any deployment cannot be served: then none of the others is applied either."""
+        if not self.decided.plan.refused:
+            return
+        names = ", ".join(one.name for one in self.decided.plan.refused)
+        raise Infeasible(
+            f"Nothing was applied: this fleet cannot serve {names}.",
+            do="Change the deployment or the inventory as the reasons above suggest, or leave its file out.",
+        )
+
+
+async def plan_deployments(
+    session: Session,
+    specs: Sequence[Deployment],
+    assumed: str | None = None,
+    *,
+    renew: bool = False,
+    retry: bool = False,
+    without: Collection[str] = (),
+) -> FleetPlan:
+    """Plan deployments on the fleet as it is, or on assumed nodes.
+
+    Args:
+        session: the fleet.
+        specs: the deployments.
+        assumed: a kind of Spark or a file of facts, see `assume`; None: read the facts of the nodes.
+        renew: see `decide`.
+        retry: see `decide`.
+        without: nodes that are not used, beside the drained ones.
+
+    Raises:
+        NodeError: a node cannot be reached, or a command on it failed.
+        FactError: a checkpoint cannot be found, or is of an unknown kind.
+    """
+    # Assumed nodes are never contacted, so nothing runs on them.
+    try:
+        client = await session.find_controller() if assumed is None else None
+    except UnreachableError:
+        await fleet_of(session, without=without)  # which node it is, and that nodes can be assumed
+        raise
+    status = None
+    names_keys = any(spec.keys for spec in specs)
+    known: Collection[str] | None = None
+    if client is not None:
+        async with client:
+            specs = await client.sealed(specs)
+            status = await client.fleet()
+            known = [key.name for key in await client.keys()] if names_keys else None
+    elif assumed is None and names_keys:
+        known = await _stored_key_names(session)
+    for line in missing_keys(specs, known) if known is not None else ():
+        session.report(TroubleFound(line=line))
+    drained = {one.node for one in status.drained} if status else set()
+    fleet = await fleet_of(session, assumed, drained.union(without))
+    around = await _around(session, assumed)
+    for line in other_fleet_lines(around):
+        session.report(TroubleFound(line=line))
+    checkpoints = await checkpoints_for(session, specs, fleet)
+    decided = decide(specs, fleet, status, checkpoints, renew=renew, retry=retry)
+    times = load_step_times(FleetPaths.default(session.inventory.fleet).step_times)
+    stored = around.get(session.inventory.head, NodeSurroundings()).generations
+    decided = expecting(decided, times)
+    return FleetPlan(tuple(specs), fleet, status, decided, client, checkpoints, stored, around)
+
+
+async def _stored_key_names(session: Session) -> Collection[str]:
+    """Names of the keys of a fleet that is down, with the one that its first start makes if there is none."""
+    rows = (await session.probe(session.inventory.head, state_probe.keys))["keys"]
+    return [row["name"] for row in rows or ()] or [FIRST_KEY]
+
+
+def missing_keys(specs: Sequence[Deployment], known: Collection[str]) -> tuple[str, ...]:
+    """A line for each deployment that names keys which do not exist. Pure."""
+    return tuple(
+        f"warning: {spec.name}: `keys:` names {', '.join(missing)}, which nobody has."
+        f" `sparkfleet keys create {missing[0]}` makes it."
+        for spec in specs
+        if (missing := [name for name in spec.keys or () if name not in known])
+    )
+
+
+def expecting(decided: Decided, times: StepTimes) -> Decided:
+    """The same with the time that the last start of the same took on this fleet."""
+    return decided._replace(planned=[_expecting(one, times) for one in decided.planned])
+
+
+def _expecting(one: Planned, times: StepTimes) -> Planned:
+    took = last_start_s(times, one.plan) if one.change.starts else None
+    return one.model_copy(update={"change": one.change.model_copy(update={"expected_s": took})})
+
+
+async def _around(session: Session, assumed: str | None) -> dict[str, NodeSurroundings]:
+    if assumed is not None:
+        return {}
+    return await surroundings_of(session.inventory, session.channels, SHOWING_S)
+
+
+async def fleet_of(session: Session, assumed: str | None = None, without: Collection[str] = ()) -> Fleet:
+    """The fleet with the facts that its nodes report, or with assumed ones, without drained nodes."""
+    name = session.inventory.fleet
+    if assumed is not None:
+        facts = assume(assumed, session.inventory)
+        nodes = tuple(node.name for node in facts)
+        return Fleet(name=name, nodes=facts, links=links_of(session.inventory), assumed=nodes)
+    facts = await survey(session.inventory, session.channels, without)
+    found = measured_links(session.inventory, load_measurements(FleetPaths.default(name).links))
+    links = tuple(link for link in found if not set(link.nodes) & set(without))
+    closed = session.inventory.lan_rendezvous
+    exposed = () if closed else tuple(node.name for node in facts if not node.fleet_firewall)
+    return Fleet(name=name, nodes=facts, links=links, drained=tuple(sorted(without)), exposed=exposed)
+
+
+async def checkpoints_for(
+    session: Session, specs: Sequence[Deployment], fleet: Fleet
+) -> dict[str, Checkpoint]:
+    """Facts of the checkpoints from this machine, and from the nodes if it lacks the weights and they are not assumed."""
+    if fleet.assumed:
+        return checkpoints_of(specs, fleet.nodes)
+    return await checkpoints_on(specs, fleet.nodes, session.inventory, session.channels)
+
+
+def decide(
+    specs: Sequence[Deployment],
+    fleet: Fleet,
+    status: FleetStatus | None,
+    checkpoints: Mapping[str, Checkpoint],
+    *,
+    renew: bool = False,
+    retry: bool = False,
+) -> Decided:
+    """Plan deployments together, and compare those that fit with the applied generations.
+
+    Args:
+        specs: the deployments.
+        fleet: the nodes.
+        status: of the fleet; None if it is down.
+        checkpoints: facts, by model.
+        renew: drop the digests to which the tags of deployed images were resolved.
+        retry: include rungs that are remembered as failed, and start groups of a lower rung at rung 1 again.
+    """
+    found = planned_with(specs, fleet, status, checkpoints)
+    planned = [
+        _planned(spec, one, status, renew=renew, retry=retry)
+        for spec in specs
+        if (one := found.of(spec.name)) is not None
+    ]
+    return Decided(found, planned)
+
+
+def planned_with(
+    specs: Sequence[Deployment],
+    fleet: Fleet,
+    status: FleetStatus | None,
+    checkpoints: Mapping[str, Checkpoint],
+) -> Plan:
+    """The plan with the fleet's own measurements.
+
+    A running deployment is not replaced because of a measurement: applying twice changes nothing. If measurements would
+    replace one, the plan is made without them.
+    """
+    own, embedded = measurements_of(status), embedded_of(specs)
+    plain = plan_fleet(specs, fleet, checkpoints, _running(status), embedded=embedded)
+    if not own:
+        return plain
+    informed = plan_fleet(specs, fleet, checkpoints, _running(status), own, embedded=embedded)
+    kept = [spec for spec in specs if _change(spec, plain, status) == "keep"]
+    return informed if all(_change(spec, informed, status) == "keep" for spec in kept) else plain
+
+
+def _change(spec: Deployment, plan: Plan, status: FleetStatus | None) -> Verb | None:
+    """The change of a deployment; None if it is refused."""
+    found = plan.of(spec.name)
+    if found is None:
+        return None
+    return compare(
+        spec, _as_deployed(found, status), _before(spec.name, status), running_groups(spec.name, status)
+    ).verb
+
+
+def _as_deployed(plan: DeploymentPlan, status: FleetStatus | None) -> DeploymentPlan:
+    """The plan with the digests of the deployed images: a tag that moves replaces nothing."""
+    return with_digests(plan, digests_of(_running(status).get(plan.name)))
+
+
+def _planned(
+    spec: Deployment,
+    plan: DeploymentPlan,
+    status: FleetStatus | None,
+    *,
+    renew: bool = False,
+    retry: bool = False,
+) -> Planned:
+    before, running = _before(spec.name, status), running_groups(spec.name, status)
+    plan = plan if renew else _as_deployed(plan, status)
+    change = compare(spec, plan, before, running)
+    if change.verb != "keep" and not retry:  # a running group keeps its rung
+        plan = without_failed(plan, status.failures if status else ())
+        change = compare(spec, plan, before, running)
+    lowest = _lowest(spec.name, status)
+    if change.verb == "keep" and retry and lowest:
+        change = Change(
+            verb="change",
+            name=spec.name,
+            fields=(f"rung: {lowest + 1} → 1",),
+            starts=len(plan.groups),
+            ends=tuple(one.name for one in running or ()),
+        )
+    if change.starts and change.ends:
+        change = change.model_copy(update={"together": memory_holds_both(spec, plan, running or (), status)})
+    runs = next((one for one in status.deployments if one.name == spec.name), None) if status else None
+    measured = tuple(measured_lines(runs)) if runs else ()
+    return Planned(spec=spec, plan=plan, change=change, measured=measured)
+
+
+def memory_holds_both(
+    spec: Deployment, plan: DeploymentPlan, running: Sequence[RunningGroup], status: FleetStatus | None
+) -> bool | None:
+    """True if the engines that start fit into the memory that is free now, as the controller decides it later."""
+    found = carried_over(plan, running)
+    members = tuple(member or (0, at) for at, member in enumerate(found.kept))
+    new = Desired(spec=spec, plan=found.plan, generation=0, who="", since=0.0, members=members)
+    free = {
+        node.name: node.memory_available
+        for node in (status.nodes if status else ())
+        if node.memory_available is not None
+    }
+    return fitting([new], [], free)[spec.name]
+
+
+def _running(status: FleetStatus | None) -> dict[str, DeploymentPlan]:
+    return {one.name: one.plan for one in status.deployments if one.plan is not None} if status else {}
+
+
+def _lowest(name: str, status: FleetStatus | None) -> int:
+    """The lowest rung, from 0, of a deployment's groups."""
+    found = [one for one in status.deployments if one.name == name] if status else []
+    return max((len(passed) for one in found for passed in one.passed), default=0)
+
+
+def running_groups(name: str, status: FleetStatus | None) -> tuple[RunningGroup, ...] | None:
+    """Groups of a deployment that run or start; None if the controller does not report them.
+
+    One that is given up is not among them: an apply starts it again.
+    """
+    return next((one.running for one in status.deployments if one.name == name), ()) if status else ()
+
+
+def _before(name: str, status: FleetStatus | None) -> tuple[Deployment, DeploymentPlan] | None:
+    """Desired generation; None if there is none of that name."""
+    for deployment in status.deployments if status else ():
+        unknown = deployment.running is None and deployment.state == "failed"
+        if deployment.name == name and deployment.plan is not None and not unknown:
+            return Deployment.model_validate_json(deployment.spec), deployment.plan
+    return None

@@ -1,0 +1,1 @@
+"""Models and images on the nodes' disks: staged, listed, pruned."""

@@ -1,0 +1,145 @@
+"""Lists, stages and removes models in the caches of a fleet's nodes."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from typing import NamedTuple
+
+from sparkfleet.controlplane.state.status import FleetStatus
+from sparkfleet.errors import SpecError
+from sparkfleet.fleet.events import OnEvent, ignored
+from sparkfleet.fleet.session import Session
+from sparkfleet.fleet.storage.stage import moving, staging_settings
+from sparkfleet.specs.inventory import Inventory
+from sparkfleet.staging.agent.remove import Removed, RemoveRequest
+from sparkfleet.staging.agent.scan import HeldVersion, NodeScan
+from sparkfleet.staging.fleet import StagingNodes
+from sparkfleet.staging.orchestrate import stage, survey
+from sparkfleet.staging.settings import Need, Staged
+
+_HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[\w.-]+", re.ASCII)
+
+ModelRow = tuple[HeldVersion, dict[str, HeldVersion]]
+"""A version of a model, and the files of it on each node that has any."""
+
+
+class ModelsHeld(NamedTuple):
+    """Models on the nodes of a fleet."""
+
+    rows: tuple[ModelRow, ...]
+    free_bytes: dict[str, int]
+    """Free on the disk of the cache, by node."""
+
+
+class RemovedModel(NamedTuple):
+    """A version of a model that was removed."""
+
+    model: str
+    commit: str
+    freed_bytes: dict[str, int]
+    """By node."""
+
+
+async def models_held(session: Session, on_event: OnEvent = ignored) -> ModelsHeld:
+    """List every model in the caches of the nodes. Raises NodeError if a node does not answer."""
+    settings = await staging_settings(session, on_event)
+    seen = await survey(session.channels, moving(on_event), settings=settings)
+    return ModelsHeld(tuple(grouped(seen)), {node: found.free_bytes for node, found in seen.items()})
+
+
+async def stage_model(session: Session, need: Need, on_event: OnEvent = ignored) -> Staged:
+    """Stage one model on nodes. Raises StagingError if it cannot be obtained, or if there is no room."""
+    settings = await staging_settings(session, on_event)
+    return (await stage(session.inventory, session.channels, [need], moving(on_event), settings=settings))[0]
+
+
+async def unused_models(
+    session: Session, keep: frozenset[str], on_event: OnEvent = ignored
+) -> tuple[ModelRow, ...]:
+    """Models of the Hub's caches that no deployment uses. Removes nothing.
+
+    Args:
+        session: the fleet; it has to be up, because the controller knows the deployments.
+        keep: names of models to leave out as well.
+        on_event: receives the steps.
+    """
+    async with await session.controller() as client:
+        used = used_names(await client.fleet()) | keep
+    held = await models_held(session, on_event)
+    return tuple(row for row in held.rows if row[0].kind == "hub" and row[0].name not in used)
+
+
+async def remove_models(
+    session: Session, rows: Sequence[ModelRow], on_event: OnEvent = ignored
+) -> tuple[RemovedModel, ...]:
+    """Remove versions of models from the nodes that have them."""
+    settings = await staging_settings(session, on_event)
+    fleet = StagingNodes(session.channels, settings, moving(on_event))
+    return tuple([await _removed(fleet, held, nodes) for held, nodes in rows])
+
+
+async def _removed(fleet: StagingNodes, held: HeldVersion, nodes: Mapping[str, HeldVersion]) -> RemovedModel:
+    freed = {}
+    for node in nodes:
+        request = RemoveRequest(name=held.name, commit=held.commit, cache=fleet.settings.cache_on(node))
+        freed[node] = (await fleet.ask(node, "remove", request, Removed)).freed_bytes
+    return RemovedModel(held.name, held.commit, freed)
+
+
+def chosen_nodes(inventory: Inventory, nodes: str) -> tuple[str, ...]:
+    """The named nodes, or all if none is named. Raises SpecError for one that is not in the inventory."""
+    known = tuple(inventory.nodes)
+    chosen = tuple(dict.fromkeys(name.strip() for name in nodes.split(",") if name.strip())) or known
+    for name in chosen:
+        if name not in known:
+            raise SpecError(f"--nodes: there is no node {name!r}. Known: {', '.join(known)}.")
+    return chosen
+
+
+def grouped(seen: Mapping[str, NodeScan]) -> list[ModelRow]:
+    """Models of all nodes, by model and commit. The first of each row is the fullest."""
+    rows: dict[tuple[str, str, str], dict[str, HeldVersion]] = {}
+    for node, found in seen.items():
+        for held in found.everything:
+            rows.setdefault((held.kind, held.name, held.commit), {})[node] = held
+    return [(max(nodes.values(), key=_fullness), nodes) for _, nodes in sorted(rows.items())]
+
+
+def used_names(status: FleetStatus) -> frozenset[str]:
+    """Every name in the files and plans of deployments: models, drafts, variants. Rather one too many than too few."""
+    found: set[str] = set()
+    for text in used_texts(status):
+        found.add(text.partition("@")[0])
+        found.update(_HUB_ID.findall(text))  # engine arguments may be JSON
+    return frozenset(found)
+
+
+def used_texts(status: FleetStatus) -> Iterator[str]:
+    """Every text in the files and plans of deployments."""
+    for deployment in status.deployments:
+        plan = deployment.plan.model_dump(mode="json") if deployment.plan is not None else {}
+        yield from _texts([json.loads(deployment.spec or "{}"), plan])
+
+
+def _texts(value: object) -> Iterator[str]:
+    match value:
+        case str():
+            yield value
+        case dict():
+            for key, item in value.items():
+                yield str(key)
+                yield from _texts(item)
+        case list():
+            for item in value:
+                yield from _texts(item)
+
+
+def _fullness(held: HeldVersion) -> tuple[bool, int]:
+    return held.complete, held.held_bytes
+
+
+def whole_bytes(row: ModelRow) -> int:
+    """Bytes of the whole model, by the node with the most complete list of its files."""
+    return max((held.manifest.size if held.manifest else held.held_bytes) for held in row[1].values())

@@ -1,0 +1,70 @@
+"""Finds and removes models and images on the nodes that no deployment uses."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import NamedTuple
+
+from sparkfleet.fleet.events import OnEvent, ignored
+from sparkfleet.fleet.session import Session
+from sparkfleet.fleet.storage.models import ModelRow, RemovedModel, remove_models, unused_models, used_texts
+from sparkfleet.fleet.storage.stage import moving, staging_settings
+from sparkfleet.staging.agent.staged_images import StagedImage, StagedImages
+from sparkfleet.staging.fleet import StagingNodes
+
+_DIGEST = re.compile(r"sha256:([0-9a-f]{64})", re.ASCII)
+
+
+class Surplus(NamedTuple):
+    """Models and images that no deployment uses."""
+
+    models: tuple[ModelRow, ...]
+    images: Mapping[str, tuple[StagedImage, ...]]
+    """By node; nodes without one are left out."""
+
+
+class Pruned(NamedTuple):
+    """Models and images that were removed."""
+
+    models: tuple[RemovedModel, ...]
+    images: Mapping[str, StagedImages]
+    """By node."""
+
+
+async def surplus_of(session: Session, keep: frozenset[str], on_event: OnEvent = ignored) -> Surplus:
+    """Find models of the Hub's caches, and images that staging named, that no deployment uses. Removes nothing.
+
+    Args:
+        session: the fleet; it has to be up, because the controller knows the deployments.
+        keep: names of models to leave out as well.
+        on_event: receives the steps.
+
+    Raises:
+        NodeError: a node does not answer: whatever is only there would be left out unseen.
+    """
+    async with await session.controller() as client:
+        used = frozenset(
+            digest for text in used_texts(await client.fleet()) for digest in _DIGEST.findall(text)
+        )
+    models = await unused_models(session, keep, on_event)
+    held = await (await _nodes(session, on_event)).staged_images(dict.fromkeys(session.channels, ()))
+    unused = {
+        node: tuple(image for image in one.images if image.digest not in used) for node, one in held.items()
+    }
+    return Surplus(models, {node: images for node, images in unused.items() if images})
+
+
+async def remove_surplus(session: Session, surplus: Surplus, on_event: OnEvent = ignored) -> Pruned:
+    """Remove what `surplus_of` found. An image that a container uses stays, with the reason.
+
+    Raises NodeError if a node does not answer.
+    """
+    models = await remove_models(session, surplus.models, on_event)
+    digests = {node: [image.digest for image in images] for node, images in surplus.images.items()}
+    return Pruned(models, await (await _nodes(session, on_event)).staged_images(digests))
+
+
+async def _nodes(session: Session, on_event: OnEvent) -> StagingNodes:
+    settings = await staging_settings(session, on_event)
+    return StagingNodes(session.channels, settings, moving(on_event))

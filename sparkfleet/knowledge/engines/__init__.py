@@ -1,0 +1,1 @@
+"""Engines by release: images, flags, architectures, methods, advisories, NVIDIA's launch lines."""

@@ -1,0 +1,126 @@
+"""Container images that are known to run, or not to run, on a Spark: `images.yaml`, checked on load."""
+
+from __future__ import annotations
+
+import re
+from functools import cache
+from typing import Annotated, Literal
+
+from pydantic import BeforeValidator, Field
+
+from sparkfleet.knowledge.yaml_entries import Date, Sources, entries, packaged, parse
+from sparkfleet.specs.deployment import Method
+from sparkfleet.values import Value
+
+FILE = "engines/images.yaml"
+
+_RELEASE_TAGS = {
+    "vllm/vllm-openai": re.compile(r"v(?P<version>\d+\.\d+\.\d+)(?![\w.])"),
+    "lmsysorg/sglang": re.compile(r"v(?P<version>\d+\.\d+\.\d+(?:\.post\d+)?)(?![\w.])"),
+    "nvcr.io/nvidia/tensorrt-llm/release": re.compile(r"(?P<version>\d+\.\d+\.\d+(?:rc\d+)?)(?![\w.])"),
+}
+"""Tags of official release images; a suffix has the platform ("-aarch64", "-cu130")."""
+
+Status = Literal["works", "limited", "broken", "unproven"]
+Library = Literal["nccl", "flashinfer", "cutlass", "ptxas", "fastsafetensors", "torch", "triton"]
+
+
+def _pairs(value: object) -> object:
+    return tuple(value.items()) if isinstance(value, dict) else value
+
+
+class DiskTables(Value):
+    """Settings with which an engine reads the n-gram tables of a type of model from the disk, and keeps none in memory."""
+
+    model_type: str
+    """Of config.json."""
+    args: tuple[str, ...] = ()
+    env: Annotated[tuple[tuple[str, str], ...], BeforeValidator(_pairs)] = ()
+
+
+class Image(Value):
+    """One build of an image."""
+
+    id: str
+    image: Annotated[str, Field(pattern=r"^[^\s@]+:[^\s@/]+$")]
+    """Repository and tag."""
+    build: str = ""
+    """Distinguishes builds of one tag, e.g. "re-tag"; "" if only one is known."""
+    digests: tuple[Annotated[str, Field(pattern=r"^sha256:[0-9a-f]{64}$")], ...] = ()
+    engine: Literal["vllm", "sglang", "trtllm"]
+    engine_version: str | None
+    """Version for comparison by rules; None: not published, or the tag moves."""
+    cuda: str = ""
+    libraries: Annotated[tuple[tuple[Library, str], ...], BeforeValidator(_pairs)] = ()
+    methods: tuple[Method, ...] = ()
+    """Speculative methods that are known to work; empty: nothing is published."""
+    quants: tuple[str, ...] = ()
+    """Quantisations that are known to work; empty: nothing is published."""
+    tables: tuple[DiskTables, ...] = ()
+    """Types of models whose n-gram tables are known to work from the disk."""
+    status: Status
+    note: str = ""
+    sources: Sources
+    date: Date
+
+    def library(self, name: Library) -> str | None:
+        """The version of a library inside; None if it is not published."""
+        return dict(self.libraries).get(name)
+
+    def disk_tables(self, model_type: str) -> DiskTables | None:
+        """Settings for tables on the disk; None if no working case is known."""
+        return next((one for one in self.tables if one.model_type == model_type), None)
+
+
+@cache
+def load_images() -> tuple[Image, ...]:
+    """All known images, in the order of the file.
+
+    Raises:
+        SpecError: the file was edited and is no longer valid.
+    """
+    return read_images(packaged(FILE))
+
+
+def read_images(text: str, name: str = FILE) -> tuple[Image, ...]:
+    """The images in `text`.
+
+    Raises:
+        SpecError: something is wrong; `what` names file, image and field.
+    """
+    return entries(name, "images", parse(name, text, frozenset({"images"}))["images"], Image)
+
+
+def images_of(reference: str, images: tuple[Image, ...] | None = None) -> tuple[Image, ...]:
+    """The builds that `reference` ("repository:tag", with or without "@sha256:…") may name.
+
+    None: not known. Several: the tag was moved, and the reference has no digest that decides.
+    """
+    known = load_images() if images is None else images
+    tagged, _, digest = reference.partition("@")
+    if digest and (exact := tuple(image for image in known if digest in image.digests)):
+        return exact
+    return tuple(image for image in known if image.image == tagged)
+
+
+def engine_version_of(reference: str) -> str | None:
+    """The engine's version inside an image.
+
+    For an image that is not listed, the version in its tag, if its makers tag releases. None if the image or its version is
+    not known. If a tag was moved, the version without the build, so that rules about one build answer "unknown".
+    """
+    known = images_of(reference)
+    if not known:
+        return _release_tagged(reference)
+    versions = {image.engine_version for image in known}
+    if len(versions) == 1:
+        return versions.pop()
+    plain = {version.split()[0] for version in versions if version}
+    return plain.pop() if len(plain) == 1 and None not in versions else None
+
+
+def _release_tagged(reference: str) -> str | None:
+    repository, _, tag = reference.partition("@")[0].rpartition(":")
+    pattern = _RELEASE_TAGS.get(repository)
+    told = pattern.match(tag) if pattern else None
+    return told["version"] if told else None

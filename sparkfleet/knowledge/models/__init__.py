@@ -1,0 +1,1 @@
+"""Checkpoints and speculators that are known by name."""

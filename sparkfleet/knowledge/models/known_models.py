@@ -1,0 +1,247 @@
+"""Checkpoints that are known by name, for plans before a download: `models.yaml`, checked on load."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from fnmatch import translate
+from functools import cache, lru_cache
+from types import MappingProxyType
+from typing import Annotated
+
+from pydantic import Field
+
+from sparkfleet.checkpoints.arch.weight_parts import Part
+from sparkfleet.checkpoints.checkpoint import Checkpoint
+from sparkfleet.checkpoints.checkpoint_reader import checkpoint_from_config
+from sparkfleet.checkpoints.io.licenses import License, license_class
+from sparkfleet.errors import FactError, SpecError
+from sparkfleet.knowledge.measurements import architectures, siblings
+from sparkfleet.knowledge.models.published_checkpoints import published
+from sparkfleet.knowledge.yaml_entries import Date, Sources, entries, packaged, parse
+from sparkfleet.values import Value
+
+FILE = "models/models.yaml"
+_SECTIONS = frozenset({"models", "unshaped"})
+EMPTY: Mapping[str, str | int | bool] = MappingProxyType({})
+
+_QUANT_IN_NAME = (
+    (r"mxfp4", "mxfp4"),
+    (r"nvfp4.*w4a16|w4a16.*nvfp4", "nvfp4-w4a16"),
+    (r"nvfp4|fp4", "nvfp4"),
+    (r"mxfp8", "mxfp8"),
+    (r"fp8", "fp8"),
+    (r"gptq-int8", "gptq-int8"),
+    (r"gptq", "gptq-int4"),
+    (r"awq", "awq"),
+    (r"autoround", "int4-autoround"),
+    (r"int8|w8a8", "int8"),
+    (r"int4|w4a16|4bit", "int4"),
+    (r"bf16", "bf16"),
+)
+"""Words in names of checkpoints → quantisation for `checkpoint_from_config`; the first match counts."""
+_QUANTISED_BY_THEIR_MAKERS = re.compile(r"/(?:DeepSeek-(?:V[34]|R1)|MiniMax-M2|MiMo-V2|gpt-oss)")
+"""Entries of configs.json whose weights are published in the config's own format only: fine-tunes keep it."""
+_EXL3 = re.compile(r"(?:exl3|tr3).*?(?<![0-9.])([1-8](?:\.[0-9]{1,2})?)bpw")
+_OTHERWISE = re.compile(r"exl[23]|gguf|[0-9]bpw|(?:^|[-_.])i?q[1-8](?:_|$)")
+"""Formats whose size no known config contains."""
+
+
+class KnownModel(Value):
+    """Published facts about a checkpoint, or a family of them."""
+
+    id: str
+    match: Annotated[tuple[str, ...], Field(min_length=1)]
+    """Globs on the Hub id, letter case aside."""
+    config: str
+    """Entry of `measurements/configs.json` with the same shapes."""
+    keys: dict[str, str | int | bool] = Field(default_factory=dict)
+    """Fields of its config.json that the entry lacks or has otherwise."""
+    quant: str | None = None
+    """Quantisation for `checkpoint_from_config`; None: it is in the name."""
+    gb: Annotated[float, Field(gt=0)] | None = None
+    """All weights, GB (1e9 bytes); None: not published, estimated from the shapes."""
+    mtp: int | None = None
+    """MTP layers in the weight map; None: not published."""
+    vision: bool | None = None
+    """True if the weight map has a vision tower; None: not published."""
+    license: str = ""
+    note: str = ""
+    sources: Sources
+    date: Date
+
+    def names(self, model: str) -> bool:
+        """True if `model` is one of these."""
+        return any(_glob(pattern).fullmatch(model.lower()) for pattern in self.match)
+
+
+class UnshapedModel(Value):
+    """A checkpoint that is published by name, but whose shapes are not known here."""
+
+    id: str
+    """As it was published."""
+    sources: Sources
+    date: Date
+
+
+@lru_cache(maxsize=512)
+def _glob(pattern: str) -> re.Pattern[str]:
+    return re.compile(translate(pattern.lower()))
+
+
+@cache
+def load_models() -> tuple[KnownModel, ...]:
+    """All checkpoints that are known by name, in the order of the file.
+
+    Raises:
+        SpecError: the file was edited and is no longer valid.
+    """
+    return read_models(packaged(FILE))
+
+
+def read_models(text: str, name: str = FILE) -> tuple[KnownModel, ...]:
+    """The checkpoints in `text`.
+
+    Raises:
+        SpecError: something is wrong; `what` names file, entry and field.
+    """
+    found = entries(name, "models", parse(name, text, _SECTIONS)["models"], KnownModel)
+    for one in found:
+        if one.config not in architectures():
+            raise SpecError(
+                f"knowledge/{name}: {one.id}: config: {one.config} is not in measurements/configs.json"
+            )
+    return found
+
+
+@cache
+def unshaped_models() -> tuple[UnshapedModel, ...]:
+    """Checkpoints that are published by name only.
+
+    Raises:
+        SpecError: the file was edited and is no longer valid.
+    """
+    return entries(FILE, "unshaped", parse(FILE, packaged(FILE), _SECTIONS)["unshaped"], UnshapedModel)
+
+
+@lru_cache(maxsize=256)
+def known_checkpoint(model: str) -> Checkpoint | None:
+    """The facts of a checkpoint by its Hub id alone, sizes estimated; None if nothing is known about it.
+
+    Raises:
+        FactError: its shapes are known, but its format is not recognised.
+    """
+    name = model.partition("@")[0]
+    one = next((known for known in load_models() if known.names(name)), None)
+    parts = published(name)
+    trellis = exl3_in_name(model)  # ExLlamaV3's makers publish each number of bits as a revision
+    is_otherwise = _OTHERWISE.search(name.rpartition("/")[2].lower()) and trellis is None
+    if (one is None or one.quant is None) and is_otherwise:
+        raise _of_another_engine(name, None if parts is None else parts.bytes)
+    try:
+        found = known_as(name, trellis)
+    except FactError as error:
+        raise error if parts is None or parts.bytes is None else _without_shapes(name, parts.bytes) from error
+    if found is None:
+        if parts is not None or any(one.id == name for one in unshaped_models()):
+            raise _without_shapes(name, None if parts is None else parts.bytes)
+        return None
+    if parts is not None:
+        found = parts.stored(found)
+    is_sized = parts is not None and parts.bytes is not None
+    return found if is_sized or one is None or one.gb is None else found.sized(one.gb * 1e9)
+
+
+def _of_another_engine(name: str, size: int | None) -> FactError:
+    known = "and its size is not known" if size is None else f"{size / 1e9:.0f} GB"
+    return FactError(
+        f"{name}: stored as EXL3 or GGUF, by its name, {known}.",
+        means="vLLM, SGLang and TensorRT-LLM are planned with safetensors; without them no plan can be made.",
+        do="Give the directory of the checkpoint, or weights in a format of vLLM, SGLang or TensorRT-LLM.",
+    )
+
+
+def _without_shapes(name: str, size: int | None) -> FactError:
+    known = "" if size is None else f"{size / 1e9:.0f} GB are published, but "
+    return FactError(
+        f"{name}: {known}the shapes of its layers are not known.",
+        means="Without them neither the KV cache nor the speed can be derived.",
+        do=f"Run `sparkfleet models pull {name}`, or give the directory of the checkpoint: its config.json is enough.",
+    )
+
+
+@lru_cache(maxsize=1024)
+def known_as(model: str, quantization: str | None = None) -> Checkpoint | None:
+    """The facts of a checkpoint by its Hub id, sizes from its shapes alone; None if nothing is known about it.
+
+    Args:
+        model: Hub id.
+        quantization: as for `checkpoint_from_config`; None: the published one, or that in its name.
+
+    Raises:
+        FactError: its shapes are known, but its format is not recognised.
+    """
+    name = model.partition("@")[0]
+    one = next((known for known in load_models() if known.names(name)), None)
+    if one is None:
+        entry = _shapes_of(name)
+        return None if entry is None else _estimated(name, entry, quantization or quant_in_name(name))
+    quant = quantization or one.quant or quant_in_name(name)
+    return _with_published(_estimated(name, one.config, quant, one.keys), one)
+
+
+def config_name(model: str) -> str | None:
+    """The entry of `measurements/configs.json` with the shapes of a checkpoint, by its Hub id; None if there is none."""
+    name = model.partition("@")[0]
+    one = next((known for known in load_models() if known.names(name)), None)
+    return _shapes_of(name) if one is None else one.config
+
+
+def quant_in_name(model: str) -> str | None:
+    """The quantisation that a name claims; None if it claims none."""
+    text = model.rpartition("/")[2].lower()
+    named = next((quant for pattern, quant in _QUANT_IN_NAME if re.search(pattern, text)), None)
+    return exl3_in_name(model) or named
+
+
+def exl3_in_name(model: str) -> str | None:
+    """EXL3 with its bits per weight, if a name claims both ("exl3-3.5bpw")."""
+    found = _EXL3.search(model.rpartition("/")[2].lower())
+    return None if found is None else f"exl3-{float(found[1]):g}bpw"
+
+
+def _shapes_of(name: str) -> str | None:
+    if name in architectures():
+        return name
+    plain = name.rpartition("/")[2].lower()
+    found = next((shapes for pattern, shapes in siblings() if re.search(pattern, plain)), None)
+    return found if found in architectures() else None
+
+
+def _estimated(
+    name: str, shapes: str, quant: str | None, keys: Mapping[str, str | int | bool] = EMPTY
+) -> Checkpoint:
+    config = {**architectures()[shapes], **keys}
+    # Most siblings have another quantisation than this checkpoint.
+    if quant is None and name != shapes and not _QUANTISED_BY_THEIR_MAKERS.search(shapes):
+        quant = "bf16"
+    try:
+        return checkpoint_from_config(config, id=name, quantization=quant)
+    except FactError as error:
+        raise FactError(error.what, means=error.means, do="Give the directory of the checkpoint.") from error
+
+
+def _with_published(checkpoint: Checkpoint, known: KnownModel) -> Checkpoint:
+    weights = tuple(one for one in checkpoint.weights if known.mtp != 0 or one.part is not Part.MTP)
+    license_ = License(
+        id=known.license, kind=license_class(known.license), source="knowledge/models/models.yaml"
+    )
+    return checkpoint.model_copy(
+        update={
+            "weights": weights,
+            "bytes_on_disk": sum(portion.bytes for portion in weights),
+            "mtp_layers": known.mtp,
+            "vision": known.vision,
+            "license": license_,
+        }
+    )

@@ -1,0 +1,1 @@
+"""Numbers drawn from published measurements: evidence by combination, fitted factors."""

@@ -1,0 +1,260 @@
+"""The facts that rules refer to: one flat value, every field optional. None means: not known.
+
+A planner fills in its decisions and its input; a node check adds readings of the node. Text that is known to be empty
+(`image=""`: no container image) is not the same as None.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from enum import Enum
+from functools import lru_cache
+from typing import Annotated, Literal
+
+from pydantic import BeforeValidator
+
+from sparkfleet.specs.deployment import Method
+from sparkfleet.values import Value
+
+
+class FactKind(Enum):
+    """Kinds of facts, each with its own form of condition."""
+
+    TEXT = "text"
+    VERSION = "version"
+    NUMBER = "number"
+    YES_NO = "yes or no"
+    SET = "set"
+    OPTIONS = "options"
+    """Command-line flags or environment variables: names, some with a value."""
+
+
+def _pairs(value: object) -> object:
+    return tuple(sorted(value.items())) if isinstance(value, Mapping) else value
+
+
+Text = Annotated[str | None, FactKind.TEXT]
+Release = Annotated[str | None, FactKind.VERSION]
+Number = Annotated[float | None, FactKind.NUMBER]
+YesNo = Annotated[bool | None, FactKind.YES_NO]
+Names = Annotated[tuple[str, ...] | None, FactKind.SET]
+Flags = Annotated[tuple[str, ...] | None, FactKind.OPTIONS]
+Environment = Annotated[tuple[tuple[str, str], ...] | None, FactKind.OPTIONS, BeforeValidator(_pairs)]
+
+Topology = Literal["none", "direct", "ring", "switch"]
+
+
+class RuleContext(Value):
+    """Facts about a candidate, its checkpoint, its image and its nodes that rules can refer to."""
+
+    # Engine, image and kernels
+    device: Annotated[Literal["cuda", "cpu"] | None, FactKind.TEXT] = None
+    engine: Annotated[Literal["vllm", "sglang", "trtllm", "custom"] | None, FactKind.TEXT] = None
+    engine_version: Release = None
+    runtime: Annotated[Literal["process", "container"] | None, FactKind.TEXT] = None
+    image: Text = None
+    """Repository and tag, without the digest; "" if no image is used."""
+    image_digest: Text = None
+    """"" if the image is named by its tag only."""
+    image_built: Release = None
+    """Day on which the image was built, e.g. "2026-04-02"."""
+    nccl_version: Release = None
+    flashinfer_version: Release = None
+    cutlass_version: Release = None
+    ptxas_version: Release = None
+    """Of the ptxas that Triton calls."""
+    fastsafetensors_version: Release = None
+    torch_archs: Text = None
+    """`torch.cuda.get_arch_list()`, joined by blanks."""
+
+    # The checkpoint
+    model: Text = None
+    model_type: Text = None
+    loading: Annotated[Literal["listed", "absent", "unproven", "unknown"] | None, FactKind.TEXT] = None
+    """Support for this architecture in the engine's release (`knowledge/engines/engine_models.py`)."""
+    quant: Text = None
+    """nvfp4, mxfp4, fp8, gptq-int4, awq, int4-autoround, bf16 …"""
+    features: Names = None
+    """Of its architecture: moe, gdn, mamba, mla, sliding, vision, hybrid."""
+    advisories: Names = None
+    """Ids of the security advisories that affect the engine's version."""
+    weight_gb: Number = None
+    """All weights, GB (1e9 bytes)."""
+    weight_gb_per_node: Number = None
+    fits_one_node: YesNo = None
+    tp_divides_heads: YesNo = None
+    """True if attention heads and KV heads can be split over `tp` ranks."""
+
+    # Settings
+    kv_dtype: Text = None
+    """"auto" if it follows the weights."""
+    attention_backend: Text = None
+    """"auto" if the engine chooses; likewise the other backends."""
+    moe_backend: Text = None
+    linear_backend: Text = None
+    gdn_backend: Text = None
+    executor: Annotated[Literal["mp", "ray"] | None, FactKind.TEXT] = None
+    load_format: Text = None
+    speculation: Annotated[Method | None, FactKind.TEXT] = None
+    speculation_tokens: Number = None
+    cuda_graphs: YesNo = None
+    memory_fraction: Number = None
+    memory_fraction_set: YesNo = None
+    """False if the engine's own default is in force."""
+    kv_pinned: YesNo = None
+    """True if the KV cache has a size in bytes."""
+    batch_tokens: Number = None
+    """Most tokens of one prefill step."""
+    context: Number = None
+    prompt_tokens: Number = None
+    concurrency: Number = None
+    flags: Flags = None
+    env: Environment = None
+
+    # The shape and the links
+    tp: Number = None
+    pp: Number = None
+    ep: Number = None
+    nodes: Number = None
+    topology: Annotated[Topology | None, FactKind.TEXT] = None
+    link: Text = None
+    """roce-dual, roce-single, tcp, 10gbe …: the names of hardware.yaml."""
+
+    # Requirements of the deployment
+    needs: Names = None
+    """vision, tools."""
+    license_policy: Annotated[Literal["open", "any"] | None, FactKind.TEXT] = None
+
+    # The platform
+    driver: Release = None
+    kernel_os: Release = None
+    dgx_release: Release = None
+
+    # Read on the nodes: memory
+    unaccounted_gb: Number = None
+    """MemTotal minus all uses that /proc/meminfo lists, GB."""
+    compute_processes: Number = None
+    free_below_budget: YesNo = None
+    """True if CUDA reports less free memory than the memory fraction needs."""
+    swap_gb: Number = None
+    swappiness: Number = None
+    shm_gb: Number = None
+    container_memory_limit: YesNo = None
+    restart_policy: Text = None
+    kernel_log_no_memory: YesNo = None
+    """NV_ERR_NO_MEMORY in the kernel log since boot."""
+
+    # Read on the nodes: power, firmware, driver
+    gpu_util_percent: Number = None
+    gpu_power_w: Number = None
+    sm_clock_mhz: Number = None
+    power_drained: YesNo = None
+    """True if it was unplugged for minutes since it became slow."""
+    silent_power_offs: Number = None
+    hottest_zone_c: Number = None
+    ec_firmware: Text = None
+    driver_mismatch: YesNo = None
+    """True if kernel module and libraries of the driver have different versions."""
+    mlnx_fw_updater: YesNo = None
+    cx7_present: YesNo = None
+    cx7_power_warning: YesNo = None
+
+    # Read on the nodes: network
+    link_mbps: Number = None
+    """Negotiated speed of a QSFP port."""
+    rail_gbps: Number = None
+    """Measured RDMA bandwidth of the slower rail, Gb/s."""
+    nccl_gb_per_s: Number = None
+    """Measured bus bandwidth of a large collective, GB/s."""
+    rails: Number = None
+    """Number of rails of the link that have an address and are used."""
+    rails_share_subnet: YesNo = None
+    rails_bonded: YesNo = None
+    rail_dhcp: YesNo = None
+    """True if NetworkManager requests an address on a rail without a DHCP server."""
+    rail_neighbours_known: YesNo = None
+    gid_index_differs: YesNo = None
+    """True if the IPv4 RoCE v2 entry has another index on some rail."""
+    gloo_interface_exists: YesNo = None
+    docker0_shared: YesNo = None
+    """True if docker0 has the same address on several nodes."""
+    nccl_init_hangs: YesNo = None
+    memlock_unlimited: YesNo = None
+    rdma_in_container: YesNo = None
+    ufw_active: YesNo = None
+    ufw_allows_rails: YesNo = None
+    ports_in_use: Names = None
+    node_address: Text = None
+
+    # Read on the nodes: host and caches
+    linger: YesNo = None
+    remove_ipc: YesNo = None
+    identity_shared: YesNo = None
+    """True if two nodes have the same machine-id or host key."""
+    clock_synced: YesNo = None
+    kho_off: YesNo = None
+    hf_refs_main: YesNo = None
+    weights_on_all_nodes: YesNo = None
+    entrypoint_overridden: YesNo = None
+
+    @property
+    def image_name(self) -> str | None:
+        """The image without its tag."""
+        return None if self.image is None else _split_image(self.image)[0]
+
+    @property
+    def image_tag(self) -> str | None:
+        """The tag of the image, "" if it has none."""
+        return None if self.image is None else _split_image(self.image)[1]
+
+    @property
+    def flag_values(self) -> Mapping[str, str] | None:
+        """The flags by name, values joined by blanks, "" for switches."""
+        return None if self.flags is None else parse_flags(self.flags)
+
+    @property
+    def env_values(self) -> Mapping[str, str] | None:
+        """The environment by name."""
+        return None if self.env is None else _by_name(self.env)
+
+
+def _split_image(image: str) -> tuple[str, str]:
+    name, colon, tag = image.rpartition(":")
+    # A colon before the last slash belongs to the port of a registry.
+    return (name, tag) if colon and "/" not in tag else (image, "")
+
+
+@lru_cache(maxsize=512)
+def _by_name(env: tuple[tuple[str, str], ...]) -> Mapping[str, str]:
+    return dict(env)
+
+
+_FLAG = re.compile(r"--?[A-Za-z][\w.-]*(=.*)?", re.DOTALL)
+
+
+@lru_cache(maxsize=512)
+def parse_flags(argv: tuple[str, ...]) -> Mapping[str, str]:
+    """Flags by name: `--moe-backend=marlin` and `--moe-backend marlin` alike, underscores as dashes."""
+    found: dict[str, str] = {}
+    name = ""
+    for word in argv:
+        if _FLAG.fullmatch(word):
+            name, _, value = word.partition("=")
+            name = name.replace("_", "-")
+            found[name] = value
+        elif name:
+            found[name] = f"{found[name]} {word}".strip()
+    return found
+
+
+def _kinds() -> dict[str, FactKind]:
+    declared = {
+        name: next(item for item in field.metadata if isinstance(item, FactKind))
+        for name, field in RuleContext.model_fields.items()
+    }
+    return {**declared, "image_name": FactKind.TEXT, "image_tag": FactKind.VERSION}
+
+
+FACTS: Mapping[str, FactKind] = _kinds()
+"""Every fact that a rule may refer to, with its kind."""

@@ -1,0 +1,310 @@
+"""Known combinations that break, corrupt, slow down or limit: `rules.yaml`, checked on load.
+
+A rule has *when* (conditions on a `RuleContext`), *then* (the action of a planner or a node check) and its sources.
+`planner/rules/judgement.py` applies it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import cache
+from typing import Annotated, Literal
+
+from pydantic import BeforeValidator, Field, model_validator
+
+from sparkfleet.errors import SpecError
+from sparkfleet.knowledge.rules.rule_context import RuleContext
+from sparkfleet.knowledge.rules.rule_language import Condition, holds, read_conditions
+from sparkfleet.knowledge.versions import Truth, every, some
+from sparkfleet.knowledge.yaml_entries import Data, Date, Sources, entries, frozen, packaged, parse
+from sparkfleet.values import Value
+
+FILE = "rules/rules.yaml"
+
+Severity = Literal["garbage", "fails", "slow", "limits"]
+Blast = Literal["request", "engine", "host", "cluster"]
+Confidence = Literal["vendor", "multi", "single", "conjecture"]
+Metric = Literal["decode_tps", "prefill_tps", "ttft"]
+
+SEVERITIES: tuple[Severity, ...] = ("garbage", "fails", "slow", "limits")
+"""Worst first: wrong answers are worse than none."""
+
+
+def _pairs(value: object) -> object:
+    return tuple(value.items()) if isinstance(value, Mapping) else value
+
+
+def _as_tuple(value: object) -> object:
+    return (value,) if isinstance(value, str) else value
+
+
+Pairs = Annotated[tuple[tuple[str, str], ...], BeforeValidator(_pairs)]
+Lines = Annotated[tuple[str, ...], BeforeValidator(_as_tuple)]
+
+
+class Reject(Value):
+    """The candidate is rejected."""
+
+    do: Literal["reject"]
+
+
+class Penalise(Value):
+    """The candidate is ranked lower. Without a factor the speed model includes the effect, and the rule explains it."""
+
+    do: Literal["penalise"]
+    factor: Annotated[float, Field(gt=0, le=1)] | None = None
+    """Factor on the speed (a TTFT is divided by it)."""
+    metric: Metric = "decode_tps"
+
+
+class RuleLimits(Value):
+    """Largest values that work."""
+
+    memory_fraction: float | None = None
+    context: int | None = None
+    """Tokens of prompt and completion."""
+    prompt_tokens: int | None = None
+    concurrency: int | None = None
+    batch_tokens: int | None = None
+    """Tokens of one prefill step."""
+    speculation_tokens: int | None = None
+
+
+class Require(Value):
+    """The candidate is changed: flags, variables, speculation settings or limits."""
+
+    do: Literal["require"]
+    flags: Lines = ()
+    """`--name` or `--name=value`; replaces a flag of that name."""
+    env: Pairs = ()
+    speculative: Pairs = ()
+    """Keys of vLLM's speculative config."""
+    limits: RuleLimits = RuleLimits()
+
+    @model_validator(mode="after")
+    def _not_empty(self) -> Require:
+        if self.model_fields_set == {"do"}:
+            raise ValueError("expected flags, env, speculative or limits")
+        return self
+
+
+class Warn(Value):
+    """The candidate is kept, with a warning."""
+
+    do: Literal["warn"]
+
+
+class Doctor(Value):
+    """A check of nodes, links or of a launch, without an effect on plans."""
+
+    do: Literal["doctor"]
+
+
+Action = Annotated[Reject | Penalise | Require | Warn | Doctor, Field(discriminator="do")]
+
+
+class Remedy(Value):
+    """Remedy that a person can apply."""
+
+    flags: Lines = ()
+    env: Pairs = ()
+    version: str = ""
+    image: str = ""
+    alternative: str = ""
+    steps: Lines = ()
+    check: str = ""
+    note: str = ""
+
+    @model_validator(mode="after")
+    def _not_empty(self) -> Remedy:
+        if not self.model_fields_set:
+            raise ValueError("expected at least one remedy")
+        return self
+
+
+def _situations(value: object) -> object:
+    return (value,) if isinstance(value, Mapping) else value
+
+
+Situations = Annotated[tuple[RuleContext, ...], BeforeValidator(_situations), Field(min_length=1)]
+
+
+class Example(Value):
+    """Situations in which the rule must fire, and others in which it must not. A test checks them."""
+
+    fires: Situations
+    silent: Situations
+
+
+def _conditions(value: object) -> object:
+    return value if isinstance(value, tuple) else read_conditions(value)
+
+
+def _alternatives(value: object) -> object:
+    items = value if isinstance(value, tuple) else (value,)
+    return tuple(item if isinstance(item, tuple) else read_conditions(item) for item in items)
+
+
+class Contradiction(Value):
+    """A newer source that reports the contrary of a rule."""
+
+    says: Annotated[str, Field(min_length=10)]
+    sources: Sources
+    date: Date
+
+
+class Rule(Value):
+    """A known fault of a combination."""
+
+    id: Annotated[str, Field(pattern=r"^[a-z0-9]+(-[a-z0-9]+)*$")]
+    issue: str = ""
+    """The known issue, if it became several rules."""
+    title: str
+    symptom: str
+    """Visible effect."""
+    when: Annotated[tuple[Condition, ...], BeforeValidator(_conditions)]
+    unless: Annotated[tuple[tuple[Condition, ...], ...], BeforeValidator(_alternatives)] = ()
+    """Known exceptions: the rule does not fire if all conditions of one of these hold."""
+    then: Action
+    severity: Severity
+    blast: Blast
+    confidence: Confidence
+    remedy: Remedy
+    against: str = ""
+    """Contrary evidence, with its versions."""
+    contradicted: Contradiction | None = None
+    """A newer source that reports the contrary for the same versions."""
+    sources: Sources
+    date: Date
+    example: Example
+
+    @model_validator(mode="after")
+    def _contradicted_later(self) -> Rule:
+        newer = self.contradicted
+        if newer is not None and newer.date[: len(self.date)] < self.date[: len(newer.date)]:
+            raise ValueError(f"contradicted: {newer.date} is older than the rule, {self.date}")
+        return self
+
+    @property
+    def is_disputed(self) -> bool:
+        """True if it has one source, and a newer one reports the contrary."""
+        return self.contradicted is not None and self.confidence in ("single", "conjecture")
+
+    @property
+    def effect(self) -> Action:
+        """Effect on a candidate: `then`; a disputed rule only warns, with both sources."""
+        return Warn(do="warn") if self.is_disputed else self.then
+
+    @property
+    def dispute(self) -> str:
+        """Both sources of a disputed rule, with their dates; "" for another one."""
+        newer = self.contradicted
+        if newer is None or not self.is_disputed:
+            return ""
+        return f"reported by {self.sources[0]} ({self.date}); {newer.says} ({newer.sources[0]}, {newer.date})"
+
+    @property
+    def issue_id(self) -> str:
+        """The known issue that this rule comes from."""
+        return self.issue or self.id
+
+    @property
+    def adds(self) -> str:
+        """Effect of the rule on a candidate, in words; "" if `then.do` covers it."""
+        then = self.then
+        if isinstance(then, Penalise):
+            return f"{then.metric} × {then.factor:g}" if then.factor else ""
+        if not isinstance(then, Require):
+            return ""
+        pairs = (f"{name}={value}" for name, value in (*then.env, *then.speculative))
+        limits = (f"{name} <= {limit:g}" for name, limit in then.limits.model_dump(exclude_none=True).items())
+        return ", ".join((*then.flags, *pairs, *limits))
+
+    @property
+    def facts(self) -> tuple[str, ...]:
+        """Names of the facts that its conditions refer to."""
+        conditions = (*self.when, *(one for group in self.unless for one in group))
+        return tuple(dict.fromkeys(condition.fact for condition in conditions))
+
+    def applies(self, situation: RuleContext) -> Truth:
+        """YES if it fires. NO on a CPU, unless the rule has a condition on the device: all rules are about GB10."""
+        if situation.device == "cpu" and "device" not in self.facts:
+            return Truth.NO
+        found = holds(self.when, situation)
+        if found is Truth.NO or not self.unless:
+            return found
+        return every((found, some(holds(group, situation) for group in self.unless).opposite))
+
+
+class Book(Value):
+    """Contents of `rules.yaml`."""
+
+    rules: tuple[Rule, ...]
+    not_rules: tuple[tuple[str, str], ...]
+    """Known issues that did not become rules, each with the reason."""
+
+
+def read_book(text: str, name: str = FILE) -> Book:
+    """The rules in `text`, sources written out.
+
+    Raises:
+        SpecError: something is wrong; `what` names file, rule and field.
+    """
+    data = parse(name, text, frozenset({"sources", "rules", "not_rules"}))
+    cited = _texts(name, data, "sources")
+    rules = entries(name, "rules", data["rules"], Rule)
+    left_out = _texts(name, data, "not_rules")
+    for rule in rules:
+        if rule.issue_id in left_out:
+            raise SpecError(f"knowledge/{name}: {rule.id}: is listed under rules and under not_rules")
+    return Book(
+        rules=tuple(_cite(name, rule, cited) for rule in rules),
+        not_rules=tuple(left_out.items()),
+    )
+
+
+def _texts(name: str, data: Data, section: str) -> dict[str, str]:
+    found = frozen(data[section])
+    if not isinstance(found, dict) or not all(isinstance(text, str) and text for text in found.values()):
+        raise SpecError(f"knowledge/{name}: {section}: expected a mapping of names to texts")
+    return found
+
+
+def _cite(name: str, rule: Rule, cited: Mapping[str, str]) -> Rule:
+    for source in rule.sources:
+        if source not in cited and "/" not in source:
+            raise SpecError(
+                f"knowledge/{name}: {rule.id}: sources: {source} is neither an address nor listed in sources"
+            )
+    return rule.model_copy(update={"sources": tuple(cited.get(source, source) for source in rule.sources)})
+
+
+@cache
+def load_book() -> Book:
+    """The packaged rules, and the issues that are none.
+
+    Raises:
+        SpecError: the file was edited and is no longer valid.
+    """
+    return read_book(packaged(FILE))
+
+
+def load_rules() -> tuple[Rule, ...]:
+    """All packaged rules, in the order of the file.
+
+    Raises:
+        SpecError: the file was edited and is no longer valid.
+    """
+    return load_book().rules
+
+
+@cache
+def planning_rules() -> tuple[Rule, ...]:
+    """Rules with an effect on candidates."""
+    return tuple(rule for rule in load_rules() if not isinstance(rule.then, Doctor))
+
+
+@cache
+def doctor_rules() -> tuple[Rule, ...]:
+    """Rules of node, link and launch checks; `rule.facts` has the facts that they need."""
+    return tuple(rule for rule in load_rules() if isinstance(rule.then, Doctor))

@@ -1,0 +1,26 @@
+from sparkfleet.fleet.planning.plan import missing_keys, plan_deployments
+from sparkfleet.fleet.session import Session
+from sparkfleet.specs.deployment import Deployment
+
+
+def deployment(*keys, name="tiny"):
+    return Deployment(name=name, model="builtin:tiny", keys=keys or None)
+
+
+def test_keys_that_nobody_has_are_named_with_the_command_that_makes_one():
+    assert missing_keys(
+        [deployment("ux", "me"), deployment("me", name="b"), deployment(name="c")], ["me"]
+    ) == ("warning: tiny: `keys:` names ux, which nobody has. `sparkfleet keys create ux` makes it.",)
+    assert missing_keys([deployment()], []) == ()
+
+
+async def test_a_fleet_that_never_ran_knows_the_key_that_its_first_start_makes(tmp_path, monkeypatch):
+    monkeypatch.setenv("SPARKFLEET_HOME", str(tmp_path / "state"))
+    (tmp_path / "inventory.yaml").write_text("fleet: home\nhead: this\nnodes:\n  this: {address: local}\n")
+    lines = []
+    async with Session(tmp_path / "inventory.yaml", lambda event: lines.append(event.line)) as session:
+        await plan_deployments(session, [deployment("default"), deployment("ux", name="b")])
+    about_keys = [line for line in lines if "`keys:`" in line]  # not other fleets on this machine
+    assert about_keys == [
+        "warning: b: `keys:` names ux, which nobody has. `sparkfleet keys create ux` makes it."
+    ]

@@ -1,0 +1,146 @@
+from typing import ClassVar
+
+import pytest
+
+import sparkfleet.fleet.storage.stage as module
+from sparkfleet.fleet.events import FactFound
+from sparkfleet.fleet.storage.stage import bring, fallbacks_of, needs_of, pinned
+from sparkfleet.perf.prediction import Band, Prediction, Speculation
+from sparkfleet.planner.rules.failure_memory import Remembered, fingerprint
+from sparkfleet.planner.types.image_refs import with_digests
+from sparkfleet.planner.types.plan import Candidate, DeploymentPlan, GroupPlan, GroupShape, Rung
+from sparkfleet.specs.inventory import Inventory, Node
+from sparkfleet.staging.pin_images import Pinned
+
+MODEL = "org/model"
+IMAGE = "registry.test/vllm@sha256:" + "a" * 64
+OTHER = "registry.test/sglang@sha256:" + "b" * 64
+TAG, OTHER_TAG = IMAGE.partition("@")[0], OTHER.partition("@")[0]
+
+
+def rung(*nodes, image=IMAGE, draft=None, engine="vllm"):
+    candidate = Candidate(
+        model=MODEL,
+        shape=GroupShape(nodes=nodes, tp=len(nodes)),
+        engine=engine,
+        engine_version="1",
+        runtime="container",
+        image=image,
+        speculation=Speculation(method="eagle3", tokens=3, draft=draft) if draft else Speculation(),
+        context=1024,
+        concurrency=1,
+    )
+    prediction = Prediction(memory_bytes_per_rank=Band(low=1, mid=1, high=1))
+    return Rung(candidate=candidate, prediction=prediction, reason="")
+
+
+def plan(*rungs):
+    return DeploymentPlan(name="it", objective="interactive", groups=(GroupPlan(ladder=rungs),))
+
+
+def told(needs):
+    return [(need.wanted.kind, need.wanted.name, need.nodes) for need in needs]
+
+
+def test_a_first_rung_needs_model_draft_and_image_on_each_of_its_nodes():
+    found = needs_of([plan(rung("a", "b", draft="org/draft"), rung("c"))])
+    assert told(found) == [
+        ("hub", MODEL, ("a", "b")),
+        ("hub", "org/draft", ("a", "b")),
+        ("image", IMAGE, ("a", "b")),
+    ]
+
+
+def test_a_thing_that_two_deployments_need_is_brought_once():
+    assert told(needs_of([plan(rung("a")), plan(rung("b"))])) == [
+        ("hub", MODEL, ("a", "b")),
+        ("image", IMAGE, ("a", "b")),
+    ]
+
+
+def test_lower_rungs_have_the_same_things_where_they_are_not_yet():
+    found = fallbacks_of([plan(rung("a"), rung("b"), rung("a", "b", "c"))])
+    assert told(found) == [("hub", MODEL, ("b", "c")), ("image", IMAGE, ("b", "c"))]
+
+
+def test_what_only_a_lower_rung_needs_is_not_fetched():
+    found = fallbacks_of(
+        [plan(rung("a"), rung("a", image=OTHER, engine="sglang"), rung("a", draft="org/draft"))]
+    )
+    assert told(found) == []
+
+
+class Nowhere:
+    """A session of which nothing but its Pythons is asked."""
+
+    channels: ClassVar = {}
+
+    async def pythons(self, on_event):
+        return {}
+
+
+@pytest.fixture
+def asked(monkeypatch):
+    """What `pin` is asked for: tags with `hub`. Of lower rungs' images nothing is anywhere."""
+    asked = []
+
+    async def pin(channels, need, progress, *, settings):
+        asked.append((need.wanted.name, need.nodes, need.hub))
+        image = {TAG: IMAGE, OTHER_TAG: OTHER}[need.wanted.name]
+        return None if need.hub == "never" else Pinned(image=image, node=need.nodes[0], others=("c",))
+
+    monkeypatch.setattr(module, "pin", pin)
+    return asked
+
+
+async def test_every_tag_is_looked_up_once_and_is_a_fact(asked):
+    plans = [plan(rung("a", "b", image=TAG), rung("b", image=TAG)), plan(rung("c", image=TAG))]
+    events = []
+    found = await pinned(Nowhere(), plans, (), events.append)
+    assert found == tuple(with_digests(one, {TAG: IMAGE}) for one in plans)
+    assert asked == [(TAG, ("a", "b", "c"), "if-missing")]
+    assert events == [
+        FactFound(line=f"{TAG} is sha256:{'a' * 12}…, as on a; the other image of this tag on c is not used")
+    ]
+
+
+async def test_with_a_digest_nothing_is_asked(asked):
+    plans = (plan(rung("a"), rung("b")),)
+    assert await pinned(Nowhere(), plans, ()) == plans
+    assert asked == []
+
+
+async def test_an_image_of_a_lower_rung_alone_is_not_asked_of_its_registry(asked):
+    events = []
+    plans = (plan(rung("a", image=TAG), rung("a", image=OTHER_TAG, engine="sglang")),)
+    (found,) = await pinned(Nowhere(), plans, (), events.append, renew=True)
+    assert asked == [(TAG, ("a",), "always"), (OTHER_TAG, ("a",), "never")]
+    assert [one.candidate.image for one in found.groups[0].ladder] == [IMAGE, OTHER_TAG]
+    assert not any(OTHER_TAG in event.line for event in events)
+
+
+async def test_what_did_not_start_by_its_digest_makes_room_for_the_next_rung(asked):
+    plans = (plan(rung("a", image=TAG), rung("a", image=OTHER_TAG, engine="sglang")),)
+    failed = Remembered(fingerprint=fingerprint(rung("a").candidate, ()), words="out of memory")
+    (found,) = await pinned(Nowhere(), plans, (failed,))
+    assert [one.candidate.image for one in found.groups[0].ladder] == [OTHER]
+    assert asked[-1] == (OTHER_TAG, ("a",), "if-missing")
+
+
+async def test_on_this_machine_alone_an_image_is_brought_and_what_is_trained_there_is_not(monkeypatch):
+    class Here(Nowhere):
+        inventory = Inventory(fleet="home", head="a", nodes={"a": Node(address="local")})
+
+    brought = []
+
+    async def stage(inventory, channels, needs, progress, *, settings):
+        brought.extend(need.wanted.name for need in needs)
+        return ()
+
+    monkeypatch.setattr(module, "stage", stage)
+    first = rung("a")
+    trained = first.model_copy(
+        update={"candidate": first.candidate.model_copy(update={"model": "builtin:tiny"})}
+    )
+    await bring(Here(), [plan(trained)])
+    assert brought == [IMAGE]

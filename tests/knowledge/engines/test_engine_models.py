@@ -1,0 +1,53 @@
+import pytest
+
+from sparkfleet.errors import SpecError
+from sparkfleet.knowledge.engines.engine_models import FILE, load_engine_models, loading, read_engine_models
+from sparkfleet.knowledge.yaml_entries import packaged
+
+
+@pytest.mark.parametrize(
+    ("engine", "version", "model_type", "found"),
+    [
+        ("vllm", "0.28.0", "qwen4_exp", "absent"),
+        ("vllm", "0.28.1", "qwen4_exp", "unknown"),
+        ("vllm", "0.29.0", "qwen4_exp", "listed"),
+        ("vllm", "0.33.0", "qwen4_exp", "listed"),
+        ("vllm", "", "qwen4_exp", "listed"),
+        ("vllm", None, "qwen4_exp", "listed"),
+        ("vllm", "0.19.0", "qwen3_5_text", "unknown"),
+        ("vllm", "0.27.1", "qwen3_5_text", "listed"),
+        ("vllm", "0.29.0", "deepseek_v41", "absent"),
+        ("sglang", "0.5.12 original", "qwen3_5_text", "listed"),
+        ("sglang", "0.5.12", "glm5_next", "absent"),
+        ("sglang", "0.5.15", "glm5_next", "unknown"),
+        ("sglang", "0.5.23", "glm5_next", "listed"),
+        ("sglang", "0.5.23", "deepseek_v41", "unproven"),
+        ("trtllm", "1.3.0rc12", "gpt_oss", "listed"),
+        ("trtllm", "1.3.0rc12", "qwen3_5_moe", "unproven"),
+        ("trtllm", "", "minimax_m2", "unproven"),
+        ("vllm", "0.33.0", "never_seen", "unknown"),
+        ("custom", "1", "qwen3", "unknown"),
+    ],
+)
+def test_architectures_of_a_release(engine, version, model_type, found):
+    assert loading(engine, version, model_type) == found
+
+
+def test_no_model_type_belongs_to_two_architectures():
+    types = [name for one in load_engine_models().architectures for name in one.model_types]
+    assert len(types) == len(set(types))
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "complaint"),
+    [
+        ('vllm: "0.29.0", sglang: "0.5.23"', 'vllm: "0.29.7"', "from.vllm: 0.29.7 is not in read.vllm"),
+        ("from: {vllm: any", "from: {vlm: any", "from.vlm"),
+        ('  trtllm: ["1.2.0"', '  trt: ["1.2.0"', "read: expected vllm, sglang and trtllm"),
+    ],
+)
+def test_a_wrong_list_is_named(old, new, complaint):
+    text = packaged(FILE)
+    assert old in text
+    with pytest.raises(SpecError, match=complaint):
+        read_engine_models(text.replace(old, new, 1))

@@ -1,0 +1,150 @@
+import pytest
+
+from sparkfleet.checkpoints.arch.weight_parts import Part
+from sparkfleet.errors import FactError, SpecError
+from sparkfleet.knowledge.models.known_models import known_checkpoint, load_models, quant_in_name, read_models
+
+ENTRY = '{id: a, match: ["org/a"], config: openai/gpt-oss-120b, sources: [s], date: "2026-01"}'
+
+
+def name_of(known):
+    return known.match[0].replace("*/", "org/").replace("[56]", "6").replace("*", "")
+
+
+@pytest.mark.parametrize("known", load_models(), ids=lambda known: known.id)
+def test_every_entry_gives_facts(known):
+    checkpoint = known_checkpoint(name_of(known))
+    assert checkpoint is not None
+    assert not checkpoint.weights_known
+    assert checkpoint.license.id == known.license
+    assert (checkpoint.mtp_layers, checkpoint.vision) == (known.mtp, known.vision)
+    if known.gb is not None:
+        assert checkpoint.bytes_on_disk / 1e9 == pytest.approx(known.gb, rel=0.01)
+
+
+@pytest.mark.parametrize("known", load_models(), ids=lambda known: known.id)
+def test_an_entry_is_the_first_that_its_name_meets(known):
+    assert next(one for one in load_models() if one.names(name_of(known))) is known
+
+
+@pytest.mark.parametrize(
+    ("model", "gb", "source"),
+    [
+        ("Qwen/Qwen3.6-27B-FP8", 30.866866928, "noonghunna/club-3090: the sum of its files"),
+        ("Qwen/Qwen3-235B-A22B-GPTQ-Int4", 2 * 57.64 * 1.0737, "field report 004: 57.64 GiB per node"),
+        ("bjk110/SPARK_Qwen3.5-122B-A10B-NVFP4", 75, "field report 004"),
+        ("Qwen/Qwen3.5-122B-A10B", 250, "field report 004: 234 GiB, called ~250 GB"),
+        ("Qwen/Qwen3.6-35B-A3B-FP8", 35 * 1.0737, "field report 002: 35 GiB"),
+        ("Intel/Qwen3.6-35B-A3B-int4-mixed-AutoRound", 21, "field report 002"),
+        ("openai/gpt-oss-120b", 61 * 1.0737, "field report 004: 61 GiB"),
+        (
+            "deepseek-ai/DeepSeek-V4-Flash-0731",
+            167,
+            "MiaAI-Lab and others: the maker publishes no larger weights",
+        ),
+        ("fraserprice/DeepSeek-V4-Flash-DSpark", 167, "its fine-tunes neither"),
+        ("lukealonso/MiMo-V2.5-NVFP4", 171, "Weschera/spark-bench"),
+        ("XiaomiMiMo/MiMo-V2.5", 315, "luisefigueroa/pulsar MODELS.md: FP8"),
+        ("stepfun-ai/Step-3.7-Flash-NVFP4", 129, "Weschera/spark-bench"),
+    ],
+)
+def test_sizes_are_as_published(model, gb, source):
+    assert known_checkpoint(model).bytes_on_disk / 1e9 == pytest.approx(gb, rel=0.06), source
+
+
+@pytest.mark.parametrize(
+    ("model", "billions"),
+    [
+        ("Qwen/Qwen3-Coder-Next-FP8", 80),
+        ("zai-org/GLM-4.7-Flash", 30),
+        ("mistralai/Mistral-Small-4-119B-2603", 119),
+        ("meta-llama/Llama-4-Scout-17B-16E-Instruct", 109),
+        ("meta-llama/Llama-4-Maverick-17B-128E-Instruct", 400),
+        ("zai-org/GLM-5.3-Flash", 313),  # 320 with its MTP layer
+        ("poolside/Laguna-M.1-NVFP4", 225),
+        ("LiquidAI/LFM2.5-2.6B", 2.6),
+        ("google/gemma-4-12B-it", 12),
+        ("nvidia/NVIDIA-Nemotron-Labs-3-Puzzle-75B-A9B-NVFP4", 75),
+        ("inclusionAI/Ling-3.0-flash", 124),
+    ],
+)
+def test_keys_that_a_summary_leaves_out_make_the_published_number_of_parameters(model, billions):
+    assert known_checkpoint(model).total_parameters / 1e9 == pytest.approx(billions, rel=0.02)
+
+
+@pytest.mark.parametrize("model", ["turboderp/GLM-5.3-Flash-exl3", "unsloth/gpt-oss-20b-GGUF"])
+def test_a_size_that_is_not_in_the_name_is_not_guessed(model):
+    with pytest.raises(FactError, match="EXL3 or GGUF"):
+        known_checkpoint(model)
+
+
+@pytest.mark.parametrize(
+    ("model", "bits"),
+    [
+        ("turboderp/GLM-5.3-Flash-exl3 4.05bpw", 4.05),
+        ("Mia-AiLab/GLM-5.3-Flash-EXL3-TR3-4bpw", 4.0),
+        ("brandonmusic/GLM-5.3-Flash-tr3-4bpw", 4.0),
+        ("somebody/Qwen3.6-27B-EXL3-3.5bpw-tuned", 3.5),
+        ("turboderp/GLM-5.3-Flash-exl3@3.05bpw", 3.05),
+    ],
+)
+def test_exl3_is_known_by_the_bits_in_a_name(model, bits):
+    found = known_checkpoint(model)
+    scheme = found.quantization.scheme
+    assert (scheme.format, scheme.stored_bits) == ("exl3", pytest.approx(bits))
+    assert found.quantization.scheme_of(Part.HEAD).stored_bits == 6
+
+
+@pytest.mark.parametrize(
+    ("model", "tokens"), [("stepfun-ai/Step-3.7-Flash-NVFP4", 262144), ("XiaomiMiMo/MiMo-V2.5", 1048576)]
+)
+def test_contexts_that_were_served_are_possible(model, tokens):
+    assert known_checkpoint(model).max_positions >= tokens
+
+
+def test_a_revision_does_not_matter():
+    assert known_checkpoint("openai/gpt-oss-120b@main") == known_checkpoint("openai/gpt-oss-120b")
+
+
+def test_a_head_that_was_dropped_is_not_counted():
+    assert Part.MTP not in known_checkpoint("Qwen/Qwen3-30B-A3B").bytes_by_part()
+    assert known_checkpoint("Qwen/Qwen3.6-27B-FP8").bytes_by_part()[Part.MTP] > 0
+
+
+def test_siblings_have_their_shapes_by_name():
+    tune = known_checkpoint("somebody/Qwen3.6-27B-story-NVFP4")
+    base = known_checkpoint("Qwen/Qwen3.6-27B-FP8")
+    assert tune.layers == base.layers
+    assert tune.quantization.scheme.format == "nvfp4"
+    assert tune.license.kind == "unknown"
+
+
+def test_nothing_is_made_up():
+    assert known_checkpoint("nobody/has-this") is None
+
+
+@pytest.mark.parametrize(
+    ("name", "quant"),
+    [
+        ("org/M-NVFP4", "nvfp4"), ("nvidia/M-FP4", "nvfp4"), ("org/M-MXFP4", "mxfp4"), ("org/M-FP8", "fp8"),
+        ("org/M-GPTQ-Int4", "gptq-int4"), ("org/M-AWQ", "awq"), ("org/M-int4-AutoRound", "int4-autoround"),
+        ("org/M-W4A16", "int4"), ("fp8-org/M", None), ("org/M", None),
+    ],
+)  # fmt: skip
+def test_quantisation_in_names(name, quant):
+    assert quant_in_name(name) == quant
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        (ENTRY.replace("openai/gpt-oss-120b", "openai/none"), "not in measurements"),
+        (ENTRY.replace("[s]", "[]"), "source"),
+        (ENTRY.replace("id: a,", "id: a, gb: -1,"), "gb"),
+        (ENTRY.replace("match", "matches"), "match"),
+    ],
+)
+def test_wrong_entries_are_named(text, said):
+    with pytest.raises(SpecError) as error:
+        read_models(f"version: 1\nunshaped: []\nmodels:\n- {text}\n")
+    assert said in error.value.what
