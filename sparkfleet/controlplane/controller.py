@@ -342,7 +342,7 @@ class Controller:
             for key, created in self._store.keys_created()
         )
 
-    def wants(self, group: GroupKey, rung: int) -> bool:
+    def is_still_wanted(self, group: GroupKey, rung: int) -> bool:
         """True if the engine of a group at this rung is to run on, although its actor is being stopped."""
         return is_wanted(self._state(), group, rung)
 

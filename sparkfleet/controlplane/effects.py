@@ -120,7 +120,7 @@ class Effects:
 
     def _write(self, action: Action) -> None:
         if isinstance(action, KeepStanding):
-            self._store.stand(*action.group, action.standing)
+            self._store.set_standing(*action.group, action.standing)
         match action:
             case EndAttempt(group=group) | GiveUp(group=group):
                 self._store.end_start(group)

@@ -84,8 +84,8 @@ def _end(node: str, end: RailEnd) -> EndSnapshot:
 
 def _unmeasured(path: PathSnapshot, why: str) -> PathSnapshot:
     """The path with the reason; results of pings are kept if there are any."""
-    told = any(rail.jumbo is not None for rail in path.rails)
-    return path if told else path.model_copy(update={"why_not": why})
+    known = any(rail.jumbo is not None for rail in path.rails)
+    return path if known else path.model_copy(update={"why_not": why})
 
 
 def with_measurement(path: PathSnapshot, measured: LinkMeasurement) -> PathSnapshot:

@@ -13,7 +13,7 @@ from sparkfleet.values import Value
 REPORT_VERSION = 1
 """Version of the JSON; it changes if a field is removed or changes its meaning."""
 
-TOLD = (Severity.ERROR, Severity.WARNING, Severity.INFO)
+LISTED = (Severity.ERROR, Severity.WARNING, Severity.INFO)
 
 
 class FindingGroup(Value):
@@ -90,12 +90,12 @@ class DoctorReport(Value):
 def lines(report: DoctorReport, *, everything: bool = False) -> Iterator[tuple[Severity | None, str]]:
     """The report for a person, line by line, with the severity that colours it; None: a heading or plain text."""
     for group in report.groups:
-        told = [finding for finding in group.findings if everything or finding.severity in TOLD]
+        shown = [finding for finding in group.findings if everything or finding.severity in LISTED]
         unknown = [] if everything else [one for one in group.findings if one.severity is Severity.UNKNOWN]
-        if not told and not unknown:
+        if not shown and not unknown:
             continue
         yield None, f"{group.scope} {group.subject}"
-        for finding in told:
+        for finding in shown:
             yield from _finding(finding)
         yield from _unknown(unknown)
         yield None, ""

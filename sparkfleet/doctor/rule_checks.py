@@ -44,12 +44,12 @@ def _is_spark(node: NodeSnapshot) -> bool:
 
 def _finding(rule: Rule, node: str, truth: Truth, situation: RuleContext) -> Finding:
     lacking = [fact for fact in rule.facts if getattr(situation, fact) is None]
-    says = {
+    wordings = {
         Truth.YES: (SEVERITIES[rule.severity], f"{node}: {rule.title}", rule.symptom),
         Truth.NO: (Severity.OK, f"does not apply: {rule.title}", ""),
         Truth.UNKNOWN: (Severity.UNKNOWN, f"{rule.title}: not known, for lack of {', '.join(lacking)}", ""),
     }
-    severity, what, means = says[truth]
+    severity, what, means = wordings[truth]
     return Finding(
         id=rule.id,
         severity=severity,

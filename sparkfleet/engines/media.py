@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from sparkfleet.planner.types.plan import Candidate
 
-NOWHERE = "none.invalid"
+NO_HOST = "none.invalid"
 """A host that cannot exist (RFC 6761): vLLM and SGLang treat an empty list of allowed hosts as all hosts."""
 
 
 def allowed_domains(candidate: Candidate) -> tuple[str, ...]:
     """The deployment's hosts, or one that cannot exist."""
-    return candidate.media_domains or (NOWHERE,)
+    return candidate.media_domains or (NO_HOST,)

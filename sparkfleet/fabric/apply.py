@@ -103,11 +103,11 @@ async def find_helper(channel: Channel) -> Helper:
 
 
 async def _helper(channel: Channel, argv: tuple[str, ...]) -> Helper:
-    said = await _run(channel, (*argv, "show"))
+    printed = await _run(channel, (*argv, "show"))
     try:
-        shown = _Shown.model_validate_json(said)
+        shown = _Shown.model_validate_json(printed)
     except ValidationError:
-        raise _odd(channel, said) from None
+        raise _odd(channel, printed) from None
     if shown.version not in ("", hashlib.sha256(HELPER).hexdigest()):
         raise NodeError(f"{channel.node}: {HELPER_PATH} is of another version")
     return Helper(node=channel.node, argv=argv, **shown.model_dump(exclude={"version"}))
@@ -184,7 +184,7 @@ async def change(
         return_exceptions=True,
     )
     tokens = {node: token for node, token in zip(requests, begun, strict=True) if isinstance(token, str)}
-    problems = [_said(one) for one in begun if isinstance(one, BaseException)]
+    problems = [_message(one) for one in begun if isinstance(one, BaseException)]
     fresh, unreached = await _reopened(tokens, reopen)
     problems += unreached
     try:
@@ -199,10 +199,12 @@ async def change(
 
 async def _begin(what: tuple[str, object], helper: Helper, channel: Channel, rollback_s: int) -> str:
     command, request = what
-    said = await _run(channel, (*helper.argv, command, str(rollback_s)), stdin=json.dumps(request).encode())
-    token = json_of(said, dict, "the change").get("token")
+    printed = await _run(
+        channel, (*helper.argv, command, str(rollback_s)), stdin=json.dumps(request).encode()
+    )
+    token = json_of(printed, dict, "the change").get("token")
     if not isinstance(token, str) or not token.isalnum():
-        raise _odd(channel, said)
+        raise _odd(channel, printed)
     return token
 
 
@@ -210,7 +212,7 @@ async def _reopened(tokens: Mapping[str, str], reopen: Reopen) -> tuple[dict[str
     found = await asyncio.gather(*(_new(node, reopen) for node in tokens), return_exceptions=True)
     fresh = {node: one for node, one in zip(tokens, found, strict=True) if not isinstance(one, BaseException)}
     return fresh, [
-        f"{_said(one)} It reverts its change by itself." for one in found if isinstance(one, BaseException)
+        f"{_message(one)} It reverts its change by itself." for one in found if isinstance(one, BaseException)
     ]
 
 
@@ -258,7 +260,7 @@ async def _answer(
         *(_run(channel, (*helpers[node].argv, word, tokens[node])) for node, channel in channels.items()),
         return_exceptions=True,
     )
-    return [_said(one) for one in done if isinstance(one, BaseException)]
+    return [_message(one) for one in done if isinstance(one, BaseException)]
 
 
 async def _run(channel: Channel, argv: Sequence[str], stdin: bytes = b"") -> str:
@@ -268,14 +270,14 @@ async def _run(channel: Channel, argv: Sequence[str], stdin: bytes = b"") -> str
     return done.stdout
 
 
-def _odd(channel: Channel, said: str) -> NodeError:
+def _odd(channel: Channel, printed: str) -> NodeError:
     return NodeError(
-        f"{channel.node}: unexpected answer: {text(said, 80)}",
+        f"{channel.node}: unexpected answer: {text(printed, 80)}",
         do="Check the login scripts of the node: they must print nothing.",
     )
 
 
-def _said(error: BaseException) -> str:
+def _message(error: BaseException) -> str:
     if not isinstance(error, SparkfleetError):
         raise error
     return error.what if error.what.endswith(".") else f"{error.what}."

@@ -29,9 +29,9 @@ async def ask(channel: Channel, argv: Sequence[str], parse: Parser[T], *, timeou
     """
     done = await channel.run(tuple(argv), timeout_s=timeout_s)
     if done.exit_code != 0:
-        said = " ".join(done.stderr.split())[:200]
+        printed = " ".join(done.stderr.split())[:200]
         raise NodeError(
-            f"{channel.node}: `{' '.join(argv)[:80]}` failed with exit code {done.exit_code}: {said}",
+            f"{channel.node}: `{' '.join(argv)[:80]}` failed with exit code {done.exit_code}: {printed}",
             do="Run the command by hand on the node.",
         )
     return parse(done.stdout)

@@ -145,22 +145,22 @@ async def has_perftest(channel: Channel) -> bool:
 @asynccontextmanager
 async def _listening(channel: Channel, address: str, token: str, seconds: float) -> AsyncIterator[int]:
     """The port of a listener that runs as long as the context, and at most `seconds`."""
-    said: asyncio.Future[int] = asyncio.get_running_loop().create_future()
+    listening: asyncio.Future[int] = asyncio.get_running_loop().create_future()
 
     def on_event(event: Event) -> None:
-        if event["event"] == "listening" and not said.done():
-            said.set_result(validated(channel.node, {"port": event.get("port")}, _Listening).port)
+        if event["event"] == "listening" and not listening.done():
+            listening.set_result(validated(channel.node, {"port": event.get("port")}, _Listening).port)
 
     request = {"do": "listen", "token": token, "address": address, "seconds": seconds}
     serving: asyncio.Task[object] = asyncio.create_task(
         call(channel, TCP_PROGRAM, request, on_event=on_event, timeout_s=seconds + STARTING_S)
     )
     try:
-        ends: set[asyncio.Future[int] | asyncio.Future[object]] = {serving, said}
+        ends: set[asyncio.Future[int] | asyncio.Future[object]] = {serving, listening}
         await asyncio.wait(ends, timeout=STARTING_S, return_when=asyncio.FIRST_COMPLETED)
-        if not said.done():
+        if not listening.done():
             raise _silent(channel, address, serving)
-        yield said.result()
+        yield listening.result()
     finally:
         await _cancelled(serving)
 

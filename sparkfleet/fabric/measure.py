@@ -261,11 +261,13 @@ def prove(pair: Pair, before: Mapping[str, int], after: Mapping[str, int], metho
     limit = max(STRAY_BYTES, STRAY_SHARE * min(carried.values()))
     stray = [name for name, count in others.items() if count > limit]
     return TransportProof(
-        moved={**carried, **others}, holds=not idle and not stray, said=_said(carried, others, idle, stray)
+        moved={**carried, **others},
+        holds=not idle and not stray,
+        said=_proof_words(carried, others, idle, stray),
     )
 
 
-def _said(
+def _proof_words(
     carried: Mapping[str, int], others: Mapping[str, int], idle: Sequence[str], stray: Sequence[str]
 ) -> str:
     rails = ", ".join(f"{name} {_mb(count)}" for name, count in carried.items())

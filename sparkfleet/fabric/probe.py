@@ -79,8 +79,8 @@ def management_of(
     netdevs: Sequence[Netdev], routes: Sequence[RouteEntry], server: Completed | NodeError
 ) -> str:
     """The netdev of this SSH connection; without SSH, that of the default route. "" if neither is known."""
-    said = "" if isinstance(server, NodeError) else server.stdout.strip()
-    if match := _SERVER.fullmatch(said):
+    printed = "" if isinstance(server, NodeError) else server.stdout.strip()
+    if match := _SERVER.fullmatch(printed):
         try:
             reached = ip_address(match[1].partition("%")[0])
         except ValueError:

@@ -475,9 +475,9 @@ def _leave_behind(fifo: Path, lock: int, seconds: float, saved: Any, how: Backen
 
 
 def _wait(ready: int, state: Path, seconds: float, saved: Any, how: Backend) -> None:
-    heard, _, _ = select.select([ready], [], [], seconds)
+    readable, _, _ = select.select([ready], [], [], seconds)
     outcome = "kept"
-    if not heard or os.read(ready, 1) != b"k":
+    if not readable or os.read(ready, 1) != b"k":
         try:
             how.restore(saved)
             outcome = "back"

@@ -24,11 +24,11 @@ ACK = 8
 PATIENCE_S = 10.0
 
 
-def main(request: dict[str, Any], say: Callable[..., None]) -> dict[str, float] | None:
+def main(request: dict[str, Any], emit: Callable[..., None]) -> dict[str, float] | None:
     """Carries out the request."""
     token = request["token"].encode()
     if request["do"] == "listen":
-        listen(token, request["address"], request["seconds"], say)
+        listen(token, request["address"], request["seconds"], emit)
         return None
     where = request["own"], request["netdev"], (request["peer"], request["port"])
     if request["do"] == "bulk":
@@ -36,11 +36,11 @@ def main(request: dict[str, Any], say: Callable[..., None]) -> dict[str, float] 
     return latency(reach(*where, token + b"L"), request["rounds"])
 
 
-def listen(token: bytes, address: str, seconds: float, say: Callable[..., None]) -> None:
+def listen(token: bytes, address: str, seconds: float, emit: Callable[..., None]) -> None:
     """Serves connections on a free port of `address` until the time is over."""
     end = time.monotonic() + seconds
     with socket.create_server((address, 0), backlog=64) as server:
-        say("listening", port=server.getsockname()[1])
+        emit("listening", port=server.getsockname()[1])
         while (left := end - time.monotonic()) > 0:
             server.settimeout(left)
             with suppress(TimeoutError):
@@ -53,10 +53,10 @@ def serve(connection: socket.socket, token: bytes, seconds: float) -> None:
     with connection, suppress(OSError):
         connection.settimeout(seconds)
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        said = exactly(connection, len(token) + 1)
-        if not hmac.compare_digest(said[:-1], token):
+        received = exactly(connection, len(token) + 1)
+        if not hmac.compare_digest(received[:-1], token):
             return
-        if said[-1:] == b"B":
+        if received[-1:] == b"B":
             connection.sendall(drain(connection).to_bytes(ACK, "big"))
         else:
             while message := connection.recv(len(MESSAGE)):

@@ -166,7 +166,7 @@ class Group:
         Raises:
             EngineError: it exited, or it is up and does not generate. No process of it is left.
         """
-        self._say(
+        self._enter(
             GroupPhase.STARTING, self._after
         )  # first of all: a start that takes the node down must be known
         try:
@@ -176,7 +176,7 @@ class Group:
                 await self._until_allowed()
             async with self._box.starting():
                 if not adopted:
-                    statuses = await self._ranks.start(partial(self._say, GroupPhase.STARTING))
+                    statuses = await self._ranks.start(partial(self._enter, GroupPhase.STARTING))
                 self._memory = asyncio.create_task(self._ranks.watch_memory())
                 url = f"http://{self._launch.seats[0].address}:{statuses[0].port}"
                 self._session = aiohttp.ClientSession()
@@ -184,17 +184,17 @@ class Group:
                 token = engine_token(secret.encode(), self._launch.name)
                 self._probe = Probe(self._session, url, self._launch.deployment, token)
                 ranks = self._ranks.reports(statuses)
-                self._say(self._report.phase, url=url, ranks=ranks, adopted=adopted, secret=mark_of(secret))
+                self._enter(self._report.phase, url=url, ranks=ranks, adopted=adopted, secret=mark_of(secret))
                 drafts = await self._until_exit(self._bring_up(adopted))
             # The API of a custom workload is unknown: only its health can be checked.
             measured = {} if self._is_custom else await self._until_exit(self._checked(drafts, adopted))
             statuses = await self._ranks.statuses()
         except SparkfleetError as error:
             diagnosis = await self._ranks.diagnose(error, self._exited)
-            self._say(GroupPhase.FAILED, str(error), diagnosis=diagnosis, was_starting=True)
+            self._enter(GroupPhase.FAILED, str(error), diagnosis=diagnosis, was_starting=True)
             await self.stop(drain_s=0)
             raise
-        self._say(
+        self._enter(
             GroupPhase.READY,
             started_s=round(time.monotonic() - self._began, 3),
             measured=measured,
@@ -208,7 +208,7 @@ class Group:
         fails, or when memory ran out.
         """
         assert self._probe is not None
-        works = [beat(self._say_load), self._ranks.watch_answers()]
+        works = [beat(self._report_load), self._ranks.watch_answers()]
         measuring = asyncio.create_task(self._measure_once_idle()) if self._engine.metrics_path else None
         if self._engine.metrics_path:  # without metrics its progress is unknown
             works.append(self._follow(self._probe))
@@ -222,7 +222,7 @@ class Group:
             self.ended = error.what.removesuffix(".")
             if diagnosis.says != error.what:
                 self.ended += f" ({diagnosis})"
-            self._say(GroupPhase.FAILED, self.ended, diagnosis=diagnosis)
+            self._enter(GroupPhase.FAILED, self.ended, diagnosis=diagnosis)
         finally:
             if measuring is not None:
                 await cancel(measuring)
@@ -240,7 +240,7 @@ class Group:
             return
         serves = self._report.phase is GroupPhase.READY  # an engine that still loads has no requests
         if serves and drain_s > 0:
-            self._say(GroupPhase.DRAINING)
+            self._enter(GroupPhase.DRAINING)
             with contextlib.suppress(TimeoutError, SparkfleetError):
                 async with asyncio.timeout(drain_s):
                     await self._until_exit(self._idle())
@@ -248,21 +248,21 @@ class Group:
         await self._close()
         if not failed:
             self._backoff.forget()
-            self._say(GroupPhase.STOPPED)
+            self._enter(GroupPhase.STOPPED)
 
     async def _until_allowed(self) -> None:
         """Waits while one of its nodes is drained. Reports that each time, as a silent group counts as gone."""
         while reason := await self._barred():
-            self._say(GroupPhase.BARRED, reason)
+            self._enter(GroupPhase.BARRED, reason)
             await asyncio.sleep(BARRED_LOOK_S)
         if self._report.phase is GroupPhase.BARRED:
-            self._say(GroupPhase.STARTING)
+            self._enter(GroupPhase.STARTING)
             self._began = time.monotonic()
 
     async def _release(self) -> None:
         await self._close()
         await self._ranks.release()
-        self._say(GroupPhase.STOPPED, RELEASED)
+        self._enter(GroupPhase.STOPPED, RELEASED)
 
     async def _close(self) -> None:
         if self._memory is not None:
@@ -296,7 +296,7 @@ class Group:
             await self._probe.refuses_strangers(*sorted(paths))
         if self._is_custom:
             return DraftTokenCounts()
-        self._say(GroupPhase.PROBING, "requesting a first token")
+        self._enter(GroupPhase.PROBING, "requesting a first token")
         before = await drafts_of(self._probe, self._engine, self._launch.candidate.speculation)
         first_s = min(FIRST_TOKEN_S, self._launch.silence_s)
         wait_s = max(first_s, self._launch.patience_s) if adopted else first_s
@@ -308,12 +308,12 @@ class Group:
         assert self._probe is not None
         measured: dict[str, float] = {}
         if not adopted or await self._is_unused():
-            self._say(GroupPhase.PROBING, "measuring its speed")
+            self._enter(GroupPhase.PROBING, "measuring its speed")
             measured = await self._measured(TURN_S)
-        self._say(GroupPhase.PROBING, "checking its output (canary)")
+        self._enter(GroupPhase.PROBING, "checking its output (canary)")
         async with self._box.starting():
             found = await sanity(self._probe, self._engine, self._launch.candidate.speculation, before)
-        self._say(
+        self._enter(
             GroupPhase.PROBING, self._report.detail, unchecked=found.unchecked(), complaint=found.complaint()
         )
         if complaint := found.complaint():
@@ -350,7 +350,7 @@ class Group:
                 pause_s = LATER_S
                 continue
             if found and not (await self._read_load()).running:
-                self._say(self._report.phase, measured=self._report.measured | found)
+                self._enter(self._report.phase, measured=self._report.measured | found)
 
     async def _progress(self, starting: Starting) -> None:
         """Reports the progress of the start, from each rank's phase and its log.
@@ -371,14 +371,14 @@ class Group:
             preparing = any(status.phase is Phase.PREPARING for status in statuses)
             phase = GroupPhase.PREPARING if preparing else GroupPhase.STARTING
             words = " · ".join(filter(None, (self._misplaced, starting.words())))
-            self._say(phase, words, step=starting.step(), ranks=self._ranks.reports(statuses))
+            self._enter(phase, words, step=starting.step(), ranks=self._ranks.reports(statuses))
             await asyncio.sleep(START_PROGRESS_S)
 
     async def _watch_sockets(self) -> NoReturn:
-        def say(words: str) -> None:
+        def show(words: str) -> None:
             self._misplaced = words
 
-        await watch_sockets(self._ranks.holders[0].sockets, say)
+        await watch_sockets(self._ranks.holders[0].sockets, show)
 
     async def _until_exit(self, *works: Coroutine[Any, Any, T]) -> T:
         """Result of the first of these tasks; EngineError as soon as a rank exits or a node runs out of memory."""
@@ -406,9 +406,9 @@ class Group:
             what, means=status.reason, do=f"Read the whole log: `sparkfleet logs {self._launch.deployment}`."
         )
 
-    def _say_load(self) -> None:
+    def _report_load(self) -> None:
         load = self._load
-        self._say(
+        self._enter(
             self._report.phase,
             self._ranks.quiet(),
             running=load.running,
@@ -432,7 +432,7 @@ class Group:
                 return  # nothing is known of its work
             await asyncio.sleep(0.2)
 
-    def _say(self, phase: GroupPhase, detail: str = "", **more: object) -> None:
+    def _enter(self, phase: GroupPhase, detail: str = "", **more: object) -> None:
         since = self._report.since if phase is self._report.phase else time.time()
         self._report = self._report.model_copy(
             update={"phase": phase, "detail": detail, "since": since, "step": None, **more}

@@ -40,12 +40,12 @@ def elsewhere(found: Sequence[ListeningSocket], address: str, port: int) -> tupl
     return ", ".join(places), any(one.port == port for one in found)
 
 
-async def watch_sockets(read: Sockets, say: Callable[[str], None]) -> NoReturn:
+async def watch_sockets(read: Sockets, show: Callable[[str], None]) -> NoReturn:
     """Compares the sockets of a starting workload with the expected one, until it is cancelled.
 
     Args:
         read: reads the listening sockets of all its processes; None while that is not possible.
-        say: receives what differs, in words, at each reading; "" if nothing does.
+        show: receives what differs, in words, at each reading; "" if nothing does.
 
     Raises:
         EngineError: it has had its port on a wrong address for too long.
@@ -57,7 +57,7 @@ async def watch_sockets(read: Sockets, say: Callable[[str], None]) -> NoReturn:
             continue
         places, same_port = elsewhere(now.sockets, now.address, now.port)
         expected = _place(now.address, now.port)
-        say(f"it listens on {places}, and its requests arrive at {expected}" if places else "")
+        show(f"it listens on {places}, and its requests arrive at {expected}" if places else "")
         if not same_port:
             since = None
         elif since is None:

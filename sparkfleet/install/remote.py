@@ -33,9 +33,9 @@ class Failed(Exception):
         self.means = means
 
 
-def main(request: dict[str, Any], say: Callable[..., None]) -> dict[str, Any]:
+def main(request: dict[str, Any], emit: Callable[..., None]) -> dict[str, Any]:
     """Run the request's verb."""
-    return look() if request["verb"] == "look" else make(request, say)
+    return look() if request["verb"] == "look" else make(request, emit)
 
 
 def look() -> dict[str, Any]:
@@ -51,7 +51,7 @@ def look() -> dict[str, Any]:
     return {"pythons": sorted(found.items(), key=lambda item: NAMES.index("python" + item[0]))}
 
 
-def make(order: dict[str, Any], say: Callable[..., None]) -> dict[str, Any]:
+def make(order: dict[str, Any], emit: Callable[..., None]) -> dict[str, Any]:
     """Make the environment of a digest. An interrupted attempt has no `complete` file, and is deleted."""
     os.makedirs(HOME, mode=0o700, exist_ok=True)
     place = os.path.join(HOME, order["digest"])
@@ -61,7 +61,7 @@ def make(order: dict[str, Any], say: Callable[..., None]) -> dict[str, Any]:
         fresh = not os.path.exists(os.path.join(place, "complete"))
         if fresh:
             shutil.rmtree(place, ignore_errors=True)
-            _build(order, place, python, say, lock.fileno())
+            _build(order, place, python, emit, lock.fileno())
             with open(os.path.join(place, "complete"), "w") as mark:
                 mark.write("\n".join(order["pins"]) + "\n")
     os.utime(place)
@@ -69,9 +69,9 @@ def make(order: dict[str, Any], say: Callable[..., None]) -> dict[str, Any]:
     return {"python": python, "fresh": fresh}
 
 
-def _build(order: dict[str, Any], place: str, python: str, say: Callable[..., None], lock: int) -> None:
+def _build(order: dict[str, Any], place: str, python: str, emit: Callable[..., None], lock: int) -> None:
     """Create the environment. Its commands hold the lock, too: one that outlives this program would go on writing."""
-    say("step", text="creating the Python environment")
+    emit("step", text="creating the Python environment")
     _call([order["python"], "-I", "-m", "venv", "--without-pip", place], lock)
     parts = os.path.join(place, "sparkfleet-install")
     os.mkdir(parts)
@@ -81,7 +81,7 @@ def _build(order: dict[str, Any], place: str, python: str, say: Callable[..., No
     # Wheels only: a source distribution runs its own code to be built.
     install = [python, os.path.join(pip, "pip"), "install", "--no-input", "--disable-pip-version-check"]
     install.append("--only-binary=:all:")
-    say("step", text="installing sparkfleet and Ray")
+    emit("step", text="installing sparkfleet and Ray")
     pinned = ["--constraint", pins, wheel + "[head]"]
     offline = [*install, "--no-index", "--find-links", order["wheels"] or KEPT, *pinned]
     if order["wheels"]:

@@ -26,7 +26,7 @@ ROLES = ("role.json", "role.ended.json", "role.next.json", "head-move.json")
 """Files of a node that is part of a fleet, or whose `down` or move has not ended."""
 
 
-def main(request: dict[str, Any], say: Callable[..., None]) -> dict[str, Any]:
+def main(request: dict[str, Any], emit: Callable[..., None]) -> dict[str, Any]:
     """Run the request's verb."""
     root, label = request["root"], request["label"]
     runs = _runs(root, label)

@@ -115,10 +115,10 @@ class Version:
 @lru_cache(maxsize=1024)
 def parse_version(text: str) -> Version | None:
     """The version in `text`; None if it contains none that can be ordered."""
-    said = text.strip()
-    if date := _DATE.fullmatch(said):
+    stripped = text.strip()
+    if date := _DATE.fullmatch(stripped):
         return Version(tuple(int(part) for part in date.groups()))
-    match = _VERSION.fullmatch(said)
+    match = _VERSION.fullmatch(stripped)
     if match is None:
         return None
     release = tuple(int(part) for part in match["release"].split("."))

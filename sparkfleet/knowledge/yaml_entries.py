@@ -125,7 +125,7 @@ def _dated(text: str) -> str:
     return text
 
 
-def _said(sources: tuple[str, ...]) -> tuple[str, ...]:
+def _sourced(sources: tuple[str, ...]) -> tuple[str, ...]:
     if not sources or not all(source.strip() for source in sources):
         raise ValueError("expected at least one source")
     return sources
@@ -134,7 +134,7 @@ def _said(sources: tuple[str, ...]) -> tuple[str, ...]:
 Date = Annotated[str, AfterValidator(_dated)]
 """Date of the observation or publication: a day, a month or a year."""
 
-Sources = Annotated[tuple[str, ...], AfterValidator(_said)]
+Sources = Annotated[tuple[str, ...], AfterValidator(_sourced)]
 """Sources: addresses, repositories, reports. Never empty."""
 
 

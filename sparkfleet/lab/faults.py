@@ -159,8 +159,8 @@ def turn(state: State, node: str, changes: Mapping[str, str]) -> State:
 def heal(name: str, node: str) -> None:
     """Undoes every knob of a node. Raises LabError."""
     given = load(name).settings.get(load(name).layout.node(node).name, {})
-    told = {key: KNOBS[split(key)[0]].healthy for key in given if not key.startswith("slow_")}
-    set_knobs(name, node, told)
+    restored = {key: KNOBS[split(key)[0]].healthy for key in given if not key.startswith("slow_")}
+    set_knobs(name, node, restored)
     with locked(name):
         state = load(name)
         save(_write(state, node, {key: value for key, value in given.items() if key.startswith("slow_")}))

@@ -53,7 +53,7 @@ def boot(state: State, nodes: Iterable[str]) -> State:
 def _start(state: State, node: str) -> _Booting:
     spec = state.node_path(node, "boot.json")
     replace_file(spec, json.dumps(boot_spec(state, node)))
-    ready, told = os.pipe()
+    ready, write_end = os.pipe()
     init = (
         PYTHON,
         "-I",
@@ -63,7 +63,7 @@ def _start(state: State, node: str) -> _Booting:
         MARKER,
         node,
         str(spec),
-        str(told),
+        str(write_end),
         str(state.path("lib")),
         state.name,
     )
@@ -82,21 +82,21 @@ def _start(state: State, node: str) -> _Booting:
         process = subprocess.Popen(
             ("nsenter", f"--net=/run/netns/{state.layout.namespace(node)}", *separate, *init),
             stdin=subprocess.DEVNULL, stdout=log, stderr=log, cwd="/", env={"PATH": PATH, "LANG": "C.UTF-8"},
-            pass_fds=(told,), start_new_session=True,
+            pass_fds=(write_end,), start_new_session=True,
         )  # fmt: skip
-    os.close(told)
+    os.close(write_end)
     return _Booting(node, process, ready)
 
 
 def _wait(state: State, booting: _Booting) -> LabProcess:
-    said, end = b"", time.monotonic() + _BOOT_S
-    while said != b"ready":
+    received, end = b"", time.monotonic() + _BOOT_S
+    while received != b"ready":
         if not select.select([booting.ready], [], [], max(0.0, end - time.monotonic()))[0]:
             raise _did_not_boot(state, booting.node, f"no answer within {_BOOT_S:.0f} s")
         more = os.read(booting.ready, 65536)
         if not more:
-            raise _did_not_boot(state, booting.node, said.decode(errors="replace").strip())
-        said += more
+            raise _did_not_boot(state, booting.node, received.decode(errors="replace").strip())
+        received += more
     children = Path(f"/proc/{booting.process.pid}/task/{booting.process.pid}/children").read_text().split()
     booting.process.returncode = 0  # init or the reaper waits for it if it outlives this process
     return of_process(int(children[0]))

@@ -24,8 +24,8 @@ def run(argv: Sequence[str], *, stdin: str = "") -> str:
     except subprocess.TimeoutExpired:
         raise LabError(f"`{' '.join(argv)}` did not end within {_PATIENCE_S:.0f} s.") from None
     if done.returncode:
-        said = (done.stderr.strip() or done.stdout.strip()).splitlines()[-3:]
-        raise LabError(f"`{' '.join(argv)}` failed: {' '.join(said) or done.returncode}")
+        printed = (done.stderr.strip() or done.stdout.strip()).splitlines()[-3:]
+        raise LabError(f"`{' '.join(argv)}` failed: {' '.join(printed) or done.returncode}")
     return done.stdout
 
 

@@ -1,6 +1,6 @@
 """Runs sparkfleet's programs on nodes, with one protocol for all of them.
 
-A program is a module with `main(request, say)` that needs nothing but Python's standard library. Its text is sent to the
+A program is a module with `main(request, emit)` that needs nothing but Python's standard library. Its text is sent to the
 node on standard input, with the request, so that neither is in a process list, and both halves always have one version.
 Events come back as JSON lines while it works, and a result or an error at the end (`agent_program.py`). An `Installed`
 program is a module of the sparkfleet on the node, and prints the same lines.

@@ -19,7 +19,7 @@ from typing import Any
 DRAIN_S, TICK_S, SOON_S = 1.0, 0.1, 0.002
 
 
-def main(request: Any, say: Any) -> list[Any]:
+def main(request: Any, emit: Any) -> list[Any]:
     """Run the commands."""
     answers: list[Any] = [None] * len(request["argvs"])
     waiting = list(enumerate(request["argvs"]))[::-1]

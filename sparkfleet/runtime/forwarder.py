@@ -96,12 +96,12 @@ class Forwarder:
             self._strangers -= 1
         whole, metrics = self._admits(head)
         if not (whole or metrics):
-            await _say(writer, _REFUSED)
+            await _respond(writer, _REFUSED)
             return
         try:
             from_engine, to_engine = await asyncio.open_connection(LOOPBACK, self._order.target_port)
         except OSError:
-            await _say(writer, _NOT_UP)
+            await _respond(writer, _NOT_UP)
             return
         to_engine.write(head if whole else self._metrics_request())
         await _both_ways(reader, writer, from_engine, to_engine)
@@ -132,7 +132,7 @@ def _same(given: bytes, expected: str) -> bool:
     return bool(expected) and hmac.compare_digest(given, expected.encode())
 
 
-async def _say(writer: asyncio.StreamWriter, answer: bytes) -> None:
+async def _respond(writer: asyncio.StreamWriter, answer: bytes) -> None:
     writer.write(answer)
     await writer.drain()
 

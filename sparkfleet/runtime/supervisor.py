@@ -164,7 +164,7 @@ class Supervisor:
             await self._forwarder.close()
         self._drain()
         if removed := self._shared.remove():
-            self._log.say(f"{_now()} removed its shared memory: {', '.join(removed)}")
+            self._log.note(f"{_now()} removed its shared memory: {', '.join(removed)}")
         self._conclude(code, killed)
         self._announce()
         await self._door.farewell(_LINGER_S if self._over else 0)
@@ -179,7 +179,7 @@ class Supervisor:
     async def _step(self, children: Children, phase: str, argv: Sequence[str]) -> tuple[int, Killed]:
         """Runs one command to its end, or to a stop."""
         self._phase = phase
-        self._log.say(f"{_now()} {phase}: {shlex.join(argv)}")
+        self._log.note(f"{_now()} {phase}: {shlex.join(argv)}")
         if phase == "running" and self._forwarder:
             try:
                 await self._forwarder.open()
@@ -228,7 +228,7 @@ class Supervisor:
     def _conclude(self, code: int, killed: Killed) -> None:
         code, how = self._how_it_ended(code)
         self._reason = "; ".join((self._reason or how, *_after(killed)))
-        self._log.say(f"{_now()} {self._reason}")
+        self._log.note(f"{_now()} {self._reason}")
         if self._over and (tail := self._log.tail()):
             self._reason += f"\nlast lines of {self._order.log_path}:\n{tail}"
         self._exit_code = code

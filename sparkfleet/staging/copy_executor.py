@@ -71,7 +71,7 @@ async def _all(locks: list[asyncio.Lock]) -> AsyncIterator[None]:
 async def _copy(fleet: StagingNodes, manifest: Manifest, revision: str, copy: Copy) -> Arrived:
     if copy.route.over == "lan":
         text = f"{copy.source} and {copy.target} are not linked: copying over the LAN, which is slower."
-        fleet.say("note", manifest.name, copy.target, text, copy.source)
+        fleet.notify("note", manifest.name, copy.target, text, copy.source)
     secret = secrets.token_urlsafe(32)
     async with _serving(fleet, manifest, copy, secret) as serving:
         request = FetchRequest(
@@ -86,8 +86,8 @@ async def _copy(fleet: StagingNodes, manifest: Manifest, revision: str, copy: Co
             streams=fleet.settings.streams,
             reserve_bytes=fleet.settings.reserve_bytes,
         )
-        hear = fleet.hear(copy.route.over, manifest.name, copy.target, copy.source)
-        return await fleet.ask(copy.target, "rsync_fetch", request, Arrived, hear=hear)
+        listener = fleet.listener(copy.route.over, manifest.name, copy.target, copy.source)
+        return await fleet.ask(copy.target, "rsync_fetch", request, Arrived, listener=listener)
 
 
 @asynccontextmanager
@@ -105,11 +105,11 @@ async def _serving(
     )
     ready: asyncio.Future[object] = asyncio.get_running_loop().create_future()
 
-    def hear(line: Line) -> None:
+    def listener(line: Line) -> None:
         if line.event == "result" and not ready.done():
             ready.set_result(line.value)
 
-    server = asyncio.ensure_future(fleet.ask(copy.source, "rsync_serve", request, Serving, hear=hear))
+    server = asyncio.ensure_future(fleet.ask(copy.source, "rsync_serve", request, Serving, listener=listener))
     try:
         await asyncio.wait((ready, server), return_when=asyncio.FIRST_COMPLETED)
         if not ready.done():

@@ -49,7 +49,7 @@ class StagingNodes:
         request: Value,
         answer: type[T],
         *,
-        hear: Callable[[Line], None] = lambda _: None,
+        listener: Callable[[Line], None] = lambda _: None,
         timeout_s: float = LIMIT_S,
     ) -> T:
         """Run one program on a node and return its answer. Raises NodeError."""
@@ -58,7 +58,9 @@ class StagingNodes:
                 f"{node} is not a node of this fleet.", do="List the nodes: `sparkfleet status`."
             )
         program = (self.settings.python_on(node), module)
-        return await call(self.channels[node], program, request, answer, on_line=hear, timeout_s=timeout_s)
+        return await call(
+            self.channels[node], program, request, answer, on_line=listener, timeout_s=timeout_s
+        )
 
     async def look(self, needed: Iterable[str], request: LookRequest) -> dict[str, NodeScan]:
         """Scans of every node. Raises NodeError if a needed node does not answer; others are left out."""
@@ -78,7 +80,7 @@ class StagingNodes:
                 {"kind": kind, "name": name, "cache": self.settings.cache_on(node)}
             )
             return await self.ask(
-                node, "hash_tree", request, Manifest, hear=self.hear("checking", name, node)
+                node, "hash_tree", request, Manifest, listener=self.listener("checking", name, node)
             )
 
         wanted = tuple(nodes)
@@ -120,7 +122,7 @@ class StagingNodes:
         refused: list[StagingError] = []
         request = ImageRequest(action="pull", image=image)
         for node in nodes:
-            self.say("image", image, node, "pulling the image from its registry")
+            self.notify("image", image, node, "pulling the image from its registry")
             try:
                 return node, (await self.images((node,), request, (node,)))[node]
             except StagingError as error:
@@ -131,35 +133,35 @@ class StagingNodes:
             do=refused[0].do,
         )
 
-    def hear(self, phase: Phase, name: str, node: str, source: str = "") -> Callable[[Line], None]:
+    def listener(self, phase: Phase, name: str, node: str, source: str = "") -> Callable[[Line], None]:
         """Turns a program's lines into progress, with rates."""
         meter, clock = RateMeter(), asyncio.get_running_loop().time
 
-        def line(said: Line) -> None:
-            if said.event == "note":
-                found: Phase = "waiting" if said.phase == "waiting" else "note"
+        def line(received: Line) -> None:
+            if received.event == "note":
+                found: Phase = "waiting" if received.phase == "waiting" else "note"
                 self.progress(
-                    TransferProgress(phase=found, name=name, node=node, source=source, text=said.text)
+                    TransferProgress(phase=found, name=name, node=node, source=source, text=received.text)
                 )
-            if said.event != "progress":
+            if received.event != "progress":
                 return
-            rate = meter.rate(clock(), said.done_bytes)
+            rate = meter.rate(clock(), received.done_bytes)
             self.progress(
                 TransferProgress(
                     phase=phase,
                     name=name,
                     node=node,
                     source=source,
-                    done_bytes=said.done_bytes,
-                    total_bytes=said.total_bytes,
+                    done_bytes=received.done_bytes,
+                    total_bytes=received.total_bytes,
                     bytes_per_s=rate,
-                    eta_s=eta_s(rate, said.total_bytes - said.done_bytes),
+                    eta_s=eta_s(rate, received.total_bytes - received.done_bytes),
                 )
             )
 
         return line
 
-    def say(self, phase: Phase, name: str, node: str, text: str, source: str = "") -> None:
+    def notify(self, phase: Phase, name: str, node: str, text: str, source: str = "") -> None:
         """Report a message."""
         self.progress(TransferProgress(phase=phase, name=name, node=node, source=source, text=text))
 
@@ -175,7 +177,7 @@ class StagingNodes:
             elif node in needed or not isinstance(answer, NodeError):
                 raise answer
             else:
-                self.say("note", "", node, f"{node} is left out: {_first_line(answer)}")
+                self.notify("note", "", node, f"{node} is left out: {_first_line(answer)}")
         return found
 
 

@@ -110,7 +110,7 @@ class _Stager:
         return await self._first_that_reaches(order, self._ask_hub)
 
     async def _ask_hub(self, node: str) -> Manifest:
-        self._fleet.say("looking", self._name, node, "reading its list of files from the Hub")
+        self._fleet.notify("looking", self._name, node, "reading its list of files from the Hub")
         return await self._fleet.ask(node, "hub_download", self._pull_request(node, None), Manifest)
 
     async def _distribute(self, manifest: Manifest) -> dict[str, NodeScan]:
@@ -152,13 +152,13 @@ class _Stager:
             try:
                 return await act(node)
             except HubUnreachable as error:
-                self._fleet.say("note", self._name, node, f"{error.what} Trying another node.")
+                self._fleet.notify("note", self._name, node, f"{error.what} Trying another node.")
         return await act(nodes[-1])
 
     async def _download(self, node: str, manifest: Manifest) -> Arrived:
-        hear = self._fleet.hear("hub", self._name, node)
+        listener = self._fleet.listener("hub", self._name, node)
         arrived = await self._fleet.ask(
-            node, "hub_download", self._pull_request(node, manifest), Arrived, hear=hear
+            node, "hub_download", self._pull_request(node, manifest), Arrived, listener=listener
         )
         self._moved += arrived.moved_bytes
         return arrived
@@ -214,7 +214,7 @@ class _Stager:
             action="save", image=self._name, reserve_bytes=self._fleet.settings.reserve_bytes
         )
         source = self._best_source([node for node in seen if seen[node].id], lacking[0])
-        self._fleet.say("image", self._name, source, "saving the image as an archive")
+        self._fleet.notify("image", self._name, source, "saving the image as an archive")
         await self._fleet.images((source,), request, (source,))
         manifest = (await self._fleet.seal("image", self._name, (source,)))[source]
         narrowed = self._need.model_copy(update={"nodes": tuple(lacking)})
@@ -222,7 +222,7 @@ class _Stager:
         await copying._distribute(manifest)
         self._moved += copying._moved
         for node in lacking:
-            self._fleet.say("image", self._name, node, "loading the image", source)
+            self._fleet.notify("image", self._name, node, "loading the image", source)
         load = request.model_copy(update={"action": "load", "id": seen[source].id, "manifest": manifest})
         await self._fleet.images(lacking, load, lacking)
         everybody = (source, *lacking)
@@ -234,7 +234,7 @@ class _Stager:
 
     def _staged(self, manifest: Manifest, paths: dict[str, str]) -> Staged:
         for node in self._need.nodes:
-            self._fleet.say("done", self._name, node, "complete")
+            self._fleet.notify("done", self._name, node, "complete")
         return Staged(wanted=self._need.wanted, commit=manifest.commit, paths=paths, moved_bytes=self._moved)
 
 

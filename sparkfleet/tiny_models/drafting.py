@@ -97,7 +97,7 @@ def lesson(model: PreTrainedModel, batch: list[training.Row]) -> heads.Lesson:
     return heads.Lesson(
         ids=ids,
         places=places,
-        said=torch.tensor([row.weights for row in batch]) >= 1.0,
+        sampled=torch.tensor([row.weights for row in batch]) >= 1.0,
         streams=tuple(streams),
         logits=logits,
         vocabulary=model.get_input_embeddings().weight,

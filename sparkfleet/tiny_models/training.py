@@ -244,12 +244,12 @@ def _loss(model: PreTrainedModel, batch: list[Row]) -> torch.Tensor:
     places = torch.tensor([row.places for row in batch])
     # The first token of a document has no loss: it does not follow from the document before it.
     weights = torch.tensor([row.weights for row in batch])[:, 1:] * (places[:, 1:] > 0)
-    said = weights > 0
+    sampled = weights > 0
     hidden = model.model(
         input_ids=ids[:, :-1], position_ids=places[:, :-1], use_cache=False
     ).last_hidden_state
-    losses = cross_entropy(model.lm_head(hidden[said]), ids[:, 1:][said], reduction="none")
-    return (losses * weights[said]).sum() / weights.sum()
+    losses = cross_entropy(model.lm_head(hidden[sampled]), ids[:, 1:][sampled], reduction="none")
+    return (losses * weights[sampled]).sum() / weights.sum()
 
 
 def rows(corpus: Corpus, tokenizer: Tokenizer, budget: Budget) -> Iterator[Row]:

@@ -69,7 +69,7 @@ async def test_memory_that_runs_out_twice_while_it_serves_takes_a_rung_that_need
 
 async def test_a_rung_that_is_left_is_told_beside_those_of_which_an_earlier_release_wrote_nothing_down(world):
     await put(world, ladder((9.0, "this"), (9.0, "this"), (5.0, "this")))
-    world.store.stand("tiny", 1, 0, Standing(rung=1))
+    world.store.set_standing("tiny", 1, 0, Standing(rung=1))
     await falls(world, "memory", rung=1)
     await falls(world, "memory", rung=1)
     (passed,) = world.controller.status().deployments[0].passed

@@ -172,7 +172,7 @@ async def test_what_takes_its_node_down_at_every_rung_is_stopped(elsewhere):
 
 async def test_a_last_word_of_what_is_given_up_does_not_bring_it_back(elsewhere):
     """Serve may be starting it again in the moment in which it is given up."""
-    elsewhere.store.stand(*TINY, Standing(given_up=True))
+    elsewhere.store.set_standing(*TINY, Standing(given_up=True))
     await elsewhere.controller.report(report(node="that", detail="loading"))
     await comes_back(elsewhere, "second")
     assert elsewhere.store.rungs("tiny", 1) == {0: Standing(given_up=True)}
@@ -318,7 +318,7 @@ async def test_what_is_stopped_and_goes_on_talking_is_not_held_against_it(world)
 
 async def test_what_was_given_up_and_is_there_all_the_same_is_stopped(elsewhere):
     """The controller may die before it has stopped it."""
-    elsewhere.store.stand(*TINY, Standing(given_up=True))
+    elsewhere.store.set_standing(*TINY, Standing(given_up=True))
     await back(elsewhere, "second")
     assert elsewhere.apps.apps == {}
     elsewhere.apps.become("tiny", 1, "starting")

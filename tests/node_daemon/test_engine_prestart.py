@@ -91,7 +91,7 @@ async def test_what_was_ready_before_a_reboot_is_started_with_it(head):
 async def test_what_is_given_up_is_not_started_until_it_is_applied_again(head):
     await head.up(plan())
     store = head.store
-    store.stand("tiny", 1, 0, Standing(given_up=True))
+    store.set_standing("tiny", 1, 0, Standing(given_up=True))
     store.close()
     head.reboot("second")
     await head.up()

@@ -120,5 +120,5 @@ def test_a_lesson_is_what_transformers_computes(checkpoint):
     for stream, hidden in zip(found.streams, wanted.hidden_states[:-1], strict=False):
         torch.testing.assert_close(stream, hidden)
     torch.testing.assert_close(model.model.norm(found.streams[-1]), wanted.hidden_states[-1])
-    assert found.said.tolist() == [[False, True, True, True]]
+    assert found.sampled.tolist() == [[False, True, True, True]]
     assert not any(hooks for module in model.modules() for hooks in [module._forward_pre_hooks])

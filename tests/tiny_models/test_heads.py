@@ -25,7 +25,7 @@ def lesson() -> heads.Lesson:
     return heads.Lesson(
         ids=ids,
         places=torch.cat([half, half]).repeat(2, 1),
-        said=torch.ones(2, LENGTH, dtype=torch.bool),
+        sampled=torch.ones(2, LENGTH, dtype=torch.bool),
         streams=tuple(vocabulary[ids] * scale for scale in (1.0, 0.5, 2.0)),
         logits=following * 12,
         vocabulary=vocabulary,
@@ -68,11 +68,11 @@ def test_a_head_learns(method, lesson):
 @pytest.mark.parametrize("method", METHODS)
 def test_only_generated_tokens_are_trained_on(method, lesson):
     head = new_head(method)
-    said = lesson.said.clone()
+    said = lesson.sampled.clone()
     said[:, LENGTH // 4 : LENGTH // 2] = False
     logits = lesson.logits.clone()
     logits[:, LENGTH // 4 - 1 : LENGTH // 2 - 1] = 0.0  # what is wanted of tokens that are not said
-    quiet = lesson._replace(said=said)
+    quiet = lesson._replace(sampled=said)
     assert loss_of(method, head, quiet) == loss_of(method, head, quiet._replace(logits=logits))
     assert loss_of(method, head, lesson) != loss_of(method, head, lesson._replace(logits=logits))
 
@@ -81,9 +81,9 @@ def test_only_generated_tokens_are_trained_on(method, lesson):
 def test_a_document_is_not_read_in_another(method, lesson):
     """The second document's loss does not depend on what the first one was."""
     head, half = new_head(method), LENGTH // 2
-    said = lesson.said.clone()
+    said = lesson.sampled.clone()
     said[:, :half] = False
-    second = lesson._replace(said=said)
+    second = lesson._replace(sampled=said)
     streams = tuple(stream.clone() for stream in lesson.streams)
     for stream in streams:
         stream[:, :half] = 1.0

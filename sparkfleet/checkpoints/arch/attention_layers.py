@@ -305,8 +305,8 @@ def _heads_of_layer(config: Config, kind: LayerKind, index: int, heads: int) -> 
 
 def _head_dim(config: Config, prefix: str = "") -> int:
     # Some configs have 0 for "not set".
-    said = config.integer_or_none(prefix + "head_dim", high=1 << 16)
-    return said or max(1, config.integer("hidden_size") // config.integer(HEADS, high=1 << 16))
+    given = config.integer_or_none(prefix + "head_dim", high=1 << 16)
+    return given or max(1, config.integer("hidden_size") // config.integer(HEADS, high=1 << 16))
 
 
 def _window(config: Config, family: Family) -> int | None:

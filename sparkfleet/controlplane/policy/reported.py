@@ -61,10 +61,10 @@ def _on_failed(state: FleetState, report: GroupReport, now: Now) -> list[Action]
     if report.rung != standing.rung:
         return []
     if not report.was_starting:
-        fell = _fallen(standing, report, now)
+        fallen = _fallen(standing, report, now)
         return [
             EndAttempt(group=group, reason="it failed while it served"),
-            KeepStanding(group=group, standing=fell, reason="it failed while it served"),
+            KeepStanding(group=group, standing=fallen, reason="it failed while it served"),
         ]
     failed = FailAttempt(group=group, reason="it failed while it was starting")
     if group in state.pending.counted:

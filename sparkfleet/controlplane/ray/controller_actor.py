@@ -157,10 +157,10 @@ class ControllerActor:
             await answered(lambda controller: log_end(controller, request, read), self._life)
         ).model_dump_json()
 
-    async def wants(self, group: GroupKey, rung: int) -> bool:
-        """See `Controller.wants`; True while the controller waits for its store."""
+    async def is_still_wanted(self, group: GroupKey, rung: int) -> bool:
+        """See `Controller.is_still_wanted`; True while the controller waits for its store."""
         controller = self._life.controller
-        return controller is None or controller.wants((group[0], group[1], group[2]), rung)
+        return controller is None or controller.is_still_wanted((group[0], group[1], group[2]), rung)
 
     async def bars(self, nodes: list[str]) -> str:
         """See `Controller.bars`; "" while the controller waits for its store."""

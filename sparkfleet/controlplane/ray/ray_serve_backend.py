@@ -133,7 +133,7 @@ class ControllerReporter:
             self._controller = None
 
 
-def _asks_whether_wanted(launch: GroupLaunch) -> Wanted:
+def _wanted_by_controller(launch: GroupLaunch) -> Wanted:
     """Asks the controller; True if it does not answer: what is not known is never taken for "not wanted"."""
 
     async def wanted() -> bool:
@@ -141,7 +141,7 @@ def _asks_whether_wanted(launch: GroupLaunch) -> Wanted:
             async with asyncio.timeout(WANTED_S):
                 controller = await asyncio.to_thread(ray.get_actor, CONTROLLER, namespace=NAMESPACE)
                 group = (launch.deployment, launch.generation, launch.replica)
-                return bool(await controller.wants.remote(group, launch.rung))
+                return bool(await controller.is_still_wanted.remote(group, launch.rung))
         except Exception as error:
             log.warning("%s is kept: the controller does not answer: %r", launch.name, error)
             return True
@@ -149,7 +149,7 @@ def _asks_whether_wanted(launch: GroupLaunch) -> Wanted:
     return wanted
 
 
-def _asks_if_barred(launch: GroupLaunch) -> Barred:
+def _barred_by_controller(launch: GroupLaunch) -> Barred:
     """Asks the controller for drained nodes; "" if it does not answer: an engine that is wanted starts without it."""
 
     async def barred() -> str:
@@ -194,8 +194,8 @@ class GroupReplica:
             secret,
             ControllerReporter(),
             Backoff(begun, launch.timeouts),
-            wanted=_asks_whether_wanted(launch),
-            barred=_asks_if_barred(launch),
+            wanted=_wanted_by_controller(launch),
+            barred=_barred_by_controller(launch),
             after=take_note(hung),
             box=QuietBox(paths.run / "measuring"),
             token_secret=lambda: first.token_secret,

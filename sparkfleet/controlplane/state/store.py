@@ -494,7 +494,7 @@ class Store:
             for name, generation, replica, standing in rows
         }
 
-    def stand(self, deployment: str, generation: int, replica: int, standing: Standing) -> None:
+    def set_standing(self, deployment: str, generation: int, replica: int, standing: Standing) -> None:
         """Stores a group's ladder position."""
         self._db.execute(
             "INSERT OR REPLACE INTO standings VALUES (?, ?, ?, ?)",

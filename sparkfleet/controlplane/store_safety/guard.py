@@ -120,10 +120,10 @@ def _older(
         return None
     name, generation = late[0]
     newest = content.generations.get(name, 0)
-    knows = f"its newest is {newest}" if newest else "it has none of that name"
+    newest_words = f"its newest is {newest}" if newest else "it has none of that name"
     return StoreError(
         StoreFault.OLDER,
-        f"The store {file} is older than what runs: generation {generation} of {name} runs, {knows}.",
+        f"The store {file} is older than what runs: generation {generation} of {name} runs, {newest_words}.",
     )
 
 

@@ -133,7 +133,7 @@ def _fill(paths: FleetPaths, chosen: Collection[Desired], records: list[tuple[st
         for _, record in reversed(records):  # the newest last
             for one in record.standings:
                 if any((one.deployment, one.generation, one.replica) in d.groups for d in chosen):
-                    store.stand(one.deployment, one.generation, one.replica, one.standing)
+                    store.set_standing(one.deployment, one.generation, one.replica, one.standing)
 
 
 def _desired(records: list[tuple[str, Applied]], name: str, running: frozenset[int]) -> Desired | None:

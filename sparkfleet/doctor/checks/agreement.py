@@ -12,8 +12,8 @@ def values(fleet: FleetReadings, read: Callable[[NodeSnapshot], str | None]) -> 
     """Values and the nodes that reported them. Nodes without a value are left out."""
     found: dict[str, list[str]] = defaultdict(list)
     for node in fleet.answered:
-        if said := read(node):
-            found[said].append(node.name)
+        if value := read(node):
+            found[value].append(node.name)
     return found
 
 
@@ -21,9 +21,9 @@ def differing(found: Mapping[str, list[str]]) -> str:
     """`580.142 on spark1, 590.48 on spark2`; "" if they agree."""
     if len(found) < 2:
         return ""
-    return ", ".join(f"{said} on {' and '.join(nodes)}" for said, nodes in sorted(found.items()))
+    return ", ".join(f"{value} on {' and '.join(nodes)}" for value, nodes in sorted(found.items()))
 
 
 def shared(found: Mapping[str, list[str]]) -> list[tuple[str, str]]:
     """Values that nodes have in common: the value, and `spark1 and spark2`."""
-    return [(said, " and ".join(nodes)) for said, nodes in found.items() if len(nodes) > 1]
+    return [(value, " and ".join(nodes)) for value, nodes in found.items() if len(nodes) > 1]

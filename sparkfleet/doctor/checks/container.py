@@ -17,9 +17,9 @@ def container_tool(node: NodeSnapshot, container_tools: tuple[ContainerTool, ...
     """One usable tool is enough."""
     if any(tool.usable for tool in container_tools):
         return
-    say = warning if node.engines_of_its_own or not node.gpus else error
+    finding = warning if node.engines_of_its_own or not node.gpus else error
     if not container_tools:
-        yield say(
+        yield finding(
             f"{node.name} has no container runtime: neither docker nor podman is installed",
             means="Engines that are container images cannot run there"
             + ("; engines with an environment in inventory.yaml can." if node.engines_of_its_own else "."),
@@ -31,14 +31,14 @@ def container_tool(node: NodeSnapshot, container_tools: tuple[ContainerTool, ...
         return
     for tool in container_tools:
         if refused(tool):
-            yield say(
+            yield finding(
                 f"{node.name}: this user may not use {tool.tool}",
                 means="Engines that are container images cannot be started.",
                 do=("sudo usermod -aG docker $USER", "exit   # then log in again: groups are read at login"),
                 said=tool.why_not,
             )
         else:
-            yield say(
+            yield finding(
                 f"{node.name}: {tool.tool} does not answer: {tool.why_not}",
                 means="Engines that are container images cannot be started.",
                 do=f"sudo systemctl restart {tool.tool}; journalctl -u {tool.tool} -n 50",

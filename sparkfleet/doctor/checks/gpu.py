@@ -56,9 +56,9 @@ def _driver(node: NodeSnapshot) -> str | None:
 )
 def driver_same(fleet: FleetReadings) -> Iterator[CheckFault]:
     """An engine over two nodes needs one driver on both."""
-    if said := differing(values(fleet, _driver)):
+    if differences := differing(values(fleet, _driver)):
         yield error(
-            f"NVIDIA drivers differ: {said}",
+            f"NVIDIA drivers differ: {differences}",
             means="Engines over several nodes hang or fail between different drivers, and measurements are not comparable.",
             do=(
                 "sudo apt update && sudo apt full-upgrade && sudo reboot   # on all nodes",

@@ -61,9 +61,9 @@ def _kernel(node: NodeSnapshot) -> str | None:
 @fleet_check("release-same", "all nodes have one DGX OS release")
 def release_same(fleet: FleetReadings) -> Iterator[CheckFault]:
     """Compares the last updates, not the installed images."""
-    if said := differing(values(fleet, _release)):
+    if differences := differing(values(fleet, _release)):
         yield warning(
-            f"DGX OS differs: {said}",
+            f"DGX OS differs: {differences}",
             means="Drivers, firmware and libraries differ, too; published two-node numbers are from equal nodes.",
             do="sudo apt update && sudo apt full-upgrade && sudo reboot   # on the older ones",
         )
@@ -72,9 +72,9 @@ def release_same(fleet: FleetReadings) -> Iterator[CheckFault]:
 @fleet_check("kernel-same", "all nodes have one kernel")
 def kernel_same(fleet: FleetReadings) -> Iterator[CheckFault]:
     """Compares kernels: early 6.17 kernels capped RoCE, and one such end is enough."""
-    if said := differing(values(fleet, _kernel)):
+    if differences := differing(values(fleet, _kernel)):
         yield warning(
-            f"kernels differ: {said}",
+            f"kernels differ: {differences}",
             means="The slower network stack of the two sets the speed of a link.",
             do="sudo apt full-upgrade && sudo reboot   # on all nodes",
         )
@@ -85,11 +85,11 @@ def kernel_same(fleet: FleetReadings) -> Iterator[CheckFault]:
 )
 def machine_ids_differ(fleet: FleetReadings) -> Iterator[CheckFault]:
     """Reports machine-ids that nodes share, as in OEM images."""
-    for said, nodes in shared(
+    for machine_id, nodes in shared(
         values(fleet, lambda node: node.identity.machine_id if node.identity else None)
     ):
         yield warning(
-            f"{nodes} have one machine-id, {said[:12]}…",
+            f"{nodes} have one machine-id, {machine_id[:12]}…",
             means="They were installed from one image. DHCP may give them one address; their logs look the same.",
             do=(
                 "sudo rm /etc/machine-id /var/lib/dbus/machine-id",

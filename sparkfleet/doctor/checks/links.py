@@ -47,12 +47,12 @@ def rail_down(link: LinkSnapshot, fleet: FleetReadings) -> Iterator[CheckFault]:
     alive = sum(not _is_down(rail, fleet) for rail in link.rails)
     for number, rail in enumerate(link.rails, start=1):
         down = {
-            end: said for end in rail.ends if (said := _why_down(fleet.node(end.node).netdev(end.netdev)))
+            end: reason for end in rail.ends if (reason := _why_down(fleet.node(end.node).netdev(end.netdev)))
         }
         if down:
             yield error(
                 f"rail {number} of {link.name} is down: "
-                + " and ".join(f"{end.netdev} on {end.node} {said}" for end, said in down.items()),
+                + " and ".join(f"{end.netdev} on {end.node} {reason}" for end, reason in down.items()),
                 means=f"{alive} of {len(link.rails)} rails is left: about half the bandwidth."
                 if alive
                 else "This link carries no traffic.",
@@ -69,9 +69,9 @@ def _why_down(netdev: Netdev | None) -> str:
 
 
 def _lift(down: dict[EndSnapshot, str]) -> Iterator[str]:
-    for end, said in down.items():
+    for end, reason in down.items():
         switch_on = f"sudo ip link set {end.netdev} up"
-        yield f"{switch_on if said == 'is switched off' else f'ethtool {end.netdev}'}   # on {end.node}"
+        yield f"{switch_on if reason == 'is switched off' else f'ethtool {end.netdev}'}   # on {end.node}"
     yield (
         "Push the QSFP plug in at both ends until it clicks; then reboot both nodes: a re-plugged ConnectX-7 may come"
         " up degraded."
@@ -276,9 +276,9 @@ def rail_gid(link: LinkSnapshot, fleet: FleetReadings) -> Iterator[CheckFault]:
             )
         else:
             indexes[f"index {found.index}"].append(f"{end.node}:{end.rdma}")
-    if said := differing(indexes):
+    if differences := differing(indexes):
         yield note(
-            f"{link.name}: the GID index differs: {said}",
+            f"{link.name}: the GID index differs: {differences}",
             means="A fixed NCCL_IB_GID_INDEX would be wrong on one node; sparkfleet lets NCCL choose it.",
             do="Leave NCCL_IB_GID_INDEX unset; set NCCL_IB_ROCE_VERSION_NUM=2 and NCCL_IB_ADDR_FAMILY=AF_INET.",
         )

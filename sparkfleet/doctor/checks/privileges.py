@@ -21,8 +21,8 @@ LIMITS_FILE = "/etc/security/limits.d/90-sparkfleet.conf"
 )
 def memlock(node: NodeSnapshot, locked_memory: Limit, fleet: FleetReadings) -> Iterator[CheckFault]:
     """Checks the limit only if a link of the node declares RDMA."""
-    wants_rdma = any(rail.is_rdma for link in fleet.links if node.name in link.nodes for rail in link.rails)
-    if wants_rdma and not locked_memory.is_unlimited and not (node.user and node.user.is_root):
+    needs_rdma = any(rail.is_rdma for link in fleet.links if node.name in link.nodes for rail in link.rails)
+    if needs_rdma and not locked_memory.is_unlimited and not (node.user and node.user.is_root):
         yield error(
             f"{node.name}: at most {locked_memory.most / 2**20:.3g} MiB may be pinned (memlock)",
             means='RDMA cannot register its buffers: NCCL fails with "Cannot allocate memory", and the other node'

@@ -93,10 +93,10 @@ def rail_bandwidth(path: PathSnapshot) -> Iterator[CheckFault]:
 def _too_slow(name: str, rail: RailSpeed, speed: float) -> Iterator[CheckFault]:
     by_rdma = rail.measured_with.startswith(RDMA_TOOL)
     degraded = thresholds.RAIL_DEGRADED_GBIT if by_rdma else thresholds.RAIL_TCP_DEGRADED_GBIT
-    said = f"{name} gives {speed:.1f} Gb/s, measured with {rail.measured_with}"
+    figures = f"{name} gives {speed:.1f} Gb/s, measured with {rail.measured_with}"
     if speed <= degraded and by_rdma:
         yield error(
-            f"{said}: the ConnectX-7 came up degraded",
+            f"{figures}: the ConnectX-7 came up degraded",
             means="Link state and counters look normal. Healthy rails give 92 to 112 Gb/s;"
             " engines over this link are several times too slow.",
             do=("sudo apt full-upgrade && sudo reboot   # both nodes", POWER_DRAIN),
@@ -104,14 +104,14 @@ def _too_slow(name: str, rail: RailSpeed, speed: float) -> Iterator[CheckFault]:
         )
     elif speed <= degraded:
         yield warning(
-            f"{said}: a degraded ConnectX-7, or busy CPUs",
+            f"{figures}: a degraded ConnectX-7, or busy CPUs",
             means="TCP cannot distinguish the two. RDMA over a healthy rail gives 92 to 112 Gb/s.",
             do=("sudo apt install perftest   # on both nodes: ib_write_bw", "sparkfleet doctor   # again"),
             threshold_gbit_per_s=degraded,
         )
     elif by_rdma and speed < thresholds.RAIL_HEALTHY_GBIT:
         yield warning(
-            f"{said}; healthy rails give 92 to 112",
+            f"{figures}; healthy rails give 92 to 112",
             means="Other traffic uses it, its PCIe link is too narrow, or its cable is bad.",
             do=(
                 "sparkfleet doctor   # again, without load",
@@ -126,9 +126,9 @@ def rails_balanced(path: PathSnapshot) -> Iterator[CheckFault]:
     """Compares the rails of one cable by RDMA: TCP streams share processors unevenly."""
     speeds = [rail.gbit_per_s for rail in path.rails if rail.gbit_per_s and rail.measured_with == RDMA_TOOL]
     if len(speeds) > 1 and min(speeds) < max(speeds) * (1 - thresholds.RAILS_IMBALANCE):
-        said = " and ".join(f"{speed:.1f}" for speed in speeds)
+        figures = " and ".join(f"{speed:.1f}" for speed in speeds)
         yield warning(
-            f"{path.name}: its rails give {said} Gb/s",
+            f"{path.name}: its rails give {figures} Gb/s",
             means="Collectives run at the speed of the slower rail.",
             do="sparkfleet doctor   # again, without load; then check the PCIe link and the cable",
         )

@@ -20,9 +20,9 @@ def _minor(version: str) -> str:
 @fleet_check("ray-same", "Ray has one version on all nodes")
 def ray_same(fleet: FleetReadings) -> Iterator[CheckFault]:
     """Compares Ray's versions: Ray refuses nodes of another version of Ray or Python."""
-    if said := differing(values(fleet, lambda node: node.python.ray if node.python else None)):
+    if differences := differing(values(fleet, lambda node: node.python.ray if node.python else None)):
         yield error(
-            f"Ray versions differ: {said}",
+            f"Ray versions differ: {differences}",
             means="Ray refuses nodes of another version: the fleet cannot come up.",
             do=UP,
         )
@@ -34,9 +34,9 @@ def sparkfleet_same(fleet: FleetReadings) -> Iterator[CheckFault]:
     found = dict(values(fleet, lambda node: node.python.sparkfleet if node.python else None))
     if fleet.sparkfleet and found:
         found[fleet.sparkfleet] = [*found.get(fleet.sparkfleet, []), "this machine"]
-    if said := differing(found):
+    if differences := differing(found):
         yield error(
-            f"sparkfleet versions differ: {said}",
+            f"sparkfleet versions differ: {differences}",
             means="Controller, groups and gateway would exchange messages of different versions.",
             do=UP,
         )
@@ -48,9 +48,9 @@ def python_same(fleet: FleetReadings) -> Iterator[CheckFault]:
     found = values(
         fleet, lambda node: _minor(node.python.python) if node.python and node.python.ray else None
     )
-    if said := differing(found):
+    if differences := differing(found):
         yield error(
-            f"Python versions differ: {said}",
+            f"Python versions differ: {differences}",
             means="Ray refuses nodes with another minor version of Python.",
             do=UP,
         )

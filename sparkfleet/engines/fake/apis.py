@@ -16,7 +16,7 @@ class Job:
     model: str
     prompt_tokens: int
     words: tuple[str, ...]
-    wants_usage: bool
+    has_usage: bool
 
     @property
     def text(self) -> str:
@@ -221,7 +221,7 @@ def _openai(job: Job, kind: str, choices: list[dict[str, Any]], *, usage: bool =
 
 
 def _openai_end(job: Job, kind: str) -> list[bytes]:
-    usage = [_event(_openai(job, kind, [], usage=True))] if job.wants_usage else []
+    usage = [_event(_openai(job, kind, [], usage=True))] if job.has_usage else []
     return [*usage, b"data: [DONE]\n\n"]
 
 

@@ -264,7 +264,7 @@ class FakeEngine:
             model=self.model,
             prompt_tokens=_prompt_tokens(body),
             words=tuple(word + " " for word in itertools.islice(itertools.cycle(WORDS), max(count, 1))),
-            wants_usage=isinstance(options, dict) and options.get("include_usage") is True,
+            has_usage=isinstance(options, dict) and options.get("include_usage") is True,
         )
 
     # Faults

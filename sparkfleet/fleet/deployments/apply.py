@@ -153,8 +153,8 @@ async def _applied(
         names = [one.name for one in (await client.fleet()).deployments]
         remember_names(session.inventory.fleet, deployments=names, keys=keys)
         own = {request.spec.name: request.spec for request in requests}
-        told = _of_generations(wanted, on_event) if cold else on_event
-        settled = await until_settled(client, wanted, after, told, own) if wait else {}
+        narrowed = _of_generations(wanted, on_event) if cold else on_event
+        settled = await until_settled(client, wanted, after, narrowed, own) if wait else {}
     return client, settled
 
 

@@ -85,8 +85,8 @@ async def read_surroundings(
 ) -> NodeSurroundings:
     """The surroundings on one node. Raises NodeError if it cannot be reached or its answer is none of ours."""
     if inventory.nodes[node].is_local:
-        told = await asyncio.to_thread(surroundings, state_root(inventory.fleet))
-        return NodeSurroundings.model_validate_json(json.dumps(told))
+        printed = await asyncio.to_thread(surroundings, state_root(inventory.fleet))
+        return NodeSurroundings.model_validate_json(json.dumps(printed))
     source = (files("sparkfleet.runtime.files") / "state_probe.py").read_text()
     done = await channels[node].run(("python3", "-I", "-c", source, inventory.fleet, "surroundings"))
     if done.exit_code != 0:

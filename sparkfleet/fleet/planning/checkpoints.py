@@ -251,7 +251,7 @@ def _settled(
     found = here or _known(model) or config or hub.checkpoint
     if isinstance(found, Checkpoint):
         return _with_reason(found, hub)
-    return found or next(iter(there), None) or _nowhere(model, answers, hub)
+    return found or next(iter(there), None) or _not_found(model, answers, hub)
 
 
 def _with_reason(found: Checkpoint, hub: AtHub) -> Checkpoint:
@@ -296,7 +296,7 @@ def _read(model: str, node: str, outline: Outline) -> Found:
 # --- nothing was found ------------------------------------------------------------------------------------------------
 
 
-def _nowhere(model: str, answers: Sequence[NodeAnswer], hub: AtHub) -> FactError:
+def _not_found(model: str, answers: Sequence[NodeAnswer], hub: AtHub) -> FactError:
     looked = _words(["this machine", *(node for node, one in answers if one is None)])
     silent = (
         f"{node} could not be searched: {one.what.removeprefix(f'{node}: ').rstrip('.')}."

@@ -122,5 +122,5 @@ def engine_version_of(reference: str) -> str | None:
 def _release_tagged(reference: str) -> str | None:
     repository, _, tag = reference.partition("@")[0].rpartition(":")
     pattern = _RELEASE_TAGS.get(repository)
-    told = pattern.match(tag) if pattern else None
-    return told["version"] if told else None
+    matched = pattern.match(tag) if pattern else None
+    return matched["version"] if matched else None

@@ -240,10 +240,10 @@ def _drafting_published(
         and "counting" not in gain.note
     ]
     lengths = [
-        told.tokens_per_step[1]
+        row.tokens_per_step[1]
         for one in known
-        for told in one.acceptance
-        if told.engine in (None, engine) and told.tokens == tokens and told.content == content
+        for row in one.acceptance
+        if row.engine in (None, engine) and row.tokens == tokens and row.content == content
     ]
     return PublishedDrafting(median(gains) if gains else None, median(lengths) if lengths else None)
 

@@ -304,10 +304,10 @@ def read_evidence(text: str) -> tuple[PublishedEvidence, ...]:
     """
     found: list[PublishedEvidence] = []
     for number, row in enumerate(csv.DictReader(text.splitlines()), 2):
-        told: dict[str, object] = {name: cell for name, cell in row.items() if cell and name != "sources"}
-        told["sources"] = tuple((row.get("sources") or "").split("; "))
+        fields: dict[str, object] = {name: cell for name, cell in row.items() if cell and name != "sources"}
+        fields["sources"] = tuple((row.get("sources") or "").split("; "))
         try:
-            found.append(PublishedEvidence.model_validate(told, strict=False))
+            found.append(PublishedEvidence.model_validate(fields, strict=False))
         except ValidationError as error:
             raise SpecError(
                 f"knowledge/{FILE}:{number}: {error.errors()[0]['msg']}.", do="Run scripts/evidence.py again."

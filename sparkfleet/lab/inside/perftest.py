@@ -116,7 +116,7 @@ def _end(asked: argparse.Namespace, hca: Hca, settings: SimulatedState, port: in
     delay = 1000 * settings.number("slow_ms", netdev)
     per_message = asked.size * 8 / (min(limits) * 1000)
     seconds = asked.duration or min(5.0, asked.iters * per_message / 1e6)
-    told = End(
+    far_end = End(
         hca.name,
         usable[index].ipv4,
         port,
@@ -125,7 +125,7 @@ def _end(asked: argparse.Namespace, hca: Hca, settings: SimulatedState, port: in
         settings.number("rdma_us", hca.name) + delay,
         seconds,
     )
-    return told, index
+    return far_end, index
 
 
 def _serve(asked: argparse.Namespace, hca: Hca, settings: SimulatedState) -> tuple[End, End, int]:

@@ -32,7 +32,7 @@ from sparkfleet.telemetry.metrics import ControlMetrics
 
 HEARTBEAT_S = 5.0
 LOOK_S = 2.0
-ASKS_S = 10.0
+STATUS_EVERY_S = 10.0
 """Seconds between two users who ask for the status."""
 LOOKS_AGAIN_S = 5.0
 """Seconds after which a controller looks for its store again; the real one does after one."""
@@ -425,7 +425,7 @@ class Simulation:
                 drained=self._drained(),
             )
         if self.controller is not None:
-            if self.time.seconds - self._asked_at >= ASKS_S:
+            if self.time.seconds - self._asked_at >= STATUS_EVERY_S:
                 self._asked_at = self.time.seconds
                 self.controller.status()
             table = await self.controller.table(known=-1, wait_s=0.0)

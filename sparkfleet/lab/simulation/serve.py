@@ -225,7 +225,7 @@ class SimulatedServe:
         if not self._is_reached(app):
             self._step(key, app, 5.0, self._place)
             return
-        self._tell(key, app, GroupPhase.PREPARING)
+        self._send_report(key, app, GroupPhase.PREPARING)
         engine = self._fleet.engines.get(key)
         if engine is not None and engine.rung == app.order.rung and engine.ready and not engine.hurt:
             engine.unfollowed_since = None
@@ -235,7 +235,7 @@ class SimulatedServe:
         nodes = app.order.candidate.shape.nodes
         if words := self._barred(nodes):
             app.barred_since = self._time.seconds
-            self._tell(key, app, GroupPhase.BARRED, detail=words)
+            self._send_report(key, app, GroupPhase.BARRED, detail=words)
             self._step(key, app, BARRED_LOOK_S, self._wait)
             return
         outcome = self._outcome_of(app.order)
@@ -245,7 +245,7 @@ class SimulatedServe:
         app.stored = self._barred(nodes) is not None
         if app.stored:
             self.began.append((self._time.seconds, key, nodes))
-        self._tell(key, app, GroupPhase.STARTING)
+        self._send_report(key, app, GroupPhase.STARTING)
         ending = (
             self._come_up if outcome.diagnosis is None and not outcome.takes_down else self._break(outcome)
         )
@@ -263,7 +263,7 @@ class SimulatedServe:
             self._construct(key)
             return
         app.status, app.has_served = "running", True
-        self._tell(key, app, GroupPhase.READY, adopted=True)
+        self._send_report(key, app, GroupPhase.READY, adopted=True)
 
     def _come_up(self, key: GroupKey, app: SimulatedApp) -> None:
         engine = self._fleet.engines.get(key)
@@ -273,7 +273,7 @@ class SimulatedServe:
         engine.ready, engine.ready_since = True, self._time.seconds
         app.status, app.has_served, app.failures = "running", True, 0
         self.wedged = Counter({at: times for at, times in self.wedged.items() if at[0] != key})
-        self._tell(key, app, GroupPhase.READY)
+        self._send_report(key, app, GroupPhase.READY)
 
     def _break(self, outcome: Outcome) -> Callable[[GroupKey, SimulatedApp], None]:
         def run(key: GroupKey, app: SimulatedApp) -> None:
@@ -291,7 +291,7 @@ class SimulatedServe:
     def _fail(
         self, key: GroupKey, app: SimulatedApp, diagnosis: Diagnosis | None, *, was_starting: bool
     ) -> None:
-        self._tell(key, app, GroupPhase.FAILED, diagnosis=diagnosis, was_starting=was_starting)
+        self._send_report(key, app, GroupPhase.FAILED, diagnosis=diagnosis, was_starting=was_starting)
         app.report = None  # its process ends: it repeats nothing
         self._again(key, app)
 
@@ -316,7 +316,7 @@ class SimulatedServe:
         if self.apps.get(key) is app:
             del self.apps[key]
 
-    def _tell(self, key: GroupKey, app: SimulatedApp, phase: GroupPhase, **fields: object) -> None:
+    def _send_report(self, key: GroupKey, app: SimulatedApp, phase: GroupPhase, **fields: object) -> None:
         app.phase = phase
         app.report = GroupReport.model_validate(
             {

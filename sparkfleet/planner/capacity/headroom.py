@@ -23,7 +23,7 @@ from sparkfleet.planner.capacity.sizing import (
     size,
     sized_at,
 )
-from sparkfleet.planner.engine_args.engine_args import KV_FLAG, chunk_said
+from sparkfleet.planner.engine_args.engine_args import KV_FLAG, chunk_given
 from sparkfleet.planner.types.plan import Candidate, Rung
 
 STEP = 1024
@@ -103,22 +103,22 @@ def _draft_of(case: VariantContext, candidate: Candidate) -> Proposal:
 
 def _chunk_of(candidate: Candidate) -> int:
     """The chunk of a candidate whose arguments do not set it; one that holds all its requests is no limit to others."""
-    told = candidate.batch_tokens or own_chunk(candidate.engine)
-    return max(told, CHUNK) if told >= candidate.context * candidate.concurrency else told
+    given = candidate.batch_tokens or own_chunk(candidate.engine)
+    return max(given, CHUNK) if given >= candidate.context * candidate.concurrency else given
 
 
 def settings_of_candidate(candidate: Candidate, link: LinkSpeed | None = None) -> Settings:
     """Settings that a candidate's memory and speed depend on; the link between its nodes affects its speed only."""
     flags = parse_flags(candidate.engine_args)
     eager = EAGER_FLAGS.get(candidate.engine)
-    said = chunk_said(candidate.engine_args, BATCH_FLAGS.get(candidate.engine, ""))
+    given = chunk_given(candidate.engine_args, BATCH_FLAGS.get(candidate.engine, ""))
     return Settings(
         engine=candidate.engine,
         release=release_of(candidate.image or "", candidate.engine_version),
         speculation=candidate.speculation,
         eager=bool(eager) and eager in flags,
         kv_dtype=flags.get(KV_FLAG, candidate.kv_dtype),
-        batch_tokens=said or _chunk_of(candidate),
+        batch_tokens=given or _chunk_of(candidate),
         link=link,
         marlin="marlin" in (flags.get("--moe-backend"), flags.get("--linear-backend")),
     )

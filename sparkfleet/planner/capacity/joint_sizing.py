@@ -39,7 +39,7 @@ def with_room(plan: Plan, pack: Pack) -> Plan:
     more = {one.name for one in found.deployments} - {one.name for one in plan.deployments}
     needed = {name for name in placed if _beside(found, name, more)}
     fewer = pack({name: _halved(placed[name], level) for name in sorted(needed)})
-    return _told(fewer if len(fewer.refused) <= len(found.refused) else found, placed, more)
+    return _with_notes(fewer if len(fewer.refused) <= len(found.refused) else found, placed, more)
 
 
 def _sizes(plan: DeploymentPlan) -> SizeLimits | None:
@@ -72,7 +72,7 @@ def _beside(plan: Plan, name: str, others: Collection[str]) -> list[str]:
     return [other.name for other in plan.deployments if other.name in others and own & _nodes(other.groups)]
 
 
-def _told(plan: Plan, before: Mapping[str, SizeLimits], more: Collection[str]) -> Plan:
+def _with_notes(plan: Plan, before: Mapping[str, SizeLimits], more: Collection[str]) -> Plan:
     """The plan with a note on every reduced rung: the deployments that it made room for."""
     deployments = []
     for one in plan.deployments:
@@ -81,19 +81,21 @@ def _told(plan: Plan, before: Mapping[str, SizeLimits], more: Collection[str]) -
         words += " beside it" if beside else ""
         sizes = before.get(one.name)
         groups = (
-            one.groups if sizes is None else tuple(_group_told(group, sizes, words) for group in one.groups)
+            one.groups
+            if sizes is None
+            else tuple(_group_with_notes(group, sizes, words) for group in one.groups)
         )
         deployments.append(one.model_copy(update={"groups": groups}))
     return plan.model_copy(update={"deployments": tuple(deployments)})
 
 
-def _group_told(group: GroupPlan, before: SizeLimits, words: str) -> GroupPlan:
+def _group_with_notes(group: GroupPlan, before: SizeLimits, words: str) -> GroupPlan:
     return group.model_copy(
-        update={"ladder": tuple(_rung_told(rung, before, words) for rung in group.ladder)}
+        update={"ladder": tuple(_rung_with_notes(rung, before, words) for rung in group.ladder)}
     )
 
 
-def _rung_told(rung: Rung, before: SizeLimits, words: str) -> Rung:
+def _rung_with_notes(rung: Rung, before: SizeLimits, words: str) -> Rung:
     has = rung.candidate
     sizes = (("context", has.context, before.context), ("concurrency", has.concurrency, before.concurrency))
     less = [f"{name} {now} instead of {then}" for name, now, then in sizes if now < then]

@@ -18,7 +18,7 @@ from sparkfleet.perf.memory.demand import FLOOR, MemoryBudget, fits
 from sparkfleet.perf.memory.kv_cache import pool_bytes
 from sparkfleet.perf.prediction import KV, VLLM_POOL, Band, MemoryPart, MemoryUse, Speculation, Verdict
 from sparkfleet.perf.predictor import Predictor, Settings, Split
-from sparkfleet.planner.engine_args.engine_args import KV_FLAG, KvPool, chunk_said, pool_said, share_said
+from sparkfleet.planner.engine_args.engine_args import KV_FLAG, KvPool, chunk_given, pool_given, share_given
 from sparkfleet.planner.place.drafting import depth_on
 from sparkfleet.planner.place.fleet_map import Fleet, Pool
 from sparkfleet.planner.place.stacks import Stack
@@ -177,15 +177,15 @@ def sized_at(
     cache = _cache(case, draft, settings, wanted, parts)
     verdict = fits(needs, room, edge=case.edge)
     found = Sizing(*wanted, settings.kv_dtype, needs, parts, verdict, cache)
-    found = _as_said(case, found, draft, room)
+    found = _as_given(case, found, draft, room)
     # Requests that the cache has no room for wait for one another.
     waits = found.verdict == "fits" and cache is not None and cache.requests < found.concurrency
     return found._replace(verdict="tight") if waits else found
 
 
-def _as_said(case: VariantContext, found: Sizing, draft: Proposal, room: MemoryBudget) -> Sizing:
+def _as_given(case: VariantContext, found: Sizing, draft: Proposal, room: MemoryBudget) -> Sizing:
     """The same with what the deployment's own arguments fix of it."""
-    share, cache = share_said(case.variant.engine_args, draft.engine), found.cache
+    share, cache = share_given(case.variant.engine_args, draft.engine), found.cache
     if cache is not None and cache.requests < 1:
         return found._replace(verdict="no")
     if cache is not None and (share is None or draft.engine == "vllm"):
@@ -207,7 +207,7 @@ def _cache(
     parts: tuple[MemoryPart, ...],
 ) -> KvSizing | None:
     """The KV cache that the deployment's arguments fix, None if they do not."""
-    pool = pool_said(case.variant.engine_args, draft.engine)
+    pool = pool_given(case.variant.engine_args, draft.engine)
     if pool is None:
         return None
     if pool.tokens is None:
@@ -238,7 +238,7 @@ def _by_pool(
             "low": needs.low + more,
             "mid": needs.mid + more,
             "high": needs.high + more,
-            "basis": f"{cache.pool.said}, set in the deployment: {cache.requests:.3g} × {found.context} tokens",
+            "basis": f"{cache.pool.label}, set in the deployment: {cache.requests:.3g} × {found.context} tokens",
         }
     )
     less = min(1.0, cache.size / asked) if asked else 1.0
@@ -314,19 +314,19 @@ def _concurrencies(case: VariantContext) -> Iterator[int]:
 def settings_of(case: VariantContext, draft: Proposal, stack: Stack) -> Settings:
     """Memory and speed settings in the deployment's own arguments."""
     flags = parse_flags(case.variant.engine_args)
-    said = chunk_said(case.variant.engine_args, BATCH_FLAGS.get(stack.engine, ""))
+    chunk = chunk_given(case.variant.engine_args, BATCH_FLAGS.get(stack.engine, ""))
     settings = Settings(
         engine=stack.engine,
         release=stack.release,
         speculation=depth_on(draft.speculation, stack, case.load),
         eager=EAGER_FLAGS[stack.engine] in flags,
         kv_dtype=flags.get(KV_FLAG, "auto"),
-        batch_tokens=said or CHUNK,
+        batch_tokens=chunk or CHUNK,
         link=draft.pool.site.link,
         disk_tables=stack.disk_tables(case.outlook.checkpoint) is not None,
     )
     return (
-        settings if said else settings._replace(batch_tokens=max(CHUNK, _whole_block(case, draft, settings)))
+        settings if chunk else settings._replace(batch_tokens=max(CHUNK, _whole_block(case, draft, settings)))
     )
 
 
@@ -346,7 +346,7 @@ def quant_of(case: VariantContext) -> str:
 
 def fraction_of(case: VariantContext, draft: Proposal, engine: EngineName, sized: Sizing) -> float | None:
     """Share of the node's memory that the engine may take: what it needs, so that others have room beside it."""
-    share = share_said(case.variant.engine_args, engine)
+    share = share_given(case.variant.engine_args, engine)
     if share is not None:
         return share
     total = draft.pool.site.memory_total
@@ -357,7 +357,7 @@ def too_large(case: VariantContext, draft: Proposal, sized: Sizing, room: Memory
     """The rejection of a draft that does not fit, with its numbers."""
     where = "one node" if draft.split.ranks == 1 else f"each of {draft.split.ranks} nodes"
     largest = max(sized.parts, key=lambda part: part.bytes)
-    share = share_said(case.variant.engine_args, draft.engine)
+    share = share_given(case.variant.engine_args, draft.engine)
     there = f"{max(0.0, room.at_most) / GIB:.0f} available"
     if sized.cache is not None and sized.cache.requests < 1:
         return _too_long(draft, sized, sized.cache)
@@ -387,11 +387,11 @@ def _too_long(draft: Proposal, sized: Sizing, cache: KvSizing) -> Rejection:
     pool = cache.pool
     if pool.tokens is None:
         one = _pooled(sized.parts, draft.engine) / sized.concurrency / GIB
-        words = f"needs {one:.2f} GiB of KV cache, and {pool.said} is {cache.size / GIB:.2f}"
+        words = f"needs {one:.2f} GiB of KV cache, and {pool.label} is {cache.size / GIB:.2f}"
     elif cache.requests:
-        words = f"exceeds the {pool.tokens} of {pool.said}"
+        words = f"exceeds the {pool.tokens} of {pool.label}"
     else:
-        reason = f"the size of a block of {pool.said} is not known for a model with sliding or linear layers"
+        reason = f"the size of a block of {pool.label} is not known for a model with sliding or linear layers"
         return Rejection(what=_on(draft), reason=f"{reason}: set --kv-cache-memory-bytes", why="wanted")
     reason = f"does not fit: one request of {sized.context} tokens {words}, set in the deployment"
     return Rejection(what=_on(draft), reason=reason, why="memory")
@@ -400,7 +400,7 @@ def _too_long(draft: Proposal, sized: Sizing, cache: KvSizing) -> Rejection:
 def _smaller(sized: Sizing, cache: KvSizing, room: MemoryBudget) -> str:
     """Largest KV cache with room for at least one request."""
     most = cache.size - (sized.needs.mid - room.at_most)
-    words = f" (KV cache of {cache.size / GIB:.0f} by {cache.pool.said}, set in the deployment"
+    words = f" (KV cache of {cache.size / GIB:.0f} by {cache.pool.label}, set in the deployment"
     if not cache.size / cache.requests <= most < cache.size:
         return f"{words})"
     if cache.pool.tokens is None:

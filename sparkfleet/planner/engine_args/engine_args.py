@@ -1,8 +1,8 @@
 """Reads the numbers in a deployment's `engine_args` as the engine reads them. Pure.
 
-    share_said    how much of a node's memory they give the engine
-    pool_said     how large they make its KV cache
-    chunk_said    how many tokens they let it prefill at a time
+    share_given    how much of a node's memory they give the engine
+    pool_given     how large they make its KV cache
+    chunk_given    how many tokens they let it prefill at a time
 
 Flags are those of `vllm serve` 0.19 to 0.32, `sglang.launch_server` 0.5.12 to 0.5.23 and `trtllm-serve` 1.3.0rc12, with
 dashes for underscores. A text that the engine would not take is None here, and refused by `user_overrides`.
@@ -72,7 +72,7 @@ _SCALES = {
 
 
 @lru_cache(maxsize=512)
-def share_said(args: tuple[str, ...], engine: str) -> float | None:
+def share_given(args: tuple[str, ...], engine: str) -> float | None:
     """The share of a node's memory that the arguments give the engine; None if they give none."""
     return share_of(parse_flags(args).get(MEMORY_FLAGS.get(engine, ""), ""))
 
@@ -80,7 +80,7 @@ def share_said(args: tuple[str, ...], engine: str) -> float | None:
 class KvPool(NamedTuple):
     """The KV cache that the arguments give the engine on every rank, in bytes or in tokens."""
 
-    said: str
+    label: str
     """The flag with its value."""
     bytes: int | None = None
     tokens: int | None = None
@@ -91,12 +91,12 @@ class KvPool(NamedTuple):
 
 
 @lru_cache(maxsize=512)
-def pool_said(args: tuple[str, ...], engine: str) -> KvPool | None:
+def pool_given(args: tuple[str, ...], engine: str) -> KvPool | None:
     """The KV cache that the arguments give the engine; None if they leave it to a share of the memory."""
     flags = parse_flags(args)
     if engine == "vllm":
-        return _blocks_said(flags) or next(_bytes_said(flags), None)
-    tokens = count_said(flags, KV_TOKENS) if engine == "sglang" else None
+        return _blocks_given(flags) or next(_bytes_given(flags), None)
+    tokens = count_given(flags, KV_TOKENS) if engine == "sglang" else None
     if tokens is None:
         return None
     whole = "--disable-hybrid-swa-memory" in flags
@@ -104,28 +104,28 @@ def pool_said(args: tuple[str, ...], engine: str) -> KvPool | None:
     return KvPool(f"{KV_TOKENS}={flags[KV_TOKENS]}", tokens=tokens, sliding=sliding)
 
 
-def _blocks_said(flags: Mapping[str, str]) -> KvPool | None:
-    blocks, block = count_said(flags, KV_BLOCKS), count_said(flags, KV_BLOCK)
+def _blocks_given(flags: Mapping[str, str]) -> KvPool | None:
+    blocks, block = count_given(flags, KV_BLOCKS), count_given(flags, KV_BLOCK)
     if blocks is None or block is None:
         return None
     return KvPool(f"{KV_BLOCKS}={blocks}", tokens=blocks * block, blocks=True)
 
 
-def _bytes_said(flags: Mapping[str, str]) -> Iterator[KvPool]:
+def _bytes_given(flags: Mapping[str, str]) -> Iterator[KvPool]:
     for flag in KV_BYTES:
-        size = count_said(flags, flag)
+        size = count_given(flags, flag)
         if size is not None:
             yield KvPool(f"{flag}={flags[flag]}", bytes=size)
 
 
-def chunk_said(args: tuple[str, ...], flag: str) -> int | None:
+def chunk_given(args: tuple[str, ...], flag: str) -> int | None:
     """Tokens that are prefilled at a time, as set by `flag` among the arguments; None if it is not."""
     flags = parse_flags(args)
     if flag == CHUNKED:
         return sglang_chunk(flags.get(flag, ""))
     if flag == BATCHED and flag not in flags and WHOLE in flags:
         return WHOLE_PROMPT
-    return count_said(flags, flag) if flag in COUNTS else None
+    return count_given(flags, flag) if flag in COUNTS else None
 
 
 def sglang_chunk(text: str) -> int | None:
@@ -135,7 +135,7 @@ def sglang_chunk(text: str) -> int | None:
     return whole_number(text, WHOLE_PROMPT, scaled=False)
 
 
-def count_said(flags: Mapping[str, str], flag: str) -> int | None:
+def count_given(flags: Mapping[str, str], flag: str) -> int | None:
     """Value of a flag of COUNTS; None if it is absent or no such number."""
     known = COUNTS[flag]
     return whole_number(flags[flag], known.most, scaled=known.scaled) if flag in flags else None

@@ -23,7 +23,7 @@ from sparkfleet.planner.engine_args.engine_args import (
     KV_TOKENS,
     MEMORY_FLAGS,
     WHOLE,
-    count_said,
+    count_given,
     sglang_chunk,
     share_of,
     whole_number,
@@ -110,11 +110,11 @@ def take_over(variant: Variant) -> tuple[Variant, tuple[ReservedFlag, ...]]:
         if flag not in flags or flags[flag] in ("auto", "-1"):  # vLLM then takes what fits
             continue
         value = whole_number(flags[flag], MOST[name])
-        said = degrees.get(name) if flag in DEGREES else getattr(variant, name)
+        field_value = degrees.get(name) if flag in DEGREES else getattr(variant, name)
         if value is None:
             wrong.append(_no_number(flag, flags[flag], f"a whole number from 1 to {MOST[name]}"))
-        elif said not in (None, value):
-            wrong.append(_contradiction(flag, flags[flag], name, said))
+        elif field_value not in (None, value):
+            wrong.append(_contradiction(flag, flags[flag], name, field_value))
         elif flag in DEGREES:
             degrees[name] = value
         else:
@@ -135,7 +135,7 @@ def _bad_shares(flags: Mapping[str, str]) -> Iterator[ReservedFlag]:
 
 def _bad_counts(flags: Mapping[str, str]) -> Iterator[ReservedFlag]:
     for flag, known in COUNTS.items():
-        if flag in flags and count_said(flags, flag) is None:
+        if flag in flags and count_given(flags, flag) is None:
             yield _no_number(flag, flags[flag], f"a whole number from 1 to {known.most}")
     if CHUNKED in flags and sglang_chunk(flags[CHUNKED]) is None:
         yield _no_number(
@@ -163,9 +163,9 @@ def _ignored(flags: Mapping[str, str]) -> Iterator[ReservedFlag]:
 def _short_chunks(variant: Variant, flags: Mapping[str, str]) -> Iterator[ReservedFlag]:
     """Chunks with which an engine does not start (vLLM: config/scheduler.py; SGLang: "divisible by page_size")."""
     batch, chunk, page = (
-        count_said(flags, BATCHED),
+        count_given(flags, BATCHED),
         sglang_chunk(flags.get(CHUNKED, "")),
-        count_said(flags, "--page-size"),
+        count_given(flags, "--page-size"),
     )
     if batch is not None and variant.concurrency is not None and batch < variant.concurrency:
         yield ReservedFlag(
@@ -208,8 +208,10 @@ def _no_number(flag: str, text: str, wanted: str) -> ReservedFlag:
     return ReservedFlag(f"{flag} is {text!r}, not {wanted}", f"set {flag} to {wanted}")
 
 
-def _contradiction(flag: str, text: str, name: str, said: object) -> ReservedFlag:
-    field = f"`parallel: {{{name}: {said}}}`" if name in ("tp", "pp", "ep") else f"`{name}: {said}`"
+def _contradiction(flag: str, text: str, name: str, field_value: object) -> ReservedFlag:
+    field = (
+        f"`parallel: {{{name}: {field_value}}}`" if name in ("tp", "pp", "ep") else f"`{name}: {field_value}`"
+    )
     return ReservedFlag(
         f"{field} and {flag}={text} in engine_args contradict each other",
         f"leave {flag} out of engine_args, or {field} out of the deployment",

@@ -274,11 +274,11 @@ def _closed(draft: str | None, drafts: Drafts) -> str:
     """Reason why the licence of a draft excludes it; "" if it does not."""
     if draft is None or not drafts.open_only:
         return ""
-    said = license_of_draft(draft, drafts.named)
-    if license_class(said) == "open-source":
+    license_id = license_of_draft(draft, drafts.named)
+    if license_class(license_id) == "open-source":
         return ""
-    kind = "not open source" if said else "it may not be open source"
-    return f"license of the draft {draft} {said or 'not known'}: {kind}, but the deployment requires `license: open`"
+    kind = "not open source" if license_id else "it may not be open source"
+    return f"license of the draft {draft} {license_id or 'not known'}: {kind}, but the deployment requires `license: open`"
 
 
 def _unpinned(draft: str | None, variant: Variant) -> str:

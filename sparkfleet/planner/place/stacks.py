@@ -249,4 +249,4 @@ def _obeys(variant: Variant, split: Split) -> bool:
     if wanted is None:
         return True
     pairs = ((wanted.tp, split.tp), (wanted.pp, split.pp), (wanted.ep, split.ep))
-    return all(want is None or want == have for want, have in pairs)
+    return all(required is None or required == have for required, have in pairs)

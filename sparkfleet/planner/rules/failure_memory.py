@@ -37,10 +37,10 @@ def fingerprint(candidate: Candidate, drivers: Collection[tuple[str, str]]) -> s
         candidate: what was started, or would be.
         drivers: nodes and the version of their GPU's driver; left out: those without one.
     """
-    told = candidate.model_dump_json(exclude={"shape": {"nodes"}})
+    text = candidate.model_dump_json(exclude={"shape": {"nodes"}})
     versions = dict(drivers)
     where = sorted((node, versions.get(node, "")) for node in candidate.shape.nodes)
-    return hashlib.sha256(f"{told}{where}".encode()).hexdigest()[:16]
+    return hashlib.sha256(f"{text}{where}".encode()).hexdigest()[:16]
 
 
 def without_failed(plan: DeploymentPlan, failed: Collection[Remembered]) -> DeploymentPlan:

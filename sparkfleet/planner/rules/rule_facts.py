@@ -56,16 +56,16 @@ _EAGER = {"vllm": "--enforce-eager", "sglang": "--disable-cuda-graph"}
 
 def situation_of(candidate: Candidate, known: RuleContext | None = None) -> RuleContext:
     """All facts of a candidate, over those `known` about its checkpoint, its nodes and its links."""
-    said = _said(candidate) | _from_flags(candidate)
+    facts = _given(candidate) | _from_flags(candidate)
     fields: dict[str, Any] = dict(known or RuleContext()) | {
-        name: value for name, value in said.items() if value is not None
+        name: value for name, value in facts.items() if value is not None
     }
     fields["loading"] = loading(candidate.engine, fields.get("engine_version"), fields.get("model_type"))
     fields["advisories"] = advisories_of(candidate.engine, fields.get("engine_version"))
     return RuleContext.model_validate(fields)
 
 
-def _said(candidate: Candidate) -> dict[str, object]:
+def _given(candidate: Candidate) -> dict[str, object]:
     shape = candidate.shape
     image, _, digest = (candidate.image or "").partition("@")
     return {

@@ -67,8 +67,8 @@ def known_of(trial: StackedProposal) -> RuleContext:
     site, split = draft.pool.site, draft.split
     shape = GroupShape(nodes=draft.pool.nodes[: split.ranks], tp=split.tp, pp=split.pp, ep=split.ep)
     facts = {
-        **_said(checkpoint_situation(case.outlook.checkpoint, shape)),
-        **_said(image_situation(stack.image or "")),
+        **_known(checkpoint_situation(case.outlook.checkpoint, shape)),
+        **_known(image_situation(stack.image or "")),
         "topology": site.topology,
         "link": site.link_id,
         "driver": site.driver or None,
@@ -82,18 +82,18 @@ def known_of(trial: StackedProposal) -> RuleContext:
 def situation_with(candidate: Candidate, known: RuleContext, batch_tokens: int) -> RuleContext:
     """Shared facts, completed with those of the candidate, or with the planned values if it has none."""
     found = situation_of(candidate, known)
-    said: dict[str, object] = {}
+    changes: dict[str, object] = {}
     if found.kv_dtype in ("auto", None):
-        said["kv_dtype"] = candidate.kv_dtype
+        changes["kv_dtype"] = candidate.kv_dtype
     if found.batch_tokens is None:
-        said["batch_tokens"] = float(batch_tokens)
+        changes["batch_tokens"] = float(batch_tokens)
     if candidate.speculation.beam_tokens is not None:
         spelled = f"--speculative-num-draft-tokens={candidate.speculation.beam_tokens}"
-        said["flags"] = (*candidate.engine_args, spelled)
-    return found.model_copy(update=said) if said else found
+        changes["flags"] = (*candidate.engine_args, spelled)
+    return found.model_copy(update=changes) if changes else found
 
 
-def _said(situation: RuleContext) -> dict[str, object]:
+def _known(situation: RuleContext) -> dict[str, object]:
     return {name: value for name, value in situation if value is not None}
 
 

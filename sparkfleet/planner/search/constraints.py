@@ -31,11 +31,11 @@ def unwanted(case: VariantContext) -> Rejection | None:
     spec, variant, checkpoint = case.spec, case.variant, case.outlook.checkpoint
     name = variant.model.rpartition("/")[2]
     if spec.license == "open" and checkpoint.license.kind != "open-source":
-        said = checkpoint.license.id or "not known"
+        license_id = checkpoint.license.id or "not known"
         kind = "not open source" if checkpoint.license.id else "it may not be open source"
         return wanted(
             name,
-            f"license {said}: {kind}, but the deployment requires `license: open`",
+            f"license {license_id}: {kind}, but the deployment requires `license: open`",
             _license_rule(checkpoint),
         )
     vision = checkpoint.declares_vision if checkpoint.vision is None else checkpoint.vision

@@ -286,9 +286,9 @@ def _no_site(variant: Variant, fleet: Fleet, able: Sequence[NodeFacts], placed: 
     if not able:
         return []
     if shape.ranks == 1:
-        wants = variant.replicas or 1
-        reason = f"memory has room for {placed} of {wants} replicas; {MEMORY.high / GIB:.1f} GiB are reserved for each"
-        return [Rejection(what=f"replicas: {wants}", reason=reason, why="memory")]
+        count = variant.replicas or 1
+        reason = f"memory has room for {placed} of {count} replicas; {MEMORY.high / GIB:.1f} GiB are reserved for each"
+        return [Rejection(what=f"replicas: {count}", reason=reason, why="memory")]
     if fleet.open_rings(shape.ranks, [node.name for node in able]):
         return [open_ring(shape.ranks)]
     names = ", ".join(node.name for node in able)

@@ -152,8 +152,10 @@ class VariantPlanner:
     def _with_sizes(self, judged: Evaluation, rung: Rung) -> Rung:
         """The rung with a note on the sizes that were reduced, and the reason."""
         draft = judged.draft
-        said = lowered(self._case, draft, self._drafts.settings(draft), self._ledger.best(draft.pool), rung)
-        return rung.model_copy(update={"notes": (*rung.notes, said)}) if said else rung
+        lowering = lowered(
+            self._case, draft, self._drafts.settings(draft), self._ledger.best(draft.pool), rung
+        )
+        return rung.model_copy(update={"notes": (*rung.notes, lowering)}) if lowering else rung
 
     def _ranked(self, draft: Proposal, sized: Sizing) -> RankedProposal:
         settings, stack = self._drafts.settings(draft), self._drafts.first(draft)
@@ -183,7 +185,7 @@ class VariantPlanner:
             short = next((search for search in searches if search.too_few is not None), None)
             return None if short is None or short.too_few is None else ([short.too_few[0]], short.too_few[1])
         ladder = self._climb(best, best.first)
-        self._tell(ladder[0], best, searches)
+        self._note_alternatives(ladder[0], best, searches)
         return ladder, best.nodes
 
     def _searches(self) -> list[RankSearch]:
@@ -265,7 +267,9 @@ class VariantPlanner:
                 self._met(one.draft, "no room beside the other rungs on the nodes of the choice", "memory")
         return ladder
 
-    def _tell(self, choice: Evaluation, best: RankSearch, searches: Sequence[RankSearch]) -> None:
+    def _note_alternatives(
+        self, choice: Evaluation, best: RankSearch, searches: Sequence[RankSearch]
+    ) -> None:
         """Reasons for everything that was not chosen."""
         left = list(best.left)
         for other in searches:
@@ -282,8 +286,8 @@ class VariantPlanner:
         left.sort()
         self._others = tuple(self._alternatives(choice, searches))
         rest = [(one.draft, one.judged) for one in left]
-        self._tell_slower(choice, rest)
-        self._tell_replicas(choice, rest)
+        self._note_slower(choice, rest)
+        self._note_replicas(choice, rest)
         if not lookup_pays(self._case) and any(draft.speculation.method in LOOKUPS for draft, _ in rest):
             self._rejected.append(LOOKUP_REJECTED)
 
@@ -361,18 +365,18 @@ class VariantPlanner:
             if tps > ours:
                 yield f"{line(split, tps, ours)} (the other nodes are kept for the other deployments)"
 
-    def _tell_slower(self, choice: Evaluation, left: Sequence[tuple[Proposal, Evaluation | None]]) -> None:
+    def _note_slower(self, choice: Evaluation, left: Sequence[tuple[Proposal, Evaluation | None]]) -> None:
         """Reasons for the rest: the best of each shape and engine, by its numbers."""
-        told: set[tuple[Split, EngineName]] = set()
+        noted: set[tuple[Split, EngineName]] = set()
         compared: set[tuple[EngineName, Method]] = set()
         for draft, earlier in left:
-            if (draft.split, draft.engine) in told:
+            if (draft.split, draft.engine) in noted:
                 pair = (draft.engine, draft.speculation.method)
                 if pair not in compared:  # the best of each, as `left` is in that order
                     compared.add(pair)
                     self._met(draft, self._compared(choice, draft, earlier), "slower")
                 continue
-            told.add((draft.split, draft.engine))
+            noted.add((draft.split, draft.engine))
             self._rejected.append(self._slower(choice, draft, earlier))
 
     def _slower(self, choice: Evaluation, draft: Proposal, judged: Evaluation | None) -> Rejection:
@@ -409,7 +413,7 @@ class VariantPlanner:
         context = size(case, draft, self._ledger.best(draft.pool), settings).context
         return total(case, draft, settings, context, groups)
 
-    def _tell_replicas(self, choice: Evaluation, left: Sequence[tuple[Proposal, Evaluation | None]]) -> None:
+    def _note_replicas(self, choice: Evaluation, left: Sequence[tuple[Proposal, Evaluation | None]]) -> None:
         """Independent copies on the nodes that there are, against the one group that was chosen."""
         case, ranks = self._case, choice.draft.split.ranks
         copies = min(max(ranks, 2), case.share, case.concurrency)

@@ -29,7 +29,7 @@ from sparkfleet.planner.capacity.sizing import (
     sized_at,
     too_large,
 )
-from sparkfleet.planner.engine_args.engine_args import KV_FLAG, MEMORY_FLAGS, chunk_said, share_said
+from sparkfleet.planner.engine_args.engine_args import KV_FLAG, MEMORY_FLAGS, chunk_given, share_given
 from sparkfleet.planner.engine_args.user_overrides import in_words
 from sparkfleet.planner.place.drafting import declared_heads, license_of_draft
 from sparkfleet.planner.place.stacks import Stack, in_order, proves
@@ -187,10 +187,10 @@ def _against_wishes(
         ("speculation_tokens", variant.speculation.tokens, limits.speculation_tokens),
         (
             "batch_tokens",
-            chunk_said(variant.engine_args, BATCH_FLAGS.get(candidate.engine, "")),
+            chunk_given(variant.engine_args, BATCH_FLAGS.get(candidate.engine, "")),
             limits.batch_tokens,
         ),
-        ("memory_fraction", _said_number(flags, MEMORY_FLAGS, candidate), limits.memory_fraction),
+        ("memory_fraction", _given_number(flags, MEMORY_FLAGS, candidate), limits.memory_fraction),
     ):
         if wanted is not None and most is not None and wanted > most:
             cause = next(one for one in causes if getattr(_limits_of(one), name) == most)
@@ -202,7 +202,7 @@ def _against_wishes(
     return None
 
 
-def _said_number(flags: Mapping[str, str], names: Mapping[str, str], candidate: Candidate) -> float | None:
+def _given_number(flags: Mapping[str, str], names: Mapping[str, str], candidate: Candidate) -> float | None:
     """The number that the deployment's own arguments give a flag, by engine; None if they give none."""
     try:
         return float(flags.get(names.get(candidate.engine, ""), ""))
@@ -220,11 +220,11 @@ def _limited(
     """The candidate within the limits of rules; sizes are computed again if one changes."""
     case, draft, _, _ = trial
     flags = parse_flags(candidate.engine_args)
-    said = chunk_said(candidate.engine_args, BATCH_FLAGS.get(candidate.engine, ""))
+    given = chunk_given(candidate.engine_args, BATCH_FLAGS.get(candidate.engine, ""))
     settings = settings._replace(
         eager=EAGER_FLAGS[candidate.engine] in flags and bool(EAGER_FLAGS[candidate.engine]),
         marlin=flags.get("--moe-backend") == "marlin" or flags.get("--linear-backend") == "marlin",
-        batch_tokens=said or min(settings.batch_tokens, limits.batch_tokens or settings.batch_tokens),
+        batch_tokens=given or min(settings.batch_tokens, limits.batch_tokens or settings.batch_tokens),
         kv_dtype=flags.get(KV_FLAG, sized.kv_dtype),
     )
     k = candidate.speculation.tokens
@@ -249,7 +249,7 @@ def _limited(
                 "concurrency": concurrency,
                 "kv_dtype": sized.kv_dtype,
                 "memory_fraction": fraction,
-                "batch_tokens": None if said else _told(trial, settings, context, concurrency),
+                "batch_tokens": None if given else _batch_tokens(trial, settings, context, concurrency),
             }
         ),
         sized,
@@ -257,7 +257,7 @@ def _limited(
     )
 
 
-def _told(trial: StackedProposal, settings: Settings, context: int, concurrency: int) -> int | None:
+def _batch_tokens(trial: StackedProposal, settings: Settings, context: int, concurrency: int) -> int | None:
     """Tokens of a prefill step to pass to the engine; None if they are its default on any Spark."""
     if settings.engine != "vllm" and settings.batch_tokens == own_chunk(settings.engine):
         return None
@@ -267,9 +267,9 @@ def _told(trial: StackedProposal, settings: Settings, context: int, concurrency:
 def _within(trial: StackedProposal, needs: Band, limits: RuleLimits) -> MemoryBudget:
     """The room that a limit on the memory fraction leaves: tight as long as the lower end of the band is within it."""
     room = trial.room
-    said = share_said(trial.case.variant.engine_args, trial.draft.engine)
+    given = share_given(trial.case.variant.engine_args, trial.draft.engine)
     if (
-        limits.memory_fraction is None or said is not None
+        limits.memory_fraction is None or given is not None
     ):  # a share set in the deployment is known to be within the limit
         return room
     most = limits.memory_fraction * trial.draft.pool.site.memory_total
@@ -395,10 +395,10 @@ def _unpublished(case: VariantContext, stack: Stack, draft: Proposal) -> Iterato
 def _noncommercial(case: VariantContext, draft: Proposal) -> str:
     """The warning on a draft whose licence forbids commercial use; "" on any other."""
     name = draft.speculation.draft
-    said = license_of_draft(name, case.outlook.drafts) if name else ""
-    if "-nc" not in said:
+    given = license_of_draft(name, case.outlook.drafts) if name else ""
+    if "-nc" not in given:
         return ""
-    return f"the draft {name} is under {said}: not for commercial use; `license: open` excludes it"
+    return f"the draft {name} is under {given}: not for commercial use; `license: open` excludes it"
 
 
 def _seen_to_work(case: VariantContext, stack: Stack, draft: Proposal) -> bool:

@@ -60,12 +60,12 @@ class MethodAccount:
             taken: engines and methods of the ladder.
             rejected: what plans list already.
         """
-        told = {(one.engine, method) for one in rejected for method in one.methods}
-        told |= set(taken)
+        accounted = {(one.engine, method) for one in rejected for method in one.methods}
+        accounted |= set(taken)
         for engine in ENGINES:
             together: dict[tuple[str, Why], list[Method]] = {}
             for method in METHODS:
-                if (engine, method) not in told:
+                if (engine, method) not in accounted:
                     fate = self._fates.get((engine, method), NOT_TRIED)
                     together.setdefault((fate.reason, fate.why), []).append(method)
             for (reason, why), methods in together.items():

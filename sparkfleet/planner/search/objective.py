@@ -104,15 +104,15 @@ def _by_half(case: VariantContext, draft: Proposal, settings: Settings, context:
 def _drafting_factor(case: VariantContext, draft: Proposal, settings: Settings, context: int) -> float:
     """Factor on the predicted rate by published gains or acceptance of the method with this model."""
     requests = case.concurrency if case.objective == "throughput" else 1
-    said = NOT_PUBLISHED if draft.speculation.method == "none" else _drafting(case, draft, requests)
-    if said == NOT_PUBLISHED:
+    publication = NOT_PUBLISHED if draft.speculation.method == "none" else _drafting(case, draft, requests)
+    if publication == NOT_PUBLISHED:
         return 1.0
     drafted = case.outlook.rates(draft.split, settings, context, requests)
-    if said.gain is None:
-        return math.sqrt((said.length or drafted.accepted) / drafted.accepted)
+    if publication.gain is None:
+        return math.sqrt((publication.length or drafted.accepted) / drafted.accepted)
     bare = case.outlook.rates(draft.split, settings._replace(speculation=Speculation()), context, requests)
     predicted = drafted.decode_tps_aggregate.mid / bare.decode_tps_aggregate.mid
-    return math.sqrt(said.gain / predicted)
+    return math.sqrt(publication.gain / predicted)
 
 
 def is_measured(case: VariantContext, draft: Proposal, *, exactly: bool = False) -> bool:
@@ -144,8 +144,8 @@ def evidence_of(case: VariantContext, draft: Proposal) -> Evidence:
         levels = tuple(max(one, EvidenceLevel.FORMAT) for one in found.levels)
         return found._replace(level=max(found.level, EvidenceLevel.FORMAT), levels=levels)
     if found.level > EvidenceLevel.FORMAT and draft.speculation.method != "none":
-        said = _drafting(case, draft, case.concurrency if case.objective == "throughput" else 1)
-        if said != NOT_PUBLISHED:  # somebody ran it, who published no rate
+        publication = _drafting(case, draft, case.concurrency if case.objective == "throughput" else 1)
+        if publication != NOT_PUBLISHED:  # somebody ran it, who published no rate
             return found._replace(level=EvidenceLevel.FORMAT)
     return found
 

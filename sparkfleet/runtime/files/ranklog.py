@@ -49,7 +49,7 @@ class RankLog:
         """Appends output of the engine."""
         self._remember(self._output.feed(chunk))
 
-    def say(self, line: str) -> None:
+    def note(self, line: str) -> None:
         """Appends a line of the supervisor, which is not in the tail. It begins a line, and is one."""
         self._remember(self._output.flush())
         text = self._mask.whole("\\n".join(line.splitlines()).encode(errors="replace"))

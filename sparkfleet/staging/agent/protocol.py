@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 from pydantic import ValidationError
 
 from sparkfleet.errors import SparkfleetError
-from sparkfleet.remote.agent_program import say
+from sparkfleet.remote.agent_program import emit
 from sparkfleet.staging.errors import KINDS, StagingError
 from sparkfleet.values import Value
 
@@ -35,23 +35,23 @@ class LineReporter:
         at_s = time.monotonic()
         if now or at_s - self._last_s >= EVERY_S:
             self._last_s = at_s
-            self._say(event="progress", done_bytes=done_bytes, total_bytes=total_bytes)
+            self._emit(event="progress", done_bytes=done_bytes, total_bytes=total_bytes)
 
     def note(self, text: str, phase: str = "note") -> None:
         """Report a message for people."""
-        self._say(event="note", text=text, phase=phase)
+        self._emit(event="note", text=text, phase=phase)
 
     def result(self, value: Value) -> None:
         """Report the answer: once, or several times if it grows."""
-        self._say(event="result", value=value.model_dump(mode="json"))
+        self._emit(event="result", value=value.model_dump(mode="json"))
 
     def error(self, error: SparkfleetError) -> None:
         """Report the error that ends the program."""
         kind = type(error).__name__ if type(error).__name__ in KINDS else StagingError.__name__
-        self._say(event="error", kind=kind, what=error.what, means=error.means, do=error.do)
+        self._emit(event="error", kind=kind, what=error.what, means=error.means, do=error.do)
 
-    def _say(self, **line: Any) -> None:
-        say(**line)
+    def _emit(self, **line: Any) -> None:
+        emit(**line)
 
 
 def program(request: type[R], work: Callable[[R, LineReporter], Value | None]) -> int:

@@ -163,7 +163,7 @@ def test_measurements_do_not_pile_up_for_ever(tmp_path):
 def test_where_a_group_stands_comes_back_after_a_restart(tmp_path, store):
     store.put(deployment(), plan(), "me")
     standing = Standing(rung=2, tries=1, given_up=True, restarts=2, falls=(1.5,), passed=("a", "b"))
-    store.stand("tiny", 1, 0, standing)
+    store.set_standing("tiny", 1, 0, standing)
     store.begin_start(("tiny", 1, 1), {"this": "first", "that": ""})
     again = Store(tmp_path / "s.db")
     assert again.rungs("tiny", 1) == {0: standing}
@@ -202,7 +202,7 @@ def test_an_older_group_keeps_its_start_and_its_position_until_it_is_forgotten(s
     older, newer = ("tiny", 1, 0), ("tiny", 2, 0)
     for group in (older, ("other", 1, 0), newer):
         store.begin_start(group, {"this": "first"})
-        store.stand(*group, Standing(tries=1))
+        store.set_standing(*group, Standing(tries=1))
     assert older in store.starts()
     assert older in store.standings()
     store.forget_group(older)
@@ -265,7 +265,7 @@ def undrain_and_fail(store):
 def test_answers_that_are_kept_follow_every_write_and_every_one_that_is_taken_back(store):
     group, standing = ("tiny", 1, 0), Standing(rung=1)
     assert (store.standings(), store.starts(), store.drained(), store.keys()) == ({}, {}, (), ())
-    store.stand(*group, standing)
+    store.set_standing(*group, standing)
     store.begin_start(group, {"a": "boot"})
     store.drain("a", "me")
     _, key = generate("me")

@@ -24,7 +24,7 @@ def lost(used):
     store = open_store(used, "home")
     store.put(deployment(), plan(concurrency=16), "me")
     store.add_key(generate("laptop")[1])
-    store.stand("tiny", 3, 0, Standing(rung=0, tries=1))
+    store.set_standing("tiny", 3, 0, Standing(rung=0, tries=1))
     write_applied(used, applied_in(store))
     store.close()
     for path in used.root.glob("sparkfleet.db*"):

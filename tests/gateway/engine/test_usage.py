@@ -17,10 +17,8 @@ if TYPE_CHECKING:
 TRAP = 'he said "usage": {"prompt_tokens": 999, "completion_tokens": 999} and\n\ndata: left'
 
 
-def job(words: int = 4, *, wants_usage: bool = True) -> Job:
-    return Job(
-        id="j", model="m", prompt_tokens=11, words=("w ", TRAP) * (words // 2), wants_usage=wants_usage
-    )
+def job(words: int = 4, *, has_usage: bool = True) -> Job:
+    return Job(id="j", model="m", prompt_tokens=11, words=("w ", TRAP) * (words // 2), has_usage=has_usage)
 
 
 def metered(*chunks: bytes) -> UsageMeter:
@@ -45,7 +43,7 @@ def test_the_usage_of_a_whole_answer_is_found_in_every_api(path: str, words: int
 
 
 def test_a_stream_that_does_not_say_has_no_usage() -> None:
-    chunks = frames(APIS["/v1/chat/completions"], job(wants_usage=False))
+    chunks = frames(APIS["/v1/chat/completions"], job(has_usage=False))
     assert metered(*chunks).usage() == Usage()
 
 

@@ -2,14 +2,14 @@
 
 import pytest
 
-from sparkfleet.planner.engine_args.engine_args import KvPool, chunk_said, pool_said, share_said
+from sparkfleet.planner.engine_args.engine_args import KvPool, chunk_given, pool_given, share_given
 from sparkfleet.units import GIB
 
 
 def test_a_share_is_the_engines_whose_flag_it_is():
     args = ("--gpu-memory-utilization=0.87", "--unheard-of")
-    assert share_said(args, "vllm") == 0.87
-    assert share_said(args, "sglang") is None
+    assert share_given(args, "vllm") == 0.87
+    assert share_given(args, "sglang") is None
 
 
 class TestChunks:
@@ -28,7 +28,7 @@ class TestChunks:
         ],
     )
     def test_what_is_said(self, arg, tokens):
-        assert chunk_said((arg,), arg.partition("=")[0].replace("_", "-")) == tokens
+        assert chunk_given((arg,), arg.partition("=")[0].replace("_", "-")) == tokens
 
     @pytest.mark.parametrize(
         ("args", "tokens"),
@@ -39,7 +39,7 @@ class TestChunks:
         ],
     )
     def test_whole_prompts_of_vllm(self, args, tokens):
-        assert chunk_said(args, "--max-num-batched-tokens") == tokens
+        assert chunk_given(args, "--max-num-batched-tokens") == tokens
 
 
 class TestKvCache:
@@ -85,4 +85,4 @@ class TestKvCache:
         ],
     )
     def test_what_is_said(self, engine, args, pool):
-        assert pool_said(tuple(args), engine) == pool
+        assert pool_given(tuple(args), engine) == pool

@@ -69,9 +69,9 @@ def test_a_log_that_cannot_be_written_loses_lines_only(tmp_path):
 
 def test_the_tail_is_the_last_lines_of_the_engine(tmp_path):
     log = RankLog(str(tmp_path / "log"))
-    log.say("running: engine")
+    log.note("running: engine")
     log.write("".join(f"line {i}\n" for i in range(9999)).encode())
-    log.say("the engine failed")
+    log.note("the engine failed")
     assert log.tail(2) == "line 9997\nline 9998"
     assert len(log.tail().splitlines()) == 50
     log.close()
@@ -88,7 +88,7 @@ def test_the_tail_is_fit_for_a_terminal(tmp_path):
 
 def test_secrets_are_masked_in_what_the_supervisor_says(tmp_path):
     log = RankLog(str(tmp_path / "log"), secrets=[SECRET])
-    log.say(f"running: engine --key {SECRET}")
+    log.note(f"running: engine --key {SECRET}")
     log.close()
     assert contents(tmp_path) == {"log": b"[sparkfleet] running: engine --key ***\n"}
 
@@ -139,9 +139,9 @@ def test_a_line_of_the_supervisor_begins_a_line_and_is_one(tmp_path):
         log = RankLog(str(tmp_path / "log"))
         log.write(begun)
         if begun == b"half a line":
-            log.say("running: sh -c 'a\nb'")
+            log.note("running: sh -c 'a\nb'")
     log = RankLog(str(tmp_path / "log"))
-    log.say("running: again")
+    log.note("running: again")
     assert contents(tmp_path)["log"].decode().splitlines() == [
         "half a line",
         "[sparkfleet] running: sh -c 'a\\nb'",
@@ -154,6 +154,6 @@ def test_a_rotation_in_the_middle_of_a_line(tmp_path):
     log = RankLog(str(tmp_path / "log"), file_bytes=12, files=2)
     log.write(b"123456789")
     log.write(b"0123")
-    log.say("x")
+    log.note("x")
     log.close()
     assert contents(tmp_path) == {"log": b"\n[sparkfleet] x\n", "log.1": b"0123"}

@@ -28,7 +28,7 @@ class Notes(LineReporter):
         self.said = []
         self.counts = []
 
-    def _say(self, **line):
+    def _emit(self, **line):
         if line["event"] == "progress":
             self.counts.append((line["done_bytes"], line["total_bytes"]))
         else:
@@ -138,7 +138,7 @@ async def test_a_download_by_huggingface_hub_is_waited_for(tmp_path, notes):
     waited = asyncio.Event()
     async with alone(lock, pytest.fail):
         work = asyncio.ensure_future(arrival(place, notes).run("main"))
-        notes._say = lambda **line: waited.set() if line["event"] == "note" else None
+        notes._emit = lambda **line: waited.set() if line["event"] == "note" else None
         async with asyncio.timeout(20):
             await waited.wait()
         place.final(FILES[5]).write_bytes(CONTENT["f5"])
