@@ -1,6 +1,6 @@
 """Ranks in rootless podman containers on simulated Sparks: real vLLM on the CPU, from an image that one of them has.
 
-One model of experts: in one container, without speculation and with it; and in two as one group, the experts split over both.
+One model of experts: in one container, without speculation and with it; in two as one group, the experts split over both.
 Each test applies what it needs, which changes nothing if it is served already; in this order engines start four times.
 """
 
