@@ -1,11 +1,12 @@
-"""Time to the first output of each verb: median of ten runs with a warm page cache, on a fleet that is down.
+"""Time to the first output of each verb: medians of ten runs with a warm page cache, on a fleet that is down.
 
     python benchmarks/cli.py [VERB…] [--rounds 10] [--limit 0.3] [--json]
 
-Each run is a process of its own. `wall`: seconds until its first byte on standard output or standard error. `cpu`:
-seconds of processor time of the whole run, which other work on the machine changes less. Exit code 1 if a median of
-`wall` is above the limit. Verbs that need a controller end with the line that the fleet is down; those that would
-start, install or remove something are measured by their `--help`, which imports the same module.
+Each run is a process of its own. `terminal`: seconds until its first byte on a terminal, which may be the line that it is
+being loaded. `pipe`: seconds until the first byte on standard output or standard error if both are a pipe, which is the
+answer. `cpu`: seconds of processor time until then, which other work on the machine changes less. Exit code 1 if a median
+of `terminal` is above the limit. Verbs that need a controller end with the line that the fleet is down; those that would
+start, install or remove something are measured by their `--help`, which imports the same module and shows no line.
 """
 
 from __future__ import annotations
@@ -13,12 +14,13 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import resource
+import pty
 import statistics
 import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Mapping
 from pathlib import Path
 
 from sparkfleet.cli.verbs import VERBS
@@ -72,33 +74,62 @@ RUNS = {
 """Every verb, so that nothing changes on a fleet that is down."""
 
 
-def first_output_s(argv: list[str], where: Path) -> tuple[float, float]:
-    """Seconds until the first byte of output, and seconds of processor time of the whole run."""
-    inherited = {name: text for name, text in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
-    env = {**inherited, "SPARKFLEET_HOME": str(where / "state"), "SPARKFLEET_API_KEY": "sk-sf-none"}
-    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+def first_output_s(argv: list[str], where: Path, *, terminal: bool) -> tuple[float, float]:
+    """Seconds until the first byte of output, and seconds of processor time of the process until then."""
+    reads, writes = pty.openpty() if terminal else os.pipe()
     began = time.perf_counter()
     with subprocess.Popen(
         [SPARKFLEET, *argv],
         cwd=where,
-        env=env,
+        env=environment(where),
         stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
+        stdout=writes,
+        stderr=writes,
+        start_new_session=True,
     ) as running:
-        assert running.stdout is not None
-        running.stdout.read(1)
+        os.close(writes)
+        read(reads, 1)
         wall = time.perf_counter() - began
-        running.stdout.read()
-    now = resource.getrusage(resource.RUSAGE_CHILDREN)
-    return wall, now.ru_utime + now.ru_stime - used.ru_utime - used.ru_stime
+        cpu = processor_s(running.pid)
+        while read(reads, 1 << 16):
+            pass
+    os.close(reads)
+    return wall, cpu
+
+
+def environment(where: Path) -> Mapping[str, str]:
+    """As a person has it, with a state directory of its own."""
+    inherited = {name: text for name, text in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
+    home = {"SPARKFLEET_HOME": str(where / "state"), "SPARKFLEET_API_KEY": "sk-sf-none"}
+    return {**inherited, **home, "TERM": "xterm-256color"}
+
+
+def read(file: int, size: int) -> bytes:
+    """Up to `size` bytes; none at the end, which a terminal reports as an error."""
+    try:
+        return os.read(file, size)
+    except OSError:
+        return b""
+
+
+def processor_s(pid: int) -> float:
+    """Processor time of all threads of a process so far, by the scheduler's count in nanoseconds."""
+    tasks = Path(f"/proc/{pid}/task").iterdir()
+    return sum(int((task / "schedstat").read_text().split()[0]) for task in tasks) / 1e9
 
 
 def measured(name: str, rounds: int, where: Path) -> dict[str, float]:
     """Medians of a verb, after one run that is not counted."""
-    first_output_s(RUNS[name], where)
-    walls, cpus = zip(*(first_output_s(RUNS[name], where) for _ in range(rounds)), strict=True)
-    return {"wall": statistics.median(walls), "cpu": statistics.median(cpus)}
+    first_output_s(RUNS[name], where, terminal=False)
+    seen, _ = zip(*(first_output_s(RUNS[name], where, terminal=True) for _ in range(rounds)), strict=True)
+    walls, cpus = zip(
+        *(first_output_s(RUNS[name], where, terminal=False) for _ in range(rounds)), strict=True
+    )
+    return {
+        "terminal": statistics.median(seen),
+        "pipe": statistics.median(walls),
+        "cpu": statistics.median(cpus),
+    }
 
 
 def main() -> int:
@@ -124,10 +155,12 @@ def main() -> int:
     if options.json:
         print(json.dumps(found, indent=2))
     else:
-        for name, one in sorted(found.items(), key=lambda item: -item[1]["wall"]):
-            late = "  above the limit" if one["wall"] > options.limit else ""
-            print(f"{name:<16} wall {one['wall']:.2f} s  cpu {one['cpu']:.2f} s{late}")
-    return int(any(one["wall"] > options.limit for one in found.values()))
+        for name, one in sorted(found.items(), key=lambda item: -item[1]["pipe"]):
+            late = "  above the limit" if one["terminal"] > options.limit else ""
+            print(
+                f"{name:<16} terminal {one['terminal']:.2f} s  pipe {one['pipe']:.2f} s  cpu {one['cpu']:.2f} s{late}"
+            )
+    return int(any(one["terminal"] > options.limit for one in found.values()))
 
 
 if __name__ == "__main__":

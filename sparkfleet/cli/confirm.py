@@ -7,6 +7,7 @@ import sys
 import typer
 from rich.text import Text
 
+from sparkfleet.cli.loading import loading
 from sparkfleet.cli.output import errors
 from sparkfleet.errors import SparkfleetError
 
@@ -34,6 +35,7 @@ def confirm(question: str, yes: bool = False, *, alone: str = ADD_YES) -> None:
             means="Standard input is not a terminal, so the question cannot be answered.",
             do=alone,
         )
+    loading.erase()
     try:
         agreed = typer.confirm(question, err=True)
     except typer.Abort:

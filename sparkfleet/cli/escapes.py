@@ -7,11 +7,12 @@ from __future__ import annotations
 import codecs
 import sys
 from collections.abc import Iterable
-from typing import IO
+from typing import IO, Any
 
 from rich.console import Console, ConsoleOptions, RenderableType
 from rich.segment import Segment
 
+from sparkfleet.cli.loading import loading
 from sparkfleet.runtime.visible_text import visible
 
 __all__ = ["RawOutput", "SafeConsole", "visible"]
@@ -26,6 +27,11 @@ class SafeConsole(Console):
 
     def __init__(self, *, stderr: bool = False, file: IO[str] | None = None) -> None:
         super().__init__(file=file, stderr=stderr, highlight=False, soft_wrap=True, markup=False, emoji=False)
+
+    def print(self, *objects: Any, **options: Any) -> None:
+        """Print objects, below nothing that only waited for them."""
+        loading.erase()
+        super().print(*objects, **options)
 
     def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterable[Segment]:
         """The segments to print. Cursor movements and colours are rich's own, and no part of their texts."""
@@ -42,6 +48,7 @@ class RawOutput:
 
     def write(self, data: bytes) -> None:
         """Write the next bytes; a character may be split between two calls."""
+        loading.erase()
         if self._terminal:
             lines = self._decoder.decode(data).replace("\r\n", "\n")
             sys.stdout.write(visible(lines))

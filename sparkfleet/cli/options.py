@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import typer
 
+from sparkfleet.cli.loading import loading
 from sparkfleet.cli.output import errors
 
 if TYPE_CHECKING:  # slow imports, which a verb without a session does without
@@ -55,11 +56,13 @@ _opened: list[Session] = []
 
 def open_session(inventory: Path, *, quiet: bool = False) -> Session:
     """Open the session of a verb; `run` closes it. Troubles of the controller are printed on stderr, unless quiet."""
+    loading.show(f"reading {inventory}")
     from sparkfleet.fleet.events import ignored
     from sparkfleet.fleet.session import Session
 
     session = Session(inventory, ignored if quiet else _print_trouble)
     _opened.append(session)
+    loading.show(f"reading fleet {session.inventory.fleet}")
     return session
 
 

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from rich.text import Text
 
 from sparkfleet.cli.escapes import SafeConsole
+from sparkfleet.cli.loading import loading
 from sparkfleet.errors import SparkfleetError
 
 if TYPE_CHECKING:  # slow imports, of which only the types are used
@@ -42,6 +43,7 @@ STATE_STYLE = {
 
 def print_json(value: Any) -> None:
     """One JSON document on standard output."""
+    loading.erase()
     sys.stdout.write(json.dumps(value, indent=2) + "\n")
 
 

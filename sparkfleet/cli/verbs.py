@@ -12,6 +12,8 @@ from typing import Any, NamedTuple
 import typer
 from typer.core import TyperCommand, TyperGroup
 
+from sparkfleet.cli.loading import loading
+
 
 class VerbPanel(StrEnum):
     """Groups of verbs in `--help`, in its order."""
@@ -285,6 +287,14 @@ class LazyGroup(TyperGroup):
 
             return stub(cmd_name) or load_command(cmd_name)
         return load_command(cmd_name)
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        """The verb of a command line, loaded, with the words behind it. A terminal shows meanwhile that it loads."""
+        name = ALIASES.get(args[0], args[0])
+        if name not in VERBS or ctx.resilient_parsing:
+            return super().resolve_command(ctx, args)
+        with loading.during(name):
+            return super().resolve_command(ctx, args)
 
     def format_help(self, ctx: Any, formatter: Any) -> None:
         """Writes the help, with a line for each verb."""

@@ -85,6 +85,17 @@ class FoundState(Value):
     """The node's role if it is not a head."""
 
 
+class TakenDown(Value):
+    """A fleet after `down`."""
+
+    was_up: bool
+    """False if no node was in the fleet: nothing was stopped."""
+    has_run: bool
+    """True if the head has a store."""
+    deployments: dict[str, int] | None
+    """Generation of each deployment that `up` starts again; None: not known, because the store cannot be read."""
+
+
 class Session:
     """One program's connections to one fleet. Use as an asynchronous context manager, or `close` it.
 
@@ -405,7 +416,7 @@ class Session:
         async with client.again() as asking:
             return await _joined(asking) == set(self.inventory.nodes)
 
-    async def take_down(self) -> None:
+    async def take_down(self) -> TakenDown:
         """Stop everything on every node, the head first, so that it can end the groups in order.
 
         Raises:
@@ -413,8 +424,12 @@ class Session:
         """
         around = await surroundings_of(self.inventory, self.channels)
         require_free(self.inventory, around, verb="stops")
-        await self._down(self.inventory.head)
-        await asyncio.gather(*map(self._down, self._others()))
+        ended = [
+            await self._down(self.inventory.head),
+            *await asyncio.gather(*map(self._down, self._others())),
+        ]
+        head = around.get(self.inventory.head, NodeSurroundings())
+        return TakenDown(was_up=any(ended), has_run=head.store, deployments=head.generations)
 
     def _others(self) -> list[str]:
         return [name for name in self.inventory.nodes if name != self.inventory.head]
@@ -544,13 +559,14 @@ class Session:
                     )
                 await asyncio.sleep(0.2)
 
-    async def _down(self, node: str) -> None:
+    async def _down(self, node: str) -> bool:
+        """Stops a node. False if it is in no fleet."""
         there = await self._found(node)
         python = there.python
         if python is None and (there.unreadable or there.runs):
             python = (await self.pythons())[node]
         if python is None:
-            return  # the node has never been in the fleet
+            return False
         request = OnNode(fleet=self.inventory.fleet, state_dir=self.state_dir(node))
         done = await self.channels[node].run(
             (python, "-P", "-m", "sparkfleet.node_daemon.node_cli", "down"),
@@ -559,6 +575,7 @@ class Session:
         )
         if done.exit_code != 0:
             raise ControlError(f"{node}: something could not be stopped: {done.stderr.strip()[-500:]}")
+        return True
 
     async def close(self) -> None:
         """Close every connection."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from ipaddress import ip_address
 from typing import Annotated, Any, Literal, get_args
 from urllib.parse import urlsplit
@@ -336,3 +336,9 @@ def _custom_problems(variant: Variant, at: Where) -> Iterator[Problem]:
         yield Problem(
             (*at, "engine_args"), "given for `engine: custom`. Expected these arguments in `command`."
         )
+
+
+def drafts_of(specs: Iterable[Deployment]) -> tuple[str, ...]:
+    """The drafts that deployments name. A name alone identifies none: a head has the name of its target."""
+    found = (variant.speculation.draft for spec in specs for variant in spec.resolved())
+    return tuple(dict.fromkeys(name for name in found if name and not name.startswith("builtin:")))

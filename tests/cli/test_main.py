@@ -189,7 +189,16 @@ def loaded(*argv, **env):
     return set(done.stderr.split()), done.stdout
 
 
-LIGHT = {"", ".errors", ".cli", ".cli.main", ".cli.verbs", ".cli.exit_codes", ".cli.interrupted"}
+LIGHT = {
+    "",
+    ".errors",
+    ".cli",
+    ".cli.main",
+    ".cli.verbs",
+    ".cli.exit_codes",
+    ".cli.interrupted",
+    ".cli.loading",
+}
 
 
 @pytest.mark.parametrize(

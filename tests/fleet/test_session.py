@@ -156,7 +156,7 @@ async def test_down_is_carried_out_on_a_node_whose_role_cannot_be_read(session, 
 
     monkeypatch.setattr(session, "_opened", {"this": Channel()})
     monkeypatch.setattr(session, "pythons", pythons)
-    await session.take_down()
+    assert (await session.take_down()).was_up
     assert ran == [python or "/installed"]
 
 

@@ -7,6 +7,7 @@ from sparkfleet.cli.options import DEFAULT_INVENTORY, InventoryOption, JsonOptio
 from sparkfleet.cli.output import OUTPUT_VERSION, console, print_json
 from sparkfleet.cli.progress import ProgressLine
 from sparkfleet.fleet.lifecycle.bring_up import take_down
+from sparkfleet.fleet.report.status_lines import taken_down_lines
 from sparkfleet.fleet.session import Session
 
 
@@ -17,9 +18,17 @@ def down(inventory: InventoryOption = DEFAULT_INVENTORY, json: JsonOption = Fals
 
 async def _down(session: Session, json: bool) -> int:
     with ProgressLine(quiet=json) as progress:
-        await take_down(session, progress)
+        found = await take_down(session, progress)
     if json:
-        print_json({"version": OUTPUT_VERSION, "fleet": session.inventory.fleet, "up": False})
-    else:
-        console.print("Down. `sparkfleet up` starts the deployments again.")
+        print_json(
+            {
+                "version": OUTPUT_VERSION,
+                "fleet": session.inventory.fleet,
+                "up": False,
+                "changed": found.was_up,
+            }
+        )
+        return Exit.DONE
+    for line in taken_down_lines(session.inventory.fleet, found):
+        console.print(line, markup=False)
     return Exit.DONE

@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator, Sequence
 from functools import partial
 
 from sparkfleet.cli.exit_codes import Exit
+from sparkfleet.cli.loading import loading
 from sparkfleet.cli.options import DEFAULT_INVENTORY, InventoryOption, open_session, run
 from sparkfleet.cli.output import console, event_line
 from sparkfleet.cli.top.app import TopApp
@@ -32,6 +33,7 @@ def top(inventory: InventoryOption = DEFAULT_INVENTORY) -> int:
 
 
 async def _top(session: Session) -> int:
+    loading.erase()
     await TopApp(partial(fleet_state, session), SessionPages(session)).run_async()
     return Exit.DONE
 

@@ -18,7 +18,7 @@ from sparkfleet.fleet.planning.step_times import (
     load_step_times,
     save_step_times,
 )
-from sparkfleet.fleet.session import NoControllerError, Session
+from sparkfleet.fleet.session import NoControllerError, Session, TakenDown
 from sparkfleet.hostfacts.node import ReadGpu
 from sparkfleet.remote import page_cache
 from sparkfleet.runtime.files.fleet_paths import FleetPaths
@@ -84,7 +84,7 @@ async def _controller(session: Session) -> FleetClient | None:
         return await session.find_controller()
 
 
-async def take_down(session: Session, on_event: OnEvent = ignored) -> None:
+async def take_down(session: Session, on_event: OnEvent = ignored) -> TakenDown:
     """Stop everything on every node. The deployments are kept for the next `up`.
 
     Raises:
@@ -98,7 +98,7 @@ async def take_down(session: Session, on_event: OnEvent = ignored) -> None:
         work.cancel()
         await asyncio.gather(work, return_exceptions=True)  # its channels are about to be closed
         raise
-    work.result()
+    return work.result()
 
 
 class PageCacheDenied(NamedTuple):

@@ -22,10 +22,14 @@ SPARK_CORES = 20
 Gb = Annotated[float, Field(ge=0, le=1e6, allow_inf_nan=False)]
 
 
+def _usual_gb() -> float:
+    return hardware().boxes[0].memory_total_gb.value
+
+
 class AssumedNode(Value):
     """One node of a facts file. Default values are those of an idle DGX Spark with 128 GB."""
 
-    memory_total_gb: Gb = hardware().boxes[0].memory_total_gb.value
+    memory_total_gb: Gb = Field(default_factory=_usual_gb)
     """MemTotal, GB (1e9 bytes)."""
     memory_available_gb: Gb | None = None
     """MemAvailable, GB; None: that of an idle node."""
@@ -66,7 +70,7 @@ def _of_box(box: SparkModel) -> AssumedNode:
 
 
 def _facts(name: str, node: AssumedNode) -> NodeFacts:
-    idle = hardware().boxes[0].memory_total_gb.value - hardware().memory.idle_available_gb.value
+    idle = _usual_gb() - hardware().memory.idle_available_gb.value
     available = node.memory_total_gb - idle if node.memory_available_gb is None else node.memory_available_gb
     return NodeFacts(
         name=name,

@@ -16,12 +16,11 @@ from sparkfleet.errors import FactError, SparkfleetError
 from sparkfleet.fleet.session import Session
 from sparkfleet.hostfacts.node import NodeFacts
 from sparkfleet.knowledge.models.known_models import known_checkpoint, load_models
-from sparkfleet.planner.search.planner import drafts_of
 from sparkfleet.planner.types.embedded_model import EmbeddedModel
 from sparkfleet.remote.channel import Channel
 from sparkfleet.remote.metadata import ask_outlines
 from sparkfleet.runtime.files.builtin_models import PREFIX, builtin_model, builtin_path
-from sparkfleet.specs.deployment import Deployment
+from sparkfleet.specs.deployment import Deployment, drafts_of
 from sparkfleet.specs.inventory import Inventory
 from sparkfleet.staging.hub_outline import AtHub, at_hub
 

@@ -8,8 +8,6 @@ from typing import NamedTuple
 
 from sparkfleet.checkpoints.checkpoint import Checkpoint
 from sparkfleet.controlplane.api.client import FleetClient
-from sparkfleet.controlplane.desired import Desired
-from sparkfleet.controlplane.policy.memory_admission import fitting
 from sparkfleet.controlplane.state.status import FleetStatus
 from sparkfleet.errors import Infeasible, SpecError, UnreachableError
 from sparkfleet.fabric.measure import load_measurements, measured_links
@@ -32,12 +30,12 @@ from sparkfleet.planner.report.carry_over import RunningGroup, carried_over
 from sparkfleet.planner.report.diff import Change, Verb, compare
 from sparkfleet.planner.report.prediction_terms import PredictionSum, prediction_sums
 from sparkfleet.planner.rules.failure_memory import without_failed
-from sparkfleet.planner.search.planner import drafts_of, plan_fleet
+from sparkfleet.planner.search.planner import plan_fleet
 from sparkfleet.planner.types.image_refs import digests_of, with_digests
 from sparkfleet.planner.types.plan import DeploymentPlan, Plan
 from sparkfleet.runtime.files import state_probe
 from sparkfleet.runtime.files.fleet_paths import FleetPaths
-from sparkfleet.specs.deployment import Deployment
+from sparkfleet.specs.deployment import Deployment, drafts_of
 from sparkfleet.values import Value
 
 FIRST_KEY = "default"
@@ -336,6 +334,9 @@ def memory_holds_both(
     spec: Deployment, plan: DeploymentPlan, running: Sequence[RunningGroup], status: FleetStatus | None
 ) -> bool | None:
     """True if the engines that start fit into the memory that is free now, as the controller decides it later."""
+    from sparkfleet.controlplane.desired import Desired  # slow imports, needed for changes of what runs only
+    from sparkfleet.controlplane.policy.memory_admission import fitting
+
     found = carried_over(plan, running)
     members = tuple(member or (0, at) for at, member in enumerate(found.kept))
     new = Desired(spec=spec, plan=found.plan, generation=0, who="", since=0.0, members=members)

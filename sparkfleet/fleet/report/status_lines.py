@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import NamedTuple
 
@@ -11,6 +11,7 @@ from sparkfleet.controlplane.state.store_rows import Event
 from sparkfleet.fleet.deployments.watch import step_detail, step_of_group
 from sparkfleet.fleet.nodes.surroundings import NodeSurroundings
 from sparkfleet.fleet.planning.measured import rung_of
+from sparkfleet.fleet.session import TakenDown
 from sparkfleet.group.report import BEGINNING, GroupPhase, GroupReport
 from sparkfleet.planner.report.explain import band_ends
 from sparkfleet.planner.types.plan import Candidate, DeploymentPlan, GroupPlan
@@ -91,13 +92,28 @@ def down_lines(fleet: str, head: NodeSurroundings | None) -> Iterator[str]:
         head: surroundings of its head; None if they could not be read.
     """
     yield f"Fleet {fleet} is down."
-    stored = head.generations if head is not None else {}
-    if stored is None or head is None:
-        yield "The deployments that it had are not known: the head's store could not be read."
-    elif stored:
+    yield from _next_lines(head.generations if head is not None else None)
+
+
+def taken_down_lines(fleet: str, found: TakenDown) -> Iterator[str]:
+    """A fleet after `down`: what was stopped, and what `up` brings back."""
+    if found.was_up:
+        yield f"Fleet {fleet} is down."
+    elif found.has_run:
+        yield f"Fleet {fleet} was down already: nothing was stopped."
+    else:
+        yield f"Fleet {fleet} has never run on these nodes: nothing was stopped."
+    yield from _next_lines(found.deployments)
+
+
+def _next_lines(stored: Mapping[str, int] | None) -> Iterator[str]:
+    """The commands that start a fleet which is down, and with what. None: its store could not be read."""
+    if stored:
         names = ", ".join(f"{name} (generation {number})" for name, number in sorted(stored.items()))
         yield f"`sparkfleet up` starts it again with {names}."
         return
+    if stored is None:
+        yield "The deployments that it had are not known: the head's store could not be read."
     yield "`sparkfleet apply FILE` or `sparkfleet up` starts it."
 
 

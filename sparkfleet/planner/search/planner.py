@@ -40,7 +40,7 @@ from sparkfleet.planner.types.plan import (
     SkippedVariant,
     Why,
 )
-from sparkfleet.specs.deployment import Deployment, TextKind, Variant
+from sparkfleet.specs.deployment import Deployment, TextKind, Variant, drafts_of
 
 ATTEMPTS = 3
 """Orders in which deployments are packed before one is refused."""
@@ -130,12 +130,6 @@ def plan_deployment(
     if plan.refused:
         raise infeasible(plan.refused[0])
     return plan.deployments[0]
-
-
-def drafts_of(specs: Iterable[Deployment]) -> tuple[str, ...]:
-    """The drafts that deployments name. A name alone identifies none: a head has the name of its target."""
-    found = (variant.speculation.draft for spec in specs for variant in spec.resolved())
-    return tuple(dict.fromkeys(name for name in found if name and not name.startswith("builtin:")))
 
 
 def infeasible(refusal: InfeasibleDeployment) -> Infeasible:

@@ -30,7 +30,7 @@ def fleet(sparkfleet, monkeypatch, tmp_path):
         return True
 
     async def taken_down(_):
-        pass
+        return fleet.found
 
     def fleet(*argv, running=False):
         async def found(_):
@@ -42,6 +42,7 @@ def fleet(sparkfleet, monkeypatch, tmp_path):
     monkeypatch.setattr(module.Session, "bring_up", brought_up)
     monkeypatch.setattr(module.Session, "is_complete", complete)
     monkeypatch.setattr(module.Session, "take_down", taken_down)
+    fleet.found = module.TakenDown(was_up=True, has_run=True, deployments={"tiny": 3})
     return fleet
 
 
@@ -68,7 +69,51 @@ def test_up_for_programs(fleet, running):
     }
 
 
-def test_down(fleet):
-    assert fleet("down") == (0, "Down. `sparkfleet up` starts the deployments again.\n", "")
+STARTS = "`sparkfleet apply FILE` or `sparkfleet up` starts it."
+
+
+@pytest.mark.parametrize(
+    ("was_up", "has_run", "deployments", "lines"),
+    [
+        (
+            True, True, {"tiny": 3, "big": 1},
+            ["Fleet home is down.", "`sparkfleet up` starts it again with big (generation 1), tiny (generation 3)."],
+        ),
+        (True, True, {}, ["Fleet home is down.", STARTS]),
+        (
+            False, True, {"tiny": 3},
+            [
+                "Fleet home was down already: nothing was stopped.",
+                "`sparkfleet up` starts it again with tiny (generation 3).",
+            ],
+        ),
+        (False, False, {}, ["Fleet home has never run on these nodes: nothing was stopped.", STARTS]),
+        (
+            False, True, None,
+            [
+                "Fleet home was down already: nothing was stopped.",
+                "The deployments that it had are not known: the head's store could not be read.",
+                STARTS,
+            ],
+        ),
+    ],
+    ids=["up", "up without deployments", "down", "never ran", "unreadable"],
+)  # fmt: skip
+def test_down_for_people(fleet, was_up, has_run, deployments, lines):
+    """It promised to start deployments of a fleet that never had any."""
+    fleet.found = module.TakenDown(was_up=was_up, has_run=has_run, deployments=deployments)
+    assert fleet("down") == (0, "\n".join([*lines, ""]), "")
+
+
+def test_down_for_programs(fleet):
     code, out, _ = fleet("down", "--json")
-    assert (code, json.loads(out)) == (0, {"version": 1, "fleet": "home", "up": False})
+    assert (code, json.loads(out)) == (0, {"version": 1, "fleet": "home", "up": False, "changed": True})
+
+
+def test_down_of_a_fleet_that_never_ran(sparkfleet, tmp_path):
+    """With the real session, on this machine."""
+    file = tmp_path / "inventory.yaml"
+    file.write_text("fleet: nothing\nhead: a\nnodes:\n  a: {address: local}\n")
+    code, out, err = sparkfleet("down", "-i", file)
+    assert (code, err) == (0, "")
+    assert out.splitlines() == ["Fleet nothing has never run on these nodes: nothing was stopped.", STARTS]

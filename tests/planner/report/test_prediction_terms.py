@@ -11,7 +11,8 @@ from sparkfleet.knowledge.ceilings import physics
 from sparkfleet.perf.predictor import predictor_of
 from sparkfleet.planner.place.fleet_map import Fleet, links_of
 from sparkfleet.planner.report.prediction_terms import prediction_sums, sum_lines
-from sparkfleet.planner.search.planner import drafts_of, plan_fleet
+from sparkfleet.planner.search.planner import plan_fleet
+from sparkfleet.specs.deployment import drafts_of
 from sparkfleet.specs.load import load_deployment, load_inventory
 
 ROOT = Path(__file__).parents[3]
