@@ -9,7 +9,14 @@ from typing import Any
 from sparkfleet.cli import verbs
 from sparkfleet.cli.completion import FILE
 
-KINDS = {"HOST": "", "NODE": "nodes", "NAME": "deployments", "[NAME]": "deployments", "[RULE]": "rules"}
+KINDS = {
+    "HOST": "",
+    "NODE": "nodes",
+    "NODE|GROUP": "nodes",
+    "NAME": "deployments",
+    "[NAME]": "deployments",
+    "[RULE]": "rules",
+}
 """Kind of name of an argument, by its metavar; another one is a file, or nothing that is known."""
 
 

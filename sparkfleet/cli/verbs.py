@@ -200,13 +200,13 @@ VERBS: Mapping[str, Verb] = {
     "drain": Verb(
         "fleet.drain",
         "drain",
-        "Move what runs on a node to the others, and start nothing on it until `undrain`.",
+        "Move what runs on a node to the others, and start nothing on it until `undrain`; or let a group finish.",
         VerbPanel.NODES,
     ),
     "undrain": Verb(
         "fleet.drain",
         "undrain",
-        "Let a drained node be used again. Starts only what waits for it.",
+        "Let a drained node be used again, which starts only what waits for it; or let a drained group get requests.",
         VerbPanel.NODES,
     ),
     "upgrade": Verb(

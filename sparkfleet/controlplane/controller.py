@@ -22,7 +22,7 @@ from sparkfleet.controlplane.policy.decide import decide
 from sparkfleet.controlplane.policy.memory_admission import depends_on_memory
 from sparkfleet.controlplane.policy.reported import on_report
 from sparkfleet.controlplane.policy.rest import is_at_rest
-from sparkfleet.controlplane.policy.state import FleetState, nodes_of
+from sparkfleet.controlplane.policy.state import FleetState, name_of, nodes_of
 from sparkfleet.controlplane.policy.wanted import barred_by, is_wanted
 from sparkfleet.controlplane.serve_backend import ServeBackend
 from sparkfleet.controlplane.state.api_keys import CONFIRM_S, ApiKeys, KeyRow
@@ -232,6 +232,32 @@ class Controller:
             self._store.record("", 0, node, "drain", f"{node} may be used again, by {who}")
         await self._journal.announce()
 
+    async def drain_group(self, group: GroupKey, who: str) -> frozenset[str]:
+        """Lets the gateways send no new requests to a group; its engine and what runs on it go on.
+
+        Returns the gateways that do not know it yet. Raises ControlError if there is no such group.
+        """
+        if group not in self._present():
+            names = ", ".join(sorted(map(name_of, self._present()))) or "none"
+            raise ControlError(f"There is no group {name_of(group)}.", do=f"Groups: {names}.")
+        with self._store.together():
+            if self._store.drain_group(group, who):
+                words = f"no new requests go to it: it is drained by {who}"
+                self._store.record(group[0], group[1], name_of(group), "drain", words)
+        await self._journal.announce()
+        return await self._known_to_gateways()
+
+    async def undrain_group(self, group: GroupKey, who: str) -> frozenset[str]:
+        """Takes that back. Returns the gateways that do not know it yet. Raises ControlError if it is not drained."""
+        with self._store.together():
+            if not self._store.undrain_group(group):
+                names = ", ".join(one.name for one in self._store.drained_groups()) or "none"
+                raise ControlError(f"{name_of(group)} is not drained.", do=f"Drained groups: {names}.")
+            words = f"it gets requests again, by {who}"
+            self._store.record(group[0], group[1], name_of(group), "drain", words)
+        await self._journal.announce()
+        return await self._known_to_gateways()
+
     def pause(self) -> None:
         """Stops every group and keeps the desired state, for `sparkfleet down`."""
         self._paused = True
@@ -250,6 +276,7 @@ class Controller:
             nodes=self._watch.reports,
             failures=self._store.failures(),
             drained=self._store.drained(),
+            drained_groups=self._store.drained_groups(),
             deployments=self._view(self._running()).deployments(),
             last_event=self._store.last_event_id(),
             trouble=self.ends.trouble,
@@ -456,6 +483,7 @@ class Controller:
         await self._sweep_after(before)
         self._effects.forget_answers([app.name for app in self._seen if app.status == "failed"])
         self._reports.forget(self._kept())
+        self._forget_drained_groups()
         inputs, now = self._inputs(), self._steady()
         if inputs == self._at_rest_with and now - self._rests_since < LONGEST_REST_S:
             return
@@ -472,6 +500,12 @@ class Controller:
         """Everything that a round depends on beside time, and memory that a generation waits for."""
         nodes = self._effects.nodes
         return (*self._table_inputs(None), nodes.boots, nodes.away_since, self._effects.pending)
+
+    def _forget_drained_groups(self) -> None:
+        """Forgets drained groups that no longer exist: their names do not come again."""
+        for one in self._store.drained_groups():
+            if one.group not in self._present():
+                self._store.undrain_group(one.group)
 
     async def _notice_clock(self) -> None:
         """Lets the groups' actors be watched again if the wall clock was set back."""
@@ -535,6 +569,10 @@ class Controller:
         there = {app.group for app in self._seen}
         return frozenset(there.union(*(one.groups for one in self._wanted().values())))
 
+    def _present(self) -> frozenset[GroupKey]:
+        """The same, also while the fleet is being stopped: `up` starts them again."""
+        return self._kept().union(*(one.groups for one in self._store.desired().values()))
+
     # publishing
 
     async def _publish(self, without: GroupKey | None = None) -> None:
@@ -584,6 +622,7 @@ class Controller:
             stranded={name: _stranded(state, one) for name, one in wanted.items()},
             lost={name: _lost(state, one, self._watch.lost()) for name, one in wanted.items()},
             ready_at=self._starts.ready_at(),
+            drained={one.group for one in self._store.drained_groups()},
         )
 
     async def _measured(self, report: GroupReport) -> None:

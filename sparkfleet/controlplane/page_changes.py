@@ -13,6 +13,7 @@ from sparkfleet.controlplane.controller import Controller
 from sparkfleet.controlplane.desired import Desired
 from sparkfleet.controlplane.state.newest_rank import newest_rank
 from sparkfleet.controlplane.state.page_view import planned_nodes
+from sparkfleet.controlplane.state.status import required_group
 from sparkfleet.errors import ControlError, SparkfleetError
 from sparkfleet.gateway.page.fleet_change import LOG_BYTES, FleetAnswer, FleetChange, LogRequest
 from sparkfleet.runtime.visible_text import visible
@@ -53,13 +54,10 @@ async def carry_out(controller: Controller, change: FleetChange) -> FleetAnswer:
         ControlError: the controller refused.
     """
     match change:
-        case FleetChange(verb="drain", node=str(node)):
-            _require_node(controller, node)
-            await controller.drain(node, change.who)
-            return FleetAnswer(done=f"{node} is drained: nothing is started there. What runs there stays.")
-        case FleetChange(verb="undrain", node=str(node)):
-            await controller.undrain(node, change.who)
-            return FleetAnswer(done=f"{node} may be used again.")
+        case FleetChange(verb="drain" | "undrain", node=str(node)):
+            return FleetAnswer(done=await _drain_node(controller, node, change))
+        case FleetChange(verb="drain" | "undrain", group=str(name)):
+            return FleetAnswer(done=await _drain_group(controller, name, change))
         case FleetChange(verb="stop", deployment=str(name)):
             now = _desired(controller, name)
             _require_generation(change, now)
@@ -72,7 +70,24 @@ async def carry_out(controller: Controller, change: FleetChange) -> FleetAnswer:
         case FleetChange(verb="restart", deployment=str(name)):
             return await _restart(controller, name, change)
         case _:
-            raise ControlError(f"`{change.verb}` needs the name of a node or of a deployment.")
+            raise ControlError(f"`{change.verb}` needs the name of a node, of a group or of a deployment.")
+
+
+async def _drain_node(controller: Controller, node: str, change: FleetChange) -> str:
+    if change.verb == "undrain":
+        await controller.undrain(node, change.who)
+        return f"{node} may be used again."
+    _require_node(controller, node)
+    await controller.drain(node, change.who)
+    return f"{node} is drained: nothing is started there. What runs there stays."
+
+
+async def _drain_group(controller: Controller, name: str, change: FleetChange) -> str:
+    if change.verb == "undrain":
+        await controller.undrain_group(required_group(name), change.who)
+        return f"{name} gets requests again."
+    await controller.drain_group(required_group(name), change.who)
+    return f"{name} is drained: it gets no new requests. What runs on it goes on."
 
 
 def _require_node(controller: Controller, node: str) -> None:

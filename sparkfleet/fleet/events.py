@@ -27,6 +27,7 @@ class FleetStep(StrEnum):
     WARMING_UP = "warming up"
     FIRST_TOKEN = "first token"  # noqa: S105 (a step)
     STOPPING = "stopping"
+    FINISHING = "waiting for requests to end"
 
 
 class ExpectedTime(Value):

@@ -16,7 +16,7 @@ from sparkfleet.values import Value
 
 _LONGEST_RETRY_S = 3600
 
-ModelState = Literal["ready", "starting", "stopped", "failed"]
+ModelState = Literal["ready", "starting", "stopped", "failed", "drained"]
 
 
 Priority = Literal["interactive", "batch"]

@@ -33,6 +33,15 @@ async def test_a_node_is_drained_and_undrained(world):
     assert (await change(world, "drain", node="other")).what == "There is no node 'other'."
 
 
+async def test_a_group_is_drained_and_undrained(world):
+    await serving(world)
+    assert "it gets no new requests" in (await change(world, "drain", group="tiny/g1/0")).done
+    assert [(one.name, one.who) for one in world.store.drained_groups()] == [("tiny/g1/0", "boss (page)")]
+    assert (await change(world, "undrain", group="tiny/g1/0")).done == "tiny/g1/0 gets requests again."
+    assert (await change(world, "undrain", group="tiny/g1/0")).what == "tiny/g1/0 is not drained."
+    assert (await change(world, "drain", group="tiny/g4/0")).what == "There is no group tiny/g4/0."
+
+
 async def test_a_deployment_stops_and_starts_with_the_plan_that_it_had(world):
     generation = await serving(world)
     before = world.store.desired()["tiny"]

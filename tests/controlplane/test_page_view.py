@@ -110,6 +110,15 @@ async def test_the_last_events_come_first(world):
     assert [one.id for one in view.events] == list(range(199, 199 - MOST_EVENTS, -1))
 
 
+async def test_a_drained_group_is_shown(world):
+    await status_of(world)
+    await world.controller.drain_group(("tiny", 1, 0), "me")
+    view = page_view(world.controller.status(), world.inventory(), (), 5.0)
+    assert [(group.name, group.drained) for one in view.deployments for group in one.groups] == [
+        ("tiny/g1/0", True)
+    ]
+
+
 async def test_a_drained_node_and_a_deployment_that_was_stopped_are_shown(world):
     status = await status_of(world)
     await world.look()

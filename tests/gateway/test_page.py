@@ -14,7 +14,7 @@ from sparkfleet.gateway.access.keys import generate
 from sparkfleet.gateway.app import GatewayApp
 from sparkfleet.gateway.engine.endpoints import StaticPicker
 from sparkfleet.gateway.http_server import serve
-from sparkfleet.gateway.page.admin_routes import CAPTURE, DEPLOYMENTS, LOGS, NODES
+from sparkfleet.gateway.page.admin_routes import CAPTURE, DEPLOYMENTS, GROUPS, LOGS, NODES
 from sparkfleet.gateway.page.fleet_change import LOG_LINES, FleetAnswer
 from sparkfleet.gateway.page.fleet_view import DeploymentView, EventView, FleetView, NodeView, StoppedView
 from sparkfleet.gateway.page.page_app import _API, FRESH_S, PageApp, reader_of
@@ -269,11 +269,11 @@ async def test_the_gateway_adds_its_queue(open_door):
 
 async def test_every_route_is_in_the_document_and_every_documented_one_answers(home):
     document = json.loads((await home.get("/api"))[2])
-    undocumented = {*_API, NODES, LOGS, CAPTURE, *DEPLOYMENTS} - {"/api"} - set(document["paths"])
+    undocumented = {*_API, NODES, GROUPS, LOGS, CAPTURE, *DEPLOYMENTS} - {"/api"} - set(document["paths"])
     assert undocumented == set()
     for path, methods in document["paths"].items():
         assert home.page.owns(path)
-        place = path.format(name="open") + ("?minutes=1" if "capture" in path else "")
+        place = path.format(name="open", group="open/g1/0") + ("?minutes=1" if "capture" in path else "")
         for method in ("get", "post", "put", "delete"):
             key = {"authorization": f"Bearer {home.admin}"}
             async with home.http.request(method, place, headers=key) as answer:
@@ -287,7 +287,9 @@ async def test_the_api_is_described(home):
     document = json.loads(body)
     assert status == 200
     assert document["openapi"].startswith("3.1")
-    assert {"/api/fleet", "/api/requests", NODES, LOGS, CAPTURE, *DEPLOYMENTS} == set(document["paths"])
+    assert {"/api/fleet", "/api/requests", NODES, GROUPS, LOGS, CAPTURE, *DEPLOYMENTS} == set(
+        document["paths"]
+    )
     properties = document["components"]["schemas"]["FleetView"]["properties"]
     assert set(properties) == set(FleetView.model_fields)
     for reference in re.findall(r'"#/components/schemas/(\w+)"', body.decode()):
@@ -297,6 +299,8 @@ async def test_the_api_is_described(home):
 CHANGES = [
     ("PUT", "/api/nodes/spark1/drain", {"verb": "drain", "node": "spark1"}),
     ("DELETE", "/api/nodes/spark1/drain", {"verb": "undrain", "node": "spark1"}),
+    ("PUT", "/api/groups/open/g1/0/drain", {"verb": "drain", "group": "open/g1/0", "node": None}),
+    ("DELETE", "/api/groups/open/g1/0/drain", {"verb": "undrain", "group": "open/g1/0"}),
     (
         "POST",
         "/api/deployments/open/stop?generation=3",
@@ -360,6 +364,10 @@ async def test_the_page_itself_may(home):
         ("POST", "/api/deployments/open/stop?generation=x", 400),
         ("POST", "/api/deployments/open/stop?force=1", 400),
         ("PUT", f"/api/nodes/{'a' * 40}/drain", 400),
+        ("PUT", "/api/groups/open/drain", 404),
+        ("PUT", "/api/groups/open/g1/x/drain", 404),
+        ("POST", "/api/groups/open/g1/0/drain", 405),
+        ("PUT", "/api/groups/open/g1/0/drain?force=1", 400),
         ("GET", "/api/deployments/open/logs?lines=2001", 400),
         ("GET", "/api/deployments/open/logs?lines=-1", 400),
         ("PUT", "/api/capture", 400),

@@ -45,16 +45,21 @@ class Fleet:
     def __init__(self):
         self.away, self.lost, self.tokens = False, False, 0.0
         self.drained, self.changes, self.logs, self.refusal = False, [], [], ""
+        self.group_drained = False
 
     async def change(self, request):
         """What an admin's change does to it."""
         if self.away:
             raise ConnectionError
         asked = FleetChange.model_validate_json(request)
-        self.changes.append((asked.verb, asked.node or asked.deployment, asked.generation, asked.who))
+        self.changes.append(
+            (asked.verb, asked.node or asked.group or asked.deployment, asked.generation, asked.who)
+        )
         if self.refusal:
             return FleetAnswer(what=self.refusal).model_dump_json()
-        if asked.verb in ("drain", "undrain"):
+        if asked.group is not None:
+            self.group_drained = asked.verb == "drain"
+        elif asked.verb in ("drain", "undrain"):
             self.drained = asked.verb == "drain"
         return FleetAnswer(done=f"{asked.verb}: done").model_dump_json()
 
@@ -81,7 +86,8 @@ class Fleet:
         group = GroupView(
             name="tiny/g1/0", state="ready", since=now - 60, node="spark1", ranks=("spark1", "spark2"), engine="vllm",
             how="vLLM 0.32 · NVFP4", shape="spark1+spark2 · TP=2", rung=2, rungs=3, reason="fastest that fits",
-            passed=(NASTY,), running=1, slots=4, tokens=self.tokens, measured={"decode_tps": 17.5, "ttft_ms": 900.0},
+            passed=(NASTY,), drained=self.group_drained, running=1, slots=4, tokens=self.tokens,
+            measured={"decode_tps": 17.5, "ttft_ms": 900.0},
             predicted={"check_decode_tps": BAND, "total_tps": BAND, "prefill_tps": BAND},
         )  # fmt: skip
         starting = GroupView(
@@ -321,6 +327,22 @@ async def test_a_change_is_confirmed_with_its_consequence_and_carried_out(seen):
     await seen.page.wait_for_selector("#undrain-spark2", timeout=SHOWN_MS)
     await seen.says("#picture", "spark2 · drained")
     assert seen.fleet.changes == [("drain", "spark2", None, "boss (page)")]
+    assert seen.complaints == []
+
+
+async def test_a_group_is_drained_with_what_that_means_and_brought_back(seen):
+    await seen.manage()
+    await seen.page.click('[id="drain-tiny/g1/0"]')
+    await seen.says("#confirm-means", "its engine goes on, and the 1 that run there end")
+    await seen.says("#confirm-means", "No other group of tiny serves")
+    await seen.page.click("#confirm-yes")
+    await seen.page.click('[id="undrain-tiny/g1/0"]')
+    await seen.page.click("#confirm-yes")
+    await seen.page.wait_for_selector('[id="drain-tiny/g1/0"]', timeout=SHOWN_MS)
+    assert seen.fleet.changes == [
+        ("drain", "tiny/g1/0", None, "boss (page)"),
+        ("undrain", "tiny/g1/0", None, "boss (page)"),
+    ]
     assert seen.complaints == []
 
 

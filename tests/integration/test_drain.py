@@ -84,3 +84,51 @@ def test_an_engine_that_ends_on_a_drained_node_is_not_started_there_again(pair):
         pair.ok("undrain", "spark2")
     pair.until(pair.is_ready, timeout=30)
     assert pair.group()["ranks"][0]["pid"] != engine
+
+
+def controller_of(fleet):
+    """Process id of the controller's actor, on the head."""
+    listed = fleet.listed(fleet.lab.nodes[0].name)
+    (pid,) = (pid for pid, words in listed.items() if "ray::ControllerActor" in words)
+    return pid
+
+
+@pytest.mark.full
+def test_a_drained_group_finishes_its_streams_and_gets_none_until_it_is_undrained(pair):
+    """Two groups under load: one is drained and loses no stream, keeps its engine, and stays so over a controller's end."""
+    pair.serve(pair.spec("nodes: [spark1, spark2]\nreplicas: 2\nmax_nodes: 1\n"))
+    names = [f"tiny/g{one['generation']}/{one['replica']}" for one in pair.deployment()["groups"]]
+    assert len(names) == 2, pair.status()
+    pids = {one["ranks"][0]["pid"] for one in pair.deployment()["groups"]}
+
+    def of(name, field):
+        (found,) = (
+            one
+            for one in pair.deployment()["groups"]
+            if f"tiny/g{one['generation']}/{one['replica']}" == name
+        )
+        return found[field]
+
+    with Asking(pair, "tiny", streams=4) as asking:
+        pair.until(lambda: asking.ends["whole"] > 4, timeout=60)
+        out = pair.ok("drain", names[0], "--yes")
+        assert f"{names[0]} is drained: no request runs on it" in out
+        counted = of(names[0], "tokens")
+        again = time.time()
+        pair.until(lambda: asking.whole_since(again) > 4, timeout=60)
+        pair.lab.exec(pair.lab.nodes[0].name, ["kill", "-9", str(controller_of(pair))])
+        pair.until(lambda: pair.run("status", "--json")[0] == 0 and pair.is_ready(), timeout=90)
+        later = time.time()
+        pair.until(lambda: asking.whole_since(later) > 4, timeout=60)
+        assert [one["replica"] for one in pair.status()["drained_groups"]] == [int(names[0][-1])]
+        assert of(names[0], "running") == 0
+        assert of(names[0], "tokens") == counted, "it got a request"
+        assert "drained: no new requests" in pair.ok("status")
+        pair.ok("undrain", names[0])
+        pair.until(lambda: (of(names[0], "tokens") or 0) > (counted or 0), timeout=60)
+    assert set(asking.ends) == {"whole"}, asking.answers
+    assert {one["ranks"][0]["pid"] for one in pair.deployment()["groups"]} == pids, "an engine was started"
+    code, _, err = pair.run("undrain", names[0])
+    assert (code, f"{names[0]} is not drained" in err) == (1, True)
+    code, _, err = pair.run("drain", "tiny/g99/0", "--yes")
+    assert (code, "There is no group tiny/g99/0" in err) == (1, True)

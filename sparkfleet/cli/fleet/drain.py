@@ -1,4 +1,4 @@
-"""`sparkfleet drain` and `sparkfleet undrain`: take a node out of use, and back."""
+"""`sparkfleet drain` and `sparkfleet undrain`: take a node or a group out of use, and back."""
 
 from __future__ import annotations
 
@@ -13,23 +13,45 @@ from sparkfleet.cli.options import DEFAULT_INVENTORY, InventoryOption, YesOption
 from sparkfleet.cli.output import console
 from sparkfleet.cli.planning.plan import print_plans
 from sparkfleet.cli.progress import ProgressLine
-from sparkfleet.fleet.lifecycle.drain import PreparedDrain, carry_out_drain, prepare_drain, undrain_node
+from sparkfleet.fleet.lifecycle.drain import (
+    PreparedDrain,
+    PreparedGroupDrain,
+    carry_out_drain,
+    drain_group,
+    is_group,
+    prepare_drain,
+    prepare_group_drain,
+    undrain_group,
+    undrain_node,
+)
 from sparkfleet.fleet.session import Session
 
-NodeArgument = Annotated[str, typer.Argument(help="The node's name.", metavar="NODE", show_default=False)]
+TargetArgument = Annotated[
+    str,
+    typer.Argument(
+        help="A node, or a group by its name: DEPLOYMENT/gN/N, such as qwen/g3/0.",
+        metavar="NODE|GROUP",
+        show_default=False,
+    ),
+]
 
 
-def drain(node: NodeArgument, inventory: InventoryOption = DEFAULT_INVENTORY, yes: YesOption = False) -> int:
-    """Move what runs on a node to the others, and start nothing on it until `undrain`.
+def drain(
+    target: TargetArgument, inventory: InventoryOption = DEFAULT_INVENTORY, yes: YesOption = False
+) -> int:
+    """Move what runs on a node to the others, and start nothing on it until `undrain`; or let a group finish.
 
-    Changes nothing if it does not fit there.
+    A node: changes nothing if what runs on it does not fit elsewhere. A group: it gets no new requests, those on it end,
+    and its engine goes on.
     """
-    return run(_drain(node, open_session(inventory), yes))
+    session = open_session(inventory)
+    return run(_drain_group(target, session, yes) if is_group(target) else _drain(target, session, yes))
 
 
-def undrain(node: NodeArgument, inventory: InventoryOption = DEFAULT_INVENTORY) -> int:
-    """Let a drained node be used again. Starts only what waits for it."""
-    return run(_undrain(node, open_session(inventory)))
+def undrain(target: TargetArgument, inventory: InventoryOption = DEFAULT_INVENTORY) -> int:
+    """Let a drained node be used again, which starts only what waits for it; or let a drained group get requests."""
+    session = open_session(inventory)
+    return run(_undrain_group(target, session) if is_group(target) else _undrain(target, session))
 
 
 async def _drain(node: str, session: Session, yes: bool) -> int:
@@ -68,3 +90,39 @@ async def _undrain(node: str, session: Session) -> int:
     await undrain_node(session, node)
     console.print(f"{node} may be used again. `sparkfleet apply FILE` places deployments on it.")
     return Exit.DONE
+
+
+async def _drain_group(name: str, session: Session, yes: bool) -> int:
+    prepared = await prepare_group_drain(session, name)
+    if not prepared.drained:
+        confirm(f"Drain {name}? {_meaning(prepared)}", yes)
+    with ProgressLine() as progress:
+        late = await drain_group(session, name, progress)
+    _name_late(late)
+    console.print(
+        f"{name} is drained: no request runs on it, and its engine goes on. `sparkfleet undrain {name}` brings it back."
+    )
+    return Exit.DONE
+
+
+def _meaning(prepared: PreparedGroupDrain) -> str:
+    deployment = prepared.group.partition("/")[0]
+    runs = f"The {prepared.running} requests on it end. " if prepared.running else ""
+    if not prepared.others:
+        return f"{runs}No other group of {deployment} serves: until `undrain`, requests for {deployment} get 503."
+    return (
+        f"{runs}New ones go to {prepared.others} other group{'s' * (prepared.others != 1)} of {deployment}."
+    )
+
+
+async def _undrain_group(name: str, session: Session) -> int:
+    _name_late(await undrain_group(session, name))
+    console.print(f"{name} gets requests again.")
+    return Exit.DONE
+
+
+def _name_late(late: tuple[str, ...]) -> None:
+    if late:
+        console.print(
+            f"{', '.join(late)} did not confirm: the old routing table is used there until it does."
+        )

@@ -248,6 +248,19 @@ class FleetClient:
         """Takes that back. Raises ControlError if the node is not drained."""
         await self._change("DELETE", f"/v1/nodes/{quote(node, safe='')}/drain", params={"who": who})
 
+    async def drain_group(self, group: str, who: str) -> tuple[str, ...]:
+        """Lets no new request go to a group; returns gateways that do not know it yet.
+
+        Raises ControlError if there is no such group.
+        """
+        answer = await self._change("PUT", f"/v1/groups/{quote(group)}/drain", params={"who": who})
+        return tuple(answer["late"])
+
+    async def undrain_group(self, group: str, who: str) -> tuple[str, ...]:
+        """Takes that back; returns gateways that do not know it yet. Raises ControlError if it is not drained."""
+        answer = await self._change("DELETE", f"/v1/groups/{quote(group)}/drain", params={"who": who})
+        return tuple(answer["late"])
+
     async def stop(self) -> None:
         """Stops every group and keeps the desired state."""
         await self._call("POST", "/v1/stop")

@@ -28,7 +28,7 @@ from sparkfleet.controlplane.api.api_tokens import ApiTokens
 from sparkfleet.controlplane.controller import Controller
 from sparkfleet.controlplane.sealing import sealed, sealed_deployment
 from sparkfleet.controlplane.state.head_address import HeadAddress
-from sparkfleet.controlplane.state.status import STATUS_VERSION
+from sparkfleet.controlplane.state.status import STATUS_VERSION, required_group
 from sparkfleet.controlplane.state.usage_ledger import KEEP_DAYS
 from sparkfleet.errors import ControlError, SparkfleetError
 from sparkfleet.gateway.routing_table import KeyLimits
@@ -72,6 +72,8 @@ def build(
             web.put("/v1/gateway", api.listen),
             web.put("/v1/nodes/{name}/drain", api.drain),
             web.delete("/v1/nodes/{name}/drain", api.undrain),
+            web.put("/v1/groups/{group:.+}/drain", api.drain_group),
+            web.delete("/v1/groups/{group:.+}/drain", api.undrain_group),
             web.get("/v1/events", api.events),
             web.get("/v1/keys", api.list_keys),
             web.get("/v1/usage", api.usage),
@@ -130,6 +132,16 @@ class _Api:
     async def undrain(self, request: web.Request) -> web.Response:
         await self._controller.undrain(request.match_info["name"], request.query.get("who", "somebody"))
         return web.json_response({"version": STATUS_VERSION})
+
+    async def drain_group(self, request: web.Request) -> web.Response:
+        group = required_group(request.match_info["group"])
+        late = await self._controller.drain_group(group, request.query.get("who", "somebody"))
+        return web.json_response({"version": STATUS_VERSION, "late": sorted(late)})
+
+    async def undrain_group(self, request: web.Request) -> web.Response:
+        group = required_group(request.match_info["group"])
+        late = await self._controller.undrain_group(group, request.query.get("who", "somebody"))
+        return web.json_response({"version": STATUS_VERSION, "late": sorted(late)})
 
     async def events(self, request: web.Request) -> web.Response:
         events = await self._controller.events(

@@ -45,6 +45,8 @@ class FleetSnapshot:
     """By deployment: nodes of its groups that do not answer now, in words; "" if all do."""
     ready_at: Mapping[str, float] = field(default_factory=dict)
     """By deployment with a start under way: Unix seconds at which it will probably have ended."""
+    drained: Collection[GroupKey] = frozenset()
+    """Groups that get no new requests."""
 
     def serving(self, name: str, without: GroupKey | None = None) -> tuple[App, ...]:
         """The groups that are ready and serve: the desired ones, and older ones until a new one is ready."""
@@ -90,6 +92,8 @@ class FleetSnapshot:
         detail = ""
         if not serving:
             state, detail = self._not_ready(desired)
+        elif not any(group.ready for group in groups):
+            state, detail = "drained", self._drained_words(serving)
         return ModelEntry(
             name=desired.name,
             groups=groups,
@@ -109,12 +113,13 @@ class FleetSnapshot:
         )
 
     def _group_entries(self, desired: Desired, serving: Iterable[App]) -> tuple[GroupEntry, ...]:
-        """The planned groups, and older ones that serve until these are ready."""
-        ready = {app.name for app in serving}
+        """The planned groups, and older ones that serve until these are ready. Drained ones are not ready."""
+        there = {app.name for app in serving}
+        ready = {app.name for app in serving if app.group not in self.drained}
         rungs = {app_name(*report.group): report.rung for report in self.reports}
         names = [app_name(*group) for group in desired.groups]
         planned = [group_entry(app, desired, at, rungs.get(app, 0)) for at, app in enumerate(names)]
-        older = [self.published.get(app, GroupEntry(app=app)) for app in sorted(ready.difference(names))]
+        older = [self.published.get(app, GroupEntry(app=app)) for app in sorted(there.difference(names))]
         return tuple(one.model_copy(update={"ready": one.app in ready}) for one in (*planned, *older))
 
     def _not_ready(self, desired: Desired) -> tuple[Literal["failed", "starting"], str]:
@@ -194,7 +199,18 @@ class FleetSnapshot:
                 if waits
                 else ("starting", f"{words}: {lost}" if lost else words)
             )
-        return "ready", self.lost.get(desired.name, "") or self._trouble(desired)
+        return "ready", (
+            self.lost.get(desired.name, "") or self._drained_words(serving) or self._trouble(desired)
+        )
+
+    def _drained_words(self, serving: Sequence[App]) -> str:
+        """The drained ones of the groups that serve, in words with the command; "" if there are none."""
+        drained = {app.group for app in serving if app.group in self.drained}
+        names = sorted({report.name for report in self.reports if report.group in drained})
+        if not names:
+            return ""
+        which = "every group is drained" if len(names) == len(serving) else f"{', '.join(names)} is drained"
+        return f"{which}; `sparkfleet undrain {names[0]}` brings it back"
 
     def _trouble(self, desired: Desired) -> str:
         """Trouble that a ready group reports, in words; "" for none."""

@@ -54,7 +54,9 @@ def page_view(
             for one in status.nodes
         ),
         links=_links(inventory, up),
-        deployments=tuple(map(_deployment, status.deployments)),
+        deployments=tuple(
+            _deployment(one, {group.name for group in status.drained_groups}) for one in status.deployments
+        ),
         stopped=_stopped(status, stopped),
         events=tuple(_event(one) for one in list(events)[: -MOST_EVENTS - 1 : -1]),
         trouble=status.trouble,
@@ -140,7 +142,7 @@ def _rail(one: RailReading) -> RailView:
     )
 
 
-def _deployment(one: DeploymentStatus) -> DeploymentView:
+def _deployment(one: DeploymentStatus, drained: Collection[str]) -> DeploymentView:
     return DeploymentView(
         name=one.name,
         state=one.state,
@@ -148,7 +150,7 @@ def _deployment(one: DeploymentStatus) -> DeploymentView:
         generation=one.generation,
         since=one.since,
         objective=one.plan.objective if one.plan else "",
-        groups=tuple(_group(one, report) for report in one.groups),
+        groups=tuple(_group(one, report, drained=report.name in drained) for report in one.groups),
         rejected=tuple(
             RejectedView(what=each.what, reason=each.reason, rule=each.rule)
             for each in (one.plan.rejected[:MOST_REJECTED] if one.plan else ())
@@ -156,10 +158,11 @@ def _deployment(one: DeploymentStatus) -> DeploymentView:
     )
 
 
-def _group(one: DeploymentStatus, report: GroupReport) -> GroupView:
+def _group(one: DeploymentStatus, report: GroupReport, *, drained: bool) -> GroupView:
     base = GroupView(
         name=report.name,
         state=report.phase.value,
+        drained=drained,
         detail=report.detail,
         since=report.since,
         node=report.node,

@@ -96,7 +96,14 @@ CREATE TABLE usage_marks (
 """
 """Usage by day, and the totals of each gateway replica that are in it."""
 
-SCHEMAS = (FIRST, SECOND, THIRD, FOURTH, FIFTH, SIXTH, SEVENTH, EIGHTH, NINTH)
+TENTH = """
+CREATE TABLE drained_groups (
+    name TEXT NOT NULL, generation INTEGER NOT NULL, replica INTEGER NOT NULL, who TEXT NOT NULL, since REAL NOT NULL,
+    PRIMARY KEY (name, generation, replica)
+) STRICT;
+"""
+
+SCHEMAS = (FIRST, SECOND, THIRD, FOURTH, FIFTH, SIXTH, SEVENTH, EIGHTH, NINTH, TENTH)
 """Changes of each version."""
 
 IDENTITY_SINCE = 6

@@ -6,6 +6,7 @@ import re
 from functools import cached_property
 from typing import Literal
 
+from sparkfleet.errors import ControlError
 from sparkfleet.gateway.listening import GatewayListening
 from sparkfleet.gateway.report import EndpointCertificate, GatewayReport
 from sparkfleet.group.report import GroupReport
@@ -47,6 +48,27 @@ class DrainedNode(Value):
     """Unix seconds."""
 
 
+class DrainedGroup(Value):
+    """A group that gets no new requests."""
+
+    deployment: str
+    generation: int
+    replica: int
+    who: str
+    since: float
+    """Unix seconds."""
+
+    @property
+    def group(self) -> tuple[str, int, int]:
+        """Deployment, generation and replica."""
+        return self.deployment, self.generation, self.replica
+
+    @property
+    def name(self) -> str:
+        """`<deployment>/g<generation>/<replica>`, as in the group's reports."""
+        return f"{self.deployment}/g{self.generation}/{self.replica}"
+
+
 AppStatus = Literal["starting", "running", "failed", "retiring"]
 
 
@@ -80,6 +102,20 @@ def parse_app_name(name: str) -> tuple[str, int, int] | None:
     """Deployment, generation and replica in a Serve application's name; None if it is not a group's."""
     found = re.fullmatch(r"(.+)--g(\d+)-(\d+)", name)
     return (found[1], int(found[2]), int(found[3])) if found else None
+
+
+def parse_group_name(name: str) -> tuple[str, int, int] | None:
+    """Deployment, generation and replica in a group's name, `<deployment>/g<generation>/<replica>`; None if it is none."""
+    found = re.fullmatch(r"([a-z0-9][a-z0-9._-]{0,62})/g([0-9]{1,9})/([0-9]{1,5})", name)
+    return (found[1], int(found[2]), int(found[3])) if found else None
+
+
+def required_group(name: str) -> tuple[str, int, int]:
+    """Deployment, generation and replica in a group's name. Raises ControlError if it is none."""
+    found = parse_group_name(name)
+    if found is None:
+        raise ControlError(f"{name!r} is no group's name.", do="Groups are named DEPLOYMENT/gN/N: tiny/g1/0.")
+    return found
 
 
 class DeploymentStatus(Value):
@@ -127,6 +163,8 @@ class FleetStatus(Value):
     """Candidates that failed to start on this fleet, which planning excludes."""
     drained: tuple[DrainedNode, ...] = ()
     """Nodes that planning excludes."""
+    drained_groups: tuple[DrainedGroup, ...] = ()
+    """Groups that get no new requests."""
 
     @property
     def certificate(self) -> EndpointCertificate | None:

@@ -15,7 +15,7 @@ from sparkfleet.controlplane.sealing import has_open_values, sealed
 from sparkfleet.controlplane.state import usage_ledger
 from sparkfleet.controlplane.state.newer_generations import outdated, when
 from sparkfleet.controlplane.state.schema import migrate
-from sparkfleet.controlplane.state.status import DrainedNode
+from sparkfleet.controlplane.state.status import DrainedGroup, DrainedNode
 from sparkfleet.controlplane.state.store_rows import (
     Event,
     Measurement,
@@ -341,6 +341,41 @@ class Store:
         """Takes that back; False if it was not stored."""
         with self._changing():
             return self._db.execute("DELETE FROM drained WHERE node = ?", (node,)).rowcount > 0
+
+    def drained_groups(self) -> tuple[DrainedGroup, ...]:
+        """Groups that get no new requests, the first one first."""
+        return self._read("drained groups", self._read_drained_groups)
+
+    def _read_drained_groups(self) -> tuple[DrainedGroup, ...]:
+        rows = self._db.execute(
+            "SELECT name, generation, replica, who, since FROM drained_groups"
+            " ORDER BY since, name, generation, replica"
+        )
+        return tuple(
+            DrainedGroup(deployment=name, generation=generation, replica=replica, who=who, since=since)
+            for name, generation, replica, who, since in rows
+        )
+
+    def drain_group(self, group: GroupKey, who: str) -> bool:
+        """Stores that a group gets no new requests; False if that is stored already."""
+        with self._changing():
+            return (
+                self._db.execute(
+                    "INSERT OR IGNORE INTO drained_groups VALUES (?, ?, ?, ?, ?)",
+                    (*group, who, self._clock()),
+                ).rowcount
+                > 0
+            )
+
+    def undrain_group(self, group: GroupKey) -> bool:
+        """Takes that back; False if it was not stored."""
+        with self._changing():
+            return (
+                self._db.execute(
+                    "DELETE FROM drained_groups WHERE name = ? AND generation = ? AND replica = ?", group
+                ).rowcount
+                > 0
+            )
 
     def keys(self) -> tuple[KeyEntry, ...]:
         """All API keys: names and hashes."""

@@ -1,18 +1,39 @@
-"""Drains a node: plans what runs on it for the other nodes, moves it, and waits until the node is empty."""
+"""Drains a node (plans what runs on it for the other nodes, moves it, waits until it is empty), or one group."""
 
 from __future__ import annotations
 
+import asyncio
 from typing import NamedTuple
 
 from sparkfleet.controlplane.api.client import FleetClient
-from sparkfleet.controlplane.state.status import DeploymentStatus, FleetStatus
+from sparkfleet.controlplane.state.status import (
+    DeploymentStatus,
+    FleetStatus,
+    required_group,
+)
 from sparkfleet.errors import ControlError, Infeasible, SpecError
 from sparkfleet.fleet.deployments.apply import AppliedDeployments, PreparedApply, carry_out
 from sparkfleet.fleet.deployments.watch import WAIT_S
 from sparkfleet.fleet.events import FleetStep, OnEvent, StepRunning, ignored
 from sparkfleet.fleet.planning.plan import plan_deployments
 from sparkfleet.fleet.session import Session, who
+from sparkfleet.group.report import GroupPhase, GroupReport
 from sparkfleet.specs.deployment import Deployment
+
+IDLE_S = 5.0
+"""Seconds for which a group reports no request before it counts as idle: it reads its engine's counters every two."""
+
+
+class PreparedGroupDrain(NamedTuple):
+    """Effect of draining a group, ready to be confirmed."""
+
+    group: str
+    running: int
+    """Requests that run on it, and that wait in its engine."""
+    others: int
+    """Groups of its deployment that go on taking requests."""
+    drained: bool
+    """True if it is drained already."""
 
 
 class PreparedDrain(NamedTuple):
@@ -113,3 +134,88 @@ async def undrain_node(session: Session, node: str) -> None:
     """Lets a drained node be used again. Starts only what waits for it. Raises ControlError if it is not drained."""
     async with await session.controller() as client:
         await client.undrain(node, who())
+
+
+# --- groups
+
+
+def is_group(name: str) -> bool:
+    """True for the name of a group; a node's has no slash."""
+    return "/" in name
+
+
+async def prepare_group_drain(session: Session, name: str) -> PreparedGroupDrain:
+    """Reads the effect that a drain of this group has now. Changes nothing.
+
+    Raises:
+        ControlError: the fleet is down, or has no such group.
+    """
+    required_group(name)
+    async with await session.controller() as client:
+        return group_drain(await client.fleet(), name)
+
+
+def group_drain(status: FleetStatus, name: str) -> PreparedGroupDrain:
+    """Effect of a drain of this group by a status. Pure. Raises ControlError if there is no such group."""
+    found = group_report(status, name)
+    if found is None:
+        names = ", ".join(group.name for one in status.deployments for group in one.groups) or "none"
+        raise ControlError(f"There is no group {name}.", do=f"Groups: {names}.")
+    drained = {one.name for one in status.drained_groups}
+    others = [
+        group.name
+        for one in status.deployments
+        for group in one.groups
+        if group.deployment == found.deployment and group.phase is GroupPhase.READY
+    ]
+    return PreparedGroupDrain(
+        group=name,
+        running=found.running + found.waiting,
+        others=len(set(others) - drained - {name}),
+        drained=name in drained,
+    )
+
+
+def group_report(status: FleetStatus, name: str) -> GroupReport | None:
+    """The report of a group; None if there is none of that name. Pure."""
+    return next((group for one in status.deployments for group in one.groups if group.name == name), None)
+
+
+async def drain_group(session: Session, name: str, on_event: OnEvent = ignored) -> tuple[str, ...]:
+    """Lets no new request go to a group, and waits until those on it have ended. Cancelling this leaves it drained.
+
+    Returns gateways that did not confirm the change: they may send it requests until they do.
+
+    Raises:
+        ControlError: the controller refused.
+    """
+    async with await session.controller() as client:
+        late = await client.drain_group(name, who())
+        await until_idle(client, name, on_event)
+    return late
+
+
+async def until_idle(client: FleetClient, name: str, on_event: OnEvent = ignored) -> None:
+    """Waits until a group has reported no request for `IDLE_S`, or does not serve."""
+    loop = asyncio.get_running_loop()
+    idle_since: float | None = None
+    while True:
+        found = group_report(await client.fleet(), name)
+        if found is None or found.phase is not GroupPhase.READY:
+            return
+        left = found.running + found.waiting
+        if left or found.silent_s:
+            idle_since = None
+            on_event(StepRunning(step=FleetStep.FINISHING, subjects=(name,), detail=f"{left} left"))
+        elif idle_since is None:
+            idle_since = loop.time()
+        elif loop.time() - idle_since >= IDLE_S:
+            return
+        await asyncio.sleep(WAIT_S)
+
+
+async def undrain_group(session: Session, name: str) -> tuple[str, ...]:
+    """Lets requests go to a drained group again. Returns gateways that did not confirm. Raises ControlError as above."""
+    required_group(name)
+    async with await session.controller() as client:
+        return await client.undrain_group(name, who())

@@ -120,8 +120,9 @@ class LiveReadings:
 
     def _view(self, found: FleetOverview, now: float) -> LiveView:
         status = found.status
+        drained = {one.name for one in status.drained_groups}
         groups = tuple(
-            self._group(deployment, group, now)
+            self._group(deployment, group, now, drained=group.name in drained)
             for deployment in status.deployments
             for group in deployment.groups
         )
@@ -146,7 +147,9 @@ class LiveReadings:
             groups=(*groups, *waiting),
         )
 
-    def _group(self, deployment: DeploymentStatus, group: GroupReport, now: float) -> GroupRow:
+    def _group(
+        self, deployment: DeploymentStatus, group: GroupReport, now: float, *, drained: bool
+    ) -> GroupRow:
         candidate = candidate_of(deployment, group)
         rung = rung_of(deployment, group)
         band = rung.prediction.check_decode_tps if rung else None
@@ -157,7 +160,7 @@ class LiveReadings:
             name=group.name,
             deployment=deployment.name,
             replica=group.replica,
-            state=group.phase.value,
+            state="drained" if drained and group.phase is GroupPhase.READY else group.phase.value,
             detail=_detail(group),
             rung=group.rung + 1,
             where=str(candidate.shape) if candidate else group.node,

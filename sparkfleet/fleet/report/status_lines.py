@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from datetime import UTC, datetime
 from typing import NamedTuple
 
@@ -27,11 +27,13 @@ LastStart = Callable[[DeploymentPlan], float | None]
 
 
 class _Past(NamedTuple):
-    """Everything before the status: events of the last hour, the present time, seconds of last starts."""
+    """Everything beside a deployment's status: events of the last hour, the present time, seconds of last starts."""
 
     recent: Sequence[Event]
     now: float
     last_start: LastStart
+    drained: Collection[str] = ()
+    """Names of groups that get no new requests."""
 
 
 def fleet_lines(
@@ -56,7 +58,8 @@ def fleet_lines(
         if only in (None, deployment.name):
             if only is None:
                 yield ""
-            yield from _deployment_lines(deployment, _Past(recent, now, last_start))
+            drained_groups = {one.name for one in fleet.drained_groups}
+            yield from _deployment_lines(deployment, _Past(recent, now, last_start, drained_groups))
     if only is None and len(fleet.nodes) > 1:
         yield ""
         yield "nodes"
@@ -157,6 +160,8 @@ def _group_lines(
         yield f"no report for {group.silent_s:.0f} s; it was {group.phase.value}"
     elif group.phase is GroupPhase.READY:
         yield _load(group, candidate)
+        if group.name in past.drained:
+            yield f"drained: no new requests · `sparkfleet undrain {group.name}`"
         if words := _speed(deployment, group):
             yield words
         if group.rung:

@@ -12,6 +12,7 @@ from sparkfleet.gateway.asgi import Headers
 from sparkfleet.gateway.page.fleet_change import CaptureRequest, ChangeVerb, FleetChange, LogRequest
 
 NODES = "/api/nodes/{name}/drain"
+GROUPS = "/api/groups/{group}/drain"
 CAPTURE = "/api/capture"
 LOGS = "/api/deployments/{name}/logs"
 DEPLOYMENTS: dict[str, ChangeVerb] = {
@@ -20,6 +21,7 @@ DEPLOYMENTS: dict[str, ChangeVerb] = {
     "/api/deployments/{name}/restart": "restart",
 }
 _NAME = "([a-z0-9][a-z0-9._-]{0,62})"
+_GROUP = "([a-z0-9][a-z0-9._-]{0,62}/g[0-9]{1,9}/[0-9]{1,5})"
 _NUMBER = re.compile(r"[0-9]{1,9}")
 
 
@@ -32,7 +34,8 @@ class AdminRoute(NamedTuple):
     @property
     def methods(self) -> tuple[str, ...]:
         """Methods that are allowed."""
-        known = {NODES: ("PUT", "DELETE"), CAPTURE: ("PUT", "DELETE"), LOGS: ("GET",)}
+        both = ("PUT", "DELETE")
+        known = {NODES: both, GROUPS: both, CAPTURE: both, LOGS: ("GET",)}
         return known.get(self.template, ("POST",))
 
     def request(self, method: str, query: bytes, who: str) -> FleetChange | LogRequest | CaptureRequest:
@@ -50,9 +53,12 @@ class AdminRoute(NamedTuple):
                 return CaptureRequest.model_validate(_numbers(query, ("minutes",)))
             _numbers(query, ())
             return CaptureRequest(minutes=0)
-        if self.template == NODES:
+        if self.template in (NODES, GROUPS):
             _numbers(query, ())
-            return FleetChange(verb="drain" if method == "PUT" else "undrain", node=self.name, who=who)
+            what = {"node" if self.template == NODES else "group": self.name}
+            return FleetChange.model_validate(
+                {"verb": "drain" if method == "PUT" else "undrain", "who": who, **what}
+            )
         verb, given = DEPLOYMENTS[self.template], _numbers(query, ("generation",))
         return FleetChange(verb=verb, deployment=self.name, generation=given.get("generation"), who=who)
 
@@ -61,8 +67,9 @@ def match(path: str) -> AdminRoute | None:
     """The route of a path; None if there is none."""
     if path == CAPTURE:
         return AdminRoute(CAPTURE, "")
-    for template in (NODES, LOGS, *DEPLOYMENTS):
-        if found := re.fullmatch(template.replace("{name}", _NAME), path):
+    for template in (NODES, GROUPS, LOGS, *DEPLOYMENTS):
+        pattern = template.replace("{name}", _NAME).replace("{group}", _GROUP)
+        if found := re.fullmatch(pattern, path):
             return AdminRoute(template, found[1])
     return None
 

@@ -17,12 +17,17 @@ LOG_BYTES = 256 << 10
 """Longest part of a log that an answer has."""
 
 
+GroupName = Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9._-]{0,62}/g[0-9]{1,9}/[0-9]{1,5}$")]
+
+
 class FleetChange(Value):
     """A change of the fleet."""
 
     verb: ChangeVerb
     node: NodeName | None = None
-    """For `drain` and `undrain`."""
+    """For `drain` and `undrain` of a node."""
+    group: GroupName | None = None
+    """For `drain` and `undrain` of a group."""
     deployment: PublicName | None = None
     """For the others."""
     generation: int | None = None

@@ -67,6 +67,8 @@ class GroupView(Value):
 
     name: str
     state: str
+    drained: bool = False
+    """True if it gets no new requests until it is undrained."""
     detail: str = ""
     since: float
     """When the state began, Unix seconds."""

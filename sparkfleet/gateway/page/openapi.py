@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from sparkfleet.gateway.page.admin_routes import CAPTURE, DEPLOYMENTS, LOGS, NODES
+from sparkfleet.gateway.page.admin_routes import CAPTURE, DEPLOYMENTS, GROUPS, LOGS, NODES
 from sparkfleet.gateway.page.fleet_change import LOG_LINES, MOST_LINES, ChangeVerb
 from sparkfleet.gateway.page.fleet_view import FleetView
 
@@ -15,6 +15,10 @@ _SUMMARIES: dict[ChangeVerb, str] = {
     " if memory holds both.",
     "drain": "Lets nothing be started on a node. What runs there stays; `sparkfleet drain` plans and moves it.",
     "undrain": "Lets a drained node be used again.",
+}
+_GROUP_SUMMARIES: dict[ChangeVerb, str] = {
+    "drain": "Lets no new request go to a group, DEPLOYMENT/gN/N. Its engine and the requests on it go on.",
+    "undrain": "Lets requests go to a drained group again.",
 }
 _REFUSED = {
     "400": {"description": "A parameter is wrong, or the request has a body."},
@@ -61,6 +65,7 @@ def openapi(version: str) -> dict[str, Any]:
                 "delete": _capture("Deletes the kept texts"),
             },
             NODES: {"put": _change("drain"), "delete": _change("undrain")},
+            GROUPS: {"put": _of_group("drain"), "delete": _of_group("undrain")},
             **{path: {"post": _change(verb, "generation")} for path, verb in DEPLOYMENTS.items()},
             LOGS: {
                 "get": {
@@ -92,6 +97,11 @@ def _change(verb: ChangeVerb, *numbers: str) -> dict[str, Any]:
         "parameters": [_NAME, *map(_number, numbers)],
         "responses": {"200": _answer("done"), **_REFUSED},
     }
+
+
+def _of_group(verb: ChangeVerb) -> dict[str, Any]:
+    name = {**_NAME, "name": "group", "description": "With its slashes: tiny/g1/0."}
+    return {**_change(verb), "summary": _GROUP_SUMMARIES[verb], "parameters": [name]}
 
 
 def _capture(summary: str, *parameters: dict[str, Any]) -> dict[str, Any]:

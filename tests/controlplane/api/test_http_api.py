@@ -437,6 +437,20 @@ async def test_a_node_is_drained_and_used_again(served):
             await fleet.undrain(node, "me")
 
 
+async def test_a_group_is_drained_and_gets_requests_again(served):
+    await served.put()
+    async with client(served) as fleet:
+        with pytest.raises(ControlError, match="There is no group tiny/g9/0"):
+            await fleet.drain_group("tiny/g9/0", "me")
+        with pytest.raises(ControlError, match="'moon' is no group's name"):
+            await fleet.drain_group("moon", "me")
+        assert await fleet.drain_group("tiny/g1/0", "me@desk") == ()
+        assert [one.name for one in (await fleet.fleet()).drained_groups] == ["tiny/g1/0"]
+        assert await fleet.undrain_group("tiny/g1/0", "me") == ()
+        with pytest.raises(ControlError, match="tiny/g1/0 is not drained"):
+            await fleet.undrain_group("tiny/g1/0", "me")
+
+
 def gateway(replica="g-1", trouble=""):
     return GatewayReport(
         replica=replica, url="http://127.0.0.1:8000", metrics_url="", at=1.0, trouble=trouble

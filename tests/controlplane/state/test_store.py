@@ -255,6 +255,19 @@ def test_a_disk_that_is_full_for_a_while_leaves_the_store_usable(tmp_path):
     store.close()
 
 
+def test_drained_groups_are_kept_in_their_order_and_over_a_restart(store):
+    first, second = ("tiny", 1, 0), ("tiny", 1, 1)
+    assert [store.drain_group(group, "me") for group in (second, first, second)] == [True, True, False]
+    assert [(one.group, one.name, one.who) for one in store.drained_groups()] == [
+        (second, "tiny/g1/1", "me"),
+        (first, "tiny/g1/0", "me"),
+    ]
+    assert [store.undrain_group(second) for _ in range(2)] == [True, False]
+    again = Store(store.path)
+    assert [one.group for one in again.drained_groups()] == [first]
+    again.close()
+
+
 def undrain_and_fail(store):
     with store.together():
         store.undrain("a")

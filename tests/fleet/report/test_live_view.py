@@ -1,6 +1,6 @@
 from statuses import deployment, fleet, report
 
-from sparkfleet.controlplane.state.status import DrainedNode, NodeReport
+from sparkfleet.controlplane.state.status import DrainedGroup, DrainedNode, NodeReport
 from sparkfleet.errors import UnreachableError
 from sparkfleet.fleet.deployments.status import FleetCondition, FleetOverview
 from sparkfleet.fleet.report.live_view import LiveReadings, bar, sparkline
@@ -80,6 +80,12 @@ def test_nodes_have_their_memory_their_gpu_and_their_rails():
     assert (first.memory_used, first.busy, first.power_w, first.temperature_c) == (0.75, 0.97, 61.0, 66)
     assert (first.rails_up, first.rails) == (1, 2)
     assert (second.state, second.memory_used, third.state) == ("drained", None, "gone")
+
+
+def test_a_drained_group_is_named_so():
+    mark = DrainedGroup(deployment="big", generation=3, replica=0, who="me", since=0.0)
+    found = up(deployment(report(running=1), report(1), planned=2), drained_groups=(mark,))
+    assert [group.state for group in LiveReadings().add(found, 0.0).groups] == ["drained", "ready"]
 
 
 def test_what_was_read_last_stays_with_its_age_if_the_controller_does_not_answer():

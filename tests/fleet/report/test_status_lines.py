@@ -5,7 +5,7 @@ from functools import partial
 import pytest
 from statuses import NOW, deployment, fleet, report
 
-from sparkfleet.controlplane.state.status import NodeReport
+from sparkfleet.controlplane.state.status import DrainedGroup, NodeReport
 from sparkfleet.controlplane.state.store_rows import Event
 from sparkfleet.engines.startup_phases import StartupPhase
 from sparkfleet.fleet.events import FleetStep
@@ -46,6 +46,19 @@ def test_a_ready_deployment_on_two_nodes():
         "  s2      gone: Ray on it does not answer",
     ]
     assert all(len(line) <= 80 for line in shown)
+
+
+def test_a_drained_group_is_shown_with_the_command_that_brings_it_back():
+    mark = DrainedGroup(deployment="big", generation=3, replica=1, who="me", since=0.0)
+    status = fleet(deployment(report(), report(1, running=3), planned=2))
+    shown = lines(status.model_copy(update={"drained_groups": (mark,)}))
+    assert [line.strip() for line in shown if "drained" in line] == [
+        "drained: no new requests · `sparkfleet undrain big/g3/1`"
+    ]
+    assert (
+        "3 of 16 requests running"
+        in shown[shown.index("        drained: no new requests · `sparkfleet undrain big/g3/1`") - 1]
+    )
 
 
 def test_one_of_two_groups_serves_while_the_other_starts_again():

@@ -22,7 +22,7 @@ export function manage(view, replace) {
   if (!view.admin) return;
   $("capture").textContent = view.capture_until ? "Delete the texts of requests" : `Show texts of requests for ${MINUTES} min`;
   $("capture").dataset.on = view.capture_until ? "yes" : "";
-  replace($("manage-list"), [...view.nodes.map((one) => nodeRow(view, one)), ...view.deployments.map(deploymentRow), ...view.stopped.map(stoppedRow)]);
+  replace($("manage-list"), [...view.nodes.map((one) => nodeRow(view, one)), ...view.deployments.flatMap((one) => [deploymentRow(one), ...one.groups.filter((group) => group.drained || group.state === "ready").map((group) => groupRow(one, group))]), ...view.stopped.map(stoppedRow)]);
   ranks(view);
 }
 
@@ -49,6 +49,13 @@ function deploymentRow(one) {
   const stop = { method: "POST", path: `${path}/stop${exact}`, means: `${one.name} ends and its memory on ${nodes} becomes free. New requests are refused; ${running ? `the ${running} that run have 30 s to end` : "none runs now"}. Generation ${one.generation} is kept and can be started again here.` };
   const restart = { method: "POST", path: `${path}/restart${exact}`, means: `Every engine of ${one.name} on ${nodes} starts again, at the first rung. The old ones serve until then if memory holds both; otherwise requests get 503 until it is ready${took ? `, last time after ${lasted(took)}` : ""}.` };
   return row(one.name, one.state, one.state === "stopping" ? null : [button("restart", one.name, restart), button("stop", one.name, stop)]);
+}
+function groupRow(deployment, group) {
+  const path = `/api/groups/${group.name}/drain`, others = deployment.groups.filter((one) => one.name !== group.name && one.state === "ready" && !one.drained).length;
+  const goes = others ? `New ones go to ${others} other group${others === 1 ? "" : "s"} of ${deployment.name}.` : `No other group of ${deployment.name} serves: until it is undrained, requests for ${deployment.name} get 503.`;
+  const drain = { method: "PUT", path, means: `${group.name} gets no new requests; its engine goes on${group.running ? `, and the ${group.running} that run there end` : ""}. ${goes}` };
+  const undrain = { method: "DELETE", path, means: `${group.name} gets requests again.` };
+  return row(`group ${group.name}`, group.drained ? `drained, ${group.running} running` : group.state, group.drained ? button("undrain", group.name, undrain) : button("drain", group.name, drain));
 }
 function stoppedRow(one) {
   const start = { method: "POST", path: `/api/deployments/${encodeURIComponent(one.name)}/start?generation=${one.generation}`, means: `${one.name} starts with the plan of generation ${one.generation} and takes its memory on ${one.nodes.join(", ")}. What runs there is not moved: if memory does not hold both, it waits or fails with that reason.` };

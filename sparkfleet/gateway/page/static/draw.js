@@ -49,8 +49,8 @@ function chipsOf(view, name, speeds) {
     const ranks = group.ranks.length ? group.ranks : [group.node];
     ranks.forEach((node, rank) => {
       if (node !== name) return;
-      const words = rank === 0 ? `${deployment.name} · ${group.state === "ready" ? `${short(speeds.get(group.name) ?? 0)} tok/s` : group.phase || group.state}` : `${deployment.name} rank ${rank}, see ${ranks[0]}`;
-      found.push([words, STATES[group.state] || "soft"]);
+      const words = rank === 0 ? `${deployment.name} · ${group.drained ? "drained" : group.state === "ready" ? `${short(speeds.get(group.name) ?? 0)} tok/s` : group.phase || group.state}` : `${deployment.name} rank ${rank}, see ${ranks[0]}`;
+      found.push([words, group.drained ? "warn" : STATES[group.state] || "soft"]);
     });
   }
   return found;
