@@ -8,6 +8,8 @@ import logging
 import time
 from collections.abc import Collection
 from contextlib import closing
+from dataclasses import replace
+from http import HTTPStatus
 from time import perf_counter
 from typing import Any
 
@@ -57,14 +59,17 @@ from sparkfleet.gateway.body.body_budget import BUDGET_BYTES, BodyBudget, HeldBo
 from sparkfleet.gateway.body.model_span import model_span
 from sparkfleet.gateway.body.request_body import RequestBody
 from sparkfleet.gateway.body.scanner import INLINE_BYTES, BodyScanner
+from sparkfleet.gateway.body.usage_option import USAGE_PATHS
 from sparkfleet.gateway.choice import Choice
 from sparkfleet.gateway.engine.endpoints import Picker
 from sparkfleet.gateway.engine.engine_error import in_dialect, read_error
 from sparkfleet.gateway.engine.external import EXTERNAL_PATHS, ExternalPicker
 from sparkfleet.gateway.engine.loop_detector import LoopDetector
-from sparkfleet.gateway.engine.proxy import Attempts, loop_event, lost_event, relay
+from sparkfleet.gateway.engine.proxy import AnswerPath, Attempts, loop_event, lost_event, relay
+from sparkfleet.gateway.engine.replay import CONTINUATIONS, StreamRecord, plan_of
 from sparkfleet.gateway.engine.upstream import Request, Upstream, UpstreamAnswer, request_headers
 from sparkfleet.gateway.engine.usage import UsageMeter
+from sparkfleet.gateway.engine.usage_event import UsageHider
 from sparkfleet.gateway.in_flight import InFlight
 from sparkfleet.gateway.page.page_app import PageApp
 from sparkfleet.gateway.page.text_capture import BODY_BYTES, prompt_of
@@ -337,12 +342,18 @@ class GatewayApp:
             exchange.admitted.charge(wanted.needs.prompt_tokens)
             if exchange.explains == "only":
                 return await _explain(exchange, choice, send)
+            if wanted.usage is not None and exchange.path in USAGE_PATHS:
+                edit = wanted.usage
+                body, wanted = body.replaced(edit.start, edit.end, edit.text.encode()), wanted.after(edit)
+                exchange.hides_usage = True
             span = None
             if wanted.model != choice.model.name or choice.spare:
                 span = _model_span(exchange.headers, body, wanted)
             if wanted.model != choice.model.name and span is not None:
                 name = _name_in(exchange.headers, choice.model.name)
                 body, span = body.replaced(*span, name), (span[0], span[0] + len(name))
+            if choice.model.replay and body.size <= INLINE_BYTES and not is_form(exchange.headers):
+                exchange.replay = plan_of(exchange.path, body)
             exchange.request = _request(exchange, scope, body, span)
             exchange.direct = direct_writer(scope)
             del body  # only the attempts keep it, until an engine answers
@@ -404,7 +415,9 @@ class GatewayApp:
                 slot,
                 request=exchange.request,
                 on_answer=held.close,
+                token_ids=exchange.replay is not None,
             )
+            asked = replace(exchange.request, body=RequestBody(), model_span=None)
             exchange.request = None
             answer = await exchange.attempts.answer()
             try:
@@ -412,15 +425,61 @@ class GatewayApp:
                 if answer.is_error:
                     await _pass_error_on(exchange, answer, send, meter)
                     return
-                await send(_start(exchange, answer))
-                limit = slot.choice.model.loop_tokens if answer.is_stream else None
-                loops = LoopDetector(limit) if limit else None
-                complete = await relay(answer, send, exchange.direct, meter, loops)
+                path = _path(exchange, answer, meter, slot.choice.model)
+                await send(_start(exchange, answer, path))
+                complete = await relay(answer, send, exchange.direct, path)
+                while not complete and (rest := await self._continued(exchange, wanted, path, asked)):
+                    answer.close()
+                    answer = rest
+                    complete = await relay(answer, send, exchange.direct, path)
             finally:
                 answer.close()
-        last = b"" if complete else _cut_short(exchange, meter, loops)
+        last = path.rest(whole=complete) + (b"" if complete else _cut_short(exchange, path))
         if complete or last:
             await send({"type": "http.response.body", "body": last, "more_body": False})
+
+    async def _continued(
+        self, exchange: RequestContext, wanted: RequestTarget, path: AnswerPath, asked: Request
+    ) -> UpstreamAnswer | None:
+        """The answer of another group with the rest of a stream whose group was lost; None if there is none."""
+        record, lost = path.record, exchange.attempts
+        if record is None or lost is None or (path.loops is not None and path.loops.found):
+            return None
+        self._loads.fail(lost.app)
+        exchange.lost_apps.add(lost.app)
+        body = record.continuation()
+        if body is not None and record.continuations < CONTINUATIONS:
+            request = replace(asked, body=RequestBody(body))
+            if (answer := await self._ask_for_rest(exchange, wanted, lost.weights, request)) is not None:
+                record.resume()
+                exchange.replays["continued"] += 1
+                return answer
+        exchange.replays["failed"] += 1
+        return None
+
+    async def _ask_for_rest(
+        self, exchange: RequestContext, wanted: RequestTarget, weights: str, request: Request
+    ) -> UpstreamAnswer | None:
+        assert exchange.slot is not None
+        try:
+            choice = self._choose(exchange, self._table, wanted)
+            same = tuple(
+                one for one in choice.groups if one.weights == weights and one.app not in exchange.lost_apps
+            )
+            choice = replace(choice, groups=same, spare=())
+            attempts = Attempts(
+                self._picker, self._upstream, choice, exchange.slot, request=request, admitted=False
+            )
+            answer = await attempts.answer()
+        except ApiError:
+            return None
+        if not answer.is_stream or answer.status != HTTPStatus.OK:
+            answer.close()
+            return None
+        attempts.retries += exchange.attempts.retries if exchange.attempts is not None else 0
+        exchange.attempts = attempts
+        exchange.slot.answered(is_stream=True)
+        return answer
 
     def _begin_answer(self, exchange: RequestContext, answer: UpstreamAnswer, sent: float) -> UsageMeter:
         exchange.status = answer.status
@@ -448,13 +507,28 @@ _INDEX_JSON = json.dumps(_INDEX).encode()
 _OF_THE_BODY = (b"content-length", b"content-type")
 
 
-def _cut_short(exchange: RequestContext, meter: UsageMeter, loops: LoopDetector | None) -> bytes:
+def _path(
+    exchange: RequestContext, answer: UpstreamAnswer, meter: UsageMeter, model: ModelEntry
+) -> AnswerPath:
+    """Way of an answer's bytes: a stream is searched for loops, freed of usage, and recorded, if it is to be."""
+    if not answer.is_stream:
+        return AnswerPath(meter)
+    can_continue = exchange.replay is not None and exchange.attempts is not None and exchange.attempts.weights
+    return AnswerPath(
+        meter,
+        LoopDetector(model.loop_tokens) if model.loop_tokens else None,
+        UsageHider(nulls=answer.is_external) if exchange.hides_usage else None,
+        StreamRecord(exchange.replay) if exchange.replay is not None and can_continue else None,
+    )
+
+
+def _cut_short(exchange: RequestContext, path: AnswerPath) -> bytes:
     """Records an answer without its end. Returns the last event of a stream; another answer is cut with its connection."""
-    if loops is not None and loops.found:
+    if path.loops is not None and path.loops.found:
         exchange.found_loop()
-        return loop_event(exchange.dialect, meter, loops.tokens)
+        return loop_event(exchange.dialect, path.meter, path.loops.tokens)
     exchange.lost_engine()
-    return lost_event(exchange.dialect, meter) if exchange.is_stream else b""
+    return lost_event(exchange.dialect, path.meter) if exchange.is_stream else b""
 
 
 def _raw_path(scope: Scope) -> bytes:
@@ -577,8 +651,10 @@ async def _pass_error_on(
     await respond(send, answer.status, [*headers, _JSON, *_id_headers(exchange)], body)
 
 
-def _start(exchange: RequestContext, answer: UpstreamAnswer) -> dict[str, Any]:
+def _start(exchange: RequestContext, answer: UpstreamAnswer, path: AnswerPath) -> dict[str, Any]:
     headers = [*answer.headers(), *_id_headers(exchange)]
+    if path.is_changed:  # its length changes, too
+        headers = [one for one in headers if one[0] != b"content-length"]
     return {"type": "http.response.start", "status": answer.status, "headers": headers}
 
 

@@ -115,6 +115,8 @@ class Slot:
         self._cold = 0
         self._begun = perf_counter()
         self._first = 0.0
+        self._continues = False
+        """True once another group had begun to answer: the times of the present one are not those of a whole answer."""
         if found:
             self.move(found[0].group)
 
@@ -124,6 +126,8 @@ class Slot:
             return
         moved = bool(self._app)
         self._leave()
+        self._continues = self._continues or self._first > 0
+        self._first = 0.0
         self._app = self._last = group.app
         self._forecast = next((one for one in self.found if one.group.app == group.app), None)
         warm = self._forecast.warm_tokens if self._forecast is not None else 0
@@ -146,7 +150,7 @@ class Slot:
         self._first = perf_counter()
         self._loads.prefilled(self._app, self._cold)
         self._cold = 0
-        if is_stream and self._forecast is not None:
+        if is_stream and self._forecast is not None and not self._continues:
             predicted = (self._forecast.prefill_s + self._forecast.wait_s) / self._factors[0]
             if predicted >= LEARN_S and not self._forecast.is_full:
                 self._loads.learned.saw_prefill(self._app, predicted, self._first - self._begun)
@@ -155,7 +159,8 @@ class Slot:
         """Records a whole answer of so many tokens."""
         if tokens:
             self._loads.learned.saw_answer(self._model, tokens)
-        if not (is_stream and self._first and self._forecast is not None and tokens >= LEARN_TOKENS):
+        learns = is_stream and self._first and not self._continues and tokens >= LEARN_TOKENS
+        if not learns or self._forecast is None:
             return
         expected = self._loads.learned.answer_tokens(self._model, self._needs.answer_tokens)
         predicted = self._forecast.decode_s / self._factors[1] * tokens / max(1.0, expected)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import secrets
+from collections import Counter
 from dataclasses import dataclass, field
 from time import perf_counter
 from typing import Any
@@ -13,6 +14,7 @@ from sparkfleet.gateway.api_errors import Dialect, dialect_of
 from sparkfleet.gateway.asgi import DirectWriter, Headers
 from sparkfleet.gateway.choice import Slot
 from sparkfleet.gateway.engine.proxy import Attempts
+from sparkfleet.gateway.engine.replay import ReplayPlan
 from sparkfleet.gateway.engine.upstream import Request
 from sparkfleet.gateway.engine.usage import Usage, UsageMeter
 from sparkfleet.gateway.policy.sessions import HEADERS as SESSION_HEADERS
@@ -56,6 +58,14 @@ class RequestContext:
     """Writes the answer to the client's connection; None if its server has no such."""
     attempts: Attempts | None = None
     meter: UsageMeter | None = None
+    hides_usage: bool = False
+    """True if the usage of its stream was asked for in its client's place."""
+    replay: ReplayPlan | None = None
+    """Its continuation on another group, if its deployment and its content allow one."""
+    lost_apps: set[str] = field(default_factory=set)
+    """Groups that were lost while they answered it."""
+    replays: Counter[str] = field(default_factory=Counter)
+    """Continuations by outcome: `continued`, `failed`."""
     is_stream: bool = False
     status: int = 0
     """Status of the answer; 0 before it begins."""
@@ -128,6 +138,8 @@ class RequestContext:
             metrics.external.labels(self.model, str(self.status)).inc()
         if self.attempts is not None and self.attempts.retries:
             metrics.retries.labels(self.model).inc(self.attempts.retries)
+        for outcome, times in self.replays.items():
+            metrics.replays.labels(self.model, outcome).inc(times)
         if self.admitted is not None and self.status >= 400 and self.status not in (CLIENT_GONE, CUT_SHORT):
             self.admitted.charge(0)
         if self.meter is not None:
@@ -167,6 +179,8 @@ class RequestContext:
         }
         if self.attempts is not None:
             line |= {"group": self.attempts.group, "retries": self.attempts.retries}
+        if self.replays:
+            line["replays"] = dict(self.replays)
         if self.meter is not None:
             line |= {
                 "first_byte_ms": _milliseconds(self.meter.first_s),

@@ -11,6 +11,7 @@ from python_multipart.multipart import MultipartParser, parse_options_header
 
 from sparkfleet.gateway.api_errors import ApiError, bad_request
 from sparkfleet.gateway.asgi import Headers
+from sparkfleet.gateway.body.usage_option import BodyEdit, usage_option
 from sparkfleet.gateway.request.requirements import Requirements, needs_of
 
 MODEL_HEADER = b"x-sparkfleet-model"
@@ -33,6 +34,15 @@ class RequestTarget(NamedTuple):
     needs: Requirements = Requirements()
     span: tuple[int, int] | None = None
     """Begin and end of the model's name in the body, in a form without quotes; None if it is not known."""
+    usage: BodyEdit | None = None
+    """Edit of the body that asks for the usage of its stream; None if it has none or asks itself."""
+
+    def after(self, edit: BodyEdit) -> RequestTarget:
+        """The same of the body after an edit."""
+        span = self.span
+        if span is not None and span[0] >= edit.end:
+            span = span[0] + edit.growth, span[1] + edit.growth
+        return self._replace(span=span, usage=None)
 
 
 def content_type_of(headers: Headers) -> bytes:
@@ -106,7 +116,7 @@ def _in_json(body: bytes | bytearray) -> RequestTarget:
     model = value.get("model")
     if model is not None and not isinstance(model, str):
         raise bad_request('"model" must be a string.', param="model")
-    return RequestTarget(model or "", needs_of(value))
+    return RequestTarget(model or "", needs_of(value), usage=usage_option(value, body))
 
 
 def _bad_json(why: str) -> ApiError:

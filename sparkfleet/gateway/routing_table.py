@@ -99,6 +99,9 @@ class GroupEntry(Value):
     """Requests that it decodes at once."""
     speed: GroupSpeed | None = None
     """Predicted speed; the gateways correct it by what they measure."""
+    weights: str = ""
+    """Mark of its weights and its generation, if its engine returns ids of tokens: a stream of one group can be continued on
+    another with the same mark. "" if it does not."""
     external: ExternalAddress | None = None
     """Its address, if it is an endpoint outside the fleet."""
 
@@ -135,6 +138,8 @@ class ModelEntry(Value):
     """Further names under which clients may ask for it."""
     loop_tokens: int | None = None
     """Repeated tokens after which a stream is ended; None: never."""
+    replay: bool = False
+    """True if greedy streams of a lost group are continued on another one."""
 
     def retry_s(self, now: float) -> int:
         """Seconds after which a request should be tried again. `now`: Unix seconds."""

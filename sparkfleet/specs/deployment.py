@@ -270,6 +270,10 @@ class Deployment(Constraints):
     loop_tokens: Annotated[int, Field(ge=64, le=100_000)] | None = None
     """Tokens (of four characters) of the same text again and again after which a stream is ended with an error: small and
     heavily quantised models fall into such loops. Left out: never."""
+    replay: bool = False
+    """Continue a greedy stream (temperature 0) whose group is lost on another group of the same weights, from the tokens
+    that were sent, if that is provably the same text: vLLM, one choice, no tools, stop strings or log probabilities.
+    Otherwise, and if left out, it ends with an error event."""
 
     def resolved(self) -> tuple[Variant, ...]:
         """The variants with all their settings, in the order of the file. At least one."""

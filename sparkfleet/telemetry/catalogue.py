@@ -178,6 +178,13 @@ EXTERNAL = _metric(
     "model status",
     "Requests that endpoints outside the fleet answered.",
 )
+REPLAYS = _metric(
+    "gateway",
+    "replays_total",
+    "requests",
+    "model outcome",
+    "Greedy streams whose group was lost (`replay: true`): continued on another group, or failed.",
+)
 CERTIFICATE_EXPIRY = _metric(
     "gateway",
     "certificate_expiry_timestamp_seconds",

@@ -51,6 +51,7 @@ class GatewayMetrics:
         self.errors = counter(catalogue.ERRORS, registry)
         self.retries = counter(catalogue.RETRIES, registry)
         self.external = counter(catalogue.EXTERNAL, registry)
+        self.replays = counter(catalogue.REPLAYS, registry)
         self.certificate_expiry = gauge(catalogue.CERTIFICATE_EXPIRY, registry)
         build_info(registry)
 

@@ -96,7 +96,7 @@ def controller_of(fleet):
 @pytest.mark.full
 def test_a_drained_group_finishes_its_streams_and_gets_none_until_it_is_undrained(pair):
     """Two groups under load: one is drained and loses no stream, keeps its engine, and stays so over a controller's end."""
-    pair.serve(pair.spec("nodes: [spark1, spark2]\nreplicas: 2\nmax_nodes: 1\n"))
+    pair.serve(pair.spec("nodes: [spark1, spark2]\nreplicas: 2\n"))
     names = [f"tiny/g{one['generation']}/{one['replica']}" for one in pair.deployment()["groups"]]
     assert len(names) == 2, pair.status()
     pids = {one["ranks"][0]["pid"] for one in pair.deployment()["groups"]}

@@ -48,8 +48,7 @@ async def _usage(session: Session, days: int, by: Sum, json: bool) -> int:
     console.print(_table(rows, by))
     if uncounted := sum(row.uncounted for row in rows):
         console.print(
-            f"{uncounted} answers had no token count: streams of clients that do not ask for one"
-            ' ("stream_options": {"include_usage": true}).',
+            f"{uncounted} answers had no token count: their engines reported none.",
             markup=False,
         )
     return Exit.DONE

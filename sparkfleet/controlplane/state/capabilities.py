@@ -36,6 +36,7 @@ def group_entry(app: str, desired: Desired, replica: int, rung: int) -> GroupEnt
         context=candidate.context,
         concurrency=candidate.concurrency,
         speed=speed_of(chosen.prediction),
+        weights=weights_of(candidate, desired.groups[replica][1]),
     )
 
 
@@ -52,6 +53,17 @@ def external_entries(deployment: Deployment) -> tuple[GroupEntry, ...]:
         )
         for at, one in enumerate(deployment.external)
     )
+
+
+def weights_of(candidate: Candidate, generation: int) -> str:
+    """Mark of a group's weights; "" if its engine returns no ids of tokens.
+
+    Groups of one generation were started from the same files: a Hub model without a revision may be another one later.
+    """
+    if candidate.engine != "vllm":
+        return ""
+    kind = (candidate.quant, candidate.dtype, candidate.kv_dtype, candidate.engine_version)
+    return " ".join((candidate.model, *kind, f"g{generation}"))
 
 
 def speed_of(prediction: Prediction) -> GroupSpeed | None:

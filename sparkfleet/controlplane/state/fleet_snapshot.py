@@ -110,6 +110,7 @@ class FleetSnapshot:
             endpoints=desired.spec.endpoints,
             aliases=desired.spec.aliases,
             loop_tokens=desired.spec.loop_tokens,
+            replay=desired.spec.replay,
         )
 
     def _group_entries(self, desired: Desired, serving: Iterable[App]) -> tuple[GroupEntry, ...]:

@@ -17,6 +17,11 @@ class Job:
     prompt_tokens: int
     words: tuple[str, ...]
     has_usage: bool
+    has_ids: bool = False
+    """True if the ids of tokens are returned, as vLLM does."""
+    prompt_ids: tuple[int, ...] = ()
+    ids: tuple[int, ...] = ()
+    """A token's for each word."""
 
     @property
     def text(self) -> str:
@@ -55,11 +60,18 @@ class ChatApi:
 
     def opening(self, job: Job) -> list[bytes]:
         """The chunk with the role."""
-        return [self._chunk(job, {"role": "assistant", "content": ""})]
+        role = {"index": 0, "delta": {"role": "assistant", "content": ""}, "finish_reason": None}
+        document = _openai(job, "chat.completion.chunk", [role])
+        if job.has_ids:
+            document["prompt_token_ids"] = list(job.prompt_ids)
+        return [_event(document)]
 
     def token(self, job: Job, index: int) -> bytes:
         """A chunk with one word."""
-        return self._chunk(job, {"content": job.words[index]})
+        choice = {"index": 0, "delta": {"content": job.words[index]}, "finish_reason": None}
+        if job.has_ids:
+            choice["token_ids"] = [job.ids[index]]
+        return _event(_openai(job, "chat.completion.chunk", [choice]))
 
     def closing(self, job: Job) -> list[bytes]:
         """The finish reason, the usage if it was requested, and the end."""
@@ -85,7 +97,11 @@ class CompletionApi:
     def token(self, job: Job, index: int) -> bytes:
         """A chunk with one word."""
         reason = "length" if index == len(job.words) - 1 else None
-        return _event(_openai(job, "text_completion", [self._choice(job.words[index], reason)]))
+        choice = self._choice(job.words[index], reason)
+        if job.has_ids:
+            choice["prompt_token_ids"] = None if index else list(job.prompt_ids)
+            choice["token_ids"] = [job.ids[index]]
+        return _event(_openai(job, "text_completion", [choice]))
 
     def closing(self, job: Job) -> list[bytes]:
         """The usage if it was requested, and the end."""

@@ -9,6 +9,7 @@ import itertools
 import json
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
 from typing import Any, Self
+from zlib import crc32
 
 from aiohttp import web
 from pydantic import ValidationError
@@ -17,6 +18,8 @@ from sparkfleet.engines.fake.apis import APIS, Api, Job
 from sparkfleet.engines.fake.pace import InjectedFault, Pace
 
 WORDS = ("the", "spark", "hums", "and", "two", "cables", "carry", "what", "one", "node", "cannot", "hold")
+
+_IDS = {word: place for place, word in enumerate(WORDS)}
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
@@ -259,12 +262,18 @@ class FakeEngine:
         if isinstance(limit, int):
             count = min(limit, CONTEXT if body.get("ignore_eos") else count)
         options = body.get("stream_options")
+        prompt = _prompt_ids(body)
+        begin = _next_word(body, prompt)
+        places = [(begin + place) % len(WORDS) for place in range(max(count, 1))]
         return Job(
             id=f"fake-{next(self._ids)}",
             model=self.model,
             prompt_tokens=_prompt_tokens(body),
-            words=tuple(word + " " for word in itertools.islice(itertools.cycle(WORDS), max(count, 1))),
+            words=tuple(WORDS[place] + " " for place in places),
             has_usage=isinstance(options, dict) and options.get("include_usage") is True,
+            has_ids=body.get("return_token_ids") is True,
+            prompt_ids=tuple(prompt),
+            ids=tuple(places),
         )
 
     # Faults
@@ -346,6 +355,28 @@ def _prompt_tokens(body: Mapping[str, Any]) -> int:
     asked = body.get("messages") or body.get("prompt") or body.get("input") or ""
     texts = [part.get("content", "") if isinstance(part, dict) else part for part in _list(asked)]
     return sum(len(str(text).split()) for text in texts)
+
+
+def _prompt_ids(body: Mapping[str, Any]) -> list[int]:
+    """Ids of a prompt's tokens, one for each word: those of its own words are their places in `WORDS`."""
+    asked = body.get("messages") or body.get("prompt") or ""
+    texts = [part.get("content", "") if isinstance(part, dict) else part for part in _list(asked)]
+    found: list[int] = []
+    for text in texts:
+        if isinstance(text, int):
+            found.append(text)
+        else:
+            found += [_IDS.get(word, len(WORDS) + crc32(word.encode()) % 1000) for word in str(text).split()]
+    return found
+
+
+def _next_word(body: Mapping[str, Any], prompt: Sequence[int]) -> int:
+    """Place of the first word of an answer: that after the last token of a prompt that is an answer's beginning."""
+    given = body.get("prompt")
+    goes_on = body.get("continue_final_message") is True or (
+        isinstance(given, list) and all(isinstance(one, int) for one in given)
+    )
+    return (prompt[-1] + 1) % len(WORDS) if goes_on and prompt and prompt[-1] < len(WORDS) else 0
 
 
 def _list(value: Any) -> Sequence[Any]:

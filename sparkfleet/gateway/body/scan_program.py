@@ -14,6 +14,7 @@ from typing import BinaryIO
 from sparkfleet.gateway.api_errors import ApiError, bad_request
 from sparkfleet.gateway.body.json_caps import check_caps
 from sparkfleet.gateway.body.model_span import model_span
+from sparkfleet.gateway.body.usage_option import BodyEdit
 from sparkfleet.gateway.request.requirements import Requirements
 from sparkfleet.gateway.request_parser import RequestTarget, is_form, route
 from sparkfleet.values import Value
@@ -57,6 +58,7 @@ class ScanAnswer(Value):
     model: str = ""
     needs: Requirements = Requirements()
     span: tuple[int, int] | None = None
+    usage: BodyEdit | None = None
     fault: ScanFault | None = None
 
     def target(self) -> RequestTarget:
@@ -67,7 +69,7 @@ class ScanAnswer(Value):
         """
         if self.fault is not None:
             raise self.fault.error()
-        return RequestTarget(self.model, self.needs, self.span)
+        return RequestTarget(self.model, self.needs, self.span, self.usage)
 
 
 def scan(content_type: bytes, body: bytes | bytearray) -> ScanAnswer:
@@ -82,7 +84,7 @@ def scan(content_type: bytes, body: bytes | bytearray) -> ScanAnswer:
     except MemoryError:
         return _fault(bad_request("The request body takes too much memory to read.", code="too_complex"))
     span = found.span if is_form(headers) else model_span(body)
-    return ScanAnswer(model=found.model, needs=found.needs, span=span)
+    return ScanAnswer(model=found.model, needs=found.needs, span=span, usage=found.usage)
 
 
 def _fault(error: ApiError) -> ScanAnswer:

@@ -10,6 +10,7 @@ import asyncio
 import logging
 import time
 from collections.abc import Callable
+from dataclasses import replace
 
 from sparkfleet.gateway.api_errors import ApiError, Dialect, engine_lost, error_json, no_engine
 from sparkfleet.gateway.asgi import DirectWriter, Send
@@ -17,8 +18,10 @@ from sparkfleet.gateway.choice import Choice, Slot
 from sparkfleet.gateway.engine.connection import EngineConnectionLost
 from sparkfleet.gateway.engine.endpoints import Picker, Target
 from sparkfleet.gateway.engine.loop_detector import LoopDetector
+from sparkfleet.gateway.engine.replay import StreamRecord, with_token_ids
 from sparkfleet.gateway.engine.upstream import EngineLost, Request, Upstream, UpstreamAnswer
 from sparkfleet.gateway.engine.usage import UsageMeter
+from sparkfleet.gateway.engine.usage_event import UsageHider
 from sparkfleet.gateway.routing_table import GroupEntry
 
 log = logging.getLogger("sparkfleet.gateway")
@@ -41,6 +44,8 @@ class Attempts:
         slot: its place on the group that it was admitted to.
         request: the request to send.
         on_answer: called when an engine has begun to answer, so that the request's body is not needed again.
+        token_ids: ask for ids of tokens, if the engine returns them.
+        admitted: True if its groups are those that the slot was granted for.
     """
 
     def __init__(
@@ -52,6 +57,8 @@ class Attempts:
         *,
         request: Request,
         on_answer: Callable[[], None] = lambda: None,
+        token_ids: bool = False,
+        admitted: bool = True,
     ) -> None:
         self._picker = picker
         self._upstream = upstream
@@ -59,7 +66,8 @@ class Attempts:
         self._request: Request | None = request
         self._on_answer = on_answer
         self._slot = slot
-        self._admitted: list[GroupEntry] | None = [one.group for one in slot.found]
+        self._token_ids = token_ids
+        self._admitted: list[GroupEntry] | None = [one.group for one in slot.found] if admitted else None
         """The groups by the forecast that it was admitted with, until the first try."""
         self._failed: set[str] = set()
         self._deliveries = 0
@@ -68,6 +76,8 @@ class Attempts:
         """The group of the last try."""
         self.is_external = False
         """True if that is an endpoint outside the fleet."""
+        self.app = self.weights = ""
+        """Its application, and the mark of its weights."""
         self.retries = 0
 
     async def answer(self) -> UpstreamAnswer:
@@ -98,7 +108,9 @@ class Attempts:
         engine = await self._pick(ranked)
         if engine is None or engine.url in self._failed:
             return None
-        self._slot.move(next(group for group in ranked if group.app == engine.app))
+        group = next(group for group in ranked if group.app == engine.app)
+        self.app, self.weights = group.app, group.weights
+        self._slot.move(group)
         return engine
 
     async def _pick(self, ranked: list[GroupEntry]) -> Target | None:
@@ -117,13 +129,14 @@ class Attempts:
         self.group = engine.group
         self.is_external = engine.external is not None
         self.retries = len(self._failed)
-        assert self._request is not None
+        request = self._request
+        assert request is not None
+        if self._token_ids and self.weights:
+            request = replace(request, body=with_token_ids(request.body), model_span=None)
         try:
-            answer = await self._upstream.open(engine, self._request)
+            answer = await self._upstream.open(engine, request)
         except EngineLost as lost:
-            log.warning(
-                "%s: lost %s at %s: %s", self._request.id, engine.group or "an engine", engine.url, lost
-            )
+            log.warning("%s: lost %s at %s: %s", request.id, engine.group or "an engine", engine.url, lost)
             self._fail(engine)
             self._deliveries += lost.delivered
             return None
@@ -154,31 +167,75 @@ class Attempts:
         self._held = answer
 
 
-async def relay(
-    answer: UpstreamAnswer,
-    send: Send,
-    direct: DirectWriter | None,
-    meter: UsageMeter,
-    loops: LoopDetector | None = None,
-) -> bool:
+class AnswerPath:
+    """Way of an answer's bytes to the client: recorded for a continuation, counted, searched for loops, freed of usage.
+
+    Args:
+        meter: counts.
+        loops: ends an answer that repeats itself; None: it may.
+        hider: takes out a usage that the client did not ask for; None: there is none.
+        record: notes what the client has got; None: it will not be continued.
+    """
+
+    __slots__ = ("hider", "loops", "meter", "record")
+
+    def __init__(
+        self,
+        meter: UsageMeter,
+        loops: LoopDetector | None = None,
+        hider: UsageHider | None = None,
+        record: StreamRecord | None = None,
+    ) -> None:
+        self.meter, self.loops, self.hider, self.record = meter, loops, hider, record
+
+    @property
+    def is_changed(self) -> bool:
+        """True if the client does not get exactly the engine's bytes."""
+        return self.hider is not None or self.record is not None
+
+    @property
+    def is_broken(self) -> bool:
+        """True if the engine itself has reported that it failed."""
+        return self.record is not None and self.record.failed
+
+    @property
+    def is_over(self) -> bool:
+        """True if nothing more of this engine is passed on."""
+        return self.is_broken or (self.loops is not None and self.loops.found)
+
+    def take(self, chunk: bytes) -> bytes:
+        """The bytes for the client after the next ones of the engine."""
+        if self.record is not None and not (chunk := self.record.feed(chunk)):
+            return b""
+        self.meter.feed(chunk)
+        if self.loops is not None:
+            self.loops.feed(chunk)
+        return chunk if self.hider is None else self.hider.feed(chunk)
+
+    def rest(self, *, whole: bool) -> bytes:
+        """Bytes that were held back, at the end of the stream. `whole`: false if it broke."""
+        left = self.record.rest() if self.record is not None and whole else b""
+        return left if self.hider is None else self.hider.feed(left) + self.hider.rest()
+
+
+async def relay(answer: UpstreamAnswer, send: Send, direct: DirectWriter | None, path: AnswerPath) -> bool:
     """Passes the answer's chunks on as they arrive. False if it ended in the middle: the engine was lost, or a loop found.
 
     Args:
         answer: the engine's answer; its head is sent already.
         send: the client's, of ASGI.
         direct: writes to the client's connection without a task in between; None if the server has none.
-        meter: counts.
-        loops: ends an answer that repeats itself; None: it may.
+        path: counts and changes the bytes.
     """
     try:
         if direct is not None:
-            await _pump(answer, direct, meter, loops)
-            return True
+            await _pump(answer, direct, path)
+            return not path.is_broken
         chunk = answer.first
         while chunk:
-            meter.feed(chunk)
-            await send({"type": "http.response.body", "body": chunk, "more_body": True})
-            if loops is not None and loops.feed(chunk):
+            if passed := path.take(chunk):
+                await send({"type": "http.response.body", "body": passed, "more_body": True})
+            if path.is_over:
                 return False
             chunk = await answer.readany()
     except EngineConnectionLost:
@@ -186,15 +243,19 @@ async def relay(
     return True
 
 
-async def _pump(
-    answer: UpstreamAnswer, direct: DirectWriter, meter: UsageMeter, loops: LoopDetector | None
-) -> None:
+async def _pump(answer: UpstreamAnswer, direct: DirectWriter, path: AnswerPath) -> None:
     def sink(chunk: bytes) -> bool:
-        meter.feed(chunk)
-        if loops is not None and loops.feed(chunk):
+        passed = path.take(chunk)
+        if path.is_over:
             answer.close()  # the engine stops generating, and the pump ends with a lost connection
-        return direct.write(chunk)
+        return direct.write(passed) if passed else True
 
+    def counting(chunk: bytes) -> bool:
+        feed(chunk)
+        return write(chunk)
+
+    if not path.is_changed and path.loops is None:
+        feed, write, sink = path.meter.feed, direct.write, counting
     if answer.first and not sink(answer.first):
         await direct.drained()
     await answer.pump(sink, direct.drained)

@@ -2,7 +2,7 @@ import pytest
 from control_values import plan
 
 from sparkfleet.controlplane.desired import Desired
-from sparkfleet.controlplane.state.capabilities import group_entry, tools_of, vision_of
+from sparkfleet.controlplane.state.capabilities import group_entry, tools_of, vision_of, weights_of
 from sparkfleet.gateway.routing_table import GroupEntry
 from sparkfleet.planner.types.plan import Candidate, GroupShape
 from sparkfleet.specs.deployment import Deployment
@@ -80,10 +80,27 @@ def test_a_group_is_told_as_its_rung_is():
         update={"groups": (group.model_copy(update={"ladder": ladder, "vision": False, "family": "qwen3"}),)}
     )
     wanted = desired(Deployment(name="tiny", model="builtin:tiny"), made)
-    top = GroupEntry(app="a", vision=False, tools=False, context=512, concurrency=4)
+    mark = weights_of(group.choice.candidate, 1)
+    top = GroupEntry(app="a", vision=False, tools=False, context=512, concurrency=4, weights=mark)
     assert group_entry("a", wanted, 0, 0) == top
     assert group_entry("a", wanted, 0, 1) == top.model_copy(update={"context": 256})
     assert group_entry("a", wanted, 0, 7) == group_entry("a", wanted, 0, 1)
+
+
+def test_groups_have_the_same_mark_if_their_tokens_are_the_same():
+    """Of another generation the files may be others, and only vLLM returns ids of tokens."""
+    candidate = plan().groups[0].choice.candidate.model_copy(update={"engine": "vllm"})
+    mark = weights_of(candidate, 1)
+    assert mark == weights_of(candidate.model_copy(update={"context": 64, "concurrency": 1}), 1) != ""
+    for change in (
+        {"model": "builtin:other"},
+        {"quant": "fp8"},
+        {"kv_dtype": "fp8"},
+        {"engine_version": "9"},
+    ):
+        assert weights_of(candidate.model_copy(update=change), 1) != mark
+    assert weights_of(candidate, 2) != mark
+    assert weights_of(candidate.model_copy(update={"engine": "sglang"}), 1) == ""
 
 
 @pytest.mark.parametrize(

@@ -73,7 +73,8 @@ async def test_requests_go_outside_while_the_group_starts_and_nothing_else_of_th
             assert answer.status == 200
         assert text.endswith(b"data: [DONE]\n\n") if stream else json.loads(text)["choices"]
         sent = outside.requests[-1]
-        assert json.loads(outside.bodies[-1]) == {**body, "model": "foreign"}
+        asked = {"stream_options": {"include_usage": True}} if stream else {}
+        assert json.loads(outside.bodies[-1]) == {**body, "model": "foreign", **asked}
         assert sent.headers["authorization"] == f"Bearer {KEY}"
         assert sent.headers["x-request-id"].startswith("req-")
         assert {name.lower() for name in sent.headers} == {

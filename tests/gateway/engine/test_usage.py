@@ -141,8 +141,8 @@ async def test_usage_is_counted_by_key_and_model(open_door: OpenDoor) -> None:
     assert (await door.post(stream=True))[0] == 200
     assert (await door.post(model="huge"))[0] == 404
     (row,) = door.gateway.usage
-    assert (row.key, row.model, row.requests, row.uncounted) == ("alice", "tiny", 3, 1)
-    assert (row.input, row.output) == (6, 20)
+    assert (row.key, row.model, row.requests, row.uncounted) == ("alice", "tiny", 3, 0)
+    assert (row.input, row.output) == (9, 30)
 
 
 async def test_what_an_engine_refuses_is_no_usage(open_door: OpenDoor) -> None:

@@ -1,0 +1,54 @@
+"""Greedy streams whose group is killed go on on the other one, whole; without `replay` they end with an error."""
+
+import time
+
+import pytest
+from asking import Asking
+
+pytestmark = [pytest.mark.integration, pytest.mark.any_engine]
+
+TWO = "nodes: [spark1, spark2]\nreplicas: 2\n"
+
+
+def groups(fleet):
+    return fleet.deployment()["groups"]
+
+
+def serve_two(fleet, more=""):
+    fleet.serve(fleet.anew(fleet.spec(TWO + more)))
+    fleet.until(lambda: [one["phase"] for one in groups(fleet)] == ["ready"] * 2)
+
+
+def kill_one_under_load(fleet):
+    """Clients that ask both groups, one of which is killed; they end once both kinds of answers were seen since."""
+    with Asking(fleet, "tiny", streams=6) as asking:
+        fleet.until(lambda: asking.ends["whole"] > 6, timeout=60)
+        fleet.until(lambda: all(one["running"] for one in groups(fleet)), timeout=30)
+        rank = groups(fleet)[0]["ranks"][0]
+        fleet.lab.exec(rank["node"], ["kill", "-9", str(rank["pid"])])
+        killed = time.time()
+        fleet.until(lambda: asking.whole_since(killed) > 6, timeout=60)
+    return asking
+
+
+@pytest.mark.full
+def test_greedy_streams_of_a_killed_group_end_whole_on_the_other(pair):
+    """`Asking` asks with temperature 0 and counts the tokens of each answer: whole means that none is missing."""
+    serve_two(pair, "replay: true\n")
+    asking = kill_one_under_load(pair)
+    assert set(asking.ends) == {"whole"}, [one for one in asking.answers if one["end"] != "whole"]
+    page = pair.lab.exec(pair.lab.nodes[0].name, ["curl", "-s", pair.status()["gateways"][0]["metrics_url"]])
+    continued = [
+        float(line.rpartition(" ")[2])
+        for line in page.stdout.splitlines()
+        if line.startswith("sparkfleet_replays_total") and 'outcome="continued"' in line
+    ]
+    assert sum(continued) > 0, "the kill met no stream: nothing was proved"
+
+
+@pytest.mark.full
+def test_without_replay_the_same_kill_ends_them_with_an_error(pair):
+    serve_two(pair)
+    asking = kill_one_under_load(pair)
+    assert asking.dishonest == []
+    assert asking.ends["told"] > 0, "the kill met no stream: nothing was proved"
