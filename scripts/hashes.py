@@ -1,10 +1,14 @@
-"""Writes sparkfleet/install/hashes.txt: the SHA-256 of every wheel that `up` installs on a node.
+"""Writes the SHA-256 of every wheel that `up` installs on a node, and of those that tests and checks need here.
 
-pip resolves sparkfleet's requirements at the versions of constraints.txt for each Python and processor that a node may
-have, and reports the wheels that it would install; nothing is installed. The index is pip's own. Its files must be PyPI's:
-a mirror gives the same bytes, an index that builds its own wheels does not.
+    sparkfleet/install/hashes.txt    a node's
+    scripts/hashes-dev.txt           of the extra "dev", beside those
 
-    python scripts/hashes.py
+pip resolves sparkfleet's requirements at the versions of constraints.txt for each Python and processor, and reports the
+wheels that it would install; nothing is installed. The index is pip's own. Its files must be PyPI's: a mirror gives the
+same bytes, an index that builds its own wheels does not. The embedded engine is left out: torch's build for CPUs is on
+another index.
+
+    python scripts/hashes.py [node|dev]
 """
 
 from __future__ import annotations
@@ -13,39 +17,70 @@ import json
 import subprocess
 import sys
 import tempfile
+import tomllib
 from collections.abc import Iterator
 from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
-TARGET = ROOT / "sparkfleet" / "install" / "hashes.txt"
 PYTHONS = ("3.11", "3.12", "3.13")
 PROCESSORS = ("aarch64", "x86_64")
 GLIBC = 35
 """Minor version of the oldest glibc of a node: DGX OS is Ubuntu 24.04 with 2.39, and Debian 12 has 2.36."""
-HEAD = (
-    "# The wheels of what `up` installs on nodes, by the SHA-256 that PyPI has of them; for aarch64 and x86_64, Python\n"
+EXTRAS = {"node": ("head",), "dev": ("head", "dev")}
+"""The extras of each file. That of `dev` has what the node's file lacks."""
+FILES = {"node": ROOT / "sparkfleet" / "install" / "hashes.txt", "dev": ROOT / "scripts" / "hashes-dev.txt"}
+HEADS = {
+    "node": "# The wheels of what `up` installs on nodes",
+    "dev": "# The wheels of what tests and checks need beside those of a node",
+}
+END = (
+    ", by the SHA-256 that PyPI has of them; for aarch64 and x86_64, Python\n"
     "# 3.11 to 3.13. Written by scripts/hashes.py.\n"
 )
 
-Wheels = dict[str, set[str]]
+Kind = tuple[str, str]
+"""A version of Python and a processor."""
+Wheels = dict[str, dict[Kind, str]]
+"""The SHA-256 of the wheel of each `name==version`, by kind."""
 
 
-def main() -> None:
-    """Write the file."""
+def main(names: list[str]) -> None:
+    """Write the files of these names; without any, all."""
+    for name in names or EXTRAS:
+        wheels = _resolved(name)
+        own = wheels if name == "node" else {pin: wheels[pin] for pin in wheels.keys() - _kept("node")}
+        FILES[name].write_text(HEADS[name] + END + "\n".join(_lines(own)) + "\n")
+        print(f"wrote {FILES[name].relative_to(ROOT)}: {len(own)} packages")
+
+
+def _resolved(name: str) -> Wheels:
     found: Wheels = {}
     for processor in PROCESSORS:
         for python in PYTHONS:
-            print(f"resolving for Python {python} on {processor}", flush=True)
-            for pin, digest in _wheels(python, processor):
-                found.setdefault(pin, set()).add(digest)
-    lines = (
-        " ".join((pin, *(f"--hash=sha256:{one}" for one in sorted(found[pin])))) for pin in sorted(found)
-    )
-    TARGET.write_text(HEAD + "\n".join(lines) + "\n")
-    print(f"wrote {TARGET.relative_to(ROOT)}: {len(found)} packages, {sum(map(len, found.values()))} wheels")
+            print(f"resolving {name} for Python {python} on {processor}", flush=True)
+            for pin, digest in _wheels(EXTRAS[name], python, processor):
+                found.setdefault(pin, {})[python, processor] = digest
+    return found
 
 
-def _wheels(python: str, processor: str) -> Iterator[tuple[str, str]]:
+def _kept(name: str) -> set[str]:
+    return {line.split()[0] for line in FILES[name].read_text().splitlines() if not line.startswith("#")}
+
+
+def _lines(wheels: Wheels) -> Iterator[str]:
+    for pin in sorted(wheels):
+        hashes = sorted(set(wheels[pin].values()))
+        yield " ".join((pin, *_marker([*wheels[pin]]), *(f"--hash=sha256:{one}" for one in hashes)))
+
+
+def _marker(kinds: list[Kind]) -> Iterator[str]:
+    """For a package that not every kind needs: most of those would not find a wheel of it either."""
+    if len(kinds) < len(PYTHONS) * len(PROCESSORS):
+        words = (f"python_version == '{python}' and platform_machine == '{cpu}'" for python, cpu in kinds)
+        yield "; " + " or ".join(words)
+
+
+def _wheels(extras: tuple[str, ...], python: str, processor: str) -> Iterator[tuple[str, str]]:
     """`name==version` and the SHA-256 of each wheel."""
     with tempfile.TemporaryDirectory() as directory:
         report = Path(directory) / "report.json"
@@ -55,16 +90,14 @@ def _wheels(python: str, processor: str) -> Iterator[tuple[str, str]]:
                 *("--target", directory, "--report", str(report), "--only-binary=:all:"),
                 *("--constraint", str(ROOT / "constraints.txt"), "--python-version", python),
                 *_tags(python, processor),
-                *_requirements(),
+                *_requirements(extras),
             ],
             check=True,
         )
         for one in json.loads(report.read_text())["install"]:
             about, archive = one["metadata"], one["download_info"]["archive_info"]
-            yield (
-                f"{about['name'].lower().replace('_', '-')}=={about['version']}",
-                archive["hashes"]["sha256"],
-            )
+            name = about["name"].lower().replace("_", "-")
+            yield f"{name}=={about['version']}", archive["hashes"]["sha256"]
 
 
 def _tags(python: str, processor: str) -> Iterator[str]:
@@ -77,12 +110,13 @@ def _tags(python: str, processor: str) -> Iterator[str]:
         yield from ("--abi", abi)
 
 
-def _requirements() -> list[str]:
-    import tomllib
-
+def _requirements(extras: tuple[str, ...]) -> list[str]:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-    return [*project["dependencies"], *project["optional-dependencies"]["head"]]
+    wanted = [*project["dependencies"]]
+    for extra in extras:
+        wanted += project["optional-dependencies"][extra]
+    return [one for one in wanted if not one.startswith("sparkfleet")]
 
 
 if __name__ == "__main__":
-    main()
+    main(sys.argv[1:])

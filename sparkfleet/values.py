@@ -15,6 +15,11 @@ class Value(BaseModel):
         frozen=True, extra="forbid", strict=True, protected_namespaces=(), defer_build=True
     )
 
+    def for_disk(self) -> str:
+        """JSON of the fields that differ from their defaults. A release that does not know a field, yet or any more, reads
+        every value that does not use it; and a default may not change without a migration."""
+        return self.model_dump_json(exclude_defaults=True)
+
     def model_copy(self, *, update: Mapping[str, Any] | None = None, deep: bool = False) -> Self:
         """A copy with other fields. What the original has computed from its own (`cached_property`) is not in it."""
         copied = super().model_copy(update=update, deep=deep)

@@ -71,7 +71,7 @@ class NoteWriter:
 
     def _write(self) -> None:
         try:
-            write_atomically(self._paths.controller_note, self.note.model_dump_json().encode())
+            write_atomically(self._paths.controller_note, self.note.for_disk().encode())
         except OSError as error:
             log.warning("%s could not be written: %s", self._paths.controller_note, error)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import math
 from pathlib import Path
 
 from sparkfleet.controlplane.clocks import Clocks
@@ -45,7 +46,8 @@ class WallClock:
     def _kept(self) -> float | None:
         if self._file is not None:
             with contextlib.suppress(OSError, ValueError):
-                return float(self._file.read_text())
+                kept = float(self._file.read_text())
+                return kept if math.isfinite(kept) else None  # nothing is later than "nan"
         return None
 
     def _keep(self, ahead: float) -> None:

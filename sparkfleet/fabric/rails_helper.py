@@ -352,13 +352,19 @@ def present(ports: list[dict[str, Any]]) -> None:
     """Refuse netdevs that are not there or no ConnectX, and the one that the node is reached on. Raises Wrong."""
     routes = json.loads(run("ip", "-j", "-4", "route", "show", "default") or "[]")
     default = {route.get("dev") for route in routes}
+    require_rails([port["netdev"] for port in ports])
     for port in ports:
-        if not (NETDEVS / port["netdev"]).exists():
-            raise RailsHelperError(f"{port['netdev']}: no such device")
-        if not (is_connectx(port["netdev"]) or is_simulated()):
-            raise RailsHelperError(f"{port['netdev']} is no port of a ConnectX; it is no rail")
         if port["netdev"] in default:
             raise RailsHelperError(f"{port['netdev']} has the default route; it is no rail")
+
+
+def require_rails(netdevs: list[str]) -> None:
+    """Refuse netdevs that are not there or no ConnectX: the firewall would pass all of their packets. Raises Wrong."""
+    for netdev in netdevs:
+        if not (NETDEVS / netdev).exists():
+            raise RailsHelperError(f"{netdev}: no such device")
+        if not (is_connectx(netdev) or is_simulated()):
+            raise RailsHelperError(f"{netdev} is no port of a ConnectX; it is no rail")
 
 
 def is_connectx(netdev: str) -> bool:
@@ -534,6 +540,7 @@ def main(words: list[str]) -> int:
                 print(json.dumps(apply(int(seconds), sys.stdin.read(MOST_BYTES * 2), backend())))
             case ["firewall", seconds] if re.fullmatch(r"[0-9]{1,3}", seconds) and int(seconds) <= LONGEST_S:
                 asked = checked_firewall(sys.stdin.read(MOST_BYTES * 2))
+                require_rails(asked.get("netdevs", []))
                 print(json.dumps(begin(int(seconds), asked, Firewall())))
             case ["confirm", token]:
                 answer(token, b"k")

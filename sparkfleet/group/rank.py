@@ -35,6 +35,10 @@ from sparkfleet.values import Value
 
 OWNED_S = 20.0
 """Seconds for which a holder that should be gone may still hold a rank."""
+STOPPED_S = 75.0
+"""Seconds for which a supervisor may not answer before its rank counts as lost: it may have been stopped for a minute, with
+an engine beside it that serves."""
+STOPPED_LOOK_S = 0.5
 GIVEN_BACK_S = 180.0
 """Seconds until a stopped engine's memory is available again. On a Spark that takes 120 s and more after the engine closes
 its port (jschmied/dgx-spark-setup-guide)."""
@@ -137,7 +141,7 @@ class LocalRank:
     async def adopt(self) -> RankStatus | None:
         """See `RankHolder.adopt`. Waits for a holder that is about to go, such as the group's last process."""
         deadline = time.monotonic() + OWNED_S
-        while (rank := await self._runtime.own(self._id)) is None:
+        while (rank := await self._own()) is None:
             if time.monotonic() >= deadline or not await self._is_held_elsewhere():
                 return None
             await asyncio.sleep(0.2)
@@ -218,6 +222,17 @@ class LocalRank:
         """See `RankHolder.is_followed`."""
         own, there = await asyncio.gather(self._held.status(), self._runtime.list(ended_s=GIVEN_BACK_S))
         return any(other.started_at > own.started_at for other in there if other.id != self._id)
+
+    async def _own(self) -> Rank | None:
+        """Owns the running rank. Waits for a supervisor that does not answer. Raises NodeError if it does not for long."""
+        deadline = time.monotonic() + STOPPED_S
+        while True:
+            try:
+                return await self._runtime.own(self._id)
+            except NodeError:
+                if time.monotonic() >= deadline:
+                    raise
+            await asyncio.sleep(STOPPED_LOOK_S)
 
     async def _is_held_elsewhere(self) -> bool:
         mine = (status for status in await self._runtime.list() if status.id == self._id)

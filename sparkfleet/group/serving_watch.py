@@ -23,6 +23,9 @@ AGAIN_S = 1.0
 UNWELL = 3
 """Failed health checks of a custom workload in a row, over `Timeouts.unwell_s`, after which it counts as hung."""
 
+LONGEST_CHECK_S = 6.0
+"""Seconds that a check takes at most: its own limit, and some for a busy machine."""
+
 Ask = Callable[[float], Awaitable[None]]
 """Requests one token within this many seconds. Raises EngineError."""
 
@@ -82,15 +85,16 @@ async def stays_well(is_well: Callable[[], Awaitable[bool]], path: str, timeouts
     Raises:
         EngineError: the checks have failed for too long.
     """
-    failed, since = 0, 0.0
+    failed, long_s, asked = 0, 0.0, time.monotonic()
     while True:
         await asyncio.sleep(timeouts.health_every_s)
-        asked = time.monotonic()
+        before, asked = asked, time.monotonic()
         if await is_well():
             failed = 0
             continue
-        failed, since = failed + 1, since if failed else asked
-        long_s = time.monotonic() - since
+        # Of a pause of this process only one interval counts: nobody checked meanwhile.
+        waited_s = min(asked - before, timeouts.health_every_s + LONGEST_CHECK_S)
+        failed, long_s = failed + 1, long_s + waited_s if failed else 0.0
         if failed >= UNWELL and long_s >= timeouts.unwell_s:
             raise EngineError(
                 f"It runs but is not healthy: {path} did not return 200 for {long_s:.0f} s, {failed} times in a row.",

@@ -7,7 +7,6 @@ notice one that hangs.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
 import os
 import signal
@@ -71,8 +70,10 @@ class ControllerWatch:
     async def run(self) -> None:
         """Watches until it is cancelled."""
         while True:
-            with contextlib.suppress(OSError):
+            try:
                 await self.look()
+            except Exception:  # a watch that ends is missed by nobody
+                log.exception("the controller could not be looked at")
             await asyncio.sleep(LOOK_S)
 
     async def look(self) -> None:

@@ -28,6 +28,7 @@ from sparkfleet.controlplane.store_safety.restore import set_aside
 from sparkfleet.errors import ControlError, SparkfleetError
 from sparkfleet.node_daemon import ray_watchdog, service_manager
 from sparkfleet.node_daemon.error_answer import error_answer
+from sparkfleet.node_daemon.left_ray import left_ray
 from sparkfleet.node_daemon.role_guard import read_role
 from sparkfleet.remote.atomic_write import write_atomically
 from sparkfleet.runtime import processes
@@ -89,8 +90,11 @@ async def _out(paths: FleetPaths, request: MoveRequest) -> dict[str, Any]:
 async def _until_held(paths: FleetPaths) -> None:
     """Returns when no controller works with the store. Raises ControlError if one does not stop."""
     deadline = asyncio.get_running_loop().time() + HELD_S
-    while (note := read_note(paths)) is not None and processes.carries(note.pid, {LABEL: paths.label}):
-        if note.state == "held":
+    while (note := read_note(paths)) is None or processes.carries(note.pid, {LABEL: paths.label}):
+        if note is None and left_ray(paths) is None:
+            return
+        # Without its note, which somebody may have removed, a controller writes one as soon as it waits.
+        if note is not None and note.state == "held":
             return
         if asyncio.get_running_loop().time() > deadline:
             raise ControlError(
@@ -119,7 +123,7 @@ async def _in(paths: FleetPaths, request: MoveRequest) -> dict[str, Any]:
     if request.up is None:
         return {}
     next_role = Role(python=sys.executable, up=request.up)
-    write_atomically(paths.next_role, next_role.model_dump_json().encode(), durable=True)
+    write_atomically(paths.next_role, next_role.for_disk().encode(), durable=True)
     paths.outcome.unlink(missing_ok=True)
     argv = (sys.executable, "-P", "-m", "sparkfleet.node_daemon.node_cli", "keep", str(paths.root), "next")
     environment = {LABEL: paths.label, MOVED: request.move.token}
@@ -159,7 +163,7 @@ async def _settle(paths: FleetPaths, move: HeadMove) -> None:
     role = Role.model_validate_json(paths.next_role.read_text())
     assert role.up is not None
     settled = role.model_copy(update={"up": role.up.model_copy(update={"beside": False})})
-    write_atomically(paths.role, settled.model_dump_json().encode(), durable=True)
+    write_atomically(paths.role, settled.for_disk().encode(), durable=True)
     paths.head_move.unlink()
     paths.next_role.unlink()
 

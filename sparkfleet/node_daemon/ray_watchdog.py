@@ -17,16 +17,20 @@ from pathlib import Path
 
 from sparkfleet.controlplane.api.api_models import JoinRequest, Role, UpRequest
 from sparkfleet.controlplane.ray.ray_process import LABEL
+from sparkfleet.controlplane.sealing import sealed
 from sparkfleet.errors import ControlError, SparkfleetError
 from sparkfleet.group.crash_pause import COUNTS_S, pause_s
 from sparkfleet.node_daemon import node_lifecycle, service_manager
 from sparkfleet.node_daemon.controller_watch import watch_of
 from sparkfleet.node_daemon.error_answer import error_answer
 from sparkfleet.node_daemon.left_ray import RayProcess, left_ray, watchdog_lock
+from sparkfleet.node_daemon.node_lifecycle import alone
 from sparkfleet.node_daemon.role_guard import read_role, require_joinable, require_no_other_head, write_role
 from sparkfleet.remote.atomic_write import write_atomically
 from sparkfleet.runtime.files.fleet_paths import FleetPaths
 from sparkfleet.runtime.files.log_limit import limit
+from sparkfleet.runtime.files.spared import spared
+from sparkfleet.runtime.sealed_env import EnvSealer
 from sparkfleet.specs.timeouts import Timeouts
 
 log = logging.getLogger(__name__)
@@ -43,14 +47,36 @@ WATCH_S = 2.0
 
 def begin_up(request: UpRequest) -> dict[str, str]:
     """Starts a watchdog on the head; returns the path of its outcome, and the service that starts it after a reboot."""
-    require_no_other_head(request.paths)
-    return _begin(request.paths, Role(python=sys.executable, up=request))
+    paths = request.paths
+    require_no_other_head(paths)
+    _after_a_stop(paths)
+    return _begin(paths, Role(python=sys.executable, up=_sealed(paths, request)))
+
+
+def _sealed(paths: FleetPaths, request: UpRequest) -> UpRequest:
+    """The request without open values of `env`: the role is a file that outlives the start."""
+    if not request.apply:
+        return request
+    paths.create()
+    sealer = EnvSealer(paths.read_engine_secret().encode())
+    pairs = ((one, *sealed(one.spec, one.plan, sealer)) for one in request.apply)
+    closed = tuple(one.model_copy(update={"spec": spec, "plan": plan}) for one, spec, plan in pairs)
+    return request.model_copy(update={"apply": closed})
+
+
+def _after_a_stop(paths: FleetPaths) -> None:
+    """Waits for the end of a `down` that is under way, which would end the watchdog that starts now. One that was
+    interrupted has let its lock go."""
+    if paths.ended_role.exists():
+        with alone(paths):
+            pass
 
 
 def begin_join(request: JoinRequest) -> dict[str, str]:
     """Starts a watchdog on another node. Raises ControlError if it has another head that lives."""
     require_joinable(request)
     paths = request.paths
+    _after_a_stop(paths)
     paths.create()
     paths.take(
         ray_token=request.ray_token,
@@ -83,8 +109,8 @@ async def keep(paths: FleetPaths, next_head: bool = False) -> int:
         next_head: until the head is moved here, the role is that in `role.next.json`.
     """
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(message)s")
-    with watchdog_lock(paths) as alone:
-        return await _keep(paths, next_head, alone=alone)
+    with watchdog_lock(paths) as lone, spared(paths.run.parent):
+        return await _keep(paths, next_head, alone=lone)
 
 
 async def _keep(paths: FleetPaths, next_head: bool, *, alone: bool) -> int:
@@ -159,9 +185,19 @@ async def _limit_logs(logs: Sequence[Path]) -> None:
 
 
 async def _watch_controller(paths: FleetPaths) -> None:
-    while (role := read_role(paths)) is None or role.up is None:
+    while (request := _as_head(paths)) is None:
         await asyncio.sleep(WATCH_S)  # another node than the head, which it may become
-    await watch_of(paths, role.up).run()
+    await watch_of(paths, request).run()
+
+
+def _as_head(paths: FleetPaths) -> UpRequest | None:
+    """The request of this node's role if it is the head. None also if the role cannot be read: it may come back."""
+    try:
+        role = read_role(paths)
+    except ControlError as error:
+        log.error("%s", error.what)
+        return None
+    return role.up if role is not None else None
 
 
 async def _ended(ray: RayProcess) -> int:

@@ -12,8 +12,17 @@ from sparkfleet.runtime.files.state_probe import listens, watchdogs
 
 
 def require_no_other_head(paths: FleetPaths) -> None:
-    """For a start of a head here. Raises ControlError if this node has joined a head that lives."""
-    role = read_role(paths)
+    """For a start of a head here. Raises ControlError if this node has joined a head that lives, or may have."""
+    try:
+        role = read_role(paths)
+    except ControlError as error:
+        if read_address(paths) is None and paths.root in watchdogs():
+            raise ControlError(
+                error.what,
+                means="This node may belong to a head that is running, so nothing was changed on it.",
+                do="`sparkfleet down` with the inventory of that head releases it.",
+            ) from error
+        return  # the role of a head, which `up` writes again
     if role is None or role.join is None or not listens(role.join.ray):
         return
     raise _refusal(f"This node belongs to fleet {role.join.fleet} of {_head(role.join)}, which is running.")
@@ -22,31 +31,56 @@ def require_no_other_head(paths: FleetPaths) -> None:
 def require_joinable(request: JoinRequest) -> None:
     """For a join. Raises ControlError if this node is a head that lives, or has joined another one that lives."""
     paths = request.paths
-    role = read_role(paths)
+    try:
+        role = read_role(paths)
+    except ControlError:
+        _require_no_head_here(request)
+        return
     if role is None:
         return
     move = read_move(paths.root)
     if move is not None and move.to == request.head:
         return
     if role.join is None:
-        address = read_address(paths)
-        if paths.root in watchdogs() or (address is not None and listens(address.ray)):
-            raise _refusal(f"This node is the head of fleet {request.fleet}, which is running.")
+        if paths.root in watchdogs():
+            raise _is_head(request)
+        _require_no_head_here(request)
     elif role.join.ray != request.ray and not _same_fleet(paths, request) and listens(role.join.ray):
         raise _refusal(f"This node belongs to fleet {request.fleet} of {_head(role.join)}, which is running.")
 
 
+def _require_no_head_here(request: JoinRequest) -> None:
+    address = read_address(request.paths)
+    if address is not None and listens(address.ray):
+        raise _is_head(request)
+
+
+def _is_head(request: JoinRequest) -> ControlError:
+    return _refusal(f"This node is the head of fleet {request.fleet}, which is running.")
+
+
 def read_role(paths: FleetPaths) -> Role | None:
-    """The node's role; None if it has none."""
+    """The node's role; None if it has none.
+
+    Raises:
+        ControlError: the file cannot be read, or has something else.
+    """
     try:
-        return Role.model_validate_json(paths.role.read_text())
+        return Role.model_validate_json(paths.role.read_bytes())
     except FileNotFoundError:
         return None
+    except (OSError, ValueError) as error:
+        reason = getattr(error, "strerror", None) or "its content is not what sparkfleet wrote"
+        raise ControlError(
+            f"{paths.role} cannot be used: {reason}.",
+            means="What runs here goes on; after a reboot nothing starts.",
+            do="`sparkfleet up` writes it again.",
+        ) from error
 
 
 def write_role(paths: FleetPaths, role: Role) -> None:
     """Stores the node's role."""
-    write_atomically(paths.role, role.model_dump_json().encode(), durable=True)
+    write_atomically(paths.role, role.for_disk().encode(), durable=True)
 
 
 def _same_fleet(paths: FleetPaths, request: JoinRequest) -> bool:

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
+import fcntl
 import os
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -21,9 +24,26 @@ from sparkfleet.runtime.files.fleet_paths import FleetPaths
 def answer(request: StoreRequest) -> dict[str, Any]:
     """The result of a verb as JSON, or `error` with its parts."""
     try:
-        return _carry_out(request, request.paths)
+        with _only_one(request.paths):
+            return _carry_out(request, request.paths)
     except (SparkfleetError, OSError) as error:
         return error_answer(error)
+
+
+@contextlib.contextmanager
+def _only_one(paths: FleetPaths) -> Iterator[None]:
+    """Refuses a second verb on the store at the same time: both would write the same new file."""
+    paths.root.mkdir(parents=True, exist_ok=True, mode=0o700)
+    with (paths.root / "store.lock").open("w") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            raise ControlError(
+                "Another command works on the store of this head.",
+                means="Nothing was changed by this one.",
+                do="Run it again when the other one has ended.",
+            ) from error
+        yield
 
 
 def _carry_out(request: StoreRequest, paths: FleetPaths) -> dict[str, Any]:

@@ -23,7 +23,7 @@ from sparkfleet.controlplane.api.api_models import Role, UpgradeRequest
 from sparkfleet.controlplane.ray.ray_process import LABEL
 from sparkfleet.controlplane.store_safety.copies import copy_database
 from sparkfleet.controlplane.store_safety.mark import StoreMark, write_mark
-from sparkfleet.controlplane.store_safety.opening import named_errors, read_content
+from sparkfleet.controlplane.store_safety.opening import named_errors, read_content, require_known_fields
 from sparkfleet.controlplane.store_safety.restore import set_aside
 from sparkfleet.errors import ControlError, SparkfleetError
 from sparkfleet.node_daemon import service_manager
@@ -67,8 +67,13 @@ async def _carry_out(request: UpgradeRequest, paths: FleetPaths) -> dict[str, An
 
 
 def _tried(paths: FleetPaths) -> dict[str, Any]:
-    """Versions of this release, after an import of everything that Ray's processes import."""
+    """Versions of this release, after an import of everything that Ray's processes import.
+
+    A fleet that serves has ended its last upgrade, if with an interrupted command: what that kept is not the way back.
+    """
+    _settle(paths)
     read_content(paths.database)
+    require_known_fields(paths.database)
     try:
         for name in NEEDED:
             import_module(name)
@@ -83,7 +88,7 @@ def _tried(paths: FleetPaths) -> dict[str, Any]:
 
 
 async def _end(paths: FleetPaths) -> None:
-    # The first of several tries has the former release's role.
+    # The first of several ends has the former release's role.
     if paths.role.exists() and not paths.former_role.exists():
         write_atomically(paths.former_role, paths.role.read_bytes(), durable=True)
     await processes.kill_all(lambda: _of_ray(paths), grace_s=0.0)

@@ -38,6 +38,7 @@ from sparkfleet.runtime.environment import clean_environment, labels
 from sparkfleet.runtime.exit_codes import NOT_EXECUTABLE, NOT_FOUND, meaning
 from sparkfleet.runtime.files.rankfiles import RankFiles
 from sparkfleet.runtime.files.ranklog import RankLog
+from sparkfleet.runtime.files.spared import spared
 from sparkfleet.runtime.forwarder import Forwarder, ForwardOrder
 from sparkfleet.runtime.process_tree import Children, set_oom_score
 from sparkfleet.runtime.processes import Killed
@@ -122,7 +123,8 @@ class Supervisor:
             loop.add_signal_handler(number, self.stop, f"its supervisor got {number.name}")
         await self._door.open(_listen(self._files))
         try:
-            await self._live(self._begin_output())
+            with spared(self._files.run_dir):
+                await self._live(self._begin_output())
         finally:
             if self._forwarder:
                 await self._forwarder.close()

@@ -51,3 +51,11 @@ def test_nothing_starts_into_memory_that_an_older_group_of_another_deployment_st
     assert decided(*rolls, available=3) == ([], {"b": "it fits once the older groups of a have ended"})
     assert decided(*rolls, available=5) == (["b"], {})
     assert decided(app("a", 2), available=3) == (["b"], {}), "its start itself waits for memory then"
+
+
+def test_nothing_starts_beside_a_generation_that_begins_to_roll_in_the_same_round_without_memory_for_both():
+    """Found by the simulation (seed 70315): both were applied again at once, and the other one was given up."""
+    older = app("a", 1)
+    assert decided(older, available=5) == (["a"], {"b": "it fits once the older groups of a have ended"})
+    assert decided(older, available=8) == (["a", "b"], {})
+    assert decided(older, available=3) == (["b"], {}), "the older group of a goes first"

@@ -45,7 +45,7 @@ def test_the_next_controller_knows_the_clock_of_the_one_before(machine, tmp_path
     assert opened(machine, file).set_back_s() == 0.0
 
 
-@pytest.mark.parametrize("content", [b"", b"x", b"\xff", None])
+@pytest.mark.parametrize("content", [b"", b"x", b"\xff", b"nan", b"-inf", b"inf", None])
 def test_a_file_that_cannot_be_read_is_written_again(machine, tmp_path, content):
     file = tmp_path / "clock"
     file.mkdir() if content is None else file.write_bytes(content)

@@ -1,3 +1,4 @@
+import io
 import json
 import os
 import stat
@@ -230,3 +231,29 @@ def test_only_ports_of_a_connectx_are_changed(node, netdev):
         os.chown(node / "lab", 1000, 1000)
     with pytest.raises(RailsHelperError, match="no port of a ConnectX"):
         rails_helper.present([PORT | {"netdev": netdev}])
+
+
+@pytest.mark.parametrize(
+    ("netdev", "words"),
+    [
+        ("wlP9s9", "no port of a ConnectX"),
+        ("enP7s7", "no port of a ConnectX"),
+        ("enp1s0f1np1.7", "no port of a ConnectX"),
+        ("nothing0", "no such device"),
+    ],
+)
+def test_the_firewall_passes_packets_of_a_connectx_only(node, netdev, words, monkeypatch, capsys):
+    """All packets of a rail pass: from the netdev of a Wi-Fi that would be everybody."""
+    began = []
+    monkeypatch.setattr(rails_helper, "begin", lambda *given: began.append(given) or {"token": "t"})
+
+    def asked(*netdevs):
+        text = json.dumps({"netdevs": netdevs, "peers": ["10.0.0.2"], "open": []})
+        monkeypatch.setattr("sys.stdin", io.StringIO(text))
+        return rails_helper.main(["firewall", "60"])
+
+    assert asked("enp1s0f1np1", netdev) == 1
+    assert words in capsys.readouterr().err
+    assert began == []
+    assert asked("enp1s0f1np1") == 0
+    assert len(began) == 1

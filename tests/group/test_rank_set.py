@@ -6,6 +6,7 @@ import pickle
 import pytest
 
 from sparkfleet.errors import Cause, EngineError, NodeError, SparkfleetError
+from sparkfleet.group import rank as rank_module
 from sparkfleet.group import rank_set as module
 from sparkfleet.group.crash_backoff import Backoff
 from sparkfleet.group.launch_plan import GroupLaunch, RankPlacement
@@ -349,3 +350,41 @@ async def test_a_node_that_wedges_or_does_not_say_who_is_there_waits_for_nobody(
     with pytest.raises(EngineError, match=r"this has only [0-9.]+ GiB of memory left"):
         await watch(first.ranks)
     assert len(looks) == 1
+
+
+class StoppedRuntime(FakeRuntime):
+    """A runtime whose supervisors are stopped (SIGSTOP) for so many questions."""
+
+    silent = 0
+
+    async def own(self, id_):
+        if self.silent:
+            self.silent -= 1
+            raise NodeError(f"the supervisor of {id_} did not answer within 5 s")
+        return await super().own(id_)
+
+
+async def test_a_rank_whose_supervisor_is_stopped_for_a_while_is_adopted(tmp_path, monkeypatch):
+    """Each attempt counted as a failed start: after three the ladder took over, beside an engine that served."""
+    monkeypatch.setattr(rank_module, "STOPPED_LOOK_S", 0.01)
+    world = World(tmp_path)
+    world.runtimes[0] = StoppedRuntime()
+    world.holders = [LocalRank(world.paths, world.runtimes[0], world.order, 0, "s" * 64)]
+    await world.take(world.anew())
+    await world.holders[0].release()
+    world.runtimes[0].silent = 5
+    world.holders = [LocalRank(world.paths, world.runtimes[0], world.order, 0, "s" * 64)]
+    _, adopted = await world.take(world.anew())
+    assert adopted
+    assert len(world.runtimes[0].started) == 1
+    assert world.runtimes[0].stopped == []
+
+
+async def test_a_supervisor_that_never_answers_is_an_error(tmp_path, monkeypatch):
+    monkeypatch.setattr(rank_module, "STOPPED_LOOK_S", 0.01)
+    monkeypatch.setattr(rank_module, "STOPPED_S", 0.05)
+    world = World(tmp_path)
+    runtime = StoppedRuntime()
+    runtime.silent = 10**6
+    with pytest.raises(NodeError, match="did not answer"):
+        await LocalRank(world.paths, runtime, world.order, 0, "s" * 64).adopt()

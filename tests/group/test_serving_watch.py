@@ -174,3 +174,19 @@ async def test_a_beat_is_never_late():
         while len(said) < 5:
             await asyncio.sleep(0.01)
     beating.cancel()
+
+
+async def test_the_time_in_which_nobody_checked_does_not_count(monkeypatch):
+    """The group's actor was stopped (SIGSTOP) between two failed checks of a workload that was busy for a moment."""
+    monkeypatch.setattr(serving_watch, "LONGEST_CHECK_S", 0.01)
+    asked = []
+
+    async def is_well():
+        asked.append(time.monotonic())
+        if len(asked) == 2:
+            time.sleep(0.4)  # noqa: ASYNC251  # the whole process stands still
+        return False
+
+    with pytest.raises(EngineError, match="is not healthy"):
+        await stays_well(is_well, "/well", QUICK.model_copy(update={"unwell_s": 0.2}))
+    assert len(asked) > 8

@@ -8,8 +8,12 @@ import re
 import subprocess
 import sys
 import tarfile
+from importlib import metadata
+from pathlib import Path
 
 import pytest
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
 
 from sparkfleet.errors import NodeError
 from sparkfleet.install import environment
@@ -136,3 +140,49 @@ def test_every_tested_version_has_its_hashes():
 
 def test_a_version_that_nobody_tested_has_none():
     assert hashes_of(("ray==0.0.1",)) == ()
+
+
+ROOT = Path(__file__).parents[2]
+
+
+def needed(name, extras=()):
+    """Names of all packages that one brings here, with these extras."""
+    found, left = set(), [(name, frozenset(extras))]
+    while left:
+        one, with_extras = left.pop()
+        for text in metadata.distribution(one).requires or ():
+            requirement = Requirement(text)
+            marker = requirement.marker
+            if marker is not None and not any(marker.evaluate({"extra": e}) for e in with_extras or {""}):
+                continue
+            key = canonicalize_name(requirement.name)
+            if (key, frozenset(requirement.extras)) not in found:
+                found.add((key, frozenset(requirement.extras)))
+                left.append((key, frozenset(requirement.extras)))
+    return {name for name, _ in found} - {"sparkfleet"}
+
+
+def test_setup_checks_the_packages_of_tests_and_checks_too():
+    """A package that changes in constraints.txt and not here would be installed by its version alone."""
+    texts = [
+        (ROOT / file).read_text() for file in ("sparkfleet/install/hashes.txt", "scripts/hashes-dev.txt")
+    ]
+    lines = [line for text in texts for line in text.splitlines() if not line.startswith("#")]
+    pins = [line.split()[0] for line in lines]
+    constraints = {
+        f"{canonicalize_name(name)}=={version}"
+        for line in (ROOT / "constraints.txt").read_text().splitlines()
+        if line and not line.startswith("#")
+        for name, _, version in [line.partition("==")]
+    }
+    assert {
+        f"{canonicalize_name(pin.partition('==')[0])}=={pin.partition('==')[2]}" for pin in pins
+    } <= constraints
+    hashed = {canonicalize_name(pin.partition("==")[0]) for pin in pins}
+    assert needed("sparkfleet", {"head", "dev"}) <= hashed
+    assert all(re.search(r"( --hash=sha256:[0-9a-f]{64})+$", line) for line in lines)
+
+
+def test_no_script_builds_a_package():
+    for script in ("setup", "setup-sglang"):
+        assert "export PIP_ONLY_BINARY=:all:" in (ROOT / "scripts" / script).read_text()

@@ -1,8 +1,10 @@
 """Steps of moving the head, each on its node; `tests/integration/test_heads.py` has the whole on real Ray."""
 
+import asyncio
 import contextlib
 import hashlib
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -16,7 +18,7 @@ from sparkfleet.controlplane.api.api_models import JoinRequest, MoveRequest, Rol
 from sparkfleet.controlplane.controller_note import NoteWriter
 from sparkfleet.controlplane.ray.ray_process import LABEL
 from sparkfleet.controlplane.state.store import Store
-from sparkfleet.controlplane.store_safety.guard import StoreError
+from sparkfleet.controlplane.store_safety.guard import StoreError, StoreFault
 from sparkfleet.controlplane.store_safety.moving import HeadMove, read_move
 from sparkfleet.controlplane.store_safety.opening import open_store
 from sparkfleet.node_daemon import head_move, service_manager
@@ -179,3 +181,32 @@ def state(process):
     while (found := stat.read_text().rpartition(")")[2].split()[0]) == "R":
         time.sleep(0.01)
     return found
+
+
+@pytest.fixture
+def gcs(nodes, tmp_path):
+    """A process with the name and the label of the old head's Ray."""
+    program, label = shutil.copy(shutil.which("sleep"), tmp_path / "gcs_server"), {LABEL: nodes[0].label}
+    with subprocess.Popen([program, "100"], env={**os.environ, **label}) as process:
+        while not processes.carries(process.pid, label):
+            time.sleep(0.01)
+        yield process
+        process.kill()
+
+
+async def test_a_controller_whose_note_was_removed_still_has_to_wait_before_the_store_is_copied(
+    nodes, gcs, monkeypatch
+):
+    """Files of /tmp are removed after some days; the store was copied under a controller that worked with it."""
+    old, _ = nodes
+    monkeypatch.setattr(head_move, "HELD_S", 0.5)
+    answer = await step(old, "out")
+    assert "still works with its store" in answer["error"]["what"]
+    assert not old.moving_store.exists()
+    leaving = asyncio.create_task(step(old, "out"))
+    await asyncio.sleep(0.1)
+    NoteWriter(old).hold(StoreError(StoreFault.MOVED, "moved"), "moved", ())
+    note = old.controller_note.read_text()
+    old.controller_note.write_text(note.replace(f'"pid":{os.getpid()}', f'"pid":{gcs.pid}'))
+    assert "error" not in await leaving
+    assert old.moving_store.exists()

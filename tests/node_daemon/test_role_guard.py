@@ -8,7 +8,8 @@ from control_values import inventory
 from sparkfleet.controlplane.api.api_models import JoinRequest, Role, UpRequest
 from sparkfleet.controlplane.state.head_address import HeadAddress
 from sparkfleet.errors import ControlError
-from sparkfleet.node_daemon import node_lifecycle, ray_watchdog, service_manager
+from sparkfleet.node_daemon import node_lifecycle, ray_watchdog, role_guard, service_manager
+from sparkfleet.node_daemon.role_guard import read_role
 from sparkfleet.runtime.files.fleet_paths import FleetPaths
 
 
@@ -93,3 +94,55 @@ def test_a_node_that_has_joined_a_head_that_lives_becomes_none(node, ray, start)
     assert not node.address.exists()
     role(node, {"join": joining(node, "127.0.0.1:1")})
     start(up(node))
+
+
+GARBAGE = [b"", b"garbage", b"{}", b"\xff\xfe", None]
+"""None: a directory in its place."""
+
+
+def spoil(path, content):
+    path.unlink(missing_ok=True)
+    if content is None:
+        path.mkdir()
+    else:
+        path.write_bytes(content)
+
+
+@pytest.mark.parametrize("content", GARBAGE)
+def test_a_role_that_cannot_be_used_is_named(node, content):
+    spoil(node.role, content)
+    with pytest.raises(ControlError, match=r"role\.json cannot be used: ") as caught:
+        read_role(node)
+    assert "`sparkfleet up` writes it again" in caught.value.do
+
+
+def test_up_writes_a_spoilt_role_of_a_head_again(node):
+    spoil(node.role, b"garbage")
+    ray_watchdog.begin_up(up(node))
+    assert read_role(node).up is not None
+    assert node.started == [1]
+
+
+def test_a_spoilt_role_on_a_node_with_a_watchdog_may_be_that_of_another_head(node, monkeypatch):
+    spoil(node.role, b"garbage")
+    monkeypatch.setattr(role_guard, "watchdogs", lambda: {node.root})
+    with pytest.raises(ControlError, match="cannot be used") as caught:
+        ray_watchdog.begin_up(up(node))
+    assert "may belong to a head that is running" in caught.value.means
+    assert unchanged(node)
+    address = HeadAddress(ray="127.0.0.1:1", api="", gateway_host="127.0.0.1", gateway_port=8000)
+    node.address.write_text(address.model_dump_json())  # only a head has one
+    ray_watchdog.begin_up(up(node))
+    assert node.started == [1]
+
+
+def test_a_live_head_with_a_spoilt_role_joins_nobody(node, ray):
+    spoil(node.role, b"garbage")
+    address = HeadAddress(ray=ray, api="", gateway_host="127.0.0.1", gateway_port=8000)
+    node.address.write_text(address.model_dump_json())
+    with pytest.raises(ControlError, match="This node is the head of fleet home, which is running"):
+        ray_watchdog.begin_join(joining(node, "127.0.0.1:1"))
+    assert unchanged(node)
+    node.address.unlink()
+    ray_watchdog.begin_join(joining(node, "127.0.0.1:1"))
+    assert node.started == [1]

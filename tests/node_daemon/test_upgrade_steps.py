@@ -152,3 +152,31 @@ async def test_what_was_kept_is_removed_in_the_end(paths):
     assert not paths.former_role.exists()
     assert not paths.former_store.exists()
     assert await step(paths, "settle") == {}
+
+
+async def test_a_role_and_a_store_that_an_interrupted_upgrade_kept_are_not_the_way_back_of_the_next(
+    paths, started, monkeypatch
+):
+    """Weeks later the fleet came back with the store of that day, and ended what had been applied since."""
+    monkeypatch.setattr(upgrade_steps, "NEEDED", ())
+    await step(paths, "end")  # and nobody settled it
+    paths.role.write_text(role(paths, "/new/python").model_dump_json())
+    store = open_store(paths, "home")
+    store.put(deployment("later"), plan("later"), "me")
+    store.close()
+    assert "error" not in await step(paths, "try")
+    assert not paths.former_role.exists()
+    await step(paths, "end")
+    with contextlib.closing(sqlite3.connect(paths.database)) as db:
+        db.execute(f"PRAGMA user_version = {len(SCHEMAS) + 1}")
+    await step(paths, "back")
+    assert [argv[0] for argv in started] == ["/new/python"]
+    assert set(read_content(paths.database).generations) == {"tiny", "later"}
+
+
+async def test_a_release_that_does_not_know_a_deployments_fields_is_refused_before_anything_ends(paths):
+    with contextlib.closing(sqlite3.connect(paths.database)) as db:
+        db.execute("UPDATE deployments SET spec = json_set(spec, '$.news', 1)")
+        db.commit()
+    answer = await step(paths, "try")
+    assert "does not know news of deployment tiny" in answer["error"]["what"]

@@ -6,7 +6,7 @@ import hmac
 from contextlib import suppress
 from pathlib import Path
 
-from sparkfleet.runtime.files.token_secrets import is_secret
+from sparkfleet.runtime.files.token_secrets import SECRET_BYTES, is_secret
 
 Stamp = tuple[int, int] | None
 
@@ -27,8 +27,11 @@ class ApiTokens:
 
     @classmethod
     def read(cls, path: Path, former: Path) -> ApiTokens:
-        """The tokens in these files. Raises OSError or ValueError if the present one cannot be read."""
-        return cls(path.read_text(), path, former)
+        """The tokens in these files. Raises OSError or ValueError if the present one cannot be read, or is none."""
+        token = path.read_text().strip()
+        if not is_secret(token):
+            raise ValueError(f"it does not have {2 * SECRET_BYTES} hexadecimal digits")
+        return cls(token, path, former)
 
     def admits(self, authorization: str) -> bool:
         """True if the header has a token that is accepted now."""
@@ -47,7 +50,7 @@ class ApiTokens:
         self._stamps = stamps
         if self._path is not None and stamps[0] is not None:
             with suppress(OSError, ValueError):
-                token = self._path.read_text()
+                token = self._path.read_text().strip()
                 self._current = token if is_secret(token) else self._current
         self._former = ()
         if self._former_path is not None and stamps[1] is not None:

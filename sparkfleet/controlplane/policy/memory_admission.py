@@ -61,14 +61,21 @@ def starting_without_older(state: FleetState) -> list[Desired]:
 def crowded(state: FleetState) -> dict[str, str]:
     """Deployments that wait, each with the reason: another one is rolling, and they fit once its older groups have ended.
 
-    A start in between would run out of memory, and each rung of its ladder after it. The wait ends with the roll.
+    A start in between would run out of memory, and each rung of its ladder after it. The wait ends with the roll. One that
+    begins to roll in this round is rolling, too.
     """
-    changing = rolling(state)
+    loading = [one for one in state.wanted.values() if state.is_loading(one)]
+    held = waiting(state)
+    granted = fitting(held, loading, state.available)
+    begins = [one for one in held if granted[one.name]]
+    changing = [*rolling(state), *begins]
     if not changing:
         return {}
     left = dict(state.available)
-    for one in filter(state.is_loading, state.wanted.values()):
+    for one in loading:
         _take(left, needed(one, one.groups))
+    for one in begins:
+        _take(left, needed(one, filter(one.is_new, one.groups)))
     there = {app.group for app in state.apps}
     words = " and ".join(sorted(one.name for one in changing))
     found: dict[str, str] = {}

@@ -87,7 +87,7 @@ def gateway_tls(gateway: Gateway, *names: str) -> GatewayTls | None:
 def write_address(paths: FleetPaths, address: HeadAddress) -> None:
     """Stores the address and its copy in the run directory."""
     for path in (paths.address, paths.run_address):
-        write_atomically(path, address.model_dump_json().encode())
+        write_atomically(path, address.for_disk().encode())
 
 
 def read_address(paths: FleetPaths) -> HeadAddress | None:

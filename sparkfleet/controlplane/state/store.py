@@ -10,6 +10,8 @@ from contextlib import contextmanager, nullcontext, suppress
 from pathlib import Path
 from typing import Any, TypeVar
 
+from pydantic import ValidationError
+
 from sparkfleet.controlplane.desired import Desired, GroupKey, Standing
 from sparkfleet.controlplane.sealing import has_open_values, sealed
 from sparkfleet.controlplane.state import usage_ledger
@@ -22,6 +24,7 @@ from sparkfleet.controlplane.state.store_rows import (
     StoreIdentity,
     desired_of,
     desired_row,
+    documents,
     event_of,
     key_of,
     key_row,
@@ -240,8 +243,7 @@ class Store:
         with self._changing():
             for one in opened:
                 with suppress(ControlError):
-                    spec, plan = sealed(one.spec, one.plan, sealer)
-                    found = (spec.model_dump_json(), plan.model_dump_json(), one.name, one.generation)
+                    found = (*documents(*sealed(one.spec, one.plan, sealer)), one.name, one.generation)
                     self._db.execute(SEAL, found)
                     self._db.execute(SEAL_HISTORY, found)
         self._db.execute("PRAGMA wal_checkpoint(TRUNCATE)")
@@ -266,13 +268,16 @@ class Store:
         ]
 
     def history(self, name: str) -> tuple[Desired, ...]:
-        """The last `KEEP_GENERATIONS` generations of a deployment, oldest first, also after a delete."""
+        """The last `KEEP_GENERATIONS` generations of a deployment, oldest first, also after a delete.
+
+        Those are left out that a newer release stored, with fields that this one does not know.
+        """
         if name not in self._histories:
             rows = self._db.execute(
                 "SELECT spec, plan, generation, who, since, members FROM history WHERE name = ? ORDER BY generation",
                 (name,),
             )
-            self._histories[name] = tuple(map(desired_of, rows))
+            self._histories[name] = tuple(one for row in rows if (one := _readable(row)) is not None)
         return self._histories[name]
 
     def stopped(self) -> tuple[Desired, ...]:
@@ -280,7 +285,7 @@ class Store:
         names = self._db.execute(
             "SELECT DISTINCT name FROM history WHERE name NOT IN (SELECT name FROM deployments) ORDER BY name"
         ).fetchall()
-        return tuple(self.history(name)[-1] for (name,) in names)
+        return tuple(history[-1] for (name,) in names if (history := self.history(name)))
 
     def _next(self, spec: Deployment, found: CarriedOver, who: str) -> Desired:
         """The deployment as its next generation."""
@@ -300,7 +305,7 @@ class Store:
             if one.rung and key in after.groups and known.get(key, Standing()).rung != one.rung:
                 self._db.execute(
                     "INSERT OR REPLACE INTO standings VALUES (?, ?, ?, ?)",
-                    (*key, Standing(rung=one.rung).model_dump_json()),
+                    (*key, Standing(rung=one.rung).for_disk()),
                 )
 
     def _write_deployment(self, one: Desired) -> None:
@@ -533,7 +538,7 @@ class Store:
         """Stores a group's ladder position."""
         self._db.execute(
             "INSERT OR REPLACE INTO standings VALUES (?, ?, ?, ?)",
-            (deployment, generation, replica, standing.model_dump_json()),
+            (deployment, generation, replica, standing.for_disk()),
         )
 
     def starts(self) -> dict[GroupKey, dict[str, str]]:
@@ -642,6 +647,13 @@ class Store:
             if self._db.in_transaction:  # on a full disk SQLite may already have ended it
                 self._db.execute("ROLLBACK")
             raise
+
+
+def _readable(row: tuple[Any, ...]) -> Desired | None:
+    try:
+        return desired_of(row)
+    except ValidationError:
+        return None
 
 
 SEAL = "UPDATE deployments SET spec = ?, plan = ? WHERE name = ? AND generation = ?"

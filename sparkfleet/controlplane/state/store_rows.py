@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 from typing import Any
 
+from pydantic import ValidationError
+
 from sparkfleet.controlplane.desired import Desired
 from sparkfleet.gateway.routing_table import FormerKey, KeyEntry, KeyLimits
 from sparkfleet.planner.types.plan import DeploymentPlan
@@ -66,11 +68,28 @@ def desired_of(row: tuple[Any, ...]) -> Desired:
     )
 
 
+def unknown_parts(error: ValidationError) -> str:
+    """The fields of a stored document that this release does not know, or whose values it does not know, in words."""
+    found = (".".join(str(part) for part in one["loc"] if isinstance(part, str)) for one in error.errors())
+    return ", ".join(sorted(set(found)))
+
+
 def desired_row(desired: Desired) -> tuple[Any, ...]:
     """A generation as it is stored, with its name at the end."""
-    spec, plan = desired.spec.model_dump_json(), desired.plan.model_dump_json()
     members = json.dumps(desired.members)
-    return spec, plan, desired.generation, desired.who, desired.since, members, desired.name
+    return (
+        *documents(desired.spec, desired.plan),
+        desired.generation,
+        desired.who,
+        desired.since,
+        members,
+        desired.name,
+    )
+
+
+def documents(spec: Deployment, plan: DeploymentPlan) -> tuple[str, str]:
+    """A request and its plan, as they are stored."""
+    return spec.for_disk(), plan.for_disk()
 
 
 def event_of(row: tuple[Any, ...]) -> Event:
@@ -85,8 +104,7 @@ def key_row(key: KeyEntry, since: float) -> tuple[str, str, str, str, float]:
 
 def key_settings(key: KeyEntry) -> str:
     """Limits and former text of a key, as they are stored."""
-    # Without defaults, so that an earlier release can read keys that use nothing newer than it.
-    return KeySettings(limits=key.limits, former=key.former).model_dump_json(exclude_defaults=True)
+    return KeySettings(limits=key.limits, former=key.former).for_disk()
 
 
 def key_of(id_: str, name: str, sha256: str, settings: str) -> KeyEntry:

@@ -46,7 +46,7 @@ def applied_in(store: Store) -> Applied:
 
 def write_applied(paths: FleetPaths, applied: Applied) -> None:
     """Writes it. Raises OSError."""
-    write_atomically(paths.applied, applied.model_dump_json().encode())
+    write_atomically(paths.applied, applied.for_disk().encode())
 
 
 def read_applied(paths: FleetPaths) -> Applied | None:

@@ -52,7 +52,7 @@ def newest(marks: Iterable[StoreMark | None]) -> StoreMark | None:
 
 def write_mark(paths: FleetPaths, mark: StoreMark) -> None:
     """Writes both files. Raises OSError; the one in the state directory is written first."""
-    text = mark.model_dump_json().encode()
+    text = mark.for_disk().encode()
     write_atomically(paths.store_mark, text, durable=True)
     write_atomically(paths.run_store_mark, text)
 

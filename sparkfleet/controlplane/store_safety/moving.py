@@ -36,7 +36,7 @@ def read_move(root: Path) -> HeadMove | None:
 
 def begin_move(paths: FleetPaths, move: HeadMove) -> None:
     """Writes the sign; it is on the disk when the call returns."""
-    write_atomically(paths.head_move, move.model_dump_json().encode(), durable=True)
+    write_atomically(paths.head_move, move.for_disk().encode(), durable=True)
 
 
 def require_here(root: Path) -> None:

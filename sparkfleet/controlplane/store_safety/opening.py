@@ -10,10 +10,12 @@ import time
 from collections.abc import Callable, Collection, Iterator
 from pathlib import Path
 
-from sparkfleet.controlplane.desired import Generation
+from pydantic import ValidationError
+
+from sparkfleet.controlplane.desired import Generation, Standing
 from sparkfleet.controlplane.state.schema import IDENTITY_SINCE, SCHEMAS
 from sparkfleet.controlplane.state.store import Store
-from sparkfleet.controlplane.state.store_rows import StoreIdentity
+from sparkfleet.controlplane.state.store_rows import StoreIdentity, desired_of, unknown_parts
 from sparkfleet.controlplane.store_safety.guard import (
     KEEPS,
     StoreContent,
@@ -56,6 +58,7 @@ def open_store(
     error = judge(fleet, paths.database, content, newest([read_mark(paths), known]), running)
     if error is not None:
         raise error
+    require_known_fields(paths.database)
     with named_errors(paths.database):
         if content is not None and content.schema < len(SCHEMAS):
             _copy_before_migration(paths)
@@ -101,6 +104,46 @@ def _identity(db: sqlite3.Connection, schema: int) -> StoreIdentity | None:
         return None
     id_, fleet, changes = db.execute("SELECT id, fleet, changes FROM identity").fetchone()
     return StoreIdentity(id=id_, fleet=fleet, changes=changes)
+
+
+def require_known_fields(path: Path) -> None:
+    """Checks that this release reads every deployment of a store, which is not changed. A file without any is sound.
+
+    Raises:
+        StoreError: a newer release stored a field or a value that this one does not know.
+    """
+    if not path.exists():
+        return
+    with (
+        named_errors(path),
+        contextlib.closing(sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True)) as db,
+    ):
+        (schema,) = db.execute("PRAGMA user_version").fetchone()
+        if schema != len(SCHEMAS):
+            return  # empty, or of an older release, which stored nothing newer
+        for name, *row in db.execute(
+            "SELECT name, spec, plan, generation, who, since, members FROM deployments"
+        ):
+            with _known(path, name):
+                desired_of(tuple(row))
+        for name, standing in db.execute("SELECT name, standing FROM standings"):
+            with _known(path, name):
+                Standing.model_validate_json(standing)
+
+
+@contextlib.contextmanager
+def _known(path: Path, name: str) -> Iterator[None]:
+    try:
+        yield
+    except ValidationError as error:
+        raise StoreError(
+            StoreFault.NEWER_RELEASE,
+            f"The store {path} was written by a newer sparkfleet: this release does not know {unknown_parts(error)} of"
+            f" deployment {name}.",
+            means=KEEPS,
+            do="Run `sparkfleet up` with the newer release, and there apply the deployment without them, if you want this"
+            " one; or put a copy back that this release wrote: `sparkfleet restore` lists them.",
+        ) from error
 
 
 def _copy_before_migration(paths: FleetPaths) -> None:

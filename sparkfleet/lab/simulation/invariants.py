@@ -254,24 +254,41 @@ def everything_wanted(
 ) -> Iterator[str]:
     """Groups that are wanted, possible, and do not serve. To be checked when faults have ceased for long.
 
-    A group that is given up, as `status` shows, is not possible if others that serve have the memory of all its rungs: a
-    neighbour that fell to a rung on its node stays there.
+    A group that is given up, as `status` shows, is not possible if the others have the memory of all its rungs: a neighbour
+    that fell to a rung on its node stays there, and people's edits of a plan may want more than its nodes have, of which the
+    planner would make no plan.
     """
+    rungs = _rungs(wanted, standings)
     for one in wanted.values():
         for group, plan in zip(one.groups, one.plan.groups, strict=True):
             engine = fleet.engines.get(group)
             if engine is not None and engine.ready:
                 continue
+            others = {key: rung for key, rung in rungs.items() if key != group}
             given_up = standings.get(group, Standing()).given_up
-            if not given_up or any(_has_room(rung, group, fleet) for rung in plan.ladder):
+            if not given_up or any(_has_room(rung, group, others, fleet) for rung in plan.ladder):
                 yield f"{fleet.time.seconds:.1f} s: {name_of(group)} is wanted and does not serve"
 
 
-def _has_room(rung: Rung, group: GroupKey, fleet: SimulatedFleet) -> bool:
-    """True if every node of a rung has the memory that it needs, beside the engines of other groups."""
-    own = fleet.engines.get(group)
-    needs = rung.prediction.memory_bytes_per_rank.mid
-    return all(
-        fleet.free(node) + (own.needs if own is not None and node in own.nodes else 0) >= needs
-        for node in rung.candidate.shape.nodes
-    )
+def _rungs(wanted: Mapping[str, Desired], standings: Mapping[GroupKey, Standing]) -> dict[GroupKey, Rung]:
+    """The rung of each wanted group, if it serves or not."""
+    return {
+        group: plan.ladder[min(standings.get(group, TOP).rung, len(plan.ladder) - 1)]
+        for one in wanted.values()
+        for group, plan in zip(one.groups, one.plan.groups, strict=True)
+    }
+
+
+def _has_room(rung: Rung, group: GroupKey, others: Mapping[GroupKey, Rung], fleet: SimulatedFleet) -> bool:
+    """True if every node of a rung has the memory that it needs, beside all engines, and others that are wanted."""
+    own, needs = fleet.engines.get(group), rung.prediction.memory_bytes_per_rank.mid
+
+    def left(node: str) -> float:
+        free = fleet.free(node) + (own.needs if own is not None and node in own.nodes else 0)
+        return free - sum(
+            other.prediction.memory_bytes_per_rank.mid
+            for key, other in others.items()
+            if key not in fleet.engines and node in other.candidate.shape.nodes
+        )
+
+    return all(left(node) >= needs for node in rung.candidate.shape.nodes)

@@ -28,7 +28,7 @@ _TERMINAL_CODES = re.compile(r"\x1b\[[0-9;?]*[ -/]*[@-~]|[\x00-\x08\x0b-\x1f\x7f
 class RankLog:
     """Appends to `path` (0600, its directory 0700); `path.1`, `path.2` are the older ones.
 
-    A full disk, or a removed directory, only loses lines: the engine runs on.
+    A full disk, or a removed directory, only loses lines: the engine runs on. A file that somebody removes is made again.
     """
 
     def __init__(
@@ -78,6 +78,8 @@ class RankLog:
             self._close_file()
 
     def _write_file(self, chunk: bytes, *, own_line: bool) -> None:
+        if self._fd >= 0 and not os.fstat(self._fd).st_nlink:
+            self._close_file()
         if self._fd < 0:
             self._open_file()
         if own_line and self._size and not self._ended:

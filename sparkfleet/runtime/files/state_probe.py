@@ -112,7 +112,7 @@ def keys(root: Path) -> dict[str, object]:
             sqlite3.connect(database.as_uri() + "?mode=ro", uri=True, timeout=2)
         ) as store:
             store.row_factory = sqlite3.Row
-            allowed = {name: json.loads(spec)["keys"] for name, spec in store.execute(_SPECS)}
+            allowed = {name: json.loads(spec).get("keys") for name, spec in store.execute(_SPECS)}
             rows = store.execute("SELECT * FROM keys ORDER BY since, id").fetchall()
             return {"keys": [_key(dict(row), allowed) for row in rows]}
     except (sqlite3.Error, OSError, ValueError, KeyError, TypeError):
@@ -122,7 +122,7 @@ def keys(root: Path) -> dict[str, object]:
 _SPECS = "SELECT name, spec FROM deployments ORDER BY name"
 
 
-def _key(row: dict[str, object], allowed: dict[str, list[str]]) -> dict[str, object]:
+def _key(row: dict[str, object], allowed: dict[str, list[str] | None]) -> dict[str, object]:
     """A row of the table as the input of `KeyRow`; older schemas lack some columns."""
     settings = json.loads(str(row.get("settings") or "{}"))
     return {

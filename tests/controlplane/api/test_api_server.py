@@ -13,7 +13,7 @@ from sparkfleet.controlplane.api.client import Failing, FleetClient, Held, answe
 from sparkfleet.controlplane.state.head_address import HeadAddress
 from sparkfleet.controlplane.store_safety.guard import StoreError, StoreFault
 
-TOKEN = "t" * 64
+TOKEN = "a" * 64
 
 
 class Served:
@@ -117,3 +117,15 @@ async def test_a_client_distinguishes_a_controller_that_waits_from_none(served):
         with pytest.raises(Held) as caught:
             await client.delete("tiny", "me")
     assert caught.value.exit_code == 5
+
+
+async def test_an_empty_token_lets_nobody_in_and_is_named_to_everybody(served):
+    served.token.write_text("")
+    served.server.show(works)
+    await served.until(lambda: served.troubles and "hexadecimal" in served.troubles[-1])
+    status, answer = await served.get(token="")
+    assert status == 503
+    assert "cannot be read: it does not have 64 hexadecimal digits" in answer["error"]["what"]
+    served.token.write_text(TOKEN)
+    await served.until(lambda: served.troubles[-1] == "")
+    assert (await served.get())[0] == 200

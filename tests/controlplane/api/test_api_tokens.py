@@ -45,3 +45,16 @@ def test_a_missing_file_is_an_error_at_the_start(files):
     files[0].unlink()
     with pytest.raises(FileNotFoundError):
         ApiTokens.read(*files)
+
+
+@pytest.mark.parametrize("content", ["", "\n", "x", "A" * 64, OLD[:63], OLD + "0", "é"])
+def test_a_file_without_a_token_opens_nothing_at_the_start(files, content):
+    """With an empty file the word "Bearer" was enough."""
+    files[0].write_text(content)
+    with pytest.raises(ValueError, match="64 hexadecimal digits"):
+        ApiTokens.read(*files)
+
+
+def test_a_token_that_somebody_put_back_with_an_editor_is_taken(files):
+    files[0].write_text(f"{OLD}\n")
+    assert ApiTokens.read(*files).admits(f"Bearer {OLD}")

@@ -103,7 +103,7 @@ async def test_a_mark_that_goes_away_is_written_again_before_the_next_change(pat
             path.rmdir()
     await keeping.look()
     assert read_mark(paths) == mark_of(store)
-    assert path.read_bytes() == mark_of(store).model_dump_json().encode()
+    assert path.read_bytes() == mark_of(store).for_disk().encode()
 
 
 async def test_a_copy_that_cannot_be_made_is_a_warning(paths, store, clock, monkeypatch):

@@ -1,12 +1,14 @@
 """A store that is missing, unreadable, foreign, old or of a newer release is not used, and not taken for an empty one."""
 
 import contextlib
+import json
 import shutil
 import sqlite3
 
 import pytest
 from control_values import deployment, plan
 
+from sparkfleet.controlplane.desired import Standing
 from sparkfleet.controlplane.state.schema import IDENTITY_SINCE, SCHEMAS
 from sparkfleet.controlplane.state.store import Store
 from sparkfleet.controlplane.store_safety import opening
@@ -249,3 +251,46 @@ def test_a_mark_that_cannot_be_written_keeps_nothing_from_being_stored(used, mon
     store.close()
     open_store(used, "home").close()
     assert read_mark(used).changes == 3
+
+
+@pytest.mark.parametrize(
+    ("table", "column", "more", "words"),
+    [
+        ("deployments", "spec", {"news": 1}, "does not know news of deployment tiny"),
+        ("deployments", "spec", {"objective": "beauty"}, "does not know objective of deployment tiny"),
+        (
+            "deployments",
+            "plan",
+            {"later": True, "later2": 1},
+            "does not know later, later2 of deployment tiny",
+        ),
+        ("standings", "standing", {"mood": "good"}, "does not know mood of deployment tiny"),
+    ],
+)
+def test_a_field_of_a_newer_release_is_named_and_the_store_is_not_changed(used, table, column, more, words):
+    store = open_store(used, "home")
+    store.stand("tiny", 2, 0, Standing(tries=1))
+    store.close()
+    with contextlib.closing(sqlite3.connect(used.database)) as db:
+        (text,) = db.execute(f"SELECT {column} FROM {table}").fetchone()
+        db.execute(f"UPDATE {table} SET {column} = ?", (json.dumps({**json.loads(text), **more}),))
+        db.commit()
+    before = used.database.read_bytes()
+    error = refused(used)
+    assert error.fault is StoreFault.NEWER_RELEASE
+    assert words in error.what
+    assert "newer release" in error.do
+    assert "Nothing is started, ended or changed" in error.means
+    assert used.database.read_bytes() == before
+
+
+def test_a_generation_of_a_newer_release_in_the_history_is_left_out_and_kept(used):
+    with contextlib.closing(sqlite3.connect(used.database)) as db:
+        db.execute("UPDATE history SET spec = json_set(spec, '$.news', 1) WHERE generation = 1")
+        db.commit()
+    store = open_store(used, "home")
+    assert [one.generation for one in store.history("tiny")] == [2]
+    assert store.desired()["tiny"].generation == 2
+    store.close()
+    with contextlib.closing(sqlite3.connect(used.database)) as db:
+        assert db.execute("SELECT count(*) FROM history").fetchone() == (2,)

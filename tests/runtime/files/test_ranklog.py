@@ -157,3 +157,14 @@ def test_a_rotation_in_the_middle_of_a_line(tmp_path):
     log.note("x")
     log.close()
     assert contents(tmp_path) == {"log": b"\n[sparkfleet] x\n", "log.1": b"0123"}
+
+
+def test_a_log_that_somebody_removes_is_made_again(tmp_path):
+    """It went on into a file that nobody could read, and that held its place on the disk."""
+    log = RankLog(str(tmp_path / "log"))
+    log.write(b"one\n")
+    (tmp_path / "log").unlink()
+    log.write(b"two\n")
+    log.say("three")
+    log.close()
+    assert contents(tmp_path) == {"log": b"two\n" + OURS + b" three\n"}

@@ -8,9 +8,12 @@ import subprocess
 import sys
 
 import pytest
+from control_values import deployment, plan
 
+from sparkfleet.controlplane.state.store import Store
+from sparkfleet.gateway.access.keys import generate
 from sparkfleet.runtime.files.fleet_paths import FleetPaths
-from sparkfleet.runtime.files.state_probe import RAY_LABEL, fleet_label, found, run_directory
+from sparkfleet.runtime.files.state_probe import RAY_LABEL, fleet_label, found, keys, run_directory
 
 
 @pytest.fixture
@@ -95,3 +98,16 @@ def test_the_addresses_have_a_copy_in_the_run_directory(head):
     assert state["api_token"] == "secret"
     assert state["address"]["ray"].startswith("127.0.0.1:")
     shutil.rmtree(run_directory(root))
+
+
+def test_the_keys_of_deployments_are_read_from_a_store_that_has_no_defaults(tmp_path):
+    store = Store(tmp_path / "sparkfleet.db")
+    store.put(deployment(), plan(), "me")
+    store.put(deployment("other", keys=("laptop",)), plan("other"), "me")
+    for name in ("laptop", "phone"):
+        store.add_key(generate(name)[1])
+    store.close()
+    assert {one["name"]: one["may_use"] for one in keys(tmp_path)["keys"]} == {
+        "laptop": ["other", "tiny"],
+        "phone": ["tiny"],
+    }

@@ -1,0 +1,149 @@
+"""The watchdog of a node: files that vanish under it, `up` and `down` at once, and what it writes down."""
+
+import asyncio
+import contextlib
+import fcntl
+import os
+import threading
+
+import pytest
+from control_values import deployment, inventory, plan
+
+from sparkfleet.controlplane.api.api_models import ApplyRequest, JoinRequest, Role, UpRequest
+from sparkfleet.node_daemon import node_lifecycle, ray_watchdog, service_manager
+from sparkfleet.node_daemon.role_guard import read_role, write_role
+from sparkfleet.runtime.files.fleet_paths import FleetPaths
+
+SECRET = "hunter2-of-the-owner"
+
+
+@pytest.fixture
+def paths(tmp_path):
+    """The directories of a head."""
+    made = FleetPaths(tmp_path / "home")
+    made.create()
+    yield made
+    with contextlib.suppress(OSError):
+        made.run.rmdir()
+
+
+@pytest.fixture
+def started(monkeypatch):
+    """Watchdogs that the service manager was asked for."""
+    found = []
+    monkeypatch.setattr(service_manager, "start", lambda label, *_: found.append(label) or "")
+    monkeypatch.setattr(service_manager, "stop", lambda label: None)
+    return found
+
+
+def up(paths, **more):
+    return UpRequest(fleet="home", state_dir=str(paths.root), inventory=inventory(), **more)
+
+
+def joining(paths):
+    return JoinRequest(
+        fleet="home",
+        state_dir=str(paths.root),
+        node="b",
+        host="127.0.0.1",
+        ray="127.0.0.1:1",
+        ray_token="",
+        engine_secret="",
+    )
+
+
+async def test_a_role_that_vanishes_or_is_spoilt_for_a_while_leaves_the_controller_watched(
+    paths, monkeypatch
+):
+    """The watch ended without a word at the first reading, and nobody made the controller again."""
+    watched = asyncio.Event()
+
+    class Watch:
+        async def run(self):
+            watched.set()
+            await asyncio.Event().wait()
+
+    monkeypatch.setattr(ray_watchdog, "watch_of", lambda *_: Watch())
+    monkeypatch.setattr(ray_watchdog, "WATCH_S", 0.01)
+    paths.role.write_text("garbage")
+    watching = asyncio.create_task(ray_watchdog._watch_controller(paths))
+    for content in ("garbage", None, ""):
+        if content is None:
+            paths.role.unlink()
+        else:
+            paths.role.write_text(content)
+        await asyncio.sleep(0.05)
+        assert not watching.done()
+        assert not watched.is_set()
+    write_role(paths, Role(python="p", up=up(paths)))
+    async with asyncio.timeout(5):
+        await watched.wait()
+    watching.cancel()
+
+
+def test_values_of_env_are_not_in_the_role(paths, started):
+    """They were, from the begin of `up` until Ray was there."""
+    spec = deployment(env={"HF_TOKEN": SECRET, "VLLM_LOGGING_LEVEL": "DEBUG"})
+    planned = plan(env=(("HF_TOKEN", SECRET), ("VLLM_LOGGING_LEVEL", "DEBUG")))
+    ray_watchdog.begin_up(up(paths, apply=(ApplyRequest(spec=spec, plan=planned, who="me"),)))
+    assert started == [paths.label]
+    assert SECRET not in paths.role.read_text()
+    (kept,) = read_role(paths).up.apply
+    assert kept.spec.env["HF_TOKEN"].startswith("sealed:1:")
+    assert kept.spec.env["VLLM_LOGGING_LEVEL"] == "DEBUG"
+    assert dict(kept.plan.groups[0].choice.candidate.env) == dict(kept.spec.env)
+    for file in paths.root.rglob("*"):
+        assert not file.is_file() or SECRET.encode() not in file.read_bytes()
+
+
+@pytest.mark.parametrize("begin", ["up", "join"])
+def test_a_start_during_a_stop_waits_for_its_end(paths, started, begin):
+    """`down` ends every process of the fleet on the node, and so the watchdog of an `up` that did not wait."""
+    paths.ended_role.write_text("{}")
+    call = (
+        (lambda: ray_watchdog.begin_up(up(paths)))
+        if begin == "up"
+        else (lambda: ray_watchdog.begin_join(joining(paths)))
+    )
+    starting = threading.Thread(target=call)
+    with node_lifecycle.alone(paths):  # as `down` holds it
+        starting.start()
+        starting.join(0.3)
+        assert starting.is_alive()
+        assert started == []
+    starting.join(5)
+    assert started == [paths.label]
+
+
+def test_a_start_after_a_stop_that_was_interrupted_waits_for_nobody(paths, started):
+    paths.ended_role.write_text("{}")
+    ray_watchdog.begin_up(up(paths))
+    assert started == [paths.label]
+
+
+async def test_programs_that_remove_old_files_leave_the_run_directory_alone(paths, monkeypatch):
+    """systemd-tmpfiles skips a directory on which it gets no exclusive lock."""
+    kept = asyncio.Event()
+
+    async def keep(*_, **__):
+        kept.set()
+        await asyncio.Event().wait()
+
+    monkeypatch.setattr(ray_watchdog, "_keep", keep)
+    watchdog = asyncio.create_task(ray_watchdog.keep(paths))
+    await kept.wait()
+    assert not lockable(paths.run.parent)
+    watchdog.cancel()
+    await asyncio.gather(watchdog, return_exceptions=True)
+
+
+def lockable(directory):
+    descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    else:
+        return True
+    finally:
+        os.close(descriptor)

@@ -1,0 +1,49 @@
+"""Verbs on a head's store; `tests/cli/fleet/test_backup.py` has them from the command line."""
+
+import fcntl
+import os
+import shutil
+
+import pytest
+from control_values import deployment, plan
+
+from sparkfleet.controlplane.api.api_models import StoreRequest
+from sparkfleet.controlplane.store_safety.opening import open_store
+from sparkfleet.node_daemon.store_verbs import answer
+from sparkfleet.runtime.files.fleet_paths import FleetPaths
+
+
+@pytest.fixture
+def paths(tmp_path):
+    """A head with a store that has one deployment."""
+    made = FleetPaths(tmp_path / "home")
+    made.create()
+    store = open_store(made, "home")
+    store.put(deployment(), plan(), "me")
+    store.close()
+    yield made
+    shutil.rmtree(made.run, ignore_errors=True)
+
+
+def ask(paths, verb, **more):
+    return answer(StoreRequest(fleet="home", state_dir=str(paths.root), verb=verb, **more))
+
+
+@pytest.mark.parametrize("verb", ["restore", "adopt", "begin_anew", "copy"])
+def test_of_two_at_once_one_is_refused_and_changes_nothing(paths, verb):
+    """Both wrote the same new file, and an empty store could be put in place."""
+    assert "error" not in ask(paths, "copy")
+    before = paths.database.read_bytes()
+    held = os.open(paths.root / "store.lock", os.O_RDWR | os.O_CREAT, 0o600)
+    fcntl.flock(held, fcntl.LOCK_EX)
+    refused = ask(paths, verb, name="home" if verb == "begin_anew" else "latest")
+    os.close(held)
+    assert refused["error"]["what"] == "Another command works on the store of this head."
+    assert paths.database.read_bytes() == before
+
+
+def test_one_after_the_other_is_taken(paths):
+    ask(paths, "copy")
+    for _ in range(2):
+        restored = ask(paths, "restore", name="latest")
+        assert restored["deployments"] == ["tiny (generation 1)"]
