@@ -59,7 +59,6 @@ from sparkfleet.gateway.body.body_budget import BUDGET_BYTES, BodyBudget, HeldBo
 from sparkfleet.gateway.body.model_span import model_span
 from sparkfleet.gateway.body.request_body import RequestBody
 from sparkfleet.gateway.body.scanner import INLINE_BYTES, BodyScanner
-from sparkfleet.gateway.body.usage_option import USAGE_PATHS
 from sparkfleet.gateway.choice import Choice
 from sparkfleet.gateway.engine.endpoints import Picker
 from sparkfleet.gateway.engine.engine_error import in_dialect, read_error
@@ -76,6 +75,7 @@ from sparkfleet.gateway.page.text_capture import BODY_BYTES, prompt_of
 from sparkfleet.gateway.report import KeyUsage
 from sparkfleet.gateway.request.media import host_of, refused_url
 from sparkfleet.gateway.request.requirements import Requirements, can, lacking, too_small
+from sparkfleet.gateway.request.usage_option import USAGE_PATHS
 from sparkfleet.gateway.request_context import RequestContext
 from sparkfleet.gateway.request_parser import EXPLAIN_HEADER, RequestTarget, is_form
 from sparkfleet.gateway.routing_table import GroupEntry, ModelEntry, RoutingTable

@@ -14,7 +14,7 @@ from sparkfleet.gateway.api_errors import Dialect, dialect_of
 from sparkfleet.gateway.asgi import DirectWriter, Headers
 from sparkfleet.gateway.choice import Slot
 from sparkfleet.gateway.engine.proxy import Attempts
-from sparkfleet.gateway.engine.replay import ReplayPlan
+from sparkfleet.gateway.engine.replay import ReplayableRequest
 from sparkfleet.gateway.engine.upstream import Request
 from sparkfleet.gateway.engine.usage import Usage, UsageMeter
 from sparkfleet.gateway.policy.sessions import HEADERS as SESSION_HEADERS
@@ -60,7 +60,7 @@ class RequestContext:
     meter: UsageMeter | None = None
     hides_usage: bool = False
     """True if the usage of its stream was asked for in its client's place."""
-    replay: ReplayPlan | None = None
+    replay: ReplayableRequest | None = None
     """Its continuation on another group, if its deployment and its content allow one."""
     lost_apps: set[str] = field(default_factory=set)
     """Groups that were lost while they answered it."""
