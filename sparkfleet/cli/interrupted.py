@@ -12,7 +12,7 @@ _APPLIES = (
 _COPIES = "Interrupted. Files that have arrived are kept: the same command continues with the rest."
 
 WORDS: Mapping[str, str] = {
-    **dict.fromkeys(("apply", "scale", "restart", "rollback", "drain"), _APPLIES),
+    **dict.fromkeys(("apply", "scale", "restart", "rollback", "drain", "undrain", "demo"), _APPLIES),
     "up": "Interrupted. Nodes that are starting go on: `sparkfleet status --watch` follows them.\n"
     "`sparkfleet up` starts what is missing.",
     "down": "Interrupted. Some of the fleet may be stopped, the rest of it serves on: `sparkfleet status` shows which.\n"
@@ -21,22 +21,35 @@ WORDS: Mapping[str, str] = {
     "move-head": "Interrupted. `sparkfleet status` shows where the head is; `sparkfleet move-head` continues.",
     "upgrade": "Interrupted. Engines go on. `sparkfleet up` with this release completes what was begun.",
     "models": _COPIES,
+    "init": "Interrupted. No node was changed, and the inventory is as it was.",
+    "fabric": "Interrupted. `sparkfleet fabric show` has the addresses that are set; the same command continues.",
+    "selftest": "Interrupted. The fleet continues. `sparkfleet delete selftest` ends the model of the test, if it runs.",
+    **dict.fromkeys(
+        ("prune", "uninstall"), "Interrupted. What was removed is gone: the same command removes the rest."
+    ),
+    "restore": "Interrupted. The store is the former one or the new one, and whole: `sparkfleet status` shows which.",
+    "backup": "Interrupted. The controller makes a copy after each change by itself: `sparkfleet restore` lists them.",
+    "observe": "Interrupted. The fleet continues. The same command does what is missing.",
+    "keys": "Interrupted. The fleet continues. `sparkfleet keys list` shows if the change was accepted.",
+    "top": "",
     "ask": "Interrupted. The engine ends this answer; the fleet continues.",
     **dict.fromkeys(
-        ("status", "describe", "plan", "inspect", "doctor", "explain", "route", "history", "bundle"), _READS
+        ("describe", "plan", "inspect", "doctor", "explain", "route", "history", "bundle"), _READS
     ),
     **dict.fromkeys(("accuracy", "knowledge", "version", "help", "connect", "usage"), _READS),
 }
 """By verb."""
 _OTHER = "Interrupted. The fleet continues with everything that was applied."
+"""Without a verb."""
 ENDLESS = frozenset({"--follow", "-f", "--watch", "-w"})
 """Options with which a verb that reads goes on until Ctrl-C: then it is the usual end."""
-_FOLLOWED = frozenset({"logs", "events", "status", "ps"})
+FOLLOWED = frozenset({"logs", "events", "status", "ps"})
+"""Verbs that have such an option."""
 
 
 def interrupted_words(argv: Sequence[str]) -> str:
     """The words after Ctrl-C in a command line, without the program's name; "" if it was the usual end of it."""
     verb = next((word for word in argv if not word.startswith("-")), "")
-    if verb in _FOLLOWED:
+    if verb in FOLLOWED:
         return "" if ENDLESS.intersection(argv) else _READS
     return WORDS.get(verb, _OTHER)

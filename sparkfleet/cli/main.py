@@ -71,6 +71,10 @@ def main() -> None:
 def _entered() -> int:
     try:
         return app(standalone_mode=False) or Exit.DONE
+    except SystemExit as ended:  # rich and typer make 1 of a reader that has left
+        if isinstance(ended.__context__, BrokenPipeError):
+            raise ended.__context__ from None
+        raise
     finally:
         loading.erase()
 

@@ -353,14 +353,80 @@ def too_slow(seconds: float) -> ApiError:
     )
 
 
+class _Absent(NamedTuple):
+    """A part of OpenAI's or Anthropic's API that no model of a fleet can have: the fact, and what to do instead."""
+
+    what: str
+    do: str
+
+
+_STORES_NOTHING = _Absent(
+    "This endpoint stores no files: a model reads what is in the request.",
+    "Put the text, or the image as a `data:` URL, into the request.",
+)
+_ABSENT: dict[str, _Absent] = {
+    **dict.fromkeys(("files", "uploads", "vector_stores", "containers"), _STORES_NOTHING),
+    "batches": _Absent(
+        "This endpoint has no batches: each request is answered on its own connection.",
+        'Send the requests with the header "X-Sparkfleet-Priority: batch": they wait for interactive ones.',
+    ),
+    **dict.fromkeys(
+        ("assistants", "threads", "conversations"),
+        _Absent("This endpoint stores no conversations.", "Send the earlier messages with each request."),
+    ),
+    "fine_tuning": _Absent(
+        "This endpoint trains no models.",
+        "Serve a checkpoint that was trained elsewhere: `model: DIRECTORY` in a deployment.",
+    ),
+    "realtime": _Absent(
+        "This endpoint has no realtime sessions.", 'Stream the answer of a request: "stream": true.'
+    ),
+}
+"""By the name behind /v1/, or behind /v1/messages/."""
+
+
 def no_such_path(path: str) -> ApiError:
     """404: the API has no such path."""
+    name = path.removeprefix("/v1/").removeprefix("messages/").partition("/")[0]
+    absent = _ABSENT.get(name)
     return ApiError(
-        f'Unknown path: "{_short(path)}".',
-        do="GET /v1 lists the usual paths; `endpoints` of a deployment adds others.",
+        absent.what if absent else f'Unknown path: "{_short(path)}".',
+        do=absent.do if absent else "GET /v1 lists the usual paths; `endpoints` of a deployment adds others.",
         status=404,
         code="not_found",
         kind="not_found",
+    )
+
+
+_TASKS: dict[str, str] = {
+    "embeddings": "makes no embeddings",
+    "moderations": "judges no texts",
+    "transcriptions": "transcribes no speech",
+    "translations": "translates no speech",
+    "speech": "makes no speech",
+    "generations": "makes no images",
+    "edits": "edits no images",
+    "variations": "makes no images",
+    "rerank": "ranks no documents",
+    "score": "compares no texts",
+    "classify": "classifies no texts",
+    "pooling": "makes no vectors",
+    "completions": "completes no text",
+    "messages": "holds no conversation",
+    "responses": "holds no conversation",
+}
+"""A model that lacks a path, by the last word of the path."""
+
+
+def not_its_task(model: str, path: str) -> ApiError:
+    """404: the model's engine has no such path, because the model is of another kind."""
+    task = _TASKS.get(path.rpartition("/")[2], "does not do that")
+    return ApiError(
+        f'The model "{model}" {task}: its engine does not serve {_short(path)}.',
+        do="GET /v1/models lists the models of this endpoint; the path needs one that is made for it.",
+        status=404,
+        code="unsupported_by_model",
+        kind="unsupported",
     )
 
 

@@ -37,6 +37,7 @@ from sparkfleet.gateway.api_errors import (
     no_such_path,
     no_table,
     none_ready_for,
+    not_its_task,
     not_ready,
     too_long,
     unable,
@@ -61,7 +62,7 @@ from sparkfleet.gateway.body.request_body import RequestBody
 from sparkfleet.gateway.body.scanner import INLINE_BYTES, BodyScanner
 from sparkfleet.gateway.choice import Choice
 from sparkfleet.gateway.engine.endpoints import Picker
-from sparkfleet.gateway.engine.engine_error import in_dialect, read_error
+from sparkfleet.gateway.engine.engine_error import in_dialect, lacks_path, read_error
 from sparkfleet.gateway.engine.external import EXTERNAL_PATHS, ExternalPicker
 from sparkfleet.gateway.engine.loop_detector import LoopDetector
 from sparkfleet.gateway.engine.proxy import AnswerPath, Attempts, loop_event, lost_event, relay
@@ -645,10 +646,16 @@ def _model(entry: ModelEntry, name: str) -> dict[str, Any]:
 async def _pass_error_on(
     exchange: RequestContext, answer: UpstreamAnswer, send: Send, meter: UsageMeter
 ) -> None:
-    body = in_dialect(await read_error(answer), answer.status, exchange.dialect)
+    given = await read_error(answer)
+    if lacks_path(given, answer.status):
+        refusal = not_its_task(exchange.model, exchange.path)
+        exchange.status, exchange.kind = refusal.status, refusal.kind
+        body = refusal.body(exchange.dialect)
+    else:
+        body = in_dialect(given, answer.status, exchange.dialect)
     meter.feed(body)
     headers = [header for header in answer.headers() if header[0] not in _OF_THE_BODY]
-    await respond(send, answer.status, [*headers, _JSON, *_id_headers(exchange)], body)
+    await respond(send, exchange.status, [*headers, _JSON, *_id_headers(exchange)], body)
 
 
 def _start(exchange: RequestContext, answer: UpstreamAnswer, path: AnswerPath) -> dict[str, Any]:

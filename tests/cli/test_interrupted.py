@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from sparkfleet.cli.interrupted import WORDS, interrupted_words
+from sparkfleet.cli.interrupted import FOLLOWED, WORDS, interrupted_words
 from sparkfleet.cli.verbs import VERBS
 
 SPARKFLEET = str(Path(sys.executable).parent / "sparkfleet")
@@ -79,7 +79,8 @@ LONG = [
     (["scale", "--yes", "tiny", "2"], "goes on"),
     (["rollback", "--yes", "tiny"], "goes on"),
     (["describe", "tiny"], "Nothing was changed"),
-    (["keys", "create", "x"], "The fleet continues"),
+    (["keys", "create", "x"], "`sparkfleet keys list` shows"),
+    (["undrain", "a"], "goes on"),
     (["events", "--follow"], ""),
     (["ps"], "Nothing was changed"),
 ]
@@ -143,6 +144,6 @@ def test_ctrl_c_at_a_question_changes_nothing(fleet):
     assert b"Traceback" not in shown
 
 
-def test_words_name_verbs_that_exist():
-    assert set(WORDS) <= set(VERBS)
+def test_every_verb_has_its_words():
+    assert set(WORDS) | FOLLOWED == {*VERBS, "ps"}
     assert interrupted_words(["-V"]) == "Interrupted. The fleet continues with everything that was applied."

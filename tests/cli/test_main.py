@@ -51,7 +51,7 @@ def test_help_names_every_verb_and_every_exit_code():
     assert "130" in done.stdout
 
 
-@pytest.mark.parametrize("args", [["nope"], ["apply"], ["status", "--nope"], ["keys", "nope"]])
+@pytest.mark.parametrize("args", [["nope"], ["describe"], ["status", "--nope"], ["keys", "nope"]])
 def test_a_wrong_command_line_is_an_error_and_not_pending_changes(entered, args):
     code, _, err = entered(*args)
     assert code == 1
@@ -124,6 +124,22 @@ def test_a_bug_is_not_hidden(monkeypatch):
     monkeypatch.setattr(module, "app", lambda **_: 1 / 0)
     with pytest.raises(ZeroDivisionError):
         module.main()
+
+
+@pytest.mark.parametrize("argv", [["explain"], ["explain", "--json"], ["--help"]])
+def test_a_reader_that_leaves_is_no_error(argv):
+    """`sparkfleet explain | head` ended with exit code 1."""
+    reads, writes = os.pipe()
+    os.close(reads)
+    with subprocess.Popen(
+        [str(Path(sys.executable).parent / "sparkfleet"), *argv],
+        stdout=writes,
+        stderr=subprocess.PIPE,
+        text=True,
+    ) as running:
+        os.close(writes)
+        _, err = running.communicate(timeout=60)
+    assert (running.returncode, err) == (0, "")
 
 
 def test_a_full_disk_is_an_error_in_words():

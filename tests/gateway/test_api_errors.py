@@ -124,3 +124,39 @@ def test_whatever_was_asked_the_answer_is_ascii_json() -> None:
 )
 def test_the_dialect_is_that_of_the_path(path: str, dialect: str) -> None:
     assert dialect_of(path) == dialect
+
+
+@pytest.mark.parametrize(
+    ("path", "what", "do"),
+    [
+        ("/v1/files", "stores no files", "into the request"),
+        ("/v1/files/file-1/content", "stores no files", "into the request"),
+        ("/v1/batches", "has no batches", "X-Sparkfleet-Priority: batch"),
+        ("/v1/messages/batches", "has no batches", "X-Sparkfleet-Priority: batch"),
+        ("/v1/threads/t/runs", "stores no conversations", "with each request"),
+        ("/v1/fine_tuning/jobs", "trains no models", "model: DIRECTORY"),
+        ("/v1/filesystem", 'Unknown path: "/v1/filesystem"', "GET /v1"),
+    ],
+)
+def test_an_api_that_no_model_can_have_is_refused_with_what_to_do_instead(
+    path: str, what: str, do: str
+) -> None:
+    made = api_errors.no_such_path(path)
+    assert (made.status, made.code) == (404, "not_found")
+    assert what in made.what
+    assert do in made.do
+
+
+@pytest.mark.parametrize(
+    ("path", "words"),
+    [
+        ("/v1/embeddings", 'The model "qwen" makes no embeddings: its engine does not serve /v1/embeddings.'),
+        ("/v1/audio/transcriptions", 'The model "qwen" transcribes no speech'),
+        ("/v1/rerank", 'The model "qwen" ranks no documents'),
+        ("/v1/tokenize", 'The model "qwen" does not do that: its engine does not serve /v1/tokenize.'),
+    ],
+)
+def test_a_task_that_the_model_lacks_is_named(path: str, words: str) -> None:
+    made = api_errors.not_its_task("qwen", path)
+    assert made.what.startswith(words)
+    assert (made.status, made.code) == (404, "unsupported_by_model")

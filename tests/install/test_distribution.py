@@ -3,6 +3,7 @@
 An environment has the command line only: no Ray, no engine. Its verbs work on other machines, and name what is missing.
 """
 
+import hashlib
 import os
 import shutil
 import subprocess
@@ -44,20 +45,47 @@ def run(*argv, cwd, **env):
     )
 
 
+def interpreters(name):
+    """Places of a Python: on the PATH, of pyenv, whose shim knows the selected versions only, and of uv."""
+    pyenv = Path(os.environ.get("PYENV_ROOT") or Path.home() / ".pyenv")
+    uv = Path(os.environ.get("UV_PYTHON_INSTALL_DIR") or Path.home() / ".local/share/uv/python")
+    yield from filter(None, [shutil.which(name)])
+    yield from (str(path) for path in sorted(pyenv.glob(f"versions/*/bin/{name}")))
+    yield from (str(path) for path in sorted(uv.glob(f"*/bin/{name}")))
+
+
 def works(python):
     """False also for the shim of a version manager whose Python is not installed."""
-    return (
-        shutil.which(python) is not None
-        and run(python, "-c", "import venv, ensurepip", cwd="/").returncode == 0
-    )
+    code = "import sys, venv, ensurepip; print('python%d.%d' % sys.version_info[:2])"
+    return run(python, "-c", code, cwd="/").stdout.strip()
 
 
-PYTHONS = tuple(filter(works, SUPPORTED))
+PYTHONS = {
+    name: found
+    for name in SUPPORTED
+    if (found := next((one for one in interpreters(name) if works(one) == name), None))
+}
 
 
 def tracked():
     listed = subprocess.run(["git", "ls-files", "-z"], cwd=ROOT, capture_output=True, text=True, check=True)
     return [name for name in listed.stdout.split("\0") if name and (ROOT / name).is_file()]
+
+
+def in_metadata(wheel, name):
+    """Name of a file of a wheel's metadata."""
+    (found,) = (one for one in wheel.namelist() if one.endswith(f".dist-info/{name}"))
+    return found
+
+
+def content(wheel):
+    """Digest of each file of a wheel but for the list of them."""
+    archive = zipfile.ZipFile(wheel)
+    return {
+        name: hashlib.sha256(archive.read(name)).hexdigest()
+        for name in archive.namelist()
+        if not name.endswith(".dist-info/RECORD")
+    }
 
 
 @pytest.fixture(scope="module")
@@ -99,9 +127,13 @@ def test_the_sdist_builds_the_package_and_has_no_tests(built):
 
 
 def test_the_wheel_runs_on_every_processor_and_supported_python(built):
+    """Pure, so that one wheel is that of aarch64, too."""
     assert built[0].name.endswith("-py3-none-any.whl")
     metadata = zipfile.ZipFile(built[0])
-    text = metadata.read(next(n for n in metadata.namelist() if n.endswith("METADATA"))).decode()
+    assert b"Root-Is-Purelib: true" in metadata.read(in_metadata(metadata, "WHEEL"))
+    native = {n for n in metadata.namelist() if Path(n).suffix in (".so", ".pyd", ".dylib", ".c", ".pyx")}
+    assert not native
+    text = metadata.read(in_metadata(metadata, "METADATA")).decode()
     needed = [
         line for line in text.splitlines() if line.startswith("Requires-Dist:") and "extra ==" not in line
     ]
@@ -119,7 +151,7 @@ def installed(request, built, tmp_path_factory):
         reporter = request.config.pluginmanager.getplugin("terminalreporter")
         reporter.write_line(f" {request.param}; not installed here, so not tried: {missing}")
     place = tmp_path_factory.mktemp(request.param)
-    assert run(request.param, "-m", "venv", place / "env", cwd=place).returncode == 0
+    assert run(PYTHONS[request.param], "-m", "venv", place / "env", cwd=place).returncode == 0
     pip = place / "env" / "bin" / "pip"
     done = run(pip, "install", "-q", built[0], "--constraint", ROOT / "constraints.txt", cwd=place)
     assert done.returncode == 0, done.stderr
@@ -128,6 +160,24 @@ def installed(request, built, tmp_path_factory):
 
 def test_a_supported_python_is_installed():
     assert PYTHONS, "no Python that sparkfleet supports"
+
+
+def test_the_sdist_builds_the_same_wheel(installed, built, tmp_path):
+    done = run(installed / "pip", "wheel", "-q", "--no-deps", "-w", tmp_path, built[1], cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    (again,) = tmp_path.glob("*.whl")
+    assert again.name == built[0].name
+    assert content(again) == content(built[0])
+
+
+def test_every_module_compiles_without_a_warning(installed, tmp_path):
+    code = (
+        "import compileall, sys, warnings, sparkfleet\n"
+        "warnings.simplefilter('error')\n"
+        "sys.exit(not compileall.compile_dir(sparkfleet.__path__[0], force=True, quiet=1))"
+    )
+    done = run(installed / "python", "-c", code, cwd=tmp_path)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
 
 
 def test_it_comes_without_ray_and_engines(installed, tmp_path):

@@ -15,7 +15,7 @@ from rich.text import Text
 from sparkfleet.cli.exit_codes import Exit
 from sparkfleet.cli.options import DEFAULT_INVENTORY, InventoryOption, JsonOption, open_session, run
 from sparkfleet.cli.output import OUTPUT_VERSION, console, errors, print_json
-from sparkfleet.controlplane.api.client import FleetClient
+from sparkfleet.controlplane.api.client import FleetClient, key_request
 from sparkfleet.controlplane.state.api_keys import CONFIRM_S, KeyRow
 from sparkfleet.errors import SpecError
 from sparkfleet.fleet.known_names import remember_names
@@ -77,6 +77,7 @@ def create(
 ) -> int:
     """Make a key. It is shown once; only its hash is kept. Without limits it has none."""
     limits = _limits(requests, tokens, concurrent, batch, expires, admin=admin)
+    key_request(name, limits)  # a wrong name is named also if no fleet answers
     return run(_create(name, limits, open_session(inventory), json))
 
 

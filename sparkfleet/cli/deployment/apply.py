@@ -20,7 +20,14 @@ from sparkfleet.cli.options import (
 )
 from sparkfleet.cli.output import console, errors
 from sparkfleet.cli.planning.dry_run import DryRunOption, show_dry_run
-from sparkfleet.cli.planning.plan import AssumeOption, FilesArgument, print_origins, print_plans
+from sparkfleet.cli.planning.plan import (
+    AssumeOption,
+    FileOption,
+    FilesArgument,
+    given_files,
+    print_origins,
+    print_plans,
+)
 from sparkfleet.cli.progress import ProgressLine, times_line
 from sparkfleet.controlplane.state.status import DeploymentStatus
 from sparkfleet.errors import SpecError
@@ -32,7 +39,8 @@ from sparkfleet.specs.load import load_deployments
 
 
 def apply(  # noqa: PLR0917  # its parameters are the command line's
-    files: FilesArgument,
+    files: FilesArgument = None,
+    file: FileOption = None,
     inventory: InventoryOption = DEFAULT_INVENTORY,
     yes: YesOption = False,
     wait: Annotated[bool, typer.Option("--wait/--no-wait", help="Wait until it serves.")] = True,
@@ -57,8 +65,9 @@ def apply(  # noqa: PLR0917  # its parameters are the command line's
     ] = False,
 ) -> int:
     """Serve the deployments in the files. Starts those that do not run; applying twice changes nothing."""
+    given = given_files("apply", files, file)
     if show_only:
-        return run(show_dry_run(files, inventory, assumed, json))
+        return run(show_dry_run(given, inventory, assumed, json))
     if assumed is not None:
         raise SpecError(
             "--assume needs --dry-run.", do="`sparkfleet plan FILE --assume KIND` plans on assumed nodes."
@@ -67,7 +76,7 @@ def apply(  # noqa: PLR0917  # its parameters are the command line's
         raise SpecError(
             "--json needs --dry-run.", do="`sparkfleet describe NAME --json` prints a deployment's state."
         )
-    return run(_apply(files, inventory, yes, wait, pull=pull, retry=retry))
+    return run(_apply(given, inventory, yes, wait, pull=pull, retry=retry))
 
 
 async def _apply(

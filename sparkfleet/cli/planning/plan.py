@@ -19,7 +19,7 @@ from sparkfleet.cli.options import (
     run,
 )
 from sparkfleet.cli.output import OUTPUT_VERSION, console, print_json, print_line
-from sparkfleet.errors import NodeError
+from sparkfleet.errors import NodeError, SpecError
 from sparkfleet.fleet.gateway import gateway_change
 from sparkfleet.fleet.planning.plan import Decided, Planned, plan_deployments
 from sparkfleet.planner.place.fleet_map import Fleet
@@ -39,12 +39,16 @@ from sparkfleet.specs.deployment import Deployment
 from sparkfleet.specs.load import load_deployments
 
 FilesArgument = Annotated[
-    list[Path],
+    list[Path] | None,
     typer.Argument(
         help="Deployment files; a directory: all in it; -: standard input.",
         metavar="FILE",
         show_default=False,
     ),
+]
+FileOption = Annotated[
+    list[Path] | None,
+    typer.Option("--file", "-f", metavar="FILE", help="The same as FILE. Repeatable.", show_default=False),
 ]
 AssumeOption = Annotated[
     str | None,
@@ -97,7 +101,8 @@ SHORT = Shown()
 
 
 def plan(  # noqa: PLR0917  # its parameters are the command line's
-    files: FilesArgument,
+    files: FilesArgument = None,
+    file: FileOption = None,
     inventory: InventoryOption = DEFAULT_INVENTORY,
     assumed: AssumeOption = None,
     everything: AllOption = False,
@@ -109,7 +114,18 @@ def plan(  # noqa: PLR0917  # its parameters are the command line's
 ) -> int:
     """Show what `apply` would do, with its reasons. Changes nothing."""
     shown = Shown(everything, why, json, rung - 1 if explain else None)
-    return run(_plan(files, inventory, assumed, shown))
+    return run(_plan(given_files("plan", files, file), inventory, assumed, shown))
+
+
+def given_files(verb: str, files: Sequence[Path] | None, more: Sequence[Path] | None) -> list[Path]:
+    """The files of a command line. Raises SpecError if there are none."""
+    given = [*(files or ()), *(more or ())]
+    if not given:
+        raise SpecError(
+            "No deployment's file is given.",
+            do=f"`sparkfleet {verb} FILE`; a directory stands for all files in it, `-` for standard input.",
+        )
+    return given
 
 
 async def _plan(files: list[Path], inventory: Path, assumed: str | None, shown: Shown) -> int:

@@ -52,6 +52,15 @@ class Held(Failing, UnreadableStateError):
     """The controller answers, and changes nothing until its store can be used."""
 
 
+def key_request(name: str, limits: KeyLimits) -> KeyRequest:
+    """The request for a new key. Raises ControlError for a name that no key can have."""
+    try:
+        return KeyRequest(name=name, limits=limits)
+    except ValidationError as error:
+        expected = error.errors(include_url=False)[0]["msg"]
+        raise ControlError(f"{name!r} cannot name a key.", do=f"Expected {expected}.") from error
+
+
 class FleetClient:
     """Client of one fleet's controller. Use as an asynchronous context manager.
 
@@ -206,11 +215,7 @@ class FleetClient:
 
         Raises ControlError for a name that is taken or cannot be one.
         """
-        try:
-            request = KeyRequest(name=name, limits=limits or KeyLimits())
-        except ValidationError as error:
-            expected = error.errors(include_url=False)[0]["msg"]
-            raise ControlError(f"{name!r} cannot name a key.", do=f"Expected {expected}.") from error
+        request = key_request(name, limits or KeyLimits())
         answer: dict[str, Any] = await self._change("POST", "/v1/keys", request.model_dump_json())
         return answer
 

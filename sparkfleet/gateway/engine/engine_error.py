@@ -22,6 +22,9 @@ LONGEST_TEXT = 4000
 """Characters of an error without JSON that are passed on."""
 READ_S = 10.0
 """Time limit for an error's body: a failing server may never end it."""
+NOT_IMPLEMENTED = 501
+_OF_FRAMEWORKS = {404: "Not Found", 405: "Method Not Allowed"}
+"""Starlette's words for a path, or a method, that a server does not have."""
 
 
 async def read_error(answer: UpstreamAnswer) -> bytes:
@@ -52,6 +55,18 @@ def in_dialect(body: bytes, status: int, dialect: Dialect) -> bytes:
         kind=_text(fields.get("type")),
         dialect=dialect,
     )
+
+
+def lacks_path(body: bytes, status: int) -> bool:
+    """True for the error of an engine that does not have the path of the request, rather than of the request itself.
+
+    vLLM serves the paths of a task only if its model has the task.
+    """
+    parsed = _parsed(body)
+    inner = parsed.get("error")
+    fields = inner if isinstance(inner, dict) else parsed
+    said = _text(fields.get("message")) or _text(inner) or _text(fields.get("detail"))
+    return status == NOT_IMPLEMENTED or _OF_FRAMEWORKS.get(status) == said
 
 
 def _parsed(body: bytes) -> dict[str, Any]:

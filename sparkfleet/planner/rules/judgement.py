@@ -309,7 +309,7 @@ def find_rule(rule_id: str, rules: tuple[Rule, ...] | None = None) -> Rule | str
     near = [one for one in ids if rule_id.lower() in one][:5] or get_close_matches(rule_id, ids, n=3)
     raise SparkfleetError(
         f'no rule is called "{rule_id}".',
-        do=f"Did you mean {' or '.join(near)}?" if near else "docs/rules.md lists them all.",
+        do=f"Did you mean {' or '.join(near)}?" if near else "`sparkfleet explain` lists them all.",
     )
 
 

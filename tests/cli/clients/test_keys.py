@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import time
 from types import SimpleNamespace
 
@@ -10,7 +11,7 @@ from typer.testing import CliRunner
 
 from sparkfleet.cli.clients import keys as verb
 from sparkfleet.controlplane.state.api_keys import KeyRow
-from sparkfleet.errors import SpecError
+from sparkfleet.errors import ControlError, SpecError
 from sparkfleet.gateway.routing_table import KeyLimits
 
 
@@ -91,6 +92,23 @@ def test_limits_reach_the_controller(fleet: Fleet) -> None:
     assert abs(limits.expires - time.time() - 30 * 86400) < 60
     assert "no limits" in invoke("limit", "ci")
     assert fleet.calls[-1] == ("ci", KeyLimits())
+
+
+@pytest.mark.parametrize("name", ["", ".", "a\nb", "two words", "\x1b[31m", "x" * 64])
+def test_a_name_that_no_key_can_have_is_refused_before_the_fleet_is_asked(fleet: Fleet, name: str) -> None:
+    with pytest.raises(ControlError, match="cannot name a key"):
+        invoke("create", name)
+    assert fleet.calls == []
+
+
+def test_the_list_has_its_columns(fleet: Fleet, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(verb.console, "width", 200)
+    fleet.rows = [KeyRow(id="key-1", name="ci", created=0.0, used=86400.0, may_use=("tiny", "big"))]
+    head, row = invoke("list").splitlines()
+    assert re.split(r" {2,}", head.strip()) == ["name", "id", "created", "last used", "limits", "may use"]
+    name, key_id, created, used, limits, may_use = re.split(r" {2,}", row.strip())
+    assert (name, key_id, limits, may_use) == ("ci", "key-1", "–", "tiny, big")
+    assert created < used
 
 
 def test_a_rotated_key_is_shown_once_and_its_grace_is_given(fleet: Fleet) -> None:

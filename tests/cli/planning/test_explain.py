@@ -27,6 +27,11 @@ def test_no_such_rule(sparkfleet):
     assert "tp2-slower-27b" in err
 
 
+def test_a_rule_that_resembles_none_gets_the_command_that_lists_them(sparkfleet):
+    code, _, err = sparkfleet("explain", "zzz")
+    assert (code, err.splitlines()[-1]) == (1, "`sparkfleet explain` lists them all.")
+
+
 def test_a_word_of_a_rules_name_finds_it(sparkfleet):
     code, _, err = sparkfleet("explain", "DFlash-k6")
     assert code == 1

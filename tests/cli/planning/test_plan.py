@@ -372,3 +372,34 @@ def test_a_prediction_is_explained(sparkfleet, deployments, two_sparks):
     ].keys()
     code, _, err = sparkfleet(*argv, "--explain", "--rung", "99")
     assert (code, "there is no rung 99" in err) == (EXITS["error"], True)
+
+
+@pytest.mark.parametrize("verb", ["plan", "apply"])
+@pytest.mark.parametrize(
+    "given", [["-f", "one.yaml"], ["one.yaml"], ["--file", "one.yaml", "-f", "dir"], ["dir"]]
+)
+def test_files_are_arguments_or_options_and_directories_are_files(
+    sparkfleet, tmp_path, monkeypatch, verb, given
+):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "inventory.yaml").write_text(
+        "fleet: home\nhead: a\nnodes:\n  a: {address: 10.0.0.1, user: u}\n"
+    )
+    (tmp_path / "one.yaml").write_text("name: one\nmodel: org/a\nmodl: x\n")
+    (tmp_path / "dir").mkdir()
+    (tmp_path / "dir" / "two.yaml").write_text("name: two\nmodel: org/a\nmodl: x\n")
+    code, _, err = sparkfleet(verb, *given)
+    assert code == 1
+    assert ("one.yaml:3: modl: " in err, "two.yaml:3: modl: " in err) == ("one.yaml" in given, "dir" in given)
+
+
+@pytest.mark.parametrize("verb", ["plan", "apply"])
+def test_no_file_at_all_is_an_error_with_the_command(sparkfleet, verb):
+    code, _, err = sparkfleet(verb)
+    assert (code, err.splitlines()) == (
+        1,
+        [
+            "error: No deployment's file is given.",
+            f"`sparkfleet {verb} FILE`; a directory stands for all files in it, `-` for standard input.",
+        ],
+    )

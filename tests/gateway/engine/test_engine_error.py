@@ -158,3 +158,45 @@ async def test_an_error_that_does_not_end_is_told_all_the_same(
     door = await failing(drip)
     status, _, body = await door.post()
     assert (status, json.loads(body)["error"]["message"]) == (500, "x" * engine_error.LONGEST_TEXT)
+
+
+STARLETTE = json.dumps({"detail": "Not Found"})
+VLLMS = json.dumps({"error": {"message": "Not Found", "type": "Not Found", "param": None, "code": 404}})
+"""As vLLM's handler words an HTTPException of its router."""
+SCORES = json.dumps({"error": {"message": "The model does not support Score API", "type": "x", "code": 501}})
+
+
+@pytest.mark.parametrize(
+    ("body", "status", "path", "says"),
+    [
+        (STARLETTE, 404, "/v1/embeddings", "makes no embeddings"),
+        (VLLMS, 404, "/v1/embeddings", "makes no embeddings"),
+        (VLLMS, 404, "/v1/audio/transcriptions", "transcribes no speech"),
+        (SCORES, 501, "/v1/score", "compares no texts"),
+        (json.dumps({"detail": "Method Not Allowed"}), 405, "/v1/rerank", "ranks no documents"),
+    ],
+)
+async def test_a_path_that_the_engine_lacks_is_refused_in_words_about_the_model(
+    failing: Failing, body: str, status: int, path: str, says: str
+) -> None:
+    """Clients read "Not Found"."""
+
+    async def refuse(request: web.Request) -> web.Response:
+        return web.Response(text=body, status=status, content_type="application/json")
+
+    door = await failing(refuse)
+    answered, _, shown = await door.post(path)
+    error = json.loads(shown)["error"]
+    assert (answered, error["code"]) == (404, "unsupported_by_model"), "SDKs would repeat a 501"
+    assert error["message"].startswith(f'The model "tiny" {says}: its engine does not serve {path}.')
+    assert door.value("sparkfleet_errors_total", model="tiny", kind="unsupported") == 1
+
+
+async def test_what_an_engine_does_not_find_itself_is_its_own_to_tell(failing: Failing) -> None:
+    words = json.dumps({"error": {"message": "Response resp_1 not found.", "type": "x", "code": 404}})
+
+    async def refuse(request: web.Request) -> web.Response:
+        return web.Response(text=words, status=404, content_type="application/json")
+
+    door = await failing(refuse)
+    assert (await door.post())[2] == words.encode()
