@@ -117,6 +117,7 @@ statuses = st.sampled_from(["starting", "running", "failed", "retiring"])
 
 
 @example(wanted={"a": 2, "b": 1}, apps={("a", 1): "starting", ("a", 2): "failed"}, room=False)
+@example(wanted={"a": 1, "b": 1}, apps={("a", 1): "failed", ("a", 2): "starting"}, room=False)
 @given(
     wanted=st.dictionaries(st.sampled_from("ab"), st.integers(1, 3)),
     apps=st.dictionaries(st.tuples(st.sampled_from("ab"), st.integers(1, 3)), statuses),

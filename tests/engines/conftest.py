@@ -8,7 +8,7 @@ from sparkfleet.engines.base import RankContext, RankRail
 from sparkfleet.perf.prediction import Speculation
 from sparkfleet.planner.types.plan import Candidate, GroupShape
 
-FLAGS = Path(sparkfleet.__file__).parent / "knowledge" / "engine_flags"
+FLAGS = Path(sparkfleet.__file__).parent / "knowledge" / "engines" / "engine_flags"
 RAILS = (
     ("enp1s0f1np1", "rocep1s0f1", "192.168.100.1"),
     ("enP2p1s0f1np1", "roceP2p1s0f1", "192.168.101.1"),

@@ -16,7 +16,7 @@ import sparkfleet
 from sparkfleet.engines.registry import engine_by_name
 
 pytestmark = pytest.mark.integration
-FLAGS = Path(sparkfleet.__file__).parent / "knowledge" / "engine_flags"
+FLAGS = Path(sparkfleet.__file__).parent / "knowledge" / "engines" / "engine_flags"
 
 VLLM = """
 import json, sys

@@ -10,7 +10,7 @@ import sparkfleet
 from sparkfleet.planner.engine_args.flag_engines import KNOWN, foreign
 from sparkfleet.planner.types.plan import ENGINE_LABELS
 
-FLAGS = Path(sparkfleet.__file__).parent / "knowledge" / "engine_flags"
+FLAGS = Path(sparkfleet.__file__).parent / "knowledge" / "engines" / "engine_flags"
 
 
 def options(engine):

@@ -8,7 +8,7 @@ from sparkfleet.errors import Infeasible
 from sparkfleet.planner.engine_args.reserved_flags import OURS, VARIABLES, _meant
 from sparkfleet.planner.search.planner import plan_deployment
 
-FLAGS = Path(sparkfleet.__file__).parent / "knowledge" / "engine_flags"
+FLAGS = Path(sparkfleet.__file__).parent / "knowledge" / "engines" / "engine_flags"
 COPIED = ("--host", "0.0.0.0", "--port=8000", "--served_model_name", "mine", "--api-key", "sk-secret")
 
 
