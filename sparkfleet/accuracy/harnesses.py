@@ -29,6 +29,8 @@ class Harness(Value):
     """Number of requests in all."""
     depth_cached: bool | None = None
     """The tokens before the prompt are in the cache."""
+    cached_from: int | None = None
+    """Requests at once from which prompts repeat earlier ones, so that a prefix cache has them: no measure of a prefill."""
     eager: bool = False
     """The engine runs without CUDA graphs."""
 

@@ -6,6 +6,7 @@ acceptance). What a row leaves open is assumed, and reported as assumed; words t
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Iterable, Iterator
 from pathlib import Path
@@ -122,16 +123,16 @@ def case_of(row: Row, configs: Configs) -> PublishedCase:
         per_request_prefill=_by_ttft(model.engine, notes, workload),
         yielded=_yielded(row, ran.setup.k),
         assumed=tuple(assumed),
-        measured=_measured(row, notes),
+        measured=_measured(row, notes, cached=workload.concurrency >= (harness.cached_from or math.inf)),
     )
 
 
 _OF_PREFILL = ("prefill_tps", "ttft_ms")
 
 
-def _measured(row: Row, notes: str) -> tuple[tuple[str, float], ...]:
-    """The figures of a row, without prefill if the prompt was cached."""
-    cached = note_reader.has_trait("cached", notes)
+def _measured(row: Row, notes: str, *, cached: bool) -> tuple[tuple[str, float], ...]:
+    """The figures of a row, without prefill if the prompt was cached, by its harness or its notes."""
+    cached = cached or note_reader.has_trait("cached", notes)
     figures = (
         (metric, measured(row, metric)) for metric in METRICS if not (cached and metric in _OF_PREFILL)
     )

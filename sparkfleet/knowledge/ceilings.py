@@ -71,6 +71,8 @@ class Physics(Value):
     formats: dict[str, Format]
     chunks: dict[str, int]
     """Engine → its default number of tokens in one prefill step."""
+    prompt_tails: dict[str, str]
+    """Engine → first release that runs layers without keys and values of their own for a prompt's end only."""
     links: dict[str, LinkSpeed]
 
 

@@ -98,7 +98,7 @@ class ModelShape(Value):
     table_bytes: float = 0.0
     """Of the embedding: tables of n-grams, which an engine may read from the disk."""
     prompt_share: float = 1.0
-    """Share of the layers that every token of a prompt passes."""
+    """Share of the layers that every token of a prompt has to pass; engines that skip the others: `prompt_tails`."""
     basis: str = "config"
     """Source of the shapes, e.g. "config.json" or "parameter counts"."""
 

@@ -109,3 +109,17 @@ def test_the_harness_of_a_source_counts_if_its_row_is_silent() -> None:
     }
     both = [case_of(row | {"nodes": n, "tp": n}, architectures()).setup.eager for n in ("1", "2")]
     assert both == [False, True]
+
+
+def test_a_prompt_that_the_level_before_has_sent_is_no_measure_of_a_prefill() -> None:
+    row = {
+        "model": "Qwen/Qwen3.6-27B-FP8",
+        "quant": "fp8",
+        "engine": "vllm",
+        "source_url_or_repo_path": "github:luisefigueroa/pulsar-gb10-vllm-stack:x",
+        "prompt_tokens": "512",
+        "ttft_ms": "400",
+        "decode_tps_aggregate": "8",
+    }
+    read = [dict(case_of(row | {"concurrency": n}, architectures()).measured) for n in ("1", "2")]
+    assert read == [{"ttft_ms": 400.0, "decode_tps_aggregate": 8.0}, {"decode_tps_aggregate": 8.0}]

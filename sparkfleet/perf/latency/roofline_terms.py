@@ -14,6 +14,7 @@ import math
 from dataclasses import dataclass
 
 from sparkfleet.knowledge.ceilings import LinkSpeed, physics
+from sparkfleet.knowledge.versions import Truth, parse_range
 from sparkfleet.perf.engine_config import CHUNK, EngineConfig
 from sparkfleet.perf.latency.all_reduce import all_reduce_s
 from sparkfleet.perf.model_shape import BF16_BITS, ModelShape
@@ -122,6 +123,15 @@ def own_chunk(engine: str) -> int:
     return physics().chunks.get(engine, CHUNK)
 
 
+def prompt_share(setup: Setup) -> float:
+    """Share of the layers that every token of a prompt passes: all of them unless the release is known to skip some."""
+    since = physics().prompt_tails.get(setup.engine)
+    if since is None or setup.arch.prompt_share == 1.0:
+        return 1.0
+    skips = parse_range(f">={since}").contains(setup.release) is Truth.YES
+    return setup.arch.prompt_share if skips else 1.0
+
+
 def costs(setup: Setup) -> Costs:
     """Work of one step of the setup on each rank: bytes moved and FLOPs computed."""
     arch, layers = setup.arch, setup.arch.layers
@@ -135,12 +145,13 @@ def costs(setup: Setup) -> Costs:
     split = min(setup.tp, layers.kv_heads)
     form = physics().formats[setup.format]
     compute = "bf16" if setup.kernel == "marlin" else form.compute
+    share = prompt_share(setup)
     return Costs(
         dense=dense / setup.tp,
         experts=experts.bytes / max(setup.tp, setup.ep) if experts else 0.0,
         pick=arch.top_k / arch.experts if arch.experts else 0.0,
         active=arch.active / setup.tp,
-        prompt=arch.prompt_share * (arch.active - (head.active if head else 0.0)) / setup.tp,
+        prompt=share * (arch.active - (head.active if head else 0.0)) / setup.tp,
         flops=physics().ceilings.flops(compute),
         kv_token=(layers.kv_elements if layers.read_elements is None else layers.read_elements)
         * setup.kv_bytes
@@ -158,7 +169,7 @@ def costs(setup: Setup) -> Costs:
         if experts
         else 0.0,
         block=2 * DRAFT_BLOCK * arch.hidden**2 / setup.tp,
-        prompt_share=arch.prompt_share,
+        prompt_share=share,
         head_flops=layers.head_flops / setup.tp,
         window_flops=layers.window_flops / setup.tp,
         hidden=arch.hidden,

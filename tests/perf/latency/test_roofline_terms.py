@@ -30,6 +30,7 @@ from sparkfleet.perf.latency.roofline_terms import (
     halfway,
     own_chunk,
     prefill_terms,
+    prompt_share,
     step_terms,
     touched,
 )
@@ -431,6 +432,28 @@ def test_a_prefill_with_sparse_attention_hardly_falls_with_length() -> None:
     assert short.prefill_tps is not None
     assert long.prefill_tps is not None
     assert long.prefill_tps.mid > 0.6 * short.prefill_tps.mid
+
+
+@pytest.mark.parametrize(
+    ("engine", "release", "share"),
+    [("vllm", "0.32", 0.5), ("vllm", "0.31", 1), ("vllm", "eugr", 1), ("vllm", "", 1), ("sglang", "0.5", 1)],
+)
+def test_layers_without_keys_of_their_own_are_skipped_by_releases_that_do_so(
+    engine: str, release: str, share: float
+) -> None:
+    """DeepSeek V4.1: vLLM 0.32 runs layers 21 to 39 for a prompt's end only; published builds run all of them."""
+    one = setup("deepseek-ai/DeepSeek-V4.1-Flash", "fp8+mxfp4", engine=engine, release=release, tp=4)
+    assert prompt_share(one) == pytest.approx(share, rel=0.06)
+    whole = setup("deepseek-ai/DeepSeek-V4.1-Flash", "fp8+mxfp4", engine=engine, tp=4)
+    weights, all_weights = (prefill_terms(s, costs(s), 1, 8192, 0)["weights"] for s in (one, whole))
+    assert weights == pytest.approx(prompt_share(one) * all_weights)
+
+
+def test_a_request_costs_what_the_smallest_models_answer_in() -> None:
+    """Qwen3-0.6B answers 42 tokens after 15 to 17 ms (PalatineVision), which includes 3 to 5 ms of its weights."""
+    found = predict("Qwen/Qwen3-0.6B", "bf16", Workload(prompt=42, generate=256))
+    assert found.ttft_ms is not None
+    assert 12 < found.ttft_ms.mid < 30
 
 
 def test_rounds_that_are_not_full_count() -> None:
