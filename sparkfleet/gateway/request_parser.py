@@ -11,8 +11,8 @@ from python_multipart.multipart import MultipartParser, parse_options_header
 
 from sparkfleet.gateway.api_errors import ApiError, bad_request
 from sparkfleet.gateway.asgi import Headers
-from sparkfleet.gateway.body.usage_option import BodyEdit, usage_option
 from sparkfleet.gateway.request.requirements import Requirements, needs_of
+from sparkfleet.gateway.request.usage_option import BodyEdit, usage_option
 
 MODEL_HEADER = b"x-sparkfleet-model"
 PRIORITY_HEADER = b"x-sparkfleet-priority"

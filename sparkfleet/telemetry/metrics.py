@@ -6,6 +6,7 @@ Each object registers its metrics in a registry of its own, so that one process 
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import Generic, TypeVar
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
@@ -34,24 +35,46 @@ PATHS = frozenset(
 """Paths with a label value of their own; a client cannot create new ones."""
 
 
+Metric = TypeVar("Metric", Counter, Gauge, Histogram)
+
+
+class Children(Generic[Metric]):
+    """Series of a metric by their labels. The library checks and joins the labels at each use.
+
+    Args:
+        metric: the metric; no series of it is ever removed.
+    """
+
+    def __init__(self, metric: Metric) -> None:
+        self._metric: Metric = metric
+        self._of: dict[tuple[str, ...], Metric] = {}
+
+    def labels(self, *values: str) -> Metric:
+        """The series with these values of its labels."""
+        found = self._of.get(values)
+        if found is None:
+            found = self._of[values] = self._metric.labels(*values)
+        return found
+
+
 class GatewayMetrics:
     """Counters of one gateway replica."""
 
     def __init__(self, registry: CollectorRegistry | None = None) -> None:
         self.registry = registry = registry or CollectorRegistry()
-        self.requests = counter(catalogue.REQUESTS, registry)
-        self.in_flight = gauge(catalogue.IN_FLIGHT, registry)
-        self.ttft = histogram(catalogue.TTFT, registry)
-        self.itl = histogram(catalogue.ITL, registry)
-        self.duration = histogram(catalogue.DURATION, registry)
-        self.tokens = counter(catalogue.TOKENS, registry)
-        self.key_tokens = counter(catalogue.KEY_TOKENS, registry)
-        self.key_requests = counter(catalogue.KEY_REQUESTS, registry)
-        self.chunks = counter(catalogue.CHUNKS, registry)
-        self.errors = counter(catalogue.ERRORS, registry)
-        self.retries = counter(catalogue.RETRIES, registry)
-        self.external = counter(catalogue.EXTERNAL, registry)
-        self.replays = counter(catalogue.REPLAYS, registry)
+        self.requests = Children(counter(catalogue.REQUESTS, registry))
+        self.in_flight = Children(gauge(catalogue.IN_FLIGHT, registry))
+        self.ttft = Children(histogram(catalogue.TTFT, registry))
+        self.itl = Children(histogram(catalogue.ITL, registry))
+        self.duration = Children(histogram(catalogue.DURATION, registry))
+        self.tokens = Children(counter(catalogue.TOKENS, registry))
+        self.key_tokens = Children(counter(catalogue.KEY_TOKENS, registry))
+        self.key_requests = Children(counter(catalogue.KEY_REQUESTS, registry))
+        self.chunks = Children(counter(catalogue.CHUNKS, registry))
+        self.errors = Children(counter(catalogue.ERRORS, registry))
+        self.retries = Children(counter(catalogue.RETRIES, registry))
+        self.external = Children(counter(catalogue.EXTERNAL, registry))
+        self.replays = Children(counter(catalogue.REPLAYS, registry))
         self.certificate_expiry = gauge(catalogue.CERTIFICATE_EXPIRY, registry)
         build_info(registry)
 

@@ -14,8 +14,8 @@ from typing import BinaryIO
 from sparkfleet.gateway.api_errors import ApiError, bad_request
 from sparkfleet.gateway.body.json_caps import check_caps
 from sparkfleet.gateway.body.model_span import model_span
-from sparkfleet.gateway.body.usage_option import BodyEdit
 from sparkfleet.gateway.request.requirements import Requirements
+from sparkfleet.gateway.request.usage_option import BodyEdit
 from sparkfleet.gateway.request_parser import RequestTarget, is_form, route
 from sparkfleet.values import Value
 

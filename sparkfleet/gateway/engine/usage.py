@@ -10,9 +10,7 @@ import re
 from collections import deque
 from collections.abc import Callable, Iterator
 from time import perf_counter
-from typing import Any
-
-from sparkfleet.values import Value
+from typing import Any, NamedTuple
 
 _HEAD = 4 << 10
 """Bytes kept from the start: Anthropic's streams have the prompt's tokens in their first event."""
@@ -20,12 +18,13 @@ _TAIL = 8 << 10
 _MOST_REPORTS = 16
 """Matches that are tried, from the last: an answer may echo a client's schema, nested a thousand times."""
 _EVENT = b"\ndata:"
+_NAME = b'"usage"'
 _USAGE = re.compile(r'"usage"\s*:\s*(?=\{)')
 _INPUT = ("prompt_tokens", "input_tokens")
 _OUTPUT = ("completion_tokens", "output_tokens")
 
 
-class Usage(Value):
+class Usage(NamedTuple):
     """Tokens as the engine counted them; None if the answer has no count."""
 
     input: int | None = None
@@ -127,7 +126,9 @@ class UsageMeter:
 
 def _usage_objects(data: bytes) -> Iterator[dict[str, Any]]:
     # Text that a model wrote cannot match: inside a JSON string the quotes are escaped.
-    text = data.decode("utf-8", "replace")
+    if (start := data.find(_NAME)) < 0:
+        return
+    text = data[start:].decode("utf-8", "replace")
     for match in deque(_USAGE.finditer(text), _MOST_REPORTS):
         try:
             value, _ = _DECODER.raw_decode(text, match.end())

@@ -9,8 +9,8 @@ import pytest
 
 from sparkfleet.engines.fake import FakeEngine, Pace
 from sparkfleet.gateway.body.scan_program import scan
-from sparkfleet.gateway.body.usage_option import usage_option, value_span
 from sparkfleet.gateway.engine.usage_event import UsageHider
+from sparkfleet.gateway.request.usage_option import usage_option, value_span
 from sparkfleet.gateway.routing_table import ExternalAddress, GroupEntry, ModelEntry
 
 if TYPE_CHECKING:
