@@ -83,8 +83,17 @@ class UsageMeter:
             self._on_gap(now - self._last)
         self._last = now
         self.chunks += 1
-        self._count_events(chunk)
-        self._keep(chunk)
+        # A line may be cut anywhere: the last bytes are searched again, one fewer than a match needs.
+        text = self._edge + chunk
+        self.events += text.count(_EVENT)
+        self._edge = text[1 - len(_EVENT) :]
+        if self.size < _HEAD:
+            self._head += chunk[: _HEAD - self.size]
+        self.size += len(chunk)
+        tail = self._tail
+        tail += chunk[-_TAIL:]
+        if len(tail) > 4 * _TAIL:
+            del tail[:-_TAIL]
 
     @property
     def beginning(self) -> bytes:
@@ -104,19 +113,6 @@ class UsageMeter:
                 input=_count(report, _INPUT, found.input), output=_count(report, _OUTPUT, found.output)
             )
         return found
-
-    def _count_events(self, chunk: bytes) -> None:
-        # A line may be cut anywhere: the last bytes are searched again, one fewer than a match needs.
-        self.events += (self._edge + chunk).count(_EVENT)
-        self._edge = (self._edge + chunk[1 - len(_EVENT) :])[1 - len(_EVENT) :]
-
-    def _keep(self, chunk: bytes) -> None:
-        if self.size < _HEAD:
-            self._head += chunk[: _HEAD - self.size]
-        self.size += len(chunk)
-        self._tail += chunk[-_TAIL:]
-        if len(self._tail) > 4 * _TAIL:
-            del self._tail[:-_TAIL]
 
     def _reports(self) -> Iterator[dict[str, Any]]:
         if self.size > _TAIL:
