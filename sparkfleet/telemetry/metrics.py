@@ -44,7 +44,7 @@ PATHS = frozenset(
 Metric = TypeVar("Metric", Counter, Gauge, Histogram)
 
 
-class Children(Generic[Metric]):
+class LabelledSeries(Generic[Metric]):
     """Series of a metric by their labels. The library checks and joins the labels at each use.
 
     Args:
@@ -71,6 +71,7 @@ class GapHistogram(Collector):
 
     def __init__(self, spec: MetricSpec, registry: CollectorRegistry) -> None:
         self._spec = spec
+        self.labelnames = spec.labels
         self._of: dict[str, _Gaps] = {}
         registry.register(self)
 
@@ -83,10 +84,14 @@ class GapHistogram(Collector):
 
     def collect(self) -> Iterable[HistogramMetricFamily]:
         """The series as the library exposes them."""
-        family = HistogramMetricFamily(self._spec.name, self._spec.meaning, labels=self._spec.labels)
+        (family,) = self.describe()
         for model, gaps in tuple(self._of.items()):
             family.add_metric((model,), gaps.cumulated(), gaps.sum_s)
         return (family,)
+
+    def describe(self) -> Iterable[HistogramMetricFamily]:
+        """The metric without series."""
+        return (HistogramMetricFamily(self._spec.name, self._spec.meaning, labels=self._spec.labels),)
 
 
 class _Gaps:
@@ -113,19 +118,19 @@ class GatewayMetrics:
 
     def __init__(self, registry: CollectorRegistry | None = None) -> None:
         self.registry = registry = registry or CollectorRegistry()
-        self.requests = Children(counter(catalogue.REQUESTS, registry))
-        self.in_flight = Children(gauge(catalogue.IN_FLIGHT, registry))
-        self.ttft = Children(histogram(catalogue.TTFT, registry))
+        self.requests = LabelledSeries(counter(catalogue.REQUESTS, registry))
+        self.in_flight = LabelledSeries(gauge(catalogue.IN_FLIGHT, registry))
+        self.ttft = LabelledSeries(histogram(catalogue.TTFT, registry))
         self.itl = GapHistogram(catalogue.ITL, registry)
-        self.duration = Children(histogram(catalogue.DURATION, registry))
-        self.tokens = Children(counter(catalogue.TOKENS, registry))
-        self.key_tokens = Children(counter(catalogue.KEY_TOKENS, registry))
-        self.key_requests = Children(counter(catalogue.KEY_REQUESTS, registry))
-        self.chunks = Children(counter(catalogue.CHUNKS, registry))
-        self.errors = Children(counter(catalogue.ERRORS, registry))
-        self.retries = Children(counter(catalogue.RETRIES, registry))
-        self.external = Children(counter(catalogue.EXTERNAL, registry))
-        self.replays = Children(counter(catalogue.REPLAYS, registry))
+        self.duration = LabelledSeries(histogram(catalogue.DURATION, registry))
+        self.tokens = LabelledSeries(counter(catalogue.TOKENS, registry))
+        self.key_tokens = LabelledSeries(counter(catalogue.KEY_TOKENS, registry))
+        self.key_requests = LabelledSeries(counter(catalogue.KEY_REQUESTS, registry))
+        self.chunks = LabelledSeries(counter(catalogue.CHUNKS, registry))
+        self.errors = LabelledSeries(counter(catalogue.ERRORS, registry))
+        self.retries = LabelledSeries(counter(catalogue.RETRIES, registry))
+        self.external = LabelledSeries(counter(catalogue.EXTERNAL, registry))
+        self.replays = LabelledSeries(counter(catalogue.REPLAYS, registry))
         self.certificate_expiry = gauge(catalogue.CERTIFICATE_EXPIRY, registry)
         build_info(registry)
 

@@ -367,7 +367,8 @@ async def test_the_head_of_an_answer_leaves_with_the_first_part_of_its_body(
     assert await get(server) == "/a"
     (whole,) = writes
     assert whole.startswith(b"HTTP/1.1 200 OK\r\n")
-    assert whole.endswith(b"\r\ncontent-length: 2\r\n\r\n/a")
+    assert b"\r\ncontent-length: 2\r\n" in whole
+    assert whole.endswith(b"\r\n\r\n/a")
 
 
 async def test_parts_of_a_stream_leave_as_they_are_made(start: Start, writes: list[bytes]) -> None:
@@ -383,7 +384,8 @@ async def test_parts_of_a_stream_leave_as_they_are_made(start: Start, writes: li
     server = await start(app)
     assert await get(server) == "onetwo"
     first, second, end = writes
-    assert first.endswith(b"transfer-encoding: chunked\r\n\r\n3\r\none\r\n")
+    assert b"\r\ntransfer-encoding: chunked\r\n" in first
+    assert first.endswith(b"\r\n\r\n3\r\none\r\n")
     assert (second, end) == (b"3\r\ntwo\r\n", b"0\r\n\r\n")
 
 
