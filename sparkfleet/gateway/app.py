@@ -473,7 +473,7 @@ class GatewayApp:
             )
             choice = replace(choice, groups=same, spare=())
             attempts = Attempts(
-                self._picker, self._upstream, choice, exchange.slot, request=request, admitted=False
+                self._picker, self._upstream, choice, exchange.slot, request=request, continues=True
             )
             answer = await attempts.answer()
         except ApiError:
