@@ -11,7 +11,7 @@ from contextlib import closing
 from dataclasses import replace
 from http import HTTPStatus
 from time import perf_counter
-from typing import Any
+from typing import Any, NamedTuple
 
 from sparkfleet.gateway.access.allowed_paths import allowed_methods
 from sparkfleet.gateway.access.cors import allowed_origin, preflight, readable_by
@@ -360,7 +360,7 @@ class GatewayApp:
             del body  # only the attempts keep it, until an engine answers
             try:
                 with self.metrics.in_flight.labels(exchange.model).track_inprogress():
-                    await self._pass_on(exchange, wanted, held, receive, send)
+                    await self._pass_on(exchange, _Routed(wanted, choice), held, receive, send)
             finally:
                 if exchange.slot is not None:
                     exchange.slot.close()
@@ -397,14 +397,17 @@ class GatewayApp:
     async def _pass_on(
         self,
         exchange: RequestContext,
-        wanted: RequestTarget,
+        routed: _Routed,
         held: HeldBody,
         receive: Receive,
         send: Send,
     ) -> None:
         sent = perf_counter()
-        async with WhileConnected(receive):
-            slot = await self._queues.enter(lambda: self._choose(exchange, self._table, wanted))
+        async with WhileConnected(receive, exchange.direct):
+            wanted = routed.wanted
+            slot = await self._queues.enter(
+                lambda: self._choose(exchange, self._table, wanted), routed.choice
+            )
             exchange.slot = slot
             if exchange.explains:
                 exchange.explanation = slot.choice.explain(slot.found)
@@ -418,7 +421,9 @@ class GatewayApp:
                 on_answer=held.close,
                 token_ids=exchange.replay is not None,
             )
-            asked = replace(exchange.request, body=RequestBody(), model_span=None)
+            asked = None
+            if exchange.replay is not None:
+                asked = replace(exchange.request, body=RequestBody(), model_span=None)
             exchange.request = None
             answer = await exchange.attempts.answer()
             try:
@@ -440,22 +445,22 @@ class GatewayApp:
             await send({"type": "http.response.body", "body": last, "more_body": False})
 
     async def _continued(
-        self, exchange: RequestContext, wanted: RequestTarget, path: AnswerPath, asked: Request
+        self, exchange: RequestContext, wanted: RequestTarget, path: AnswerPath, asked: Request | None
     ) -> UpstreamAnswer | None:
         """The answer of another group with the rest of a stream whose group was lost; None if there is none."""
         record, lost = path.record, exchange.attempts
-        if record is None or lost is None or (path.loops is not None and path.loops.found):
+        if record is None or asked is None or lost is None or (path.loops is not None and path.loops.found):
             return None
         self._loads.fail(lost.app)
-        exchange.lost_apps.add(lost.app)
+        exchange.lost_apps += (lost.app,)
         body = record.continuation()
         if body is not None and record.continuations < CONTINUATIONS:
             request = replace(asked, body=RequestBody(body))
             if (answer := await self._ask_for_rest(exchange, wanted, lost.weights, request)) is not None:
                 record.resume()
-                exchange.replays["continued"] += 1
+                exchange.replays += ("continued",)
                 return answer
-        exchange.replays["failed"] += 1
+        exchange.replays += ("failed",)
         return None
 
     async def _ask_for_rest(
@@ -469,7 +474,7 @@ class GatewayApp:
             )
             choice = replace(choice, groups=same, spare=())
             attempts = Attempts(
-                self._picker, self._upstream, choice, exchange.slot, request=request, admitted=False
+                self._picker, self._upstream, choice, exchange.slot, request=request, continues=True
             )
             answer = await attempts.answer()
         except ApiError:
@@ -501,6 +506,13 @@ class GatewayApp:
         body = json.dumps({"status": state}).encode()
         head = scope["method"] == "HEAD"
         await respond(send, 200 if state == "ok" else 503, [_JSON], body, head=head)
+
+
+class _Routed(NamedTuple):
+    """A request's target and its candidates."""
+
+    wanted: RequestTarget
+    choice: Choice
 
 
 _JSON = (b"content-type", b"application/json")

@@ -40,6 +40,14 @@ class DirectWriter(Protocol):
         """Waits until the client takes more."""
         ...
 
+    def watch(self, gone: Callable[[], None]) -> bool:
+        """Calls `gone` when the client hangs up. False if it has already."""
+        ...
+
+    def unwatch(self, gone: Callable[[], None]) -> None:
+        """Ends that."""
+        ...
+
 
 def direct_writer(scope: Scope) -> DirectWriter | None:
     """The writer of this request's answer; None if its server has none."""
@@ -52,10 +60,16 @@ class WhileConnected:
 
     The whole request must have been received before. When the client hangs up, the body is cancelled at once (so the
     engine's connection closes and its generation stops), and `ClientGone` is raised.
+
+    Args:
+        receive: the request's.
+        direct: its connection, which calls back; None: a task waits for the end, which costs more.
     """
 
-    def __init__(self, receive: Receive) -> None:
+    def __init__(self, receive: Receive, direct: DirectWriter | None = None) -> None:
         self._receive = receive
+        self._direct = direct
+        self._watch: asyncio.Task[None] | None = None
         self._gone = False
 
     async def __aenter__(self) -> Self:
@@ -63,13 +77,19 @@ class WhileConnected:
         assert task is not None
         self._task = task
         self._cancelling = task.cancelling()
-        self._watch = asyncio.create_task(self._until_gone())
+        if self._direct is None:
+            self._watch = asyncio.create_task(self._until_gone())
+        elif not self._direct.watch(self._cancel):
+            self._cancel()
         return self
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._watch.cancel()
+        if self._watch is not None:
+            self._watch.cancel()
+        elif self._direct is not None:
+            self._direct.unwatch(self._cancel)
         if not self._gone:
             return
         # The only cancellation came from here: raise the reason instead.
@@ -79,6 +99,9 @@ class WhileConnected:
     async def _until_gone(self) -> None:
         while (await self._receive())["type"] != "http.disconnect":
             pass
+        self._cancel()
+
+    def _cancel(self) -> None:
         self._gone = True
         self._task.cancel()
 

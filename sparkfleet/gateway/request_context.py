@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 import secrets
-from collections import Counter
 from dataclasses import dataclass, field
 from time import perf_counter
 from typing import Any
@@ -14,7 +13,7 @@ from sparkfleet.gateway.api_errors import Dialect, dialect_of
 from sparkfleet.gateway.asgi import DirectWriter, Headers
 from sparkfleet.gateway.choice import Slot
 from sparkfleet.gateway.engine.proxy import Attempts
-from sparkfleet.gateway.engine.replay import ReplayableRequest
+from sparkfleet.gateway.engine.replay import ContinuableRequest
 from sparkfleet.gateway.engine.upstream import Request
 from sparkfleet.gateway.engine.usage import Usage, UsageMeter
 from sparkfleet.gateway.policy.sessions import HEADERS as SESSION_HEADERS
@@ -27,8 +26,10 @@ CLIENT_GONE = 499
 CUT_SHORT = 502
 """Status that is counted for an answer that was cut short (the client has already seen another)."""
 
+_NO_USAGE = Usage()
 _LONGEST_PATH = 200
 _CLIENT_IDS = (b"x-client-request-id", b"x-request-id")
+_READ = frozenset((*_CLIENT_IDS, *SESSION_HEADERS, EXPLAIN_HEADER, PRIORITY_HEADER, b"anthropic-version"))
 _CLIENT_ID = re.compile(rb"[A-Za-z0-9._:/+=@-]{1,128}")
 
 
@@ -60,12 +61,12 @@ class RequestContext:
     meter: UsageMeter | None = None
     hides_usage: bool = False
     """True if the usage of its stream was asked for in its client's place."""
-    replay: ReplayableRequest | None = None
+    replay: ContinuableRequest | None = None
     """Its continuation on another group, if its deployment and its content allow one."""
-    lost_apps: set[str] = field(default_factory=set)
+    lost_apps: tuple[str, ...] = ()
     """Groups that were lost while they answered it."""
-    replays: Counter[str] = field(default_factory=Counter)
-    """Continuations by outcome: `continued`, `failed`."""
+    replays: tuple[str, ...] = ()
+    """Outcome of each try to continue it: `continued`, `failed`."""
     is_stream: bool = False
     status: int = 0
     """Status of the answer; 0 before it begins."""
@@ -83,11 +84,13 @@ class RequestContext:
     """Beginning of the prompt, if an admin has switched on that texts are kept."""
     _is_batch: bool = False
     seconds: float = 0.0
-    usage: Usage = field(default_factory=Usage)
+    usage: Usage = _NO_USAGE
 
     def __post_init__(self) -> None:
         """Reads its headers once."""
         for name, value in self.headers:
+            if name not in _READ:
+                continue
             if name in _CLIENT_IDS:
                 if _CLIENT_ID.fullmatch(value) and (name == _CLIENT_IDS[0] or not self.client_id):
                     self.client_id = value.decode("ascii")
@@ -138,8 +141,8 @@ class RequestContext:
             metrics.external.labels(self.model, str(self.status)).inc()
         if self.attempts is not None and self.attempts.retries:
             metrics.retries.labels(self.model).inc(self.attempts.retries)
-        for outcome, times in self.replays.items():
-            metrics.replays.labels(self.model, outcome).inc(times)
+        for outcome in self.replays:
+            metrics.replays.labels(self.model, outcome).inc()
         if self.admitted is not None and self.status >= 400 and self.status not in (CLIENT_GONE, CUT_SHORT):
             self.admitted.charge(0)
         if self.meter is not None:
@@ -180,7 +183,7 @@ class RequestContext:
         if self.attempts is not None:
             line |= {"group": self.attempts.group, "retries": self.attempts.retries}
         if self.replays:
-            line["replays"] = dict(self.replays)
+            line["replays"] = self.replays
         if self.meter is not None:
             line |= {
                 "first_byte_ms": _milliseconds(self.meter.first_s),

@@ -16,7 +16,7 @@ import pytest
 
 from sparkfleet.errors import ControlError
 from sparkfleet.gateway import http_server
-from sparkfleet.gateway.asgi import Receive, Scope, Send, respond
+from sparkfleet.gateway.asgi import ClientGone, Receive, Scope, Send, WhileConnected, direct_writer, respond
 from sparkfleet.gateway.http_server import Connections, Server, serve
 
 Start = Callable[..., Awaitable[Server]]
@@ -328,3 +328,130 @@ print(gc.get_threshold()[0])
 """
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     assert int(done.stdout) >= 10_000
+
+
+# System calls
+
+
+class Recorder:
+    """A transport that notes its writes."""
+
+    def __init__(self, transport: Any, writes: list[bytes]) -> None:
+        self._transport = transport
+        self._writes = writes
+
+    def write(self, data: bytes) -> None:
+        self._writes.append(data)
+        self._transport.write(data)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._transport, name)
+
+
+@pytest.fixture
+def writes(monkeypatch: pytest.MonkeyPatch) -> list[bytes]:
+    """What the server has written, call by call."""
+    made, found = http_server.GuardedProtocol.connection_made, list[bytes]()
+
+    def connection_made(self: Any, transport: Any) -> None:
+        made(self, Recorder(transport, found))  # type: ignore[arg-type]
+
+    monkeypatch.setattr(http_server.GuardedProtocol, "connection_made", connection_made)
+    return found
+
+
+async def test_the_head_of_an_answer_leaves_with_the_first_part_of_its_body(
+    start: Start, writes: list[bytes]
+) -> None:
+    server = await start()
+    assert await get(server) == "/a"
+    (whole,) = writes
+    assert whole.startswith(b"HTTP/1.1 200 OK\r\n")
+    assert b"\r\ncontent-length: 2\r\n" in whole
+    assert whole.endswith(b"\r\n\r\n/a")
+
+
+async def test_parts_of_a_stream_leave_as_they_are_made(start: Start, writes: list[bytes]) -> None:
+    async def app(scope: Scope, receive: Receive, send: Send) -> None:
+        direct = direct_writer(scope)
+        assert direct is not None
+        await send({"type": "http.response.start", "status": 200, "headers": []})
+        assert writes == []
+        direct.write(b"one")
+        await send({"type": "http.response.body", "body": b"two", "more_body": True})
+        await send({"type": "http.response.body", "body": b"", "more_body": False})
+
+    server = await start(app)
+    assert await get(server) == "onetwo"
+    first, second, end = writes
+    assert b"\r\ntransfer-encoding: chunked\r\n" in first
+    assert first.endswith(b"\r\n\r\n3\r\none\r\n")
+    assert (second, end) == (b"3\r\ntwo\r\n", b"0\r\n\r\n")
+
+
+async def test_an_answer_without_a_body_has_its_head(start: Start, writes: list[bytes]) -> None:
+    async def app(scope: Scope, receive: Receive, send: Send) -> None:
+        await respond(send, 204, [], b"")
+
+    server = await start(app)
+    async with aiohttp.request("GET", server.url) as answer:
+        assert answer.status == 204
+    (head,) = writes
+    assert b"chunked" not in head
+    assert head.endswith(b"\r\n\r\n")
+
+
+@pytest.mark.parametrize(
+    "messages",
+    [
+        [("start", [(b"x-a", b"1\r\nx-b: 2")])],
+        [("start", [(b"x-a", b"\0")])],
+        [("start", []), ("start", [])],
+        [("body", b"a")],
+        [("start", [(b"content-length", b"1")]), ("body", b"ab")],
+        [("start", [(b"content-length", b"2")]), ("body", b"a")],
+    ],
+    ids=["line break", "NUL", "begun twice", "not begun", "too long", "too short"],
+)
+async def test_an_answer_that_is_none_never_reaches_a_client(
+    start: Start, messages: list[tuple[str, Any]], caplog: pytest.LogCaptureFixture
+) -> None:
+    async def app(scope: Scope, receive: Receive, send: Send) -> None:
+        for kind, content in messages:
+            if kind == "start":
+                await send({"type": "http.response.start", "status": 200, "headers": content})
+            else:
+                await send({"type": "http.response.body", "body": content})
+
+    answer = await exchange(await start(app), b"GET / HTTP/1.1\r\nhost: a\r\n\r\n")
+    assert answer == b"" or answer.startswith(b"HTTP/1.1 500")
+
+
+async def test_who_asks_for_an_end_is_told_that_the_connection_closes(start: Start) -> None:
+    answer = await exchange(await start(), b"GET /a HTTP/1.1\r\nhost: a\r\nconnection: close\r\n\r\n")
+    assert answer.count(b"connection: close\r\n") == 1
+    assert answer.endswith(b"\r\n\r\n/a")
+
+
+async def test_every_request_of_a_connection_is_watched_until_its_end(start: Start) -> None:
+    """Also the first of two that a client sent at once: what it asked for ends when it hangs up."""
+    ended: list[str] = []
+
+    async def app(scope: Scope, receive: Receive, send: Send) -> None:
+        await receive()
+        direct = direct_writer(scope)
+        assert direct is not None
+        try:
+            async with WhileConnected(receive, direct):
+                await asyncio.sleep(60)
+        except ClientGone:
+            ended.append(scope["path"])
+
+    server = await start(app)
+    _, writer = await asyncio.open_connection(server.host, server.port)
+    writer.write(b"GET /b HTTP/1.1\r\nhost: a\r\n\r\nGET /c HTTP/1.1\r\nhost: a\r\n\r\n")
+    await asyncio.sleep(0.05)
+    writer.close()
+    async with asyncio.timeout(5):
+        while "/b" not in ended:
+            await asyncio.sleep(0.01)

@@ -9,7 +9,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from sparkfleet.telemetry import metrics_page
 from sparkfleet.telemetry.catalogue import BY_FAMILY, CATALOGUE, LABELS, START_PHASES
-from sparkfleet.telemetry.metrics import ControlMetrics, GatewayMetrics
+from sparkfleet.telemetry.metrics import ControlMetrics, GapHistogram, GatewayMetrics
 from sparkfleet.telemetry.samples import sample
 
 UNBOUNDED = {"prompt", "request", "request_id", "id", "client", "address", "user", "url"}
@@ -38,7 +38,9 @@ def test_names_are_unique_and_labels_are_explained_and_bounded():
 def test_what_a_page_registers_is_in_the_catalogue(make, page):
     metrics = make()
     made = {
-        m.name: (m.type, c._labelnames) for c in metrics.registry._collector_to_names for m in c.describe()
+        m.name: (m.type, c.labelnames if isinstance(c, GapHistogram) else c._labelnames)
+        for c in metrics.registry._collector_to_names
+        for m in c.describe()
     }
     for name, (kind, labels) in made.items():
         spec = BY_FAMILY[name]

@@ -1,8 +1,9 @@
 import pytest
-from prometheus_client import CollectorRegistry, generate_latest
+from prometheus_client import CollectorRegistry, Histogram, generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
 from sparkfleet import __version__
+from sparkfleet.telemetry.catalogue import ITL
 from sparkfleet.telemetry.metrics import PATHS, GatewayMetrics, path_label
 
 
@@ -34,3 +35,27 @@ def test_paths_are_labels_only_where_they_are_known() -> None:
     assert {path_label(path) for path in ("/v1/x", "/v1/models/tiny", "", "/v1/chat/completions/")} == {
         "other"
     }
+
+
+def test_times_between_tokens_are_exposed_as_by_the_librarys_histogram():
+    registry, own = CollectorRegistry(), GatewayMetrics()
+    theirs = Histogram(ITL.name, ITL.meaning, ITL.labels, buckets=ITL.buckets, registry=registry)
+    for seconds in (0.0, ITL.buckets[0], ITL.buckets[0] * 1.01, ITL.buckets[-1], 1e6, 0.02, 0.02):
+        for one in (own.itl.labels("tiny"), theirs.labels("tiny")):
+            one.observe(seconds)
+
+    def lines(page):
+        text = generate_latest(page).decode().splitlines()
+        return [line for line in text if ITL.name in line and "_created" not in line]
+
+    assert lines(own.registry) == lines(registry)
+
+
+def test_a_series_is_looked_up_once():
+    metrics = GatewayMetrics()
+    first = metrics.requests.labels("tiny", "/v1/models", "200")
+    assert metrics.requests.labels("tiny", "/v1/models", "200") is first
+    assert metrics.requests.labels("tiny", "/v1/models", "404") is not first
+    first.inc(2)
+    value = metrics.registry.get_sample_value
+    assert value("sparkfleet_requests_total", {"model": "tiny", "path": "/v1/models", "status": "200"}) == 2

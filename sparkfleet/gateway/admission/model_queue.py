@@ -70,16 +70,17 @@ class ModelQueues:
             return QueueOutlook(0, 0)
         return QueueOutlook(len(waiters), _retry_after(waiters[-1].choice.forecasts(), len(waiters)))
 
-    async def enter(self, choose: Callable[[], Choice]) -> QueuedSlot:
+    async def enter(self, choose: Callable[[], Choice], first: Choice | None = None) -> QueuedSlot:
         """Waits for a slot on the group that finishes the request first.
 
         Args:
             choose: returns the candidates by the present table; called again if that changes.
+            first: what it has just returned; None: it is called.
 
         Raises:
             ApiError: 503, the queue is full or the deadline passed; or what `choose` raises.
         """
-        choice = choose()
+        choice = first or choose()
         model = choice.model.name
         if model not in self._waiting:
             found = choice.forecasts()

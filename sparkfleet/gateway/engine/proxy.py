@@ -45,7 +45,8 @@ class Attempts:
         request: the request to send.
         on_answer: called when an engine has begun to answer, so that the request's body is not needed again.
         token_ids: ask for ids of tokens, if the engine returns them.
-        admitted: True if its groups are those that the slot was granted for.
+        continues: True for the rest of a stream whose engine was lost: one more may be lost with it, and its group is
+            chosen now, not when the slot was granted.
     """
 
     def __init__(
@@ -58,7 +59,7 @@ class Attempts:
         request: Request,
         on_answer: Callable[[], None] = lambda: None,
         token_ids: bool = False,
-        admitted: bool = True,
+        continues: bool = False,
     ) -> None:
         self._picker = picker
         self._upstream = upstream
@@ -67,10 +68,10 @@ class Attempts:
         self._on_answer = on_answer
         self._slot = slot
         self._token_ids = token_ids
-        self._admitted: list[GroupEntry] | None = [one.group for one in slot.found] if admitted else None
+        self._admitted: list[GroupEntry] | None = None if continues else [one.group for one in slot.found]
         """The groups by the forecast that it was admitted with, until the first try."""
         self._failed: set[str] = set()
-        self._deliveries = 0
+        self._deliveries = DELIVERIES - 1 if continues else 0
         self._held: UpstreamAnswer | None = None
         self.group = ""
         """The group of the last try."""

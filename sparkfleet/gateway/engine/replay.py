@@ -69,8 +69,8 @@ _OTHER_TEXT = ("reasoning", "reasoning_content", "tool_calls", "function_call", 
 
 
 @dataclass(frozen=True, slots=True)
-class ReplayableRequest:
-    """A request whose stream can be continued."""
+class ContinuableRequest:
+    """Request whose stream can be continued on another engine."""
 
     is_chat: bool
     document: Mapping[str, Any]
@@ -98,7 +98,7 @@ class ReplayableRequest:
         return json.dumps(body).encode()
 
 
-def plan_of(path: str, body: RequestBody) -> ReplayableRequest | None:
+def plan_of(path: str, body: RequestBody) -> ContinuableRequest | None:
     """The plan for a request that was read before, if the rest of its answer can be asked for; otherwise None."""
     if path not in (CHAT, COMPLETIONS):
         return None
@@ -111,13 +111,15 @@ def plan_of(path: str, body: RequestBody) -> ReplayableRequest | None:
     if path == CHAT:
         messages = document.get("messages")
         asks = isinstance(messages, list) and messages and isinstance(messages[-1], dict)
-        return ReplayableRequest(True, document) if asks and messages[-1].get("role") != "assistant" else None
+        return (
+            ContinuableRequest(True, document) if asks and messages[-1].get("role") != "assistant" else None
+        )
     # Without a limit an engine has one of its own, which the rest would get once more.
     limited = isinstance(document.get("max_tokens"), int)
     one = isinstance(prompt, str) or (
         isinstance(prompt, list) and bool(prompt) and all(isinstance(token, int) for token in prompt)
     )
-    return ReplayableRequest(False, document) if limited and one else None
+    return ContinuableRequest(False, document) if limited and one else None
 
 
 def _is_neutral(name: str, value: object) -> bool:
@@ -139,7 +141,7 @@ class StreamRecord:
         plan: its request.
     """
 
-    def __init__(self, plan: ReplayableRequest) -> None:
+    def __init__(self, plan: ContinuableRequest) -> None:
         self._plan = plan
         self.failed = False
         """True once the engine has reported its own failure, or its continuation is not the same text: nothing more of this

@@ -257,11 +257,11 @@ class UpstreamAnswer:
         raw = self.connection.headers
         if self.is_external:
             return [(name, value) for name, value in raw if name in ANSWER_HEADERS]
-        dropped = _NOT_FOR_CLIENTS | _named_by_connection(raw)
+        named = _named_by_connection(raw)
         return [
             (name, value)
             for name, value in raw
-            if name not in dropped and not name.startswith(b"access-control-")
+            if name not in _NOT_FOR_CLIENTS and name not in named and not name.startswith(b"access-control-")
         ]
 
     async def readany(self) -> bytes:
@@ -397,20 +397,23 @@ def _head(url: str, target: str, headers: tuple[tuple[str, str], ...], token: st
 
 def request_headers(headers: Headers) -> tuple[tuple[str, str], ...]:
     """Client headers passed to an engine: none that identifies the client, none about the connection."""
-    dropped = _NOT_FOR_ENGINES | _named_by_connection(headers)
+    named = _named_by_connection(headers)
     return tuple(
-        (name.decode("ascii"), value.decode("ascii"))
-        for name, value in headers
-        if name not in dropped
-        and not name.startswith(b"x-forwarded-")
-        and _PRINTABLE.fullmatch(name)
-        and _PRINTABLE.fullmatch(value)
+        [
+            (name.decode("ascii"), value.decode("ascii"))
+            for name, value in headers
+            if name not in _NOT_FOR_ENGINES
+            and name not in named
+            and not name.startswith(b"x-forwarded-")
+            and _PRINTABLE.fullmatch(name)
+            and _PRINTABLE.fullmatch(value)
+        ]
     )
 
 
 def _named_by_connection(headers: Headers) -> frozenset[bytes]:
-    lines = (value for name, value in headers if name == b"connection")
-    return frozenset(token.strip().lower() for line in lines for token in line.split(b","))
+    lines = [value for name, value in headers if name == b"connection"]
+    return frozenset([token.strip().lower() for line in lines for token in line.split(b",")])
 
 
 def watch_peer(connection: socket.socket, settings: tuple[tuple[str, int], ...]) -> None:

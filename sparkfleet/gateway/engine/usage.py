@@ -10,9 +10,7 @@ import re
 from collections import deque
 from collections.abc import Callable, Iterator
 from time import perf_counter
-from typing import Any
-
-from sparkfleet.values import Value
+from typing import Any, NamedTuple
 
 _HEAD = 4 << 10
 """Bytes kept from the start: Anthropic's streams have the prompt's tokens in their first event."""
@@ -20,12 +18,13 @@ _TAIL = 8 << 10
 _MOST_REPORTS = 16
 """Matches that are tried, from the last: an answer may echo a client's schema, nested a thousand times."""
 _EVENT = b"\ndata:"
+_NAME = b'"usage"'
 _USAGE = re.compile(r'"usage"\s*:\s*(?=\{)')
 _INPUT = ("prompt_tokens", "input_tokens")
 _OUTPUT = ("completion_tokens", "output_tokens")
 
 
-class Usage(Value):
+class Usage(NamedTuple):
     """Tokens as the engine counted them; None if the answer has no count."""
 
     input: int | None = None
@@ -84,8 +83,17 @@ class UsageMeter:
             self._on_gap(now - self._last)
         self._last = now
         self.chunks += 1
-        self._count_events(chunk)
-        self._keep(chunk)
+        # A line may be cut anywhere: the last bytes are searched again, one fewer than a match needs.
+        text = self._edge + chunk
+        self.events += text.count(_EVENT)
+        self._edge = text[1 - len(_EVENT) :]
+        if self.size < _HEAD:
+            self._head += chunk[: _HEAD - self.size]
+        self.size += len(chunk)
+        tail = self._tail
+        tail += chunk[-_TAIL:]
+        if len(tail) > 4 * _TAIL:
+            del tail[:-_TAIL]
 
     @property
     def beginning(self) -> bytes:
@@ -106,19 +114,6 @@ class UsageMeter:
             )
         return found
 
-    def _count_events(self, chunk: bytes) -> None:
-        # A line may be cut anywhere: the last bytes are searched again, one fewer than a match needs.
-        self.events += (self._edge + chunk).count(_EVENT)
-        self._edge = (self._edge + chunk[1 - len(_EVENT) :])[1 - len(_EVENT) :]
-
-    def _keep(self, chunk: bytes) -> None:
-        if self.size < _HEAD:
-            self._head += chunk[: _HEAD - self.size]
-        self.size += len(chunk)
-        self._tail += chunk[-_TAIL:]
-        if len(self._tail) > 4 * _TAIL:
-            del self._tail[:-_TAIL]
-
     def _reports(self) -> Iterator[dict[str, Any]]:
         if self.size > _TAIL:
             yield from _usage_objects(self._head)
@@ -127,7 +122,9 @@ class UsageMeter:
 
 def _usage_objects(data: bytes) -> Iterator[dict[str, Any]]:
     # Text that a model wrote cannot match: inside a JSON string the quotes are escaped.
-    text = data.decode("utf-8", "replace")
+    if (start := data.find(_NAME)) < 0:
+        return
+    text = data[start:].decode("utf-8", "replace")
     for match in deque(_USAGE.finditer(text), _MOST_REPORTS):
         try:
             value, _ = _DECODER.raw_decode(text, match.end())

@@ -25,6 +25,7 @@ _CONTENT_FIELDS = (
     "file",
 )
 """Fields with the content itself (base64), or with a URL, or an object with one."""
+_FIELDS = frozenset((*_URL_FIELDS, *_CONTENT_FIELDS, "source"))
 _LIKE_A_URL = re.compile(r"\s*[a-z][a-z0-9+.-]*:", re.IGNORECASE)
 _LIKE_A_FILE = re.compile(
     r"\.(png|jpe?g|gif|webp|bmp|tiff?|avif|heic|svg|mp4|m4v|mov|avi|mkv|webm|wav|mp3|flac|ogg|opus|m4a|aac|pdf)\s*",
@@ -38,6 +39,8 @@ _ODD = re.compile(r"[\\\s\x00-\x1f@]")
 
 def media_urls(part: dict[str, Any]) -> Iterator[str]:
     """The URLs and paths of one part of a message, without `data:` URLs."""
+    if _FIELDS.isdisjoint(part):
+        return
     for name in _URL_FIELDS:
         for url in _texts(part.get(name)):
             if not _is_data(url):

@@ -118,6 +118,30 @@ async def test_after_two_continuations_it_ends_with_an_error(open_door: OpenDoor
     assert door.value("sparkfleet_replays_total", model="tiny", outcome="failed") == 1
 
 
+async def test_one_engine_that_fails_at_the_rest_is_enough(open_door: OpenDoor) -> None:
+    engines = [engine(5), engine(0, "drop"), engine()]
+    door = await open_door(engines=engines, models=[tiny("w", "w", "w")])
+    _, _, body = await door.post(COMPLETIONS, **GREEDY)
+    assert failed(body)
+    assert not engines[2].requests
+
+
+async def test_an_engine_that_is_gone_is_passed_over(open_door: OpenDoor) -> None:
+    engines = [engine(5), engine(), engine()]
+    door = await open_door(engines=engines, models=[tiny("w", "w", "w")])
+    await engines[1].aclose()
+    _, _, body = await door.post(COMPLETIONS, **GREEDY)
+    assert text_of(body) == words(20)
+    assert door.value("sparkfleet_retries_total", model="tiny") == 1
+
+
+async def test_what_another_group_takes_over_is_no_measure_of_its_speed(open_door: OpenDoor) -> None:
+    door = await open_door(engines=[engine(5), engine()], models=[tiny("w", "w")])
+    await door.post(COMPLETIONS, **GREEDY)
+    assert door.gateway._loads.learned.decode_factor("app-1") == 1.0
+    assert (door.gateway._loads.held("app-1"), door.gateway._loads.pending("app-1")) == (0, 0)
+
+
 @pytest.mark.parametrize(
     ("weights", "replay"),
     [(("w", "w"), False), (("w", "v"), True), (("w", ""), True), (("", ""), True), (("w",), True)],
