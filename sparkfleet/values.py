@@ -9,10 +9,18 @@ from pydantic import BaseModel, ConfigDict
 
 
 class Value(BaseModel):
-    """A frozen value: unknown fields are errors, nothing is coerced silently, equal contents are equal."""
+    """A frozen value: unknown fields are errors, nothing is coerced silently, equal contents are equal.
+
+    Pydantic's own error texts do not show the input: it may contain a secret.
+    """
 
     model_config = ConfigDict(
-        frozen=True, extra="forbid", strict=True, protected_namespaces=(), defer_build=True
+        frozen=True,
+        extra="forbid",
+        strict=True,
+        protected_namespaces=(),
+        defer_build=True,
+        hide_input_in_errors=True,
     )
 
     def for_disk(self) -> str:

@@ -28,7 +28,7 @@ Tool = Literal["docker", "podman"]
 CAPABILITIES = ("DAC_OVERRIDE",)
 """Of root's capabilities the one that stays: the rank's files (0600) and its cache of kernels belong to the node's user."""
 SSHD_CAPABILITIES = ("CHOWN", "FOWNER", "SETGID", "SETUID", "SYS_CHROOT")
-"""Further ones if `sshd` logs MPI's ranks in, and may have to be installed."""
+"""Further ones if `sshd` logs MPI's ranks in."""
 PIDS = 16_384
 """Most processes and threads of a docker container: an engine has some thousands, with a compiler per processor."""
 HOME_IN_MEMORY = "/tmp"  # noqa: S108 (a container's own)

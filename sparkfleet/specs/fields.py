@@ -10,7 +10,7 @@ from decimal import Decimal
 from difflib import get_close_matches
 from typing import Annotated, Any, NamedTuple, Self, TypeVar, get_args
 
-from pydantic import ConfigDict, GetCoreSchemaHandler, GetJsonSchemaHandler, model_validator
+from pydantic import GetCoreSchemaHandler, GetJsonSchemaHandler, model_validator
 from pydantic.json_schema import JsonSchemaValue
 from pydantic_core import CoreSchema, PydanticCustomError, core_schema
 
@@ -67,12 +67,7 @@ def unknown(noun: str, found: str, known: Iterable[str], *, also: Iterable[str] 
 
 
 class Spec(Value):
-    """A `Value` that people write. The docstring under a field is its description (`specs/field_descriptions.py`).
-
-    Pydantic's own error texts do not show the input: it may contain a secret.
-    """
-
-    model_config = ConfigDict(hide_input_in_errors=True)
+    """A `Value` that people write. The docstring under a field is its description (`specs/field_descriptions.py`)."""
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:

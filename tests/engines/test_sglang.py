@@ -199,3 +199,17 @@ def test_on_cpus(launch, flags):
 def test_speculation_on_cpus_is_refused(launch):
     with pytest.raises(EngineError, match="cannot speculate"):
         launch(device="cpu", method="ngram", tokens=4)
+
+
+@pytest.mark.parametrize(
+    ("version", "domains", "given"),
+    [
+        ("0.5.23", (), "none.invalid"),
+        ("0.5.23", ("a.example", "b.example"), "a.example b.example"),
+        ("0.5.12", (), None),  # it has no such option: the gateway alone refuses
+        ("", (), None),
+    ],
+)
+def test_media_come_from_the_allowed_hosts_only(launch, flags, version, domains, given):
+    found = flags(launch(engine_version=version, media_domains=domains).argv[3:])
+    assert found.get("--allowed-media-domains") == given

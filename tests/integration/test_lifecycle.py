@@ -317,7 +317,7 @@ def test_kill_the_gateway_and_it_comes_back(fleet):
 
     with openai.OpenAI(base_url=fleet.endpoint, api_key=fleet.key, max_retries=0, timeout=5) as client:
         fleet.until(answers, timeout=60)
-    assert time.monotonic() - killed < 10, "decision 75: one gateway is enough because it is back soon"
+    assert time.monotonic() - killed < 10, "decision 77: one gateway is enough because it is back soon"
 
 
 def test_another_address_of_the_endpoint_is_taken_at_once_and_open_streams_go_on(fleet):

@@ -68,6 +68,23 @@ def test_a_process_that_is_stopped_for_45_s_costs_no_engine(fleet, words, node):
     assert not asking.dishonest, asking.dishonest
 
 
+def test_an_actor_that_is_killed_beside_a_stopped_supervisor_costs_no_engine(fleet):
+    """Each attempt to adopt it counted as a failed start: after three the ladder took over, beside an engine that served."""
+    fleet.serve(fleet.anew(fleet.spec(THERE)))
+    before, listed = pids(fleet), fleet.listed("spark2")
+    supervisor = min(pid for pid, line in listed.items() if "sparkfleet.runtime.supervisor" in line)
+    actor = min(
+        pid for pid, line in listed.items() if "ray::ServeReplica:tiny--" in line and "hang_guard" not in line
+    )
+    fleet.lab.exec("spark2", ["kill", "-STOP", str(supervisor)])
+    fleet.lab.exec("spark2", ["kill", "-KILL", str(actor)])
+    time.sleep(STOPPED_S)
+    fleet.lab.exec("spark2", ["kill", "-CONT", str(supervisor)])
+    fleet.until(fleet.is_ready, timeout=120)
+    assert pids(fleet) == before
+    assert fleet.group()["adopted"]
+
+
 # --- networks
 
 

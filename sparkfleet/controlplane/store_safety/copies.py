@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Literal
 
 from sparkfleet.controlplane.store_safety.guard import StoreError, StoreFault
-from sparkfleet.controlplane.store_safety.opening import named_errors, read_content
+from sparkfleet.controlplane.store_safety.opening import named_errors, read_content, require_known_fields
 from sparkfleet.runtime.files.fleet_paths import FleetPaths
 from sparkfleet.values import Value
 
@@ -94,15 +94,19 @@ def copy_database(source: Path, target: Path) -> None:
 
 
 def copies(paths: FleetPaths) -> tuple[StoreCopy, ...]:
-    """All copies, newest first, each checked."""
-    return tuple(map(_described, _of(paths)))
+    """All copies, newest first, each checked. One that is dropped meanwhile is left out."""
+    found = []
+    for path in _of(paths):
+        with contextlib.suppress(FileNotFoundError):
+            found.append(_described(path))
+    return tuple(found)
 
 
 def find_copy(paths: FleetPaths, name: str) -> Path:
     """A copy by its name, or "latest". Raises StoreError if there is none, naming those that exist."""
     found = {path.name: path for path in _of(paths)}
-    sound = [path for path in found.values() if not _described(path).trouble] if name == "latest" else []
-    path = sound[0] if sound else found.get(name) or found.get(f"{name}.db")
+    sound = (one.name for one in copies(paths) if not one.trouble) if name == "latest" else iter(())
+    path = found.get(next(sound, name)) or found.get(f"{name}.db")
     if path is None:
         raise StoreError(
             StoreFault.MISSING,
@@ -136,6 +140,7 @@ def _described(path: Path) -> StoreCopy:
         content = read_content(path)
         if content is None:
             return copy.model_copy(update={"trouble": "it is empty"})
+        require_known_fields(path)
         named = {"deployments": tuple(_deployments(path))}
         if content.identity is not None:
             named |= content.identity.model_dump()

@@ -20,7 +20,7 @@ from sparkfleet.controlplane.store_safety.applied import Applied, applied_in, re
 from sparkfleet.controlplane.store_safety.copies import copies, copy_database
 from sparkfleet.controlplane.store_safety.guard import StoreError, StoreFault
 from sparkfleet.controlplane.store_safety.mark import StoreMark, mark_of, read_mark, write_mark
-from sparkfleet.controlplane.store_safety.opening import named_errors, read_content
+from sparkfleet.controlplane.store_safety.opening import named_errors, read_content, require_known_fields
 from sparkfleet.errors import ControlError
 from sparkfleet.runtime.files.fleet_paths import FleetPaths
 from sparkfleet.values import Value
@@ -54,7 +54,7 @@ def restore_copy(
         running: generations that run now: new ones begin above them.
 
     Raises:
-        StoreError: the copy is damaged, of another fleet, or of a newer release.
+        StoreError: the copy is damaged, of another fleet, or of a newer release, by its schema or by a field.
     """
     content = read_content(copy)
     if content is None:
@@ -62,6 +62,7 @@ def restore_copy(
     owner = content.identity.fleet if content.identity else ""
     if owner not in ("", fleet):
         raise StoreError(StoreFault.FOREIGN, f"The copy {copy.name} is of fleet {owner}, not of {fleet}.")
+    require_known_fields(copy)
     with named_errors(copy):
         copy_database(copy, _new(paths))
     return _put_in_place(paths, fleet, copy.name, running)

@@ -25,7 +25,10 @@ _CONTENT_FIELDS = (
     "file",
 )
 """Fields with the content itself (base64), or with a URL, or an object with one."""
-_FIELDS = frozenset((*_URL_FIELDS, *_CONTENT_FIELDS, "source"))
+_FIELDS = frozenset((*_URL_FIELDS, *_CONTENT_FIELDS, "data_format", "source"))
+"""Fields that `media_urls` reads: most parts have none of them."""
+_DATA_FIELDS = ("url", "data", "file_data", "file_url", "image_url", "path")
+"""Fields of such an object that an engine might open; not its name or its format."""
 _LIKE_A_URL = re.compile(r"\s*[a-z][a-z0-9+.-]*:", re.IGNORECASE)
 _LIKE_A_FILE = re.compile(
     r"\.(png|jpe?g|gif|webp|bmp|tiff?|avif|heic|svg|mp4|m4v|mov|avi|mkv|webm|wav|mp3|flac|ogg|opus|m4a|aac|pdf)\s*",
@@ -47,7 +50,11 @@ def media_urls(part: dict[str, Any]) -> Iterator[str]:
                 yield url
     for name in _CONTENT_FIELDS:
         value = part.get(name)
-        yield from (url for url in _texts(value) if _is_remote(url, is_url=isinstance(value, dict)))
+        for field, text in _contents(value):
+            if _is_remote(text, is_url=field == "url"):
+                yield text
+    if part.get("data_format") in ("url", "path"):  # vLLM's plugins for /v1/pooling
+        yield from (url for url in _texts(part.get("data")) if not _is_data(url))
     source = part.get("source")  # Anthropic's; as a text it only names where a search result comes from
     if isinstance(source, dict):
         yield from (url for url in _texts(source) if not _is_data(url))
@@ -86,6 +93,16 @@ def _texts(value: object) -> Iterator[str]:
         given = one.get("url") if isinstance(one, dict) else one
         if isinstance(given, str):
             yield given
+
+
+def _contents(value: object) -> Iterator[tuple[str, str]]:
+    """A field's texts, each with the name that it has in an object, "" outside of one; of a list, those of its elements."""
+    for one in value if isinstance(value, list) else [value]:
+        if isinstance(one, str):
+            yield "", one
+        elif isinstance(one, dict):
+            for name in _DATA_FIELDS:
+                yield from ((name, text) for text in _texts(one.get(name)))
 
 
 def _is_remote(text: str, *, is_url: bool) -> bool:

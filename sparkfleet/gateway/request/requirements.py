@@ -27,8 +27,11 @@ AUDIBLE = frozenset({"audio", "audio_embeds", "audio_url", "input_audio"})
 
 _PROMPTS = ("instructions", "system", "messages", "input", "prompt")
 """Fields of the APIs with the input of a model, in the order in which engines put them together."""
-_INSIDE = ("content", "text", "output")
-"""Fields of messages, parts and tool results with input. Not the arguments of calls: they are the tool's own data."""
+_COMPARED = ("query", "queries", "documents", "items", "text_1", "text_2", "data_1", "data_2", "data")
+"""Fields of /v1/rerank, /v1/score, /v1/classify and /v1/pooling, whose texts may be parts with images, too."""
+_INSIDE = ("content", "text", "output", "source")
+"""Fields of messages, parts and tool results with input. Not the arguments of calls: they are the tool's own data. The
+source of a document of Anthropic's API may have parts of its own."""
 _LIMITS = ("max_tokens", "max_completion_tokens", "max_output_tokens")
 _CHARACTERS_PER_TOKEN = 3
 """Characters per token: fewer than the four of plain English, so that code is overestimated rather than underestimated.
@@ -149,7 +152,7 @@ def doubts(
 
 def _media(document: dict[str, Any]) -> tuple[str, ...]:
     """A URL of each host that a request names media of. A `prompt` has texts and token ids only."""
-    fields = [name for name in _PROMPTS if name != "prompt"]
+    fields = [*(name for name in _PROMPTS if name != "prompt"), *_COMPARED]
     parts = (part for part in _parts(document, fields) if isinstance(part, dict))
     return one_per_host(url for part in parts for url in media_urls(part))
 

@@ -1,5 +1,8 @@
 """Copies of the store: made while it is in use, checked, and few."""
 
+import contextlib
+import sqlite3
+
 import pytest
 from control_values import deployment, plan
 
@@ -61,6 +64,32 @@ def test_a_damaged_copy_is_listed_as_such_and_is_not_the_latest(paths, store):
     with pytest.raises(StoreError, match="no copy 'other'") as caught:
         find_copy(paths, "other")
     assert sound.name in caught.value.do
+
+
+def test_a_copy_with_fields_of_a_newer_release_is_not_the_latest(paths, store):
+    store.put(deployment(), plan(), "me")
+    sound = take_copy(paths, "change", now=1000.0)
+    newer = take_copy(paths, "change", now=1001.0)
+    with contextlib.closing(sqlite3.connect(newer)) as db:
+        db.execute("UPDATE deployments SET spec = json_set(spec, '$.news', 1)")
+        db.commit()
+    assert "does not know news" in copies(paths)[0].trouble
+    assert find_copy(paths, "latest") == sound
+
+
+def test_a_copy_that_is_dropped_while_they_are_listed_is_left_out(paths, store, monkeypatch):
+    """The controller drops old copies; the list failed."""
+    older = take_copy(paths, "change", now=1000.0)
+    newer = take_copy(paths, "change", now=1001.0)
+    described = module._described
+
+    def drops(path):
+        older.unlink(missing_ok=True)
+        return described(path)
+
+    monkeypatch.setattr(module, "_described", drops)
+    assert [one.name for one in copies(paths)] == [newer.name]
+    assert find_copy(paths, "latest") == newer
 
 
 async def test_each_change_is_copied_once_and_an_hour_without_any_too(paths, store, clock):

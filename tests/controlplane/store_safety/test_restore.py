@@ -1,5 +1,7 @@
 """A lost store: put back from a copy, made of what runs, or begun anew by name."""
 
+import contextlib
+import sqlite3
 from pathlib import Path
 
 import pytest
@@ -15,6 +17,17 @@ from sparkfleet.controlplane.store_safety.restore import adopt_running, begin_an
 from sparkfleet.errors import ControlError
 from sparkfleet.gateway.access.keys import generate
 from sparkfleet.runtime.files.fleet_paths import FleetPaths
+
+
+def test_a_copy_with_fields_of_a_newer_release_changes_nothing(used):
+    copy = take_copy(used, "change", now=1000.0)
+    with contextlib.closing(sqlite3.connect(copy)) as db:
+        db.execute("UPDATE deployments SET plan = json_set(plan, '$.news', 1)")
+        db.commit()
+    before = used.database.read_bytes()
+    with pytest.raises(StoreError, match="does not know news of deployment tiny"):
+        restore_copy(used, "home", copy)
+    assert used.database.read_bytes() == before
 
 
 @pytest.fixture

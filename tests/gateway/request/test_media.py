@@ -70,3 +70,55 @@ def test_a_url_behind_very_many_parts_is_found():
         "messages": [{"role": "user", "content": [*many, {"type": "image_url", "image_url": "http://a/"}]}]
     }
     assert needs_of(body).media == ("http://a/",)
+
+
+URL = "http://10.0.0.1/admin"
+IMAGE = {"type": "image_url", "image_url": {"url": URL}}
+OF_ANTHROPIC = {"type": "image", "source": {"type": "url", "url": URL}}
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        {"query": "q", "documents": [{"content": [IMAGE]}]},
+        {"query": {"content": [IMAGE]}, "documents": ["d"]},
+        {"query": "q", "documents": [{"text": "d", "image": URL}]},
+        {"text_1": {"content": [IMAGE]}, "text_2": ["x"]},
+        {"data_1": "x", "data_2": [{"content": [IMAGE]}]},
+        {"queries": [{"content": [IMAGE]}], "items": ["x"]},
+        {"items": [[IMAGE]]},
+        {"data": {"data": URL, "data_format": "url", "indices": [1]}},
+        {"data": {"data": URL, "data_format": "path"}},
+        {"input": [{"text": "x", "image": URL}]},
+        {"input": [{"type": "function_call_output", "output": [{"type": "input_image", "image_url": URL}]}]},
+        {"messages": [{"content": [{"type": "tool_result", "content": [OF_ANTHROPIC]}]}]},
+        {"messages": [{"content": [{"type": "document", "source": {"content": [OF_ANTHROPIC]}}]}]},
+        {"messages": [{"content": [{"type": "input_audio", "input_audio": {"data": URL, "format": "wav"}}]}]},
+        {"messages": [{"content": [{"type": "file", "file": {"filename": "a", "file_data": URL}}]}]},
+        {"messages": [{"content": [{"type": "file", "file": {"file_url": URL}}]}]},
+        {"messages": [{"content": [{"type": "image", "image": [{"path": URL}]}]}]},
+    ],
+)
+def test_a_url_hidden_anywhere_in_a_request_is_found(body):
+    assert needs_of(body).media == (URL,)
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        {"query": "see http://a/x.png", "documents": ["http://b/y.png"]},
+        {"text_1": "http://a/x", "text_2": ["file:///etc/passwd"]},
+        {"messages": [{"content": [{"type": "file", "file": {"filename": "http.pdf", "file_data": DATA}}]}]},
+        {
+            "messages": [
+                {"content": [{"type": "input_audio", "input_audio": {"data": JPEG, "format": "mp3"}}]}
+            ]
+        },
+        {"messages": [{"content": [{"type": "document", "source": {"type": "text", "data": "http://a/x"}}]}]},
+        {"messages": [{"content": [{"type": "search_result", "source": "https://a/x", "content": []}]}]},
+        {"messages": [{"content": [{"type": "tool_use", "input": {"image_url": URL, "image": URL}}]}]},
+        {"data": {"data": "aGk=", "data_format": "b64_json"}},
+    ],
+)
+def test_words_names_and_the_data_of_tools_are_no_media(body):
+    assert needs_of(body).media == ()
