@@ -2,10 +2,17 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, generate_latest
 
+from sparkfleet.errors import ControlError
 from sparkfleet.gateway.asgi import App, Receive, Scope, Send, respond
+from sparkfleet.gateway.http_server import Server, serve
+from sparkfleet.remote.atomic_write import write_atomically
+from sparkfleet.runtime.ports import free_port
 
+_HOST = "127.0.0.1"
 _CONTENT_TYPE = (b"content-type", CONTENT_TYPE_LATEST.encode())
 
 
@@ -19,3 +26,31 @@ def metrics_app(registry: CollectorRegistry) -> App:
         return await respond(send, 200, [_CONTENT_TYPE], body, head=scope["method"] == "HEAD")
 
     return page
+
+
+async def serve_metrics(registry: CollectorRegistry, note: Path) -> Server:
+    """Serves the page, always at the port of its first start on this head.
+
+    At any other one while a predecessor that drains has that port, or another program.
+
+    Args:
+        registry: the metrics.
+        note: file with the port, written at the first start.
+    """
+    app = metrics_app(registry)
+    port = _noted(note)
+    if port is None:
+        port = free_port(_HOST)
+        write_atomically(note, f"{port}\n".encode())
+    try:
+        return await serve(app, _HOST, port, reuse_port=False)
+    except ControlError:
+        return await serve(app, _HOST, 0, reuse_port=False)
+
+
+def _noted(note: Path) -> int | None:
+    try:
+        port = int(note.read_text())
+    except (OSError, ValueError):
+        return None
+    return port if 0 < port < 1 << 16 else None

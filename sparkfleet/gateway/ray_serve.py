@@ -28,7 +28,7 @@ from sparkfleet.gateway.engine.endpoints import Target, first_found
 from sparkfleet.gateway.http_server import Server, freeze_heap
 from sparkfleet.gateway.http_server import serve as listen
 from sparkfleet.gateway.listening import GatewayListening, GatewayTls, stored_listening
-from sparkfleet.gateway.metrics_page import metrics_app
+from sparkfleet.gateway.metrics_page import serve_metrics
 from sparkfleet.gateway.page.page_app import PageApp
 from sparkfleet.gateway.report import EndpointCertificate, GatewayReport
 from sparkfleet.gateway.routing_table import GroupEntry, ModelEntry, RoutingTable
@@ -152,7 +152,8 @@ class GatewayReplica:
         )
         self._certificate = self._certificate_of(at.tls)
         self._server: Server = await self._listen(at, self._certificate)
-        self._page: Server = await listen(metrics_app(self._metrics.registry), "127.0.0.1", 0)
+        port = FleetPaths.of_this_process().metrics_port
+        self._page: Server = await serve_metrics(self._metrics.registry, port)
         freeze_heap()
         note = FleetPaths.of_this_process().run / "gateway.hung"
         self._after = take_note(note)

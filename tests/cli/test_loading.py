@@ -101,6 +101,7 @@ def test_a_terminal_that_cannot_erase_gets_no_line(shown, term):
 def line(monkeypatch, capsys):
     """The line, shown on a terminal of 20 columns, and what standard error got since then."""
     monkeypatch.setattr(module, "_on_terminal", lambda: True)
+    monkeypatch.setattr(module.loading, "_verb", "")
     monkeypatch.setattr(module.shutil, "get_terminal_size", lambda: os.terminal_size((20, 24)))
     module.loading.show("reading")
     capsys.readouterr()

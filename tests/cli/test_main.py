@@ -254,6 +254,22 @@ def test_verbs_import_no_slow_library():
     assert done.stdout.split() == []
 
 
+def test_no_garbage_is_collected_while_a_verb_loads():
+    """Each collection looks through the modules that are loaded already: it was a fifth of the time."""
+    code = (
+        "import gc, sys\n"
+        "from sparkfleet.cli.main import main\n"
+        "def collected(): return sum(one['collections'] for one in gc.get_stats())\n"
+        "before = collected()\n"
+        "sys.argv = ['sparkfleet', 'plan', '--help']\n"
+        "try: main()\n"
+        "except SystemExit: pass\n"
+        "print(collected() - before, file=sys.stderr)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert int(done.stderr) <= 1
+
+
 def test_version_loads_no_use_case():
     modules, output = loaded("version")
     assert output == f"sparkfleet {__version__}\n"

@@ -486,7 +486,11 @@ def test_delete_leaves_no_process_and_no_port_and_ctrl_c_stops_the_watching_not_
 
 @pytest.mark.full
 def test_down_leaves_nothing_and_up_brings_back_what_was_served(fleet):
-    fleet.ok("down")
+    metrics = int(fleet.paths.metrics_port.read_text())
+    assert "sparkfleet_" in httpx.get(f"http://127.0.0.1:{metrics}/metrics").text
+    _, out, _ = fleet.run("down")
+    assert " is down.\n" in out
+    assert "`sparkfleet up` starts it again with tiny (generation " in out
     assert fleet.everything() == []
     port = int(json.loads(fleet.paths.address.read_text())["gateway_port"])
     with socket.socket() as probe:
@@ -497,3 +501,4 @@ def test_down_leaves_nothing_and_up_brings_back_what_was_served(fleet):
     with openai.OpenAI(base_url=fleet.endpoint, api_key=fleet.key) as client:
         answer = client.completions.create(model="tiny", prompt="Hello", max_tokens=2)
     assert answer.choices[0].text
+    assert "sparkfleet_" in httpx.get(f"http://127.0.0.1:{metrics}/metrics").text, "at the same port"

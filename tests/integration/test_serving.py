@@ -101,10 +101,16 @@ def test_models_are_listed(client):
     assert [model.id for model in client.models.list()] == ["tiny"]
 
 
-def test_an_endpoint_that_this_model_lacks_is_the_engines_own_answer(client):
-    with pytest.raises(openai.APIStatusError) as caught:
+def test_a_task_that_this_model_lacks_is_refused_in_words_about_it(client):
+    with pytest.raises(openai.NotFoundError, match='The model "tiny" makes no embeddings') as caught:
         client.embeddings.create(model="tiny", input="Hello")
-    assert 400 <= caught.value.status_code < 500
+    assert caught.value.code == "unsupported_by_model"
+    with pytest.raises(openai.NotFoundError, match='The model "tiny" transcribes no speech'):
+        client.audio.transcriptions.create(model="tiny", file=("speech.wav", b"RIFF", "audio/wav"))
+    with pytest.raises(openai.NotFoundError, match="stores no files"):
+        client.files.list()
+    with pytest.raises(openai.NotFoundError, match="has no batches"):
+        client.batches.list()
 
 
 async def test_sixteen_streams_at_once(fleet):

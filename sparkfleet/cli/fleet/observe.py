@@ -99,6 +99,10 @@ async def _config(directory: Path, session: Session, json: bool) -> int:
     for name in done.kept:
         console.print(f"Kept as it is: {name}, which you have edited.", markup=False)
     console.print(
+        f"Prometheus finds its targets at {place.api}/targets on {session.inventory.head}, at every start.",
+        markup=False,
+    )
+    console.print(
         f"They are for {session.inventory.head}, the head: its controller and the engines' token are there."
         f" {directory / 'README.md'} has the commands.",
         markup=False,

@@ -98,6 +98,11 @@ class FleetPaths:
         return self.logs / f"{slug}.log"
 
     @property
+    def metrics_port(self) -> Path:
+        """Port of the gateway's metrics page on this head."""
+        return self.root / "metrics.port"
+
+    @property
     def label(self) -> str:
         """Name of this fleet on this machine, unique by its directory; every process of the fleet carries it."""
         return fleet_label(self.root)
