@@ -66,10 +66,10 @@ def _sealed(paths: FleetPaths, request: UpRequest) -> UpRequest:
 
 def _after_a_stop(paths: FleetPaths) -> None:
     """Waits for the end of a `down` that is under way, which would end the watchdog that starts now. One that was
-    interrupted has let its lock go."""
+    interrupted has let its lock go, and needs no repetition any more."""
     if paths.ended_role.exists():
         with alone(paths):
-            pass
+            paths.ended_role.unlink(missing_ok=True)
 
 
 def begin_join(request: JoinRequest) -> dict[str, str]:

@@ -119,6 +119,9 @@ def test_a_start_after_a_stop_that_was_interrupted_waits_for_nobody(paths, start
     paths.ended_role.write_text("{}")
     ray_watchdog.begin_up(up(paths))
     assert started == [paths.label]
+    with node_lifecycle.alone(paths):  # as the watchdog holds it while it starts Ray
+        ray_watchdog.begin_up(up(paths))
+    assert started == [paths.label] * 2
 
 
 async def test_programs_that_remove_old_files_leave_the_run_directory_alone(paths, monkeypatch):
