@@ -27,7 +27,7 @@ concurrency: 4
 engine_args: [--max-num-batched-tokens, "{CHUNK}"]
 """
 LONG = 2000
-"""Tokens of a prompt: 500 chunks, together two to four seconds of work; on a busy machine a window lets more of them pass."""
+"""Tokens of a prompt: 500 chunks, two to four seconds of work; on a busy machine more pass in a window."""
 START_S = 240.0
 """Enough for an engine of this size to be started again on two processors that others use, too."""
 
