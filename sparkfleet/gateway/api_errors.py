@@ -353,6 +353,17 @@ def too_slow(seconds: float) -> ApiError:
     )
 
 
+def no_such_response(response: str) -> ApiError:
+    """404: another key made the stored response."""
+    return ApiError(
+        f"There is no stored response {_short(response)}.",
+        do="A response belongs to the API key that made it.",
+        status=404,
+        code="response_not_found",
+        kind="not_found",
+    )
+
+
 def no_such_path(path: str) -> ApiError:
     """404: the API has no such path."""
     return ApiError(
