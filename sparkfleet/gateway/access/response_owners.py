@@ -1,7 +1,7 @@
 """Owners of stored responses (Responses API), so that no other key reads, cancels, deletes or continues one.
 
 Engines know no keys. A response's id has 128 random bits, so that nobody guesses one; this is for ids that were seen in a
-log or a chat. Held in memory: after a restart of the gateway, or at the gateway of another node, the id alone decides.
+log or a chat. Held in memory: after a restart of the gateway the id alone decides.
 """
 
 from __future__ import annotations
