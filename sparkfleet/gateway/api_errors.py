@@ -385,6 +385,17 @@ _ABSENT: dict[str, _Absent] = {
 """By the name behind /v1/, or behind /v1/messages/."""
 
 
+def no_such_response(response: str) -> ApiError:
+    """404: another key made the stored response."""
+    return ApiError(
+        f"There is no stored response {_short(response)}.",
+        do="A response belongs to the API key that made it.",
+        status=404,
+        code="response_not_found",
+        kind="not_found",
+    )
+
+
 def no_such_path(path: str) -> ApiError:
     """404: the API has no such path."""
     name = path.removeprefix("/v1/").removeprefix("messages/").partition("/")[0]

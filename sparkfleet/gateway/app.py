@@ -24,6 +24,7 @@ from sparkfleet.gateway.access.limits import (
     has_body,
     read_body,
 )
+from sparkfleet.gateway.access.response_owners import RESPONSES, ResponseOwners, response_of
 from sparkfleet.gateway.admission.key_limiter import KeyLimiter
 from sparkfleet.gateway.admission.model_queue import LONGEST_S, WAITING, ModelQueues
 from sparkfleet.gateway.api_errors import (
@@ -35,6 +36,7 @@ from sparkfleet.gateway.api_errors import (
     media_refused,
     no_such_method,
     no_such_path,
+    no_such_response,
     no_table,
     none_ready_for,
     not_its_task,
@@ -144,6 +146,7 @@ class GatewayApp:
         self._loads.on_end = self._queues.pump
         self._bodies = BodyBudget(budget_bytes)
         self._scanner = BodyScanner()
+        self._owners = ResponseOwners()
         self.origins = frozenset(origins)
         """Origins of other sites whose scripts may read answers."""
         self._limiter = KeyLimiter()
@@ -339,6 +342,9 @@ class GatewayApp:
             if exchange.dialect == "anthropic":
                 body = without_changing_digits(body)
             wanted = await self._scan(exchange, scope["query_string"], receive, body)
+            for response in (response_of(exchange.path), wanted.previous):
+                if self._owners.belongs_to_another(response, exchange.key.id):
+                    raise no_such_response(response)
             choice = self._choose(exchange, table, wanted)
             exchange.admitted.charge(wanted.needs.prompt_tokens)
             if exchange.explains == "only":
@@ -498,6 +504,8 @@ class GatewayApp:
             exchange.is_stream = True
             self.metrics.ttft.labels(exchange.model).observe(perf_counter() - sent)
             on_gap = self.metrics.itl.labels(exchange.model).observe
+        if exchange.path == RESPONSES and exchange.key is not None:
+            self._owners.note(answer.first, exchange.key.id)
         exchange.meter = UsageMeter(sent, on_gap)
         return exchange.meter
 

@@ -36,6 +36,8 @@ class RequestTarget(NamedTuple):
     """Begin and end of the model's name in the body, in a form without quotes; None if it is not known."""
     usage: BodyEdit | None = None
     """Edit of the body that asks for the usage of its stream; None if it has none or asks itself."""
+    previous: str = ""
+    """Stored response that it continues; "" for none."""
 
     def after(self, edit: BodyEdit) -> RequestTarget:
         """The same of the body after an edit."""
@@ -116,7 +118,13 @@ def _in_json(body: bytes | bytearray) -> RequestTarget:
     model = value.get("model")
     if model is not None and not isinstance(model, str):
         raise bad_request('"model" must be a string.', param="model")
-    return RequestTarget(model or "", needs_of(value), usage=usage_option(value, body))
+    previous = value.get("previous_response_id")
+    return RequestTarget(
+        model or "",
+        needs_of(value),
+        usage=usage_option(value, body),
+        previous=previous if isinstance(previous, str) else "",
+    )
 
 
 def _bad_json(why: str) -> ApiError:

@@ -59,6 +59,7 @@ class ScanAnswer(Value):
     needs: Requirements = Requirements()
     span: tuple[int, int] | None = None
     usage: BodyEdit | None = None
+    previous: str = ""
     fault: ScanFault | None = None
 
     def target(self) -> RequestTarget:
@@ -69,7 +70,7 @@ class ScanAnswer(Value):
         """
         if self.fault is not None:
             raise self.fault.error()
-        return RequestTarget(self.model, self.needs, self.span, self.usage)
+        return RequestTarget(self.model, self.needs, self.span, self.usage, self.previous)
 
 
 def scan(content_type: bytes, body: bytes | bytearray) -> ScanAnswer:
@@ -84,7 +85,9 @@ def scan(content_type: bytes, body: bytes | bytearray) -> ScanAnswer:
     except MemoryError:
         return _fault(bad_request("The request body takes too much memory to read.", code="too_complex"))
     span = found.span if is_form(headers) else model_span(body)
-    return ScanAnswer(model=found.model, needs=found.needs, span=span, usage=found.usage)
+    return ScanAnswer(
+        model=found.model, needs=found.needs, span=span, usage=found.usage, previous=found.previous
+    )
 
 
 def _fault(error: ApiError) -> ScanAnswer:
