@@ -174,14 +174,19 @@ def _workload(row: Row, notes: str, harness: Harness, assumed: list[str]) -> Wor
     if not generate:
         assumed.append("answer length not given: 256")
     once = bool(depth) and note_reader.has_trait("benchy", notes)
+    arrivals = note_reader.arrivals(notes)
+    requests = note_reader.requests(notes) or harness.requests
+    window = note_reader.window(notes) or harness.window or "steady"
+    if window == "closed" and arrivals is None and requests is not None and requests <= (concurrency or 1):
+        window = "served"  # a loop of one round: all requests are sent at once, and none follows
     return Workload(
         prompt=prompt,
         depth=depth,
         depth_cached=not once if harness.depth_cached is None else harness.depth_cached,
         generate=generate or 256,
         concurrency=concurrency or 1,
-        arrivals_per_s=note_reader.arrivals(notes),
-        requests=note_reader.requests(notes) or harness.requests,
+        arrivals_per_s=arrivals,
+        requests=requests,
         content=note_reader.content(notes) or harness.content or "mixed",
-        window=note_reader.window(notes) or harness.window or "steady",
+        window=window,
     )

@@ -123,3 +123,14 @@ def test_a_prompt_that_the_level_before_has_sent_is_no_measure_of_a_prefill() ->
     }
     read = [dict(case_of(row | {"concurrency": n}, architectures()).measured) for n in ("1", "2")]
     assert read == [{"ttft_ms": 400.0, "decode_tps_aggregate": 8.0}, {"decode_tps_aggregate": 8.0}]
+
+
+def test_a_loop_of_one_round_is_a_burst() -> None:
+    row = {"model": "Qwen/Qwen3-14B-FP8", "quant": "fp8", "engine": "vllm", "decode_tps_aggregate": "8"}
+    read = [
+        case_of(
+            row | {"concurrency": n, "notes": "closed-loop; 50 requests in all"}, architectures()
+        ).workload
+        for n in ("10", "50")
+    ]
+    assert [load.window for load in read] == ["closed", "served"]
