@@ -18,7 +18,7 @@ from sparkfleet.knowledge.measurements import BENCHMARKS
 from sparkfleet.knowledge.published import evidence
 from sparkfleet.knowledge.published.factors import factors
 
-FILE = Path(evidence.__file__).parent / evidence.FILE
+FILE = Path(evidence.__file__).parents[1] / evidence.FILE
 
 
 def main() -> int:
