@@ -104,7 +104,7 @@ def test_a_store_in_the_former_form_restarts_no_engine_and_gets_no_new_generatio
     """Every field was written; a release that was upgraded finds such rows."""
     store = Store(tmp_path / "s.db")
     before, _ = store.put(deployment(), rich_plan(), "me")
-    store.stand("tiny", 1, 0, Standing(tries=1))
+    store.set_standing("tiny", 1, 0, Standing(tries=1))
     store.close()
     with contextlib.closing(sqlite3.connect(tmp_path / "s.db")) as db:
         for table in ("deployments", "history"):

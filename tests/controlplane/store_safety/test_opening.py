@@ -269,7 +269,7 @@ def test_a_mark_that_cannot_be_written_keeps_nothing_from_being_stored(used, mon
 )
 def test_a_field_of_a_newer_release_is_named_and_the_store_is_not_changed(used, table, column, more, words):
     store = open_store(used, "home")
-    store.stand("tiny", 2, 0, Standing(tries=1))
+    store.set_standing("tiny", 2, 0, Standing(tries=1))
     store.close()
     with contextlib.closing(sqlite3.connect(used.database)) as db:
         (text,) = db.execute(f"SELECT {column} FROM {table}").fetchone()

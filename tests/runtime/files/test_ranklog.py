@@ -165,6 +165,6 @@ def test_a_log_that_somebody_removes_is_made_again(tmp_path):
     log.write(b"one\n")
     (tmp_path / "log").unlink()
     log.write(b"two\n")
-    log.say("three")
+    log.note("three")
     log.close()
     assert contents(tmp_path) == {"log": b"two\n" + OURS + b" three\n"}
