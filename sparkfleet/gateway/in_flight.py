@@ -1,7 +1,7 @@
 """Requests in flight per group, counted from what this gateway replica sent.
 
-A fleet has a gateway on each node. Each counts its own requests only: gateways need not communicate, and equal groups get
-equal shares of every gateway's requests.
+A fleet has one gateway (docs/decisions.md, 77). While it is replaced there may be two for seconds: each counts its own
+requests only, and they need not communicate.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The gateway as a Ray Serve deployment: one replica per node, each with its own listening socket.
+"""The gateway as a Ray Serve deployment: one replica, on the head, with its own listening socket.
 
 Serve starts it, watches it and replaces it; it is not behind Serve's proxies, which listen on every interface
 (docs/decisions.md). It gets the routing table from the controller by a long poll; while that is away, the last one holds.
