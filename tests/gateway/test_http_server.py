@@ -350,7 +350,7 @@ class Recorder:
 
 @pytest.fixture
 def writes(monkeypatch: pytest.MonkeyPatch) -> list[bytes]:
-    """What the server has written, call by call."""
+    """Bytes that the server has written, call by call."""
     made, found = http_server.GuardedProtocol.connection_made, list[bytes]()
 
     def connection_made(self: Any, transport: Any) -> None:

@@ -48,7 +48,7 @@ class Fleet:
         self.group_drained = False
 
     async def change(self, request):
-        """What an admin's change does to it."""
+        """Applies an admin's change."""
         if self.away:
             raise ConnectionError
         asked = FleetChange.model_validate_json(request)
@@ -139,7 +139,7 @@ class Seen:
         await self.page.keyboard.press("Enter")
 
     async def violations(self):
-        """What axe finds: its rules with the elements that break them."""
+        """Findings of axe: its rules with the elements that break them."""
         await self.page.evaluate((files("axe_playwright_python") / "axe.min.js").read_text())
         found = json.loads(
             await self.page.evaluate("axe.run().then((found) => JSON.stringify(found.violations))")

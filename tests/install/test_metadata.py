@@ -1,4 +1,4 @@
-"""What the package declares of Python, against its own code and files."""
+"""Declarations of the package about Python, against its own code and files."""
 
 import ast
 import re

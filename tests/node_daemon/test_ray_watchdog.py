@@ -2,12 +2,11 @@
 
 import asyncio
 import contextlib
-import fcntl
-import os
 import threading
 
 import pytest
 from control_values import deployment, inventory, plan
+from tmpfiles import is_cleaned
 
 from sparkfleet.controlplane.api.api_models import ApplyRequest, JoinRequest, Role, UpRequest
 from sparkfleet.node_daemon import node_lifecycle, ray_watchdog, service_manager
@@ -135,18 +134,6 @@ async def test_programs_that_remove_old_files_leave_the_run_directory_alone(path
     monkeypatch.setattr(ray_watchdog, "_keep", keep)
     watchdog = asyncio.create_task(ray_watchdog.keep(paths))
     await kept.wait()
-    assert not lockable(paths.run.parent)
+    assert not is_cleaned(paths.run.parent)
     watchdog.cancel()
     await asyncio.gather(watchdog, return_exceptions=True)
-
-
-def lockable(directory):
-    descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return False
-    else:
-        return True
-    finally:
-        os.close(descriptor)

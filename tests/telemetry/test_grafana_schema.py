@@ -41,7 +41,7 @@ def project(tmp_path_factory):
 
 
 def errors(project, documents):
-    """What TypeScript finds in these dashboards."""
+    """Findings of TypeScript in these dashboards."""
     lines = [f"export const board{at}: Plain<Dashboard> = {text};" for at, text in enumerate(documents)]
     (project / "boards.ts").write_text(TYPES + "\n".join(lines))
     argv = [project / "node_modules" / ".bin" / "tsc", "-p", "."]

@@ -1,4 +1,4 @@
-"""What clients see of an engine's error, whatever its form."""
+"""Errors of engines as clients see them, whatever their form."""
 
 from __future__ import annotations
 
