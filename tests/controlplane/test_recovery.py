@@ -106,6 +106,24 @@ async def test_memory_that_ran_out_long_ago_moves_nothing_when_a_node_with_a_sma
     assert [order.rung for order in world.apps.launches] == [0, 1]
 
 
+async def test_one_that_serves_again_is_not_ended_because_a_smaller_rung_has_become_possible(world):
+    """Found by the simulation (seed 76204): another plan of the same engine brought the smaller rung."""
+    world.inventory_nodes = ("this", "that")
+    world.nodes.available["that"], world.nodes.boots["that"] = 100 * GIB, "first"
+    world.nodes.away = {"that"}
+    await world.look()
+    await put(world, ladder((9.0, "this"), (5.0, "that")))
+    for _ in range(2):
+        await falls(world, "memory")
+    await world.ready(1)
+    world.nodes.away = set()
+    await world.look()
+    await world.controller.reconcile()
+    assert [order.rung for order in world.apps.launches] == [0]
+    await falls(world, "memory")
+    assert [order.rung for order in world.apps.launches] == [0, 1]
+
+
 async def test_memory_that_runs_out_takes_no_rung_on_a_drained_node(world):
     world.inventory_nodes = ("this", "that")
     world.nodes.available["that"] = 100 * GIB

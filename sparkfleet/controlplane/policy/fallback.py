@@ -195,7 +195,13 @@ def break_circle(one: FallbackCase) -> list[Action] | None:
 
 
 def take_less_memory(one: FallbackCase) -> list[Action] | None:
-    """Moves a group whose memory ran out repeatedly while it served to a rung that needs less."""
+    """Moves a group whose memory ran out repeatedly while it served to a rung that needs less, but none that serves again.
+
+    That is one for which there was no such rung then: another plan or a node that is back may bring one.
+    """
+    report = one.state.report(one.group)
+    if one.app.status == "running" and (report is None or report.phase is GroupPhase.READY):
+        return None
     if sum(at > one.now.unix - STARVED_S for at in one.standing.starved) < STARVED:
         return None
     plan = one.desired.plan_of(one.group)
