@@ -1,4 +1,4 @@
-"""Plans every system of the field reports: published → planned → predicted, in docs/field-reports.md and in README.md.
+"""Plans every system of the field reports: published → planned → predicted, in docs/field-reports.md.
 
     python scripts/field_reports.py [--check]
 
@@ -23,8 +23,6 @@ from sparkfleet.specs.load import load_deployment, load_inventory
 
 ROOT = Path(__file__).resolve().parent.parent
 TABLE = ROOT / "docs" / "field-reports.md"
-README = ROOT / "README.md"
-BEGIN, END = "<!-- field reports: written by scripts/field_reports.py -->", "<!-- end of field reports -->"
 
 HEAD = """# The systems of the field reports
 
@@ -43,18 +41,11 @@ def main() -> int:
     """Write the table, or check it."""
     rows = yaml.safe_load((ROOT / "docs" / "field-reports.yaml").read_text())["systems"]
     table = COLUMNS + "".join(_row(row) for row in rows)
-    wanted = {TABLE: HEAD + table, README: _with_table(README.read_text(), table)}
+    page = HEAD + table
     if "--check" in sys.argv:
-        return int(any(not path.exists() or path.read_text() != text for path, text in wanted.items()))
-    for path, text in wanted.items():
-        path.write_text(text)
+        return int(not TABLE.exists() or TABLE.read_text() != page)
+    TABLE.write_text(page)
     return 0
-
-
-def _with_table(page: str, table: str) -> str:
-    """A page with the table in its place."""
-    before, _, rest = page.partition(BEGIN)
-    return f"{before}{BEGIN}\n\n{table}\n{END}{rest.partition(END)[2]}"
 
 
 def plan_row(row: dict[str, Any]) -> Plan:
