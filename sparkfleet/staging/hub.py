@@ -304,13 +304,16 @@ class Hub:
 
     def _unreachable(self, reason: str) -> HubUnreachable:
         return HubUnreachable(
-            f"{self.endpoint} does not serve {self.name}: {reason}.",
+            f"{self.name} cannot be read from {self.endpoint}: {reason}.",
             means="Downloaded bytes are kept; the next run continues from there.",
             do=f"On the node, try `curl -I {self.endpoint}`; or set HF_ENDPOINT to a mirror that it can reach.",
         )
 
     def _odd(self, what: str) -> StagingError:
         return odd_answer(f"{self.endpoint}: {self.name}", what)
+
+
+_ERRNO = re.compile(r"\[Errno -?\d+\] ")
 
 
 class _BoundedPart:
@@ -333,6 +336,6 @@ class _BoundedPart:
 
 
 def _short(error: Exception) -> str:
-    """The reason of a failure, shortened."""
-    text = str(error) or type(error).__name__
+    """The reason of a failure, shortened; without the number that Python puts before the operating system's words."""
+    text = _ERRNO.sub("", str(error)) or type(error).__name__
     return text if text.isascii() and text.isprintable() and len(text) <= SHOWN_CHARACTERS else shown(text)
