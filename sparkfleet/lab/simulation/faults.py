@@ -271,7 +271,7 @@ class Faults:
             self._of.place.put("right")
 
     def _clock_jumps(self) -> None:
-        self._of.time.wall_offset += self._chance.choice((-86_400.0, -30.0, 30.0, 3600.0, 86_400.0))
+        self._of.time.jump(self._chance.choice((-86_400.0, -30.0, 30.0, 3600.0, 86_400.0)))
 
     def _reports_lost(self) -> None:
         self._of.loses = self._chance.choice((0.2, 0.9))

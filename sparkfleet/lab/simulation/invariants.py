@@ -46,7 +46,7 @@ def ended_without_reason(
         ended: engines that have ended since the last check: when, which, what ended them.
         wanted: deployments that are to run.
         events: all that were written.
-        ready_at: Unix seconds at which each engine became ready.
+        ready_at: Unix seconds at which each engine became ready, less those by which the clock was set back since.
     """
     for at, engine, why in ended:
         name = engine.group[0]

@@ -135,6 +135,7 @@ class Simulation:
         self._held = False
         """True while the controller's process lives and waits for its store."""
         self._ready_at: dict[GroupKey, float] = {}
+        """Unix seconds of each engine's readiness by a wall clock that was never set back."""
         self._ended_at: dict[GroupKey, float] = {}
         self._looked_at = self._asked_at = float("-inf")
         self._changed_at = 0.0
@@ -295,7 +296,7 @@ class Simulation:
 
     def _send(self, report: GroupReport) -> None:
         if report.phase == "ready":
-            self._ready_at.setdefault(report.group, self.time.unix())
+            self._ready_at.setdefault(report.group, self.time.unix() + self.time.set_back_s)
         if self.chance.random() < self.loses:
             return
         times = 2 if self.chance.random() < 0.05 else 1
@@ -435,7 +436,8 @@ class Simulation:
     def _ended_without_reason(self, wanted: dict[str, Desired]) -> Iterator[str]:
         if self.fleet.ended:
             events = self.store.events(limit=400)
-            yield from invariants.ended_without_reason(self.fleet.ended, wanted, events, self._ready_at)
+            ready_at = {group: at - self.time.set_back_s for group, at in self._ready_at.items()}
+            yield from invariants.ended_without_reason(self.fleet.ended, wanted, events, ready_at)
 
     async def _settle(self) -> None:
         """Without faults and drained nodes everything wanted runs, at the latest once it is applied again; nothing else."""

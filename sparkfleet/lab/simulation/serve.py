@@ -58,7 +58,7 @@ class SimulatedApp:
     barred_since: float = 0.0
     """When it began to wait for a drained node, if its phase is that."""
     stored: bool = False
-    """A controller answered when its start began, so that the start is in the store."""
+    """A controller answered when its start began, and its nodes had reported their boots: it is known if it takes one down."""
     stalled: bool = False
     """Its actor does nothing for now: it sends no report."""
 
@@ -242,8 +242,9 @@ class SimulatedServe:
         self._fleet.engines[key] = SimulatedEngine(
             key, app.order.rung, app.order.candidate.shape.nodes, app.order.needs
         )
-        app.stored = self._barred(nodes) is not None
-        if app.stored:
+        is_answered = self._barred(nodes) is not None
+        app.stored = is_answered and not any(self._fleet.nodes[node].slow_report for node in nodes)
+        if is_answered:
             self.began.append((self._time.seconds, key, nodes))
         self._send_report(key, app, GroupPhase.STARTING)
         ending = (

@@ -20,6 +20,8 @@ class Timeline:
         """Since the beginning; only goes forward."""
         self.wall_offset = 0.0
         """Sum of the jumps of the wall clock, seconds."""
+        self.set_back_s = 0.0
+        """Sum of its jumps back."""
         self._now = Now(unix=EPOCH, steady=0.0)
         self._order = count()
         self._events: list[tuple[float, int, Callable[[], None]]] = []
@@ -34,6 +36,11 @@ class Timeline:
     def unix(self) -> float:
         """The wall clock, which may jump."""
         return EPOCH + self.seconds + self.wall_offset
+
+    def jump(self, seconds: float) -> None:
+        """Sets the wall clock forward, or back if negative."""
+        self.wall_offset += seconds
+        self.set_back_s -= min(0.0, seconds)
 
     def after(self, seconds: float, event: Callable[[], None]) -> None:
         """Let something happen that many seconds from now."""
