@@ -58,7 +58,7 @@ class SimulatedApp:
     barred_since: float = 0.0
     """When it began to wait for a drained node, if its phase is that."""
     stored: bool = False
-    """A controller answered when its start began, and its nodes had reported their boots: it is known if it takes one down."""
+    """A controller answered when its start began, and its nodes had reported: it is known if it takes one down."""
     stalled: bool = False
     """Its actor does nothing for now: it sends no report."""
 
