@@ -27,9 +27,19 @@ class Standing:
 
     def end(self):
         """None stands."""
-        one, self._name, self._one = self._one, "", None
+        one = self._taken()
         if one is not None:
             one.end()
+
+    def abandon(self):
+        """Take away a fleet that a failed test has left as nobody expects it: the next file of tests gets another."""
+        one = self._taken()
+        if one is not None:
+            one.abandon()
+
+    def _taken(self):
+        one, self._name, self._one = self._one, "", None
+        return one
 
 
 class Live:
@@ -76,7 +86,11 @@ def pair(standing, tmp_path_factory, request):
     fleet = standing.get("pair", lambda: Pair(tmp_path_factory.mktemp("pair"), real)).fleet
     fleet.real = _is_real(request)
     yield fleet
-    fleet.clear()
+    try:
+        fleet.clear()
+    except BaseException:
+        standing.abandon()
+        raise
 
 
 @pytest.fixture(autouse=True)

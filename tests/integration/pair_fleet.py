@@ -143,7 +143,11 @@ class Pair:
         try:
             self.fleet.end()
         finally:
-            self._lab.__exit__(None, None, None)
+            self.abandon()
+
+    def abandon(self):
+        """Take the lab away, whatever runs in it."""
+        self._lab.__exit__(None, None, None)
 
 
 def events_of(fleet, name):
