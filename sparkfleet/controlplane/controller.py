@@ -38,7 +38,7 @@ from sparkfleet.controlplane.state.start_phases import StartPhases
 from sparkfleet.controlplane.state.status import App, FleetStatus, NodeReport
 from sparkfleet.controlplane.state.store import Store
 from sparkfleet.controlplane.state.store_rows import Event
-from sparkfleet.controlplane.state.usage_ledger import UsageRow
+from sparkfleet.controlplane.state.tables.usage_ledger import UsageRow
 from sparkfleet.controlplane.store_safety.guard import StoreError
 from sparkfleet.controlplane.store_safety.store_watch import corrupted
 from sparkfleet.controlplane.wall_clock import WallClock
@@ -148,9 +148,9 @@ class Controller:
         """Applies a deployment (see `Store.put`); returns the desired state, and True if it changed."""
         older = self._older(spec.name)
         with self._store.together():
-            desired, changed = self._store.put(spec, plan, who, retry, older, base=base)
+            desired, changed = self._store.deployments.put(spec, plan, who, retry, older, base=base)
             if changed:
-                self._store.record(desired.name, desired.generation, "", "wanted", f"applied by {who}")
+                self._store.events.record(desired.name, desired.generation, "", "wanted", f"applied by {who}")
         if changed:
             await self._journal.announce()
             self._wake.set()
@@ -158,7 +158,7 @@ class Controller:
 
     def _older(self, name: str) -> list[RunningGroup]:
         """Groups of a deployment that run at a rung of an earlier plan and are no longer desired."""
-        wanted = self._store.desired().get(name)
+        wanted = self._store.deployments.desired().get(name)
         alive = {
             app.group
             for app in self._seen
@@ -169,7 +169,7 @@ class Controller:
         reports = {report.group: report for report in self._reports.groups()}
         plans = {
             key: plan
-            for one in self._store.history(name)
+            for one in self._store.deployments.history(name)
             for key, plan in zip(one.groups, one.plan.groups, strict=True)
             if key in alive and (wanted is None or key not in wanted.groups)
         }
@@ -181,15 +181,15 @@ class Controller:
 
     async def remove(self, name: str, who: str) -> None:
         """Deletes a deployment. Raises ControlError if it does not exist."""
-        desired = self._store.desired()
+        desired = self._store.deployments.desired()
         if name not in desired:
             raise ControlError(
                 f"There is no deployment {name!r}.",
                 do=f"Existing deployments: {', '.join(sorted(desired)) or 'none'}.",
             )
         with self._store.together():
-            self._store.remove(name)
-            self._store.record(name, desired[name].generation, "", "unwanted", f"deleted by {who}")
+            self._store.deployments.remove(name)
+            self._store.events.record(name, desired[name].generation, "", "unwanted", f"deleted by {who}")
         await self._journal.announce()
         self._wake.set()
 
@@ -218,18 +218,18 @@ class Controller:
         if known and node not in known:  # it has not looked yet: the command checks the inventory
             raise ControlError(f"There is no node {node!r}.", do=f"Nodes: {', '.join(known)}.")
         with self._store.together():
-            if not self._store.drain(node, who):
+            if not self._store.drains.drain(node, who):
                 return
-            self._store.record("", 0, node, "drain", f"{node} is drained by {who}")
+            self._store.events.record("", 0, node, "drain", f"{node} is drained by {who}")
         await self._journal.announce()
 
     async def undrain(self, node: str, who: str) -> None:
         """Takes that back. Raises ControlError if the node is not drained."""
         with self._store.together():
-            if not self._store.undrain(node):
-                names = ", ".join(one.node for one in self._store.drained()) or "none"
+            if not self._store.drains.undrain(node):
+                names = ", ".join(one.node for one in self._store.drains.nodes()) or "none"
                 raise ControlError(f"{node} is not drained.", do=f"Drained nodes: {names}.")
-            self._store.record("", 0, node, "drain", f"{node} may be used again, by {who}")
+            self._store.events.record("", 0, node, "drain", f"{node} may be used again, by {who}")
         await self._journal.announce()
 
     async def drain_group(self, group: GroupKey, who: str) -> frozenset[str]:
@@ -241,20 +241,20 @@ class Controller:
             names = ", ".join(sorted(map(name_of, self._present()))) or "none"
             raise ControlError(f"There is no group {name_of(group)}.", do=f"Groups: {names}.")
         with self._store.together():
-            if self._store.drain_group(group, who):
+            if self._store.drains.drain_group(group, who):
                 words = f"no new requests go to it: it is drained by {who}"
-                self._store.record(group[0], group[1], name_of(group), "drain", words)
+                self._store.events.record(group[0], group[1], name_of(group), "drain", words)
         await self._journal.announce()
         return await self._known_to_gateways()
 
     async def undrain_group(self, group: GroupKey, who: str) -> frozenset[str]:
         """Takes that back. Returns the gateways that do not know it yet. Raises ControlError if it is not drained."""
         with self._store.together():
-            if not self._store.undrain_group(group):
-                names = ", ".join(one.name for one in self._store.drained_groups()) or "none"
+            if not self._store.drains.undrain_group(group):
+                names = ", ".join(one.name for one in self._store.drains.groups()) or "none"
                 raise ControlError(f"{name_of(group)} is not drained.", do=f"Drained groups: {names}.")
             words = f"it gets requests again, by {who}"
-            self._store.record(group[0], group[1], name_of(group), "drain", words)
+            self._store.events.record(group[0], group[1], name_of(group), "drain", words)
         await self._journal.announce()
         return await self._known_to_gateways()
 
@@ -274,11 +274,11 @@ class Controller:
             listening=self._address.listening,
             gateways=self._reports.gateways(),
             nodes=self._watch.reports,
-            failures=self._store.failures(),
-            drained=self._store.drained(),
-            drained_groups=self._store.drained_groups(),
+            failures=self._store.failures.all(),
+            drained=self._store.drains.nodes(),
+            drained_groups=self._store.drains.groups(),
             deployments=self._view(self._running()).deployments(),
-            last_event=self._store.last_event_id(),
+            last_event=self._store.events.last_id(),
             trouble=self.ends.trouble,
             warnings=(
                 *self.warnings.values(),
@@ -296,16 +296,16 @@ class Controller:
 
     def samples(self) -> Iterator[Sample]:
         """Samples of the present state, for Prometheus."""
-        yield from fleet_samples(self.status(), self._wanted(), self._store.standings())
-        yield from key_samples(self._store.keys())
+        yield from fleet_samples(self.status(), self._wanted(), self._store.groups.standings())
+        yield from key_samples(self._store.keys.all())
 
     def history(self, name: str) -> tuple[Desired, ...]:
         """The generations of a deployment that are kept, oldest first."""
-        return self._store.history(name)
+        return self._store.deployments.history(name)
 
     def stopped(self) -> tuple[Desired, ...]:
         """The last generation of each deployment that was deleted, as far as it is kept."""
-        return self._store.stopped()
+        return self._store.deployments.stopped()
 
     def targets(self, own: str) -> list[TargetGroup]:
         """Everything that Prometheus should scrape, in its `http_sd` form. `own` is the controller's host:port."""
@@ -350,10 +350,10 @@ class Controller:
 
     def key_rows(self) -> tuple[KeyRow, ...]:
         """Each key with its last use and the deployments that it may use."""
-        used: dict[str, float] = dict(self._store.keys_used())
+        used: dict[str, float] = dict(self._store.keys.used())
         for report in self._reports.gateways():
             used |= {key: at for key, at in report.keys_used.items() if at > used.get(key, 0.0)}
-        wanted = self._store.desired()
+        wanted = self._store.deployments.desired()
         return tuple(
             KeyRow(
                 id=key.id,
@@ -366,7 +366,7 @@ class Controller:
                 limits=key.limits,
                 former_until=key.former.until if key.former is not None else None,
             )
-            for key, created in self._store.keys_created()
+            for key, created in self._store.keys.created()
         )
 
     def is_still_wanted(self, group: GroupKey, rung: int) -> bool:
@@ -395,7 +395,7 @@ class Controller:
 
     async def register_gateway(self, report: GatewayReport) -> None:
         """Takes a gateway replica's report of its address."""
-        self._store.use_keys(report.keys_used)
+        self._store.keys.use(report.keys_used)
         self._count_usage(report)
         if self._reports.gateway(report):
             words = f"gateway listening on {report.url}"
@@ -409,16 +409,16 @@ class Controller:
         if report.replica not in self._usage_stored:
             self._usage_stored = {one.replica: now for one in (*self._reports.gateways(), report)}
             for one in (*self._reports.gateways(), report):
-                self._store.add_usage(one.replica, one.usage)
+                self._store.usage.add(one.replica, one.usage)
         elif now - self._usage_stored[report.replica] >= USAGE_S:
             self._usage_stored[report.replica] = now
-            self._store.add_usage(report.replica, report.usage)
+            self._store.usage.add(report.replica, report.usage)
 
     def usage(self, days: int) -> tuple[UsageRow, ...]:
         """Usage of the last days by day, key and model, with what the gateways have reported so far."""
         for report in self._reports.gateways():
-            self._store.add_usage(report.replica, report.usage)
-        return self._store.usage(days)
+            self._store.usage.add(report.replica, report.usage)
+        return self._store.usage.last_days(days)
 
     async def resumed(self, reason: str) -> None:
         """Records that it works again, and for what it had waited."""
@@ -503,9 +503,9 @@ class Controller:
 
     def _forget_drained_groups(self) -> None:
         """Forgets drained groups that no longer exist: their names do not come again."""
-        for one in self._store.drained_groups():
+        for one in self._store.drains.groups():
             if one.group not in self._present():
-                self._store.undrain_group(one.group)
+                self._store.drains.undrain_group(one.group)
 
     async def _notice_clock(self) -> None:
         """Lets the groups' actors be watched again if the wall clock was set back."""
@@ -529,16 +529,16 @@ class Controller:
     def _state(self, available: Mapping[str, int] | None = None) -> FleetState:
         """Snapshot for the policy."""
         return FleetState(
-            desired=self._store.desired(),
+            desired=self._store.deployments.desired(),
             apps=self._seen,
             reports=self._reports.groups(),
             fresh=frozenset(report.name for report in self._reports.fresh()),
-            standings=self._store.standings(),
-            starts=self._store.starts(),
+            standings=self._store.groups.standings(),
+            starts=self._store.groups.starts(),
             older={(name, *one.member): _nodes(one) for name in self._wanted() for one in self._older(name)},
             nodes=self._effects.nodes,
             available=available or {},
-            drained=frozenset(one.node for one in self._store.drained()),
+            drained=frozenset(one.node for one in self._store.drains.nodes()),
             pending=self._effects.pending,
             paused=self._paused,
         )
@@ -562,7 +562,7 @@ class Controller:
         return self._clocks().steady
 
     def _wanted(self) -> dict[str, Desired]:
-        return {} if self._paused else self._store.desired()
+        return {} if self._paused else self._store.deployments.desired()
 
     def _kept(self) -> frozenset[GroupKey]:
         """Groups that are desired or still have an application."""
@@ -571,7 +571,7 @@ class Controller:
 
     def _present(self) -> frozenset[GroupKey]:
         """The same, also while the fleet is being stopped: `up` starts them again."""
-        return self._kept().union(*(one.groups for one in self._store.desired().values()))
+        return self._kept().union(*(one.groups for one in self._store.deployments.desired().values()))
 
     # publishing
 
@@ -581,7 +581,7 @@ class Controller:
         if inputs == self._published_from:
             return
         current = await self._publisher.publish(
-            self._view(), self._store.keys(), without, self._address.listening
+            self._view(), self._store.keys.all(), without, self._address.listening
         )
         self._published_from = inputs if current else ()
 
@@ -603,7 +603,9 @@ class Controller:
     def _running(self) -> dict[str, tuple[RunningGroup, ...]]:
         """Groups of each deployment that run or start, each at its rung."""
         return {
-            name: tuple(one.at_its_rung() for one in (*self._store.running(desired), *self._older(name)))
+            name: tuple(
+                one.at_its_rung() for one in (*self._store.deployments.running(desired), *self._older(name))
+            )
             for name, desired in self._wanted().items()
         }
 
@@ -622,12 +624,12 @@ class Controller:
             stranded={name: _stranded(state, one) for name, one in wanted.items()},
             lost={name: _lost(state, one, self._watch.lost()) for name, one in wanted.items()},
             ready_at=self._starts.ready_at(),
-            drained={one.group for one in self._store.drained_groups()},
+            drained={one.group for one in self._store.drains.groups()},
         )
 
     async def _measured(self, report: GroupReport) -> None:
         """Keeps a measurement that a group took while it served."""
-        self._store.measure(report.deployment, report.generation, report.name, dict(report.measured))
+        self._store.measurements.add(report.deployment, report.generation, report.name, dict(report.measured))
         await self._journal.record(
             report.deployment, report.generation, report.name, "measured", _speed_words(report)
         )
@@ -649,7 +651,9 @@ class Controller:
             self._metrics.starts.labels(report.deployment, "adopted" if report.adopted else "ready").inc()
             if report.started_s is not None:
                 self._metrics.start.labels(report.deployment).observe(report.started_s)
-            self._store.measure(report.deployment, report.generation, report.name, dict(report.measured))
+            self._store.measurements.add(
+                report.deployment, report.generation, report.name, dict(report.measured)
+            )
             await self._publish()
         if report.phase is GroupPhase.FAILED:
             self._count_failure(report)

@@ -73,5 +73,5 @@ class ControllerFailures:
 
     def _recent(self) -> list[str]:
         now = self._clock()
-        events = self._store.events_since(SUBJECT, KIND, now - COUNTS_S)
+        events = self._store.events.since(SUBJECT, KIND, now - COUNTS_S)
         return [event.message for event in events if event.at <= now]

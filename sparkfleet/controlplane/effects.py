@@ -92,7 +92,7 @@ class Effects:
         now = self._clocks()
         self.nodes = self.nodes.seen(nodes, began, now)
         # At once: if a node goes down before the next round, its boot would never be known.
-        for action in learn_boots(FleetState(starts=self._store.starts(), nodes=self.nodes), now):
+        for action in learn_boots(FleetState(starts=self._store.groups.starts(), nodes=self.nodes), now):
             self._keep(action)
 
     def forget_answers(self, failed: Collection[str]) -> None:
@@ -120,23 +120,23 @@ class Effects:
 
     def _write(self, action: Action) -> None:
         if isinstance(action, KeepStanding):
-            self._store.set_standing(*action.group, action.standing)
+            self._store.groups.set_standing(*action.group, action.standing)
         match action:
             case EndAttempt(group=group) | GiveUp(group=group):
-                self._store.end_start(group)
+                self._store.groups.end_start(group)
             case LadderStep(group=group, nodes=nodes):
-                self._store.end_start(group)
-                self._store.begin_start(group, begun({}, nodes, self.nodes.boots))
+                self._store.groups.end_start(group)
+                self._store.groups.begin_start(group, begun({}, nodes, self.nodes.boots))
             case BeginAttempt(group=group, nodes=nodes):
-                self._store.begin_start(group, begun({}, nodes, self.nodes.boots))
+                self._store.groups.begin_start(group, begun({}, nodes, self.nodes.boots))
             case KnowBoots(group=group, boots=boots):
-                self._store.begin_start(group, boots)
+                self._store.groups.begin_start(group, boots)
             case ForgetGroup(group=group):
-                self._store.forget_group(group)
+                self._store.groups.forget(group)
             case RememberFailure():
-                self._store.remember(action.fingerprint, action.reason, action.lasts_s)
+                self._store.failures.remember(action.fingerprint, action.reason, action.lasts_s)
             case ForgetFailure():
-                self._store.forget_failure(action.fingerprint)
+                self._store.failures.forget(action.fingerprint)
 
     async def _record(self, action: Action) -> None:
         match action:
@@ -170,5 +170,5 @@ class Effects:
                 await self._apps.retire(*group)
 
     def _launch(self, desired: Desired, group: GroupKey) -> GroupLaunch:
-        rungs = rungs_of(desired, self._store.standings())
+        rungs = rungs_of(desired, self._store.groups.standings())
         return self._around.launches_of(desired, rungs)[desired.groups.index(group)]

@@ -115,7 +115,7 @@ async def test_pause_stops_everything_and_forgets_nothing(world):
     world.controller.pause()
     await world.controller.reconcile()
     assert world.apps.apps["tiny", 1, 0].status == "retiring"
-    assert set(world.store.desired()) == {"tiny"}
+    assert set(world.store.deployments.desired()) == {"tiny"}
 
 
 async def test_a_restarted_controller_keeps_quiet_until_groups_have_reported(world):
@@ -184,7 +184,7 @@ async def test_metrics_and_targets_of_a_ready_group(world):
         ["127.0.0.1:1"],
         ["127.0.0.1:4000"],
     ]
-    assert [m.value for m in world.store.measurements("tiny")] == [10.0, 50.0]
+    assert [m.value for m in world.store.measurements.of("tiny")] == [10.0, 50.0]
 
 
 async def test_a_round_that_fails_is_written_down_and_the_next_one_works(world, monkeypatch):
@@ -224,7 +224,7 @@ async def test_a_full_disk_stops_the_work_only_as_long_as_it_is_full(world, monk
     monkeypatch.setattr(world.apps, "list", fails_twice)
     monkeypatch.setattr(module, "TICK_S", 0.01)
     with monkeypatch.context() as patched:
-        patched.setattr(world.store, "record", refuses)
+        patched.setattr(world.store.events, "record", refuses)
         running = asyncio.create_task(world.controller.run())
         async with asyncio.timeout(5):
             while len(lists) < 4:
@@ -241,7 +241,7 @@ async def test_a_clock_that_was_set_back_lets_ray_serve_look_at_its_actors_again
         moment[0], moment[1] = moment[0] + unix, moment[1] + steady
         await world.controller.reconcile()
         assert world.apps.renewed == renewed
-    first, _ = (event.message for event in world.store.events() if event.kind == "clock")
+    first, _ = (event.message for event in world.store.events.read() if event.kind == "clock")
     assert first == "the clock of the head was set back by 7205 s: Ray Serve's controller is restarted"
 
 
@@ -271,7 +271,13 @@ async def test_a_command_that_failed_on_a_full_disk_has_changed_nothing(world, m
     await keys.create("mine")
 
     def state():
-        return store.desired(), store.drained(), store.keys(), store.identity(), store.events()
+        return (
+            store.deployments.desired(),
+            store.drains.nodes(),
+            store.keys.all(),
+            store.identity(),
+            store.events.read(),
+        )
 
     def refuses(*event):
         raise sqlite3.OperationalError("database or disk is full")
@@ -291,7 +297,7 @@ async def test_a_command_that_failed_on_a_full_disk_has_changed_nothing(world, m
     )
     for command in commands:
         with monkeypatch.context() as patched:
-            patched.setattr(store, "record", refuses)
+            patched.setattr(store.events, "record", refuses)
             with pytest.raises(sqlite3.OperationalError, match="full"):
                 await command()
         assert state() == before
@@ -299,7 +305,7 @@ async def test_a_command_that_failed_on_a_full_disk_has_changed_nothing(world, m
     for number, command in enumerate(commands, 1):
         await command()
         assert len(told) == number
-        assert len(store.events()) == len(before[-1]) + number
+        assert len(store.events.read()) == len(before[-1]) + number
 
 
 async def test_a_watch_over_the_nodes_that_failed_is_taken_up_again(world, monkeypatch):

@@ -123,7 +123,7 @@ async def test_a_store_that_goes_away_while_it_works_ends_nothing(process, harm,
     Path(sound).replace(process.paths.database)
     await process.works()
     assert calls(process) == before
-    events = process.store.events()
+    events = process.store.events.read()
     assert [event.subject for event in events if event.kind == "store"] == ["controller"]
     assert "it had waited" in next(event.message for event in events if event.kind == "store")
     assert read_note(process.paths).state == "working"
@@ -150,7 +150,7 @@ async def test_a_store_that_is_put_back_is_used_within_seconds(process):
     (process.paths.root / "away").rename(process.paths.database)
     async with asyncio.timeout(5):
         await process.works()
-    assert process.store.desired()["tiny"].generation == 1
+    assert process.store.deployments.desired()["tiny"].generation == 1
 
 
 async def test_a_store_that_cannot_be_used_from_the_start_is_waited_for(tmp_path, monkeypatch):

@@ -19,7 +19,7 @@ async def test_a_rung_that_does_not_start_is_followed_by_the_next(world):
     assert [order.rung for order in world.apps.launches] == [0, 1]
     events = await world.controller.events(0, "tiny", 0)
     assert any(event.kind == "fallback" and "too little memory" in event.message for event in events)
-    assert "out of memory" in world.store.failures()[0].words
+    assert "out of memory" in world.store.failures.all()[0].words
     await world.ready(1)
     assert world.controller.status().deployments[0].state == "ready"
 
@@ -42,7 +42,7 @@ async def test_what_is_known_of_a_generation_is_kept_while_a_newer_one_comes_up(
     await world.put(concurrency=8)
     await world.controller.report(report())
     await world.controller.report(diagnosed())
-    (standing,) = world.store.rungs("tiny", 1).values()
+    (standing,) = world.store.groups.rungs("tiny", 1).values()
     assert (len(standing.falls), standing.restarts) == (1, 1)
 
 
@@ -73,10 +73,10 @@ async def test_what_starts_after_all_is_not_held_against_it(world):
     await world.controller.report(diagnosed())
     world.apps.become("tiny", 1, "failed")
     await world.controller.reconcile()
-    assert world.store.failures()
+    assert world.store.failures.all()
     await world.put()
     await world.ready(2)
-    assert world.store.failures() == ()
+    assert world.store.failures.all() == ()
 
 
 @pytest.mark.parametrize("cause", ["transient", "port"])
@@ -90,7 +90,7 @@ async def test_what_may_pass_is_not_held_against_it(world, cause):
         await world.controller.reconcile()
         await world.controller.reconcile()
     assert [order.rung for order in world.apps.launches] == [0, 0, 1]
-    assert world.store.failures() == ()
+    assert world.store.failures.all() == ()
 
 
 async def test_what_was_not_started_is_not_held_against_it(world):
@@ -101,7 +101,7 @@ async def test_what_was_not_started_is_not_held_against_it(world):
     world.apps.become("tiny", 1, "failed")
     await world.controller.reconcile()
     assert [order.rung for order in world.apps.launches] == [0, 1]
-    assert world.store.failures() == ()
+    assert world.store.failures.all() == ()
 
 
 @pytest.mark.parametrize(
@@ -112,7 +112,7 @@ async def test_what_hangs_on_more_than_the_candidate_is_held_against_it_for_a_da
     await world.controller.report(diagnosed(cause))
     world.apps.become("tiny", 1, "failed")
     await world.controller.reconcile()
-    (failure,) = world.store.failures()
+    (failure,) = world.store.failures.all()
     assert (failure.until is not None) == ends
 
 
@@ -155,13 +155,13 @@ async def test_the_end_of_a_rung_that_was_left_is_not_counted_on_the_next(world)
     await world.controller.report(diagnosed())
     world.apps.become("tiny", 1, "failed")
     await world.controller.reconcile()
-    assert world.store.rungs("tiny", 1)[0].rung == 1
+    assert world.store.groups.rungs("tiny", 1)[0].rung == 1
     await world.controller.report(report())
     await world.controller.report(diagnosed())
-    assert world.store.rungs("tiny", 1)[0].restarts == 0
+    assert world.store.groups.rungs("tiny", 1)[0].restarts == 0
     await world.controller.report(report(rung=1))
     await world.controller.report(diagnosed(rung=1))
-    assert world.store.rungs("tiny", 1)[0].restarts == 1
+    assert world.store.groups.rungs("tiny", 1)[0].restarts == 1
 
 
 async def test_a_restarted_controller_goes_on_counting_starts_that_fail(world):

@@ -122,12 +122,12 @@ async def test_the_controller_answers_by_its_store_and_status_has_the_command(wo
     assert words == "this is drained: it starts after `sparkfleet undrain this`"
     await world.controller.report(report(generation, phase=GroupPhase.BARRED, detail=words))
     await world.controller.reconcile()
-    assert world.store.starts() == {}
+    assert world.store.groups.starts() == {}
     (status,) = world.controller.status().deployments
     assert status.state == "failed"
     assert status.detail.endswith("it starts after `sparkfleet undrain this`")
     await world.controller.undrain("this", "me")
     await world.controller.report(report(generation))
     await world.controller.reconcile()
-    assert list(world.store.starts()) == [("tiny", generation, 0)]
+    assert list(world.store.groups.starts()) == [("tiny", generation, 0)]
     assert world.controller.status().deployments[0].state == "starting"

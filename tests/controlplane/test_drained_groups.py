@@ -36,7 +36,7 @@ async def test_a_drained_group_leaves_the_table_and_its_engine_goes_on(world):
     assert shown.detail == "tiny/g1/0 is drained; `sparkfleet undrain tiny/g1/0` brings it back"
     await world.controller.undrain_group(FIRST, "me")
     assert await ready_groups(world) == ("ready", {"tiny--g1-0": True, "tiny--g1-1": True})
-    words = [event.message for event in world.store.events() if event.kind == "drain"]
+    words = [event.message for event in world.store.events.read() if event.kind == "drain"]
     assert words == ["no new requests go to it: it is drained by me", "it gets requests again, by me"]
 
 
@@ -60,14 +60,14 @@ async def test_it_stays_drained_over_a_restart_of_the_controller_and_of_the_flee
     world.controller.pause()
     for _ in range(3):
         await world.controller.reconcile()
-    assert [one.group for one in world.store.drained_groups()] == [SECOND]
+    assert [one.group for one in world.store.drains.groups()] == [SECOND]
 
 
 async def test_it_is_drained_once_and_undrained_once(world):
     await serving(world)
     for who in ("me", "other"):
         await world.controller.drain_group(FIRST, who)
-    assert [one.who for one in world.store.drained_groups()] == ["me"]
+    assert [one.who for one in world.store.drains.groups()] == ["me"]
     await world.controller.undrain_group(FIRST, "me")
     with pytest.raises(ControlError, match="tiny/g1/0 is not drained"):
         await world.controller.undrain_group(FIRST, "me")
@@ -78,7 +78,7 @@ async def test_a_group_that_does_not_exist_is_named_beside_those_that_do(world):
     with pytest.raises(ControlError, match="There is no group tiny/g7/0") as refused:
         await world.controller.drain_group(("tiny", 7, 0), "me")
     assert refused.value.do == "Groups: tiny/g1/0, tiny/g1/1."
-    assert world.store.drained_groups() == ()
+    assert world.store.drains.groups() == ()
 
 
 async def test_it_is_forgotten_with_its_group(world):
@@ -86,7 +86,7 @@ async def test_it_is_forgotten_with_its_group(world):
     await world.controller.drain_group(FIRST, "me")
     await world.controller.remove("tiny", "me")
     await world.controller.reconcile()
-    assert [one.group for one in world.store.drained_groups()] == [FIRST], "its requests still end"
+    assert [one.group for one in world.store.drains.groups()] == [FIRST], "its requests still end"
     world.apps.finish()
     await world.controller.reconcile()
-    assert world.store.drained_groups() == ()
+    assert world.store.drains.groups() == ()

@@ -138,7 +138,7 @@ async def test_a_group_that_is_carried_over_and_fails_starts_again_under_its_nam
 async def test_every_generation_is_in_the_history(world):
     await put(world, plan())
     await put(world, plan(), keys=("ux",))
-    found = world.store.history("tiny")
+    found = world.store.deployments.history("tiny")
     assert [(one.generation, one.spec.keys, one.members) for one in found] == [
         (1, None, ((1, 0),)),
         (2, ("ux",), ((1, 0),)),

@@ -62,7 +62,7 @@ async def test_the_last_use_is_kept_to_the_minute_and_survives_the_controller(wo
     await world.controller.put(deployment("private", keys=("other",)), plan("private"), "me")
     await gateway(world, keys_used={key.id: 1000.0})
     await gateway(world, keys_used={key.id: 1030.0})
-    assert world.store.keys_used() == {key.id: 1000.0}
+    assert world.store.keys.used() == {key.id: 1000.0}
     (row,) = world.controller.key_rows()
     assert (row.used, row.may_use) == (1030.0, ("tiny",))
     world.restarted()

@@ -92,7 +92,7 @@ async def test_a_file_of_a_node_that_its_next_start_needs_is_a_warning_and_an_ev
     await world.look()
     await world.look()
     assert world.controller.status().warnings == (f"this: {words}",)
-    events = [event.message for event in world.store.events() if "secret" in event.message]
+    events = [event.message for event in world.store.events.read() if "secret" in event.message]
     assert events == [words]
     world.nodes.look = sound
     await world.look()

@@ -32,7 +32,8 @@ async def all_of_it(world):
     status = status.model_copy(update={"deployments": (one,)})
     standings = {("tiny", 1, 0): Standing(rung=1, given_up=True)}
     return {
-        (s.metric.name, *s.labels): s.value for s in fleet_samples(status, world.store.desired(), standings)
+        (s.metric.name, *s.labels): s.value
+        for s in fleet_samples(status, world.store.deployments.desired(), standings)
     }
 
 

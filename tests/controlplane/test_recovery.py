@@ -61,7 +61,7 @@ async def test_memory_that_runs_out_twice_while_it_serves_takes_a_rung_that_need
     (why,) = await said(world, "fallback")
     assert "memory ran out 2 times within 60 minutes while it served" in why
     assert len(world.controller.status().deployments[0].passed[0]) == 2
-    assert world.store.failures() == (), "it did start"
+    assert world.store.failures.all() == (), "it did start"
     await falls(world, "memory", rung=2)
     await falls(world, "memory", rung=2)
     assert [order.rung for order in world.apps.launches] == [0, 2], "none needs less"
@@ -69,7 +69,7 @@ async def test_memory_that_runs_out_twice_while_it_serves_takes_a_rung_that_need
 
 async def test_a_rung_that_is_left_is_told_beside_those_of_which_an_earlier_release_wrote_nothing_down(world):
     await put(world, ladder((9.0, "this"), (9.0, "this"), (5.0, "this")))
-    world.store.set_standing("tiny", 1, 0, Standing(rung=1))
+    world.store.groups.set_standing("tiny", 1, 0, Standing(rung=1))
     await falls(world, "memory", rung=1)
     await falls(world, "memory", rung=1)
     (passed,) = world.controller.status().deployments[0].passed

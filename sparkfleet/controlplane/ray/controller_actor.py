@@ -187,7 +187,7 @@ class ControllerActor:
         inventory = self._config.inventory
         self._registry = CollectorRegistry()
         self._sealer = self._new_sealer()
-        store.seal(self._sealer)
+        store.deployments.seal(self._sealer)
         return Controller(
             fleet=inventory.fleet,
             store=store,

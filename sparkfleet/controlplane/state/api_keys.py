@@ -46,19 +46,19 @@ class ApiKeys:
 
     def list(self) -> tuple[KeyEntry, ...]:
         """All keys: names and hashes."""
-        return self._store.keys()
+        return self._store.keys.all()
 
     async def create(self, name: str, limits: KeyLimits = _NO_LIMITS) -> tuple[str, KeyEntry]:
         """Creates an API key; its text is returned once and never stored. Raises ControlError for a name that is taken."""
         text, key = generate(name, limits)
         with self._store.together():
-            if not self._store.add_key(key):
+            if not self._store.keys.add(key):
                 raise ControlError(
                     f"There is already a key {name!r}.",
                     means="Its text was shown when it was created and is not stored.",
                     do=f"Choose another name, or run `sparkfleet keys revoke {name}` first.",
                 )
-            self._store.record("", 0, name, "key", f"key {name} created")
+            self._store.events.record("", 0, name, "key", f"key {name} created")
         await self._journal.announce()
         return text, key
 
@@ -79,12 +79,12 @@ class ApiKeys:
 
     async def _change(self, key: KeyEntry, what: str) -> None:
         with self._store.together():
-            self._store.change_key(key)
-            self._store.record("", 0, key.name, "key", f"key {key.name} {what}")
+            self._store.keys.change(key)
+            self._store.events.record("", 0, key.name, "key", f"key {key.name} {what}")
         await self._journal.announce()
 
     def _known(self, name_or_id: str) -> KeyEntry:
-        key = self._store.key_named(name_or_id)
+        key = self._store.keys.named(name_or_id)
         if key is None:
             raise _no_key(name_or_id)
         return key
@@ -92,10 +92,10 @@ class ApiKeys:
     async def revoke(self, name_or_id: str) -> KeyEntry:
         """Revokes a key. Raises ControlError if it does not exist."""
         with self._store.together():
-            key = self._store.remove_key(name_or_id)
+            key = self._store.keys.remove(name_or_id)
             if key is None:
                 raise _no_key(name_or_id)
-            self._store.record("", 0, key.name, "key", f"key {key.name} revoked")
+            self._store.events.record("", 0, key.name, "key", f"key {key.name} revoked")
         await self._journal.announce()
         return key
 

@@ -233,7 +233,7 @@ class Simulation:
             await self._step(seconds)
 
     async def _step(self, limit: float) -> None:
-        drained, standings = self._drained(), self.store.standings()
+        drained, standings = self._drained(), self.store.groups.standings()
         people = False
         quiet_for = self.time.seconds - self._changed_at
         tick = self.time.seconds + min(30.0, max(0.5, quiet_for / 2))
@@ -320,13 +320,13 @@ class Simulation:
         if self.controller is None:
             return
         self.place.keep_older()
-        there = self.store.desired().get(name)
+        there = self.store.deployments.desired().get(name)
         drained = self._drained()
         spec, plan = random_plan(name, [one for one in self.names if one not in drained], self.chance)
         if there is not None and what == "again":
             spec, plan = there.spec, there.plan
         if there is not None and what == "edit":
-            spec, plan = edited(there, self.store.history(name), (spec, plan), self.chance)
+            spec, plan = edited(there, self.store.deployments.history(name), (spec, plan), self.chance)
         with contextlib.suppress(sqlite3.Error):
             desired, changed = await self.controller.put(spec, plan, "somebody", retry=what == "again")
             self.note(f"{name} {what}: generation {desired.generation}, changed: {changed}, {desired.groups}")
@@ -346,7 +346,7 @@ class Simulation:
         with contextlib.suppress(sqlite3.Error):
             await self.controller.drain(node, "somebody")
             self.note(f"{node} drained")
-            for one in self.store.desired().values():
+            for one in self.store.deployments.desired().values():
                 moves = any(node in group.choice.candidate.shape.nodes for group in one.plan.groups)
                 if moves and self.drain_chance.random() < MOVES:
                     await self.apply(one.name)
@@ -361,7 +361,7 @@ class Simulation:
             self._changed_at = self.time.seconds
 
     def _drained(self) -> frozenset[str]:
-        return frozenset(one.node for one in self.store.drained())
+        return frozenset(one.node for one in self.store.drains.nodes())
 
     # checks
 
@@ -372,7 +372,7 @@ class Simulation:
             drained: those nodes.
             before: ladder positions before the step; {} if people changed what is wanted in it.
         """
-        wanted, standings = self.store.desired(), self.store.standings()
+        wanted, standings = self.store.deployments.desired(), self.store.groups.standings()
         self.report.violations += [
             *invariants.begun_on_drained(self.serve.began, drained),
             *invariants.falls_on_drained(wanted, before, standings, drained, self.time.seconds),
@@ -395,7 +395,7 @@ class Simulation:
         for group in self.fleet.engines:
             if self.fleet.engines[group].ready:
                 self._ended_at.pop(group, None)
-        wanted = self.store.desired()
+        wanted = self.store.deployments.desired()
         for one in wanted.values():
             waits = invariants.older_serves(one, self.fleet)
             for group in one.groups:
@@ -418,7 +418,7 @@ class Simulation:
         else:
             found += invariants.stays_on_gone_nodes(
                 wanted,
-                self.store.standings(),
+                self.store.groups.standings(),
                 self.fleet,
                 self._since,
                 self._working_since,
@@ -434,23 +434,23 @@ class Simulation:
 
     def _ended_without_reason(self, wanted: dict[str, Desired]) -> Iterator[str]:
         if self.fleet.ended:
-            events = self.store.events(limit=400)
+            events = self.store.events.read(limit=400)
             yield from invariants.ended_without_reason(self.fleet.ended, wanted, events, self._ready_at)
 
     async def _settle(self) -> None:
         """Without faults and drained nodes everything wanted runs, at the latest once it is applied again; nothing else."""
         for node in self._drained():
-            self.store.undrain(node)
+            self.store.drains.undrain(node)
         await self._until(self.time.seconds + QUIET_S)
         for name in self._failed():
             await self.apply(name, "again")
         await self._until(self.time.seconds + QUIET_S)
         if self.report.violations:
             return
-        wanted = self.store.desired()
+        wanted = self.store.deployments.desired()
         self.report.violations += [
-            *invariants.everything_wanted(wanted, self.store.standings(), self.fleet),
-            *invariants.nothing_unwanted(wanted, self.store.standings(), self.serve, self.fleet),
+            *invariants.everything_wanted(wanted, self.store.groups.standings(), self.fleet),
+            *invariants.nothing_unwanted(wanted, self.store.groups.standings(), self.serve, self.fleet),
         ]
 
     def _failed(self) -> list[str]:

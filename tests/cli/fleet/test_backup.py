@@ -32,7 +32,7 @@ def fleet(sparkfleet, monkeypatch, tmp_path):
     paths = FleetPaths.default("home")
     paths.create()
     store = open_store(paths, "home")
-    store.put(deployment(), plan(), "me")
+    store.deployments.put(deployment(), plan(), "me")
     store.close()
 
     def fleet(*argv):

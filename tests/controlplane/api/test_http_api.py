@@ -90,7 +90,7 @@ async def test_a_plan_that_another_apply_has_overtaken_is_refused_with_the_diffe
         with pytest.raises(ControlError, match="was deleted after this plan was made") as caught:
             await fleet.apply(request(concurrency=2).model_copy(update={"base": 2}))
         assert "Deleted by bert, " in caught.value.means
-    assert served.store.desired() == {}
+    assert served.store.deployments.desired() == {}
 
 
 @pytest.mark.parametrize("theirs", [{}, {API_HEADER: "99"}])
@@ -108,7 +108,7 @@ async def test_a_command_with_another_api_changes_nothing_but_may_read_and_stop(
             assert response.status == 200
     assert "Nothing was changed" in told["means"]
     assert "sparkfleet" in told["do"]
-    assert (served.store.desired(), served.store.keys()) == ({}, ())
+    assert (served.store.deployments.desired(), served.store.keys.all()) == ({}, ())
 
 
 async def test_a_controller_of_an_older_release_gets_no_change(unused_tcp_port):
@@ -132,7 +132,7 @@ async def test_a_controller_of_an_older_release_gets_no_change(unused_tcp_port):
 
 async def test_more_events_than_an_answer_has_are_all_told(served):
     for number in range(2100):
-        served.store.record("tiny", 1, "tiny/g1/0", "ready", str(number))
+        served.store.events.record("tiny", 1, "tiny/g1/0", "ready", str(number))
     async with client(served) as fleet:
         told = await fleet.all_events("tiny")
     assert [event.message for event in told][-3:] == ["2097", "2098", "2099"]
@@ -188,17 +188,17 @@ async def test_usage_of_gateways_is_read(served):
             30,
             6,
         )
-    stored = served.store.usage(1)
+    stored = served.store.usage.last_days(1)
     other = report.model_copy(update={"replica": "g2", "usage": (counted,)})
     await served.controller.register_gateway(other)
-    assert [one.requests for one in served.store.usage(1)] == [stored[0].requests + 3]
+    assert [one.requests for one in served.store.usage.last_days(1)] == [stored[0].requests + 3]
 
 
 async def test_without_the_token_nothing_is_told_or_done(served):
     async with client(served, token="wrong") as fleet:
         with pytest.raises(ControlError, match="token"):
             await fleet.apply(request())
-    assert served.store.desired() == {}
+    assert served.store.deployments.desired() == {}
 
 
 async def test_metrics_and_targets_need_no_token(served):

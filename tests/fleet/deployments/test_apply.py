@@ -196,7 +196,7 @@ async def test_a_fleet_that_is_down_has_the_generations_of_its_store(session, co
     paths.create()
     (plan,) = prepared.planned.decided.plan.deployments
     store = Store(paths.database)
-    store.put(TINY, plan, "anna")
+    store.deployments.put(TINY, plan, "anna")
     store.close()
     assert (await prepare_apply(session, [TINY])).planned.base_of("tiny") == 1
     paths.database.write_bytes(b"garbage")
