@@ -88,7 +88,7 @@ async def process(tmp_path, monkeypatch):
 async def serving(process):
     """`tiny` is applied, and runs."""
     await process.works()
-    await process.life.controller.put(deployment(), plan(), "me")
+    await process.life.controller.commands.put(deployment(), plan(), "me")
     await process.until(lambda: process.apps.apps)
     process.apps.become("tiny", 1, "running")
 
@@ -132,7 +132,7 @@ async def test_a_store_that_goes_away_while_it_works_ends_nothing(process, harm,
 async def test_a_store_that_is_older_than_what_runs_ends_nothing(process):
     await process.works()
     process.apps.apps.clear()
-    await process.life.controller.put(deployment(), plan(), "me")
+    await process.life.controller.commands.put(deployment(), plan(), "me")
     await process.until(lambda: process.apps.apps)
     app = next(iter(process.apps.apps.values()))
     key = next(iter(process.apps.apps))

@@ -48,12 +48,12 @@ async def test_a_deployment_stops_and_starts_with_the_plan_that_it_had(world):
     stopped = await change(world, "stop", deployment="tiny", generation=generation)
     assert "Generation 1 is kept" in stopped.done
     assert world.store.deployments.desired() == {}
-    assert [one.name for one in world.controller.stopped()] == ["tiny"]
+    assert [one.name for one in world.controller.queries.stopped()] == ["tiny"]
     started = await change(world, "start", deployment="tiny", generation=generation)
     assert started.done == "tiny starts as generation 2, with the plan of generation 1."
     after = world.store.deployments.desired()["tiny"]
     assert (after.spec, after.plan, after.who) == (before.spec, before.plan, "boss (page)")
-    assert world.controller.stopped() == ()
+    assert world.controller.queries.stopped() == ()
     kinds = [(event.kind, event.message) for event in world.store.events.read()]
     assert ("unwanted", "deleted by boss (page)") in kinds
     assert ("wanted", "applied by boss (page)") in kinds
@@ -92,7 +92,7 @@ async def test_what_runs_is_not_started_and_what_was_stopped_is_not_stopped(worl
 async def test_a_plan_for_a_node_that_is_gone_is_refused(world):
     await serving(world)
     await change(world, "stop", deployment="tiny")
-    world.controller._watch.reports = (world.controller._watch.reports[0].model_copy(update={"name": "new"}),)
+    world.controller.watch.reports = (world.controller.watch.reports[0].model_copy(update={"name": "new"}),)
     refused = await change(world, "start", deployment="tiny")
     assert refused.what == "The plan of tiny needs this, which the fleet does not have."
     assert world.store.deployments.desired() == {}
@@ -122,7 +122,7 @@ async def test_the_last_lines_of_a_log_without_control_characters(world):
         RankReport(rank=0, node="this", log_path="/logs/a"),
         RankReport(rank=1, node="far", log_path="/logs/b"),
     )
-    await world.controller.report(report(phase=GroupPhase.READY, ranks=ranks))
+    await world.controller.intake.report(report(phase=GroupPhase.READY, ranks=ranks))
     asked = []
 
     async def read(node, path, limit):

@@ -42,7 +42,9 @@ async def back(world, boot):
 
 
 async def words(world, kind):
-    return [event.message for event in await world.controller.events(0, "tiny", 0) if event.kind == kind]
+    return [
+        event.message for event in await world.controller.journal.events(0, "tiny", 0) if event.kind == kind
+    ]
 
 
 async def test_a_start_that_takes_the_head_down_ends_at_the_end_of_its_ladder(world):
@@ -56,7 +58,7 @@ async def test_a_start_that_takes_the_head_down_ends_at_the_end_of_its_ladder(wo
         if len(world.apps.launches) == count:
             break
     assert rungs == [0, 0, 1, 1], "each rung twice"
-    assert world.controller.status().deployments[0].state == "failed"
+    assert world.controller.queries.status().deployments[0].state == "failed"
     (last,) = await words(world, "failed")
     assert "this went away while it was starting" in last
     assert "none of 2 rungs started" in last
@@ -77,7 +79,7 @@ async def starting_on(world, *lies_on):
     choice = choice.model_copy(update={"candidate": choice.candidate.model_copy(update={"shape": shape})})
     group = made.groups[0].model_copy(update={"ladder": (choice, choice)})
     await world.look()
-    await world.controller.put(deployment(), made.model_copy(update={"groups": (group,)}), "me")
+    await world.controller.commands.put(deployment(), made.model_copy(update={"groups": (group,)}), "me")
     await world.controller.reconcile()
     assert world.store.groups.starts() == {TINY: dict.fromkeys(lies_on, "first")}
     return world
@@ -142,7 +144,7 @@ async def test_what_becomes_ready_begins_to_count_anew(world):
     assert world.store.groups.rungs("tiny", 1)[0].tries == 1
     await world.ready(1)
     assert world.store.groups.rungs("tiny", 1)[0].tries == 0
-    await world.controller.report(report())
+    await world.controller.intake.report(report())
     await back(world, "third")
     assert world.apps.apps["tiny", 1, 0].status == "starting"
 
@@ -152,7 +154,7 @@ async def test_what_serve_starts_again_is_counted_while_the_controller_lives_on(
     await elsewhere.ready(1)
     elsewhere.apps.become("tiny", 1, "starting")
     for boot in ("second", "third"):
-        await elsewhere.controller.report(report(node="that"))
+        await elsewhere.controller.intake.report(report(node="that"))
         assert elsewhere.apps.launches[-1].rung == 0
         await comes_back(elsewhere, boot)
     assert [order.rung for order in elsewhere.apps.launches] == [0, 1]
@@ -173,7 +175,7 @@ async def test_what_takes_its_node_down_at_every_rung_is_stopped(elsewhere):
 async def test_a_last_word_of_what_is_given_up_does_not_bring_it_back(elsewhere):
     """Serve may be starting it again in the moment in which it is given up."""
     elsewhere.store.groups.set_standing(*TINY, Standing(given_up=True))
-    await elsewhere.controller.report(report(node="that", detail="loading"))
+    await elsewhere.controller.intake.report(report(node="that", detail="loading"))
     await comes_back(elsewhere, "second")
     assert elsewhere.store.groups.rungs("tiny", 1) == {0: Standing(given_up=True)}
     assert elsewhere.store.groups.starts() == {}
@@ -190,7 +192,7 @@ async def test_what_serve_has_ended_because_its_node_went_down_is_counted_once(e
 
 async def fails(world, cause="unknown"):
     """Rank 0 reports that it failed, then Serve does."""
-    await world.controller.report(diagnosed(cause))
+    await world.controller.intake.report(diagnosed(cause))
     await world.controller.reconcile()
     world.apps.become("tiny", 1, "failed", "its constructor raised")
     await world.controller.reconcile()
@@ -214,7 +216,7 @@ async def test_a_start_whose_other_node_goes_away_is_started_again_at_the_same_r
     assert both.store.failures.all() == (), "the candidate is not to blame"
     both.nodes.away = set()
     await comes_back(both, "second")
-    await both.controller.report(report())
+    await both.controller.intake.report(report())
     await both.controller.reconcile()
     assert both.store.groups.rungs("tiny", 1)[0].tries == 1, "once"
     await both.ready(1)
@@ -230,7 +232,7 @@ async def test_a_start_that_takes_its_other_node_down_again_goes_down_the_ladder
         await both.controller.reconcile()
         both.nodes.away = set()
         await comes_back(both, boot)
-        await both.controller.report(report())
+        await both.controller.intake.report(report())
         await both.controller.reconcile()
     assert rungs(both) == [0, 0, 1]
     assert "that went away" in both.store.failures.all()[0].words
@@ -278,13 +280,13 @@ async def test_a_node_that_is_back_before_its_absence_was_seen_is_counted_once(b
 async def test_what_serve_starts_again_after_its_node_was_away_is_counted_once(both):
     await both.ready(1)
     both.apps.become("tiny", 1, "starting")
-    await both.controller.report(report())
-    await both.controller.report(diagnosed("unknown"))
+    await both.controller.intake.report(report())
+    await both.controller.intake.report(diagnosed("unknown"))
     await comes_back(both, "second")
     assert both.store.groups.rungs("tiny", 1)[0].tries == 0, (
         "it has told of it itself, and nothing new has begun"
     )
-    await both.controller.report(report())
+    await both.controller.intake.report(report())
     await both.controller.reconcile()
     await both.controller.reconcile()
     assert both.store.groups.rungs("tiny", 1)[0].tries == 1
@@ -294,14 +296,14 @@ async def test_what_serve_starts_again_after_its_node_was_away_is_counted_once(b
 async def test_a_start_that_fails_in_the_ordinary_way_is_not_counted_twice(world):
     await world.look()
     await world.put()
-    await world.controller.report(report(phase=GroupPhase.FAILED, detail="no such flag"))
+    await world.controller.intake.report(report(phase=GroupPhase.FAILED, detail="no such flag"))
     assert world.store.groups.starts() == {}
 
 
 async def test_what_was_stopped_while_it_started_is_not_held_against_it(world):
     await world.look()
     await world.put()
-    world.controller.pause()
+    world.controller.commands.pause()
     await world.controller.reconcile()
     world.apps.finish()
     await back(world, "second")
@@ -311,10 +313,10 @@ async def test_what_was_stopped_while_it_started_is_not_held_against_it(world):
 async def test_what_is_stopped_and_goes_on_talking_is_not_held_against_it(world):
     await world.look()
     await world.put()
-    world.controller.pause()
+    world.controller.commands.pause()
     await world.controller.reconcile()
-    await world.controller.report(report(phase=GroupPhase.PREPARING))
-    await world.controller.report(report())
+    await world.controller.intake.report(report(phase=GroupPhase.PREPARING))
+    await world.controller.intake.report(report())
     assert world.store.groups.starts() == {}
 
 

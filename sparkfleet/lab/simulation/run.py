@@ -207,7 +207,7 @@ class Simulation:
         self.note(f"fault: {fault}")
 
     def _barred_by(self, nodes: Sequence[str]) -> str | None:
-        return None if self.controller is None else self.controller.bars(nodes)
+        return None if self.controller is None else self.controller.queries.bars(nodes)
 
     async def pause(self) -> None:
         """Let what runs beside the caller happen: reports arrive, or the controller's process ends."""
@@ -272,7 +272,7 @@ class Simulation:
         if self.time.seconds - self._looked_at >= LOOK_S:
             self._looked_at = self.time.seconds
             with contextlib.suppress(sqlite3.Error):
-                await self.controller.look()
+                await self.controller.watch.look()
         try:
             await self.controller.round()
         except StoreError as error:
@@ -289,7 +289,7 @@ class Simulation:
             while self._inbox and self.controller is not None:
                 report = self._inbox.pop(0)
                 with contextlib.suppress(sqlite3.Error):  # goes back to the group, which repeats it
-                    await self.controller.report(report)
+                    await self.controller.intake.report(report)
         finally:
             self._delivering = False
 
@@ -328,7 +328,9 @@ class Simulation:
         if there is not None and what == "edit":
             spec, plan = edited(there, self.store.deployments.history(name), (spec, plan), self.chance)
         with contextlib.suppress(sqlite3.Error):
-            desired, changed = await self.controller.put(spec, plan, "somebody", retry=what == "again")
+            desired, changed = await self.controller.commands.put(
+                spec, plan, "somebody", retry=what == "again"
+            )
             self.note(f"{name} {what}: generation {desired.generation}, changed: {changed}, {desired.groups}")
         self._changed_at = self.time.seconds
 
@@ -336,7 +338,7 @@ class Simulation:
         """Somebody deletes a deployment."""
         if self.controller is not None:
             with contextlib.suppress(ControlError, sqlite3.Error):
-                await self.controller.remove(name, "somebody")
+                await self.controller.commands.remove(name, "somebody")
                 self.note(f"{name} removed")
 
     async def drain(self, node: str) -> None:
@@ -344,7 +346,7 @@ class Simulation:
         if self.controller is None or not set(self.names) - self._drained() - {node}:
             return
         with contextlib.suppress(sqlite3.Error):
-            await self.controller.drain(node, "somebody")
+            await self.controller.commands.drain(node, "somebody")
             self.note(f"{node} drained")
             for one in self.store.deployments.desired().values():
                 moves = any(node in group.choice.candidate.shape.nodes for group in one.plan.groups)
@@ -356,7 +358,7 @@ class Simulation:
         """Somebody lets a drained node be used again."""
         if self.controller is not None:
             with contextlib.suppress(ControlError, sqlite3.Error):
-                await self.controller.undrain(node, "somebody")
+                await self.controller.commands.undrain(node, "somebody")
                 self.note(f"{node} undrained")
             self._changed_at = self.time.seconds
 
@@ -427,8 +429,8 @@ class Simulation:
         if self.controller is not None:
             if self.time.seconds - self._asked_at >= STATUS_EVERY_S:
                 self._asked_at = self.time.seconds
-                self.controller.status()
-            table = await self.controller.table(known=-1, wait_s=0.0)
+                self.controller.queries.status()
+            table = await self.controller.gateways.table(known=-1, wait_s=0.0)
             found += invariants.not_ready_in_table(table, self.fleet, self._ended_at)
         self.report.violations += found
 
@@ -458,7 +460,9 @@ class Simulation:
         if self.controller is None:
             return []
         return [
-            one.name for one in self.controller.status().deployments if one.state == "failed" and one.detail
+            one.name
+            for one in self.controller.queries.status().deployments
+            if one.state == "failed" and one.detail
         ]
 
     def note(self, line: str) -> None:
