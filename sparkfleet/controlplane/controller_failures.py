@@ -39,6 +39,8 @@ class ControllerFailures:
         self._store = store
         self._journal = journal
         self._clock = clock
+        self.warnings: dict[str, str] = {}
+        """Troubles in which it works on, by their subject, for people."""
         before = self._recent()
         self.trouble = before[-1] if before else ""
         """Failure of the work, for people; "" while it works. At first the failure of the process before."""
@@ -46,6 +48,23 @@ class ControllerFailures:
     def works(self) -> None:
         """Clears the trouble of the process before: the work has begun."""
         self.trouble = ""
+
+    def warn(self, subject: str, words: str) -> None:
+        """Replaces the warning about a subject; "" ends it."""
+        if words:
+            self.warnings[subject] = words
+        else:
+            self.warnings.pop(subject, None)
+
+    async def resumed(self, reason: str) -> None:
+        """Records that it works again, and for what it had waited."""
+        words = f"the controller works again; it had waited: {reason}"
+        await self._journal.record("", 0, SUBJECT, "store", words)
+
+    async def record_hang(self, reason: str) -> None:
+        """Records the end of the controller before, which hung; "" for none."""
+        if reason:
+            await self._journal.record("", 0, SUBJECT, KIND, f"the controller before: {reason}")
 
     async def slowed(self, work: Awaitable[None]) -> None:
         """Runs the controller's work; if it fails, records the reason and fails after a pause in which the API answers."""
@@ -73,5 +92,5 @@ class ControllerFailures:
 
     def _recent(self) -> list[str]:
         now = self._clock()
-        events = self._store.events_since(SUBJECT, KIND, now - COUNTS_S)
+        events = self._store.events.since(SUBJECT, KIND, now - COUNTS_S)
         return [event.message for event in events if event.at <= now]

@@ -102,13 +102,13 @@ class ControllerLife:
         controller = self._make(store)
         if self._trouble is not None:
             with contextlib.suppress(sqlite3.Error):  # a full disk: the log has it
-                await controller.resumed(self._trouble.what)
+                await controller.failures.resumed(self._trouble.what)
         self._trouble = None
         self.controller = controller
         self._front.work(controller)
         self._note.work()
         try:
-            await controller.ends.slowed(self._work(controller, store))
+            await controller.failures.slowed(self._work(controller, store))
         except StoreError:
             with contextlib.suppress(sqlite3.Error):
                 self._mark = mark_of(store)

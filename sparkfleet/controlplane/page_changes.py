@@ -61,7 +61,7 @@ async def carry_out(controller: Controller, change: FleetChange) -> FleetAnswer:
         case FleetChange(verb="stop", deployment=str(name)):
             now = _desired(controller, name)
             _require_generation(change, now)
-            await controller.remove(name, change.who)
+            await controller.commands.remove(name, change.who)
             return FleetAnswer(
                 done=f"{name} stops. Generation {now.generation} is kept, and can be started again."
             )
@@ -75,32 +75,32 @@ async def carry_out(controller: Controller, change: FleetChange) -> FleetAnswer:
 
 async def _drain_node(controller: Controller, node: str, change: FleetChange) -> str:
     if change.verb == "undrain":
-        await controller.undrain(node, change.who)
+        await controller.commands.undrain(node, change.who)
         return f"{node} may be used again."
     _require_node(controller, node)
-    await controller.drain(node, change.who)
+    await controller.commands.drain(node, change.who)
     return f"{node} is drained: nothing is started there. What runs there stays."
 
 
 async def _drain_group(controller: Controller, name: str, change: FleetChange) -> str:
     if change.verb == "undrain":
-        await controller.undrain_group(required_group(name), change.who)
+        await controller.commands.undrain_group(required_group(name), change.who)
         return f"{name} gets requests again."
-    await controller.drain_group(required_group(name), change.who)
+    await controller.commands.drain_group(required_group(name), change.who)
     return f"{name} is drained: it gets no new requests. What runs on it goes on."
 
 
 def _require_node(controller: Controller, node: str) -> None:
     """The command line checks the inventory; a controller that has not looked yet knows no node."""
-    known = [one.name for one in controller.status().nodes]
+    known = [one.name for one in controller.queries.status().nodes]
     if node not in known:
         raise ControlError(f"There is no node {node!r}.", do=f"Nodes: {', '.join(known) or 'not known yet'}.")
 
 
 def _desired(controller: Controller, name: str) -> Desired:
-    kept = controller.history(name)
-    if not kept or name in {one.name for one in controller.stopped()}:
-        names = ", ".join(sorted(one.name for one in controller.status().deployments)) or "none"
+    kept = controller.queries.history(name)
+    if not kept or name in {one.name for one in controller.queries.stopped()}:
+        names = ", ".join(sorted(one.name for one in controller.queries.status().deployments)) or "none"
         raise ControlError(f"There is no deployment {name!r}.", do=f"Deployments: {names}.")
     return kept[-1]
 
@@ -114,7 +114,7 @@ def _require_generation(change: FleetChange, now: Desired) -> None:
 
 
 async def _start(controller: Controller, name: str, change: FleetChange) -> FleetAnswer:
-    last = next((one for one in controller.stopped() if one.name == name), None)
+    last = next((one for one in controller.queries.stopped() if one.name == name), None)
     if last is None:
         raise ControlError(
             f"{name!r} is not a deployment that was stopped.",
@@ -123,7 +123,7 @@ async def _start(controller: Controller, name: str, change: FleetChange) -> Flee
     _require_generation(change, last)
     _require_pinned_code(last)
     _require_known_nodes(controller, last)
-    made, _ = await controller.put(last.spec, last.plan, change.who, base=0)
+    made, _ = await controller.commands.put(last.spec, last.plan, change.who, base=0)
     return FleetAnswer(
         done=f"{name} starts as generation {made.generation}, with the plan of generation {last.generation}."
     )
@@ -133,7 +133,7 @@ async def _restart(controller: Controller, name: str, change: FleetChange) -> Fl
     now = _desired(controller, name)
     _require_generation(change, now)
     _require_pinned_code(now)
-    made, _ = await controller.put(now.spec, now.plan, change.who, retry=True, base=now.generation)
+    made, _ = await controller.commands.put(now.spec, now.plan, change.who, retry=True, base=now.generation)
     return FleetAnswer(done=f"{name} starts again as generation {made.generation}, at the first rung.")
 
 
@@ -146,7 +146,7 @@ def _require_pinned_code(one: Desired) -> None:
 
 
 def _require_known_nodes(controller: Controller, one: Desired) -> None:
-    known = {node.name for node in controller.status().nodes}
+    known = {node.name for node in controller.queries.status().nodes}
     if gone := sorted(planned_nodes(one) - known) if known else []:
         raise ControlError(
             f"The plan of {one.name} needs {', '.join(gone)}, which the fleet does not have.",
@@ -161,7 +161,7 @@ async def log_end(controller: Controller, request: LogRequest, read: ReadLog) ->
         ControlError: the deployment or the rank has no log, or its node does not answer.
     """
     groups = next(
-        (one.groups for one in controller.status().deployments if one.name == request.deployment), ()
+        (one.groups for one in controller.queries.status().deployments if one.name == request.deployment), ()
     )
     found = newest_rank(groups, request.deployment, request.replica, request.rank)
     text = await read(found.node, found.log_path, LOG_BYTES)

@@ -47,7 +47,7 @@ async def change_gateway(session: Session) -> None:
         ControlError: another program has the port, or a gateway cannot listen there: it stays where it is.
         NodeError: the head cannot be reached.
     """
-    late = await session.change_gateway()
+    late = await session.programs.change_gateway()
     if late:
         raise ControlError(
             f"{', '.join(late)}: a gateway has not changed its address yet.",

@@ -58,7 +58,7 @@ async def _stored_log(session: Session, trouble: SparkfleetError, which: tuple[s
     name, replica, rank = which
     nodes = tuple(session.inventory.nodes)
     answers = await asyncio.gather(
-        *(session.probe(node, state_probe.logs) for node in nodes), return_exceptions=True
+        *(session.access.probe(node, state_probe.logs) for node in nodes), return_exceptions=True
     )
     found: list[StoredLog] = []
     unread: list[str] = []

@@ -247,8 +247,8 @@ def engine_seen(state: DeploymentStatus, tokens: int, returned: int) -> _Seen:
 async def _asked(session: Session) -> int:
     """Tokens of an answer over the endpoint, with a key of its own."""
     client = await session.controller()
-    trust = await session.endpoint_trust(client)
-    async with client, session.endpoint(client) as url:
+    trust = await session.endpoint.trust(client)
+    async with client, session.endpoint.url(client) as url:
         key = (await client.create_key(NAME))["key"]
         try:
             speed = await ask_at(

@@ -32,7 +32,7 @@ async def stored_keys(session: Session, trouble: SparkfleetError) -> tuple[KeyRo
         SparkfleetError: `trouble`, if the store cannot be read.
         NodeError: the head cannot be reached.
     """
-    rows = (await session.probe(session.inventory.head, state_probe.keys))["keys"]
+    rows = (await session.access.probe(session.inventory.head, state_probe.keys))["keys"]
     if rows is None:
         raise trouble
     session.report(TroubleFound(line=f"{trouble.what} The keys are those of its store."))

@@ -54,8 +54,8 @@ async def start_engines(paths: FleetPaths, request: UpRequest, runtime: Runtime)
             spec, plan = sealed(apply.spec, apply.plan, sealer)
             # One that another apply has overtaken is refused by the controller, when the command applies it there.
             with contextlib.suppress(OvertakenError):
-                store.put(spec, plan, apply.who, apply.retry, base=apply.base)
-        desired = store.desired().values()
+                store.deployments.put(spec, plan, apply.who, apply.retry, base=apply.base)
+        desired = store.deployments.desired().values()
         launches = [launch for one in desired for launch in _launches(store, request.inventory, one)]
         here = request.inventory.head
         ranks = [
@@ -66,12 +66,12 @@ async def start_engines(paths: FleetPaths, request: UpRequest, runtime: Runtime)
         ]
         await runtime.sweep(frozenset(launch.rank_id(paths.label, rank) for launch, rank in ranks))
         nodes = SeenNodes.only(NodeReport(name=here, joined=True, boot=this_boot()))
-        took_down = lost(store.starts(), nodes)
-        is_drained = here in {one.node for one in store.drained()}
+        took_down = lost(store.groups.starts(), nodes)
+        is_drained = here in {one.node for one in store.drains.nodes()}
         for launch, _ in () if is_drained else ranks:
             group = (launch.deployment, launch.generation, launch.replica)
             if len(launch.seats) == 1 and group not in took_down and available_memory() >= launch.needs:
-                store.begin_start(group, begun({}, (here,), nodes.boots))
+                store.groups.begin_start(group, begun({}, (here,), nodes.boots))
                 # If that fails, the group's actor tries again, and reports the reason.
                 with contextlib.suppress(SparkfleetError):
                     await _start(paths, launch, runtime)
@@ -88,7 +88,7 @@ def _running(label: str) -> frozenset[Generation]:
 
 def _launches(store: Store, inventory: Inventory, desired: Desired) -> list[GroupLaunch]:
     """Launches of a deployment's groups that are not given up."""
-    standings = store.standings()
+    standings = store.groups.standings()
     launches = launches_for(inventory, desired, rungs_of(desired, standings))
     return [
         launch

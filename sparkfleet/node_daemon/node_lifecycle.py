@@ -152,7 +152,7 @@ async def down(paths: FleetPaths) -> None:
         with contextlib.suppress(StoreError, sqlite3.Error):
             if read_content(paths.database) is not None:
                 with contextlib.closing(Store(paths.database)) as store:
-                    store.end_starts()
+                    store.groups.end_starts()
 
 
 async def clear_leftovers(paths: FleetPaths) -> None:

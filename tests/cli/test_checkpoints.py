@@ -10,6 +10,7 @@ import pytest
 
 from sparkfleet.checkpoints.remote_metadata import program
 from sparkfleet.errors import FactError, NodeError
+from sparkfleet.fleet.node_access import NodeAccess
 from sparkfleet.fleet.planning.checkpoints import (
     checkpoints_of,
     checkpoints_on,
@@ -17,7 +18,6 @@ from sparkfleet.fleet.planning.checkpoints import (
     places_of,
     search,
 )
-from sparkfleet.fleet.session import Session
 from sparkfleet.hostfacts.node import Gpu, NodeFacts, Processors, UnifiedMemory
 from sparkfleet.remote.fake import FakeChannel
 from sparkfleet.remote.local import LocalChannel
@@ -292,7 +292,7 @@ class TestVerbs:
             return (spark(), spark().model_copy(update={"name": "spark2"}))
 
         cached(nodes["spark2"].hub, positions=4096)
-        monkeypatch.setattr(Session, "channels", property(lambda self: nodes))
+        monkeypatch.setattr(NodeAccess, "channels", property(lambda self: nodes))
         monkeypatch.setattr("sparkfleet.fleet.planning.plan.survey", surveyed)
 
     @pytest.fixture

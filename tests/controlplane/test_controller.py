@@ -10,8 +10,6 @@ from sparkfleet.controlplane import controller as module
 from sparkfleet.controlplane import node_watch
 from sparkfleet.controlplane.policy.state import Now
 from sparkfleet.controlplane.state import report_cache, routing_publisher
-from sparkfleet.controlplane.state.api_keys import ApiKeys
-from sparkfleet.controlplane.state.event_log import EventLog
 from sparkfleet.errors import ControlError
 from sparkfleet.gateway.report import GatewayReport
 from sparkfleet.gateway.routing_table import KeyLimits
@@ -26,7 +24,7 @@ async def test_from_wanted_to_ready(world):
     await world.ready(1)
     entry = (await world.table()).models["tiny"]
     assert (entry.state, entry.apps) == ("ready", ("tiny--g1-0",))
-    assert world.controller.status().deployments[0].state == "ready"
+    assert world.controller.queries.status().deployments[0].state == "ready"
 
 
 async def test_serve_says_running_but_no_group_has_spoken(world):
@@ -41,7 +39,7 @@ async def test_the_old_one_serves_until_the_new_one_is_ready(world):
     await world.ready(1)
     assert await world.put(concurrency=8) == 2
     assert (await world.table()).models["tiny"].apps == ("tiny--g1-0",)
-    assert world.controller.status().deployments[0].state == "updating"
+    assert world.controller.queries.status().deployments[0].state == "updating"
     await world.ready(2)
     assert (await world.table()).models["tiny"].apps == ("tiny--g2-0",)
     assert world.apps.apps["tiny", 1, 0].status == "retiring"
@@ -77,15 +75,17 @@ async def test_a_new_generation_that_fails_leaves_the_old_one_and_says_so(world)
     await world.put()
     await world.ready(1)
     await world.put(concurrency=8)
-    await world.controller.report(report(2, phase=GroupPhase.FAILED, detail="no such flag"))
+    await world.controller.intake.report(report(2, phase=GroupPhase.FAILED, detail="no such flag"))
     world.apps.become("tiny", 2, "failed", "Serve's words")
     await world.controller.reconcile()
-    status = world.controller.status().deployments[0]
+    status = world.controller.queries.status().deployments[0]
     assert status.state == "failed"
     assert "1 still serves" in status.detail
     assert (await world.table()).models["tiny"].apps == ("tiny--g1-0",)
     failed = [
-        event for event in await world.controller.events(0, "tiny", 0) if event.message == "no such flag"
+        event
+        for event in await world.controller.journal.events(0, "tiny", 0)
+        if event.message == "no such flag"
     ]
     assert {event.kind for event in failed} == {"failed"}
 
@@ -93,29 +93,29 @@ async def test_a_new_generation_that_fails_leaves_the_old_one_and_says_so(world)
 async def test_delete_retires_and_forgets(world):
     await world.put()
     await world.ready(1)
-    await world.controller.remove("tiny", "me")
+    await world.controller.commands.remove("tiny", "me")
     await world.controller.reconcile()
     assert (await world.table()).models == {}
-    assert world.controller.status().deployments[0].state == "stopping"
+    assert world.controller.queries.status().deployments[0].state == "stopping"
     world.apps.finish()
     await world.controller.reconcile()
-    assert world.controller.status().deployments == ()
+    assert world.controller.queries.status().deployments == ()
 
 
 async def test_delete_of_something_that_is_not_there_names_what_is(world):
     await world.put()
     with pytest.raises(ControlError, match="'nope'") as caught:
-        await world.controller.remove("nope", "me")
+        await world.controller.commands.remove("nope", "me")
     assert "tiny" in caught.value.do
 
 
 async def test_pause_stops_everything_and_forgets_nothing(world):
     await world.put()
     await world.ready(1)
-    world.controller.pause()
+    world.controller.commands.pause()
     await world.controller.reconcile()
     assert world.apps.apps["tiny", 1, 0].status == "retiring"
-    assert set(world.store.desired()) == {"tiny"}
+    assert set(world.store.deployments.desired()) == {"tiny"}
 
 
 async def test_a_restarted_controller_keeps_quiet_until_groups_have_reported(world):
@@ -140,21 +140,21 @@ async def test_a_group_that_fell_silent_is_not_ready(world, monkeypatch):
 
 async def test_a_newer_table_wakes_a_waiting_gateway(world):
     known = (await world.table()).version
-    waiting = asyncio.create_task(world.controller.table(known, wait_s=30))
+    waiting = asyncio.create_task(world.controller.gateways.table(known, wait_s=30))
     await asyncio.sleep(0)
     await world.put()
     assert "tiny" in (await asyncio.wait_for(waiting, 5)).models
 
 
 async def test_an_event_wakes_a_waiting_watcher(world):
-    waiting = asyncio.create_task(world.controller.events(0, None, wait_s=30))
+    waiting = asyncio.create_task(world.controller.journal.events(0, None, wait_s=30))
     await asyncio.sleep(0)
     await world.put()
     assert (await asyncio.wait_for(waiting, 5))[0].kind == "wanted"
 
 
 async def test_keys_reach_the_table_and_leave_it(world):
-    text, key = await world.controller.keys.create("laptop")
+    text, key, _ = await world.controller.keys.create("laptop")
     await world.controller.reconcile()
     assert (await world.table()).keys == (key,)
     assert text.startswith("sk-sf-")
@@ -170,7 +170,7 @@ async def test_keys_reach_the_table_and_leave_it(world):
 async def test_metrics_and_targets_of_a_ready_group(world):
     await world.put()
     world.apps.become("tiny", 1, "running")
-    await world.controller.report(
+    await world.controller.intake.report(
         report(phase=GroupPhase.READY, engine="vllm", url="http://127.0.0.1:4000", started_s=3.0,
                measured={"ttft_ms": 10.0, "decode_tps": 50.0})
     )  # fmt: skip
@@ -180,11 +180,11 @@ async def test_metrics_and_targets_of_a_ready_group(world):
         value("sparkfleet_group_state", {"deployment": "tiny", "group": "tiny/g1/0", "state": "ready"}) == 1
     )
     assert value("sparkfleet_starts_total", {"deployment": "tiny", "outcome": "ready"}) == 1
-    assert [t["targets"] for t in world.controller.targets("127.0.0.1:1")] == [
+    assert [t["targets"] for t in world.controller.queries.targets("127.0.0.1:1")] == [
         ["127.0.0.1:1"],
         ["127.0.0.1:4000"],
     ]
-    assert [m.value for m in world.store.measurements("tiny")] == [10.0, 50.0]
+    assert [m.value for m in world.store.measurements.of("tiny")] == [10.0, 50.0]
 
 
 async def test_a_round_that_fails_is_written_down_and_the_next_one_works(world, monkeypatch):
@@ -200,7 +200,7 @@ async def test_a_round_that_fails_is_written_down_and_the_next_one_works(world, 
     monkeypatch.setattr(module, "TICK_S", 0.01)
     running = asyncio.create_task(world.controller.run())
     try:
-        events = await asyncio.wait_for(world.controller.events(0, None, wait_s=5), 6)
+        events = await asyncio.wait_for(world.controller.journal.events(0, None, wait_s=5), 6)
         assert "Serve is away" in events[0].message
         while len(calls) < 2:
             await asyncio.sleep(0.01)
@@ -224,7 +224,7 @@ async def test_a_full_disk_stops_the_work_only_as_long_as_it_is_full(world, monk
     monkeypatch.setattr(world.apps, "list", fails_twice)
     monkeypatch.setattr(module, "TICK_S", 0.01)
     with monkeypatch.context() as patched:
-        patched.setattr(world.store, "record", refuses)
+        patched.setattr(world.store.events, "record", refuses)
         running = asyncio.create_task(world.controller.run())
         async with asyncio.timeout(5):
             while len(lists) < 4:
@@ -241,7 +241,7 @@ async def test_a_clock_that_was_set_back_lets_ray_serve_look_at_its_actors_again
         moment[0], moment[1] = moment[0] + unix, moment[1] + steady
         await world.controller.reconcile()
         assert world.apps.renewed == renewed
-    first, _ = (event.message for event in world.store.events() if event.kind == "clock")
+    first, _ = (event.message for event in world.store.events.read() if event.kind == "clock")
     assert first == "the clock of the head was set back by 7205 s: Ray Serve's controller is restarted"
 
 
@@ -265,13 +265,19 @@ async def test_ray_serve_that_could_not_be_restarted_is_restarted_in_the_next_ro
 async def test_a_command_that_failed_on_a_full_disk_has_changed_nothing(world, monkeypatch):
     """There may be room for the change and none for its event: the change was carried out later, by a failed command."""
     controller, store = world.controller, world.store
-    keys = ApiKeys(store, EventLog(store))
-    await controller.put(deployment(), plan(), "me")
-    await controller.drain("other", "me")
+    keys = controller.keys
+    await controller.commands.put(deployment(), plan(), "me")
+    await controller.commands.drain("other", "me")
     await keys.create("mine")
 
     def state():
-        return store.desired(), store.drained(), store.keys(), store.identity(), store.events()
+        return (
+            store.deployments.desired(),
+            store.drains.nodes(),
+            store.keys.all(),
+            store.identity(),
+            store.events.read(),
+        )
 
     def refuses(*event):
         raise sqlite3.OperationalError("database or disk is full")
@@ -279,11 +285,11 @@ async def test_a_command_that_failed_on_a_full_disk_has_changed_nothing(world, m
     before, told = state(), []
     monkeypatch.setattr(store, "on_change", lambda: told.append(1))
     commands = (
-        lambda: controller.put(deployment(), plan(concurrency=8), "me", True),
-        lambda: controller.put(deployment("b"), plan("b"), "me"),
-        lambda: controller.remove(deployment().name, "me"),
-        lambda: controller.drain("this", "me"),
-        lambda: controller.undrain("other", "me"),
+        lambda: controller.commands.put(deployment(), plan(concurrency=8), "me", True),
+        lambda: controller.commands.put(deployment("b"), plan("b"), "me"),
+        lambda: controller.commands.remove(deployment().name, "me"),
+        lambda: controller.commands.drain("this", "me"),
+        lambda: controller.commands.undrain("other", "me"),
         lambda: keys.create("yours"),
         lambda: keys.limit("mine", KeyLimits(concurrent=1)),
         lambda: keys.rotate("mine", 0.0),
@@ -291,7 +297,7 @@ async def test_a_command_that_failed_on_a_full_disk_has_changed_nothing(world, m
     )
     for command in commands:
         with monkeypatch.context() as patched:
-            patched.setattr(store, "record", refuses)
+            patched.setattr(store.events, "record", refuses)
             with pytest.raises(sqlite3.OperationalError, match="full"):
                 await command()
         assert state() == before
@@ -299,7 +305,7 @@ async def test_a_command_that_failed_on_a_full_disk_has_changed_nothing(world, m
     for number, command in enumerate(commands, 1):
         await command()
         assert len(told) == number
-        assert len(store.events()) == len(before[-1]) + number
+        assert len(store.events.read()) == len(before[-1]) + number
 
 
 async def test_a_watch_over_the_nodes_that_failed_is_taken_up_again(world, monkeypatch):
@@ -318,7 +324,7 @@ async def test_a_watch_over_the_nodes_that_failed_is_taken_up_again(world, monke
     monkeypatch.setattr(module, "TICK_S", 0.01)
     running = asyncio.create_task(world.controller.run())
     try:
-        events = await asyncio.wait_for(world.controller.events(0, None, wait_s=5), 6)
+        events = await asyncio.wait_for(world.controller.journal.events(0, None, wait_s=5), 6)
     finally:
         running.cancel()
     assert [(event.subject, event.message) for event in events] == [("this", "this joined the fleet")]
@@ -334,7 +340,7 @@ async def test_what_a_deleted_group_left_is_swept_when_its_application_is_gone(w
     """Serve ended its actor while it started its ranks: one ran on, on another node, until its lease was over."""
     await world.put()
     world.nodes.swept.clear()
-    await world.controller.remove("tiny", "me")
+    await world.controller.commands.remove("tiny", "me")
     await world.controller.reconcile()
     await world.controller.reconcile()
     assert world.nodes.swept == [], "it may still be served while it drains"
@@ -349,7 +355,7 @@ async def test_an_application_that_serve_does_not_list_for_a_moment_costs_nothin
     await world.ready(await world.put())
     world.nodes.swept.clear()
     there, world.apps.apps = world.apps.apps, {}
-    world.controller._seen, before = await world.apps.list(), world.controller._seen
+    world.controller.fleet.apps, before = await world.apps.list(), world.controller.fleet.apps
     assert [app.status for app in before] == ["running"]
     await world.controller._sweep_after(before)
     assert world.nodes.swept == []
@@ -358,7 +364,7 @@ async def test_an_application_that_serve_does_not_list_for_a_moment_costs_nothin
 
 async def test_acceptance_and_memory_are_shown_to_prometheus(world):
     await world.put()
-    await world.controller.report(report(phase=GroupPhase.READY, drafted=120.0, accepted=90.0))
+    await world.controller.intake.report(report(phase=GroupPhase.READY, drafted=120.0, accepted=90.0))
     await world.controller.reconcile()
     await world.look()
     page = generate_latest(world.metrics.registry).decode()
@@ -370,16 +376,16 @@ async def test_acceptance_and_memory_are_shown_to_prometheus(world):
 async def test_memory_is_granted_once(world):
     """Two that are replaced at the same time, and room for one more: the second goes the other way."""
     for name in ("tiny", "other"):
-        await world.controller.put(deployment(name), plan(name, high=4.0 * GIB), "me")
+        await world.controller.commands.put(deployment(name), plan(name, high=4.0 * GIB), "me")
     await world.controller.reconcile()
     for name in ("tiny", "other"):
         world.apps.become(name, 1, "running")
         ready = report(phase=GroupPhase.READY).model_copy(update={"deployment": name})
-        await world.controller.report(ready)
+        await world.controller.intake.report(ready)
     await world.controller.reconcile()
     world.nodes.available["this"] = 6 * GIB
     for name in ("tiny", "other"):
-        await world.controller.put(deployment(name), plan(name, high=4.0 * GIB, concurrency=8), "me")
+        await world.controller.commands.put(deployment(name), plan(name, high=4.0 * GIB, concurrency=8), "me")
     await world.controller.reconcile()
     statuses = sorted((d, g, app.status) for (d, g, _), app in world.apps.apps.items())
     assert len([one for one in statuses if one[2] == "retiring"]) == 1
@@ -388,10 +394,10 @@ async def test_memory_is_granted_once(world):
 
 async def test_a_gateway_that_has_gone_quiet_is_not_shown(world, monkeypatch):
     gateway = GatewayReport(replica="one", url="http://h:1", metrics_url="http://h:2", at=0.0)
-    await world.controller.register_gateway(gateway)
-    assert [one.replica for one in world.controller.status().gateways] == ["one"]
+    await world.controller.intake.register_gateway(gateway)
+    assert [one.replica for one in world.controller.queries.status().gateways] == ["one"]
     monkeypatch.setattr(report_cache, "STALE_S", 0.0)
-    assert world.controller.status().gateways == ()
+    assert world.controller.queries.status().gateways == ()
 
 
 async def test_who_is_told_ready_finds_it_in_the_table(world):
@@ -399,7 +405,7 @@ async def test_who_is_told_ready_finds_it_in_the_table(world):
     await world.put()
     world.apps.become("tiny", 1, "running")
     await world.controller.reconcile()
-    assert world.controller.status().deployments[0].state == "starting"
-    await world.controller.report(report(phase=GroupPhase.READY))
-    assert world.controller.status().deployments[0].state == "ready"
+    assert world.controller.queries.status().deployments[0].state == "starting"
+    await world.controller.intake.report(report(phase=GroupPhase.READY))
+    assert world.controller.queries.status().deployments[0].state == "ready"
     assert (await world.table()).models["tiny"].state == "ready"

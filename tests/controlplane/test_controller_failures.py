@@ -39,7 +39,7 @@ async def test_what_worked_for_long_is_started_at_once(store, clock):
 async def test_why_is_an_event(store, clock):
     await next_process(store, clock).begin(OSError("no Serve"))
     await next_process(store, clock).begin(RuntimeError("a\ntraceback"))
-    assert [(event.subject, event.kind, event.message) for event in store.events()] == [
+    assert [(event.subject, event.kind, event.message) for event in store.events.read()] == [
         ("controller", "error", "its work failed: OSError('no Serve'); it restarts"),
         (
             "controller",

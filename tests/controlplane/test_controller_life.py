@@ -88,7 +88,7 @@ async def process(tmp_path, monkeypatch):
 async def serving(process):
     """`tiny` is applied, and runs."""
     await process.works()
-    await process.life.controller.put(deployment(), plan(), "me")
+    await process.life.controller.commands.put(deployment(), plan(), "me")
     await process.until(lambda: process.apps.apps)
     process.apps.become("tiny", 1, "running")
 
@@ -123,7 +123,7 @@ async def test_a_store_that_goes_away_while_it_works_ends_nothing(process, harm,
     Path(sound).replace(process.paths.database)
     await process.works()
     assert calls(process) == before
-    events = process.store.events()
+    events = process.store.events.read()
     assert [event.subject for event in events if event.kind == "store"] == ["controller"]
     assert "it had waited" in next(event.message for event in events if event.kind == "store")
     assert read_note(process.paths).state == "working"
@@ -132,7 +132,7 @@ async def test_a_store_that_goes_away_while_it_works_ends_nothing(process, harm,
 async def test_a_store_that_is_older_than_what_runs_ends_nothing(process):
     await process.works()
     process.apps.apps.clear()
-    await process.life.controller.put(deployment(), plan(), "me")
+    await process.life.controller.commands.put(deployment(), plan(), "me")
     await process.until(lambda: process.apps.apps)
     app = next(iter(process.apps.apps.values()))
     key = next(iter(process.apps.apps))
@@ -150,7 +150,7 @@ async def test_a_store_that_is_put_back_is_used_within_seconds(process):
     (process.paths.root / "away").rename(process.paths.database)
     async with asyncio.timeout(5):
         await process.works()
-    assert process.store.desired()["tiny"].generation == 1
+    assert process.store.deployments.desired()["tiny"].generation == 1
 
 
 async def test_a_store_that_cannot_be_used_from_the_start_is_waited_for(tmp_path, monkeypatch):

@@ -13,23 +13,23 @@ from sparkfleet.units import GIB
 
 async def test_a_rung_that_does_not_start_is_followed_by_the_next(world):
     await world.put(rungs=2)
-    await world.controller.report(diagnosed())
+    await world.controller.intake.report(diagnosed())
     world.apps.become("tiny", 1, "failed")
     await world.controller.reconcile()
     assert [order.rung for order in world.apps.launches] == [0, 1]
-    events = await world.controller.events(0, "tiny", 0)
+    events = await world.controller.journal.events(0, "tiny", 0)
     assert any(event.kind == "fallback" and "too little memory" in event.message for event in events)
-    assert "out of memory" in world.store.failures()[0].words
+    assert "out of memory" in world.store.failures.all()[0].words
     await world.ready(1)
-    assert world.controller.status().deployments[0].state == "ready"
+    assert world.controller.queries.status().deployments[0].state == "ready"
 
 
 async def test_a_start_that_fails_again_before_the_next_look_is_answered(world):
     """A round may take long: Serve then shows the group as failed both before and after its next start."""
     await world.put(rungs=3)
     for rung in range(2):
-        await world.controller.report(report(rung=rung))
-        await world.controller.report(diagnosed(rung=rung))
+        await world.controller.intake.report(report(rung=rung))
+        await world.controller.intake.report(diagnosed(rung=rung))
         world.apps.become("tiny", 1, "failed")
         await world.controller.reconcile()
     assert [order.rung for order in world.apps.launches] == [0, 1, 2]
@@ -38,17 +38,17 @@ async def test_a_start_that_fails_again_before_the_next_look_is_answered(world):
 async def test_what_is_known_of_a_generation_is_kept_while_a_newer_one_comes_up(world):
     await world.put()
     await world.ready(1)
-    await world.controller.report(report(phase=GroupPhase.FAILED))
+    await world.controller.intake.report(report(phase=GroupPhase.FAILED))
     await world.put(concurrency=8)
-    await world.controller.report(report())
-    await world.controller.report(diagnosed())
-    (standing,) = world.store.rungs("tiny", 1).values()
+    await world.controller.intake.report(report())
+    await world.controller.intake.report(diagnosed())
+    (standing,) = world.store.groups.rungs("tiny", 1).values()
     assert (len(standing.falls), standing.restarts) == (1, 1)
 
 
 async def test_a_restarted_controller_knows_the_rung(world):
     await world.put(rungs=2)
-    await world.controller.report(diagnosed())
+    await world.controller.intake.report(diagnosed())
     world.apps.become("tiny", 1, "failed")
     await world.controller.reconcile()
     world.apps.apps.clear()
@@ -58,11 +58,11 @@ async def test_a_restarted_controller_knows_the_rung(world):
 
 async def test_after_the_last_rung_it_has_failed_and_applying_again_tries_again(world):
     await world.put()
-    await world.controller.report(diagnosed())
+    await world.controller.intake.report(diagnosed())
     world.apps.become("tiny", 1, "failed")
     await world.controller.reconcile()
     await world.controller.reconcile()
-    status = world.controller.status().deployments[0]
+    status = world.controller.queries.status().deployments[0]
     assert status.state == "failed"
     assert len(world.apps.launches) == 1
     assert await world.put() == 2
@@ -70,13 +70,13 @@ async def test_after_the_last_rung_it_has_failed_and_applying_again_tries_again(
 
 async def test_what_starts_after_all_is_not_held_against_it(world):
     await world.put()
-    await world.controller.report(diagnosed())
+    await world.controller.intake.report(diagnosed())
     world.apps.become("tiny", 1, "failed")
     await world.controller.reconcile()
-    assert world.store.failures()
+    assert world.store.failures.all()
     await world.put()
     await world.ready(2)
-    assert world.store.failures() == ()
+    assert world.store.failures.all() == ()
 
 
 @pytest.mark.parametrize("cause", ["transient", "port"])
@@ -84,24 +84,24 @@ async def test_what_may_pass_is_not_held_against_it(world, cause):
     await world.put(rungs=2)
     await world.look()
     for _ in range(2):
-        await world.controller.report(report())
-        await world.controller.report(diagnosed(cause))
+        await world.controller.intake.report(report())
+        await world.controller.intake.report(diagnosed(cause))
         world.apps.become("tiny", 1, "failed")
         await world.controller.reconcile()
         await world.controller.reconcile()
     assert [order.rung for order in world.apps.launches] == [0, 0, 1]
-    assert world.store.failures() == ()
+    assert world.store.failures.all() == ()
 
 
 async def test_what_was_not_started_is_not_held_against_it(world):
     """Somebody else had the memory that it needs, for now."""
     await world.put(rungs=2)
     refused = Diagnosis(cause=Cause.MEMORY, says="each rank needs 90 GiB", began=False)
-    await world.controller.report(diagnosed().model_copy(update={"diagnosis": refused}))
+    await world.controller.intake.report(diagnosed().model_copy(update={"diagnosis": refused}))
     world.apps.become("tiny", 1, "failed")
     await world.controller.reconcile()
     assert [order.rung for order in world.apps.launches] == [0, 1]
-    assert world.store.failures() == ()
+    assert world.store.failures.all() == ()
 
 
 @pytest.mark.parametrize(
@@ -109,22 +109,22 @@ async def test_what_was_not_started_is_not_held_against_it(world):
 )
 async def test_what_hangs_on_more_than_the_candidate_is_held_against_it_for_a_day(world, cause, ends):
     await world.put(rungs=2)
-    await world.controller.report(diagnosed(cause))
+    await world.controller.intake.report(diagnosed(cause))
     world.apps.become("tiny", 1, "failed")
     await world.controller.reconcile()
-    (failure,) = world.store.failures()
+    (failure,) = world.store.failures.all()
     assert (failure.until is not None) == ends
 
 
 async def test_why_each_rung_was_left_is_told(world):
     await world.put(rungs=3)
     for cause in ("known", "memory"):
-        await world.controller.report(diagnosed(cause))
+        await world.controller.intake.report(diagnosed(cause))
         world.apps.become("tiny", 1, "failed")
         await world.controller.reconcile()
         await world.controller.reconcile()
     await world.ready(1)
-    (passed,) = world.controller.status().deployments[0].passed
+    (passed,) = world.controller.queries.status().deployments[0].passed
     assert passed == ("known issue: too little memory", "out of memory: too little memory")
 
 
@@ -132,7 +132,7 @@ async def test_a_restarted_controller_goes_on_counting_how_often_it_fell(world):
     await world.put()
     for number in range(recovery.BREAKER_FAILURES):
         await world.ready(1)
-        await world.controller.report(report(phase=GroupPhase.FAILED))
+        await world.controller.intake.report(report(phase=GroupPhase.FAILED))
         if number == 1:
             world.restarted()
             await world.look()
@@ -145,23 +145,23 @@ async def test_falls_of_long_ago_do_not_count(world, monkeypatch):
     await world.put()
     for _ in range(recovery.BREAKER_FAILURES):
         await world.ready(1)
-        await world.controller.report(report(phase=GroupPhase.FAILED))
+        await world.controller.intake.report(report(phase=GroupPhase.FAILED))
     await world.controller.reconcile()
     assert world.apps.apps["tiny", 1, 0].status == "running"
 
 
 async def test_the_end_of_a_rung_that_was_left_is_not_counted_on_the_next(world):
     await world.put(rungs=2)
-    await world.controller.report(diagnosed())
+    await world.controller.intake.report(diagnosed())
     world.apps.become("tiny", 1, "failed")
     await world.controller.reconcile()
-    assert world.store.rungs("tiny", 1)[0].rung == 1
-    await world.controller.report(report())
-    await world.controller.report(diagnosed())
-    assert world.store.rungs("tiny", 1)[0].restarts == 0
-    await world.controller.report(report(rung=1))
-    await world.controller.report(diagnosed(rung=1))
-    assert world.store.rungs("tiny", 1)[0].restarts == 1
+    assert world.store.groups.rungs("tiny", 1)[0].rung == 1
+    await world.controller.intake.report(report())
+    await world.controller.intake.report(diagnosed())
+    assert world.store.groups.rungs("tiny", 1)[0].restarts == 0
+    await world.controller.intake.report(report(rung=1))
+    await world.controller.intake.report(diagnosed(rung=1))
+    assert world.store.groups.rungs("tiny", 1)[0].restarts == 1
 
 
 async def test_a_restarted_controller_goes_on_counting_starts_that_fail(world):
@@ -172,8 +172,8 @@ async def test_a_restarted_controller_goes_on_counting_starts_that_fail(world):
     for _ in range(recovery.RESTARTS):
         world.restarted()
         await world.look()
-        await world.controller.report(report())
-        await world.controller.report(diagnosed())
+        await world.controller.intake.report(report())
+        await world.controller.intake.report(diagnosed())
     await world.controller.reconcile()
     assert [order.rung for order in world.apps.launches] == [0, 1]
 
@@ -182,10 +182,10 @@ async def test_what_comes_up_and_falls_again_and_again_is_stopped(world):
     await world.put()
     for _ in range(recovery.BREAKER_FAILURES):
         await world.ready(1)
-        await world.controller.report(report(phase=GroupPhase.FAILED))
+        await world.controller.intake.report(report(phase=GroupPhase.FAILED))
     await world.controller.reconcile()
     assert world.apps.apps["tiny", 1, 0].status == "retiring"
-    assert world.controller.status().deployments[0].state == "failed"
+    assert world.controller.queries.status().deployments[0].state == "failed"
     world.apps.finish()
     await world.controller.reconcile()
     assert world.apps.apps == {}
@@ -193,7 +193,7 @@ async def test_what_comes_up_and_falls_again_and_again_is_stopped(world):
 
 async def test_a_restarted_controller_knows_what_did_not_start(world):
     await world.put()
-    await world.controller.report(diagnosed())
+    await world.controller.intake.report(diagnosed())
     world.apps.become("tiny", 1, "failed")
     await world.controller.reconcile()
     world.apps.apps.clear()
@@ -201,7 +201,7 @@ async def test_a_restarted_controller_knows_what_did_not_start(world):
     await world.look()
     await world.controller.reconcile()
     assert len(world.apps.launches) == 1
-    assert world.controller.status().deployments[0].state == "failed"
+    assert world.controller.queries.status().deployments[0].state == "failed"
     assert await world.put() == 2, "applying the same file again tries again"
     assert world.apps.apps["tiny", 2, 0].status == "starting"
 
@@ -210,14 +210,14 @@ async def test_a_restarted_controller_knows_what_came_up_and_fell_again_and_agai
     await world.put()
     for _ in range(recovery.BREAKER_FAILURES):
         await world.ready(1)
-        await world.controller.report(report(phase=GroupPhase.FAILED))
+        await world.controller.intake.report(report(phase=GroupPhase.FAILED))
     await world.controller.reconcile()
     world.apps.finish()
     world.restarted()
     await world.look()
     await world.controller.reconcile()
     assert world.apps.apps == {}
-    assert world.controller.status().deployments[0].state == "failed"
+    assert world.controller.queries.status().deployments[0].state == "failed"
     assert await world.put(concurrency=8) == 2, "a changed file is another wish"
     assert world.apps.apps["tiny", 2, 0].status == "starting"
 
@@ -231,8 +231,8 @@ async def test_a_restarted_controller_does_not_let_a_group_fail_to_start_for_eve
     await world.look()
     for _ in range(recovery.RESTARTS):
         await world.controller.reconcile()
-        await world.controller.report(report())
-        await world.controller.report(diagnosed())
+        await world.controller.intake.report(report())
+        await world.controller.intake.report(diagnosed())
     await world.controller.reconcile()
     assert [order.rung for order in world.apps.launches] == [0, 1]
 
@@ -246,7 +246,7 @@ async def test_a_node_that_does_not_come_back_is_left(world, monkeypatch):
     there = here.model_copy(update={"candidate": here.candidate.model_copy(update={"shape": shape})})
     ladder = two.groups[0].model_copy(update={"ladder": (there, here)})
     world.inventory_nodes = ("this", "that")
-    await world.controller.put(deployment(), two.model_copy(update={"groups": (ladder,)}), "me")
+    await world.controller.commands.put(deployment(), two.model_copy(update={"groups": (ladder,)}), "me")
     await world.controller.reconcile()
     world.nodes.available["that"] = 100 * GIB
     world.nodes.away = {"that"}
@@ -254,7 +254,7 @@ async def test_a_node_that_does_not_come_back_is_left(world, monkeypatch):
     await world.controller.reconcile()
     await world.controller.reconcile()
     assert [order.seats[0].node for order in world.apps.launches] == ["that", "this"]
-    events = await world.controller.events(0, "tiny", 0)
+    events = await world.controller.journal.events(0, "tiny", 0)
     assert any("that is gone; next: this" in event.message for event in events)
 
 
@@ -266,8 +266,8 @@ async def test_a_group_that_was_ready_and_no_longer_starts_goes_down_its_ladder(
     for _ in range(recovery.RESTARTS):
         await world.controller.reconcile()
         assert [order.rung for order in world.apps.launches] == [0]
-        await world.controller.report(report())
-        await world.controller.report(diagnosed())
+        await world.controller.intake.report(report())
+        await world.controller.intake.report(diagnosed())
     await world.controller.reconcile()
     assert [order.rung for order in world.apps.launches] == [0, 1]
 
@@ -277,19 +277,19 @@ async def test_a_group_that_was_ready_and_starts_at_no_rung_is_given_up(world):
     await world.ready(1)
     world.apps.become("tiny", 1, "starting")
     for _ in range(recovery.RESTARTS):
-        await world.controller.report(report())
-        await world.controller.report(diagnosed())
+        await world.controller.intake.report(report())
+        await world.controller.intake.report(diagnosed())
     await world.controller.reconcile()
-    assert world.controller.status().deployments[0].state == "failed"
+    assert world.controller.queries.status().deployments[0].state == "failed"
     assert world.apps.apps["tiny", 1, 0].status == "retiring"
 
 
 async def test_a_sibling_that_is_ready_does_not_hide_one_that_was_given_up(world):
     await world.put(groups=2)
     await world.ready(1, replica=0)
-    await world.controller.report(diagnosed(replica=1))
+    await world.controller.intake.report(diagnosed(replica=1))
     world.apps.become("tiny", 1, "failed", replica=1)
     await world.controller.reconcile()
     await world.ready(1, replica=0)
-    assert world.controller.status().deployments[0].state == "failed"
+    assert world.controller.queries.status().deployments[0].state == "failed"
     assert await world.put(groups=2) == 2, "applying it again tries again"

@@ -116,18 +116,18 @@ def test_a_start_that_took_its_node_down_before_that_was_drained_is_counted():
 async def test_the_controller_answers_by_its_store_and_status_has_the_command(world):
     await world.look()
     generation = await world.put()
-    assert world.controller.bars(["this"]) == ""
-    await world.controller.drain("this", "me")
-    words = world.controller.bars(["that", "this"])
+    assert world.controller.queries.bars(["this"]) == ""
+    await world.controller.commands.drain("this", "me")
+    words = world.controller.queries.bars(["that", "this"])
     assert words == "this is drained: it starts after `sparkfleet undrain this`"
-    await world.controller.report(report(generation, phase=GroupPhase.BARRED, detail=words))
+    await world.controller.intake.report(report(generation, phase=GroupPhase.BARRED, detail=words))
     await world.controller.reconcile()
-    assert world.store.starts() == {}
-    (status,) = world.controller.status().deployments
+    assert world.store.groups.starts() == {}
+    (status,) = world.controller.queries.status().deployments
     assert status.state == "failed"
     assert status.detail.endswith("it starts after `sparkfleet undrain this`")
-    await world.controller.undrain("this", "me")
-    await world.controller.report(report(generation))
+    await world.controller.commands.undrain("this", "me")
+    await world.controller.intake.report(report(generation))
     await world.controller.reconcile()
-    assert list(world.store.starts()) == [("tiny", generation, 0)]
-    assert world.controller.status().deployments[0].state == "starting"
+    assert list(world.store.groups.starts()) == [("tiny", generation, 0)]
+    assert world.controller.queries.status().deployments[0].state == "starting"

@@ -15,14 +15,14 @@ def world(tmp_path):
 
 
 async def put(world, made, *, retry=False, **fields):
-    desired, _ = await world.controller.put(deployment(**fields), made, "me", retry)
+    desired, _ = await world.controller.commands.put(deployment(**fields), made, "me", retry)
     await world.controller.reconcile()
     return desired
 
 
 async def ready(world, generation, replica=0):
     world.apps.become("tiny", generation, "running", replica=replica)
-    await world.controller.report(report(generation, replica=replica, phase=GroupPhase.READY))
+    await world.controller.intake.report(report(generation, replica=replica, phase=GroupPhase.READY))
     await world.controller.reconcile()
 
 
@@ -41,7 +41,7 @@ async def groups(world):
 
 
 def state(world):
-    (status,) = world.controller.status().deployments
+    (status,) = world.controller.queries.status().deployments
     return status.state, status.detail
 
 
@@ -99,7 +99,7 @@ async def test_of_two_groups_only_the_changed_one_is_replaced_and_its_old_one_se
 async def test_applying_again_starts_the_group_that_is_given_up_and_leaves_the_other(world):
     await put(world, plan(groups=2))
     await ready(world, 1, 0)
-    await world.controller.report(diagnosed(replica=1))
+    await world.controller.intake.report(diagnosed(replica=1))
     world.apps.become("tiny", 1, "failed", replica=1)
     await world.controller.reconcile()
     assert state(world)[0] == "failed"
@@ -138,7 +138,7 @@ async def test_a_group_that_is_carried_over_and_fails_starts_again_under_its_nam
 async def test_every_generation_is_in_the_history(world):
     await put(world, plan())
     await put(world, plan(), keys=("ux",))
-    found = world.store.history("tiny")
+    found = world.store.deployments.history("tiny")
     assert [(one.generation, one.spec.keys, one.members) for one in found] == [
         (1, None, ((1, 0),)),
         (2, ("ux",), ((1, 0),)),
@@ -147,7 +147,7 @@ async def test_every_generation_is_in_the_history(world):
 
 async def test_status_warns_of_a_stored_deployment_that_runs_code_without_a_commit(world):
     await put(world, plan(), engine_args=("--trust-remote-code",))
-    (warning,) = world.controller.status().warnings
+    (warning,) = world.controller.queries.status().warnings
     assert warning.startswith("tiny: --trust-remote-code runs whatever code")
     await put(world, plan())
-    assert world.controller.status().warnings == ()
+    assert world.controller.queries.status().warnings == ()

@@ -6,7 +6,7 @@ import pytest
 from control_values import deployment, plan
 from controller_world import World
 
-from sparkfleet.controlplane import controller as module
+from sparkfleet.controlplane import gateway_control as module
 from sparkfleet.gateway.report import GatewayReport
 
 
@@ -22,23 +22,23 @@ async def gateway(world, replica="gw-1", keys_used=None):
     report = GatewayReport(
         replica=replica, url="http://here", metrics_url="http://here", at=0.0, keys_used=keys_used or {}
     )
-    await world.controller.register_gateway(report)
+    await world.controller.intake.register_gateway(report)
 
 
 async def follow(world, replica="gw-1"):
     """Polls like a gateway."""
     version = 0
     while True:
-        version = (await world.controller.table(version, 5.0, replica)).version
+        version = (await world.controller.gateways.table(version, 5.0, replica)).version
 
 
 async def test_a_gateway_that_polls_confirms_at_once(world):
     await gateway(world)
     await world.controller.reconcile()
     poll = asyncio.create_task(follow(world))
-    _, key, late = await world.controller.create_key("laptop")
+    _, key, late = await world.controller.keys.create("laptop")
     assert late == frozenset()
-    assert (await world.controller.revoke_key("laptop")) == (key, frozenset())
+    assert (await world.controller.keys.revoke("laptop")) == (key, frozenset())
     poll.cancel()
 
 
@@ -47,24 +47,24 @@ async def test_a_gateway_that_does_not_answer_is_named(world):
     await gateway(world, "gw-2")
     await world.controller.reconcile()
     poll = asyncio.create_task(follow(world, "gw-1"))
-    _, _, late = await world.controller.create_key("laptop")
+    _, _, late = await world.controller.keys.create("laptop")
     assert late == {"gw-2"}
     poll.cancel()
 
 
 async def test_without_gateways_nobody_has_to_confirm(world):
-    assert (await world.controller.create_key("laptop"))[2] == frozenset()
+    assert (await world.controller.keys.create("laptop"))[2] == frozenset()
 
 
 async def test_the_last_use_is_kept_to_the_minute_and_survives_the_controller(world):
-    _, key, _ = await world.controller.create_key("laptop")
-    await world.controller.put(deployment(), plan(), "me")
-    await world.controller.put(deployment("private", keys=("other",)), plan("private"), "me")
+    _, key, _ = await world.controller.keys.create("laptop")
+    await world.controller.commands.put(deployment(), plan(), "me")
+    await world.controller.commands.put(deployment("private", keys=("other",)), plan("private"), "me")
     await gateway(world, keys_used={key.id: 1000.0})
     await gateway(world, keys_used={key.id: 1030.0})
-    assert world.store.keys_used() == {key.id: 1000.0}
-    (row,) = world.controller.key_rows()
+    assert world.store.keys.used() == {key.id: 1000.0}
+    (row,) = world.controller.keys.rows()
     assert (row.used, row.may_use) == (1030.0, ("tiny",))
     world.restarted()
-    (row,) = world.controller.key_rows()
+    (row,) = world.controller.keys.rows()
     assert row.used == 1000.0

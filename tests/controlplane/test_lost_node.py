@@ -34,12 +34,12 @@ def world(tmp_path, monkeypatch):
     world.nodes = Silent({"this": 100 * GIB})
     world.restarted()
     world.clock = Clock()
-    world.controller._watch._steady = world.clock
+    world.controller.watch._steady = world.clock
     return world
 
 
 def detail(world):
-    (deployment,) = world.controller.status().deployments
+    (deployment,) = world.controller.queries.status().deployments
     return deployment.state, deployment.detail
 
 
@@ -75,7 +75,7 @@ async def test_what_a_ready_group_reports_is_shown(world):
     await world.ready(generation)
     await world.look()
     words = "rank 0 on this has not answered for 12 s"
-    await world.controller.report(report(generation, phase=GroupPhase.READY, detail=words))
+    await world.controller.intake.report(report(generation, phase=GroupPhase.READY, detail=words))
     assert detail(world) == ("ready", words)
 
 
@@ -91,21 +91,21 @@ async def test_a_file_of_a_node_that_its_next_start_needs_is_a_warning_and_an_ev
     world.nodes.look = look
     await world.look()
     await world.look()
-    assert world.controller.status().warnings == (f"this: {words}",)
-    events = [event.message for event in world.store.events() if "secret" in event.message]
+    assert world.controller.queries.status().warnings == (f"this: {words}",)
+    events = [event.message for event in world.store.events.read() if "secret" in event.message]
     assert events == [words]
     world.nodes.look = sound
     await world.look()
-    assert world.controller.status().warnings == ()
+    assert world.controller.queries.status().warnings == ()
 
 
 async def test_a_gcs_that_does_not_answer_is_named_within_15_s(world):
     """Ray's calls wait for it without an end, so that no reading ended, and nothing named it."""
     await world.look()
     world.clock.now += 9
-    assert world.controller.status().warnings == ()
+    assert world.controller.queries.status().warnings == ()
     world.clock.now += 3
-    (warning,) = world.controller.status().warnings
+    (warning,) = world.controller.queries.status().warnings
     assert warning.startswith("The nodes have not been read for 12 s: Ray's GCS on the head does not answer.")
     await world.look()
-    assert world.controller.status().warnings == ()
+    assert world.controller.queries.status().warnings == ()

@@ -16,14 +16,14 @@ from sparkfleet.telemetry.catalogue import CATALOGUE
 
 async def all_of_it(world):
     """Samples of a fleet with everything, by series and labels."""
-    await world.controller.put(deployment(), predicted(plan(rungs=2)), "me")
+    await world.controller.commands.put(deployment(), predicted(plan(rungs=2)), "me")
     await world.controller.reconcile()
     measured = {"ttft_ms": 250.0, "decode_tps": 20.0, "own_perplexity": 1.5}
     ready = report(
         phase=GroupPhase.READY, drafted=10.0, accepted=5.0, measured=measured, running=2, waiting=1
     )
-    await world.controller.report(ready)
-    status = world.controller.status().model_copy(update={"nodes": (NODE,)})
+    await world.controller.intake.report(ready)
+    status = world.controller.queries.status().model_copy(update={"nodes": (NODE,)})
     step = StartupPhase(phase="loading", share=0.5)
     starting = ready.model_copy(
         update={"phase": GroupPhase.STARTING, "replica": 1, "step": step, "measured": {}}
@@ -32,7 +32,8 @@ async def all_of_it(world):
     status = status.model_copy(update={"deployments": (one,)})
     standings = {("tiny", 1, 0): Standing(rung=1, given_up=True)}
     return {
-        (s.metric.name, *s.labels): s.value for s in fleet_samples(status, world.store.desired(), standings)
+        (s.metric.name, *s.labels): s.value
+        for s in fleet_samples(status, world.store.deployments.desired(), standings)
     }
 
 
@@ -75,7 +76,7 @@ def test_a_node_that_is_away_shows_no_readings():
 
 async def test_restarts_have_their_cause(world):
     await world.put()
-    await world.controller.report(diagnosed("memory"))
+    await world.controller.intake.report(diagnosed("memory"))
     labels = {"deployment": "tiny", "cause": "memory"}
     assert world.metrics.registry.get_sample_value("sparkfleet_restarts_total", labels) == 1
     assert (
@@ -86,7 +87,7 @@ async def test_restarts_have_their_cause(world):
 
 async def test_an_engine_with_wrong_output_is_counted(world):
     await world.put()
-    await world.controller.report(diagnosed("unknown", complaint="the output repeats '!' only"))
+    await world.controller.intake.report(diagnosed("unknown", complaint="the output repeats '!' only"))
     assert (
         world.metrics.registry.get_sample_value("sparkfleet_canary_failures_total", {"deployment": "tiny"})
         == 1
@@ -96,8 +97,8 @@ async def test_an_engine_with_wrong_output_is_counted(world):
 async def test_the_phases_of_a_start_are_timed(world):
     await world.put()
     for phase in (GroupPhase.STARTING, GroupPhase.STARTING, GroupPhase.PROBING, GroupPhase.READY):
-        await world.controller.report(report(phase=phase))
-    await world.controller.report(report(phase=GroupPhase.READY))
+        await world.controller.intake.report(report(phase=phase))
+    await world.controller.intake.report(report(phase=GroupPhase.READY))
 
     def timed(phase):
         labels = {"deployment": "tiny", "phase": phase}
@@ -110,7 +111,7 @@ async def test_what_is_deleted_is_no_longer_exported(world):
     await world.put()
     labels = {"deployment": "tiny", "state": "starting"}
     assert world.metrics.registry.get_sample_value("sparkfleet_deployment_state", labels) == 1
-    await world.controller.remove("tiny", "me")
+    await world.controller.commands.remove("tiny", "me")
     await world.controller.reconcile()
     world.apps.finish()
     await world.controller.reconcile()

@@ -26,9 +26,9 @@ async def serving(world):
 async def test_a_node_is_drained_and_undrained(world):
     await world.look()
     assert "What runs there stays" in (await change(world, "drain", node="this")).done
-    assert [(one.node, one.who) for one in world.store.drained()] == [("this", "boss (page)")]
+    assert [(one.node, one.who) for one in world.store.drains.nodes()] == [("this", "boss (page)")]
     assert (await change(world, "undrain", node="this")).done == "this may be used again."
-    assert world.store.drained() == ()
+    assert world.store.drains.nodes() == ()
     assert (await change(world, "undrain", node="this")).what == "this is not drained."
     assert (await change(world, "drain", node="other")).what == "There is no node 'other'."
 
@@ -36,7 +36,7 @@ async def test_a_node_is_drained_and_undrained(world):
 async def test_a_group_is_drained_and_undrained(world):
     await serving(world)
     assert "it gets no new requests" in (await change(world, "drain", group="tiny/g1/0")).done
-    assert [(one.name, one.who) for one in world.store.drained_groups()] == [("tiny/g1/0", "boss (page)")]
+    assert [(one.name, one.who) for one in world.store.drains.groups()] == [("tiny/g1/0", "boss (page)")]
     assert (await change(world, "undrain", group="tiny/g1/0")).done == "tiny/g1/0 gets requests again."
     assert (await change(world, "undrain", group="tiny/g1/0")).what == "tiny/g1/0 is not drained."
     assert (await change(world, "drain", group="tiny/g4/0")).what == "There is no group tiny/g4/0."
@@ -44,17 +44,17 @@ async def test_a_group_is_drained_and_undrained(world):
 
 async def test_a_deployment_stops_and_starts_with_the_plan_that_it_had(world):
     generation = await serving(world)
-    before = world.store.desired()["tiny"]
+    before = world.store.deployments.desired()["tiny"]
     stopped = await change(world, "stop", deployment="tiny", generation=generation)
     assert "Generation 1 is kept" in stopped.done
-    assert world.store.desired() == {}
-    assert [one.name for one in world.controller.stopped()] == ["tiny"]
+    assert world.store.deployments.desired() == {}
+    assert [one.name for one in world.controller.queries.stopped()] == ["tiny"]
     started = await change(world, "start", deployment="tiny", generation=generation)
     assert started.done == "tiny starts as generation 2, with the plan of generation 1."
-    after = world.store.desired()["tiny"]
+    after = world.store.deployments.desired()["tiny"]
     assert (after.spec, after.plan, after.who) == (before.spec, before.plan, "boss (page)")
-    assert world.controller.stopped() == ()
-    kinds = [(event.kind, event.message) for event in world.store.events()]
+    assert world.controller.queries.stopped() == ()
+    kinds = [(event.kind, event.message) for event in world.store.events.read()]
     assert ("unwanted", "deleted by boss (page)") in kinds
     assert ("wanted", "applied by boss (page)") in kinds
 
@@ -62,7 +62,7 @@ async def test_a_deployment_stops_and_starts_with_the_plan_that_it_had(world):
 async def test_every_engine_is_started_again(world):
     await serving(world)
     assert "generation 2, at the first rung" in (await change(world, "restart", deployment="tiny")).done
-    assert world.store.desired()["tiny"].groups == (("tiny", 2, 0),)
+    assert world.store.deployments.desired()["tiny"].groups == (("tiny", 2, 0),)
 
 
 @pytest.mark.parametrize("verb", ["stop", "restart"])
@@ -71,7 +71,7 @@ async def test_a_generation_that_was_not_shown_is_not_changed(world, verb):
     refused = await change(world, verb, deployment="tiny", generation=7)
     assert "is at generation 1, the change was confirmed for generation 7" in refused.what
     assert "nothing was changed" in refused.means
-    assert world.store.desired()["tiny"].generation == 1
+    assert world.store.deployments.desired()["tiny"].generation == 1
 
 
 @pytest.mark.parametrize("verb", ["stop", "restart", "start"])
@@ -92,10 +92,10 @@ async def test_what_runs_is_not_started_and_what_was_stopped_is_not_stopped(worl
 async def test_a_plan_for_a_node_that_is_gone_is_refused(world):
     await serving(world)
     await change(world, "stop", deployment="tiny")
-    world.controller._watch.reports = (world.controller._watch.reports[0].model_copy(update={"name": "new"}),)
+    world.controller.watch.reports = (world.controller.watch.reports[0].model_copy(update={"name": "new"}),)
     refused = await change(world, "start", deployment="tiny")
     assert refused.what == "The plan of tiny needs this, which the fleet does not have."
-    assert world.store.desired() == {}
+    assert world.store.deployments.desired() == {}
 
 
 @pytest.mark.parametrize("verb", ["drain", "stop"])
@@ -122,7 +122,7 @@ async def test_the_last_lines_of_a_log_without_control_characters(world):
         RankReport(rank=0, node="this", log_path="/logs/a"),
         RankReport(rank=1, node="far", log_path="/logs/b"),
     )
-    await world.controller.report(report(phase=GroupPhase.READY, ranks=ranks))
+    await world.controller.intake.report(report(phase=GroupPhase.READY, ranks=ranks))
     asked = []
 
     async def read(node, path, limit):

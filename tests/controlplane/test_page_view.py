@@ -18,10 +18,10 @@ async def status_of(world, **fields):
     asked = asked.model_copy(
         update={"rejected": (Rejection(what="TP=2", reason="slower", rule="tp2-slower"),)}
     )
-    await world.controller.put(deployment(env={"HF_TOKEN": "hf_secret"}), asked, "me")
+    await world.controller.commands.put(deployment(env={"HF_TOKEN": "hf_secret"}), asked, "me")
     await world.controller.reconcile()
-    await world.controller.report(report(phase=GroupPhase.READY, **fields))
-    return world.controller.status()
+    await world.controller.intake.report(report(phase=GroupPhase.READY, **fields))
+    return world.controller.queries.status()
 
 
 async def test_a_group_has_its_plan_its_prediction_and_its_figures(world):
@@ -112,8 +112,8 @@ async def test_the_last_events_come_first(world):
 
 async def test_a_drained_group_is_shown(world):
     await status_of(world)
-    await world.controller.drain_group(("tiny", 1, 0), "me")
-    view = page_view(world.controller.status(), world.inventory(), (), 5.0)
+    await world.controller.commands.drain_group(("tiny", 1, 0), "me")
+    view = page_view(world.controller.queries.status(), world.inventory(), (), 5.0)
     assert [(group.name, group.drained) for one in view.deployments for group in one.groups] == [
         ("tiny/g1/0", True)
     ]
@@ -122,12 +122,14 @@ async def test_a_drained_group_is_shown(world):
 async def test_a_drained_node_and_a_deployment_that_was_stopped_are_shown(world):
     status = await status_of(world)
     await world.look()
-    await world.controller.drain("this", "me")
-    view = page_view(world.controller.status(), world.inventory(), (), 5.0, world.controller.stopped())
+    await world.controller.commands.drain("this", "me")
+    view = page_view(
+        world.controller.queries.status(), world.inventory(), (), 5.0, world.controller.queries.stopped()
+    )
     assert ([one.drained for one in view.nodes], view.stopped) == ([True], ())
-    await world.controller.remove("tiny", "me")
-    stopped = world.controller.stopped()
-    gone = world.controller.status().model_copy(update={"deployments": ()})
+    await world.controller.commands.remove("tiny", "me")
+    stopped = world.controller.queries.stopped()
+    gone = world.controller.queries.status().model_copy(update={"deployments": ()})
     (one,) = page_view(gone, world.inventory(), (), 5.0, stopped).stopped
     assert (one.name, one.generation, one.nodes) == ("tiny", 1, ("this",))
     assert page_view(status, world.inventory(), (), 5.0, stopped).stopped == (), "its groups still end"

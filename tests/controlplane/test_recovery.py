@@ -33,7 +33,7 @@ def ladder(*rungs, context=512):
 
 
 async def put(world, made, **fields):
-    await world.controller.put(deployment(**fields), made, "me")
+    await world.controller.commands.put(deployment(**fields), made, "me")
     await world.controller.reconcile()
 
 
@@ -41,12 +41,14 @@ async def falls(world, cause, rung=0):
     """The group was ready, and failed while it served."""
     await world.ready(1)
     diagnosis = Diagnosis(cause=Cause(cause), says="so it was")
-    await world.controller.report(report(phase=GroupPhase.FAILED, diagnosis=diagnosis, rung=rung))
+    await world.controller.intake.report(report(phase=GroupPhase.FAILED, diagnosis=diagnosis, rung=rung))
     await world.controller.reconcile()
 
 
 async def said(world, kind):
-    return [event.message for event in await world.controller.events(0, "tiny", 0) if event.kind == kind]
+    return [
+        event.message for event in await world.controller.journal.events(0, "tiny", 0) if event.kind == kind
+    ]
 
 
 # --- memory that runs out while it serves
@@ -60,8 +62,8 @@ async def test_memory_that_runs_out_twice_while_it_serves_takes_a_rung_that_need
     assert [order.rung for order in world.apps.launches] == [0, 2]
     (why,) = await said(world, "fallback")
     assert "memory ran out 2 times within 60 minutes while it served" in why
-    assert len(world.controller.status().deployments[0].passed[0]) == 2
-    assert world.store.failures() == (), "it did start"
+    assert len(world.controller.queries.status().deployments[0].passed[0]) == 2
+    assert world.store.failures.all() == (), "it did start"
     await falls(world, "memory", rung=2)
     await falls(world, "memory", rung=2)
     assert [order.rung for order in world.apps.launches] == [0, 2], "none needs less"
@@ -69,10 +71,10 @@ async def test_memory_that_runs_out_twice_while_it_serves_takes_a_rung_that_need
 
 async def test_a_rung_that_is_left_is_told_beside_those_of_which_an_earlier_release_wrote_nothing_down(world):
     await put(world, ladder((9.0, "this"), (9.0, "this"), (5.0, "this")))
-    world.store.set_standing("tiny", 1, 0, Standing(rung=1))
+    world.store.groups.set_standing("tiny", 1, 0, Standing(rung=1))
     await falls(world, "memory", rung=1)
     await falls(world, "memory", rung=1)
-    (passed,) = world.controller.status().deployments[0].passed
+    (passed,) = world.controller.queries.status().deployments[0].passed
     assert [words.partition(" times")[0] for words in passed] == ["not known", "memory ran out 2"]
 
 
@@ -130,7 +132,7 @@ async def test_memory_that_runs_out_takes_no_rung_on_a_drained_node(world):
     world.nodes.boots["that"] = "first"
     await world.look()
     await put(world, ladder((9.0, "this"), (5.0, "that"), (3.0, "this")))
-    await world.controller.drain("that", "me")
+    await world.controller.commands.drain("that", "me")
     await falls(world, "memory")
     await falls(world, "memory")
     assert [order.rung for order in world.apps.launches] == [0, 2]
@@ -149,7 +151,7 @@ async def stranded(world, monkeypatch):
     await put(world, ladder((1.0, "that")))
     await world.ready(1)
     world.apps.become("tiny", 1, "starting")
-    world.controller._reports.forget(())
+    world.controller.fleet.reports.forget(())
     world.nodes.away = {"that"}
     await world.look()
     for _ in range(3):
@@ -158,7 +160,7 @@ async def stranded(world, monkeypatch):
 
 
 async def test_what_waits_for_a_node_that_may_never_come_has_failed_and_says_so(stranded):
-    status = stranded.controller.status().deployments[0]
+    status = stranded.controller.queries.status().deployments[0]
     assert (status.state, status.detail) == (
         "failed",
         "that is gone, and no rung of its ladder does without; it starts when that is back",
@@ -173,9 +175,9 @@ async def test_when_its_node_is_back_it_starts(stranded):
     stranded.nodes.away = set()
     await stranded.look()
     await stranded.controller.reconcile()
-    assert stranded.controller.status().deployments[0].state == "starting"
+    assert stranded.controller.queries.status().deployments[0].state == "starting"
     await stranded.ready(1)
-    assert stranded.controller.status().deployments[0].state == "ready"
+    assert stranded.controller.queries.status().deployments[0].state == "ready"
 
 
 # --- a newer generation that was given up
@@ -187,7 +189,7 @@ async def outlived(world):
     await world.put()
     await world.ready(1)
     await world.put(concurrency=8)
-    await world.controller.report(diagnosed(generation=2))
+    await world.controller.intake.report(diagnosed(generation=2))
     world.apps.become("tiny", 2, "failed")
     await world.controller.reconcile()
     del world.apps.apps["tiny", 2, 0]
@@ -199,14 +201,14 @@ async def test_for_what_is_not_started_any_more_nothing_is_stopped(outlived):
     for _ in range(2):
         await outlived.controller.reconcile()
     assert {key: app.status for key, app in outlived.apps.apps.items()} == {("tiny", 1, 0): "running"}
-    assert "1 still serves" in outlived.controller.status().deployments[0].detail
+    assert "1 still serves" in outlived.controller.queries.status().deployments[0].detail
 
 
 async def test_that_the_older_one_is_started_again_is_told(outlived):
-    await outlived.controller.report(report(1, phase=GroupPhase.FAILED))
+    await outlived.controller.intake.report(report(1, phase=GroupPhase.FAILED))
     outlived.apps.become("tiny", 1, "starting")
     await outlived.controller.reconcile()
-    status = outlived.controller.status().deployments[0]
+    status = outlived.controller.queries.status().deployments[0]
     assert status.state == "failed"
     assert "generation 1 is restarting" in status.detail
     assert (await outlived.table()).models["tiny"].detail == status.detail
@@ -217,9 +219,9 @@ async def test_that_the_older_one_is_started_again_is_told(outlived):
 async def test_that_the_older_one_waits_for_a_drained_node_is_told(outlived):
     outlived.apps.become("tiny", 1, "starting")
     words = "this is drained: it starts after `sparkfleet undrain this`"
-    await outlived.controller.report(report(1, phase=GroupPhase.BARRED, detail=words))
+    await outlived.controller.intake.report(report(1, phase=GroupPhase.BARRED, detail=words))
     await outlived.controller.reconcile()
-    assert f"generation 1 waits: {words}" in outlived.controller.status().deployments[0].detail
+    assert f"generation 1 waits: {words}" in outlived.controller.queries.status().deployments[0].detail
 
 
 async def test_a_node_that_does_not_say_how_much_is_free_costs_no_generation_that_serves(world):
@@ -244,7 +246,7 @@ async def test_each_generation_that_waits_for_a_node_says_so(world):
     for concurrency in (8, 16):
         await world.put(concurrency=concurrency)
         await world.controller.reconcile()
-    waits = [event for event in await world.controller.events(0, "tiny", 0) if event.kind == "waits"]
+    waits = [event for event in await world.controller.journal.events(0, "tiny", 0) if event.kind == "waits"]
     assert [event.generation for event in waits] == [2, 3]
 
 
@@ -260,7 +262,7 @@ async def test_a_node_that_is_gone_holds_up_a_new_generation_only_as_long_as_the
     await world.ready(1)
     if not serves:
         world.apps.become("tiny", 1, "starting")
-        world.controller._reports.forget(())
+        world.controller.fleet.reports.forget(())
     world.nodes.away = {"that"}
     await world.look()
     await put(world, ladder((1.0, "that"), (1.0, "this"), context=1024))

@@ -36,7 +36,7 @@ async def test_rounds_of_a_fleet_at_rest_decide_and_publish_nothing(resting):
     known = await resting.table()
     for _ in range(5):
         await resting.look()
-        await resting.controller.report(report(phase=GroupPhase.READY, running=3, tokens=100.0))
+        await resting.controller.intake.report(report(phase=GroupPhase.READY, running=3, tokens=100.0))
         await resting.controller.reconcile()
     assert resting.decided == 0
     assert await resting.table() is known
@@ -57,11 +57,11 @@ async def test_other_load_of_a_node_is_no_change(resting):
 
 
 async def applied(world):
-    await world.controller.put(deployment().model_copy(update={"concurrency": 128}), plan(), "me")
+    await world.controller.commands.put(deployment().model_copy(update={"concurrency": 128}), plan(), "me")
 
 
 async def deleted(world):
-    await world.controller.remove("tiny", "me")
+    await world.controller.commands.remove("tiny", "me")
 
 
 async def failed_by_serve(world):
@@ -73,11 +73,11 @@ async def gone_from_serve(world):
 
 
 async def reported_again(world):
-    await world.controller.report(report(phase=GroupPhase.FAILED, detail="it died"))
+    await world.controller.intake.report(report(phase=GroupPhase.FAILED, detail="it died"))
 
 
 async def drained(world):
-    await world.controller.drain("this", "me")
+    await world.controller.commands.drain("this", "me")
 
 
 async def key_created(world):
@@ -85,7 +85,7 @@ async def key_created(world):
 
 
 async def paused(world):
-    world.controller.pause()
+    world.controller.commands.pause()
 
 
 CHANGES = (applied, deleted, failed_by_serve, gone_from_serve, reported_again, drained, key_created, paused)

@@ -39,10 +39,10 @@ def test_variables_of_variants_are_sealed_too():
 
 def test_what_an_older_release_stored_is_sealed_and_overwritten(tmp_path):
     store = Store(tmp_path / "s.db")
-    store.put(deployment(env={**ENV, "B": "old"}), plan(env=(("B", "old"), *ENV.items())), "me")
-    before, _ = store.put(deployment(env=ENV), plan(env=tuple(ENV.items())), "me")
-    store.seal(SEALER)
-    after = store.desired()["tiny"]
+    store.deployments.put(deployment(env={**ENV, "B": "old"}), plan(env=(("B", "old"), *ENV.items())), "me")
+    before, _ = store.deployments.put(deployment(env=ENV), plan(env=tuple(ENV.items())), "me")
+    store.deployments.seal(SEALER)
+    after = store.deployments.desired()["tiny"]
     store.close()
     assert after.generation == before.generation
     assert (after.spec, after.plan) == sealed(before.spec, before.plan, SEALER)
@@ -58,7 +58,7 @@ def test_one_that_another_fleet_sealed_is_refused_in_a_request_and_stays_in_the_
     with pytest.raises(ControlError, match="HF_TOKEN cannot be opened"):
         sealed(spec, plan(), SEALER)
     store = Store(tmp_path / "s.db")
-    store.put(spec, plan(), "me")
-    store.seal(SEALER)
-    assert store.desired()["tiny"].spec == spec
+    store.deployments.put(spec, plan(), "me")
+    store.deployments.seal(SEALER)
+    assert store.deployments.desired()["tiny"].spec == spec
     store.close()

@@ -42,7 +42,9 @@ async def back(world, boot):
 
 
 async def words(world, kind):
-    return [event.message for event in await world.controller.events(0, "tiny", 0) if event.kind == kind]
+    return [
+        event.message for event in await world.controller.journal.events(0, "tiny", 0) if event.kind == kind
+    ]
 
 
 async def test_a_start_that_takes_the_head_down_ends_at_the_end_of_its_ladder(world):
@@ -56,12 +58,12 @@ async def test_a_start_that_takes_the_head_down_ends_at_the_end_of_its_ladder(wo
         if len(world.apps.launches) == count:
             break
     assert rungs == [0, 0, 1, 1], "each rung twice"
-    assert world.controller.status().deployments[0].state == "failed"
+    assert world.controller.queries.status().deployments[0].state == "failed"
     (last,) = await words(world, "failed")
     assert "this went away while it was starting" in last
     assert "none of 2 rungs started" in last
     assert "`sparkfleet apply` tries once more" in last
-    assert world.store.failures(), "the next plan does not try it first"
+    assert world.store.failures.all(), "the next plan does not try it first"
     assert await world.put(rungs=2) == 2, "an explicit wish is tried again"
     assert world.apps.launches[-1].generation == 2
 
@@ -77,9 +79,9 @@ async def starting_on(world, *lies_on):
     choice = choice.model_copy(update={"candidate": choice.candidate.model_copy(update={"shape": shape})})
     group = made.groups[0].model_copy(update={"ladder": (choice, choice)})
     await world.look()
-    await world.controller.put(deployment(), made.model_copy(update={"groups": (group,)}), "me")
+    await world.controller.commands.put(deployment(), made.model_copy(update={"groups": (group,)}), "me")
     await world.controller.reconcile()
-    assert world.store.starts() == {TINY: dict.fromkeys(lies_on, "first")}
+    assert world.store.groups.starts() == {TINY: dict.fromkeys(lies_on, "first")}
     return world
 
 
@@ -109,7 +111,7 @@ async def test_nothing_is_started_before_its_node_has_said_which_boot_it_is(else
     assert len(elsewhere.apps.launches) == 1
     await comes_back(elsewhere, "second")
     assert len(elsewhere.apps.launches) == 2
-    assert elsewhere.store.rungs("tiny", 1)[0].tries == 1
+    assert elsewhere.store.groups.rungs("tiny", 1)[0].tries == 1
 
 
 async def test_a_node_that_does_not_say_which_boot_it_is_is_not_waited_for_for_ever(elsewhere, monkeypatch):
@@ -123,7 +125,7 @@ async def test_a_controller_that_comes_back_alone_counts_nothing(world):
     await world.look()
     await world.put()
     await back(world, "first")
-    assert world.store.rungs("tiny", 1) == {}
+    assert world.store.groups.rungs("tiny", 1) == {}
     assert len(world.apps.launches) == 2
 
 
@@ -132,17 +134,17 @@ async def test_a_reboot_of_a_node_whose_group_is_ready_is_no_start_that_failed(w
     await world.put()
     await world.ready(1)
     await back(world, "second")
-    assert world.store.rungs("tiny", 1) == {}
+    assert world.store.groups.rungs("tiny", 1) == {}
 
 
 async def test_what_becomes_ready_begins_to_count_anew(world):
     await world.look()
     await world.put()
     await back(world, "second")
-    assert world.store.rungs("tiny", 1)[0].tries == 1
+    assert world.store.groups.rungs("tiny", 1)[0].tries == 1
     await world.ready(1)
-    assert world.store.rungs("tiny", 1)[0].tries == 0
-    await world.controller.report(report())
+    assert world.store.groups.rungs("tiny", 1)[0].tries == 0
+    await world.controller.intake.report(report())
     await back(world, "third")
     assert world.apps.apps["tiny", 1, 0].status == "starting"
 
@@ -152,7 +154,7 @@ async def test_what_serve_starts_again_is_counted_while_the_controller_lives_on(
     await elsewhere.ready(1)
     elsewhere.apps.become("tiny", 1, "starting")
     for boot in ("second", "third"):
-        await elsewhere.controller.report(report(node="that"))
+        await elsewhere.controller.intake.report(report(node="that"))
         assert elsewhere.apps.launches[-1].rung == 0
         await comes_back(elsewhere, boot)
     assert [order.rung for order in elsewhere.apps.launches] == [0, 1]
@@ -164,7 +166,7 @@ async def test_what_takes_its_node_down_at_every_rung_is_stopped(elsewhere):
         assert elsewhere.apps.apps[TINY].status == "starting"
         await comes_back(elsewhere, f"boot {boot}")
     assert elsewhere.apps.apps[TINY].status == "retiring"
-    assert elsewhere.store.starts() == {}
+    assert elsewhere.store.groups.starts() == {}
     elsewhere.apps.finish()
     await comes_back(elsewhere, "and again")
     assert elsewhere.apps.apps == {}
@@ -172,11 +174,11 @@ async def test_what_takes_its_node_down_at_every_rung_is_stopped(elsewhere):
 
 async def test_a_last_word_of_what_is_given_up_does_not_bring_it_back(elsewhere):
     """Serve may be starting it again in the moment in which it is given up."""
-    elsewhere.store.set_standing(*TINY, Standing(given_up=True))
-    await elsewhere.controller.report(report(node="that", detail="loading"))
+    elsewhere.store.groups.set_standing(*TINY, Standing(given_up=True))
+    await elsewhere.controller.intake.report(report(node="that", detail="loading"))
     await comes_back(elsewhere, "second")
-    assert elsewhere.store.rungs("tiny", 1) == {0: Standing(given_up=True)}
-    assert elsewhere.store.starts() == {}
+    assert elsewhere.store.groups.rungs("tiny", 1) == {0: Standing(given_up=True)}
+    assert elsewhere.store.groups.starts() == {}
     assert len(elsewhere.apps.launches) == 1
 
 
@@ -184,13 +186,13 @@ async def test_what_serve_has_ended_because_its_node_went_down_is_counted_once(e
     elsewhere.apps.become("tiny", 1, "failed", "its actor is dead")
     await comes_back(elsewhere, "second")
     await comes_back(elsewhere, "second")
-    assert elsewhere.store.rungs("tiny", 1)[0].tries == 1
+    assert elsewhere.store.groups.rungs("tiny", 1)[0].tries == 1
     assert [order.rung for order in elsewhere.apps.launches] == [0, 0]
 
 
 async def fails(world, cause="unknown"):
     """Rank 0 reports that it failed, then Serve does."""
-    await world.controller.report(diagnosed(cause))
+    await world.controller.intake.report(diagnosed(cause))
     await world.controller.reconcile()
     world.apps.become("tiny", 1, "failed", "its constructor raised")
     await world.controller.reconcile()
@@ -211,12 +213,12 @@ async def test_a_start_whose_other_node_goes_away_is_started_again_at_the_same_r
     assert rungs(both) == [0, 0]
     (why,) = await words(both, "fallback")
     assert "that went away while it was starting" in why
-    assert both.store.failures() == (), "the candidate is not to blame"
+    assert both.store.failures.all() == (), "the candidate is not to blame"
     both.nodes.away = set()
     await comes_back(both, "second")
-    await both.controller.report(report())
+    await both.controller.intake.report(report())
     await both.controller.reconcile()
-    assert both.store.rungs("tiny", 1)[0].tries == 1, "once"
+    assert both.store.groups.rungs("tiny", 1)[0].tries == 1, "once"
     await both.ready(1)
     assert rungs(both) == [0, 0]
 
@@ -230,10 +232,10 @@ async def test_a_start_that_takes_its_other_node_down_again_goes_down_the_ladder
         await both.controller.reconcile()
         both.nodes.away = set()
         await comes_back(both, boot)
-        await both.controller.report(report())
+        await both.controller.intake.report(report())
         await both.controller.reconcile()
     assert rungs(both) == [0, 0, 1]
-    assert "that went away" in both.store.failures()[0].words
+    assert "that went away" in both.store.failures.all()[0].words
 
 
 async def test_a_start_that_fails_while_its_nodes_are_there_is_the_candidates_fault(both):
@@ -241,7 +243,7 @@ async def test_a_start_that_fails_while_its_nodes_are_there_is_the_candidates_fa
     await both.look()
     await both.controller.reconcile()
     assert rungs(both) == [0, 1]
-    assert "too little memory" in both.store.failures()[0].words
+    assert "too little memory" in both.store.failures.all()[0].words
 
 
 async def test_a_start_whose_cause_is_known_waits_for_no_node(both):
@@ -270,7 +272,7 @@ async def test_a_node_that_is_back_before_its_absence_was_seen_is_counted_once(b
         await fails(both)
         await comes_back(both, "second")
     await comes_back(both, "second")
-    assert both.store.rungs("tiny", 1)[0].tries == 1
+    assert both.store.groups.rungs("tiny", 1)[0].tries == 1
     assert rungs(both) == [0, 0]
     assert both.apps.apps[TINY].status == "starting"
 
@@ -278,47 +280,49 @@ async def test_a_node_that_is_back_before_its_absence_was_seen_is_counted_once(b
 async def test_what_serve_starts_again_after_its_node_was_away_is_counted_once(both):
     await both.ready(1)
     both.apps.become("tiny", 1, "starting")
-    await both.controller.report(report())
-    await both.controller.report(diagnosed("unknown"))
+    await both.controller.intake.report(report())
+    await both.controller.intake.report(diagnosed("unknown"))
     await comes_back(both, "second")
-    assert both.store.rungs("tiny", 1)[0].tries == 0, "it has told of it itself, and nothing new has begun"
-    await both.controller.report(report())
+    assert both.store.groups.rungs("tiny", 1)[0].tries == 0, (
+        "it has told of it itself, and nothing new has begun"
+    )
+    await both.controller.intake.report(report())
     await both.controller.reconcile()
     await both.controller.reconcile()
-    assert both.store.rungs("tiny", 1)[0].tries == 1
+    assert both.store.groups.rungs("tiny", 1)[0].tries == 1
     assert rungs(both) == [0]
 
 
 async def test_a_start_that_fails_in_the_ordinary_way_is_not_counted_twice(world):
     await world.look()
     await world.put()
-    await world.controller.report(report(phase=GroupPhase.FAILED, detail="no such flag"))
-    assert world.store.starts() == {}
+    await world.controller.intake.report(report(phase=GroupPhase.FAILED, detail="no such flag"))
+    assert world.store.groups.starts() == {}
 
 
 async def test_what_was_stopped_while_it_started_is_not_held_against_it(world):
     await world.look()
     await world.put()
-    world.controller.pause()
+    world.controller.commands.pause()
     await world.controller.reconcile()
     world.apps.finish()
     await back(world, "second")
-    assert world.store.rungs("tiny", 1) == {}
+    assert world.store.groups.rungs("tiny", 1) == {}
 
 
 async def test_what_is_stopped_and_goes_on_talking_is_not_held_against_it(world):
     await world.look()
     await world.put()
-    world.controller.pause()
+    world.controller.commands.pause()
     await world.controller.reconcile()
-    await world.controller.report(report(phase=GroupPhase.PREPARING))
-    await world.controller.report(report())
-    assert world.store.starts() == {}
+    await world.controller.intake.report(report(phase=GroupPhase.PREPARING))
+    await world.controller.intake.report(report())
+    assert world.store.groups.starts() == {}
 
 
 async def test_what_was_given_up_and_is_there_all_the_same_is_stopped(elsewhere):
     """The controller may die before it has stopped it."""
-    elsewhere.store.set_standing(*TINY, Standing(given_up=True))
+    elsewhere.store.groups.set_standing(*TINY, Standing(given_up=True))
     await back(elsewhere, "second")
     assert elsewhere.apps.apps == {}
     elsewhere.apps.become("tiny", 1, "starting")
@@ -388,10 +392,10 @@ def test_the_time_that_nodes_have_to_answer_begins_when_it_matters():
 
 
 def test_what_is_deleted_is_forgotten(world):
-    world.store.put(deployment(), plan(), "me")
-    world.store.begin_start(TINY, {"a": "a1"})
-    world.store.remove("tiny")
-    assert world.store.starts() == {}
+    world.store.deployments.put(deployment(), plan(), "me")
+    world.store.groups.begin_start(TINY, {"a": "a1"})
+    world.store.deployments.remove("tiny")
+    assert world.store.groups.starts() == {}
 
 
 def test_of_this_machine_the_boot_is_one():

@@ -70,7 +70,11 @@ class Fleet:
     async def controller(self):
         return self
 
-    async def endpoint_trust(self, client):
+    @property
+    def endpoint(self):
+        return self
+
+    async def trust(self, client):
         return True
 
     async def __aenter__(self):
@@ -80,7 +84,7 @@ class Fleet:
         return None
 
     @contextlib.asynccontextmanager
-    async def endpoint(self, client):
+    async def url(self, client):
         async def models(request):
             known = request.headers["authorization"].removeprefix("Bearer ") in self.keys_by_name.values()
             return web.json_response({}, status=200 if known else 401)

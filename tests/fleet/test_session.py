@@ -6,9 +6,11 @@ from sparkfleet import __version__
 from sparkfleet.controlplane.api.client import PATIENCE_S, FleetClient
 from sparkfleet.controlplane.state.head_address import HeadAddress
 from sparkfleet.errors import NodeError, UnreachableError, UnreadableStateError, WrongFleetError
-from sparkfleet.fleet import session as module
+from sparkfleet.fleet import controller_finder as module
+from sparkfleet.fleet.controller_finder import NoControllerError
 from sparkfleet.fleet.events import TroubleFound
-from sparkfleet.fleet.session import FoundState, NoControllerError, Session
+from sparkfleet.fleet.node_access import FoundState
+from sparkfleet.fleet.session import Session
 from sparkfleet.remote.channel import Completed
 
 ADDRESS = HeadAddress(
@@ -43,7 +45,7 @@ def head(session, monkeypatch):
             client.version, client.trouble, client.fleet_name = __version__, trouble, fleet
             return client if answers else None
 
-        monkeypatch.setattr(session, "_found", found)
+        monkeypatch.setattr(session.access, "state", found)
         monkeypatch.setattr(module, "answering", answering)
         return asked
 
@@ -125,7 +127,7 @@ async def test_a_head_that_cannot_be_reached_is_not_down(session, monkeypatch):
     async def found(node):
         raise NodeError("this: no route to host")
 
-    monkeypatch.setattr(session, "_found", found)
+    monkeypatch.setattr(session.access, "state", found)
     with pytest.raises(UnreachableError, match="no route to host") as caught:
         await session.find_controller()
     assert caught.value.exit_code == 4
@@ -154,9 +156,9 @@ async def test_down_is_carried_out_on_a_node_whose_role_cannot_be_read(session, 
     async def pythons(*_):
         return {"this": "/installed"}
 
-    monkeypatch.setattr(session, "_opened", {"this": Channel()})
-    monkeypatch.setattr(session, "pythons", pythons)
-    assert (await session.take_down()).was_up
+    monkeypatch.setattr(session.access, "_opened", {"this": Channel()})
+    monkeypatch.setattr(session.programs, "pythons", pythons)
+    assert (await session.lifecycle.take_down()).was_up
     assert ran == [python or "/installed"]
 
 
@@ -186,5 +188,5 @@ async def test_every_field_of_the_heads_address_is_read_from_its_outcome(tmp_pat
         origins=("https://a.example",),
     )
     session = Session(file)
-    session._opened = {"this": Outcomes(address)}
-    assert await session.until_up("/outcome", lambda event: None) == address
+    session.access._opened = {"this": Outcomes(address)}
+    assert await session.lifecycle.until_up("/outcome", lambda event: None) == address

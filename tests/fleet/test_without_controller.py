@@ -82,13 +82,13 @@ def test_a_fleet_that_never_was_up_has_no_logs(tmp_path):
 
 def filled(paths):
     store = Store(paths.database)
-    store.put(deployment(), plan(), "me")
+    store.deployments.put(deployment(), plan(), "me")
     limits = KeyLimits(requests_per_minute=60)
     _, key = generate("ci", limits)
-    store.add_key(key)
-    store.change_key(rotate(key, 4e9)[1])
-    store.use_keys({key.id: 1e9})
-    digests = {key.sha256, store.keys()[0].sha256}
+    store.keys.add(key)
+    store.keys.change(rotate(key, 4e9)[1])
+    store.keys.use({key.id: 1e9})
+    digests = {key.sha256, store.keys.all()[0].sha256}
     store.close()
     return key.id, digests
 
@@ -106,9 +106,9 @@ async def test_keys_are_read_from_the_store_without_their_digests(session, paths
 
 def test_a_key_is_listed_with_the_deployments_that_name_it(paths):
     store = Store(paths.database)
-    store.put(deployment().model_copy(update={"keys": ("ci",)}), plan(), "me")
-    store.add_key(generate("ci")[1])
-    store.add_key(generate("web")[1])
+    store.deployments.put(deployment().model_copy(update={"keys": ("ci",)}), plan(), "me")
+    store.keys.add(generate("ci")[1])
+    store.keys.add(generate("web")[1])
     store.close()
     assert [row["may_use"] for row in state_probe.keys(paths.root)["keys"]] == [["tiny"], []]
 

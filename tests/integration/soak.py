@@ -55,7 +55,7 @@ SLACK = {"rss_mib": 60, "fds": 24, "processes": 6, "ports": 4, "rows": 0}
 """What a count may differ by between two settled moments: Ray keeps idle workers, and sockets that wait."""
 
 BOUNDED = {"events": 10_000, "measurements": 2_000, "standings": 2, "history": 100}
-"""Most rows of tables with a length of their own: of all, of each deployment, one a group (controlplane/state/store.py)."""
+"""Most rows of tables with a length of their own: of all, of each deployment, one a group (controlplane/state/tables/)."""
 
 EVENTS = """
 import json, pathlib, sys, urllib.request

@@ -36,24 +36,24 @@ def fill():
 
 
 store = open_store(paths, "home")
-store.put(deployment(), plan(), "me")
+store.deployments.put(deployment(), plan(), "me")
 keeping = Safekeeping(paths, store, lambda words: warned.append(words))
 warned = []
 fill()
 try:
     for concurrency in range(1, 1000):
-        store.put(deployment(), plan(concurrency=concurrency), "me")
+        store.deployments.put(deployment(), plan(concurrency=concurrency), "me")
     raise SystemExit("the disk is not full")
 except sqlite3.Error as error:
     assert "full" in str(error), error
-kept = store.desired()["tiny"]
+kept = store.deployments.desired()["tiny"]
 asyncio.run(keeping.look())
 assert "could not be copied" in warned[-1], warned
 assert copies(paths) == ()
 store.close()
 
 try:
-    open_store(paths, "home").put(deployment(), plan(concurrency=4242), "me")
+    open_store(paths, "home").deployments.put(deployment(), plan(concurrency=4242), "me")
     raise SystemExit("the disk is not full")
 except StoreError as error:
     assert "its disk is full" in error.what, error.what
@@ -63,8 +63,8 @@ except sqlite3.Error as error:
 
 filler.unlink()
 store = open_store(paths, "home")
-assert store.desired()["tiny"] == kept, "what was stored is there"
-assert store.put(deployment(), plan(concurrency=4242), "me")[0].generation > kept.generation
+assert store.deployments.desired()["tiny"] == kept, "what was stored is there"
+assert store.deployments.put(deployment(), plan(concurrency=4242), "me")[0].generation > kept.generation
 store.close()
 print("done")
 """

@@ -60,7 +60,7 @@ async def test_what_is_started_is_written_down_before(head):
 
     async def watched(spec):
         store = head.store
-        seen.append(store.starts())
+        seen.append(store.groups.starts())
         store.close()
         return await start(spec)
 
@@ -81,7 +81,7 @@ async def test_what_took_the_node_down_is_left_to_the_controller(head):
 async def test_what_was_ready_before_a_reboot_is_started_with_it(head):
     await head.up(plan())
     store = head.store
-    store.end_start(("tiny", 1, 0))
+    store.groups.end_start(("tiny", 1, 0))
     store.close()
     head.reboot("second")
     await head.up()
@@ -91,7 +91,7 @@ async def test_what_was_ready_before_a_reboot_is_started_with_it(head):
 async def test_what_is_given_up_is_not_started_until_it_is_applied_again(head):
     await head.up(plan())
     store = head.store
-    store.set_standing("tiny", 1, 0, Standing(given_up=True))
+    store.groups.set_standing("tiny", 1, 0, Standing(given_up=True))
     store.close()
     head.reboot("second")
     await head.up()
@@ -106,18 +106,21 @@ async def test_a_plan_that_another_apply_has_overtaken_starts_nothing_and_stops_
     request = UpRequest(fleet="home", inventory=inventory(), apply=(late,))
     await engine_prestart.start_engines(head.paths, request, head.runtime)
     store = head.store
-    assert {name: one.generation for name, one in store.desired().items()} == {"tiny": 1, "other": 1}
+    assert {name: one.generation for name, one in store.deployments.desired().items()} == {
+        "tiny": 1,
+        "other": 1,
+    }
     store.close()
     assert sorted(head.started) == ["other", "tiny"]
 
 
 async def test_on_a_drained_head_nothing_is_started_before_ray_either(head):
     await head.up(plan("tiny"))
-    head.store.end_start(("tiny", 1, 0))  # it was ready
-    head.store.drain("this", "me")
+    head.store.groups.end_start(("tiny", 1, 0))  # it was ready
+    head.store.drains.drain("this", "me")
     head.reboot("second")
     await head.up()
     assert head.started == []
-    head.store.undrain("this")
+    head.store.drains.undrain("this")
     await head.up()
     assert head.started == ["tiny"]

@@ -37,7 +37,7 @@ def nodes(tmp_path, monkeypatch):
     for paths in (old, new):
         paths.create()
     store = open_store(old, "home")
-    store.put(deployment(), plan(), "me")
+    store.deployments.put(deployment(), plan(), "me")
     store.close()
     old.role.write_text(Role(python="p", up=up(old)).model_dump_json())
     new.role.write_text(Role(python="p", join=joining(new)).model_dump_json())
@@ -91,7 +91,7 @@ async def test_store_and_secrets_arrive_and_neither_head_works_until_it_is_settl
     role = Role.model_validate_json(new.role.read_text())
     assert (role.up.beside, role.join) == (False, None)
     store = open_store(new, "home")
-    assert store.desired()["tiny"].generation == 1
+    assert store.deployments.desired()["tiny"].generation == 1
     store.close()
     with pytest.raises(StoreError, match="moved"):
         open_store(old, "home")
@@ -128,7 +128,7 @@ async def test_a_head_takes_no_other_store(nodes):
     answer = await step(old, "in")
     assert answer["error"]["what"] == "This node is the head already."
     store = Store(old.database)
-    assert "tiny" in store.desired()
+    assert "tiny" in store.deployments.desired()
     store.close()
 
 

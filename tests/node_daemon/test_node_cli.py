@@ -22,9 +22,9 @@ async def test_what_was_starting_when_the_fleet_went_down_is_not_held_against_it
     paths = FleetPaths(tmp_path / "home")
     paths.create()
     store = Store(paths.database)
-    store.begin_start(("tiny", 1, 0), {"this": "first"})
+    store.groups.begin_start(("tiny", 1, 0), {"this": "first"})
     await node_lifecycle.down(paths)
-    assert store.starts() == {}
+    assert store.groups.starts() == {}
     store.close()
 
 

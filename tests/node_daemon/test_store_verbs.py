@@ -19,7 +19,7 @@ def paths(tmp_path):
     made = FleetPaths(tmp_path / "home")
     made.create()
     store = open_store(made, "home")
-    store.put(deployment(), plan(), "me")
+    store.deployments.put(deployment(), plan(), "me")
     store.close()
     yield made
     shutil.rmtree(made.run, ignore_errors=True)

@@ -28,7 +28,7 @@ def paths(tmp_path):
     made = FleetPaths(tmp_path / "home")
     made.create()
     store = open_store(made, "home")
-    store.put(deployment(), plan(), "me")
+    store.deployments.put(deployment(), plan(), "me")
     store.close()
     made.role.write_text(role(made, "/former/python").model_dump_json())
     yield made
@@ -162,7 +162,7 @@ async def test_a_role_and_a_store_that_an_interrupted_upgrade_kept_are_not_the_w
     await step(paths, "end")  # and nobody settled it
     paths.role.write_text(role(paths, "/new/python").model_dump_json())
     store = open_store(paths, "home")
-    store.put(deployment("later"), plan("later"), "me")
+    store.deployments.put(deployment("later"), plan("later"), "me")
     store.close()
     assert "error" not in await step(paths, "try")
     assert not paths.former_role.exists()

@@ -1,4 +1,4 @@
-"""A controller on fakes, which the tests of `controlplane/controller.py` and `control/policy/` share."""
+"""A controller on fakes, which the tests of `controlplane/controller.py`, its parts and `controlplane/policy/` share."""
 
 from control_values import deployment, inventory, plan
 
@@ -54,21 +54,23 @@ class World:
 
     async def put(self, **fields):
         high, rungs = fields.pop("high", 1.0), fields.pop("rungs", 1)
-        desired, _ = await self.controller.put(deployment(), plan(high=high, rungs=rungs, **fields), "me")
+        desired, _ = await self.controller.commands.put(
+            deployment(), plan(high=high, rungs=rungs, **fields), "me"
+        )
         await self.controller.reconcile()
         return desired.generation
 
     async def ready(self, generation, replica=0):
         self.apps.become("tiny", generation, "running")
-        await self.controller.report(report(generation, replica=replica, phase=GroupPhase.READY))
+        await self.controller.intake.report(report(generation, replica=replica, phase=GroupPhase.READY))
         await self.controller.reconcile()
 
     async def look(self):
         """What the controller's watch over the nodes does every two seconds."""
-        await self.controller._watch.look()
+        await self.controller.watch.look()
 
     async def table(self):
-        return await self.controller.table(known=-1, wait_s=0)
+        return await self.controller.gateways.table(known=-1, wait_s=0)
 
 
 def report(generation=1, **fields):

@@ -75,13 +75,13 @@ async def large_fleet(directory: Path, nodes: int, groups: int) -> World:
     for index in range(groups):
         name = f"model-{index}"
         wanted = predicted(plan(name=name, rungs=3))
-        await world.controller.put(deployment(name), wanted, "me")
+        await world.controller.commands.put(deployment(name), wanted, "me")
     await world.look()
     await world.controller.reconcile()
     for index in range(groups):
         name = f"model-{index}"
         world.apps.become(name, 1, "running")
-        await world.controller.report(_report(name, GroupPhase.READY))
+        await world.controller.intake.report(_report(name, GroupPhase.READY))
         _past(world, name)
     return world
 

@@ -12,7 +12,7 @@ from rich.text import Text
 from sparkfleet.cli.exit_codes import Exit
 from sparkfleet.cli.options import DEFAULT_INVENTORY, InventoryOption, JsonOption, open_session, run
 from sparkfleet.cli.output import OUTPUT_VERSION, console, print_json
-from sparkfleet.controlplane.state.usage_ledger import KEEP_DAYS, UsageRow
+from sparkfleet.controlplane.state.tables.usage_ledger import KEEP_DAYS, UsageRow
 from sparkfleet.fleet.session import Session
 
 Sum = Literal["all", "key", "model", "day"]

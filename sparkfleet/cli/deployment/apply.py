@@ -94,7 +94,7 @@ async def _apply(
         with ProgressLine() as progress:
             async with prepared.planned.client as client:
                 await create_first_key(client, progress)
-        console.print(f"No change. {session.endpoint_words(prepared.planned.client)}")
+        console.print(f"No change. {session.endpoint.words(prepared.planned.client)}")
         return Exit.DONE
     return await confirm_and_carry_out(session, prepared, "Apply?", yes, wait=wait)
 
@@ -111,7 +111,7 @@ async def confirm_and_carry_out(
         console.print(times_line(applied.times), markup=False)
     else:
         console.print("Accepted. `sparkfleet status` shows the progress.")
-    console.print(session.endpoint_words(applied.client))
+    console.print(session.endpoint.words(applied.client))
     return Exit.ERROR if applied.failed else Exit.DONE
 
 

@@ -40,7 +40,7 @@ async def _up(session: Session, wheels: Path | None, json: bool) -> int:
         _print(session, brought)
         return Exit.DONE
     console.print(
-        f"{'Up' if brought.changed else 'Already running'}. {session.endpoint_words(brought.client)}"
+        f"{'Up' if brought.changed else 'Already running'}. {session.endpoint.words(brought.client)}"
     )
     if brought.changed:
         await _advise(session, brought)

@@ -28,7 +28,7 @@ from sparkfleet.controlplane.state.api_keys import KeyRow
 from sparkfleet.controlplane.state.head_address import HeadAddress, read_address
 from sparkfleet.controlplane.state.status import FleetStatus
 from sparkfleet.controlplane.state.store_rows import Event
-from sparkfleet.controlplane.state.usage_ledger import UsageRow
+from sparkfleet.controlplane.state.tables.usage_ledger import UsageRow
 from sparkfleet.errors import ControlError, UnreadableStateError, WrongFleetError
 from sparkfleet.gateway.routing_table import KeyLimits
 from sparkfleet.runtime.files.fleet_paths import FleetPaths

@@ -29,7 +29,7 @@ from sparkfleet.controlplane.controller import Controller
 from sparkfleet.controlplane.sealing import sealed, sealed_deployment
 from sparkfleet.controlplane.state.head_address import HeadAddress
 from sparkfleet.controlplane.state.status import STATUS_VERSION, required_group
-from sparkfleet.controlplane.state.usage_ledger import KEEP_DAYS
+from sparkfleet.controlplane.state.tables.usage_ledger import KEEP_DAYS
 from sparkfleet.errors import ControlError, SparkfleetError
 from sparkfleet.gateway.routing_table import KeyLimits
 from sparkfleet.runtime.sealed_env import EnvSealer
@@ -96,12 +96,12 @@ class _Api:
         self._sealer = sealer
 
     async def fleet(self, request: web.Request) -> web.Response:
-        return _json(self._controller.status())
+        return _json(self._controller.queries.status())
 
     async def put(self, request: web.Request) -> web.Response:
         apply = ApplyRequest.model_validate_json(await request.read())
         spec, plan = sealed(apply.spec, apply.plan, self._sealer)
-        desired, changed = await self._controller.put(spec, plan, apply.who, apply.retry, apply.base)
+        desired, changed = await self._controller.commands.put(spec, plan, apply.who, apply.retry, apply.base)
         return web.json_response(
             {"version": STATUS_VERSION, "generation": desired.generation, "changed": changed}
         )
@@ -112,39 +112,45 @@ class _Api:
         return web.json_response({"version": STATUS_VERSION, "specs": specs})
 
     async def history(self, request: web.Request) -> web.Response:
-        generations = self._controller.history(request.match_info["name"])
+        generations = self._controller.queries.history(request.match_info["name"])
         listed = [one.model_dump(mode="json") for one in generations]
         return web.json_response({"version": STATUS_VERSION, "generations": listed})
 
     async def delete(self, request: web.Request) -> web.Response:
-        await self._controller.remove(request.match_info["name"], request.query.get("who", "somebody"))
+        await self._controller.commands.remove(
+            request.match_info["name"], request.query.get("who", "somebody")
+        )
         return web.json_response({"version": STATUS_VERSION})
 
     async def listen(self, request: web.Request) -> web.Response:
         address = HeadAddress.model_validate_json(await request.read())
-        late = await self._controller.listen(address, request.query.get("who", "somebody"))
+        late = await self._controller.gateways.listen(address, request.query.get("who", "somebody"))
         return web.json_response({"version": STATUS_VERSION, "late": sorted(late)})
 
     async def drain(self, request: web.Request) -> web.Response:
-        await self._controller.drain(request.match_info["name"], request.query.get("who", "somebody"))
+        await self._controller.commands.drain(
+            request.match_info["name"], request.query.get("who", "somebody")
+        )
         return web.json_response({"version": STATUS_VERSION})
 
     async def undrain(self, request: web.Request) -> web.Response:
-        await self._controller.undrain(request.match_info["name"], request.query.get("who", "somebody"))
+        await self._controller.commands.undrain(
+            request.match_info["name"], request.query.get("who", "somebody")
+        )
         return web.json_response({"version": STATUS_VERSION})
 
     async def drain_group(self, request: web.Request) -> web.Response:
         group = required_group(request.match_info["group"])
-        late = await self._controller.drain_group(group, request.query.get("who", "somebody"))
+        late = await self._controller.commands.drain_group(group, request.query.get("who", "somebody"))
         return web.json_response({"version": STATUS_VERSION, "late": sorted(late)})
 
     async def undrain_group(self, request: web.Request) -> web.Response:
         group = required_group(request.match_info["group"])
-        late = await self._controller.undrain_group(group, request.query.get("who", "somebody"))
+        late = await self._controller.commands.undrain_group(group, request.query.get("who", "somebody"))
         return web.json_response({"version": STATUS_VERSION, "late": sorted(late)})
 
     async def events(self, request: web.Request) -> web.Response:
-        events = await self._controller.events(
+        events = await self._controller.journal.events(
             after=_number(request, "after", 0),
             deployment=request.query.get("deployment"),
             wait_s=min(_number(request, "wait", 0), MAX_WAIT_S),
@@ -155,23 +161,23 @@ class _Api:
 
     async def usage(self, request: web.Request) -> web.Response:
         days = min(KEEP_DAYS, max(1, _number(request, "days", 30)))
-        rows = [row.model_dump(mode="json") for row in self._controller.usage(days)]
+        rows = [row.model_dump(mode="json") for row in self._controller.usage.last_days(days)]
         return web.json_response({"version": STATUS_VERSION, "usage": rows})
 
     async def list_keys(self, request: web.Request) -> web.Response:
-        keys = [row.model_dump(mode="json") for row in self._controller.key_rows()]
+        keys = [row.model_dump(mode="json") for row in self._controller.keys.rows()]
         return web.json_response({"version": STATUS_VERSION, "keys": keys})
 
     async def create_key(self, request: web.Request) -> web.Response:
         wanted = KeyRequest.model_validate_json(await request.read())
-        text, key, late = await self._controller.create_key(wanted.name, wanted.limits)
+        text, key, late = await self._controller.keys.create(wanted.name, wanted.limits)
         return web.json_response(
             {"version": STATUS_VERSION, "id": key.id, "name": key.name, "key": text, "late": sorted(late)}
         )
 
     async def limit_key(self, request: web.Request) -> web.Response:
         limits = KeyLimits.model_validate_json(await request.read())
-        key, late = await self._controller.limit_key(request.match_info["name"], limits)
+        key, late = await self._controller.keys.limit(request.match_info["name"], limits)
         return web.json_response(
             {"version": STATUS_VERSION, "id": key.id, "name": key.name, "late": sorted(late)}
         )
@@ -179,19 +185,19 @@ class _Api:
     async def rotate_key(self, request: web.Request) -> web.Response:
         wanted = RotateRequest.model_validate_json(await request.read())
         until = time.time() + wanted.grace_s
-        text, key, late = await self._controller.rotate_key(request.match_info["name"], until)
+        text, key, late = await self._controller.keys.rotate(request.match_info["name"], until)
         return web.json_response(
             {"version": STATUS_VERSION, "id": key.id, "name": key.name, "key": text, "late": sorted(late)}
         )
 
     async def revoke_key(self, request: web.Request) -> web.Response:
-        key, late = await self._controller.revoke_key(request.match_info["name"])
+        key, late = await self._controller.keys.revoke(request.match_info["name"])
         return web.json_response(
             {"version": STATUS_VERSION, "id": key.id, "name": key.name, "late": sorted(late)}
         )
 
     async def stop(self, request: web.Request) -> web.Response:
-        self._controller.pause()
+        self._controller.commands.pause()
         return web.json_response({"version": STATUS_VERSION})
 
     async def metrics(self, request: web.Request) -> web.Response:
@@ -201,7 +207,7 @@ class _Api:
 
     async def targets(self, request: web.Request) -> web.Response:
         own = f"{request.url.host}:{request.url.port}"
-        return web.json_response(self._controller.targets(own))
+        return web.json_response(self._controller.queries.targets(own))
 
 
 def _authenticate(tokens: ApiTokens) -> Middleware:

@@ -6,7 +6,7 @@ next snapshot shows the effect of actions on them.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from sparkfleet.controlplane.policy.actions import Action, EndGroup, RestartGroup
@@ -23,7 +23,7 @@ from sparkfleet.controlplane.policy.rollout import (
 )
 from sparkfleet.controlplane.policy.state import FleetState, Now
 
-RULES: tuple[Callable[[FleetState, Now], list[Action]], ...] = (
+RULES: tuple[Callable[[FleetState, Now], Sequence[Action]], ...] = (
     forget_ended,
     learn_boots,
     count_lost_starts,

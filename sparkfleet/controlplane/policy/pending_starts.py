@@ -28,7 +28,7 @@ SILENT_S = 60.0
 ten seconds each."""
 
 
-def learn_boots(state: FleetState, now: Now) -> list[Action]:
+def learn_boots(state: FleetState, now: Now) -> list[KnowBoots]:
     """Stores the boot ids of nodes that were away when a start began and have joined since."""
     boots = state.nodes.boots
     learnt = {

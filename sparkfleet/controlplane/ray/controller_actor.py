@@ -7,6 +7,7 @@ import contextlib
 import logging
 import os
 import time
+from functools import partial
 from logging.handlers import RotatingFileHandler
 from pathlib import Path
 
@@ -112,12 +113,12 @@ class ControllerActor:
     async def report(self, report_json: str) -> None:
         """Takes a group's report. One that arrives while the controller waits for its store is repeated by the group."""
         if (controller := self._life.controller) is not None:
-            await controller.report(GroupReport.model_validate_json(report_json))
+            await controller.intake.report(GroupReport.model_validate_json(report_json))
 
     async def register_gateway(self, report_json: str) -> None:
         """Takes a gateway replica's report of its address, which it repeats."""
         if (controller := self._life.controller) is not None:
-            await controller.register_gateway(GatewayReport.model_validate_json(report_json))
+            await controller.intake.register_gateway(GatewayReport.model_validate_json(report_json))
 
     async def table(self, known: int, replica: str = "") -> str:
         """The gateway's table as soon as it differs from `known`, the version that this replica holds; JSON.
@@ -127,7 +128,7 @@ class ControllerActor:
         if (controller := self._life.controller) is None:
             await asyncio.sleep(NO_TABLE_S)
             return RoutingTable(version=0, models={}, keys=()).model_dump_json()
-        return (await controller.table(known, replica=replica)).model_dump_json()
+        return (await controller.gateways.table(known, replica=replica)).model_dump_json()
 
     async def page(self) -> str:
         """The fleet as the gateway's page shows it: JSON of FleetView.
@@ -137,9 +138,9 @@ class ControllerActor:
         """
         if (controller := self._life.controller) is None:
             raise ControlError("The controller waits for its store.")
-        status = controller.status()
-        events = await controller.events(max(0, status.last_event - MOST_EVENTS), None, 0)
-        view = page_view(status, self._config.inventory, events, time.time(), controller.stopped())
+        status = controller.queries.status()
+        events = await controller.journal.events(max(0, status.last_event - MOST_EVENTS), None, 0)
+        view = page_view(status, self._config.inventory, events, time.time(), controller.queries.stopped())
         return view.model_dump_json()
 
     async def change(self, change_json: str) -> str:
@@ -158,14 +159,14 @@ class ControllerActor:
         ).model_dump_json()
 
     async def is_still_wanted(self, group: GroupKey, rung: int) -> bool:
-        """See `Controller.is_still_wanted`; True while the controller waits for its store."""
+        """See `FleetQueries.is_still_wanted`; True while the controller waits for its store."""
         controller = self._life.controller
-        return controller is None or controller.is_still_wanted((group[0], group[1], group[2]), rung)
+        return controller is None or controller.queries.is_still_wanted((group[0], group[1], group[2]), rung)
 
     async def bars(self, nodes: list[str]) -> str:
-        """See `Controller.bars`; "" while the controller waits for its store."""
+        """See `FleetQueries.bars`; "" while the controller waits for its store."""
         controller = self._life.controller
-        return "" if controller is None else controller.bars(nodes)
+        return "" if controller is None else controller.queries.bars(nodes)
 
     async def ping(self) -> bool:
         """True if the actor is up."""
@@ -187,7 +188,7 @@ class ControllerActor:
         inventory = self._config.inventory
         self._registry = CollectorRegistry()
         self._sealer = self._new_sealer()
-        store.seal(self._sealer)
+        store.deployments.seal(self._sealer)
         return Controller(
             fleet=inventory.fleet,
             store=store,
@@ -210,13 +211,8 @@ class ControllerActor:
     async def _work(self, controller: Controller, store: Store) -> None:
         await self._start_serve()
         reason, self._hang = self._hang, ""
-        await controller.record_hang(reason)
-
-        def warn(words: str) -> None:
-            controller.warnings.update({"copies": words} if words else {})
-            if not words:
-                controller.warnings.pop("copies", None)
-
+        await controller.failures.record_hang(reason)
+        warn = partial(controller.failures.warn, "copies")
         keeping = asyncio.create_task(Safekeeping(self._paths, store, warn).run())
         try:
             await controller.run()

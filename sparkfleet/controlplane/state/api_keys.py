@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable
+
 from sparkfleet.controlplane.state.event_log import EventLog
+from sparkfleet.controlplane.state.report_cache import ReportCache
 from sparkfleet.controlplane.state.store import Store
 from sparkfleet.errors import ControlError
 from sparkfleet.gateway.access.keys import generate, rotate
@@ -32,71 +35,98 @@ class KeyRow(Value):
     """Unix seconds until which the text before the last rotation is accepted; None: it is not."""
 
 
+Late = frozenset[str]
+"""Gateway replicas that do not know a change yet."""
+
+
 class ApiKeys:
-    """The keys of a fleet.
+    """The keys of a fleet. Each change returns the gateways that do not know it yet.
 
     Args:
         store: keeps their names and hashes.
         journal: receives an event for each change.
+        reports: have the uses that are not stored yet.
+        confirm: waits until the gateways know a change; returns those that do not.
     """
 
-    def __init__(self, store: Store, journal: EventLog) -> None:
+    def __init__(
+        self, store: Store, journal: EventLog, reports: ReportCache, confirm: Callable[[], Awaitable[Late]]
+    ) -> None:
         self._store = store
         self._journal = journal
+        self._reports = reports
+        self._confirm = confirm
 
-    def list(self) -> tuple[KeyEntry, ...]:
-        """All keys: names and hashes."""
-        return self._store.keys()
+    def rows(self) -> tuple[KeyRow, ...]:
+        """Each key with its last use and the deployments that it may use."""
+        used = self._store.keys.used()
+        for report in self._reports.gateways():
+            used |= {key: at for key, at in report.keys_used.items() if at > used.get(key, 0.0)}
+        wanted = self._store.deployments.desired()
+        return tuple(
+            KeyRow(
+                id=key.id,
+                name=key.name,
+                created=created,
+                used=used.get(key.id),
+                may_use=tuple(
+                    n for n, one in wanted.items() if not one.spec.keys or key.name in one.spec.keys
+                ),
+                limits=key.limits,
+                former_until=key.former.until if key.former is not None else None,
+            )
+            for key, created in self._store.keys.created()
+        )
 
-    async def create(self, name: str, limits: KeyLimits = _NO_LIMITS) -> tuple[str, KeyEntry]:
+    async def create(self, name: str, limits: KeyLimits = _NO_LIMITS) -> tuple[str, KeyEntry, Late]:
         """Creates an API key; its text is returned once and never stored. Raises ControlError for a name that is taken."""
         text, key = generate(name, limits)
         with self._store.together():
-            if not self._store.add_key(key):
+            if not self._store.keys.add(key):
                 raise ControlError(
                     f"There is already a key {name!r}.",
                     means="Its text was shown when it was created and is not stored.",
                     do=f"Choose another name, or run `sparkfleet keys revoke {name}` first.",
                 )
-            self._store.record("", 0, name, "key", f"key {name} created")
-        await self._journal.announce()
-        return text, key
+            self._store.events.record("", 0, name, "key", f"key {name} created")
+        return text, key, await self._announced()
 
-    async def limit(self, name_or_id: str, limits: KeyLimits) -> KeyEntry:
+    async def limit(self, name_or_id: str, limits: KeyLimits) -> tuple[KeyEntry, Late]:
         """Replaces the limits of a key. Raises ControlError if it does not exist."""
         key = self._known(name_or_id).model_copy(update={"limits": limits})
-        await self._change(key, "has new limits")
-        return key
+        return key, await self._change(key, "has new limits")
 
-    async def rotate(self, name_or_id: str, until: float) -> tuple[str, KeyEntry]:
+    async def rotate(self, name_or_id: str, until: float) -> tuple[str, KeyEntry, Late]:
         """Gives a key a new text, which is returned once; the old one is accepted `until` then, Unix seconds.
 
         Raises ControlError if the key does not exist.
         """
         text, key = rotate(self._known(name_or_id), until)
-        await self._change(key, "rotated")
-        return text, key
+        return text, key, await self._change(key, "rotated")
 
-    async def _change(self, key: KeyEntry, what: str) -> None:
+    async def revoke(self, name_or_id: str) -> tuple[KeyEntry, Late]:
+        """Revokes a key, which late gateways may still accept. Raises ControlError if it does not exist."""
         with self._store.together():
-            self._store.change_key(key)
-            self._store.record("", 0, key.name, "key", f"key {key.name} {what}")
-        await self._journal.announce()
-
-    def _known(self, name_or_id: str) -> KeyEntry:
-        key = self._store.key_named(name_or_id)
-        if key is None:
-            raise _no_key(name_or_id)
-        return key
-
-    async def revoke(self, name_or_id: str) -> KeyEntry:
-        """Revokes a key. Raises ControlError if it does not exist."""
-        with self._store.together():
-            key = self._store.remove_key(name_or_id)
+            key = self._store.keys.remove(name_or_id)
             if key is None:
                 raise _no_key(name_or_id)
-            self._store.record("", 0, key.name, "key", f"key {key.name} revoked")
+            self._store.events.record("", 0, key.name, "key", f"key {key.name} revoked")
+        return key, await self._announced()
+
+    async def _change(self, key: KeyEntry, what: str) -> Late:
+        with self._store.together():
+            self._store.keys.change(key)
+            self._store.events.record("", 0, key.name, "key", f"key {key.name} {what}")
+        return await self._announced()
+
+    async def _announced(self) -> Late:
         await self._journal.announce()
+        return await self._confirm()
+
+    def _known(self, name_or_id: str) -> KeyEntry:
+        key = self._store.keys.named(name_or_id)
+        if key is None:
+            raise _no_key(name_or_id)
         return key
 
 

@@ -24,7 +24,7 @@ class EventLog:
 
     async def record(self, deployment: str, generation: int, subject: str, kind: str, message: str) -> None:
         """Writes an event."""
-        self._store.record(deployment, generation, subject, kind, message)
+        self._store.events.record(deployment, generation, subject, kind, message)
         await self.announce()
 
     async def record_once(
@@ -32,7 +32,7 @@ class EventLog:
     ) -> None:
         """Writes an event unless it repeats the last message about this subject."""
         if self._last.get(subject) != message:
-            self._store.record(deployment, generation, subject, kind, message)
+            self._store.events.record(deployment, generation, subject, kind, message)
             self._last[subject] = message  # only after it is written, and before the next wait
             await self.announce()
 
@@ -40,7 +40,7 @@ class EventLog:
         """Events with an id above `after`; waits for one, at most `wait_s`."""
         deadline = time.monotonic() + wait_s
         async with self._written:
-            while not (found := self._store.events(after, deployment)):
+            while not (found := self._store.events.read(after, deployment)):
                 left = deadline - time.monotonic()
                 if left <= 0:
                     break

@@ -35,12 +35,12 @@ class Applied(Value):
 def applied_in(store: Store) -> Applied:
     """Content of a store that must not be lost."""
     return Applied(
-        deployments=tuple(store.desired().values()),
+        deployments=tuple(store.deployments.desired().values()),
         standings=tuple(
             StandingEntry(deployment=name, generation=generation, replica=replica, standing=standing)
-            for (name, generation, replica), standing in sorted(store.standings().items())
+            for (name, generation, replica), standing in sorted(store.groups.standings().items())
         ),
-        keys=store.keys(),
+        keys=store.keys.all(),
     )
 
 

@@ -35,7 +35,10 @@ def mark_of(store: Store) -> StoreMark:
     """The mark of an open store."""
     identity = store.identity()
     return StoreMark(
-        id=identity.id, fleet=identity.fleet, changes=identity.changes, generations=store.generations()
+        id=identity.id,
+        fleet=identity.fleet,
+        changes=identity.changes,
+        generations=store.deployments.generations(),
     )
 
 

@@ -134,7 +134,7 @@ def _fill(paths: FleetPaths, chosen: Collection[Desired], records: list[tuple[st
         for _, record in reversed(records):  # the newest last
             for one in record.standings:
                 if any((one.deployment, one.generation, one.replica) in d.groups for d in chosen):
-                    store.set_standing(one.deployment, one.generation, one.replica, one.standing)
+                    store.groups.set_standing(one.deployment, one.generation, one.replica, one.standing)
 
 
 def _desired(records: list[tuple[str, Applied]], name: str, running: frozenset[int]) -> Desired | None:
@@ -192,7 +192,9 @@ def _own_identity(
         identity.model_copy(update={"id": secrets.token_hex(16), "fleet": fleet, "changes": changes})
     )
     given: Mapping[str, int] = before.generations if before else {}
-    store.raise_generations(dict(sorted([*given.items(), *running])))  # of two the higher one is last
+    store.deployments.raise_generations(
+        dict(sorted([*given.items(), *running]))
+    )  # of two the higher one is last
     return mark_of(store)
 
 

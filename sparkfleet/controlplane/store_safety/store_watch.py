@@ -55,7 +55,7 @@ class StoreWatch:
         if self._steady() - self._read_at >= READ_S:
             self._read_at = self._steady()
             self._read()
-        known = StoreContent(0, self._store.identity(), self._store.generations())
+        known = StoreContent(0, self._store.identity(), self._store.deployments.generations())
         error = judge(
             self._fleet, self._path, known, None, {(app.deployment, app.generation) for app in apps}
         )

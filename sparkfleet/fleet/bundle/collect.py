@@ -153,7 +153,7 @@ async def _node(session: Session, name: str) -> list[tuple[str, Any]]:
 
 
 async def _logs(session: Session, node: str) -> AsyncIterator[tuple[str, str]]:
-    root = await session.root_of(node)
+    root = await session.access.root_of(node)
     if not root:
         return
     channel = session.channels[node]

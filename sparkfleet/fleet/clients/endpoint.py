@@ -44,8 +44,8 @@ async def ask(
         ControlError: the fleet is down, the endpoint refuses the request, or the answer is incomplete.
     """
     client = await session.controller()
-    trust = await session.endpoint_trust(client)
-    async with session.endpoint(client) as url, key_for(client, key) as used:
+    trust = await session.endpoint.trust(client)
+    async with session.endpoint.url(client) as url, key_for(client, key) as used:
         return await ask_at(url, name, question, used, max_tokens=max_tokens, on_text=on_text, trust=trust)
 
 

@@ -55,8 +55,8 @@ async def explain(session: Session, file: Path, key: str) -> dict[str, Any]:
     """
     path, body = read_request(file)
     client = await session.controller()
-    trust = await session.endpoint_trust(client)
-    async with session.endpoint(client) as url, key_for(client, key) as used:
+    trust = await session.endpoint.trust(client)
+    async with session.endpoint.url(client) as url, key_for(client, key) as used:
         return await explain_at(url, path, body, used, trust)
 
 

@@ -104,10 +104,10 @@ async def _accepted(session: Session, key: str) -> bool:
 
     timeout = aiohttp.ClientTimeout(total=10)
     client = await session.controller()
-    trust = await session.endpoint_trust(client)
+    trust = await session.endpoint.trust(client)
     try:
         async with (
-            session.endpoint(client) as url,
+            session.endpoint.url(client) as url,
             aiohttp.ClientSession(timeout=timeout) as http,
             http.get(f"{url}/models", headers={"authorization": f"Bearer {key}"}, ssl=trust) as response,
         ):

@@ -15,6 +15,7 @@ from sparkfleet.fleet.deployments.watch import until_settled
 from sparkfleet.fleet.events import FleetEvent, FleetStep, KeyCreated, OnEvent, UseCaseEvent, ignored
 from sparkfleet.fleet.gateway import change_gateway, gateway_change
 from sparkfleet.fleet.known_names import remember_names
+from sparkfleet.fleet.node_programs import who
 from sparkfleet.fleet.nodes.surroundings import require_free
 from sparkfleet.fleet.planning.plan import FIRST_KEY, FleetPlan, plan_deployments
 from sparkfleet.fleet.planning.step_times import (
@@ -25,7 +26,7 @@ from sparkfleet.fleet.planning.step_times import (
     save_step_times,
     started_by,
 )
-from sparkfleet.fleet.session import Session, who
+from sparkfleet.fleet.session import Session
 from sparkfleet.fleet.storage.stage import bring, pinned
 from sparkfleet.planner.types.plan import DeploymentPlan
 from sparkfleet.runtime.files.fleet_paths import FleetPaths
@@ -143,7 +144,7 @@ async def _applied(
 ) -> tuple[FleetClient, dict[str, DeploymentStatus]]:
     cold = client is None
     if client is None:
-        client = await session.bring_up(requests, on_event)
+        client = await session.lifecycle.bring_up(requests, on_event)
         # `bring_up` has applied them already: a second retry would restart them.
         requests = [request.model_copy(update={"retry": False}) for request in requests]
     async with client:

@@ -16,10 +16,12 @@ from sparkfleet.errors import (
     UnreadableStateError,
     WrongFleetError,
 )
+from sparkfleet.fleet.controller_finder import NoControllerError
 from sparkfleet.fleet.deployments.watch import PASSING, WAIT_S, until_gone
 from sparkfleet.fleet.events import OnEvent, ignored
 from sparkfleet.fleet.known_names import remember_names
-from sparkfleet.fleet.session import NoControllerError, Session, who
+from sparkfleet.fleet.node_programs import who
+from sparkfleet.fleet.session import Session
 from sparkfleet.specs.inventory import Inventory
 
 RECENT = 500

@@ -9,7 +9,9 @@ from typing import NamedTuple
 
 from sparkfleet.controlplane.api.client import FleetClient
 from sparkfleet.errors import NodeError
+from sparkfleet.fleet.controller_finder import NoControllerError
 from sparkfleet.fleet.events import FleetStep, OnEvent, StepRunning, ignored
+from sparkfleet.fleet.fleet_lifecycle import TakenDown
 from sparkfleet.fleet.gateway import change_gateway, gateway_change
 from sparkfleet.fleet.planning.step_times import (
     FLEET,
@@ -18,7 +20,7 @@ from sparkfleet.fleet.planning.step_times import (
     load_step_times,
     save_step_times,
 )
-from sparkfleet.fleet.session import NoControllerError, Session, TakenDown
+from sparkfleet.fleet.session import Session
 from sparkfleet.hostfacts.node import ReadGpu
 from sparkfleet.remote import page_cache
 from sparkfleet.runtime.files.fleet_paths import FleetPaths
@@ -50,17 +52,17 @@ async def bring_up(session: Session, on_event: OnEvent = ignored, wheels: Path |
         ControlError: the fleet did not come up, or a node did not join it.
     """
     client = await _controller(session)
-    if client is not None and await session.is_complete(client):
+    if client is not None and await session.lifecycle.is_complete(client):
         changed = await _with_its_gateway(session, client)
         return BroughtUp(changed or client, changed=changed is not None, left_by_a_reboot=())
     if client is not None:
         client.require_same_api()
     file = FleetPaths.default(session.inventory.fleet).step_times
     with StepTimer(on_event, expected_times(load_step_times(file), FLEET)) as timer:
-        client = await session.bring_up((), timer, wheels)
+        client = await session.lifecycle.bring_up((), timer, wheels)
     save_step_times(file, FLEET, timer.times)
     client = await _with_its_gateway(session, client) or client
-    return BroughtUp(client, changed=True, left_by_a_reboot=session.left_by_a_reboot)
+    return BroughtUp(client, changed=True, left_by_a_reboot=session.lifecycle.left_by_a_reboot)
 
 
 async def _with_its_gateway(session: Session, client: FleetClient) -> FleetClient | None:
@@ -80,7 +82,7 @@ async def _controller(session: Session) -> FleetClient | None:
     try:
         return await session.find_controller()
     except NoControllerError:
-        await session.make_controller()
+        await session.programs.make_controller()
         return await session.find_controller()
 
 
@@ -90,7 +92,7 @@ async def take_down(session: Session, on_event: OnEvent = ignored) -> TakenDown:
     Raises:
         ControlError: something could not be stopped.
     """
-    work = asyncio.create_task(session.take_down())
+    work = asyncio.create_task(session.lifecycle.take_down())
     try:
         while not (await asyncio.wait({work}, timeout=DOWN_LOOK_S))[0]:
             on_event(StepRunning(step=FleetStep.STOPPING))

@@ -15,8 +15,9 @@ from sparkfleet.errors import ControlError, Infeasible, SpecError
 from sparkfleet.fleet.deployments.apply import AppliedDeployments, PreparedApply, carry_out
 from sparkfleet.fleet.deployments.watch import WAIT_S
 from sparkfleet.fleet.events import FleetStep, OnEvent, StepRunning, ignored
+from sparkfleet.fleet.node_programs import who
 from sparkfleet.fleet.planning.plan import plan_deployments
-from sparkfleet.fleet.session import Session, who
+from sparkfleet.fleet.session import Session
 from sparkfleet.group.report import GroupPhase, GroupReport
 from sparkfleet.specs.deployment import Deployment
 

@@ -109,4 +109,4 @@ async def _step(session: Session, node: str, step: str, engine_tokens: str = "")
     request = SecretsRequest.model_validate(
         {"fleet": session.inventory.fleet, "step": step, "engine_tokens": engine_tokens}
     )
-    return await session.secrets_step(node, request)
+    return await session.programs.secrets_step(node, request)

@@ -123,9 +123,9 @@ async def cancel_move(session: Session, new: str) -> None:
     move = HeadMove(to=new, token="")
     request = MoveRequest(fleet=session.inventory.fleet, step="cancel", move=move)
     # First the new head, so that never both act.
-    await session.move_step(new, request)
+    await session.programs.move_step(new, request)
     await asyncio.gather(
-        *(session.move_step(name, request) for name in session.inventory.nodes if name != new)
+        *(session.programs.move_step(name, request) for name in session.inventory.nodes if name != new)
     )
 
 
@@ -140,8 +140,8 @@ class _Moving:
     async def prepare(self) -> None:
         """Copy the store, and start the new head with it; both controllers wait."""
         session, old, new = self._session, self._plan.old, self._plan.new
-        await session.pythons(self._on_event)
-        given = await session.move_step(old, self._request("out"))
+        await session.programs.pythons(self._on_event)
+        given = await session.programs.move_step(old, self._request("out"))
         copy = await self._read(given["path"], given["bytes"])
         self._on_event(FactFound(line=f"The store is copied: {len(copy)} bytes, checked."))
         self._secrets = {
@@ -150,7 +150,7 @@ class _Moving:
         await session.channels[new].write(self._plan.store, copy)
         up = UpRequest(
             fleet=session.inventory.fleet,
-            state_dir=session.state_dir(new),
+            state_dir=session.access.state_dir(new),
             inventory=self._after,
             beside=True,
         )
@@ -159,36 +159,41 @@ class _Moving:
             "up": up if self._plan.live else None,
             "sha256": hashlib.sha256(copy).hexdigest(),
         }
-        begun = await session.move_step(new, self._request("in", more))
+        begun = await session.programs.move_step(new, self._request("in", more))
         if self._plan.live:
             self._on_event(StepRunning(step=FleetStep.STARTING_RAY, subjects=(new,)))
-            self._address = await session.until_up(begun["outcome"], self._on_event, new)
+            self._address = await session.lifecycle.until_up(begun["outcome"], self._on_event, new)
 
     async def freeze(self) -> None:
         """Stop the old Ray everywhere, so that none of its processes takes another's end for a failure."""
         session = self._session
         if self._plan.live:
             await asyncio.gather(
-                *(session.move_step(name, self._request("freeze")) for name in session.inventory.nodes)
+                *(
+                    session.programs.move_step(name, self._request("freeze"))
+                    for name in session.inventory.nodes
+                )
             )
 
     async def take_over(self) -> None:
         """End the old Ray on the new head, whose controller works from now on."""
-        await self._session.move_step(self._plan.new, self._request("settle"))
+        await self._session.programs.move_step(self._plan.new, self._request("settle"))
 
     async def finish(self) -> MovedHead:
         """Join the other nodes to the new head, and set the old store aside."""
         session, old, new = self._session, self._plan.old, self._plan.new
-        session.inventory = self._after
+        session.access.inventory = self._after
         if not self._plan.live:
-            await session.move_step(old, self._request("away"))
+            await session.programs.move_step(old, self._request("away"))
             return MovedHead(None)
-        prepared = await session.prepared()
-        joining = {name: session.joining(name, prepared) for name in self._after.nodes if name != new}
-        await session.move_step(old, self._request("away", {"join": joining.pop(old)}))
-        await asyncio.gather(*(session.join(name, request) for name, request in joining.items()))
-        client = FleetClient(prepared.address, prepared.api_token, reach=session.reach)
-        await session.until_joined(client, self._on_event)
+        prepared = await session.programs.prepare()
+        joining = {
+            name: session.programs.joining(name, prepared) for name in self._after.nodes if name != new
+        }
+        await session.programs.move_step(old, self._request("away", {"join": joining.pop(old)}))
+        await asyncio.gather(*(session.programs.join(name, request) for name, request in joining.items()))
+        client = FleetClient(prepared.address, prepared.api_token, reach=session.access.reach)
+        await session.lifecycle.until_joined(client, self._on_event)
         return MovedHead(prepared.address)
 
     def _request(self, step: Step, more: Mapping[str, Any] | None = None) -> MoveRequest:

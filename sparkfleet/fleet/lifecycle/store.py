@@ -25,14 +25,14 @@ class MadeCopy(NamedTuple):
 
 async def copy_store(session: Session) -> MadeCopy:
     """Make a checked copy now. Raises ControlError if there is no store, or it cannot be copied."""
-    answer = await session.store(_request(session, "copy"))
+    answer = await session.programs.store(_request(session, "copy"))
     path = str(answer.pop("path"))
     return MadeCopy(StoreCopy.model_validate_json(json.dumps(answer)), path)
 
 
 async def list_copies(session: Session) -> tuple[StoreCopy, ...]:
     """All copies on the head, newest first."""
-    answer = await session.store(_request(session, "list"))
+    answer = await session.programs.store(_request(session, "list"))
     return tuple(StoreCopy.model_validate_json(json.dumps(one)) for one in answer["copies"])
 
 
@@ -48,26 +48,26 @@ async def restore_copy(session: Session, name: str, confirm: Confirm) -> Restore
         ControlError: there is no such copy, or it is not sound.
     """
     found = StoreCopy.model_validate_json(
-        json.dumps(await session.store(_request(session, "restore", name, dry=True)))
+        json.dumps(await session.programs.store(_request(session, "restore", name, dry=True)))
     )
     served = ", ".join(found.deployments) or "no deployment"
     confirm(f"Put {found.name} in place of the store? It has {served}; what else runs is ended.")
-    return _restored(await session.store(_request(session, "restore", found.name)))
+    return _restored(await session.programs.store(_request(session, "restore", found.name)))
 
 
 async def adopt_running(session: Session, confirm: Confirm) -> RestoredStore:
     """Make a store of exactly what runs. Raises ControlError if no controller waits for its store."""
-    answer = await session.store(_request(session, "adopt", dry=True))
+    answer = await session.programs.store(_request(session, "adopt", dry=True))
     names = ", ".join(f"{name} (generation {generation})" for name, generation in answer["running"])
     confirm(f"Make a store of what runs: {names or 'nothing'}?")
-    return _restored(await session.store(_request(session, "adopt")))
+    return _restored(await session.programs.store(_request(session, "adopt")))
 
 
 async def begin_anew(session: Session, name: str, confirm: Confirm) -> RestoredStore:
     """Put an empty store in place. Raises ControlError if `name` is not the fleet's."""
-    await session.store(_request(session, "begin_anew", name, dry=True))
+    await session.programs.store(_request(session, "begin_anew", name, dry=True))
     confirm(f"Forget all deployments, keys and events of {name}, and end what runs?")
-    return _restored(await session.store(_request(session, "begin_anew", name)))
+    return _restored(await session.programs.store(_request(session, "begin_anew", name)))
 
 
 def _restored(answer: dict[str, object]) -> RestoredStore:

@@ -71,7 +71,7 @@ async def plan_upgrade(session: Session) -> UpgradePlan:
             means="The next start installs the release of this command on every node.",
             do="`sparkfleet up` starts it.",
         )
-    pythons = await session.pythons_in_use()
+    pythons = await session.programs.pythons_in_use()
     status = await _status(client)
     return UpgradePlan(client.version, pythons, frozenset() if status is None else frozenset(_ready(status)))
 
@@ -98,7 +98,7 @@ async def upgrade(
         ControlError: this release cannot run on a node, and nothing was changed; or it did not start, and the fleet runs
             the former one again.
     """
-    pythons = await session.pythons(on_event, wheels)
+    pythons = await session.programs.pythons(on_event, wheels)
     version, ray = await _tried(session)
     if not force and pythons == plan.pythons and plan.former == version:
         return Upgraded(plan.former, version, changed=False)
@@ -109,7 +109,7 @@ async def upgrade(
     began = time.monotonic()
     await _end(session)
     try:
-        client = await session.bring_up((), on_event, wheels)
+        client = await session.lifecycle.bring_up((), on_event, wheels)
     except SparkfleetError as error:
         raise await _back(session, plan.former, version, error, on_event) from error
     await _on_all(session, "settle")
@@ -150,7 +150,7 @@ async def _end(session: Session) -> None:
 
 
 async def _thaw(session: Session) -> None:
-    steps = (session.upgrade_step(node, "thaw") for node in session.inventory.nodes)
+    steps = (session.programs.upgrade_step(node, "thaw") for node in session.inventory.nodes)
     await asyncio.gather(*steps, return_exceptions=True)
 
 
@@ -162,8 +162,8 @@ async def _back(
     reason = f"sparkfleet {version} did not start: {error.what}"
     try:
         begun = await _on_all(session, "back")
-        await session.until_up(begun[session.inventory.head]["outcome"], on_event)
-        await session.until_joined(await session.controller(), on_event)
+        await session.lifecycle.until_up(begun[session.inventory.head]["outcome"], on_event)
+        await session.lifecycle.until_joined(await session.controller(), on_event)
     except SparkfleetError as second:
         return ControlError(
             f"{reason} sparkfleet {former} did not start again either: {second.what}",
@@ -180,7 +180,7 @@ async def _back(
 async def _on_all(session: Session, step: UpgradeStep) -> dict[str, dict[str, Any]]:
     """A step on all nodes concurrently; the answers by node. Raises the first error when all have ended."""
     nodes = tuple(session.inventory.nodes)
-    steps = (session.upgrade_step(node, step) for node in nodes)
+    steps = (session.programs.upgrade_step(node, step) for node in nodes)
     answers = await asyncio.gather(*steps, return_exceptions=True)
     for one in answers:
         if isinstance(one, BaseException):

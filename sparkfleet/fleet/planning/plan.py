@@ -183,7 +183,7 @@ async def plan_deployments(
 
 async def _stored_key_names(session: Session) -> Collection[str]:
     """Names of the keys of a fleet that is down, with the one that its first start makes if there is none."""
-    rows = (await session.probe(session.inventory.head, state_probe.keys))["keys"]
+    rows = (await session.access.probe(session.inventory.head, state_probe.keys))["keys"]
     return [row["name"] for row in rows or ()] or [FIRST_KEY]
 
 

@@ -9,9 +9,9 @@ from typing import NamedTuple
 from sparkfleet.controlplane.state.status import DeploymentStatus, FleetStatus, NodeReport
 from sparkfleet.controlplane.state.store_rows import Event
 from sparkfleet.fleet.deployments.watch import step_detail, step_of_group
+from sparkfleet.fleet.fleet_lifecycle import TakenDown
 from sparkfleet.fleet.nodes.surroundings import NodeSurroundings
 from sparkfleet.fleet.planning.measured import rung_of
-from sparkfleet.fleet.session import TakenDown
 from sparkfleet.group.report import BEGINNING, GroupPhase, GroupReport
 from sparkfleet.planner.report.explain import band_ends
 from sparkfleet.planner.types.plan import Candidate, DeploymentPlan, GroupPlan

@@ -63,7 +63,7 @@ def _is_up(session: Session, reason: str) -> ControlError:
 
 
 async def _node(session: Session, name: str, verb: str, caches: bool) -> Removal:
-    root = session.state_dir(name) or await session.root_of(name)
+    root = session.access.state_dir(name) or await session.access.root_of(name)
     if not root:
         raise NodeError(f"{name}: its state directory is not known.", do="`sparkfleet doctor` looks closer.")
     return await removal(session.channels[name], verb, root, only_state=False, caches=caches)

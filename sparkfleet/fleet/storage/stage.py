@@ -136,7 +136,7 @@ async def bring(
 async def staging_settings(session: Session, on_event: OnEvent = ignored) -> StagingSettings:
     """The Python of sparkfleet on every node, and the Hub's endpoint and token of this process's environment."""
     return StagingSettings(
-        python=await session.pythons(on_event),
+        python=await session.programs.pythons(on_event),
         endpoint=os.environ.get("HF_ENDPOINT", ""),
         token=os.environ.get("HF_TOKEN", "").strip(),
         reserve_bytes=RESERVE_BYTES,

@@ -208,7 +208,7 @@ class Simulation:
         self.note(f"fault: {fault}")
 
     def _barred_by(self, nodes: Sequence[str]) -> str | None:
-        return None if self.controller is None else self.controller.bars(nodes)
+        return None if self.controller is None else self.controller.queries.bars(nodes)
 
     async def pause(self) -> None:
         """Let what runs beside the caller happen: reports arrive, or the controller's process ends."""
@@ -234,7 +234,7 @@ class Simulation:
             await self._step(seconds)
 
     async def _step(self, limit: float) -> None:
-        drained, standings = self._drained(), self.store.standings()
+        drained, standings = self._drained(), self.store.groups.standings()
         people = False
         quiet_for = self.time.seconds - self._changed_at
         tick = self.time.seconds + min(30.0, max(0.5, quiet_for / 2))
@@ -273,7 +273,7 @@ class Simulation:
         if self.time.seconds - self._looked_at >= LOOK_S:
             self._looked_at = self.time.seconds
             with contextlib.suppress(sqlite3.Error):
-                await self.controller.look()
+                await self.controller.watch.look()
         try:
             await self.controller.round()
         except StoreError as error:
@@ -290,7 +290,7 @@ class Simulation:
             while self._inbox and self.controller is not None:
                 report = self._inbox.pop(0)
                 with contextlib.suppress(sqlite3.Error):  # goes back to the group, which repeats it
-                    await self.controller.report(report)
+                    await self.controller.intake.report(report)
         finally:
             self._delivering = False
 
@@ -321,15 +321,17 @@ class Simulation:
         if self.controller is None:
             return
         self.place.keep_older()
-        there = self.store.desired().get(name)
+        there = self.store.deployments.desired().get(name)
         drained = self._drained()
         spec, plan = random_plan(name, [one for one in self.names if one not in drained], self.chance)
         if there is not None and what == "again":
             spec, plan = there.spec, there.plan
         if there is not None and what == "edit":
-            spec, plan = edited(there, self.store.history(name), (spec, plan), self.chance)
+            spec, plan = edited(there, self.store.deployments.history(name), (spec, plan), self.chance)
         with contextlib.suppress(sqlite3.Error):
-            desired, changed = await self.controller.put(spec, plan, "somebody", retry=what == "again")
+            desired, changed = await self.controller.commands.put(
+                spec, plan, "somebody", retry=what == "again"
+            )
             self.note(f"{name} {what}: generation {desired.generation}, changed: {changed}, {desired.groups}")
         self._changed_at = self.time.seconds
 
@@ -337,7 +339,7 @@ class Simulation:
         """Somebody deletes a deployment."""
         if self.controller is not None:
             with contextlib.suppress(ControlError, sqlite3.Error):
-                await self.controller.remove(name, "somebody")
+                await self.controller.commands.remove(name, "somebody")
                 self.note(f"{name} removed")
 
     async def drain(self, node: str) -> None:
@@ -345,9 +347,9 @@ class Simulation:
         if self.controller is None or not set(self.names) - self._drained() - {node}:
             return
         with contextlib.suppress(sqlite3.Error):
-            await self.controller.drain(node, "somebody")
+            await self.controller.commands.drain(node, "somebody")
             self.note(f"{node} drained")
-            for one in self.store.desired().values():
+            for one in self.store.deployments.desired().values():
                 moves = any(node in group.choice.candidate.shape.nodes for group in one.plan.groups)
                 if moves and self.drain_chance.random() < MOVES:
                     await self.apply(one.name)
@@ -357,12 +359,12 @@ class Simulation:
         """Somebody lets a drained node be used again."""
         if self.controller is not None:
             with contextlib.suppress(ControlError, sqlite3.Error):
-                await self.controller.undrain(node, "somebody")
+                await self.controller.commands.undrain(node, "somebody")
                 self.note(f"{node} undrained")
             self._changed_at = self.time.seconds
 
     def _drained(self) -> frozenset[str]:
-        return frozenset(one.node for one in self.store.drained())
+        return frozenset(one.node for one in self.store.drains.nodes())
 
     # checks
 
@@ -373,7 +375,7 @@ class Simulation:
             drained: those nodes.
             before: ladder positions before the step; {} if people changed what is wanted in it.
         """
-        wanted, standings = self.store.desired(), self.store.standings()
+        wanted, standings = self.store.deployments.desired(), self.store.groups.standings()
         self.report.violations += [
             *invariants.begun_on_drained(self.serve.began, drained),
             *invariants.falls_on_drained(wanted, before, standings, drained, self.time.seconds),
@@ -396,7 +398,7 @@ class Simulation:
         for group in self.fleet.engines:
             if self.fleet.engines[group].ready:
                 self._ended_at.pop(group, None)
-        wanted = self.store.desired()
+        wanted = self.store.deployments.desired()
         for one in wanted.values():
             waits = invariants.older_serves(one, self.fleet)
             for group in one.groups:
@@ -419,7 +421,7 @@ class Simulation:
         else:
             found += invariants.stays_on_gone_nodes(
                 wanted,
-                self.store.standings(),
+                self.store.groups.standings(),
                 self.fleet,
                 self._since,
                 self._working_since,
@@ -428,31 +430,31 @@ class Simulation:
         if self.controller is not None:
             if self.time.seconds - self._asked_at >= STATUS_EVERY_S:
                 self._asked_at = self.time.seconds
-                self.controller.status()
-            table = await self.controller.table(known=-1, wait_s=0.0)
+                self.controller.queries.status()
+            table = await self.controller.gateways.table(known=-1, wait_s=0.0)
             found += invariants.not_ready_in_table(table, self.fleet, self._ended_at)
         self.report.violations += found
 
     def _ended_without_reason(self, wanted: dict[str, Desired]) -> Iterator[str]:
         if self.fleet.ended:
-            events = self.store.events(limit=400)
+            events = self.store.events.read(limit=400)
             ready_at = {group: at - self.time.set_back_s for group, at in self._ready_at.items()}
             yield from invariants.ended_without_reason(self.fleet.ended, wanted, events, ready_at)
 
     async def _settle(self) -> None:
         """Without faults and drained nodes everything wanted runs, at the latest once it is applied again; nothing else."""
         for node in self._drained():
-            self.store.undrain(node)
+            self.store.drains.undrain(node)
         await self._until(self.time.seconds + QUIET_S)
         for name in self._failed():
             await self.apply(name, "again")
         await self._until(self.time.seconds + QUIET_S)
         if self.report.violations:
             return
-        wanted = self.store.desired()
+        wanted = self.store.deployments.desired()
         self.report.violations += [
-            *invariants.everything_wanted(wanted, self.store.standings(), self.fleet),
-            *invariants.nothing_unwanted(wanted, self.store.standings(), self.serve, self.fleet),
+            *invariants.everything_wanted(wanted, self.store.groups.standings(), self.fleet),
+            *invariants.nothing_unwanted(wanted, self.store.groups.standings(), self.serve, self.fleet),
         ]
 
     def _failed(self) -> list[str]:
@@ -460,7 +462,9 @@ class Simulation:
         if self.controller is None:
             return []
         return [
-            one.name for one in self.controller.status().deployments if one.state == "failed" and one.detail
+            one.name
+            for one in self.controller.queries.status().deployments
+            if one.state == "failed" and one.detail
         ]
 
     def note(self, line: str) -> None:

@@ -37,7 +37,7 @@ class SimulatedStore(Store):
     def copy_into(self, other: SimulatedStore) -> None:
         """Replace the content of another one by this one's."""
         self._db.backup(other._db)
-        other._forget_read()
+        other.forget_read()
 
 
 class StorePlace:
@@ -58,7 +58,7 @@ class StorePlace:
         """Moment at which the right one came back last, simulated seconds."""
         self._older = SimulatedStore(time)
         self._foreign = SimulatedStore(time, "other")
-        self._foreign.put(*random_plan("z", names, chance), "somebody else")
+        self._foreign.deployments.put(*random_plan("z", names, chance), "somebody else")
         self._mark: StoreMark = mark_of(self.right)
         self.right.on_change = self._marked
 
@@ -84,7 +84,9 @@ class StorePlace:
         if self.content == "garbage":
             raise StoreError(StoreFault.UNREADABLE, "garbage")
         store = {"foreign": self._foreign, "older": self._older, "right": self.right}.get(self.content)
-        content = None if store is None else StoreContent(0, store.identity(), store.generations())
+        content = (
+            None if store is None else StoreContent(0, store.identity(), store.deployments.generations())
+        )
         error = judge(FLEET, FILE, content, self._mark, {(app.deployment, app.generation) for app in running})
         if error is not None:
             raise error

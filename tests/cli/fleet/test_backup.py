@@ -7,7 +7,7 @@ from control_values import deployment, plan
 
 from sparkfleet.controlplane.api.api_models import StoreRequest
 from sparkfleet.controlplane.store_safety.opening import open_store
-from sparkfleet.fleet import session as module
+from sparkfleet.fleet.node_programs import NodePrograms
 from sparkfleet.node_daemon import store_verbs
 from sparkfleet.runtime.files.fleet_paths import FleetPaths
 
@@ -19,7 +19,7 @@ def fleet(sparkfleet, monkeypatch, tmp_path):
     file = tmp_path / "inventory.yaml"
     file.write_text("fleet: home\nhead: a\nnodes:\n  a: {address: local}\n")
 
-    async def boot(session, node, pythons, verb, request):
+    async def boot(programs, node, verb, request, python):
         assert (node, verb) == ("a", "store")
         answer = store_verbs.answer(StoreRequest.model_validate_json(request.model_dump_json()))
         return json.loads(json.dumps(answer))
@@ -27,12 +27,12 @@ def fleet(sparkfleet, monkeypatch, tmp_path):
     async def pythons(*_):
         return {"a": "python"}
 
-    monkeypatch.setattr(module.Session, "_boot", boot)
-    monkeypatch.setattr(module.Session, "pythons", pythons)
+    monkeypatch.setattr(NodePrograms, "_boot", boot)
+    monkeypatch.setattr(NodePrograms, "pythons", pythons)
     paths = FleetPaths.default("home")
     paths.create()
     store = open_store(paths, "home")
-    store.put(deployment(), plan(), "me")
+    store.deployments.put(deployment(), plan(), "me")
     store.close()
 
     def fleet(*argv):

@@ -12,7 +12,7 @@ from sparkfleet.doctor.measure import MeasuredPaths, path_of, with_measurement
 from sparkfleet.errors import NodeError
 from sparkfleet.fabric.measure import LinkMeasurement, RailMeasurement, TransportProof, pairs_of
 from sparkfleet.fleet import doctor as use_case
-from sparkfleet.fleet.session import Session
+from sparkfleet.fleet.node_access import NodeAccess
 from sparkfleet.hostfacts.gpu import ReadGpuState
 from sparkfleet.hostfacts.venv import ReadPythonEnvironment
 from sparkfleet.remote.fake import FakeChannel
@@ -24,7 +24,7 @@ def sparks(monkeypatch):
     for spark in sparks:
         spark.change(ReadPythonEnvironment.argv, '"0.1.0"', f'"{sparkfleet.__version__}"')
     monkeypatch.setattr(
-        Session, "channels", property(lambda self: {spark.name: spark.channel() for spark in sparks})
+        NodeAccess, "channels", property(lambda self: {spark.name: spark.channel() for spark in sparks})
     )
     return sparks
 
@@ -81,7 +81,9 @@ def test_a_silent_node_is_one_error(sparkfleet, sparks, inventory, monkeypatch):
             )
 
     monkeypatch.setattr(
-        Session, "channels", property(lambda self: {"spark1": sparks[0].channel(), "spark2": Gone("spark2")})
+        NodeAccess,
+        "channels",
+        property(lambda self: {"spark1": sparks[0].channel(), "spark2": Gone("spark2")}),
     )
     code, out, err = sparkfleet("doctor", "-i", inventory, "--no-measure")
     assert code == 1
@@ -148,7 +150,7 @@ def test_weights_whose_size_a_node_tells(sparkfleet, sparks, inventory, monkeypa
     lines = ({"at": 0, "directory": "/models/big"}, {"at": 0, **file}, {"end": True})
     answers = ('{"end": true}\n', "".join(json.dumps(line) + "\n" for line in lines))
     channels = {spark.name: Telling(spark, said) for spark, said in zip(sparks, answers, strict=True)}
-    monkeypatch.setattr(Session, "channels", property(lambda self: channels))
+    monkeypatch.setattr(NodeAccess, "channels", property(lambda self: channels))
     spec = tmp_path / "big.yaml"
     spec.write_text("name: big\nmodel: /models/big\n")
     argv = ("doctor", "-i", inventory, "--no-measure", "--for", spec)

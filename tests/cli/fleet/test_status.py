@@ -6,8 +6,8 @@ from sparkfleet.controlplane.api.client import Held
 from sparkfleet.controlplane.state.status import DeploymentStatus, FleetStatus
 from sparkfleet.errors import UnreachableError, UnreadableStateError, WrongFleetError
 from sparkfleet.fleet import session as module
+from sparkfleet.fleet.controller_finder import NoControllerError
 from sparkfleet.fleet.nodes.surroundings import NodeSurroundings, OtherFleet
-from sparkfleet.fleet.session import NoControllerError
 
 UP = FleetStatus(
     fleet="home",

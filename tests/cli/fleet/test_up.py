@@ -8,6 +8,7 @@ from sparkfleet.controlplane.api.client import FleetClient
 from sparkfleet.controlplane.state.head_address import HeadAddress
 from sparkfleet.fleet import session as module
 from sparkfleet.fleet.events import FleetStep, StepRunning
+from sparkfleet.fleet.fleet_lifecycle import FleetLifecycle, TakenDown
 
 ADDRESS = HeadAddress(
     ray="127.0.0.2:1", api="http://127.0.0.1:1", gateway_host="127.0.0.1", gateway_port=8000
@@ -21,9 +22,9 @@ def fleet(sparkfleet, monkeypatch, tmp_path):
     file.write_text("fleet: home\nhead: a\nnodes:\n  a: {address: local}\n")
     client = FleetClient(ADDRESS, "secret")
 
-    async def brought_up(session, apply, on_event, wheels):
+    async def brought_up(lifecycle, apply, on_event, wheels):
         on_event(StepRunning(step=FleetStep.STARTING_RAY))
-        session.left_by_a_reboot = ("a",)
+        lifecycle.left_by_a_reboot = ("a",)
         return client
 
     async def complete(*_):
@@ -39,10 +40,10 @@ def fleet(sparkfleet, monkeypatch, tmp_path):
         monkeypatch.setattr(module.Session, "find_controller", found)
         return sparkfleet(*argv, "-i", file)
 
-    monkeypatch.setattr(module.Session, "bring_up", brought_up)
-    monkeypatch.setattr(module.Session, "is_complete", complete)
-    monkeypatch.setattr(module.Session, "take_down", taken_down)
-    fleet.found = module.TakenDown(was_up=True, has_run=True, deployments={"tiny": 3})
+    monkeypatch.setattr(FleetLifecycle, "bring_up", brought_up)
+    monkeypatch.setattr(FleetLifecycle, "is_complete", complete)
+    monkeypatch.setattr(FleetLifecycle, "take_down", taken_down)
+    fleet.found = TakenDown(was_up=True, has_run=True, deployments={"tiny": 3})
     return fleet
 
 
@@ -101,7 +102,7 @@ STARTS = "`sparkfleet apply FILE` or `sparkfleet up` starts it."
 )  # fmt: skip
 def test_down_for_people(fleet, was_up, has_run, deployments, lines):
     """It promised to start deployments of a fleet that never had any."""
-    fleet.found = module.TakenDown(was_up=was_up, has_run=has_run, deployments=deployments)
+    fleet.found = TakenDown(was_up=was_up, has_run=has_run, deployments=deployments)
     assert fleet("down") == (0, "\n".join([*lines, ""]), "")
 
 

@@ -90,7 +90,7 @@ async def test_a_plan_that_another_apply_has_overtaken_is_refused_with_the_diffe
         with pytest.raises(ControlError, match="was deleted after this plan was made") as caught:
             await fleet.apply(request(concurrency=2).model_copy(update={"base": 2}))
         assert "Deleted by bert, " in caught.value.means
-    assert served.store.desired() == {}
+    assert served.store.deployments.desired() == {}
 
 
 @pytest.mark.parametrize("theirs", [{}, {API_HEADER: "99"}])
@@ -108,7 +108,7 @@ async def test_a_command_with_another_api_changes_nothing_but_may_read_and_stop(
             assert response.status == 200
     assert "Nothing was changed" in told["means"]
     assert "sparkfleet" in told["do"]
-    assert (served.store.desired(), served.store.keys()) == ({}, ())
+    assert (served.store.deployments.desired(), served.store.keys.all()) == ({}, ())
 
 
 async def test_a_controller_of_an_older_release_gets_no_change(unused_tcp_port):
@@ -132,7 +132,7 @@ async def test_a_controller_of_an_older_release_gets_no_change(unused_tcp_port):
 
 async def test_more_events_than_an_answer_has_are_all_told(served):
     for number in range(2100):
-        served.store.record("tiny", 1, "tiny/g1/0", "ready", str(number))
+        served.store.events.record("tiny", 1, "tiny/g1/0", "ready", str(number))
     async with client(served) as fleet:
         told = await fleet.all_events("tiny")
     assert [event.message for event in told][-3:] == ["2097", "2098", "2099"]
@@ -176,9 +176,9 @@ async def test_usage_of_gateways_is_read(served):
     )
     async with client(served) as fleet:
         assert await fleet.usage(7) == []
-        await served.controller.register_gateway(report)
+        await served.controller.intake.register_gateway(report)
         more = counted.model_copy(update={"requests": 4})
-        await served.controller.register_gateway(report.model_copy(update={"usage": (more,)}))
+        await served.controller.intake.register_gateway(report.model_copy(update={"usage": (more,)}))
         (row,) = await fleet.usage(7)  # what was reported since the last write counts
         assert (row.key, row.model, row.requests, row.uncounted, row.input, row.output) == (
             "ci",
@@ -188,17 +188,17 @@ async def test_usage_of_gateways_is_read(served):
             30,
             6,
         )
-    stored = served.store.usage(1)
+    stored = served.store.usage.last_days(1)
     other = report.model_copy(update={"replica": "g2", "usage": (counted,)})
-    await served.controller.register_gateway(other)
-    assert [one.requests for one in served.store.usage(1)] == [stored[0].requests + 3]
+    await served.controller.intake.register_gateway(other)
+    assert [one.requests for one in served.store.usage.last_days(1)] == [stored[0].requests + 3]
 
 
 async def test_without_the_token_nothing_is_told_or_done(served):
     async with client(served, token="wrong") as fleet:
         with pytest.raises(ControlError, match="token"):
             await fleet.apply(request())
-    assert served.store.desired() == {}
+    assert served.store.deployments.desired() == {}
 
 
 async def test_metrics_and_targets_need_no_token(served):
@@ -290,7 +290,7 @@ async def test_a_controller_that_stays_away_is_an_error_that_says_what_to_do(ser
 
 
 async def test_a_controller_of_another_version_is_known_for_one(served, monkeypatch):
-    monkeypatch.setattr("sparkfleet.controlplane.controller.__version__", "99.0")
+    monkeypatch.setattr("sparkfleet.controlplane.fleet_queries.__version__", "99.0")
     async with client(served) as fleet:
         address, status = fleet.address, await fleet.fleet()
     found = await answering(address, TOKEN)
@@ -351,7 +351,7 @@ async def test_a_controller_that_is_being_restarted_says_why(served):
     async with client(served) as fleet:
         address = fleet.address
     assert trouble_of(await answering(address, TOKEN)) == ""
-    await served.controller.ends.begin(OSError("Serve does not answer"))
+    await served.controller.failures.begin(OSError("Serve does not answer"))
     words = trouble_of(await answering(address, TOKEN))
     assert words.startswith("The controller is restarting: its work failed: OSError('Serve does not answer')")
 
@@ -420,7 +420,7 @@ async def test_a_page_in_a_browser_does_not_read_open_pages_under_its_own_name(s
 
 
 async def test_a_node_is_drained_and_used_again(served):
-    await served.controller.look()
+    await served.controller.watch.look()
     async with client(served) as fleet:
         with pytest.raises(ControlError, match="There is no node 'moon'"):
             await fleet.drain("moon", "me")
@@ -460,17 +460,17 @@ def gateway(replica="g-1", trouble=""):
 async def test_the_endpoint_moves_once_every_gateway_has_the_new_table(served):
     """A gateway that reads the table has moved by the time that it asks for the next one."""
     await served.controller.round()
-    await served.controller.register_gateway(gateway())
+    await served.controller.intake.register_gateway(gateway())
     wanted = ADDRESS.model_copy(update={"gateway_host": "0.0.0.0", "gateway_port": 9000})
-    first = await served.controller.table(0, replica="g-1")
+    first = await served.controller.gateways.table(0, replica="g-1")
     assert first.listening == ADDRESS.listening
     async with client(served) as fleet:
         moving = asyncio.create_task(fleet.listen(wanted, "me@desk"))
-        table = await served.controller.table(first.version, replica="g-1")
+        table = await served.controller.gateways.table(first.version, replica="g-1")
         assert table.listening == wanted.listening
         await asyncio.sleep(0)
         assert not moving.done()
-        asking = asyncio.create_task(served.controller.table(table.version, replica="g-1"))
+        asking = asyncio.create_task(served.controller.gateways.table(table.version, replica="g-1"))
         assert await moving == ()
         asking.cancel()
         status = await fleet.fleet()
@@ -482,8 +482,8 @@ async def test_the_endpoint_moves_once_every_gateway_has_the_new_table(served):
 
 
 async def test_an_endpoint_at_which_no_gateway_can_listen_stays_where_it_is(served, monkeypatch):
-    monkeypatch.setattr("sparkfleet.controlplane.controller.CONFIRM_S", 0.1)
-    await served.controller.register_gateway(gateway(trouble="Port 9000 on 127.0.0.1 is used."))
+    monkeypatch.setattr("sparkfleet.controlplane.gateway_control.CONFIRM_S", 0.1)
+    await served.controller.intake.register_gateway(gateway(trouble="Port 9000 on 127.0.0.1 is used."))
     async with client(served) as fleet:
         with pytest.raises(ControlError, match="Port 9000") as caught:
             await fleet.listen(ADDRESS.model_copy(update={"gateway_port": 9000}), "me")

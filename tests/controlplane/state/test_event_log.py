@@ -24,7 +24,7 @@ async def test_what_is_said_at_once_is_written_once(store):
         ]
         await asyncio.sleep(0)
     await asyncio.gather(*saying)
-    assert [event.message for event in store.events()] == ["x"]
+    assert [event.message for event in store.events.read()] == ["x"]
 
 
 async def test_what_could_not_be_written_is_written_when_it_is_said_again(store, monkeypatch):
@@ -34,8 +34,8 @@ async def test_what_could_not_be_written_is_written_when_it_is_said_again(store,
         raise sqlite3.OperationalError("database or disk is full")
 
     with monkeypatch.context() as broken:
-        broken.setattr(store, "record", full)
+        broken.setattr(store.events, "record", full)
         with pytest.raises(sqlite3.OperationalError):
             await journal.record_once("a", 1, "a", "waits", "x")
     await journal.record_once("a", 1, "a", "waits", "x")
-    assert [event.message for event in store.events()] == ["x"]
+    assert [event.message for event in store.events.read()] == ["x"]

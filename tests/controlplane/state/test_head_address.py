@@ -62,9 +62,9 @@ def test_a_machine_without_a_network_is_reached_on_loopback(monkeypatch):
 async def test_on_the_head_itself_the_endpoint_does_not_depend_on_the_network(tmp_path):
     (tmp_path / "inventory.yaml").write_text("fleet: home\nhead: a\nnodes:\n  a: {address: local}\n")
     client = FleetClient(PRIVATE.model_copy(update={"gateway_host": "0.0.0.0", "name": "192.168.7.5"}), "")
-    async with Session(tmp_path / "inventory.yaml") as session, session.endpoint(client) as url:
+    async with Session(tmp_path / "inventory.yaml") as session, session.endpoint.url(client) as url:
         assert url == "http://127.0.0.1:8000/v1"
-        assert session.endpoint_words(client) == "Endpoint: http://192.168.7.5:8000/v1"
+        assert session.endpoint.words(client) == "Endpoint: http://192.168.7.5:8000/v1"
 
 
 async def test_with_tls_the_endpoint_is_https_from_everywhere_and_an_older_head_has_none(tmp_path):
@@ -78,7 +78,7 @@ async def test_with_tls_the_endpoint_is_https_from_everywhere_and_an_older_head_
     (tmp_path / "inventory.yaml").write_text("fleet: home\nhead: a\nnodes:\n  a: {address: local}\n")
     async with (
         Session(tmp_path / "inventory.yaml") as session,
-        session.endpoint(FleetClient(address, "")) as url,
+        session.endpoint.url(FleetClient(address, "")) as url,
     ):
         assert url == "https://127.0.0.1:8000/v1"
     assert PRIVATE.scheme == "http"
@@ -96,7 +96,7 @@ def test_a_gateway_that_starts_again_never_takes_an_unreadable_choice_for_none(t
 
 
 async def test_programs_of_ours_wait_for_the_certificate_and_compare_its_hash(tmp_path, monkeypatch):
-    monkeypatch.setattr("sparkfleet.fleet.session.POLL_S", 0.001)
+    monkeypatch.setattr("sparkfleet.fleet.endpoint_access.POLL_S", 0.001)
     certificate = EndpointCertificate(expires_at=0.0, sha256="ab" * 32)
     answers = [None, None, certificate]
 
@@ -112,9 +112,9 @@ async def test_programs_of_ours_wait_for_the_certificate_and_compare_its_hash(tm
 
     (tmp_path / "inventory.yaml").write_text("fleet: home\nhead: a\nnodes:\n  a: {address: local}\n")
     async with Session(tmp_path / "inventory.yaml") as session:
-        assert (await session.endpoint_trust(Client())).fingerprint == b"\xab" * 32
+        assert (await session.endpoint.trust(Client())).fingerprint == b"\xab" * 32
         assert not answers
         with pytest.raises(ControlError, match="has reported its certificate"):
-            await session.endpoint_trust(Client())
+            await session.endpoint.trust(Client())
         Client.address = PRIVATE
-        assert await session.endpoint_trust(Client()) is True
+        assert await session.endpoint.trust(Client()) is True

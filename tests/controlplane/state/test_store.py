@@ -22,85 +22,85 @@ def store(tmp_path):
 
 
 def test_what_is_asked_for_comes_back_after_a_restart(tmp_path, store):
-    asked, changed = store.put(deployment(), plan(), "me")
+    asked, changed = store.deployments.put(deployment(), plan(), "me")
     assert changed
     again = Store(tmp_path / "s.db")
-    assert again.desired() == {"tiny": asked}
+    assert again.deployments.desired() == {"tiny": asked}
     again.close()
 
 
 def test_the_same_again_is_no_change(store):
-    first, _ = store.put(deployment(), plan(), "me")
-    second, changed = store.put(deployment(), plan(), "somebody else")
+    first, _ = store.deployments.put(deployment(), plan(), "me")
+    second, changed = store.deployments.put(deployment(), plan(), "somebody else")
     assert not changed
     assert second == first
 
 
 def test_a_prediction_that_moved_is_no_change(store):
-    store.put(deployment(), plan(high=1.0), "me")
-    assert store.put(deployment(), plan(high=2.0), "me")[1] is False
+    store.deployments.put(deployment(), plan(high=1.0), "me")
+    assert store.deployments.put(deployment(), plan(high=2.0), "me")[1] is False
 
 
 def test_a_change_is_a_new_generation(store):
-    store.put(deployment(), plan(), "me")
-    second, changed = store.put(deployment(), plan(concurrency=8), "me")
+    store.deployments.put(deployment(), plan(), "me")
+    second, changed = store.deployments.put(deployment(), plan(concurrency=8), "me")
     assert changed
     assert second.generation == 2
 
 
 def test_a_generation_is_never_used_twice(store):
-    store.put(deployment(), plan(), "me")
-    assert store.remove("tiny")
-    assert store.put(deployment(), plan(), "me")[0].generation == 2
+    store.deployments.put(deployment(), plan(), "me")
+    assert store.deployments.remove("tiny")
+    assert store.deployments.put(deployment(), plan(), "me")[0].generation == 2
 
 
 def test_removing_what_is_not_there(store):
-    assert not store.remove("nothing")
+    assert not store.deployments.remove("nothing")
 
 
 def test_keys(store):
     _, key = generate("laptop")
-    assert store.add_key(key)
-    assert not store.add_key(generate("laptop")[1])
-    assert store.keys() == (key,)
-    assert store.remove_key("laptop") == key
-    assert store.remove_key("laptop") is None
-    assert store.keys() == ()
+    assert store.keys.add(key)
+    assert not store.keys.add(generate("laptop")[1])
+    assert store.keys.all() == (key,)
+    assert store.keys.remove("laptop") == key
+    assert store.keys.remove("laptop") is None
+    assert store.keys.all() == ()
 
 
 def test_limits_and_former_texts_of_keys_are_stored(tmp_path, store):
     _, key = generate("ci", KeyLimits(requests_per_minute=60, priority="batch", expires=2e9))
-    assert store.add_key(key)
-    assert store.keys() == (key,)
+    assert store.keys.add(key)
+    assert store.keys.all() == (key,)
     _, rotated = rotate(key, until=1e9)
-    store.change_key(rotated)
-    assert store.keys() == (rotated,)
-    assert store.key_named(key.id) == store.key_named("ci") == rotated
-    assert store.key_named("other") is None
+    store.keys.change(rotated)
+    assert store.keys.all() == (rotated,)
+    assert store.keys.named(key.id) == store.keys.named("ci") == rotated
+    assert store.keys.named("other") is None
     store.adopt((), (rotated,))  # from a node that keeps what is applied
-    assert store.keys() == (rotated,)
+    assert store.keys.all() == (rotated,)
 
 
 def test_an_admin_key_is_stored_and_a_key_without_settings_is_readable_by_older_releases(store):
     (_, plain), (_, admin) = generate("laptop"), generate("boss", KeyLimits(admin=True))
-    store.add_key(plain)
-    store.add_key(admin)
-    stored = store.keys()
+    store.keys.add(plain)
+    store.keys.add(admin)
+    stored = store.keys.all()
     assert [key.limits.admin for key in stored] == [False, True]
     rows = dict(store._db.execute("SELECT name, settings FROM keys").fetchall())
     assert rows == {"laptop": "{}", "boss": '{"limits":{"admin":true}}'}
 
 
 def test_the_last_generation_of_what_was_deleted_is_there(store):
-    assert store.stopped() == ()
-    store.put(deployment(), plan(), "me")
-    store.put(deployment(), plan(concurrency=8), "me")
-    assert store.stopped() == ()
-    store.remove("tiny")
-    (one,) = store.stopped()
+    assert store.deployments.stopped() == ()
+    store.deployments.put(deployment(), plan(), "me")
+    store.deployments.put(deployment(), plan(concurrency=8), "me")
+    assert store.deployments.stopped() == ()
+    store.deployments.remove("tiny")
+    (one,) = store.deployments.stopped()
     assert (one.name, one.generation) == ("tiny", 2)
-    store.put(one.spec, one.plan, "me")
-    assert store.stopped() == ()
+    store.deployments.put(one.spec, one.plan, "me")
+    assert store.deployments.stopped() == ()
 
 
 def test_keys_of_an_older_store_have_no_limits(tmp_path):
@@ -109,91 +109,93 @@ def test_keys_of_an_older_store_have_no_limits(tmp_path):
         db.executescript("".join(schema.SCHEMAS[:7]))
         db.execute("INSERT INTO keys (id, name, sha256, since) VALUES ('key-1', 'laptop', 'aa', 1.0)")
         db.execute("PRAGMA user_version = 7")
-    (key,) = Store(path).keys()
+    (key,) = Store(path).keys.all()
     assert (key.name, key.limits, key.former) == ("laptop", KeyLimits(), None)
 
 
 def test_a_key_is_not_in_the_file(tmp_path, store):
     text, key = generate("laptop")
-    store.add_key(key)
+    store.keys.add(key)
     store.close()
     assert text.encode() not in b"".join(path.read_bytes() for path in tmp_path.iterdir())
 
 
 def test_events_in_order_after_a_mark(store):
-    first = store.record("a", 1, "", "wanted", "")
-    second = store.record("b", 1, "b/g1/0", "ready", "started in 3 s")
-    assert store.events() == (first, second)
-    assert store.events(after=first.id) == (second,)
-    assert store.events(deployment="a") == (first,)
-    assert store.last_event_id() == second.id
+    first = store.events.record("a", 1, "", "wanted", "")
+    second = store.events.record("b", 1, "b/g1/0", "ready", "started in 3 s")
+    assert store.events.read() == (first, second)
+    assert store.events.read(after=first.id) == (second,)
+    assert store.events.read(deployment="a") == (first,)
+    assert store.events.last_id() == second.id
 
 
 def test_events_do_not_pile_up_for_ever(tmp_path):
     store = Store(tmp_path / "few.db", keep_events=3)
-    written = [store.record("a", 1, "", "beat", "") for _ in range(5)]
-    assert store.events() == tuple(written[-3:])
+    written = [store.events.record("a", 1, "", "beat", "") for _ in range(5)]
+    assert store.events.read() == tuple(written[-3:])
     store.close()
 
 
 def test_what_a_start_was_doing_pushes_out_nothing_else(store, monkeypatch):
-    monkeypatch.setattr("sparkfleet.controlplane.state.store.KEEP_PROGRESS", 2)
+    monkeypatch.setattr("sparkfleet.controlplane.state.tables.events.KEEP_PROGRESS", 2)
     for kind in ("failed", "progress", "progress", "progress", "ready"):
-        store.record("a", 1, "", kind, "")
-    assert [event.kind for event in store.events()] == ["failed", "progress", "progress", "ready"]
+        store.events.record("a", 1, "", kind, "")
+    assert [event.kind for event in store.events.read()] == ["failed", "progress", "progress", "ready"]
 
 
 def test_measurements(store):
-    store.measure("a", 1, "a/g1/0", {"ttft_ms": 12.5, "decode_tps": 40.0})
-    assert {m.name: m.value for m in store.measurements("a")} == {"ttft_ms": 12.5, "decode_tps": 40.0}
-    assert store.measurements("a", generation=2) == ()
+    store.measurements.add("a", 1, "a/g1/0", {"ttft_ms": 12.5, "decode_tps": 40.0})
+    assert {m.name: m.value for m in store.measurements.of("a")} == {"ttft_ms": 12.5, "decode_tps": 40.0}
+    assert store.measurements.of("a", generation=2) == ()
 
 
 def test_measurements_do_not_pile_up_for_ever(tmp_path):
     """Of each deployment the newest are kept, whatever was measured on another."""
     store = Store(tmp_path / "few.db", keep_measurements=3)
-    store.measure("quiet", 1, "quiet/g1/0", {"ttft_ms": 1.0})
+    store.measurements.add("quiet", 1, "quiet/g1/0", {"ttft_ms": 1.0})
     for number in range(5):
-        store.measure("busy", number, "busy/g1/0", {"ttft_ms": float(number), "decode_tps": number + 0.5})
-    assert [one.value for one in store.measurements("busy")] == [3.5, 4.0, 4.5]
-    assert [one.value for one in store.measurements("quiet")] == [1.0]
+        store.measurements.add(
+            "busy", number, "busy/g1/0", {"ttft_ms": float(number), "decode_tps": number + 0.5}
+        )
+    assert [one.value for one in store.measurements.of("busy")] == [3.5, 4.0, 4.5]
+    assert [one.value for one in store.measurements.of("quiet")] == [1.0]
     store.close()
 
 
 def test_where_a_group_stands_comes_back_after_a_restart(tmp_path, store):
-    store.put(deployment(), plan(), "me")
+    store.deployments.put(deployment(), plan(), "me")
     standing = Standing(rung=2, tries=1, given_up=True, restarts=2, falls=(1.5,), passed=("a", "b"))
-    store.set_standing("tiny", 1, 0, standing)
-    store.begin_start(("tiny", 1, 1), {"this": "first", "that": ""})
+    store.groups.set_standing("tiny", 1, 0, standing)
+    store.groups.begin_start(("tiny", 1, 1), {"this": "first", "that": ""})
     again = Store(tmp_path / "s.db")
-    assert again.rungs("tiny", 1) == {0: standing}
-    assert again.starts() == {("tiny", 1, 1): {"this": "first", "that": ""}}
+    assert again.groups.rungs("tiny", 1) == {0: standing}
+    assert again.groups.starts() == {("tiny", 1, 1): {"this": "first", "that": ""}}
     again.close()
 
 
 def test_what_does_not_start_is_remembered_as_long_as_it_lasts(store):
     """The clock ticks once a second, with every look at it."""
-    store.remember("for ever", "known issue", math.inf)
-    store.remember("short", "unknown", 3.0)
-    assert store.failures() == (
+    store.failures.remember("for ever", "known issue", math.inf)
+    store.failures.remember("short", "unknown", 3.0)
+    assert store.failures.all() == (
         Remembered(fingerprint="for ever", words="known issue"),
         Remembered(fingerprint="short", words="unknown", until=5.0),
     )
-    store.remember("other", "unknown", 2.0)
-    assert [one.fingerprint for one in store.failures()] == ["for ever", "other"]
-    store.forget_failure("for ever")
-    assert store.failures() == ()
+    store.failures.remember("other", "unknown", 2.0)
+    assert [one.fingerprint for one in store.failures.all()] == ["for ever", "other"]
+    store.failures.forget("for ever")
+    assert store.failures.all() == ()
 
 
 def test_the_newest_of_its_kind_counts(store):
-    store.remember("one", "known issue", math.inf)
-    store.remember("one", "unknown", 10.0)
-    assert store.failures() == (Remembered(fingerprint="one", words="unknown", until=12.0),)
+    store.failures.remember("one", "known issue", math.inf)
+    store.failures.remember("one", "unknown", 10.0)
+    assert store.failures.all() == (Remembered(fingerprint="one", words="unknown", until=12.0),)
 
 
 def test_what_is_asked_for_once_more_begins_anew(store):
-    store.put(deployment(), plan(), "me")
-    second, changed = store.put(deployment(), plan(), "me", retry=True)
+    store.deployments.put(deployment(), plan(), "me")
+    second, changed = store.deployments.put(deployment(), plan(), "me", retry=True)
     assert (second.generation, changed) == (2, True)
 
 
@@ -201,12 +203,12 @@ def test_an_older_group_keeps_its_start_and_its_position_until_it_is_forgotten(s
     """It serves while the newer one starts, and its starts count as long."""
     older, newer = ("tiny", 1, 0), ("tiny", 2, 0)
     for group in (older, ("other", 1, 0), newer):
-        store.begin_start(group, {"this": "first"})
-        store.set_standing(*group, Standing(tries=1))
-    assert older in store.starts()
-    assert older in store.standings()
-    store.forget_group(older)
-    assert sorted(store.starts()) == sorted(store.standings()) == [("other", 1, 0), newer]
+        store.groups.begin_start(group, {"this": "first"})
+        store.groups.set_standing(*group, Standing(tries=1))
+    assert older in store.groups.starts()
+    assert older in store.groups.standings()
+    store.groups.forget(older)
+    assert sorted(store.groups.starts()) == sorted(store.groups.standings()) == [("other", 1, 0), newer]
 
 
 def test_a_file_of_an_older_version_is_brought_up_to_date(tmp_path):
@@ -217,9 +219,9 @@ def test_a_file_of_an_older_version_is_brought_up_to_date(tmp_path):
         db.execute("PRAGMA user_version = 2")
     db.close()
     store = Store(tmp_path / "old.db")
-    assert store.rungs("tiny", 1) == {0: Standing(rung=2, tries=1)}
-    assert store.starts() == {}
-    assert store.failures() == (), "nobody knows which of them last"
+    assert store.groups.rungs("tiny", 1) == {0: Standing(rung=2, tries=1)}
+    assert store.groups.starts() == {}
+    assert store.failures.all() == (), "nobody knows which of them last"
     store.close()
 
 
@@ -230,7 +232,7 @@ def test_what_an_older_version_gave_up_stays_given_up(tmp_path):
         db.execute("PRAGMA user_version = 3")
     db.close()
     store = Store(tmp_path / "old.db")
-    assert store.rungs("tiny", 1) == {1: Standing(rung=2, tries=1, given_up=True)}
+    assert store.groups.rungs("tiny", 1) == {1: Standing(rung=2, tries=1, given_up=True)}
     store.close()
 
 
@@ -248,46 +250,51 @@ def test_a_disk_that_is_full_for_a_while_leaves_the_store_usable(tmp_path):
     store._db.execute(f"PRAGMA max_page_count = {pages}")
     who = "me" * 50_000
     with pytest.raises(sqlite3.OperationalError, match="full"):
-        store.put(deployment(), plan(), who)
-    assert store.desired() == {}
+        store.deployments.put(deployment(), plan(), who)
+    assert store.deployments.desired() == {}
     store._db.execute("PRAGMA max_page_count = 100000")
-    assert store.put(deployment(), plan(), who)[0].generation == 1
+    assert store.deployments.put(deployment(), plan(), who)[0].generation == 1
     store.close()
 
 
 def test_drained_groups_are_kept_in_their_order_and_over_a_restart(store):
     first, second = ("tiny", 1, 0), ("tiny", 1, 1)
-    assert [store.drain_group(group, "me") for group in (second, first, second)] == [True, True, False]
-    assert [(one.group, one.name, one.who) for one in store.drained_groups()] == [
+    assert [store.drains.drain_group(group, "me") for group in (second, first, second)] == [True, True, False]
+    assert [(one.group, one.name, one.who) for one in store.drains.groups()] == [
         (second, "tiny/g1/1", "me"),
         (first, "tiny/g1/0", "me"),
     ]
-    assert [store.undrain_group(second) for _ in range(2)] == [True, False]
+    assert [store.drains.undrain_group(second) for _ in range(2)] == [True, False]
     again = Store(store.path)
-    assert [one.group for one in again.drained_groups()] == [first]
+    assert [one.group for one in again.drains.groups()] == [first]
     again.close()
 
 
 def undrain_and_fail(store):
     with store.together():
-        store.undrain("a")
-        assert store.drained() == ()
+        store.drains.undrain("a")
+        assert store.drains.nodes() == ()
         raise RuntimeError
 
 
 def test_answers_that_are_kept_follow_every_write_and_every_one_that_is_taken_back(store):
     group, standing = ("tiny", 1, 0), Standing(rung=1)
-    assert (store.standings(), store.starts(), store.drained(), store.keys()) == ({}, {}, (), ())
-    store.set_standing(*group, standing)
-    store.begin_start(group, {"a": "boot"})
-    store.drain("a", "me")
+    assert (store.groups.standings(), store.groups.starts(), store.drains.nodes(), store.keys.all()) == (
+        {},
+        {},
+        (),
+        (),
+    )
+    store.groups.set_standing(*group, standing)
+    store.groups.begin_start(group, {"a": "boot"})
+    store.drains.drain("a", "me")
     _, key = generate("me")
-    store.add_key(key)
-    assert (store.standings(), store.starts()) == ({group: standing}, {group: {"a": "boot"}})
-    assert ([one.node for one in store.drained()], store.keys()) == (["a"], (key,))
+    store.keys.add(key)
+    assert (store.groups.standings(), store.groups.starts()) == ({group: standing}, {group: {"a": "boot"}})
+    assert ([one.node for one in store.drains.nodes()], store.keys.all()) == (["a"], (key,))
     with pytest.raises(RuntimeError):
         undrain_and_fail(store)
-    assert [one.node for one in store.drained()] == ["a"]
-    store.standings().clear()
-    store.starts()[group].clear()
-    assert (store.standings(), store.starts()) == ({group: standing}, {group: {"a": "boot"}})
+    assert [one.node for one in store.drains.nodes()] == ["a"]
+    store.groups.standings().clear()
+    store.groups.starts()[group].clear()
+    assert (store.groups.standings(), store.groups.starts()) == ({group: standing}, {group: {"a": "boot"}})

@@ -92,19 +92,19 @@ def test_what_is_stored_is_read_as_it_was(file):
 
 def test_a_restart_of_the_controller_restarts_no_engine(tmp_path):
     store = Store(tmp_path / "s.db")
-    before, _ = store.put(deployment(), rich_plan(), "me")
+    before, _ = store.deployments.put(deployment(), rich_plan(), "me")
     store.close()
     again = Store(tmp_path / "s.db")
-    assert digests(again.desired()["tiny"]) == digests(before)
-    assert again.put(deployment(), rich_plan(), "me") == (before, False)
+    assert digests(again.deployments.desired()["tiny"]) == digests(before)
+    assert again.deployments.put(deployment(), rich_plan(), "me") == (before, False)
     again.close()
 
 
 def test_a_store_in_the_former_form_restarts_no_engine_and_gets_no_new_generation(tmp_path):
     """Every field was written; a release that was upgraded finds such rows."""
     store = Store(tmp_path / "s.db")
-    before, _ = store.put(deployment(), rich_plan(), "me")
-    store.set_standing("tiny", 1, 0, Standing(tries=1))
+    before, _ = store.deployments.put(deployment(), rich_plan(), "me")
+    store.groups.set_standing("tiny", 1, 0, Standing(tries=1))
     store.close()
     with contextlib.closing(sqlite3.connect(tmp_path / "s.db")) as db:
         for table in ("deployments", "history"):
@@ -113,11 +113,11 @@ def test_a_store_in_the_former_form_restarts_no_engine_and_gets_no_new_generatio
         db.execute("UPDATE standings SET standing = ?", (Standing(tries=1).model_dump_json(),))
         db.commit()
     again = Store(tmp_path / "s.db")
-    assert again.desired() == {"tiny": before}
-    assert digests(again.desired()["tiny"]) == digests(before)
-    assert again.put(deployment(), rich_plan(), "me") == (before, False)
-    assert again.generations() == {"tiny": 1}
-    assert again.rungs("tiny", 1) == {0: Standing(tries=1)}
+    assert again.deployments.desired() == {"tiny": before}
+    assert digests(again.deployments.desired()["tiny"]) == digests(before)
+    assert again.deployments.put(deployment(), rich_plan(), "me") == (before, False)
+    assert again.deployments.generations() == {"tiny": 1}
+    assert again.groups.rungs("tiny", 1) == {0: Standing(tries=1)}
     again.close()
 
 

@@ -22,7 +22,7 @@ def paths(tmp_path):
 def used(paths):
     """The same, with a store that has generation 2 of `tiny`, and is closed."""
     store = open_store(paths, "home")
-    store.put(deployment(), plan(), "me")
-    store.put(deployment(), plan(concurrency=8), "me")
+    store.deployments.put(deployment(), plan(), "me")
+    store.deployments.put(deployment(), plan(concurrency=8), "me")
     store.close()
     return paths

@@ -22,7 +22,7 @@ def store(paths):
 
 
 def test_a_copy_of_an_open_store_has_its_last_change_and_is_one_file(paths, store):
-    store.put(deployment(), plan(), "me")
+    store.deployments.put(deployment(), plan(), "me")
     take_copy(paths, "asked", now=1000.0)
     (copy,) = copies(paths)
     assert (copy.fleet, copy.id, copy.changes) == ("home", store.identity().id, 1)
@@ -45,7 +45,7 @@ def test_the_last_seven_of_each_occasion_are_kept(paths, store):
 
 
 def test_a_damaged_store_gives_no_copy(paths, store):
-    store.put(deployment(), plan(), "me")
+    store.deployments.put(deployment(), plan(), "me")
     store.close()
     with paths.database.open("r+b") as file:
         file.seek(3 * 4096)
@@ -67,7 +67,7 @@ def test_a_damaged_copy_is_listed_as_such_and_is_not_the_latest(paths, store):
 
 
 def test_a_copy_with_fields_of_a_newer_release_is_not_the_latest(paths, store):
-    store.put(deployment(), plan(), "me")
+    store.deployments.put(deployment(), plan(), "me")
     sound = take_copy(paths, "change", now=1000.0)
     newer = take_copy(paths, "change", now=1001.0)
     with contextlib.closing(sqlite3.connect(newer)) as db:
@@ -98,7 +98,7 @@ async def test_each_change_is_copied_once_and_an_hour_without_any_too(paths, sto
     await keeping.look()  # the first sight of the store
     await keeping.look()
     assert {copy.occasion for copy in copies(paths)} == {"change", "hourly"}
-    store.put(deployment(), plan(), "me")
+    store.deployments.put(deployment(), plan(), "me")
     clock.now += 10
     for _ in range(3):
         await keeping.look()
@@ -151,7 +151,7 @@ def test_a_clock_that_is_set_back_an_hour_loses_no_copy_that_was_just_made(paths
     """By its name it was the oldest of eight, and removed at once."""
     for at in range(KEPT):
         take_copy(paths, "change", now=10_000.0 + at)
-    store.put(deployment(), plan(), "me")
+    store.deployments.put(deployment(), plan(), "me")
     made = take_copy(paths, "change", now=6400.0)
     assert made.exists()
     assert len(copies(paths)) == KEPT

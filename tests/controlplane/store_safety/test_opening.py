@@ -39,8 +39,8 @@ def test_the_mark_follows_each_change_and_the_store_opens_again(used):
     mark = read_mark(used)
     assert (mark.changes, mark.generations) == (2, {"tiny": 2})
     store = open_store(used, "home", [("tiny", 2)])
-    assert store.desired()["tiny"].generation == 2
-    store.add_key(generate("laptop")[1])
+    assert store.deployments.desired()["tiny"].generation == 2
+    store.keys.add(generate("laptop")[1])
     assert read_mark(used).changes == 3
     store.close()
 
@@ -109,8 +109,8 @@ def left_by_a_killed_process(used, tmp_path):
     paths = FleetPaths(tmp_path / "killed")
     paths.create()
     store = open_store(used, "home")
-    store.add_key(generate("laptop")[1])
-    store.record("tiny", 2, "", "deploy", "x")
+    store.keys.add(generate("laptop")[1])
+    store.events.record("tiny", 2, "", "deploy", "x")
     for file in used.root.glob("*"):
         if file.is_file():
             shutil.copy(file, paths.root)
@@ -130,7 +130,7 @@ def test_looking_at_a_damaged_one_leaves_its_log_as_it_is(used, tmp_path):
         assert log.read_bytes() == before
     paths.database.write_bytes(right)
     store = open_store(paths, "home")
-    assert [event.message for event in store.events(deployment="tiny")][-1] == "x"
+    assert [event.message for event in store.events.read(deployment="tiny")][-1] == "x"
     store.close()
 
 
@@ -139,7 +139,7 @@ def test_each_change_is_in_the_file_itself(used, tmp_path):
     paths = left_by_a_killed_process(used, tmp_path)
     paths.database.with_name(f"{paths.database.name}-wal").unlink()
     store = open_store(paths, "home")
-    assert store.key_named("laptop") is not None
+    assert store.keys.named("laptop") is not None
     store.close()
 
 
@@ -189,7 +189,7 @@ def test_another_one_of_the_same_fleet(used):
 def test_an_older_copy(used):
     before = used.database.read_bytes()
     store = open_store(used, "home")
-    store.remove("tiny")
+    store.deployments.remove("tiny")
     store.close()
     used.database.write_bytes(before)
     error = refused(used)
@@ -206,7 +206,7 @@ def test_one_that_is_older_than_what_runs(used):
 
 def test_what_runs_of_a_deleted_deployment_is_no_reason(used):
     store = open_store(used, "home")
-    store.remove("tiny")
+    store.deployments.remove("tiny")
     store.close()
     open_store(used, "home", [("tiny", 2), ("tiny", 1)]).close()
 
@@ -233,7 +233,7 @@ def test_one_of_an_older_release_is_copied_and_taken_over(paths, schema):
     db.commit()
     db.close()
     store = open_store(paths, "home", [("tiny", 4)])
-    assert (store.identity().fleet, store.generations()) == ("home", {"tiny": 4})
+    assert (store.identity().fleet, store.deployments.generations()) == ("home", {"tiny": 4})
     store.close()
     (copy,) = paths.backups.glob("before-schema-*.db")
     with contextlib.closing(sqlite3.connect(copy)) as db:
@@ -246,7 +246,7 @@ def test_a_mark_that_cannot_be_written_keeps_nothing_from_being_stored(used, mon
         "sparkfleet.controlplane.store_safety.mark.write_atomically",
         lambda *_, **__: (_ for _ in ()).throw(OSError(28, "No space left on device")),
     )
-    assert store.put(deployment(), plan(concurrency=2), "me")[1]
+    assert store.deployments.put(deployment(), plan(concurrency=2), "me")[1]
     monkeypatch.undo()
     store.close()
     open_store(used, "home").close()
@@ -269,7 +269,7 @@ def test_a_mark_that_cannot_be_written_keeps_nothing_from_being_stored(used, mon
 )
 def test_a_field_of_a_newer_release_is_named_and_the_store_is_not_changed(used, table, column, more, words):
     store = open_store(used, "home")
-    store.set_standing("tiny", 2, 0, Standing(tries=1))
+    store.groups.set_standing("tiny", 2, 0, Standing(tries=1))
     store.close()
     with contextlib.closing(sqlite3.connect(used.database)) as db:
         (text,) = db.execute(f"SELECT {column} FROM {table}").fetchone()
@@ -289,8 +289,8 @@ def test_a_generation_of_a_newer_release_in_the_history_is_left_out_and_kept(use
         db.execute("UPDATE history SET spec = json_set(spec, '$.news', 1) WHERE generation = 1")
         db.commit()
     store = open_store(used, "home")
-    assert [one.generation for one in store.history("tiny")] == [2]
-    assert store.desired()["tiny"].generation == 2
+    assert [one.generation for one in store.deployments.history("tiny")] == [2]
+    assert store.deployments.desired()["tiny"].generation == 2
     store.close()
     with contextlib.closing(sqlite3.connect(used.database)) as db:
         assert db.execute("SELECT count(*) FROM history").fetchone() == (2,)

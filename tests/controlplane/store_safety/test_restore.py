@@ -35,9 +35,9 @@ def lost(used):
     """A store with generation 3 of `tiny` and a key, and a copy of generation 2 without it; the store is gone."""
     used.copy = take_copy(used, "change", now=1000.0)
     store = open_store(used, "home")
-    store.put(deployment(), plan(concurrency=16), "me")
-    store.add_key(generate("laptop")[1])
-    store.set_standing("tiny", 3, 0, Standing(rung=0, tries=1))
+    store.deployments.put(deployment(), plan(concurrency=16), "me")
+    store.keys.add(generate("laptop")[1])
+    store.groups.set_standing("tiny", 3, 0, Standing(rung=0, tries=1))
     write_applied(used, applied_in(store))
     store.close()
     for path in used.root.glob("sparkfleet.db*"):
@@ -47,7 +47,7 @@ def lost(used):
 
 def opened(paths, running=()):
     store = open_store(paths, "home", running)
-    found = applied_in(store), store.generations()
+    found = applied_in(store), store.deployments.generations()
     store.close()
     return found
 
@@ -59,7 +59,7 @@ def test_a_copy_that_is_put_back_is_used_and_numbers_go_on_above_the_lost_ones(l
     assert [one.generation for one in applied.deployments] == [2]
     assert generations == {"tiny": 3}
     store = open_store(lost, "home")
-    assert store.put(deployment(), plan(concurrency=32), "me")[0].generation == 4
+    assert store.deployments.put(deployment(), plan(concurrency=32), "me")[0].generation == 4
     store.close()
 
 

@@ -40,7 +40,10 @@ async def names(client):
 
 
 def accepted(client, text, now=None):
-    return authenticate([(b"authorization", f"Bearer {text}".encode())], client.store.keys(), now) is not None
+    return (
+        authenticate([(b"authorization", f"Bearer {text}".encode())], client.store.keys.all(), now)
+        is not None
+    )
 
 
 async def test_it_is_accepted_while_it_is_used_for_one_request_at_a_time_and_not_for_long(client):

@@ -124,7 +124,7 @@ def session(tmp_path, monkeypatch, controller):
 
     monkeypatch.setattr("sparkfleet.fleet.planning.plan.survey", surveyed)
     monkeypatch.setattr(session, "find_controller", find_controller)
-    monkeypatch.setattr(session, "bring_up", bring_up)
+    monkeypatch.setattr(session.lifecycle, "bring_up", bring_up)
     return session
 
 
@@ -196,7 +196,7 @@ async def test_a_fleet_that_is_down_has_the_generations_of_its_store(session, co
     paths.create()
     (plan,) = prepared.planned.decided.plan.deployments
     store = Store(paths.database)
-    store.put(TINY, plan, "anna")
+    store.deployments.put(TINY, plan, "anna")
     store.close()
     assert (await prepare_apply(session, [TINY])).planned.base_of("tiny") == 1
     paths.database.write_bytes(b"garbage")
@@ -233,5 +233,5 @@ async def test_a_stored_plan_that_runs_code_of_a_checkpoint_without_a_commit_is_
 
 async def test_nodes_without_the_firewall_are_exposed_unless_the_inventory_accepts_it(session):
     assert (await fleet_of(session)).exposed == ("this",)
-    session.inventory = session.inventory.model_copy(update={"lan_rendezvous": True})
+    session.access.inventory = session.inventory.model_copy(update={"lan_rendezvous": True})
     assert (await fleet_of(session)).exposed == ()

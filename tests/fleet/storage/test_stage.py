@@ -75,6 +75,10 @@ class Nowhere:
 
     channels: ClassVar = {}
 
+    @property
+    def programs(self):
+        return self
+
     async def pythons(self, on_event):
         return {}
 

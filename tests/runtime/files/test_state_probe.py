@@ -102,10 +102,10 @@ def test_the_addresses_have_a_copy_in_the_run_directory(head):
 
 def test_the_keys_of_deployments_are_read_from_a_store_that_has_no_defaults(tmp_path):
     store = Store(tmp_path / "sparkfleet.db")
-    store.put(deployment(), plan(), "me")
-    store.put(deployment("other", keys=("laptop",)), plan("other"), "me")
+    store.deployments.put(deployment(), plan(), "me")
+    store.deployments.put(deployment("other", keys=("laptop",)), plan("other"), "me")
     for name in ("laptop", "phone"):
-        store.add_key(generate(name)[1])
+        store.keys.add(generate(name)[1])
     store.close()
     assert {one["name"]: one["may_use"] for one in keys(tmp_path)["keys"]} == {
         "laptop": ["other", "tiny"],

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from sparkfleet.cli.clients.usage import sums
 from sparkfleet.controlplane.state import schema
 from sparkfleet.controlplane.state.store import Store
-from sparkfleet.controlplane.state.usage_ledger import KEEP_DAYS, UsageRow, day_of
+from sparkfleet.controlplane.state.tables.usage_ledger import KEEP_DAYS, UsageRow, day_of
 from sparkfleet.gateway.report import KeyUsage
 
 DAY = 86400.0
@@ -45,38 +45,41 @@ def total(requests: int, key: str = "ci", model: str = "tiny") -> KeyUsage:
 def test_totals_are_added_once_over_restarts_of_either_side(
     store: Store, clock: Clock, tmp_path: Path
 ) -> None:
-    store.add_usage("g1", [total(3)])
-    store.add_usage("g1", [total(3)])
-    store.add_usage("g1", [total(5)])
+    store.usage.add("g1", [total(3)])
+    store.usage.add("g1", [total(3)])
+    store.usage.add("g1", [total(5)])
     store.close()
     again = Store(tmp_path / "sparkfleet.db", clock=clock)  # a restarted controller
-    again.add_usage("g1", [total(7)])
-    again.add_usage("g2", [total(2), total(1, key="laptop")])  # a restarted gateway
-    rows = {(row.key, row.model): row for row in again.usage(1)}
+    again.usage.add("g1", [total(7)])
+    again.usage.add("g2", [total(2), total(1, key="laptop")])  # a restarted gateway
+    rows = {(row.key, row.model): row for row in again.usage.last_days(1)}
     assert rows["ci", "tiny"].requests == 9
     assert (rows["ci", "tiny"].input, rows["ci", "tiny"].output) == (90, 18)
     assert rows["laptop", "tiny"].requests == 1
 
 
 def test_nothing_new_writes_nothing(store: Store) -> None:
-    store.add_usage("g1", [total(3)])
+    store.usage.add("g1", [total(3)])
     before = store.writes
-    store.add_usage("g1", [total(3)])
-    store.add_usage("g1", [])
+    store.usage.add("g1", [total(3)])
+    store.usage.add("g1", [])
     assert store.writes == before
 
 
 def test_days_are_apart_and_old_ones_end(store: Store, clock: Clock) -> None:
-    store.add_usage("g1", [total(1)])
+    store.usage.add("g1", [total(1)])
     clock.now += DAY
-    store.add_usage("g1", [total(4)])
-    assert [(row.day, row.requests) for row in store.usage(2)] == [(day_of(NOON), 1), (day_of(NOON + DAY), 3)]
-    assert [row.requests for row in store.usage(1)] == [3]
+    store.usage.add("g1", [total(4)])
+    assert [(row.day, row.requests) for row in store.usage.last_days(2)] == [
+        (day_of(NOON), 1),
+        (day_of(NOON + DAY), 3),
+    ]
+    assert [row.requests for row in store.usage.last_days(1)] == [3]
     clock.now += (KEEP_DAYS + 2) * DAY
-    store.add_usage("g2", [total(1)])
-    assert [row.requests for row in store.usage(10 * KEEP_DAYS)] == [1]
-    store.add_usage("g1", [total(1)])  # the same name years later, with smaller totals
-    assert [row.requests for row in store.usage(1)] == [2]
+    store.usage.add("g2", [total(1)])
+    assert [row.requests for row in store.usage.last_days(10 * KEEP_DAYS)] == [1]
+    store.usage.add("g1", [total(1)])  # the same name years later, with smaller totals
+    assert [row.requests for row in store.usage.last_days(1)] == [2]
 
 
 def test_an_older_store_gets_its_tables(tmp_path: Path) -> None:
@@ -85,9 +88,9 @@ def test_an_older_store_gets_its_tables(tmp_path: Path) -> None:
         db.executescript("".join(schema.SCHEMAS[:8]))
         db.execute("PRAGMA user_version = 8")
     store = Store(path)
-    assert store.usage(1) == ()
-    store.add_usage("g1", [total(1)])
-    assert len(store.usage(1)) == 1
+    assert store.usage.last_days(1) == ()
+    store.usage.add("g1", [total(1)])
+    assert len(store.usage.last_days(1)) == 1
 
 
 @settings(max_examples=30)
@@ -96,8 +99,8 @@ def test_the_sum_is_that_of_all_replicas(steps: list[tuple[str, int]]) -> None:
     store, counted = Store(Path(":memory:")), {"g1": 0, "g2": 0}
     for replica, more in steps:
         counted[replica] += more
-        store.add_usage(replica, [total(counted[replica])])
-    assert sum(row.requests for row in store.usage(1)) == sum(counted.values())
+        store.usage.add(replica, [total(counted[replica])])
+    assert sum(row.requests for row in store.usage.last_days(1)) == sum(counted.values())
     store.close()
 
 

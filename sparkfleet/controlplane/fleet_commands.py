@@ -1,0 +1,122 @@
+"""Commands of the API: changes of the desired state and of drains, each stored with its event in one transaction."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from sparkfleet.controlplane.desired import Desired, GroupKey
+from sparkfleet.controlplane.gateway_control import GatewayControl
+from sparkfleet.controlplane.node_watch import NodeWatch
+from sparkfleet.controlplane.observed_fleet import ObservedFleet
+from sparkfleet.controlplane.policy.state import name_of
+from sparkfleet.controlplane.state.event_log import EventLog
+from sparkfleet.errors import ControlError
+from sparkfleet.planner.types.plan import DeploymentPlan
+from sparkfleet.specs.deployment import Deployment
+
+
+class FleetCommands:
+    """Changes that people and programs request.
+
+    Args:
+        fleet: the fleet.
+        watch: knows the nodes.
+        gateways: get the table after a change of a drained group.
+        journal: wakes clients that wait for events.
+        wake: lets the controller begin a round now.
+    """
+
+    def __init__(
+        self,
+        fleet: ObservedFleet,
+        watch: NodeWatch,
+        gateways: GatewayControl,
+        journal: EventLog,
+        wake: Callable[[], None],
+    ) -> None:
+        self._fleet = fleet
+        self._store = fleet.store
+        self._watch = watch
+        self._gateways = gateways
+        self._journal = journal
+        self._wake = wake
+
+    async def put(
+        self, spec: Deployment, plan: DeploymentPlan, who: str, retry: bool = False, base: int | None = None
+    ) -> tuple[Desired, bool]:
+        """Applies a deployment (see `DeploymentTable.put`); returns the desired state, and True if it changed."""
+        older = self._fleet.older(spec.name)
+        with self._store.together():
+            desired, changed = self._store.deployments.put(spec, plan, who, retry, older, base=base)
+            if changed:
+                self._store.events.record(desired.name, desired.generation, "", "wanted", f"applied by {who}")
+        if changed:
+            await self._journal.announce()
+            self._wake()
+        return desired, changed
+
+    async def remove(self, name: str, who: str) -> None:
+        """Deletes a deployment. Raises ControlError if it does not exist."""
+        desired = self._store.deployments.desired()
+        if name not in desired:
+            raise ControlError(
+                f"There is no deployment {name!r}.",
+                do=f"Existing deployments: {', '.join(sorted(desired)) or 'none'}.",
+            )
+        with self._store.together():
+            self._store.deployments.remove(name)
+            self._store.events.record(name, desired[name].generation, "", "unwanted", f"deleted by {who}")
+        await self._journal.announce()
+        self._wake()
+
+    async def drain(self, node: str, who: str) -> None:
+        """Stores that nothing is to be started on a node. Raises ControlError if the fleet has no such node."""
+        known = [one.name for one in self._watch.reports]
+        if known and node not in known:  # it has not looked yet: the command checks the inventory
+            raise ControlError(f"There is no node {node!r}.", do=f"Nodes: {', '.join(known)}.")
+        with self._store.together():
+            if not self._store.drains.drain(node, who):
+                return
+            self._store.events.record("", 0, node, "drain", f"{node} is drained by {who}")
+        await self._journal.announce()
+
+    async def undrain(self, node: str, who: str) -> None:
+        """Takes that back. Raises ControlError if the node is not drained."""
+        with self._store.together():
+            if not self._store.drains.undrain(node):
+                names = ", ".join(one.node for one in self._store.drains.nodes()) or "none"
+                raise ControlError(f"{node} is not drained.", do=f"Drained nodes: {names}.")
+            self._store.events.record("", 0, node, "drain", f"{node} may be used again, by {who}")
+        await self._journal.announce()
+
+    async def drain_group(self, group: GroupKey, who: str) -> frozenset[str]:
+        """Lets the gateways send no new requests to a group; its engine and what runs on it go on.
+
+        Returns the gateways that do not know it yet. Raises ControlError if there is no such group.
+        """
+        present = self._fleet.present()
+        if group not in present:
+            names = ", ".join(sorted(map(name_of, present))) or "none"
+            raise ControlError(f"There is no group {name_of(group)}.", do=f"Groups: {names}.")
+        with self._store.together():
+            if self._store.drains.drain_group(group, who):
+                words = f"no new requests go to it: it is drained by {who}"
+                self._store.events.record(group[0], group[1], name_of(group), "drain", words)
+        await self._journal.announce()
+        return await self._gateways.confirmed()
+
+    async def undrain_group(self, group: GroupKey, who: str) -> frozenset[str]:
+        """Takes that back. Returns the gateways that do not know it yet. Raises ControlError if it is not drained."""
+        with self._store.together():
+            if not self._store.drains.undrain_group(group):
+                names = ", ".join(one.name for one in self._store.drains.groups()) or "none"
+                raise ControlError(f"{name_of(group)} is not drained.", do=f"Drained groups: {names}.")
+            words = f"it gets requests again, by {who}"
+            self._store.events.record(group[0], group[1], name_of(group), "drain", words)
+        await self._journal.announce()
+        return await self._gateways.confirmed()
+
+    def pause(self) -> None:
+        """Stops every group and keeps the desired state, for `sparkfleet down`."""
+        self._fleet.paused = True
+        self._wake()

@@ -1,0 +1,99 @@
+"""Queries of the API, of the groups' actors and of Prometheus. They change nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from sparkfleet import __version__
+from sparkfleet.controlplane.controller_failures import ControllerFailures
+from sparkfleet.controlplane.desired import Desired, GroupKey
+from sparkfleet.controlplane.gateway_control import GatewayControl
+from sparkfleet.controlplane.node_watch import NodeWatch
+from sparkfleet.controlplane.observed_fleet import ObservedFleet
+from sparkfleet.controlplane.policy.wanted import barred_by, is_wanted
+from sparkfleet.controlplane.state.fleet_snapshot import scrape_targets
+from sparkfleet.controlplane.state.metrics_export import fleet_samples, key_samples
+from sparkfleet.controlplane.state.status import FleetStatus
+from sparkfleet.telemetry.samples import Sample
+from sparkfleet.telemetry.targets import TargetGroup
+
+
+class FleetQueries:
+    """Answers from the present state.
+
+    Args:
+        name: of the fleet.
+        fleet: the fleet.
+        watch: has the nodes' reports.
+        gateways: have the address and the published table.
+        failures: of the controller's own work.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        fleet: ObservedFleet,
+        watch: NodeWatch,
+        gateways: GatewayControl,
+        failures: ControllerFailures,
+    ) -> None:
+        self._name = name
+        self._fleet = fleet
+        self._store = fleet.store
+        self._watch = watch
+        self._gateways = gateways
+        self._failures = failures
+
+    def status(self) -> FleetStatus:
+        """Current status of the whole fleet."""
+        return FleetStatus(
+            fleet=self._name,
+            sparkfleet=__version__,
+            endpoint=self._gateways.address.endpoint,
+            listening=self._gateways.address.listening,
+            gateways=self._fleet.reports.gateways(),
+            nodes=self._watch.reports,
+            failures=self._store.failures.all(),
+            drained=self._store.drains.nodes(),
+            drained_groups=self._store.drains.groups(),
+            deployments=self._gateways.snapshot(self._fleet.running()).deployments(),
+            last_event=self._store.events.last_id(),
+            trouble=self._failures.trouble,
+            warnings=(
+                *self._failures.warnings.values(),
+                *self._watch.overdue(),
+                *self._watch.spoilt(),
+                *self._unpinned(),
+            ),
+        )
+
+    def _unpinned(self) -> Iterator[str]:
+        """Deployments of an older release that let code of a checkpoint run without a commit."""
+        for desired in self._fleet.wanted().values():
+            for problem in desired.code_problems:
+                yield f"{desired.name}: {problem}"
+
+    def samples(self) -> Iterator[Sample]:
+        """Samples of the present state, for Prometheus."""
+        yield from fleet_samples(self.status(), self._fleet.wanted(), self._store.groups.standings())
+        yield from key_samples(self._store.keys.all())
+
+    def history(self, name: str) -> tuple[Desired, ...]:
+        """The generations of a deployment that are kept, oldest first."""
+        return self._store.deployments.history(name)
+
+    def stopped(self) -> tuple[Desired, ...]:
+        """The last generation of each deployment that was deleted, as far as it is kept."""
+        return self._store.deployments.stopped()
+
+    def targets(self, own: str) -> list[TargetGroup]:
+        """Everything that Prometheus should scrape, in its `http_sd` form. `own` is the controller's host:port."""
+        return scrape_targets(self._fleet.reports.groups(), self._fleet.reports.gateways(), own)
+
+    def is_still_wanted(self, group: GroupKey, rung: int) -> bool:
+        """True if the engine of a group at this rung is to run on, although its actor is being stopped."""
+        return is_wanted(self._fleet.state(), group, rung)
+
+    def bars(self, nodes: Sequence[str]) -> str:
+        """The reason for which an engine may not start on these nodes now, in words; "" if it may."""
+        return barred_by(self._fleet.state(), nodes)

@@ -1,0 +1,154 @@
+"""Control of the gateways: their routing table, their address, and the wait until they have both."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from sparkfleet.controlplane.desired import Desired, GroupKey
+from sparkfleet.controlplane.node_watch import NodeWatch
+from sparkfleet.controlplane.observed_fleet import ObservedFleet
+from sparkfleet.controlplane.policy.state import FleetState, nodes_of
+from sparkfleet.controlplane.state.api_keys import CONFIRM_S
+from sparkfleet.controlplane.state.event_log import EventLog
+from sparkfleet.controlplane.state.fleet_snapshot import FleetSnapshot
+from sparkfleet.controlplane.state.head_address import HeadAddress
+from sparkfleet.controlplane.state.routing_publisher import RoutingPublisher
+from sparkfleet.errors import ControlError
+from sparkfleet.gateway.routing_table import RoutingTable
+from sparkfleet.planner.report.carry_over import RunningGroup
+
+
+class GatewayControl:
+    """Keeps the gateways equal to the observed fleet.
+
+    Args:
+        fleet: the fleet.
+        watch: has the nodes that do not answer.
+        publisher: holds the last published table.
+        journal: receives a change of the address.
+        address: of the head, with the endpoint.
+    """
+
+    def __init__(
+        self,
+        fleet: ObservedFleet,
+        watch: NodeWatch,
+        publisher: RoutingPublisher,
+        journal: EventLog,
+        address: HeadAddress,
+    ) -> None:
+        self.address = address
+        """Of the head, with the endpoint at which the gateways listen."""
+        self._fleet = fleet
+        self._watch = watch
+        self._publisher = publisher
+        self._journal = journal
+        self._published_from: tuple[object, ...] = ()
+        """Inputs of the table that the gateways have."""
+
+    @property
+    def is_current(self) -> bool:
+        """False while the gateways keep the table of the controller before."""
+        return bool(self._published_from)
+
+    async def table(self, known: int, wait_s: float = 10.0, replica: str = "") -> RoutingTable:
+        """The gateway's table; waits for one other than `known`, at most `wait_s`. Version 0: none was published yet."""
+        return await self._publisher.table(known, wait_s, replica)
+
+    async def publish(self, without: GroupKey | None = None) -> None:
+        """Publishes the table; costs nothing while all that it is made of is as it was."""
+        inputs = self.inputs(without)
+        if inputs == self._published_from:
+            return
+        keys = self._fleet.store.keys.all()
+        current = await self._publisher.publish(self.snapshot(), keys, without, self.address.listening)
+        self._published_from = inputs if current else ()
+
+    async def confirmed(self) -> frozenset[str]:
+        """Publishes the table and waits until the gateways have it, at most `CONFIRM_S`. Returns those that have not."""
+        await self.publish()
+        gateways = self._fleet.reports.gateways
+        return await self._publisher.held_by(lambda: [report.replica for report in gateways()], CONFIRM_S)
+
+    async def leave(self, group: GroupKey) -> None:
+        """Takes a group out of the table before it ends, and keeps it out for the rest of the round."""
+        await self.publish(without=group)
+        self._fleet.retire(group)
+
+    async def listen(self, address: HeadAddress, who: str) -> frozenset[str]:
+        """Lets the gateways listen at the endpoint of this address. Streams on the old one go on.
+
+        Returns the gateways that have not changed yet. Raises ControlError if one cannot listen there.
+        """
+        if address == self.address:
+            return frozenset()
+        before, self.address = self.address, address
+        late = await self.confirmed()
+        troubles = [report for report in self._fleet.reports.gateways() if report.trouble]
+        if troubles:
+            self.address = before
+            await self.confirmed()
+            raise ControlError(
+                troubles[0].trouble, means=f"The gateway listens at {troubles[0].url}, as before."
+            )
+        await self._journal.record("", 0, "", "gateway", f"the endpoint is {address.endpoint} now, by {who}")
+        return late
+
+    def inputs(self, without: GroupKey | None = None) -> tuple[object, ...]:
+        """Everything that the gateways' table depends on; the store by the number of its writes."""
+        fleet = self._fleet
+        return (
+            without,
+            fleet.paused,
+            self.address.listening,
+            self._publisher.version,
+            fleet.store.writes,
+            [(app.group, app.status) for app in fleet.apps],
+            fleet.reports.outline(),
+            fleet.pending.waiting,
+            self._watch.lost(),
+            fleet.forecast.ready_at(),
+        )
+
+    def snapshot(self, running: Mapping[str, tuple[RunningGroup, ...]] | None = None) -> FleetSnapshot:
+        """Snapshot of the fleet for the table, and, with the groups that run, for a status."""
+        fleet, lost = self._fleet, self._watch.lost()
+        state = fleet.state()
+        wanted = state.wanted
+        return FleetSnapshot(
+            wanted,
+            fleet.apps,
+            state.reports,
+            fleet.reports.fresh(),
+            failed={name for name, one in wanted.items() if state.has_given_up(one)},
+            published=self._publisher.published(),
+            passed={name: _passed(state, one) for name, one in wanted.items()},
+            running=running or {},
+            stranded={name: _stranded(state, one) for name, one in wanted.items()},
+            lost={name: _lost(state, one, lost) for name, one in wanted.items()},
+            ready_at=fleet.forecast.ready_at(),
+            drained={one.group for one in fleet.store.drains.groups()},
+        )
+
+
+def _passed(state: FleetState, desired: Desired) -> tuple[tuple[str, ...], ...]:
+    """Reasons of each group of a deployment for leaving the rungs above its current one."""
+    return tuple(state.standing(group).passed for group in desired.groups)
+
+
+def _stranded(state: FleetState, desired: Desired) -> str:
+    """Nodes that a deployment's group waits for and that may never return, in words; "" if there are none."""
+    return next(
+        (state.pending.waiting[group] for group in desired.groups if group in state.pending.waiting), ""
+    )
+
+
+def _lost(state: FleetState, desired: Desired, lost: Mapping[str, float]) -> str:
+    """Nodes of a deployment's groups that do not answer, in words; "" if all do."""
+    used = {node for group in desired.groups for node in nodes_of(desired, group, state.standing(group))}
+    words = [
+        f"{node} does not answer" + (f" (for {seconds:.0f} s)" if seconds else "")
+        for node, seconds in sorted(lost.items())
+        if node in used
+    ]
+    return ", ".join(words)

@@ -1,0 +1,119 @@
+"""The fleet as the controller knows it between rounds: the store, and in memory what it observes again after a restart."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+
+from sparkfleet.controlplane.clocks import Clocks
+from sparkfleet.controlplane.desired import Desired, GroupKey
+from sparkfleet.controlplane.policy.pending_starts import learn_boots
+from sparkfleet.controlplane.policy.state import FleetState, Pending, SeenNodes
+from sparkfleet.controlplane.state.report_cache import ReportCache
+from sparkfleet.controlplane.state.start_forecast import StartForecast
+from sparkfleet.controlplane.state.status import App, NodeReport
+from sparkfleet.controlplane.state.store import Store
+from sparkfleet.planner.report.carry_over import RunningGroup
+
+
+class ObservedFleet:
+    """Desired and observed state of the fleet, and the groups that follow from both.
+
+    Args:
+        store: keeps everything that must survive a restart.
+        here: the node that the controller runs on.
+        clocks: replaceable by a simulation.
+    """
+
+    def __init__(self, store: Store, here: NodeReport, clocks: Clocks) -> None:
+        self.store = store
+        self._clocks = clocks
+        self.apps: tuple[App, ...] = ()
+        """Groups that exist, as they were listed last."""
+        self.nodes = SeenNodes.only(here)
+        self.pending = Pending()
+        self.paused = False
+        """True while every group is to stop and the desired state is kept."""
+        self.reports = ReportCache(lambda: clocks().steady)
+        self.forecast = StartForecast(lambda: clocks().unix)
+
+    def see_nodes(self, nodes: Collection[NodeReport], began: float) -> None:
+        """Takes a reading of the nodes; `began` is its start, on the monotonic clock."""
+        now = self._clocks()
+        self.nodes = self.nodes.seen(nodes, began, now)
+        # At once: if a node goes down before the next round, its boot would never be known.
+        for known in learn_boots(FleetState(starts=self.store.groups.starts(), nodes=self.nodes), now):
+            self.store.groups.begin_start(known.group, known.boots)
+
+    def retire(self, group: GroupKey) -> None:
+        """Counts a group as retiring for the rest of the round."""
+        self.apps = tuple(
+            app.model_copy(update={"status": "retiring"}) if app.group == group else app for app in self.apps
+        )
+
+    def wanted(self) -> dict[str, Desired]:
+        """Deployments whose groups are to run: all desired ones; none while paused."""
+        return {} if self.paused else self.store.deployments.desired()
+
+    def kept(self) -> frozenset[GroupKey]:
+        """Groups that are desired or still have an application."""
+        there = {app.group for app in self.apps}
+        return frozenset(there.union(*(one.groups for one in self.wanted().values())))
+
+    def present(self) -> frozenset[GroupKey]:
+        """The same, also while the fleet is being stopped: `up` starts them again."""
+        return self.kept().union(*(one.groups for one in self.store.deployments.desired().values()))
+
+    def older(self, name: str) -> list[RunningGroup]:
+        """Groups of a deployment that run at a rung of an earlier plan and are no longer desired."""
+        wanted = self.store.deployments.desired().get(name)
+        alive = {
+            app.group for app in self.apps if app.deployment == name and app.status in ("starting", "running")
+        }
+        if not alive or (wanted is not None and alive.issubset(wanted.groups)):
+            return []  # the usual case, without reading the history
+        reports = {report.group: report for report in self.reports.groups()}
+        plans = {
+            key: plan
+            for one in self.store.deployments.history(name)
+            for key, plan in zip(one.groups, one.plan.groups, strict=True)
+            if key in alive and (wanted is None or key not in wanted.groups)
+        }
+        return [
+            RunningGroup(member=key[1:], plan=plan, rung=reports[key].rung)
+            for key, plan in plans.items()
+            if key in reports
+        ]
+
+    def running(self) -> dict[str, tuple[RunningGroup, ...]]:
+        """Groups of each deployment that run or start, each at its rung."""
+        return {
+            name: tuple(
+                one.at_its_rung() for one in (*self.store.deployments.running(desired), *self.older(name))
+            )
+            for name, desired in self.wanted().items()
+        }
+
+    def state(self, available: Mapping[str, int] | None = None) -> FleetState:
+        """Snapshot for the policy.
+
+        Args:
+            available: free memory of each node that answered, bytes; left out if nothing waits for memory.
+        """
+        return FleetState(
+            desired=self.store.deployments.desired(),
+            apps=self.apps,
+            reports=self.reports.groups(),
+            fresh=frozenset(report.name for report in self.reports.fresh()),
+            standings=self.store.groups.standings(),
+            starts=self.store.groups.starts(),
+            older={
+                (name, *one.member): one.candidate.shape.nodes
+                for name in self.wanted()
+                for one in self.older(name)
+            },
+            nodes=self.nodes,
+            available=available or {},
+            drained=frozenset(one.node for one in self.store.drains.nodes()),
+            pending=self.pending,
+            paused=self.paused,
+        )

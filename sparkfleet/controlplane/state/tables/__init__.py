@@ -1,0 +1,1 @@
+"""Tables of the store: one class for each concern, each on the same database."""

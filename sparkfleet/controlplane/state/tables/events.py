@@ -1,0 +1,71 @@
+"""Events with their reasons."""
+
+from __future__ import annotations
+
+from sparkfleet.controlplane.state.newer_generations import when
+from sparkfleet.controlplane.state.store_rows import Event, event_of
+from sparkfleet.controlplane.state.tables.database import Database
+
+KEEP_EVENTS = 10_000
+KEEP_PROGRESS = 1000
+"""Events kept of the progress of starts: the load of one large model writes a thousand, and must not push out the reason
+for another one's failure."""
+
+
+class EventTable:
+    """The newest events.
+
+    Args:
+        database: keeps them.
+        keep: number of newest events that are kept.
+    """
+
+    def __init__(self, database: Database, keep: int = KEEP_EVENTS) -> None:
+        self._db = database
+        self._keep = keep
+
+    def record(self, deployment: str, generation: int, subject: str, kind: str, message: str) -> Event:
+        """Writes an event; the oldest beyond the kept ones are dropped."""
+        row = (self._db.now(), deployment, generation, subject, kind, message)
+        cursor = self._db.execute(
+            "INSERT INTO events (at, deployment, generation, subject, kind, message) VALUES (?, ?, ?, ?, ?, ?)",
+            row,
+        )
+        assert cursor.lastrowid is not None
+        self._db.execute("DELETE FROM events WHERE id <= ?", (cursor.lastrowid - self._keep,))
+        if kind == "progress":
+            self._db.execute(
+                "DELETE FROM events WHERE kind = ? AND id <= ?", (kind, cursor.lastrowid - KEEP_PROGRESS)
+            )
+        return event_of((cursor.lastrowid, *row))
+
+    def read(self, after: int = 0, deployment: str | None = None, limit: int = 1000) -> tuple[Event, ...]:
+        """Events with an id above `after`, oldest first."""
+        rows = self._db.execute(
+            "SELECT id, at, deployment, generation, subject, kind, message FROM events"
+            " WHERE id > ? AND (? IS NULL OR deployment = ?) ORDER BY id LIMIT ?",
+            (after, deployment, deployment, limit),
+        )
+        return tuple(map(event_of, rows))
+
+    def since(self, subject: str, kind: str, at: float) -> tuple[Event, ...]:
+        """Events of one kind about one subject after this moment (Unix seconds), oldest first."""
+        rows = self._db.execute(
+            "SELECT id, at, deployment, generation, subject, kind, message FROM events"
+            " WHERE subject = ? AND kind = ? AND at > ? ORDER BY id",
+            (subject, kind, at),
+        )
+        return tuple(map(event_of, rows))
+
+    def last_id(self) -> int:
+        """Id of the newest event, 0 if there is none."""
+        row = self._db.execute("SELECT max(id) FROM events").fetchone()
+        return row[0] or 0
+
+    def last_deletion(self, deployment: str) -> str:
+        """The last deletion of a deployment, for people; "" if none is kept."""
+        row = self._db.execute(
+            "SELECT message, at FROM events WHERE deployment = ? AND kind = 'unwanted' ORDER BY id DESC LIMIT 1",
+            (deployment,),
+        ).fetchone()
+        return f"{row[0]}, {when(row[1])}" if row else ""

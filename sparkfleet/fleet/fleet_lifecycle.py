@@ -1,0 +1,144 @@
+"""Brings the nodes of a fleet up and down."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Sequence
+from pathlib import Path
+
+from sparkfleet.controlplane.api.api_models import ApplyRequest
+from sparkfleet.controlplane.api.client import FleetClient
+from sparkfleet.controlplane.state.head_address import HeadAddress
+from sparkfleet.errors import ControlError, NodeError
+from sparkfleet.fleet.events import FleetStep, OnEvent, StepRunning, ignored
+from sparkfleet.fleet.node_access import NodeAccess
+from sparkfleet.fleet.node_programs import NodePrograms
+from sparkfleet.fleet.nodes.surroundings import NodeSurroundings, require_free, surroundings_of
+from sparkfleet.specs.inventory import Inventory
+from sparkfleet.values import Value
+
+BOOT_S = 180.0
+JOIN_S = 90.0
+
+
+class TakenDown(Value):
+    """A fleet after `down`."""
+
+    was_up: bool
+    """False if no node was in the fleet: nothing was stopped."""
+    has_run: bool
+    """True if the head has a store."""
+    deployments: dict[str, int] | None
+    """Generation of each deployment that `up` starts again; None: not known, because the store cannot be read."""
+
+
+class FleetLifecycle:
+    """Start and end of one fleet.
+
+    Args:
+        access: reaches the nodes.
+        programs: sparkfleet's program on them.
+    """
+
+    def __init__(self, access: NodeAccess, programs: NodePrograms) -> None:
+        self._access = access
+        self._programs = programs
+        self.left_by_a_reboot: tuple[str, ...] = ()
+        """Nodes started by `bring_up` that have neither systemd nor cron, and stay down after a reboot."""
+
+    @property
+    def _inventory(self) -> Inventory:
+        return self._access.inventory
+
+    def _others(self) -> list[str]:
+        return [name for name in self._inventory.nodes if name != self._inventory.head]
+
+    async def bring_up(
+        self, apply: Sequence[ApplyRequest], on_event: OnEvent = ignored, wheels: Path | None = None
+    ) -> FleetClient:
+        """Start Ray on every node and the controller on the head, and wait until all of them run.
+
+        Ctrl-C ends the waiting only.
+
+        Args:
+            apply: deployments to apply at once.
+            on_event: receives the steps.
+            wheels: directory from which nodes without internet install.
+
+        Raises:
+            NodeError: a node cannot be reached, or sparkfleet cannot be installed on it.
+            ControlError: the fleet did not come up, or a node did not join it.
+        """
+        require_free(self._inventory, await surroundings_of(self._inventory, self._access.channels))
+        programs = self._programs
+        await programs.pythons(on_event, wheels)
+        prepared = await programs.prepare(apply)
+        on_event(StepRunning(step=FleetStep.STARTING_RAY))
+        nodes = (self._inventory.head, *self._others())
+        begun = await asyncio.gather(
+            programs.start_head(apply),
+            *(programs.join(name, programs.joining(name, prepared)) for name in nodes[1:]),
+        )
+        self.left_by_a_reboot = tuple(
+            name for name, one in zip(nodes, begun, strict=True) if not one["comes_back"]
+        )
+        address = await self.until_up(begun[0]["outcome"], on_event)
+        client = FleetClient(address, prepared.api_token, reach=self._access.reach)
+        await self.until_joined(client, on_event)
+        return client
+
+    async def until_up(self, result: str, on_event: OnEvent, node: str | None = None) -> HeadAddress:
+        """Waits for the outcome of a head's start, a file on it. Raises ControlError if it does not come up."""
+        channel = self._access.channels[node or self._inventory.head]
+        began = asyncio.get_running_loop().time()
+        while asyncio.get_running_loop().time() - began < BOOT_S:
+            on_event(StepRunning(step=FleetStep.STARTING_RAY))
+            try:
+                answer = json.loads(await channel.read(result))
+            except NodeError:
+                await asyncio.sleep(0.1)
+                continue
+            if "error" in answer:
+                raise ControlError(**answer["error"])
+            return HeadAddress.model_validate_json(json.dumps(answer))
+        raise ControlError(
+            f"The fleet did not come up within {BOOT_S:.0f} s.",
+            do=f"Look at the logs beside {result} on {channel.node}.",
+        )
+
+    async def until_joined(self, client: FleetClient, on_event: OnEvent) -> None:
+        """Wait until Ray on every node is part of the fleet."""
+        began = asyncio.get_running_loop().time()
+        async with client.again() as asking:
+            while missing := sorted(set(self._inventory.nodes) - await _joined(asking)):
+                on_event(StepRunning(step=FleetStep.JOINING, subjects=tuple(missing)))
+                if asyncio.get_running_loop().time() - began > JOIN_S:
+                    raise ControlError(
+                        f"{', '.join(missing)} did not join the fleet within {JOIN_S:.0f} s.",
+                        means="The other nodes are up; no group is started on those that are missing.",
+                        do="`sparkfleet doctor` looks for the cause; `sparkfleet up` tries again.",
+                    )
+                await asyncio.sleep(0.2)
+
+    async def is_complete(self, client: FleetClient) -> bool:
+        """True if every node is part of the fleet. `client` is not entered."""
+        async with client.again() as asking:
+            return await _joined(asking) == set(self._inventory.nodes)
+
+    async def take_down(self) -> TakenDown:
+        """Stop everything on every node, the head first, so that it can end the groups in order.
+
+        Raises:
+            ControlError: something could not be stopped.
+        """
+        around = await surroundings_of(self._inventory, self._access.channels)
+        require_free(self._inventory, around, verb="stops")
+        down = self._programs.down
+        ended = [await down(self._inventory.head), *await asyncio.gather(*map(down, self._others()))]
+        head = around.get(self._inventory.head, NodeSurroundings())
+        return TakenDown(was_up=any(ended), has_run=head.store, deployments=head.generations)
+
+
+async def _joined(client: FleetClient) -> set[str]:
+    return {node.name for node in (await client.fleet()).nodes if node.joined}

@@ -1,0 +1,200 @@
+"""Runs sparkfleet's program on the nodes of a fleet: one verb of `node_daemon/node_cli.py` at a time."""
+
+from __future__ import annotations
+
+import asyncio
+import getpass
+import json
+import os
+import socket
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from sparkfleet.controlplane.api.api_models import (
+    ApplyRequest,
+    JoinRequest,
+    MoveRequest,
+    OnNode,
+    Prepared,
+    SecretsRequest,
+    StoreRequest,
+    UpgradeRequest,
+    UpgradeStep,
+    UpRequest,
+)
+from sparkfleet.errors import ControlError, NodeError
+from sparkfleet.fabric.node_addresses import meet_on_lan, seats
+from sparkfleet.fleet.events import FleetStep, OnEvent, StepRunning, ignored
+from sparkfleet.fleet.node_access import NodeAccess
+from sparkfleet.install.environment import install
+from sparkfleet.remote.channel import Completed
+from sparkfleet.specs.inventory import Inventory
+
+RUN_S = 60.0
+DOWN_S = 180.0
+
+
+class NodePrograms:
+    """Verbs of the node program. Each raises NodeError if a node cannot be reached or the program fails there.
+
+    Args:
+        access: reaches the nodes.
+    """
+
+    def __init__(self, access: NodeAccess) -> None:
+        self._access = access
+        self._known_pythons: dict[str, str] | None = None
+
+    @property
+    def _inventory(self) -> Inventory:
+        return self._access.inventory
+
+    async def pythons(self, on_event: OnEvent = ignored, wheels: Path | None = None) -> dict[str, str]:
+        """The interpreter of sparkfleet's environment on every node. Makes missing environments.
+
+        Args:
+            on_event: receives the steps.
+            wheels: directory from which nodes without internet install.
+
+        Raises:
+            NodeError: a node cannot be reached, or its environment cannot be made.
+        """
+        if self._known_pythons is None:
+            if self._inventory.environment is not None:
+                self._known_pythons = dict.fromkeys(self._inventory.nodes, self._inventory.environment)
+            else:
+                self._known_pythons = await install(
+                    self._access.channels,
+                    wheels,
+                    lambda node, step: on_event(
+                        StepRunning(step=FleetStep.INSTALLING, detail=f"{node}: {step}")
+                    ),
+                )
+        return self._known_pythons
+
+    async def pythons_in_use(self) -> dict[str, str | None]:
+        """The interpreter of each node's watchdog, which runs or ran last; None: the node was never in the fleet."""
+        nodes = tuple(self._inventory.nodes)
+        found = await asyncio.gather(*map(self._access.state, nodes))
+        return {node: one.python for node, one in zip(nodes, found, strict=True)}
+
+    # verbs that start and stop the fleet
+
+    async def prepare(self, apply: Sequence[ApplyRequest] = ()) -> Prepared:
+        """Addresses and secrets of the head, for nodes that join it. Starts nothing."""
+        answer = await self._boot(self._inventory.head, "prepare", self._up(apply))
+        return Prepared.model_validate_json(json.dumps(answer))
+
+    async def start_head(self, apply: Sequence[ApplyRequest]) -> dict[str, Any]:
+        """Starts Ray and the controller on the head; the answer has the file with the outcome."""
+        return await self._boot(self._inventory.head, "up", self._up(apply))
+
+    async def join(self, node: str, request: JoinRequest) -> dict[str, Any]:
+        """Starts Ray on a node that is not the head."""
+        return await self._boot(node, "join", request)
+
+    def joining(self, node: str, prepared: Prepared) -> JoinRequest:
+        """The request with which a node joins the head."""
+        return JoinRequest(
+            fleet=self._inventory.fleet,
+            state_dir=self._access.state_dir(node),
+            node=node,
+            host=seats(self._inventory)[node].address,
+            head=self._inventory.head,
+            ray=prepared.address.ray,
+            ray_tls=meet_on_lan(self._inventory),
+            ray_token=prepared.ray_token,
+            engine_secret=prepared.engine_secret,
+            engine_tokens=prepared.engine_tokens,
+        )
+
+    async def make_controller(self) -> None:
+        """Makes a controller in the head's live Ray, and waits until it answers. Ray and the engines are not touched."""
+        await self._boot(self._inventory.head, "controller", self._up())
+
+    async def down(self, node: str) -> bool:
+        """Stops a node. False if it is in no fleet. Raises ControlError if something could not be stopped."""
+        there = await self._access.state(node)
+        python = there.python
+        if python is None and (there.unreadable or there.runs):
+            python = (await self.pythons())[node]
+        if python is None:
+            return False
+        request = OnNode(fleet=self._inventory.fleet, state_dir=self._access.state_dir(node))
+        done = await self._run(node, python, "down", request, timeout_s=DOWN_S)
+        if done.exit_code != 0:
+            raise ControlError(f"{node}: something could not be stopped: {done.stderr.strip()[-500:]}")
+        return True
+
+    # verbs that report their errors in their answer: those are raised as ControlError
+
+    async def change_gateway(self) -> list[str]:
+        """Lets the gateways listen as the inventory has it. Returns those that have not changed yet."""
+        request = UpRequest(fleet=self._inventory.fleet, inventory=self._inventory, who=who())
+        late: list[str] = (await self._answered(self._inventory.head, "gateway", request))["late"]
+        return late
+
+    async def store(self, request: StoreRequest) -> dict[str, Any]:
+        """Runs a verb on the store on the head, with or without a controller."""
+        head = self._inventory.head
+        return await self._answered(head, "store", request, (await self._access.state(head)).python)
+
+    async def move_step(self, node: str, request: MoveRequest) -> dict[str, Any]:
+        """Carries out a step of moving the head on one node."""
+        return await self._answered(node, "move", request)
+
+    async def secrets_step(self, node: str, request: SecretsRequest) -> dict[str, Any]:
+        """Carries out a step of changing the internal secrets on one node."""
+        return await self._answered(node, "secrets", request)
+
+    async def upgrade_step(self, node: str, step: UpgradeStep) -> dict[str, Any]:
+        """Carries out a step of an upgrade on one node, with the release of this process."""
+        request = UpgradeRequest(fleet=self._inventory.fleet, step=step)
+        try:
+            return await self._answered(node, "upgrade", request)
+        except ControlError as error:
+            raise ControlError(f"{node}: {error.what}", means=error.means, do=error.do) from error
+
+    def _up(self, apply: Sequence[ApplyRequest] = ()) -> UpRequest:
+        return UpRequest(
+            fleet=self._inventory.fleet,
+            state_dir=self._access.state_dir(self._inventory.head),
+            inventory=self._inventory,
+            apply=tuple(apply),
+        )
+
+    async def _answered(
+        self, node: str, verb: str, request: OnNode, python: str | None = None
+    ) -> dict[str, Any]:
+        full = request.model_copy(update={"state_dir": self._access.state_dir(node)})
+        answer = await self._boot(node, verb, full, python)
+        if "error" in answer:
+            raise ControlError(**answer["error"])
+        return answer
+
+    async def _boot(self, node: str, verb: str, request: OnNode, python: str | None = None) -> dict[str, Any]:
+        """Answer of a verb, with this interpreter or that of the node's environment."""
+        done = await self._run(node, python or (await self.pythons())[node], verb, request)
+        if done.exit_code != 0:
+            raise NodeError(f"{node}: sparkfleet could not be started: {done.stderr.strip()[-500:]}")
+        answer: dict[str, Any] = json.loads(done.stdout)
+        return answer
+
+    async def _run(
+        self, node: str, python: str, verb: str, request: OnNode, timeout_s: float = RUN_S
+    ) -> Completed:
+        return await self._access.channels[node].run(
+            (python, "-P", "-m", "sparkfleet.node_daemon.node_cli", verb),
+            stdin=request.model_dump_json().encode(),
+            timeout_s=timeout_s,
+        )
+
+
+def who() -> str:
+    """Origin of a request for the event log: `user@host`."""
+    try:
+        user = getpass.getuser()
+    except (KeyError, OSError):
+        user = str(os.getuid())
+    return f"{user}@{socket.gethostname()}"
