@@ -46,7 +46,7 @@ KNOWN = tuple(_known())
 
 
 def _planned(outlook: Predictor, tp: int, prompt: int) -> dict[str, object]:
-    """What a plan predicts for one request on `tp` nodes with vLLM."""
+    """Prediction of a plan for one request on `tp` nodes with vLLM."""
     settings = Settings(
         engine="vllm",
         release="0.32",
@@ -66,7 +66,7 @@ def _planned(outlook: Predictor, tp: int, prompt: int) -> dict[str, object]:
 
 
 def _measured(checkpoint: Checkpoint, outlook: Predictor, tp: int, prompt: int) -> dict[str, object]:
-    """What `accuracy` predicts for a row that names the same model, format and size."""
+    """Prediction of `accuracy` for a row that names the same model, format and size."""
     published = next((one for one in MODELS.content.models if one.names(checkpoint.id)), None)
     row = {
         "model": checkpoint.id,

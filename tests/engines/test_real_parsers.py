@@ -30,7 +30,8 @@ parser = make_arg_parser(FlexibleArgumentParser())
 for line in json.load(sys.stdin):
     parser.parse_args(line)
 flags = sorted({f for a in parser._actions for f in a.option_strings if f.startswith('--')})
-choices = {f: list(map(str, a.choices)) for a in parser._actions if a.choices for f in a.option_strings if f.startswith('--')}
+limited = [a for a in parser._actions if a.choices]
+choices = {f: list(map(str, a.choices)) for a in limited for f in a.option_strings if f.startswith('--')}
 import dataclasses, typing
 from vllm.config import speculative
 def names(kind):
@@ -91,7 +92,8 @@ ServerArgs.add_cli_args(parser)
 for line in json.load(sys.stdin):
     parser.parse_args(line)
 flags = sorted({f for a in parser._actions for f in a.option_strings if f.startswith('--')})
-choices = {f: list(map(str, a.choices)) for a in parser._actions if a.choices for f in a.option_strings if f.startswith('--')}
+limited = [a for a in parser._actions if a.choices]
+choices = {f: list(map(str, a.choices)) for a in limited for f in a.option_strings if f.startswith('--')}
 print('RESULT', json.dumps([version('sglang'), flags, choices]))
 """
 SGLANG_DEEP = """

@@ -39,7 +39,7 @@ class PartStatus(Value):
     upstream: Literal["newer", "current", "not reached", "not asked"]
     """`not asked` of parts that nothing upstream can be compared with, and without a network by choice."""
     news: tuple[str, ...] = ()
-    """What is newer, or why it is not known."""
+    """Newer releases, or the reason why they are not known."""
 
 
 def knowledge_status(

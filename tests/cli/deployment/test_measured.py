@@ -1,4 +1,4 @@
-"""What runs is evidence: for further plans, and next to what was predicted of it."""
+"""Measurements of running deployments are evidence for further plans, and next to what was predicted of it."""
 
 import pytest
 

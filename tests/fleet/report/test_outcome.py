@@ -1,4 +1,4 @@
-"""What `apply` ends with: what runs, at which rung, why there, and what that costs."""
+"""Last lines of `apply`: the running deployment, its rung, the reason and the cost."""
 
 import pytest
 

@@ -81,7 +81,7 @@ class Nowhere:
 
 @pytest.fixture
 def asked(monkeypatch):
-    """What `pin` is asked for: tags with `hub`. Of lower rungs' images nothing is anywhere."""
+    """Requests to `pin`: tags with `hub`. Of lower rungs' images nothing is anywhere."""
     asked = []
 
     async def pin(channels, need, progress, *, settings):

@@ -1,4 +1,4 @@
-"""What is known in numbers: packaged files load and agree with each other, and damage is reported with the file's name."""
+"""Numbers of the knowledge: packaged files load and agree with each other, and damage is reported with the file's name."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a choice could hold, and what was taken off it."""
+"""Headroom of a choice, and what was taken off it."""
 
 import pytest
 
