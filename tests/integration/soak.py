@@ -312,7 +312,7 @@ QUIET = (
     "up",
     "apply",
 )
-"""Processes that may be away for a while without an event: nothing waits for them. A stopped engine counts as hung
+"""Targets whose loss for a while needs no event: nothing waits for them. A stopped engine counts as hung
 after its limits."""
 
 
