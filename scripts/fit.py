@@ -57,7 +57,7 @@ KNOWLEDGE = Path(__file__).parents[1] / "sparkfleet" / "knowledge"
 
 
 def arguments() -> argparse.Namespace:
-    """What was asked for."""
+    """The command line's arguments."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )

@@ -47,7 +47,7 @@ class Outcome(NamedTuple):
 
 
 class Record:
-    """What is known of one tree.
+    """Results of one tree.
 
     Args:
         directory: `.test-full/TREE`, made if it does not exist.

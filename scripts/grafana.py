@@ -1,4 +1,4 @@
-"""Writes Grafana's dashboards from `sparkfleet/telemetry/dashboards/boards.py`. Needs the `dev` extra.
+"""Writes Grafana's dashboards from `sparkfleet/telemetry/dashboards`. Needs the `dev` extra.
 
     python scripts/grafana.py [--check]
 

@@ -14,6 +14,8 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
 PACKAGE = ROOT / "sparkfleet"
+BESIDE = (ROOT / "tests", ROOT / "scripts")
+"""Code of which only the docstrings are checked."""
 
 QUESTION = re.compile(r"(What|How|Which|Where|Who|Whom|Whose|Whether|When|Why)\b")
 """A docstring's first line is a verb phrase or a noun phrase."""
@@ -51,6 +53,19 @@ def riddles(tree: ast.Module) -> Iterator[tuple[int, str]]:
                 yield node.lineno + prose[: found.start()].count("\n"), found[0]
 
 
+def questions(name: Path, tree: ast.Module) -> Iterator[str]:
+    """Docstrings that open with a question word."""
+    for line, first in docstrings(tree):
+        if found := QUESTION.match(first):
+            yield f"{name}:{line}: a docstring opens with {found[0]!r}: begin with a verb or a noun"
+
+
+def findings_beside(root: Path) -> Iterator[str]:
+    """Docstrings of tests and scripts that are wrong, as `file:line: message`."""
+    for path in sorted(root.rglob("*.py")):
+        yield from questions(path.relative_to(root.parent), ast.parse(path.read_text(encoding="utf-8")))
+
+
 def findings(root: Path) -> Iterator[str]:
     """Everything that is wrong, as `file:line: message`."""
     classes: dict[str, list[str]] = defaultdict(list)
@@ -60,9 +75,7 @@ def findings(root: Path) -> Iterator[str]:
         tree = ast.parse(source)
         for one in public_classes(tree):
             classes[one.name].append(f"{name}:{one.lineno}")
-        for line, first in docstrings(tree):
-            if found := QUESTION.match(first):
-                yield f"{name}:{line}: a docstring opens with {found[0]!r}: begin with a verb or a noun"
+        yield from questions(name, tree)
         for line, word in riddles(tree):
             yield f"{name}:{line}: {word!r} in a message or a docstring: use a plainer word"
     for class_name, places in classes.items():
@@ -72,7 +85,7 @@ def findings(root: Path) -> Iterator[str]:
 
 def main() -> int:
     """Prints the findings. Returns the exit code."""
-    lines = list(findings(PACKAGE))
+    lines = [*findings(PACKAGE), *(line for root in BESIDE for line in findings_beside(root))]
     for line in lines:
         print(line)
     return 1 if lines else 0

@@ -35,7 +35,7 @@ WHERE = ("nodes", "concurrency", "prompt_tokens", "depth")
 
 
 def figures(row: dict[str, str]) -> tuple[object, ...]:
-    """What two rows share if one of them is a copy: the model, the load, and every figure."""
+    """Cells that two rows share if one of them is a copy: the model, the load, and every figure."""
     load = tuple(row[column] or "0" for column in WHERE)
     found = {metric: measured(row, metric) for metric in METRICS}
     each = found.pop("decode_tps_per_request")

@@ -1,4 +1,4 @@
-"""What is shipped cites what a reader can find: public sources, and files of this repository."""
+"""Shipped files cite sources that a reader can find: public sources, and files of this repository."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def shipped() -> list[Path]:
 
 
 def cited(text: str) -> list[str]:
-    """What a text cites that nobody outside can read."""
+    """Citations in a text that nobody outside can read."""
     missing = [name for name in MARKDOWN.findall(text) if not (ROOT / name).exists()]
     return [found[0] for found in OUTSIDE.finditer(text)] + missing
 

@@ -65,3 +65,11 @@ def test_docstrings_and_class_names(house: ModuleType, tmp_path: Path) -> None:
     first, second = house.findings(package)
     assert "opens with 'What'" in first
     assert "class Twice exists 2 times" in second
+
+
+def test_docstrings_of_tests_open_with_a_verb_or_a_noun(house: ModuleType, tmp_path: Path) -> None:
+    package = written(
+        tmp_path, "cli", 'def test_it() -> None:\n    """Whether it works."""\n    told = "it says"\n'
+    )
+    (finding,) = house.findings_beside(package)
+    assert finding.startswith("sparkfleet/cli/module.py:1: a docstring opens with 'Whether'")

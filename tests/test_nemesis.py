@@ -52,7 +52,7 @@ def test_a_stop_lasts_and_what_may_cost_an_engine_is_marked():
 
 
 class StubFleet:
-    """What a nemesis reads of a fleet: one deployment with one rank, all well until a test changes it."""
+    """A fleet as a nemesis reads it: one deployment with one rank, all well until a test changes it."""
 
     def __init__(self):
         self.lab = self

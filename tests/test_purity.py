@@ -96,7 +96,7 @@ def imported(tree: ast.Module) -> Iterator[tuple[str, str]]:
 
 
 def acts(module: str) -> bool:
-    """Whether a module of ours imports what acts."""
+    """True if a module of ours imports one that acts."""
     path = ROOT / (module.replace(".", "/") + ".py")
     return path.exists() and any(
         outermost(name) in EFFECTS for name, _ in imported(ast.parse(path.read_text()))
@@ -104,7 +104,7 @@ def acts(module: str) -> bool:
 
 
 def effects(tree: ast.Module) -> Iterator[str]:
-    """What makes a module impure, in words."""
+    """Causes that make a module impure, in words."""
     for module, name in imported(tree):
         if outermost(module) in EFFECTS:
             yield f"imports {module}"

@@ -1,1 +1,1 @@
-"""How the planner's factors are fitted: priors, measurements as matrices, the solver, validation. Needs numpy."""
+"""Fits the planner's factors: priors, measurements as matrices, the solver, validation. Needs numpy."""

@@ -23,7 +23,7 @@ from sparkfleet.perf.latency.latency_model import LatencyModel, model_of
 def as_factors(
     prefill: Fit, decode: Fit, counts: Mapping[str, collections.Counter], spreads: dict, bands: dict
 ) -> Factors:
-    """What predictions need."""
+    """The fit in the form that predictions need."""
 
     def effects(quantity: str, found: dict[str, float]) -> dict[str, dict[str, float]]:
         return {
@@ -101,7 +101,7 @@ def fit(
 
 
 def _prefill_seconds(factors: Factors) -> Callable[[PublishedCase, float], float]:
-    """How long a batch of a case's prompts takes; each setup is worked out once."""
+    """Seconds for a batch of a case's prompts; each setup is worked out once."""
     models: dict[int, LatencyModel] = {}
 
     def seconds(case: PublishedCase, batch: float) -> float:

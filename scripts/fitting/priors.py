@@ -1,4 +1,4 @@
-"""What is expected of coefficients and acceptance before anything was measured, and how strongly all is held to it."""
+"""Expected coefficients and acceptance before anything was measured, and the strength with which the fit is held to them."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ ACCEPTANCE_PRIORS = {
 
 
 def _ridge(times: float, **changed: float) -> Mapping[str, float]:
-    """How strongly effects are held to zero by level; general keys more than their number of rows would."""
+    """Strength with which effects are held to zero, by level; for general keys more than their number of rows would give."""
     strengths = {
         "engine": 1.2,
         "engine+kind": 0.8,
@@ -96,15 +96,16 @@ def _ridge(times: float, **changed: float) -> Mapping[str, float]:
 
 DECODE_RIDGE = _ridge(2.8, spec_and_family=0.18, spec_and_method_and_engine=0.15)
 PREFILL_RIDGE = _ridge(40.0, crowd_and_engine=0.05, family=0.1, engine_and_kind=0.1)
-"""What validates best. A prefill is nearer to physics than a decode step. A kind of model on an engine is held no more than
-a family: kernels differ by kind, and dense models alone were predicted 30 % too slow from the others."""
+"""The strengths that validate best. A prefill is nearer to physics than a decode step. A kind of model on an engine
+is held no more than a family: kernels differ by kind, and dense models alone were predicted 30 % too slow from the
+others."""
 ACCEPTANCE_RIDGE: Mapping[str, float] = collections.defaultdict(
     lambda: 1.2, {"content": 0.02, "drafter+content": 0.1, "method+depth": 0.4, "method+family": 0.2}
 )
 """By level, what validates best. What the text is moves acceptance more than anything: it is hardly held at all. A drafter
 is trained for one model, so that what it guesses there is its own more than its method's."""
 NUISANCE = ("source=", "run=")
-"""What is true of one author's box and stack: fitted, so that it is not taken for a property of a model, and dropped."""
+"""Effects of one author's box and stack: fitted, so that it is not taken for a property of a model, and dropped."""
 DECODE_ROBUST_AT, PREFILL_ROBUST_AT = 0.2, 0.35
 """Errors (log) beyond which a row counts linearly."""
 

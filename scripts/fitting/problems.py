@@ -83,7 +83,7 @@ class Problem:
     """False for rows that only a whole prediction describes (open loop, queues)."""
     priors: Priors
     ridge: Mapping[str, float]
-    """How strongly effects are held to zero, by level."""
+    """Strength with which effects are held to zero, by level."""
     robust_at: float
     """Errors (log) beyond which a row counts linearly."""
     weight: Array = field(init=False)
@@ -270,7 +270,7 @@ def with_sources(problem: Problem) -> Problem:
 
 
 def _own(case: PublishedCase, *, drafts: bool) -> list[str]:
-    """What is true of one source: its box, and what it lets its drafters guess."""
+    """Keys of one source: its box, and the text that its drafters guess."""
     both = [f"source={case.source}", f"run={run_of(case)}"]
     if drafts and case.speculative:
         both += [f"source=drafts of {case.source}", f"run=drafts of {run_of(case)}"]

@@ -15,7 +15,7 @@ from sparkfleet.perf.latency.acceptance import CEILING
 
 @dataclass
 class Fit:
-    """What was found: coefficients, effects and acceptance by key."""
+    """Result of the fit: coefficients, effects and acceptance by key."""
 
     coefficients: dict[str, float]
     effects: dict[str, float]
@@ -55,7 +55,7 @@ class Unknowns:
     effects: dict[str, int]
     prior: Array
     ridge: Array
-    """How strongly each is held to its prior."""
+    """Strength with which each is held to its prior."""
     at: Array
     """rows × (terms + acceptance keys + effect keys); the last number means none."""
     terms: int
@@ -64,7 +64,7 @@ class Unknowns:
 
     @property
     def size(self) -> int:
-        """How many there are."""
+        """Number of the unknowns."""
         return len(self.prior)
 
 
@@ -118,7 +118,7 @@ def solve(problem: Problem, start: Fit | None = None, rounds: int = 30) -> Fit:
 
 
 def _begin(problem: Problem, known: Unknowns, start: Fit | None) -> Array:
-    """Where to begin: at the prior, or at what another fit found."""
+    """First values: at the prior, or at what another fit found."""
     begin = known.prior.copy()
     if start is None:
         return begin

@@ -1,4 +1,4 @@
-"""How good predictions are on what was not fitted on: errors, head-to-heads, bands, and the noise of the data."""
+"""Errors of predictions on rows outside the fit: errors, head-to-heads, bands, and the noise of the data."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from sparkfleet.perf.latency.latency_model import WIDEST, support
 def groups(
     cases: Sequence[PublishedCase], key: Callable[[PublishedCase], str], folds: int | None
 ) -> dict[str, int]:
-    """Which fold each group is left out in; a group with a third of all rows is a fold of its own."""
+    """Number of the fold in which each group is left out; a group with a third of all rows is a fold of its own."""
     sizes = collections.Counter(key(case) for case in cases)
     if folds is None:
         return {name: i for i, name in enumerate(sizes)}
@@ -56,7 +56,7 @@ def left_out(
 
 
 def head_to_heads(path: Path, configs: Configs, factors: Callable[[str], Factors]) -> None:
-    """Which side wins, by tag; `factors` gives those that are used for a source."""
+    """Winners by tag; `factors` gives those that are used for a source."""
     counts: dict[str, collections.Counter] = collections.defaultdict(collections.Counter)
     for words in read_duels(path):
         counts[words.tag]["rows"] += 1
@@ -173,7 +173,7 @@ def monotone(halves: dict[str, float]) -> dict[str, float]:
 
 
 def noise_floor(cases: Sequence[PublishedCase]) -> None:
-    """How well one source predicts another that measured an equal configuration."""
+    """Difference between sources that measured an equal configuration."""
     cells: dict[tuple, dict[str, list[float]]] = collections.defaultdict(
         lambda: collections.defaultdict(list)
     )

@@ -2,13 +2,7 @@
 
 from __future__ import annotations
 
-from functools import cache
-from importlib.resources import files
-
-import yaml
-from pydantic import ValidationError
-
-from sparkfleet.errors import SpecError
+from sparkfleet.knowledge.data_file import DataFile
 from sparkfleet.perf.workload import Content, Window
 from sparkfleet.values import Value
 
@@ -35,22 +29,20 @@ class Harness(Value):
     """The engine runs without CUDA graphs."""
 
 
-@cache
-def harnesses() -> tuple[Harness, ...]:
-    """The entries of `harnesses.yaml`.
+class Harnesses(Value):
+    """Contents of the file, in the order to try."""
 
-    Raises:
-        SpecError: the file was edited and is no longer valid.
-    """
-    text = files("sparkfleet.knowledge.measurements").joinpath("harnesses.yaml").read_text(encoding="utf-8")
-    try:
-        entries = yaml.safe_load(text)["harnesses"]
-        return tuple(Harness.model_validate(entry, strict=False) for entry in entries)
-    except (yaml.YAMLError, ValidationError, KeyError, TypeError) as error:
-        raise SpecError(f"knowledge/measurements/harnesses.yaml: {error}") from error
+    harnesses: tuple[Harness, ...]
+
+
+HARNESSES = DataFile("measurements/harnesses.yaml", Harnesses)
 
 
 def harness_of(source: str, nodes: int, notes: str) -> Harness:
     """Facts about a source's figures with this number of nodes and these notes."""
-    found = (one for one in harnesses() if one.source == source and nodes >= one.nodes and one.words in notes)
+    found = (
+        one
+        for one in HARNESSES.content.harnesses
+        if one.source == source and nodes >= one.nodes and one.words in notes
+    )
     return next(found, Harness(source=source))

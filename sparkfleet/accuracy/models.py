@@ -20,10 +20,10 @@ from sparkfleet.errors import FactError
 from sparkfleet.knowledge.ceilings import physics
 from sparkfleet.knowledge.measurements import architectures, siblings
 from sparkfleet.knowledge.models.known_models import (
+    MODELS,
     config_name,
     known_as,
     known_checkpoint,
-    load_models,
     quant_in_name,
 )
 from sparkfleet.knowledge.models.model_names import plain
@@ -165,10 +165,10 @@ def entry_of(name: str, configs: Configs) -> str:
 @cache
 def _published_id(name: str) -> str:
     """A Hub id of `models.yaml`, by a name with or without its owner, or ""."""
-    globs = [glob for known in load_models() for glob in known.match]
+    globs = [glob for known in MODELS.content.models for glob in known.match]
     owners = dict.fromkeys(["any", *(glob.partition("/")[0] for glob in globs)])
     ids = [name] if "/" in name else [f"{owner}/{name}" for owner in owners if "*" not in owner]
-    return next((id_ for id_ in ids if any(known.names(id_) for known in load_models())), "")
+    return next((id_ for id_ in ids if any(known.names(id_) for known in MODELS.content.models)), "")
 
 
 def _entry_by_rest(name: str, configs: Configs) -> str:

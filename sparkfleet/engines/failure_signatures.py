@@ -8,18 +8,14 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Iterable, Sequence
-from functools import cache
-from importlib.resources import files
 from typing import Annotated
 
-import yaml
-from pydantic import AfterValidator, BeforeValidator, Field, ValidationError, model_validator
+from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 
-from sparkfleet.errors import Cause, SpecError
+from sparkfleet.errors import Cause
+from sparkfleet.knowledge.data_file import DataFile, Entries
 from sparkfleet.units import GIB
 from sparkfleet.values import Value
-
-FILE = "signatures.yaml"
 
 LOW_BYTES = 3 * GIB
 """MemAvailable below which a Spark is about to freeze (2 to 3 GiB and falling: flowy0/gb10-experiments)."""
@@ -71,12 +67,7 @@ def _compiles(text: str) -> str:
     return text
 
 
-def _tuple(value: object) -> object:
-    return tuple(value) if isinstance(value, list) else value
-
-
 Pattern = Annotated[str, AfterValidator(_compiles), Field(min_length=4)]
-Words = Annotated[tuple[str, ...], BeforeValidator(_tuple)]
 
 
 class Signature(Value):
@@ -89,10 +80,10 @@ class Signature(Value):
     context: Pattern | None = None
     without: Pattern | None = None
     ends: bool = False
-    engines: Words = ()
-    methods: Words = ()
+    engines: tuple[str, ...] = ()
+    methods: tuple[str, ...] = ()
     says: str
-    examples: Annotated[Words, Field(min_length=1)]
+    examples: Annotated[tuple[str, ...], Field(min_length=1)]
 
     @model_validator(mode="after")
     def _whole(self) -> Signature:
@@ -101,6 +92,15 @@ class Signature(Value):
         if self.cause is Cause.KNOWN and not self.rule:
             raise ValueError("a known issue needs a rule")
         return self
+
+
+class Signatures(Value):
+    """Contents of `signatures.yaml`, in its order."""
+
+    signatures: Entries[Signature]
+
+
+SIGNATURES = DataFile("signatures.yaml", Signatures, package="sparkfleet.engines")
 
 
 class Failure(Value):
@@ -153,7 +153,7 @@ class Diagnosis(Value):
 def classify(failure: Failure, signatures: Sequence[Signature] | None = None) -> Diagnosis:
     """The cause of one rank's failure; if no signature matches, UNKNOWN with the last line that looks like an error."""
     lines = tuple(line[:WIDTH] for line in failure.log[-LINES:])
-    known = load_signatures() if signatures is None else signatures
+    known = SIGNATURES.content.signatures if signatures is None else signatures
     for signature in sorted(known, key=lambda one: list(Cause).index(one.cause)):
         at = _matches(signature, failure, lines)
         if at is not None:
@@ -233,46 +233,3 @@ def _looks_like_an_error(lines: Sequence[str]) -> str:
 def _trimmed(line: str) -> str:
     text = "".join(sign for sign in line if sign.isprintable()).strip()
     return text if len(text) <= EVIDENCE else f"{text[: EVIDENCE - 1]}…"
-
-
-# --- the file ---------------------------------------------------------------------------------------------------------
-
-
-@cache
-def load_signatures() -> tuple[Signature, ...]:
-    """The packaged signatures, in the order of the file.
-
-    Raises:
-        SpecError: the file was edited and is no longer valid.
-    """
-    return read_signatures(files("sparkfleet.engines").joinpath(FILE).read_text(encoding="utf-8"))
-
-
-def read_signatures(text: str) -> tuple[Signature, ...]:
-    """The signatures in `text`.
-
-    Raises:
-        SpecError: it is not valid; `what` names the entry and the field.
-    """
-    try:
-        data = yaml.safe_load(text)
-    except yaml.YAMLError as error:
-        raise SpecError(f"engines/{FILE}: {getattr(error, 'problem', None) or error}") from error
-    if not isinstance(data, dict) or data.get("version") != 1 or not isinstance(data.get("signatures"), list):
-        raise SpecError(f"engines/{FILE}: expected `version: 1` and a list of signatures")
-    found = tuple(_signature(at, item) for at, item in enumerate(data["signatures"]))
-    ids = [one.id for one in found]
-    for at, name in enumerate(ids):
-        if name in ids[:at]:
-            raise SpecError(f"engines/{FILE}: {name}: is in the file twice")
-    return found
-
-
-def _signature(at: int, item: object) -> Signature:
-    try:
-        return Signature.model_validate(item)
-    except ValidationError as error:
-        first = error.errors(include_url=False)[0]
-        name = item.get("id", at) if isinstance(item, dict) else at
-        where = ".".join(str(part) for part in first["loc"])
-        raise SpecError(f"engines/{FILE}: {name}: {where}: {first['msg']}") from error

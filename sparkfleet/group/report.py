@@ -58,7 +58,7 @@ class GroupReport(Value):
     """Mark of the secret of its engine's token (`token_secrets.mark_of`); "" before the engine is held."""
     ranks: tuple[RankReport, ...] = ()
     since: float
-    """When this phase began, Unix seconds."""
+    """Begin of this phase, Unix seconds."""
     started_s: float | None = None
     """Seconds from start to ready."""
     adopted: bool = False

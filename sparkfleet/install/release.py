@@ -47,7 +47,7 @@ NOT_ON_NODES = (
         "planner/search/",
         "planner/rules/rule_facts.py",
     ),
-    *("planner/report/explain.py", "planner/report/prediction_terms.py"),
+    *("planner/report/explain/", "planner/report/prediction_terms.py"),
 )
 """Parts of the package that no process of a node imports. A node's environment is without them."""
 

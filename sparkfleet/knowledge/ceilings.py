@@ -2,14 +2,9 @@
 
 from __future__ import annotations
 
-from functools import cache
-from importlib.resources import files
 from typing import Literal
 
-import yaml
-from pydantic import ValidationError
-
-from sparkfleet.errors import SpecError
+from sparkfleet.knowledge.data_file import DataFile
 from sparkfleet.values import Value
 
 Compute = Literal["bf16", "fp8", "fp4"]
@@ -66,7 +61,6 @@ class LinkSpeed(Value):
 class Physics(Value):
     """Contents of `physics.yaml`."""
 
-    version: Literal[1]
     ceilings: Ceilings
     formats: dict[str, Format]
     chunks: dict[str, int]
@@ -76,15 +70,9 @@ class Physics(Value):
     links: dict[str, LinkSpeed]
 
 
-@cache
-def physics() -> Physics:
-    """The packaged `physics.yaml`.
+PHYSICS = DataFile("physics.yaml", Physics)
 
-    Raises:
-        SpecError: the file was edited and is no longer valid.
-    """
-    text = files("sparkfleet.knowledge").joinpath("physics.yaml").read_text()
-    try:
-        return Physics.model_validate(yaml.safe_load(text), strict=False)
-    except (yaml.YAMLError, ValidationError) as error:
-        raise SpecError(f"knowledge/physics.yaml: {error}") from error
+
+def physics() -> Physics:
+    """The packaged ceilings, formats and links."""
+    return PHYSICS.content

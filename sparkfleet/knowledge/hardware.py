@@ -2,22 +2,12 @@
 
 from __future__ import annotations
 
-from functools import cache
+from typing import Annotated
 
-from sparkfleet.errors import SpecError
-from sparkfleet.knowledge.yaml_entries import (
-    Date,
-    MeasuredRange,
-    Sources,
-    entries,
-    entry,
-    frozen,
-    packaged,
-    parse,
-)
+from pydantic import BeforeValidator
+
+from sparkfleet.knowledge.data_file import DataFile, Date, Entries, MeasuredRange, Sources, pairs
 from sparkfleet.values import Value
-
-FILE = "hardware.yaml"
 
 
 class SparkModel(Value):
@@ -86,12 +76,12 @@ class CpuGeneric(Value):
 class Hardware(Value):
     """Contents of `hardware.yaml`."""
 
-    boxes: tuple[SparkModel, ...]
-    vendors: tuple[Vendor, ...]
-    confusables: tuple[tuple[str, str], ...]
+    boxes: Entries[SparkModel]
+    vendors: Entries[Vendor]
+    confusables: Annotated[tuple[tuple[str, str], ...], BeforeValidator(pairs)]
     """PCI ids of other machines → their names."""
     ceilings: SparkCeilings
-    links: tuple[LinkClass, ...]
+    links: Entries[LinkClass]
     memory: MemoryOverheads
     cpu_generic: CpuGeneric
 
@@ -104,32 +94,9 @@ class Hardware(Value):
         return {link.id: link for link in self.links}[link_id]
 
 
-def read_hardware(text: str, name: str = FILE) -> Hardware:
-    """The hardware in `text`.
-
-    Raises:
-        SpecError: something is wrong; `what` names file, entry and field.
-    """
-    data = parse(name, text, frozenset(Hardware.model_fields))
-    confusables = frozen(data["confusables"])
-    if not isinstance(confusables, dict):
-        raise SpecError(f"knowledge/{name}: confusables: expected a mapping of PCI ids to names")
-    return Hardware(
-        boxes=entries(name, "boxes", data["boxes"], SparkModel),
-        vendors=entries(name, "vendors", data["vendors"], Vendor),
-        confusables=tuple(confusables.items()),
-        ceilings=entry(name, "ceilings", data["ceilings"], SparkCeilings),
-        links=entries(name, "links", data["links"], LinkClass),
-        memory=entry(name, "memory", data["memory"], MemoryOverheads),
-        cpu_generic=entry(name, "cpu_generic", data["cpu_generic"], CpuGeneric),
-    )
+HARDWARE = DataFile("hardware.yaml", Hardware)
 
 
-@cache
 def hardware() -> Hardware:
-    """The packaged hardware facts.
-
-    Raises:
-        SpecError: the file was edited and is no longer valid.
-    """
-    return read_hardware(packaged(FILE))
+    """The packaged hardware facts."""
+    return HARDWARE.content

@@ -13,16 +13,13 @@ from datetime import date, timedelta
 from functools import cache
 from typing import NamedTuple
 
-import yaml
-
-from sparkfleet.knowledge.yaml_entries import packaged, parse
+from sparkfleet.knowledge.data_file import packaged, sections
+from sparkfleet.knowledge.published.factors import FACTORS
 from sparkfleet.values import Value
 
 
 class _Source(NamedTuple):
     file: str
-    sections: tuple[str, ...]
-    """All sections of the file."""
     counted: tuple[str, ...]
     """Sections with the entries."""
     fresh_days: int
@@ -32,34 +29,28 @@ class _Source(NamedTuple):
 GUIDE = "docs/knowledge.md"
 
 _SOURCES: dict[str, _Source] = {
-    "images": _Source("engines/images.yaml", ("images",), ("images",), 45, "add images"),
-    "speculators": _Source("models/speculators.yaml", ("speculators",), ("speculators",), 45, "add drafts"),
-    "models": _Source("models/models.yaml", ("models", "unshaped"), ("models",), 45, "add models"),
-    "checkpoints": _Source("models/checkpoints.yaml", ("checkpoints",), ("checkpoints",), 45, "add checkpoints"),
+    "images": _Source("engines/images.yaml", ("images",), 45, "add images"),
+    "speculators": _Source("models/speculators.yaml", ("speculators",), 45, "add drafts"),
+    "models": _Source("models/models.yaml", ("models",), 45, "add models"),
+    "checkpoints": _Source("models/checkpoints.yaml", ("checkpoints",), 45, "add checkpoints"),
     "architectures": _Source(
-        "engines/architectures.yaml",
-        ("sources", "read", "architectures"),
-        ("architectures",),
-        45,
-        "read the releases' lists",
+        "engines/architectures.yaml", ("architectures",), 45, "read the releases' lists"
     ),
     "methods": _Source(
-        "engines/method_support.yaml", ("methods", "schedules"), ("methods", "schedules"), 60, "read the releases' options"
+        "engines/method_support.yaml", ("methods", "schedules"), 60, "read the releases' options"
     ),
-    "recipes": _Source("engines/recipes.yaml", ("recipes", "differences"), ("recipes",), 60, "read NVIDIA's launch lines"),
-    "advisories": _Source("engines/advisories.yaml", ("advisories",), ("advisories",), 30, "look for advisories"),
-    "rules": _Source("rules/rules.yaml", ("sources", "rules", "not_rules"), ("rules",), 60, "check the rules"),
+    "recipes": _Source("engines/recipes.yaml", ("recipes",), 60, "read NVIDIA's launch lines"),
+    "advisories": _Source("engines/advisories.yaml", ("advisories",), 30, "look for advisories"),
+    "rules": _Source("rules/rules.yaml", ("rules",), 60, "check the rules"),
     "hardware": _Source(
         "hardware.yaml",
-        ("boxes", "vendors", "confusables", "ceilings", "links", "memory", "cpu_generic"),
         ("boxes", "vendors", "ceilings", "links", "memory", "cpu_generic"),
         365,
         "check drivers and boxes",
     ),
-}  # fmt: skip
+}
 
 _MEASUREMENTS = "measurements/benchmarks.csv"
-_FACTORS = "published/factors.yaml"
 MEASUREMENT_DAYS = 60
 _FITTED = re.compile(r"^# Written by .* measurements, the newest of (?P<date>\d{4}[\d-]*)")
 
@@ -108,12 +99,12 @@ def knowledge_parts() -> tuple[KnowledgePart, ...]:
 
 
 def _read(name: str, source: _Source) -> KnowledgePart:
-    data = parse(source.file, packaged(source.file), frozenset(source.sections))
+    data = sections(f"knowledge/{source.file}", packaged(source.file))
     counted = [data[section] for section in source.counted]
     return KnowledgePart(
         id=name,
         file=source.file,
-        entries=sum(len(section) for section in counted if isinstance(section, list | dict)),
+        entries=sum(len(section) for section in counted if isinstance(section, tuple | dict)),
         newest=_newest(one for section in counted for one in _dates(section)),
         fresh_days=source.fresh_days,
         do=source.do,
@@ -127,7 +118,7 @@ def _dates(value: object) -> Iterator[str]:
             yield found
         for one in value.values():
             yield from _dates(one)
-    elif isinstance(value, list):
+    elif isinstance(value, tuple):
         for one in value:
             yield from _dates(one)
 
@@ -155,13 +146,11 @@ def _measurements() -> tuple[KnowledgePart, ...]:
 
 def _factors() -> KnowledgePart:
     """The fit: its entries are coefficients; its date is that of the newest measurement in it, if it records one."""
-    text = packaged(_FACTORS)
-    fitted = _FITTED.match(text)
-    found = yaml.load(text, Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader))  # noqa: S506 (a safe loader)
+    fitted = _FITTED.match(FACTORS.text)
     return KnowledgePart(
         id="factors",
-        file=_FACTORS,
-        entries=sum(len(one) for one in found["coefficients"].values()),
+        file="published/factors.yaml",
+        entries=sum(len(one) for one in FACTORS.content.coefficients.values()),
         newest=fitted["date"] if fitted else None,
         fresh_days=MEASUREMENT_DAYS,
         do="fit again: python scripts/fit.py",

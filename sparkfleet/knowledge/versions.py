@@ -249,6 +249,11 @@ def parse_range(text: str) -> Range:
     return Range(text, tuple(comparisons), tuple(spans))
 
 
+def is_within(version: str, wanted: str) -> bool:
+    """True if a version is known to be in the range `wanted`."""
+    return parse_range(wanted).contains(version) is Truth.YES
+
+
 def _bounds(item: str) -> tuple[Bound, ...]:
     # A kernel, 6.17.0-1014, has dots on the left side only; a span has them on both or on none.
     span = _SPAN.fullmatch(item)

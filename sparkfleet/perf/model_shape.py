@@ -60,7 +60,8 @@ class Layers(Value):
     state_bytes: float = 0.0
     """Recurrent state per sequence, summed over the linear layers, bytes."""
     kv_heads: int = 1
-    """How far KV can be split by tensor parallelism; 1 for a latent (MLA) cache, which every rank keeps whole."""
+    """Largest number of ranks over which tensor parallelism splits the KV cache; 1 for a latent (MLA) cache, which
+    every rank keeps whole."""
     pool_factor: tuple[float, float, float] = EXACT
     """Bytes that a pool takes per byte of KV that it keeps, at least, mostly and at most: `POOLS`, or a guess at shapes."""
     packed_kv_bytes: float = 0.0

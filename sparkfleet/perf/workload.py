@@ -7,11 +7,11 @@ from typing import Literal
 from sparkfleet.values import Value
 
 Content = Literal["mixed", "code", "prose", "structured", "json", "math", "agent", "random", "book"]
-"""What answers are like, which decides how much of a draft is right. structured: counts, lists, what repeats itself; book: a
+"""Kinds of answers; they decide which share of a draft is right. structured: counts, lists, what repeats itself; book: a
 novel continued, as llama-benchy asks for."""
 
 Window = Literal["decode", "burst", "served", "closed", "steady", "whole"]
-"""What tokens per second span. decode: only time in which nothing is prefilled; burst: all prompts come at once, from the
+"""Time span of tokens per second. decode: only time in which nothing is prefilled; burst: all prompts come at once, from the
 first token to the last; served: the same with all prefills counted in the tok/s of all; closed: a next request follows each
 that ends, all time counted; steady: prefills of others in between; whole: tok/s of one request, too, counted from when it
 was sent."""
@@ -32,7 +32,7 @@ class Workload(Value):
     arrivals_per_s: float | None = None
     """Requests arrive at this rate, whatever is in flight; None: the next one starts when one ends."""
     requests: int | None = None
-    """How many requests come in all, the last ones with empty slots beside them; None: not known (100 of those that arrive
+    """Number of requests in all, the last ones with empty slots beside them; None: not known (100 of those that arrive
     at a rate, a loop without end otherwise)."""
     content: Content = "mixed"
     window: Window = "steady"
@@ -49,4 +49,4 @@ class Workload(Value):
 
 
 CHECK = Workload(prompt=1, generate=64, window="decode")
-"""What is asked of every group right after its start, alone, and measured: a word, and 64 tokens (group/canary.py)."""
+"""Measured request to every group right after its start, alone: a word, and 64 tokens (group/canary.py)."""

@@ -35,7 +35,7 @@ class AlertRule(Value):
     name: str
     expr: str
     lasts: str
-    """How long the expression holds before the alert fires, as Prometheus writes it."""
+    """Time for which the expression holds before the alert fires, as Prometheus writes it."""
     severity: Severity
     summary: str
     """The fact with its number, as a template of Prometheus."""

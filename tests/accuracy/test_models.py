@@ -14,7 +14,7 @@ from sparkfleet.checkpoints.checkpoint_reader import checkpoint_from_config
 from sparkfleet.errors import FactError
 from sparkfleet.knowledge.ceilings import physics
 from sparkfleet.knowledge.measurements import architectures
-from sparkfleet.knowledge.models.known_models import known_checkpoint, load_models
+from sparkfleet.knowledge.models.known_models import MODELS, known_checkpoint
 from sparkfleet.knowledge.published.factors import factors
 from sparkfleet.perf.latency.latency_model import model_of, rates
 from sparkfleet.perf.prediction import Speculation
@@ -29,7 +29,7 @@ def _known() -> Iterator[Checkpoint]:
     for name in architectures():
         for id_ in () if name.startswith("_") else (name, f"{name}-NVFP4", f"{name}-FP8"):
             yield from _by_name(id_)
-    for known in load_models():
+    for known in MODELS.content.models:
         yield from _by_name(known.match[0].replace("*/", "org/").replace("[56]", "6").replace("*", ""))
 
 
@@ -46,7 +46,7 @@ KNOWN = tuple(_known())
 
 
 def _planned(outlook: Predictor, tp: int, prompt: int) -> dict[str, object]:
-    """What a plan predicts for one request on `tp` nodes with vLLM."""
+    """Prediction of a plan for one request on `tp` nodes with vLLM."""
     settings = Settings(
         engine="vllm",
         release="0.32",
@@ -66,8 +66,8 @@ def _planned(outlook: Predictor, tp: int, prompt: int) -> dict[str, object]:
 
 
 def _measured(checkpoint: Checkpoint, outlook: Predictor, tp: int, prompt: int) -> dict[str, object]:
-    """What `accuracy` predicts for a row that names the same model, format and size."""
-    published = next((one for one in load_models() if one.names(checkpoint.id)), None)
+    """Prediction of `accuracy` for a row that names the same model, format and size."""
+    published = next((one for one in MODELS.content.models if one.names(checkpoint.id)), None)
     row = {
         "model": checkpoint.id,
         "quant": outlook.format,

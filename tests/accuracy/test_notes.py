@@ -6,7 +6,7 @@ from importlib import resources
 import pytest
 
 from sparkfleet.accuracy import notes
-from sparkfleet.accuracy.harnesses import harnesses
+from sparkfleet.accuracy.harnesses import HARNESSES
 from sparkfleet.accuracy.rows import case_of, source_of
 from sparkfleet.knowledge.measurements import architectures
 
@@ -96,7 +96,7 @@ def test_requests_that_failed_did_not_come() -> None:
 def test_harnesses_that_are_packaged_are_sources_of_rows() -> None:
     file = resources.files("sparkfleet.knowledge.measurements").joinpath("benchmarks.csv")
     sources = {source_of(row) for row in csv.DictReader(file.read_text(encoding="utf-8").splitlines())}
-    assert {one.source for one in harnesses()} <= sources
+    assert {one.source for one in HARNESSES.content.harnesses} <= sources
 
 
 def test_the_harness_of_a_source_counts_if_its_row_is_silent() -> None:

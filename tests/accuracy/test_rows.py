@@ -33,7 +33,7 @@ def packaged() -> list[dict[str, str]]:
 
 
 def rates(cells: dict[str, str]) -> dict[str, Band | None] | None:
-    """What is predicted, None if the row is declined."""
+    """Predictions, or None if the row is declined."""
     try:
         return predict(case_of(cells, architectures()), factors())
     except Declined:

@@ -30,7 +30,7 @@ COMMIT = "9c925d64d72725edaf899c6cb9c377fd0709d9c5"
 
 
 def ask(*wanted: MetadataRequest, cache: Path | None = None) -> tuple[Outline | None, ...]:
-    """What the program really says of this machine."""
+    """Answers of the real program on this machine."""
     said = subprocess.run(
         [sys.executable, *program()[1:]],
         input=order(wanted),
@@ -56,7 +56,7 @@ def through(directory: Path) -> Checkpoint:
 
 
 def refused(directory: Path) -> tuple[str, str]:
-    """What is said of a damaged checkpoint where it lies, and by its outline; the latter without the node's name."""
+    """Messages about a damaged checkpoint, in its directory and by its outline; the latter without the node's name."""
     with pytest.raises(FactError) as here:
         read_checkpoint(directory)
     with pytest.raises(FactError) as there:

@@ -1,4 +1,4 @@
-"""Where the facts of a checkpoint come from: this machine, the nodes in their order, what is known by name."""
+"""Sources of a checkpoint's facts: this machine, the nodes in their order, what is known by name."""
 
 import json
 import shutil

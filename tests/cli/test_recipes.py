@@ -6,12 +6,11 @@ from pathlib import Path
 import pytest
 
 from sparkfleet.errors import SpecError
-from sparkfleet.knowledge.engines.recipes import FILE, LaunchRecipe, load_recipes, read_recipes, settings_of
-from sparkfleet.knowledge.yaml_entries import packaged
+from sparkfleet.knowledge.engines.recipes import RECIPES, LaunchRecipe, settings_of
 
 EXAMPLES = Path(__file__).parents[2] / "docs" / "examples"
 INVENTORIES = {1: "inventory-one-spark", 2: "inventory-two-sparks", 4: "inventory-eight-on-a-switch"}
-BOOK = load_recipes()
+BOOK = RECIPES.content
 MOST_CONTEXT = 262144
 """Of a recipe that leaves it to the engine."""
 NO_PLAN = {"plan": "a plan"}
@@ -98,6 +97,6 @@ def same(setting: str, theirs: str, ours: dict[str, str]) -> bool:
 
 
 def test_a_difference_of_an_unknown_recipe_is_refused():
-    wrong = packaged(FILE).replace("recipes: [deepseek-v4-flash-2]", "recipes: [deepseek-v9-2]", 1)
+    wrong = RECIPES.text.replace("recipes: [deepseek-v4-flash-2]", "recipes: [deepseek-v9-2]", 1)
     with pytest.raises(SpecError, match="deepseek-v9-2 is no recipe"):
-        read_recipes(wrong)
+        RECIPES.read(wrong)

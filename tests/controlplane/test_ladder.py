@@ -1,27 +1,11 @@
 import pytest
+from rungs import sglang_rung as rung
 
 from sparkfleet.controlplane.desired import Standing
 from sparkfleet.controlplane.policy.ladder import passed_by, rung_with_less, rung_without, step
 from sparkfleet.engines.failure_signatures import Cause, Diagnosis
-from sparkfleet.perf.prediction import Band, Prediction, Speculation
-from sparkfleet.planner.types.plan import Candidate, GroupPlan, GroupShape, Rung
-
-
-def rung(method, tps=None, node="spark1"):
-    candidate = Candidate(
-        model="org/model",
-        shape=GroupShape(nodes=(node,)),
-        engine="sglang",
-        engine_version="0.5.12",
-        context=512,
-        concurrency=4,
-        speculation=Speculation(method=method, tokens=3 if method != "none" else 0),
-    )
-    band = Band(low=0.0, mid=tps, high=100.0) if tps else None
-    memory = Band(low=0.0, mid=1.0, high=2.0)
-    prediction = Prediction(memory_bytes_per_rank=memory, decode_tps_per_request=band)
-    return Rung(candidate=candidate, prediction=prediction, reason="")
-
+from sparkfleet.perf.prediction import Band, Prediction
+from sparkfleet.planner.types.plan import GroupPlan
 
 LADDER = GroupPlan(ladder=(rung("nextn", 22.6), rung("ngram", 12.7), rung("none", 11.5)))
 

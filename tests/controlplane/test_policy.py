@@ -1,4 +1,4 @@
-"""What holds of the policy in every state, and what it comes to round by round."""
+"""Properties of the policy in every state, and its results round by round."""
 
 import ast
 from dataclasses import replace

@@ -15,7 +15,7 @@ def sparks():
 
 @pytest.fixture
 def look(sparks):
-    """What is read of both, with a healthy link measured."""
+    """Readings of both nodes, with a healthy link measured."""
 
     async def look(**context):
         fleet = await gather(inventory(), {spark.name: spark.channel() for spark in sparks}, timeout_s=5)

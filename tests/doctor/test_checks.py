@@ -378,7 +378,7 @@ FOLLOWING = {
     "retained": {"memory-free", "page-cache"},
     "torn_driver": set(),
 }
-"""What else is rightly said."""
+"""Further findings that are right."""
 
 
 @pytest.mark.parametrize(

@@ -4,18 +4,17 @@ import pytest
 
 from sparkfleet.engines.failure_signatures import (
     LOW_BYTES,
+    SIGNATURES,
     Cause,
     Diagnosis,
     Failure,
     classify,
     first_cause,
-    load_signatures,
-    read_signatures,
 )
 from sparkfleet.errors import SpecError
 from sparkfleet.knowledge.rules.rules import load_rules
 
-EXAMPLES = [(one, line) for one in load_signatures() for line in one.examples]
+EXAMPLES = [(one, line) for one in SIGNATURES.content.signatures for line in one.examples]
 
 
 def failed(*lines, engine="vllm", method="none", **fields):
@@ -40,7 +39,7 @@ def test_every_example_is_recognised_by_its_signature(signature, line):
 
 def test_every_rule_that_a_signature_names_is_there():
     rules = {rule.id for rule in load_rules()}
-    assert {one.rule for one in load_signatures() if one.rule} <= rules
+    assert {one.rule for one in SIGNATURES.content.signatures if one.rule} <= rules
 
 
 LOADED = "[2026-06-01 08:00:00 TP0] Load weight end. type=Qwen3_5ForCausalLM, dtype=torch.bfloat16, avail mem=21.73 GB"
@@ -135,23 +134,23 @@ ENTRY = "version: 1\nsignatures:\n- {id: a, cause: %s, pattern: '%s', says: s, e
 @pytest.mark.parametrize(
     ("text", "says"),
     [
-        ("a: [", "engines/signatures.yaml: "),
+        ("a: [", "engines/signatures.yaml:"),
         ("version: 2", "expected `version: 1`"),
         (ENTRY % ("known", "abcd", ""), "a: .*a known issue needs a rule"),
         (ENTRY % ("odd", "abcd", ""), "a: cause: "),
         (ENTRY % ("memory", "ab(cd", ""), "a: pattern: .*no regular expression"),
         (ENTRY % ("memory", "abcd", ", odd: 1"), "a: odd: "),
-        (ENTRY % ("memory", "abcd", "") + ENTRY.splitlines()[2] % ("port", "abcd", ""), "is in the file twice"),
-        ("version: 1\nsignatures: [1]", "0: "),
+        (ENTRY % ("memory", "abcd", "") + ENTRY.splitlines()[2] % ("port", "abcd", ""), "a: id: is given twice"),
+        ("version: 1\nsignatures: [1]", "0.: entry: "),
     ],
 )  # fmt: skip
 def test_a_wrong_file_is_reported_by_entry_and_field(text, says):
     with pytest.raises(SpecError, match=says):
-        read_signatures(text)
+        SIGNATURES.read(text)
 
 
 def test_an_entry_is_all_it_takes():
-    mine = read_signatures(ENTRY % ("flag", "abcd", ""))
+    mine = SIGNATURES.read(ENTRY % ("flag", "abcd", "")).signatures
     assert classify(failed("x abcd y"), mine) == Diagnosis(
         cause=Cause.FLAG, signature="a", says="s", evidence="x abcd y"
     )

@@ -30,12 +30,14 @@ parser = make_arg_parser(FlexibleArgumentParser())
 for line in json.load(sys.stdin):
     parser.parse_args(line)
 flags = sorted({f for a in parser._actions for f in a.option_strings if f.startswith('--')})
+limited = [a for a in parser._actions if a.choices]
+choices = {f: list(map(str, a.choices)) for a in limited for f in a.option_strings if f.startswith('--')}
 import dataclasses, typing
 from vllm.config import speculative
 def names(kind):
     return {name for one in typing.get_args(kind) for name in ([one] if isinstance(one, str) else names(one))}
 keys = sorted(field.name for field in dataclasses.fields(speculative.SpeculativeConfig))
-print('RESULT', json.dumps([vllm.__version__, flags, keys, sorted(names(speculative.SpeculativeMethod))]))
+print('RESULT', json.dumps([vllm.__version__, flags, choices, keys, sorted(names(speculative.SpeculativeMethod))]))
 """
 DEEP = """
 import json, sys
@@ -90,7 +92,9 @@ ServerArgs.add_cli_args(parser)
 for line in json.load(sys.stdin):
     parser.parse_args(line)
 flags = sorted({f for a in parser._actions for f in a.option_strings if f.startswith('--')})
-print('RESULT', json.dumps([version('sglang'), flags]))
+limited = [a for a in parser._actions if a.choices]
+choices = {f: list(map(str, a.choices)) for a in limited for f in a.option_strings if f.startswith('--')}
+print('RESULT', json.dumps([version('sglang'), flags, choices]))
 """
 SGLANG_DEEP = """
 import json, sys
@@ -237,17 +241,20 @@ def test_vllm_parses_every_line(asked_vllm, lines):
     path = FLAGS / f"vllm-{version.partition('+')[0]}.json"
     if path.exists():
         told = json.loads(path.read_text())
-        assert found == [told[name] for name in ("options", "speculative_keys", "speculative_methods")]
+        assert found == [
+            told[name] for name in ("options", "choices", "speculative_keys", "speculative_methods")
+        ]
 
 
 @pytest.mark.opt_in
 @pytest.mark.sglang
 @installed("sglang")
 def test_sglang_parses_every_line(lines):
-    version, flags = asked(SGLANG, lines("sglang"))
+    version, *found = asked(SGLANG, lines("sglang"))
     path = FLAGS / f"sglang-{version}.json"
     if path.exists():
-        assert flags == json.loads(path.read_text())["options"]
+        told = json.loads(path.read_text())
+        assert found == [told["options"], told["choices"]]
 
 
 @pytest.mark.opt_in

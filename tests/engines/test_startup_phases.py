@@ -57,7 +57,7 @@ BEFORE_IT_LOADS = (
     "[2026-08-28 21:19:13] Persistent cache disabled, using in-memory JIT cache",
     "INFO [qwen_gdn_linear_attn.py:229] FlashInfer GDN prefill is JIT-compiled; first run may take a while.",
 )
-"""What real engines print first. Taken for compiling, it would hide how far they are with loading."""
+"""First lines of real engines. Taken for compiling, it would hide how far they are with loading."""
 
 
 @pytest.mark.parametrize("line", BEFORE_IT_LOADS)

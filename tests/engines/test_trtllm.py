@@ -246,7 +246,7 @@ INSTALLS = re.compile(r"\b(apt(-get)?|dnf|yum|apk|pip3?|uv|conda|npm|cargo|curl|
 
 @pytest.mark.parametrize("name", ["leader.sh", "rank.sh", "serve.sh", "worker.sh"])
 def test_no_script_installs_or_downloads_anything(pair, name):
-    """What runs in a container is what its digest names."""
+    """A container runs the content that its digest names."""
     text = next(files(one)[name] for one in pair if name in files(one))
     assert not INSTALLS.findall(text)
 

@@ -1,4 +1,5 @@
 import pytest
+from inventory_texts import INVENTORY, KEY
 
 from sparkfleet.fabric.discovery import DiscoveredLinks, FoundEnd, FoundLink, FoundRail
 from sparkfleet.fabric.inventory_builder import (
@@ -11,8 +12,6 @@ from sparkfleet.fabric.inventory_builder import (
 )
 from sparkfleet.specs.inventory import Node
 from sparkfleet.specs.load import parse_inventory
-
-KEY = "SHA256:" + "A" * 43
 
 
 def machine(address, hostname, **more):
@@ -90,28 +89,8 @@ def test_two_rails_in_one_subnet_are_one_rail_and_a_reason(found):
     assert "192.168.200.0/24 is the subnet of another rail of spark1" in doubts[0]
 
 
-OLD = f"""fleet: home
-head: spark2
-nodes:
-  spark1: {{address: 10.0.0.1, user: u, host_key: "{KEY}", engines: {{vllm: {{python: /opt/vllm/bin/python}}}}}}
-  spark2: {{address: 10.0.0.2, user: u, host_key: "{KEY}"}}
-  spark3: {{address: 10.0.0.3, user: u, host_key: "{KEY}"}}
-links:
-  - nodes: [spark1]
-    switch: top-shelf
-    rails:
-      - [{{netdev: a0, rdma: r0, address: 192.168.100.1/24}}]
-  - nodes: [spark3]
-    switch: top-shelf
-    rails:
-      - [{{netdev: a0, rdma: r0, address: 192.168.100.3/24}}]
-gateway:
-  host: 0.0.0.0
-"""
-
-
 def test_fields_that_a_person_wrote_are_kept():
-    old = parse_inventory(OLD)
+    old = parse_inventory(INVENTORY)
     seen = {name: old.nodes[name] for name in ("spark1", "spark2")}
     new_link = old.links[0].model_copy(update={"switch": "switch"})
     merged = merge(old, seen, [new_link], "ignored")

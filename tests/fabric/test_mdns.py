@@ -15,7 +15,7 @@ def name(text):
 
 
 def answer(host="spark-5c2d.local", address=(192, 168, 1, 11)):
-    """What avahi answers to a question for a service: the instance, and the host's address beside it."""
+    """Avahi's answer to a question for a service: the instance, and the host's address beside it."""
     service, instance = name("_ssh._tcp.local"), b"\x0aspark-5c2d\xc0\x0c"
     pointer = service + struct.pack("!2HIH", 12, 1, 10, len(instance)) + instance
     where = name(host) + struct.pack("!2HIH", 1, 1, 10, 4) + bytes(address)

@@ -1,4 +1,4 @@
-"""What is refused, with the reason."""
+"""Refused ports, with the reason."""
 
 from sparkfleet.fabric.port_scan import NeighbourAnswer
 from sparkfleet.fabric.topology import find_links

@@ -1,4 +1,4 @@
-"""Whether a fleet is up, as every use-case finds it out."""
+"""State of a fleet, up or down, as every use-case finds it."""
 
 import pytest
 

@@ -262,7 +262,7 @@ def test_an_error_keeps_its_cause_on_its_way_through_ray():
 
 
 def shortages(monkeypatch, *left):
-    """What the node has left at each look (the last for ever), bytes; how often it was looked at."""
+    """Bytes that the node has left at each reading (the last for ever); the readings are counted."""
     looks, readings = [], list(left)
 
     async def memory(rank):

@@ -53,7 +53,7 @@ class Engine:
 
 
 async def lives(engine, patience_s=30.0):
-    """Whether it is left alone for a while."""
+    """True if it is left alone for a while."""
     try:
         async with asyncio.timeout(ENOUGH_S):
             await follow(engine.read, engine.ask, patience_s, QUICK)

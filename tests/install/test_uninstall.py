@@ -1,4 +1,4 @@
-"""What `uninstall` removes from a node: the real program, in a home of its own."""
+"""Files that `uninstall` removes from a node: the real program, in a home of its own."""
 
 import asyncio
 import os

@@ -13,11 +13,11 @@ from collections import Counter
 import httpx
 
 HONEST = {"whole", "told", "refused", "reset"}
-"""How an answer may end: with [DONE] and all its tokens; with an error that says so; without a connection; or with one that
-broke, which every client notices. What may not be: an end that looks like one (`cut`), none at all (`stuck`), or an error
-that blames the client, says nothing, or is a defect of the gateway (`wrong`)."""
+"""Ends of an answer that are allowed: with [DONE] and all its tokens; with an error that says so; without a
+connection; or with one that broke, which every client notices. What may not be: an end that looks like one (`cut`),
+none at all (`stuck`), or an error that blames the client, says nothing, or is a defect of the gateway (`wrong`)."""
 LATER = (429, 500, 502, 503, 504)
-"""What clients of OpenAI try again. A 500 is an engine's own that was dying with the request in hand."""
+"""Status codes after which clients of OpenAI try again. A 500 is an engine's own that was dying with the request in hand."""
 STUCK_S = 120.0
 PAUSE_S = 0.2
 """After an answer that was none."""
@@ -72,7 +72,7 @@ class Asking:
 
     @property
     def ends(self):
-        """How many answers ended how."""
+        """Number of answers by their end."""
         return Counter(answer["end"] for answer in self.answers)
 
     @property
@@ -81,7 +81,7 @@ class Asking:
         return [answer for answer in self.answers if answer["end"] not in HONEST]
 
     def whole_since(self, at):
-        """How many answers that began after this moment (Unix seconds) are whole."""
+        """Number of answers that began after this moment (Unix seconds) are whole."""
         return sum(answer["end"] == "whole" and answer["began"] >= at for answer in self.answers)
 
 

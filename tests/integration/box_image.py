@@ -75,7 +75,7 @@ def without_gpu(lab, node):
 
 
 def refused(lab, node, image=f"{NAME}:1"):
-    """Why a node cannot run containers; "" if it can. The image has to be there."""
+    """Reason why a node cannot run containers; "" if it can. The image has to be there."""
     argv = (
         "podman",
         "run",

@@ -101,5 +101,5 @@ def _engines(request):
 
 
 def _is_real(request):
-    """Whether engines are real for a file of tests, or for one test."""
+    """True if engines are real for a file of tests, or for one test."""
     return request.config.getoption("--real") and request.node.get_closest_marker("any_engine") is None

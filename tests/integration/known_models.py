@@ -1,4 +1,4 @@
-"""What vLLM finds out about an architecture before it starts: found out once on this machine, for all nodes and images.
+"""Facts about an architecture that vLLM reads before it starts: read once on this machine, for all nodes and images.
 
 It imports the architecture's module in a process of its own for that, 10 s of every start, and keeps what it found in the
 user's cache. In a lab every node has a home of its own, and every container begins without one.
@@ -19,7 +19,7 @@ for name in sys.argv[1:]:
 
 
 def directory():
-    """Where it is kept; it need not exist."""
+    """Its directory; it need not exist."""
     caches = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
     return Path(os.environ.get("VLLM_CACHE_ROOT") or Path(caches, "vllm"), "modelinfos")
 

@@ -54,7 +54,7 @@ class LabFleet:
 
     @classmethod
     def shares(cls):
-        """What nodes have to see: this environment and this checkout."""
+        """Directories that nodes have to see: this environment and this checkout."""
         return (Path(sys.prefix), CHECKOUT)
 
     def write(self, name, text):
@@ -93,7 +93,7 @@ class LabFleet:
         return json.loads(self.ok("status", "--json"))
 
     def endpoint(self):
-        """Where it serves, on the head: the same as long as there is a fleet."""
+        """Address of its endpoint on the head: the same as long as there is a fleet."""
         self._endpoint = self._endpoint or self.status()["endpoint"]
         return self._endpoint
 
@@ -197,7 +197,7 @@ class LabFleet:
         return done.stdout
 
     def ray_says(self, program):
-        """What a program that joins the fleet's Ray on the head prints, as JSON. It is given `address` and `host`."""
+        """Output, as JSON, of a program that joins the fleet's Ray on the head. It is given `address` and `host`."""
         head = self.lab.nodes[0].name
         find = "import pathlib;print(next(pathlib.Path.home().glob('.local/state/sparkfleet/*/address.json')).read_text())"
         address = json.loads(self.python(head, find))["ray"]
@@ -254,7 +254,7 @@ class LabFleet:
         return sorted(ports - {22, *range(10002, 20000)})
 
     def diagnosis(self):
-        """What the fleet shows, and the ends of the logs on all nodes, for a failure."""
+        """Status of the fleet, and the ends of the logs on all nodes, for a failure."""
         said = ["\n".join(self.run(verb)[1].splitlines()[-40:]) for verb in ("status", "events")]
         for node in self.lab.nodes:
             found = self.lab.exec(
@@ -282,7 +282,7 @@ while time.monotonic() < until:
     except (OSError, ValueError):
         time.sleep(0.3)
 """
-"""What the controller says; nothing if none answers for some seconds."""
+"""Answer of the controller; nothing if none answers for some seconds."""
 
 _GET = """
 import json, sys, urllib.request

@@ -128,7 +128,7 @@ class Fleet:
         return httpx.get(url + path, headers=headers, timeout=60).text
 
     def deployments(self):
-        """What the controller says of every deployment, without the seconds that a command line costs."""
+        """Answer of the controller about every deployment, without the seconds that a command line costs."""
         api = json.loads(self.paths.address.read_text())["api"]
         headers = {"authorization": f"Bearer {self.paths.api_token.read_text()}"}
         with httpx.Client(transport=httpx.HTTPTransport(retries=8), timeout=30) as client:

@@ -210,7 +210,7 @@ class Hand:
         return True
 
     def remains(self, fault):
-        """Whether a file is still harmed: what the fleet writes again by itself is not."""
+        """True if a file is still harmed; one that the fleet has written again is not."""
         return self._harm(fault, f"look-{fault.how}").returncode == 0
 
     def _harm(self, fault, how):

@@ -43,7 +43,7 @@ class PairFleet(LabFleet):
     def __init__(self, lab, directory, real):
         super().__init__(lab, directory, f"environment: {node_environment(directory)}\n")
         self.real = real
-        """Whether engines of the present file of tests are real."""
+        """True if engines of the present file of tests are real."""
         self._production = real
         self._runs = itertools.count()
         python = stand_in(directory)
@@ -80,7 +80,7 @@ class PairFleet(LabFleet):
         return out
 
     def is_sound(self, answer):
-        """Whether it is what the engine says: of the real one, what its model has learnt of rails."""
+        """True if the answer is the engine's: of the real one, the text about rails that its model has learnt."""
         return "QSFP" in answer if self.real else bool(answer.strip())
 
     def breaks(self, node, words):
@@ -151,7 +151,7 @@ class Pair:
 
 
 def events_of(fleet, name):
-    """What has happened to the present generation, in order."""
+    """Events of the present generation, in order."""
     told = json.loads(fleet.ok("describe", name, "--json"))
     now = told["deployment"]["generation"]
     return told["deployment"], [event for event in told["events"] if event["generation"] == now]

@@ -89,7 +89,7 @@ asyncio.run(main())
 
 
 class Answer(NamedTuple):
-    """What one request without a token got."""
+    """Result of one request without a token."""
 
     node: str
     process: str
@@ -107,7 +107,7 @@ class Answer(NamedTuple):
 
     @property
     def is_data(self):
-        """Whether it told something: an answer with a body, to what it was asked. HTTP/2's own frames are none."""
+        """True if it gave data away: an answer with a body to its request. HTTP/2's own frames are none."""
         return self.status == 200
 
 

@@ -52,7 +52,7 @@ WINDOW_S = 600.0
 PAUSE_S = 1.0
 """Between questions: two processors have to start engines, too."""
 SLACK = {"rss_mib": 60, "fds": 24, "processes": 6, "ports": 4, "rows": 0}
-"""What a count may differ by between two settled moments: Ray keeps idle workers, and sockets that wait."""
+"""Difference that is allowed in a count between two settled moments: Ray keeps idle workers, and sockets that wait."""
 
 BOUNDED = {"events": 10_000, "measurements": 2_000, "standings": 2, "history": 100}
 """Most rows of tables with a length of their own: of all, of each deployment, one a group (controlplane/state/tables/)."""
@@ -312,7 +312,8 @@ QUIET = (
     "up",
     "apply",
 )
-"""What may be away for a while without a word: nothing waits for it. A stopped engine counts as hung after its limits."""
+"""Targets whose loss for a while needs no event: nothing waits for them. A stopped engine counts as hung
+after its limits."""
 
 
 def _question(name):
@@ -320,7 +321,7 @@ def _question(name):
 
 
 def _grown(counted):
-    """What grew from the first settled moments to the last; counts before the third fault are of a fleet that warms up."""
+    """Counts that grew from the first settled moments to the last; before the third fault a fleet warms up."""
     if len(counted) < 6:
         return []
     return [

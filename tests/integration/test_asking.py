@@ -1,4 +1,4 @@
-"""What the clients of the fault tests take for an honest end. No fleet is needed."""
+"""Ends of answers that the clients of the fault tests accept. No fleet is needed."""
 
 import json
 

@@ -16,7 +16,7 @@ pytestmark = [pytest.mark.integration, pytest.mark.any_engine]
 
 SERVER = CHECKOUT / "tests/integration/stand_ins/speech.py"
 SPARK_MIB = 109866
-"""What the lab's idle Spark has available."""
+"""Memory that the lab's idle Spark has available."""
 
 
 @pytest.fixture
@@ -38,7 +38,7 @@ def custom(name, port):
 
 
 def running(fleet, port):
-    """What runs on the node of a workload that has this port."""
+    """Processes on the node of a workload that has this port."""
     return [line for line in fleet.processes("spark1") if line.endswith(f"{SERVER} 0.0.0.0 {port}")]
 
 

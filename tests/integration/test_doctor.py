@@ -32,7 +32,7 @@ THE_HOSTS_OWN = {
     "memory-pressure",
     "page-cache",
 }
-"""What is really so on the host, and no fault of the lab."""
+"""Findings about the host itself, no faults of the lab."""
 
 
 @pytest.fixture(scope="module")
@@ -51,7 +51,7 @@ def lab(pair):
 
 
 async def examined(lab, *, measure=False, inventory=None, **context):
-    """What the doctor says, without what is fine."""
+    """Findings of the doctor, without those that are fine."""
     spec = parse_inventory(inventory or lab.inventory(), "inventory.yaml")
     channels = open_channels(spec)
     try:

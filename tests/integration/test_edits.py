@@ -102,7 +102,7 @@ def engines(fleet):
 
 
 def applied_at(fleet, generation):
-    """When the controller took a generation, Unix seconds."""
+    """Time at which the controller took a generation, Unix seconds."""
     events = fleet.json("events", "tiny")["events"]
     return next(one["at"] for one in events if (one["generation"], one["kind"]) == (generation, "wanted"))
 

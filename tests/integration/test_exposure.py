@@ -68,7 +68,7 @@ LOCAL = {
     ("ray::ServeRepli", "GET /metrics"): "the gateway's numbers, to users of the head",
     ("python", "GET /health"): "a custom workload checks no token: its own port is on loopback",
 }
-"""What users of a node itself are given."""
+"""Answers without a token to users of a node itself."""
 HEALTH = {
     ("ray::ServeRepli", "GET /healthz"): "the gateway's",
     ("ray::ServeRepli", "GET /health"): "the same, under the name that vLLM gives it",
@@ -76,7 +76,7 @@ HEALTH = {
     ("ray::DashboardA", "GET /api/healthz"): "Ray's own: it lives",
     ("ray::DashboardA", "GET /-/healthz"): "Ray's own: it lives",
 }
-"""What everybody is given who reaches a socket."""
+"""Answers to everybody who reaches a socket."""
 PAGE = files("sparkfleet.gateway.page").joinpath("static/index.html").read_bytes()
 
 

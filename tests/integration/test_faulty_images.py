@@ -116,7 +116,7 @@ FALL = re.compile(
     r"spark2 · sglang · ([^·]+) did not start \(([^·]+?): [^·]+; next: spark2 · sglang · ([^·]+),"
     r" predicted (\d+\.\d) instead of (\d+\.\d) tok/s for one user"
 )
-"""What fell, why, onto what, and tokens per second after it and before."""
+"""Group, cause, lower rung, and tokens per second after the fall and before."""
 SLOW_S = 600
 GATEWAY_PORT = 8000
 """It serves from `up` to `down`, with deployments or without."""
@@ -147,7 +147,7 @@ def fleet(tmp_path_factory):
 
 
 def on_each(lab, look):
-    """What is found on each node, by its name."""
+    """Findings on each node, by its name."""
     return {node.name: look(node.name) for node in lab.nodes}
 
 
@@ -220,7 +220,7 @@ def test_without_memory_on_the_first_node_the_second_serves(fleet):
 
 
 def test_from_nextn_down_to_none_each_with_its_cause_and_what_it_costs(fleet):
-    """What befell field report 001: its deployment, planned for a Spark as a user's is, and the image that was re-tagged."""
+    """Case of field report 001: its deployment, planned for a Spark as a user's is, and the image that was re-tagged."""
     report = yaml.safe_load(REPORT.read_text())
     name = report["name"]
     disguise(fleet, "spark2", report["model"])

@@ -57,7 +57,7 @@ def children(fleet, node, pid):
 
 
 def alone_on(fleet, node):
-    """Whether one rank runs on a node, and none of an earlier start beside it."""
+    """True if one rank runs on a node, and none of an earlier start beside it."""
     ranks = [words for words in fleet.engines(node).values() if " -m " in words]
     return len(ranks) == 1
 
@@ -239,7 +239,7 @@ def test_a_rail_that_is_away_for_seconds_costs_nothing(served):
 
 
 def failures(fleet):
-    """Why groups of the present generation fell, in order."""
+    """Causes of falls in the present generation, in order."""
     return [event["message"] for event in events_of(fleet, "tiny")[1] if event["kind"] == "failed"]
 
 

@@ -422,7 +422,7 @@ def answers_at(endpoint):
 
 
 def is_down(fleet):
-    """Whether `status` says so, by the fields that it has of a fleet that is up."""
+    """True if `status` reports it down and without deployments, under the fields of a fleet that is up."""
     status = fleet.json("status")
     return (status["up"], status["deployments"]) == (False, [])
 

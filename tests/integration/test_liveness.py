@@ -1,4 +1,4 @@
-"""What is taken for dead and what is not, with one real vLLM whose core is stopped as one that hangs in a kernel is."""
+"""Hung and living engines are distinguished, with one real vLLM whose core is stopped as one that hangs in a kernel is."""
 
 import json
 import os

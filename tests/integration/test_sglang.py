@@ -45,7 +45,7 @@ LAN = "enP7s7"
 
 
 START_S = 900
-"""What a start may take: SGLang alone needs 50 s of two idle processors, and 3 minutes of busy ones."""
+"""Longest start: SGLang alone needs 50 s of two idle processors, and 3 minutes of busy ones."""
 
 
 class Here(Fleet):

@@ -28,7 +28,7 @@ QUESTIONS = (
 
 @pytest.fixture(scope="module")
 def plain(fleet):
-    """What it says without speculation."""
+    """Its answer without speculation."""
     fleet.apply(fleet.write("tiny.yaml", TINY))
     return [fleet.chat(question) for question in QUESTIONS]
 

@@ -74,7 +74,7 @@ def gcs(fleet):
 
 
 def held(fleet, words):
-    """What `status` prints, once it has these words."""
+    """Output of `status`, once it has these words."""
     code, out, err = fleet.run("status")
     return err if code == 5 and "held" in out and words in err else None
 
@@ -189,7 +189,7 @@ CHANGES = {
     "belongs to fleet stranger": "UPDATE identity SET fleet = 'stranger'",
     "newer release": "PRAGMA user_version = 9999",
 }
-"""What is done to a sound copy, by the words of `status`."""
+"""Damage to a sound copy, by the words of `status`."""
 
 
 @pytest.mark.full

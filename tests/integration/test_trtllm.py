@@ -160,7 +160,7 @@ def inside(fleet, node):
 
 
 def told(fleet):
-    """What the server of rank 0 was told: its arguments, and its options file."""
+    """Settings of rank 0's server: its arguments, and its options file."""
     return json.loads(fleet.engine_get("/told")[1])
 
 
@@ -245,7 +245,7 @@ def test_mpi_meets_on_the_rail(fleet):
 
 
 def login(fleet, *options, address=ADDRESSES["spark2"]):
-    """What becomes of a login on the worker's sshd from the leader's node: (exit code, what was said)."""
+    """Result of a login on the worker's sshd from the leader's node: exit code and output."""
     (port,) = {listener.rpartition(":")[2] for listener in listens(fleet, "spark2", "sshd")}
     fixed = (
         "BatchMode=yes",

@@ -4,8 +4,7 @@ import pytest
 
 from sparkfleet.errors import SpecError
 from sparkfleet.knowledge.ceilings import physics
-from sparkfleet.knowledge.hardware import hardware, read_hardware
-from sparkfleet.knowledge.yaml_entries import packaged
+from sparkfleet.knowledge.hardware import HARDWARE, hardware
 
 
 def test_links_are_ordered_as_measured() -> None:
@@ -27,7 +26,7 @@ def test_ceilings_of_the_speed_model_are_in_the_measured_range() -> None:
 @pytest.mark.parametrize(
     ("old", "new", "complaint"),
     [
-        ("id: tcp", "id: roce-dual", r"hardware\.yaml: roce-dual: id: is given twice"),
+        ("id: tcp", "id: roce-dual", r"hardware\.yaml: links: roce-dual: id: is given twice"),
         (
             "latency_us: {value: 424",
             "latency_us: {value: 9",
@@ -43,7 +42,7 @@ def test_ceilings_of_the_speed_model_are_in_the_measured_range() -> None:
     ],
 )
 def test_a_wrong_file_is_named(old: str, new: str, complaint: str) -> None:
-    text = packaged("hardware.yaml")
+    text = HARDWARE.text
     assert old in text
     with pytest.raises(SpecError, match=complaint):
-        read_hardware(text.replace(old, new, 1))
+        HARDWARE.read(text.replace(old, new, 1))

@@ -9,16 +9,16 @@ import pytest
 
 from sparkfleet.checkpoints.checkpoint import Checkpoint
 from sparkfleet.errors import FactError
-from sparkfleet.knowledge.engines.recipes import load_recipes
+from sparkfleet.knowledge.data_file import packaged
+from sparkfleet.knowledge.engines.recipes import RECIPES
 from sparkfleet.knowledge.models.known_models import known_checkpoint, quant_in_name
-from sparkfleet.knowledge.yaml_entries import packaged
 
 ROWS = list(csv.DictReader(io.StringIO(packaged("measurements/benchmarks.csv"))))
 DEPLOYED = ("vllm", "sglang", "trt-llm", "trtllm")
 """Engines that a deployment can have; weights of the others are in files that these do not load."""
 NAMES = sorted(
     {row["model"] for row in ROWS if row["engine"] in DEPLOYED}
-    | {one.model for one in load_recipes().recipes}
+    | {one.model for one in RECIPES.content.recipes}
 )
 TRUE_REASONS = ("the shapes of its layers are not known", "stored as EXL3 or GGUF")
 

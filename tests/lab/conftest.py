@@ -12,7 +12,7 @@ from sparkfleet.lab.lifecycle import check_host
 
 
 def why_not() -> str:
-    """Why labs cannot be made here, or nothing."""
+    """Reason why labs cannot be made here; "" if they can."""
     try:
         check_host()
     except LabError as error:

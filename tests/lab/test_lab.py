@@ -49,7 +49,7 @@ def big_ping(lab: Lab, address: str) -> bool:
 
 
 def traces(name: str) -> dict[str, list[str]]:
-    """What of a lab is on this machine."""
+    """Traces of a lab on this machine."""
     return {
         "namespaces": [
             line.split()[0] for line in out("ip", "netns").splitlines() if line.startswith(f"sfl-{name}")

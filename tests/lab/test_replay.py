@@ -1,4 +1,4 @@
-"""What one owner saw is what everybody's lab shows: a bundle of a fleet, and the lab that is made of it."""
+"""A lab shows what its owner saw: a bundle of a fleet, and the lab that is made of it."""
 
 from __future__ import annotations
 

@@ -1,5 +1,19 @@
-"""Fixtures that tests of `node_daemon` share with other packages."""
+"""Fixtures of the tests of `node_daemon`."""
 
+import shutil
+
+import pytest
 from control_fixtures import clock, engine, world
 
+from sparkfleet.runtime.files.fleet_paths import FleetPaths
+
 __all__ = ["clock", "engine", "world"]
+
+
+@pytest.fixture
+def paths(tmp_path):
+    """The directories of a head."""
+    made = FleetPaths(tmp_path / "home")
+    made.create()
+    yield made
+    shutil.rmtree(made.run, ignore_errors=True)

@@ -1,4 +1,4 @@
-"""What is left of a fleet that was brought down."""
+"""Remains of a fleet that was brought down."""
 
 import json
 import socket

@@ -1,7 +1,6 @@
 """The watchdog of a node: files that vanish under it, `up` and `down` at once, and what it writes down."""
 
 import asyncio
-import contextlib
 import threading
 
 import pytest
@@ -11,19 +10,8 @@ from tmpfiles import is_cleaned
 from sparkfleet.controlplane.api.api_models import ApplyRequest, JoinRequest, Role, UpRequest
 from sparkfleet.node_daemon import node_lifecycle, ray_watchdog, service_manager
 from sparkfleet.node_daemon.role_guard import read_role, write_role
-from sparkfleet.runtime.files.fleet_paths import FleetPaths
 
 SECRET = "hunter2-of-the-owner"
-
-
-@pytest.fixture
-def paths(tmp_path):
-    """The directories of a head."""
-    made = FleetPaths(tmp_path / "home")
-    made.create()
-    yield made
-    with contextlib.suppress(OSError):
-        made.run.rmdir()
 
 
 @pytest.fixture

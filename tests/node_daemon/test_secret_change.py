@@ -1,10 +1,7 @@
 """Steps of changing the internal secrets, each on its node; the integration tests have the whole."""
 
-import contextlib
 import os
 import socket
-
-import pytest
 
 from sparkfleet.controlplane.api.api_models import SecretsRequest
 from sparkfleet.controlplane.api.api_tokens import ApiTokens
@@ -12,15 +9,6 @@ from sparkfleet.controlplane.state.head_address import HeadAddress, write_addres
 from sparkfleet.gateway.access.keys import metrics_token
 from sparkfleet.node_daemon import secret_change
 from sparkfleet.runtime.files.fleet_paths import FleetPaths
-
-
-@pytest.fixture
-def paths(tmp_path):
-    made = FleetPaths(tmp_path / "home")
-    made.create()
-    yield made
-    with contextlib.suppress(OSError):
-        made.run.rmdir()
 
 
 def step(paths, name, **more):

@@ -2,7 +2,6 @@
 
 import fcntl
 import os
-import shutil
 
 import pytest
 from control_values import deployment, plan
@@ -10,19 +9,15 @@ from control_values import deployment, plan
 from sparkfleet.controlplane.api.api_models import StoreRequest
 from sparkfleet.controlplane.store_safety.opening import open_store
 from sparkfleet.node_daemon.store_verbs import answer
-from sparkfleet.runtime.files.fleet_paths import FleetPaths
 
 
 @pytest.fixture
-def paths(tmp_path):
+def paths(paths):
     """A head with a store that has one deployment."""
-    made = FleetPaths(tmp_path / "home")
-    made.create()
-    store = open_store(made, "home")
+    store = open_store(paths, "home")
     store.deployments.put(deployment(), plan(), "me")
     store.close()
-    yield made
-    shutil.rmtree(made.run, ignore_errors=True)
+    return paths
 
 
 def ask(paths, verb, **more):

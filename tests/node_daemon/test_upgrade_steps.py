@@ -19,21 +19,16 @@ from sparkfleet.controlplane.store_safety.mark import read_mark
 from sparkfleet.controlplane.store_safety.opening import open_store, read_content
 from sparkfleet.node_daemon import service_manager, upgrade_steps
 from sparkfleet.runtime import processes
-from sparkfleet.runtime.files.fleet_paths import FleetPaths
 
 
 @pytest.fixture
-def paths(tmp_path):
+def paths(paths):
     """The state directory of a head, with a store and a role."""
-    made = FleetPaths(tmp_path / "home")
-    made.create()
-    store = open_store(made, "home")
+    store = open_store(paths, "home")
     store.deployments.put(deployment(), plan(), "me")
     store.close()
-    made.role.write_text(role(made, "/former/python").model_dump_json())
-    yield made
-    with contextlib.suppress(OSError):
-        made.run.rmdir()
+    paths.role.write_text(role(paths, "/former/python").model_dump_json())
+    return paths
 
 
 @pytest.fixture

@@ -10,7 +10,9 @@ from pathlib import Path
 import pytest
 
 from sparkfleet.planner.report.diff import compare
-from sparkfleet.planner.report.explain import explain_change, explain_fleet, explain_plan, explain_refusal
+from sparkfleet.planner.report.explain.change import explain_change
+from sparkfleet.planner.report.explain.fleet import explain_fleet
+from sparkfleet.planner.report.explain.plan import explain_plan, explain_refusal
 from sparkfleet.specs.load import load_deployment
 
 GOLDEN = Path(__file__).parents[0] / "golden"

@@ -81,7 +81,7 @@ def filled(directory: Path) -> Iterator[Path]:
 
 
 def refused(directory: Path, runtime: str) -> str:
-    """Why nothing runs with this OCI runtime; "" if it does."""
+    """Reason why nothing runs with this OCI runtime; "" if it does."""
     # Locks and the mark of a boot are shared by all stores of a user, unless they are told to be elsewhere.
     apart = f'lock_type = "file"\ntmp_dir = "{directory}/tmp"\n'
     engine = f'runtime = "{runtime}"\nevents_logger = "file"\n{apart}'

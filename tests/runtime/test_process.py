@@ -35,7 +35,7 @@ def alive(runtime: ProcessRuntime, rank_id: RankId) -> list[str]:
 
 
 def supervisor_of(pid: int) -> int:
-    """Whose child the engine is."""
+    """Parent of the engine."""
     found = process(pid)
     assert found
     return found.parent

@@ -203,7 +203,7 @@ async def test_nothing_to_kill():
 
 
 async def test_a_title_does_not_wipe_the_labels(herald):
-    """What vLLM and SGLang do to their workers; `clean_environment` sets the variable that saves the labels."""
+    """vLLM and SGLang set the titles of their workers; `clean_environment` sets the variable that saves the labels."""
     pytest.importorskip("setproctitle")
     body = "import setproctitle\nsetproctitle.setproctitle('VLLM::Worker')\ntell('up')\nsignal.pause()"
     _, _, *script = herald.script(body)

@@ -1,4 +1,4 @@
-"""What a supervisor is made of; what it does is tested in test_process.py."""
+"""Parts of a supervisor; test_process.py tests the whole."""
 
 from __future__ import annotations
 

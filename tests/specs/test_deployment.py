@@ -1,4 +1,4 @@
-"""What a deployment holds, how its variants are resolved, and every sentence it is refused with."""
+"""Fields of a deployment, resolution of its variants, and every message of a refusal."""
 
 from __future__ import annotations
 

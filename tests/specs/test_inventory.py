@@ -1,4 +1,4 @@
-"""What an inventory holds, and every sentence it is refused with."""
+"""Fields of an inventory, and every message of a refusal."""
 
 from __future__ import annotations
 

@@ -1,30 +1,10 @@
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from inventory_texts import INVENTORY, KEY
 
 from sparkfleet.specs.load import parse_inventory
 from sparkfleet.specs.write import write_inventory
-
-KEY = "SHA256:" + "A" * 43
-
-INVENTORY = f"""fleet: home
-head: spark2
-nodes:
-  spark1: {{address: 10.0.0.1, user: u, host_key: "{KEY}", engines: {{vllm: {{python: /opt/vllm/bin/python}}}}}}
-  spark2: {{address: 10.0.0.2, user: u, host_key: "{KEY}"}}
-  spark3: {{address: 10.0.0.3, user: u, host_key: "{KEY}"}}
-links:
-  - nodes: [spark1]
-    switch: top-shelf
-    rails:
-      - [{{netdev: a0, rdma: r0, address: 192.168.100.1/24}}]
-  - nodes: [spark3]
-    switch: top-shelf
-    rails:
-      - [{{netdev: a0, rdma: r0, address: 192.168.100.3/24}}]
-gateway:
-  host: 0.0.0.0
-"""
 
 
 @pytest.mark.parametrize(

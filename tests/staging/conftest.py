@@ -1,4 +1,4 @@
-"""What the tests of `staging` share: a Hub on loopback, and nodes that are this machine with caches of their own."""
+"""Fixtures of the tests of `staging`: a Hub on loopback, and nodes that are this machine with caches of their own."""
 
 from __future__ import annotations
 

@@ -37,7 +37,7 @@ class FakeHub:
     busy: list[tuple[int, dict[str, str]]] = field(default_factory=list)
     """Statuses and headers of the next answers to anything."""
     served: dict[str, bytes] = field(default_factory=dict)
-    """What is sent in place of what is listed."""
+    """Content that is sent in place of the listed one."""
     hold: dict[str, asyncio.Event] = field(default_factory=dict)
     """By path: half is sent, and the rest when the event is set."""
     started: asyncio.Event = field(default_factory=asyncio.Event)
@@ -167,7 +167,7 @@ class FakeHub:
         return answer
 
     def _marks(self, path: str) -> dict[str, str]:
-        """What the real Hub says of a file beside its bytes."""
+        """Headers that the real Hub sends with a file."""
         content = self.files.get(path, b"")
         if len(content) < self.large_from:
             return {"etag": f'"{git_sha1(content)}"'}

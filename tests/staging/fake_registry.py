@@ -23,7 +23,7 @@ class FakeRegistry:
         """Of its manifest."""
 
     def app(self) -> web.Application:
-        """What it serves."""
+        """Routes of the registry."""
         app = web.Application()
         app.router.add_get("/v2/", self._greet)
         app.router.add_get("/v2/{name:.+}/manifests/{reference}", self._manifest)

@@ -109,7 +109,7 @@ async def test_wrong_bytes_from_the_hub_are_never_accepted(hub, serve, machines,
 
 
 def _all_but_one_and_a_part(blobs, whole):
-    """Whether so many files are whole, and of one more a MiB is there: what is still on the wire does not count."""
+    """True if so many files are whole and of one more a MiB is there; bytes on the wire do not count."""
     parts = [path for path in blobs.glob("*.incomplete") if (size_of(path) or 0) >= 1_048_576]
     return len(parts) == 1 and len(list(blobs.iterdir())) - 1 == whole
 

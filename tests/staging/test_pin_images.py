@@ -6,8 +6,8 @@ import hashlib
 import json
 
 import pytest
+from node_storage import Apart
 
-from sparkfleet.remote.local import LocalChannel
 from sparkfleet.staging.errors import StagingError
 from sparkfleet.staging.pin_images import pin
 from sparkfleet.staging.settings import Need
@@ -59,15 +59,6 @@ class Dockers:
 
     async def pin(self, *nodes, hub="if-missing", tag=TAG):
         return await pin(self.channels, Need.image(tag, nodes, hub))
-
-
-class Apart(LocalChannel):
-    def __init__(self, node, own):
-        super().__init__(node)
-        self._own = own
-
-    async def run(self, argv, *, env=None, **more):
-        return await super().run(argv, env={**self._own, **(env or {})}, **more)
 
 
 @pytest.fixture

@@ -1,4 +1,4 @@
-"""What the tests of `control` share."""
+"""Fixtures of the tests of `controlplane`."""
 
 import os
 import subprocess

@@ -66,7 +66,7 @@ class World:
         await self.controller.reconcile()
 
     async def look(self):
-        """What the controller's watch over the nodes does every two seconds."""
+        """One round of the controller's watch over the nodes, due every two seconds."""
         await self.controller.watch.look()
 
     async def table(self):

@@ -1,4 +1,4 @@
-"""What the tests of `nodes` share: hearing from a process, waiting for its end without sleeping, a real sshd."""
+"""Fixtures of the tests of nodes: a process's output, its end without sleeping, a real sshd."""
 
 from __future__ import annotations
 

@@ -54,7 +54,7 @@ def small() -> Recipe:
 
 @pytest.fixture(scope="session")
 def small_progress() -> list[BuildProgress]:
-    """What the build of `checkpoint` said."""
+    """Progress that the build of `checkpoint` reported."""
     return []
 
 

@@ -103,7 +103,7 @@ def test_a_block_of_dflash_sees_earlier_tokens_and_itself(lesson):
 
 
 def test_eagle3_drafts_from_known_tokens(lesson, monkeypatch):
-    """What it says after a token does not depend on later ones, in its first step nor in its second."""
+    """Its drafts after a token do not depend on later ones, in its first step nor in its second."""
     said: list[torch.Tensor] = []
 
     def listen(states, lesson, step):

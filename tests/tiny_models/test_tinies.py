@@ -126,7 +126,7 @@ def test_a_damaged_model_finds_its_text_improbable(read):
 
 @pytest.mark.opt_in
 def test_the_draft_model_agrees_with_its_model(read):
-    """How often the draft's first choice is the model's own: what its drafts are accepted for."""
+    """The share of drafts whose first choice is the model's own: those are accepted."""
     import torch
 
     model, tokenizer = read("tiny")

@@ -56,13 +56,13 @@ def chat(tiny):
 
 
 def on_topic(answer: str, words: str) -> bool:
-    """Whether an answer holds one of the `|`-separated phrases."""
+    """True if an answer has one of the `|`-separated phrases."""
     return any(phrase in answer for phrase in words.split("|"))
 
 
 @pytest.mark.parametrize("system", ["", "You are a helpful assistant."])
 def test_answers_are_on_topic(chat, system):
-    """Which few of them go wrong differs from machine to machine: floats are added in another order."""
+    """Few of them are wrong, others on each machine: floats are added in another order."""
     answers = {question: chat(question, system=system) for question, _ in ASKED}
     right = [question for question, words in ASKED if on_topic(answers[question], words)]
     assert len(right) >= len(ASKED) - 3, answers

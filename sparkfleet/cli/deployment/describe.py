@@ -22,7 +22,7 @@ from sparkfleet.fleet.planning.measured import canary_words, measured_words
 from sparkfleet.fleet.report.outcome import failed_lines, rung_lines
 from sparkfleet.fleet.session import Session
 from sparkfleet.group.report import GroupReport
-from sparkfleet.planner.report.explain import explain_plan
+from sparkfleet.planner.report.explain.plan import explain_plan
 
 EVENTS_SHOWN = 20
 

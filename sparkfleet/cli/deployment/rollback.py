@@ -20,7 +20,7 @@ from sparkfleet.cli.output import console, print_line
 from sparkfleet.fleet.deployments.apply import PreparedApply
 from sparkfleet.fleet.deployments.generations import prepare_rollback
 from sparkfleet.fleet.session import Session
-from sparkfleet.planner.report.explain import explain_change
+from sparkfleet.planner.report.explain.change import explain_change
 
 
 def rollback(

@@ -15,7 +15,7 @@ from sparkfleet.errors import SpecError
 from sparkfleet.fleet.deployments.status import describe_deployment, fleet_state
 from sparkfleet.fleet.rank_logs import rank_log
 from sparkfleet.fleet.session import Session
-from sparkfleet.planner.report.explain import explain_plan
+from sparkfleet.planner.report.explain.plan import explain_plan
 
 TAIL = 200
 """Lines of a log to begin with."""

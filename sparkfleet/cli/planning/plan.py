@@ -23,16 +23,14 @@ from sparkfleet.errors import NodeError, SpecError
 from sparkfleet.fleet.gateway import gateway_change
 from sparkfleet.fleet.planning.plan import Decided, Planned, plan_deployments
 from sparkfleet.planner.place.fleet_map import Fleet
-from sparkfleet.planner.report.explain import (
-    explain_change,
+from sparkfleet.planner.report.explain.change import explain_change
+from sparkfleet.planner.report.explain.fleet import (
     explain_fleet,
     explain_measured,
     explain_nodes,
     explain_origins,
-    explain_plan,
-    explain_refusal,
-    explain_why,
 )
+from sparkfleet.planner.report.explain.plan import explain_plan, explain_refusal, explain_why
 from sparkfleet.planner.report.prediction_terms import PredictionSum, sum_lines
 from sparkfleet.planner.types.plan import DeploymentPlan, InfeasibleDeployment
 from sparkfleet.specs.deployment import Deployment

@@ -25,7 +25,7 @@ from sparkfleet.hostfacts.network.rdma import ReadIbdev2netdev
 from sparkfleet.hostfacts.network.routes import ReadRoutes
 from sparkfleet.hostfacts.node import ReadGpu, ReadInstalledEngines, ReadProcessors
 from sparkfleet.hostfacts.venv import ReadPythonEnvironment
-from sparkfleet.planner.report.explain import explain_plan
+from sparkfleet.planner.report.explain.plan import explain_plan
 from sparkfleet.remote.channel import Completed
 from sparkfleet.runtime.files.fleet_paths import FleetPaths
 from sparkfleet.runtime.files.state_probe import state_root

@@ -51,7 +51,7 @@ class ClientSetup(Value):
     """File or shell that it belongs in."""
     text: str
     then: str = ""
-    """What to run afterwards, or to know."""
+    """Command to run afterwards, or a note."""
 
 
 def setup_of(client: str, endpoint: Endpoint) -> ClientSetup:

@@ -19,10 +19,10 @@ from sparkfleet.fleet.knowledge.upstream_news import (
     newest_known,
     newest_release,
 )
-from sparkfleet.knowledge.engines.engine_models import load_engine_models
-from sparkfleet.knowledge.engines.images import load_images
+from sparkfleet.knowledge.engines.engine_models import ENGINE_MODELS
+from sparkfleet.knowledge.engines.images import IMAGES
 from sparkfleet.knowledge.models.published_checkpoints import load_published
-from sparkfleet.knowledge.models.speculators import load_speculators
+from sparkfleet.knowledge.models.speculators import SPECULATORS
 from sparkfleet.knowledge.parts import KnowledgePart, knowledge_parts
 from sparkfleet.values import Value
 
@@ -39,7 +39,7 @@ class PartStatus(Value):
     upstream: Literal["newer", "current", "not reached", "not asked"]
     """`not asked` of parts that nothing upstream can be compared with, and without a network by choice."""
     news: tuple[str, ...] = ()
-    """What is newer, or why it is not known."""
+    """Newer releases, or the reason why they are not known."""
 
 
 def knowledge_status(
@@ -106,18 +106,20 @@ def _behind(releases: dict[str, str | NotReached], known: dict[str, Sequence[str
 
 
 def _image_versions(engine: str) -> list[str | None]:
-    return [image.engine_version for image in load_images() if image.engine == engine]
+    return [image.engine_version for image in IMAGES.content.images if image.engine == engine]
 
 
 def _read(engine: str) -> tuple[str, ...]:
-    return next((read for name, read in load_engine_models().read.items() if name == engine), ())
+    return next((read for name, read in ENGINE_MODELS.content.read.items() if name == engine), ())
 
 
 def _repositories(hub: str, wait_s: float) -> dict[str, News]:
     """News of checkpoints and of drafts: one look at the Hub for both."""
     asked = {
         "checkpoints": {one.id: one.date for one in load_published().values()},
-        "speculators": {one.draft: one.date for one in load_speculators() if one.draft is not None},
+        "speculators": {
+            one.draft: one.date for one in SPECULATORS.content.speculators if one.draft is not None
+        },
     }
     found: dict[str, News] = {}
     for part, entries in asked.items():

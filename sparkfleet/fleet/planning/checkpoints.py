@@ -15,7 +15,7 @@ from sparkfleet.checkpoints.remote_metadata import MetadataRequest, Outline, rea
 from sparkfleet.errors import FactError, SparkfleetError
 from sparkfleet.fleet.session import Session
 from sparkfleet.hostfacts.node import NodeFacts
-from sparkfleet.knowledge.models.known_models import known_checkpoint, load_models
+from sparkfleet.knowledge.models.known_models import MODELS, known_checkpoint
 from sparkfleet.planner.types.embedded_model import EmbeddedModel
 from sparkfleet.remote.channel import Channel
 from sparkfleet.remote.metadata import ask_outlines
@@ -324,7 +324,7 @@ def _bring(model: str, asked: bool) -> str:
     name, _, revision = model.partition("@")
     names = [
         pattern
-        for known in load_models()
+        for known in MODELS.content.models
         for pattern in known.match
         if "*" not in pattern and "[" not in pattern
     ]

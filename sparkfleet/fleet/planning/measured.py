@@ -12,7 +12,7 @@ from sparkfleet.perf.local_measurements import LocalMeasurement, Point
 from sparkfleet.perf.prediction import Band
 from sparkfleet.perf.predictor import release_of
 from sparkfleet.perf.workload import CHECK
-from sparkfleet.planner.report.explain import band_ends
+from sparkfleet.planner.report.explain.layout import band_ends
 from sparkfleet.planner.types.plan import Candidate, Rung
 
 

@@ -16,7 +16,7 @@ from sparkfleet.fleet.deployments.watch import step_detail, step_of_group
 from sparkfleet.fleet.planning.measured import rung_of
 from sparkfleet.fleet.report.status_lines import candidate_of, state_words
 from sparkfleet.group.report import BEGINNING, GroupPhase, GroupReport
-from sparkfleet.planner.report.explain import band_ends
+from sparkfleet.planner.report.explain.layout import band_ends
 
 HISTORY = 60
 """Readings that a sparkline shows."""

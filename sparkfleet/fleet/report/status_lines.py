@@ -13,7 +13,7 @@ from sparkfleet.fleet.fleet_lifecycle import TakenDown
 from sparkfleet.fleet.nodes.surroundings import NodeSurroundings
 from sparkfleet.fleet.planning.measured import rung_of
 from sparkfleet.group.report import BEGINNING, GroupPhase, GroupReport
-from sparkfleet.planner.report.explain import band_ends
+from sparkfleet.planner.report.explain.layout import band_ends
 from sparkfleet.planner.types.plan import Candidate, DeploymentPlan, GroupPlan
 from sparkfleet.units import GIB
 

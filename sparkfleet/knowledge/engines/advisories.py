@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from functools import cache, lru_cache
+from functools import lru_cache
 from typing import Annotated, Literal
 
 from pydantic import AfterValidator
 
-from sparkfleet.knowledge.versions import Truth, parse_range
-from sparkfleet.knowledge.yaml_entries import Date, Sources, entries, packaged, parse
+from sparkfleet.knowledge.data_file import DataFile, Date, Entries, Sources
+from sparkfleet.knowledge.versions import is_within, parse_range
 from sparkfleet.values import Value
-
-FILE = "engines/advisories.yaml"
 
 
 def _range(text: str) -> str:
@@ -37,23 +35,13 @@ class Advisory(Value):
     date: Date
 
 
-@cache
-def load_advisories() -> tuple[Advisory, ...]:
-    """All advisories, in the order of the file.
+class Advisories(Value):
+    """Contents of the file, in its order."""
 
-    Raises:
-        SpecError: the file was edited and is no longer valid.
-    """
-    return read_advisories(packaged(FILE))
+    advisories: Entries[Advisory]
 
 
-def read_advisories(text: str, name: str = FILE) -> tuple[Advisory, ...]:
-    """The advisories in `text`.
-
-    Raises:
-        SpecError: something is wrong; `what` names file, advisory and field.
-    """
-    return entries(name, "advisories", parse(name, text, frozenset({"advisories"}))["advisories"], Advisory)
+ADVISORIES = DataFile("engines/advisories.yaml", Advisories)
 
 
 @lru_cache(maxsize=1024)
@@ -63,6 +51,6 @@ def advisories_of(engine: str, version: str | None) -> tuple[str, ...]:
         return ()
     return tuple(
         one.id
-        for one in load_advisories()
-        if one.engine == engine and parse_range(one.versions).contains(version) is Truth.YES
+        for one in ADVISORIES.content.advisories
+        if one.engine == engine and is_within(version, one.versions)
     )

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
+from collections.abc import Iterator, Mapping
 from difflib import get_close_matches
 from functools import cache
 from pathlib import Path
+from typing import NamedTuple
 
 from sparkfleet.values import Value
 
@@ -14,12 +15,14 @@ FILES = Path(__file__).parent / "engine_flags"
 ENGINE_LABELS = {"vllm": "vLLM", "sglang": "SGLang", "trtllm": "TensorRT-LLM"}
 
 
-class UnknownFlag(Value):
-    """A flag that no known release of an engine has."""
+class FlagFault(Value):
+    """A flag that no known release of an engine has, or a value that its parser refuses."""
 
     flag: str
-    near: str
-    """The known flag with the most similar name; "" if none is similar."""
+    value: str = ""
+    """The refused value; "" if the flag itself is unknown."""
+    near: tuple[str, ...]
+    """The known flag with the most similar name, or the values that come closest; all of them if none is similar."""
     certain: bool
     """True if the flags of exactly this release are known."""
     releases: tuple[str, ...]
@@ -28,55 +31,81 @@ class UnknownFlag(Value):
     def words(self, engine: str, version: str) -> str:
         """The finding as a sentence without its full stop."""
         name = ENGINE_LABELS.get(engine, engine)
-        hint = f"; the nearest is {self.near}" if self.near else ""
+        if self.value:
+            return f"{name} {version} refuses {self.flag}={self.value}; it takes {' or '.join(self.near)}"
+        hint = f"; the nearest is {self.near[0]}" if self.near else ""
         if self.certain:
             return f"{name} {version} has no flag {self.flag}{hint}"
         searched = " and ".join(self.releases)
         return f"{self.flag} is no flag of {name} {searched}, the releases whose flags are known{hint}"
 
 
-def unknown_flags(engine: str, version: str, flags: Iterable[str]) -> tuple[UnknownFlag, ...]:
-    """Flags that a release does not have, or no known release if that one is not known.
+class _Table(NamedTuple):
+    """Flags of a release, with dashes, and the values of those that take only listed ones."""
+
+    flags: frozenset[str]
+    choices: Mapping[str, tuple[str, ...]]
+
+
+def flag_faults(engine: str, version: str, flags: Mapping[str, str]) -> tuple[FlagFault, ...]:
+    """Flags that a release does not have, or no known release if that one is not known, and values that it refuses.
 
     A flag may be shortened, as the engines' parsers allow, have underscores, and name one key of a JSON value after a dot
-    (`--compilation-config.mode`, vLLM). Short flags (`-tp`) are not judged.
+    (`--compilation-config.mode`, vLLM). Short flags (`-tp`) are not judged, nor values for a release that is not known.
 
     Args:
         engine: `vllm`, `sglang` or `trtllm`; no other engine's flags are known.
         version: its version; "" if it is not known.
-        flags: names, as written.
+        flags: values by flag, as written; several values of one flag with blanks between them.
     """
     known = _releases(engine)
     exact = known.get(_release(engine, version))
-    searched = exact if exact is not None else frozenset().union(*known.values())
+    searched = exact.flags if exact else frozenset().union(*(one.flags for one in known.values()))
     if not searched:
         return ()
-    found = []
-    for flag in flags:
+    found: list[FlagFault] = []
+    for flag, value in flags.items():
         name = flag.replace("_", "-").partition(".")[0]
-        if not name.startswith("--") or any(one.startswith(name) for one in searched):
+        if not name.startswith("--"):
             continue
-        near = get_close_matches(name, searched, n=1, cutoff=0.75)
-        found.append(
-            UnknownFlag(
-                flag=flag,
-                near=near[0] if near else "",
-                certain=exact is not None,
-                releases=tuple(known),
+        meant = {name} & searched or {one for one in searched if one.startswith(name)}
+        if not meant:
+            near = tuple(get_close_matches(name, searched, n=1, cutoff=0.75))
+            found.append(FlagFault(flag=flag, near=near, certain=exact is not None, releases=tuple(known)))
+        elif exact and len(meant) == 1 and flag.replace("_", "-") == name:
+            choices = exact.choices.get(meant.pop(), ())
+            found += (
+                FlagFault(flag=flag, value=one, near=near, certain=True, releases=tuple(known))
+                for one, near in _refused(value, choices)
             )
-        )
     return tuple(found)
 
 
+def _refused(value: str, choices: tuple[str, ...]) -> Iterator[tuple[str, tuple[str, ...]]]:
+    """Values that are none of the choices, each with those that come closest."""
+    # vLLM reads the names of backends without regard to case, and dashes as underscores
+    plain = {_plain(choice) for choice in choices}
+    for one in value.split() if choices else ():
+        if _plain(one) not in plain:
+            yield one, tuple(get_close_matches(one, choices)) or choices
+
+
+def _plain(value: str) -> str:
+    return value.lower().replace("-", "_")
+
+
 @cache
-def _releases(engine: str) -> dict[str, frozenset[str]]:
-    """Flags by release, with dashes, oldest first."""
-    files = sorted(FILES.glob(f"{engine}-*.json"))
-    read = [json.loads(file.read_text()) for file in files]
-    return {
-        _release(engine, one["version"]): frozenset(flag.replace("_", "-") for flag in one["options"])
-        for one in read
-    }
+def _releases(engine: str) -> dict[str, _Table]:
+    """Flags by release, oldest first."""
+    read = [json.loads(file.read_text()) for file in sorted(FILES.glob(f"{engine}-*.json"))]
+    return {_release(engine, one["version"]): _table(one["options"], one["choices"]) for one in read}
+
+
+def _table(options: list[str], choices: dict[str, list[str]]) -> _Table:
+    return _Table(
+        frozenset(flag.replace("_", "-") for flag in options),
+        {flag.replace("_", "-"): tuple(values) for flag, values in choices.items()},
+    )
 
 
 def _release(engine: str, version: str) -> str:

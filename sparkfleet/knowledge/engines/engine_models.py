@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from functools import cache, lru_cache
+from functools import lru_cache
 from typing import Annotated, Literal
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
-from sparkfleet.errors import SpecError
-from sparkfleet.knowledge.versions import Truth, parse_range
-from sparkfleet.knowledge.yaml_entries import Date, entries, packaged, parse
+from sparkfleet.knowledge.data_file import DataFile, Date, Entries
+from sparkfleet.knowledge.versions import is_within
 from sparkfleet.values import Value
-
-FILE = "engines/architectures.yaml"
 
 Engine = Literal["vllm", "sglang", "trtllm"]
 
@@ -40,42 +36,20 @@ class EngineModels(Value):
     sources: dict[Engine, str]
     read: dict[Engine, tuple[str, ...]]
     """Releases whose lists were read, oldest first."""
-    architectures: tuple[Architecture, ...]
+    architectures: Entries[Architecture]
+
+    @model_validator(mode="after")
+    def _releases_read(self) -> EngineModels:
+        if set(self.read) != {"vllm", "sglang", "trtllm"}:
+            raise ValueError("read: expected vllm, sglang and trtllm")
+        for one in self.architectures:
+            for engine, release in one.since.items():
+                if release != "any" and release not in self.read[engine]:
+                    raise ValueError(f"{one.id}: from.{engine}: {release} is not in read.{engine}")
+        return self
 
 
-@cache
-def load_engine_models() -> EngineModels:
-    """The packaged lists.
-
-    Raises:
-        SpecError: the file was edited and is no longer valid.
-    """
-    return read_engine_models(packaged(FILE))
-
-
-def read_engine_models(text: str, name: str = FILE) -> EngineModels:
-    """The lists in `text`.
-
-    Raises:
-        SpecError: something is wrong; `what` names file, architecture and field.
-    """
-    data = parse(name, text, frozenset({"sources", "read", "architectures"}))
-    read = _by_engine(name, data["read"], "read")
-    found = entries(name, "architectures", data["architectures"], Architecture)
-    for one in found:
-        for engine, release in one.since.items():
-            if release != "any" and release not in read[engine]:
-                raise SpecError(
-                    f"knowledge/{name}: {one.id}: from.{engine}: {release} is not in read.{engine}"
-                )
-    sources = _by_engine(name, data["sources"], "sources")
-    return EngineModels.model_validate({"sources": sources, "read": read, "architectures": found})
-
-
-def _by_engine(name: str, section: object, called: str) -> Mapping[str, tuple[str, ...] | str]:
-    if not isinstance(section, dict) or set(section) != {"vllm", "sglang", "trtllm"}:
-        raise SpecError(f"knowledge/{name}: {called}: expected vllm, sglang and trtllm")
-    return {key: tuple(value) if isinstance(value, list) else str(value) for key, value in section.items()}
+ENGINE_MODELS = DataFile("engines/architectures.yaml", EngineModels)
 
 
 @lru_cache(maxsize=1024)
@@ -91,7 +65,7 @@ def loading(engine: str, version: str | None, model_type: str | None) -> Loading
         "unknown" about an architecture that is in no list, and about releases that are older than those that were read, or
         between one that lists it and one that does not.
     """
-    known = load_engine_models()
+    known = ENGINE_MODELS.content
     one = next((one for one in known.architectures if model_type in one.model_types), None)
     if one is None or engine not in ("vllm", "sglang", "trtllm"):
         return "unknown"
@@ -102,10 +76,6 @@ def loading(engine: str, version: str | None, model_type: str | None) -> Loading
         return "listed"
     releases = next(releases for name, releases in known.read.items() if name == engine)
     at = 0 if since == "any" else releases.index(since)
-    if _holds(version, f">={releases[at]}"):
+    if is_within(version, f">={releases[at]}"):
         return "listed"
-    return "absent" if at and _holds(version, f"<={releases[at - 1]}") else "unknown"
-
-
-def _holds(version: str, wanted: str) -> bool:
-    return parse_range(wanted).contains(version) is Truth.YES
+    return "absent" if at and is_within(version, f"<={releases[at - 1]}") else "unknown"

@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 import re
-from functools import cache
 from typing import Annotated, Literal
 
 from pydantic import BeforeValidator, Field
 
-from sparkfleet.knowledge.yaml_entries import Date, Sources, entries, packaged, parse
+from sparkfleet.knowledge.data_file import DataFile, Date, Entries, Sources, pairs
 from sparkfleet.specs.deployment import Method
 from sparkfleet.values import Value
-
-FILE = "engines/images.yaml"
 
 _RELEASE_TAGS = {
     "vllm/vllm-openai": re.compile(r"v(?P<version>\d+\.\d+\.\d+)(?![\w.])"),
@@ -25,17 +22,13 @@ Status = Literal["works", "limited", "broken", "unproven"]
 Library = Literal["nccl", "flashinfer", "cutlass", "ptxas", "fastsafetensors", "torch", "triton"]
 
 
-def _pairs(value: object) -> object:
-    return tuple(value.items()) if isinstance(value, dict) else value
-
-
 class DiskTables(Value):
     """Settings with which an engine reads the n-gram tables of a type of model from the disk, and keeps none in memory."""
 
     model_type: str
     """Of config.json."""
     args: tuple[str, ...] = ()
-    env: Annotated[tuple[tuple[str, str], ...], BeforeValidator(_pairs)] = ()
+    env: Annotated[tuple[tuple[str, str], ...], BeforeValidator(pairs)] = ()
 
 
 class Image(Value):
@@ -51,7 +44,7 @@ class Image(Value):
     engine_version: str | None
     """Version for comparison by rules; None: not published, or the tag moves."""
     cuda: str = ""
-    libraries: Annotated[tuple[tuple[Library, str], ...], BeforeValidator(_pairs)] = ()
+    libraries: Annotated[tuple[tuple[Library, str], ...], BeforeValidator(pairs)] = ()
     methods: tuple[Method, ...] = ()
     """Speculative methods that are known to work; empty: nothing is published."""
     quants: tuple[str, ...] = ()
@@ -72,23 +65,13 @@ class Image(Value):
         return next((one for one in self.tables if one.model_type == model_type), None)
 
 
-@cache
-def load_images() -> tuple[Image, ...]:
-    """All known images, in the order of the file.
+class Images(Value):
+    """Contents of the file, in its order."""
 
-    Raises:
-        SpecError: the file was edited and is no longer valid.
-    """
-    return read_images(packaged(FILE))
+    images: Entries[Image]
 
 
-def read_images(text: str, name: str = FILE) -> tuple[Image, ...]:
-    """The images in `text`.
-
-    Raises:
-        SpecError: something is wrong; `what` names file, image and field.
-    """
-    return entries(name, "images", parse(name, text, frozenset({"images"}))["images"], Image)
+IMAGES = DataFile("engines/images.yaml", Images)
 
 
 def images_of(reference: str, images: tuple[Image, ...] | None = None) -> tuple[Image, ...]:
@@ -96,7 +79,7 @@ def images_of(reference: str, images: tuple[Image, ...] | None = None) -> tuple[
 
     None: not known. Several: the tag was moved, and the reference has no digest that decides.
     """
-    known = load_images() if images is None else images
+    known = IMAGES.content.images if images is None else images
     tagged, _, digest = reference.partition("@")
     if digest and (exact := tuple(image for image in known if digest in image.digests)):
         return exact

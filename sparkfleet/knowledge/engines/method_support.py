@@ -7,16 +7,14 @@ takes_schedule(engine, version, method)   it takes one depth alone and another u
 
 from __future__ import annotations
 
-from functools import cache, lru_cache
+from functools import lru_cache
 from typing import Literal
 
+from sparkfleet.knowledge.data_file import DataFile, Date, Entries, Sources
 from sparkfleet.knowledge.models.speculators import EngineName
-from sparkfleet.knowledge.versions import Truth, parse_range
-from sparkfleet.knowledge.yaml_entries import Date, Sources, entries, packaged, parse
+from sparkfleet.knowledge.versions import is_within
 from sparkfleet.specs.deployment import Method
 from sparkfleet.values import Value
-
-FILE = "engines/method_support.yaml"
 
 
 class MethodSupport(Value):
@@ -53,59 +51,37 @@ class DepthSchedule(Value):
 class SpeculativeEngines(Value):
     """Contents of the file."""
 
-    methods: tuple[MethodSupport, ...]
-    schedules: tuple[DepthSchedule, ...]
+    methods: Entries[MethodSupport]
+    schedules: Entries[DepthSchedule]
 
 
-@cache
-def load_method_support() -> SpeculativeEngines:
-    """All methods of all engines.
-
-    Raises:
-        SpecError: the file was edited and is no longer valid.
-    """
-    return read_method_support(packaged(FILE))
-
-
-def read_method_support(text: str, name: str = FILE) -> SpeculativeEngines:
-    """The methods in `text`.
-
-    Raises:
-        SpecError: something is wrong; `what` names file, entry and field.
-    """
-    found = parse(name, text, frozenset({"methods", "schedules"}))
-    return SpeculativeEngines(
-        methods=entries(name, "methods", found["methods"], MethodSupport),
-        schedules=entries(name, "schedules", found["schedules"], DepthSchedule),
-    )
+METHOD_SUPPORT = DataFile("engines/method_support.yaml", SpeculativeEngines)
 
 
 @lru_cache(maxsize=128)
 def support_of(engine: str, method: str) -> MethodSupport | None:
     """A method on an engine; None if the engine has no such method."""
-    known = load_method_support().methods
+    known = METHOD_SUPPORT.content.methods
     return next((one for one in known if (one.engine, one.method) == (engine, method)), None)
 
 
 def names_of(engine: str) -> dict[str, str]:
     """The methods of an engine, each with the engine's own name for it."""
-    return {one.method: one.name for one in load_method_support().methods if one.engine == engine}
+    return {one.method: one.name for one in METHOD_SUPPORT.content.methods if one.engine == engine}
 
 
 @lru_cache(maxsize=1024)
 def lacks(engine: str, version: str, method: str) -> bool:
     """True if that release is older than the first that has the method. False for a version that cannot be ordered."""
     support = support_of(engine, method)
-    return support is None or _older(version, support.since)
+    if support is None:
+        return True
+    return support.since is not None and is_within(version, f"<{support.since}")
 
 
 @lru_cache(maxsize=1024)
 def takes_schedule(engine: str, version: str, method: str) -> bool:
     """True if that release is known to take a depth by load with the method."""
-    known = load_method_support().schedules
+    known = METHOD_SUPPORT.content.schedules
     since = next((one.since for one in known if one.engine == engine and method in one.methods), None)
-    return since is not None and parse_range(f">={since}").contains(version) is Truth.YES
-
-
-def _older(version: str, since: str | None) -> bool:
-    return since is not None and parse_range(f"<{since}").contains(version) is Truth.YES
+    return since is not None and is_within(version, f">={since}")

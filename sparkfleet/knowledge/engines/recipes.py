@@ -4,17 +4,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from functools import cache
 from typing import Annotated, Literal
 
-from pydantic import BeforeValidator, Field
+from pydantic import BeforeValidator, Field, model_validator
 
-from sparkfleet.errors import SpecError
-from sparkfleet.knowledge.yaml_entries import Date, Sources, entries, packaged, pairs, parse
+from sparkfleet.knowledge.data_file import DataFile, Date, Entries, Sources, pairs
 from sparkfleet.specs.deployment import Method
 from sparkfleet.values import Value
-
-FILE = "engines/recipes.yaml"
 
 Flag = Annotated[str, Field(pattern=r"^--[a-z0-9-]+(=.+)?$")]
 Pairs = Annotated[tuple[tuple[str, str | int], ...], BeforeValidator(pairs)]
@@ -75,8 +71,16 @@ class Difference(Value):
 class RecipeBook(Value):
     """All recipes and all known differences."""
 
-    recipes: tuple[LaunchRecipe, ...]
+    recipes: Entries[LaunchRecipe]
     differences: tuple[Difference, ...]
+
+    @model_validator(mode="after")
+    def _differences_of_recipes(self) -> RecipeBook:
+        known = {one.id for one in self.recipes}
+        for one in self.differences:
+            if unknown := sorted(set(one.recipes) - known):
+                raise ValueError(f"{one.setting}: recipes: {unknown[0]} is no recipe")
+        return self
 
     def explained(self, recipe: str, setting: str) -> tuple[Difference, ...]:
         """The entries that explain a difference."""
@@ -87,30 +91,7 @@ class RecipeBook(Value):
         )
 
 
-@cache
-def load_recipes() -> RecipeBook:
-    """All recipes, in the order of the file.
-
-    Raises:
-        SpecError: the file was edited and is no longer valid.
-    """
-    return read_recipes(packaged(FILE))
-
-
-def read_recipes(text: str, name: str = FILE) -> RecipeBook:
-    """The recipes in `text`.
-
-    Raises:
-        SpecError: something is wrong; `what` names file, entry and field.
-    """
-    data = parse(name, text, frozenset({"recipes", "differences"}))
-    recipes = entries(name, "recipes", data["recipes"], LaunchRecipe)
-    known = {one.id for one in recipes}
-    found = entries(name, "differences", data["differences"], Difference, key="reason")
-    for one in found:
-        if unknown := sorted(set(one.recipes) - known):
-            raise SpecError(f"knowledge/{name}: {one.setting}: recipes: {unknown[0]} is no recipe")
-    return RecipeBook(recipes=recipes, differences=found)
+RECIPES = DataFile("engines/recipes.yaml", RecipeBook)
 
 
 def settings_of(image: str, argv: Sequence[str], env: Mapping[str, str]) -> dict[str, str]:

@@ -14,9 +14,9 @@ from functools import cache
 from importlib.resources import files
 from pathlib import Path
 
-import yaml
-
 from sparkfleet.errors import SpecError
+from sparkfleet.knowledge.data_file import DataFile
+from sparkfleet.values import Value
 
 BENCHMARKS = Path(__file__).parent / "benchmarks.csv"
 """The published measurements."""
@@ -37,15 +37,22 @@ def architectures() -> Mapping[str, Mapping[str, object]]:
     return {str(name): entry for name, entry in found.items() if isinstance(entry, dict)}
 
 
-@cache
-def siblings() -> tuple[tuple[str, str], ...]:
-    """(pattern of a published name, entry of `architectures` with its shapes), in the order to try.
+class Sibling(Value):
+    """A pattern of published names, and the entry of `architectures` with their shapes."""
 
-    Raises:
-        SpecError: the file was edited and is no longer valid.
-    """
-    text = files("sparkfleet.knowledge.measurements").joinpath("siblings.yaml").read_text(encoding="utf-8")
-    try:
-        return tuple((str(entry["name"]), str(entry["shapes"])) for entry in yaml.safe_load(text)["siblings"])
-    except (yaml.YAMLError, KeyError, TypeError) as error:
-        raise SpecError(f"knowledge/measurements/siblings.yaml: {error}") from error
+    name: str
+    shapes: str
+
+
+class Siblings(Value):
+    """Contents of `siblings.yaml`, in the order to try."""
+
+    siblings: tuple[Sibling, ...]
+
+
+SIBLINGS = DataFile("measurements/siblings.yaml", Siblings)
+
+
+def siblings() -> tuple[tuple[str, str], ...]:
+    """(pattern of a published name, entry of `architectures` with its shapes), in the order to try."""
+    return tuple((one.name, one.shapes) for one in SIBLINGS.content.siblings)

@@ -4,25 +4,23 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from fnmatch import translate
-from functools import cache, lru_cache
+from functools import lru_cache
 from types import MappingProxyType
 from typing import Annotated
 
-from pydantic import Field
+from pydantic import AfterValidator, Field
 
 from sparkfleet.checkpoints.arch.weight_parts import Part
 from sparkfleet.checkpoints.checkpoint import Checkpoint
 from sparkfleet.checkpoints.checkpoint_reader import checkpoint_from_config
 from sparkfleet.checkpoints.io.licenses import License, license_class
-from sparkfleet.errors import FactError, SpecError
+from sparkfleet.errors import FactError
+from sparkfleet.knowledge.data_file import DataFile, Date, Entries, Sources
 from sparkfleet.knowledge.measurements import architectures, siblings
+from sparkfleet.knowledge.models.model_names import matches
 from sparkfleet.knowledge.models.published_checkpoints import published
-from sparkfleet.knowledge.yaml_entries import Date, Sources, entries, packaged, parse
 from sparkfleet.values import Value
 
-FILE = "models/models.yaml"
-_SECTIONS = frozenset({"models", "unshaped"})
 EMPTY: Mapping[str, str | int | bool] = MappingProxyType({})
 
 _QUANT_IN_NAME = (
@@ -47,13 +45,19 @@ _OTHERWISE = re.compile(r"exl[23]|gguf|[0-9]bpw|(?:^|[-_.])i?q[1-8](?:_|$)")
 """Formats whose size no known config contains."""
 
 
+def _known_shapes(config: str) -> str:
+    if config not in architectures():
+        raise ValueError(f"{config} is not in measurements/configs.json")
+    return config
+
+
 class KnownModel(Value):
     """Published facts about a checkpoint, or a family of them."""
 
     id: str
     match: Annotated[tuple[str, ...], Field(min_length=1)]
     """Globs on the Hub id, letter case aside."""
-    config: str
+    config: Annotated[str, AfterValidator(_known_shapes)]
     """Entry of `measurements/configs.json` with the same shapes."""
     keys: dict[str, str | int | bool] = Field(default_factory=dict)
     """Fields of its config.json that the entry lacks or has otherwise."""
@@ -72,7 +76,7 @@ class KnownModel(Value):
 
     def names(self, model: str) -> bool:
         """True if `model` is one of these."""
-        return any(_glob(pattern).fullmatch(model.lower()) for pattern in self.match)
+        return matches(model, self.match)
 
 
 class UnshapedModel(Value):
@@ -84,44 +88,14 @@ class UnshapedModel(Value):
     date: Date
 
 
-@lru_cache(maxsize=512)
-def _glob(pattern: str) -> re.Pattern[str]:
-    return re.compile(translate(pattern.lower()))
+class KnownModels(Value):
+    """Contents of the file, in its order."""
+
+    models: Entries[KnownModel]
+    unshaped: Entries[UnshapedModel]
 
 
-@cache
-def load_models() -> tuple[KnownModel, ...]:
-    """All checkpoints that are known by name, in the order of the file.
-
-    Raises:
-        SpecError: the file was edited and is no longer valid.
-    """
-    return read_models(packaged(FILE))
-
-
-def read_models(text: str, name: str = FILE) -> tuple[KnownModel, ...]:
-    """The checkpoints in `text`.
-
-    Raises:
-        SpecError: something is wrong; `what` names file, entry and field.
-    """
-    found = entries(name, "models", parse(name, text, _SECTIONS)["models"], KnownModel)
-    for one in found:
-        if one.config not in architectures():
-            raise SpecError(
-                f"knowledge/{name}: {one.id}: config: {one.config} is not in measurements/configs.json"
-            )
-    return found
-
-
-@cache
-def unshaped_models() -> tuple[UnshapedModel, ...]:
-    """Checkpoints that are published by name only.
-
-    Raises:
-        SpecError: the file was edited and is no longer valid.
-    """
-    return entries(FILE, "unshaped", parse(FILE, packaged(FILE), _SECTIONS)["unshaped"], UnshapedModel)
+MODELS = DataFile("models/models.yaml", KnownModels)
 
 
 @lru_cache(maxsize=256)
@@ -132,7 +106,7 @@ def known_checkpoint(model: str) -> Checkpoint | None:
         FactError: its shapes are known, but its format is not recognised.
     """
     name = model.partition("@")[0]
-    one = next((known for known in load_models() if known.names(name)), None)
+    one = next((known for known in MODELS.content.models if known.names(name)), None)
     parts = published(name)
     trellis = exl3_in_name(model)  # ExLlamaV3's makers publish each number of bits as a revision
     is_otherwise = _OTHERWISE.search(name.rpartition("/")[2].lower()) and trellis is None
@@ -143,7 +117,7 @@ def known_checkpoint(model: str) -> Checkpoint | None:
     except FactError as error:
         raise error if parts is None or parts.bytes is None else _without_shapes(name, parts.bytes) from error
     if found is None:
-        if parts is not None or any(one.id == name for one in unshaped_models()):
+        if parts is not None or any(one.id == name for one in MODELS.content.unshaped):
             raise _without_shapes(name, None if parts is None else parts.bytes)
         return None
     if parts is not None:
@@ -182,7 +156,7 @@ def known_as(model: str, quantization: str | None = None) -> Checkpoint | None:
         FactError: its shapes are known, but its format is not recognised.
     """
     name = model.partition("@")[0]
-    one = next((known for known in load_models() if known.names(name)), None)
+    one = next((known for known in MODELS.content.models if known.names(name)), None)
     if one is None:
         entry = _shapes_of(name)
         return None if entry is None else _estimated(name, entry, quantization or quant_in_name(name))
@@ -193,7 +167,7 @@ def known_as(model: str, quantization: str | None = None) -> Checkpoint | None:
 def config_name(model: str) -> str | None:
     """The entry of `measurements/configs.json` with the shapes of a checkpoint, by its Hub id; None if there is none."""
     name = model.partition("@")[0]
-    one = next((known for known in load_models() if known.names(name)), None)
+    one = next((known for known in MODELS.content.models if known.names(name)), None)
     return _shapes_of(name) if one is None else one.config
 
 

@@ -1,9 +1,11 @@
-"""Names of models without owner, format and version of their post-training. Pure."""
+"""Names of models: without owner, format and version of their post-training, and globs on them. Pure."""
 
 from __future__ import annotations
 
 import re
-from functools import cache
+from collections.abc import Iterable
+from fnmatch import translate
+from functools import cache, lru_cache
 
 _FORMAT_WORDS = (
     r"ud|gguf|nvfp4|mxfp[48]|fp[48]|bf16|fp16|int4|int8\w*|gptq|awq|autoround|exl3|i?q\d\w*|w[48]a\d+|[\d.]+bpw|[48]bit"
@@ -30,3 +32,14 @@ def plain(name: str) -> str:
         text = re.sub(spelling, joined, text)
     text = re.sub(rf"[-_ ]({_FORMAT_WORDS})\b.*", "", text)
     return text.strip(" -_")
+
+
+def matches(model: str, globs: Iterable[str]) -> bool:
+    """True if a Hub id is like one of the globs, letter case aside."""
+    return any(glob(pattern).fullmatch(model.lower()) for pattern in globs)
+
+
+@lru_cache(maxsize=1024)
+def glob(pattern: str) -> re.Pattern[str]:
+    """The regular expression of a glob, for text in small letters."""
+    return re.compile(translate(pattern.lower()))

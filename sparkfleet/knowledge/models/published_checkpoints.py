@@ -25,10 +25,8 @@ from sparkfleet.checkpoints.quantization.formats import (
     mxfp8,
     nvfp4,
 )
-from sparkfleet.knowledge.yaml_entries import Date, Sources, entries, packaged, parse
+from sparkfleet.knowledge.data_file import DataFile, Date, Entries, Sources
 from sparkfleet.values import Value
-
-FILE = "models/checkpoints.yaml"
 
 PublishedPart = Literal[
     "attention", "linear_attention", "mlp", "experts", "shared_experts", "router", "embedding", "ngram",
@@ -101,7 +99,7 @@ class PublishedCheckpoint(Value):
         if self.mtp is not None:
             changes["mtp_layers"] = self.mtp
         if self.license:
-            known = License(id=self.license, kind=license_class(self.license), source=f"knowledge/{FILE}")
+            known = License(id=self.license, kind=license_class(self.license), source=CHECKPOINTS.name)
             changes["license"] = known
         return checkpoint.model_copy(update=changes)
 
@@ -215,25 +213,19 @@ def _scaled(portion: Portion, factor: float) -> Portion:
     return portion.model_copy(update={"bytes": round(portion.bytes * factor)})
 
 
+class PublishedCheckpoints(Value):
+    """Contents of the file, in its order."""
+
+    checkpoints: Entries[PublishedCheckpoint]
+
+
+CHECKPOINTS = DataFile("models/checkpoints.yaml", PublishedCheckpoints)
+
+
 @cache
 def load_published() -> Mapping[str, PublishedCheckpoint]:
-    """All published checkpoints by their Hub id in small letters, in the order of the file.
-
-    Raises:
-        SpecError: the file was edited and is no longer valid.
-    """
-    return {one.id.lower(): one for one in read_published(packaged(FILE))}
-
-
-def read_published(text: str, name: str = FILE) -> tuple[PublishedCheckpoint, ...]:
-    """The published checkpoints in `text`.
-
-    Raises:
-        SpecError: something is wrong; `what` names file, checkpoint and field.
-    """
-    return entries(
-        name, "checkpoints", parse(name, text, frozenset({"checkpoints"}))["checkpoints"], PublishedCheckpoint
-    )
+    """All published checkpoints by their Hub id in small letters."""
+    return {one.id.lower(): one for one in CHECKPOINTS.content.checkpoints}
 
 
 def published(model: str) -> PublishedCheckpoint | None:

@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-import re
-from fnmatch import translate
-from functools import cache, lru_cache
+from functools import lru_cache
 from statistics import median
 from typing import Annotated, Literal, NamedTuple
 
 from pydantic import BeforeValidator, Field, model_validator
 
+from sparkfleet.knowledge.data_file import DataFile, Date, Entries, Sources, pairs
+from sparkfleet.knowledge.models.model_names import matches
 from sparkfleet.knowledge.published.left_out import left_out_families
-from sparkfleet.knowledge.yaml_entries import Date, Sources, entries, packaged, pairs, parse
 from sparkfleet.specs.deployment import Method
 from sparkfleet.values import Value
-
-FILE = "models/speculators.yaml"
 
 Content = Literal["mixed", "code", "prose", "structured", "math", "agent", "counting"]
 """Kinds of answers. "counting" (numbers in a row) is an upper bound, not a workload."""
@@ -152,47 +149,30 @@ class Speculator(Value):
 
     def serves(self, model: str) -> bool:
         """True if `model` is one of its targets."""
-        return any(_glob(target).fullmatch(model.lower()) for target in self.targets)
+        return matches(model, self.targets)
 
 
-@lru_cache(maxsize=512)
-def _glob(pattern: str) -> re.Pattern[str]:
-    return re.compile(translate(pattern.lower()))
+class Speculators(Value):
+    """Contents of the file, in its order."""
+
+    speculators: Entries[Speculator]
 
 
-@cache
-def load_speculators() -> tuple[Speculator, ...]:
-    """All known speculators, in the order of the file.
-
-    Raises:
-        SpecError: the file was edited and is no longer valid.
-    """
-    return read_speculators(packaged(FILE))
-
-
-def read_speculators(text: str, name: str = FILE) -> tuple[Speculator, ...]:
-    """The speculators in `text`.
-
-    Raises:
-        SpecError: something is wrong; `what` names file, speculator and field.
-    """
-    return entries(
-        name, "speculators", parse(name, text, frozenset({"speculators"}))["speculators"], Speculator
-    )
+SPECULATORS = DataFile("models/speculators.yaml", Speculators)
 
 
 def speculators_of(model: str, engine: str | None = None) -> tuple[Speculator, ...]:
     """Speculators that plans consider for `model`, on one engine or on any."""
     return tuple(
         one
-        for one in load_speculators()
+        for one in SPECULATORS.content.speculators
         if one.proposed and one.serves(model) and (engine is None or engine in one.engines)
     )
 
 
 def unmeasured_draft(model: str, engine: str, method: str) -> Speculator | None:
     """The first published draft of a method that plans do not propose by themselves; None if there is none."""
-    for one in load_speculators():
+    for one in SPECULATORS.content.speculators:
         if not one.proposed and one.method == method and engine in one.engines and one.serves(model):
             return one
     return None
@@ -255,7 +235,7 @@ NEAR = 1.5
 @lru_cache(maxsize=256)
 def speculator_with(draft: str) -> Speculator | None:
     """The entry of a draft by its Hub id, letter case aside; None if it is not known."""
-    named = (one for one in load_speculators() if one.draft is not None)
+    named = (one for one in SPECULATORS.content.speculators if one.draft is not None)
     return next((one for one in named if (one.draft or "").lower() == draft.partition("@")[0].lower()), None)
 
 

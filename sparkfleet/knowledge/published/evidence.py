@@ -20,8 +20,8 @@ from typing import Annotated, NamedTuple
 from pydantic import Field, ValidationError
 
 from sparkfleet.errors import SpecError
+from sparkfleet.knowledge.data_file import packaged
 from sparkfleet.knowledge.published.left_out import left_out_families
-from sparkfleet.knowledge.yaml_entries import packaged
 from sparkfleet.values import Value
 
 FILE = "published/evidence.csv"

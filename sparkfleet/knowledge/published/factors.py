@@ -4,13 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from functools import cache
-from importlib.resources import files
 from typing import Literal
 
-import yaml
-from pydantic import Field, ValidationError
+from pydantic import Field
 
-from sparkfleet.errors import SpecError
+from sparkfleet.knowledge.data_file import DataFile
 from sparkfleet.knowledge.published.left_out import is_of_family, left_out_families
 from sparkfleet.values import Value
 
@@ -47,7 +45,6 @@ class Effect(Value):
 class Factors(Value):
     """Contents of `factors.yaml`."""
 
-    version: Literal[1]
     coefficients: dict[Quantity, dict[str, float]]
     """Factor on each physical term; keys by `factor_keys.coefficient_keys`."""
     effects: dict[Quantity, dict[str, Effect]]
@@ -60,18 +57,17 @@ class Factors(Value):
     """Errors of the fit on left-out measurements: table → metric → median error, or share inside its band."""
 
 
-def factors() -> Factors:
-    """The packaged `factors.yaml`, less the effects of families that are left out.
+FACTORS = DataFile("published/factors.yaml", Factors, do="Run scripts/fit again.")
 
-    Raises:
-        SpecError: the file was edited and is no longer valid.
-    """
+
+def factors() -> Factors:
+    """The packaged factors, less the effects of families that are left out."""
     return _without(left_out_families())
 
 
 @cache
 def _without(families: frozenset[str]) -> Factors:
-    found = packaged_factors()
+    found = FACTORS.content
     if not families:
         return found
 
@@ -80,18 +76,3 @@ def _without(families: frozenset[str]) -> Factors:
 
     effects = {quantity: kept(known) for quantity, known in found.effects.items()}
     return found.model_copy(update={"effects": effects, "acceptance": kept(found.acceptance)})
-
-
-@cache
-def packaged_factors() -> Factors:
-    """The whole file.
-
-    Raises:
-        SpecError: the file was edited and is no longer valid.
-    """
-    text = files("sparkfleet.knowledge").joinpath("published/factors.yaml").read_text()
-    try:
-        # The C loader: the file has thousands of lines.
-        return Factors.model_validate(yaml.load(text, Loader=yaml.CSafeLoader), strict=False)
-    except (yaml.YAMLError, ValidationError) as error:
-        raise SpecError(f"knowledge/published/factors.yaml: {error}", do="Run scripts/fit again.") from error

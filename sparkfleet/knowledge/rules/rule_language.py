@@ -19,10 +19,10 @@ from __future__ import annotations
 import operator
 import re
 from collections.abc import Callable, Mapping
-from fnmatch import translate
 from functools import cache, lru_cache
 from typing import Any, Literal
 
+from sparkfleet.knowledge.models.model_names import glob
 from sparkfleet.knowledge.rules.rule_context import FACTS, FactKind, RuleContext
 from sparkfleet.knowledge.versions import Truth, every, parse_range, some
 from sparkfleet.values import Value
@@ -93,12 +93,8 @@ def _joined(quantity: str, tests: list[Test]) -> Test:
     return lambda value: join(test(value) for test in tests)
 
 
-def _glob(pattern: str) -> re.Pattern[str]:
-    return re.compile(translate(pattern.lower()))
-
-
 def _text(wanted: str) -> Test:
-    pattern = _glob(wanted)
+    pattern = glob(wanted)
     return lambda value: Truth.of(pattern.fullmatch(value.lower()) is not None)
 
 
@@ -128,8 +124,8 @@ def _options(wanted: str) -> Test:
     name, equals, pattern = wanted.partition("=")
     if not equals:
         return lambda value: Truth.of(name in value)
-    glob = _glob(pattern)
-    return lambda value: Truth.of(name in value and glob.fullmatch(value[name].lower()) is not None)
+    like = glob(pattern)
+    return lambda value: Truth.of(name in value and like.fullmatch(value[name].lower()) is not None)
 
 
 _TESTS: Mapping[FactKind, Callable[[str], Test]] = {

@@ -7,19 +7,16 @@ A rule has *when* (conditions on a `RuleContext`), *then* (the action of a plann
 from __future__ import annotations
 
 from collections.abc import Mapping
-from functools import cache
+from functools import cache, cached_property
 from typing import Annotated, Literal
 
 from pydantic import BeforeValidator, Field, model_validator
 
-from sparkfleet.errors import SpecError
+from sparkfleet.knowledge.data_file import DataFile, Date, Entries, Sources, pairs
 from sparkfleet.knowledge.rules.rule_context import RuleContext
 from sparkfleet.knowledge.rules.rule_language import Condition, holds, read_conditions
 from sparkfleet.knowledge.versions import Truth, every, some
-from sparkfleet.knowledge.yaml_entries import Data, Date, Sources, entries, frozen, packaged, parse
 from sparkfleet.values import Value
-
-FILE = "rules/rules.yaml"
 
 Severity = Literal["garbage", "fails", "slow", "limits"]
 Blast = Literal["request", "engine", "host", "cluster"]
@@ -30,15 +27,11 @@ SEVERITIES: tuple[Severity, ...] = ("garbage", "fails", "slow", "limits")
 """Worst first: wrong answers are worse than none."""
 
 
-def _pairs(value: object) -> object:
-    return tuple(value.items()) if isinstance(value, Mapping) else value
-
-
 def _as_tuple(value: object) -> object:
     return (value,) if isinstance(value, str) else value
 
 
-Pairs = Annotated[tuple[tuple[str, str], ...], BeforeValidator(_pairs)]
+Pairs = Annotated[tuple[tuple[str, str], ...], BeforeValidator(pairs)]
 Lines = Annotated[tuple[str, ...], BeforeValidator(_as_tuple)]
 
 
@@ -237,64 +230,56 @@ class Rule(Value):
 
 
 class Book(Value):
-    """Contents of `rules.yaml`."""
+    """All rules, and the known issues that are none."""
 
     rules: tuple[Rule, ...]
     not_rules: tuple[tuple[str, str], ...]
     """Known issues that did not become rules, each with the reason."""
 
 
-def read_book(text: str, name: str = FILE) -> Book:
-    """The rules in `text`, sources written out.
+class RuleFile(Value):
+    """Contents of `rules.yaml`."""
 
-    Raises:
-        SpecError: something is wrong; `what` names file, rule and field.
-    """
-    data = parse(name, text, frozenset({"sources", "rules", "not_rules"}))
-    cited = _texts(name, data, "sources")
-    rules = entries(name, "rules", data["rules"], Rule)
-    left_out = _texts(name, data, "not_rules")
-    for rule in rules:
-        if rule.issue_id in left_out:
-            raise SpecError(f"knowledge/{name}: {rule.id}: is listed under rules and under not_rules")
-    return Book(
-        rules=tuple(_cite(name, rule, cited) for rule in rules),
-        not_rules=tuple(left_out.items()),
-    )
+    sources: dict[str, Annotated[str, Field(min_length=1)]]
+    """Names that rules cite → sources."""
+    rules: Entries[Rule]
+    not_rules: dict[str, Annotated[str, Field(min_length=1)]]
 
+    @model_validator(mode="after")
+    def _consistent(self) -> RuleFile:
+        for rule in self.rules:
+            if rule.issue_id in self.not_rules:
+                raise ValueError(f"{rule.id}: is listed under rules and under not_rules")
+            for source in rule.sources:
+                if source not in self.sources and "/" not in source:
+                    raise ValueError(
+                        f"{rule.id}: sources: {source} is neither an address nor listed in sources"
+                    )
+        return self
 
-def _texts(name: str, data: Data, section: str) -> dict[str, str]:
-    found = frozen(data[section])
-    if not isinstance(found, dict) or not all(isinstance(text, str) and text for text in found.values()):
-        raise SpecError(f"knowledge/{name}: {section}: expected a mapping of names to texts")
-    return found
+    @cached_property
+    def book(self) -> Book:
+        """The rules, sources written out."""
+        return Book(
+            rules=tuple(self._cited(rule) for rule in self.rules),
+            not_rules=tuple(self.not_rules.items()),
+        )
 
-
-def _cite(name: str, rule: Rule, cited: Mapping[str, str]) -> Rule:
-    for source in rule.sources:
-        if source not in cited and "/" not in source:
-            raise SpecError(
-                f"knowledge/{name}: {rule.id}: sources: {source} is neither an address nor listed in sources"
-            )
-    return rule.model_copy(update={"sources": tuple(cited.get(source, source) for source in rule.sources)})
+    def _cited(self, rule: Rule) -> Rule:
+        sources = tuple(self.sources.get(source, source) for source in rule.sources)
+        return rule.model_copy(update={"sources": sources})
 
 
-@cache
+RULES_FILE = DataFile("rules/rules.yaml", RuleFile)
+
+
 def load_book() -> Book:
-    """The packaged rules, and the issues that are none.
-
-    Raises:
-        SpecError: the file was edited and is no longer valid.
-    """
-    return read_book(packaged(FILE))
+    """The packaged rules, and the issues that are none."""
+    return RULES_FILE.content.book
 
 
 def load_rules() -> tuple[Rule, ...]:
-    """All packaged rules, in the order of the file.
-
-    Raises:
-        SpecError: the file was edited and is no longer valid.
-    """
+    """All packaged rules, in the order of the file."""
     return load_book().rules
 
 

@@ -126,7 +126,7 @@ class Simulation:
         self.loses = 0.0
         """Share of reports that are lost on their way."""
         self.people: list[tuple[str, str]] = []
-        """What users do next: ("apply" | "again" | "edit" | "remove", deployment)."""
+        """Next actions of users: ("apply" | "again" | "edit" | "remove", deployment)."""
         self.faults = Faults(self)
         self.report = Report(seed=seed, hours=0.0, rounds=0)
         self._inbox: list[GroupReport] = []

@@ -36,7 +36,7 @@ class Outcome:
 
     takes_s: float
     diagnosis: Diagnosis | None = None
-    """Why it fails; None: it comes up."""
+    """Cause of its failure; None: it comes up."""
     takes_down: str = ""
     """The node that goes down with it."""
 
@@ -56,7 +56,7 @@ class SimulatedApp:
     report: GroupReport | None = None
     last_report_at: float = float("-inf")
     barred_since: float = 0.0
-    """When it began to wait for a drained node, if its phase is that."""
+    """Begin of its wait for a drained node, if its phase is that."""
     stored: bool = False
     """A controller answered when its start began, and its nodes had reported: it is known if it takes one down."""
     stalled: bool = False

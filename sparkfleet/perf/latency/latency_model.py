@@ -319,7 +319,7 @@ BUSIEST = 0.6
 QUEUE = 0.3
 """Median wait of a queue in units of busy / (1 - busy) services; the mean of a queue of equal services is 0.5."""
 BESIDE = 0.75
-"""How much of a decode step each pass of a prefill takes longer while others decode."""
+"""Share of a decode step by which each pass of a prefill takes longer while others decode."""
 
 
 def _beside_decode(model: LatencyModel, workload: Workload, running: float) -> float:

@@ -114,8 +114,8 @@ class Costs:
 
 
 AT_ONCE_S, FIRST_S, PASS_S = 5e-3, 2e-3, 1.5e-3
-"""What preparing, sampling and throwing away drafts is expected to take per step: where all come at once; where they come
-one after another, and for each pass more. Chosen, not measured: the fit finds how far off they are (`drafting`)."""
+"""Expected time per step to prepare, sample and discard drafts: if all come at once; if they come one after another,
+and for each pass more. Chosen, not measured: the fit finds how far off they are (`drafting`)."""
 
 
 def own_chunk(engine: str) -> int:
@@ -233,7 +233,7 @@ def step_terms(setup: Setup, cost: Costs, batch: float, width: int, context: flo
 
 
 RAY_S = 5e-3
-"""What driving ranks through Ray is expected to take per step. Chosen, not measured: the fit finds how far off it is."""
+"""Expected time per step to drive ranks through Ray. Chosen, not measured: the fit finds how far off it is."""
 HOST_S = 3e-4
 """Host time per block (attention, or MLP) of a step without CUDA graphs: the step takes as long as the host's launches or
 the GPU's work, whichever is longer. 48 layers 27.8 ms (heitor-mocelin: Qwen3-Coder-30B on two nodes), 30 layers 17.3 ms

@@ -13,8 +13,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import NamedTuple
 
+from sparkfleet.knowledge.data_file import MeasuredRange
 from sparkfleet.knowledge.hardware import hardware
-from sparkfleet.knowledge.yaml_entries import MeasuredRange
 from sparkfleet.perf.latency.roofline_terms import PARALLEL_DRAFTS
 from sparkfleet.perf.memory.engine_sizes import WHOLE_PROMPT, Run, fullest_share
 from sparkfleet.perf.memory.kv_cache import (

@@ -72,7 +72,7 @@ class KvSizing(NamedTuple):
     size: float
     """Bytes."""
     requests: float
-    """How many requests of the whole context it holds at once; 0 if that is not known."""
+    """Number of requests of the whole context that it holds at once; 0 if that is not known."""
 
 
 class SizeLimits(NamedTuple):

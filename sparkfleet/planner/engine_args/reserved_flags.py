@@ -77,7 +77,7 @@ OURS: Mapping[str, tuple[str, str]] = {
     **dict.fromkeys(("--data-parallel-size", "-dp", "--dp-size", "--dp"), _REPLICAS),
     "--disable-log-stats": _FIGURES,
 }
-"""Why each is refused, and what to write instead."""
+"""Reason of each refusal, and the field to use instead."""
 
 VARIABLES: Mapping[str, tuple[str, str]] = {
     **dict.fromkeys(("VLLM_API_KEY", "SPARKFLEET_ENGINE_TOKEN", "SPARKFLEET_METRICS_TOKEN"), _SECRET),

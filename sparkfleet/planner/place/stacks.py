@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from sparkfleet.checkpoints.checkpoint import Checkpoint
 from sparkfleet.hostfacts.node import NodeFacts
-from sparkfleet.knowledge.engines.images import DiskTables, Image, images_of, load_images
+from sparkfleet.knowledge.engines.images import IMAGES, DiskTables, Image, images_of
 from sparkfleet.knowledge.engines.method_support import lacks, support_of
 from sparkfleet.knowledge.models.speculators import speculator_with
 from sparkfleet.knowledge.versions import Truth, parse_range
@@ -148,7 +148,7 @@ def _homes(variant: Variant, engine: EngineName, nodes: Sequence[NodeFacts]) -> 
 def _known_images(engine: EngineName, quant: str, model: str) -> StackOptions:
     options: list[tuple[tuple[object, ...], Stack]] = []
     rejected: list[Rejection] = []
-    for image in load_images():
+    for image in IMAGES.content.images:
         made_for = MADE_FOR.get(image.id, "*").split("|")
         elsewhere = not any(fnmatchcase(model, family) for family in made_for)
         if image.engine != engine or elsewhere:

@@ -18,7 +18,7 @@ class Remembered(Value):
     words: str
     """Reason in words."""
     until: float | None = None
-    """When it may be tried again as it is, Unix seconds; None: not until something about it changes."""
+    """Time from which it may be tried again as it is, Unix seconds; None: not until something about it changes."""
 
     @property
     def ends(self) -> str:

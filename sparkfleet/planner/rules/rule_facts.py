@@ -44,7 +44,7 @@ _FLAG_FACTS: Mapping[str, Mapping[str, str]] = {
         "--mem-fraction-static": "memory_fraction",
     },
 }
-"""Which flag sets which fact (`vllm serve` 0.19 to 0.32, `sglang.launch_server` 0.5.12 to 0.5.23)."""
+"""Flags and the facts that they set (`vllm serve` 0.19 to 0.32, `sglang.launch_server` 0.5.12 to 0.5.23)."""
 
 _CHOSEN = ("attention_backend", "moe_backend", "linear_backend", "gdn_backend", "kv_dtype", "load_format")
 """Facts that are "auto" if no flag sets them."""

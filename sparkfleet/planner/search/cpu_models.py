@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 from sparkfleet.hostfacts.node import NodeFacts
-from sparkfleet.knowledge.engines.engine_flags import unknown_flags
+from sparkfleet.knowledge.engines.engine_flags import flag_faults
 from sparkfleet.knowledge.engines.images import images_of
 from sparkfleet.knowledge.rules.rule_context import parse_flags
 from sparkfleet.perf.prediction import Band, Prediction, Provenance, Speculation
@@ -126,7 +126,7 @@ def misfit(spec: Deployment, variant: Variant, fleet: Fleet, model: EmbeddedMode
         words = _lacks(spec, variant, model)
         if words:
             return wanted(name, words)
-    words = _draft_missing(variant) or _unknown_flag(variant, fleet)
+    words = _draft_missing(variant) or _flag_fault(variant, fleet)
     return (
         wanted("engine_args" if words.startswith(tuple(_LABELS.values())) else name, words) if words else None
     )
@@ -152,16 +152,16 @@ def _draft_missing(variant: Variant) -> str:
     return ""
 
 
-def _unknown_flag(variant: Variant, fleet: Fleet) -> str:
-    """The first flag that no node's engine has."""
+def _flag_fault(variant: Variant, fleet: Fleet) -> str:
+    """The first flag or value that no node's engine takes."""
     stacks = {
         (found.engine, found.version) for node in fleet.nodes if (found := _stack(variant, fleet.nodes, node))
     }
     if len(stacks) != 1:
         return ""
     ((engine, version),) = stacks
-    unknown = unknown_flags(engine, version, parse_flags(variant.engine_args))
-    return unknown[0].words(engine, version) if unknown and unknown[0].certain else ""
+    faults = flag_faults(engine, version, parse_flags(variant.engine_args))
+    return next((one.words(engine, version) for one in faults if one.certain), "")
 
 
 def _refusal(variant: Variant, node: NodeFacts, ledger: MemoryLedger) -> Rejection | None:

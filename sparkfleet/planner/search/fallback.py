@@ -15,29 +15,25 @@ from typing import NamedTuple
 from sparkfleet.knowledge.published.evidence import EvidenceLevel
 from sparkfleet.perf.memory.demand import fits
 from sparkfleet.perf.prediction import Band, Speculation
-from sparkfleet.perf.predictor import Split
 from sparkfleet.planner.capacity.headroom import lowered
 from sparkfleet.planner.capacity.memory_ledger import MemoryLedger
-from sparkfleet.planner.capacity.sizing import Proposal, Sizing, VariantContext, size, split_words
+from sparkfleet.planner.capacity.sizing import Proposal, Sizing, VariantContext, split_words
 from sparkfleet.planner.place.fleet_map import Pool
+from sparkfleet.planner.search.alternatives import Alternatives
 from sparkfleet.planner.search.enumerate import ProposalEnumerator
 from sparkfleet.planner.search.judge import Evaluation, assess
-from sparkfleet.planner.search.method_account import Fate, Stage
 from sparkfleet.planner.search.objective import best_groups, proof_of, required_gain, total, worth
 from sparkfleet.planner.search.rung_builder import (
     ServedVariant,
-    because,
     moved,
     needs_of,
     nodes_and_bytes_of,
     nth,
     rung_of,
-    tps_alone,
 )
-from sparkfleet.planner.search.spread import line, stays
+from sparkfleet.planner.search.spread import stays
 from sparkfleet.planner.search.suggestions import NodeKind, joined, nearest
-from sparkfleet.planner.types.plan import GroupPlan, Rejection, Rung, Why
-from sparkfleet.specs.deployment import EngineName, Method
+from sparkfleet.planner.types.plan import GroupPlan, Rejection, Rung
 from sparkfleet.units import GIB
 
 LADDER = 5
@@ -242,7 +238,7 @@ class VariantPlanner:
         """Nodes for the first choice of so many ranks, if all its replicas have room."""
         found = self._place(needs_of(judged), judged, 0)
         if found is None:
-            self._met(judged.draft, f"no node has {needs_of(judged).mid / GIB:.1f} GiB left", "memory")
+            self._no_room(judged.draft, f"no node has {needs_of(judged).mid / GIB:.1f} GiB left")
             return
         if self._holds(judged.draft.pool, needs_of(judged)):
             search.first, search.nodes = judged, found
@@ -264,7 +260,7 @@ class VariantPlanner:
             if self._has_room(search.nodes, judged):
                 ladder.append(judged)
             else:
-                self._met(one.draft, "no room beside the other rungs on the nodes of the choice", "memory")
+                self._no_room(one.draft, "no room beside the other rungs on the nodes of the choice")
         return ladder
 
     def _note_alternatives(
@@ -284,16 +280,17 @@ class VariantPlanner:
                 one = other.first
                 left.append(RankedProposal(-one.worth, next(self._order), one.draft, one))
         left.sort()
-        self._others = tuple(self._alternatives(choice, searches))
+        alternatives = Alternatives(self._case, self._ledger, self._drafts)
+        firsts = (search.first for search in searches if search.first is not None)
+        self._others = tuple(alternatives.other_sizes(choice, firsts))
         rest = [(one.draft, one.judged) for one in left]
-        self._note_slower(choice, rest)
-        self._note_replicas(choice, rest)
+        alternatives.note_slower(choice, rest)
+        alternatives.note_replicas(choice, rest)
         if not lookup_pays(self._case) and any(draft.speculation.method in LOOKUPS for draft, _ in rest):
             self._rejected.append(LOOKUP_REJECTED)
 
-    def _met(self, draft: Proposal, reason: str, why: Why) -> None:
-        """Note the result of a proposal that was judged."""
-        self._drafts.account.note(draft.engine, (draft.speculation.method,), Fate(Stage.JUDGED, reason, why))
+    def _no_room(self, draft: Proposal, reason: str) -> None:
+        self._drafts.account.judged(draft.engine, draft.speculation.method, reason, "memory")
 
     def _assessed(self, draft: Proposal) -> Evaluation:
         return assess(self._case, draft, self._drafts.stacks[draft.engine], self._ledger.best(draft.pool))
@@ -345,103 +342,6 @@ class VariantPlanner:
         best = best_groups(case, draft, settings, context)
         gain = total(case, draft, settings, context, best) / total(case, draft, settings, context, 1)
         return best if gain >= SHARE_GAIN else 1
-
-    # reasons
-
-    def _alternatives(self, choice: Evaluation, searches: Sequence[RankSearch]) -> Iterator[str]:
-        """Lines with the rate of one request on other numbers of nodes: on fewer, and on more if they are faster."""
-        if self._case.objective != "interactive" or self._case.variant.parallel is not None:
-            return
-        ranks, ours = choice.draft.split.ranks, tps_alone(choice)
-        for search in searches:
-            if search.first is not None and search.ranks != ranks:
-                tps = tps_alone(search.first)
-                why = stays(self._case, choice, search.first) if search.ranks > ranks else ""
-                if search.ranks < ranks or tps > ours:
-                    yield line(search.first.draft.split, tps, ours) + (f" ({why})" if why else "")
-        for pool, split in self._drafts.kept[:1]:
-            wider = choice.draft._replace(pool=pool, split=split)
-            tps = self._promised(wider)
-            if tps > ours:
-                yield f"{line(split, tps, ours)} (the other nodes are kept for the other deployments)"
-
-    def _note_slower(self, choice: Evaluation, left: Sequence[tuple[Proposal, Evaluation | None]]) -> None:
-        """Reasons for the rest: the best of each shape and engine, by its numbers."""
-        noted: set[tuple[Split, EngineName]] = set()
-        compared: set[tuple[EngineName, Method]] = set()
-        for draft, earlier in left:
-            if (draft.split, draft.engine) in noted:
-                pair = (draft.engine, draft.speculation.method)
-                if pair not in compared:  # the best of each, as `left` is in that order
-                    compared.add(pair)
-                    self._met(draft, self._compared(choice, draft, earlier), "slower")
-                continue
-            noted.add((draft.split, draft.engine))
-            self._rejected.append(self._slower(choice, draft, earlier))
-
-    def _slower(self, choice: Evaluation, draft: Proposal, judged: Evaluation | None) -> Rejection:
-        slow = judged.slowed_by[0].rule if judged and judged.slowed_by else None
-        plain = f"{self._drafts.first(draft).name} · {draft.speculation}"
-        return Rejection(
-            what=f"{split_words(draft.split)} · {judged.rung.candidate.how if judged and judged.rung else plain}",
-            reason=self._compared(choice, draft, judged),
-            why="slower",
-            tps=round(tps_alone(judged) if judged else self._promised(draft), 2),
-            rule=slow.id if slow else "",
-            source=slow.sources[0] if slow else "",
-            engine=draft.engine,
-            methods=(draft.speculation.method,),
-        )
-
-    def _compared(self, choice: Evaluation, draft: Proposal, judged: Evaluation | None) -> str:
-        """The objective's numbers for the proposal and for the choice, and the cause of the difference."""
-        case = self._case
-        if case.objective == "throughput":
-            groups = case.groups(draft.split.ranks)
-            copies = f" ({groups} groups)" if groups > 1 else ""
-            total, ours = (
-                self._total(draft, groups),
-                self._total(choice.draft, case.groups(choice.draft.split.ranks)),
-            )
-            return f"{total:.0f} tok/s{copies} for {case.concurrency} requests together against {ours:.0f}"
-        tps, best = tps_alone(judged) if judged else self._promised(draft), tps_alone(choice)
-        return f"{tps:.3g} tok/s for one user against {best:.3g}{because(draft, choice, tps, best, case)}"
-
-    def _total(self, draft: Proposal, groups: int) -> float:
-        """Tokens per second of all requests, distributed over so many groups."""
-        case, settings = self._case, self._drafts.settings(draft)
-        context = size(case, draft, self._ledger.best(draft.pool), settings).context
-        return total(case, draft, settings, context, groups)
-
-    def _note_replicas(self, choice: Evaluation, left: Sequence[tuple[Proposal, Evaluation | None]]) -> None:
-        """Independent copies on the nodes that there are, against the one group that was chosen."""
-        case, ranks = self._case, choice.draft.split.ranks
-        copies = min(max(ranks, 2), case.share, case.concurrency)
-        single = (
-            choice.draft if ranks == 1 else next((draft for draft, _ in left if draft.split.ranks == 1), None)
-        )
-        if (
-            case.objective != "interactive"
-            or case.variant.replicas is not None
-            or copies < 2
-            or single is None
-        ):
-            return
-        alone = (
-            "no faster for one request" if ranks == 1 else f"{self._promised(single):.3g} tok/s for one user"
-        )
-        reason = (
-            f"{alone}; {self._total(single, copies):.0f} tok/s instead of {self._total(choice.draft, 1):.0f} for"
-            f" {case.concurrency} requests together; to choose it: `replicas: {copies}`"
-        )
-        what = f"{copies} × {split_words(single.split)} · {self._drafts.first(single).name} · {single.speculation}"
-        self._rejected.append(Rejection(what=what, reason=reason, why="slower"))
-
-    def _promised(self, draft: Proposal) -> float:
-        """Speed of a proposal alone, as far as it is known before judging."""
-        settings = self._drafts.settings(draft)
-        sized = size(self._case, draft, self._ledger.best(draft.pool), settings)
-        return self._case.outlook.rates(draft.split, settings, sized.context, 1).decode_tps_per_request.mid
 
     def _nearest(self) -> tuple[str, ...]:
         pools = self._case.fleet.pools(1, self._case.variant.nodes)

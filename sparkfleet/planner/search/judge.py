@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
-from sparkfleet.knowledge.engines.engine_flags import unknown_flags
+from sparkfleet.knowledge.engines.engine_flags import flag_faults
 from sparkfleet.knowledge.published.evidence import Evidence, EvidenceLevel
 from sparkfleet.knowledge.rules.rule_context import parse_flags
 from sparkfleet.knowledge.rules.rules import RuleLimits
@@ -310,7 +310,7 @@ def _predicted(
         worth=value,
         published=_published(proof),
         rules=tuple(finding.rule.id for finding in verdict.required_by),
-        notes=(*_at_the_edge(trial, sized), *_notes(case, stack, draft, verdict), *_unknown_flags(candidate)),
+        notes=(*_at_the_edge(trial, sized), *_notes(case, stack, draft, verdict), *_flag_faults(candidate)),
         said=in_words(case.variant.engine_args),
     )
     return Evaluation(
@@ -334,9 +334,9 @@ def _at_the_edge(trial: StackedProposal, sized: Sizing) -> Iterator[str]:
         )
 
 
-def _unknown_flags(candidate: Candidate) -> Iterator[str]:
-    """Flags of the deployment that no known release of the engine has."""
-    for one in unknown_flags(candidate.engine, candidate.engine_version, parse_flags(candidate.engine_args)):
+def _flag_faults(candidate: Candidate) -> Iterator[str]:
+    """Flags and values of the deployment that the engine does not take, as far as its release is known."""
+    for one in flag_faults(candidate.engine, candidate.engine_version, parse_flags(candidate.engine_args)):
         yield f"{one.words(candidate.engine, candidate.engine_version)}: the engine may refuse to start"
 
 

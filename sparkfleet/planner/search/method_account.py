@@ -46,6 +46,10 @@ class MethodAccount:
             if known is None or known.stage < fate.stage:
                 self._fates[engine, method] = fate
 
+    def judged(self, engine: EngineName, method: Method, reason: str, why: Why) -> None:
+        """Notes the result of a proposal that was judged."""
+        self.note(engine, (method,), Fate(Stage.JUDGED, reason, why))
+
     def reached(self, engine: EngineName, method: Method, stage: Stage) -> bool:
         """True if a reason of this stage or a later one is known: another of it would not be kept."""
         known = self._fates.get((engine, method))

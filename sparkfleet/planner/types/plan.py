@@ -141,7 +141,7 @@ class Rung(Value):
     worth: float = 0.0
     """Value under the objective with all discounts. Plans of equal objectives and requests compare by it."""
     published: PublishedRuns = PublishedRuns()
-    """What was published of it."""
+    """Published runs of it."""
     said: tuple[str, ...] = ()
     """Settings fixed by the deployment's own arguments, each in a few words."""
 
@@ -173,7 +173,7 @@ class GroupPlan(Value):
 
     ladder: tuple[Rung, ...]
     variant: int = 0
-    """Which of the deployment's variants it serves."""
+    """Index of the deployment's variant that it serves."""
     family: str = ""
     """`model_type` of the checkpoint's config; "" if it is not known."""
     vision: bool | None = None
@@ -189,7 +189,7 @@ class SkippedVariant(Value):
     """A variant that nothing can serve, of a deployment whose others are served."""
 
     variant: int
-    """Which of the deployment's variants."""
+    """Index of the deployment's variant."""
     model: str
     reason: str
     """The reason that weighs most."""

@@ -20,7 +20,7 @@ _MASK = b"***"
 OURS = b"[sparkfleet]"
 """Mark of a line that the supervisor writes into the log."""
 NOT_OURS = b"[engine: sparkfleet]"
-"""What the log has in its place if the engine prints it: by our own lines people and programs see where a start begins, and
+"""Replacement of our own mark if the engine prints it: by our own lines people and programs see where a start begins, and
 why an engine ended."""
 _TERMINAL_CODES = re.compile(r"\x1b\[[0-9;?]*[ -/]*[@-~]|[\x00-\x08\x0b-\x1f\x7f]")
 

@@ -12,6 +12,19 @@ GOOD, WARN, BAD, PLAIN, PREDICTED = "green", "orange", "red", "blue", "purple"
 """Colours mean the same on every dashboard: right, worth a look, wrong; measured, predicted."""
 
 
+TOKENS_S = "suffix: tok/s"
+NO_GPU = "no GPU on a node of CPUs"
+NO_RAIL = "one node has no rails"
+NO_DRAFTS = "no speculation"
+NO_FAILURE = "nothing has failed"
+NO_EXTERNAL = "no deployment has an external endpoint"
+"""Reasons for which a panel has no data."""
+
+Limits = tuple[tuple[str, float | None], ...]
+IS_ON: Limits = ((BAD, None), (GOOD, 1))
+IS_OFF: Limits = ((GOOD, None), (BAD, 1))
+
+
 class PanelQuery(Value):
     """One query of a panel."""
 
@@ -31,7 +44,7 @@ class Panel(Value):
     kind: PanelKind = "timeseries"
     span: int = 8
     """Width of 24."""
-    limits: tuple[tuple[str, float | None], ...] = ()
+    limits: Limits = ()
     """Colour from each value on, in order; the first has None."""
     may_be_empty: str = ""
     """Reason for which the panel has no data on some fleets, in words; "": it always has."""
@@ -71,3 +84,31 @@ class GrafanaDashboard(Value):
 def one(expr: str, legend: str = "", instant: bool = False) -> PanelQuery:
     """A query, with its lines joined."""
     return PanelQuery(expr=" ".join(expr.split()), legend=legend, instant=instant)
+
+
+def panel(
+    title: str,
+    description: str,
+    unit: str,
+    *queries: PanelQuery,
+    kind: PanelKind = "timeseries",
+    span: int = 8,
+    limits: Limits = (),
+    may_be_empty: str = "",
+) -> Panel:
+    """A panel of these queries."""
+    return Panel(
+        title=title,
+        description=description,
+        unit=unit,
+        queries=queries,
+        kind=kind,
+        span=span,
+        limits=limits,
+        may_be_empty=may_be_empty,
+    )
+
+
+def row(title: str, *panels: Panel) -> PanelRow:
+    """A row of these panels."""
+    return PanelRow(title=title, panels=panels)

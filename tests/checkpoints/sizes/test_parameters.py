@@ -67,7 +67,7 @@ SAID = {
     "quantized_layers is missing": "nvfp4",
     "config_groups is missing": "int4",
 }
-"""What to say where the only thing missing is the quantisation."""
+"""Messages if only the quantisation is missing."""
 
 
 def facts_of(name: str) -> Checkpoint:

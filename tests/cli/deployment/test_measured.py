@@ -1,4 +1,4 @@
-"""What runs is evidence: for further plans, and next to what was predicted of it."""
+"""Measurements of running deployments are evidence for further plans, and next to what was predicted of it."""
 
 import pytest
 
@@ -13,7 +13,7 @@ from sparkfleet.knowledge.models.known_models import known_checkpoint
 from sparkfleet.perf.prediction import Provenance
 from sparkfleet.perf.workload import CHECK
 from sparkfleet.planner.place.fleet_map import Fleet
-from sparkfleet.planner.report.explain import band_ends
+from sparkfleet.planner.report.explain.layout import band_ends
 from sparkfleet.planner.search.planner import plan_fleet
 from sparkfleet.specs.deployment import Deployment
 

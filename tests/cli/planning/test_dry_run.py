@@ -1,4 +1,4 @@
-"""What `sparkfleet apply --dry-run` prints. The files in `dry_run/` have memory fractions masked: they change whenever the
+"""Output of `sparkfleet apply --dry-run`. The files in `dry_run/` have memory fractions masked: they change whenever the
 memory model is fitted again.
 
 `SPARKFLEET_GOLDEN=write pytest tests/cli/planning/test_dry_run.py` writes the files; read them before you commit them.

@@ -16,7 +16,7 @@ EVERY_S = 0.2
 
 
 class Fleet:
-    """What the view reads, and what its pages show."""
+    """A fleet as the view reads it and its pages show it."""
 
     def __init__(self):
         nodes = (NodeReport(name="spark1", joined=True, memory_total=120 * GIB, memory_available=12 * GIB),)

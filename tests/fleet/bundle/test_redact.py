@@ -1,4 +1,4 @@
-"""What must not appear in a report does not, and what its reader needs stays."""
+"""Secrets do not appear in a report; everything that its reader needs stays."""
 
 import string
 

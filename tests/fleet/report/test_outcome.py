@@ -1,31 +1,13 @@
-"""What `apply` ends with: what runs, at which rung, why there, and what that costs."""
+"""Last lines of `apply`: the running deployment, its rung, the reason and the cost."""
 
 import pytest
+from rungs import sglang_rung as rung
 
 from sparkfleet.cli.deployment import apply, describe
 from sparkfleet.controlplane.state.status import DeploymentStatus
 from sparkfleet.fleet.report.outcome import failed_lines, rung_lines
 from sparkfleet.group.report import GroupPhase, GroupReport
-from sparkfleet.perf.prediction import Band, Prediction, Speculation
-from sparkfleet.planner.types.plan import Candidate, DeploymentPlan, GroupPlan, GroupShape, Rung
-
-
-def rung(method, tps=None):
-    candidate = Candidate(
-        model="org/model",
-        shape=GroupShape(nodes=("spark1",)),
-        engine="sglang",
-        engine_version="0.5.12",
-        context=512,
-        concurrency=4,
-        speculation=Speculation(method=method, tokens=3 if method != "none" else 0),
-    )
-    band = Band(low=0.0, mid=tps, high=100.0) if tps else None
-    prediction = Prediction(
-        memory_bytes_per_rank=Band(low=0.0, mid=1.0, high=2.0), decode_tps_per_request=band
-    )
-    return Rung(candidate=candidate, prediction=prediction, reason="")
-
+from sparkfleet.planner.types.plan import DeploymentPlan, GroupPlan
 
 LADDER = (rung("nextn", 22.6), rung("ngram", 12.7), rung("none"))
 WHY = ("known issue sglang-nextn-none-typeerror: it subtracts nothing", "out of memory: [2 GiB] left")

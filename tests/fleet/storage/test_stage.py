@@ -1,14 +1,14 @@
 from typing import ClassVar
 
 import pytest
+from rungs import plan_of
+from rungs import rung as planned
 
 import sparkfleet.fleet.storage.stage as module
 from sparkfleet.fleet.events import FactFound
 from sparkfleet.fleet.storage.stage import bring, fallbacks_of, needs_of, pinned
-from sparkfleet.perf.prediction import Band, Prediction, Speculation
 from sparkfleet.planner.rules.failure_memory import Remembered, fingerprint
 from sparkfleet.planner.types.image_refs import with_digests
-from sparkfleet.planner.types.plan import Candidate, DeploymentPlan, GroupPlan, GroupShape, Rung
 from sparkfleet.specs.inventory import Inventory, Node
 from sparkfleet.staging.pin_images import Pinned
 
@@ -19,23 +19,8 @@ TAG, OTHER_TAG = IMAGE.partition("@")[0], OTHER.partition("@")[0]
 
 
 def rung(*nodes, image=IMAGE, draft=None, engine="vllm"):
-    candidate = Candidate(
-        model=MODEL,
-        shape=GroupShape(nodes=nodes, tp=len(nodes)),
-        engine=engine,
-        engine_version="1",
-        runtime="container",
-        image=image,
-        speculation=Speculation(method="eagle3", tokens=3, draft=draft) if draft else Speculation(),
-        context=1024,
-        concurrency=1,
-    )
-    prediction = Prediction(memory_bytes_per_rank=Band(low=1, mid=1, high=1))
-    return Rung(candidate=candidate, prediction=prediction, reason="")
-
-
-def plan(*rungs):
-    return DeploymentPlan(name="it", objective="interactive", groups=(GroupPlan(ladder=rungs),))
+    method = "eagle3" if draft else "none"
+    return planned(*nodes, method=method, draft=draft, image=image, engine=engine, runtime="container")
 
 
 def told(needs):
@@ -43,7 +28,7 @@ def told(needs):
 
 
 def test_a_first_rung_needs_model_draft_and_image_on_each_of_its_nodes():
-    found = needs_of([plan(rung("a", "b", draft="org/draft"), rung("c"))])
+    found = needs_of([plan_of(rung("a", "b", draft="org/draft"), rung("c"))])
     assert told(found) == [
         ("hub", MODEL, ("a", "b")),
         ("hub", "org/draft", ("a", "b")),
@@ -52,20 +37,20 @@ def test_a_first_rung_needs_model_draft_and_image_on_each_of_its_nodes():
 
 
 def test_a_thing_that_two_deployments_need_is_brought_once():
-    assert told(needs_of([plan(rung("a")), plan(rung("b"))])) == [
+    assert told(needs_of([plan_of(rung("a")), plan_of(rung("b"))])) == [
         ("hub", MODEL, ("a", "b")),
         ("image", IMAGE, ("a", "b")),
     ]
 
 
 def test_lower_rungs_have_the_same_things_where_they_are_not_yet():
-    found = fallbacks_of([plan(rung("a"), rung("b"), rung("a", "b", "c"))])
+    found = fallbacks_of([plan_of(rung("a"), rung("b"), rung("a", "b", "c"))])
     assert told(found) == [("hub", MODEL, ("b", "c")), ("image", IMAGE, ("b", "c"))]
 
 
 def test_what_only_a_lower_rung_needs_is_not_fetched():
     found = fallbacks_of(
-        [plan(rung("a"), rung("a", image=OTHER, engine="sglang"), rung("a", draft="org/draft"))]
+        [plan_of(rung("a"), rung("a", image=OTHER, engine="sglang"), rung("a", draft="org/draft"))]
     )
     assert told(found) == []
 
@@ -85,7 +70,7 @@ class Nowhere:
 
 @pytest.fixture
 def asked(monkeypatch):
-    """What `pin` is asked for: tags with `hub`. Of lower rungs' images nothing is anywhere."""
+    """Requests to `pin`: tags with `hub`. Of lower rungs' images nothing is anywhere."""
     asked = []
 
     async def pin(channels, need, progress, *, settings):
@@ -98,7 +83,7 @@ def asked(monkeypatch):
 
 
 async def test_every_tag_is_looked_up_once_and_is_a_fact(asked):
-    plans = [plan(rung("a", "b", image=TAG), rung("b", image=TAG)), plan(rung("c", image=TAG))]
+    plans = [plan_of(rung("a", "b", image=TAG), rung("b", image=TAG)), plan_of(rung("c", image=TAG))]
     events = []
     found = await pinned(Nowhere(), plans, (), events.append)
     assert found == tuple(with_digests(one, {TAG: IMAGE}) for one in plans)
@@ -109,14 +94,14 @@ async def test_every_tag_is_looked_up_once_and_is_a_fact(asked):
 
 
 async def test_with_a_digest_nothing_is_asked(asked):
-    plans = (plan(rung("a"), rung("b")),)
+    plans = (plan_of(rung("a"), rung("b")),)
     assert await pinned(Nowhere(), plans, ()) == plans
     assert asked == []
 
 
 async def test_an_image_of_a_lower_rung_alone_is_not_asked_of_its_registry(asked):
     events = []
-    plans = (plan(rung("a", image=TAG), rung("a", image=OTHER_TAG, engine="sglang")),)
+    plans = (plan_of(rung("a", image=TAG), rung("a", image=OTHER_TAG, engine="sglang")),)
     (found,) = await pinned(Nowhere(), plans, (), events.append, renew=True)
     assert asked == [(TAG, ("a",), "always"), (OTHER_TAG, ("a",), "never")]
     assert [one.candidate.image for one in found.groups[0].ladder] == [IMAGE, OTHER_TAG]
@@ -124,7 +109,7 @@ async def test_an_image_of_a_lower_rung_alone_is_not_asked_of_its_registry(asked
 
 
 async def test_what_did_not_start_by_its_digest_makes_room_for_the_next_rung(asked):
-    plans = (plan(rung("a", image=TAG), rung("a", image=OTHER_TAG, engine="sglang")),)
+    plans = (plan_of(rung("a", image=TAG), rung("a", image=OTHER_TAG, engine="sglang")),)
     failed = Remembered(fingerprint=fingerprint(rung("a").candidate, ()), words="out of memory")
     (found,) = await pinned(Nowhere(), plans, (failed,))
     assert [one.candidate.image for one in found.groups[0].ladder] == [OTHER]
@@ -146,5 +131,5 @@ async def test_on_this_machine_alone_an_image_is_brought_and_what_is_trained_the
     trained = first.model_copy(
         update={"candidate": first.candidate.model_copy(update={"model": "builtin:tiny"})}
     )
-    await bring(Here(), [plan(trained)])
+    await bring(Here(), [plan_of(trained)])
     assert brought == [IMAGE]

@@ -1,4 +1,4 @@
-"""How a picker goes round the groups."""
+"""Order in which a picker takes the groups."""
 
 from __future__ import annotations
 

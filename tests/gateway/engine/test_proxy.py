@@ -1,4 +1,4 @@
-"""What happens when engines fail: before the first byte, and after it."""
+"""Failures of engines: before the first byte, and after it."""
 
 from __future__ import annotations
 

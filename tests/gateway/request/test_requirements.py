@@ -1,4 +1,4 @@
-"""What requests need, and that each goes to a group that can serve it."""
+"""Requirements of requests: each goes to a group that can serve it."""
 
 from __future__ import annotations
 

@@ -1,9 +1,8 @@
 import pytest
 
 from sparkfleet.errors import SpecError
-from sparkfleet.knowledge.engines.advisories import FILE, advisories_of, load_advisories, read_advisories
+from sparkfleet.knowledge.engines.advisories import ADVISORIES, advisories_of
 from sparkfleet.knowledge.rules.rules import load_rules
-from sparkfleet.knowledge.yaml_entries import packaged
 
 
 @pytest.mark.parametrize(
@@ -29,9 +28,9 @@ def test_advisories_of_a_version(engine, version, found):
 def test_the_plan_warns_of_every_advisory():
     (rule,) = (rule for rule in load_rules() if rule.id == "security-advisory")
     said = " ".join(str(one) for one in rule.when)
-    assert all(one.id in said for one in load_advisories())
+    assert all(one.id in said for one in ADVISORIES.content.advisories)
 
 
 def test_a_wrong_range_is_named():
     with pytest.raises(SpecError, match=r"CVE-2026-9540: versions: "):
-        read_advisories(packaged(FILE).replace('versions: "0.19.0"', 'versions: ">=new"'))
+        ADVISORIES.read(ADVISORIES.text.replace('versions: "0.19.0"', 'versions: ">=new"'))

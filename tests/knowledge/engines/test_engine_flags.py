@@ -1,14 +1,15 @@
 import pytest
 
-from sparkfleet.knowledge.engines.engine_flags import unknown_flags
+from sparkfleet.knowledge.engines.engine_flags import flag_faults
 
 
 def found(*flags, engine="vllm", version="0.32.0+cpu"):
-    return [(one.flag, one.near, one.certain) for one in unknown_flags(engine, version, flags)]
+    named = dict.fromkeys(flags, "")
+    return [(one.flag, one.near, one.certain) for one in flag_faults(engine, version, named)]
 
 
 def test_a_misspelt_flag_is_found_with_the_nearest_one():
-    assert found("--max-num-seqq") == [("--max-num-seqq", "--max-num-seqs", True)]
+    assert found("--max-num-seqq") == [("--max-num-seqq", ("--max-num-seqs",), True)]
 
 
 @pytest.mark.parametrize(
@@ -29,8 +30,8 @@ def test_flags_of_the_parser_are_known(flag):
 def test_of_a_release_that_is_not_known_only_doubts_are_found():
     assert found("--max-num-seqs", version="0.28.0") == []
     ((flag, near, certain),) = found("--no-such-thing-at-all", version="0.28.0")
-    assert (flag, near, certain) == ("--no-such-thing-at-all", "", False)
-    (one,) = unknown_flags("vllm", "0.28.0", ["--no-such-thing-at-all"])
+    assert (flag, near, certain) == ("--no-such-thing-at-all", (), False)
+    (one,) = flag_faults("vllm", "0.28.0", {"--no-such-thing-at-all": ""})
     assert one.words("vllm", "0.28.0") == (
         "--no-such-thing-at-all is no flag of vLLM 0.19 and 0.32, the releases whose flags are known"
     )
@@ -43,3 +44,40 @@ def test_an_engine_without_lists_is_not_judged():
 def test_every_patch_of_sglang_has_its_own_flags():
     assert found("--tp-size", engine="sglang", version="0.5.23") == []
     assert found("--no-such-flag-x", engine="sglang", version="0.5.20")[0][2] is False
+
+
+@pytest.mark.parametrize(
+    ("engine", "version", "flag", "value", "words"),
+    [
+        ("vllm", "0.32.0+cpu", "--dtype", "float99", "vLLM 0.32.0+cpu refuses --dtype=float99; it takes"),
+        ("vllm", "0.19.0", "--kv-cache-dtype", "fp8_e9", "vLLM 0.19.0 refuses --kv-cache-dtype="),
+        ("vllm", "0.32.0", "--kv_cache_dtype", "fp8_e9", "refuses --kv_cache_dtype=fp8_e9; it takes fp8"),
+        ("vllm", "0.32.0", "--dtyp", "bf16", "refuses --dtyp=bf16; it takes bfloat16"),
+        ("vllm", "0.32.0", "--runner", "x", "it takes auto or draft or generate or pooling"),
+        ("vllm", "0.32.0", "--collect-detailed-traces", "model workr", "traces=workr; it takes worker"),
+        ("sglang", "0.5.23", "--load-format", "safetensor", "--load-format=safetensor; it takes safetensors"),
+        ("sglang", "0.5.23", "--tokenizer-mode", "fast", "it takes auto or slow"),
+    ],
+)  # fmt: skip
+def test_a_value_that_the_parser_refuses_is_found_with_the_allowed_ones(engine, version, flag, value, words):
+    (fault,) = flag_faults(engine, version, {flag: value})
+    assert words in fault.words(engine, version)
+    assert fault.certain
+
+
+@pytest.mark.parametrize(
+    ("engine", "version", "flag", "value"),
+    [
+        ("vllm", "0.32.0", "--dtype", "bfloat16"),
+        ("vllm", "0.32.0", "--dtype", ""),
+        ("vllm", "0.32.0", "--moe-backend", "FlashInfer-CUTLASS"),
+        ("vllm", "0.32.0", "--collect-detailed-traces", "model worker"),
+        ("vllm", "0.32.0", "--tool-call-parser", "my-own"),
+        ("vllm", "0.32.0", "--compilation-config.mode", "x"),
+        ("vllm", "0.28.0", "--dtype", "float99"),
+        ("sglang", "0.5.20", "--dtype", "float99"),
+        ("trtllm", "1.3.0rc12", "--backend", "x"),
+    ],
+)
+def test_allowed_open_and_unknown_values_are_not_refused(engine, version, flag, value):
+    assert flag_faults(engine, version, {flag: value}) == ()

@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from sparkfleet.errors import SpecError
-from sparkfleet.knowledge.engines.images import Image, engine_version_of, images_of, load_images, read_images
+from sparkfleet.knowledge.engines.images import IMAGES, Image, engine_version_of, images_of
 from sparkfleet.knowledge.versions import Truth, parse_range, parse_version
 from sparkfleet.planner.types.image_refs import tag_words
 
@@ -32,7 +32,7 @@ images:
 """
 
 
-@pytest.mark.parametrize("image", load_images(), ids=lambda image: image.id)
+@pytest.mark.parametrize("image", IMAGES.content.images, ids=lambda image: image.id)
 def test_a_version_inside_can_be_compared(image: Image) -> None:
     assert image.engine_version is None or parse_version(image.engine_version) is not None
 
@@ -40,7 +40,7 @@ def test_a_version_inside_can_be_compared(image: Image) -> None:
 def test_builds_of_one_tag_can_be_told_apart() -> None:
     """By the build's name; and by a digest or a version, or a rule about one of them would fire for all."""
     by_tag: dict[str, list[Image]] = {}
-    for image in load_images():
+    for image in IMAGES.content.images:
         by_tag.setdefault(image.image, []).append(image)
     moved = {tag: builds for tag, builds in by_tag.items() if len(builds) > 1}
     assert set(moved) == {
@@ -54,13 +54,13 @@ def test_builds_of_one_tag_can_be_told_apart() -> None:
 
 
 def test_a_digest_belongs_to_one_image() -> None:
-    digests = [digest for image in load_images() for digest in image.digests]
+    digests = [digest for image in IMAGES.content.images for digest in image.digests]
     assert len(digests) == len(set(digests)) >= 15
 
 
 @pytest.mark.parametrize("version", ["0.28.0", "0.29.0", "0.30.0", "0.31.0", "0.32.0", "0.33.0"])
 def test_every_recent_release_of_vllm_has_an_image(version: str) -> None:
-    (one,) = (i for i in load_images() if i.image.startswith("vllm/") and i.engine_version == version)
+    (one,) = (i for i in IMAGES.content.images if i.image.startswith("vllm/") and i.engine_version == version)
     assert one.digests or one.status == "unproven"
 
 
@@ -109,7 +109,7 @@ def test_the_engine_inside(reference: str, version: str | None) -> None:
 
 
 def test_a_digest_distinguishes_builds() -> None:
-    images = read_images(TWO_BUILDS)
+    images = IMAGES.read(TWO_BUILDS).images
     assert [image.id for image in images_of("x/y:1", images)] == ["old", "new"]
     assert [image.id for image in images_of(f"x/y:1@{DIGEST}", images)] == ["old"]
     # A digest that nobody has written down may be either.
@@ -125,7 +125,7 @@ def test_libraries_that_are_not_published_are_not_known() -> None:
 @pytest.mark.parametrize(
     ("old", "new", "complaint"),
     [
-        ("id: new", "id: old", "images.yaml: old: id: is given twice"),
+        ("id: new", "id: old", "images.yaml: images: old: id: is given twice"),
         ("status: works", "status: fine", "images.yaml: old: status: "),
         ('"x/y:1"', '"x/y"', "images.yaml: old: image: "),
         (DIGEST, "sha256:12", "images.yaml: old: digests.0: "),
@@ -136,4 +136,4 @@ def test_libraries_that_are_not_published_are_not_known() -> None:
 )
 def test_a_wrong_image_is_named(old: str, new: str, complaint: str) -> None:
     with pytest.raises(SpecError, match=complaint):
-        read_images(TWO_BUILDS.replace(old, new, 1))
+        IMAGES.read(TWO_BUILDS.replace(old, new, 1))

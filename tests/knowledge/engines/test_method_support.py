@@ -12,18 +12,17 @@ import pytest
 from sparkfleet.accuracy import aliases
 from sparkfleet.errors import SpecError
 from sparkfleet.group.canary import ACCEPTED_FLOOR
-from sparkfleet.knowledge.engines.images import load_images
+from sparkfleet.knowledge.data_file import packaged
+from sparkfleet.knowledge.engines.images import IMAGES
 from sparkfleet.knowledge.engines.method_support import (
+    METHOD_SUPPORT,
     lacks,
-    load_method_support,
     names_of,
-    read_method_support,
     support_of,
     takes_schedule,
 )
-from sparkfleet.knowledge.models.speculators import load_speculators, read_speculators
+from sparkfleet.knowledge.models.speculators import SPECULATORS
 from sparkfleet.knowledge.rules.rules import load_rules
-from sparkfleet.knowledge.yaml_entries import packaged
 from sparkfleet.specs.deployment import Deployment, Method
 
 METHODS = set(get_args(Method))
@@ -52,8 +51,8 @@ KNOWN = {
     "measurements": in_measurements(),
     "rules.yaml": in_rules(),
     "accuracy/aliases.py": {name for _, name in aliases._METHODS},
-    "speculators.yaml": {one.method for one in load_speculators()},
-    "images.yaml": {method for image in load_images() for method in image.methods},
+    "speculators.yaml": {one.method for one in SPECULATORS.content.speculators},
+    "images.yaml": {method for image in IMAGES.content.images for method in image.methods},
 }
 
 
@@ -113,16 +112,14 @@ def test_one_name_for_two_drafts() -> None:
 
 
 def test_a_schedule_names_methods_of_its_engine() -> None:
-    for one in load_method_support().schedules:
+    for one in METHOD_SUPPORT.content.schedules:
         assert set(one.methods) <= set(names_of(one.engine))
 
 
 def test_a_mistake_is_reported_with_its_entry() -> None:
-    text = packaged("engines/method_support.yaml").replace(
-        "method: dspark, name: dspark", "method: spark, name: dspark"
-    )
+    text = METHOD_SUPPORT.text.replace("method: dspark, name: dspark", "method: spark, name: dspark")
     with pytest.raises(SpecError, match="vllm-dspark: method"):
-        read_method_support(text)
+        METHOD_SUPPORT.read(text)
 
 
 DRAFT = """
@@ -149,9 +146,9 @@ speculators:
 )
 def test_licence_and_size_are_those_of_a_draft(head: str, fields: str, complaint: str) -> None:
     with pytest.raises(SpecError, match=complaint):
-        read_speculators(DRAFT % (head, fields))
+        SPECULATORS.read(DRAFT % (head, fields))
 
 
 def test_the_licence_that_forbids_commercial_use_is_known() -> None:
-    drafts = {one.draft: one for one in load_speculators() if one.draft}
+    drafts = {one.draft: one for one in SPECULATORS.content.speculators if one.draft}
     assert drafts["incoai/GLM-5.3-Flash-DFlash2"].license == "cc-by-nc-nd-4.0"

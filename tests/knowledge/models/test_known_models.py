@@ -2,7 +2,7 @@ import pytest
 
 from sparkfleet.checkpoints.arch.weight_parts import Part
 from sparkfleet.errors import FactError, SpecError
-from sparkfleet.knowledge.models.known_models import known_checkpoint, load_models, quant_in_name, read_models
+from sparkfleet.knowledge.models.known_models import MODELS, known_checkpoint, quant_in_name
 
 ENTRY = '{id: a, match: ["org/a"], config: openai/gpt-oss-120b, sources: [s], date: "2026-01"}'
 
@@ -11,7 +11,7 @@ def name_of(known):
     return known.match[0].replace("*/", "org/").replace("[56]", "6").replace("*", "")
 
 
-@pytest.mark.parametrize("known", load_models(), ids=lambda known: known.id)
+@pytest.mark.parametrize("known", MODELS.content.models, ids=lambda known: known.id)
 def test_every_entry_gives_facts(known):
     checkpoint = known_checkpoint(name_of(known))
     assert checkpoint is not None
@@ -22,9 +22,9 @@ def test_every_entry_gives_facts(known):
         assert checkpoint.bytes_on_disk / 1e9 == pytest.approx(known.gb, rel=0.01)
 
 
-@pytest.mark.parametrize("known", load_models(), ids=lambda known: known.id)
+@pytest.mark.parametrize("known", MODELS.content.models, ids=lambda known: known.id)
 def test_an_entry_is_the_first_that_its_name_meets(known):
-    assert next(one for one in load_models() if one.names(name_of(known))) is known
+    assert next(one for one in MODELS.content.models if one.names(name_of(known))) is known
 
 
 @pytest.mark.parametrize(
@@ -146,5 +146,5 @@ def test_quantisation_in_names(name, quant):
 )
 def test_wrong_entries_are_named(text, said):
     with pytest.raises(SpecError) as error:
-        read_models(f"version: 1\nunshaped: []\nmodels:\n- {text}\n")
+        MODELS.read(f"version: 1\nunshaped: []\nmodels:\n- {text}\n")
     assert said in error.value.what

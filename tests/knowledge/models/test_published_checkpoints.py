@@ -5,9 +5,9 @@ from sparkfleet.errors import FactError, SpecError
 from sparkfleet.knowledge.models import known_models
 from sparkfleet.knowledge.models.known_models import known_checkpoint
 from sparkfleet.knowledge.models.published_checkpoints import (
+    CHECKPOINTS,
     PublishedCheckpoint,
     load_published,
-    read_published,
     scheme_of_bits,
 )
 
@@ -109,6 +109,6 @@ def test_bits_name_a_format(bits, name):
     ],
 )
 def test_a_wrong_entry_is_named(change, complaint):
-    assert read_published(f"version: 1\ncheckpoints: [{ENTRY}]")[0].bits == {"experts": 4.5}
+    assert CHECKPOINTS.read(f"version: 1\ncheckpoints: [{ENTRY}]").checkpoints[0].bits == {"experts": 4.5}
     with pytest.raises(SpecError, match=complaint):
-        read_published(f"version: 1\ncheckpoints: [{ENTRY.replace(*change)}]")
+        CHECKPOINTS.read(f"version: 1\ncheckpoints: [{ENTRY.replace(*change)}]")

@@ -4,14 +4,13 @@ import pytest
 
 from sparkfleet.errors import SpecError
 from sparkfleet.knowledge.models.speculators import (
+    SPECULATORS,
     Speculator,
-    load_speculators,
-    read_speculators,
     speculator_with,
     speculators_of,
 )
 
-ALL = load_speculators()
+ALL = SPECULATORS.content.speculators
 
 ONE = """
 version: 1
@@ -73,12 +72,12 @@ def test_acceptance_depends_on_content() -> None:
 
 
 def test_rates_become_lengths() -> None:
-    (speculator,) = read_speculators(ONE)
+    (speculator,) = SPECULATORS.read(ONE).speculators
     assert [one.tokens_per_step for one in speculator.acceptance] == [(2.0, 3.0, 4.0), (2.5, 2.5, 2.5)]
 
 
 def test_the_depth_falls_with_the_crowd() -> None:
-    (speculator,) = read_speculators(ONE)
+    (speculator,) = SPECULATORS.read(ONE).speculators
     assert speculator.tokens is not None
     assert [speculator.tokens.at(concurrency) for concurrency in (1, 7, 8, 64)] == [4, 4, 2, 2]
 
@@ -107,7 +106,7 @@ def test_a_wrong_speculator_is_named(old: str, new: str, complaint: str) -> None
     text = ONE.replace('["*Model-A*"]', "['*Model-A*']")
     assert old in text
     with pytest.raises(SpecError, match=f"speculators.yaml: .*({complaint})"):
-        read_speculators(text.replace(old, new, 1))
+        SPECULATORS.read(text.replace(old, new, 1))
 
 
 def test_a_draft_without_measurements_is_known_by_name_and_not_proposed() -> None:
@@ -124,7 +123,7 @@ def test_a_draft_without_measurements_is_known_by_name_and_not_proposed() -> Non
 
 def test_a_draft_that_is_not_proposed_needs_a_name() -> None:
     with pytest.raises(SpecError, match=r"a-mtp.*proposed: false is for a named draft"):
-        read_speculators(ONE.replace("  head: checkpoint\n", "  head: checkpoint\n  proposed: false\n"))
+        SPECULATORS.read(ONE.replace("  head: checkpoint\n", "  head: checkpoint\n  proposed: false\n"))
 
 
 def test_a_draft_of_nvidias_own_line_for_a_spark_is_proposed() -> None:

@@ -93,7 +93,7 @@ def test_published_rates_correct_a_prediction_by_half_if_one_source_has_them() -
 
 
 def test_a_method_guesses_as_well_on_another_engine() -> None:
-    """What was published of a method elsewhere is nearer than what was published of another method here."""
+    """A run of the method on another engine is nearer than one of another method on this engine."""
     runs = [run(engine="sglang", off_alone=-0.2), run(method="none", off_alone=0.3), run(alone=None)]
     found = EvidenceIndex(runs).of(KEY)
     assert found.correction(busy=False) is None

@@ -1,17 +1,16 @@
-"""What is known in numbers: packaged files load and agree with each other, and damage is reported with the file's name."""
+"""Numbers of the knowledge: packaged files load and agree with each other, and damage is reported with the file's name."""
 
 from __future__ import annotations
 
 import pytest
 
 from sparkfleet.errors import SpecError
-from sparkfleet.knowledge import ceilings as physics_module
-from sparkfleet.knowledge import measurements as measurements_module
-from sparkfleet.knowledge.ceilings import physics
+from sparkfleet.knowledge.ceilings import PHYSICS, physics
+from sparkfleet.knowledge.data_file import DataFile
 from sparkfleet.knowledge.hardware import hardware
-from sparkfleet.knowledge.measurements import architectures, siblings
-from sparkfleet.knowledge.published import factors as factors_module
-from sparkfleet.knowledge.published.factors import factors, packaged_factors
+from sparkfleet.knowledge.measurements import SIBLINGS, architectures, siblings
+from sparkfleet.knowledge.published.factors import FACTORS, factors
+from sparkfleet.values import Value
 
 
 def test_factors_are_counted_and_finite() -> None:
@@ -53,25 +52,9 @@ def test_siblings_point_at_architectures() -> None:
     assert [shapes for _, shapes in siblings() if shapes not in known] == []
 
 
-@pytest.mark.parametrize(
-    ("module", "load"),
-    [
-        (factors_module, packaged_factors),
-        (physics_module, physics),
-        (measurements_module, architectures),
-        (measurements_module, siblings),
-    ],
-)
-def test_a_damaged_file_is_named(module: object, load: object, monkeypatch: pytest.MonkeyPatch) -> None:
-    class Damaged:
-        def joinpath(self, name: str) -> Damaged:
-            return self
-
-        def read_text(self, encoding: str = "") -> str:
-            return "version: [1"
-
-    load.cache_clear()  # type: ignore[attr-defined]  # functools.cache
-    monkeypatch.setattr(module, "files", lambda package: Damaged())
-    with pytest.raises(SpecError, match="knowledge/"):
-        load()  # type: ignore[operator]  # one of the loaders above
-    load.cache_clear()  # type: ignore[attr-defined]  # functools.cache
+@pytest.mark.parametrize("file", [FACTORS, PHYSICS, SIBLINGS], ids=lambda file: file.name)
+def test_a_damaged_file_is_named(file: DataFile[Value]) -> None:
+    with pytest.raises(SpecError, match=f"{file.name}:"):
+        file.read("version: [1")
+    with pytest.raises(SpecError, match=f"{file.name}: odd: "):
+        file.read(f"{file.text}\nodd: 1")

@@ -1,4 +1,4 @@
-"""What is published of a family can be left out, to see a plan for a model that nobody has run."""
+"""Published runs of a family can be left out, to see a plan for a model that nobody has run."""
 
 from __future__ import annotations
 

@@ -1,9 +1,9 @@
-"""What a choice could hold, and what was taken off it."""
+"""Headroom of a choice, and what was taken off it."""
 
 import pytest
 
 from sparkfleet.planner.capacity.headroom import bisect
-from sparkfleet.planner.report.explain import explain_plan
+from sparkfleet.planner.report.explain.plan import explain_plan
 
 FP8 = "Qwen/Qwen3.6-27B-FP8"
 GPT = "openai/gpt-oss-120b"

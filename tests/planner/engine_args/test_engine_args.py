@@ -1,4 +1,4 @@
-"""What arguments say is read as the engine reads it: shares of the memory, KV caches, chunks of prefill."""
+"""Arguments are read as the engine reads them: shares of the memory, KV caches, chunks of prefill."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""What a deployment's own arguments fix is planned with and told, or refused."""
+"""Values that a deployment's own arguments fix are planned with and shown, or refused."""
 
 import pytest
 from planning_values import FP8, MOE, NVFP4, choice, ladder, refusal

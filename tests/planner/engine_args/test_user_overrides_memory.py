@@ -1,4 +1,4 @@
-"""What a deployment's own arguments fix of the memory: shares, pools of KV, and what a node has no room for."""
+"""Memory that a deployment's own arguments fix: shares, pools of KV, and demands that no node has room for."""
 
 import pytest
 from planning_values import FP8, MOE, NVFP4, choice, refusal

@@ -5,7 +5,7 @@ import itertools
 import pytest
 
 from sparkfleet.checkpoints.io.licenses import License
-from sparkfleet.knowledge.engines.method_support import load_method_support
+from sparkfleet.knowledge.engines.method_support import METHOD_SUPPORT
 from sparkfleet.knowledge.models.known_models import known_checkpoint
 from sparkfleet.perf.prediction import Speculation
 from sparkfleet.planner.place.drafting import METHODS, Drafts, depth_on, drafting_for
@@ -194,10 +194,10 @@ class TestLicences:
 
 
 def test_an_engine_that_has_a_method_is_one_that_deployments_can_name():
-    pairs = [(one.engine, one.method) for one in load_method_support().methods]
+    pairs = [(one.engine, one.method) for one in METHOD_SUPPORT.content.methods]
     assert len(set(pairs)) == len(pairs)
     assert set(pairs) <= set(itertools.product(ENGINES, METHODS))
-    assert all(one.since for one in load_method_support().schedules)
+    assert all(one.since for one in METHOD_SUPPORT.content.schedules)
 
 
 def test_a_draft_that_nobody_measured_is_taken_if_its_method_or_its_name_is_set(found):

@@ -1,7 +1,7 @@
 import pytest
 
 from sparkfleet.hostfacts.node import InstalledEngine
-from sparkfleet.knowledge.engines.images import load_images
+from sparkfleet.knowledge.engines.images import IMAGES
 from sparkfleet.knowledge.models.known_models import known_checkpoint
 from sparkfleet.perf.prediction import Speculation
 from sparkfleet.perf.predictor import Predictor, Split, format_of, release_of
@@ -83,7 +83,9 @@ class TestStacks:
     def test_broken_images_are_rejected_with_their_source(self, variant):
         found = stacks_for(variant(model="nvidia/GLM-5.3-Flash-NVFP4"), "vllm", "nvfp4", ())
         broken = {
-            image.image for image in load_images() if image.status == "broken" and image.engine == "vllm"
+            image.image
+            for image in IMAGES.content.images
+            if image.status == "broken" and image.engine == "vllm"
         }
         assert "ghcr.io/tonyd2wild/vllm-glm53-flash:sm121-v11-dflash2" in broken
         assert broken <= {one.what for one in found.rejected}

@@ -3,14 +3,9 @@ import re
 import pytest
 
 from sparkfleet.planner.report.diff import Change, compare
-from sparkfleet.planner.report.explain import (
-    explain_change,
-    explain_fleet,
-    explain_nodes,
-    explain_plan,
-    explain_refusal,
-    explain_why,
-)
+from sparkfleet.planner.report.explain.change import explain_change
+from sparkfleet.planner.report.explain.fleet import explain_fleet, explain_nodes
+from sparkfleet.planner.report.explain.plan import explain_plan, explain_refusal, explain_why
 
 FP8 = "Qwen/Qwen3.6-27B-FP8"
 PINNED = {"engine": "sglang", "image": "scitrera/dgx-spark-sglang:0.5.12"}

@@ -1,4 +1,4 @@
-"""What a prediction is made of sums to the prediction."""
+"""The terms of a prediction sum to the prediction."""
 
 import math
 from pathlib import Path

@@ -65,7 +65,7 @@ def test_another_image_version_or_setting_is_another_matter(fields):
 
 
 def test_the_nodes_count_all_of_them_and_in_no_order():
-    """What failed on s1 and s2 may be s2's fault: s1 and s3 is another matter, s2 and s1 is not."""
+    """A failure on s1 and s2 may be s2's fault: s1 and s3 is another matter, s2 and s1 is not."""
     failure = failed(rung("mtp", "spark1", "spark2"))
     other = rung("mtp", "spark1", "spark3")
     assert first(plan(other, rung()), failure) == other

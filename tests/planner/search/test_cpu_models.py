@@ -183,6 +183,7 @@ def refused(ask, node, model=None, **fields):
         ({"speculation": "mtp"}, "its checkpoint has no head for MTP"),
         ({"speculation": "eagle3"}, "EAGLE3 needs a draft"),
         ({"engine_args": ["--no-such-flag-at-all"]}, "vLLM 0.32.0+cpu has no flag --no-such-flag-at-all"),
+        ({"engine_args": ["--dtype=float99"]}, "vLLM 0.32.0+cpu refuses --dtype=float99; it takes float"),
         ({"replicas": 99}, "of 99 replicas; 1.8 GiB are reserved for each"),
     ],
 )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from sparkfleet.knowledge.engines.images import load_images
+from sparkfleet.knowledge.engines.images import IMAGES
 from sparkfleet.knowledge.models.known_models import known_checkpoint
 from sparkfleet.perf.memory.demand import weight_bytes
 from sparkfleet.perf.memory.engine_sizes import Run
@@ -61,5 +61,5 @@ def test_four_sparks_hold_what_eight_would_with_tables_in_memory(sparks, plan, a
 
 
 def test_images_name_types_of_models_that_have_tables():
-    named = {one.model_type for image in load_images() for one in image.tables}
+    named = {one.model_type for image in IMAGES.content.images for one in image.tables}
     assert named == {"qwen4_exp", "deepseek_v41"}

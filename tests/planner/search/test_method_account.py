@@ -6,7 +6,7 @@ import pytest
 
 from sparkfleet.planner.place.drafting import METHODS
 from sparkfleet.planner.place.stacks import ENGINES
-from sparkfleet.planner.report.explain import explain_plan, explain_refusal
+from sparkfleet.planner.report.explain.plan import explain_plan, explain_refusal
 from sparkfleet.planner.search.method_account import Fate, MethodAccount, Stage
 from sparkfleet.planner.types.plan import Rejection
 

@@ -20,7 +20,7 @@ def choice(plan, at=0):
 
 
 class TestReasons:
-    """Why a rung stands where it stands."""
+    """Reasons for the place of a rung."""
 
     def test_a_rung_that_promises_more_than_the_choice_says_why_it_is_below(self, sparks, plan, ask):
         """TensorRT-LLM promises more than vLLM, and nobody has published it for models of this shape."""
@@ -40,7 +40,7 @@ class TestReasons:
 
 
 class TestWishes:
-    """What the deployment says is obeyed, or refused with the reason."""
+    """Settings of the deployment are obeyed, or refused with the reason."""
 
     def test_a_pinned_shape(self, sparks, plan, ask):
         shape = choice(plan(sparks(2), ask(parallel={"tp": 2}))).candidate.shape

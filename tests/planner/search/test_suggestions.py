@@ -50,7 +50,7 @@ def fleet(sparks, spark):
 
 
 def likely(found):
-    """Whether it is planned, and not at the edge of the memory."""
+    """True if it is planned, and not at the edge of the memory."""
     return not found.refused and not any("at the edge of the memory" in note for note in choice(found).notes)
 
 

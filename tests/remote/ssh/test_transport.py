@@ -17,7 +17,7 @@ from sparkfleet.remote.ssh.transport import Packets, Transport
 
 PACKAGE = Path(sparkfleet.__file__).parent
 CHANNELS_OWN = set(vars(paramiko.Channel(0))) - {"active", "closed", "event", "lock", "timeout", "transport"}
-"""What a channel holds, but for names that others have, too; its documentation names methods only."""
+"""Attributes of a channel, without names that others have, too; its documentation names methods only."""
 TRANSPORTS_OWN = {"auth_handler", "channel_events", "clear_to_send", "packetizer", "saved_exception"}
 
 
@@ -85,7 +85,7 @@ async def test_nothing_is_kept_of_channels_that_have_ended(ssh):
 
 
 async def test_a_command_that_is_given_up_while_it_is_opened_takes_no_session(sshd, monkeypatch):
-    """What nobody waits for any more is closed as soon as it is there."""
+    """A channel that nobody waits for any more is closed as soon as it is open."""
     slow_s = 0.3
     open_session = Transport.open_session
 

@@ -72,7 +72,7 @@ class Made:
 
 
 class Daemon:
-    """What is behind the fake tools. Nothing that it starts descends from a supervisor, as with docker."""
+    """State behind the fake tools. Nothing that it starts descends from a supervisor, as with docker."""
 
     def __init__(self, directory: Path) -> None:
         self.calls: list[tuple[str, ...]] = []

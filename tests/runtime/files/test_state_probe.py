@@ -1,4 +1,4 @@
-"""What a node tells of a fleet, without anything of ours installed."""
+"""Facts of a fleet that a node gives without anything of ours installed."""
 
 import json
 import os

@@ -8,8 +8,8 @@ from io import BytesIO
 
 import pytest
 from fake_registry import FakeRegistry
+from node_storage import Apart
 
-from sparkfleet.remote.local import LocalChannel
 from sparkfleet.staging.agent.images import ImageRequest, in_full, staged_name, work
 from sparkfleet.staging.agent.protocol import LineReporter
 from sparkfleet.staging.errors import StagingError
@@ -172,17 +172,6 @@ def test_a_tool_that_describes_images_oddly(tool, tmp_path, answer):
     tool(answer=answer)
     with pytest.raises(StagingError, match="has an unknown form"):
         work(ImageRequest(action="look", image=IMAGE, cache=str(tmp_path)), LineReporter())
-
-
-class Apart(LocalChannel):
-    """A node with container storage of its own."""
-
-    def __init__(self, node, own):
-        super().__init__(node)
-        self._own = own
-
-    async def run(self, argv, *, env=None, **more):
-        return await super().run(argv, env={**self._own, **(env or {})}, **more)
 
 
 def storage(root):

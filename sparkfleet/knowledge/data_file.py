@@ -1,10 +1,11 @@
-"""Reading the data files of this package: lists of entries, each checked, each error with its file, entry and field."""
+"""Packaged YAML files as checked values: every error has its file, entry and field."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import cached_property
 from importlib.resources import files
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, Any, Generic, TypeVar
 
 import yaml
 from pydantic import AfterValidator, ValidationError
@@ -42,76 +43,106 @@ class _Loader(_Base):  # type: ignore[misc]  # whichever of the two it is
         return mapping
 
 
+class DataFile(Generic[V]):
+    """A YAML file of a package: `version: 1`, then a section for each field of `model`.
+
+    Args:
+        name: path in the package.
+        model: its content.
+        package: the package that has it.
+        do: remedy if it is not valid.
+    """
+
+    def __init__(
+        self, name: str, model: type[V], *, package: str = "sparkfleet.knowledge", do: str = ""
+    ) -> None:
+        self.name = f"{package.rpartition('.')[2]}/{name}"
+        self._file = files(package) / name
+        self._model = model
+        self._do = do
+
+    @property
+    def text(self) -> str:
+        """The packaged text."""
+        return self._file.read_text(encoding="utf-8")
+
+    @cached_property
+    def content(self) -> V:
+        """The packaged content.
+
+        Raises:
+            SpecError: the file was edited and is no longer valid.
+        """
+        return self.read(self.text)
+
+    def read(self, text: str) -> V:
+        """The content in `text`.
+
+        Raises:
+            SpecError: something is wrong; `what` names file, entry and field.
+        """
+        data = sections(self.name, text)
+        try:
+            return self._model.model_validate(data)
+        except ValidationError as error:
+            first = error.errors()[0]
+            what = first["msg"].removeprefix("Value error, ")
+            raise SpecError(f"{self.name}: {_place(data, first['loc'])}{what}", do=self._do) from error
+
+
 def packaged(name: str) -> str:
     """The text of a data file of this package."""
     return files("sparkfleet.knowledge").joinpath(name).read_text(encoding="utf-8")
 
 
-def parse(name: str, text: str, sections: frozenset[str]) -> Data:
-    """The sections of a data file, `version` checked and taken off.
+def sections(name: str, text: str) -> Data:
+    """The sections of a data file, `version` checked and taken off, lists as tuples.
 
     Raises:
-        SpecError: it is not YAML, has another version, or a section that is not in `sections`.
+        SpecError: it is not YAML, or has another version.
     """
     try:
         data = yaml.load(text, Loader=_Loader)  # noqa: S506 (a safe loader)
     except yaml.YAMLError as error:
         mark = getattr(error, "problem_mark", None)
-        where = f":{mark.line + 1}" if mark else ""
-        raise SpecError(f"knowledge/{name}{where}: {getattr(error, 'problem', None) or error}") from error
+        line = f":{mark.line + 1}" if mark else ""
+        raise SpecError(f"{name}{line}: {getattr(error, 'problem', None) or error}") from error
     if not isinstance(data, dict) or data.get("version") != 1:
-        raise SpecError(f"knowledge/{name}: version: expected `version: 1` at the top")
-    found = {key: value for key, value in data.items() if key != "version"}
-    if unlike := sorted(sections ^ set(found)):
-        raise SpecError(f"knowledge/{name}: {unlike[0]}: expected the sections {', '.join(sorted(sections))}")
-    return found
+        raise SpecError(f"{name}: version: expected `version: 1` at the top")
+    return {key: _frozen(value) for key, value in data.items() if key != "version"}
 
 
-def entries(name: str, section: str, data: object, model: type[V], key: str = "id") -> tuple[V, ...]:
-    """Every item of a list as a `model`, in order.
-
-    Raises:
-        SpecError: an item is wrong or is given twice; `what` names file, entry and field.
-    """
-    if not isinstance(data, list):
-        raise SpecError(f"knowledge/{name}: {section}: expected a list of entries")
-    found = tuple(entry(name, f"{section}[{at}]", item, model, key) for at, item in enumerate(data))
-    ids = [getattr(item, key) for item in found]
-    for at, one in enumerate(ids):
-        if one in ids[:at]:
-            raise SpecError(f"knowledge/{name}: {one}: {key}: is given twice")
-    return found
+def _place(data: Data, loc: tuple[int | str, ...]) -> str:
+    """The place of an error: an entry by its id if it has one, and the field."""
+    named = [str(part) for part in loc]
+    if len(loc) > 1 and isinstance(at := loc[1], int):
+        entries = data[str(loc[0])]
+        entry = entries[at] if isinstance(entries, tuple) else None
+        name = entry.get("id") if isinstance(entry, dict) else None
+        named[:2] = [str(name or f"{loc[0]}[{at}]")]
+        named[1:] = named[1:] or ["entry"]
+    return "".join(f"{part}: " for part in (*named[:1], ".".join(named[1:])) if part)
 
 
-def entry(name: str, where: str, item: object, model: type[V], key: str = "id") -> V:
-    """One item as a `model`; `where` names it if it has no `key` of its own.
-
-    Raises:
-        SpecError: it is wrong; `what` names file, entry and field.
-    """
-    called = item.get(key, where) if isinstance(item, dict) else where
-    try:
-        return model.model_validate(frozen(item))
-    except ValidationError as error:
-        first = error.errors()[0]
-        field = ".".join(str(part) for part in first["loc"]) or "entry"
-        raise SpecError(
-            f"knowledge/{name}: {called}: {field}: {first['msg'].removeprefix('Value error, ')}"
-        ) from error
-
-
-def frozen(value: object) -> object:
+def _frozen(value: object) -> object:
     """`value` with every list as a tuple, as strict models require."""
     if isinstance(value, list):
-        return tuple(frozen(item) for item in value)
+        return tuple(_frozen(item) for item in value)
     if isinstance(value, dict):
-        return {key: frozen(item) for key, item in value.items()}
+        return {key: _frozen(item) for key, item in value.items()}
     return value
 
 
 def pairs(value: object) -> object:
     """A mapping as pairs, for values that can be hashed."""
     return tuple(value.items()) if isinstance(value, dict) else value
+
+
+def _each_once(found: tuple[V, ...]) -> tuple[V, ...]:
+    ids = [getattr(one, "id") for one in found]  # noqa: B009 (every entry has one)
+    if twice := next((one for at, one in enumerate(ids) if one in ids[:at]), None):
+        raise ValueError(f"{twice}: id: is given twice")
+    return found
 
 
 def _dated(text: str) -> str:
@@ -130,6 +161,9 @@ def _sourced(sources: tuple[str, ...]) -> tuple[str, ...]:
         raise ValueError("expected at least one source")
     return sources
 
+
+Entries = Annotated[tuple[V, ...], AfterValidator(_each_once)]
+"""A section with entries, each with an `id` of its own."""
 
 Date = Annotated[str, AfterValidator(_dated)]
 """Date of the observation or publication: a day, a month or a year."""

@@ -3,13 +3,11 @@ from __future__ import annotations
 from typing import Annotated
 
 import pytest
-from pydantic import Field
+from pydantic import Field, ValidationError
 
 from sparkfleet.errors import SpecError
-from sparkfleet.knowledge.yaml_entries import Date, MeasuredRange, Sources, entries, entry, parse
+from sparkfleet.knowledge.data_file import DataFile, Date, Entries, MeasuredRange, Sources
 from sparkfleet.values import Value
-
-SECTIONS = frozenset({"things"})
 
 
 class Thing(Value):
@@ -19,8 +17,12 @@ class Thing(Value):
     date: Date
 
 
+class Things(Value):
+    things: Entries[Thing]
+
+
 def read(text: str) -> tuple[Thing, ...]:
-    return entries("t.yaml", "things", parse("t.yaml", text, SECTIONS)["things"], Thing)
+    return DataFile("t.yaml", Things).read(text).things
 
 
 def thing(**changes: object) -> str:
@@ -43,9 +45,9 @@ def test_entries_are_read_in_order() -> None:
         ("things: []", r"knowledge/t\.yaml: version"),
         ("- 1", r"knowledge/t\.yaml: version"),
         ("version: 2\nthings: []", r"knowledge/t\.yaml: version"),
-        ("version: 1", r"knowledge/t\.yaml: things: expected the sections"),
-        ("version: 1\nthings: []\nthinks: []", r"knowledge/t\.yaml: thinks: expected the sections"),
-        ("version: 1\nthings: {}", r"knowledge/t\.yaml: things: expected a list"),
+        ("version: 1", r"knowledge/t\.yaml: things: Field required"),
+        ("version: 1\nthings: []\nthinks: []", r"knowledge/t\.yaml: thinks: Extra inputs"),
+        ("version: 1\nthings: {}", r"knowledge/t\.yaml: things: Input should be"),
         ("version: 1\nthings: [3]", r"knowledge/t\.yaml: things\[0\]: entry: "),
         ("version: 1\nthings:\n- {id: a, id: b}", r"knowledge/t\.yaml:3: id is given twice"),
         (thing(size=0), r"knowledge/t\.yaml: a: size: "),
@@ -65,7 +67,7 @@ def test_an_error_names_file_entry_and_field(text: str, complaint: str) -> None:
 
 
 def test_an_entry_stands_once() -> None:
-    with pytest.raises(SpecError, match=r"knowledge/t\.yaml: a: id: is given twice"):
+    with pytest.raises(SpecError, match=r"knowledge/t\.yaml: things: a: id: is given twice"):
         read(
             "version: 1\nthings:\n- {id: a, sources: [x], date: '2026'}\n- {id: a, sources: [x], date: '2026'}"
         )
@@ -77,7 +79,7 @@ def test_code_in_yaml_is_not_run() -> None:
 
 
 def test_a_band_contains_its_value() -> None:
-    fields: dict[str, object] = {"value": 3.0, "low": 1.0, "high": 2.0, "sources": ["x"], "date": "2026"}
-    with pytest.raises(SpecError, match="expected low <= value <= high, got 1 <= 3 <= 2"):
-        entry("t.yaml", "speed", fields, MeasuredRange)
-    assert entry("t.yaml", "speed", fields | {"high": 3.0}, MeasuredRange).value == 3.0
+    fields: dict[str, object] = {"value": 3.0, "low": 1.0, "high": 2.0, "sources": ("x",), "date": "2026"}
+    with pytest.raises(ValidationError, match="expected low <= value <= high, got 1 <= 3 <= 2"):
+        MeasuredRange.model_validate(fields)
+    assert MeasuredRange.model_validate(fields | {"high": 3.0}).value == 3.0

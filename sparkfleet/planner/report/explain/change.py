@@ -1,0 +1,77 @@
+"""Differences to the desired state, with their cost."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from sparkfleet.planner.report.diff import Change
+from sparkfleet.planner.report.explain.layout import lines_of
+from sparkfleet.planner.types.plan import DeploymentPlan, Rung
+from sparkfleet.units import GB
+
+
+def explain_change(change: Change, plan: DeploymentPlan | None = None) -> list[str]:
+    """The difference to the desired state: what starts or changes, on which nodes, with which weights."""
+    words = {"start": "+ start", "change": "~ change", "keep": "= keep"}[change.verb]
+    counts = {verb: int(change.verb == verb) for verb in ("start", "change")}
+    chosen = [group.choice for group in plan.groups] if plan and change.starts else []
+    nodes = dict.fromkeys(node for rung in chosen for node in rung.candidate.shape.nodes)
+    places = f" on {', '.join(nodes)}" if nodes else ""
+    lines = ["", *lines_of("changes", f"{words}  {change.name}{places}")]
+    effect = [f"  {_effect(change)}"] if change.verb == "change" else []
+    lines += lines_of("", *_weights(chosen), *effect, *(f"  {field}" for field in change.fields))
+    counted = f"{counts['start']} to start, {counts['change']} to change"
+    return lines + lines_of("verdict", f"{verdict}: {counted}" if (verdict := _verdict(plan)) else counted)
+
+
+def _verdict(plan: DeploymentPlan | None) -> str:
+    """The answer to the two questions of an owner, for the slowest and the tightest group; "" without a plan."""
+    if plan is None or not plan.groups:
+        return ""
+    found = [group.choice.prediction for group in plan.groups]
+    fits = next((one.verdict for one in found if one.verdict != "fits"), "fits")
+    rates = [one.decode_tps_per_request.mid for one in found if one.decode_tps_per_request is not None]
+    return f"{fits}, {min(rates):.3g} tok/s for one user" if rates else fits
+
+
+def _effect(change: Change) -> str:
+    """The cost of a change: engines that start, end and go on."""
+    goes_on = (
+        f"{_names(change.keeps)} {'goes' if len(change.keeps) == 1 else 'go'} on" if change.keeps else ""
+    )
+    if not change.starts:
+        ended = f"ends {_names(change.ends)}; " if change.ends else "restarts no engine: "
+        return f"{ended}{goes_on or 'no group is left'}"
+    engines = "engine" if change.starts == 1 else f"{change.starts} engines"
+    took = f" (the last start took {_seconds_in_words(change.expected_s)})" if change.expected_s else ""
+    if not change.ends:
+        return f"starts {'one more' if change.starts == 1 else change.starts} engine{took}; {goes_on}"
+    old, ends = _names(change.ends), "ends" if len(change.ends) == 1 else "end"
+    serves = {
+        True: f"{old} {'serves' if len(change.ends) == 1 else 'serve'} until then",
+        False: f"{old} {ends} first, because memory does not hold both",
+        None: f"{old} {'serves' if len(change.ends) == 1 else 'serve'} until then if memory holds both",
+    }[change.together]
+    return f"restarts {'the ' if change.starts == 1 else ''}{engines}{took}; {serves}{goes_on and f'; {goes_on}'}"
+
+
+def _names(groups: Sequence[str]) -> str:
+    return " and ".join((", ".join(groups[:-1]), groups[-1])) if len(groups) > 1 else "".join(groups)
+
+
+def _seconds_in_words(seconds: float) -> str:
+    return f"{seconds:.0f} s" if seconds < 100 else f"{seconds / 60:.0f} min"
+
+
+def _weights(chosen: Sequence[Rung]) -> Iterator[str]:
+    """One line per model: bytes and nodes of its weights."""
+    for model in dict.fromkeys(rung.candidate.model for rung in chosen):
+        of_model = [rung for rung in chosen if rung.candidate.model == model]
+        size = of_model[0].prediction.weights_bytes
+        if not size:
+            continue
+        nodes = dict.fromkeys(node for rung in of_model for node in rung.candidate.shape.nodes)
+        guessed = any(rung.prediction.weights_estimated for rung in of_model)
+        about, note = ("about ", " (estimated from the config)") if guessed else ("", "")
+        on = "each node" if len(nodes) > 1 else "".join(nodes)
+        yield f"  weights: {about}{size / GB:.0f} GB on {on}, copied if not there{note}"

@@ -1,0 +1,77 @@
+"""The fleet that is planned for, and the load of its nodes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from sparkfleet.hostfacts.network.link import LinkFacts, LinkProvenance
+from sparkfleet.hostfacts.node import NodeFacts
+from sparkfleet.planner.report.explain.layout import labelled, lines_of, plural
+from sparkfleet.planner.types.plan import DeploymentPlan, NodeLoad
+from sparkfleet.specs.deployment import Deployment
+from sparkfleet.units import GIB
+
+
+def explain_fleet(
+    spec: Deployment,
+    plan: DeploymentPlan | None,
+    facts: Sequence[NodeFacts],
+    fleet: str,
+    *,
+    links: Sequence[LinkFacts] = (),
+    assumed: Sequence[str] = (),
+    drained: Sequence[str] = (),
+) -> str:
+    """The headline: the deployment's request, and the fleet that it is planned for."""
+    asked = [f"objective {spec.objective}"]
+    if plan is not None:
+        candidate = plan.groups[0].choice.candidate
+        asked += [f"context {candidate.context}"] if candidate.context else []
+        asked += [f"concurrency {candidate.concurrency}"]
+    head = f"{spec.name}   {' · '.join(asked)}"
+    return "\n".join(
+        [head, *lines_of("fleet", f"{fleet}: {_fleet(facts, links, assumed)}{_left_out(drained)}"), ""]
+    )
+
+
+def _fleet(facts: Sequence[NodeFacts], links: Sequence[LinkFacts], assumed: Sequence[str]) -> str:
+    noun = "Spark" if all(node.gpu and "GB10" in node.gpu.name for node in facts) else "node"
+    words = plural(len(facts), noun)
+    if assumed:
+        some = "" if len(assumed) == len(facts) else f"{', '.join(assumed)} "
+        words += f" ({some}assumed, not read)"
+    if links:
+        words += f", {plural(len(links), 'link')} ({_link(links[0])})"
+    if not assumed and any(link.provenance is LinkProvenance.DEFAULT for link in links):
+        words += "; links not measured"
+    return words
+
+
+def _left_out(drained: Sequence[str]) -> str:
+    return f"; without {', '.join(drained)}: drained" if drained else ""
+
+
+def _link(link: LinkFacts) -> str:
+    kind = "RoCE" if link.kind == "roce" else "TCP"
+    rails = "both rails" if link.rails == 2 else plural(link.rails, "rail")
+    return f"{kind} {rails}, {link.gb_per_s:.1f} GB/s, {link.latency_us:.0f} µs"
+
+
+def explain_origins(origins: Sequence[tuple[str, str]]) -> list[str]:
+    """Lines with the origin of the sizes of models: (model, origin)."""
+    return [line for model, origin in origins for line in lines_of("sizes", f"{model}: {origin}")]
+
+
+def explain_measured(measured: Sequence[str]) -> list[str]:
+    """Lines with the measurements of running groups."""
+    return [labelled("measured" if number == 0 else "", text) for number, text in enumerate(measured)]
+
+
+def explain_nodes(loads: Sequence[NodeLoad]) -> list[str]:
+    """Load and remaining memory of every node in use."""
+    lines: list[str] = []
+    for load in (load for load in loads if load.placed):
+        placed = ", ".join(f"{name} {size / GIB:.0f}" for name, size in load.placed)
+        left = f"{max(0, load.left) / GIB:.0f} of {load.total / GIB:.0f} GiB left"
+        lines.append(labelled("nodes" if not lines else "", f"{load.node}: {placed} GiB; {left}"))
+    return lines

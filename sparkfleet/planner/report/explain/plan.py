@@ -1,0 +1,232 @@
+"""Choices of a plan with memory, speed, reasons and fallbacks; refusals; single candidates in full."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+
+from sparkfleet.hostfacts.node import NodeFacts
+from sparkfleet.perf.latency.roofline_terms import own_chunk
+from sparkfleet.perf.prediction import Band, Prediction, Provenance
+from sparkfleet.planner.report.explain.layout import band_ends, labelled, lines_of, short_number
+from sparkfleet.planner.report.explain.rejected import other_lines, rejected_lines
+from sparkfleet.planner.types.image_refs import image_of, tag_words
+from sparkfleet.planner.types.plan import (
+    ENGINE_LABELS,
+    Candidate,
+    DeploymentPlan,
+    GroupPlan,
+    InfeasibleDeployment,
+    Rejection,
+    Rung,
+)
+from sparkfleet.units import GIB
+
+
+def explain_plan(
+    plan: DeploymentPlan, *, everything: bool = False, nodes: Sequence[NodeFacts] = ()
+) -> list[str]:
+    """The choice of every group, its fallbacks, variants that are not served, and rejected candidates.
+
+    Args:
+        plan: to be explained.
+        everything: with all rejected candidates.
+        nodes: facts of the fleet, for the memory that a node has; without them only the need is shown.
+    """
+    totals = {node.name: node.memory.total for node in nodes}
+    lines: list[str] = []
+    for group, replicas in _without_duplicates(plan.groups):
+        lines += _group_lines(group, replicas, totals)
+    for one in plan.left_out:
+        lines += lines_of("not served", f"{one.model}: {one.reason}")
+        lines += lines_of("", f"nearest: {' · '.join(one.nearest)}") if one.nearest else []
+    return lines + (rejected_lines(plan.rejected, everything) if everything else other_lines(plan.rejected))
+
+
+def _without_duplicates(groups: Iterable[GroupPlan]) -> Iterator[tuple[GroupPlan, list[str]]]:
+    """Groups that differ in their nodes only, once each, with the nodes of all of them."""
+    found: dict[tuple[int, str], tuple[GroupPlan, list[str]]] = {}
+    for group in groups:
+        key = (group.variant, group.choice.candidate.how)
+        nodes = "+".join(group.choice.candidate.shape.nodes)
+        found.setdefault(key, (group, []))[1].append(nodes)
+    yield from found.values()
+
+
+def _group_lines(group: GroupPlan, places: Sequence[str], totals: Mapping[str, int]) -> list[str]:
+    first, *rest = group.ladder
+    count = len(places)
+    more = (
+        ""
+        if count == 1
+        else f" · {count} replicas" + ("" if len(set(places)) == 1 else f" ({', '.join(places)})")
+    )
+    lines = lines_of("choice", f"{first.candidate}{more}")
+    lines += lines_of("memory", *_memory(first, totals))
+    lines += _speed_lines(first.prediction)
+    lines += lines_of("why", *first.reason.split("; ")) if first.reason else []
+    lines += lines_of("also fits", room) if (room := _headroom(first)) else []
+    lines += _settings_lines(first)
+    lines += lines_of("warning", *first.notes)
+    lines += _image_lines(first.candidate)
+    return lines + _fallback_lines(first, rest)
+
+
+def _settings_lines(rung: Rung) -> list[str]:
+    """Settings of the deployment's own arguments, and rules that changed the candidate."""
+    lines = lines_of("fixed", f"{', '.join(rung.said)} (engine_args of the deployment)") if rung.said else []
+    return lines + (lines_of("rules", ", ".join(rung.rules)) if rung.rules else [])
+
+
+def _image_lines(candidate: Candidate) -> list[str]:
+    image = image_of(candidate)
+    return lines_of("image", tag_words(image)) if image else []
+
+
+def _fallback_lines(first: Rung, rest: Sequence[Rung]) -> list[str]:
+    """The rungs below the choice, in order, each with the line that chooses it; with nodes only if those are others."""
+    if not rest:
+        return []
+    same = all(rung.candidate.shape == first.candidate.shape for rung in rest)
+    names = [rung.candidate.how if same else str(rung.candidate) for rung in rest]
+    texts = (
+        f"{number}. {' · '.join(part for part in (name, _brief(rung), _chosen_by(rung, first)) if part)}"
+        for number, (name, rung) in enumerate(zip(names, rest, strict=True), start=1)
+    )
+    return lines_of("if it fails", *texts)
+
+
+def _brief(rung: Rung) -> str:
+    alone = rung.prediction.decode_tps_per_request
+    return f"{alone.mid:.3g} tok/s" if alone else ""
+
+
+def _chosen_by(rung: Rung, first: Rung) -> str:
+    """Lines of a deployment that choose this rung's engine and method, as far as they differ from the first's."""
+    one, other = rung.candidate, first.candidate
+    lines = [f"`engine: {one.engine}`"] if one.engine != other.engine else []
+    if one.speculation.method != other.speculation.method:
+        lines.append(f"`speculation: {one.speculation.method}`")
+    return " ".join(lines)
+
+
+def explain_refusal(refusal: InfeasibleDeployment, *, everything: bool = False) -> list[str]:
+    """A deployment that cannot be served: the reasons, and the nearest thing that would fit."""
+    lines = lines_of("infeasible", f"nothing in this fleet can serve {refusal.model}")
+    if refusal.nearest:
+        lines += lines_of("nearest", " · ".join(refusal.nearest))
+    return lines + rejected_lines(refusal.rejected, everything)
+
+
+def explain_why(plan: DeploymentPlan | None, rejected: Sequence[Rejection], words: str) -> list[str]:
+    """Everything about the candidates whose description has all of `words`: numbers, rules, sources."""
+    wanted = words.lower().split()
+    lines: list[str] = []
+    for group in plan.groups if plan else ():
+        for at, rung in enumerate(group.ladder):
+            if _matches(str(rung.candidate), wanted):
+                lines += _rung_in_full(rung, at)
+    for one in rejected:
+        if _matches(f"{one.what} {one.rule}", wanted):
+            lines += [labelled("rejected", one.what), *lines_of("", one.reason)]
+            lines += [labelled("rule", f"{one.rule}   `sparkfleet explain {one.rule}`")] if one.rule else []
+            lines += lines_of("source", one.source) if one.source else []
+    return lines or [labelled("", f"no candidate is described by “{words}”; `--all` lists them")]
+
+
+def _matches(text: str, wanted: Sequence[str]) -> bool:
+    return all(word in text.lower() for word in wanted)
+
+
+def _rung_in_full(rung: Rung, at: int) -> list[str]:
+    candidate, prediction = rung.candidate, rung.prediction
+    lines = lines_of("choice" if at == 0 else f"rung {at + 1}", str(candidate))
+    lines += lines_of(
+        "memory",
+        *_memory(rung, {}),
+        *(f"{part.bytes / GIB:6.1f} GiB  {part.name}" for part in prediction.memory_parts),
+    )
+    lines += _speed_lines(prediction)
+    lines += lines_of("why", *rung.reason.split("; ")) if rung.reason else []
+    lines += lines_of(
+        "sizes",
+        f"context {candidate.context} · concurrency {candidate.concurrency} · KV {candidate.kv_dtype}",
+    )
+    if candidate.memory_fraction is not None:
+        lines += lines_of("", f"memory fraction {candidate.memory_fraction:g}")
+    if candidate.batch_tokens is not None:
+        default = f"{ENGINE_LABELS[candidate.engine]}'s default on a Spark is {own_chunk(candidate.engine)}"
+        lines += lines_of("", f"prefill {candidate.batch_tokens} tokens at a time; {default}")
+    if prediction.accepted is not None:
+        lines += lines_of("drafts", f"{prediction.accepted:.2f} tokens per step expected")
+    lines += _image_lines(candidate)
+    lines += lines_of("flags", " ".join(candidate.engine_args)) if candidate.engine_args else []
+    lines += lines_of("env", " ".join(name for name, _ in candidate.env)) if candidate.env else []
+    return lines + _settings_lines(rung) + lines_of("warning", *rung.notes)
+
+
+def _memory(rung: Rung, totals: Mapping[str, int]) -> tuple[str, ...]:
+    """The verdict with the need of a node and the memory of the smallest; its basis if no speed is predicted."""
+    need, nodes = rung.prediction.memory_bytes_per_rank, rung.candidate.shape.nodes
+    sizes = [totals[node] for node in nodes if node in totals]
+    total = f" of {min(sizes) / GIB:.0f}" if sizes else ""
+    ends = f"{short_number(need.low / GIB)}–{short_number(need.high / GIB)}"
+    band = "" if need.low == need.high else f" ({ends})"
+    each = " on each node" if len(nodes) > 1 else ""
+    words = f"{short_number(need.mid / GIB)}{total} GiB{each}: {rung.prediction.verdict}{band}"
+    return (words, need.basis) if rung.prediction.decode_tps_per_request is None else (words,)
+
+
+def _speed_lines(prediction: Prediction) -> list[str]:
+    """Predicted decode rates, TTFT and prefill rate, and the basis of the prediction."""
+    alone, many = prediction.decode_tps_per_request, prediction.decode_tps_aggregate
+    if alone is None:
+        return lines_of("speed", "not predicted; measured after the start")
+    rates = [f"{alone.mid:.3g} tok/s for one user{_spread(alone)}"]
+    if many is not None and (prediction.concurrency or 1) > 1:
+        # This includes the time in which other prompts are prefilled; the rate of one user does not.
+        rates.append(f"{many.mid:.0f} shared by {prediction.concurrency}{_spread(many)}")
+    first = []
+    if prediction.ttft_ms is not None:
+        prompt = f" ({_tokens(prediction.prompt)} prompt)" if prediction.prompt else ""
+        first.append(f"first word after {_seconds(prediction.ttft_ms)}{prompt}")
+    if prediction.prefill_tps is not None:
+        first.append(f"prefill {_thousands(prediction.prefill_tps.mid)} tok/s")
+    return lines_of("speed", ", ".join(rates), "; ".join((*first, _basis(alone))))
+
+
+def _basis(band: Band) -> str:
+    """The basis of a prediction: `predicted from 38 measurements`."""
+    if band.provenance is Provenance.MEASURED:
+        return band.basis
+    return f"predicted from {band.basis.removeprefix('calibrated on ').removeprefix('modelled from ')}"
+
+
+def _headroom(rung: Rung) -> str:
+    """Larger sizes that fit on the nodes; "" if they are not known, or nothing larger fits."""
+    has, could = rung.candidate, rung.prediction
+    if could.largest_context is None or could.largest_concurrency is None:
+        return ""
+    sizes = []
+    if could.largest_context > has.context:
+        sizes.append(f"context {could.largest_context} × {has.concurrency}")
+    if could.largest_concurrency > has.concurrency:
+        sizes.append(f"{has.context} × {could.largest_concurrency} requests")
+    return ", or ".join(sizes)
+
+
+def _spread(band: Band) -> str:
+    """The ends of a band: ` (11–26)`."""
+    return f" ({band_ends(band)})"
+
+
+def _seconds(band: Band) -> str:
+    """Milliseconds; seconds from 0.95 s."""
+    return f"{band.mid:.0f} ms" if band.mid < 950 else f"{band.mid / 1000:.1f} s"
+
+
+def _thousands(value: float) -> str:
+    return f"{value:,.0f}"
+
+
+def _tokens(count: int) -> str:
+    return f"{count // 1024}K" if count % 1024 == 0 else str(count)

@@ -1,0 +1,186 @@
+"""The dashboard Deployment. Pure."""
+
+from __future__ import annotations
+
+from sparkfleet.telemetry.dashboards.panels import (
+    GOOD,
+    NO_DRAFTS,
+    TOKENS_S,
+    WARN,
+    GrafanaDashboard,
+    PanelQuery,
+    Variable,
+    one,
+    panel,
+    row,
+)
+
+_D = 'deployment=~"$deployment"'
+
+
+def _bounds(series: str) -> tuple[PanelQuery, ...]:
+    bounds = ("low", "mid", "high")
+    return tuple(one(f'{series}{{{_D}, bound="{b}"}}', f"{{{{group}}}} predicted {b}") for b in bounds)
+
+
+DEPLOYMENT = GrafanaDashboard(
+    uid="sparkfleet-deployment",
+    title="sparkfleet: Deployment",
+    description="One deployment: its speed, its load, its speculation, and what was predicted.",
+    variables=(Variable(name="deployment", label="Deployment", series="sparkfleet_deployment_groups"),),
+    rows=(
+        row(
+            "Predicted and measured",
+            panel(
+                "A request alone was measured against its prediction",
+                "Output of the request that measures each group after its start, in the prediction's band.",
+                TOKENS_S,
+                one(f"sparkfleet_measured_decode_tokens_per_second{{{_D}}}", "{{group}} measured"),
+                *_bounds("sparkfleet_predicted_check_decode_tokens_per_second"),
+            ),
+            panel(
+                "Its first token was measured against its prediction",
+                "TTFT of the same request, in the prediction's band.",
+                "s",
+                one(f"sparkfleet_measured_ttft_seconds{{{_D}}}", "{{group}} measured"),
+                *_bounds("sparkfleet_predicted_check_ttft_seconds"),
+            ),
+            panel(
+                "All requests together are predicted this fast",
+                "Output of all requests now, and as predicted at the planned concurrency.",
+                TOKENS_S,
+                one(f"sparkfleet:engine_generation_tokens:rate1m{{{_D}}}", "{{group}} now"),
+                *_bounds("sparkfleet_predicted_total_tokens_per_second"),
+            ),
+            panel(
+                "Each rank was predicted to need this memory",
+                "Predicted memory of one rank; the Node dashboard shows what is left.",
+                "bytes",
+                *_bounds("sparkfleet_predicted_memory_bytes"),
+                span=12,
+            ),
+            panel(
+                "Each group runs this rung of its ladder",
+                "1 is the plan's choice; higher ones were taken because those above did not start.",
+                "short",
+                one(f"sparkfleet_group_rung{{{_D}}}", "{{group}}"),
+                span=12,
+                limits=((GOOD, None), (WARN, 2)),
+            ),
+        ),
+        row(
+            "Speed",
+            panel(
+                "First tokens arrive within this time",
+                "TTFT at the gateway: median and 95th percentile of five minutes.",
+                "s",
+                one('sparkfleet:ttft_seconds:p50_5m{model=~"$deployment"}', "{{model}} p50"),
+                one('sparkfleet:ttft_seconds:p95_5m{model=~"$deployment"}', "{{model}} p95"),
+            ),
+            panel(
+                "Tokens follow each other within this time",
+                "ITL at the gateway, by chunks: a chunk of a speculating engine has several tokens.",
+                "s",
+                one('sparkfleet:itl_seconds:p50_5m{model=~"$deployment"}', "{{model}} p50"),
+                one('sparkfleet:itl_seconds:p95_5m{model=~"$deployment"}', "{{model}} p95"),
+            ),
+            panel(
+                "Prompts are read this fast",
+                "Prompt tokens per second, cached ones included, by the engine's own counter.",
+                TOKENS_S,
+                one(f"sparkfleet:engine_prompt_tokens:rate1m{{{_D}}}", "{{group}}"),
+            ),
+        ),
+        row(
+            "Load",
+            panel(
+                "Lanes are in use",
+                "Requests that run and wait, and those that the group is planned for.",
+                "short",
+                one(f"sparkfleet_group_requests_running{{{_D}}}", "{{group}} running"),
+                one(f"sparkfleet_group_requests_waiting{{{_D}}}", "{{group}} waiting"),
+                one(f"sparkfleet_group_slots{{{_D}}}", "{{group}} planned"),
+            ),
+            panel(
+                "The KV cache fills",
+                "Share of the KV cache in use; at 100 % requests wait or lose theirs.",
+                "percentunit",
+                one(f"sparkfleet:engine_kv_cache_used:ratio{{{_D}}}", "{{group}}"),
+                may_be_empty="an engine that does not report it",
+            ),
+            panel(
+                "Prompts are found in the prefix cache",
+                "Share of prompt tokens that need no prefill.",
+                "percentunit",
+                one(f"sparkfleet:engine_prefix_cache_hits:ratio5m{{{_D}}}", "{{group}}"),
+                may_be_empty="an engine without a prefix cache, or without requests",
+            ),
+            panel(
+                "These keys use it",
+                "Output tokens per second of each API key.",
+                TOKENS_S,
+                one(
+                    'sum by (key) (rate(sparkfleet_key_tokens_total{model=~"$deployment", kind="output"}[5m]))',
+                    "{{key}}",
+                ),
+                span=12,
+            ),
+            panel(
+                "Requests lose their KV cache to others",
+                "Preemptions per second: more requests than the KV cache holds.",
+                "short",
+                one(f"sparkfleet:engine_preemptions:rate5m{{{_D}}}", "{{group}}"),
+                span=12,
+                may_be_empty="an engine that does not report it",
+            ),
+        ),
+        row(
+            "Speculation",
+            panel(
+                "Draft tokens are accepted",
+                "Share of proposed draft tokens that were accepted, over ten minutes.",
+                "percentunit",
+                one(f"sparkfleet:acceptance:ratio10m{{{_D}}}", "{{group}}"),
+                may_be_empty=NO_DRAFTS,
+            ),
+            panel(
+                "Positions of the draft are accepted",
+                "Accepted draft tokens per second by position: late ones that are never accepted cost time.",
+                "short",
+                one(f"sparkfleet:engine_accepted_by_position:rate5m{{{_D}}}", "{{group}} {{position}}"),
+                may_be_empty=NO_DRAFTS,
+            ),
+            panel(
+                "A step was predicted to yield this many tokens",
+                "Predicted tokens per step of speculative decoding.",
+                "short",
+                one(f"sparkfleet_predicted_tokens_per_step{{{_D}}}", "{{group}} predicted"),
+                may_be_empty=NO_DRAFTS,
+            ),
+        ),
+        row(
+            "Starts",
+            panel(
+                "A start takes this long, by phase",
+                "Mean duration of each phase of the starts of the last day.",
+                "s",
+                one(
+                    f"""sum by (deployment, phase) (increase(sparkfleet_start_phase_seconds_sum{{{_D}}}[1d]))
+                            / (sum by (deployment, phase) (increase(sparkfleet_start_phase_seconds_count{{{_D}}}[1d]))
+                            > 0)""",
+                    "{{deployment}} {{phase}}",
+                ),
+                span=12,
+                may_be_empty="no start within a day",
+            ),
+            panel(
+                "The canary read this after the start",
+                "Perplexity of a known text and of the model's own answer, and shares of agreement.",
+                "short",
+                one(f"sparkfleet_canary_reading{{{_D}}}", "{{group}} {{reading}}"),
+                span=12,
+                may_be_empty="an engine that reports no probabilities",
+            ),
+        ),
+    ),
+)

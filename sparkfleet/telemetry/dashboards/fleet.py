@@ -1,0 +1,171 @@
+"""The dashboard Fleet. Pure."""
+
+from __future__ import annotations
+
+from sparkfleet.engines.failure_signatures import LOW_BYTES
+from sparkfleet.telemetry.alerts import SHORT_BYTES
+from sparkfleet.telemetry.dashboards.panels import (
+    BAD,
+    GOOD,
+    IS_OFF,
+    IS_ON,
+    NO_FAILURE,
+    NO_GPU,
+    NO_RAIL,
+    TOKENS_S,
+    WARN,
+    GrafanaDashboard,
+    one,
+    panel,
+    row,
+)
+
+FLEET = GrafanaDashboard(
+    uid="sparkfleet-fleet",
+    title="sparkfleet: Fleet",
+    description="One look: is it alive, is it fast, is anything about to break.",
+    variables=(),
+    rows=(
+        row(
+            "Now",
+            panel(
+                "Nodes in the fleet",
+                "Nodes whose Ray is part of the fleet.",
+                "short",
+                one("sum(sparkfleet_node_joined)", "of {{node}}"),
+                kind="stat",
+                span=4,
+            ),
+            panel(
+                "Nodes are missing",
+                "Nodes of the inventory that are not part of the fleet.",
+                "short",
+                one("sum(1 - sparkfleet_node_joined)"),
+                kind="stat",
+                span=4,
+                limits=IS_OFF,
+            ),
+            panel(
+                "Groups are ready",
+                "Engines that serve.",
+                "short",
+                one('sum(sparkfleet_group_state{state="ready"})'),
+                kind="stat",
+                span=4,
+                limits=IS_ON,
+            ),
+            panel(
+                "Requests are in flight",
+                "Requests that the gateways carry now.",
+                "short",
+                one("sum(sparkfleet_requests_in_flight)"),
+                kind="stat",
+                span=4,
+            ),
+            panel(
+                "Tokens are generated",
+                "Output of all engines, tokens per second.",
+                TOKENS_S,
+                one("sum(sparkfleet:engine_generation_tokens:rate1m)"),
+                kind="stat",
+                span=4,
+            ),
+            panel(
+                "Alerts are firing",
+                "Alerts of sparkfleet that fire now; the runbook has a section for each.",
+                "short",
+                one('count(ALERTS{alertstate="firing", alertname=~"Sparkfleet.*"}) or vector(0)'),
+                kind="stat",
+                span=4,
+                limits=IS_OFF,
+            ),
+        ),
+        row(
+            "Deployments",
+            panel(
+                "Each deployment has one state",
+                "The state of each deployment over time; ready is as it should be.",
+                "short",
+                one("sparkfleet_deployment_state == 1", "{{deployment}} {{state}}"),
+                kind="timeline",
+                span=12,
+            ),
+            panel(
+                "This is what each group runs",
+                "Candidate of each group: engine, shape, weights, speculation; and its rung.",
+                "short",
+                one("sparkfleet_group_info", instant=True),
+                kind="table",
+                span=12,
+            ),
+            panel(
+                "Engines generate this many tokens",
+                "Output of each group, by its engine's own counter.",
+                TOKENS_S,
+                one("sparkfleet:engine_generation_tokens:rate1m", "{{group}}"),
+            ),
+            panel(
+                "Half of the first tokens arrive within this time",
+                "TTFT at the gateway, median of five minutes.",
+                "s",
+                one("sparkfleet:ttft_seconds:p50_5m", "{{model}}"),
+            ),
+            panel(
+                "Requests run and wait",
+                "Requests that the engines work on, and those in their queues.",
+                "short",
+                one(
+                    "sum by (deployment) (sparkfleet_group_requests_running)",
+                    "{{deployment}} running",
+                ),
+                one(
+                    "sum by (deployment) (sparkfleet_group_requests_waiting)",
+                    "{{deployment}} waiting",
+                ),
+            ),
+        ),
+        row(
+            "Nodes",
+            panel(
+                "Memory is available",
+                "MemAvailable of each node: below 3 GiB a Spark is about to freeze.",
+                "bytes",
+                one("sparkfleet_node_memory_available_bytes", "{{node}}"),
+                limits=((BAD, None), (WARN, LOW_BYTES), (GOOD, SHORT_BYTES)),
+            ),
+            panel(
+                "GPUs draw power",
+                "A Spark that decodes draws 35 to 45 W; a few watts while busy is a wedge.",
+                "watt",
+                one("sparkfleet_node_gpu_power_watts", "{{node}}"),
+                may_be_empty=NO_GPU,
+            ),
+            panel(
+                "A watt-hour yields this many tokens",
+                "Output tokens per watt-hour of all GPUs.",
+                "short",
+                one("sparkfleet:output_tokens_per_watt_hour", "tokens/Wh"),
+                may_be_empty=NO_GPU,
+            ),
+            panel(
+                "Rails carry RDMA",
+                "Bytes that each node sends by RDMA; both rails of a cable should carry the same.",
+                "Bps",
+                one('sparkfleet:rail_rdma_bytes:rate1m{direction="sent"}', "{{node}} {{rdma}}"),
+                span=12,
+                may_be_empty=NO_RAIL,
+            ),
+            panel(
+                "Groups fail and are replaced",
+                "Failures within an hour, by cause.",
+                "short",
+                one(
+                    "sum by (deployment, cause) (increase(sparkfleet_restarts_total[1h]))",
+                    "{{deployment}} {{cause}}",
+                ),
+                span=12,
+                may_be_empty=NO_FAILURE,
+            ),
+        ),
+    ),
+)
