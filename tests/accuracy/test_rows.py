@@ -157,7 +157,7 @@ def test_formats(text: str, name: str | None) -> None:
         ({"kv_dtype": "turbo"}, "kv_dtype not known: turbo: bf16"),
         ({"model": "Somebody-8B"}, "shapes not known: guessed from its size (dense)"),
         ({"model": "Somebody-30B-A3B"}, "shapes not known: guessed from its size (experts)"),
-        ({"model": "google/gemma-3-27b-it"}, "shapes not known: guessed from its size (dense)"),
+        ({"model": "google/gemma-2-27b-it"}, "shapes not known: guessed from its size (dense)"),
         ({"model": "Somebody-27B"}, "shapes not known: those of Qwen/Qwen3.5-27B, by its size"),
         ({"nodes": "2", "tp": "2", "link": "thunderbolt"}, "link not known: thunderbolt: qsfp200"),
         ({"spec_method": "mtp-2", "spec_tokens": "5"}, "draft tokens given twice: those of their column"),

@@ -252,6 +252,22 @@ class TestWhoIsAsked:
         assert "of this machine, and not known by name" in found.what
         assert nodes["spark1"].asked == 0
 
+    @pytest.mark.parametrize(
+        ("typed", "known"),
+        [
+            ("google/gemma3-27b-it", "google/gemma-3-27b-it"),
+            ("nvidia/GLM5.2-NVFP4", "nvidia/GLM-5.2-NVFP4"),
+            ("mistralai/devstral-2-122b-instruct", "mistralai/Devstral-2-123B-Instruct-2512"),
+            ("Qwen/Qwen3.6-36B-A3B", "Qwen/Qwen3.5-35B-A3B"),
+        ],
+    )
+    async def test_known_names_that_are_nearly_the_same(self, inventory, nodes, typed, known):
+        found = (await search({typed: ()}, inventory, nodes))[typed]
+        assert isinstance(found, FactError)
+        assert "not known by name" in found.what
+        assert "sparkfleet models pull" in found.do or "hf download" in found.do
+        assert known in found.do.partition("did you mean ")[2]
+
     async def test_each_once_for_everything(self, inventory, nodes):
         specs = [Deployment.model_validate({"name": n, "model": f"Org/{n}"}) for n in "abc"]
         for spec in specs:

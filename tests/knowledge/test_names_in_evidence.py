@@ -20,7 +20,11 @@ NAMES = sorted(
     {row["model"] for row in ROWS if row["engine"] in DEPLOYED}
     | {one.model for one in RECIPES.content.recipes}
 )
-TRUE_REASONS = ("the shapes of its layers are not known", "stored as EXL3 or GGUF")
+TRUE_REASONS = (
+    "the shapes of its layers are not known",
+    "stored as EXL3 or GGUF",
+    "cannot be planned by its name",
+)
 
 
 def resolved(name: str) -> Checkpoint | FactError | None:

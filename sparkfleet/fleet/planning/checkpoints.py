@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from difflib import get_close_matches
 from pathlib import Path
@@ -15,7 +16,9 @@ from sparkfleet.checkpoints.remote_metadata import MetadataRequest, Outline, rea
 from sparkfleet.errors import FactError, SparkfleetError
 from sparkfleet.fleet.session import Session
 from sparkfleet.hostfacts.node import NodeFacts
+from sparkfleet.knowledge.measurements import architectures
 from sparkfleet.knowledge.models.known_models import MODELS, known_checkpoint
+from sparkfleet.knowledge.models.published_checkpoints import load_published
 from sparkfleet.planner.types.embedded_model import EmbeddedModel
 from sparkfleet.remote.channel import Channel
 from sparkfleet.remote.metadata import ask_outlines
@@ -25,6 +28,9 @@ from sparkfleet.specs.inventory import Inventory
 from sparkfleet.staging.hub_outline import AtHub, at_hub
 
 Found = Checkpoint | FactError
+
+_PLANNED_ID = re.compile(r"(?i)(?!.*(?:gguf|exl3))[\w.-]+/[\w.-]+")
+"""A Hub id in a format that can be planned."""
 
 NodeAnswer = tuple[str, Outline | SparkfleetError | None]
 """A node, and its outline of a checkpoint; None if it has nothing of it."""
@@ -322,13 +328,7 @@ def _put(asked: bool) -> str:
 
 def _bring(model: str, asked: bool) -> str:
     name, _, revision = model.partition("@")
-    names = [
-        pattern
-        for known in MODELS.content.models
-        for pattern in known.match
-        if "*" not in pattern and "[" not in pattern
-    ]
-    near = get_close_matches(name, names, n=2, cutoff=0.6)
+    near = _near(name)
     also = f" Or did you mean {' or '.join(near)}?" if near else ""
     pull = f"Run `sparkfleet models pull {model}` for the nodes, or " if asked else "Run "
     download = f"hf download {name}{f' --revision {revision}' if revision else ''}"
@@ -336,6 +336,14 @@ def _bring(model: str, asked: bool) -> str:
         f"{pull}`{download}` for this machine (config.json alone is enough for a plan), "
         f"or give the directory of the checkpoint.{also}"
     )
+
+
+def _near(name: str) -> list[str]:
+    """The known names that differ least from this one, letter case aside."""
+    globs = (glob for known in MODELS.content.models for glob in known.match)
+    names = (*(one.id for one in load_published().values()), *architectures(), *globs)
+    ids = {one.lower(): one for one in names if _PLANNED_ID.fullmatch(one)}
+    return [ids[one] for one in get_close_matches(name.lower(), ids, n=3, cutoff=0.6)]
 
 
 def _words(places: Sequence[str]) -> str:

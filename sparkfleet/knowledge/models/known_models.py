@@ -38,7 +38,9 @@ _QUANT_IN_NAME = (
     (r"bf16", "bf16"),
 )
 """Words in names of checkpoints → quantisation for `checkpoint_from_config`; the first match counts."""
-_QUANTISED_BY_THEIR_MAKERS = re.compile(r"/(?:DeepSeek-(?:V[34]|R1)|MiniMax-M2|MiMo-V2|gpt-oss)")
+_QUANTISED_BY_THEIR_MAKERS = re.compile(
+    r"/(?:DeepSeek-(?:V[34]|R1)|Kimi-K2-Thinking|Kimi-K2\.5|MiniMax-M2|MiMo-V2|gpt-oss)"
+)
 """Entries of configs.json whose weights are published in the config's own format only: fine-tunes keep it."""
 _EXL3 = re.compile(r"(?:exl3|tr3).*?(?<![0-9.])([1-8](?:\.[0-9]{1,2})?)bpw")
 _OTHERWISE = re.compile(r"exl[23]|gguf|[0-9]bpw|(?:^|[-_.])i?q[1-8](?:_|$)")
@@ -80,12 +82,22 @@ class KnownModel(Value):
 
 
 class UnshapedModel(Value):
-    """A checkpoint that is published by name, but whose shapes are not known here."""
+    """A checkpoint that is published by name, but cannot be planned by it."""
 
     id: str
     """As it was published."""
+    match: tuple[str, ...] = ()
+    """Globs of others that are refused for the same reason, letter case aside."""
+    reason: str = ""
+    """Why no plan is made; "": the shapes of its layers are not known."""
+    do: str = ""
+    """Remedy; "": its config.json."""
     sources: Sources
     date: Date
+
+    def names(self, model: str) -> bool:
+        """True if `model` is one of these."""
+        return model == self.id or matches(model, self.match)
 
 
 class KnownModels(Value):
@@ -117,7 +129,10 @@ def known_checkpoint(model: str) -> Checkpoint | None:
     except FactError as error:
         raise error if parts is None or parts.bytes is None else _without_shapes(name, parts.bytes) from error
     if found is None:
-        if parts is not None or any(one.id == name for one in MODELS.content.unshaped):
+        other = next((other for other in MODELS.content.unshaped if other.names(name)), None)
+        if other is not None and other.reason:
+            raise FactError(f"{name} cannot be planned by its name.", means=other.reason, do=other.do)
+        if parts is not None or other is not None:
             raise _without_shapes(name, None if parts is None else parts.bytes)
         return None
     if parts is not None:

@@ -1,14 +1,19 @@
+import re
+
 import pytest
 
+from sparkfleet.checkpoints.arch.layers import LayerKind
 from sparkfleet.checkpoints.arch.weight_parts import Part
 from sparkfleet.errors import FactError, SpecError
-from sparkfleet.knowledge.models.known_models import MODELS, known_checkpoint, quant_in_name
+from sparkfleet.knowledge.models.known_models import MODELS, config_name, known_checkpoint, quant_in_name
 
 ENTRY = '{id: a, match: ["org/a"], config: openai/gpt-oss-120b, sources: [s], date: "2026-01"}'
 
 
 def name_of(known):
-    return known.match[0].replace("*/", "org/").replace("[56]", "6").replace("*", "")
+    """A name that its first glob meets: the last of each set of letters, nothing for a star."""
+    chosen = re.sub(r"\[[^]]*(.)\]", r"\1", known.match[0])
+    return chosen.replace("*/", "org/").replace("*", "")
 
 
 @pytest.mark.parametrize("known", MODELS.content.models, ids=lambda known: known.id)
@@ -70,6 +75,123 @@ def test_sizes_are_as_published(model, gb, source):
 )
 def test_keys_that_a_summary_leaves_out_make_the_published_number_of_parameters(model, billions):
     assert known_checkpoint(model).total_parameters / 1e9 == pytest.approx(billions, rel=0.02)
+
+
+@pytest.mark.parametrize(
+    ("model", "config"),
+    [
+        ("mistralai/Devstral-2-123B-Instruct-2512", "mistralai/Devstral-2-123B-Instruct-2512"),
+        ("cyankiwi/Devstral-Small-2-24B-Instruct-2512-AWQ", "mistralai/Mistral-Small-3.1-24B-Instruct-2503"),
+        ("mistralai/Devstral-Small-2507", "mistralai/Devstral-Small-2507"),
+        ("mistralai/Mistral-Small-4-119B-2603", "mistralai/Mistral-Small-4-119B-2603"),
+        ("microsoft/phi-4", "microsoft/phi-4"),
+        ("nvidia/Phi-4-reasoning-plus-NVFP4", "microsoft/phi-4"),
+        ("microsoft/Phi-4-mini-instruct", "microsoft/Phi-4-mini-instruct"),
+        ("Qwen/Qwen3.5-9B", "Qwen/Qwen3.5-9B"),
+        ("Qwen/Qwen3.5-27B-FP8", "Qwen/Qwen3.5-27B"),
+        ("Qwen/Qwen2.5-VL-7B-Instruct", "Qwen/Qwen2.5-VL-7B-Instruct"),
+        ("Qwen/Qwen2.5-7B-Instruct", "Qwen/Qwen2.5-Coder-7B"),
+        ("Qwen/Qwen2.5-Coder-32B-Instruct", "Qwen/Qwen2.5-32B"),
+        ("deepseek-ai/DeepSeek-R1-Distill-Qwen-32B", "Qwen/Qwen2.5-32B"),
+        ("deepseek-ai/DeepSeek-R1-0528", "deepseek-ai/DeepSeek-R1"),
+        ("deepseek-ai/DeepSeek-R1-0528-Qwen3-8B", "Qwen/Qwen3-8B"),
+        ("zai-org/GLM-4.6V-Flash", "zai-org/GLM-4.6V-Flash"),
+        ("cyankiwi/GLM-4.6V-AWQ-4bit", "zai-org/GLM-4.6V"),
+        ("QuantTrio/GLM-4.6-AWQ", "zai-org/GLM-4.7"),
+        ("QuantTrio/Qwen3-VL-235B-A22B-Instruct-AWQ", "Qwen/Qwen3-VL-235B-A22B-Instruct"),
+        ("google/gemma-3-1b-it", "google/gemma-3-1b-it"),
+        ("RedHatAI/gemma-3-12b-it-FP8-dynamic", "google/gemma-3-12b-it"),
+        ("nvidia/NVIDIA-Nemotron-Nano-12B-v2", "nvidia/NVIDIA-Nemotron-Nano-12B-v2"),
+        ("nvidia/NVIDIA-Nemotron-Nano-12B-v2-VL-NVFP4-QAD", "nvidia/NVIDIA-Nemotron-Nano-12B-v2-VL"),
+        ("moonshotai/Kimi-K2.6", "moonshotai/Kimi-K2.5"),
+        ("nvidia/Kimi-K2.6-NVFP4", "nvidia/Kimi-K2.6-NVFP4"),
+    ],
+)
+def test_a_general_glob_leaves_variants_with_other_shapes_alone(model, config):
+    assert config_name(model) == config
+
+
+@pytest.mark.parametrize(
+    ("model", "kinds", "kv_bytes"),
+    [
+        # KV bytes: keys and values of 16 bits, per token, of the layers that attend to all tokens
+        ("google/gemma-3-27b-it", {"full": 10, "sliding": 52}, 10 * 16 * 2 * 128 * 2),
+        ("ByteDance-Seed/Seed-OSS-36B-Instruct", {"full": 64}, 64 * 8 * 2 * 128 * 2),
+        ("arcee-ai/Trinity-Mini", {"full": 8, "sliding": 24}, 8 * 4 * 2 * 128 * 2),
+        ("allenai/Olmo-3-32B-Think", {"full": 16, "sliding": 48}, 16 * 8 * 2 * 128 * 2),
+        ("LGAI-EXAONE/EXAONE-4.0-32B", {"full": 16, "sliding": 48}, 16 * 8 * 2 * 128 * 2),
+        ("CohereLabs/command-a-03-2025", {"full": 16, "sliding": 48}, 16 * 8 * 2 * 128 * 2),
+        ("ibm-granite/granite-4.0-h-small", {"full": 4, "linear": 36}, 16_384),
+        ("nvidia/NVIDIA-Nemotron-Nano-9B-v2", {"full": 4, "linear": 27, "none": 25}, 16_384),
+        ("LiquidAI/LFM2-8B-A1B", {"full": 6, "linear": 18}, 6 * 8 * 2 * 64 * 2),
+        ("moonshotai/Kimi-Linear-48B-A3B-Instruct", {"mla": 6, "linear": 21}, 6 * 576 * 2),
+        ("nvidia/Llama-3_3-Nemotron-Super-49B-v1_5", {"full": 49, "none": 31}, 49 * 8 * 2 * 128 * 2),
+        ("mistralai/Mistral-Large-3-675B-Instruct-2512", {"mla": 61}, 61 * 576 * 2),
+        ("rednote-hilab/dots.llm1.inst", {"full": 62}, 62 * 32 * 2 * 128 * 2),
+    ],
+)
+def test_caches_of_layers(model, kinds, kv_bytes):
+    layers = known_checkpoint(model).layers
+    assert {
+        kind.value: sum(one.layers for one in layers if one.kind is kind) for kind in {x.kind for x in layers}
+    } == kinds
+    growing = [one for one in layers if one.kind in (LayerKind.FULL, LayerKind.MLA)]
+    # of a latent, keys are kept and values computed from them
+    elements = sum(
+        one.layers * one.kv_heads * (one.key_dim + (one.kind is LayerKind.FULL) * one.value_dim)
+        for one in growing
+    )
+    assert 2 * elements == kv_bytes
+
+
+@pytest.mark.parametrize(
+    ("model", "window"),
+    [("google/gemma-3-27b-it", 1024), ("arcee-ai/Trinity-Mini", 2048), ("allenai/Olmo-3-32B-Think", 4096)],
+)
+def test_windows(model, window):
+    assert {one.window for one in known_checkpoint(model).layers} == {None, window}
+
+
+@pytest.mark.parametrize(
+    ("model", "tokens"),
+    [
+        ("Qwen/Qwen3-30B-A3B", 40_960),
+        ("Qwen/Qwen3-30B-A3B-Instruct-2507-FP8", 262_144),
+        ("Qwen/Qwen3-Coder-30B-A3B-Instruct", 262_144),
+        ("RedHatAI/Qwen3-235B-A22B-Instruct-2507-NVFP4", 262_144),
+        ("microsoft/Phi-4-reasoning-plus", 32_768),
+    ],
+)
+def test_contexts_of_updates(model, tokens):
+    assert known_checkpoint(model).max_positions == tokens
+
+
+@pytest.mark.parametrize(
+    "model", ["moonshotai/Kimi-K2-Thinking", "moonshotai/Kimi-K2.5", "moonshotai/Kimi-K2.6"]
+)
+def test_experts_alone_have_four_bits(model):
+    parts = known_checkpoint(model).bytes_by_part()
+    assert known_checkpoint(model).bytes_on_disk / 1e9 == pytest.approx(594, rel=0.01)
+    assert parts[Part.EXPERTS] / 1e9 == pytest.approx(570.7, rel=0.01)
+
+
+@pytest.mark.parametrize(
+    ("model", "reason", "remedy"),
+    [
+        ("BAAI/bge-m3", "vectors or scores", "engine: custom"),
+        ("Qwen/Qwen3-Embedding-8B", "vectors or scores", "engine: custom"),
+        ("Qwen/Qwen3-Reranker-0.6B", "vectors or scores", "engine: custom"),
+        ("openai/whisper-large-v3-turbo", "speech", "engine: custom"),
+        ("nvidia/diffusiongemma-26B-A4B-it-NVFP4", "diffusion", "engine: custom"),
+        ("nvidia/Phi-4-multimodal-instruct-NVFP4", "KV cache", "models pull nvidia/Phi-4"),
+    ],
+)
+def test_what_cannot_be_planned_is_refused_with_its_reason(model, reason, remedy):
+    with pytest.raises(FactError) as refused:
+        known_checkpoint(model)
+    assert refused.value.what.startswith(model)
+    assert reason in refused.value.means
+    assert remedy in refused.value.do
 
 
 @pytest.mark.parametrize("model", ["turboderp/GLM-5.3-Flash-exl3", "unsloth/gpt-oss-20b-GGUF"])
