@@ -298,3 +298,30 @@ def test_answers_that_are_kept_follow_every_write_and_every_one_that_is_taken_ba
     store.groups.standings().clear()
     store.groups.starts()[group].clear()
     assert (store.groups.standings(), store.groups.starts()) == ({group: standing}, {group: {"a": "boot"}})
+
+
+def put_and_fail(store):
+    with store.together():
+        store.deployments.put(deployment(), plan(), "me")
+        assert list(store.deployments.desired()) == [one.name for one in store.deployments.history("tiny")]
+        raise RuntimeError
+
+
+def test_documents_of_a_transaction_that_is_taken_back_are_read_again(store):
+    with pytest.raises(RuntimeError):
+        put_and_fail(store)
+    assert (store.deployments.desired(), store.deployments.history("tiny")) == ({}, ())
+    assert store.identity().changes == 0
+
+
+def test_an_adoption_that_fails_changes_nothing(store):
+    desired, _ = store.deployments.put(deployment(), plan(), "me")
+    store.groups.begin_start(("tiny", 1, 0), {"a": "boot"})
+    _, key = generate("mine")
+    store.keys.add(key)
+    other = desired.model_copy(update={"generation": 7})
+    with pytest.raises(sqlite3.IntegrityError):
+        store.adopt([other], [generate("twice")[1], generate("twice")[1]])
+    assert store.deployments.desired() == {"tiny": desired}
+    assert store.deployments.generations() == {"tiny": 1}
+    assert (list(store.groups.starts()), store.keys.all()) == ([("tiny", 1, 0)], (key,))
