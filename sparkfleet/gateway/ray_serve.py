@@ -22,7 +22,7 @@ from ray.serve.handle import DeploymentHandle
 from sparkfleet.errors import ControlError
 from sparkfleet.gateway.access.certificates import CertificateStore
 from sparkfleet.gateway.access.keys import engine_token
-from sparkfleet.gateway.app import BODIES_HELD, GatewayApp
+from sparkfleet.gateway.app import GatewayApp
 from sparkfleet.gateway.body.body_budget import BUDGET_BYTES
 from sparkfleet.gateway.engine.endpoints import Target, first_found
 from sparkfleet.gateway.http_server import Server, freeze_heap
@@ -31,6 +31,7 @@ from sparkfleet.gateway.listening import GatewayListening, GatewayTls, stored_li
 from sparkfleet.gateway.metrics_page import serve_metrics
 from sparkfleet.gateway.page.page_app import PageApp
 from sparkfleet.gateway.report import EndpointCertificate, GatewayReport
+from sparkfleet.gateway.reverse_proxy import BODIES_HELD
 from sparkfleet.gateway.routing_table import GroupEntry, ModelEntry, RoutingTable
 from sparkfleet.runtime.files.fleet_paths import FleetPaths
 from sparkfleet.runtime.files.token_secrets import SecretLookup
@@ -243,7 +244,7 @@ class GatewayReplica:
             old, self._server, self._certificate = self._server, server, certificate
             old.stop_accepting()
             self._leaving.append(asyncio.create_task(old.aclose(STREAMS_S)))
-        self._gateway.limit_bodies(to.max_body_bytes)
+        self._gateway.proxy.limit_bodies(to.max_body_bytes)
         self._gateway.origins = frozenset(to.origins)
         self._at, self._trouble = to, ""
         await self._report()

@@ -128,7 +128,7 @@ async def house(open_door: OpenDoor, *slots: int, fault: InjectedFault | None = 
 
 
 def held(door: Door) -> list[int]:
-    return [door.gateway._loads.held(target.app) for target in door.picker.targets]
+    return [door.gateway.proxy.loads.held(target.app) for target in door.picker.targets]
 
 
 async def test_many_at_once_are_shared_by_slots(open_door: OpenDoor) -> None:

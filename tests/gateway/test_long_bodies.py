@@ -115,7 +115,7 @@ async def test_a_short_body_of_many_values_is_read_beside_the_loop(
 async def test_a_reader_that_dies_costs_one_request(door: Door) -> None:
     body = json.dumps(door.body(messages=[{"role": "user", "content": LONG}])).encode()
     assert (await post(door, body))[0] == 200
-    (idle,) = door.gateway._scanner._idle
+    (idle,) = door.gateway.proxy.scanner._idle
     idle.process.kill()
     await asyncio.to_thread(idle.process.wait)
     status, shown = await post(door, body)
@@ -136,7 +136,7 @@ async def test_an_idle_reader_ends(door: Door, monkeypatch: pytest.MonkeyPatch) 
     assert (await post(door, body))[0] == 200
     (idle,) = started
     await asyncio.to_thread(idle.process.wait, 20)
-    assert not door.gateway._scanner._idle
+    assert not door.gateway.proxy.scanner._idle
 
 
 async def test_a_body_that_takes_too_long_to_read_ends_its_reader(
@@ -144,11 +144,11 @@ async def test_a_body_that_takes_too_long_to_read_ends_its_reader(
 ) -> None:
     body = json.dumps(door.body(messages=[{"role": "user", "content": LONG}])).encode()
     assert (await post(door, body))[0] == 200
-    (idle,) = door.gateway._scanner._idle
+    (idle,) = door.gateway.proxy.scanner._idle
     monkeypatch.setattr(scanner_module, "SCAN_S", 0.0)
     assert (await post(door, body))[1]["error"]["code"] == "too_complex"
     assert await asyncio.to_thread(idle.process.wait, 10) != 0
-    assert not door.gateway._scanner._idle
+    assert not door.gateway.proxy.scanner._idle
 
 
 async def test_a_key_has_one_reader_at_a_time() -> None:

@@ -259,7 +259,7 @@ async def test_the_gateway_adds_its_queue(open_door):
 
     assert await queue() == (0, False)
     tasks = [asyncio.create_task(door.post()) for _ in range(3)]
-    while door.gateway._queues.waiting("tiny") < 2:
+    while door.gateway.proxy.queues.waiting("tiny") < 2:
         await asyncio.sleep(0.001)
     assert await queue() == (2, True)
     for task in tasks:

@@ -33,7 +33,7 @@ async def house(open_door: OpenDoor, *faults: InjectedFault | None) -> Door:
 
 
 def held(door: Door) -> list[int]:
-    return [door.gateway._loads.held(target.app) for target in door.picker.targets]
+    return [door.gateway.proxy.loads.held(target.app) for target in door.picker.targets]
 
 
 @pytest.mark.parametrize("status", [400, 404, 413, 422, 429])
@@ -109,7 +109,7 @@ async def test_clients_that_leave_at_any_moment_leave_no_load(open_door: OpenDoo
         await asyncio.gather(*(leave(number / 1000) for number in range(1, 40, 2)))
     assert await door.gateway.drain(5)
     assert held(door) == [0, 0]
-    assert [door.gateway._loads.pending(target.app) for target in door.picker.targets] == [0, 0]
+    assert [door.gateway.proxy.loads.pending(target.app) for target in door.picker.targets] == [0, 0]
     assert door.gateway.bytes_held == 0
     async with asyncio.timeout(5):
         while any(engine.running for engine in door.engines):
