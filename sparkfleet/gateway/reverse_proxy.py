@@ -272,7 +272,7 @@ class ReverseProxy:
         if answer.status >= 400:
             exchange.kind = "engine_error" if answer.status >= 500 else "engine_refused"
         assert exchange.slot is not None
-        exchange.slot.answered(is_stream=answer.is_stream)
+        exchange.slot.answered(is_stream=answer.is_stream, is_good=answer.status < 400)
         on_gap = None
         if answer.is_stream:
             exchange.is_stream = True
