@@ -393,19 +393,23 @@ class Controller:
                 report.deployment, report.generation, report.name, "progress", report.detail
             )
 
-    async def register_gateway(self, report: GatewayReport) -> None:
-        """Takes a gateway replica's report of its address."""
+    async def register_gateway(self, report: GatewayReport) -> bool:
+        """Takes a gateway replica's report of its address. True if its usage is stored."""
         self._store.use_keys(report.keys_used)
-        self._count_usage(report)
+        is_stored = self._count_usage(report)
         if self._reports.gateway(report):
             words = f"gateway listening on {report.url}"
             words += f"; {report.trouble}" if report.trouble else ""
             words += f"; the one before: {report.after}" if report.after else ""
+            words += f"; {report.usage_trouble}" if report.usage_trouble else ""
             await self._journal.record("", 0, report.replica, "gateway", words)
+        return is_stored
 
-    def _count_usage(self, report: GatewayReport) -> None:
+    def _count_usage(self, report: GatewayReport) -> bool:
         """Stores a replica's usage, at most every `USAGE_S`; that of all when a new one reports: another may have ended."""
         now = self._steady()
+        for former in report.former:
+            self._store.add_usage(former.replica, former.usage)
         if report.replica not in self._usage_stored:
             self._usage_stored = {one.replica: now for one in (*self._reports.gateways(), report)}
             for one in (*self._reports.gateways(), report):
@@ -413,6 +417,7 @@ class Controller:
         elif now - self._usage_stored[report.replica] >= USAGE_S:
             self._usage_stored[report.replica] = now
             self._store.add_usage(report.replica, report.usage)
+        return self._usage_stored[report.replica] == now
 
     def usage(self, days: int) -> tuple[UsageRow, ...]:
         """Usage of the last days by day, key and model, with what the gateways have reported so far."""

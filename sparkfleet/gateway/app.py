@@ -29,10 +29,10 @@ from sparkfleet.gateway.engine.endpoints import Picker
 from sparkfleet.gateway.http_responses import JSON, id_headers, refuse, refuse_websocket, respond_json
 from sparkfleet.gateway.model_list import MODELS, is_model_path, model_document
 from sparkfleet.gateway.page.page_app import PageApp
-from sparkfleet.gateway.report import KeyUsage
 from sparkfleet.gateway.request_context import RequestContext
 from sparkfleet.gateway.reverse_proxy import ReverseProxy
 from sparkfleet.gateway.routing_table import RoutingTable
+from sparkfleet.gateway.usage_counter import UsageCounter
 from sparkfleet.telemetry.metrics import GatewayMetrics
 
 access_log = logging.getLogger("sparkfleet.gateway.access")
@@ -103,8 +103,7 @@ class GatewayApp:
         self._idle = asyncio.Event()
         self._idle.set()
         self._draining = False
-        self._usage: dict[tuple[str, str], list[int]] = {}
-        """Requests, those without a count, prompt tokens and answer tokens, by key and model."""
+        self.usage = UsageCounter()
         self.keys_used: dict[str, float] = {}
         """Unix seconds of the last request with each key, by its id."""
 
@@ -187,22 +186,7 @@ class GatewayApp:
         """Counts a request that an engine has begun to answer."""
         if exchange.key is None or exchange.meter is None or exchange.status in _NOT_COUNTED:
             return
-        usage = exchange.usage
-        total = self._usage.setdefault((exchange.key.name, exchange.model), [0, 0, 0, 0])
-        total[0] += 1
-        total[1] += usage.input is None and usage.output is None
-        total[2] += usage.input or 0
-        total[3] += usage.output or 0
-
-    @property
-    def usage(self) -> tuple[KeyUsage, ...]:
-        """Usage by key and model since the start."""
-        return tuple(
-            KeyUsage(
-                key=key, model=model, requests=total[0], uncounted=total[1], input=total[2], output=total[3]
-            )
-            for (key, model), total in self._usage.items()
-        )
+        self.usage.add(exchange.key.name, exchange.model, exchange.usage)
 
     async def _guarded(self, exchange: RequestContext, scope: Scope, receive: Receive, send: Send) -> None:
         try:

@@ -1,7 +1,7 @@
 """Requests and tokens by key, model and day, in the store. Counted once, however often a gateway or the controller restarts.
 
-A gateway replica reports its totals since its start; the store has the last of them beside the days, written in one
-transaction, and adds the difference.
+A gateway replica reports its totals since its start; the store has the highest of them beside the days, written in one
+transaction, and adds the difference. Reports may come late and again: of a killed replica there are the last one and a file.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ KEEP_DAYS = 400
 MARK_DAYS = 7
 """Days for which a replica's last totals are kept: it reports every few seconds while it lives."""
 
+_NOTHING = (0, 0, 0, 0)
 _ADD = """
 INSERT INTO usage VALUES (?, ?, ?, ?, ?, ?, ?) ON CONFLICT (day, key, model) DO UPDATE SET
 requests = requests + excluded.requests, uncounted = uncounted + excluded.uncounted,
@@ -51,12 +52,12 @@ def day_of(at: float) -> str:
 
 
 def changed(db: sqlite3.Connection, replica: str, totals: Iterable[KeyUsage]) -> list[KeyUsage]:
-    """Totals of a replica that differ from those that were added last."""
+    """Totals of a replica that exceed those that were added."""
     rows = db.execute(
         "SELECT key, model, requests, uncounted, input, output FROM usage_marks WHERE replica = ?", (replica,)
     )
     known = {(key, model): tuple(numbers) for key, model, *numbers in rows}
-    return [one for one in totals if known.get((one.key, one.model)) != _numbers(one)]
+    return [one for one in totals if any(_more(one, known.get((one.key, one.model), _NOTHING)))]
 
 
 def add(db: sqlite3.Connection, replica: str, totals: Iterable[KeyUsage], now: float) -> None:
@@ -66,10 +67,13 @@ def add(db: sqlite3.Connection, replica: str, totals: Iterable[KeyUsage], now: f
             "SELECT requests, uncounted, input, output FROM usage_marks WHERE replica = ? AND key = ? AND model = ?",
             (replica, one.key, one.model),
         ).fetchone()
-        before = row if row is not None and row[0] <= one.requests else (0, 0, 0, 0)
-        more = [max(0, new - old) for new, old in zip(_numbers(one), before, strict=True)]
+        before = row or _NOTHING
+        more = _more(one, before)
         db.execute(_ADD, (day_of(now), one.key, one.model, *more))
-        db.execute(_MARK, (replica, one.key, one.model, *_numbers(one), now))
+        totals_now = map(sum, zip(before, more, strict=True))
+        db.execute(_MARK, (replica, one.key, one.model, *totals_now, now))
+    # A key that rests for a week while another is used keeps its mark: without it, its totals would be added again.
+    db.execute("UPDATE usage_marks SET at = ? WHERE replica = ?", (now, replica))
     db.execute("DELETE FROM usage_marks WHERE at < ?", (now - MARK_DAYS * 86400,))
     db.execute("DELETE FROM usage WHERE day < ?", (_days_ago(now, KEEP_DAYS),))
 
@@ -81,8 +85,9 @@ def read(db: sqlite3.Connection, days: int, now: float) -> tuple[UsageRow, ...]:
     return tuple(UsageRow(**dict(zip(names, row, strict=True))) for row in rows)
 
 
-def _numbers(one: KeyUsage) -> tuple[int, int, int, int]:
-    return one.requests, one.uncounted, one.input, one.output
+def _more(one: KeyUsage, before: tuple[int, ...]) -> list[int]:
+    counted = (one.requests, one.uncounted, one.input, one.output)
+    return [max(0, new - old) for new, old in zip(counted, before, strict=True)]
 
 
 def _days_ago(now: float, days: int) -> str:

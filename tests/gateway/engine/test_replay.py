@@ -95,7 +95,7 @@ async def test_the_client_is_charged_once_for_the_whole_answer(
     usages = [one["usage"] for one in events(body) if one.get("usage")]
     whole = {"prompt_tokens": 3, "completion_tokens": 20, "total_tokens": 23}
     assert usages == ([whole] if asks else [])
-    (row,) = door.gateway.usage
+    (row,) = door.gateway.usage.totals()
     assert (row.requests, row.uncounted, row.input, row.output) == (1, 0, 3, 20)
     assert door.value("sparkfleet_tokens_total", model="tiny", kind="output") == 20
 
