@@ -15,6 +15,7 @@ from sparkfleet.gateway.access.limits import RequestLimits, check_headers
 from sparkfleet.gateway.admission.model_queue import LONGEST_S, WAITING
 from sparkfleet.gateway.api_errors import (
     ApiError,
+    admin_only,
     draining,
     expired,
     internal,
@@ -221,10 +222,12 @@ class GatewayApp:
             raise no_such_path(exchange.path)
         if exchange.method not in allowed:
             raise no_such_method(exchange.method, allowed)
+        assert exchange.key is not None
         if is_local:
-            assert exchange.key is not None
             document = model_document(exchange.path, table, exchange.key)
             return await respond_json(exchange, json.dumps(document).encode(), send)
+        if not exchange.key.limits.inference:
+            raise admin_only(exchange.key.name)
         return await self.proxy.forward(exchange, table, scope, receive, send)
 
     def _admit(self, exchange: RequestContext) -> RoutingTable:

@@ -12,9 +12,10 @@ import aiohttp
 import pytest
 
 from sparkfleet.engines.fake import Pace
+from sparkfleet.gateway.access.keys import generate
 from sparkfleet.gateway.app import GatewayApp
 from sparkfleet.gateway.engine.endpoints import StaticPicker
-from sparkfleet.gateway.routing_table import ModelEntry, RoutingTable
+from sparkfleet.gateway.routing_table import KeyLimits, ModelEntry, RoutingTable
 
 if TYPE_CHECKING:
     from conftest import Door, OpenDoor
@@ -215,6 +216,23 @@ async def test_too_many_headers_are_refused(door: Door, header: str, value: str)
     async with door.http.post(door.url + CHAT, data=GOOD, headers=headers) as answer:
         assert answer.status == 431
         assert (await answer.json())["error"]["code"] == "headers_too_large"
+
+
+@pytest.mark.parametrize("path", [CHAT, "/v1/messages", "/v1/embeddings"])
+async def test_a_key_for_administration_only_gets_no_answer_of_a_model(
+    open_door: OpenDoor, path: str
+) -> None:
+    boss, entry = generate("boss", KeyLimits(admin=True, inference=False))
+    door = await open_door(extra_keys=[entry])
+    headers = {"authorization": f"Bearer {boss}"}
+    async with aiohttp.request("POST", door.url + path, json=door.body(path), headers=headers) as answer:
+        error = (await answer.json())["error"]
+        assert (answer.status, error["type"]) == (403, "permission_error")
+        assert error["message"].startswith('The key "boss" is for administration only')
+    async with aiohttp.request("GET", door.url + "/v1/models", headers=headers) as answer:
+        assert answer.status == 200
+    assert not door.engine.requests
+    assert (await door.post())[0] == 200
 
 
 # Paths and names

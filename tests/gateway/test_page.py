@@ -51,7 +51,7 @@ class Home:
     def __init__(self):
         self.asked, self.away, self.now = 0, False, 0.0
         (self.guest, guest), (self.owner, owner) = generate("guest"), generate("owner")
-        self.admin, admin = generate("boss", KeyLimits(admin=True))
+        self.admin, admin = generate("boss", KeyLimits(admin=True, inference=False))
         models = {"open": entry("open"), "private": entry("private", ("owner",))}
         self.table = RoutingTable(version=1, models=models, keys=(guest, owner, admin))
         self.passed, self.answer = [], FleetAnswer(done="done")
