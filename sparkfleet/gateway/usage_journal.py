@@ -10,6 +10,7 @@ import asyncio
 import logging
 import os
 import stat
+import time
 from hashlib import sha256
 from pathlib import Path
 
@@ -26,6 +27,8 @@ MOST_PAIRS = 2000
 """Keys with models in a file, at most: 4 ms of the event loop."""
 MOST_FILES = 64
 """Files of former replicas that are read, at most."""
+OLDEST_DAYS = 30
+"""Age of a file that is still read: the store knows twice as long what it has of a replica."""
 
 
 class UsageJournal:
@@ -107,11 +110,17 @@ def read_left(directory: Path) -> tuple[dict[Path, FormerUsage], str]:
     for file in files[:MOST_FILES]:
         try:
             found[file] = FormerUsage.model_validate_json(_content(file))
+        except _FileTooOld:
+            troubles.append(_unusable(file, f"it is older than {OLDEST_DAYS} days"))
         except OSError as error:
             troubles.append(_unusable(file, error.strerror or str(error)))
         except ValueError:
             troubles.append(_unusable(file, "it is none of a gateway"))
     return found, "; ".join(troubles)
+
+
+class _FileTooOld(Exception):
+    """A file whose replica the store may have forgotten: its totals might be added a second time."""
 
 
 def _content(file: Path) -> bytes:
@@ -120,6 +129,8 @@ def _content(file: Path) -> bytes:
         status = os.fstat(place)
         if not stat.S_ISREG(status.st_mode) or status.st_uid != os.getuid() or status.st_size > MOST_BYTES:
             raise ValueError(file)
+        if time.time() - status.st_mtime > OLDEST_DAYS * 86400:
+            raise _FileTooOld
         return opened.read(MOST_BYTES)
 
 

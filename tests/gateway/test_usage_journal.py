@@ -143,6 +143,17 @@ def test_a_foreign_file_is_named_and_stays(tmp_path: Path, content: bytes) -> No
     assert foreign.exists()
 
 
+def test_a_file_whose_replica_the_store_may_have_forgotten_is_named_and_not_counted(tmp_path: Path) -> None:
+    left = tmp_path / "left.json"
+    left.write_text(FormerUsage(replica="g1", usage=()).model_dump_json())
+    assert list(read_left(tmp_path)[0]) == [left]
+    then = left.stat().st_mtime - usage_journal.OLDEST_DAYS * 86400 - 1
+    os.utime(left, (then, then))
+    found, trouble = read_left(tmp_path)
+    assert found == {}
+    assert f"{left} cannot be used (it is older than 30 days)" in trouble
+
+
 def test_links_pipes_and_unreadable_files_are_named(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe.json")
     (tmp_path / "link.json").symlink_to("/etc/passwd")

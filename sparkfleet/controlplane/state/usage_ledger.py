@@ -15,8 +15,8 @@ from sparkfleet.values import Value
 
 KEEP_DAYS = 400
 """Days that are kept: a year, and a month to look back on it."""
-MARK_DAYS = 7
-"""Days for which a replica's last totals are kept: it reports every few seconds while it lives."""
+MARK_DAYS = 60
+"""Days for which a replica's last totals are kept: twice as long as its file is read (gateway/usage_journal.py)."""
 
 _NOTHING = (0, 0, 0, 0)
 _ADD = """
