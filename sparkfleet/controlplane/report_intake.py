@@ -69,15 +69,17 @@ class ReportIntake:
                 report.deployment, report.generation, report.name, "progress", report.detail
             )
 
-    async def register_gateway(self, report: GatewayReport) -> None:
-        """Takes a gateway replica's report of its address and its usage."""
+    async def register_gateway(self, report: GatewayReport) -> bool:
+        """Takes a gateway replica's report of its address and its usage. True if that is stored."""
         self._fleet.store.keys.use(report.keys_used)
-        self._usage.take(report)
+        is_stored = self._usage.take(report)
         if self._fleet.reports.gateway(report):
             words = f"gateway listening on {report.url}"
             words += f"; {report.trouble}" if report.trouble else ""
             words += f"; the one before: {report.after}" if report.after else ""
+            words += f"; {report.usage_trouble}" if report.usage_trouble else ""
             await self._journal.record("", 0, report.replica, "gateway", words)
+        return is_stored
 
     async def _phase_changed(self, report: GroupReport) -> None:
         words = report.detail

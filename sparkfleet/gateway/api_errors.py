@@ -143,6 +143,17 @@ def forbidden(model: str, key_name: str) -> ApiError:
     )
 
 
+def admin_only(key_name: str) -> ApiError:
+    """403: a key for the page's API is used for a model."""
+    return ApiError(
+        f'The key "{key_name}" is for administration only and may not send requests to models.',
+        do="Use another key; `sparkfleet keys create NAME` creates one.",
+        status=403,
+        code="key_without_inference",
+        kind="forbidden",
+    )
+
+
 def unknown_model(model: str, known: Iterable[str]) -> ApiError:
     """404: no deployment of that name. `known` are the names that the caller may use."""
     names = list(known)

@@ -43,12 +43,12 @@ class Choice:
     def _with_spare(self, own: list[GroupForecast]) -> list[GroupForecast]:
         """The fleet's groups before endpoints outside it, unless all of them failed lately or, for some, are full."""
         spare = [self.loads.forecasts([one], self.needs, self.model.name)[0] for one in self.spare]
-        spare.sort(key=lambda one: (self.loads.failed_lately(one.group.app), one.is_full))
-        if all(self.loads.failed_lately(one.group.app) for one in own):
+        spare.sort(key=lambda one: (self.loads.is_open(one.group.app), one.is_full))
+        if all(self.loads.is_open(one.group.app) for one in own):
             return [*spare, *own]
         if all(one.is_full for one in own):
             now = [one for one in spare if _takes_the_waiting(one.group) and not one.is_full]
-            now = [one for one in now if not self.loads.failed_lately(one.group.app)]
+            now = [one for one in now if not self.loads.is_open(one.group.app)]
             return [*now, *own, *(one for one in spare if one not in now)]
         return [*own, *spare]
 
@@ -67,9 +67,15 @@ class Choice:
             "group": found[0].group.app if found else None,
             "why": self._reason(found),
             "prompt_tokens": self.needs.prompt_tokens,
-            "groups": [one.line() for one in found[:_SHOWN]],
+            "groups": [self._line(one) for one in found[:_SHOWN]],
             "left_out": left_out,
         }
+
+    def _line(self, one: GroupForecast) -> dict[str, Any]:
+        line = one.line()
+        if circuit := self.loads.circuit_line(one.group.app):
+            line["circuit"] = circuit
+        return line
 
     def _reason(self, found: list[GroupForecast]) -> str:
         if not found:
@@ -112,6 +118,8 @@ class Slot:
         """The group that counts it; "" for none."""
         self._last = ""
         """The group of the last try."""
+        self._number = 0
+        """Its number at that group."""
         self._cold = 0
         self._begun = perf_counter()
         self._first = 0.0
@@ -136,17 +144,19 @@ class Slot:
             self._loads.learned.prefill_factor(self._app),
             self._loads.learned.decode_factor(self._app),
         )
-        self._loads.begin(self._app, self._cold)
+        self._number = self._loads.begin(self._app, self._cold)
         self._loads.caches.add(group, self._needs.prefix)
         self._loads.sessions.note(self.choice.session, group.app, self._needs.prompt_tokens)
         self._begun = perf_counter()
         if moved:
             self._loads.on_end()  # its new group is busier, so that another one may now be the best of those that wait
 
-    def answered(self, *, is_stream: bool) -> None:
-        """Records the first byte of an answer: its prompt has been read."""
+    def answered(self, *, is_stream: bool, is_good: bool = True) -> None:
+        """Records the first byte of an answer: its prompt has been read. `is_good`: it is no error."""
         if not self._app or self._first:
             return
+        if is_good:
+            self._loads.succeed(self._app, self._number)
         self._first = perf_counter()
         self._loads.prefilled(self._app, self._cold)
         self._cold = 0
@@ -176,4 +186,4 @@ class Slot:
             if self._cold:
                 self._loads.prefilled(app, self._cold)
                 self._cold = 0
-            self._loads.end(app)
+            self._loads.end(app, self._number)

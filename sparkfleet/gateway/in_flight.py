@@ -10,6 +10,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable
 from time import monotonic
 
+from sparkfleet.gateway.policy.circuit import Circuit, opened
 from sparkfleet.gateway.policy.forecast import GroupForecast, GroupLoad, forecasts
 from sparkfleet.gateway.policy.learned import LearnedSpeeds
 from sparkfleet.gateway.policy.prefix_cache import PrefixCaches
@@ -17,11 +18,6 @@ from sparkfleet.gateway.policy.sessions import SessionPlace, Sessions
 from sparkfleet.gateway.request.prefix_blocks import share_of
 from sparkfleet.gateway.request.requirements import Requirements
 from sparkfleet.gateway.routing_table import GroupEntry
-
-LATELY_S = 5.0
-"""Seconds for which a failed group counts as busy in all its slots. It has no requests in flight, and would otherwise be the
-first choice until the controller takes it out of the table. Not longer: if the request was at fault, the other groups must
-not carry everything."""
 
 
 class InFlight:
@@ -35,7 +31,8 @@ class InFlight:
         self._clock = clock
         self._held: Counter[str] = Counter()
         self._pending: Counter[str] = Counter()
-        self._failed: dict[str, float] = {}
+        self._circuits: dict[str, Circuit] = {}
+        """Of the groups that failed and have not answered since."""
         self._asked: dict[str, int] = {}
         self._turn = 0
         self.learned = LearnedSpeeds()
@@ -44,12 +41,15 @@ class InFlight:
         self.on_end: Callable[[], None] = lambda: None
         """Called when a group has one request fewer, or the order of the groups has changed otherwise."""
 
-    def begin(self, app: str, prompt_tokens: int = 0) -> None:
-        """Counts a request sent to a group, with the tokens of its prompt that are not cached."""
+    def begin(self, app: str, prompt_tokens: int = 0) -> int:
+        """Counts a request sent to a group, with the tokens of its prompt that are not cached. Returns its number."""
         self._turn += 1
         self._held[app] += 1
         self._pending[app] += prompt_tokens
         self._asked[app] = self._turn
+        if circuit := self._circuits.get(app):
+            self._circuits[app] = circuit.probed_by(self._turn, self._clock())
+        return self._turn
 
     def prefilled(self, app: str, prompt_tokens: int) -> None:
         """Counts the first byte of an answer: its prompt is no longer ahead of others."""
@@ -57,24 +57,38 @@ class InFlight:
         if not self._pending[app]:
             del self._pending[app]
 
-    def end(self, app: str) -> None:
-        """Counts the end of a group's request."""
+    def end(self, app: str, number: int = 0) -> None:
+        """Counts the end of a group's request, the one with this number."""
         self._held[app] -= 1
         if not self._held[app]:
             del self._held[app]
+        if circuit := self._circuits.get(app):
+            self._circuits[app] = circuit.left_by(number, self._clock())
         self.on_end()
+
+    def succeed(self, app: str, number: int) -> None:
+        """Records that a group has begun to answer the request with this number."""
+        circuit = self._circuits.get(app)
+        if circuit is not None and circuit.is_closed_by(number):
+            del self._circuits[app]
+            self.on_end()  # it is no longer busy for those that wait
 
     def fail(self, app: str) -> None:
         """Records that a group did not answer."""
-        self._failed[app] = self._clock()
+        self._circuits[app] = opened(self._circuits.get(app), self._clock())
         self.caches.forget(app)
         self.sessions.forget(app)
         self.on_end()  # another group may now be the best of those that wait
 
-    def failed_lately(self, app: str) -> bool:
-        """True if a group did not answer within the last `LATELY_S`."""
-        since = self._clock() - LATELY_S
-        return self._failed.get(app, since) > since
+    def is_open(self, app: str) -> bool:
+        """True if a group failed, and is not to be tried yet or is just being tried."""
+        circuit = self._circuits.get(app)
+        return circuit is not None and circuit.is_open(self._clock())
+
+    def circuit_line(self, app: str) -> str:
+        """The circuit of a group in words; "" if it is closed."""
+        circuit = self._circuits.get(app)
+        return circuit.line(self._clock()) if circuit is not None else ""
 
     def held(self, app: str) -> int:
         """Requests in flight of a group."""
@@ -88,8 +102,8 @@ class InFlight:
         self, groups: Iterable[GroupEntry], needs: Requirements, model: str = "", session: str = ""
     ) -> list[GroupForecast]:
         """The forecast of a request on each of these groups, best first. `session`: see `Sessions`."""
-        since = self._clock() - LATELY_S
-        loads = [self._load(group, needs, since) for group in groups]
+        now = self._clock()
+        loads = [self._load(group, needs, now) for group in groups]
         if place := self.sessions.place(session):
             loads = [_with_session(load, place, needs.prompt_tokens) for load in loads]
         return forecasts(loads, needs, self.learned.answer_tokens(model, needs.answer_tokens))
@@ -101,14 +115,15 @@ class InFlight:
     def keep(self, apps: Iterable[str], models: Iterable[str] = ()) -> None:
         """Forgets all other applications and models: they are gone."""
         there = frozenset(apps)
-        self._failed = {app: at for app, at in self._failed.items() if app in there}
+        self._circuits = {app: circuit for app, circuit in self._circuits.items() if app in there}
         self._asked = {app: turn for app, turn in self._asked.items() if app in there}
         self.caches.keep(there)
         self.sessions.keep(there)
         self.learned.keep(there, models)
 
-    def _load(self, group: GroupEntry, needs: Requirements, since: float) -> GroupLoad:
+    def _load(self, group: GroupEntry, needs: Requirements, now: float) -> GroupLoad:
         app = group.app
+        circuit = self._circuits.get(app)
         prefix = needs.prefix
         blocks = self.caches.blocks(app, prefix)
         prefill_factor, decode_factor = self.learned.factors(app)
@@ -116,7 +131,7 @@ class InFlight:
             group,
             self._held.get(app, 0),
             self._pending.get(app, 0),
-            self._failed.get(app, since) > since,
+            circuit is not None and circuit.is_open(now),
             self._asked.get(app, 0),
             share_of(blocks, prefix, needs.characters) if blocks else 0.0,
             prefill_factor,

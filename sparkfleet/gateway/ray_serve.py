@@ -22,7 +22,7 @@ from ray.serve.handle import DeploymentHandle
 from sparkfleet.errors import ControlError
 from sparkfleet.gateway.access.certificates import CertificateStore
 from sparkfleet.gateway.access.keys import engine_token
-from sparkfleet.gateway.app import BODIES_HELD, GatewayApp
+from sparkfleet.gateway.app import GatewayApp
 from sparkfleet.gateway.body.body_budget import BUDGET_BYTES
 from sparkfleet.gateway.engine.endpoints import Target, first_found
 from sparkfleet.gateway.http_server import Server, freeze_heap
@@ -31,7 +31,9 @@ from sparkfleet.gateway.listening import GatewayListening, GatewayTls, stored_li
 from sparkfleet.gateway.metrics_page import serve_metrics
 from sparkfleet.gateway.page.page_app import PageApp
 from sparkfleet.gateway.report import EndpointCertificate, GatewayReport
+from sparkfleet.gateway.reverse_proxy import BODIES_HELD
 from sparkfleet.gateway.routing_table import GroupEntry, ModelEntry, RoutingTable
+from sparkfleet.gateway.usage_journal import UsageJournal
 from sparkfleet.runtime.files.fleet_paths import FleetPaths
 from sparkfleet.runtime.files.token_secrets import SecretLookup
 from sparkfleet.runtime.hang_guard import HangGuard, take_note
@@ -150,6 +152,11 @@ class GatewayReplica:
             origins=at.origins,
             page=PageApp(self._fleet_view, self._change, self._rank_log),
         )
+        self._usage = UsageJournal(
+            FleetPaths.of_this_process().gateway_usage,
+            serve.get_replica_context().replica_tag,
+            self._gateway.usage,
+        )
         self._certificate = self._certificate_of(at.tls)
         self._server: Server = await self._listen(at, self._certificate)
         port = FleetPaths.of_this_process().metrics_port
@@ -161,7 +168,8 @@ class GatewayReplica:
         """Ends of servers at earlier addresses."""
         self._guard = HangGuard(HUNG_S, note)
         self._guard.start()
-        self._tasks = [asyncio.create_task(self._follow()), asyncio.create_task(self._register())]
+        steps = (self._follow(), self._register(), self._usage.keep())
+        self._tasks = [asyncio.create_task(one) for one in steps]
 
     async def __del__(self) -> None:
         """Drains and stops; Serve awaits this on a graceful shutdown."""
@@ -169,6 +177,7 @@ class GatewayReplica:
             task.cancel()
         self._server.stop_accepting()  # new connections go to the replica that shares the port
         await self._gateway.drain(DRAIN_S)
+        await self._usage.flush()
         await self._server.aclose()
         await self._page.aclose()
         await self._gateway.aclose()
@@ -243,7 +252,7 @@ class GatewayReplica:
             old, self._server, self._certificate = self._server, server, certificate
             old.stop_accepting()
             self._leaving.append(asyncio.create_task(old.aclose(STREAMS_S)))
-        self._gateway.limit_bodies(to.max_body_bytes)
+        self._gateway.proxy.limit_bodies(to.max_body_bytes)
         self._gateway.origins = frozenset(to.origins)
         self._at, self._trouble = to, ""
         await self._report()
@@ -276,12 +285,15 @@ class GatewayReplica:
             external_trouble=self._gateway.external_trouble,
             after=self._after,
             keys_used=dict(self._gateway.keys_used),
-            usage=self._gateway.usage,
+            usage=self._gateway.usage.totals(),
+            former=self._usage.former,
+            usage_trouble=self._usage.trouble,
         )
         with contextlib.suppress(Exception):
             controller = ray.get_actor(self._config.controller, namespace=self._config.namespace)
             async with asyncio.timeout(REGISTER_S):
-                await controller.register_gateway.remote(report.model_dump_json())
+                if await controller.register_gateway.remote(report.model_dump_json()):
+                    self._usage.stored(report)
 
 
 def gateway_app(config: GatewayConfig, label_selector: dict[str, str]) -> serve.Application:

@@ -23,6 +23,13 @@ class KeyUsage(Value):
     output: int = 0
 
 
+class FormerUsage(Value):
+    """Totals of a replica that may have ended before the controller stored them."""
+
+    replica: str
+    usage: tuple[KeyUsage, ...]
+
+
 class EndpointCertificate(Value):
     """Certificate that the endpoint presents."""
 
@@ -53,3 +60,7 @@ class GatewayReport(Value):
     """None: it speaks HTTP without TLS."""
     usage: tuple[KeyUsage, ...] = ()
     """Totals since the replica started."""
+    former: tuple[FormerUsage, ...] = ()
+    """Usage that former replicas have left, until it is stored."""
+    usage_trouble: str = ""
+    """Files of former usage that cannot be used, in words; "" for none."""

@@ -7,9 +7,9 @@ last table stays in use.
 from __future__ import annotations
 
 import math
-from typing import Annotated, Literal
+from typing import Annotated, Literal, Self
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from sparkfleet.gateway.listening import GatewayListening
 from sparkfleet.values import Value
@@ -38,6 +38,14 @@ class KeyLimits(Value):
     """Unix seconds from which the key is refused; None: never."""
     admin: bool = False
     """True if it may read logs and change the fleet over the page's API, and sees every request there."""
+    inference: bool = True
+    """True if it may send requests to models. False only with `admin`: a key without any right is revoked instead."""
+
+    @model_validator(mode="after")
+    def _has_a_right(self) -> Self:
+        if not (self.inference or self.admin):
+            raise ValueError("a key needs inference or admin; `sparkfleet keys revoke NAME` takes both")
+        return self
 
 
 class FormerKey(Value):

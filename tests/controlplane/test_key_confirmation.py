@@ -8,6 +8,7 @@ from controller_world import World
 
 from sparkfleet.controlplane import gateway_control as module
 from sparkfleet.gateway.report import GatewayReport
+from sparkfleet.gateway.routing_table import KeyLimits
 
 
 @pytest.fixture
@@ -68,3 +69,10 @@ async def test_the_last_use_is_kept_to_the_minute_and_survives_the_controller(wo
     world.restarted()
     (row,) = world.controller.keys.rows()
     assert row.used == 1000.0
+
+
+async def test_a_key_for_administration_only_may_use_no_model(world):
+    await world.controller.keys.create("page", KeyLimits(admin=True, inference=False))
+    await world.controller.commands.put(deployment(), plan(), "me")
+    (row,) = world.controller.keys.rows()
+    assert (row.limits.admin, row.may_use) == (True, ())

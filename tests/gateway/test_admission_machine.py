@@ -12,7 +12,8 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from sparkfleet.gateway.admission.model_queue import ModelQueues, QueuedSlot
 from sparkfleet.gateway.api_errors import ApiError
 from sparkfleet.gateway.choice import Choice
-from sparkfleet.gateway.in_flight import LATELY_S, InFlight
+from sparkfleet.gateway.in_flight import InFlight
+from sparkfleet.gateway.policy.circuit import LONGEST_OPEN_S, OPEN_S
 from sparkfleet.gateway.policy.forecast import forecasts
 from sparkfleet.gateway.request.requirements import Requirements
 from sparkfleet.gateway.routing_table import GroupEntry, GroupSpeed, ModelEntry
@@ -104,12 +105,15 @@ class Admission(RuleBasedStateMachine):
         self.settle()
 
     @precondition(lambda self: self.slots)
-    @rule(data=st.data(), answered=st.booleans(), tokens=st.integers(0, 100))
-    def end(self, data: st.DataObject, answered: bool, tokens: int) -> None:
+    @rule(data=st.data(), answered=st.booleans(), good=st.booleans(), tokens=st.integers(0, 100))
+    def end(self, data: st.DataObject, answered: bool, good: bool, tokens: int) -> None:
         """A request ends, perhaps after an answer; its place is given up once, however often it is closed."""
         slot = self.slots.pop(data.draw(st.integers(0, len(self.slots) - 1)))
         if answered:
-            slot.answered(is_stream=True)
+            before = self.loads._circuits.get(slot._app)
+            slot.answered(is_stream=True, is_good=good)
+            closes = good and before is not None and 0 < before.first <= slot._number
+            assert (slot._app in self.loads._circuits) == (before is not None and not closes)
             slot.ended(tokens, is_stream=True)
         slot.close()
         slot.close()
@@ -141,9 +145,9 @@ class Admission(RuleBasedStateMachine):
         self.queues.refresh()
         self.settle()
 
-    @rule(seconds=st.sampled_from([0.1, LATELY_S + 1]))
+    @rule(seconds=st.sampled_from([0.1, OPEN_S + 1, LONGEST_OPEN_S]))
     def wait(self, seconds: float) -> None:
-        """Time passes: a group that failed is used again."""
+        """Time passes: a group that failed is tried again."""
         self.now += seconds
         self.queues.pump()
         self.settle()
@@ -155,6 +159,42 @@ class Admission(RuleBasedStateMachine):
             assert self.loads.held(app) == sum(slot._app == app for slot in self.slots)
             assert self.loads.pending(app) == sum(slot._cold for slot in self.slots if slot._app == app)
         assert sum(self.queues._running.values()) == len(self.slots)
+
+    @invariant()
+    def one_request_tries_a_group_that_failed(self) -> None:
+        """A half-open circuit has its probe in flight, and no pause is longer than the longest."""
+        for app, circuit in self.loads._circuits.items():
+            assert circuit.until - self.now <= LONGEST_OPEN_S
+            assert 0 <= circuit.first <= circuit.probe
+            assert circuit.failures >= 1
+            if circuit.probe and circuit.is_open(self.now):
+                assert any(slot._app == app and slot._number == circuit.probe for slot in self.slots)
+
+    @precondition(lambda self: self.groups)
+    @rule(data=st.data(), succeeds=st.booleans())
+    def try_again(self, data: st.DataObject, succeeds: bool) -> None:
+        """Requests come at once to a group after its pause: one finds it idle, and its outcome decides."""
+        app = data.draw(st.sampled_from([group.app for group in self.groups]))
+        self.loads.fail(app)
+        before = self.loads._circuits[app]
+        self.now = before.until
+        assert not self.loads.is_open(app)
+        probe = self.loads.begin(app)
+        other = self.loads.begin(app)
+        assert self.loads.is_open(app)
+        assert self.loads._circuits[app].probe == probe
+        if succeeds:
+            self.loads.succeed(app, probe)
+            assert app not in self.loads._circuits
+        else:
+            self.loads.fail(app)
+            self.loads.succeed(app, other)
+            after = self.loads._circuits[app]
+            assert after.failures == before.failures + 1
+            assert before.pause_s() <= after.pause_s() <= LONGEST_OPEN_S
+        for number in (probe, other):
+            self.loads.end(app, number)
+        self.settle()
 
     @invariant()
     def nobody_waits_beside_a_free_place(self) -> None:

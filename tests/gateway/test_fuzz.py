@@ -72,8 +72,8 @@ class Running:
         assert self.run(self.app.drain(10)), "a request stays in flight"
         self.app._draining = False
         assert self.app.bytes_held == 0
-        assert self.app._loads.held("app") == self.app._loads.pending("app") == 0
-        assert not self.app._queues._running
+        assert self.app.proxy.loads.held("app") == self.app.proxy.loads.pending("app") == 0
+        assert not self.app.proxy.queues._running
         assert self.internal_errors() == 0
 
 

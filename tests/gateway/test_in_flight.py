@@ -11,7 +11,8 @@ import pytest
 
 from sparkfleet.engines.fake import FakeEngine, InjectedFault, Pace
 from sparkfleet.gateway.engine.endpoints import Target
-from sparkfleet.gateway.in_flight import LATELY_S, InFlight
+from sparkfleet.gateway.in_flight import InFlight
+from sparkfleet.gateway.policy.circuit import OPEN_S
 from sparkfleet.gateway.request.requirements import Requirements
 from sparkfleet.gateway.routing_table import GroupEntry, ModelEntry
 
@@ -79,8 +80,47 @@ def test_one_that_failed_is_asked_last_for_a_while() -> None:
     loads.fail("small")
     assert first(loads, SMALL, LARGE) == "large"
     assert first(loads, SMALL) == "small"
-    clock.now += LATELY_S
+    clock.now += OPEN_S
     assert first(loads, SMALL, LARGE) == "small"
+
+
+def test_one_request_tries_a_group_that_failed() -> None:
+    clock = Clock()
+    loads = InFlight(clock)
+    loads.fail("small")
+    clock.now += OPEN_S
+    probe = loads.begin(first(loads, SMALL, LARGE))
+    assert loads.held("small") == 1
+    for _ in range(6):
+        loads.begin(first(loads, SMALL, LARGE))
+    assert loads.held("large") == 6
+    assert loads.circuit_line("small") == "half-open: failed, a request tries it"
+    loads.succeed("small", probe)
+    assert loads.circuit_line("small") == ""
+    assert first(loads, SMALL, LARGE) == "small"
+
+
+def test_those_that_wait_are_served_when_a_circuit_closes() -> None:
+    clock, calls = Clock(), []
+    loads = InFlight(clock)
+    loads.fail("small")
+    clock.now += OPEN_S
+    probe = loads.begin("small")
+    loads.on_end = lambda: calls.append(loads.is_open("small"))
+    loads.succeed("small", probe)
+    assert calls == [False]
+
+
+def test_a_probe_without_a_verdict_makes_room_for_another() -> None:
+    """Its client left, or the engine refused it."""
+    clock = Clock()
+    loads = InFlight(clock)
+    loads.fail("small")
+    clock.now += OPEN_S
+    probe = loads.begin("small")
+    assert loads.is_open("small")
+    loads.end("small", probe)
+    assert not loads.is_open("small")
 
 
 def test_one_that_failed_helps_out_where_the_others_are_busy() -> None:
@@ -128,7 +168,7 @@ async def house(open_door: OpenDoor, *slots: int, fault: InjectedFault | None = 
 
 
 def held(door: Door) -> list[int]:
-    return [door.gateway._loads.held(target.app) for target in door.picker.targets]
+    return [door.gateway.proxy.loads.held(target.app) for target in door.picker.targets]
 
 
 async def test_many_at_once_are_shared_by_slots(open_door: OpenDoor) -> None:

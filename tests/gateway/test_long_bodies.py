@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import json
+from collections.abc import Iterator
+from dataclasses import dataclass, field
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
@@ -12,18 +14,22 @@ import pytest
 
 from sparkfleet.engines.fake import FakeEngine, Pace
 from sparkfleet.gateway.api_errors import ApiError
+from sparkfleet.gateway.asgi import Headers
 from sparkfleet.gateway.body import scanner as scanner_module
 from sparkfleet.gateway.body.body_budget import BodyBudget, HeldBody
 from sparkfleet.gateway.body.json_caps import MOST_DEPTH, MOST_VALUES, check_caps
 from sparkfleet.gateway.body.request_body import PIECE_BYTES, RequestBody
 from sparkfleet.gateway.body.scan_program import scan
 from sparkfleet.gateway.body.scanner import INLINE_BYTES, BodyScanner
-from sparkfleet.gateway.request_parser import route
+from sparkfleet.gateway.page.page_app import PageApp
+from sparkfleet.gateway.request_parser import RequestTarget, route
+from sparkfleet.gateway.routing_table import ExternalAddress, GroupEntry, ModelEntry
 
 if TYPE_CHECKING:
     from conftest import Door, OpenDoor
 
 CHAT = "/v1/chat/completions"
+MIB = 1 << 20
 LONG = "spark " * (INLINE_BYTES // 6 + 1)
 IMAGE = {"type": "image_url", "image_url": {"url": "http://inside.example/a.png"}}
 
@@ -76,6 +82,97 @@ async def test_an_image_by_url_is_found_at_the_end_of_a_long_body(door: Door) ->
     assert not door.engine.requests
 
 
+# The event loop
+
+
+@dataclass
+class Handled:
+    """Bytes that the event loop has handled at once; the processes beside it are not seen here."""
+
+    parsed: list[int] = field(default_factory=list)
+    joined: list[int] = field(default_factory=list)
+    pieces: list[int] = field(default_factory=list)
+
+
+@pytest.fixture
+def handled(monkeypatch: pytest.MonkeyPatch) -> Handled:
+    seen, whole, pieces_of = Handled(), RequestBody.whole, RequestBody.__iter__
+
+    def parse(query: bytes, headers: Headers, body: bytes) -> RequestTarget:
+        seen.parsed.append(len(body))
+        return route(query, headers, body)
+
+    def join(body: RequestBody) -> bytes:
+        seen.joined.append(body.size)
+        return whole(body)
+
+    def divide(body: RequestBody) -> Iterator[bytes]:
+        for piece in pieces_of(body):
+            seen.pieces.append(len(piece))
+            yield piece
+
+    monkeypatch.setattr(scanner_module, "route", parse)
+    monkeypatch.setattr(RequestBody, "whole", join)
+    monkeypatch.setattr(RequestBody, "__iter__", divide)
+    return seen
+
+
+def form_of(model: str) -> tuple[bytes, str]:
+    head = f'--b0\r\nContent-Disposition: form-data; name="model"\r\n\r\n{model}\r\n'
+    file = '--b0\r\nContent-Disposition: form-data; name="file"; filename="a"\r\n\r\n'
+    return (head + file + "x" * MIB + "\r\n--b0--\r\n").encode(), "multipart/form-data; boundary=b0"
+
+
+def long_chat(door: Door, **more: Any) -> tuple[bytes, str]:
+    messages = [{"role": "user", "content": "x" * MIB}]
+    return json.dumps(door.body(messages=messages, **more)).encode(), "application/json"
+
+
+@pytest.mark.parametrize(
+    ("path", "more"),
+    [
+        (CHAT, {}),
+        (CHAT, {"model": "alias"}),
+        (CHAT, {"stream": True}),
+        (CHAT, {"stream": True, "temperature": 0}),
+        ("/v1/messages", {"system": "x-anthropic-billing-header: cc_version=2.1.39.c39; cch=56445;"}),
+        ("/v1/responses", {"input": "x", "previous_response_id": "resp_1"}),
+        ("/v1/audio/transcriptions", {"model": "tiny"}),
+        ("/v1/audio/transcriptions", {"model": "alias"}),
+    ],
+    ids=str,
+)
+async def test_no_long_body_is_parsed_or_joined_on_the_event_loop(
+    open_door: OpenDoor, handled: Handled, path: str, more: dict[str, Any]
+) -> None:
+    """So no body delays another client by more than its pieces: `benchmarks/abuse.py` measures by how much."""
+    outside = ExternalAddress(url="http://127.0.0.1:1/v1", model="foreign", when="busy")
+    model = ModelEntry(
+        name="tiny",
+        deployment="engine",
+        state="ready",
+        replay=True,
+        aliases=("alias",),
+        external=(GroupEntry(app="outside", external=outside),),
+    )
+    page = PageApp(no_view)
+    page.capture.begin(1)
+    door = await open_door(models=[model], page=page)
+    body, kind = form_of(more["model"]) if "audio" in path else long_chat(door, **more)
+    async with door.http.post(door.url + path, data=pieces(body), headers={"content-type": kind}) as answer:
+        assert answer.status == 200, await answer.text()
+    assert handled.pieces
+    assert max(handled.pieces) <= 2 * PIECE_BYTES
+    assert (handled.parsed, handled.joined) == ([], [])
+    assert (await door.post())[0] == 200
+    assert 0 < max(handled.parsed) <= INLINE_BYTES, "a short one is"
+    assert 0 < max(handled.joined) <= INLINE_BYTES
+
+
+async def no_view() -> str:
+    raise ConnectionError("there is no controller")
+
+
 FAULTS = {
     "no json": b"{" + b" " * INLINE_BYTES,
     "no utf-8": b'{"model": "\xff' + b" " * INLINE_BYTES + b'"}',
@@ -115,7 +212,7 @@ async def test_a_short_body_of_many_values_is_read_beside_the_loop(
 async def test_a_reader_that_dies_costs_one_request(door: Door) -> None:
     body = json.dumps(door.body(messages=[{"role": "user", "content": LONG}])).encode()
     assert (await post(door, body))[0] == 200
-    (idle,) = door.gateway._scanner._idle
+    (idle,) = door.gateway.proxy.scanner._idle
     idle.process.kill()
     await asyncio.to_thread(idle.process.wait)
     status, shown = await post(door, body)
@@ -136,7 +233,7 @@ async def test_an_idle_reader_ends(door: Door, monkeypatch: pytest.MonkeyPatch) 
     assert (await post(door, body))[0] == 200
     (idle,) = started
     await asyncio.to_thread(idle.process.wait, 20)
-    assert not door.gateway._scanner._idle
+    assert not door.gateway.proxy.scanner._idle
 
 
 async def test_a_body_that_takes_too_long_to_read_ends_its_reader(
@@ -144,11 +241,11 @@ async def test_a_body_that_takes_too_long_to_read_ends_its_reader(
 ) -> None:
     body = json.dumps(door.body(messages=[{"role": "user", "content": LONG}])).encode()
     assert (await post(door, body))[0] == 200
-    (idle,) = door.gateway._scanner._idle
+    (idle,) = door.gateway.proxy.scanner._idle
     monkeypatch.setattr(scanner_module, "SCAN_S", 0.0)
     assert (await post(door, body))[1]["error"]["code"] == "too_complex"
     assert await asyncio.to_thread(idle.process.wait, 10) != 0
-    assert not door.gateway._scanner._idle
+    assert not door.gateway.proxy.scanner._idle
 
 
 async def test_a_key_has_one_reader_at_a_time() -> None:

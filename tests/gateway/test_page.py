@@ -51,7 +51,7 @@ class Home:
     def __init__(self):
         self.asked, self.away, self.now = 0, False, 0.0
         (self.guest, guest), (self.owner, owner) = generate("guest"), generate("owner")
-        self.admin, admin = generate("boss", KeyLimits(admin=True))
+        self.admin, admin = generate("boss", KeyLimits(admin=True, inference=False))
         models = {"open": entry("open"), "private": entry("private", ("owner",))}
         self.table = RoutingTable(version=1, models=models, keys=(guest, owner, admin))
         self.passed, self.answer = [], FleetAnswer(done="done")
@@ -259,7 +259,7 @@ async def test_the_gateway_adds_its_queue(open_door):
 
     assert await queue() == (0, False)
     tasks = [asyncio.create_task(door.post()) for _ in range(3)]
-    while door.gateway._queues.waiting("tiny") < 2:
+    while door.gateway.proxy.queues.waiting("tiny") < 2:
         await asyncio.sleep(0.001)
     assert await queue() == (2, True)
     for task in tasks:

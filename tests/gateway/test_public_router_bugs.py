@@ -8,6 +8,7 @@ whole conversations in policy/test_forecast.py.
 from __future__ import annotations
 
 import asyncio
+import json
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
@@ -15,7 +16,7 @@ import aiohttp
 import pytest
 
 from sparkfleet.engines.fake import FakeEngine, InjectedFault, Pace
-from sparkfleet.gateway import in_flight
+from sparkfleet.gateway.policy import circuit
 from sparkfleet.gateway.routing_table import GroupEntry, ModelEntry
 
 if TYPE_CHECKING:
@@ -33,7 +34,7 @@ async def house(open_door: OpenDoor, *faults: InjectedFault | None) -> Door:
 
 
 def held(door: Door) -> list[int]:
-    return [door.gateway._loads.held(target.app) for target in door.picker.targets]
+    return [door.gateway.proxy.loads.held(target.app) for target in door.picker.targets]
 
 
 @pytest.mark.parametrize("status", [400, 404, 413, 422, 429])
@@ -59,13 +60,42 @@ async def test_a_group_that_failed_is_used_again(
     open_door: OpenDoor, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """sgl-project/sglang#31206: a circuit that was half open never closed."""
-    monkeypatch.setattr(in_flight, "LATELY_S", 0.05)
+    monkeypatch.setattr(circuit, "OPEN_S", 0.05)
     door = await house(open_door, InjectedFault(kind="drop", times=1), None)
     await door.post()
     await asyncio.sleep(0.1)
     for _ in range(4):
         assert (await door.post())[0] == 200
     assert len(door.engines[0].requests) == 3
+
+
+async def test_one_request_tries_a_group_after_its_pause(
+    open_door: OpenDoor, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A group that comes back gets one request, not all that wait; its answer opens the way for the others."""
+    monkeypatch.setattr(circuit, "OPEN_S", 0.05)
+    door = await house(open_door, InjectedFault(kind="drop", times=1), None)
+    assert (await door.post())[0] == 200
+    await asyncio.sleep(0.1)
+    monkeypatch.setattr(circuit, "OPEN_S", 60.0)
+    door.engines[0].pace = Pace(ttft_s=3600)
+    probe = asyncio.create_task(door.post())
+    await door.engines[0].until(lambda engine: engine.running == 1)
+    assert [(await door.post())[0] for _ in range(4)] == [200] * 4
+    explain = {"x-sparkfleet-explain": "1"}
+    async with door.http.post(door.url + "/v1/chat/completions", json=door.body(), headers=explain) as answer:
+        why = json.loads(answer.headers["x-sparkfleet-explain"])
+    assert {one["group"]: one.get("circuit") for one in why["groups"]} == {
+        "app-0": "half-open: failed, a request tries it",
+        "app-1": None,
+    }
+    assert len(door.engines[0].requests) == 2
+    probe.cancel()
+    door.engines[0].pace = PACE
+    await door.engines[0].until(lambda engine: engine.running == 0)
+    assert [(await door.post())[0] for _ in range(4)] == [200] * 4
+    assert len(door.engines[0].requests) == 4
+    assert not door.gateway.proxy.loads.circuit_line("app-0")
 
 
 async def test_when_all_engines_were_lost_and_return_requests_are_served_again(open_door: OpenDoor) -> None:
@@ -109,7 +139,7 @@ async def test_clients_that_leave_at_any_moment_leave_no_load(open_door: OpenDoo
         await asyncio.gather(*(leave(number / 1000) for number in range(1, 40, 2)))
     assert await door.gateway.drain(5)
     assert held(door) == [0, 0]
-    assert [door.gateway._loads.pending(target.app) for target in door.picker.targets] == [0, 0]
+    assert [door.gateway.proxy.loads.pending(target.app) for target in door.picker.targets] == [0, 0]
     assert door.gateway.bytes_held == 0
     async with asyncio.timeout(5):
         while any(engine.running for engine in door.engines):

@@ -1,7 +1,7 @@
 import pytest
 from pydantic import ValidationError
 
-from sparkfleet.gateway.routing_table import GroupEntry, KeyEntry, ModelEntry, RoutingTable
+from sparkfleet.gateway.routing_table import GroupEntry, KeyEntry, KeyLimits, ModelEntry, RoutingTable
 
 ALICE = KeyEntry(id="key-1", name="alice", sha256="0" * 64)
 BOB = KeyEntry(id="key-2", name="bob", sha256="1" * 64)
@@ -11,6 +11,13 @@ def entry(name: str, *keys: str) -> ModelEntry:
     return ModelEntry(
         name=name, groups=(GroupEntry(app=f"app-{name}"),), deployment="engine", state="ready", keys=keys
     )
+
+
+def test_a_key_has_at_least_one_right() -> None:
+    assert KeyLimits().inference
+    assert KeyLimits(admin=True, inference=False).admin
+    with pytest.raises(ValidationError, match="needs inference or admin"):
+        KeyLimits(inference=False)
 
 
 def test_a_table_survives_json() -> None:

@@ -62,6 +62,11 @@ Admin = Annotated[
 ]
 
 
+AdminOnly = Annotated[
+    bool, typer.Option("--admin-only", help="As --admin, and its requests to models are refused.")
+]
+
+
 @app.command("create")
 def create(
     name: KeyArgument,
@@ -72,11 +77,12 @@ def create(
     batch: Batch = False,
     expires: Expires = "",
     admin: Admin = False,
+    admin_only: AdminOnly = False,
     inventory: InventoryOption = DEFAULT_INVENTORY,
     json: JsonOption = False,
 ) -> int:
     """Make a key. It is shown once; only its hash is kept. Without limits it has none."""
-    limits = _limits(requests, tokens, concurrent, batch, expires, admin=admin)
+    limits = _limits(requests, tokens, concurrent, batch, expires, admin=admin, admin_only=admin_only)
     key_request(name, limits)  # a wrong name is named also if no fleet answers
     return run(_create(name, limits, open_session(inventory), json))
 
@@ -91,10 +97,11 @@ def limit(
     batch: Batch = False,
     expires: Expires = "",
     admin: Admin = False,
+    admin_only: AdminOnly = False,
     inventory: InventoryOption = DEFAULT_INVENTORY,
 ) -> int:
     """Replace the limits of a key by these: what is left out has no limit, and no admin's rights. Its text stays."""
-    limits = _limits(requests, tokens, concurrent, batch, expires, admin=admin)
+    limits = _limits(requests, tokens, concurrent, batch, expires, admin=admin, admin_only=admin_only)
     return run(_limit(name, limits, open_session(inventory)))
 
 
@@ -239,7 +246,7 @@ def words_of(limits: KeyLimits) -> str:
         f"{limits.tokens_per_minute} tokens/min" if limits.tokens_per_minute else "",
         f"{limits.concurrent} at once" if limits.concurrent else "",
         "batch" if limits.priority == "batch" else "",
-        "admin" if limits.admin else "",
+        ("admin" if limits.inference else "admin only") if limits.admin else "",
     ]
     if limits.expires is not None:
         words.append(f"{'expired' if limits.expires <= time.time() else 'until'} {_day(limits.expires)}")
@@ -262,6 +269,7 @@ def _limits(
     expires: str,
     *,
     admin: bool,
+    admin_only: bool,
 ) -> KeyLimits:
     return KeyLimits(
         requests_per_minute=requests,
@@ -269,7 +277,8 @@ def _limits(
         concurrent=concurrent,
         priority="batch" if batch else "interactive",
         expires=_expiry(expires) if expires else None,
-        admin=admin,
+        admin=admin or admin_only,
+        inference=not admin_only,
     )
 
 

@@ -53,6 +53,7 @@ def _table(groups: list[dict[str, Any]]) -> Table:
         doubts = [
             one.get("external", ""),
             "full" if one.get("full") else "",
+            f"circuit {one['circuit']}" if one.get("circuit") else "",
             f"{one['missing_context']} tokens too short" if one.get("missing_context") else "",
             "capabilities unknown" if one.get("unknown_capabilities") else "",
         ]

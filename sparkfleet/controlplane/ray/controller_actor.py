@@ -115,10 +115,11 @@ class ControllerActor:
         if (controller := self._life.controller) is not None:
             await controller.intake.report(GroupReport.model_validate_json(report_json))
 
-    async def register_gateway(self, report_json: str) -> None:
-        """Takes a gateway replica's report of its address, which it repeats."""
-        if (controller := self._life.controller) is not None:
-            await controller.intake.register_gateway(GatewayReport.model_validate_json(report_json))
+    async def register_gateway(self, report_json: str) -> bool:
+        """Takes a gateway replica's report of its address, which it repeats. True if its usage is stored."""
+        if (controller := self._life.controller) is None:
+            return False
+        return await controller.intake.register_gateway(GatewayReport.model_validate_json(report_json))
 
     async def table(self, known: int, replica: str = "") -> str:
         """The gateway's table as soon as it differs from `known`, the version that this replica holds; JSON.

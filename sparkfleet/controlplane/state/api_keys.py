@@ -70,7 +70,9 @@ class ApiKeys:
                 created=created,
                 used=used.get(key.id),
                 may_use=tuple(
-                    n for n, one in wanted.items() if not one.spec.keys or key.name in one.spec.keys
+                    n
+                    for n, one in wanted.items()
+                    if key.limits.inference and (not one.spec.keys or key.name in one.spec.keys)
                 ),
                 limits=key.limits,
                 former_until=key.former.until if key.former is not None else None,

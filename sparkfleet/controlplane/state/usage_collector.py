@@ -28,9 +28,14 @@ class UsageCollector:
         self._stored_at: dict[str, float] = {}
         """Time of the last write of each replica."""
 
-    def take(self, report: GatewayReport) -> None:
-        """Stores a replica's usage, at most every `USAGE_S`; that of all when a new one reports: another may have ended."""
+    def take(self, report: GatewayReport) -> bool:
+        """Stores a replica's usage, at most every `USAGE_S`; that of all when a new one reports: another may have ended.
+
+        True if it is stored.
+        """
         now = self._steady()
+        for former in report.former:
+            self._ledger.add(former.replica, former.usage)
         if report.replica not in self._stored_at:
             replicas = (*self._reports.gateways(), report)
             self._stored_at = {one.replica: now for one in replicas}
@@ -39,6 +44,7 @@ class UsageCollector:
         elif now - self._stored_at[report.replica] >= USAGE_S:
             self._stored_at[report.replica] = now
             self._ledger.add(report.replica, report.usage)
+        return self._stored_at[report.replica] == now
 
     def last_days(self, days: int) -> tuple[UsageRow, ...]:
         """Usage of the last days by day, key and model, with what the gateways have reported so far."""

@@ -27,7 +27,7 @@ class GroupLoad(NamedTuple):
     pending: int = 0
     """Tokens of prompts whose first token has not come."""
     failed: bool = False
-    """It did not answer lately."""
+    """Its circuit is open (`Circuit`)."""
     turn: int = 0
     """Number of its last request, among all; 0: none."""
     warm: float = 0.0

@@ -98,6 +98,11 @@ class FleetPaths:
         return self.logs / f"{slug}.log"
 
     @property
+    def gateway_usage(self) -> Path:
+        """Usage that the controller has not stored yet, a file for each gateway replica: see `gateway/usage_journal.py`."""
+        return self.root / "usage"
+
+    @property
     def metrics_port(self) -> Path:
         """Port of the gateway's metrics page on this head."""
         return self.root / "metrics.port"

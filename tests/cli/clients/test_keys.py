@@ -153,3 +153,10 @@ def test_an_admin_key_is_made_and_a_change_of_its_limits_takes_that_back(fleet: 
     assert made == KeyLimits(admin=True)
     assert limited == KeyLimits(concurrent=4)
     assert verb.words_of(KeyLimits(admin=True)) == "admin"
+
+
+def test_a_key_for_administration_only_is_made(fleet: Fleet) -> None:
+    invoke("create", "boss", "--admin-only")
+    ((_, made),) = fleet.calls
+    assert made == KeyLimits(admin=True, inference=False)
+    assert verb.words_of(made) == "admin only"

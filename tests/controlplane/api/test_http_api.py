@@ -17,7 +17,7 @@ from sparkfleet.controlplane.api.api_tokens import ApiTokens
 from sparkfleet.controlplane.api.client import FleetClient, answering, trouble_of
 from sparkfleet.controlplane.state.head_address import HeadAddress
 from sparkfleet.errors import ControlError, WrongFleetError
-from sparkfleet.gateway.report import GatewayReport, KeyUsage
+from sparkfleet.gateway.report import FormerUsage, GatewayReport, KeyUsage
 from sparkfleet.gateway.routing_table import KeyLimits
 from sparkfleet.runtime.sealed_env import EnvSealer
 
@@ -192,6 +192,24 @@ async def test_usage_of_gateways_is_read(served):
     other = report.model_copy(update={"replica": "g2", "usage": (counted,)})
     await served.controller.intake.register_gateway(other)
     assert [one.requests for one in served.store.usage.last_days(1)] == [stored[0].requests + 3]
+
+
+async def test_usage_that_a_killed_gateway_left_is_stored_once_and_its_broken_file_named(served):
+    left = FormerUsage(replica="g1", usage=(KeyUsage(key="ci", model="tiny", requests=3),))
+    report = GatewayReport(
+        replica="g2",
+        url="http://a:1",
+        metrics_url="http://a:2",
+        at=0.0,
+        former=(left,),
+        usage_trouble="x is broken",
+    )
+    assert await served.controller.intake.register_gateway(report)
+    assert not await served.controller.intake.register_gateway(report)  # taken, and stored later
+    assert [one.requests for one in served.store.usage.last_days(1)] == [3]
+    assert [one.message for one in served.store.events.read() if "x is broken" in one.message] == [
+        "gateway listening on http://a:1; x is broken"
+    ]
 
 
 async def test_without_the_token_nothing_is_told_or_done(served):

@@ -82,13 +82,21 @@ def test_limits_and_former_texts_of_keys_are_stored(tmp_path, store):
 
 
 def test_an_admin_key_is_stored_and_a_key_without_settings_is_readable_by_older_releases(store):
-    (_, plain), (_, admin) = generate("laptop"), generate("boss", KeyLimits(admin=True))
-    store.keys.add(plain)
-    store.keys.add(admin)
+    rights = {
+        "laptop": KeyLimits(),
+        "boss": KeyLimits(admin=True),
+        "page": KeyLimits(admin=True, inference=False),
+    }
+    for name, limits in rights.items():
+        store.keys.add(generate(name, limits)[1])
     stored = store.keys.all()
-    assert [key.limits.admin for key in stored] == [False, True]
+    assert {key.name: key.limits for key in stored} == rights
     rows = dict(store._db.execute("SELECT name, settings FROM keys").fetchall())
-    assert rows == {"laptop": "{}", "boss": '{"limits":{"admin":true}}'}
+    assert rows == {
+        "laptop": "{}",
+        "boss": '{"limits":{"admin":true}}',
+        "page": '{"limits":{"admin":true,"inference":false}}',
+    }
 
 
 def test_the_last_generation_of_what_was_deleted_is_there(store):

@@ -243,7 +243,7 @@ async def test_a_batch_key_and_a_batch_request_wait(open_door: OpenDoor) -> None
     await door.engine.until(lambda engine: engine.running == 1)
     tasks.append(asyncio.create_task(post("key", authorization=f"Bearer {text}")))
     tasks.append(asyncio.create_task(post("header", **{"x-sparkfleet-priority": "batch"})))
-    while door.gateway._queues.waiting("tiny") < 2:
+    while door.gateway.proxy.queues.waiting("tiny") < 2:
         await asyncio.sleep(0.001)
     tasks.append(asyncio.create_task(post("person")))
     await asyncio.gather(*tasks)
@@ -256,7 +256,7 @@ async def test_a_full_queue_is_a_503_with_retry_after(open_door: OpenDoor) -> No
     tasks = [asyncio.create_task(door.post())]
     await door.engine.until(lambda engine: engine.running == 1)
     tasks.append(asyncio.create_task(door.post()))
-    while not door.gateway._queues.waiting("tiny"):
+    while not door.gateway.proxy.queues.waiting("tiny"):
         await asyncio.sleep(0.001)
     status, headers, body = await door.post()
     assert (status, json.loads(body)["error"]["code"]) == (503, "queue_full")
@@ -265,7 +265,7 @@ async def test_a_full_queue_is_a_503_with_retry_after(open_door: OpenDoor) -> No
         task.cancel()
     async with asyncio.timeout(5):
         await door.gateway.drain(5)
-    assert (door.gateway._queues.waiting("tiny"), door.gateway._loads.held("app-0")) == (0, 0)
+    assert (door.gateway.proxy.queues.waiting("tiny"), door.gateway.proxy.loads.held("app-0")) == (0, 0)
 
 
 async def test_a_waiting_request_sees_its_model_go(open_door: OpenDoor) -> None:
@@ -273,7 +273,7 @@ async def test_a_waiting_request_sees_its_model_go(open_door: OpenDoor) -> None:
     first = asyncio.create_task(door.post())
     await door.engine.until(lambda engine: engine.running == 1)
     waiting = asyncio.create_task(door.post())
-    while not door.gateway._queues.waiting("tiny"):
+    while not door.gateway.proxy.queues.waiting("tiny"):
         await asyncio.sleep(0.001)
     door.gateway.table = RoutingTable(version=2, keys=door.gateway.table.keys)
     status, _, body = await waiting
@@ -316,7 +316,7 @@ async def test_the_reason_alone_asks_no_engine(open_door: OpenDoor) -> None:
     assert why["group"] == "app-1"
     assert why["left_out"] == {"app-0": "takes no vision", "app-2": "is not ready"}
     assert not door.engine.requests
-    assert door.gateway._loads.held("app-1") == 0
+    assert door.gateway.proxy.loads.held("app-1") == 0
 
 
 async def test_a_prompt_that_fits_nowhere_is_told_the_largest_context(open_door: OpenDoor) -> None:
@@ -333,8 +333,8 @@ async def test_speeds_are_learned_from_streams(open_door: OpenDoor) -> None:
     door = await small(open_door, pace=Pace(ttft_s=0.01, itl_s=0.001, tokens=40))
     for _ in range(3):
         assert (await door.post(stream=True, messages=[{"role": "user", "content": "x" * 9000}]))[0] == 200
-    learned = door.gateway._loads.learned
+    learned = door.gateway.proxy.loads.learned
     assert learned.decode_factor("app-0") < 0.9  # 20 tok/s were assumed, 1000 seen
     assert learned.prefill_factor("app-0") < 0.9
     assert learned.answer_tokens("tiny", 0) < 256
-    assert door.gateway._loads.pending("app-0") == 0
+    assert door.gateway.proxy.loads.pending("app-0") == 0

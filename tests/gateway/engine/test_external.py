@@ -88,7 +88,7 @@ async def test_requests_go_outside_while_the_group_starts_and_nothing_else_of_th
         }
     assert not door.engine.requests
     assert door.value("sparkfleet_external_requests_total", model="tiny", status="200") == 2
-    assert door.gateway.usage[0].requests == 2
+    assert door.gateway.usage.totals()[0].requests == 2
 
 
 async def test_a_group_that_is_ready_has_precedence(

@@ -95,7 +95,7 @@ async def test_the_client_is_charged_once_for_the_whole_answer(
     usages = [one["usage"] for one in events(body) if one.get("usage")]
     whole = {"prompt_tokens": 3, "completion_tokens": 20, "total_tokens": 23}
     assert usages == ([whole] if asks else [])
-    (row,) = door.gateway.usage
+    (row,) = door.gateway.usage.totals()
     assert (row.requests, row.uncounted, row.input, row.output) == (1, 0, 3, 20)
     assert door.value("sparkfleet_tokens_total", model="tiny", kind="output") == 20
 
@@ -138,8 +138,8 @@ async def test_an_engine_that_is_gone_is_passed_over(open_door: OpenDoor) -> Non
 async def test_what_another_group_takes_over_is_no_measure_of_its_speed(open_door: OpenDoor) -> None:
     door = await open_door(engines=[engine(5), engine()], models=[tiny("w", "w")])
     await door.post(COMPLETIONS, **GREEDY)
-    assert door.gateway._loads.learned.decode_factor("app-1") == 1.0
-    assert (door.gateway._loads.held("app-1"), door.gateway._loads.pending("app-1")) == (0, 0)
+    assert door.gateway.proxy.loads.learned.decode_factor("app-1") == 1.0
+    assert (door.gateway.proxy.loads.held("app-1"), door.gateway.proxy.loads.pending("app-1")) == (0, 0)
 
 
 @pytest.mark.parametrize(

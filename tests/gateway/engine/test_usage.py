@@ -140,7 +140,7 @@ async def test_usage_is_counted_by_key_and_model(open_door: OpenDoor) -> None:
     assert (await door.post(stream=True, stream_options={"include_usage": True}))[0] == 200
     assert (await door.post(stream=True))[0] == 200
     assert (await door.post(model="huge"))[0] == 404
-    (row,) = door.gateway.usage
+    (row,) = door.gateway.usage.totals()
     assert (row.key, row.model, row.requests, row.uncounted) == ("alice", "tiny", 3, 0)
     assert (row.input, row.output) == (9, 30)
 
@@ -148,4 +148,4 @@ async def test_usage_is_counted_by_key_and_model(open_door: OpenDoor) -> None:
 async def test_what_an_engine_refuses_is_no_usage(open_door: OpenDoor) -> None:
     door = await open_door(engines=[FakeEngine(model="other")])
     assert (await door.post())[0] == 404
-    assert door.gateway.usage == ()
+    assert door.gateway.usage.totals() == ()

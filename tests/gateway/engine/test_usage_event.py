@@ -59,7 +59,7 @@ async def test_a_stream_is_counted_whose_client_does_not_ask_and_looks_as_withou
     assert b"usage" not in body
     assert body.endswith(b"data: [DONE]\n\n")
     assert body.count(b"data: ") == 10 + (2 if path == CHAT else 0) + 1
-    (row,) = door.gateway.usage
+    (row,) = door.gateway.usage.totals()
     assert (row.requests, row.uncounted, row.input, row.output) == (1, 0, 3, 10)
     assert door.value("sparkfleet_tokens_total", model="tiny", kind="output") == 10
 
@@ -82,7 +82,7 @@ async def test_other_apis_have_it_anyway(open_door: OpenDoor, path: str) -> None
     door = await open_door()
     await door.post(path, stream=True, input="a b c")
     assert b"stream_options" not in door.engine.bodies[0]
-    (row,) = door.gateway.usage
+    (row,) = door.gateway.usage.totals()
     assert (row.uncounted, row.output) == (0, 16)
 
 
@@ -109,7 +109,7 @@ async def test_so_it_is_in_a_long_body_that_is_read_elsewhere(open_door: OpenDoo
             assert (answer.status, b"usage" in await answer.read()) == (200, False)
         sent = json.loads(door.engine.bodies[-1])
         assert (sent["model"], sent["stream_options"]) == ("tiny", {"include_usage": True})
-    assert door.gateway.usage[0].uncounted == 0
+    assert door.gateway.usage.totals()[0].uncounted == 0
 
 
 @pytest.mark.parametrize("end", [b"\n\n", b"\r\n\r\n"])

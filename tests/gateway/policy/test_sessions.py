@@ -75,5 +75,5 @@ async def test_requests_of_a_session_go_to_one_engine_and_keys_do_not_share_name
         async with door.http.post(url, json=body, headers={header: "s-1"}) as response:
             assert response.status == 200
     assert sorted(len(engine.requests) for engine in engines) == [0, 6]
-    assert all(name.startswith(door.entry.id + ":") for name in door.gateway._loads.sessions._places)
-    assert door.gateway._loads.pending("app-0") == door.gateway._loads.pending("app-1") == 0
+    assert all(name.startswith(door.entry.id + ":") for name in door.gateway.proxy.loads.sessions._places)
+    assert door.gateway.proxy.loads.pending("app-0") == door.gateway.proxy.loads.pending("app-1") == 0

@@ -1,7 +1,7 @@
 """Requests and tokens by key, model and day, in the store. Counted once, however often a gateway or the controller restarts.
 
-A gateway replica reports its totals since its start; the store has the last of them beside the days, written in one
-transaction, and adds the difference.
+A gateway replica reports its totals since its start; the store has the highest of them beside the days, written in one
+transaction, and adds the difference. Reports may come late and again: of a killed replica there are the last one and a file.
 """
 
 from __future__ import annotations
@@ -15,8 +15,10 @@ from sparkfleet.values import Value
 
 KEEP_DAYS = 400
 """Days that are kept: a year, and a month to look back on it."""
-MARK_DAYS = 7
-"""Days for which a replica's last totals are kept: it reports every few seconds while it lives."""
+MARK_DAYS = 60
+"""Days for which a replica's last totals are kept: twice as long as its file is read (gateway/usage_journal.py)."""
+
+_NOTHING = (0, 0, 0, 0)
 
 _ADD = """
 INSERT INTO usage VALUES (?, ?, ?, ?, ?, ?, ?) ON CONFLICT (day, key, model) DO UPDATE SET
@@ -74,13 +76,13 @@ class UsageLedger:
         return tuple(UsageRow(**dict(zip(names, row, strict=True))) for row in rows)
 
     def _changed(self, replica: str, totals: Iterable[KeyUsage]) -> list[KeyUsage]:
-        """Totals of a replica that differ from those that were added last."""
+        """Totals of a replica that exceed those that were added."""
         rows = self._db.execute(
             "SELECT key, model, requests, uncounted, input, output FROM usage_marks WHERE replica = ?",
             (replica,),
         )
         known = {(key, model): tuple(numbers) for key, model, *numbers in rows}
-        return [one for one in totals if known.get((one.key, one.model)) != _numbers(one)]
+        return [one for one in totals if any(_more(one, known.get((one.key, one.model), _NOTHING)))]
 
     def _add(self, replica: str, totals: Iterable[KeyUsage], now: float) -> None:
         for one in totals:
@@ -89,16 +91,20 @@ class UsageLedger:
                 " WHERE replica = ? AND key = ? AND model = ?",
                 (replica, one.key, one.model),
             ).fetchone()
-            before = row if row is not None and row[0] <= one.requests else (0, 0, 0, 0)
-            more = [max(0, new - old) for new, old in zip(_numbers(one), before, strict=True)]
+            before = row or _NOTHING
+            more = _more(one, before)
             self._db.execute(_ADD, (day_of(now), one.key, one.model, *more))
-            self._db.execute(_MARK, (replica, one.key, one.model, *_numbers(one), now))
+            totals_now = map(sum, zip(before, more, strict=True))
+            self._db.execute(_MARK, (replica, one.key, one.model, *totals_now, now))
+        # A key that rests while another is used keeps its mark: without it, its totals would be added again.
+        self._db.execute("UPDATE usage_marks SET at = ? WHERE replica = ?", (now, replica))
         self._db.execute("DELETE FROM usage_marks WHERE at < ?", (now - MARK_DAYS * 86400,))
         self._db.execute("DELETE FROM usage WHERE day < ?", (_days_ago(now, KEEP_DAYS),))
 
 
-def _numbers(one: KeyUsage) -> tuple[int, int, int, int]:
-    return one.requests, one.uncounted, one.input, one.output
+def _more(one: KeyUsage, before: tuple[int, ...]) -> list[int]:
+    counted = (one.requests, one.uncounted, one.input, one.output)
+    return [max(0, new - old) for new, old in zip(counted, before, strict=True)]
 
 
 def _days_ago(now: float, days: int) -> str:

@@ -12,8 +12,9 @@ from hypothesis import strategies as st
 from sparkfleet.cli.clients.usage import sums
 from sparkfleet.controlplane.state import schema
 from sparkfleet.controlplane.state.store import Store
-from sparkfleet.controlplane.state.tables.usage_ledger import KEEP_DAYS, UsageRow, day_of
+from sparkfleet.controlplane.state.tables.usage_ledger import KEEP_DAYS, MARK_DAYS, UsageRow, day_of
 from sparkfleet.gateway.report import KeyUsage
+from sparkfleet.gateway.usage_journal import OLDEST_DAYS
 
 DAY = 86400.0
 NOON = 1_800_000_000.0
@@ -56,6 +57,27 @@ def test_totals_are_added_once_over_restarts_of_either_side(
     assert rows["ci", "tiny"].requests == 9
     assert (rows["ci", "tiny"].input, rows["ci", "tiny"].output) == (90, 18)
     assert rows["laptop", "tiny"].requests == 1
+
+
+def test_late_reports_of_a_replica_add_nothing(store: Store) -> None:
+    """Of a killed gateway the controller may read the file before it adds the last report once more."""
+    store.usage.add("g1", [total(12)])
+    before = store.writes
+    store.usage.add("g1", [total(10)])
+    assert store.writes == before
+    store.usage.add("g1", [total(13)])
+    assert [row.requests for row in store.usage.last_days(1)] == [13]
+
+
+def test_a_key_that_rests_for_longer_than_marks_are_kept_is_not_counted_again(
+    store: Store, clock: Clock
+) -> None:
+    store.usage.add("g1", [total(1, key="ci"), total(1, key="laptop")])
+    for day in range(2, 3 * MARK_DAYS):
+        clock.now += DAY
+        store.usage.add("g1", [total(1, key="ci"), total(day, key="laptop")])
+    assert OLDEST_DAYS < MARK_DAYS
+    assert sum(row.requests for row in store.usage.last_days(KEEP_DAYS) if row.key == "ci") == 1
 
 
 def test_nothing_new_writes_nothing(store: Store) -> None:

@@ -1,0 +1,86 @@
+"""Candidate groups of a request, from the routing table: those that its key may use and that can serve it."""
+
+from __future__ import annotations
+
+import time
+
+from sparkfleet.gateway.access.allowed_paths import allowed_methods
+from sparkfleet.gateway.api_errors import (
+    ApiError,
+    forbidden,
+    media_refused,
+    no_such_path,
+    none_ready_for,
+    not_ready,
+    too_long,
+    unable,
+    unknown_model,
+)
+from sparkfleet.gateway.choice import Choice
+from sparkfleet.gateway.engine.external import EXTERNAL_PATHS
+from sparkfleet.gateway.in_flight import InFlight
+from sparkfleet.gateway.request.media import host_of, refused_url
+from sparkfleet.gateway.request.requirements import Requirements, can, lacking, too_small
+from sparkfleet.gateway.request_context import RequestContext
+from sparkfleet.gateway.request_parser import RequestTarget, is_form
+from sparkfleet.gateway.routing_table import GroupEntry, ModelEntry, RoutingTable
+
+
+def candidates_of(
+    exchange: RequestContext, table: RoutingTable, wanted: RequestTarget, loads: InFlight
+) -> Choice:
+    """The candidates of a request by this table.
+
+    Raises:
+        ApiError: its key may not use the model, no group can serve the request, or none that can is ready.
+    """
+    model = _resolve(table, exchange, wanted.model)
+    if not allowed_methods(exchange.path, model.endpoints):
+        raise no_such_path(exchange.path)
+    if refused := refused_url(wanted.needs.media, model.media_domains):
+        raise media_refused(model, refused, host_of(refused))
+    assert exchange.key is not None
+    spare = _spare(exchange, model, wanted.needs)
+    try:
+        able = _able(model, wanted.needs)
+    except ApiError:
+        if not spare:
+            raise
+        able = ()
+    session = f"{exchange.key.id}:{exchange.session}" if exchange.session else ""
+    return Choice(model, able, wanted.needs, loads, exchange.key.id, exchange.priority, session, spare)
+
+
+def _resolve(table: RoutingTable, exchange: RequestContext, name: str) -> ModelEntry:
+    assert exchange.key is not None
+    model = table.named(name, exchange.key)
+    if model is None:
+        raise unknown_model(name, [entry.name for entry in table.visible_to(exchange.key)])
+    exchange.model = model.name
+    if not model.allows(exchange.key):
+        raise forbidden(name, exchange.key.name)
+    return model
+
+
+def _spare(exchange: RequestContext, model: ModelEntry, needs: Requirements) -> tuple[GroupEntry, ...]:
+    """Endpoints outside the fleet that may serve a request, as far as their capabilities are known."""
+    if not model.external or exchange.path not in EXTERNAL_PATHS or is_form(exchange.headers):
+        return ()
+    return tuple(one for one in model.external if can(one, needs) and too_small([one], needs) is None)
+
+
+def _able(model: ModelEntry, needs: Requirements) -> tuple[GroupEntry, ...]:
+    """The ready groups that may serve a request, by their known capabilities."""
+    lacks = lacking(model.groups, needs)
+    if lacks:
+        raise unable(model, lacks)
+    largest = too_small(model.groups, needs)
+    if largest is not None:
+        raise too_long(model, needs.least_tokens, largest.context or 0, largest.app)
+    if model.state != "ready":
+        raise not_ready(model, time.time())
+    ready = [group for group in model.groups if group.ready]
+    able = tuple(group for group in ready if can(group, needs))
+    if ready and not able:
+        raise none_ready_for(model, needs.abilities, time.time())
+    return able

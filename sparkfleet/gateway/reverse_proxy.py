@@ -1,0 +1,375 @@
+"""The way of a request from its client to an engine, and of the answer's bytes back."""
+
+from __future__ import annotations
+
+import json
+from contextlib import closing
+from dataclasses import replace
+from http import HTTPStatus
+from time import perf_counter
+from typing import Any, NamedTuple
+
+from sparkfleet.gateway.access.limits import RequestLimits, check_encoding, check_target, read_body
+from sparkfleet.gateway.access.response_owners import RESPONSES, ResponseOwners, response_of
+from sparkfleet.gateway.admission.key_limiter import KeyLimiter
+from sparkfleet.gateway.admission.model_queue import LONGEST_S, WAITING, ModelQueues
+from sparkfleet.gateway.api_errors import ApiError, no_such_response, not_its_task
+from sparkfleet.gateway.asgi import Headers, Receive, Scope, Send, WhileConnected, direct_writer, respond
+from sparkfleet.gateway.body.attribution_line import without_changing_digits
+from sparkfleet.gateway.body.body_budget import BUDGET_BYTES, BodyBudget, HeldBody
+from sparkfleet.gateway.body.model_span import model_span
+from sparkfleet.gateway.body.request_body import RequestBody
+from sparkfleet.gateway.body.scanner import INLINE_BYTES, BodyScanner
+from sparkfleet.gateway.candidates import candidates_of
+from sparkfleet.gateway.choice import Choice
+from sparkfleet.gateway.engine.endpoints import Picker
+from sparkfleet.gateway.engine.engine_error import in_dialect, lacks_path, read_error
+from sparkfleet.gateway.engine.external import ExternalPicker
+from sparkfleet.gateway.engine.loop_detector import LoopDetector
+from sparkfleet.gateway.engine.proxy import AnswerPath, Attempts, loop_event, lost_event, relay
+from sparkfleet.gateway.engine.replay import CONTINUATIONS, StreamRecord, plan_of
+from sparkfleet.gateway.engine.upstream import Request, Upstream, UpstreamAnswer, request_headers
+from sparkfleet.gateway.engine.usage import UsageMeter
+from sparkfleet.gateway.engine.usage_event import UsageHider
+from sparkfleet.gateway.http_responses import JSON, id_headers, respond_json
+from sparkfleet.gateway.in_flight import InFlight
+from sparkfleet.gateway.page.text_capture import BODY_BYTES, TextCapture, prompt_of
+from sparkfleet.gateway.request.usage_option import USAGE_PATHS
+from sparkfleet.gateway.request_context import RequestContext
+from sparkfleet.gateway.request_parser import RequestTarget, is_form
+from sparkfleet.gateway.routing_table import ModelEntry, RoutingTable
+from sparkfleet.telemetry.metrics import GatewayMetrics
+
+BODIES_HELD = 4
+"""Longest requests that the budget of bodies holds at once, at least."""
+_OF_THE_BODY = (b"content-length", b"content-type")
+
+
+class ReverseProxy:
+    """Takes admitted requests to the engines. It holds the queues, the connections and the counts of requests in flight.
+
+    Args:
+        picker: finds the engines of groups.
+        metrics: counts answers.
+        table: the first routing table.
+        limits: the longest request, and its time to arrive.
+        budget_bytes: bytes of bodies that are held at once.
+        waiting: requests that wait for one model, at most.
+        longest_s: seconds that each of them waits, at most.
+        capture: decides if texts are kept; None: never.
+    """
+
+    def __init__(
+        self,
+        picker: Picker,
+        metrics: GatewayMetrics,
+        *,
+        table: RoutingTable,
+        limits: RequestLimits,
+        budget_bytes: int = BUDGET_BYTES,
+        waiting: int = WAITING,
+        longest_s: float = LONGEST_S,
+        capture: TextCapture | None = None,
+    ) -> None:
+        self._picker = ExternalPicker(picker)
+        self._metrics = metrics
+        self._capture = capture
+        self._owners = ResponseOwners()
+        self._limiter = KeyLimiter()
+        self.table = table
+        self.limits = limits
+        self.loads = InFlight()
+        self.queues = ModelQueues(waiting, longest_s)
+        self.loads.on_end = self.queues.pump
+        self.bodies = BodyBudget(budget_bytes)
+        self.scanner = BodyScanner()
+        self.upstream = Upstream()
+
+    def follow(self, table: RoutingTable) -> None:
+        """Routes by this table from now on, those that wait as well, and forgets what is not in it."""
+        self.table = table
+        self._limiter.keep(key.id for key in table.keys)
+        apps = [group.app for entry in table.models.values() for group in (*entry.groups, *entry.external)]
+        self.loads.keep(apps, table.models)
+        listed = {
+            one.external.url for entry in table.models.values() for one in entry.external if one.external
+        }
+        self.upstream.trouble = {url: why for url, why in self.upstream.trouble.items() if url in listed}
+        self.queues.refresh()
+
+    def limit_bodies(self, max_body_bytes: int) -> None:
+        """Accepts requests up to this length from now on."""
+        self.limits = RequestLimits(body_bytes=max_body_bytes, body_s=self.limits.body_s)
+        self.bodies.total = max(self.bodies.total, BODIES_HELD * max_body_bytes)
+
+    async def aclose(self) -> None:
+        """Closes the connections to the engines, and ends the processes that read bodies."""
+        await self.upstream.aclose()
+        await self.scanner.aclose()
+
+    async def forward(
+        self, exchange: RequestContext, table: RoutingTable, scope: Scope, receive: Receive, send: Send
+    ) -> None:
+        """Passes one request on, and its answer back.
+
+        Args:
+            exchange: the request, with its key.
+            table: the table that it was admitted by.
+            scope, receive, send: of ASGI.
+
+        Raises:
+            ApiError: no engine has begun to answer it.
+            ClientGone: its client has left.
+        """
+        check_target(_raw_path(scope), scope["query_string"])
+        check_encoding(exchange.headers)
+        assert exchange.key is not None
+        with (
+            closing(self._limiter.admit(exchange.key)) as exchange.admitted,
+            closing(HeldBody(self.bodies, exchange.key.id)) as held,
+        ):
+            body = await read_body(exchange.headers, receive, self.limits, held)
+            exchange.body_read = True
+            if self._capture is not None and self._capture.until and body.size <= BODY_BYTES:
+                exchange.prompt = prompt_of(body.whole())
+            if exchange.dialect == "anthropic":
+                body = without_changing_digits(body)
+            wanted = await self._scan(exchange, scope["query_string"], receive, body)
+            for response in (response_of(exchange.path), wanted.previous):
+                if self._owners.belongs_to_another(response, exchange.key.id):
+                    raise no_such_response(response)
+            choice = candidates_of(exchange, table, wanted, self.loads)
+            exchange.admitted.charge(wanted.needs.prompt_tokens)
+            if exchange.explains == "only":
+                return await _explain(exchange, choice, send)
+            if wanted.usage is not None and exchange.path in USAGE_PATHS:
+                edit = wanted.usage
+                body, wanted = body.replaced(edit.start, edit.end, edit.text.encode()), wanted.after(edit)
+                exchange.hides_usage = True
+            span = None
+            if wanted.model != choice.model.name or choice.spare:
+                span = _model_span(exchange.headers, body, wanted)
+            if wanted.model != choice.model.name and span is not None:
+                name = _name_in(exchange.headers, choice.model.name)
+                body, span = body.replaced(*span, name), (span[0], span[0] + len(name))
+            if choice.model.replay and body.size <= INLINE_BYTES and not is_form(exchange.headers):
+                exchange.replay = plan_of(exchange.path, body)
+            exchange.request = _request(exchange, scope, body, span)
+            exchange.direct = direct_writer(scope)
+            del body  # only the attempts keep it, until an engine answers
+            try:
+                with self._metrics.in_flight.labels(exchange.model).track_inprogress():
+                    await self._pass_on(exchange, _Routed(wanted, choice), held, receive, send)
+            finally:
+                if exchange.slot is not None:
+                    exchange.slot.close()
+        return None
+
+    async def _scan(
+        self, exchange: RequestContext, query: bytes, receive: Receive, body: RequestBody
+    ) -> RequestTarget:
+        assert exchange.key is not None
+        if body.size <= INLINE_BYTES:
+            return await self.scanner.route(query, exchange.headers, body, exchange.key.id)
+        async with WhileConnected(receive):
+            return await self.scanner.route(query, exchange.headers, body, exchange.key.id)
+
+    async def _pass_on(
+        self,
+        exchange: RequestContext,
+        routed: _Routed,
+        held: HeldBody,
+        receive: Receive,
+        send: Send,
+    ) -> None:
+        sent = perf_counter()
+        async with WhileConnected(receive, exchange.direct):
+            wanted = routed.wanted
+            slot = await self.queues.enter(
+                lambda: candidates_of(exchange, self.table, wanted, self.loads), routed.choice
+            )
+            exchange.slot = slot
+            if exchange.explains:
+                exchange.explanation = slot.choice.explain(slot.found)
+            assert exchange.request is not None
+            exchange.attempts = Attempts(
+                self._picker,
+                self.upstream,
+                slot.choice,
+                slot,
+                request=exchange.request,
+                on_answer=held.close,
+                token_ids=exchange.replay is not None,
+            )
+            asked = None
+            if exchange.replay is not None:
+                asked = replace(exchange.request, body=RequestBody(), model_span=None)
+            exchange.request = None
+            answer = await exchange.attempts.answer()
+            try:
+                meter = self._begin_answer(exchange, answer, sent)
+                if answer.is_error:
+                    await _pass_error_on(exchange, answer, send, meter)
+                    return
+                path = _path(exchange, answer, meter, slot.choice.model)
+                await send(_start(exchange, answer, path))
+                complete = await relay(answer, send, exchange.direct, path)
+                while not complete and (rest := await self._continued(exchange, wanted, path, asked)):
+                    answer.close()
+                    answer = rest
+                    complete = await relay(answer, send, exchange.direct, path)
+            finally:
+                answer.close()
+        last = path.rest(whole=complete) + (b"" if complete else _cut_short(exchange, path))
+        if complete or last:
+            await send({"type": "http.response.body", "body": last, "more_body": False})
+
+    async def _continued(
+        self, exchange: RequestContext, wanted: RequestTarget, path: AnswerPath, asked: Request | None
+    ) -> UpstreamAnswer | None:
+        """The answer of another group with the rest of a stream whose group was lost; None if there is none."""
+        record, lost = path.record, exchange.attempts
+        if record is None or asked is None or lost is None or (path.loops is not None and path.loops.found):
+            return None
+        self.loads.fail(lost.app)
+        exchange.lost_apps += (lost.app,)
+        body = record.continuation()
+        if body is not None and record.continuations < CONTINUATIONS:
+            request = replace(asked, body=RequestBody(body))
+            if (answer := await self._ask_for_rest(exchange, wanted, lost.weights, request)) is not None:
+                record.resume()
+                exchange.replays += ("continued",)
+                return answer
+        exchange.replays += ("failed",)
+        return None
+
+    async def _ask_for_rest(
+        self, exchange: RequestContext, wanted: RequestTarget, weights: str, request: Request
+    ) -> UpstreamAnswer | None:
+        assert exchange.slot is not None
+        try:
+            choice = candidates_of(exchange, self.table, wanted, self.loads)
+            same = tuple(
+                one for one in choice.groups if one.weights == weights and one.app not in exchange.lost_apps
+            )
+            choice = replace(choice, groups=same, spare=())
+            attempts = Attempts(
+                self._picker, self.upstream, choice, exchange.slot, request=request, continues=True
+            )
+            answer = await attempts.answer()
+        except ApiError:
+            return None
+        if not answer.is_stream or answer.status != HTTPStatus.OK:
+            answer.close()
+            return None
+        attempts.retries += exchange.attempts.retries if exchange.attempts is not None else 0
+        exchange.attempts = attempts
+        exchange.slot.answered(is_stream=True)
+        return answer
+
+    def _begin_answer(self, exchange: RequestContext, answer: UpstreamAnswer, sent: float) -> UsageMeter:
+        exchange.status = answer.status
+        if answer.status >= 400:
+            exchange.kind = "engine_error" if answer.status >= 500 else "engine_refused"
+        assert exchange.slot is not None
+        exchange.slot.answered(is_stream=answer.is_stream, is_good=answer.status < 400)
+        on_gap = None
+        if answer.is_stream:
+            exchange.is_stream = True
+            self._metrics.ttft.labels(exchange.model).observe(perf_counter() - sent)
+            on_gap = self._metrics.itl.labels(exchange.model).observe
+        if exchange.path == RESPONSES and exchange.key is not None:
+            self._owners.note(answer.first, exchange.key.id)
+        exchange.meter = UsageMeter(sent, on_gap)
+        return exchange.meter
+
+
+class _Routed(NamedTuple):
+    """A request's target and its candidates."""
+
+    wanted: RequestTarget
+    choice: Choice
+
+
+def _path(
+    exchange: RequestContext, answer: UpstreamAnswer, meter: UsageMeter, model: ModelEntry
+) -> AnswerPath:
+    """Way of an answer's bytes: a stream is searched for loops, freed of usage, and recorded, if it is to be."""
+    if not answer.is_stream:
+        return AnswerPath(meter)
+    can_continue = exchange.replay is not None and exchange.attempts is not None and exchange.attempts.weights
+    return AnswerPath(
+        meter,
+        LoopDetector(model.loop_tokens) if model.loop_tokens else None,
+        UsageHider(nulls=answer.is_external) if exchange.hides_usage else None,
+        StreamRecord(exchange.replay) if exchange.replay is not None and can_continue else None,
+    )
+
+
+def _cut_short(exchange: RequestContext, path: AnswerPath) -> bytes:
+    """Records an answer without its end. Returns the last event of a stream; another answer is cut with its connection."""
+    if path.loops is not None and path.loops.found:
+        exchange.found_loop()
+        return loop_event(exchange.dialect, path.meter, path.loops.tokens)
+    exchange.lost_engine()
+    return lost_event(exchange.dialect, path.meter) if exchange.is_stream else b""
+
+
+def _raw_path(scope: Scope) -> bytes:
+    raw: bytes = scope.get("raw_path") or scope["path"].encode()
+    return raw
+
+
+def _request(
+    exchange: RequestContext, scope: Scope, body: RequestBody, span: tuple[int, int] | None
+) -> Request:
+    path, query = _raw_path(scope), scope["query_string"]
+    return Request(
+        id=exchange.id,
+        method=exchange.method,
+        target=(path + b"?" + query if query else path).decode("ascii"),
+        headers=request_headers(exchange.headers),
+        body=body,
+        model_span=span,
+    )
+
+
+def _model_span(headers: Headers, body: RequestBody, wanted: RequestTarget) -> tuple[int, int] | None:
+    """Place of the model's name in the body; None if it is in the query or in a header, which engines do not read."""
+    if not body.size:
+        return None
+    if is_form(headers):
+        return wanted.span
+    return wanted.span or model_span(body.whole())  # that of a long body is known
+
+
+def _name_in(headers: Headers, name: str) -> bytes:
+    """A model's name as the body has it."""
+    return name.encode() if is_form(headers) else json.dumps(name).encode()
+
+
+async def _explain(exchange: RequestContext, choice: Choice, send: Send) -> None:
+    body = json.dumps(choice.explain(choice.forecasts()), indent=1).encode()
+    await respond_json(exchange, body, send)
+
+
+async def _pass_error_on(
+    exchange: RequestContext, answer: UpstreamAnswer, send: Send, meter: UsageMeter
+) -> None:
+    given = await read_error(answer)
+    if lacks_path(given, answer.status):
+        refusal = not_its_task(exchange.model, exchange.path)
+        exchange.status, exchange.kind = refusal.status, refusal.kind
+        body = refusal.body(exchange.dialect)
+    else:
+        body = in_dialect(given, answer.status, exchange.dialect)
+    meter.feed(body)
+    headers = [header for header in answer.headers() if header[0] not in _OF_THE_BODY]
+    await respond(send, exchange.status, [*headers, JSON, *id_headers(exchange)], body)
+
+
+def _start(exchange: RequestContext, answer: UpstreamAnswer, path: AnswerPath) -> dict[str, Any]:
+    headers = [*answer.headers(), *id_headers(exchange)]
+    if path.is_changed:  # its length changes, too
+        headers = [one for one in headers if one[0] != b"content-length"]
+    return {"type": "http.response.start", "status": answer.status, "headers": headers}

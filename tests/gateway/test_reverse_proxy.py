@@ -1,0 +1,224 @@
+"""The way of requests to fake engines and of their answers back, over real sockets."""
+
+from __future__ import annotations
+
+import asyncio
+import io
+import json
+from typing import TYPE_CHECKING, Any
+
+import aiohttp
+import pytest
+
+from sparkfleet.engines.fake import APIS, FakeEngine, InjectedFault, Pace
+from sparkfleet.gateway.routing_table import ModelEntry
+
+if TYPE_CHECKING:
+    from conftest import Door, OpenDoor
+
+PACED = Pace(ttft_s=0.02, itl_s=0.002, tokens=10)
+ENDLESS = Pace(itl_s=0.002, tokens=1_000_000)
+CHAT = "/v1/chat/completions"
+
+
+def model(name: str, **more: Any) -> ModelEntry:
+    return ModelEntry.model_validate({"name": name, "deployment": "engine", "state": "ready", **more})
+
+
+@pytest.mark.parametrize("path", sorted(APIS))
+@pytest.mark.parametrize("streaming", [True, False], ids=["stream", "whole"])
+async def test_an_answer_arrives_byte_for_byte(open_door: OpenDoor, path: str, streaming: bool) -> None:
+    door = await open_door(pace=PACED)
+    body = door.body(path, stream=streaming, stream_options={"include_usage": True})
+    direct = {"authorization": f"Bearer {door.engine.token}"}
+    async with aiohttp.request("POST", door.engine.url + path, json=body, headers=direct) as answer:
+        bare, content_type = await answer.read(), answer.headers["content-type"]
+    status, headers, through = await door.post(path, **{k: v for k, v in body.items() if k != "model"})
+    assert status == 200
+    assert through.replace(b"fake-1", b"fake-0") == bare
+    assert headers["content-type"] == content_type
+    assert headers["x-request-id"].startswith("req-")
+    assert "server" not in headers
+
+
+async def test_every_chunk_arrives_when_it_is_made(open_door: OpenDoor) -> None:
+    """The engine makes its next token only when the client has seen the one before, but for the one that ends the text:
+
+    it waits for the usage that is hidden from this client.
+    """
+    door = await open_door(pace=Pace(tokens=5))
+    gates = [asyncio.Event() for _ in range(5)]
+    waiting = iter(gates)
+
+    async def gate(**changes: int) -> None:
+        if changes.get("generated"):
+            await next(waiting).wait()
+
+    door.engine._tick = gate  # type: ignore[method-assign]
+    async with door.http.post(
+        door.url + "/v1/completions", json=door.body("/v1/completions", stream=True)
+    ) as answer:
+        for event in gates[:-1]:
+            assert b"data: " in await answer.content.readany()
+            event.set()
+        gates[-1].set()
+        assert (await answer.content.read()).endswith(b"[DONE]\n\n")
+
+
+async def test_the_request_arrives_unchanged_but_for_its_headers(open_door: OpenDoor) -> None:
+    door = await open_door(models=[model("tiny", endpoints=("/v1/odd/path",))])
+    strange = b'{ "model" :"tiny",\n"unknown": 1e400, "x": [1,  2]}'
+    headers = {"content-type": "application/json", "x-mine": "1", "cookie": "a=b", "x-api-key": door.key}
+    async with door.http.post(door.url + "/v1/odd/path?a=%20b&c", data=strange, headers=headers) as answer:
+        seen = await answer.json()
+    assert door.engine.bodies == [strange]
+    assert (seen["method"], seen["path"]) == ("POST", "/v1/odd/path?a=%20b&c")
+    names = [name.lower() for name, _ in seen["headers"]]
+    arrived = {name.lower(): value for name, value in seen["headers"]}
+    assert len(names) == len(set(names))
+    assert arrived["authorization"] == f"Bearer {door.engine.token}"
+    assert arrived["x-mine"] == "1"
+    assert arrived["accept-encoding"] == "identity"
+    assert arrived["x-request-id"] == answer.headers["x-request-id"]
+    assert door.key not in json.dumps(seen)
+    assert not {"cookie", "x-api-key"} & set(names)
+
+
+@pytest.mark.parametrize("method", ["GET", "DELETE", "POST", "PUT", "PATCH"])
+@pytest.mark.parametrize("how", ["query", "header"])
+async def test_requests_without_a_body_find_their_model(open_door: OpenDoor, method: str, how: str) -> None:
+    door = await open_door(models=[model("tiny", endpoints=("/v1/videos/*",))])
+    query = "?model=tiny" if how == "query" else ""
+    headers = {"x-sparkfleet-model": "tiny"} if how == "header" else {}
+    async with door.http.request(method, f"{door.url}/v1/videos/v_1{query}", headers=headers) as answer:
+        seen = await answer.json()
+    assert (seen["method"], seen["path"], seen["size"]) == (method, f"/v1/videos/v_1{query}", 0)
+    assert "x-sparkfleet-model" not in [name.lower() for name, _ in seen["headers"]]
+
+
+@pytest.mark.parametrize("method", ["GET", "DELETE"])
+async def test_a_stored_response_is_read_and_deleted(door: Door, method: str) -> None:
+    async with door.http.request(method, f"{door.url}/v1/responses/resp_1?model=tiny") as answer:
+        assert (await answer.json())["path"] == "/v1/responses/resp_1?model=tiny"
+    async with door.http.put(f"{door.url}/v1/responses/resp_1?model=tiny") as answer:
+        assert (answer.status, answer.headers["allow"]) == (405, "GET, DELETE")
+
+
+async def test_a_path_that_another_deployment_names_is_not_of_this_one(open_door: OpenDoor) -> None:
+    door = await open_door(models=[model("tiny"), model("video", endpoints=("/v1/videos",))])
+    status, _, body = await door.post("/v1/videos")
+    assert (status, json.loads(body)["error"]["code"]) == (404, "not_found")
+    assert not door.engine.requests
+    assert (await door.post("/v1/videos", model="video"))[0] == 200
+
+
+async def test_a_form_finds_its_model_and_arrives_unchanged(door: Door) -> None:
+    form = aiohttp.FormData()
+    form.add_field("file", b"RIFF\0\xff" * 50_000, filename="speech.wav", content_type="audio/wav")
+    form.add_field("model", "tiny")
+    async with door.http.post(door.url + "/v1/audio/transcriptions", data=form) as answer:
+        assert answer.status == 200
+        seen = await answer.json()
+    arrived = {name.lower(): value for name, value in seen["headers"]}
+    assert arrived["content-type"].startswith("multipart/form-data; boundary=")
+    assert door.engine.bodies[0].count(b"RIFF\0\xff") == 50_000
+
+
+async def test_a_large_prompt_passes(door: Door) -> None:
+    body = json.dumps(door.body(prompt="spark " * 1_000_000)).encode()
+    async with door.http.post(door.url + CHAT, data=io.BytesIO(body)) as answer:
+        assert answer.status == 200
+    assert door.engine.bodies == [body]
+
+
+async def test_an_engine_that_does_not_know_its_own_name_is_believed(open_door: OpenDoor) -> None:
+    door = await open_door(engines=[FakeEngine(model="other")])
+    status, _, body = await door.post()
+    assert (status, json.loads(body)["error"]["code"]) == (404, 404)
+
+
+async def test_many_streams_at_once(open_door: OpenDoor) -> None:
+    door = await open_door(engines=[FakeEngine(model="tiny", pace=PACED) for _ in range(2)])
+    answers = await asyncio.gather(*(door.post(stream=True) for _ in range(64)))
+    assert all(status == 200 and body.endswith(b"data: [DONE]\n\n") for status, _, body in answers)
+    assert all(body.count(b'"content": ') == 11 for _, _, body in answers)
+    assert [len(engine.requests) for engine in door.engines] == [32, 32]
+    assert len({headers["x-request-id"] for _, headers, _ in answers}) == 64
+    assert door.gateway.in_flight == 0
+
+
+async def test_a_failure_in_one_stream_leaves_the_others_alone(open_door: OpenDoor) -> None:
+    door = await open_door(
+        engines=[FakeEngine(model="tiny", pace=PACED, fault=InjectedFault(kind="drop", after=3, times=1))]
+    )
+    answers = await asyncio.gather(*(door.post(stream=True) for _ in range(8)))
+    whole = [body for _, _, body in answers if body.endswith(b"data: [DONE]\n\n")]
+    assert len(whole) == 7
+
+
+# Clients that hang up
+
+
+async def test_hanging_up_in_a_stream_stops_the_generation(open_door: OpenDoor) -> None:
+    door = await open_door(pace=ENDLESS)
+    async with door.http.post(door.url + CHAT, json=door.body(stream=True)) as answer:
+        await answer.content.readany()
+        assert door.engine.running == 1
+        answer.close()
+    async with asyncio.timeout(5):
+        await door.engine.until(lambda engine: engine.aborted == 1 and engine.running == 0)
+        await door.gateway.drain(5)
+    assert door.value("sparkfleet_errors_total", model="tiny", kind="client_gone") == 1
+    assert door.value("sparkfleet_requests_total", model="tiny", path=CHAT, status="499") == 1
+    assert door.value("sparkfleet_requests_in_flight", model="tiny") == 0
+
+
+@pytest.mark.parametrize("streaming", [True, False], ids=["stream", "whole"])
+async def test_hanging_up_before_the_first_byte_stops_the_generation(
+    open_door: OpenDoor, streaming: bool
+) -> None:
+    door = await open_door(pace=Pace(ttft_s=3600))
+    asking = asyncio.create_task(door.post(stream=streaming))
+    async with asyncio.timeout(5):
+        await door.engine.until(lambda engine: engine.running == 1)
+        asking.cancel()
+        await door.engine.until(lambda engine: engine.aborted == 1 and engine.running == 0)
+        await door.gateway.drain(5)
+    assert door.value("sparkfleet_errors_total", model="tiny", kind="client_gone") == 1
+    assert not door.value("sparkfleet_retries_total", model="tiny")
+
+
+async def test_hanging_up_while_the_body_is_sent_asks_nobody(door: Door) -> None:
+    _, writer = await asyncio.open_connection(door.server.host, door.server.port)
+    writer.write(
+        f"POST {CHAT} HTTP/1.1\r\nhost: x\r\nx-api-key: {door.key}\r\ncontent-length: 99\r\n\r\n{{".encode()
+    )
+    await writer.drain()
+    while not door.gateway.in_flight:
+        await asyncio.sleep(0)
+    writer.close()
+    async with asyncio.timeout(5):
+        await door.gateway.drain(5)
+    assert not door.engine.requests
+    assert door.value("sparkfleet_errors_total", model="", kind="client_gone") == 1
+
+
+async def test_a_client_that_does_not_read_does_not_fill_the_gateway(open_door: OpenDoor) -> None:
+    """Its reading sets the pace, back to the engine; nothing is collected in between."""
+    door = await open_door(pace=Pace(tokens=200_000))
+    reader, writer = await asyncio.open_connection(door.server.host, door.server.port, limit=1024)
+    body = json.dumps(door.body(stream=True)).encode()
+    writer.write(
+        f"POST {CHAT} HTTP/1.1\r\nhost: x\r\nx-api-key: {door.key}\r\ncontent-length: {len(body)}\r\n\r\n".encode()
+    )
+    writer.write(body)
+    await reader.readline()
+    before = -1
+    async with asyncio.timeout(20):
+        while door.engine.generated != before:  # until nothing moves any more
+            before = door.engine.generated
+            await asyncio.sleep(0.05)
+    assert 0 < before < 200_000
+    writer.transport.abort()
+    async with asyncio.timeout(5):
+        await door.engine.until(lambda engine: engine.aborted == 1)
