@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from sparkfleet.controlplane.api.api_models import ApplyRequest
-from sparkfleet.controlplane.api.client import FleetClient
+from sparkfleet.controlplane.api.client import FleetClient, Held
 from sparkfleet.controlplane.state.head_address import HeadAddress
 from sparkfleet.errors import ControlError, NodeError
 from sparkfleet.fleet.events import FleetStep, OnEvent, StepRunning, ignored
@@ -107,11 +107,21 @@ class FleetLifecycle:
             do=f"Look at the logs beside {result} on {channel.node}.",
         )
 
-    async def until_joined(self, client: FleetClient, on_event: OnEvent) -> None:
-        """Wait until Ray on every node is part of the fleet."""
+    async def until_joined(self, client: FleetClient, on_event: OnEvent, held_s: float = 0.0) -> None:
+        """Wait until Ray on every node is part of the fleet.
+
+        Args:
+            client: of the controller; not entered.
+            on_event: receives the nodes that are missing.
+            held_s: seconds for which the controller may still wait for its store.
+
+        Raises:
+            Held: it waits for longer.
+            ControlError: a node did not join.
+        """
         began = asyncio.get_running_loop().time()
         async with client.again() as asking:
-            while missing := sorted(set(self._inventory.nodes) - await _joined(asking)):
+            while missing := sorted(set(self._inventory.nodes) - await _joined(asking, began + held_s)):
                 on_event(StepRunning(step=FleetStep.JOINING, subjects=tuple(missing)))
                 if asyncio.get_running_loop().time() - began > JOIN_S:
                     raise ControlError(
@@ -140,5 +150,11 @@ class FleetLifecycle:
         return TakenDown(was_up=any(ended), has_run=head.store, deployments=head.generations)
 
 
-async def _joined(client: FleetClient) -> set[str]:
-    return {node.name for node in (await client.fleet()).nodes if node.joined}
+async def _joined(client: FleetClient, held_until: float = 0.0) -> set[str]:
+    """Nodes that have joined; none while the controller waits for its store, until then (the event loop's clock)."""
+    try:
+        return {node.name for node in (await client.fleet()).nodes if node.joined}
+    except Held:
+        if asyncio.get_running_loop().time() > held_until:
+            raise
+        return set()

@@ -27,6 +27,8 @@ from sparkfleet.remote.atomic_write import write_atomically
 from sparkfleet.runtime.files.fleet_paths import MOVING_STORE
 
 CHUNK = 1 << 20
+HELD_S = 20.0
+"""Time for the new head's controller to notice that it may use the store: it looks every half second, at most a round later."""
 
 Step = Literal["out", "in", "freeze", "settle", "away", "cancel"]
 """See `node_daemon/head_move.py`."""
@@ -193,7 +195,7 @@ class _Moving:
         await session.programs.move_step(old, self._request("away", {"join": joining.pop(old)}))
         await asyncio.gather(*(session.programs.join(name, request) for name, request in joining.items()))
         client = FleetClient(prepared.address, prepared.api_token, reach=session.access.reach)
-        await session.lifecycle.until_joined(client, self._on_event)
+        await session.lifecycle.until_joined(client, self._on_event, HELD_S)
         return MovedHead(prepared.address)
 
     def _request(self, step: Step, more: Mapping[str, Any] | None = None) -> MoveRequest:

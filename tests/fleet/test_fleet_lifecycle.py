@@ -1,0 +1,56 @@
+"""Waiting for the nodes of a fleet, as far as it needs none."""
+
+from types import SimpleNamespace
+
+import pytest
+
+from sparkfleet.controlplane.api.client import Held
+from sparkfleet.fleet.events import ignored
+from sparkfleet.fleet.fleet_lifecycle import FleetLifecycle
+
+
+class Client:
+    """A controller that waits for its store at the first questions, and knows the nodes of each later one."""
+
+    def __init__(self, held, *joined):
+        self.held, self.joined = held, list(joined)
+
+    def again(self):
+        return self
+
+    async def __aenter__(self):
+        return self
+
+    async def __aexit__(self, *gone):
+        return None
+
+    async def fleet(self):
+        if self.held:
+            self.held -= 1
+            raise Held("The head of this fleet is being moved to b.")
+        now = self.joined.pop(0)
+        return SimpleNamespace(nodes=[SimpleNamespace(name=name, joined=name in now) for name in "ab"])
+
+
+@pytest.fixture
+def lifecycle():
+    """A fleet of two nodes."""
+    return FleetLifecycle(SimpleNamespace(inventory=SimpleNamespace(nodes={"a": None, "b": None})), None)
+
+
+async def test_nodes_that_join_later_are_waited_for(lifecycle):
+    client = Client(0, "b", "ab")
+    await lifecycle.until_joined(client, ignored)
+    assert client.joined == []
+
+
+async def test_a_new_head_may_wait_for_its_store_for_a_moment(lifecycle):
+    client = Client(2, "ab")
+    await lifecycle.until_joined(client, ignored, held_s=20.0)
+    assert client.joined == []
+
+
+@pytest.mark.parametrize("held_s", [0.0, 0.3])
+async def test_a_controller_that_goes_on_waiting_for_its_store_is_an_error(lifecycle, held_s):
+    with pytest.raises(Held, match="being moved to b"):
+        await lifecycle.until_joined(Client(1000), ignored, held_s=held_s)
