@@ -28,7 +28,7 @@ from sparkfleet.runtime.files.fleet_paths import MOVING_STORE
 
 CHUNK = 1 << 20
 HELD_S = 20.0
-"""Time for the new head's controller to notice that it may use the store: it looks every half second, at most a round later."""
+"""Time for the controller of the new head to see that it may use the store: it looks every half second, or a round later."""
 
 Step = Literal["out", "in", "freeze", "settle", "away", "cancel"]
 """See `node_daemon/head_move.py`."""
