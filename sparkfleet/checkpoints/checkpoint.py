@@ -159,8 +159,7 @@ class Checkpoint(Value):
     def kv_bytes_per_token(self, *, tp: int = 1, dtype: str = "auto", kind: LayerKind | None = None) -> float:
         """Bytes that one token adds to the KV cache of one rank while no window is full, in all layers or those of a kind.
 
-        Sliding layers stop growing at their window: see `kv_bytes_per_sequence`. KV heads are copied if `tp`
-        exceeds their number; a latent (MLA) is stored completely on every rank.
+        KV heads are copied if `tp` exceeds their number; a latent (MLA) is stored completely on every rank.
 
         Raises:
             FactError: an unknown dtype.
@@ -168,11 +167,6 @@ class Checkpoint(Value):
         name = self.kv_dtype(dtype)
         chosen = (group for group in self.layers if kind is None or group.kind is kind)
         return sum(group.layers * group.token_bytes(tp=tp, dtype=name) for group in chosen)
-
-    def kv_bytes_per_sequence(self, tokens: int, *, tp: int = 1, dtype: str = "auto") -> int:
-        """Bytes of KV cache of one sequence of `tokens` tokens on one rank, with sliding layers capped at their window."""
-        name = self.kv_dtype(dtype)
-        return round(sum(group.sequence_bytes(tokens, tp=tp, dtype=name) for group in self.layers))
 
     def state_bytes_per_sequence(self, *, tp: int = 1, dtype: str | None = None) -> int:
         """Bytes of recurrent and convolution state of one sequence on one rank, in all linear layers.

@@ -36,7 +36,7 @@ CHECKS: tuple[Check, ...] = (
     *exposure.CHECKS,
 )
 
-REACHED = SILENT, CHANGED = ("node-silent", "host-key-changed")
+SILENT, CHANGED = "node-silent", "host-key-changed"
 """Findings about a node that did not answer, so that no check applies."""
 
 COVERED = frozenset(rule for check in CHECKS for rule in check.rules)

@@ -69,12 +69,10 @@ class StagePlan(Value):
 
     Attributes:
         pull: the node that downloads it, or "".
-        pull_bytes: bytes to download.
         copies: in their order of start.
     """
 
     pull: str = ""
-    pull_bytes: int = 0
     copies: tuple[Copy, ...] = ()
 
     @property
@@ -107,7 +105,6 @@ def plan(
     rest = [node for node in lacking if node != first]
     return StagePlan(
         pull=first,
-        pull_bytes=to_move(manifest, have[first]),
         copies=copies(inventory, manifest, have, [first], rest),
     )
 

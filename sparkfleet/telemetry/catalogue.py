@@ -552,5 +552,3 @@ KEY_EXPIRES = _metric(
 )
 CATALOGUE: tuple[MetricSpec, ...] = tuple(one for one in list(vars().values()) if isinstance(one, MetricSpec))
 """Every metric, in the order of this file."""
-
-BY_FAMILY: dict[str, MetricSpec] = {one.family: one for one in CATALOGUE}

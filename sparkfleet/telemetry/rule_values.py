@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import Any, Literal
 
 import yaml
@@ -77,8 +77,3 @@ def rule_file(groups: Sequence[RuleGroup], source: str) -> str:
     }
     text = yaml.safe_dump(document, sort_keys=False, width=110, allow_unicode=True)
     return f"# Written by `python scripts/observe.py` from {source}; scripts/check compares.\n{text}"
-
-
-def expressions(groups: Iterable[RuleGroup]) -> list[str]:
-    """Every expression of these groups."""
-    return [rule.expr for group in groups for rule in group.rules]

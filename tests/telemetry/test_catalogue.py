@@ -8,10 +8,11 @@ from prometheus_client import generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
 from sparkfleet.telemetry import metrics_page
-from sparkfleet.telemetry.catalogue import BY_FAMILY, CATALOGUE, LABELS, START_PHASES
+from sparkfleet.telemetry.catalogue import CATALOGUE, LABELS, START_PHASES
 from sparkfleet.telemetry.metrics import ControlMetrics, GapHistogram, GatewayMetrics
 from sparkfleet.telemetry.samples import sample
 
+BY_FAMILY = {one.family: one for one in CATALOGUE}
 UNBOUNDED = {"prompt", "request", "request_id", "id", "client", "address", "user", "url"}
 
 

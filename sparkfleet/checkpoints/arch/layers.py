@@ -95,13 +95,6 @@ class LayerGroup(Value):
         """Bytes that one more token adds to each of these layers on one rank, before any window is full."""
         return (self._entry_bytes(tp, dtype) + self._index_bytes() / self.index_pool) / self.tokens_per_entry
 
-    def sequence_bytes(self, tokens: int, *, tp: int = 1, dtype: str = "bf16") -> float:
-        """Bytes of KV cache of one sequence of `tokens` tokens in all these layers on one rank."""
-        if self.kind is LayerKind.SLIDING:
-            return self.layers * self.token_bytes(tp=tp, dtype=dtype) * min(tokens, self.window or tokens)
-        recent = min(tokens, self.window or 0) * self._entry_bytes(tp, dtype)
-        return self.layers * (self.token_bytes(tp=tp, dtype=dtype) * tokens + recent)
-
     def _entry_bytes(self, tp: int, dtype: str) -> float:
         heads = _share(self.kv_heads, tp)
         packed = PACKED_LATENT_BYTES.get((dtype, self.key_dim)) if self.value_dim == 0 else None

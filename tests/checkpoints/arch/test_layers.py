@@ -96,8 +96,7 @@ def test_sliding_layers_stop_at_their_window() -> None:
     assert model.kv_bytes_per_token(kind=LayerKind.FULL) == 18 * per_layer
     assert model.kv_bytes_per_token(kind=LayerKind.SLIDING) == 18 * per_layer
     assert model.kv_bytes_per_token(kind=LayerKind.LINEAR) == 0
-    assert model.kv_bytes_per_sequence(100) == 100 * 36 * per_layer
-    assert model.kv_bytes_per_sequence(100_000) == (100_000 + 128) * 18 * per_layer
+    assert {group.window for group in model.layers if group.kind is LayerKind.SLIDING} == {128}
 
 
 def test_full_layers_of_gemma_4_have_heads_of_their_own() -> None:
@@ -133,13 +132,8 @@ def test_deepseek_v4_compresses_what_is_beyond_its_window() -> None:
     by_ratio = {group.tokens_per_entry: group.layers for group in model.layers if group.kind is LayerKind.MLA}
     assert by_ratio == {4: 21, 128: 20}
     per_token = 21 * (584 + 132) / 4 + 20 * 584 / 128
-    grown = model.kv_bytes_per_sequence(200_000, dtype="fp8_ds_mla") - model.kv_bytes_per_sequence(
-        100_000, dtype="fp8_ds_mla"
-    )
-    assert grown == pytest.approx(100_000 * per_token, abs=1)
-    assert model.kv_bytes_per_sequence(64, dtype="fp8_ds_mla") == pytest.approx(
-        64 * (43 * 584 + per_token), abs=1
-    )
+    grown = model.kv_bytes_per_token(kind=LayerKind.MLA, dtype="fp8_ds_mla")
+    assert grown == pytest.approx(per_token)
 
 
 @pytest.mark.parametrize(
@@ -309,12 +303,9 @@ GROUPS = st.builds(
 )
 
 
-@given(group=GROUPS, tokens=st.integers(1, 1 << 20), more=st.integers(0, 1 << 16), tp=st.integers(1, 16))
-def test_memory_grows_with_tokens_and_not_with_ranks(
-    group: LayerGroup, tokens: int, more: int, tp: int
-) -> None:
-    alone = group.sequence_bytes(tokens)
-    assert group.sequence_bytes(tokens + more) >= alone
-    assert group.sequence_bytes(tokens, tp=tp) <= alone
-    assert group.sequence_bytes(tokens, tp=tp) * tp >= alone - 1e-6 * alone
-    assert group.sequence_bytes(tokens, dtype="fp8") <= alone
+@given(group=GROUPS, tp=st.integers(1, 16))
+def test_a_token_takes_no_more_memory_on_more_ranks(group: LayerGroup, tp: int) -> None:
+    alone = group.token_bytes()
+    assert group.token_bytes(tp=tp) <= alone
+    assert group.token_bytes(tp=tp) * tp >= alone - 1e-6 * alone
+    assert group.token_bytes(dtype="fp8") <= alone
