@@ -51,7 +51,7 @@ class NodeWatch:
         self._read_at = steady()
         """End of the last reading (steady clock)."""
         self._answered: dict[str, float] = {}
-        """When each node that has joined was last known to answer (steady clock)."""
+        """Time at which each node that has joined was last known to answer (steady clock)."""
 
     def lost(self) -> dict[str, float]:
         """Nodes that have left the fleet, or that Ray counts as joined and that do not answer; seconds since their last

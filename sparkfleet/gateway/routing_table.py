@@ -87,7 +87,7 @@ class ExternalAddress(Value):
     """The model's name there."""
     key_file: str | None = None
     when: Literal["unavailable", "busy"] = "unavailable"
-    """When requests go to it: if no ready group can serve them, or also if they would have to wait."""
+    """The case in which requests go to it: if no ready group can serve them, or also if they would have to wait."""
 
 
 class GroupEntry(Value):

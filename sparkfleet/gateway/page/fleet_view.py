@@ -71,7 +71,7 @@ class GroupView(Value):
     """True if it gets no new requests until it is undrained."""
     detail: str = ""
     since: float
-    """When the state began, Unix seconds."""
+    """Begin of the state, Unix seconds."""
     node: str
     """Rank 0's."""
     ranks: tuple[str, ...] = ()
