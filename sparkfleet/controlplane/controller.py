@@ -82,6 +82,7 @@ class Controller:
     ) -> None:
         self._store = store
         self._apps = apps
+        self._metrics = metrics
         self._nodes = nodes
         self._clocks = clocks
         self._wall = wall or WallClock(clocks)
@@ -168,6 +169,8 @@ class Controller:
         # Before the first wait: a client that reads "ready" requests the gateway next.
         await self.gateways.publish()
         state = await self._state()
+        for name in state.wanted:
+            self._metrics.begin(name)
         actions = decide(state, self._clocks())
         await self._effects.carry_out(actions, state.wanted)
         await self.gateways.publish()

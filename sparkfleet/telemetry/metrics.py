@@ -17,6 +17,7 @@ from prometheus_client.registry import Collector
 from prometheus_client.utils import floatToGoString
 
 from sparkfleet import __version__
+from sparkfleet.errors import Cause
 from sparkfleet.telemetry import catalogue
 from sparkfleet.telemetry.catalogue import MetricSpec
 from sparkfleet.telemetry.samples import Sample, SampleCollector, Samples
@@ -148,6 +149,15 @@ class ControlMetrics:
         self._read: Samples = tuple
         registry.register(SampleCollector(self._samples))
         build_info(registry)
+
+    def begin(self, deployment: str) -> None:
+        """Lets the counters of a deployment begin at 0.
+
+        Prometheus counts no increase for a series whose first sample is 1, so that an alert would miss the first failure.
+        """
+        self.canary_failures.labels(deployment)
+        for cause in Cause:
+            self.restarts.labels(deployment, cause.value)
 
     def show(self, read: Samples) -> None:
         """Exports these samples of the present state, read whenever the page is, in place of earlier ones."""

@@ -9,6 +9,7 @@ from sparkfleet.controlplane.desired import Standing
 from sparkfleet.controlplane.state.metrics_export import fleet_samples, node_samples
 from sparkfleet.controlplane.state.status import NodeReport
 from sparkfleet.engines.startup_phases import StartupPhase
+from sparkfleet.errors import Cause
 from sparkfleet.gateway.routing_table import KeyLimits
 from sparkfleet.group.report import GroupPhase
 from sparkfleet.telemetry.catalogue import CATALOGUE
@@ -79,10 +80,10 @@ async def test_restarts_have_their_cause(world):
     await world.controller.intake.report(diagnosed("memory"))
     labels = {"deployment": "tiny", "cause": "memory"}
     assert world.metrics.registry.get_sample_value("sparkfleet_restarts_total", labels) == 1
-    assert (
-        world.metrics.registry.get_sample_value("sparkfleet_canary_failures_total", {"deployment": "tiny"})
-        is None
+    wrong = world.metrics.registry.get_sample_value(
+        "sparkfleet_canary_failures_total", {"deployment": "tiny"}
     )
+    assert wrong == 0
 
 
 async def test_an_engine_with_wrong_output_is_counted(world):
@@ -127,3 +128,13 @@ async def test_a_key_shows_when_it_expires(world):
     ]
     await world.controller.keys.revoke("guest")
     assert "sparkfleet_key_expires" not in generate_latest(world.metrics.registry).decode()
+
+
+async def test_counters_of_a_deployment_begin_at_0(world):
+    """The first increase of a series that begins at 1 is none for Prometheus: the alert of the first failure was missed."""
+    await world.controller.commands.put(deployment(), plan(), "me")
+    await world.controller.reconcile()
+    page = generate_latest(world.metrics.registry).decode()
+    assert 'sparkfleet_canary_failures_total{deployment="tiny"} 0.0' in page
+    for cause in Cause:
+        assert f'sparkfleet_restarts_total{{cause="{cause.value}",deployment="tiny"}} 0.0' in page

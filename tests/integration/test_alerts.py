@@ -32,7 +32,6 @@ pytestmark = [pytest.mark.integration, pytest.mark.any_engine, pytest.mark.full,
 NOT_HERE = {
     "SparkfleetSlowerThanPredicted": "needs a prediction, and nothing predicts vLLM's CPU build",
     "SparkfleetSlowUnderLoad": "the same",
-    "SparkfleetWrongOutput": "needs a model that computes wrongly; test_groups has a real one",
     "SparkfleetControllerTrouble": "needs a defect of the controller; test_controller_failures has one",
 }
 """Alerts that are not injected, with the reason."""
@@ -343,6 +342,20 @@ def an_engine_is_ill(fleet, watch):
     return (*slow, "NoTokenProgress", *dead)
 
 
+WRONG = TINY.replace("name: tiny", "name: wrong") + f"nodes: [{HEAD}]\n"
+WRONG += "env: {FAKE_ENGINE: '1', FAKE_START_S: '2', FAKE_SAYS: '!'}\n"
+
+
+def an_engine_answers_nonsense(fleet, watch):
+    """Its only character is `!`, as of a model with NaN logits: the canary stops it before it serves."""
+    with watch.fires("WrongOutput", within=60):
+        code, out, err = fleet.run("apply", "--yes", fleet.write("wrong.yaml", WRONG))
+        assert code == 1, (out, err)
+        assert "repeats '!' only" in out + err
+    fleet.ok("delete", "--yes", "wrong")
+    return ("WrongOutput",)
+
+
 def ends_again_and_again(fleet):
     """Kill an engine until its group is given up."""
     end = time.monotonic() + 150
@@ -430,7 +443,8 @@ def test_every_alert_fires_on_its_fault_and_clears(pair, watch):
 
     try:
         for faults in (
-            nodes_are_ill, an_engine_is_ill, a_start_and_a_node_are_lost, the_controller_is_ill, a_certificate_ends,
+            nodes_are_ill, an_engine_answers_nonsense, an_engine_is_ill, a_start_and_a_node_are_lost, the_controller_is_ill,
+            a_certificate_ends,
         ):  # fmt: skip
             watch.attempt(stage, faults)
         watch.clears(*over)
