@@ -14,6 +14,7 @@ from sparkfleet.checkpoints.arch.context_length import max_positions
 from sparkfleet.checkpoints.arch.layers import LayerGroup
 from sparkfleet.checkpoints.arch.model_families import PLAIN, Family, family_of
 from sparkfleet.checkpoints.arch.nemotron_nas import unrolled
+from sparkfleet.checkpoints.arch.other_tasks import refuse_other_tasks
 from sparkfleet.checkpoints.arch.weight_parts import Part
 from sparkfleet.checkpoints.checkpoint import Checkpoint, Sampling
 from sparkfleet.checkpoints.io.checkpoint_files import read_beside, read_config, read_tensors
@@ -57,9 +58,11 @@ def read_checkpoint(source: Path, *, id: str | None = None) -> Checkpoint:  # no
         id: its name; None takes it from the Hub's cache, or the directory.
 
     Raises:
-        FactError: a file is missing, damaged, hostile, or of a kind that is not supported.
+        FactError: a file is missing, damaged, hostile, or of a kind that is not supported; or it writes no text.
     """
-    outer = unrolled(expanded(read_config(source)))
+    config = read_config(source)
+    refuse_other_tasks(config, source)
+    outer = unrolled(expanded(config))
     found = read_tensors(source)
     name, revision = name_of(source)
     if found is None:

@@ -20,6 +20,7 @@ from typing import Annotated
 
 from pydantic import Field, ValidationError
 
+from sparkfleet.checkpoints.arch.other_tasks import SENTENCE_FILES
 from sparkfleet.checkpoints.checkpoint import Checkpoint
 from sparkfleet.checkpoints.checkpoint_reader import read_checkpoint
 from sparkfleet.checkpoints.io.checkpoint_files import (
@@ -44,7 +45,7 @@ WHOLE: Mapping[str, int] = {
     INDEX: INDEX_BYTES,
 }
 """Files that are needed completely, with their limits in bytes."""
-BEGUN: Mapping[str, int] = dict.fromkeys(("README.md", *LICENSE_FILES), READ_LIMIT)
+BEGUN: Mapping[str, int] = dict.fromkeys(("README.md", *LICENSE_FILES, *SENTENCE_FILES), READ_LIMIT)
 """Files of which the first bytes are enough, with their number."""
 SUFFIXES = tuple(sorted({".safetensors", *(f".{pattern.rpartition('.')[2]}" for pattern in OTHER_WEIGHTS)}))
 """Suffixes of weight files, in the supported format and in the others."""

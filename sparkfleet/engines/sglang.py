@@ -198,7 +198,7 @@ def _algorithm(wanted: Speculation, name: str) -> str:
 
 
 def _parsers(candidate: Candidate) -> tuple[str, ...]:
-    found = parsers_of(candidate.model, "sglang")
+    found = parsers_of(candidate.model, "sglang", candidate.engine_version)
     flags = ["--reasoning-parser", found.reasoning] if found.reasoning else []
     flags += ["--tool-call-parser", found.tools] if found.tools else []
     return tuple(flags)

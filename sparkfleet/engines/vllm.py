@@ -160,7 +160,7 @@ def _plain(text: str) -> object:
 
 
 def _parsers(candidate: Candidate) -> tuple[str, ...]:
-    found = parsers_of(candidate.model, "vllm")
+    found = parsers_of(candidate.model, "vllm", candidate.engine_version)
     flags = ["--reasoning-parser", found.reasoning] if found.reasoning else []
     if found.tools:
         flags += ["--enable-auto-tool-choice", "--tool-call-parser", found.tools]

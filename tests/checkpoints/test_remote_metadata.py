@@ -438,3 +438,13 @@ def test_nothing_is_left_behind(make_checkpoint, llama_weights, monkeypatch, tmp
     with pytest.raises(FactError):
         through(directory)
     assert list(place.iterdir()) == []
+
+
+@pytest.mark.parametrize("name", ["modules.json", "config_sentence_transformers.json"])
+def test_an_embedding_model_is_refused_with_the_same_words(make_checkpoint, llama_weights, name):
+    directory = make_checkpoint(weights=llama_weights())
+    (directory / name).write_text("[]" * 100_000)
+    here, there = refused(directory)
+    assert here == there
+    assert f"by its file {name}" in here
+    assert "engine: custom" in here

@@ -14,6 +14,7 @@ import pytest
 
 import sparkfleet
 from sparkfleet.engines.registry import engine_by_name
+from sparkfleet.engines.tool_parsers import _FAMILIES
 
 pytestmark = pytest.mark.integration
 FLAGS = Path(sparkfleet.__file__).parent / "knowledge" / "engines" / "engine_flags"
@@ -38,6 +39,12 @@ def names(kind):
     return {name for one in typing.get_args(kind) for name in ([one] if isinstance(one, str) else names(one))}
 keys = sorted(field.name for field in dataclasses.fields(speculative.SpeculativeConfig))
 print('RESULT', json.dumps([vllm.__version__, flags, choices, keys, sorted(names(speculative.SpeculativeMethod))]))
+"""
+REGISTRIES = """
+import json
+from vllm.reasoning import ReasoningParserManager
+from vllm.tool_parsers import ToolParserManager
+print('RESULT', json.dumps([ReasoningParserManager.list_registered(), ToolParserManager.list_registered()]))
 """
 DEEP = """
 import json, sys
@@ -244,6 +251,14 @@ def test_vllm_parses_every_line(asked_vllm, lines):
         assert found == [
             told[name] for name in ("options", "choices", "speculative_keys", "speculative_methods")
         ]
+
+
+@installed("vllm")
+def test_vllm_registers_every_parser_of_a_family():
+    reasoning, tools = map(set, asked(REGISTRIES, ()))
+    named = [by_engine["vllm"] for _, by_engine in _FAMILIES if "vllm" in by_engine]
+    assert {one.reasoning for one in named} - reasoning == {""}
+    assert {one.tools for one in named} - tools <= {""}
 
 
 @pytest.mark.opt_in

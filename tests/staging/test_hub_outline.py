@@ -273,3 +273,12 @@ async def test_an_invalid_hub_id_is_not_requested(ask, hub):
     assert await ask("/models/tiny") == AtHub()
     assert await ask("../x") == AtHub()
     assert hub.asked == []
+
+
+@pytest.mark.parametrize("name", ["modules.json", "config_sentence_transformers.json"])
+async def test_an_embedding_model_is_refused_and_not_estimated(ask, files, name):
+    files[name] = b"[]"
+    found = await ask()
+    assert found.checkpoint is None
+    assert f"by its file {name}" in found.reason.what
+    assert "engine: custom" in found.reason.do

@@ -116,11 +116,7 @@ def license_class(name: str) -> LicenseClass:
 
 def license_in_card(card: str) -> str:
     """The licence id in the front matter of a model card; the author's own name for one that the Hub does not know."""
-    found = _FRONT_MATTER.match(card)
-    if found is None:
-        return ""
-    named = _front_value(found[1], "license")
-    own = _front_value(found[1], "license_name")
+    named, own = front_value(card, "license"), front_value(card, "license_name")
     return own if own and named in ("", "other", "unknown") else named
 
 
@@ -132,9 +128,15 @@ def license_in_text(text: str) -> str:
     return next((name for mark, name in MARKS if mark in title), "")
 
 
-def _front_value(front: str, key: str) -> str:
-    """The value of one key, or the first entry of its list. Only this much YAML: model cards are often broken."""
-    found = re.search(rf"^{key}:[ \t]*(?:\n[ \t]*-[ \t]*)?(.*)$", front, re.MULTILINE)
+def front_value(card: str, key: str) -> str:
+    """The value of a key in a model card's front matter, or the first entry of its list; "" if there is none.
+
+    Only this much YAML: model cards are often broken.
+    """
+    front = _FRONT_MATTER.match(card)
+    if front is None:
+        return ""
+    found = re.search(rf"^{key}:[ \t]*(?:\n[ \t]*-[ \t]*)?(.*)$", front[1], re.MULTILINE)
     value = found[1].strip().strip("[]").partition(",")[0].strip().strip("'\"").lower() if found else ""
     return value if _ID.fullmatch(value) else ""
 

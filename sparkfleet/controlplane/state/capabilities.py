@@ -103,7 +103,7 @@ def tools_of(candidate: Candidate, family: str) -> bool | None:
     calls on as text (sgl-project/sglang#10184), which some clients read; with TensorRT-LLM it depends on the model: unknown.
     """
     flags = parse_flags(candidate.engine_args)
-    if parsers_of(candidate.model, candidate.engine).tools:
+    if parsers_of(candidate.model, candidate.engine, candidate.engine_version).tools:
         return True
     match candidate.engine:
         case "vllm":

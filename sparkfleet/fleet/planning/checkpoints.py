@@ -256,7 +256,10 @@ def _settled(
     found = here or _known(model) or config or hub.checkpoint
     if isinstance(found, Checkpoint):
         return _with_reason(found, hub)
-    return found or next(iter(there), None) or _not_found(model, answers, hub)
+    at_the_hub = (
+        hub.reason if isinstance(hub.reason, FactError) else None
+    )  # it is there, and cannot be planned
+    return found or next(iter(there), None) or at_the_hub or _not_found(model, answers, hub)
 
 
 def _with_reason(found: Checkpoint, hub: AtHub) -> Checkpoint:

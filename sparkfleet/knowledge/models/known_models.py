@@ -100,10 +100,22 @@ class UnshapedModel(Value):
         return model == self.id or matches(model, self.match)
 
 
+class PublishedLicense(Value):
+    """A license of the makers' own uploads, for those whose entry names none."""
+
+    id: str
+    match: Annotated[tuple[str, ...], Field(min_length=1)]
+    """Globs on the Hub id with its owner, letter case aside: a requantised copy may have another license."""
+    license: Annotated[str, Field(min_length=1)]
+    sources: Sources
+    date: Date
+
+
 class KnownModels(Value):
     """Contents of the file, in its order."""
 
     models: Entries[KnownModel]
+    licenses: Entries[PublishedLicense]
     unshaped: Entries[UnshapedModel]
 
 
@@ -137,8 +149,20 @@ def known_checkpoint(model: str) -> Checkpoint | None:
         return None
     if parts is not None:
         found = parts.stored(found)
+    found = _licensed(found)
     is_sized = parts is not None and parts.bytes is not None
     return found if is_sized or one is None or one.gb is None else found.sized(one.gb * 1e9)
+
+
+def _licensed(checkpoint: Checkpoint) -> Checkpoint:
+    """`checkpoint` with the license of its maker's uploads, if none is known."""
+    known = (one for one in MODELS.content.licenses if matches(checkpoint.id, one.match))
+    one = None if checkpoint.license.id else next(known, None)
+    return checkpoint if one is None else checkpoint.model_copy(update={"license": _license(one.license)})
+
+
+def _license(name: str) -> License:
+    return License(id=name, kind=license_class(name), source="knowledge/models/models.yaml")
 
 
 def _of_another_engine(name: str, size: int | None) -> FactError:
@@ -222,15 +246,12 @@ def _estimated(
 
 def _with_published(checkpoint: Checkpoint, known: KnownModel) -> Checkpoint:
     weights = tuple(one for one in checkpoint.weights if known.mtp != 0 or one.part is not Part.MTP)
-    license_ = License(
-        id=known.license, kind=license_class(known.license), source="knowledge/models/models.yaml"
-    )
     return checkpoint.model_copy(
         update={
             "weights": weights,
             "bytes_on_disk": sum(portion.bytes for portion in weights),
             "mtp_layers": known.mtp,
             "vision": known.vision,
-            "license": license_,
+            "license": _license(known.license),
         }
     )
