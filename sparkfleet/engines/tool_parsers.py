@@ -85,7 +85,7 @@ _FAMILIES: tuple[tuple[str, dict[str, Parsers]], ...] = (
     ("*nemotron-3-nano-*", {"vllm": Parsers("", "qwen3_coder")}),
     ("*laguna-*", {"vllm": Parsers("poolside_v1", "poolside_v1")}),
     ("*step-3.[57]-flash*", {"vllm": Parsers("step3p5", "step3p5")}),
-    ("*hy3*", {"vllm": Parsers("hy_v3", "hy_v3")}),
+    ("*/hy3*", {"vllm": Parsers("hy_v3", "hy_v3")}),
     ("*inkling*", {"vllm": Parsers("inkling", "inkling")}),
     ("*muse-glimmer-*", {"vllm": Parsers("muse_glimmer", "muse_glimmer")}),
     # Their chat templates describe the tools, and the calls are JSON.

@@ -23,6 +23,7 @@ from sparkfleet.remote.fake import FakeChannel
 from sparkfleet.remote.local import LocalChannel
 from sparkfleet.specs.deployment import Deployment
 from sparkfleet.specs.load import parse_inventory
+from sparkfleet.staging.hub_outline import AtHub
 
 INVENTORY = """
 fleet: home
@@ -448,3 +449,10 @@ def test_a_name_that_the_hub_does_not_have(sparkfleet, repository):
     assert code == 1
     assert "the Hub has no model tests/absent, or it is private" in err
     assert "hf auth login" in err
+
+
+def test_a_model_of_the_hub_that_writes_no_text_is_refused_with_its_reason(monkeypatch):
+    refusal = FactError("the Hub:config.json: cannot be planned, by its file modules.json.", do="Deploy it.")
+    monkeypatch.setattr("sparkfleet.fleet.planning.checkpoints.at_hub", lambda _: AtHub(None, refusal))
+    with pytest.raises(FactError, match=r"by its file modules\.json"):
+        find_checkpoint("nobody/has-this-at-all")
