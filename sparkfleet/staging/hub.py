@@ -304,7 +304,7 @@ class Hub:
 
     def _unreachable(self, reason: str) -> HubUnreachable:
         return HubUnreachable(
-            f"{self.name} cannot be read from {self.endpoint}: {reason}.",
+            f"{self.endpoint} is not reachable: {reason}.",
             means="Downloaded bytes are kept; the next run continues from there.",
             do=f"On the node, try `curl -I {self.endpoint}`; or set HF_ENDPOINT to a mirror that it can reach.",
         )

@@ -321,7 +321,7 @@ async def test_more_than_50_gb_need_xet(asking, monkeypatch, tmp_path):
 async def test_a_hub_that_is_not_there():
     with pytest.raises(HubUnreachable) as away:
         await Client("http://127.0.0.1:9").manifest("main")
-    assert away.value.what.startswith("tests/tiny cannot be read from http://127.0.0.1:9: ")
+    assert away.value.what.startswith("http://127.0.0.1:9 is not reachable: ")
     assert "refused" in away.value.what
 
 
