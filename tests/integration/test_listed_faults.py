@@ -71,15 +71,18 @@ def test_a_process_that_is_stopped_for_45_s_costs_no_engine(fleet, words, node):
 def test_an_actor_that_is_killed_beside_a_stopped_supervisor_costs_no_engine(fleet):
     """Each attempt to adopt it counted as a failed start: after three the ladder took over, beside an engine that served."""
     fleet.serve(fleet.anew(fleet.spec(THERE)))
-    before, listed = pids(fleet), fleet.listed("spark2")
-    supervisor = min(pid for pid, line in listed.items() if "sparkfleet.runtime.supervisor" in line)
+    before, group = pids(fleet), fleet.ready_group()
+    supervisor = fleet.lab.exec(
+        "spark2", ["ps", "-o", "ppid=", "-p", str(group["ranks"][0]["pid"])]
+    ).stdout.strip()
+    own = f"ray::ServeReplica:tiny--g{group['generation']}-"  # an older one may still be ending
     actor = min(
-        pid for pid, line in listed.items() if "ray::ServeReplica:tiny--" in line and "hang_guard" not in line
+        pid for pid, line in fleet.listed("spark2").items() if own in line and "hang_guard" not in line
     )
-    fleet.lab.exec("spark2", ["kill", "-STOP", str(supervisor)])
+    fleet.lab.exec("spark2", ["kill", "-STOP", supervisor])
     fleet.lab.exec("spark2", ["kill", "-KILL", str(actor)])
     time.sleep(STOPPED_S)
-    fleet.lab.exec("spark2", ["kill", "-CONT", str(supervisor)])
+    fleet.lab.exec("spark2", ["kill", "-CONT", supervisor])
     fleet.until(fleet.is_ready, timeout=120)
     assert pids(fleet) == before
     assert fleet.group()["adopted"]
