@@ -129,6 +129,14 @@ async def test_an_error_on_demand_and_only_so_often() -> None:
     assert seen == [503, 503, 200]
 
 
+async def test_tokens_of_a_model_that_computes_wrongly() -> None:
+    async with FakeEngine(fault=InjectedFault(kind="garble", times=1)) as engine:
+        status, body = await post(engine, "/v1/completions", model="fake", max_tokens=3)
+        assert (status, json.loads(body)["choices"][0]["text"]) == (200, "! ! ! ")
+        _, body = await post(engine, "/v1/completions", model="fake", max_tokens=3)
+        assert "!" not in json.loads(body)["choices"][0]["text"]
+
+
 @pytest.mark.parametrize(("after", "words"), [(0, 0), (2, 2)])
 async def test_a_stream_that_is_dropped(after: int, words: int) -> None:
     async with FakeEngine(pace=PACED, fault=InjectedFault(kind="drop", after=after)) as engine:

@@ -343,7 +343,7 @@ def an_engine_is_ill(fleet, watch):
 
 
 WRONG = TINY.replace("name: tiny", "name: wrong") + f"nodes: [{HEAD}]\n"
-WRONG += "env: {FAKE_ENGINE: '1', FAKE_START_S: '2', FAKE_SAYS: '!'}\n"
+WRONG += "env: {FAKE_ENGINE: '1', FAKE_START_S: '2', FAKE_FAULT: garble}\n"
 
 
 def an_engine_answers_nonsense(fleet, watch):

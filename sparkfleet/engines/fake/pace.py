@@ -21,9 +21,9 @@ class Pace(Value):
 class InjectedFault(Value):
     """A fault that is injected from now on."""
 
-    kind: Literal["die", "drop", "hang", "status"]
+    kind: Literal["die", "drop", "hang", "status", "garble"]
     """`die`: the whole engine is gone at once. `drop`: only this connection is. `hang`: no more bytes are sent. `status`: an
-    error is answered."""
+    error is answered. `garble`: each token is `!`, as those of a model with NaN logits."""
     after: int = 0
     """Tokens that are still sent; of an answer that is no stream the first half, if it is not 0."""
     status: int = 500

@@ -35,7 +35,10 @@ def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
         "--meet", type=_place, metavar="HOST:PORT", help="address at which rank 0 waits for the others"
     )
     parser.add_argument(
-        "--fault", type=_fault, metavar="KIND[:AFTER]", help="fault to inject: die, drop, hang or status"
+        "--fault",
+        type=_fault,
+        metavar="KIND[:AFTER]",
+        help="fault to inject: die, drop, hang, status or garble",
     )
     arguments = parser.parse_args(argv)
     if arguments.token_env and not os.environ.get(arguments.token_env):
