@@ -61,7 +61,7 @@ def _fault(text: str) -> InjectedFault:
         return InjectedFault.model_validate({"kind": kind, "after": int(after or 0)})
     except ValueError:
         raise argparse.ArgumentTypeError(
-            f"{text!r} is not KIND[:AFTER], with one of die, drop, hang, status"
+            f"{text!r} is not KIND[:AFTER], with one of die, drop, hang, status, garble"
         ) from None
 
 
