@@ -170,7 +170,7 @@ class Controller:
         await self.gateways.publish()
         state = await self._state()
         for name in state.wanted:
-            self._metrics.begin(name)
+            self._metrics.begin_counters(name)
         actions = decide(state, self._clocks())
         await self._effects.carry_out(actions, state.wanted)
         await self.gateways.publish()

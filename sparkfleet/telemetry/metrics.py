@@ -150,7 +150,7 @@ class ControlMetrics:
         registry.register(SampleCollector(self._samples))
         build_info(registry)
 
-    def begin(self, deployment: str) -> None:
+    def begin_counters(self, deployment: str) -> None:
         """Lets the counters of a deployment begin at 0.
 
         Prometheus counts no increase for a series whose first sample is 1, so that an alert would miss the first failure.

@@ -51,6 +51,17 @@ async def said(world, kind):
     ]
 
 
+async def starved_while_that_is_away(world):
+    """Memory ran out twice while a group served, and the node of its smaller rung is away."""
+    world.inventory_nodes = ("this", "that")
+    world.nodes.available["that"], world.nodes.boots["that"] = 100 * GIB, "first"
+    world.nodes.away = {"that"}
+    await world.look()
+    await put(world, ladder((9.0, "this"), (5.0, "that")))
+    for _ in range(2):
+        await falls(world, "memory")
+
+
 # --- memory that runs out while it serves
 
 
@@ -90,13 +101,7 @@ async def test_other_falls_and_those_of_long_ago_leave_it_at_its_rung(world, mon
 async def test_memory_that_ran_out_long_ago_moves_nothing_when_a_node_with_a_smaller_rung_is_back(
     world, monkeypatch
 ):
-    world.inventory_nodes = ("this", "that")
-    world.nodes.available["that"], world.nodes.boots["that"] = 100 * GIB, "first"
-    world.nodes.away = {"that"}
-    await world.look()
-    await put(world, ladder((9.0, "this"), (5.0, "that")))
-    for _ in range(2):
-        await falls(world, "memory")
+    await starved_while_that_is_away(world)
     assert [order.rung for order in world.apps.launches] == [0], "the smaller one waits for its node"
     world.nodes.away = set()
     await world.look()
@@ -110,13 +115,7 @@ async def test_memory_that_ran_out_long_ago_moves_nothing_when_a_node_with_a_sma
 
 async def test_one_that_serves_again_is_not_ended_because_a_smaller_rung_has_become_possible(world):
     """Found by the simulation (seed 76204): another plan of the same engine brought the smaller rung."""
-    world.inventory_nodes = ("this", "that")
-    world.nodes.available["that"], world.nodes.boots["that"] = 100 * GIB, "first"
-    world.nodes.away = {"that"}
-    await world.look()
-    await put(world, ladder((9.0, "this"), (5.0, "that")))
-    for _ in range(2):
-        await falls(world, "memory")
+    await starved_while_that_is_away(world)
     await world.ready(1)
     world.nodes.away = set()
     await world.look()
