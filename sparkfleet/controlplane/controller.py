@@ -62,7 +62,7 @@ class Controller:
         here: the node that the controller runs on.
         clocks: replaceable by a simulation.
         wall: knows the wall clock of the controller before; None: of none.
-        check: raises StoreError if the store may no longer be used, given everything that exists.
+        check: as `StoreWatch.check`.
     """
 
     def __init__(
@@ -78,7 +78,7 @@ class Controller:
         here: NodeReport,
         clocks: Clocks = read_clocks,
         wall: WallClock | None = None,
-        check: Callable[[Sequence[App]], None] = lambda apps: None,
+        check: Callable[[Sequence[App]], str] = lambda apps: "",
     ) -> None:
         self._store = store
         self._apps = apps
@@ -181,7 +181,7 @@ class Controller:
         """Lists what runs, and drops what is known of groups that are gone."""
         await self._notice_clock()
         before, self.fleet.apps = self.fleet.apps, await self._apps.list()
-        self._check(self.fleet.apps)
+        self.failures.warn("store", self._check(self.fleet.apps))
         await self._sweep_after(before)
         failed = [app.name for app in self.fleet.apps if app.status == "failed"]
         self.fleet.pending = self.fleet.pending.answered_only(failed)

@@ -1,6 +1,7 @@
 """The controller's process waits for a store that cannot be used, changes nothing meanwhile, and works again at once."""
 
 import asyncio
+import os
 import shutil
 from pathlib import Path
 
@@ -127,6 +128,24 @@ async def test_a_store_that_goes_away_while_it_works_ends_nothing(process, harm,
     assert [event.subject for event in events if event.kind == "store"] == ["controller"]
     assert "it had waited" in next(event.message for event in events if event.kind == "store")
     assert read_note(process.paths).state == "working"
+
+
+async def test_a_store_that_the_next_controller_could_not_open_is_a_warning(process, monkeypatch):
+    await serving(process)
+    before = calls(process)
+    refused = {process.paths.database}
+    real = os.access  # the tests may run as root, who may read everything
+    monkeypatch.setattr(os, "access", lambda path, mode: path not in refused and real(path, mode))
+
+    def warnings():
+        return process.life.controller.queries.status().warnings
+
+    await process.until(warnings)
+    (warning,) = warnings()
+    assert f"`chmod 600 {process.paths.database}`" in warning
+    refused.clear()
+    await process.until(lambda: not warnings())
+    assert (process.front.shown[-1], calls(process)) == ("works", before)
 
 
 async def test_a_store_that_is_older_than_what_runs_ends_nothing(process):

@@ -142,6 +142,20 @@ def test_a_missing_identity_file_is_named_and_nothing_changes(fleet):
     assert fleet.is_ready()
 
 
+def test_a_store_without_permissions_is_a_warning_until_it_has_them(fleet):
+    fleet.serve(fleet.spec(HERE))
+    before = pids(fleet)
+    database = f"{STATE}/sparkfleet.db"
+    as_root(fleet, "spark1", "chmod", "0", database)
+    try:
+        fleet.until(lambda: f"chmod 600 {database}" in " ".join(fleet.run("status")[1].split()), timeout=15)
+        assert fleet.chat("Hello")
+    finally:
+        as_root(fleet, "spark1", "chmod", "600", database)
+    fleet.until(lambda: "chmod 600" not in fleet.run("status")[1], timeout=15)
+    assert pids(fleet) == before
+
+
 # --- power
 
 

@@ -1,4 +1,4 @@
-"""Notices that the file of an open store is no longer the right one: moved away, replaced, or overwritten.
+"""Notices that the file of an open store is no longer the right one, or that the next process could not open it.
 
 SQLite itself goes on with the file that it has opened, so changes would go into a file that the next process does not find.
 """
@@ -6,6 +6,7 @@ SQLite itself goes on with the file that it has opened, so changes would go into
 from __future__ import annotations
 
 import contextlib
+import os
 import sqlite3
 import time
 from collections.abc import Callable, Sequence
@@ -42,11 +43,17 @@ class StoreWatch:
         self._id = store.identity().id
         self._read_at = steady()
 
-    def check(self, apps: Sequence[App]) -> None:
-        """Raises StoreError if the file is no longer the store, or if the store is older than what runs.
+    def check(self, apps: Sequence[App]) -> str:
+        """Checks that the file is still the store, and that the store is not older than what runs.
 
         Args:
             apps: everything that exists.
+
+        Returns:
+            A warning for people: the open store works, and the next process could not open it. "" for none.
+
+        Raises:
+            StoreError: the store may no longer be used.
         """
         require_here(self._path.parent)
         if (now := _file(self._path)) != self._file:
@@ -61,6 +68,15 @@ class StoreWatch:
         )
         if error is not None:
             raise error
+        return self._closed_to_the_next()
+
+    def _closed_to_the_next(self) -> str:
+        if os.access(self._path, os.R_OK | os.W_OK):
+            return ""
+        return (
+            f"The controller's user may not read and write the store {self._path}: this controller works on with the file"
+            f" that it has open, the next one would wait for it. Run `chmod 600 {self._path}` on the head."
+        )
 
     def _read(self) -> None:
         uri = f"{self._path.absolute().as_uri()}?mode=ro"
@@ -70,7 +86,7 @@ class StoreWatch:
         except sqlite3.Error as error:
             if is_corrupt(error):
                 raise unusable(self._path, error) from error
-            return  # a full disk, a lock: reading failed, and the file may be sound
+            return  # a full disk, a lock, its mode: reading failed, and the file may be sound
         if id_ != self._id:
             raise StoreError(StoreFault.FOREIGN, f"The store {self._path} was overwritten by another one.")
 

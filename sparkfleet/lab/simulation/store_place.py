@@ -92,10 +92,11 @@ class StorePlace:
             raise error
         return store or SimulatedStore(self._time)
 
-    def check(self, store: SimulatedStore, apps: Sequence[App]) -> None:
+    def check(self, store: SimulatedStore, apps: Sequence[App]) -> str:
         """As `StoreWatch`: raises StoreError if the open store is not the one in the place, or is older than what runs."""
         if self.open(apps) is not store:
             raise StoreError(StoreFault.MISSING, "replaced")
+        return ""
 
     def _marked(self) -> None:
         self._mark = mark_of(self.right)
