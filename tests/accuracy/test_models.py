@@ -43,6 +43,15 @@ def _by_name(id_: str) -> Iterator[Checkpoint]:
 
 
 KNOWN = tuple(_known())
+INCOMPLETE = (
+    "moonshotai/Kimi-K3",
+    "Qwen/Qwen3-Coder-Next",
+    "nvidia/NVIDIA-Nemotron-3.5-Lightning-30B-A3B (mamba facts)",
+    "XiaomiMiMo/MiMo-V2.5",
+    "Qwen/Qwen3.5-35B-A3B (transformers default)",
+)
+"""Entries of the collection that are parts of a config."""
+COMPLETE = tuple(name for name in architectures() if not name.startswith("_") and name not in INCOMPLETE)
 
 
 def _planned(outlook: Predictor, tp: int, prompt: int) -> dict[str, object]:
@@ -103,17 +112,16 @@ def test_accuracy_and_plans_predict_the_same(checkpoint: Checkpoint, tp: int) ->
         assert _measured(checkpoint, outlook, tp, prompt) == _planned(outlook, tp, prompt)
 
 
-@pytest.mark.parametrize("name", [name for name in architectures() if not name.startswith("_")])
+def _from_config(name: str, format_name: str) -> Checkpoint:
+    config = architectures().get(entry_of(name, architectures())) or {}
+    return checkpoint_from_config(config, id=name, quantization=QUANTISATIONS[format_name])
+
+
+@pytest.mark.parametrize("name", COMPLETE)
 @pytest.mark.parametrize("format_name", sorted(QUANTISATIONS))
 def test_a_config_has_one_shape(name: str, format_name: str) -> None:
     """Of any quantisation that a checkpoint can have: what `checkpoint_from_config` makes of it."""
-    entry = entry_of(name, architectures())
-    config = architectures().get(entry)
-    try:
-        checkpoint = checkpoint_from_config(config or {}, id=name, quantization=QUANTISATIONS[format_name])
-    except FactError:
-        pytest.skip("incomplete in the collection")
-    planned = Predictor(checkpoint).arch
+    planned = Predictor(_from_config(name, format_name)).arch
     found = find_arch(name, architectures(), Stored(format_name))
     assert (found.layers, found.hidden, found.experts, found.top_k) == (
         planned.layers,
@@ -127,6 +135,12 @@ def test_a_config_has_one_shape(name: str, format_name: str) -> None:
     assert decoder == [
         (part.kind, part.params, part.active) for part in planned.parts if part.kind not in beside
     ]
+
+
+@pytest.mark.parametrize("name", INCOMPLETE)
+def test_a_config_of_parts_makes_no_checkpoint(name: str) -> None:
+    with pytest.raises(FactError):
+        _from_config(name, "bf16")
 
 
 def test_a_format_that_no_engine_of_ours_has_changes_bits_and_no_shapes() -> None:
