@@ -117,7 +117,3 @@ def _print_error(error: SparkfleetError) -> None:
     from sparkfleet.cli.output import print_error  # a slow import, needed for errors only
 
     print_error(error)
-
-
-if __name__ == "__main__":
-    main()

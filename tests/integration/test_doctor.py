@@ -76,7 +76,7 @@ async def test_two_nodes_and_their_cable_are_well(lab):
 def test_the_command_line(lab, tmp_path):
     inventory = tmp_path / "inventory.yaml"
     inventory.write_text(lab.inventory())
-    command = [sys.executable, "-m", "sparkfleet.cli.main", "doctor", "-i", str(inventory), "--no-measure"]
+    command = [sys.executable, "-m", "sparkfleet", "doctor", "-i", str(inventory), "--no-measure"]
     told = subprocess.run(
         [*command, "--json"],
         capture_output=True,

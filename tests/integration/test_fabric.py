@@ -50,7 +50,7 @@ def sparkfleet(tmp_path):
 
     def run(*argv, expect=0):
         done = subprocess.run(
-            [sys.executable, "-m", "sparkfleet.cli.main", *map(str, argv)],
+            [sys.executable, "-m", "sparkfleet", *map(str, argv)],
             env={**os.environ, "SPARKFLEET_HOME": str(tmp_path / "state")},
             cwd=tmp_path,
             stdin=subprocess.DEVNULL,

@@ -35,7 +35,7 @@ def doctor(lab: Lab, place: Path) -> dict[tuple[str, str], str]:
     command = [
         sys.executable,
         "-m",
-        "sparkfleet.cli.main",
+        "sparkfleet",
         "doctor",
         "-i",
         str(inventory),

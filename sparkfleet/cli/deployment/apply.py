@@ -86,7 +86,7 @@ async def _apply(
     session = open_session(inventory)
     prepared = await prepare_apply(session, specs, renew=pull, retry=retry)
     print_origins(prepared.planned.checkpoints)
-    print_plans(specs, prepared.planned.decided, prepared.planned.fleet)
+    print_plans(prepared.planned)
     if prepared.gateway:
         console.print(prepared.gateway)
     prepared.planned.require_feasible()

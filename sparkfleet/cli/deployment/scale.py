@@ -37,7 +37,7 @@ def scale(
 
 async def _scale(name: str, replicas: int, session: Session, yes: bool) -> int:
     prepared = await prepare_scale(session, name, replicas)
-    print_plans(prepared.planned.specs, prepared.planned.decided, prepared.planned.fleet)
+    print_plans(prepared.planned)
     prepared.planned.require_feasible()
     if prepared.changes_nothing:
         console.print(f"No change: {name} has {replicas} replica{'' if replicas == 1 else 's'}.")

@@ -72,7 +72,7 @@ async def _demo(session: Session, inventory: Path, installed_s: float) -> int:
 async def _serve(session: Session) -> int:
     specs = load_deployments([deployment_file()])
     prepared = await prepare_apply(session, specs)
-    print_plans(specs, prepared.planned.decided, prepared.planned.fleet)
+    print_plans(prepared.planned)
     prepared.planned.require_feasible()
     if prepared.changes_nothing and prepared.planned.client is not None:
         return Exit.DONE

@@ -61,7 +61,7 @@ async def _drain(node: str, session: Session, yes: bool) -> int:
         return Exit.DONE
     if prepared.apply is not None:
         planned = prepared.apply.planned
-        print_plans(planned.specs, planned.decided, planned.fleet)
+        print_plans(planned)
         planned.require_feasible()
     confirm(f"Drain {node}{_moved(prepared)}?", yes)
     with ProgressLine() as progress:

@@ -21,7 +21,8 @@ from sparkfleet.cli.options import (
 from sparkfleet.cli.output import OUTPUT_VERSION, console, print_json, print_line
 from sparkfleet.errors import NodeError, SpecError
 from sparkfleet.fleet.gateway import gateway_change
-from sparkfleet.fleet.planning.plan import Decided, Planned, plan_deployments
+from sparkfleet.fleet.planning.fewer_bits import FewerBits, fewer_bits_lines
+from sparkfleet.fleet.planning.plan import FleetPlan, Planned, plan_deployments
 from sparkfleet.planner.place.fleet_map import Fleet
 from sparkfleet.planner.report.explain.change import explain_change
 from sparkfleet.planner.report.explain.fleet import (
@@ -35,6 +36,7 @@ from sparkfleet.planner.report.prediction_terms import PredictionSum, sum_lines
 from sparkfleet.planner.types.plan import DeploymentPlan, InfeasibleDeployment
 from sparkfleet.specs.deployment import Deployment
 from sparkfleet.specs.load import load_deployments
+from sparkfleet.values import Value
 
 FilesArgument = Annotated[
     list[Path] | None,
@@ -133,44 +135,48 @@ async def _plan(files: list[Path], inventory: Path, assumed: str | None, shown: 
         planned = await plan_deployments(session, specs, assumed)
     except NodeError as error:
         raise NodeError(error.what, means=error.means, do=f"{error.do}\n{_WITHOUT_NODES}".strip()) from None
-    decided, fleet = planned.decided, planned.fleet
     gateway = gateway_change(session.inventory, planned.status)
     sums = None if shown.explained is None else planned.prediction_sums(shown.explained)
     if shown.json:
-        _print(decided, fleet, sums)
+        _print(planned, sums)
     else:
         print_origins(planned.checkpoints)
-        print_plans(specs, decided, fleet, shown)
+        print_plans(planned, shown)
         if gateway:
             console.print(gateway)
         _explain(sums or {}, shown)
-    if decided.plan.refused:
+    if planned.decided.plan.refused:
         return Exit.INFEASIBLE
-    return Exit.PENDING if decided.pending or gateway else Exit.DONE
+    return Exit.PENDING if planned.decided.pending or gateway else Exit.DONE
 
 
-def _lines(one: Planned, fleet: Fleet, *, everything: bool = False) -> tuple[str, ...]:
+def _lines(
+    one: Planned, fleet: Fleet, other: Sequence[FewerBits], *, everything: bool = False
+) -> tuple[str, ...]:
     return (
         *explain_plan(one.plan, everything=everything, nodes=fleet.nodes),
         *explain_measured(one.measured),
+        *fewer_bits_lines(other),
         *explain_change(one.change, one.plan),
     )
 
 
-def print_plans(specs: Sequence[Deployment], decided: Decided, fleet: Fleet, shown: Shown = SHORT) -> None:
+def print_plans(found: FleetPlan, shown: Shown = SHORT) -> None:
     """Print every plan and every refusal, each with an empty line behind it."""
-    planned = {one.spec.name: one for one in decided.planned}
-    refused = {one.name: one for one in decided.plan.refused}
-    for spec in specs:
+    planned = {one.spec.name: one for one in found.decided.planned}
+    refused = {one.name: one for one in found.decided.plan.refused}
+    other = found.fewer_bits()
+    for spec in found.specs:
+        instead = other.get(spec.name, ())
         if spec.name in refused:
-            lines = refusal_lines(spec, refused[spec.name], fleet, shown)
+            lines = refusal_lines(spec, refused[spec.name], found.fleet, shown, instead)
         else:
-            lines = _plan_lines(planned[spec.name], fleet, shown)
+            lines = _plan_lines(planned[spec.name], found.fleet, shown, instead)
         for line in lines:
             print_line(line)
         console.print()
-    if len(specs) > 1:
-        for line in explain_nodes(decided.plan.nodes):
+    if len(found.specs) > 1:
+        for line in explain_nodes(found.decided.plan.nodes):
             print_line(line)
         console.print()
 
@@ -184,23 +190,27 @@ def print_origins(checkpoints: Mapping[str, Checkpoint]) -> None:
         console.print()
 
 
-def _plan_lines(one: Planned, fleet: Fleet, shown: Shown) -> Iterator[str]:
+def _plan_lines(one: Planned, fleet: Fleet, shown: Shown, other: Sequence[FewerBits]) -> Iterator[str]:
     yield from _headline(one.spec, one.plan, fleet)
     if shown.why is not None:
         yield from explain_why(one.plan, one.plan.rejected, shown.why)
     else:
-        yield from _lines(one, fleet, everything=shown.everything)
+        yield from _lines(one, fleet, other, everything=shown.everything)
 
 
 def refusal_lines(
-    spec: Deployment, refusal: InfeasibleDeployment, fleet: Fleet, shown: Shown = SHORT
+    spec: Deployment,
+    refusal: InfeasibleDeployment,
+    fleet: Fleet,
+    shown: Shown = SHORT,
+    other: Sequence[FewerBits] = (),
 ) -> Iterator[str]:
     """Reason why a deployment cannot be served."""
     yield from _headline(spec, None, fleet)
     if shown.why is not None:
         yield from explain_why(None, refusal.rejected, shown.why)
     else:
-        yield from explain_refusal(refusal, everything=shown.everything)
+        yield from explain_refusal(refusal, everything=shown.everything, instead=fewer_bits_lines(other))
         yield from _hint(fleet)
 
 
@@ -237,7 +247,8 @@ def _explain(sums: Sums, shown: Shown) -> None:
             console.print()
 
 
-def _print(decided: Decided, fleet: Fleet, sums: Sums | None) -> None:
+def _print(found: FleetPlan, sums: Sums | None) -> None:
+    decided, fleet = found.decided, found.fleet
     explained = {} if sums is None else {"explained": _as_json(sums)}
     print_json(
         {
@@ -245,11 +256,12 @@ def _print(decided: Decided, fleet: Fleet, sums: Sums | None) -> None:
             "deployments": [one.model_dump(mode="json") for one in decided.planned],
             "refused": [one.model_dump(mode="json") for one in decided.plan.refused],
             "nodes": [one.model_dump(mode="json") for one in decided.plan.nodes],
+            "fewer_bits": _as_json(found.fewer_bits()),
             "assumed": list(fleet.assumed),
         }
         | explained
     )
 
 
-def _as_json(sums: Sums) -> dict[str, list[dict[str, Any]]]:
-    return {name: [one.model_dump(mode="json") for one in found] for name, found in sums.items()}
+def _as_json(values: Mapping[str, Sequence[Value]]) -> dict[str, list[dict[str, Any]]]:
+    return {name: [one.model_dump(mode="json") for one in found] for name, found in values.items()}

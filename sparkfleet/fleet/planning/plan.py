@@ -21,6 +21,7 @@ from sparkfleet.fleet.nodes.surroundings import (
     surroundings_of,
 )
 from sparkfleet.fleet.planning.checkpoints import checkpoints_of, checkpoints_on, embedded_of
+from sparkfleet.fleet.planning.fewer_bits import FewerBits, plans_with_fewer_bits
 from sparkfleet.fleet.planning.measured import measured_lines, measurements_of
 from sparkfleet.fleet.planning.step_times import StepTimes, last_start_s, load_step_times
 from sparkfleet.fleet.session import Session
@@ -101,6 +102,14 @@ class FleetPlan(NamedTuple):
             SpecError: a ladder has no such rung.
         """
         return {one.spec.name: self._sums(one.plan, rung) for one in self.decided.planned}
+
+    def fewer_bits(self) -> dict[str, tuple[FewerBits, ...]]:
+        """Published checkpoints in fewer bits with which a deployment would be served, or served faster, by its name."""
+
+        def replan(specs: Sequence[Deployment], checkpoints: Mapping[str, Checkpoint]) -> Plan:
+            return planned_with(specs, self.fleet, self.status, checkpoints)
+
+        return plans_with_fewer_bits(self.specs, self.decided.plan, self.checkpoints, replan)
 
     def _sums(self, plan: DeploymentPlan, rung: int) -> tuple[PredictionSum, ...]:
         ladder = plan.groups[0].ladder

@@ -6,7 +6,7 @@ from sparkfleet.cli.deployment import apply, describe
 from sparkfleet.cli.planning import plan as planning
 from sparkfleet.controlplane.state.status import DeploymentStatus, FleetStatus
 from sparkfleet.fleet.planning.measured import canary_words, measured_lines, measured_words, measurements_of
-from sparkfleet.fleet.planning.plan import decide, planned_with
+from sparkfleet.fleet.planning.plan import FleetPlan, decide, planned_with
 from sparkfleet.group.report import GroupPhase, GroupReport
 from sparkfleet.hostfacts.node import Gpu, NodeFacts, Processors, UnifiedMemory
 from sparkfleet.knowledge.models.known_models import known_checkpoint
@@ -196,9 +196,8 @@ class TestWords:
         assert "    measured: TTFT 200 ms (predicted" in out
 
     def test_a_plan_of_what_runs_shows_it(self, spec, plan, fleet, capsys):
-        planning.print_plans(
-            [spec], decide([spec], fleet, status(running(spec, plan, report())), KNOWN), fleet
-        )
+        runs = status(running(spec, plan, report()))
+        planning.print_plans(FleetPlan((spec,), fleet, runs, decide([spec], fleet, runs, KNOWN), None, KNOWN))
         out = capsys.readouterr().out
         assert "  measured    g1/0: TTFT 200 ms (predicted" in out
         assert "= keep  m" in out

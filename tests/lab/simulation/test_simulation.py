@@ -2,7 +2,7 @@
 
 import pytest
 
-from sparkfleet.controlplane import controller
+from sparkfleet.controlplane import controller, fleet_queries
 from sparkfleet.controlplane.policy import decide as policy
 from sparkfleet.controlplane.policy import fallback
 from sparkfleet.controlplane.policy.ladder import step
@@ -121,7 +121,7 @@ def test_with_nodes_that_are_drained_again_and_again_the_invariants_hold():
 
 
 WITHOUT = {
-    "nothing bars a start": (controller, "barred_by", lambda state, nodes: "", "was started on"),
+    "nothing bars a start": (fleet_queries, "barred_by", lambda state, nodes: "", "was started on"),
     "the ladder ignores drained nodes": (fallback, "step", lambda *given: step(*given[:3]), "took rung"),
     "nothing leaves a drained node": (FleetState, "is_barred", lambda state, group: False, "waits for"),
 }

@@ -1,0 +1,5 @@
+"""Runs the command line as `python -m sparkfleet`."""
+
+from sparkfleet.cli.main import main
+
+main()

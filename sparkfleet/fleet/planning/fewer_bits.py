@@ -1,0 +1,117 @@
+"""Plans with published checkpoints of the same model in fewer bits, next to the plan with the weights that were named."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+
+from sparkfleet.checkpoints.checkpoint import Checkpoint
+from sparkfleet.knowledge.models.fewer_bits import checkpoints_with_fewer_bits
+from sparkfleet.planner.report.explain.layout import lines_of
+from sparkfleet.planner.types.plan import DeploymentPlan, Plan, Rung
+from sparkfleet.specs.deployment import Deployment
+from sparkfleet.units import GB
+from sparkfleet.values import Value
+
+GAIN = 1.15
+"""Least gain in predicted speed at which other weights are shown: less is within the error of predictions."""
+FEW = 4
+"""Most deployments of a command line for which other weights are planned: each of these is a plan of its own."""
+
+Replan = Callable[[Sequence[Deployment], Mapping[str, Checkpoint]], Plan]
+"""Plans deployments with facts of their checkpoints, by model, on the fleet as it is."""
+
+
+class FewerBits(Value):
+    """A published checkpoint that could be served in place of a deployment's own."""
+
+    model: str
+    bytes_on_disk: int
+    rung: Rung | None
+    """The choice with it; None if it does not fit either."""
+    tps: float = 0.0
+    """Predicted under the objective: of one request, or of all together; 0: not predicted."""
+    gain: float | None = None
+    """`tps` as a multiple of the plan's; None if that serves nothing."""
+    nearest: tuple[str, ...] = ()
+    """The nearest things that would fit, in words, if it does not fit."""
+
+
+def plans_with_fewer_bits(
+    specs: Sequence[Deployment], plan: Plan, checkpoints: Mapping[str, Checkpoint], replan: Replan
+) -> dict[str, tuple[FewerBits, ...]]:
+    """Other weights by the name of each deployment that the fleet cannot serve or would serve faster; the fastest first.
+
+    Args:
+        specs: all deployments of the plan. One with several variants gets no other weights.
+        plan: the plan.
+        checkpoints: facts, by model.
+        replan: as the plan was made.
+    """
+    if len(specs) > FEW:
+        return {}
+    refused = {one.name for one in plan.refused}
+
+    def options(spec: Deployment, own: Checkpoint) -> Iterator[FewerBits]:
+        for other in checkpoints_with_fewer_bits(own):
+            instead = [one.model_copy(update={"model": other.id}) if one is spec else one for one in specs]
+            found = replan(instead, {**checkpoints, other.id: other})
+            if refused.issuperset(one.name for one in found.refused):  # at nobody else's expense
+                yield from _option(other, plan, found, spec.name)
+
+    found = {
+        spec.name: _best(options(spec, own))
+        for spec in specs
+        if (own := checkpoints.get(spec.model or "")) is not None
+    }
+    return {name: options for name, options in found.items() if options}
+
+
+def _best(options: Iterable[FewerBits]) -> tuple[FewerBits, ...]:
+    """Those that are served, the fastest first; without any, the others, the smallest first."""
+    found = list(options)
+    served = sorted((one for one in found if one.rung), key=lambda one: -one.tps)
+    return tuple(served or sorted(found, key=lambda one: one.bytes_on_disk))
+
+
+def _option(other: Checkpoint, plan: Plan, instead: Plan, name: str) -> Iterator[FewerBits]:
+    """The other weights, if they are clearly faster under the objective than the plan's, or the plan serves none."""
+    before, after = plan.of(name), instead.of(name)
+    nearest = next((one.nearest for one in instead.refused if one.name == name), ())
+    rung = after.groups[0].choice if after else None
+    gain = _ratio(_speed(after), _speed(before)) if after and before else None
+    if nearest or (rung and (gain is None or gain >= GAIN)):
+        yield FewerBits(
+            model=other.id,
+            bytes_on_disk=other.bytes_on_disk,
+            rung=rung,
+            tps=_speed(after) if after else 0.0,
+            gain=gain,
+            nearest=nearest,
+        )
+
+
+def _speed(plan: DeploymentPlan) -> float:
+    """Predicted tok/s under the plan's objective: of one request, or of all together; 0: not predicted."""
+    found = plan.groups[0].choice.prediction
+    band = found.decode_tps_aggregate if plan.objective == "throughput" else found.decode_tps_per_request
+    return band.mid if band else 0.0
+
+
+def _ratio(speed: float, other: float) -> float:
+    return speed / other if other else 1.0
+
+
+def fewer_bits_lines(options: Sequence[FewerBits]) -> list[str]:
+    """Lines of a plan: each of the other weights with its size and speed, and the line of a deployment that chooses it."""
+    texts = [f"`model: {one.model}` ({one.bytes_on_disk / GB:.0f} GB): {_outcome(one)}" for one in options]
+    return lines_of("fewer bits", *texts)
+
+
+def _outcome(option: FewerBits) -> str:
+    if option.rung is None:
+        return " · ".join(option.nearest)
+    place = "" if option.gain else f"fits on {' + '.join(option.rung.candidate.shape.nodes)}"
+    speed = f"{option.tps:.3g} tok/s" if option.tps else ""
+    gain = f"{option.gain:.1f}×" if option.gain else ""
+    # Its answers differ from those of the weights that were named: no number here is about that.
+    return ", ".join(part for part in (place, speed, gain) if part) + "; quality not measured"

@@ -1,0 +1,77 @@
+"""Published checkpoints of a model that take fewer bits than the one at hand, by their names and shapes."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from functools import cache
+
+from sparkfleet.checkpoints.checkpoint import Checkpoint
+from sparkfleet.errors import FactError
+from sparkfleet.knowledge.models.known_models import MODELS, known_checkpoint
+from sparkfleet.knowledge.models.published_checkpoints import CHECKPOINTS
+
+SMALLER = 0.8
+"""Largest share of the bytes at hand that counts as fewer."""
+MAKERS = ("nvidia", "redhatai")
+"""Owners, after the model's own, whose requantised checkpoints come first: they test them on vLLM."""
+
+_HUB_ID = re.compile(r"[\w.-]+/[\w.-]+")
+_FORMAT = re.compile(
+    r"nvfp4\w*|mxfp[48]|fp[48]|bf16|int[48]\w*|gptq|awq|autoround|w[48]a\d+|block|dynamic|mixed|fast|mtp|sm121|gb10|spark"
+)
+
+
+def checkpoints_with_fewer_bits(checkpoint: Checkpoint) -> tuple[Checkpoint, ...]:
+    """Published checkpoints of the same model with fewer bytes, one of each format: its own maker's, else NVIDIA's first."""
+    own = checkpoint.id.partition("@")[0]
+    owner = own.partition("/")[0].lower()
+    order = (owner, *MAKERS)
+
+    def rank(id_: str) -> int:
+        maker = id_.partition("/")[0].lower()
+        return order.index(maker) if maker in order else len(order)
+
+    found: dict[str, Checkpoint] = {}
+    for id_ in sorted(_published().get(_without_format(own), ()), key=rank):
+        other = _known(id_)
+        if other is not None and other.quantization is not None and _is_smaller(other, checkpoint):
+            found.setdefault(other.quantization.scheme.format, other)
+    return tuple(found.values())
+
+
+def _is_smaller(other: Checkpoint, checkpoint: Checkpoint) -> bool:
+    shapes = [
+        (one.hidden_size, one.vocab_size, one.experts, one.moe_layers, one.dense_layers)
+        for one in (other, checkpoint)
+    ]
+    return shapes[0] == shapes[1] and other.bytes_on_disk <= SMALLER * checkpoint.bytes_on_disk
+
+
+def _known(id_: str) -> Checkpoint | None:
+    try:
+        return known_checkpoint(id_)
+    except FactError:
+        return None
+
+
+@cache
+def _published() -> dict[str, tuple[str, ...]]:
+    """Hub ids by the name of their model."""
+    found: dict[str, list[str]] = {}
+    for id_ in dict.fromkeys(_ids()):
+        found.setdefault(_without_format(id_), []).append(id_)
+    return {name: tuple(ids) for name, ids in found.items()}
+
+
+def _ids() -> Iterator[str]:
+    yield from (one.id for one in CHECKPOINTS.content.checkpoints if _HUB_ID.fullmatch(one.id))
+    for known in MODELS.content.models:
+        # A renamed repository has its present name last.
+        yield from (id_ for id_ in reversed(known.match) if _HUB_ID.fullmatch(id_))
+
+
+def _without_format(id_: str) -> str:
+    """A model's name without its owner and the words of a format: unlike `plain`, with its training and its version."""
+    words = id_.rpartition("/")[2].lower().split("-")
+    return "-".join(word for word in words if not _FORMAT.fullmatch(word))

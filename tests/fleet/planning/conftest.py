@@ -1,0 +1,5 @@
+"""Fixtures of the tests of planning."""
+
+from planner_fixtures import ask, sparks
+
+__all__ = ["ask", "sparks"]

@@ -1,0 +1,72 @@
+"""Assumed Sparks, known checkpoints, and the planner."""
+
+from collections.abc import Mapping, Sequence
+
+import pytest
+
+from sparkfleet.checkpoints.checkpoint import Checkpoint
+from sparkfleet.fleet.planning.fewer_bits import FEW, GAIN, FewerBits, fewer_bits_lines, plans_with_fewer_bits
+from sparkfleet.knowledge.models.known_models import known_checkpoint
+from sparkfleet.planner.place.fleet_map import Fleet
+from sparkfleet.planner.search.planner import plan_fleet
+from sparkfleet.planner.types.plan import Plan
+from sparkfleet.specs.deployment import Deployment
+
+
+def options(fleet: Fleet, *specs: Deployment) -> Mapping[str, tuple[FewerBits, ...]]:
+    known = {spec.model: known_checkpoint(spec.model) for spec in specs if spec.model}
+    checkpoints = {model: one for model, one in known.items() if one is not None}
+
+    def replan(specs: Sequence[Deployment], checkpoints: Mapping[str, Checkpoint]) -> Plan:
+        return plan_fleet(specs, fleet, checkpoints)
+
+    return plans_with_fewer_bits(specs, replan(specs, checkpoints), checkpoints, replan)
+
+
+def test_what_fits_is_compared_in_speed(sparks, ask):
+    found = options(sparks(1), ask("Qwen/Qwen3.6-27B"))["m"]
+    assert [one.model for one in found] == ["nvidia/Qwen3.6-27B-NVFP4", "Qwen/Qwen3.6-27B-FP8"]
+    assert found[0].gain > found[1].gain >= GAIN
+    lines = fewer_bits_lines(found)
+    assert "`model: nvidia/Qwen3.6-27B-NVFP4` (22 GB): " in lines[0]
+    assert lines[0].endswith(f" tok/s, {found[0].gain:.1f}×; quality not measured")
+    assert len(lines) == len(found)
+
+
+def test_what_does_not_fit_is_served_in_fewer_bits(sparks, ask):
+    (one,) = options(sparks(1), ask("meta-llama/Llama-3.3-70B-Instruct"))["m"]
+    assert (one.model, one.gain) == ("nvidia/Llama-3.3-70B-Instruct-NVFP4", None)
+    assert one.rung.candidate.shape.nodes == ("spark1",)
+    assert "fits on spark1, " in fewer_bits_lines([one])[0]
+
+
+def test_if_no_weights_fit_each_has_its_nearest(sparks, ask):
+    found = options(sparks(1), ask("Qwen/Qwen3-235B-A22B"))["m"]
+    assert all(one.rung is None for one in found)
+    assert found[0].bytes_on_disk == min(one.bytes_on_disk for one in found)
+    assert "`model: nvidia/Qwen3-235B-A22B-NVFP4` (134 GB): fits on two linked nodes" in "\n".join(
+        fewer_bits_lines(found)
+    )
+
+
+@pytest.mark.parametrize("objective", ["interactive", "throughput"])
+def test_the_objective_decides_what_is_faster(sparks, ask, objective):
+    found = options(sparks(1), ask("Qwen/Qwen3.6-27B", objective=objective, concurrency=8))["m"]
+    prediction = found[0].rung.prediction
+    band = prediction.decode_tps_aggregate if objective == "throughput" else prediction.decode_tps_per_request
+    assert found[0].tps == band.mid
+
+
+def test_without_gain_and_for_many_deployments_there_are_none(sparks, ask):
+    assert options(sparks(1), ask("nvidia/Qwen3.6-27B-NVFP4")) == {}
+    many = [ask("Qwen/Qwen3.6-27B", name=f"m{number}") for number in range(FEW + 1)]
+    assert options(sparks(8, switch=True), *many) == {}
+    assert fewer_bits_lines(()) == []
+
+
+def test_other_deployments_keep_their_room(sparks, ask):
+    """The second one fits beside the first only in fewer bits."""
+    big = ask("openai/gpt-oss-120b", name="big")
+    found = options(sparks(1), big, ask("Qwen/Qwen3.6-27B"))
+    assert "big" not in found
+    assert all(one.rung is not None for one in found["m"])
