@@ -42,7 +42,7 @@ class FirewallPlan(NamedTuple):
 
 
 async def plan_firewall(
-    inventory: Inventory, channels: Mapping[str, Channel], *, opened: Sequence[int] = (), remove: bool = False
+    inventory: Inventory, channels: Mapping[str, Channel], *, opened: Sequence[int], remove: bool
 ) -> FirewallPlan:
     """The rules of every node; ports of `opened` stay open to every machine. Changes nothing.
 

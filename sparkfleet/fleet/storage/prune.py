@@ -6,7 +6,7 @@ import re
 from collections.abc import Mapping
 from typing import NamedTuple
 
-from sparkfleet.fleet.events import OnEvent, ignored
+from sparkfleet.fleet.events import OnEvent
 from sparkfleet.fleet.session import Session
 from sparkfleet.fleet.storage.models import ModelRow, RemovedModel, remove_models, unused_models, used_texts
 from sparkfleet.fleet.storage.stage import moving, staging_settings
@@ -32,7 +32,7 @@ class Pruned(NamedTuple):
     """By node."""
 
 
-async def surplus_of(session: Session, keep: frozenset[str], on_event: OnEvent = ignored) -> Surplus:
+async def surplus_of(session: Session, keep: frozenset[str], on_event: OnEvent) -> Surplus:
     """Find models of the Hub's caches, and images that staging named, that no deployment uses. Removes nothing.
 
     Args:
@@ -55,7 +55,7 @@ async def surplus_of(session: Session, keep: frozenset[str], on_event: OnEvent =
     return Surplus(models, {node: images for node, images in unused.items() if images})
 
 
-async def remove_surplus(session: Session, surplus: Surplus, on_event: OnEvent = ignored) -> Pruned:
+async def remove_surplus(session: Session, surplus: Surplus, on_event: OnEvent) -> Pruned:
     """Remove what `surplus_of` found. An image that a container uses stays, with the reason.
 
     Raises NodeError if a node does not answer.

@@ -133,7 +133,7 @@ async def bring(
     return found
 
 
-async def staging_settings(session: Session, on_event: OnEvent = ignored) -> StagingSettings:
+async def staging_settings(session: Session, on_event: OnEvent) -> StagingSettings:
     """The Python of sparkfleet on every node, and the Hub's endpoint and token of this process's environment."""
     return StagingSettings(
         python=await session.programs.pythons(on_event),

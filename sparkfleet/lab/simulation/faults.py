@@ -7,6 +7,7 @@ from functools import partial
 
 from sparkfleet.engines.failure_signatures import Diagnosis
 from sparkfleet.errors import Cause
+from sparkfleet.group.group_name import GroupKey
 from sparkfleet.group.launch_plan import GroupLaunch
 from sparkfleet.lab.simulation.serve import DETECT_S, HANG_S, Outcome
 from sparkfleet.lab.simulation.store_place import Content
@@ -115,7 +116,7 @@ class Faults:
             self._world.fleet.engines[key].hurt = "hangs"
             self._world.time.after(DETECT_S, lambda: self._found(key))
 
-    def _found(self, key: tuple[str, int, int]) -> None:
+    def _found(self, key: GroupKey) -> None:
         engine = self._world.fleet.engines.get(key)
         if engine is not None and engine.hurt:
             self._world.serve.lose_engine(key, None)

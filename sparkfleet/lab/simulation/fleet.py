@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from sparkfleet.controlplane.desired import GroupKey
 from sparkfleet.controlplane.state.status import NodeReport
+from sparkfleet.group.group_name import GroupKey
 from sparkfleet.lab.simulation.timeline import Timeline
 from sparkfleet.units import GIB
 

@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 
-from sparkfleet.controlplane.desired import Desired, GroupKey, Standing
-from sparkfleet.controlplane.policy.state import GONE_S, name_of
+from sparkfleet.controlplane.desired import Desired, Standing, rung_at
+from sparkfleet.controlplane.policy.state import GONE_S
 from sparkfleet.controlplane.state.store_rows import Event
 from sparkfleet.gateway.routing_table import RoutingTable
+from sparkfleet.group.group_name import GroupKey, name_of
 from sparkfleet.group.report import GroupPhase
 from sparkfleet.lab.simulation.fleet import SimulatedEngine, SimulatedFleet
 from sparkfleet.lab.simulation.serve import SimulatedServe
@@ -53,7 +54,7 @@ def ended_without_reason(
         is_wanted = name in wanted and engine.group in wanted[name].groups
         if why not in BY_ACTION or not engine.ready or engine.hurt or not is_wanted:
             continue
-        subject = "{}/g{}/{}".format(*engine.group)
+        subject = name_of(engine.group)
         since = ready_at.get(engine.group, 0.0)
         named = [e for e in events if e.kind in NAMED_BY and e.subject == subject and e.at >= since]
         if not named:
@@ -273,7 +274,7 @@ def everything_wanted(
 def _rungs(wanted: Mapping[str, Desired], standings: Mapping[GroupKey, Standing]) -> dict[GroupKey, Rung]:
     """The rung of each wanted group, if it serves or not."""
     return {
-        group: plan.ladder[min(standings.get(group, TOP).rung, len(plan.ladder) - 1)]
+        group: rung_at(plan, standings.get(group, TOP).rung)
         for one in wanted.values()
         for group, plan in zip(one.groups, one.plan.groups, strict=True)
     }

@@ -8,8 +8,9 @@ import logging
 import sqlite3
 from collections.abc import Iterator, Mapping
 
-from sparkfleet.controlplane.desired import Desired, GroupKey, Standing
+from sparkfleet.controlplane.desired import Desired, Standing
 from sparkfleet.controlplane.store_safety.guard import StoreError
+from sparkfleet.group.group_name import GroupKey
 from sparkfleet.lab.simulation import invariants
 from sparkfleet.lab.simulation.faults import Faults
 from sparkfleet.lab.simulation.users import Users
@@ -208,7 +209,7 @@ class Simulation:
 
 def simulate(
     seed: int,
-    hours: float = 3.0,
+    hours: float,
     nodes: int = 3,
     fault_every_s: float = FAULT_EVERY_S,
     drain_every_s: float = DRAIN_EVERY_S,

@@ -12,9 +12,9 @@ from collections import Counter
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 
-from sparkfleet.controlplane.desired import GroupKey
 from sparkfleet.controlplane.state.status import App, AppStatus
 from sparkfleet.engines.failure_signatures import Diagnosis
+from sparkfleet.group.group_name import GroupKey
 from sparkfleet.group.launch_plan import GroupLaunch
 from sparkfleet.group.report import GroupPhase, GroupReport
 from sparkfleet.lab.simulation.fleet import SimulatedEngine, SimulatedFleet

@@ -12,13 +12,13 @@ from functools import partial
 from typing import Literal
 
 from sparkfleet.controlplane.controller import Controller
-from sparkfleet.controlplane.desired import GroupKey
 from sparkfleet.controlplane.state.head_address import HeadAddress
 from sparkfleet.controlplane.state.status import NodeReport
 from sparkfleet.controlplane.store_safety.guard import StoreError
 from sparkfleet.controlplane.wall_clock import WallClock
 from sparkfleet.engines.failure_signatures import Diagnosis
 from sparkfleet.errors import Cause
+from sparkfleet.group.group_name import GroupKey
 from sparkfleet.group.launch_plan import GroupLaunch
 from sparkfleet.group.report import GroupReport
 from sparkfleet.lab.simulation.fleet import SimulatedFleet
