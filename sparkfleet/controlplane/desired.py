@@ -56,13 +56,17 @@ class Desired(Value):
         """The plan of one of its groups."""
         return self.plan.groups[self.groups.index(group)]
 
+    def planned(self) -> Iterator[tuple[GroupKey, GroupPlan]]:
+        """Key and plan of each group, in the order of the plan."""
+        return zip(self.groups, self.plan.groups, strict=True)
+
     def at_rungs(self, rungs: Mapping[int, int]) -> Iterator[tuple[GroupKey, int, Rung]]:
         """Key, index of the rung, and rung of each group, in the order of the plan.
 
         Args:
             rungs: index of the rung of each group, by its index in the plan; left out: 0.
         """
-        for index, (group, plan) in enumerate(zip(self.groups, self.plan.groups, strict=True)):
+        for index, (group, plan) in enumerate(self.planned()):
             at = min(rungs.get(index, 0), len(plan.ladder) - 1)
             yield group, at, plan.ladder[at]
 

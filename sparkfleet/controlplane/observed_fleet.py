@@ -76,7 +76,7 @@ class ObservedFleet:
         plans = {
             key: plan
             for one in self.store.deployments.history(name)
-            for key, plan in zip(one.groups, one.plan.groups, strict=True)
+            for key, plan in one.planned()
             if key in alive and (wanted is None or key not in wanted.groups)
         }
         return [

@@ -42,7 +42,7 @@ def fleet_samples(
         for report in deployment.groups:
             yield from group_samples(report)
     for desired in wanted.values():
-        for key, plan in zip(desired.groups, desired.plan.groups, strict=True):
+        for key, plan in desired.planned():
             yield from _planned(key, plan, standings.get(key, Standing()))
     yield from chain.from_iterable(map(node_samples, status.nodes))
 

@@ -11,7 +11,7 @@ from sparkfleet.controlplane.state.status import FleetStatus
 from sparkfleet.errors import SpecError
 from sparkfleet.fleet.events import OnEvent
 from sparkfleet.fleet.session import Session
-from sparkfleet.fleet.storage.stage import moving, staging_settings
+from sparkfleet.fleet.storage.stage import moving, staging_nodes, staging_settings
 from sparkfleet.specs.inventory import Inventory
 from sparkfleet.staging.agent.remove import Removed, RemoveRequest
 from sparkfleet.staging.agent.scan import HeldVersion, NodeScan
@@ -73,8 +73,7 @@ async def remove_models(
     session: Session, rows: Sequence[ModelRow], on_event: OnEvent
 ) -> tuple[RemovedModel, ...]:
     """Remove versions of models from the nodes that have them."""
-    settings = await staging_settings(session, on_event)
-    fleet = StagingNodes(session.channels, settings, moving(on_event))
+    fleet = await staging_nodes(session, on_event)
     return tuple([await _removed(fleet, held, nodes) for held, nodes in rows])
 
 

@@ -51,7 +51,6 @@ class SimulatedEngine:
     ready: bool = False
     hurt: str = ""
     """The injected fault it suffers; "" if it is well."""
-    ready_since: float = 0.0
     unfollowed_since: float | None = None
     """Since when no actor follows it; None while one does."""
 

@@ -122,10 +122,7 @@ def stays_on_gone_nodes(
         working_since: since when the controller works without a break, simulated seconds.
         drained: nodes on which nothing is to be started.
     """
-    now = fleet.time.seconds
-    away = drained | {
-        n.name for n in fleet.nodes.values() if n.away_since is not None or now - n.joined_since < LEAVES_S
-    }
+    now, away = fleet.time.seconds, drained | _away(fleet)
     gone = {
         n.name
         for n in fleet.nodes.values()
@@ -136,7 +133,7 @@ def stays_on_gone_nodes(
     for one in wanted.values():
         if older_serves(one, fleet):
             continue  # as long as an older group serves, a new one waits for the memory of its nodes
-        for group, plan in zip(one.groups, one.plan.groups, strict=True):
+        for group, plan in one.planned():
             standing = standings.get(group, Standing())
             at = min(standing.rung, len(plan.ladder) - 1)  # it fell while the plan with fewer rungs was made
             nodes = [set(rung.candidate.shape.nodes) for rung in plan.ladder[at:]]
@@ -176,7 +173,7 @@ def falls_on_drained(
         now: simulated seconds.
     """
     for one in wanted.values() if drained else ():
-        for group, plan in zip(one.groups, one.plan.groups, strict=True):
+        for group, plan in one.planned():
             was, standing = before.get(group), standings.get(group, TOP)
             if was is None or standing.rung <= was.rung:
                 continue
@@ -205,12 +202,9 @@ def stays_on_drained_nodes(
     """
     if not drained:
         return
-    now = fleet.time.seconds
-    away = {
-        n.name for n in fleet.nodes.values() if n.away_since is not None or now - n.joined_since < LEAVES_S
-    }
+    now, away = fleet.time.seconds, _away(fleet)
     for one in wanted.values():
-        for group, plan in zip(one.groups, one.plan.groups, strict=True):
+        for group, plan in one.planned():
             app, standing = serve.apps.get(group), standings.get(group, TOP)
             if app is None or app.phase is not GroupPhase.BARRED or app.status == "retiring":
                 continue
@@ -220,6 +214,14 @@ def stays_on_drained_nodes(
             since = max(app.barred_since, working_since)
             if nodes[0] & drained and is_possible and not standing.given_up and now - since > LEAVES_S:
                 yield f"{now:.1f} s: {name_of(group)} waits for {sorted(nodes[0] & drained)}: drained"
+
+
+def _away(fleet: SimulatedFleet) -> frozenset[str]:
+    """Nodes that are away, or have just come back."""
+    now = fleet.time.seconds
+    return frozenset(
+        n.name for n in fleet.nodes.values() if n.away_since is not None or now - n.joined_since < LEAVES_S
+    )
 
 
 def older_serves(one: Desired, fleet: SimulatedFleet) -> bool:
@@ -261,7 +263,7 @@ def everything_wanted(
     """
     rungs = _rungs(wanted, standings)
     for one in wanted.values():
-        for group, plan in zip(one.groups, one.plan.groups, strict=True):
+        for group, plan in one.planned():
             engine = fleet.engines.get(group)
             if engine is not None and engine.ready:
                 continue
@@ -276,7 +278,7 @@ def _rungs(wanted: Mapping[str, Desired], standings: Mapping[GroupKey, Standing]
     return {
         group: rung_at(plan, standings.get(group, TOP).rung)
         for one in wanted.values()
-        for group, plan in zip(one.groups, one.plan.groups, strict=True)
+        for group, plan in one.planned()
     }
 
 
