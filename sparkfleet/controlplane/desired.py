@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from functools import cached_property
 
+from sparkfleet.group.group_name import GroupKey
 from sparkfleet.planner.report.carry_over import Member
-from sparkfleet.planner.types.plan import DeploymentPlan, GroupPlan
+from sparkfleet.planner.types.plan import DeploymentPlan, GroupPlan, Rung
 from sparkfleet.specs.deployment import Deployment
 from sparkfleet.specs.remote_code import code_problems
 from sparkfleet.values import Value
-
-GroupKey = tuple[str, int, int]
-"""A group: its deployment's name, the generation that first started it, and its index in that."""
-
 
 Generation = tuple[str, int]
 """A deployment's name and one of its generations."""
@@ -59,6 +56,20 @@ class Desired(Value):
         """The plan of one of its groups."""
         return self.plan.groups[self.groups.index(group)]
 
+    def planned(self) -> Iterator[tuple[GroupKey, GroupPlan]]:
+        """Key and plan of each group, in the order of the plan."""
+        return zip(self.groups, self.plan.groups, strict=True)
+
+    def at_rungs(self, rungs: Mapping[int, int]) -> Iterator[tuple[GroupKey, int, Rung]]:
+        """Key, index of the rung, and rung of each group, in the order of the plan.
+
+        Args:
+            rungs: index of the rung of each group, by its index in the plan; left out: 0.
+        """
+        for index, (group, plan) in enumerate(self.planned()):
+            at = min(rungs.get(index, 0), len(plan.ladder) - 1)
+            yield group, at, plan.ladder[at]
+
 
 class Standing(Value):
     """Rung of a group on its ladder."""
@@ -76,6 +87,11 @@ class Standing(Value):
     """Those of its falls at this rung that were caused by memory, as far as they still count, Unix seconds."""
     passed: tuple[str, ...] = ()
     """Reason for leaving each rung above this one, in order; if it is given up, also the reason for this one."""
+
+
+def rung_at(group: GroupPlan, index: int) -> Rung:
+    """The rung of this index; the last one if it fell while a plan with fewer rungs was made."""
+    return group.ladder[min(index, len(group.ladder) - 1)]
 
 
 def rungs_of(desired: Desired, standings: Mapping[GroupKey, Standing]) -> dict[int, int]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 
 from sparkfleet.controlplane.clocks import Clocks
-from sparkfleet.controlplane.desired import Desired, GroupKey, rungs_of
+from sparkfleet.controlplane.desired import Desired, rungs_of
 from sparkfleet.controlplane.observed_fleet import ObservedFleet
 from sparkfleet.controlplane.policy.actions import (
     Action,
@@ -26,10 +26,10 @@ from sparkfleet.controlplane.policy.actions import (
     WaitForNodes,
 )
 from sparkfleet.controlplane.policy.after import begun, pending_after
-from sparkfleet.controlplane.policy.state import name_of
 from sparkfleet.controlplane.serve_backend import ServeBackend
 from sparkfleet.controlplane.state.event_log import EventLog
 from sparkfleet.controlplane.state.nodes import Nodes
+from sparkfleet.group.group_name import GroupKey, name_of
 from sparkfleet.group.launch_plan import GroupLaunch
 from sparkfleet.telemetry.metrics import ControlMetrics
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from sparkfleet.controlplane.state.status import App, AppStatus
+from sparkfleet.group.group_name import GroupKey
 from sparkfleet.group.launch_plan import GroupLaunch
 
 
@@ -10,7 +11,7 @@ class FakeServeBackend:
     """Records its calls. A test changes the state of applications with `become` and `finish`."""
 
     def __init__(self) -> None:
-        self.apps: dict[tuple[str, int, int], App] = {}
+        self.apps: dict[GroupKey, App] = {}
         self.launches: list[GroupLaunch] = []
         self.renewed = 0
         """Calls of `renew`."""

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 
 from sparkfleet import __version__
 from sparkfleet.controlplane.controller_failures import ControllerFailures
-from sparkfleet.controlplane.desired import Desired, GroupKey
+from sparkfleet.controlplane.desired import Desired
 from sparkfleet.controlplane.gateway_control import GatewayControl
 from sparkfleet.controlplane.node_watch import NodeWatch
 from sparkfleet.controlplane.observed_fleet import ObservedFleet
@@ -14,6 +14,7 @@ from sparkfleet.controlplane.policy.wanted import barred_by, is_wanted
 from sparkfleet.controlplane.state.fleet_snapshot import scrape_targets
 from sparkfleet.controlplane.state.metrics_export import fleet_samples, key_samples
 from sparkfleet.controlplane.state.status import FleetStatus
+from sparkfleet.group.group_name import GroupKey
 from sparkfleet.telemetry.samples import Sample
 from sparkfleet.telemetry.targets import TargetGroup
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from sparkfleet.controlplane.desired import Desired, GroupKey
+from sparkfleet.controlplane.desired import Desired
 from sparkfleet.controlplane.node_watch import NodeWatch
 from sparkfleet.controlplane.observed_fleet import ObservedFleet
 from sparkfleet.controlplane.policy.state import FleetState, nodes_of
@@ -15,6 +15,7 @@ from sparkfleet.controlplane.state.head_address import HeadAddress
 from sparkfleet.controlplane.state.routing_publisher import RoutingPublisher
 from sparkfleet.errors import ControlError
 from sparkfleet.gateway.routing_table import RoutingTable
+from sparkfleet.group.group_name import GroupKey
 from sparkfleet.planner.report.carry_over import RunningGroup
 
 

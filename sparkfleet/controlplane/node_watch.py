@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import time
 from collections.abc import Callable
 
 from sparkfleet.controlplane.state.event_log import EventLog
@@ -41,7 +40,7 @@ class NodeWatch:
         nodes: Nodes,
         see: See,
         journal: EventLog,
-        steady: Callable[[], float] = time.monotonic,
+        steady: Callable[[], float],
     ) -> None:
         self._nodes = nodes
         self._see = see

@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 
 from sparkfleet.controlplane.clocks import Clocks
-from sparkfleet.controlplane.desired import Desired, GroupKey
+from sparkfleet.controlplane.desired import Desired
 from sparkfleet.controlplane.policy.pending_starts import learn_boots
 from sparkfleet.controlplane.policy.state import FleetState, Pending, SeenNodes
 from sparkfleet.controlplane.state.report_cache import ReportCache
 from sparkfleet.controlplane.state.start_forecast import StartForecast
 from sparkfleet.controlplane.state.status import App, NodeReport
 from sparkfleet.controlplane.state.store import Store
+from sparkfleet.group.group_name import GroupKey
 from sparkfleet.planner.report.carry_over import RunningGroup
 
 
@@ -75,7 +76,7 @@ class ObservedFleet:
         plans = {
             key: plan
             for one in self.store.deployments.history(name)
-            for key, plan in zip(one.groups, one.plan.groups, strict=True)
+            for key, plan in one.planned()
             if key in alive and (wanted is None or key not in wanted.groups)
         }
         return [

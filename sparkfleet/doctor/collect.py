@@ -138,7 +138,7 @@ async def gather(
     )
 
 
-async def read_node(channel: Channel, node: Node, netdevs: Sequence[str] = ()) -> NodeSnapshot:
+async def read_node(channel: Channel, node: Node, netdevs: Sequence[str]) -> NodeSnapshot:
     """Reads one node. Raises NodeError if it cannot be reached."""
     questions = tuple(_questions(node, netdevs))
     answers = await run_batch(channel, [one.argv for one in questions], timeout_s=COMMAND_S)

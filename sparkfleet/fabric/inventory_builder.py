@@ -22,7 +22,7 @@ class EnrolledMachine(Value):
     hostname: str
 
 
-def name_machines(machines: Sequence[EnrolledMachine], old: Inventory | None = None) -> dict[str, Node]:
+def name_machines(machines: Sequence[EnrolledMachine], old: Inventory | None) -> dict[str, Node]:
     """A name for each machine: the one it has in `old`, or its host name's first part, made unique."""
     known = {(node.address, node.port): name for name, node in old.nodes.items()} if old else {}
     named: dict[str, Node] = {}

@@ -39,14 +39,13 @@ class Record(NamedTuple):
 
 
 async def discover(
-    *, wait_s: float = WAIT_S, group: tuple[str, int] = (GROUP, PORT), prefix: str = "spark"
+    *, wait_s: float = WAIT_S, group: tuple[str, int] = (GROUP, PORT)
 ) -> tuple[Announced, ...]:
-    """Machines that announce SSH and whose name begins with `prefix`, by name.
+    """Machines that announce SSH and whose name begins with "spark", by name.
 
     Args:
         wait_s: seconds to wait for answers.
         group: address of the query; another one in tests.
-        prefix: of the host name; "" takes every machine.
     """
     loop = asyncio.get_running_loop()
     sock = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
@@ -61,7 +60,7 @@ async def discover(
     finally:
         transport.close()
     found = {one for packet in protocol.packets for one in announced(packet)}
-    return tuple(sorted(one for one in found if one.name.startswith(prefix)))
+    return tuple(sorted(one for one in found if one.name.startswith("spark")))
 
 
 class _Listener(asyncio.DatagramProtocol):

@@ -161,9 +161,7 @@ async def measure_links(
     return tuple([await measure_pair(pair, channels, seconds=seconds) for pair in pairs_of(inventory)])
 
 
-async def measure_pair(
-    pair: Pair, channels: Mapping[str, Channel], *, seconds: float = 3.0
-) -> LinkMeasurement:
+async def measure_pair(pair: Pair, channels: Mapping[str, Channel], *, seconds: float) -> LinkMeasurement:
     """Measures the latency of each idle rail, then all rails at once. Raises as `measure_links` does."""
     ends = channels[pair.nodes[0]], channels[pair.nodes[1]]
     loader = await _loader(pair, ends)

@@ -9,9 +9,7 @@ from sparkfleet.hostfacts.fact import unexpected_output
 _NUMBER = r"([0-9]{1,12}(?:\.[0-9]{1,9})?)"
 
 
-def bandwidth_argv(
-    device: str, port: int, seconds: float, gid: int | None, peer: str = ""
-) -> tuple[str, ...]:
+def bandwidth_argv(device: str, port: int, seconds: float, gid: int | None, peer: str) -> tuple[str, ...]:
     """The command of one end of a bandwidth test; with `peer`, the sending end. Messages are 64 KiB, the default."""
     words = ("ib_write_bw", "-d", device, "-i", "1", "-p", str(port), "-F", "--report_gbits")
     return (*words, "-q", "4", "-D", str(max(1, round(seconds))), *_rest(gid, peer))

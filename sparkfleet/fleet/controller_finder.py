@@ -106,7 +106,7 @@ async def _answering(access: NodeAccess, there: FoundState, address: HeadAddress
         ) from error
 
 
-def no_controller(head: str, note: Mapping[str, Any], spoilt: Sequence[str] = ()) -> NoControllerError:
+def no_controller(head: str, note: Mapping[str, Any], spoilt: Sequence[str]) -> NoControllerError:
     """Error about a head whose Ray runs without a controller that answers, with the controller's own reason.
 
     Args:

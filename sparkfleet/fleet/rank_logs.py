@@ -13,6 +13,7 @@ from sparkfleet.fleet.deployments.status import find
 from sparkfleet.fleet.events import TroubleFound
 from sparkfleet.fleet.session import Session
 from sparkfleet.fleet.without_controller import client_or_trouble
+from sparkfleet.group.group_name import GroupKey
 from sparkfleet.remote.channel import Channel
 from sparkfleet.runtime.files import state_probe
 
@@ -53,7 +54,7 @@ class StoredLog(NamedTuple):
     """Unix seconds."""
 
 
-async def _stored_log(session: Session, trouble: SparkfleetError, which: tuple[str, int, int]) -> StoredLog:
+async def _stored_log(session: Session, trouble: SparkfleetError, which: GroupKey) -> StoredLog:
     """The newest log of a rank on any node that can be reached."""
     name, replica, rank = which
     nodes = tuple(session.inventory.nodes)
@@ -80,7 +81,7 @@ async def _stored_log(session: Session, trouble: SparkfleetError, which: tuple[s
     return max(found, key=lambda log: (log.generation, log.written))
 
 
-def _logs_of(node: str, answer: dict[str, object], which: tuple[str, int, int]) -> Iterable[StoredLog]:
+def _logs_of(node: str, answer: dict[str, object], which: GroupKey) -> Iterable[StoredLog]:
     """The logs of a rank among those of a node, as `state_probe.logs` returns them."""
     name, replica, rank = which
     form = re.compile(re.escape(f"{answer['label']}_{name}") + rf"_g([0-9]+)_{replica}_{rank}\.log")

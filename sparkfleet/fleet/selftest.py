@@ -59,7 +59,7 @@ class _Seen(NamedTuple):
 
 
 async def selftest(
-    session: Session, nodes: Sequence[str] = (), *, engines: bool = True, on_event: OnEvent = ignored
+    session: Session, nodes: Sequence[str], *, engines: bool = True, on_event: OnEvent = ignored
 ) -> AsyncIterator[SelftestStep]:
     """Tries one assumption after the other. Deployments that serve go on; the fleet is left up or down as it was.
 

@@ -192,22 +192,22 @@ class GatewayReplica:
         context = certificate.context if certificate is not None else None
         return await listen(self._gateway, at.host, at.port, tls=context)
 
+    def _controller(self) -> Any:
+        return ray.get_actor(self._config.controller, namespace=self._config.namespace)
+
     async def _fleet_view(self) -> str:
         """The fleet as the controller sees it, for the page."""
-        controller = ray.get_actor(self._config.controller, namespace=self._config.namespace)
-        view: str = await controller.page.remote()
+        view: str = await self._controller().page.remote()
         return view
 
     async def _change(self, change_json: str) -> str:
         """Lets the controller carry out an admin's change."""
-        controller = ray.get_actor(self._config.controller, namespace=self._config.namespace)
-        answer: str = await controller.change.remote(change_json)
+        answer: str = await self._controller().change.remote(change_json)
         return answer
 
     async def _rank_log(self, request_json: str) -> str:
         """Lets the controller read the end of a rank's log."""
-        controller = ray.get_actor(self._config.controller, namespace=self._config.namespace)
-        answer: str = await controller.rank_log.remote(request_json)
+        answer: str = await self._controller().rank_log.remote(request_json)
         return answer
 
     async def _follow(self) -> None:
@@ -215,8 +215,7 @@ class GatewayReplica:
         replica = serve.get_replica_context().replica_tag
         while True:
             try:
-                controller = ray.get_actor(self._config.controller, namespace=self._config.namespace)
-                text = await controller.table.remote(self._gateway.table.version, replica)
+                text = await self._controller().table.remote(self._gateway.table.version, replica)
                 table = RoutingTable.model_validate_json(text)
             except Exception as error:
                 # With any failure of the controller the last table stays in use.
@@ -290,7 +289,7 @@ class GatewayReplica:
             usage_trouble=self._usage.trouble,
         )
         with contextlib.suppress(Exception):
-            controller = ray.get_actor(self._config.controller, namespace=self._config.namespace)
+            controller = self._controller()
             async with asyncio.timeout(REGISTER_S):
                 if await controller.register_gateway.remote(report.model_dump_json()):
                     self._usage.stored(report)

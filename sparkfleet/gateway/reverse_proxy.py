@@ -12,11 +12,11 @@ from typing import Any, NamedTuple
 from sparkfleet.gateway.access.limits import RequestLimits, check_encoding, check_target, read_body
 from sparkfleet.gateway.access.response_owners import RESPONSES, ResponseOwners, response_of
 from sparkfleet.gateway.admission.key_limiter import KeyLimiter
-from sparkfleet.gateway.admission.model_queue import LONGEST_S, WAITING, ModelQueues
+from sparkfleet.gateway.admission.model_queue import ModelQueues
 from sparkfleet.gateway.api_errors import ApiError, no_such_response, not_its_task
 from sparkfleet.gateway.asgi import Headers, Receive, Scope, Send, WhileConnected, direct_writer, respond
 from sparkfleet.gateway.body.attribution_line import without_changing_digits
-from sparkfleet.gateway.body.body_budget import BUDGET_BYTES, BodyBudget, HeldBody
+from sparkfleet.gateway.body.body_budget import BodyBudget, HeldBody
 from sparkfleet.gateway.body.model_span import model_span
 from sparkfleet.gateway.body.request_body import RequestBody
 from sparkfleet.gateway.body.scanner import INLINE_BYTES, BodyScanner
@@ -66,10 +66,10 @@ class ReverseProxy:
         *,
         table: RoutingTable,
         limits: RequestLimits,
-        budget_bytes: int = BUDGET_BYTES,
-        waiting: int = WAITING,
-        longest_s: float = LONGEST_S,
-        capture: TextCapture | None = None,
+        budget_bytes: int,
+        waiting: int,
+        longest_s: float,
+        capture: TextCapture | None,
     ) -> None:
         self._picker = ExternalPicker(picker)
         self._metrics = metrics

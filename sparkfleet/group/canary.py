@@ -35,6 +35,8 @@ FIRST_TOKEN_S = 120.0
 """Time limit of the first token: it waits for kernels to compile, about a minute on two busy cores."""
 MEASURE_S = 120.0
 """Time limit of an answer that is requested to measure or to check."""
+HEALTH_S = 0.1
+"""Seconds between two requests to a health path that does not answer yet."""
 MEASURED_TOKENS = 64
 """Long enough that a rate means something, short enough (8 s at the slowest published decode, 8 tok/s) to wait for."""
 
@@ -251,9 +253,9 @@ class Probe:
         body = {"model": self._model, "prompt": prompt, "max_tokens": tokens, "logprobs": 1, "temperature": 0}
         return _scores(_pairs(await self._post(Ask(COMPLETIONS, body), timeout_s)))
 
-    async def greedy(self, api: TokenApi, prompt: str, tokens: int, timeout_s: float = MEASURE_S) -> Sampled:
+    async def greedy(self, api: TokenApi, prompt: str, tokens: int) -> Sampled:
         """The model's own continuation at temperature 0."""
-        return api.sampled(await self._post(api.sample(self._model, prompt, tokens), timeout_s))
+        return api.sampled(await self._post(api.sample(self._model, prompt, tokens), MEASURE_S))
 
     async def _post(self, ask: Ask, timeout_s: float) -> dict[str, Any]:
         """The engine's answer; {} if it refuses the request. Raises EngineError if it does not answer."""
@@ -335,10 +337,10 @@ def only_character(text: str) -> str:
     return found.pop() if len(found) == 1 else ""
 
 
-async def wait_healthy(probe: Probe, path: str, every_s: float = 0.1) -> None:
+async def wait_healthy(probe: Probe, path: str) -> None:
     """Returns when the server answers on its health path. Cancel it to give up."""
     while not await probe.healthy(path):
-        await asyncio.sleep(every_s)
+        await asyncio.sleep(HEALTH_S)
 
 
 def _pairs(answer: Mapping[str, Any]) -> list[tuple[Any, Any]]:

@@ -103,9 +103,9 @@ class Group:
         report: GroupReporter,
         backoff: Backoff,
         *,
-        wanted: Wanted = not_wanted,
-        barred: Barred = not_barred,
-        after: str = "",
+        wanted: Wanted,
+        barred: Barred,
+        after: str,
         box: QuietBox,
         token_secret: Callable[[], str] | None = None,
     ) -> None:

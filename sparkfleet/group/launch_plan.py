@@ -14,6 +14,7 @@ from sparkfleet.engines.nccl_env import Pairs
 from sparkfleet.engines.registry import engine_by_name
 from sparkfleet.engines.rendezvous import Meeting
 from sparkfleet.gateway.access.keys import engine_token, metrics_token
+from sparkfleet.group.group_name import NamedGroupValue
 from sparkfleet.planner.types.plan import Candidate
 from sparkfleet.runtime.base import ContainerSpec, Forward, RankFile, RankId, RankSpec
 from sparkfleet.runtime.environment import steers_tools
@@ -44,13 +45,9 @@ class RankPlacement(Value):
     """The network of its rank; None in a group of one."""
 
 
-class GroupLaunch(Value):
+class GroupLaunch(NamedGroupValue):
     """Everything that a group's actor needs to start its engine."""
 
-    deployment: str
-    generation: int
-    replica: int = 0
-    """Index of the group in its deployment, from 0."""
     rung: int = 0
     """Index of the rung in its ladder, from 0."""
     candidate: Candidate
@@ -77,11 +74,6 @@ class GroupLaunch(Value):
             replica=self.replica,
             rank=rank,
         )
-
-    @property
-    def name(self) -> str:
-        """`<deployment>/g<generation>/<replica>`; the group's internal token is derived from it."""
-        return f"{self.deployment}/g{self.generation}/{self.replica}"
 
 
 class Ports(Value):

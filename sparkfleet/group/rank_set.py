@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from contextlib import suppress
 from typing import Any, NoReturn
 
@@ -140,19 +140,19 @@ class Ranks:
 
     async def stop(self) -> None:
         """Stops the held ranks. On a node that cannot be reached the rank ends when its lease runs out."""
-        ended = await asyncio.gather(*(rank.stop() for rank in self.holders), return_exceptions=True)
-        for rank, error in zip(self.holders, ended, strict=True):
-            if error is not None:
-                log.warning("rank on %s was not stopped: %r", rank.node, error)
+        await self._each((rank.stop() for rank in self.holders), "stopped")
 
     async def release(self) -> None:
         """Lets the held ranks run on for the next holder. A node that does not answer is not waited for: its rank's holder
         ends with this group's placement group."""
-        waiting = (asyncio.wait_for(rank.release(), RELEASE_S) for rank in self.holders)
-        ended = await asyncio.gather(*waiting, return_exceptions=True)
-        for rank, error in zip(self.holders, ended, strict=True):
+        await self._each((asyncio.wait_for(rank.release(), RELEASE_S) for rank in self.holders), "released")
+
+    async def _each(self, calls: Iterable[Awaitable[None]], done: str) -> None:
+        for rank, error in zip(
+            self.holders, await asyncio.gather(*calls, return_exceptions=True), strict=True
+        ):
             if error is not None:
-                log.warning("rank on %s was not released: %r", rank.node, error)
+                log.warning("rank on %s was not %s: %r", rank.node, done, error)
 
     async def watch_memory(self) -> None:
         """Reads every node's memory once a second, for ever, and independently: a node that does not answer delays no other.

@@ -8,6 +8,7 @@ from pydantic import Field
 
 from sparkfleet.engines.failure_signatures import Diagnosis
 from sparkfleet.engines.startup_phases import StartupPhase
+from sparkfleet.group.group_name import NamedGroupValue
 from sparkfleet.values import Value
 
 
@@ -39,12 +40,9 @@ class RankReport(Value):
     """Path of its log on its node."""
 
 
-class GroupReport(Value):
+class GroupReport(NamedGroupValue):
     """Report of a group, sent at every change and every few seconds. Soft state: never written to disk."""
 
-    deployment: str
-    generation: int
-    replica: int
     phase: GroupPhase
     detail: str = ""
     step: StartupPhase | None = None
@@ -82,13 +80,3 @@ class GroupReport(Value):
     measured: dict[str, float] = Field(default_factory=dict)
     silent_s: float = 0.0
     """Seconds since its last report, if that is long: everything else here is then out of date."""
-
-    @property
-    def group(self) -> tuple[str, int, int]:
-        """Deployment, generation and replica."""
-        return self.deployment, self.generation, self.replica
-
-    @property
-    def name(self) -> str:
-        """`<deployment>/g<generation>/<replica>`."""
-        return f"{self.deployment}/g{self.generation}/{self.replica}"

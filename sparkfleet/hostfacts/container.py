@@ -28,8 +28,6 @@ class ContainerTool(Value):
     root: str = ""
     """Its directory of images."""
     runtimes: tuple[str, ...] = ()
-    cdi_directories: tuple[str, ...] = ()
-    """Directories of device descriptions (CDI); empty if CDI is off or not supported."""
 
     @property
     def nvidia_runtime(self) -> bool:
@@ -57,7 +55,6 @@ class ReadDocker(Fact[ContainerTool | None]):
             why_not=problem or ("" if version else "the server does not answer"),
             root=text(info.get("DockerRootDir") or ""),
             runtimes=_names(info.get("Runtimes")),
-            cdi_directories=_names(info.get("CDISpecDirs")),
         )
 
     @classmethod
@@ -88,8 +85,6 @@ class ReadPodman(Fact[ContainerTool | None]):
             usable=True,
             root=text(store.get("graphRoot") or ""),
             runtimes=(text(_section(host, "ociRuntime").get("name") or ""),),
-            # Podman always supports CDI; these are its default directories.
-            cdi_directories=("/etc/cdi", "/var/run/cdi"),
         )
 
     @classmethod

@@ -28,10 +28,8 @@ class GpuState(Value):
 
     name: str
     driver: str
-    bus_id: str | None = None
     compute_capability: str | None = None
     """12.1 for a GB10."""
-    performance_state: str | None = None
     temperature_c: float | None = None
     power_w: float | None = None
     utilization_percent: float | None = None
@@ -87,9 +85,7 @@ def _gpu(line: str) -> GpuState:
     return GpuState(
         name=name,
         driver=driver,
-        bus_id=present(fields[2]),
         compute_capability=present(fields[3]),
-        performance_state=present(fields[4]),
         temperature_c=number(fields[5]),
         power_w=number(fields[6]),
         utilization_percent=number(fields[7]),

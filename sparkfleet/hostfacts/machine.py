@@ -34,7 +34,6 @@ class DgxRelease(Value):
     """The release that the node was installed with, such as "7.2.3"."""
     updated: str = ""
     """The last over-the-air update, such as "7.5.0"; "" if there was none."""
-    serial: str = ""
 
     @property
     def version(self) -> str:
@@ -47,8 +46,6 @@ class MachineIdentity(Value):
 
     release: DgxRelease | None = None
     """None if there is no `/etc/dgx-release`, as on some OEM images."""
-    fastos: str = ""
-    """Version in `/etc/fastos-release`."""
     tegra: str = ""
     """First line of `/etc/nv_tegra_release`: only Jetsons have one."""
     os: str = ""
@@ -57,7 +54,6 @@ class MachineIdentity(Value):
     """Not unique: OEM images share it (CVE-2026-24218)."""
     vendor: str = ""
     product: str = ""
-    product_version: str = ""
     bios: str = ""
     driver_module: str = ""
     """Version of the loaded NVIDIA kernel module; the libraries may have another."""
@@ -69,7 +65,7 @@ class MachineIdentity(Value):
 
 
 class ReadIdentity(Fact[MachineIdentity]):
-    """Release files, DMI, kernel and driver module."""
+    """Release files, DMI, kernel and driver module. A report for help has all of them; the value has those that are used."""
 
     argv = (
         *GREP,
@@ -100,14 +96,12 @@ class ReadIdentity(Fact[MachineIdentity]):
         system = dict(settings(files.get("/etc/os-release", ())))
         return MachineIdentity(
             release=_release(files.get("/etc/dgx-release", ())),
-            fastos=dict(settings(files.get("/etc/fastos-release", ()))).get("VERSION", ""),
             tegra=_first(files, "/etc/nv_tegra_release"),
             os=system.get("PRETTY_NAME", ""),
             kernel=_first(files, "/proc/sys/kernel/osrelease"),
             machine_id=_first(files, "/etc/machine-id"),
             vendor=_first(files, f"{DMI}/sys_vendor"),
             product=_first(files, f"{DMI}/product_name"),
-            product_version=_first(files, f"{DMI}/product_version"),
             bios=_first(files, f"{DMI}/bios_version"),
             driver_module=_driver(_first(files, "/proc/driver/nvidia/version")),
         )
@@ -132,7 +126,6 @@ def _release(lines: Sequence[str]) -> DgxRelease | None:
         name=found.get("DGX_NAME", ""),
         software=found.get("DGX_SWBUILD_VERSION", ""),
         updated=found.get("DGX_OTA_VERSION", ""),
-        serial=found.get("DGX_SERIAL_NUMBER", ""),
     )
 
 

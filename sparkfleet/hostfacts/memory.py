@@ -88,7 +88,6 @@ class Kernel(Value):
     """Kernel settings that affect serving. None: the kernel has no such setting."""
 
     swappiness: int | None = None
-    overcommit_memory: int | None = None
     memory_pressure: float | None = None
     """Share of the last ten seconds in which all tasks waited for memory, per cent (PSI "full")."""
     command_line: str = ""
@@ -127,7 +126,6 @@ class ReadKernel(Fact[Kernel]):
 
         return Kernel(
             swappiness=_count(first("/proc/sys/vm/swappiness")),
-            overcommit_memory=_count(first("/proc/sys/vm/overcommit_memory")),
             memory_pressure=_pressure(files.get("/proc/pressure/memory", [])),
             command_line=text(first("/proc/cmdline"), 4096),
             firewall=_firewall(files.get("/etc/ufw/ufw.conf")),

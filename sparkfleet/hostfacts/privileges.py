@@ -138,10 +138,8 @@ class Services(Value):
     """Services that start processes on a node and keep them running."""
 
     systemd: bool
-    user_manager: bool
-    """systemd runs a manager for this user now."""
     linger: bool
-    """The manager also runs while the user is not logged in."""
+    """systemd runs a manager for this user also while the user is not logged in."""
     cron: bool
     remove_ipc: bool
     """systemd-logind removes a user's shared memory and semaphores at logout."""
@@ -165,7 +163,6 @@ class ReadServices(Fact[Services]):
             raise unexpected_output("the services", output)
         return Services(
             systemd=found["systemd"] is True,
-            user_manager=found.get("user_manager") is True,
             linger=found.get("linger") is True,
             cron=found.get("cron") is True,
             remove_ipc=found.get("remove_ipc") is True,

@@ -14,6 +14,7 @@ import asyncio
 import hashlib
 import os
 import sys
+from pathlib import Path
 from typing import Any
 
 from sparkfleet.controlplane.api.api_models import MoveRequest, Role
@@ -176,15 +177,7 @@ async def _away(paths: FleetPaths, request: MoveRequest) -> dict[str, Any]:
     else:
         await ray_watchdog.take_down(paths)
     set_aside(paths)
-    for path in (
-        paths.address,
-        paths.run_address,
-        paths.store_mark,
-        paths.run_store_mark,
-        paths.moving_store,
-    ):
-        path.unlink(missing_ok=True)
-    paths.head_move.unlink(missing_ok=True)
+    _forget(paths, paths.moving_store)
     return begun
 
 
@@ -199,17 +192,17 @@ async def _cancel(paths: FleetPaths) -> None:
             lambda: processes.labelled({LABEL: paths.label, MOVED: move.token}), grace_s=0.0
         )
         set_aside(paths)
-        for path in (
-            paths.next_role,
-            paths.address,
-            paths.run_address,
-            paths.store_mark,
-            paths.run_store_mark,
-        ):
-            path.unlink(missing_ok=True)
+        _forget(paths, paths.next_role)
     else:
         paths.moving_store.unlink(missing_ok=True)
-    paths.head_move.unlink(missing_ok=True)
+        paths.head_move.unlink(missing_ok=True)
+
+
+def _forget(paths: FleetPaths, *more: Path) -> None:
+    """Removes the files of a head, and the mark of the move as the last one."""
+    files = (paths.address, paths.run_address, paths.store_mark, paths.run_store_mark, *more, paths.head_move)
+    for path in files:
+        path.unlink(missing_ok=True)
 
 
 async def _kill(paths: FleetPaths, move: HeadMove) -> None:

@@ -36,7 +36,7 @@ _SHOWN_CHARACTERS = 400
 class ProgramError(NodeError):
     """A program on a node ended with an error of its own. `kind` is the name of its exception there."""
 
-    def __init__(self, kind: str, what: str, *, means: str = "", do: str = "") -> None:
+    def __init__(self, kind: str, what: str, *, means: str, do: str) -> None:
         super().__init__(what, means=means, do=do)
         self.kind = kind
 

@@ -32,21 +32,19 @@ class SharedMemory:
 
     Args:
         record: file that keeps them, for the next holder if the supervisor itself is killed.
-        directory: where segments are.
     """
 
-    def __init__(self, record: Path, directory: Path = SHM) -> None:
+    def __init__(self, record: Path) -> None:
         self._record = record
-        self._directory = directory
         self._segments: dict[str, int] = {}
-        self._before = {(name, _inode(directory, name)) for name in _names(directory)}
+        self._before = {(name, _inode(name)) for name in _names()}
 
     def look(self, pids: Iterable[int]) -> None:
         """Adds the segments that these processes map or hold open, and forgets those that are gone."""
-        held = {one for pid in pids for one in _held(pid, self._directory)}
+        held = {one for pid in pids for one in _held(pid)}
         found = {name: inode for name, inode in held - self._before if not name.startswith(FOREIGN)}
         kept = {**self._segments, **found}
-        kept = {name: inode for name, inode in kept.items() if _inode(self._directory, name) == inode}
+        kept = {name: inode for name, inode in kept.items() if _inode(name) == inode}
         if kept != self._segments:
             self._segments = kept
             with suppress(OSError):  # a full disk: this process still knows them
@@ -54,13 +52,13 @@ class SharedMemory:
 
     def remove(self) -> tuple[str, ...]:
         """Removes what is left of them, once all processes of the rank have ended; returns the names."""
-        gone = remove_segments(self._segments, self._directory)
+        gone = remove_segments(self._segments)
         self._segments = {}
         self._record.unlink(missing_ok=True)
         return gone
 
 
-def remove_recorded(record: Path, directory: Path = SHM) -> tuple[str, ...]:
+def remove_recorded(record: Path) -> tuple[str, ...]:
     """The same for a rank whose supervisor was killed, from its record."""
     try:
         segments = json.loads(record.read_bytes())
@@ -68,38 +66,38 @@ def remove_recorded(record: Path, directory: Path = SHM) -> tuple[str, ...]:
     except (OSError, ValueError, TypeError, AttributeError):
         return ()
     record.unlink(missing_ok=True)
-    return remove_segments(found, directory)
+    return remove_segments(found)
 
 
-def remove_segments(segments: dict[str, int], directory: Path = SHM) -> tuple[str, ...]:
+def remove_segments(segments: dict[str, int]) -> tuple[str, ...]:
     """Removes segments that are still the same files and that no process uses."""
     left = {
         name: inode
         for name, inode in segments.items()
-        if _inode(directory, name) == inode and not name.startswith(FOREIGN)
+        if _inode(name) == inode and not name.startswith(FOREIGN)
     }
     if not left:
         return ()
     pids = [int(entry) for entry in os.listdir("/proc") if entry.isdigit()]
-    used = {name for pid in pids for name, _ in _held(pid, directory)}
+    used = {name for pid in pids for name, _ in _held(pid)}
     removed = []
     for name in sorted(left.keys() - used):
         with suppress(OSError):
-            (directory / name).unlink()
+            (SHM / name).unlink()
             removed.append(name)
     return tuple(removed)
 
 
-def _names(directory: Path) -> list[str]:
+def _names() -> list[str]:
     try:
-        return os.listdir(directory)
+        return os.listdir(SHM)
     except OSError:
         return []
 
 
-def _held(pid: int, directory: Path) -> Iterable[tuple[str, int]]:
-    """Segments that a process maps or holds open; its own view of the directory's name and inode."""
-    prefix = f"{directory}/"
+def _held(pid: int) -> Iterable[tuple[str, int]]:
+    """Segments that a process maps or holds open; its own view of their name and inode."""
+    prefix = f"{SHM}/"
     with suppress(OSError, ValueError), open(f"/proc/{pid}/maps", encoding="utf-8", errors="replace") as maps:
         for line in maps:
             fields = line.rstrip("\n").split(maxsplit=5)
@@ -113,12 +111,12 @@ def _held(pid: int, directory: Path) -> Iterable[tuple[str, int]]:
                     yield target.removeprefix(prefix), entry.stat().st_ino
 
 
-def _inode(directory: Path, name: str) -> int | None:
-    """Inode of one of this user's regular files directly in the directory; None for anything else."""
+def _inode(name: str) -> int | None:
+    """Inode of one of this user's regular files directly in /dev/shm; None for anything else."""
     if "/" in name:
         return None
     try:
-        found = (directory / name).lstat()
+        found = (SHM / name).lstat()
     except OSError:
         return None
     return found.st_ino if stat.S_ISREG(found.st_mode) and found.st_uid == os.getuid() else None

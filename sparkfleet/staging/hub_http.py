@@ -44,7 +44,7 @@ def use_bounded_client(endpoint: str, timeouts: HttpTimeouts) -> None:
     set_client_factory(partial(_client, endpoint, timeouts))
 
 
-def checked_endpoint(endpoint: str = "") -> str:
+def checked_endpoint(endpoint: str) -> str:
     """`endpoint`, or HF_ENDPOINT, or the public Hub, without a slash at its end. Raises StagingError."""
     given = endpoint or os.environ.get("HF_ENDPOINT") or constants.ENDPOINT
     parts = urlsplit(given)

@@ -144,7 +144,7 @@ def hub_directory(cache: str = "") -> Path:
     return Path(cache) if cache else hub_cache(os.environ, home())
 
 
-def directory_of(kind: str, name: str, cache: str = "") -> Path:
+def directory_of(kind: str, name: str, cache: str) -> Path:
     """Directory of a built-in model, an image archive or a plain directory."""
     if kind == "builtin":
         return builtin_path(name, Path(cache) / ".builtin" if cache else None)
@@ -153,7 +153,7 @@ def directory_of(kind: str, name: str, cache: str = "") -> Path:
     return Path(name)
 
 
-def images_directory(cache: str = "") -> Path:
+def images_directory(cache: str) -> Path:
     """Directory of image archives in transit."""
     if cache:
         return Path(cache) / ".images"

@@ -7,6 +7,7 @@ closed sets; never a prompt, a request's id or a client's address.
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Literal
 
 from sparkfleet.values import Value
@@ -119,17 +120,19 @@ def _histogram(page: Page, name: str, labels: str, buckets: tuple[float, ...], m
     return found.model_copy(update={"kind": "histogram", "buckets": buckets})
 
 
+_gateway = partial(_metric, "gateway")
+_controller = partial(_metric, "controller")
+
 BUILD_INFO = _metric("both", "build_info", "", "version", "1, with the version.")
 
 # The gateway's page.
-REQUESTS = _metric(
-    "gateway",
+REQUESTS = _gateway(
     "requests_total",
     "requests",
     "model path status",
     "Requests answered, by the status the client saw (499: it disconnected before).",
 )
-IN_FLIGHT = _metric("gateway", "requests_in_flight", "requests", "model", "Requests in flight.")
+IN_FLIGHT = _gateway("requests_in_flight", "requests", "model", "Requests in flight.")
 TTFT = _histogram(
     "gateway",
     "ttft_seconds",
@@ -147,46 +150,32 @@ DURATION = _histogram(
     REQUEST_BUCKETS_S,
     "Time from the request's headers to the end of its answer.",
 )
-TOKENS = _metric(
-    "gateway",
-    "tokens_total",
-    "tokens",
-    "model kind",
-    "Tokens as the engines report them: input, output.",
-)
-KEY_TOKENS = _metric(
-    "gateway",
+TOKENS = _gateway("tokens_total", "tokens", "model kind", "Tokens as the engines report them: input, output.")
+KEY_TOKENS = _gateway(
     "key_tokens_total",
     "tokens",
     "key model kind",
     "Tokens by API key: input, output. As many series as keys × models that they use × 2.",
 )
-KEY_REQUESTS = _metric("gateway", "key_requests_total", "requests", "key model", "Requests by API key.")
-CHUNKS = _metric("gateway", "stream_chunks_total", "", "model", "Chunks of streamed answers.")
-ERRORS = _metric(
-    "gateway",
-    "errors_total",
-    "requests",
-    "model kind",
-    "Requests that failed or were refused, by reason.",
+KEY_REQUESTS = _gateway("key_requests_total", "requests", "key model", "Requests by API key.")
+CHUNKS = _gateway("stream_chunks_total", "", "model", "Chunks of streamed answers.")
+ERRORS = _gateway(
+    "errors_total", "requests", "model kind", "Requests that failed or were refused, by reason."
 )
-RETRIES = _metric("gateway", "retries_total", "requests", "model", "Requests sent again to another engine.")
-EXTERNAL = _metric(
-    "gateway",
+RETRIES = _gateway("retries_total", "requests", "model", "Requests sent again to another engine.")
+EXTERNAL = _gateway(
     "external_requests_total",
     "requests",
     "model status",
     "Requests that endpoints outside the fleet answered.",
 )
-REPLAYS = _metric(
-    "gateway",
+REPLAYS = _gateway(
     "replays_total",
     "requests",
     "model outcome",
     "Greedy streams whose group was lost (`replay: true`): continued on another group, or failed.",
 )
-CERTIFICATE_EXPIRY = _metric(
-    "gateway",
+CERTIFICATE_EXPIRY = _gateway(
     "certificate_expiry_timestamp_seconds",
     "",
     "endpoint",
@@ -194,7 +183,7 @@ CERTIFICATE_EXPIRY = _metric(
 )
 
 # The controller's page: counters and histograms.
-STARTS = _metric("controller", "starts_total", "", "deployment outcome", "Starts of groups, by outcome.")
+STARTS = _controller("starts_total", "", "deployment outcome", "Starts of groups, by outcome.")
 START = _histogram(
     "controller",
     "start_seconds",
@@ -209,15 +198,10 @@ START_PHASE = _histogram(
     START_BUCKETS_S,
     "Duration of each phase of a start, as the controller saw it.",
 )
-RESTARTS = _metric(
-    "controller",
-    "restarts_total",
-    "",
-    "deployment cause",
-    "Groups that failed and were replaced, by cause.",
+RESTARTS = _controller(
+    "restarts_total", "", "deployment cause", "Groups that failed and were replaced, by cause."
 )
-CANARY_FAILURES = _metric(
-    "controller",
+CANARY_FAILURES = _controller(
     "canary_failures_total",
     "",
     "deployment",
@@ -225,106 +209,72 @@ CANARY_FAILURES = _metric(
 )
 
 # The controller's page: deployments and groups as they are now.
-DEPLOYMENT_STATE = _metric(
-    "controller",
-    "deployment_state",
-    "",
-    "deployment state",
-    "1 for the state a deployment is in, 0 for the others.",
+DEPLOYMENT_STATE = _controller(
+    "deployment_state", "", "deployment state", "1 for the state a deployment is in, 0 for the others."
 )
-DEPLOYMENT_GROUPS = _metric(
-    "controller", "deployment_groups", "", "deployment", "Groups that the deployment's plan has."
+DEPLOYMENT_GROUPS = _controller(
+    "deployment_groups", "", "deployment", "Groups that the deployment's plan has."
 )
-DEPLOYMENT_GENERATION = _metric(
-    "controller", "deployment_generation", "", "deployment", "Generation that is applied."
-)
-GROUP_INFO = _metric(
-    "controller",
+DEPLOYMENT_GENERATION = _controller("deployment_generation", "", "deployment", "Generation that is applied.")
+GROUP_INFO = _controller(
     "group_info",
     "",
     "deployment group engine engine_version shape quant speculation checkpoint node",
     "1, with the candidate that a group runs; `node` is rank 0's.",
 )
-GROUP_STATE = _metric(
-    "controller",
-    "group_state",
-    "",
-    "deployment group state",
-    "1 for the state a group is in, 0 for the others.",
+GROUP_STATE = _controller(
+    "group_state", "", "deployment group state", "1 for the state a group is in, 0 for the others."
 )
-GROUP_SINCE = _metric(
-    "controller",
+GROUP_SINCE = _controller(
     "group_state_since_seconds",
     "timestamp",
     "deployment group",
     "When the group's state began, Unix seconds.",
 )
-GROUP_SILENT = _metric(
-    "controller",
+GROUP_SILENT = _controller(
     "group_silent_seconds",
     "seconds",
     "deployment group",
     "Seconds since the group's last report, if that is long; else 0.",
 )
-GROUP_START_PHASE = _metric(
-    "controller",
+GROUP_START_PHASE = _controller(
     "group_start_phase",
     "",
     "deployment group phase",
     "1 for the phase of its start that a group is in, 0 for the others; absent once it is ready.",
 )
-GROUP_START_SHARE = _metric(
-    "controller",
+GROUP_START_SHARE = _controller(
     "group_start_share",
     "ratio",
     "deployment group",
     "Share of the present phase that is done; absent if the engine's log does not show one.",
 )
-GROUP_RUNG = _metric(
-    "controller",
-    "group_rung",
-    "",
-    "deployment group",
-    "Rung of its ladder that a group runs; 1 is the plan's choice.",
+GROUP_RUNG = _controller(
+    "group_rung", "", "deployment group", "Rung of its ladder that a group runs; 1 is the plan's choice."
 )
-GROUP_RUNGS = _metric("controller", "group_rungs", "", "deployment group", "Rungs of a group's ladder.")
-GROUP_GIVEN_UP = _metric(
-    "controller",
+GROUP_RUNGS = _controller("group_rungs", "", "deployment group", "Rungs of a group's ladder.")
+GROUP_GIVEN_UP = _controller(
     "group_given_up",
     "",
     "deployment group",
     "1 if a group is not started again until its deployment is applied again.",
 )
-GROUP_RUNNING = _metric(
-    "controller",
-    "group_requests_running",
-    "requests",
-    "deployment group",
-    "Requests that its engine works on.",
+GROUP_RUNNING = _controller(
+    "group_requests_running", "requests", "deployment group", "Requests that its engine works on."
 )
-GROUP_WAITING = _metric(
-    "controller",
-    "group_requests_waiting",
-    "requests",
-    "deployment group",
-    "Requests in its engine's queue.",
+GROUP_WAITING = _controller(
+    "group_requests_waiting", "requests", "deployment group", "Requests in its engine's queue."
 )
-GROUP_SLOTS = _metric(
-    "controller",
-    "group_slots",
-    "requests",
-    "deployment group",
-    "Requests that it is planned to decode together.",
+GROUP_SLOTS = _controller(
+    "group_slots", "requests", "deployment group", "Requests that it is planned to decode together."
 )
-DRAFTS = _metric(
-    "controller",
+DRAFTS = _controller(
     "draft_tokens",
     "tokens",
     "deployment group kind",
     "Draft tokens since the engine started: proposed, and accepted.",
 )
-CANARY = _metric(
-    "controller",
+CANARY = _controller(
     "canary_reading",
     "",
     "deployment group reading",
@@ -332,78 +282,58 @@ CANARY = _metric(
 )
 
 # Predicted next to measured.
-PREDICTED_TTFT = _metric(
-    "controller",
+PREDICTED_TTFT = _controller(
     "predicted_ttft_seconds",
     "seconds",
     "deployment group bound",
     "Predicted TTFT of the planned prompt length.",
 )
-PREDICTED_DECODE = _metric(
-    "controller",
+PREDICTED_DECODE = _controller(
     "predicted_decode_tokens_per_second",
     "tokens/s",
     "deployment group bound",
     "Predicted output of one request alone.",
 )
-PREDICTED_TOTAL = _metric(
-    "controller",
+PREDICTED_TOTAL = _controller(
     "predicted_total_tokens_per_second",
     "tokens/s",
     "deployment group bound",
     "Predicted output of all requests together at the planned concurrency.",
 )
-PREDICTED_PREFILL = _metric(
-    "controller",
-    "predicted_prefill_tokens_per_second",
-    "tokens/s",
-    "deployment group bound",
-    "Predicted rate of prefill.",
+PREDICTED_PREFILL = _controller(
+    "predicted_prefill_tokens_per_second", "tokens/s", "deployment group bound", "Predicted rate of prefill."
 )
-PREDICTED_MEMORY = _metric(
-    "controller",
-    "predicted_memory_bytes",
-    "bytes",
-    "deployment group bound",
-    "Predicted memory of one rank.",
+PREDICTED_MEMORY = _controller(
+    "predicted_memory_bytes", "bytes", "deployment group bound", "Predicted memory of one rank."
 )
-PREDICTED_STEP = _metric(
-    "controller",
+PREDICTED_STEP = _controller(
     "predicted_tokens_per_step",
     "tokens",
     "deployment group",
     "Predicted tokens per step of speculative decoding; absent without speculation.",
 )
-CHECK_TTFT = _metric(
-    "controller",
+CHECK_TTFT = _controller(
     "predicted_check_ttft_seconds",
     "seconds",
     "deployment group bound",
     "Predicted TTFT of the short request that measures a group after its start.",
 )
-CHECK_DECODE = _metric(
-    "controller",
+CHECK_DECODE = _controller(
     "predicted_check_decode_tokens_per_second",
     "tokens/s",
     "deployment group bound",
     "Predicted output of that request.",
 )
-MEASURED_TTFT = _metric(
-    "controller",
+MEASURED_TTFT = _controller(
     "measured_ttft_seconds",
     "seconds",
     "deployment group",
     "Measured TTFT of that request, alone on the engine.",
 )
-MEASURED_DECODE = _metric(
-    "controller",
-    "measured_decode_tokens_per_second",
-    "tokens/s",
-    "deployment group",
-    "Measured output of that request.",
+MEASURED_DECODE = _controller(
+    "measured_decode_tokens_per_second", "tokens/s", "deployment group", "Measured output of that request."
 )
-PROVENANCE = _metric(
-    "controller",
+PROVENANCE = _controller(
     "prediction_info",
     "",
     "deployment group provenance",
@@ -411,140 +341,98 @@ PROVENANCE = _metric(
 )
 
 # Nodes and rails, read by the node actor: no port of ours on a node.
-NODE_JOINED = _metric("controller", "node_joined", "", "node", "1 if Ray on a node is part of the fleet.")
-NODE_AVAILABLE = _metric(
-    "controller",
+NODE_JOINED = _controller("node_joined", "", "node", "1 if Ray on a node is part of the fleet.")
+NODE_AVAILABLE = _controller(
     "node_memory_available_bytes",
     "bytes",
     "node",
     "MemAvailable of a node. On a Spark, engines and the host share it.",
 )
-NODE_TOTAL = _metric("controller", "node_memory_total_bytes", "bytes", "node", "MemTotal of a node.")
-NODE_UNACCOUNTED = _metric(
-    "controller",
+NODE_TOTAL = _controller("node_memory_total_bytes", "bytes", "node", "MemTotal of a node.")
+NODE_UNACCOUNTED = _controller(
     "node_memory_unaccounted_bytes",
     "bytes",
     "node",
     "Memory that the kernel attributes to no use: on a Spark the GPU driver's, for running processes or leaked.",
 )
-NODE_PAGE_CACHE = _metric(
-    "controller",
-    "node_memory_page_cache_bytes",
-    "bytes",
-    "node",
-    "Files in memory; CUDA counts them as used.",
+NODE_PAGE_CACHE = _controller(
+    "node_memory_page_cache_bytes", "bytes", "node", "Files in memory; CUDA counts them as used."
 )
-NODE_SWAP = _metric("controller", "node_swap_used_bytes", "bytes", "node", "Swap in use.")
-NODE_PRESSURE = _metric(
-    "controller",
+NODE_SWAP = _controller("node_swap_used_bytes", "bytes", "node", "Swap in use.")
+NODE_PRESSURE = _controller(
     "node_pressure_ratio",
     "ratio",
     "node resource share",
     "Share of the last ten seconds in which tasks waited for a resource (PSI avg10).",
 )
-GPU_POWER = _metric("controller", "node_gpu_power_watts", "watts", "node gpu", "Power draw of the GPU.")
-GPU_TEMPERATURE = _metric(
-    "controller", "node_gpu_temperature_celsius", "celsius", "node gpu", "Temperature of the GPU."
+GPU_POWER = _controller("node_gpu_power_watts", "watts", "node gpu", "Power draw of the GPU.")
+GPU_TEMPERATURE = _controller(
+    "node_gpu_temperature_celsius", "celsius", "node gpu", "Temperature of the GPU."
 )
-GPU_CLOCK = _metric("controller", "node_gpu_clock_hertz", "hertz", "node gpu", "SM clock of the GPU.")
-GPU_MAX_CLOCK = _metric(
-    "controller", "node_gpu_clock_max_hertz", "hertz", "node gpu", "Highest SM clock of the GPU."
+GPU_CLOCK = _controller("node_gpu_clock_hertz", "hertz", "node gpu", "SM clock of the GPU.")
+GPU_MAX_CLOCK = _controller("node_gpu_clock_max_hertz", "hertz", "node gpu", "Highest SM clock of the GPU.")
+GPU_BUSY = _controller(
+    "node_gpu_busy_ratio", "ratio", "node gpu", "Share of time in which a kernel ran on the GPU."
 )
-GPU_BUSY = _metric(
-    "controller",
-    "node_gpu_busy_ratio",
-    "ratio",
-    "node gpu",
-    "Share of time in which a kernel ran on the GPU.",
-)
-GPU_THROTTLED = _metric(
-    "controller",
+GPU_THROTTLED = _controller(
     "node_gpu_throttled",
     "",
     "node gpu",
     "1 if hardware holds the clock down: slowdown, heat, or the power brake.",
 )
-NODE_TEMPERATURE = _metric(
-    "controller",
-    "node_temperature_celsius",
-    "celsius",
-    "node",
-    "Highest of the node's thermal zones.",
+NODE_TEMPERATURE = _controller(
+    "node_temperature_celsius", "celsius", "node", "Highest of the node's thermal zones."
 )
-NODE_XIDS = _metric(
-    "controller",
+NODE_XIDS = _controller(
     "node_gpu_xids",
     "",
     "node xid",
     "Xid errors of the GPU in the kernel's log of this boot (its last 200 relevant lines).",
 )
-NODE_NO_MEMORY = _metric(
-    "controller",
+NODE_NO_MEMORY = _controller(
     "node_gpu_allocation_failures",
     "",
     "node",
     "NV_ERR_NO_MEMORY lines in the kernel's log of this boot: failed allocations, which come before the host freezes.",
 )
-NODE_DISK_FREE = _metric(
-    "controller", "node_disk_free_bytes", "bytes", "node place", "Free space for the fleet's user."
+NODE_DISK_FREE = _controller(
+    "node_disk_free_bytes", "bytes", "node place", "Free space for the fleet's user."
 )
-NODE_DISK_TOTAL = _metric("controller", "node_disk_total_bytes", "bytes", "node place", "Size of the disk.")
-RAIL_UP = _metric("controller", "rail_up", "", "node netdev", "1 if the rail's netdev has a carrier.")
-RAIL_CARRIER = _metric(
-    "controller",
+NODE_DISK_TOTAL = _controller("node_disk_total_bytes", "bytes", "node place", "Size of the disk.")
+RAIL_UP = _controller("rail_up", "", "node netdev", "1 if the rail's netdev has a carrier.")
+RAIL_CARRIER = _controller(
     "rail_carrier_changes_total",
     "",
     "node netdev",
     "Changes of the rail's carrier since its driver was loaded.",
 )
-RAIL_BYTES = _metric(
-    "controller",
+RAIL_BYTES = _controller(
     "rail_bytes_total",
     "bytes",
     "node netdev direction",
     "Bytes through the kernel's network stack. RDMA bypasses it and is not included.",
 )
-RAIL_ERRORS = _metric(
-    "controller",
+RAIL_ERRORS = _controller(
     "rail_errors_total",
     "",
     "node netdev kind",
     "Errors and drops of the rail's netdev: rx_errors, tx_errors, rx_dropped.",
 )
-RDMA_BYTES = _metric(
-    "controller",
-    "rail_rdma_bytes_total",
-    "bytes",
-    "node rdma direction",
-    "Bytes of RDMA on a rail.",
-)
-RDMA_ERRORS = _metric(
-    "controller",
-    "rail_rdma_errors_total",
-    "",
-    "node rdma kind",
-    "Errors and retries of RDMA, by the driver's names.",
+RDMA_BYTES = _controller("rail_rdma_bytes_total", "bytes", "node rdma direction", "Bytes of RDMA on a rail.")
+RDMA_ERRORS = _controller(
+    "rail_rdma_errors_total", "", "node rdma kind", "Errors and retries of RDMA, by the driver's names."
 )
 
 # The controller itself.
-CONTROLLER_TROUBLE = _metric(
-    "controller",
-    "controller_trouble",
-    "",
-    "",
-    "1 if the controller's own work fails; `sparkfleet status` has the reason.",
+CONTROLLER_TROUBLE = _controller(
+    "controller_trouble", "", "", "1 if the controller's own work fails; `sparkfleet status` has the reason."
 )
-CONTROLLER_WARNINGS = _metric(
-    "controller",
-    "controller_warnings",
-    "",
-    "",
-    "Troubles in which the controller works on, such as a full disk.",
+CONTROLLER_WARNINGS = _controller(
+    "controller_warnings", "", "", "Troubles in which the controller works on, such as a full disk."
 )
-EVENTS = _metric("controller", "events_total", "", "", "Events recorded since the fleet's store was made.")
+EVENTS = _controller("events_total", "", "", "Events recorded since the fleet's store was made.")
 
-KEY_EXPIRES = _metric(
-    "controller",
+KEY_EXPIRES = _controller(
     "key_expires_seconds",
     "timestamp",
     "key",

@@ -1,17 +1,9 @@
 """Changes of a running deployment: only what changes an engine's command starts an engine."""
 
-import pytest
 from control_values import deployment, plan
-from controller_world import World, diagnosed, report
+from controller_world import diagnosed, report
 
 from sparkfleet.group.report import GroupPhase
-
-
-@pytest.fixture
-def world(tmp_path):
-    world = World(tmp_path)
-    yield world
-    world.store.close()
 
 
 async def put(world, made, *, retry=False, **fields):

@@ -1,6 +1,7 @@
 """A node that is lost is named by the deployments that need it, long before its group moves elsewhere."""
 
 import pytest
+from clocks import Clock
 from controller_world import World, report
 
 from sparkfleet.controlplane.state.nodes import FakeNodes
@@ -18,14 +19,6 @@ class Silent(FakeNodes):
             node.model_copy(update={"memory_available": None}) if node.name in self.silent else node
             for node in await super().look()
         )
-
-
-class Clock:
-    def __init__(self):
-        self.now = 1000.0
-
-    def __call__(self):
-        return self.now
 
 
 @pytest.fixture

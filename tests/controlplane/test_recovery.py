@@ -45,12 +45,6 @@ async def falls(world, cause, rung=0):
     await world.controller.reconcile()
 
 
-async def said(world, kind):
-    return [
-        event.message for event in await world.controller.journal.events(0, "tiny", 0) if event.kind == kind
-    ]
-
-
 async def starved_while_that_is_away(world):
     """Memory ran out twice while a group served, and the node of its smaller rung is away."""
     world.inventory_nodes = ("this", "that")
@@ -71,7 +65,7 @@ async def test_memory_that_runs_out_twice_while_it_serves_takes_a_rung_that_need
     assert [order.rung for order in world.apps.launches] == [0], "once is an accident"
     await falls(world, "memory")
     assert [order.rung for order in world.apps.launches] == [0, 2]
-    (why,) = await said(world, "fallback")
+    (why,) = await world.messages("fallback")
     assert "memory ran out 2 times within 60 minutes while it served" in why
     assert len(world.controller.queries.status().deployments[0].passed[0]) == 2
     assert world.store.failures.all() == (), "it did start"
@@ -166,7 +160,7 @@ async def test_what_waits_for_a_node_that_may_never_come_has_failed_and_says_so(
     )
     entry = (await stranded.table()).models["tiny"]
     assert (entry.state, entry.detail) == ("failed", status.detail)
-    assert await said(stranded, "waits") == [status.detail], "once"
+    assert await stranded.messages("waits") == [status.detail], "once"
     assert len(stranded.apps.launches) == 1
 
 
@@ -231,7 +225,7 @@ async def test_a_node_that_does_not_say_how_much_is_free_costs_no_generation_tha
     await world.put(concurrency=8)
     await world.controller.reconcile()
     assert {key: app.status for key, app in world.apps.apps.items()} == {("tiny", 1, 0): "running"}
-    (why,) = await said(world, "waits")
+    (why,) = await world.messages("waits")
     assert "free memory of this is not known" in why
     world.nodes.away = set()
     await world.controller.reconcile()

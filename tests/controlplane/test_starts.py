@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 from control_values import deployment, plan
-from controller_world import World, diagnosed, report
+from controller_world import diagnosed, report
 
 from sparkfleet.controlplane.desired import Standing
 from sparkfleet.controlplane.policy import pending_starts as module
@@ -21,13 +21,6 @@ TINY = ("tiny", 1, 0)
 HEAD = NodeReport(name="head", joined=True, boot="h1")
 
 
-@pytest.fixture
-def world(tmp_path):
-    world = World(tmp_path)
-    yield world
-    world.store.close()
-
-
 def power_cycle(world, boot):
     """The head, with the controller, Serve and everything: only what is on the disk is left."""
     world.apps.apps.clear()
@@ -39,12 +32,6 @@ async def back(world, boot):
     power_cycle(world, boot)
     await world.look()
     await world.controller.reconcile()
-
-
-async def words(world, kind):
-    return [
-        event.message for event in await world.controller.journal.events(0, "tiny", 0) if event.kind == kind
-    ]
 
 
 async def test_a_start_that_takes_the_head_down_ends_at_the_end_of_its_ladder(world):
@@ -59,7 +46,7 @@ async def test_a_start_that_takes_the_head_down_ends_at_the_end_of_its_ladder(wo
             break
     assert rungs == [0, 0, 1, 1], "each rung twice"
     assert world.controller.queries.status().deployments[0].state == "failed"
-    (last,) = await words(world, "failed")
+    (last,) = await world.messages("failed")
     assert "this went away while it was starting" in last
     assert "none of 2 rungs started" in last
     assert "`sparkfleet apply` tries once more" in last
@@ -158,7 +145,7 @@ async def test_what_serve_starts_again_is_counted_while_the_controller_lives_on(
         assert elsewhere.apps.launches[-1].rung == 0
         await comes_back(elsewhere, boot)
     assert [order.rung for order in elsewhere.apps.launches] == [0, 1]
-    assert "that went away while it was starting" in (await words(elsewhere, "fallback"))[-1]
+    assert "that went away while it was starting" in (await elsewhere.messages("fallback"))[-1]
 
 
 async def test_what_takes_its_node_down_at_every_rung_is_stopped(elsewhere):
@@ -211,7 +198,7 @@ async def test_a_start_whose_other_node_goes_away_is_started_again_at_the_same_r
     await both.look()
     await both.controller.reconcile()
     assert rungs(both) == [0, 0]
-    (why,) = await words(both, "fallback")
+    (why,) = await both.messages("fallback")
     assert "that went away while it was starting" in why
     assert both.store.failures.all() == (), "the candidate is not to blame"
     both.nodes.away = set()
@@ -260,7 +247,7 @@ async def test_a_node_that_answers_nothing_after_a_start_has_failed_is_waited_fo
     monkeypatch.setattr(module, "SILENT_S", 0.0)
     await both.controller.reconcile()
     assert rungs(both) == [0, 0]
-    assert "that went away" in (await words(both, "fallback"))[-1]
+    assert "that went away" in (await both.messages("fallback"))[-1]
 
 
 @pytest.mark.parametrize("first", ["its group", "its node"])

@@ -8,6 +8,7 @@ from collections import Counter
 from typing import TYPE_CHECKING
 
 import pytest
+from clocks import Clock
 
 from sparkfleet.engines.fake import FakeEngine, InjectedFault, Pace
 from sparkfleet.gateway.engine.endpoints import Target
@@ -22,14 +23,6 @@ if TYPE_CHECKING:
 NOTHING = Requirements()
 SMALL = GroupEntry(app="small", concurrency=2)
 LARGE = GroupEntry(app="large", concurrency=8)
-
-
-class Clock:
-    def __init__(self) -> None:
-        self.now = 100.0
-
-    def __call__(self) -> float:
-        return self.now
 
 
 def first(loads: InFlight, *groups: GroupEntry, needs: Requirements = NOTHING) -> str:
@@ -74,7 +67,7 @@ def test_slots_that_are_not_known_are_taken_for_few(slots: int | None) -> None:
 
 
 def test_one_that_failed_is_asked_last_for_a_while() -> None:
-    clock = Clock()
+    clock = Clock(100.0)
     loads = InFlight(clock)
     loads.begin("large")
     loads.fail("small")
@@ -85,7 +78,7 @@ def test_one_that_failed_is_asked_last_for_a_while() -> None:
 
 
 def test_one_request_tries_a_group_that_failed() -> None:
-    clock = Clock()
+    clock = Clock(100.0)
     loads = InFlight(clock)
     loads.fail("small")
     clock.now += OPEN_S
@@ -101,7 +94,7 @@ def test_one_request_tries_a_group_that_failed() -> None:
 
 
 def test_those_that_wait_are_served_when_a_circuit_closes() -> None:
-    clock, calls = Clock(), []
+    clock, calls = Clock(100.0), []
     loads = InFlight(clock)
     loads.fail("small")
     clock.now += OPEN_S
@@ -113,7 +106,7 @@ def test_those_that_wait_are_served_when_a_circuit_closes() -> None:
 
 def test_a_probe_without_a_verdict_makes_room_for_another() -> None:
     """Its client left, or the engine refused it."""
-    clock = Clock()
+    clock = Clock(100.0)
     loads = InFlight(clock)
     loads.fail("small")
     clock.now += OPEN_S

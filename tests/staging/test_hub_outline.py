@@ -6,9 +6,9 @@ import asyncio
 import json
 import os
 import time
-from math import prod
 
 import pytest
+from tiny_llama import LLAMA, Weights, llama_weights, safetensors
 
 from sparkfleet.checkpoints.checkpoint_reader import read_checkpoint
 from sparkfleet.errors import FactError
@@ -17,60 +17,29 @@ from sparkfleet.staging.errors import HubUnreachable, StagingError
 from sparkfleet.staging.hub_outline import AtHub, at_hub, outlines_directory
 
 MODEL = "tests/tiny"
-CONFIG = {
-    "architectures": ["LlamaForCausalLM"],
-    "model_type": "llama",
-    "hidden_size": 64,
-    "intermediate_size": 128,
-    "num_hidden_layers": 2,
-    "num_attention_heads": 4,
-    "num_key_value_heads": 2,
-    "head_dim": 16,
-    "vocab_size": 256,
-    "max_position_embeddings": 2048,
-    "torch_dtype": "bfloat16",
-}
+NORM = ("model.norm.weight", "BF16", (64,))
 SHARDS = ("model-00001-of-00002.safetensors", "model-00002-of-00002.safetensors")
 
 
-def layer(number: int) -> dict[str, tuple[int, ...]]:
-    start = f"model.layers.{number}."
-    return {
-        start + "self_attn.q_proj.weight": (64, 64),
-        start + "self_attn.k_proj.weight": (32, 64),
-        start + "self_attn.v_proj.weight": (32, 64),
-        start + "self_attn.o_proj.weight": (64, 64),
-        start + "mlp.gate_proj.weight": (128, 64),
-        start + "mlp.up_proj.weight": (128, 64),
-        start + "mlp.down_proj.weight": (64, 128),
-        start + "input_layernorm.weight": (64,),
-        start + "post_attention_layernorm.weight": (64,),
-    }
-
-
-def safetensors(shapes: dict[str, tuple[int, ...]]) -> bytes:
-    header: dict[str, object] = {}
-    position = 0
-    for name, shape in shapes.items():
-        end = position + 2 * prod(shape)
-        header[name] = {"dtype": "BF16", "shape": list(shape), "data_offsets": [position, end]}
-        position = end
+def shard_of(weights: Weights) -> bytes:
+    header, data_bytes = safetensors(weights)
     text = json.dumps(header).encode()
-    return len(text).to_bytes(8, "little") + text + b"w" * position
+    return len(text).to_bytes(8, "little") + text + b"w" * data_bytes
 
 
 @pytest.fixture
 def files() -> dict[str, bytes]:
     """A Llama of two shards, and what is beside it."""
-    first = {"model.embed_tokens.weight": (256, 64), **layer(0)}
-    second = {**layer(1), "model.norm.weight": (64,)}
-    weight_map = dict.fromkeys(first, SHARDS[0]) | dict.fromkeys(second, SHARDS[1])
+    weights = llama_weights()
+    parts = dict(
+        zip(SHARDS, (weights[:10], weights[10:]), strict=True)
+    )  # the embedding and one layer; the rest
+    weight_map = {name: file for file, part in parts.items() for name, _, _ in part}
     return {
-        "config.json": json.dumps(CONFIG).encode(),
+        "config.json": json.dumps(LLAMA).encode(),
         "generation_config.json": b'{"temperature": 0.7}',
         "README.md": b"---\nlicense: mit\n---\n",
-        SHARDS[0]: safetensors(first),
-        SHARDS[1]: safetensors(second),
+        **{file: shard_of(part) for file, part in parts.items()},
         "model.safetensors.index.json": json.dumps({"weight_map": weight_map}).encode(),
         "consolidated.safetensors": b"x" * 1000,
         "original/model.safetensors": b"x" * 1000,
@@ -109,10 +78,9 @@ async def test_facts_are_those_of_the_files_and_no_weights_are_read(ask, hub, fi
 
 
 async def test_one_file_without_an_index(ask, hub, files):
-    shapes = {"model.embed_tokens.weight": (256, 64), **layer(0), **layer(1), "model.norm.weight": (64,)}
     for name in (*SHARDS, "model.safetensors.index.json"):
         del files[name]
-    files["model.safetensors"] = safetensors(shapes)
+    files["model.safetensors"] = shard_of(llama_weights())
     assert (await ask()).checkpoint.weights_known
 
 
@@ -186,9 +154,9 @@ async def test_without_safetensors_the_config_alone_is_read(ask, files):
         b"",
         (2).to_bytes(8, "little") + b"[]",
         (4000).to_bytes(8, "little") + b"[" * 4000,
-        safetensors({"model.norm.weight": (64,)})[:-1],
-        safetensors({"model.norm.weight": (64,)}) + b"more",
-        safetensors({"another.weight": (1 << 10, 1)}),
+        shard_of([NORM])[:-1],
+        shard_of([NORM]) + b"more",
+        shard_of([("another.weight", "BF16", (1 << 10, 1))]),
     ],
 )
 async def test_headers_that_are_none_leave_the_config(ask, files, shard):

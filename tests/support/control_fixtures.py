@@ -5,19 +5,11 @@ import subprocess
 import sys
 
 import pytest
+from clocks import Clock
 from controller_world import World
 from group_world import SECRET, order, rank_spec
 
 from sparkfleet.runtime.ports import free_port
-
-
-class Clock:
-    """Unix seconds, moved by hand."""
-
-    now = 1000.0
-
-    def __call__(self):
-        return self.now
 
 
 @pytest.fixture

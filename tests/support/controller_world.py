@@ -69,6 +69,11 @@ class World:
         """One round of the controller's watch over the nodes, due every two seconds."""
         await self.controller.watch.look()
 
+    async def messages(self, kind):
+        """Messages of the events of this kind."""
+        events = await self.controller.journal.events(0, "tiny", 0)
+        return [event.message for event in events if event.kind == kind]
+
     async def table(self):
         return await self.controller.gateways.table(known=-1, wait_s=0)
 

@@ -303,7 +303,7 @@ def _heads_of_layer(config: Config, kind: LayerKind, index: int, heads: int) -> 
     return heads
 
 
-def _head_dim(config: Config, prefix: str = "") -> int:
+def _head_dim(config: Config, prefix: str) -> int:
     # Some configs have 0 for "not set".
     given = config.integer_or_none(prefix + "head_dim", high=1 << 16)
     return given or max(1, config.integer("hidden_size") // config.integer(HEADS, high=1 << 16))

@@ -8,7 +8,7 @@ import json
 from collections.abc import Callable, Sequence
 from http import HTTPStatus
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, Self, TypeVar
 from urllib.parse import quote, urlsplit
 
 from pydantic import ValidationError
@@ -33,9 +33,12 @@ from sparkfleet.errors import ControlError, UnreadableStateError, WrongFleetErro
 from sparkfleet.gateway.routing_table import KeyLimits
 from sparkfleet.runtime.files.fleet_paths import FleetPaths
 from sparkfleet.specs.deployment import Deployment
+from sparkfleet.values import Value
 
 if TYPE_CHECKING:  # a slow import, for calls only
     import aiohttp
+
+Row = TypeVar("Row", bound=Value)
 
 Reach = Callable[[str, int], contextlib.AbstractAsyncContextManager[tuple[str, int]]]
 """Forwards an address on the head to one on this machine, while it is entered."""
@@ -155,13 +158,9 @@ class FleetClient:
 
         Raises ControlError if the controller's version does not match.
         """
-        answer = await self._call("GET", f"/v1/deployments/{quote(name, safe='')}/history")
-        try:
-            return tuple(Desired.model_validate_json(json.dumps(one)) for one in answer["generations"])
-        except (KeyError, ValidationError) as error:
-            if not self.version:
-                await self.ask_version()
-            raise unlike(self.version) from error
+        return tuple(
+            await self._rows(f"/v1/deployments/{quote(name, safe='')}/history", "generations", Desired)
+        )
 
     async def delete(self, name: str, who: str) -> None:
         """Deletes a deployment."""
@@ -175,13 +174,7 @@ class FleetClient:
         params = {"after": str(after), "wait": str(int(wait_s))}
         if deployment is not None:
             params["deployment"] = deployment
-        answer = await self._call("GET", "/v1/events", params=params)
-        try:
-            return [Event.model_validate(event) for event in answer["events"]]
-        except (KeyError, ValidationError) as error:
-            if not self.version:
-                await self.ask_version()
-            raise unlike(self.version) from error
+        return await self._rows("/v1/events", "events", Event, params)
 
     async def all_events(self, deployment: str | None = None, after: int = 0) -> list[Event]:
         """All kept events with an id above `after`, oldest first, over as many answers as it takes."""
@@ -192,23 +185,11 @@ class FleetClient:
 
     async def keys(self) -> list[KeyRow]:
         """All keys. Raises ControlError if the controller's version does not match."""
-        answer = await self._call("GET", "/v1/keys")
-        try:
-            return [KeyRow.model_validate_json(json.dumps(one)) for one in answer["keys"]]
-        except (KeyError, ValidationError) as error:
-            if not self.version:
-                await self.ask_version()
-            raise unlike(self.version) from error
+        return await self._rows("/v1/keys", "keys", KeyRow)
 
     async def usage(self, days: int) -> list[UsageRow]:
         """Usage of the last days by day, key and model. Raises ControlError if the controller's version does not match."""
-        answer = await self._call("GET", "/v1/usage", params={"days": str(days)})
-        try:
-            return [UsageRow.model_validate(one) for one in answer["usage"]]
-        except (KeyError, ValidationError) as error:
-            if not self.version:
-                await self.ask_version()
-            raise unlike(self.version) from error
+        return await self._rows("/v1/usage", "usage", UsageRow, {"days": str(days)})
 
     async def create_key(self, name: str, limits: KeyLimits | None = None) -> dict[str, Any]:
         """A new key: `id`, `name`, once `key`, and `late`: gateways that do not know it yet.
@@ -216,26 +197,22 @@ class FleetClient:
         Raises ControlError for a name that is taken or cannot be one.
         """
         request = key_request(name, limits or KeyLimits())
-        answer: dict[str, Any] = await self._change("POST", "/v1/keys", request.model_dump_json())
-        return answer
+        return await self._change("POST", "/v1/keys", request.model_dump_json())
 
     async def limit_key(self, name: str, limits: KeyLimits) -> dict[str, Any]:
         """Replaces the limits of a key. Returns its `id`, its `name`, and `late`: gateways that do not know them yet."""
         path = f"/v1/keys/{quote(name, safe='')}/limits"
-        answer: dict[str, Any] = await self._change("PUT", path, limits.model_dump_json())
-        return answer
+        return await self._change("PUT", path, limits.model_dump_json())
 
     async def rotate_key(self, name: str, grace_s: float) -> dict[str, Any]:
         """A new text for a key: `id`, `name`, once `key`, and `late`. The old one is accepted for `grace_s` more."""
         path = f"/v1/keys/{quote(name, safe='')}/rotate"
         request = RotateRequest(grace_s=grace_s)
-        answer: dict[str, Any] = await self._change("POST", path, request.model_dump_json())
-        return answer
+        return await self._change("POST", path, request.model_dump_json())
 
     async def revoke_key(self, name: str) -> dict[str, Any]:
         """Revokes a key. Returns its `id`, its `name`, and `late`: gateways that may still accept it."""
-        answer: dict[str, Any] = await self._change("DELETE", f"/v1/keys/{quote(name, safe='')}")
-        return answer
+        return await self._change("DELETE", f"/v1/keys/{quote(name, safe='')}")
 
     async def listen(self, address: HeadAddress, who: str) -> tuple[str, ...]:
         """Lets the gateways listen at the endpoint of this address; returns those that have not changed yet.
@@ -274,6 +251,18 @@ class FleetClient:
         """Raises ControlError if the controller has another version of the API than this command."""
         if self.api is not None and self.api != API_VERSION:
             raise unlike_api(self.version, self.api)
+
+    async def _rows(
+        self, path: str, field: str, row: type[Row], params: dict[str, str] | None = None
+    ) -> list[Row]:
+        """The list in this field of an answer. Raises ControlError if the controller's version does not match."""
+        answer = await self._call("GET", path, params=params)
+        try:
+            return [row.model_validate_json(json.dumps(one)) for one in answer[field]]
+        except (KeyError, ValidationError) as error:
+            if not self.version:
+                await self.ask_version()
+            raise unlike(self.version) from error
 
     async def _change(
         self, method: str, path: str, body: str | None = None, params: dict[str, str] | None = None

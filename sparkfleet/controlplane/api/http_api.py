@@ -28,10 +28,11 @@ from sparkfleet.controlplane.api.api_tokens import ApiTokens
 from sparkfleet.controlplane.controller import Controller
 from sparkfleet.controlplane.sealing import sealed, sealed_deployment
 from sparkfleet.controlplane.state.head_address import HeadAddress
-from sparkfleet.controlplane.state.status import STATUS_VERSION, required_group
+from sparkfleet.controlplane.state.status import STATUS_VERSION
 from sparkfleet.controlplane.state.tables.usage_ledger import KEEP_DAYS
 from sparkfleet.errors import ControlError, SparkfleetError
 from sparkfleet.gateway.routing_table import KeyLimits
+from sparkfleet.group.group_name import required_group
 from sparkfleet.runtime.sealed_env import EnvSealer
 from sparkfleet.values import Value
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from sparkfleet.controlplane.desired import GroupKey, Standing
+from sparkfleet.controlplane.desired import Standing
+from sparkfleet.group.group_name import GroupKey
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import TypeVar
 
-from sparkfleet.controlplane.desired import GroupKey, Standing
+from sparkfleet.controlplane.desired import Standing
 from sparkfleet.controlplane.policy.actions import (
     Action,
     BeginAttempt,
@@ -30,6 +30,7 @@ from sparkfleet.controlplane.policy.actions import (
 )
 from sparkfleet.controlplane.policy.state import FleetState, Now, Pending
 from sparkfleet.controlplane.state.status import app_name
+from sparkfleet.group.group_name import GroupKey
 
 V = TypeVar("V")
 Starts = Mapping[GroupKey, Mapping[str, str]]

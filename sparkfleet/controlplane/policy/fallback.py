@@ -10,7 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from sparkfleet.controlplane.desired import Desired, GroupKey, Standing
+from sparkfleet.controlplane.desired import Desired, Standing, rung_at
 from sparkfleet.controlplane.policy.actions import (
     Action,
     EndAttempt,
@@ -42,6 +42,7 @@ from sparkfleet.controlplane.policy.state import FleetState, Now, nodes_of
 from sparkfleet.controlplane.state.status import App
 from sparkfleet.engines.failure_signatures import Diagnosis
 from sparkfleet.errors import Cause
+from sparkfleet.group.group_name import GroupKey
 from sparkfleet.group.report import BEGINNING, GroupPhase, GroupReport
 from sparkfleet.planner.rules.failure_memory import fingerprint
 
@@ -289,7 +290,7 @@ def _step(
         kept = _rung_kept(desired, group, taken.standing, taken.words, again=taken.verb == "again")
     if taken.verb == "again" or diagnosis is None or not diagnosis.lasts_s:
         return [kept]
-    failed = plan.ladder[min(before.rung, len(plan.ladder) - 1)].candidate
+    failed = rung_at(plan, before.rung).candidate
     mark = fingerprint(failed, desired.plan.drivers)
     return [RememberFailure(fingerprint=mark, lasts_s=diagnosis.lasts_s, reason=str(diagnosis)), kept]
 

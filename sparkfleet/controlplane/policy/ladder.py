@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection
 from typing import Literal
 
-from sparkfleet.controlplane.desired import Standing
+from sparkfleet.controlplane.desired import Standing, rung_at
 from sparkfleet.engines.failure_signatures import Diagnosis
 from sparkfleet.planner.types.plan import GroupPlan, Rung
 from sparkfleet.values import Value
@@ -33,7 +33,7 @@ def step(
         diagnosis: the cause, if it is known.
         drained: nodes on which nothing is to be started.
     """
-    failed = group.ladder[min(standing.rung, len(group.ladder) - 1)]
+    failed = rung_at(group, standing.rung)
     why = str(diagnosis).rstrip(".") if diagnosis else "it did not start"
     tries = standing.tries + 1
     if diagnosis is not None and diagnosis.again and tries < TRIES:

@@ -13,11 +13,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from sparkfleet.controlplane.desired import GroupKey
 from sparkfleet.controlplane.policy.actions import Action, EndAttempt, KnowBoots, WaitForBoots
 from sparkfleet.controlplane.policy.state import FleetState, Now, SeenNodes
 from sparkfleet.engines.failure_signatures import Diagnosis
 from sparkfleet.errors import Cause
+from sparkfleet.group.group_name import GroupKey
 from sparkfleet.group.report import GroupPhase
 
 ASK_S = 60.0

@@ -6,8 +6,9 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 
-from sparkfleet.controlplane.desired import Desired, GroupKey, Standing
+from sparkfleet.controlplane.desired import Desired, Standing, rung_at
 from sparkfleet.controlplane.state.status import App, NodeReport
+from sparkfleet.group.group_name import GroupKey
 from sparkfleet.group.report import BEGINNING, GroupPhase, GroupReport
 
 GONE_S = 180.0
@@ -179,10 +180,4 @@ def has_begun(state: FleetState, desired: Desired) -> bool:
 
 def nodes_of(desired: Desired, group: GroupKey, standing: Standing) -> tuple[str, ...]:
     """Nodes of a group at its current rung."""
-    ladder = desired.plan_of(group).ladder
-    return ladder[min(standing.rung, len(ladder) - 1)].candidate.shape.nodes
-
-
-def name_of(group: GroupKey) -> str:
-    """`<deployment>/g<generation>/<replica>`, as in the group's own reports."""
-    return f"{group[0]}/g{group[1]}/{group[2]}"
+    return rung_at(desired.plan_of(group), standing.rung).candidate.shape.nodes

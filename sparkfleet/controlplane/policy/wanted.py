@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
-from sparkfleet.controlplane.desired import GroupKey
 from sparkfleet.controlplane.policy.state import FleetState
+from sparkfleet.group.group_name import GroupKey
 
 
 def is_wanted(state: FleetState, group: GroupKey, rung: int) -> bool:

@@ -22,7 +22,6 @@ from sparkfleet.controlplane.clocks import read_clocks
 from sparkfleet.controlplane.controller import Controller
 from sparkfleet.controlplane.controller_life import ControllerLife
 from sparkfleet.controlplane.controller_note import NoteWriter
-from sparkfleet.controlplane.desired import GroupKey
 from sparkfleet.controlplane.page_changes import answered, carry_out, log_end
 from sparkfleet.controlplane.ray.node_actor import NodeActors, rails_of
 from sparkfleet.controlplane.ray.ray_process import NODE_LABEL
@@ -43,6 +42,7 @@ from sparkfleet.gateway.page.fleet_change import FleetChange, LogRequest
 from sparkfleet.gateway.ray_serve import GatewayConfig, gateway_app
 from sparkfleet.gateway.report import GatewayReport
 from sparkfleet.gateway.routing_table import RoutingTable
+from sparkfleet.group.group_name import GroupKey
 from sparkfleet.group.report import GroupReport
 from sparkfleet.runtime.boot_id import this_boot
 from sparkfleet.runtime.files.fleet_paths import FleetPaths

@@ -15,10 +15,10 @@ from typing import Any, TypeVar
 
 import ray
 
-from sparkfleet.controlplane.desired import GroupKey
 from sparkfleet.controlplane.ray.ray_process import NODE_LABEL
 from sparkfleet.controlplane.state.nodes import RanksOf
 from sparkfleet.controlplane.state.status import NodeReport
+from sparkfleet.group.group_name import GroupKey
 from sparkfleet.runtime.boot_id import this_boot
 from sparkfleet.runtime.files.fleet_paths import FleetPaths
 from sparkfleet.runtime.files.log_end import log_end

@@ -61,21 +61,12 @@ def ray_argv(paths: FleetPaths, address: HeadAddress, node: str) -> tuple[str, .
     """`ray start` for the head. It stays in the foreground; its caller detaches it."""
     host, _, port = address.ray.rpartition(":")
     return (
-        *RAY,
-        "start",
+        *_ray_start(paths, host, node),
         "--head",
-        "--block",
-        f"--node-ip-address={host}",
         f"--port={port}",
-        "--num-cpus=2",  # actors take none; Ray keeps this many workers warm
-        f"--object-store-memory={OBJECT_STORE_BYTES}",
         "--include-dashboard=false",
         "--dashboard-host=127.0.0.1",
         f"--dashboard-port={free_port('127.0.0.1')}",
-        f"--temp-dir={paths.run / 'ray'}",
-        f"--labels={NODE_LABEL}={node}",
-        "--disable-usage-stats",
-        "--include-log-monitor=false",
     )
 
 
@@ -88,13 +79,16 @@ def ray_worker_argv(paths: FleetPaths, head: str, host: str, node: str) -> tuple
         host: this node's address towards the other nodes.
         node: its name.
     """
+    return (*_ray_start(paths, host, node), f"--address={head}")
+
+
+def _ray_start(paths: FleetPaths, host: str, node: str) -> tuple[str, ...]:
     return (
         *RAY,
         "start",
-        f"--address={head}",
         "--block",
         f"--node-ip-address={host}",
-        "--num-cpus=2",
+        "--num-cpus=2",  # actors take none; Ray keeps this many workers warm
         f"--object-store-memory={OBJECT_STORE_BYTES}",
         f"--temp-dir={paths.run / 'ray'}",
         f"--labels={NODE_LABEL}={node}",

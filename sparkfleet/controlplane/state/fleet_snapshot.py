@@ -7,12 +7,13 @@ from dataclasses import dataclass, field
 from typing import Literal
 from urllib.parse import urlsplit
 
-from sparkfleet.controlplane.desired import Desired, GroupKey
+from sparkfleet.controlplane.desired import Desired
 from sparkfleet.controlplane.state.capabilities import external_entries, group_entry
 from sparkfleet.controlplane.state.status import GROUP_DEPLOYMENT, App, DeploymentStatus, app_name
 from sparkfleet.engines.registry import engine_by_name
 from sparkfleet.gateway.report import GatewayReport
 from sparkfleet.gateway.routing_table import GroupEntry, ModelEntry, ModelState
+from sparkfleet.group.group_name import GroupKey
 from sparkfleet.group.report import GroupPhase, GroupReport
 from sparkfleet.planner.report.carry_over import RunningGroup
 from sparkfleet.telemetry.targets import ScrapeTarget, TargetGroup, target_groups
@@ -82,7 +83,7 @@ class FleetSnapshot:
             for name in names
         )
 
-    def _ready(self) -> set[tuple[str, int, int]]:
+    def _ready(self) -> set[GroupKey]:
         return {r.group for r in self.fresh if r.phase is GroupPhase.READY}
 
     def _entry(self, desired: Desired, without: GroupKey | None) -> ModelEntry:

@@ -29,7 +29,7 @@ def launches_for(
     """
     return tuple(
         GroupLaunch(
-            deployment=desired.name,
+            deployment=name,
             generation=generation,
             replica=replica,
             rung=at,
@@ -41,11 +41,7 @@ def launches_for(
             timeouts=inventory.timeouts,
             probed=rung.candidate.engine == "custom" and desired.spec.health is not None,
         )
-        for index, (group, (_, generation, replica)) in enumerate(
-            zip(desired.plan.groups, desired.groups, strict=True)
-        )
-        for at in [min((rungs or {}).get(index, 0), len(group.ladder) - 1)]
-        for rung in [group.ladder[at]]
+        for (name, generation, replica), at, rung in desired.at_rungs(rungs or {})
     )
 
 

@@ -6,9 +6,10 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from itertools import chain
 
-from sparkfleet.controlplane.desired import Desired, GroupKey, Standing
+from sparkfleet.controlplane.desired import Desired, Standing, rung_at
 from sparkfleet.controlplane.state.status import DeploymentStatus, FleetStatus, NodeReport
 from sparkfleet.gateway.routing_table import KeyEntry
+from sparkfleet.group.group_name import GroupKey, name_of
 from sparkfleet.group.report import BEGINNING, GroupPhase, GroupReport
 from sparkfleet.hostfacts.gpu import HARDWARE_REASONS, GpuState
 from sparkfleet.perf.prediction import Band, Prediction
@@ -41,7 +42,7 @@ def fleet_samples(
         for report in deployment.groups:
             yield from group_samples(report)
     for desired in wanted.values():
-        for key, plan in zip(desired.groups, desired.plan.groups, strict=True):
+        for key, plan in desired.planned():
             yield from _planned(key, plan, standings.get(key, Standing()))
     yield from chain.from_iterable(map(node_samples, status.nodes))
 
@@ -89,8 +90,8 @@ def group_samples(report: GroupReport) -> Iterator[Sample]:
 
 def _planned(key: GroupKey, plan: GroupPlan, standing: Standing) -> Iterator[Sample]:
     """Candidate and prediction of a group at its rung."""
-    at = (key[0], f"{key[0]}/g{key[1]}/{key[2]}")
-    rung = plan.ladder[min(standing.rung, len(plan.ladder) - 1)]
+    at = (key[0], name_of(key))
+    rung = rung_at(plan, standing.rung)
     yield sample(c.GROUP_RUNG, *at, value=standing.rung + 1)
     yield sample(c.GROUP_RUNGS, *at, value=len(plan.ladder))
     yield sample(c.GROUP_GIVEN_UP, *at, value=standing.given_up)

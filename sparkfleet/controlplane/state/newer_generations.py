@@ -22,8 +22,8 @@ def outdated(
     name: str,
     base: int,
     now: Desired | None,
-    history: Sequence[Desired] = (),
-    deleted: str = "",
+    history: Sequence[Desired],
+    deleted: str,
 ) -> OvertakenError:
     """Error about a plan that another change has overtaken, with the change, its author and its time.
 

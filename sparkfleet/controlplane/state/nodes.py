@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Container, Iterable
 from typing import Protocol
 
-from sparkfleet.controlplane.desired import GroupKey
 from sparkfleet.controlplane.state.status import NodeReport
+from sparkfleet.group.group_name import GroupKey
 from sparkfleet.runtime.base import RankId
 
 

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Collection
 
-from sparkfleet.controlplane.desired import GroupKey
 from sparkfleet.gateway.report import GatewayReport
+from sparkfleet.group.group_name import GroupKey
 from sparkfleet.group.report import GroupReport
 
 STALE_S = 15.0
@@ -22,7 +21,7 @@ class ReportCache:
         steady: a clock that only goes forward, seconds.
     """
 
-    def __init__(self, steady: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, steady: Callable[[], float]) -> None:
         self._steady = steady
         self._groups: dict[str, tuple[float, GroupReport]] = {}
         self._gateways: dict[str, tuple[float, GatewayReport]] = {}

@@ -7,10 +7,10 @@ import contextlib
 import time
 from collections.abc import Callable, Collection
 
-from sparkfleet.controlplane.desired import GroupKey
 from sparkfleet.controlplane.state.fleet_snapshot import FleetSnapshot
 from sparkfleet.gateway.listening import GatewayListening
 from sparkfleet.gateway.routing_table import GroupEntry, KeyEntry, RoutingTable
+from sparkfleet.group.group_name import GroupKey
 
 SETTLE_S = 10.0
 """Seconds after a restart of the controller for which the gateways keep their old table while groups report again."""
@@ -23,7 +23,7 @@ class RoutingPublisher:
         steady: a clock that only goes forward, seconds.
     """
 
-    def __init__(self, steady: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, steady: Callable[[], float]) -> None:
         self._steady = steady
         self._table = RoutingTable(version=0, models={}, keys=())
         self._published = asyncio.Condition()

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import re
-from functools import cached_property
 from typing import Literal
 
-from sparkfleet.errors import ControlError
 from sparkfleet.gateway.listening import GatewayListening
 from sparkfleet.gateway.report import EndpointCertificate, GatewayReport
+from sparkfleet.group.group_name import GroupKey, GroupValue, NamedGroupValue
 from sparkfleet.group.report import GroupReport
 from sparkfleet.planner.report.carry_over import Member, RunningGroup
 from sparkfleet.planner.rules.failure_memory import Remembered
@@ -48,49 +47,27 @@ class DrainedNode(Value):
     """Unix seconds."""
 
 
-class DrainedGroup(Value):
+class DrainedGroup(NamedGroupValue):
     """A group that gets no new requests."""
 
-    deployment: str
-    generation: int
-    replica: int
     who: str
     since: float
     """Unix seconds."""
-
-    @property
-    def group(self) -> tuple[str, int, int]:
-        """Deployment, generation and replica."""
-        return self.deployment, self.generation, self.replica
-
-    @property
-    def name(self) -> str:
-        """`<deployment>/g<generation>/<replica>`, as in the group's reports."""
-        return f"{self.deployment}/g{self.generation}/{self.replica}"
 
 
 AppStatus = Literal["starting", "running", "failed", "retiring"]
 
 
-class App(Value):
+class App(GroupValue):
     """A Serve application: one group of one generation of one deployment, with one replica."""
 
-    deployment: str
-    generation: int
-    replica: int = 0
-    """Index of the group in its deployment, from 0, in the order of the plan."""
     status: AppStatus
     message: str = ""
-
-    @cached_property
-    def group(self) -> tuple[str, int, int]:
-        """Deployment, generation and replica."""
-        return self.deployment, self.generation, self.replica
 
     @property
     def name(self) -> str:
         """Name of the Serve application."""
-        return app_name(self.deployment, self.generation, self.replica)
+        return app_name(*self.group)
 
 
 def app_name(deployment: str, generation: int, replica: int) -> str:
@@ -98,24 +75,10 @@ def app_name(deployment: str, generation: int, replica: int) -> str:
     return f"{deployment}--g{generation}-{replica}"
 
 
-def parse_app_name(name: str) -> tuple[str, int, int] | None:
-    """Deployment, generation and replica in a Serve application's name; None if it is not a group's."""
+def parse_app_name(name: str) -> GroupKey | None:
+    """The group in a Serve application's name; None if it is not a group's."""
     found = re.fullmatch(r"(.+)--g(\d+)-(\d+)", name)
     return (found[1], int(found[2]), int(found[3])) if found else None
-
-
-def parse_group_name(name: str) -> tuple[str, int, int] | None:
-    """Deployment, generation and replica in a group's name, `<deployment>/g<generation>/<replica>`; None if it is none."""
-    found = re.fullmatch(r"([a-z0-9][a-z0-9._-]{0,62})/g([0-9]{1,9})/([0-9]{1,5})", name)
-    return (found[1], int(found[2]), int(found[3])) if found else None
-
-
-def required_group(name: str) -> tuple[str, int, int]:
-    """Deployment, generation and replica in a group's name. Raises ControlError if it is none."""
-    found = parse_group_name(name)
-    if found is None:
-        raise ControlError(f"{name!r} is no group's name.", do="Groups are named DEPLOYMENT/gN/N: tiny/g1/0.")
-    return found
 
 
 class DeploymentStatus(Value):
@@ -141,7 +104,7 @@ class DeploymentStatus(Value):
     """Groups that run or start and are not given up, each at its rung: also older ones, to which an apply may point back.
     None: a controller of an earlier release does not report them."""
 
-    def index_of(self, group: tuple[str, int, int]) -> int | None:
+    def index_of(self, group: GroupKey) -> int | None:
         """Index of a group in the plan; None if it belongs to another plan."""
         if not self.members:
             return group[2] if group[1] == self.generation else None

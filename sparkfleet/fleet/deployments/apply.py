@@ -180,7 +180,7 @@ def _requests(prepared: PreparedApply, plans: Sequence[DeploymentPlan]) -> list[
     ]
 
 
-async def create_first_key(client: FleetClient, on_event: OnEvent = ignored) -> list[str]:
+async def create_first_key(client: FleetClient, on_event: OnEvent) -> list[str]:
     """Create the first key, which the gateway requires from its first start on. Returns the names of all keys.
 
     It is sent before the wait, so that it is shown even if the user interrupts the wait. An apply that was interrupted while

@@ -16,7 +16,7 @@ from sparkfleet.specs.deployment import Deployment
 from sparkfleet.specs.remote_code import code_problems
 
 
-async def prepare_rollback(session: Session, name: str, generation: int | None = None) -> PreparedApply:
+async def prepare_rollback(session: Session, name: str, generation: int | None) -> PreparedApply:
     """Prepares to apply an earlier generation with the plan that it had. Changes nothing.
 
     Args:

@@ -61,7 +61,7 @@ async def until_settled(
         on_event(starting_step([one for one in fleet.deployments if one.name in names]))
 
 
-async def until_gone(client: FleetClient, name: str, after: int, on_event: OnEvent = ignored) -> None:
+async def until_gone(client: FleetClient, name: str, after: int, on_event: OnEvent) -> None:
     """Send events until every group of a deployment has ended."""
     while any(deployment.name == name for deployment in (await client.fleet()).deployments):
         on_event(StepRunning(step=FleetStep.STOPPING, subjects=(name,)))

@@ -204,7 +204,7 @@ def _ordered(text: str) -> Version | None:
         return None
 
 
-def hub_news(entries: Mapping[str, str], *, endpoint: str = "", wait_s: float = WAIT_S) -> HubNews:
+def hub_news(entries: Mapping[str, str], *, endpoint: str, wait_s: float = WAIT_S) -> HubNews:
     """The repositories of the Hub that were changed after their entries were dated.
 
     Args:

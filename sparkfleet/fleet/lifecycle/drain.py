@@ -6,11 +6,7 @@ import asyncio
 from typing import NamedTuple
 
 from sparkfleet.controlplane.api.client import FleetClient
-from sparkfleet.controlplane.state.status import (
-    DeploymentStatus,
-    FleetStatus,
-    required_group,
-)
+from sparkfleet.controlplane.state.status import DeploymentStatus, FleetStatus
 from sparkfleet.errors import ControlError, Infeasible, SpecError
 from sparkfleet.fleet.deployments.apply import AppliedDeployments, PreparedApply, carry_out
 from sparkfleet.fleet.deployments.watch import WAIT_S
@@ -18,6 +14,7 @@ from sparkfleet.fleet.events import FleetStep, OnEvent, StepRunning, ignored
 from sparkfleet.fleet.node_programs import who
 from sparkfleet.fleet.planning.plan import plan_deployments
 from sparkfleet.fleet.session import Session
+from sparkfleet.group.group_name import required_group
 from sparkfleet.group.report import GroupPhase, GroupReport
 from sparkfleet.specs.deployment import Deployment
 
@@ -96,7 +93,7 @@ def _require_another(session: Session, status: FleetStatus, node: str) -> None:
 
 
 async def carry_out_drain(
-    session: Session, prepared: PreparedDrain, on_event: OnEvent = ignored
+    session: Session, prepared: PreparedDrain, on_event: OnEvent
 ) -> AppliedDeployments | None:
     """Drains the node and moves its deployments; their old groups serve until the new ones are ready, if memory holds both.
 
@@ -119,7 +116,7 @@ async def carry_out_drain(
     return applied
 
 
-async def until_empty(client: FleetClient, node: str, on_event: OnEvent = ignored) -> None:
+async def until_empty(client: FleetClient, node: str, on_event: OnEvent) -> None:
     """Waits until no group runs or is planned on a node."""
     async with client:
         while True:

@@ -20,14 +20,12 @@ from sparkfleet.controlplane.state.status import FleetStatus
 from sparkfleet.errors import ControlError, NodeError, SparkfleetError
 from sparkfleet.fleet.events import FactFound, FleetStep, OnEvent, StepRunning, ignored
 from sparkfleet.fleet.session import Session
+from sparkfleet.group.group_name import GroupKey, name_of
 from sparkfleet.group.report import GroupPhase, GroupReport
 
 ADOPT_S = 90.0
 """Time limit for the groups that were ready to be ready again: adoption takes seconds, a new start minutes."""
 LOOK_S = 0.5
-
-GroupId = tuple[str, int, int]
-"""Deployment, generation and replica."""
 
 
 class UpgradePlan(NamedTuple):
@@ -37,7 +35,7 @@ class UpgradePlan(NamedTuple):
     """Version that the fleet runs."""
     pythons: Mapping[str, str | None]
     """Interpreter that each node runs from."""
-    ready: frozenset[GroupId]
+    ready: frozenset[GroupKey]
     """Groups that are ready."""
 
 
@@ -121,7 +119,7 @@ async def upgrade(
         changed=True,
         seconds=time.monotonic() - began,
         kept=tuple(sorted(kept.values())),
-        others=tuple(sorted(_name(group) for group in plan.ready - kept.keys())),
+        others=tuple(sorted(map(name_of, plan.ready - kept.keys()))),
     )
 
 
@@ -198,7 +196,7 @@ async def _status(client: FleetClient) -> FleetStatus | None:
 
 
 async def _until_ready(
-    client: FleetClient, expected: frozenset[GroupId], on_event: OnEvent
+    client: FleetClient, expected: frozenset[GroupKey], on_event: OnEvent
 ) -> tuple[GroupReport, ...]:
     """The ready groups, as soon as all expected ones are among them, or after the time limit."""
     deadline = time.monotonic() + ADOPT_S
@@ -213,11 +211,6 @@ async def _until_ready(
         await asyncio.sleep(LOOK_S)
 
 
-def _ready(status: FleetStatus) -> dict[GroupId, GroupReport]:
+def _ready(status: FleetStatus) -> dict[GroupKey, GroupReport]:
     groups = (group for one in status.deployments for group in one.groups)
     return {group.group: group for group in groups if group.phase is GroupPhase.READY}
-
-
-def _name(group: GroupId) -> str:
-    name, generation, replica = group
-    return f"{name}/g{generation}/{replica}"

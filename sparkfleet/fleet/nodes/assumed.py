@@ -58,10 +58,9 @@ def assume(what: str, inventory: Inventory) -> tuple[NodeFacts, ...]:
     return tuple(_facts(name, given.get(name, AssumedNode())) for name in inventory.nodes)
 
 
-def assumed_sparks(count: int, kind: str = "dgx-spark") -> tuple[NodeFacts, ...]:
-    """Facts of so many idle Sparks of a kind, named spark1, spark2, …"""
-    boxes = {box.id: box for box in hardware().boxes}
-    each = _of_box(boxes[ALIASES.get(kind, kind)])
+def assumed_sparks(count: int) -> tuple[NodeFacts, ...]:
+    """Facts of so many idle Sparks, named spark1, spark2, …"""
+    each = _of_box(next(box for box in hardware().boxes if box.id == ALIASES["dgx-spark"]))
     return tuple(_facts(f"spark{number}", each) for number in range(1, count + 1))
 
 

@@ -119,7 +119,7 @@ def private_variables(spec: Deployment, group: GroupPlan) -> tuple[str, ...]:
 
 
 def rank_runs(
-    name: str, number: int, candidate: Candidate, inventory: Inventory, private: tuple[str, ...] = ()
+    name: str, number: int, candidate: Candidate, inventory: Inventory, private: tuple[str, ...]
 ) -> tuple[RankRun, ...]:
     """The ranks of one group.
 

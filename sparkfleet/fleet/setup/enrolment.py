@@ -126,7 +126,7 @@ async def hosts_on_lan() -> tuple[Announced, ...]:
 
 
 async def read_keys(
-    hosts: Sequence[Host], old: Inventory | None, *, accept_known: bool = False
+    hosts: Sequence[Host], old: Inventory | None, *, accept_known: bool
 ) -> tuple[ShownKey, ...]:
     """The host keys that the machines present, without a login. This machine and nodes behind a jump host have none.
 

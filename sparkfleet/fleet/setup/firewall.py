@@ -17,10 +17,9 @@ from sparkfleet.fabric.firewall import (
     is_loaded,
     rails_of,
 )
-from sparkfleet.fleet.setup.rails import Helpers, find_helpers, permitted
+from sparkfleet.fleet.setup.rails import Helpers, find_helpers, permitted, reopener, undone
 from sparkfleet.hostfacts.network.listening_sockets import ReadSockets
 from sparkfleet.remote.channel import Channel
-from sparkfleet.remote.open_channel import open_channel
 from sparkfleet.specs.inventory import Inventory
 
 
@@ -42,7 +41,7 @@ class FirewallPlan(NamedTuple):
 
 
 async def plan_firewall(
-    inventory: Inventory, channels: Mapping[str, Channel], *, opened: Sequence[int] = (), remove: bool = False
+    inventory: Inventory, channels: Mapping[str, Channel], *, opened: Sequence[int], remove: bool
 ) -> FirewallPlan:
     """The rules of every node; ports of `opened` stay open to every machine. Changes nothing.
 
@@ -100,19 +99,21 @@ async def load_firewall(
         SparkfleetError: the change was undone, with the reasons.
     """
 
-    async def reopen(node: str) -> Channel:
-        return open_channel(node, inventory.nodes[node])
-
     async def reached(_: Mapping[str, Channel]) -> list[str]:
         return []  # the new connections are the check
 
     requests = {node: plan.requests[node] for node in plan.pending}
     done = await change(
-        ("firewall", requests), helpers, channels, reopen, check=reached, rollback_s=rollback_s
+        ("firewall", requests),
+        helpers,
+        channels,
+        reopener(inventory),
+        check=reached,
+        rollback_s=rollback_s,
     )
     if not done.kept:
-        raise SparkfleetError(
-            "The change was undone.\n" + "\n".join(done.problems),
+        raise undone(
+            done,
             means="The nodes have their previous rules.",
             do="Check that each node can be reached, then try again.",
         )

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from sparkfleet.errors import SparkfleetError
-from sparkfleet.fabric.apply import Helper, NotPermitted, apply_plan, find_helper
+from sparkfleet.fabric.apply import FabricOutcome, Helper, NotPermitted, Reopen, apply_plan, find_helper
 from sparkfleet.fabric.discovery import DiscoveredLinks
 from sparkfleet.fabric.measure import LinkMeasurement, measure_links, save_measurements
 from sparkfleet.fabric.netplan import FabricPlan, changes, plan_fabric
@@ -87,17 +87,27 @@ async def set_rails(
     Raises:
         SparkfleetError: the change was undone, with the reasons.
     """
+    applied = await apply_plan(plan, helpers, channels, reopener(inventory), rollback_s=rollback_s)
+    if not applied.kept:
+        raise undone(
+            applied,
+            means="The rails have their previous addresses.",
+            do="Check the cables and the firewalls on the rails (`sudo ufw allow in on NETDEV`), then try again.",
+        )
+
+
+def reopener(inventory: Inventory) -> Reopen:
+    """Opens new connections to the nodes of an inventory."""
 
     async def reopen(node: str) -> Channel:
         return open_channel(node, inventory.nodes[node])
 
-    applied = await apply_plan(plan, helpers, channels, reopen, rollback_s=rollback_s)
-    if not applied.kept:
-        raise SparkfleetError(
-            "The change was undone.\n" + "\n".join(applied.problems),
-            means="The rails have their previous addresses.",
-            do="Check the cables and the firewalls on the rails (`sudo ufw allow in on NETDEV`), then try again.",
-        )
+    return reopen
+
+
+def undone(outcome: FabricOutcome, *, means: str, do: str) -> SparkfleetError:
+    """The error of a change that was reverted."""
+    return SparkfleetError("The change was undone.\n" + "\n".join(outcome.problems), means=means, do=do)
 
 
 async def measure_rails(inventory: Inventory, seconds: float) -> tuple[tuple[LinkMeasurement, ...], Path]:

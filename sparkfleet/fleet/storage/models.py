@@ -9,9 +9,9 @@ from typing import NamedTuple
 
 from sparkfleet.controlplane.state.status import FleetStatus
 from sparkfleet.errors import SpecError
-from sparkfleet.fleet.events import OnEvent, ignored
+from sparkfleet.fleet.events import OnEvent
 from sparkfleet.fleet.session import Session
-from sparkfleet.fleet.storage.stage import moving, staging_settings
+from sparkfleet.fleet.storage.stage import moving, staging_nodes, staging_settings
 from sparkfleet.specs.inventory import Inventory
 from sparkfleet.staging.agent.remove import Removed, RemoveRequest
 from sparkfleet.staging.agent.scan import HeldVersion, NodeScan
@@ -42,22 +42,20 @@ class RemovedModel(NamedTuple):
     """By node."""
 
 
-async def models_held(session: Session, on_event: OnEvent = ignored) -> ModelsHeld:
+async def models_held(session: Session, on_event: OnEvent) -> ModelsHeld:
     """List every model in the caches of the nodes. Raises NodeError if a node does not answer."""
     settings = await staging_settings(session, on_event)
     seen = await survey(session.channels, moving(on_event), settings=settings)
     return ModelsHeld(tuple(grouped(seen)), {node: found.free_bytes for node, found in seen.items()})
 
 
-async def stage_model(session: Session, need: Need, on_event: OnEvent = ignored) -> Staged:
+async def stage_model(session: Session, need: Need, on_event: OnEvent) -> Staged:
     """Stage one model on nodes. Raises StagingError if it cannot be obtained, or if there is no room."""
     settings = await staging_settings(session, on_event)
     return (await stage(session.inventory, session.channels, [need], moving(on_event), settings=settings))[0]
 
 
-async def unused_models(
-    session: Session, keep: frozenset[str], on_event: OnEvent = ignored
-) -> tuple[ModelRow, ...]:
+async def unused_models(session: Session, keep: frozenset[str], on_event: OnEvent) -> tuple[ModelRow, ...]:
     """Models of the Hub's caches that no deployment uses. Removes nothing.
 
     Args:
@@ -72,11 +70,10 @@ async def unused_models(
 
 
 async def remove_models(
-    session: Session, rows: Sequence[ModelRow], on_event: OnEvent = ignored
+    session: Session, rows: Sequence[ModelRow], on_event: OnEvent
 ) -> tuple[RemovedModel, ...]:
     """Remove versions of models from the nodes that have them."""
-    settings = await staging_settings(session, on_event)
-    fleet = StagingNodes(session.channels, settings, moving(on_event))
+    fleet = await staging_nodes(session, on_event)
     return tuple([await _removed(fleet, held, nodes) for held, nodes in rows])
 
 

@@ -6,12 +6,11 @@ import re
 from collections.abc import Mapping
 from typing import NamedTuple
 
-from sparkfleet.fleet.events import OnEvent, ignored
+from sparkfleet.fleet.events import OnEvent
 from sparkfleet.fleet.session import Session
 from sparkfleet.fleet.storage.models import ModelRow, RemovedModel, remove_models, unused_models, used_texts
-from sparkfleet.fleet.storage.stage import moving, staging_settings
+from sparkfleet.fleet.storage.stage import staging_nodes
 from sparkfleet.staging.agent.staged_images import StagedImage, StagedImages
-from sparkfleet.staging.fleet import StagingNodes
 
 _DIGEST = re.compile(r"sha256:([0-9a-f]{64})", re.ASCII)
 
@@ -32,7 +31,7 @@ class Pruned(NamedTuple):
     """By node."""
 
 
-async def surplus_of(session: Session, keep: frozenset[str], on_event: OnEvent = ignored) -> Surplus:
+async def surplus_of(session: Session, keep: frozenset[str], on_event: OnEvent) -> Surplus:
     """Find models of the Hub's caches, and images that staging named, that no deployment uses. Removes nothing.
 
     Args:
@@ -48,23 +47,18 @@ async def surplus_of(session: Session, keep: frozenset[str], on_event: OnEvent =
             digest for text in used_texts(await client.fleet()) for digest in _DIGEST.findall(text)
         )
     models = await unused_models(session, keep, on_event)
-    held = await (await _nodes(session, on_event)).staged_images(dict.fromkeys(session.channels, ()))
+    held = await (await staging_nodes(session, on_event)).staged_images(dict.fromkeys(session.channels, ()))
     unused = {
         node: tuple(image for image in one.images if image.digest not in used) for node, one in held.items()
     }
     return Surplus(models, {node: images for node, images in unused.items() if images})
 
 
-async def remove_surplus(session: Session, surplus: Surplus, on_event: OnEvent = ignored) -> Pruned:
+async def remove_surplus(session: Session, surplus: Surplus, on_event: OnEvent) -> Pruned:
     """Remove what `surplus_of` found. An image that a container uses stays, with the reason.
 
     Raises NodeError if a node does not answer.
     """
     models = await remove_models(session, surplus.models, on_event)
     digests = {node: [image.digest for image in images] for node, images in surplus.images.items()}
-    return Pruned(models, await (await _nodes(session, on_event)).staged_images(digests))
-
-
-async def _nodes(session: Session, on_event: OnEvent) -> StagingNodes:
-    settings = await staging_settings(session, on_event)
-    return StagingNodes(session.channels, settings, moving(on_event))
+    return Pruned(models, await (await staging_nodes(session, on_event)).staged_images(digests))

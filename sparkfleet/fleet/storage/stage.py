@@ -12,6 +12,7 @@ from sparkfleet.planner.rules.failure_memory import Remembered, without_failed
 from sparkfleet.planner.types.image_refs import tags_of, with_digests
 from sparkfleet.planner.types.plan import Candidate, DeploymentPlan
 from sparkfleet.staging.agent.transfer import RESERVE_BYTES
+from sparkfleet.staging.fleet import StagingNodes
 from sparkfleet.staging.orchestrate import stage
 from sparkfleet.staging.pin_images import Pinned, pin
 from sparkfleet.staging.progress import OnProgress, TransferProgress
@@ -133,7 +134,7 @@ async def bring(
     return found
 
 
-async def staging_settings(session: Session, on_event: OnEvent = ignored) -> StagingSettings:
+async def staging_settings(session: Session, on_event: OnEvent) -> StagingSettings:
     """The Python of sparkfleet on every node, and the Hub's endpoint and token of this process's environment."""
     return StagingSettings(
         python=await session.programs.pythons(on_event),
@@ -141,6 +142,11 @@ async def staging_settings(session: Session, on_event: OnEvent = ignored) -> Sta
         token=os.environ.get("HF_TOKEN", "").strip(),
         reserve_bytes=RESERVE_BYTES,
     )
+
+
+async def staging_nodes(session: Session, on_event: OnEvent) -> StagingNodes:
+    """The programs of staging on the nodes."""
+    return StagingNodes(session.channels, await staging_settings(session, on_event), moving(on_event))
 
 
 def moving(on_event: OnEvent) -> OnProgress:

@@ -23,8 +23,6 @@ class RdmaLink(Value):
     active: bool
     state: str = ""
     """As printed: ACTIVE, DOWN, INIT; Up or Down from `ibdev2netdev`."""
-    physical_state: str = ""
-    """LINK_UP, DISABLED, POLLING; "" if it was not read."""
 
 
 class ReadRdmaLinks(Fact[tuple[RdmaLink, ...]]):
@@ -37,7 +35,7 @@ class ReadRdmaLinks(Fact[tuple[RdmaLink, ...]]):
         """Its rows, in order of device; empty output is a machine without RDMA. Raises FactError for other text."""
         rows = _rows(
             rf"link ({_NAME})/([0-9]{{1,3}}) (?:subnet_prefix \S+ )?(?:lid \S+ .*?)?state (\w+)"
-            rf"(?: physical_state (\w+))?(?: netdev ({_NAME}))?.*",
+            rf"(?: physical_state \w+)?(?: netdev ({_NAME}))?.*",
             output,
             "RDMA links",
         )
@@ -45,10 +43,9 @@ class ReadRdmaLinks(Fact[tuple[RdmaLink, ...]]):
             RdmaLink(
                 device=row[1],
                 port=int(row[2]),
-                netdev=row[5] or "",
+                netdev=row[4] or "",
                 active=row[3] == "ACTIVE",
                 state=row[3],
-                physical_state=row[4] or "",
             )
             for row in rows
         )
@@ -73,10 +70,6 @@ class RdmaDevice(Value):
     """One RDMA device with its (first) port."""
 
     name: str
-    firmware: str
-    node_guid: str
-    system_guid: str
-    """Equal for all devices of one ConnectX-7."""
     board: str
     part: int
     """4129 is a ConnectX-7."""
@@ -84,9 +77,6 @@ class RdmaDevice(Value):
     """PORT_ACTIVE, PORT_DOWN, PORT_INIT, PORT_ARMED."""
     active_mtu: int
     """Bytes: 4096 needs a netdev MTU above it, such as 9000; 1500 gives 1024."""
-    max_mtu: int
-    ethernet: bool
-    """RoCE; False is InfiniBand."""
 
     @property
     def active(self) -> bool:
@@ -95,7 +85,7 @@ class RdmaDevice(Value):
 
 
 class ReadRdmaDevices(Fact[tuple[RdmaDevice, ...]]):
-    """`ibv_devinfo`: firmware, GUIDs, state and active MTU of every RDMA device."""
+    """`ibv_devinfo`: model, state and active MTU of every RDMA device."""
 
     argv = ("ibv_devinfo",)
 
@@ -120,15 +110,10 @@ def _device(block: str) -> RdmaDevice:
     try:
         return RdmaDevice(
             name=_whole(_NAME, first.strip()),
-            firmware=_whole(r"[0-9A-Za-z._-]{1,32}", found["fw_ver"]),
-            node_guid=_whole(r"[0-9a-f:]{16,19}", found["node_guid"]),
-            system_guid=_whole(r"[0-9a-f:]{16,19}", found["sys_image_guid"]),
             board=_whole(r"[!-~]{1,64}", found.get("board_id", "?")),
             part=_number(found["vendor_part_id"]),
             state=_whole(r"PORT_[A-Z_]{1,24}", found["state"]),
             active_mtu=_number(found["active_mtu"]),
-            max_mtu=_number(found["max_mtu"]),
-            ethernet=found.get("link_layer", "Ethernet") == "Ethernet",
         )
     except (KeyError, ValueError):
         raise unexpected_output("RDMA devices", block) from None
@@ -239,8 +224,8 @@ class ReadRdmaCounters:
         "hw_counters/roce_adp_retrans",
     )
 
-    def __init__(self, device: str, port: int = 1) -> None:
-        base = f"/sys/class/infiniband/{device}/ports/{port}"
+    def __init__(self, device: str) -> None:
+        base = f"/sys/class/infiniband/{device}/ports/1"
         self.argv = ("grep", "-sH", ".", *(f"{base}/{name}" for name in self.NAMES))
 
     @staticmethod

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from sparkfleet.controlplane.desired import GroupKey
 from sparkfleet.controlplane.state.status import NodeReport
+from sparkfleet.group.group_name import GroupKey
 from sparkfleet.lab.simulation.timeline import Timeline
 from sparkfleet.units import GIB
 
@@ -51,7 +51,6 @@ class SimulatedEngine:
     ready: bool = False
     hurt: str = ""
     """The injected fault it suffers; "" if it is well."""
-    ready_since: float = 0.0
     unfollowed_since: float | None = None
     """Since when no actor follows it; None while one does."""
 

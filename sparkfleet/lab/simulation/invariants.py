@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 
-from sparkfleet.controlplane.desired import Desired, GroupKey, Standing
-from sparkfleet.controlplane.policy.state import GONE_S, name_of
+from sparkfleet.controlplane.desired import Desired, Standing, rung_at
+from sparkfleet.controlplane.policy.state import GONE_S
 from sparkfleet.controlplane.state.store_rows import Event
 from sparkfleet.gateway.routing_table import RoutingTable
+from sparkfleet.group.group_name import GroupKey, name_of
 from sparkfleet.group.report import GroupPhase
 from sparkfleet.lab.simulation.fleet import SimulatedEngine, SimulatedFleet
 from sparkfleet.lab.simulation.serve import SimulatedServe
@@ -53,7 +54,7 @@ def ended_without_reason(
         is_wanted = name in wanted and engine.group in wanted[name].groups
         if why not in BY_ACTION or not engine.ready or engine.hurt or not is_wanted:
             continue
-        subject = "{}/g{}/{}".format(*engine.group)
+        subject = name_of(engine.group)
         since = ready_at.get(engine.group, 0.0)
         named = [e for e in events if e.kind in NAMED_BY and e.subject == subject and e.at >= since]
         if not named:
@@ -121,10 +122,7 @@ def stays_on_gone_nodes(
         working_since: since when the controller works without a break, simulated seconds.
         drained: nodes on which nothing is to be started.
     """
-    now = fleet.time.seconds
-    away = drained | {
-        n.name for n in fleet.nodes.values() if n.away_since is not None or now - n.joined_since < LEAVES_S
-    }
+    now, away = fleet.time.seconds, drained | _away(fleet)
     gone = {
         n.name
         for n in fleet.nodes.values()
@@ -135,7 +133,7 @@ def stays_on_gone_nodes(
     for one in wanted.values():
         if older_serves(one, fleet):
             continue  # as long as an older group serves, a new one waits for the memory of its nodes
-        for group, plan in zip(one.groups, one.plan.groups, strict=True):
+        for group, plan in one.planned():
             standing = standings.get(group, Standing())
             at = min(standing.rung, len(plan.ladder) - 1)  # it fell while the plan with fewer rungs was made
             nodes = [set(rung.candidate.shape.nodes) for rung in plan.ladder[at:]]
@@ -175,7 +173,7 @@ def falls_on_drained(
         now: simulated seconds.
     """
     for one in wanted.values() if drained else ():
-        for group, plan in zip(one.groups, one.plan.groups, strict=True):
+        for group, plan in one.planned():
             was, standing = before.get(group), standings.get(group, TOP)
             if was is None or standing.rung <= was.rung:
                 continue
@@ -204,12 +202,9 @@ def stays_on_drained_nodes(
     """
     if not drained:
         return
-    now = fleet.time.seconds
-    away = {
-        n.name for n in fleet.nodes.values() if n.away_since is not None or now - n.joined_since < LEAVES_S
-    }
+    now, away = fleet.time.seconds, _away(fleet)
     for one in wanted.values():
-        for group, plan in zip(one.groups, one.plan.groups, strict=True):
+        for group, plan in one.planned():
             app, standing = serve.apps.get(group), standings.get(group, TOP)
             if app is None or app.phase is not GroupPhase.BARRED or app.status == "retiring":
                 continue
@@ -219,6 +214,14 @@ def stays_on_drained_nodes(
             since = max(app.barred_since, working_since)
             if nodes[0] & drained and is_possible and not standing.given_up and now - since > LEAVES_S:
                 yield f"{now:.1f} s: {name_of(group)} waits for {sorted(nodes[0] & drained)}: drained"
+
+
+def _away(fleet: SimulatedFleet) -> frozenset[str]:
+    """Nodes that are away, or have just come back."""
+    now = fleet.time.seconds
+    return frozenset(
+        n.name for n in fleet.nodes.values() if n.away_since is not None or now - n.joined_since < LEAVES_S
+    )
 
 
 def older_serves(one: Desired, fleet: SimulatedFleet) -> bool:
@@ -260,7 +263,7 @@ def everything_wanted(
     """
     rungs = _rungs(wanted, standings)
     for one in wanted.values():
-        for group, plan in zip(one.groups, one.plan.groups, strict=True):
+        for group, plan in one.planned():
             engine = fleet.engines.get(group)
             if engine is not None and engine.ready:
                 continue
@@ -273,9 +276,9 @@ def everything_wanted(
 def _rungs(wanted: Mapping[str, Desired], standings: Mapping[GroupKey, Standing]) -> dict[GroupKey, Rung]:
     """The rung of each wanted group, if it serves or not."""
     return {
-        group: plan.ladder[min(standings.get(group, TOP).rung, len(plan.ladder) - 1)]
+        group: rung_at(plan, standings.get(group, TOP).rung)
         for one in wanted.values()
-        for group, plan in zip(one.groups, one.plan.groups, strict=True)
+        for group, plan in one.planned()
     }
 
 

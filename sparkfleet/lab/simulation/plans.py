@@ -77,7 +77,7 @@ def launches(desired: Desired, rungs: Mapping[int, int]) -> tuple[GroupLaunch, .
     """Launch of each group, without addresses."""
     return tuple(
         GroupLaunch(
-            deployment=desired.name,
+            deployment=name,
             generation=generation,
             replica=replica,
             rung=at,
@@ -85,9 +85,5 @@ def launches(desired: Desired, rungs: Mapping[int, int]) -> tuple[GroupLaunch, .
             needs=int(rung.prediction.memory_bytes_per_rank.mid),
             seats=tuple(RankPlacement(node=node) for node in rung.candidate.shape.nodes),
         )
-        for index, (group, (_, generation, replica)) in enumerate(
-            zip(desired.plan.groups, desired.groups, strict=True)
-        )
-        for at in [min(rungs.get(index, 0), len(group.ladder) - 1)]
-        for rung in [group.ladder[at]]
+        for (name, generation, replica), at, rung in desired.at_rungs(rungs)
     )

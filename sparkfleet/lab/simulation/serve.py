@@ -12,9 +12,9 @@ from collections import Counter
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 
-from sparkfleet.controlplane.desired import GroupKey
 from sparkfleet.controlplane.state.status import App, AppStatus
 from sparkfleet.engines.failure_signatures import Diagnosis
+from sparkfleet.group.group_name import GroupKey
 from sparkfleet.group.launch_plan import GroupLaunch
 from sparkfleet.group.report import GroupPhase, GroupReport
 from sparkfleet.lab.simulation.fleet import SimulatedEngine, SimulatedFleet
@@ -271,7 +271,7 @@ class SimulatedServe:
         if engine is None:  # something took it away while it started
             self._fail(key, app, None, was_starting=True)
             return
-        engine.ready, engine.ready_since = True, self._time.seconds
+        engine.ready = True
         app.status, app.has_served, app.failures = "running", True, 0
         self.wedged = Counter({at: times for at, times in self.wedged.items() if at[0] != key})
         self._send_report(key, app, GroupPhase.READY)

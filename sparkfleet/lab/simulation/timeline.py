@@ -24,7 +24,7 @@ class Timeline:
         """Sum of its jumps back."""
         self._now = Now(unix=EPOCH, steady=0.0)
         self._order = count()
-        self._events: list[tuple[float, int, Callable[[], None]]] = []
+        self._events: list[tuple[float, int, Callable[[], object]]] = []
 
     def now(self) -> Now:
         """Both clocks."""
@@ -42,7 +42,7 @@ class Timeline:
         self.wall_offset += seconds
         self.set_back_s -= min(0.0, seconds)
 
-    def after(self, seconds: float, event: Callable[[], None]) -> None:
+    def after(self, seconds: float, event: Callable[[], object]) -> None:
         """Let something happen that many seconds from now."""
         heapq.heappush(self._events, (self.seconds + seconds, next(self._order), event))
 

@@ -19,13 +19,13 @@ ANSWER_S = 15.0
 """Time limit of a container tool's answer: it shares the node with engines that load."""
 
 
-async def tool_for(image: str, tools: Sequence[Tool] = TOOLS) -> Tool:
+async def tool_for(image: str) -> Tool:
     """The tool that has an image on this node; the first one if several have it.
 
     Raises:
         NodeError: none has it, none is installed, or one that may have it does not answer.
     """
-    present = [tool for tool in tools if shutil.which(tool)]
+    present = [tool for tool in TOOLS if shutil.which(tool)]
     silent = []
     for tool in present:
         answer = await ask((tool, "image", "inspect", "--format", "{{.Id}}", image))
@@ -35,7 +35,7 @@ async def tool_for(image: str, tools: Sequence[Tool] = TOOLS) -> Tool:
             return tool
     if not present:
         raise NodeError(
-            f"neither {' nor '.join(tools)} is on this node",
+            f"neither {' nor '.join(TOOLS)} is on this node",
             do="sudo apt-get install podman",
             because=Cause.MISSING,
         )

@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 from sparkfleet.engines.container import RankLabels, Tool, find_argv, found, stop_argv
 from sparkfleet.runtime.base import RankId
-from sparkfleet.runtime.containers.container_tools import TOOLS, ask, is_used
+from sparkfleet.runtime.containers.container_tools import ask, is_used
 from sparkfleet.runtime.processes import Killed
 
 _REMOVALS = 50
@@ -42,7 +42,7 @@ class Leftovers:
         tools: the container tools to query, if they are installed. One that does not answer counts as empty.
     """
 
-    def __init__(self, fleet: str, tools: Sequence[Tool] = TOOLS) -> None:
+    def __init__(self, fleet: str, tools: Sequence[Tool]) -> None:
         self._fleet = fleet
         self._tools = tools
 

@@ -58,7 +58,7 @@ def builtin_model(name: str) -> EmbeddedModel:
     )
 
 
-def builtin_directory(cache: Path | None = None) -> Path | None:
+def builtin_directory(cache: Path | None) -> Path | None:
     """The directory of all built checkpoints; None if this environment has no built-in models."""
     try:
         return builtin_path("tiny", cache).parent

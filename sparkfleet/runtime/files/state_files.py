@@ -17,10 +17,10 @@ def spoilt_files(paths: FleetPaths) -> tuple[str, ...]:
     return tuple(trouble for trouble in troubles if trouble)
 
 
-def stopped_words(pid: int, what: str, proc: Path = Path("/proc")) -> tuple[str, ...]:
+def stopped_words(pid: int, what: str) -> tuple[str, ...]:
     """A process that somebody stopped (SIGSTOP), as a sentence with the command; () for one that runs or is gone."""
     try:
-        state = (proc / str(pid) / "stat").read_text().rpartition(")")[2].split()[0]
+        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
     except (OSError, IndexError):
         return ()
     if state not in ("T", "t"):

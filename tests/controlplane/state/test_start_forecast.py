@@ -2,17 +2,12 @@
 
 from __future__ import annotations
 
+from clocks import Clock
+
 from sparkfleet.controlplane.state.start_forecast import StartForecast
 from sparkfleet.gateway.api_errors import not_ready
 from sparkfleet.gateway.routing_table import ModelEntry
 from sparkfleet.group.report import GroupPhase, GroupReport
-
-
-class Clock:
-    now = 1000.0
-
-    def __call__(self) -> float:
-        return self.now
 
 
 def report(phase: str, replica: int = 0, **more: object) -> GroupReport:

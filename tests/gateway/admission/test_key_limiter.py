@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import aiohttp
 import pytest
+from clocks import Clock
 
 from sparkfleet.engines.fake import FakeEngine, Pace
 from sparkfleet.gateway.access.keys import authenticate, digest, expired_key, generate, rotate
@@ -24,13 +25,6 @@ CHAT = "/v1/chat/completions"
 
 def key(**limits: Any) -> KeyEntry:
     return KeyEntry(id="key-1", name="ci", sha256="0" * 64, limits=KeyLimits(**limits))
-
-
-class Clock:
-    now = 1000.0
-
-    def __call__(self) -> float:
-        return self.now
 
 
 def retry_after(error: ApiError) -> int:

@@ -79,7 +79,6 @@ def test_rdma_links():
         ("roceP2p1s0f0", "enP2p1s0f0np0"),
         ("rocep1s0f0", "enp1s0f0np0"),
     ]
-    assert {link.physical_state for link in links} == {"LINK_UP", "DISABLED"}
 
 
 def test_an_rdma_link_without_a_netdev():
@@ -96,14 +95,8 @@ def test_ibdev2netdev_gives_the_same_links():
 def test_rdma_devices():
     down, up = ReadRdmaDevices.parse(IBV_DEVINFO)
     assert (down.active, down.active_mtu) == (False, 1024)
-    assert (up.name, up.firmware, up.node_guid, up.part) == (
-        "rocep1s0f1",
-        "28.45.4028",
-        "4cbb:4703:002d:1a17",
-        4129,
-    )
-    assert (up.active, up.active_mtu, up.ethernet, up.board) == (True, 4096, True, "NVD0000000087")
-    assert up.system_guid == down.system_guid
+    assert (up.name, up.part, up.board) == ("rocep1s0f1", 4129, "NVD0000000087")
+    assert (up.active, up.active_mtu) == (True, 4096)
     assert ReadRdmaDevices.parse("No IB devices found\n") == ()
 
 

@@ -7,7 +7,7 @@ from sparkfleet.controlplane.policy import decide as policy
 from sparkfleet.controlplane.policy import fallback
 from sparkfleet.controlplane.policy.ladder import step
 from sparkfleet.controlplane.policy.state import FleetState
-from sparkfleet.lab.simulation import faults, run, store_place
+from sparkfleet.lab.simulation import faults, store_place, users
 from sparkfleet.lab.simulation.faults import FAULTS
 from sparkfleet.lab.simulation.run import simulate
 
@@ -132,7 +132,7 @@ WITHOUT = {
 def test_a_policy_that_starts_or_stays_on_drained_nodes_is_found(mistake, monkeypatch):
     where, name, replacement, words = WITHOUT[mistake]
     monkeypatch.setattr(where, name, replacement)
-    monkeypatch.setattr(run, "MOVES", 0.0)  # the command ends before it moves anything: more waits
+    monkeypatch.setattr(users, "MOVES", 0.0)  # the command ends before it moves anything: more waits
     found = (line for seed in (0, 1, 26, 28) for line in drained_often(seed).violations)
     assert any(words in line and "drained" in line for line in found)
 

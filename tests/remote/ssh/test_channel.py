@@ -5,7 +5,6 @@ import logging
 import os
 import pwd
 import socket
-import stat
 import sys
 import threading
 import time
@@ -16,8 +15,6 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from sparkfleet.errors import NodeError
-from sparkfleet.remote.bounded_output import OUTPUT_BYTES
-from sparkfleet.remote.channel import Channel
 from sparkfleet.remote.ssh.channel import SshChannel
 from sparkfleet.remote.ssh.transport import Transport
 from sparkfleet.remote.unreachable import ConnectionLost, Refused, Suspected, UnknownHost
@@ -25,45 +22,6 @@ from sparkfleet.remote.unreachable import ConnectionLost, Refused, Suspected, Un
 
 def python(body: str, *args: str) -> tuple[str, ...]:
     return (sys.executable, "-S", "-c", body, *args)
-
-
-async def test_is_a_channel(ssh):
-    channel: Channel = ssh
-    assert channel.node == "spark1"
-
-
-async def test_output_and_exit_code(ssh):
-    done = await ssh.run(python("import sys; print('out'); print('err', file=sys.stderr); sys.exit(3)"))
-    assert (done.exit_code, done.stdout, done.stderr) == (3, "out\n", "err\n")
-    assert done.argv[0] == sys.executable
-
-
-@pytest.mark.parametrize("signal", [1, 9, 15])
-async def test_a_signal_is_a_negative_exit_code(ssh, signal):
-    done = await ssh.run(python(f"import os; os.kill(os.getpid(), {signal})"))
-    assert done.exit_code == -signal
-
-
-async def test_stdin_reaches_the_command(ssh):
-    done = await ssh.run(
-        python("import sys; print(len(sys.stdin.buffer.read()))"), stdin=os.urandom(9_000_000)
-    )
-    assert done.stdout == "9000000\n"
-
-
-async def test_stdin_is_binary_safe(ssh):
-    sent = bytes(range(256)) * 10
-    done = await ssh.run(python("import sys; print(sys.stdin.buffer.read().hex())"), stdin=sent)
-    assert bytes.fromhex(done.stdout) == sent
-
-
-async def test_no_stdin_is_an_empty_one(ssh):
-    assert (await ssh.run(["cat"])).stdout == ""
-
-
-async def test_a_command_need_not_read_its_stdin(ssh):
-    done = await ssh.run(["echo", "done"], stdin=b"x" * 8_000_000)
-    assert (done.exit_code, done.stdout) == (0, "done\n")
 
 
 async def test_env_arrives_verbatim_and_is_in_no_process_list(ssh):
@@ -87,42 +45,6 @@ async def test_env_is_on_top_of_the_nodes_own(ssh):
 async def test_an_invalid_variable_name_is_refused(ssh, name):
     with pytest.raises(NodeError, match="is not a variable name"):
         await ssh.run(["true"], env={name: "x"})
-
-
-async def test_binary_output_is_replaced_not_refused(ssh):
-    done = await ssh.run(python("import os; os.write(1, bytes([0, 255, 254]) + b'ok')"))
-    assert done.stdout == "\x00\ufffd\ufffdok"
-
-
-async def test_endless_output_is_bounded(ssh):
-    size = 24 << 20
-    done = await ssh.run(["sh", "-c", f"head -c {size} /dev/zero; head -c 5 /dev/zero >&2"])
-    kept, _, note = done.stdout.partition("\n")
-    assert kept == "\0" * OUTPUT_BYTES
-    assert note == f"[cut: {size - OUTPUT_BYTES} more bytes]"
-    assert done.stderr == "\0" * 5
-
-
-async def test_output_comes_while_the_command_runs(ssh, tmp_path):
-    go, seen = tmp_path / "go", bytearray()
-
-    def on_output(piece: bytes) -> None:
-        seen.extend(piece)
-        go.touch()
-
-    script = f"echo first; while [ ! -e {go} ]; do sleep 0.01; done; echo second"
-    done = await ssh.run(["sh", "-c", script], on_output=on_output)
-    assert seen.decode() == done.stdout == "first\nsecond\n"
-
-
-async def test_an_exception_of_on_output_ends_the_command(ssh, herald, ended):
-    def on_output(piece: bytes) -> None:
-        raise ValueError(piece)
-
-    script = herald.script("tell(os.getpid()); print('x', flush=True); signal.pause()")
-    with pytest.raises(ValueError, match="x"):
-        await ssh.run(script, on_output=on_output)
-    await ended(await herald.hear_pid())
 
 
 @pytest.mark.parametrize(
@@ -234,35 +156,6 @@ signal.pause()
 """
 
 
-async def test_a_timeout_kills_the_group(ssh, herald, ended):
-    running = asyncio.create_task(ssh.run(herald.script(GROUP), timeout_s=3))
-    child = await herald.hear_pid()
-    with pytest.raises(NodeError, match=r"did not end within 3 s\nIt was killed"):
-        await running
-    await ended(child)
-    assert (await ssh.run(["echo", "alive"])).stdout == "alive\n"
-
-
-async def test_cancelling_kills_the_group(ssh, herald, ended):
-    running = asyncio.create_task(ssh.run(herald.script(GROUP)))
-    child = await herald.hear_pid()
-    running.cancel()
-    with pytest.raises(asyncio.CancelledError):
-        await running
-    await ended(child)
-
-
-async def test_closing_kills_running_commands_with_the_reason(ssh, herald, ended):
-    running = asyncio.create_task(ssh.run(herald.script(GROUP)))
-    child = await herald.hear_pid()
-    await ssh.close()
-    with pytest.raises(NodeError, match="the channel was closed"):
-        await running
-    await ended(child)
-    with pytest.raises(NodeError, match="the channel was closed"):
-        await ssh.run(["true"])
-
-
 async def test_a_full_connection_can_still_kill(ssh, herald, ended):
     """sshd allows ten sessions; some are left for killing."""
     running = [asyncio.create_task(ssh.run(herald.script(GROUP))) for _ in range(12)]
@@ -284,19 +177,6 @@ async def test_waiting_for_a_session_counts_and_is_reported(ssh, herald):
     for task in running:
         task.cancel()
     await asyncio.wait(running)
-
-
-async def test_a_daemon_that_keeps_the_output_open_does_not_hold_the_command(ssh, herald, monkeypatch):
-    monkeypatch.setattr("sparkfleet.remote.ssh.command.DRAIN_S", 0.5)
-    body = "print('started', flush=True)\nif os.fork() == 0:\n    tell(os.getpid())\n    signal.pause()"
-    done = await ssh.run(herald.script(body))
-    assert (done.exit_code, done.stdout) == (0, "started\n")
-    os.kill(await herald.hear_pid(), 9)
-
-
-async def test_commands_run_beside_each_other(ssh):
-    done = await asyncio.gather(*(ssh.run(["echo", str(i)]) for i in range(30)))
-    assert [d.stdout for d in done] == [f"{i}\n" for i in range(30)]
 
 
 async def test_one_connection_serves_all_commands(sshd, proxied):
@@ -351,60 +231,6 @@ async def test_a_node_that_falls_silent_is_suspected(sshd, proxied, herald, monk
             with pytest.raises(Suspected, match="no longer answers"):
                 await running
             os.kill(pid, 9)
-
-
-async def test_read_gives_a_part(ssh, tmp_path):
-    path = tmp_path / "-a 'file' $x;\n"
-    path.write_bytes(b"0123456789")
-    assert await ssh.read(str(path)) == b"0123456789"
-    assert await ssh.read(str(path), limit=4) == b"0123"
-    assert await ssh.read(str(path), offset=4, limit=3) == b"456"
-    assert await ssh.read(str(path), offset=99) == b""
-    assert await ssh.read(str(path), limit=0) == b""
-    assert b"MemTotal" in await ssh.read("/proc/meminfo")
-    path.write_bytes(bytes(range(256)) * 50_000)
-    assert await ssh.read(str(path), limit=1 << 30) == bytes(range(256)) * 50_000
-
-
-async def test_reading_a_fifo_does_not_wait(ssh, tmp_path):
-    os.mkfifo(tmp_path / "fifo")
-    assert await ssh.read(str(tmp_path / "fifo")) == b""
-
-
-@pytest.mark.parametrize("path", ["missing", ".", "a\0b"])
-async def test_an_unreadable_file_is_a_node_error(ssh, tmp_path, path):
-    with pytest.raises(NodeError, match="cannot be read on spark1"):
-        await ssh.read(f"{tmp_path}/{path}")
-
-
-async def test_a_negative_offset_is_a_node_error(ssh):
-    with pytest.raises(NodeError, match="cannot be read on spark1"):
-        await ssh.read("/proc/meminfo", offset=-1)
-
-
-async def test_write_makes_a_private_file_in_a_private_directory(ssh, tmp_path):
-    path = tmp_path / "new 'dir'" / "$deep" / "-file"
-    await ssh.write(str(path), b"first")
-    await ssh.write(str(path), bytes(range(256)))
-    assert path.read_bytes() == bytes(range(256))
-    assert stat.S_IMODE(path.stat().st_mode) == 0o600
-    assert {stat.S_IMODE(d.stat().st_mode) for d in (path.parent, path.parent.parent)} == {0o700}
-    assert os.listdir(path.parent) == ["-file"]
-
-
-async def test_write_obeys_the_mode(ssh, tmp_path):
-    await ssh.write(str(tmp_path / "open"), b"", mode=0o644)
-    assert stat.S_IMODE((tmp_path / "open").stat().st_mode) == 0o644
-
-
-async def test_a_failed_write_leaves_nothing(ssh, tmp_path):
-    (tmp_path / "directory").mkdir()
-    before = sorted(os.listdir(tmp_path))
-    for path in ("directory", "a\0b", "sshd/log/below"):
-        with pytest.raises(NodeError, match="cannot be written on spark1"):
-            await ssh.write(f"{tmp_path}/{path}", b"x")
-    assert sorted(os.listdir(tmp_path)) == before
-    assert os.listdir(tmp_path / "directory") == []
 
 
 async def silent_server(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:

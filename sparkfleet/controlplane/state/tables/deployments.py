@@ -161,7 +161,7 @@ class DeploymentTable:
         at = self._groups.standings()
         return [
             RunningGroup(member=key[1:], plan=plan, rung=at.get(key, Standing()).rung)
-            for key, plan in zip(desired.groups, desired.plan.groups, strict=True)
+            for key, plan in desired.planned()
             if not at.get(key, Standing()).given_up
         ]
 

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from sparkfleet.controlplane.desired import GroupKey
 from sparkfleet.controlplane.state.status import DrainedGroup, DrainedNode
 from sparkfleet.controlplane.state.tables.database import Database
+from sparkfleet.group.group_name import GroupKey
 
 
 class DrainTable:

@@ -20,7 +20,7 @@ class EventTable:
         keep: number of newest events that are kept.
     """
 
-    def __init__(self, database: Database, keep: int = KEEP_EVENTS) -> None:
+    def __init__(self, database: Database, keep: int) -> None:
         self._db = database
         self._keep = keep
 

@@ -19,7 +19,7 @@ class MeasurementTable:
         keep: number of newest measurements of each deployment that are kept.
     """
 
-    def __init__(self, database: Database, keep: int = KEEP_MEASUREMENTS) -> None:
+    def __init__(self, database: Database, keep: int) -> None:
         self._db = database
         self._keep = keep
 

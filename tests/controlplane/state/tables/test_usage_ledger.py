@@ -6,6 +6,7 @@ import sqlite3
 from pathlib import Path
 
 import pytest
+from clocks import Clock
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -20,16 +21,9 @@ DAY = 86400.0
 NOON = 1_800_000_000.0
 
 
-class Clock:
-    now = NOON
-
-    def __call__(self) -> float:
-        return self.now
-
-
 @pytest.fixture
 def clock() -> Clock:
-    return Clock()
+    return Clock(NOON)
 
 
 @pytest.fixture

@@ -1,0 +1,258 @@
+"""The world of one run: machines, Serve, the store and the controller's process. Faults and users change it."""
+
+from __future__ import annotations
+
+import contextlib
+import random
+import sqlite3
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Literal
+
+from sparkfleet.controlplane.controller import Controller
+from sparkfleet.controlplane.state.head_address import HeadAddress
+from sparkfleet.controlplane.state.status import NodeReport
+from sparkfleet.controlplane.store_safety.guard import StoreError
+from sparkfleet.controlplane.wall_clock import WallClock
+from sparkfleet.engines.failure_signatures import Diagnosis
+from sparkfleet.errors import Cause
+from sparkfleet.group.group_name import GroupKey
+from sparkfleet.group.launch_plan import GroupLaunch
+from sparkfleet.group.report import GroupReport
+from sparkfleet.lab.simulation.fleet import SimulatedFleet
+from sparkfleet.lab.simulation.plans import launches
+from sparkfleet.lab.simulation.serve import Outcome, SimulatedServe
+from sparkfleet.lab.simulation.store_place import FLEET, StorePlace
+from sparkfleet.lab.simulation.timeline import Timeline
+from sparkfleet.telemetry.metrics import ControlMetrics
+
+LOOKS_AGAIN_S = 5.0
+"""Seconds after which a controller looks for its store again; the real one does after one."""
+
+UserAction = Literal["apply", "again", "edit", "remove", "drain", "undrain"]
+"""An action of a user on a deployment or, the last two, on a node; "again": an apply without a change."""
+
+
+class ControllerKilledError(BaseException):
+    """The controller's process ends here; nothing of it may catch this."""
+
+
+@dataclass
+class Report:
+    """Result of one run."""
+
+    seed: int
+    hours: float
+    rounds: int
+    faults: Counter[str] = field(default_factory=Counter)
+    ends: Counter[str] = field(default_factory=Counter)
+    violations: list[str] = field(default_factory=list)
+    log: list[str] = field(default_factory=list)
+
+
+class SimulatedNodes:
+    """The nodes as the controller asks for them."""
+
+    def __init__(self, world: World) -> None:
+        self._world = world
+
+    async def look(self) -> tuple[NodeReport, ...]:
+        """See `Nodes`."""
+        fleet = self._world.fleet
+        reports = tuple(map(fleet.report, fleet.nodes.values()))
+        await self._world.pause()
+        return reports
+
+    async def sweep(self, keep: frozenset[GroupKey]) -> tuple[str, ...]:
+        """See `Nodes`."""
+        await self._world.pause()
+        return self._world.fleet.sweep(keep)
+
+
+class World:
+    """Everything that exists in one run.
+
+    Args:
+        seed: of all chance.
+        nodes: how many.
+    """
+
+    def __init__(self, seed: int, nodes: int) -> None:
+        self.chance = random.Random(seed)  # noqa: S311  # it is to be repeatable
+        self.drain_chance = random.Random(f"drains {seed}")  # noqa: S311
+        self.time = Timeline()
+        self.names = tuple(f"spark{n}" for n in range(1, nodes + 1))
+        self.fleet = SimulatedFleet(self.names, self.time)
+        self.place = StorePlace(self.time, self.names, self.chance)
+        self.store = self.place.right
+        """Everything that was applied, whatever is in its place."""
+        self.serve = SimulatedServe(
+            self.fleet,
+            self.time,
+            self.chance,
+            outcome_of=self._outcome,
+            send=self._send,
+            repeat=self._repeat,
+            barred=self._barred_by,
+            pause=self.pause,
+            power_off=self.off,
+        )
+        self.controller: Controller | None = None
+        self.dying = False
+        """The controller's process ends at its next call."""
+        self.is_held = False
+        """True while the controller's process lives and waits for its store."""
+        self.looked_at = float("-inf")
+        """Moment at which this controller last looked at its nodes, simulated seconds."""
+        self.loses = 0.0
+        """Share of reports that are lost on their way."""
+        self.bad: dict[tuple[str, int], Callable[[GroupLaunch], Outcome]] = {}
+        """By deployment and rung: the result of a start, while it is not well."""
+        self.people: list[tuple[UserAction, str]] = []
+        """Next actions of users, with the deployment or the node."""
+        self.report = Report(seed=seed, hours=0.0, rounds=0)
+        self.changed_at = 0.0
+        """Moment of the last event or user's action, simulated seconds."""
+        self.ready_at: dict[GroupKey, float] = {}
+        """Unix seconds of each engine's readiness by a wall clock that was never set back."""
+        self._inbox: list[GroupReport] = []
+        self._delivering = False
+        self._wall = WallClock(self.time.now)
+
+    def drained(self) -> frozenset[str]:
+        """Drained nodes."""
+        return frozenset(one.node for one in self.store.drains.nodes())
+
+    # life of the controller
+
+    def start_controller(self) -> None:
+        """A new process on the head, if it is up and there is none. It waits if its store cannot be used."""
+        if self.controller is not None or not self.fleet.head.up:
+            return
+        try:
+            store = self.place.open()
+        except StoreError as error:
+            self.hold(error)
+            return
+        self.is_held = False
+        self.dying = False
+        self.looked_at = float("-inf")
+        head = self.fleet.head
+        self.controller = Controller(
+            fleet=FLEET,
+            store=store,
+            apps=self.serve,
+            metrics=ControlMetrics(),
+            address=HeadAddress(ray="", api="", gateway_host="127.0.0.1", gateway_port=8000),
+            launches_of=launches,
+            nodes=SimulatedNodes(self),
+            here=NodeReport(name=head.name, joined=True, boot=f"{head.name}-{head.boots}"),
+            clocks=self.time.now,
+            wall=self._wall,
+            check=partial(self.place.check, store),
+        )
+        self.note("the controller starts")
+
+    def hold(self, error: StoreError) -> None:
+        """The controller waits for its store, and looks for it again."""
+        if not self.is_held:
+            self.note(f"the controller waits: {error.what}")
+        self.is_held, self.controller = True, None
+        self._inbox.clear()
+        self.time.after(LOOKS_AGAIN_S, self._look_again)
+
+    def _look_again(self) -> None:
+        if self.is_held:
+            self.start_controller()
+
+    def end_controller(self, back_after_s: float | None) -> None:
+        """The controller's process ends; Ray starts another one, unless it has lost its head (None)."""
+        if self.controller is None and not self.is_held:
+            return
+        self.controller, self.is_held = None, False
+        self._inbox.clear()
+        self.note("the controller ends")
+        if back_after_s is not None:
+            self.time.after(back_after_s, self.start_controller)
+
+    def end_controller_in_round(self) -> None:
+        """The controller's process ends at its next call."""
+        self.dying = self.controller is not None
+
+    def off(self, name: str, seconds: float) -> None:
+        """Switch a node off for so long; with the head goes the controller, and Ray with all applications."""
+        fleet = self.fleet
+        if not fleet.nodes[name].up:
+            return
+        fleet.power_off(name)
+        if name == fleet.head.name:
+            self.end_controller(None)
+            self.serve.clear()
+        self.serve.notice_nodes()
+
+        def on() -> None:
+            if not fleet.nodes[name].up:
+                fleet.power_on(name)
+            if name == fleet.head.name:
+                self.time.after(30.0, self.start_controller)
+
+        self.time.after(seconds, on)
+
+    def _outcome(self, launch: GroupLaunch) -> Outcome:
+        bad = self.bad.get((launch.deployment, launch.rung))
+        if bad is not None:
+            return bad(launch)
+        nodes = launch.candidate.shape.nodes
+        if any(self.fleet.free(node) < launch.needs for node in nodes):
+            return Outcome(2.0, Diagnosis(cause=Cause.MEMORY, says="not enough memory is free", began=False))
+        return Outcome(self.chance.uniform(20, 240))
+
+    def record(self, fault: str) -> None:
+        """Counts a fault and logs it for a replay of the seed."""
+        self.report.faults[fault] += 1
+        self.note(f"fault: {fault}")
+
+    def note(self, line: str) -> None:
+        """Logs a line for a replay of the seed."""
+        self.report.log.append(f"{self.time.seconds:10.1f} {line}")
+
+    def _barred_by(self, nodes: Sequence[str]) -> str | None:
+        return None if self.controller is None else self.controller.queries.bars(nodes)
+
+    async def pause(self) -> None:
+        """Let what runs beside the caller happen: reports arrive, or the controller's process ends."""
+        if self.dying:
+            raise ControllerKilledError
+        if self._inbox and self.chance.random() < 0.5:
+            await self.deliver()
+
+    async def deliver(self) -> None:
+        """Let the reports that have arrived reach the controller."""
+        if self.controller is None:
+            self._inbox.clear()  # what is sent to an actor that is not there is lost
+        if self._delivering:
+            return
+        self._delivering = True
+        try:
+            while self._inbox and self.controller is not None:
+                report = self._inbox.pop(0)
+                with contextlib.suppress(sqlite3.Error):  # goes back to the group, which repeats it
+                    await self.controller.intake.report(report)
+        finally:
+            self._delivering = False
+
+    def _send(self, report: GroupReport) -> None:
+        if report.phase == "ready":
+            self.ready_at.setdefault(report.group, self.time.unix() + self.time.set_back_s)
+        if self.chance.random() < self.loses:
+            return
+        times = 2 if self.chance.random() < 0.05 else 1
+        for _ in range(times):
+            delay = 0.0 if self.chance.random() < 0.5 else self.chance.uniform(0, 2)
+            self.time.after(delay, lambda: self._inbox.append(report))
+
+    def _repeat(self, report: GroupReport) -> None:
+        if self.chance.random() >= self.loses:
+            self._inbox.append(report)
