@@ -532,7 +532,7 @@ CONTROLLER_TROUBLE = _metric(
     "controller_trouble",
     "",
     "",
-    "1 if the controller's own work fails; `sparkfleet status` has the reason.",
+    "1 if the controller's own work fails or does not end; `sparkfleet status` has the reason.",
 )
 CONTROLLER_WARNINGS = _metric(
     "controller",

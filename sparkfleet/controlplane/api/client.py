@@ -386,7 +386,7 @@ def trouble_of(client: FleetClient) -> str:
     if not client.trouble:
         return ""
     return (
-        f"The controller is restarting: {client.trouble}."
+        f"The controller does not work: {client.trouble}."
         " Running groups go on serving; changes are stored, and take effect when it is back."
     )
 
