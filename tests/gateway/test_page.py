@@ -296,6 +296,30 @@ async def test_the_api_is_described(home):
         assert reference in document["components"]["schemas"]
 
 
+async def test_answers_have_the_fields_of_the_document_and_no_others(home, open_door):
+    """Other programs are built on it: `/api/requests` was any object, and fields of `/api/fleet` were prose."""
+    document = json.loads((await home.get("/api"))[2])
+
+    def schema(path):
+        return document["paths"][path]["get"]["responses"]["200"]["content"]["application/json"]["schema"]
+
+    known, unknown = schema("/api/fleet")["anyOf"]
+    view = set(document["components"]["schemas"]["FleetView"]["properties"])
+    home.away = True
+    assert set(await home.fleet()) == set(unknown["required"])
+    home.away = False
+    assert set(await home.fleet(home.admin)) == view | set(known["allOf"][1]["required"])
+
+    engine = FakeEngine(model="tiny", token="internal-token")
+    model = ModelEntry(name="tiny", groups=(GroupEntry(app="app-0"),), deployment="engine", state="ready")
+    door = await open_door(engines=[engine], models=[model], page=home.page)
+    home.page.capture.begin(1)
+    await door.post()
+    items = schema("/api/requests")["properties"]["requests"]["items"]["properties"]
+    (request,) = home.page._recent
+    assert {"prompt", "answer", "group", "input_tokens", "at"} <= set(request) <= set(items)
+
+
 CHANGES = [
     ("PUT", "/api/nodes/spark1/drain", {"verb": "drain", "node": "spark1"}),
     ("DELETE", "/api/nodes/spark1/drain", {"verb": "undrain", "node": "spark1"}),
