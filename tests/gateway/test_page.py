@@ -42,6 +42,7 @@ VIEW = FleetView(
     ),
     stopped=(StoppedView(name="old", generation=4, nodes=("spark1",)),),
     events=(event(3, ""), event(2, "private"), event(1, "open")),
+    warnings=("private: code of its checkpoint is not pinned",),
 )
 
 
@@ -139,6 +140,7 @@ async def test_this_machine_needs_no_key(home):
     assert [one["name"] for one in found["deployments"]] == ["open", "private"]
     assert [one["id"] for one in found["events"]] == [3, 2, 1]
     assert (found["reader"], found["trouble"]) == (None, "")
+    assert found["warnings"] == list(VIEW.warnings)
 
 
 async def test_a_key_sees_what_it_may_use(home):

@@ -294,7 +294,12 @@ class FleetClient:
         while True:
             try:
                 return await self._once(method, path, body, params)
-            except (aiohttp.ClientConnectionError, ConnectionError, TimeoutError) as error:
+            except (
+                aiohttp.ClientConnectionError,
+                aiohttp.ClientPayloadError,  # it ended in the middle of an answer
+                ConnectionError,
+                TimeoutError,
+            ) as error:
                 if asyncio.get_running_loop().time() > deadline:
                     raise _unanswered(self.address) from error
                 await asyncio.sleep(0.25)

@@ -250,6 +250,7 @@ class PageApp:
                     one for one in self._view.events if reader.sees_all or reader.sees(table, one.deployment)
                 ),
                 "stopped": self._view.stopped if reader.sees_all else (),
+                "warnings": self._view.warnings if reader.sees_all else (),
             }
         )
         document: dict[str, Any] = view.model_dump(mode="json")

@@ -400,6 +400,30 @@ async def test_a_controller_that_does_not_work_says_why(served):
     assert words.startswith("The controller does not work: its work failed: OSError('Serve does not answer')")
 
 
+async def test_a_controller_that_ends_in_the_middle_of_an_answer_is_asked_again(unused_tcp_port):
+    """`top` and `status` ended with a traceback."""
+    asked = []
+
+    async def fleet(request):
+        asked.append(request)
+        if len(asked) > 1:
+            return web.json_response({"version": 1, "sparkfleet": "99.0"})
+        response = web.StreamResponse(headers={"content-length": "1000", "content-type": "application/json"})
+        await response.prepare(request)
+        await response.write(b"{")
+        request.transport.close()
+        return response
+
+    app = web.Application()
+    app.router.add_get("/v1/fleet", fleet)
+    async with TestServer(app, port=unused_tcp_port) as server:
+        url = str(server.make_url(""))
+        address = HeadAddress(ray="", api=url, gateway_host="127.0.0.1", gateway_port=8000)
+        async with FleetClient(address, TOKEN, patience_s=5.0) as client:
+            await client.ask_version()
+    assert (client.version, len(asked)) == ("99.0", 2)
+
+
 async def test_a_controller_is_waited_for_where_it_is_about_to_answer(served, unused_tcp_port):
     address = HeadAddress(
         ray="", api=f"http://127.0.0.1:{unused_tcp_port}", gateway_host="127.0.0.1", gateway_port=8000
