@@ -93,7 +93,7 @@ class Controller:
         self._rests_since = 0.0
 
         self.journal = EventLog(store)
-        self.failures = ControllerFailures(store, self.journal)
+        self.failures = ControllerFailures(store, self.journal, steady=self._steady)
         self.fleet = ObservedFleet(store, here, clocks)
         self.watch = NodeWatch(nodes, self.fleet.see_nodes, self.journal, self._steady)
         publisher = RoutingPublisher(self._steady)
@@ -148,7 +148,8 @@ class Controller:
             StoreError: the store may no longer be used.
         """
         try:
-            await self.reconcile()
+            with self.failures.working("a round of its work"):
+                await self.reconcile()
             self.failures.warn("reconcile", "")
         except StoreError:
             raise

@@ -10,7 +10,8 @@ import asyncio
 import logging
 import sqlite3
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
 
 from sparkfleet.controlplane.state.event_log import EventLog
 from sparkfleet.controlplane.state.store import Store
@@ -24,6 +25,9 @@ SUBJECT = "controller"
 KIND = "error"
 PAUSES = Timeouts()
 """The pauses of engines: a controller takes about as long to start."""
+LATE_S = 60.0
+"""Seconds after which work that has not ended is named: a round takes less than a second, one that starts sixteen groups
+some ten, and Ray's own calls have no time limit."""
 
 
 class ControllerFailures:
@@ -33,12 +37,22 @@ class ControllerFailures:
         store: has those of earlier processes.
         journal: receives a new one.
         clock: Unix seconds, replaceable in tests.
+        steady: a clock that only goes forward, seconds.
     """
 
-    def __init__(self, store: Store, journal: EventLog, clock: Callable[[], float] = time.time) -> None:
+    def __init__(
+        self,
+        store: Store,
+        journal: EventLog,
+        clock: Callable[[], float] = time.time,
+        steady: Callable[[], float] = time.monotonic,
+    ) -> None:
         self._store = store
         self._journal = journal
         self._clock = clock
+        self._steady = steady
+        self._in_hand: tuple[str, float] | None = None
+        """Work that has begun and not ended, and when it began."""
         self.warnings: dict[str, str] = {}
         """Troubles in which it works on, by their subject, for people."""
         before = self._recent()
@@ -48,6 +62,25 @@ class ControllerFailures:
     def works(self) -> None:
         """Clears the trouble of the process before: the work has begun."""
         self.trouble = ""
+
+    @contextmanager
+    def working(self, work: str) -> Iterator[None]:
+        """Lets `reported` name this work if it takes too long."""
+        self._in_hand = (work, self._steady())
+        try:
+            yield
+        finally:
+            self._in_hand = None
+
+    def reported(self) -> str:
+        """The failure, or else the work that does not end, for people; "" while it works."""
+        if self.trouble or self._in_hand is None:
+            return self.trouble
+        work, began = self._in_hand
+        if (took_s := self._steady() - began) < LATE_S:
+            return ""
+        tens_s = took_s // 10 * 10  # readers of the page hear every change
+        return f"{work} has not ended for {tens_s:.0f} s: Ray Serve or Ray's GCS on the head does not answer"
 
     def warn(self, subject: str, words: str) -> None:
         """Replaces the warning about a subject; "" ends it."""

@@ -59,7 +59,7 @@ class FleetQueries:
             drained_groups=self._store.drains.groups(),
             deployments=self._gateways.snapshot(self._fleet.running()).deployments(),
             last_event=self._store.events.last_id(),
-            trouble=self._failures.trouble,
+            trouble=self._failures.reported(),
             warnings=(
                 *self._failures.warnings.values(),
                 *self._watch.overdue(),

@@ -69,8 +69,8 @@ class NodeWatch:
         if since < OVERDUE_S:
             return ()
         return (
-            f"The nodes have not been read for {since:.0f} s: Ray's GCS on the head does not answer. What serves goes on;"
-            " nothing is started or moved until it answers.",
+            f"The nodes have not been read for {since // 10 * 10:.0f} s: Ray's GCS on the head does not answer."
+            " What serves goes on; nothing is started or moved until it answers.",
         )
 
     def spoilt(self) -> tuple[str, ...]:

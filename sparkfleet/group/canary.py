@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import math
 import time
 from collections.abc import AsyncIterator, Mapping, Sequence
 from typing import Any
@@ -287,8 +288,8 @@ def sum_series(page: str, names: tuple[str, ...]) -> dict[str, float]:
     sums = dict.fromkeys(names, 0.0)
     for line in page.splitlines():
         name = line.partition("{")[0].partition(" ")[0]
-        if name in sums:
-            sums[name] += float(line.rpartition(" ")[2])
+        if name in sums and math.isfinite(value := float(line.rpartition(" ")[2])):
+            sums[name] += value
     return sums
 
 

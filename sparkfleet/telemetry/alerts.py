@@ -456,10 +456,11 @@ CONTROLLER = (
         "30s",
         "critical",
         _Words(
-            "The controller's own work fails.",
+            "The controller's own work fails or does not end.",
             "Nothing is restarted or planned again until it works.",
             "`sparkfleet status`: the reason; `logs/controller.log` on the head has more.",
-            "By the reason; a full disk and an unreadable store have sections above.",
+            "By the reason; a full disk and an unreadable store have sections above. If Ray Serve does not answer,"
+            " `pkill -9 -f ray::ServeController` on the head: Ray starts another one, and engines go on.",
         ),
     ),
     _alert(

@@ -425,7 +425,10 @@ RDMA_ERRORS = _controller(
 
 # The controller itself.
 CONTROLLER_TROUBLE = _controller(
-    "controller_trouble", "", "", "1 if the controller's own work fails; `sparkfleet status` has the reason."
+    "controller_trouble",
+    "",
+    "",
+    "1 if the controller's own work fails or does not end; `sparkfleet status` has the reason.",
 )
 CONTROLLER_WARNINGS = _controller(
     "controller_warnings", "", "", "Troubles in which the controller works on, such as a full disk."

@@ -7,7 +7,7 @@ from controller_world import report
 from prometheus_client import generate_latest
 
 from sparkfleet.controlplane import controller as module
-from sparkfleet.controlplane import node_watch
+from sparkfleet.controlplane import controller_failures, node_watch
 from sparkfleet.controlplane.policy.state import Now
 from sparkfleet.controlplane.state import report_cache, routing_publisher
 from sparkfleet.errors import ControlError
@@ -206,6 +206,32 @@ async def test_a_round_that_fails_is_written_down_and_the_next_one_works(world, 
             await asyncio.sleep(0.01)
     finally:
         running.cancel()
+
+
+async def test_a_round_that_ray_serve_does_not_let_end_is_a_trouble_until_it_answers(world, monkeypatch):
+    """A Serve controller that hung (stopped, in a loop) was named nowhere, and nothing was restarted any more."""
+    answers = asyncio.Event()
+
+    async def hangs():
+        await answers.wait()
+        return ()
+
+    def trouble():
+        page = generate_latest(world.metrics.registry).decode()
+        return next(line for line in page.splitlines() if line.startswith("sparkfleet_controller_trouble "))
+
+    monkeypatch.setattr(world.apps, "list", hangs)
+    monkeypatch.setattr(controller_failures, "LATE_S", 0.2)
+    running = asyncio.create_task(world.controller.run())
+    await asyncio.sleep(0.05)
+    assert trouble().endswith(" 0.0")
+    await asyncio.sleep(0.3)
+    assert trouble().endswith(" 1.0")
+    assert "Ray Serve or Ray's GCS on the head does not answer" in world.controller.queries.status().trouble
+    answers.set()
+    await asyncio.sleep(0.05)
+    assert trouble().endswith(" 0.0")
+    running.cancel()
 
 
 async def test_a_full_disk_stops_the_work_only_as_long_as_it_is_full(world, monkeypatch):

@@ -80,6 +80,22 @@ async def test_it_fails_after_the_pause_and_says_why_meanwhile(store, clock, mon
         await asyncio.wait_for(work, 5)
 
 
+def test_work_that_does_not_end_is_named_until_it_ends(store, clock):
+    steady = iter([100.0, 100.0 + module.LATE_S - 1, 100.0 + module.LATE_S + 7])
+    failures = ControllerFailures(store, EventLog(store), clock, lambda: next(steady))
+    with failures.working("the start of Ray Serve"):
+        assert failures.reported() == ""
+        assert failures.reported().startswith("the start of Ray Serve has not ended for 60 s: Ray Serve or")
+    assert failures.reported() == ""
+
+
+def test_work_that_failed_is_named_by_its_end(store, clock):
+    failures = next_process(store, clock)
+    with pytest.raises(OSError, match="gone"), failures.working("a round of its work"):
+        raise OSError("gone")
+    assert failures.reported() == ""
+
+
 async def test_a_clock_that_was_set_back_makes_nobody_wait(store, clock):
     await next_process(store, clock).begin(OSError())
     clock.now -= 5000

@@ -99,6 +99,6 @@ async def test_a_gcs_that_does_not_answer_is_named_within_15_s(world):
     assert world.controller.queries.status().warnings == ()
     world.clock.now += 3
     (warning,) = world.controller.queries.status().warnings
-    assert warning.startswith("The nodes have not been read for 12 s: Ray's GCS on the head does not answer.")
+    assert warning.startswith("The nodes have not been read for 10 s: Ray's GCS on the head does not answer.")
     await world.look()
     assert world.controller.queries.status().warnings == ()

@@ -57,7 +57,7 @@ def head(session, monkeypatch):
     [
         (False, False, "", 0, ""),
         (True, True, "", PATIENCE_S, ""),
-        (True, True, "its work failed: OSError()", PATIENCE_S, "is restarting: its work failed: OSError()."),
+        (True, True, "its work failed: OSError()", PATIENCE_S, "does not work: its work failed: OSError()."),
     ],
 )
 async def test_a_controller_is_waited_for_if_ray_lives(

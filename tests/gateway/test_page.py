@@ -42,6 +42,7 @@ VIEW = FleetView(
     ),
     stopped=(StoppedView(name="old", generation=4, nodes=("spark1",)),),
     events=(event(3, ""), event(2, "private"), event(1, "open")),
+    warnings=("private: code of its checkpoint is not pinned",),
 )
 
 
@@ -139,6 +140,7 @@ async def test_this_machine_needs_no_key(home):
     assert [one["name"] for one in found["deployments"]] == ["open", "private"]
     assert [one["id"] for one in found["events"]] == [3, 2, 1]
     assert (found["reader"], found["trouble"]) == (None, "")
+    assert found["warnings"] == list(VIEW.warnings)
 
 
 async def test_a_key_sees_what_it_may_use(home):
@@ -294,6 +296,30 @@ async def test_the_api_is_described(home):
     assert set(properties) == set(FleetView.model_fields)
     for reference in re.findall(r'"#/components/schemas/(\w+)"', body.decode()):
         assert reference in document["components"]["schemas"]
+
+
+async def test_answers_have_the_fields_of_the_document_and_no_others(home, open_door):
+    """Other programs are built on it: `/api/requests` was any object, and fields of `/api/fleet` were prose."""
+    document = json.loads((await home.get("/api"))[2])
+
+    def schema(path):
+        return document["paths"][path]["get"]["responses"]["200"]["content"]["application/json"]["schema"]
+
+    known, unknown = schema("/api/fleet")["anyOf"]
+    view = set(document["components"]["schemas"]["FleetView"]["properties"])
+    home.away = True
+    assert set(await home.fleet()) == set(unknown["required"])
+    home.away = False
+    assert set(await home.fleet(home.admin)) == view | set(known["allOf"][1]["required"])
+
+    engine = FakeEngine(model="tiny", token="internal-token")
+    model = ModelEntry(name="tiny", groups=(GroupEntry(app="app-0"),), deployment="engine", state="ready")
+    door = await open_door(engines=[engine], models=[model], page=home.page)
+    home.page.capture.begin(1)
+    await door.post()
+    items = schema("/api/requests")["properties"]["requests"]["items"]["properties"]
+    (request,) = home.page._recent
+    assert {"prompt", "answer", "group", "input_tokens", "at"} <= set(request) <= set(items)
 
 
 CHANGES = [

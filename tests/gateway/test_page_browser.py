@@ -46,6 +46,8 @@ class Fleet:
         self.away, self.lost, self.tokens = False, False, 0.0
         self.drained, self.changes, self.logs, self.refusal = False, [], [], ""
         self.group_drained = False
+        self.long = ()
+        """A deployment whose names and texts are as long as they may be."""
 
     async def change(self, request):
         """Applies an admin's change."""
@@ -102,6 +104,7 @@ class Fleet:
             deployments=(
                 DeploymentView(name="tiny", state="ready", generation=1, since=now, groups=(group,)),
                 DeploymentView(name="later", state="starting", generation=1, since=now, groups=(starting,)),
+                *self.long,
             ),
             stopped=(StoppedView(name="old", generation=7, nodes=("spark1",)),),
             events=(
@@ -242,6 +245,15 @@ async def test_without_its_engine_the_prompt_fails_and_the_rest_stays(seen):
     await seen.says("#picture", "tiny rank 1, see spark1")
 
 
+async def test_what_is_selected_stays_selected(seen):
+    await seen.open()
+    await seen.page.evaluate(
+        "getSelection().selectAllChildren(document.querySelector('#events td:last-child'))"
+    )
+    await seen.page.wait_for_timeout(4000)  # the page is drawn again meanwhile
+    assert NASTY in await seen.page.evaluate("getSelection().toString()")
+
+
 async def test_nothing_that_a_fleet_reports_is_markup(seen):
     await seen.open()
     await seen.says("#events", NASTY)
@@ -365,6 +377,8 @@ async def test_a_deployment_is_changed_by_keyboard_alone(seen, button, words, ch
     await seen.page.keyboard.press("Enter")
     await seen.says("#manage-result", f"{change[0]}: done")
     assert seen.fleet.changes == [(*change, "boss (page)")]
+    await seen.page.wait_for_timeout(2000)
+    assert f"#{await seen.page.evaluate('document.activeElement.id')}" == button
 
 
 async def test_a_refused_change_and_an_absent_controller_are_named(seen):
@@ -429,8 +443,10 @@ async def test_it_is_accessible(seen, scheme):
     assert await seen.violations() == []
 
 
-@pytest.mark.parametrize("width", [360, 768, 1600])
+@pytest.mark.parametrize("width", [320, 360, 768, 1600])
 async def test_it_fits_every_width(seen, width):
+    long = DeploymentView(name="x" * 63, state="failed", generation=1, since=1.0, detail="y" * 200)
+    seen.fleet.long = (long,)
     await seen.page.set_viewport_size({"width": width, "height": 800})
     await seen.manage()
     assert not await seen.page.evaluate("document.documentElement.scrollWidth > innerWidth")

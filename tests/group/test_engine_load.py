@@ -53,3 +53,9 @@ async def test_requests_that_come_and_go_are_no_movement():
 async def test_of_a_page_that_does_not_answer_no_figure_is_known():
     assert (await read_load(Page(""), engine_by_name("vllm"), 0)).figures is None
     assert (await read_load(Page(VLLM), engine_by_name("custom"), 0)).figures is None
+
+
+def test_a_series_that_is_no_number_counts_nothing():
+    """vLLM prints NaN for a ratio of nothing: one of them made the whole reading one that no integer is made of."""
+    page = 'a{model="m"} NaN\na{model="n"} 2.0\nb +Inf\n'
+    assert sum_series(page, ("a", "b", "c")) == {"a": 2.0, "b": 0.0, "c": 0.0}

@@ -2,9 +2,11 @@
 
 import json
 import re
+import subprocess
 from importlib.resources import files
 
 import pytest
+import yaml
 
 from sparkfleet.telemetry.catalogue import CATALOGUE
 from sparkfleet.telemetry.dashboards.boards import DASHBOARDS
@@ -87,3 +89,39 @@ def test_a_repository_shows_them_at_its_top():
 
     shown = Path(__file__).resolve().parents[2] / "grafana"
     assert sorted(path.stem for path in shown.glob("*.json")) == sorted(board.uid for board in DASHBOARDS)
+
+
+def test_prometheus_reads_every_query(tmp_path):
+    exprs = [re.sub(r"\$\w+", ".*", query.expr) for _, panel in PANELS for query in panel.queries]
+    rules = [{"record": f"r{number}", "expr": expr} for number, expr in enumerate(exprs)]
+    path = tmp_path / "rules.yaml"
+    path.write_text(yaml.safe_dump({"groups": [{"name": "panels", "rules": rules}]}))
+    done = subprocess.run(["promtool", "check", "rules", path], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+
+
+def test_speed_by_the_number_of_requests(tmp_path):
+    """One request at 20 tok/s for half an hour, then three at 45."""
+    (board,) = (one for one in DASHBOARDS if one.title.endswith("Deployment"))
+    (panel,) = (one for one in board.panels if one.title.endswith("by their number"))
+    at = '{deployment="d",group="g"}'
+    found = (20, 45, None, None)
+    checks = [
+        {
+            "expr": query.expr.replace("$deployment", ".*"),
+            "eval_time": "50m",
+            "exp_samples": [] if value is None else [{"labels": at, "value": value}],
+        }
+        for query, value in zip(panel.queries, found, strict=True)
+    ]
+    series = {
+        "sparkfleet:engine_generation_tokens:rate1m": "20x29 45x30",
+        "sparkfleet_group_requests_running": "1x29 3x30",
+    }
+    inputs = [{"series": f"{name}{at}", "values": values} for name, values in series.items()]
+    path = tmp_path / "test.yaml"
+    path.write_text(
+        yaml.safe_dump({"tests": [{"interval": "1m", "input_series": inputs, "promql_expr_test": checks}]})
+    )
+    done = subprocess.run(["promtool", "test", "rules", path], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr

@@ -37,6 +37,9 @@ OLD_S = 4.0
 NARROW = 125
 """Columns below which less important ones are left out."""
 WIDE_BAR, NARROW_BAR = 16, 8
+WIDE_NAME, NARROW_NAME = 40, 20
+WIDE_DETAIL, NARROW_DETAIL = 40, 10
+"""Characters of names and of a state's detail: what is longer would push the figures out of sight."""
 HIGH, FULL = 0.85, 0.95
 """Shares of a node's memory from which its bar is yellow and red: a Spark that runs out of unified memory hangs."""
 STYLES = {**STATE_STYLE, "gone": "red", "drained": "yellow", "joined": "green"}
@@ -225,7 +228,8 @@ class TopApp(App[None]):
         trouble.update(Text("\n".join(map(visible, view.trouble))))
         width = NARROW_BAR if self._narrow else WIDE_BAR
         _fill(
-            main.query_one("#nodes", DataTable), ((row.name, _node_cells(row, width)) for row in view.nodes)
+            main.query_one("#nodes", DataTable),
+            ((row.name, _node_cells(row, width, narrow=self._narrow)) for row in view.nodes),
         )
         _fill(
             main.query_one("#groups", DataTable),
@@ -304,9 +308,15 @@ def _head(view: LiveView) -> Text:
     return text
 
 
-def _node_cells(row: NodeRow, width: int) -> Sequence[Text]:
+def _name(name: str, *, narrow: bool) -> Text:
+    """A name with its end, which distinguishes groups."""
+    words, room = visible(name), NARROW_NAME if narrow else WIDE_NAME
+    return Text(words if len(words) <= room else f"{words[: room - 9]}…{words[-8:]}")
+
+
+def _node_cells(row: NodeRow, width: int, *, narrow: bool) -> Sequence[Text]:
     return (
-        Text(visible(row.name)),
+        _name(row.name, narrow=narrow),
         Text(row.state, style=STYLES.get(row.state, "")),
         _memory(row, width),
         Text(_gpu(row)),
@@ -340,12 +350,12 @@ def _group_cells(row: GroupRow, narrow: bool) -> Sequence[Text]:
     if row.rung > 1:
         state.append(f" rung {row.rung}", style="yellow")
     if row.detail:
-        state.append(f" {visible(row.detail)[:40]}", style="default")
+        state.append(f" {visible(row.detail)[: NARROW_DETAIL if narrow else WIDE_DETAIL]}", style="default")
     rate = Text("–" if row.tps is None else f"{row.tps:.1f}", justify="right")
     running = Text(f"{row.running} of {row.slots}" if row.slots else f"{row.running}", justify="right")
     line = Text(sparkline(row.history, 12 if narrow else 24), style="cyan")
     first, rest = (
-        (Text(visible(row.name)), state),
+        (_name(row.name, narrow=narrow), state),
         (rate, line, running, Text(f"{row.waiting}", justify="right")),
     )
     if narrow:

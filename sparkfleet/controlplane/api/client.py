@@ -283,7 +283,12 @@ class FleetClient:
         while True:
             try:
                 return await self._once(method, path, body, params)
-            except (aiohttp.ClientConnectionError, ConnectionError, TimeoutError) as error:
+            except (
+                aiohttp.ClientConnectionError,
+                aiohttp.ClientPayloadError,  # it ended in the middle of an answer
+                ConnectionError,
+                TimeoutError,
+            ) as error:
                 if asyncio.get_running_loop().time() > deadline:
                     raise _unanswered(self.address) from error
                 await asyncio.sleep(0.25)
@@ -375,7 +380,7 @@ def trouble_of(client: FleetClient) -> str:
     if not client.trouble:
         return ""
     return (
-        f"The controller is restarting: {client.trouble}."
+        f"The controller does not work: {client.trouble}."
         " Running groups go on serving; changes are stored, and take effect when it is back."
     )
 

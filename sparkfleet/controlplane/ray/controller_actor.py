@@ -210,7 +210,8 @@ class ControllerActor:
             raise StoreError(StoreFault.SECRET, error.what, means=KEEPS, do=error.do) from error
 
     async def _work(self, controller: Controller, store: Store) -> None:
-        await self._start_serve()
+        with controller.failures.working("the start of Ray Serve"):
+            await self._start_serve()
         reason, self._hang = self._hang, ""
         await controller.failures.record_hang(reason)
         warn = partial(controller.failures.warn, "copies")

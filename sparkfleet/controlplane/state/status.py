@@ -138,6 +138,6 @@ class FleetStatus(Value):
     deployments: tuple[DeploymentStatus, ...]
     last_event: int
     trouble: str = ""
-    """Failure of the controller's own work, in words; "" while it works."""
+    """Failure of the controller's own work, or work of it that does not end, in words; "" while it works."""
     warnings: tuple[str, ...] = ()
     """Troubles in which the controller works on: a full disk, a copy that could not be made."""

@@ -168,4 +168,6 @@ class FleetView(Value):
     events: tuple[EventView, ...] = ()
     """The last ones, newest first."""
     trouble: str = ""
+    """Failure of the controller's own work, in words; "" while it works."""
     warnings: tuple[str, ...] = ()
+    """Troubles in which it works on, for admin keys and this machine: they name deployments."""

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from sparkfleet.gateway.page.admin_routes import CAPTURE, DEPLOYMENTS, GROUPS, LOGS, NODES
 from sparkfleet.gateway.page.fleet_change import LOG_LINES, MOST_LINES, ChangeVerb
 from sparkfleet.gateway.page.fleet_view import FleetView
 
+_Fields = Mapping[str, Mapping[str, Any]]
+MOST_REQUESTS = 100
+"""Requests that are kept."""
 _SUMMARIES: dict[ChangeVerb, str] = {
     "stop": "Stops a deployment. Requests that run have 30 s to end; its last generation is kept.",
     "start": "Starts a deployment that was stopped, with the plan of its last generation.",
@@ -33,7 +37,13 @@ def openapi(version: str) -> dict[str, Any]:
     """The document, OpenAPI 3.1. `version`: of sparkfleet."""
     schema = FleetView.model_json_schema(ref_template="#/components/schemas/{model}")
     schemas = {**schema.pop("$defs", {}), "FleetView": schema}
-    fleet = {"$ref": "#/components/schemas/FleetView"}
+    fleet = {
+        "anyOf": [
+            {"allOf": [{"$ref": "#/components/schemas/FleetView"}, _object(_OF_GATEWAY, required=True)]},
+            {**_object(_NO_VIEW, required=True), "description": "The controller has not answered yet."},
+        ]
+    }
+    requests = {"type": "array", "items": _object(_REQUEST), "description": f"At most {MOST_REQUESTS}."}
     return {
         "openapi": "3.1.0",
         "info": {
@@ -53,11 +63,11 @@ def openapi(version: str) -> dict[str, Any]:
             "/api/fleet": _get(
                 "The fleet: nodes, links, deployments with plan and prediction, events.",
                 fleet,
-                "With `stale_s`, seconds since the controller's answer, `reader`, the key's name, and `admin`, its right.",
+                "The controller's answer with what the gateway knows of it and of the reader.",
             ),
             "/api/requests": _get(
                 "The last requests of this gateway, newest first: model, status, times, tokens; no text.",
-                {"type": "object"},
+                _object({"version": _INTEGER, "requests": requests}, required=True),
                 "As the access log has them. For admin keys with `prompt` and `answer` while an admin has switched that on.",
             ),
             CAPTURE: {
@@ -77,6 +87,51 @@ def openapi(version: str) -> dict[str, Any]:
             },
         },
     }
+
+
+_INTEGER, _NUMBER, _STRING = {"type": "integer"}, {"type": "number"}, {"type": "string"}
+_OF_GATEWAY: _Fields = {
+    "stale_s": {
+        **_NUMBER,
+        "description": "Seconds since the controller's answer: `at + stale_s` is the gateway's clock.",
+    },
+    "reader": {"type": ["string", "null"], "description": "Name of the key; null for this machine."},
+    "admin": {"type": "boolean", "description": "True if the key may change the fleet."},
+    "capture_until": {
+        "type": ["number", "null"],
+        "description": "Until when texts of requests are kept, Unix seconds; null if they are not.",
+    },
+}
+_NO_VIEW: _Fields = {"version": _INTEGER, "trouble": _STRING, "stale_s": {"type": "null"}}
+_MAYBE, _COUNT = {"type": ["string", "null"]}, {"type": ["integer", "null"]}
+_REQUEST: _Fields = {
+    "at": {**_NUMBER, "description": "Its end, Unix seconds."},
+    "id": _STRING,
+    "client_id": {**_MAYBE, "description": "The client's `X-Request-Id`."},
+    "key": {**_MAYBE, "description": "Name of its key."},
+    "model": _MAYBE,
+    "method": _STRING,
+    "path": _STRING,
+    "status": _INTEGER,
+    "error": {**_MAYBE, "description": "Kind of its error."},
+    "ms": {**_NUMBER, "description": "Its whole time."},
+    "group": {**_MAYBE, "description": "The group that answered."},
+    "retries": {**_INTEGER, "description": "Groups that were tried before."},
+    "replays": {**_INTEGER, "description": "Times that another group continued it."},
+    "first_byte_ms": _NUMBER,
+    "bytes": _INTEGER,
+    "chunks": _INTEGER,
+    "events": {**_INTEGER, "description": "Of a stream."},
+    "input_tokens": _COUNT,
+    "output_tokens": _COUNT,
+    "prompt": {**_STRING, "description": "Its beginning; for admin keys while texts are kept."},
+    "answer": {**_STRING, "description": "Its beginning; for admin keys while texts are kept."},
+}
+"""Fields of `RequestContext.log_line`, of `PageApp.note`. Those that an engine's answer has are absent without one."""
+
+
+def _object(fields: _Fields, *, required: bool = False) -> dict[str, Any]:
+    return {"type": "object", "properties": fields, **({"required": list(fields)} if required else {})}
 
 
 _NAME = {"name": "name", "in": "path", "required": True, "schema": {"type": "string"}}
@@ -114,8 +169,7 @@ def _capture(summary: str, *parameters: dict[str, Any]) -> dict[str, Any]:
 
 
 def _answer(*names: str) -> dict[str, Any]:
-    fields: dict[str, Any] = {"version": {"type": "integer"}, **{name: {"type": "string"} for name in names}}
-    schema = {"type": "object", "properties": fields, "required": list(fields)}
+    schema = _object({"version": _INTEGER, **dict.fromkeys(names, _STRING)}, required=True)
     return {"description": "Done.", "content": {"application/json": {"schema": schema}}}
 
 

@@ -28,7 +28,7 @@ from sparkfleet.gateway.engine.usage import UsageMeter
 from sparkfleet.gateway.page.admin_routes import match, of_another_site, reason_of
 from sparkfleet.gateway.page.fleet_change import CaptureRequest, FleetAnswer, FleetChange, LogRequest
 from sparkfleet.gateway.page.fleet_view import DeploymentView, FleetView
-from sparkfleet.gateway.page.openapi import openapi
+from sparkfleet.gateway.page.openapi import MOST_REQUESTS, openapi
 from sparkfleet.gateway.page.text_capture import TextCapture, answer_of
 from sparkfleet.gateway.routing_table import KeyEntry, RoutingTable
 
@@ -49,7 +49,6 @@ ASK_S = 3.0
 """Time limit of the controller's answer."""
 CHANGE_S = 12.0
 """Time limit of a change or a log. A change that takes longer may still happen."""
-RECENT = 100
 _SECURITY: Headers = (
     (
         b"content-security-policy",
@@ -119,7 +118,7 @@ class PageApp:
         self.capture = TextCapture()
         """Decides if texts of requests are kept."""
         self._has_texts = False
-        self._recent: deque[dict[str, Any]] = deque(maxlen=RECENT)
+        self._recent: deque[dict[str, Any]] = deque(maxlen=MOST_REQUESTS)
         self._files = {
             path: (kind, (files("sparkfleet.gateway.page") / "static" / name).read_bytes())
             for path, (name, kind) in _STATIC.items()
@@ -251,6 +250,7 @@ class PageApp:
                     one for one in self._view.events if reader.sees_all or reader.sees(table, one.deployment)
                 ),
                 "stopped": self._view.stopped if reader.sees_all else (),
+                "warnings": self._view.warnings if reader.sees_all else (),
             }
         )
         document: dict[str, Any] = view.model_dump(mode="json")

@@ -23,6 +23,15 @@ def _bounds(series: str) -> tuple[PanelQuery, ...]:
     return tuple(one(f'{series}{{{_D}, bound="{b}"}}', f"{{{{group}}}} predicted {b}") for b in bounds)
 
 
+def _at_once(least: int, most: int | None) -> PanelQuery:
+    """Output while so many requests run; None: or more."""
+    below = "" if most is None else f" < {most + 1}"
+    expr = f"""avg_over_time((sparkfleet:engine_generation_tokens:rate1m{{{_D}}}
+        and on (deployment, group) (sparkfleet_group_requests_running{{{_D}}} >= {least}{below}))[1h:1m])"""
+    number = f"{least} or more" if most is None else f"{least}" if most == least else f"{least} to {most}"
+    return one(expr, f"{{{{group}}}} with {number}")
+
+
 DEPLOYMENT = GrafanaDashboard(
     uid="sparkfleet-deployment",
     title="sparkfleet: Deployment",
@@ -76,6 +85,7 @@ DEPLOYMENT = GrafanaDashboard(
                 "s",
                 one('sparkfleet:ttft_seconds:p50_5m{model=~"$deployment"}', "{{model}} p50"),
                 one('sparkfleet:ttft_seconds:p95_5m{model=~"$deployment"}', "{{model}} p95"),
+                span=12,
             ),
             panel(
                 "Tokens follow each other within this time",
@@ -83,12 +93,22 @@ DEPLOYMENT = GrafanaDashboard(
                 "s",
                 one('sparkfleet:itl_seconds:p50_5m{model=~"$deployment"}', "{{model}} p50"),
                 one('sparkfleet:itl_seconds:p95_5m{model=~"$deployment"}', "{{model}} p95"),
+                span=12,
             ),
             panel(
                 "Prompts are read this fast",
                 "Prompt tokens per second, cached ones included, by the engine's own counter.",
                 TOKENS_S,
                 one(f"sparkfleet:engine_prompt_tokens:rate1m{{{_D}}}", "{{group}}"),
+                span=12,
+            ),
+            panel(
+                "Requests together are this fast, by their number",
+                "Output of a group while so many requests ran on it, mean of the last hour.",
+                TOKENS_S,
+                *(_at_once(least, most) for least, most in ((1, 1), (2, 4), (5, 16), (17, None))),
+                span=12,
+                may_be_empty="no request within the hour",
             ),
         ),
         row(

@@ -8,6 +8,7 @@ from sparkfleet.cli.top.app import NARROW, TextPage, TopApp
 from sparkfleet.controlplane.state.status import NodeReport
 from sparkfleet.errors import ControlError, UnreachableError
 from sparkfleet.fleet.deployments.status import FleetCondition, FleetOverview
+from sparkfleet.group.report import GroupPhase
 from sparkfleet.units import GIB
 
 WIDE = (160, 40)
@@ -104,6 +105,21 @@ async def test_a_narrow_terminal_has_fewer_columns(world):
         assert len(shown(pilot, "#groups")[0]) == 6
         await pilot.resize_terminal(*WIDE)
         await until(pilot, lambda: len(shown(pilot, "#groups")[0]) == 9)
+
+
+async def test_long_names_do_not_push_the_figures_out_of_sight(world):
+    long = "x" * 63
+    nodes = tuple(NodeReport(name=f"{long}{number}", joined=True) for number in range(64))
+    group = report(phase=GroupPhase.FAILED, detail="y" * 200, deployment=long, running=3)
+    status = fleet(deployment(group).model_copy(update={"name": long}), nodes=nodes)
+    world.found = FleetOverview(FleetCondition.UP, status)
+    async with app(world).run_test(size=(80, 24)) as pilot:
+        await until(pilot, lambda: shown(pilot, "#groups"))
+        await pilot.pause(2 * EVERY_S)
+        for which in ("#nodes", "#groups"):
+            assert pilot.app.query_one(which, DataTable).virtual_size.width <= 80
+        assert shown(pilot, "#groups")[0][0] == f"{'x' * 11}…{'x' * 3}/g3/0"
+        assert len(shown(pilot, "#nodes")) == 64
 
 
 async def test_keys_open_the_pages_of_the_selected_group_which_stays_selected(world):

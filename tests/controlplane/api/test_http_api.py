@@ -8,7 +8,9 @@ import pytest
 from aiohttp import web
 from aiohttp.test_utils import TestServer
 from control_values import deployment, plan
-from controller_world import ADDRESS, World
+from controller_world import ADDRESS, World, report
+from predicted_plan import predict
+from prometheus_client import generate_latest
 
 from sparkfleet import __version__
 from sparkfleet.controlplane.api import http_api
@@ -19,6 +21,7 @@ from sparkfleet.controlplane.state.head_address import HeadAddress
 from sparkfleet.errors import ControlError, WrongFleetError
 from sparkfleet.gateway.report import FormerUsage, GatewayReport, KeyUsage
 from sparkfleet.gateway.routing_table import KeyLimits
+from sparkfleet.group.report import GroupPhase
 from sparkfleet.runtime.sealed_env import EnvSealer
 
 TOKEN = "t" * 64
@@ -72,6 +75,29 @@ async def test_no_answer_has_the_value_of_a_variable_and_the_same_again_is_no_ch
         assert await fleet.sealed([spec]) == (spec,)
         with pytest.raises(ControlError, match="cannot be opened"):
             await fleet.sealed([deployment(env={"A": "1", "HF_TOKEN": "sealed:1:AAAA"})])
+
+
+async def test_a_plan_with_a_prediction_is_another_generation_and_its_measurement_is_compared(served):
+    """As `test_alerts.py` does it to a fake engine, for which the planner predicts nothing."""
+    async with client(served) as fleet:
+        await fleet.apply(request(env=(("FAKE_ITL_MS", "120"),)))
+        assert await predict(fleet, "tiny", 20.0, 80.0) == 2
+        await served.controller.reconcile()
+        measured = {"decode_tps": 8.3, "ttft_ms": 5.0}
+        await served.controller.intake.report(report(2, phase=GroupPhase.READY, measured=measured, running=4))
+        page = generate_latest(served.metrics.registry).decode()
+        assert (await fleet.history("tiny"))[1].spec == (await fleet.history("tiny"))[0].spec
+    at = 'deployment="tiny",group="tiny/g2/0"'
+    low = f'bound="low",{at}'
+    for line in (
+        f"sparkfleet_measured_decode_tokens_per_second{{{at}}} 8.3",
+        f"sparkfleet_predicted_check_decode_tokens_per_second{{{low}}} 20.0",
+        f"sparkfleet_predicted_total_tokens_per_second{{{low}}} 80.0",
+        f'sparkfleet_group_state{{{at},state="ready"}} 1.0',
+        f"sparkfleet_group_requests_running{{{at}}} 4.0",
+        f"sparkfleet_group_slots{{{at}}} 4.0",
+    ):
+        assert line in page
 
 
 async def test_a_plan_that_another_apply_has_overtaken_is_refused_with_the_difference(served):
@@ -365,13 +391,37 @@ async def test_events_of_another_version_are_told_by_that_version(unused_tcp_por
     assert "`sparkfleet upgrade`" in caught.value.do
 
 
-async def test_a_controller_that_is_being_restarted_says_why(served):
+async def test_a_controller_that_does_not_work_says_why(served):
     async with client(served) as fleet:
         address = fleet.address
     assert trouble_of(await answering(address, TOKEN)) == ""
     await served.controller.failures.begin(OSError("Serve does not answer"))
     words = trouble_of(await answering(address, TOKEN))
-    assert words.startswith("The controller is restarting: its work failed: OSError('Serve does not answer')")
+    assert words.startswith("The controller does not work: its work failed: OSError('Serve does not answer')")
+
+
+async def test_a_controller_that_ends_in_the_middle_of_an_answer_is_asked_again(unused_tcp_port):
+    """`top` and `status` ended with a traceback."""
+    asked = []
+
+    async def fleet(request):
+        asked.append(request)
+        if len(asked) > 1:
+            return web.json_response({"version": 1, "sparkfleet": "99.0"})
+        response = web.StreamResponse(headers={"content-length": "1000", "content-type": "application/json"})
+        await response.prepare(request)
+        await response.write(b"{")
+        request.transport.close()
+        return response
+
+    app = web.Application()
+    app.router.add_get("/v1/fleet", fleet)
+    async with TestServer(app, port=unused_tcp_port) as server:
+        url = str(server.make_url(""))
+        address = HeadAddress(ray="", api=url, gateway_host="127.0.0.1", gateway_port=8000)
+        async with FleetClient(address, TOKEN, patience_s=5.0) as client:
+            await client.ask_version()
+    assert (client.version, len(asked)) == ("99.0", 2)
 
 
 async def test_a_controller_is_waited_for_where_it_is_about_to_answer(served, unused_tcp_port):

@@ -1,8 +1,8 @@
 // What admin keys may do. Every change is confirmed in a dialog that names its consequence; the key goes in a header.
-import { clock, el, lasted } from "/page/draw.js";
+import { clock, el, lasted, reasonOf } from "/page/draw.js";
 
 const $ = (id) => document.getElementById(id);
-const FOLLOW_MS = 3000, MINUTES = 15;
+const FOLLOW_MS = 3000, MINUTES = 15, LATE_MS = 20000;
 let headers = () => ({}), refresh = () => {}, following = null;
 
 export function begin(given, update) {
@@ -70,22 +70,25 @@ function confirmed(label, name, change) {
   $("confirm-instead").textContent = change.instead ?? "";
   $("confirm-yes").textContent = `${label} ${name}`;
   dialog.returnValue = "";
-  dialog.addEventListener("close", () => { if (dialog.returnValue === "yes") send(change.method, change.path); }, { once: true });
+  dialog.addEventListener("close", () => {
+    $(`${label}-${name}`)?.focus(); // the button that had the focus was drawn again meanwhile
+    if (dialog.returnValue === "yes") send(change.method, change.path);
+  }, { once: true });
   dialog.showModal();
   $("confirm-no").focus();
 }
 async function call(method, path) {
-  const answer = await fetch(path, { method, headers: headers(), cache: "no-store" });
-  const found = await answer.json();
-  if (!answer.ok) throw new Error(found.error?.message || `HTTP ${answer.status}`);
-  return found;
+  const answer = await fetch(path, { method, headers: headers(), cache: "no-store", signal: AbortSignal.timeout(LATE_MS) });
+  if (!answer.ok) throw new Error(await reasonOf(answer));
+  return answer.json();
 }
+const isAway = (error) => error instanceof TypeError || error.name === "TimeoutError";
 async function send(method, path) {
   result("…", false);
   try {
     result((await call(method, path)).done, false);
   } catch (error) {
-    result(error instanceof TypeError ? "The endpoint does not answer: it is not known if anything was changed." : error.message, true);
+    result(isAway(error) ? "The endpoint does not answer: it is not known if anything was changed." : error.message, true);
   }
   refresh();
 }
@@ -121,11 +124,12 @@ async function readLog() {
     pre.textContent = found.log;
     if (atEnd) pre.scrollTop = pre.scrollHeight;
   } catch (error) {
-    $("log-place").textContent = error.message;
+    $("log-place").textContent = isAway(error) ? "The endpoint does not answer: this is what it last sent." : error.message;
   }
 }
 async function follow() {
   if (!$("log-follow").checked) return;
   if (!document.hidden && !$("manage").hidden) await readLog();
+  clearTimeout(following); // of another one, if it was switched off and on meanwhile
   following = setTimeout(follow, FOLLOW_MS);
 }

@@ -1,15 +1,20 @@
 import { begin, manage } from "/page/admin.js";
-import { STATES, bandBar, clock, dial as meter, el, gib, lasted, picture, short } from "/page/draw.js";
+import { STATES, bandBar, clock, dial as meter, el, gib, lasted, picture, reasonOf, short } from "/page/draw.js";
 
-const EVERY_MS = 1500;
+const EVERY_MS = 1500, LATE_MS = 6000;
 const $ = (id) => document.getElementById(id);
-const state = { view: null, before: new Map(), speeds: new Map(), key: sessionStorage.getItem("key") || "", running: null, prefill: new Map(), most: new Map(), open: new Set(), notice: "" };
+const state = { view: null, ahead: 0, refused: false, before: new Map(), speeds: new Map(), key: kept((tab) => tab.getItem("key")) || "", running: null, prefill: new Map(), most: new Map(), open: new Set(), notice: "" };
 
+function kept(work) {
+  try { return work(sessionStorage); } catch { return null; } // a browser that keeps nothing
+}
+// Seconds on the fleet's clock: this machine's may differ.
+const now = () => Date.now() / 1000 - state.ahead;
 function headers() {
   return state.key ? { authorization: `Bearer ${state.key}` } : {};
 }
 async function read(path) {
-  const answer = await fetch(path, { headers: headers(), cache: "no-store" });
+  const answer = await fetch(path, { headers: headers(), cache: "no-store", signal: AbortSignal.timeout(LATE_MS) });
   if (answer.status === 401) throw new Refused();
   if (!answer.ok) throw new Error(`${path}: HTTP ${answer.status}`);
   return answer.json();
@@ -19,10 +24,14 @@ class Refused extends Error {}
 async function update() {
   try {
     const view = await read("/api/fleet");
+    state.refused = false;
     if (view.nodes) {
+      state.ahead = Date.now() / 1000 - (view.at + view.stale_s);
       speeds(view);
       state.view = view;
       show(view);
+    } else {
+      $("summary").textContent = "The fleet has not been read yet.";
     }
     const recent = (await read("/api/requests")).requests;
     prefill(recent);
@@ -31,10 +40,11 @@ async function update() {
   } catch (error) {
     if (error instanceof Refused) {
       trouble(state.key ? "This API key is not valid." : "This page needs an API key here: on the head itself it needs none.");
-      askForKey();
-      if (!state.view) $("summary").textContent = "Waiting for an API key.";
+      if (!state.refused) askForKey();
+      state.refused = true;
+      forget();
     } else {
-      trouble("The endpoint does not answer. What is shown is from before; the page tries again by itself.");
+      trouble(`The endpoint does not answer. ${state.view ? `What is shown is from ${clock(state.view.at)}; the` : "The"} page tries again by itself.`);
     }
   }
 }
@@ -42,14 +52,22 @@ function trouble(words) {
   $("trouble").hidden = !words;
   if ($("trouble").textContent !== words) $("trouble").textContent = words;
 }
+// Nothing stays in sight of somebody whose key is gone.
+function forget() {
+  state.view = null;
+  for (const id of ["picture", "deployments", "models", "manage-list", "log", "events", "requests"]) $(id).replaceChildren();
+  $("manage").hidden = $("capture-note").hidden = true;
+  $("summary").textContent = "Waiting for an API key.";
+}
 // Groups report every few seconds: between two near views the count stands still or makes a double step.
 const WINDOW_S = 6;
 function speeds(view) {
-  for (const deployment of view.deployments) for (const group of deployment.groups) {
-    if (group.tokens === null) continue;
+  const counted = view.deployments.flatMap((one) => one.groups).filter((group) => Number.isFinite(group.tokens)), names = new Set(counted.map((group) => group.name));
+  for (const known of [state.before, state.speeds]) for (const name of known.keys()) if (!names.has(name)) known.delete(name);
+  for (const group of counted) {
     let seen = state.before.get(group.name) ?? [];
     if (seen.length && view.at <= seen.at(-1).at) continue;
-    if (seen.length && group.tokens < seen.at(-1).tokens) seen = []; // another engine, whose count began anew
+    if (seen.length && group.tokens < seen.at(-1).tokens) { seen = []; state.speeds.delete(group.name); } // another engine, whose count began anew
     seen.push({ at: view.at, tokens: group.tokens });
     while (seen.length > 2 && view.at - seen[1].at >= WINDOW_S) seen.shift();
     state.before.set(group.name, seen);
@@ -75,26 +93,42 @@ function highest(name, value) {
 function show(view) {
   $("fleet-name").textContent = view.fleet;
   const groups = view.deployments.flatMap((one) => one.groups);
-  const total = groups.reduce((sum, one) => sum + (state.speeds.get(one.name) || 0), 0);
   const count = (list, want) => list.filter(want).length;
   const away = count(view.nodes, (one) => !one.joined);
   $("summary").textContent = [
     `${view.nodes.length} ${view.nodes.length === 1 ? "node" : "nodes"}${away ? `, ${away} away` : ""}`,
     `${count(view.deployments, (one) => one.state === "ready")} of ${view.deployments.length} deployments ready`,
     `${groups.reduce((sum, one) => sum + one.running, 0)} requests run, ${groups.reduce((sum, one) => sum + one.waiting, 0)} wait`,
-    `${short(total)} tok/s`,
+    `${short(together(groups))} tok/s`,
     view.stale_s > 5 ? `as of ${lasted(view.stale_s)} ago` : "",
   ].filter(Boolean).join(" · ");
-  document.title = `${away ? "⚠ " : ""}sparkfleet ${view.fleet}`;
-  replace($("picture"), [picture(view, state.speeds, $("picture").clientWidth)]);
-  replace($("deployments"), view.deployments.length ? view.deployments.map(card) : [el("p", { class: "soft" }, "Nothing is applied: `sparkfleet apply FILE` serves a deployment.")]);
+  const failed = count(view.deployments, (one) => one.state === "failed"), spoken = [away && `${away} ${away === 1 ? "node" : "nodes"} away`, failed && `${failed} ${failed === 1 ? "deployment" : "deployments"} failed`].filter(Boolean).join(", ");
+  if ($("spoken").textContent !== spoken) $("spoken").textContent = spoken;
+  document.title = `${spoken || view.trouble ? "⚠ " : ""}sparkfleet ${view.fleet}`;
+  renew($("picture"), [picture(view, state.speeds, $("picture").clientWidth)]);
+  renew($("deployments"), view.deployments.length ? view.deployments.map(card) : [el("p", { class: "soft" }, "Nothing is applied: `sparkfleet apply FILE` serves a deployment.")]);
   models(view.deployments);
   manage(view, replace);
-  replace($("events"), view.events.map((one) => el("tr", {}, el("td", {}, clock(one.at)), el("td", {}, one.subject || one.deployment || "fleet"), el("td", {}, `${one.kind}: ${one.message}`))));
+  renew($("events"), view.events.map((one) => el("tr", {}, el("td", {}, clock(one.at)), el("td", {}, one.subject || one.deployment || "fleet"), el("td", {}, `${one.kind}: ${one.message}`))));
+}
+// Output of all groups that count tokens; null if none does yet.
+function together(groups) {
+  const known = groups.filter((one) => state.speeds.has(one.name));
+  return known.length ? known.reduce((sum, one) => sum + state.speeds.get(one.name), 0) : null;
 }
 function replace(parent, children) {
   const focused = parent.contains(document.activeElement) ? document.activeElement.id : "";
   parent.replaceChildren(...children);
+  if (focused) ($(focused) ?? parent.closest("[tabindex]"))?.focus();
+}
+// Children that did not change stay, and with them what somebody selects in them.
+function renew(parent, children) {
+  const focused = parent.contains(document.activeElement) ? document.activeElement.id : "", before = [...parent.children];
+  children.forEach((child, index) => {
+    if (!before[index]) parent.append(child);
+    else if (!before[index].isEqualNode(child)) before[index].replaceWith(child);
+  });
+  for (const gone of before.slice(children.length)) gone.remove();
   if (focused) $(focused)?.focus();
 }
 function card(one) {
@@ -109,29 +143,28 @@ function card(one) {
 }
 function expected(one) {
   if (!one.ready_at) return null;
-  const left = one.ready_at - Date.now() / 1000;
+  const left = one.ready_at - now();
   return el("p", { class: "warn" }, left > 0 ? `Expected to be ready in ${lasted(left)}, at ${clock(one.ready_at)}, as its last start` : `Its start takes ${lasted(-left)} longer than the last one`);
 }
 function meters(one) {
   const ready = one.groups.filter((group) => group.state === "ready");
   if (!ready.length) return null;
-  const now = ready.reduce((sum, group) => sum + (state.speeds.get(group.name) || 0), 0);
-  const prompts = state.prefill.get(one.name) ?? null, band = ready[0].predicted;
+  const decode = together(ready), prompts = state.prefill.get(one.name) ?? null, band = ready[0].predicted;
   const total = band.total_tps && { low: band.total_tps.low * ready.length, high: band.total_tps.high * ready.length };
   return el("div", { class: "meters" },
-    meter("decode now", now, total, highest(`${one.name} decode`, now)),
+    meter("decode now", decode, total, highest(`${one.name} decode`, decode)),
     meter("prefill, last requests", prompts, band.prefill_tps, highest(`${one.name} prefill`, prompts)));
 }
 function groupOf(group) {
   const predicted = group.predicted, measured = group.measured, waiting = group.waiting ? `, ${group.waiting} wait` : "";
   const dial = (name, value) => el("div", {}, el("dt", {}, name), el("dd", {}, value));
-  const starting = group.phase ? `${group.phase}${group.share === null ? "" : ` ${Math.round(group.share * 100)} %`}, ${lasted(Date.now() / 1000 - group.since)} in this state` : "";
+  const starting = group.phase ? `${group.phase}${group.share === null ? "" : ` ${Math.round(group.share * 100)} %`}, ${lasted(Math.max(0, now() - group.since))} in this state` : "";
   return el("div", { class: "group" },
     el("p", {}, el("span", { class: `pill ${STATES[group.state] || ""}` }, group.state), ` ${group.shape || group.node} · ${group.how || group.engine}`),
     starting ? el("p", { class: "warn" }, starting) : null,
     group.detail ? el("p", {}, group.detail) : null,
     el("dl", { class: "dials" },
-      dial("decode now", `${short(state.speeds.get(group.name) ?? 0)} tok/s`),
+      dial("decode now", `${short(state.speeds.get(group.name))} tok/s`),
       dial("lanes", `${group.running} of ${group.slots || "?"}${waiting}`),
       group.drafted ? dial("drafts accepted", `${Math.round((100 * group.accepted) / group.drafted)} %`) : null,
       predicted.memory_bytes ? dial("memory per rank", `${gib(predicted.memory_bytes.mid)} predicted`) : null,
@@ -161,7 +194,7 @@ function requests(list) {
   const speed = (one) => (one.output_tokens > 1 && one.ms > one.first_byte_ms ? `${short((one.output_tokens - 1) / ((one.ms - one.first_byte_ms) / 1000))} tok/s` : "–");
   const texts = list.some((one) => one.prompt);
   $("text-head").hidden = !texts;
-  replace($("requests"), list.map((one) => el("tr", {}, [...[clock(one.at), one.key ?? "–", one.model ?? one.path, `${one.status}${one.error ? ` ${one.error}` : ""}`, one.input_tokens ?? "–", one.output_tokens ?? "–", ms(one.first_byte_ms), ms(one.ms), speed(one)], ...(texts ? [one.prompt ? `${one.prompt} → ${one.answer}` : "–"] : [])].map((cell) => el("td", {}, String(cell))))));
+  renew($("requests"), list.map((one) => el("tr", {}, [...[clock(one.at), one.key ?? "–", one.model ?? one.path, `${one.status}${one.error ? ` ${one.error}` : ""}`, one.input_tokens ?? "–", one.output_tokens ?? "–", ms(one.first_byte_ms), ms(one.ms), speed(one)], ...(texts ? [one.prompt ? `${one.prompt} → ${one.answer}` : "–"] : [])].map((cell) => el("td", {}, String(cell))))));
 }
 
 function notice(words) {
@@ -170,6 +203,7 @@ function notice(words) {
 }
 async function run(event) {
   event.preventDefault();
+  if ($("run").disabled) return; // Ctrl+Enter
   const names = [...$("models").querySelectorAll("input:checked")].map((one) => one.value);
   notice("");
   if (!state.key) { askForKey(); $("key").focus(); notice("A prompt needs an API key: `sparkfleet keys create NAME` makes one."); return; }
@@ -192,10 +226,10 @@ async function ask(card, index, signal) {
   let first = null, tokens = 0;
   try {
     const answer = await fetch("/v1/chat/completions", { method: "POST", headers: { ...headers(), "content-type": "application/json" }, body: JSON.stringify(body), signal });
-    if (!answer.ok) throw new Error((await answer.json()).error?.message || `HTTP ${answer.status}`);
+    if (!answer.ok) throw new Error(await reasonOf(answer));
     for await (const event of events(answer.body)) {
       const piece = event.choices?.[0]?.delta;
-      const words = piece?.content || piece?.reasoning_content || "";
+      const words = piece?.content || piece?.reasoning_content || piece?.reasoning || "";
       if (words) { first ??= performance.now(); if (index === 0) card.text.append(words); }
       tokens = event.usage?.completion_tokens ?? tokens;
       if (event.error) throw new Error(event.error.message);
@@ -217,12 +251,16 @@ function figures(card) {
 async function* events(stream) {
   const reader = stream.pipeThrough(new TextDecoderStream()).getReader();
   let rest = "";
-  for (;;) {
-    const { value, done } = await reader.read();
-    if (done) return;
-    const lines = (rest + value).split("\n");
-    rest = lines.pop();
-    for (const line of lines) if (line.startsWith("data:") && line.slice(5).trim() !== "[DONE]") yield JSON.parse(line.slice(5));
+  try {
+    for (;;) {
+      const { value, done } = await reader.read();
+      if (done) return;
+      const lines = (rest + value).split("\n");
+      rest = lines.pop();
+      for (const line of lines) if (line.startsWith("data:") && line.slice(5).trim() !== "[DONE]") yield JSON.parse(line.slice(5));
+    }
+  } finally {
+    reader.cancel().catch(() => {}); // after an error event the engine need not go on
   }
 }
 
@@ -237,14 +275,17 @@ $("key-button").addEventListener("click", () => {
 });
 $("key-form").addEventListener("submit", (event) => {
   event.preventDefault();
-  state.key = $("key").value.trim();
-  sessionStorage.setItem("key", state.key);
+  const given = $("key").value.trim();
+  if (/[^!-~]/.test(given)) { notice("This is no API key: it has characters that no key has."); return; } // no header takes them
+  state.key = given;
+  kept((tab) => tab.setItem("key", given));
+  state.refused = false;
   $("key").value = "";
   notice("");
   $("key-button").click();
   update();
 });
-$("key-forget").addEventListener("click", () => { $("manage").hidden = true; $("log").textContent = ""; notice(""); state.key = ""; sessionStorage.removeItem("key"); update(); });
+$("key-forget").addEventListener("click", () => { forget(); notice(""); state.key = ""; kept((tab) => tab.removeItem("key")); update(); });
 $("theme").addEventListener("click", () => {
   const dark = document.documentElement.dataset.theme ? document.documentElement.dataset.theme === "dark" : matchMedia("(prefers-color-scheme: dark)").matches;
   document.documentElement.dataset.theme = dark ? "light" : "dark";
