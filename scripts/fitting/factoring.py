@@ -38,7 +38,6 @@ def as_factors(
 
     return Factors.model_validate(
         {
-            "version": 1,
             "coefficients": {
                 "prefill": _rounded(expected(PREFILL_PRIORS, prefill_coefficient) | prefill.coefficients),
                 "decode": _rounded(expected(DECODE_PRIORS, decode_coefficient) | decode.coefficients),

@@ -244,9 +244,11 @@ class Holdout(NamedTuple):
 
 
 def holdouts(rows_path: Path | None = None, *, rounds: int = 3) -> tuple[Holdout, ...]:
-    """The decisions, made with less evidence: half of the rows, half of the sources, without the best one's author.
+    """The decisions, made with less evidence: half of the rows, half of the sources, without the best one's author, or
+    without the model's family for checkpoints in the format of the best.
 
-    Choices are compared with everything that was published. Factors and drafters keep what they have of all rows.
+    Choices are compared with everything that was published. Drafters keep what they have of all rows, and so do factors
+    but for those of a family that is left out.
 
     Args:
         rows_path: as for `decide`.
@@ -257,7 +259,11 @@ def holdouts(rows_path: Path | None = None, *, rounds: int = 3) -> tuple[Holdout
     return (
         Holdout("half of the rows", _with_half(asked, cases, rounds, lambda case: case.id)),
         Holdout("half of the sources", _with_half(asked, cases, rounds, lambda case: case.source)),
-        Holdout("without the author of the best", _without_authors(asked, cases)),
+        Holdout("the author of the best", _without_authors(asked, cases)),
+        Holdout(
+            "the model's family; the format is given",
+            DecisionReport(decisions=tuple(scored_unseen(one, given=True) for one in asked)),
+        ),
     )
 
 
@@ -292,27 +298,32 @@ def _decided_with(
         return tuple(map(scored, asked))
 
 
-def scored_unseen(decision: PublishedDecision) -> ScoredDecision:
+def scored_unseen(decision: PublishedDecision, *, given: bool = False) -> ScoredDecision:
     """The decision, made without evidence, effects and acceptance of the model's family.
 
     Coefficients of physical terms and effects of other keys (engine, format, method) keep what they have of all rows.
+
+    Args:
+        decision: the decision.
+        given: only checkpoints in the format of the best are planned, as if a deployment had named one.
     """
     predictor_of.cache_clear()  # remembers predictions
     try:
         with families_left_out(decision.families):
-            return scored(decision)
+            return scored(decision, given=given)
     finally:
         predictor_of.cache_clear()
 
 
-def scored(decision: PublishedDecision) -> ScoredDecision:
-    """The decision with the best plan of its checkpoints."""
+def scored(decision: PublishedDecision, *, given: bool = False) -> ScoredDecision:
+    """The decision with the best plan of its checkpoints; `given`: of those in the format of the best published."""
     speeds = decision.speeds()
     best = max(speeds, key=lambda one: speeds[one])
+    checkpoints = [one for one in decision.checkpoints if not given or one[1] == best.format]
     unknown: list[str] = []
     refused: list[str] = []
     plans: list[tuple[tuple[str, str], DeploymentPlan]] = []
-    for name, format_name in decision.checkpoints:
+    for name, format_name in checkpoints:
         known = _known(name, format_name)
         if isinstance(known, str):
             unknown.append(f"{name} {format_name}: {known}")

@@ -76,7 +76,8 @@ def read_rows(path: Path) -> list[dict[str, str]]:
 def source_of(row: Row) -> str:
     """Publisher of a measurement: `owner/repo` of a repository, the host of a page, or the text itself."""
     text = row.get("source_url_or_repo_path", "")
-    found = re.match(r"(?:github:|https?://github\.com/)([^/:\s]+/[^/:\s]+)", text)
+    hub = r"github:|https?://github\.com/|https?://huggingface\.co/(?:datasets/)?"
+    found = re.match(rf"(?:{hub})([^/:\s]+/[^/:\s]+)", text)
     if found:
         return found.group(1)
     found = re.match(r"https?://([^/\s]+)", text) or re.match(r"([^:(]+)", text)

@@ -16,7 +16,10 @@ from sparkfleet.accuracy.decisions import (
     decide,
     holdout_table,
     holdouts,
+    scored_unseen,
 )
+from sparkfleet.accuracy.published import decisions_in
+from sparkfleet.accuracy.rows import cases_of, read_rows
 from sparkfleet.knowledge.published.evidence import evidence
 from sparkfleet.perf.predictor import format_of
 
@@ -110,13 +113,13 @@ def test_a_speed_that_no_spark_can_reach_is_not_the_best_published(tmp_path: Pat
 
 def test_a_mixture_is_planned_with_its_own_bits_and_evidence(tmp_path: Path) -> None:
     rows = [
-        f"b{k},github:a/b,1,1,1,Intel/Qwen3.5-122B-A10B-int4-AutoRound,int4+fp8 hybrid,vllm,mtp,{k},1024,{speed}"
-        for k, speed in ((1, 40), (2, 51), (3, 45))
+        f"b{k},github:a/b,1,1,1,Intel/Qwen3.5-122B-A10B-int4-AutoRound,int4+fp8 hybrid,vllm,dflash,{k},1024,{speed}"
+        for k, speed in ((5, 44), (8, 51), (12, 59))
     ]
     file = tmp_path / "rows.csv"
     file.write_text("\n".join([HEADER, *rows]) + "\n")
     (found,) = decide(file).decisions
-    assert found.chosen == found.best == "vllm · mtp · int4-int8"
+    assert found.chosen == found.best == "vllm · dflash · int4-int8"
     known = _known("Intel/Qwen3.5-122B-A10B-int4-AutoRound", "int4-int8")
     assert format_of(known) == "int4-int8"
 
@@ -142,13 +145,28 @@ def test_decisions_with_less_evidence_are_compared_with_all_that_was_published(t
     file = tmp_path / "rows.csv"
     file.write_text("\n".join([HEADER, *rows]) + "\n")
     whole = evidence()
-    rows_left, sources_left, author_left = holdouts(file, rounds=2)
+    rows_left, sources_left, author_left, family_left = holdouts(file, rounds=2)
     assert evidence() is whole, "what was left out comes back"
     assert (len(rows_left.report.decisions), len(sources_left.report.decisions)) == (2, 2)
     (found,) = author_left.report.decisions
     assert (found.best, found.best_tps) == ("sglang · mtp · fp8", 22.6)
     assert found.chosen == "vllm · mtp · fp8", "only a/b counts as evidence"
     assert found.regret == pytest.approx(1 - 18 / 22.6)
+    assert len(family_left.report.decisions) == 1
+
+
+def test_a_given_format_leaves_the_checkpoints_of_other_formats_out(tmp_path: Path) -> None:
+    """NVFP4 reads half the bytes of FP8, so it is chosen unless the deployment has named the checkpoint."""
+    rows = [
+        "b1,github:a/b,1,1,1,Qwen/Qwen3.6-27B-FP8,fp8,vllm,mtp,3,1024,40",
+        "b2,github:a/b,1,1,1,Qwen/Qwen3.6-27B-FP8,fp8,vllm,none,,1024,8",
+        "b3,github:a/b,1,1,1,Qwen/Qwen3.6-27B,nvfp4,vllm,none,,1024,12",
+    ]
+    file = tmp_path / "rows.csv"
+    file.write_text("\n".join([HEADER, *rows]) + "\n")
+    (asked,) = decisions_in(cases_of(read_rows(file)))
+    assert scored_unseen(asked).checkpoint.endswith(" nvfp4")
+    assert scored_unseen(asked, given=True).checkpoint == "Qwen/Qwen3.6-27B-FP8 fp8"
 
 
 def test_summaries_of_decisions_with_less_evidence_are_one_line_each() -> None:

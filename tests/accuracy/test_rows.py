@@ -15,7 +15,7 @@ from sparkfleet.accuracy.accuracy import predict
 from sparkfleet.accuracy.aliases import engine_in, format_of, method_in, number, quant_label
 from sparkfleet.accuracy.cells import amount
 from sparkfleet.accuracy.models import Declined, plain
-from sparkfleet.accuracy.rows import case_of, read_rows
+from sparkfleet.accuracy.rows import case_of, read_rows, source_of
 from sparkfleet.knowledge.measurements import architectures
 from sparkfleet.knowledge.models.published_checkpoints import load_published
 from sparkfleet.knowledge.published.factors import factors
@@ -362,3 +362,17 @@ def test_more_requests_than_the_pool_holds_wait() -> None:
     assert unsaid.setup.max_running == nothing.setup.max_running == large.setup.max_running
     assert "mem_util_flag not given: 0.9" in unsaid.assumed
     assert "mem_util_flag not given: 0.9" not in large.assumed
+
+
+@pytest.mark.parametrize(
+    ("text", "source"),
+    [
+        ("github:a/b:results/one.md", "a/b"),
+        ("https://github.com/a/b/issues/7", "a/b"),
+        ("https://huggingface.co/a/b/discussions/1", "a/b"),
+        ("https://huggingface.co/datasets/a/b", "a/b"),
+        ("https://conselara.dev/notes/benchmarks/", "conselara.dev"),
+    ],
+)
+def test_a_repository_is_a_source_and_a_page_is_its_host(text: str, source: str) -> None:
+    assert source_of({"source_url_or_repo_path": text}) == source

@@ -232,13 +232,14 @@ class EvidenceIndex:
 
     def _support(self, ran: RunKey) -> float:
         """Sources that ran the engine for any family; less of each for another format, for fewer nodes, and for a method
-        that nobody ran on it."""
+        or a format that nobody ran on it."""
         key = (ran.engine, ran.method, ran.format, ran.nodes)
         if key not in self._supports:
-            method = 1.0 if self._methods.get((ran.engine, ran.method)) else ASIDE
             sources = self._engines.get(ran.engine, {}).values()
-            self._supports[key] = method * math.fsum(
-                max(_weight(ran, one) for one in runs) for runs in sources
+            method = 1.0 if self._methods.get((ran.engine, ran.method)) else ASIDE
+            stored = 1.0 if any(form == ran.format for runs in sources for form, _ in runs) else ASIDE
+            self._supports[key] = (
+                method * stored * math.fsum(max(_weight(ran, one) for one in runs) for runs in sources)
             )
         return self._supports[key]
 

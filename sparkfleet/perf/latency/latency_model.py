@@ -241,9 +241,9 @@ def _closed_loop(
     return math.fsum(workload.generate / (decode + wait) for wait in of_each) / len(of_each), aggregate
 
 
-STAGGERED_DRAFTED, STAGGERED = 0.15, 0.4
-"""Share of a burst's wait that is left in a closed loop with and without drafts: answers that begin one after another end
-so, too, and with drafts each ends in its own time (jvr0x, luisefigueroa, PalatineVision: vLLM). A first round is a burst."""
+STAGGERED = 0.15
+"""Share of a burst's wait that is left in a closed loop: answers that begin one after another end so, too (means of vLLM:
+0.15 with drafts by jvr0x; without, 0.13 by PalatineVision, 0.17 by jvr0x, 0.04 by mrdbourke). A first round is a burst."""
 ONE_BY_ONE = ("llama.cpp", "ollama")
 """Engines whose loops stay bursts: all slots decode in step with each other's prompts (jvr0x, 10 models)."""
 
@@ -253,11 +253,10 @@ def left_of_burst(setup: Setup, workload: Workload, batch: float) -> float:
     drafted = setup.method != "none"
     if workload.window != "closed" or batch <= 1 or (setup.engine in ONE_BY_ONE and not drafted):
         return 1.0
-    later = STAGGERED_DRAFTED if drafted else STAGGERED
     if workload.requests is None:
-        return later
+        return STAGGERED
     first = min(1.0, batch / workload.requests)
-    return first + (1 - first) * later
+    return first + (1 - first) * STAGGERED
 
 
 def _first_token(model: LatencyModel, workload: Workload, batch: float, per_token: float) -> float:

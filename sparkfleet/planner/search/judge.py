@@ -382,7 +382,7 @@ def _unpublished(case: VariantContext, stack: Stack, draft: Proposal) -> Iterato
     found = proof_of(case, draft)
     if found.level is EvidenceLevel.FORMAT:
         if not found.runs:
-            yield f"nobody has published rates of this: gains or acceptance {drafting} are, for this model"
+            yield f"nobody has published rates of this, only gains or acceptance {drafting}"
             return
         formats = " and ".join(dict.fromkeys(one.format.upper() for one in found.nearest))
         yield f"nobody has published this format {drafting} {where}: others ran the family in {formats}"

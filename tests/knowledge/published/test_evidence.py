@@ -134,6 +134,16 @@ def test_what_most_sources_run_for_others_is_less_of_a_risk_for_a_new_family() -
     assert one.support > max(other_format.support, fewer_nodes.support, other_method.support) > 0
 
 
+def test_a_format_that_nobody_ran_on_the_engine_is_a_risk_like_such_a_method() -> None:
+    """A format needs kernels of its own on each engine."""
+    new = KEY._replace(family="moe-40", format="int4-int8")
+    elsewhere = [run(sources=("a", "b")), run(engine="sglang", format="int4-int8", sources=("c",))]
+    ran = [*elsewhere, run(format="int4-int8", nodes=1, sources=("b",))]
+    assert EvidenceIndex(ran).of(new).support > EvidenceIndex(elsewhere).of(new).support
+    other_method = EvidenceIndex(elsewhere).of(KEY._replace(family="moe-40", method="eagle3"))
+    assert other_method.support == 2 * EvidenceIndex(elsewhere).of(new).support
+
+
 def test_the_usual_engine_is_that_of_most_sources() -> None:
     runs = [
         run(sources=("a", "b")),

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -15,10 +17,12 @@ from sparkfleet.perf.latency.all_reduce import all_reduce_s
 from sparkfleet.perf.latency.latency_model import (
     BURST_ONE,
     EVEN,
+    STAGGERED,
     Rates,
     explain_prefill,
     explain_step,
     kept,
+    left_of_burst,
     model_of,
     rates,
     waits,
@@ -196,6 +200,19 @@ def test_answers_with_drafts_end_one_by_one() -> None:
     assert ttft[0] is not None
     assert ttft[1] is not None
     assert ttft[0].mid < ttft[1].mid / 2
+
+
+@pytest.mark.parametrize("drafting", [{}, {"method": "mtp", "k": 3}])
+def test_what_is_left_of_a_burst_in_a_closed_loop(drafting: dict[str, Any]) -> None:
+    """The first round is a burst; the successors wait for a seventh of it, with drafts and without."""
+    one = setup("Qwen/Qwen3.6-27B-FP8", "fp8", **drafting)
+    loop = Workload(concurrency=10, window="closed")
+    assert left_of_burst(one, loop, 10) == STAGGERED
+    assert left_of_burst(one, loop.model_copy(update={"requests": 100}), 10) == pytest.approx(
+        0.1 + 0.9 * STAGGERED
+    )
+    assert left_of_burst(one, loop.model_copy(update={"requests": 10}), 10) == 1.0
+    assert left_of_burst(one, loop.model_copy(update={"window": "burst"}), 10) == 1.0
 
 
 def test_long_answers_of_a_burst_end_apart() -> None:
