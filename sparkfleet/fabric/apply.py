@@ -38,20 +38,9 @@ Reopen = Callable[[str], Awaitable[Channel]]
 """Opens a new connection to the node of that name."""
 
 
-class _Shown(Value):
-    backend: str
-    version: str
-    own: str
-    others: dict[str, tuple[str, ...]]
-    firewall: str = ""
-    nft: bool = False
+class _Answer(Value):
+    """The helper's view of its node."""
 
-
-class Helper(Value):
-    """Starts the helper on one node and keeps its answer."""
-
-    node: str
-    argv: tuple[str, ...]
     backend: str
     own: str
     """The netplan file that the helper has written; "" if there is none."""
@@ -61,6 +50,19 @@ class Helper(Value):
     """The table of `fabric firewall` as it is loaded; "" if there is none."""
     nft: bool = False
     """True if nftables are installed."""
+
+
+class _Shown(_Answer):
+    """Its answer to `show`."""
+
+    version: str
+
+
+class Helper(_Answer):
+    """Starts the helper on one node and keeps its answer."""
+
+    node: str
+    argv: tuple[str, ...]
 
 
 class FabricOutcome(Value):

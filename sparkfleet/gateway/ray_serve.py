@@ -131,8 +131,8 @@ class GatewayReplica:
 
     async def __init__(self, config_json: str) -> None:  # type: ignore[misc]  # Serve awaits it
         config = GatewayConfig.model_validate_json(config_json)
-        self._config = config
-        self._secret = FleetPaths.of_this_process().read_engine_secret().encode()
+        self._config, paths = config, FleetPaths.of_this_process()
+        self._secret = paths.read_engine_secret().encode()
         first = GatewayListening(
             host=config.host,
             port=config.port,
@@ -140,10 +140,10 @@ class GatewayReplica:
             origins=config.origins,
             tls=config.tls,
         )
-        at = self._at = stored_listening(FleetPaths.of_this_process(), first)
+        at = self._at = stored_listening(paths, first)
         self._trouble = ""
         self._metrics = GatewayMetrics()
-        self._picker = ServePicker(SecretLookup(FleetPaths.of_this_process()))
+        self._picker = ServePicker(SecretLookup(paths))
         self._gateway = GatewayApp(
             self._picker,
             self._metrics,
@@ -153,16 +153,16 @@ class GatewayReplica:
             page=PageApp(self._fleet_view, self._change, self._rank_log),
         )
         self._usage = UsageJournal(
-            FleetPaths.of_this_process().gateway_usage,
+            paths.gateway_usage,
             serve.get_replica_context().replica_tag,
             self._gateway.usage,
         )
         self._certificate = self._certificate_of(at.tls)
         self._server: Server = await self._listen(at, self._certificate)
-        port = FleetPaths.of_this_process().metrics_port
+        port = paths.metrics_port
         self._page: Server = await serve_metrics(self._metrics.registry, port)
         freeze_heap()
-        note = FleetPaths.of_this_process().run / "gateway.hung"
+        note = paths.run / "gateway.hung"
         self._after = take_note(note)
         self._leaving: list[asyncio.Task[None]] = []
         """Ends of servers at earlier addresses."""

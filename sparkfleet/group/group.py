@@ -69,16 +69,6 @@ Barred = Callable[[], Awaitable[str]]
 """The reason for which this group's engine may not start now, in words; "" if it may. Never raises: "" if not known."""
 
 
-async def not_barred() -> str:
-    """For a group whose nodes are never drained."""
-    return ""
-
-
-async def not_wanted() -> bool:
-    """For a group that nothing but its owner stops."""
-    return False
-
-
 class Group:
     """Starts or adopts the engine of one group and keeps watch over it. Independent of Ray.
 

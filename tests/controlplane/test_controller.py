@@ -24,7 +24,7 @@ async def test_from_wanted_to_ready(world):
     await world.ready(1)
     entry = (await world.table()).models["tiny"]
     assert (entry.state, entry.apps) == ("ready", ("tiny--g1-0",))
-    assert world.controller.queries.status().deployments[0].state == "ready"
+    assert world.state == "ready"
 
 
 async def test_serve_says_running_but_no_group_has_spoken(world):
@@ -39,7 +39,7 @@ async def test_the_old_one_serves_until_the_new_one_is_ready(world):
     await world.ready(1)
     assert await world.put(concurrency=8) == 2
     assert (await world.table()).models["tiny"].apps == ("tiny--g1-0",)
-    assert world.controller.queries.status().deployments[0].state == "updating"
+    assert world.state == "updating"
     await world.ready(2)
     assert (await world.table()).models["tiny"].apps == ("tiny--g2-0",)
     assert world.apps.apps["tiny", 1, 0].status == "retiring"
@@ -96,7 +96,7 @@ async def test_delete_retires_and_forgets(world):
     await world.controller.commands.remove("tiny", "me")
     await world.controller.reconcile()
     assert (await world.table()).models == {}
-    assert world.controller.queries.status().deployments[0].state == "stopping"
+    assert world.state == "stopping"
     world.apps.finish()
     await world.controller.reconcile()
     assert world.controller.queries.status().deployments == ()
@@ -431,7 +431,7 @@ async def test_who_is_told_ready_finds_it_in_the_table(world):
     await world.put()
     world.apps.become("tiny", 1, "running")
     await world.controller.reconcile()
-    assert world.controller.queries.status().deployments[0].state == "starting"
+    assert world.state == "starting"
     await world.controller.intake.report(report(phase=GroupPhase.READY))
-    assert world.controller.queries.status().deployments[0].state == "ready"
+    assert world.state == "ready"
     assert (await world.table()).models["tiny"].state == "ready"

@@ -13,15 +13,12 @@ from sparkfleet.units import GIB
 
 async def test_a_rung_that_does_not_start_is_followed_by_the_next(world):
     await world.put(rungs=2)
-    await world.controller.intake.report(diagnosed())
-    world.apps.become("tiny", 1, "failed")
-    await world.controller.reconcile()
-    assert [order.rung for order in world.apps.launches] == [0, 1]
-    events = await world.controller.journal.events(0, "tiny", 0)
-    assert any(event.kind == "fallback" and "too little memory" in event.message for event in events)
+    await world.fails()
+    assert world.rungs == [0, 1]
+    assert any("too little memory" in message for message in await world.messages("fallback"))
     assert "out of memory" in world.store.failures.all()[0].words
     await world.ready(1)
-    assert world.controller.queries.status().deployments[0].state == "ready"
+    assert world.state == "ready"
 
 
 async def test_a_start_that_fails_again_before_the_next_look_is_answered(world):
@@ -29,10 +26,8 @@ async def test_a_start_that_fails_again_before_the_next_look_is_answered(world):
     await world.put(rungs=3)
     for rung in range(2):
         await world.controller.intake.report(report(rung=rung))
-        await world.controller.intake.report(diagnosed(rung=rung))
-        world.apps.become("tiny", 1, "failed")
-        await world.controller.reconcile()
-    assert [order.rung for order in world.apps.launches] == [0, 1, 2]
+        await world.fails(rung=rung)
+    assert world.rungs == [0, 1, 2]
 
 
 async def test_what_is_known_of_a_generation_is_kept_while_a_newer_one_comes_up(world):
@@ -40,17 +35,14 @@ async def test_what_is_known_of_a_generation_is_kept_while_a_newer_one_comes_up(
     await world.ready(1)
     await world.controller.intake.report(report(phase=GroupPhase.FAILED))
     await world.put(concurrency=8)
-    await world.controller.intake.report(report())
-    await world.controller.intake.report(diagnosed())
+    await world.starts_and_fails()
     (standing,) = world.store.groups.rungs("tiny", 1).values()
     assert (len(standing.falls), standing.restarts) == (1, 1)
 
 
 async def test_a_restarted_controller_knows_the_rung(world):
     await world.put(rungs=2)
-    await world.controller.intake.report(diagnosed())
-    world.apps.become("tiny", 1, "failed")
-    await world.controller.reconcile()
+    await world.fails()
     world.apps.apps.clear()
     await world.restarted().reconcile()
     assert world.apps.launches[-1].rung == 1
@@ -58,9 +50,7 @@ async def test_a_restarted_controller_knows_the_rung(world):
 
 async def test_after_the_last_rung_it_has_failed_and_applying_again_tries_again(world):
     await world.put()
-    await world.controller.intake.report(diagnosed())
-    world.apps.become("tiny", 1, "failed")
-    await world.controller.reconcile()
+    await world.fails()
     await world.controller.reconcile()
     status = world.controller.queries.status().deployments[0]
     assert status.state == "failed"
@@ -70,9 +60,7 @@ async def test_after_the_last_rung_it_has_failed_and_applying_again_tries_again(
 
 async def test_what_starts_after_all_is_not_held_against_it(world):
     await world.put()
-    await world.controller.intake.report(diagnosed())
-    world.apps.become("tiny", 1, "failed")
-    await world.controller.reconcile()
+    await world.fails()
     assert world.store.failures.all()
     await world.put()
     await world.ready(2)
@@ -85,11 +73,9 @@ async def test_what_may_pass_is_not_held_against_it(world, cause):
     await world.look()
     for _ in range(2):
         await world.controller.intake.report(report())
-        await world.controller.intake.report(diagnosed(cause))
-        world.apps.become("tiny", 1, "failed")
+        await world.fails(cause)
         await world.controller.reconcile()
-        await world.controller.reconcile()
-    assert [order.rung for order in world.apps.launches] == [0, 0, 1]
+    assert world.rungs == [0, 0, 1]
     assert world.store.failures.all() == ()
 
 
@@ -100,7 +86,7 @@ async def test_what_was_not_started_is_not_held_against_it(world):
     await world.controller.intake.report(diagnosed().model_copy(update={"diagnosis": refused}))
     world.apps.become("tiny", 1, "failed")
     await world.controller.reconcile()
-    assert [order.rung for order in world.apps.launches] == [0, 1]
+    assert world.rungs == [0, 1]
     assert world.store.failures.all() == ()
 
 
@@ -109,9 +95,7 @@ async def test_what_was_not_started_is_not_held_against_it(world):
 )
 async def test_what_hangs_on_more_than_the_candidate_is_held_against_it_for_a_day(world, cause, ends):
     await world.put(rungs=2)
-    await world.controller.intake.report(diagnosed(cause))
-    world.apps.become("tiny", 1, "failed")
-    await world.controller.reconcile()
+    await world.fails(cause)
     (failure,) = world.store.failures.all()
     assert (failure.until is not None) == ends
 
@@ -119,9 +103,7 @@ async def test_what_hangs_on_more_than_the_candidate_is_held_against_it_for_a_da
 async def test_why_each_rung_was_left_is_told(world):
     await world.put(rungs=3)
     for cause in ("known", "memory"):
-        await world.controller.intake.report(diagnosed(cause))
-        world.apps.become("tiny", 1, "failed")
-        await world.controller.reconcile()
+        await world.fails(cause)
         await world.controller.reconcile()
     await world.ready(1)
     (passed,) = world.controller.queries.status().deployments[0].passed
@@ -143,24 +125,17 @@ async def test_a_restarted_controller_goes_on_counting_how_often_it_fell(world):
 async def test_falls_of_long_ago_do_not_count(world, monkeypatch):
     monkeypatch.setattr(recovery, "BREAKER_S", 0.0)
     await world.put()
-    for _ in range(recovery.BREAKER_FAILURES):
-        await world.ready(1)
-        await world.controller.intake.report(report(phase=GroupPhase.FAILED))
-    await world.controller.reconcile()
+    await world.falls(recovery.BREAKER_FAILURES)
     assert world.apps.apps["tiny", 1, 0].status == "running"
 
 
 async def test_the_end_of_a_rung_that_was_left_is_not_counted_on_the_next(world):
     await world.put(rungs=2)
-    await world.controller.intake.report(diagnosed())
-    world.apps.become("tiny", 1, "failed")
-    await world.controller.reconcile()
+    await world.fails()
     assert world.store.groups.rungs("tiny", 1)[0].rung == 1
-    await world.controller.intake.report(report())
-    await world.controller.intake.report(diagnosed())
+    await world.starts_and_fails()
     assert world.store.groups.rungs("tiny", 1)[0].restarts == 0
-    await world.controller.intake.report(report(rung=1))
-    await world.controller.intake.report(diagnosed(rung=1))
+    await world.starts_and_fails(rung=1)
     assert world.store.groups.rungs("tiny", 1)[0].restarts == 1
 
 
@@ -172,20 +147,16 @@ async def test_a_restarted_controller_goes_on_counting_starts_that_fail(world):
     for _ in range(recovery.RESTARTS):
         world.restarted()
         await world.look()
-        await world.controller.intake.report(report())
-        await world.controller.intake.report(diagnosed())
+        await world.starts_and_fails()
     await world.controller.reconcile()
-    assert [order.rung for order in world.apps.launches] == [0, 1]
+    assert world.rungs == [0, 1]
 
 
 async def test_what_comes_up_and_falls_again_and_again_is_stopped(world):
     await world.put()
-    for _ in range(recovery.BREAKER_FAILURES):
-        await world.ready(1)
-        await world.controller.intake.report(report(phase=GroupPhase.FAILED))
-    await world.controller.reconcile()
+    await world.falls(recovery.BREAKER_FAILURES)
     assert world.apps.apps["tiny", 1, 0].status == "retiring"
-    assert world.controller.queries.status().deployments[0].state == "failed"
+    assert world.state == "failed"
     world.apps.finish()
     await world.controller.reconcile()
     assert world.apps.apps == {}
@@ -193,31 +164,26 @@ async def test_what_comes_up_and_falls_again_and_again_is_stopped(world):
 
 async def test_a_restarted_controller_knows_what_did_not_start(world):
     await world.put()
-    await world.controller.intake.report(diagnosed())
-    world.apps.become("tiny", 1, "failed")
-    await world.controller.reconcile()
+    await world.fails()
     world.apps.apps.clear()
     world.restarted()
     await world.look()
     await world.controller.reconcile()
     assert len(world.apps.launches) == 1
-    assert world.controller.queries.status().deployments[0].state == "failed"
+    assert world.state == "failed"
     assert await world.put() == 2, "applying the same file again tries again"
     assert world.apps.apps["tiny", 2, 0].status == "starting"
 
 
 async def test_a_restarted_controller_knows_what_came_up_and_fell_again_and_again(world):
     await world.put()
-    for _ in range(recovery.BREAKER_FAILURES):
-        await world.ready(1)
-        await world.controller.intake.report(report(phase=GroupPhase.FAILED))
-    await world.controller.reconcile()
+    await world.falls(recovery.BREAKER_FAILURES)
     world.apps.finish()
     world.restarted()
     await world.look()
     await world.controller.reconcile()
     assert world.apps.apps == {}
-    assert world.controller.queries.status().deployments[0].state == "failed"
+    assert world.state == "failed"
     assert await world.put(concurrency=8) == 2, "a changed file is another wish"
     assert world.apps.apps["tiny", 2, 0].status == "starting"
 
@@ -231,10 +197,9 @@ async def test_a_restarted_controller_does_not_let_a_group_fail_to_start_for_eve
     await world.look()
     for _ in range(recovery.RESTARTS):
         await world.controller.reconcile()
-        await world.controller.intake.report(report())
-        await world.controller.intake.report(diagnosed())
+        await world.starts_and_fails()
     await world.controller.reconcile()
-    assert [order.rung for order in world.apps.launches] == [0, 1]
+    assert world.rungs == [0, 1]
 
 
 async def test_a_node_that_does_not_come_back_is_left(world, monkeypatch):
@@ -265,11 +230,10 @@ async def test_a_group_that_was_ready_and_no_longer_starts_goes_down_its_ladder(
     world.apps.become("tiny", 1, "starting")
     for _ in range(recovery.RESTARTS):
         await world.controller.reconcile()
-        assert [order.rung for order in world.apps.launches] == [0]
-        await world.controller.intake.report(report())
-        await world.controller.intake.report(diagnosed())
+        assert world.rungs == [0]
+        await world.starts_and_fails()
     await world.controller.reconcile()
-    assert [order.rung for order in world.apps.launches] == [0, 1]
+    assert world.rungs == [0, 1]
 
 
 async def test_a_group_that_was_ready_and_starts_at_no_rung_is_given_up(world):
@@ -277,19 +241,16 @@ async def test_a_group_that_was_ready_and_starts_at_no_rung_is_given_up(world):
     await world.ready(1)
     world.apps.become("tiny", 1, "starting")
     for _ in range(recovery.RESTARTS):
-        await world.controller.intake.report(report())
-        await world.controller.intake.report(diagnosed())
+        await world.starts_and_fails()
     await world.controller.reconcile()
-    assert world.controller.queries.status().deployments[0].state == "failed"
+    assert world.state == "failed"
     assert world.apps.apps["tiny", 1, 0].status == "retiring"
 
 
 async def test_a_sibling_that_is_ready_does_not_hide_one_that_was_given_up(world):
     await world.put(groups=2)
     await world.ready(1, replica=0)
-    await world.controller.intake.report(diagnosed(replica=1))
-    world.apps.become("tiny", 1, "failed", replica=1)
-    await world.controller.reconcile()
+    await world.fails(replica=1)
     await world.ready(1, replica=0)
-    assert world.controller.queries.status().deployments[0].state == "failed"
+    assert world.state == "failed"
     assert await world.put(groups=2) == 2, "applying it again tries again"

@@ -1,7 +1,7 @@
 """Changes of a running deployment: only what changes an engine's command starts an engine."""
 
 from control_values import deployment, plan
-from controller_world import diagnosed, report
+from controller_world import report
 
 from sparkfleet.group.report import GroupPhase
 
@@ -91,9 +91,7 @@ async def test_of_two_groups_only_the_changed_one_is_replaced_and_its_old_one_se
 async def test_applying_again_starts_the_group_that_is_given_up_and_leaves_the_other(world):
     await put(world, plan(groups=2))
     await ready(world, 1, 0)
-    await world.controller.intake.report(diagnosed(replica=1))
-    world.apps.become("tiny", 1, "failed", replica=1)
-    await world.controller.reconcile()
+    await world.fails(replica=1)
     assert state(world)[0] == "failed"
     after = await put(world, plan(groups=2))
     assert after.groups == (("tiny", 1, 0), ("tiny", 2, 1))

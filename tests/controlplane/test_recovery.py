@@ -62,16 +62,16 @@ async def starved_while_that_is_away(world):
 async def test_memory_that_runs_out_twice_while_it_serves_takes_a_rung_that_needs_less(world):
     await put(world, ladder((9.0, "this"), (9.0, "this"), (5.0, "this")))
     await falls(world, "memory")
-    assert [order.rung for order in world.apps.launches] == [0], "once is an accident"
+    assert world.rungs == [0], "once is an accident"
     await falls(world, "memory")
-    assert [order.rung for order in world.apps.launches] == [0, 2]
+    assert world.rungs == [0, 2]
     (why,) = await world.messages("fallback")
     assert "memory ran out 2 times within 60 minutes while it served" in why
     assert len(world.controller.queries.status().deployments[0].passed[0]) == 2
     assert world.store.failures.all() == (), "it did start"
     await falls(world, "memory", rung=2)
     await falls(world, "memory", rung=2)
-    assert [order.rung for order in world.apps.launches] == [0, 2], "none needs less"
+    assert world.rungs == [0, 2], "none needs less"
 
 
 async def test_a_rung_that_is_left_is_told_beside_those_of_which_an_earlier_release_wrote_nothing_down(world):
@@ -89,22 +89,22 @@ async def test_other_falls_and_those_of_long_ago_leave_it_at_its_rung(world, mon
     await put(world, ladder((9.0, "this"), (5.0, "this")))
     for _ in range(3):
         await falls(world, cause)
-    assert [order.rung for order in world.apps.launches] == [0]
+    assert world.rungs == [0]
 
 
 async def test_memory_that_ran_out_long_ago_moves_nothing_when_a_node_with_a_smaller_rung_is_back(
     world, monkeypatch
 ):
     await starved_while_that_is_away(world)
-    assert [order.rung for order in world.apps.launches] == [0], "the smaller one waits for its node"
+    assert world.rungs == [0], "the smaller one waits for its node"
     world.nodes.away = set()
     await world.look()
     with monkeypatch.context() as later:
         later.setattr(module, "STARVED_S", 0.0)
         await world.controller.reconcile()
-    assert [order.rung for order in world.apps.launches] == [0]
+    assert world.rungs == [0]
     await world.controller.reconcile()
-    assert [order.rung for order in world.apps.launches] == [0, 1]
+    assert world.rungs == [0, 1]
 
 
 async def test_one_that_serves_again_is_not_ended_because_a_smaller_rung_has_become_possible(world):
@@ -114,9 +114,9 @@ async def test_one_that_serves_again_is_not_ended_because_a_smaller_rung_has_bec
     world.nodes.away = set()
     await world.look()
     await world.controller.reconcile()
-    assert [order.rung for order in world.apps.launches] == [0]
+    assert world.rungs == [0]
     await falls(world, "memory")
-    assert [order.rung for order in world.apps.launches] == [0, 1]
+    assert world.rungs == [0, 1]
 
 
 async def test_memory_that_runs_out_takes_no_rung_on_a_drained_node(world):
@@ -128,7 +128,7 @@ async def test_memory_that_runs_out_takes_no_rung_on_a_drained_node(world):
     await world.controller.commands.drain("that", "me")
     await falls(world, "memory")
     await falls(world, "memory")
-    assert [order.rung for order in world.apps.launches] == [0, 2]
+    assert world.rungs == [0, 2]
 
 
 # --- a node that does not come back
@@ -168,9 +168,9 @@ async def test_when_its_node_is_back_it_starts(stranded):
     stranded.nodes.away = set()
     await stranded.look()
     await stranded.controller.reconcile()
-    assert stranded.controller.queries.status().deployments[0].state == "starting"
+    assert stranded.state == "starting"
     await stranded.ready(1)
-    assert stranded.controller.queries.status().deployments[0].state == "ready"
+    assert stranded.state == "ready"
 
 
 # --- a newer generation that was given up

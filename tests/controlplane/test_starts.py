@@ -45,7 +45,7 @@ async def test_a_start_that_takes_the_head_down_ends_at_the_end_of_its_ladder(wo
         if len(world.apps.launches) == count:
             break
     assert rungs == [0, 0, 1, 1], "each rung twice"
-    assert world.controller.queries.status().deployments[0].state == "failed"
+    assert world.state == "failed"
     (last,) = await world.messages("failed")
     assert "this went away while it was starting" in last
     assert "none of 2 rungs started" in last
@@ -144,7 +144,7 @@ async def test_what_serve_starts_again_is_counted_while_the_controller_lives_on(
         await elsewhere.controller.intake.report(report(node="that"))
         assert elsewhere.apps.launches[-1].rung == 0
         await comes_back(elsewhere, boot)
-    assert [order.rung for order in elsewhere.apps.launches] == [0, 1]
+    assert elsewhere.rungs == [0, 1]
     assert "that went away while it was starting" in (await elsewhere.messages("fallback"))[-1]
 
 
@@ -174,7 +174,7 @@ async def test_what_serve_has_ended_because_its_node_went_down_is_counted_once(e
     await comes_back(elsewhere, "second")
     await comes_back(elsewhere, "second")
     assert elsewhere.store.groups.rungs("tiny", 1)[0].tries == 1
-    assert [order.rung for order in elsewhere.apps.launches] == [0, 0]
+    assert elsewhere.rungs == [0, 0]
 
 
 async def fails(world, cause="unknown"):
@@ -186,7 +186,7 @@ async def fails(world, cause="unknown"):
 
 
 def rungs(world):
-    return [order.rung for order in world.apps.launches]
+    return world.rungs
 
 
 @pytest.mark.parametrize("cause", ["unknown", "transient"])

@@ -1,6 +1,6 @@
 import pytest
+from statuses import fleet
 
-from sparkfleet.controlplane.state.status import FleetStatus
 from sparkfleet.fleet.gateway import gateway_change
 from sparkfleet.gateway.listening import GatewayListening, GatewayTls
 from sparkfleet.specs.inventory import Inventory
@@ -9,15 +9,7 @@ NOW = GatewayListening(host="127.0.0.1", port=8123, max_body_bytes=32_000_000)
 
 
 def status(listening=NOW):
-    return FleetStatus(
-        fleet="home",
-        sparkfleet="0",
-        endpoint="",
-        listening=listening,
-        gateways=(),
-        deployments=(),
-        last_event=0,
-    )
+    return fleet(listening=listening)
 
 
 def inventory(**gateway):

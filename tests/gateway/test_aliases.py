@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import aiohttp
 import pytest
+from gateway_values import CHAT, model
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -15,17 +16,11 @@ from sparkfleet.gateway.access.keys import generate
 from sparkfleet.gateway.body.model_span import model_span
 from sparkfleet.gateway.body.request_body import PIECE_BYTES, RequestBody
 from sparkfleet.gateway.body.scanner import INLINE_BYTES
-from sparkfleet.gateway.routing_table import ModelEntry, RoutingTable
+from sparkfleet.gateway.routing_table import RoutingTable
 from sparkfleet.specs.load import parse_deployment
 
 if TYPE_CHECKING:
     from conftest import OpenDoor
-
-CHAT = "/v1/chat/completions"
-
-
-def model(name: str, **more: Any) -> ModelEntry:
-    return ModelEntry.model_validate({"name": name, "deployment": "engine", "state": "ready", **more})
 
 
 @pytest.mark.parametrize(

@@ -10,23 +10,16 @@ from typing import TYPE_CHECKING, Any
 
 import aiohttp
 import pytest
+from gateway_values import CHAT, PACED, model
 
 from sparkfleet.engines.fake import Pace
 from sparkfleet.gateway.access.keys import generate
 from sparkfleet.gateway.app import GatewayApp
 from sparkfleet.gateway.engine.endpoints import StaticPicker
-from sparkfleet.gateway.routing_table import KeyLimits, ModelEntry, RoutingTable
+from sparkfleet.gateway.routing_table import KeyLimits, RoutingTable
 
 if TYPE_CHECKING:
     from conftest import Door, OpenDoor
-
-PACED = Pace(ttft_s=0.02, itl_s=0.002, tokens=10)
-ENDLESS = Pace(itl_s=0.002, tokens=1_000_000)
-CHAT = "/v1/chat/completions"
-
-
-def model(name: str, **more: Any) -> ModelEntry:
-    return ModelEntry.model_validate({"name": name, "deployment": "engine", "state": "ready", **more})
 
 
 # Refusals

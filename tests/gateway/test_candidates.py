@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import aiohttp
 import pytest
+from gateway_values import model
 
 from sparkfleet.gateway.access.keys import generate
 from sparkfleet.gateway.api_errors import ApiError
@@ -15,7 +16,7 @@ from sparkfleet.gateway.in_flight import InFlight
 from sparkfleet.gateway.request.requirements import Requirements
 from sparkfleet.gateway.request_context import RequestContext
 from sparkfleet.gateway.request_parser import RequestTarget
-from sparkfleet.gateway.routing_table import ExternalAddress, GroupEntry, ModelEntry, RoutingTable
+from sparkfleet.gateway.routing_table import ExternalAddress, GroupEntry, RoutingTable
 
 if TYPE_CHECKING:
     from conftest import OpenDoor
@@ -26,10 +27,6 @@ SEES = GroupEntry(app="sees", vision=True)
 BLIND = GroupEntry(app="blind", vision=False)
 OUTSIDE = GroupEntry(app="outside", external=ExternalAddress(url="https://api.example/v1", model="m"))
 IMAGE = Requirements(vision=True)
-
-
-def model(name: str, **more: Any) -> ModelEntry:
-    return ModelEntry.model_validate({"name": name, "deployment": "engine", "state": "ready", **more})
 
 
 def found(needs: Requirements, path: str = PATH, **more: Any) -> Choice:

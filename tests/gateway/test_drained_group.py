@@ -5,13 +5,14 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING
 
+from gateway_values import CHAT
+
 from sparkfleet.engines.fake import FakeEngine, Pace
 from sparkfleet.gateway.routing_table import GroupEntry, ModelEntry
 
 if TYPE_CHECKING:
     from conftest import Door, OpenDoor
 
-CHAT = "/v1/chat/completions"
 SLOW = Pace(ttft_s=0.01, itl_s=0.02, tokens=20)
 
 

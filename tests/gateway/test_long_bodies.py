@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import aiohttp
 import pytest
+from gateway_values import CHAT
 
 from sparkfleet.engines.fake import FakeEngine, Pace
 from sparkfleet.gateway.api_errors import ApiError
@@ -28,7 +29,6 @@ from sparkfleet.gateway.routing_table import ExternalAddress, GroupEntry, ModelE
 if TYPE_CHECKING:
     from conftest import Door, OpenDoor
 
-CHAT = "/v1/chat/completions"
 MIB = 1 << 20
 LONG = "spark " * (INLINE_BYTES // 6 + 1)
 IMAGE = {"type": "image_url", "image_url": {"url": "http://inside.example/a.png"}}

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pytest
+from gateway_values import model
 
 from sparkfleet.gateway.access.keys import generate
 from sparkfleet.gateway.api_errors import ApiError
@@ -15,10 +16,6 @@ if TYPE_CHECKING:
     from conftest import OpenDoor
 
 _, KEY = generate("alice")
-
-
-def model(name: str, **more: Any) -> ModelEntry:
-    return ModelEntry.model_validate({"name": name, "deployment": "engine", "state": "ready", **more})
 
 
 def table(*models: ModelEntry) -> RoutingTable:

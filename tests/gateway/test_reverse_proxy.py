@@ -5,24 +5,16 @@ from __future__ import annotations
 import asyncio
 import io
 import json
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import aiohttp
 import pytest
+from gateway_values import CHAT, ENDLESS, PACED, model
 
 from sparkfleet.engines.fake import APIS, FakeEngine, InjectedFault, Pace
-from sparkfleet.gateway.routing_table import ModelEntry
 
 if TYPE_CHECKING:
     from conftest import Door, OpenDoor
-
-PACED = Pace(ttft_s=0.02, itl_s=0.002, tokens=10)
-ENDLESS = Pace(itl_s=0.002, tokens=1_000_000)
-CHAT = "/v1/chat/completions"
-
-
-def model(name: str, **more: Any) -> ModelEntry:
-    return ModelEntry.model_validate({"name": name, "deployment": "engine", "state": "ready", **more})
 
 
 @pytest.mark.parametrize("path", sorted(APIS))

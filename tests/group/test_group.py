@@ -4,7 +4,7 @@ import time
 
 import aiohttp
 import pytest
-from group_world import SECRET, TWO, order, quick_world, rank_spec, vanish
+from group_world import SECRET, TWO, never, order, quick_world, rank_spec, vanish
 
 from sparkfleet.engines.token_api import Scored
 from sparkfleet.errors import EngineError, NodeError
@@ -191,9 +191,6 @@ async def test_a_whole_group_that_runs_already_is_adopted(world):
 
 
 async def test_an_engine_that_exits_while_it_starts_is_told_with_its_reason(world, monkeypatch):
-    async def never(probe, path):
-        await asyncio.Event().wait()
-
     monkeypatch.setattr(module, "wait_healthy", never)
     group = world.group()
     starting = asyncio.create_task(group.start())
@@ -235,9 +232,6 @@ async def test_a_stop_waits_for_what_is_still_answered(world, engine):
 
 
 async def test_what_still_loads_answers_nobody_and_is_stopped_at_once(world, monkeypatch):
-    async def never(probe, path):
-        await asyncio.Event().wait()
-
     monkeypatch.setattr(module, "wait_healthy", never)
     group = world.group()
     starting = asyncio.create_task(group.start())
@@ -258,9 +252,6 @@ async def test_the_token_is_not_in_the_command(world, engine):
 
 
 async def test_a_failed_start_is_diagnosed_from_the_log(world, tmp_path, monkeypatch):
-    async def never(probe, path):
-        await asyncio.Event().wait()
-
     async def tail(rank):
         return "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB."
 
@@ -296,9 +287,6 @@ async def test_without_the_memory_it_needs_nothing_is_started(world, monkeypatch
 
 
 async def test_a_start_that_says_nothing_hangs(world, monkeypatch):
-    async def never(probe, path):
-        await asyncio.Event().wait()
-
     monkeypatch.setattr(module, "wait_healthy", never)
     monkeypatch.setattr(module, "START_PROGRESS_S", 0.02)
     with pytest.raises(EngineError, match="printed no log line"):

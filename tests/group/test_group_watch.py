@@ -6,7 +6,7 @@ import signal
 from types import SimpleNamespace
 
 import pytest
-from group_world import SECRET, TWO, order, quick_world, vanish
+from group_world import SECRET, TWO, never, order, quick_world, vanish
 
 from sparkfleet.engines.fake import FakeEngine
 from sparkfleet.errors import EngineError, NodeError
@@ -82,9 +82,6 @@ def hiccups(monkeypatch, *answers):
 
 async def test_memory_is_watched_on_while_it_starts_when_its_node_did_not_answer(world, monkeypatch):
     """A node that runs out of memory is slow and then silent: that is when the watch is needed."""
-
-    async def never(probe, path):
-        await asyncio.Event().wait()
 
     away = NodeError("this: the supervisor is gone")
     left = hiccups(monkeypatch, 100 << 30, away, away, 100 << 30, away, 1 << 20)
@@ -197,12 +194,9 @@ async def test_it_is_heard_of_while_it_has_to_prove_that_it_lives_and_memory_doe
         asked.append(timeout_s)
         await asyncio.Event().wait()
 
-    async def hangs(rank):
-        await asyncio.Event().wait()
-
     group = world.group(patience_s=321, timeouts=STUCK)
     await group.start()
-    monkeypatch.setattr(LocalRank, "memory", hangs)
+    monkeypatch.setattr(LocalRank, "memory", never)
     stuck(monkeypatch, slow)
     watched = asyncio.create_task(group.watch())
     while not asked:
@@ -298,12 +292,9 @@ async def test_a_node_that_is_gone_is_told_as_it_was_seen(world, monkeypatch):
 
 
 async def test_a_fall_is_told_although_a_node_does_not_tell_its_log(world, monkeypatch):
-    async def hangs(rank):
-        await asyncio.Event().wait()
-
     group = world.group()
     await group.start()
-    monkeypatch.setattr(LocalRank, "tail", hangs)
+    monkeypatch.setattr(LocalRank, "tail", never)
     monkeypatch.setattr(rank_set, "TAIL_S", 0.05)
     watched = asyncio.create_task(group.watch())
     await asyncio.sleep(0)
@@ -349,9 +340,6 @@ async def test_a_rank_that_does_not_answer_is_named_and_its_engine_goes_on(world
     await group.start()
     watching = asyncio.create_task(group.watch())
     answers = LocalRank.status
-
-    async def never(rank):
-        await asyncio.sleep(60)
 
     async def until(condition):
         async with asyncio.timeout(5):

@@ -2,7 +2,6 @@
 
 import asyncio
 import os
-import shutil
 import subprocess
 import sys
 import time
@@ -16,7 +15,6 @@ from sparkfleet.controlplane.ray.ray_process import LABEL, choose_address
 from sparkfleet.errors import ControlError
 from sparkfleet.node_daemon import controller_watch as module
 from sparkfleet.node_daemon.controller_watch import GONE_S, HUNG_S, ControllerWatch
-from sparkfleet.runtime.files.fleet_paths import FleetPaths
 from sparkfleet.specs.inventory import Gateway
 
 
@@ -48,12 +46,9 @@ class Head:
 
 
 @pytest.fixture
-def head(tmp_path, monkeypatch):
-    paths = FleetPaths(tmp_path / "home")
-    paths.create()
+def head(paths, monkeypatch):
     monkeypatch.setattr(module, "listens", lambda address: True)
-    yield Head(paths)
-    shutil.rmtree(paths.run)
+    return Head(paths)
 
 
 @pytest.fixture

@@ -8,16 +8,14 @@ from sparkfleet.controlplane.desired import Standing
 from sparkfleet.controlplane.state.store import Store
 from sparkfleet.node_daemon import engine_prestart
 from sparkfleet.runtime.fake import FakeRuntime
-from sparkfleet.runtime.files.fleet_paths import FleetPaths
 from sparkfleet.units import GIB
 
 
 class Head:
     """A head node with 100 GiB free, through its boots."""
 
-    def __init__(self, tmp_path, monkeypatch):
-        self.paths = FleetPaths(tmp_path / "home")
-        self.paths.create()
+    def __init__(self, paths, monkeypatch):
+        self.paths = paths
         self.runtime = FakeRuntime()
         self.memory = 100 * GIB
         self.boot = "first"
@@ -42,8 +40,8 @@ class Head:
 
 
 @pytest.fixture
-def head(tmp_path, monkeypatch):
-    return Head(tmp_path, monkeypatch)
+def head(paths, monkeypatch):
+    return Head(paths, monkeypatch)
 
 
 async def test_only_engines_whose_memory_is_free_are_started(head):

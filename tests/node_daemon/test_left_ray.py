@@ -17,13 +17,10 @@ from sparkfleet.specs.inventory import Gateway
 
 
 @pytest.fixture
-def paths(tmp_path):
-    paths = FleetPaths(tmp_path / "home")
-    paths.create()
+def paths(paths):
     up = UpRequest(fleet="home", state_dir=str(paths.root), inventory=inventory())
     paths.role.write_text(Role(python="python", up=up).model_dump_json())
-    yield paths
-    shutil.rmtree(paths.run)
+    return paths
 
 
 @pytest.fixture

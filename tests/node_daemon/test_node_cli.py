@@ -13,14 +13,11 @@ from sparkfleet.controlplane.api.client import PATIENCE_S, FleetClient
 from sparkfleet.controlplane.state.head_address import HeadAddress
 from sparkfleet.controlplane.state.store import Store
 from sparkfleet.node_daemon import node_lifecycle, ray_watchdog
-from sparkfleet.runtime.files.fleet_paths import FleetPaths
 from sparkfleet.runtime.files.state_probe import found
 
 
-async def test_what_was_starting_when_the_fleet_went_down_is_not_held_against_it(tmp_path):
+async def test_what_was_starting_when_the_fleet_went_down_is_not_held_against_it(paths):
     """Even if no controller had started: switching the node off then is not a failed start."""
-    paths = FleetPaths(tmp_path / "home")
-    paths.create()
     store = Store(paths.database)
     store.groups.begin_start(("tiny", 1, 0), {"this": "first"})
     await node_lifecycle.down(paths)
@@ -28,20 +25,17 @@ async def test_what_was_starting_when_the_fleet_went_down_is_not_held_against_it
     store.close()
 
 
-async def test_another_node_than_the_head_gets_no_state(tmp_path):
-    paths = FleetPaths(tmp_path / "home")
-    paths.create()
+async def test_another_node_than_the_head_gets_no_state(paths):
     await node_lifecycle.down(paths)
     assert not paths.database.exists()
 
 
 @pytest.mark.parametrize("fails", [False, True])
 async def test_a_controller_that_is_of_another_version_or_fails_does_not_keep_a_fleet_up(
-    tmp_path, monkeypatch, fails
+    paths, monkeypatch, fails
 ):
     """`down` is what helps against both."""
-    paths, asked, left = FleetPaths(tmp_path / "home"), [], [["moods"], []]
-    paths.create()
+    asked, left = [], [["moods"], []]
 
     async def answer(request):
         asked.append(request.path)
@@ -65,9 +59,7 @@ async def test_a_controller_that_is_of_another_version_or_fails_does_not_keep_a_
     assert asked == (["/v1/stop"] if fails else ["/v1/stop", "/v1/fleet", "/v1/fleet"]), "in order, if it can"
 
 
-async def test_a_controller_whose_own_work_has_failed_is_not_waited_for(tmp_path, monkeypatch):
-    paths = FleetPaths(tmp_path / "home")
-    paths.create()
+async def test_a_controller_whose_own_work_has_failed_is_not_waited_for(paths, monkeypatch):
     address = HeadAddress(ray="", api="http://127.0.0.1:1", gateway_host="127.0.0.1", gateway_port=8000)
     client = FleetClient(address, "token")
     client.trouble = "its work failed: OSError()"
@@ -83,9 +75,7 @@ async def test_a_controller_whose_own_work_has_failed_is_not_waited_for(tmp_path
     await node_lifecycle.down(paths)
 
 
-def test_a_controller_that_does_not_answer_is_waited_for_where_ray_listens(tmp_path):
-    paths = FleetPaths(tmp_path / "home")
-    paths.create()
+def test_a_controller_that_does_not_answer_is_waited_for_where_ray_listens(paths):
     assert node_lifecycle._patience_s(paths) == 0, "it was never up"
     with socket.socket() as ray:
         ray.bind(("127.0.0.1", 0))
@@ -101,10 +91,8 @@ def test_a_controller_that_does_not_answer_is_waited_for_where_ray_listens(tmp_p
 ROLE = Role(python="/opt/python", join=None, up=None).model_dump_json()
 
 
-async def test_a_down_that_is_interrupted_is_found_and_repeated(tmp_path, monkeypatch):
+async def test_a_down_that_is_interrupted_is_found_and_repeated(paths, monkeypatch):
     """The role used to be removed first: the second `down` took the node for one that had never been in the fleet."""
-    paths = FleetPaths(tmp_path / "home")
-    paths.create()
     paths.role.write_text(ROLE)
 
     async def cut_off(paths):
@@ -120,10 +108,8 @@ async def test_a_down_that_is_interrupted_is_found_and_repeated(tmp_path, monkey
     assert "python" not in found(paths.root)
 
 
-async def test_a_start_that_is_taken_down_ends_and_says_so(tmp_path, monkeypatch):
+async def test_a_start_that_is_taken_down_ends_and_says_so(paths, monkeypatch):
     """Whoever waits for it used to wait for minutes, and the role came back with the end of the start."""
-    paths = FleetPaths(tmp_path / "home")
-    paths.create()
     request = UpRequest(fleet="home", state_dir=str(paths.root), inventory=inventory(), apply=())
     address = HeadAddress(ray="", api="", gateway_host="127.0.0.1", gateway_port=8000)
     paths.role.write_text(Role(python="p", up=request).model_dump_json())

@@ -10,16 +10,13 @@ from sparkfleet.controlplane.state.head_address import HeadAddress
 from sparkfleet.errors import ControlError
 from sparkfleet.node_daemon import node_lifecycle, ray_watchdog, role_guard, service_manager
 from sparkfleet.node_daemon.role_guard import read_role
-from sparkfleet.runtime.files.fleet_paths import FleetPaths
 
 
 @pytest.fixture
-def node(tmp_path, monkeypatch):
+def node(paths, monkeypatch):
     """The state directory of a node that starts no watchdog."""
     started = []
     monkeypatch.setattr(service_manager, "start", lambda *_: started.append(1) or "")
-    paths = FleetPaths(tmp_path / "home")
-    paths.create()
     paths.started = started
     return paths
 

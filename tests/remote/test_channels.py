@@ -7,6 +7,7 @@ import stat
 import sys
 
 import pytest
+from node_fixtures import GROUP
 
 from sparkfleet.errors import NodeError
 from sparkfleet.remote.bounded_output import OUTPUT_BYTES
@@ -101,16 +102,6 @@ async def test_a_program_that_cannot_be_run_is_a_node_error(channel, argv):
 async def test_a_missing_program_is_named(channel):
     with pytest.raises(NodeError, match="no-such-program-here was not found"):
         await channel.run(["no-such-program-here"])
-
-
-GROUP = """
-import subprocess
-child = subprocess.Popen([sys.executable, "-S", "-c", "import signal; signal.pause()"])
-tell(child.pid)
-signal.signal(signal.SIGTERM, signal.SIG_IGN)
-signal.signal(signal.SIGHUP, signal.SIG_IGN)
-signal.pause()
-"""
 
 
 async def test_a_timeout_kills_the_group(channel, herald, ended):

@@ -6,7 +6,6 @@ import asyncio
 import json
 import os
 import re
-import resource
 import shutil
 import signal
 import subprocess
@@ -16,10 +15,11 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from container_values import limits, name_of, supervisor_of
 
 from sparkfleet.engines.base import RankCommand
 from sparkfleet.engines.container import ContainerOptions, RankLabels, run_argv
-from sparkfleet.runtime.base import ContainerSpec, Phase, RankSpec, RankStatus
+from sparkfleet.runtime.base import ContainerSpec, Phase, RankSpec
 from sparkfleet.runtime.environment import labels
 from sparkfleet.runtime.process import ProcessRuntime
 from sparkfleet.runtime.processes import labelled, process
@@ -46,13 +46,6 @@ def write_image(path: Path) -> None:
             tar.add(os.path.realpath(file), f"bin/{Path(file).name}")
         for file in libraries:
             tar.add(os.path.realpath(file), file.lstrip("/"))
-
-
-def limits() -> str:
-    """Limits of this process: a root without CAP_SYS_RESOURCE cannot have the higher ones of podman's defaults."""
-    known = {"nofile": resource.RLIMIT_NOFILE, "nproc": resource.RLIMIT_NPROC}
-    hard = {name: min(resource.getrlimit(number)[1] % (1 << 63), 32_768) for name, number in known.items()}
-    return json.dumps([f"{name}={limit}:{limit}" for name, limit in hard.items()])
 
 
 @pytest.fixture(scope="module")
@@ -136,16 +129,6 @@ async def printed(spec: RankSpec, line: str) -> None:
 def log(spec: RankSpec) -> list[str]:
     path = Path(spec.log_path)
     return path.read_text().splitlines() if path.exists() else []
-
-
-def name_of(spec: RankSpec) -> str:
-    return spec.argv[spec.argv.index("--name") + 1]
-
-
-def supervisor_of(status: RankStatus) -> int:
-    found = process(status.pid)
-    assert found
-    return found.parent
 
 
 async def test_a_life(runtime, running, in_container):

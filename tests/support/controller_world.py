@@ -65,6 +65,35 @@ class World:
         await self.controller.intake.report(report(generation, replica=replica, phase=GroupPhase.READY))
         await self.controller.reconcile()
 
+    async def fails(self, cause="memory", **fields):
+        """A start fails, and Serve gives it up."""
+        report = diagnosed(cause, **fields)
+        await self.controller.intake.report(report)
+        self.apps.become("tiny", report.generation, "failed", replica=report.replica)
+        await self.controller.reconcile()
+
+    async def starts_and_fails(self, **fields):
+        """A start that fails and is tried again by Serve alone."""
+        await self.controller.intake.report(report(**fields))
+        await self.controller.intake.report(diagnosed(**fields))
+
+    async def falls(self, times):
+        """The group is ready, and fails while it serves: so many times."""
+        for _ in range(times):
+            await self.ready(1)
+            await self.controller.intake.report(report(phase=GroupPhase.FAILED))
+        await self.controller.reconcile()
+
+    @property
+    def state(self):
+        """State of the only deployment."""
+        return self.controller.queries.status().deployments[0].state
+
+    @property
+    def rungs(self):
+        """Rung of each start."""
+        return [order.rung for order in self.apps.launches]
+
     async def look(self):
         """One round of the controller's watch over the nodes, due every two seconds."""
         await self.controller.watch.look()

@@ -1,12 +1,13 @@
 """A group on fakes, which the tests of `group/group.py` share: a runtime per node, and a fake engine on the first."""
 
+import asyncio
 from pathlib import Path
 
 from sparkfleet.group import rank as rank_module
 from sparkfleet.group import rank_set as ranks
 from sparkfleet.group import serving_watch
 from sparkfleet.group.crash_backoff import Backoff
-from sparkfleet.group.group import Group, not_barred, not_wanted
+from sparkfleet.group.group import Group
 from sparkfleet.group.launch_plan import GroupLaunch, Ports, RankPlacement
 from sparkfleet.group.rank import LocalRank
 from sparkfleet.group.rank_place import spec_here as spec_of
@@ -37,6 +38,21 @@ def order(**fields):
 
 def rank_spec(order, rank, port, secret):
     return spec_of(FleetPaths(ROOT), order, rank, Ports(http=port), secret)
+
+
+async def not_barred():
+    """For a group whose nodes are never drained."""
+    return ""
+
+
+async def not_wanted():
+    """For a group that nothing but its owner stops."""
+    return False
+
+
+async def never(*_, **__):
+    """Waits until it is cancelled."""
+    await asyncio.Event().wait()
 
 
 class World:

@@ -44,6 +44,16 @@ def stubborn():
     signal.pause()
 """
 
+GROUP = """
+import subprocess
+child = subprocess.Popen([sys.executable, "-S", "-c", "import signal; signal.pause()"])
+tell(child.pid)
+signal.signal(signal.SIGTERM, signal.SIG_IGN)
+signal.signal(signal.SIGHUP, signal.SIG_IGN)
+signal.pause()
+"""
+"""For `Herald.script`: a command with a child, and both ignore SIGTERM and SIGHUP."""
+
 
 class Herald:
     """Hears what scripts `tell`."""

@@ -39,8 +39,8 @@ def deployment(*groups, planned=1, state="ready", detail=""):
     )
 
 
-def fleet(*deployments, nodes=()):
+def fleet(*deployments, **fields):
     return FleetStatus(
-        fleet="home", sparkfleet="0.1.0", endpoint="http://192.168.1.20:8000/v1", gateways=(), nodes=nodes,
-        deployments=deployments, last_event=3,
+        **{"fleet": "home", "sparkfleet": "0.1.0", "endpoint": "http://192.168.1.20:8000/v1", "gateways": (),
+           "deployments": deployments, "last_event": 3, **fields}
     )  # fmt: skip

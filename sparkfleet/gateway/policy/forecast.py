@@ -94,7 +94,7 @@ def forecasts(loads: Sequence[GroupLoad], needs: Requirements, answer_tokens: fl
 
 
 def _order(one: GroupForecast) -> tuple[tuple[int, int], float, int]:
-    return one.doubts, one.wait_s + one.prefill_s + one.decode_s, one.turn
+    return one.doubts, one.total_s, one.turn
 
 
 def _forecast(

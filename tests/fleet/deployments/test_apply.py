@@ -1,12 +1,13 @@
 """Applying as another program does it: values in, values and events out, nothing printed and nobody asked."""
 
 import pytest
+from statuses import fleet
 
 from sparkfleet.controlplane.api.api_models import API_VERSION
 from sparkfleet.controlplane.api.client import FleetClient
 from sparkfleet.controlplane.state.api_keys import KeyRow
 from sparkfleet.controlplane.state.head_address import HeadAddress
-from sparkfleet.controlplane.state.status import DeploymentStatus, FleetStatus
+from sparkfleet.controlplane.state.status import DeploymentStatus
 from sparkfleet.controlplane.state.store import Store
 from sparkfleet.errors import ControlError, Infeasible, SpecError
 from sparkfleet.fleet.deployments import apply as module
@@ -53,14 +54,7 @@ class Controller:
 
     async def fleet(self):
         self._looks += 1
-        return FleetStatus(
-            fleet="home",
-            sparkfleet="0",
-            endpoint="",
-            gateways=(),
-            last_event=0,
-            deployments=tuple(self._deployed(request) for request in self.asked),
-        )
+        return fleet(*map(self._deployed, self.asked))
 
     def _deployed(self, request):
         return DeploymentStatus(

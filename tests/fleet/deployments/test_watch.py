@@ -2,8 +2,9 @@
 
 import pytest
 from control_values import plan
+from statuses import fleet
 
-from sparkfleet.controlplane.state.status import DeploymentStatus, FleetStatus
+from sparkfleet.controlplane.state.status import DeploymentStatus
 from sparkfleet.controlplane.state.store_rows import Event
 from sparkfleet.engines.startup_phases import StartupPhase
 from sparkfleet.errors import ControlError
@@ -33,15 +34,8 @@ def deployment(name, state="starting", groups=(), detail=""):
     )
 
 
-def fleet(**states):
-    return FleetStatus(
-        fleet="home",
-        sparkfleet="0",
-        endpoint="",
-        gateways=(),
-        last_event=0,
-        deployments=tuple(deployment(name, state) for name, state in states.items()),
-    )
+def fleet_of(**states):
+    return fleet(*(deployment(name, state) for name, state in states.items()))
 
 
 RANKS = (RankReport(rank=0, node="n"),)
@@ -66,14 +60,14 @@ def event(number, kind, name="a"):
 
 
 async def test_it_ends_when_all_are_ready_or_have_failed():
-    client = Told(fleet(a="starting", b="failed"), fleet(a="ready", b="failed"))
+    client = Told(fleet_of(a="starting", b="failed"), fleet_of(a="ready", b="failed"))
     settled = await until_settled(client, {"a": 1, "b": 1}, 0)
     assert {name: one.state for name, one in settled.items()} == {"a": "ready", "b": "failed"}
 
 
 @pytest.mark.parametrize("after", [{}, {"a": "stopping"}])
 async def test_what_somebody_else_deletes_is_not_waited_for_for_ever(after):
-    client = Told(fleet(a="starting"), fleet(**after))
+    client = Told(fleet_of(a="starting"), fleet_of(**after))
     with pytest.raises(ControlError, match="a: was deleted"):
         await until_settled(client, {"a": 1}, 0)
 
@@ -86,7 +80,7 @@ async def test_events_of_what_is_waited_for_are_sent_once_and_steps_between():
         event(4, "preparing"),
         event(5, "ready"),
     ]
-    client = Told(fleet(a="starting"), fleet(a="ready"), events=told)
+    client = Told(fleet_of(a="starting"), fleet_of(a="ready"), events=told)
     seen = []
     await until_settled(client, {"a": 1}, 0, seen.append)
     assert [one.event.kind for one in seen if isinstance(one, FleetEvent)] == ["deploy", "ready"]
@@ -134,7 +128,7 @@ async def test_nobody_is_told_ready_for_anothers_file():
     newer = deployment("a", "ready").model_copy(
         update={"generation": 2, "who": "anna@lab", "spec": theirs.model_dump_json(), "plan": plan("a")}
     )
-    told = fleet(a="starting")
+    told = fleet_of(a="starting")
     client = Told(told, told.model_copy(update={"deployments": (newer,)}))
     with pytest.raises(ControlError, match="was replaced by generation 2 of anna@lab") as caught:
         await until_settled(client, {"a": 1}, 0, own={"a": mine})

@@ -7,9 +7,7 @@ password, its address and its provisioning are as Grafana needs them.
 import asyncio
 import json
 import os
-import resource
 import shutil
-import socket
 import subprocess
 import tarfile
 import tempfile
@@ -19,11 +17,13 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+from container_values import limits
 
 from sparkfleet.controlplane.state.head_address import HeadAddress
 from sparkfleet.errors import ControlError
 from sparkfleet.fleet.observe.containers import observe_down, observe_up
 from sparkfleet.remote.local import LocalChannel
+from sparkfleet.runtime.ports import free_port
 from sparkfleet.telemetry.observe_containers import PARTS, ObserveImages, ObservePorts
 
 DIRECTORIES = [
@@ -83,13 +83,6 @@ def make_image(directory, part):
     return name
 
 
-def limits():
-    """Limits of this process: a root without CAP_SYS_RESOURCE cannot have the higher ones of podman's defaults."""
-    known = {"nofile": resource.RLIMIT_NOFILE, "nproc": resource.RLIMIT_NPROC}
-    hard = {name: min(resource.getrlimit(number)[1] % (1 << 63), 32_768) for name, number in known.items()}
-    return json.dumps([f"{name}={limit}:{limit}" for name, limit in hard.items()])
-
-
 @pytest.fixture
 def images(monkeypatch):
     """A podman of this test alone, with the three images; docker is not found."""
@@ -138,12 +131,6 @@ def session_of(root):
     return SimpleNamespace(
         inventory=inventory, head=LocalChannel("this"), controller=controller, head_root=head_root
     )
-
-
-def free_port():
-    with socket.socket() as one:
-        one.bind(("127.0.0.1", 0))
-        return one.getsockname()[1]
 
 
 def containers():

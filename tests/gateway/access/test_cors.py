@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 import aiohttp
 import pytest
+from gateway_values import CHAT
 
 from sparkfleet.errors import SpecError
 from sparkfleet.gateway.page.page_app import PageApp
@@ -14,7 +15,6 @@ from sparkfleet.specs.load import parse_inventory
 if TYPE_CHECKING:
     from conftest import OpenDoor
 
-CHAT = "/v1/chat/completions"
 SITE = "https://chat.example.org"
 PREFLIGHT = {
     "access-control-request-method": "POST",

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import aiohttp
 import pytest
 from clocks import Clock
+from gateway_values import CHAT
 
 from sparkfleet.engines.fake import FakeEngine, Pace
 from sparkfleet.gateway.access.keys import authenticate, digest, expired_key, generate, rotate
@@ -19,8 +20,6 @@ from sparkfleet.gateway.routing_table import KeyEntry, KeyLimits
 
 if TYPE_CHECKING:
     from conftest import Door, OpenDoor
-
-CHAT = "/v1/chat/completions"
 
 
 def key(**limits: Any) -> KeyEntry:

@@ -12,6 +12,7 @@ import openai
 import pytest
 from aiohttp import web
 from aiohttp.test_utils import TestServer
+from gateway_values import CHAT
 
 from sparkfleet.gateway.engine import engine_error
 from sparkfleet.gateway.engine.endpoints import Target
@@ -23,7 +24,6 @@ if TYPE_CHECKING:
     Answers = Callable[[web.Request], Awaitable[web.StreamResponse]]
     Failing = Callable[[Answers], Awaitable[Door]]
 
-CHAT = "/v1/chat/completions"
 WORDS = "The input (9000 tokens) is longer than the model's context length (4096 tokens)."
 VLLM = json.dumps({"error": {"message": WORDS, "type": "BadRequestError", "param": None, "code": 400}})
 SGLANG = json.dumps(

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from gateway_values import CHAT
 
 from sparkfleet.engines.fake import FakeEngine, InjectedFault, Pace
 from sparkfleet.gateway.access.certificates import CertificateStore
@@ -26,7 +27,6 @@ if TYPE_CHECKING:
     from conftest import Door, OpenDoor
 
 KEY = "sk-outside-1"
-CHAT = "/v1/chat/completions"
 
 
 @pytest.fixture

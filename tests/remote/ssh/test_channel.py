@@ -13,6 +13,7 @@ import paramiko
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from node_fixtures import GROUP
 
 from sparkfleet.errors import NodeError
 from sparkfleet.remote.ssh.channel import SshChannel
@@ -144,16 +145,6 @@ async def test_an_account_that_runs_no_commands_is_reported(sshd):
         async with sshd.channel() as channel:
             with pytest.raises(NodeError, match="did not begin: This account is not available"):
                 await channel.run(["true"])
-
-
-GROUP = """
-import subprocess
-child = subprocess.Popen([sys.executable, "-S", "-c", "import signal; signal.pause()"])
-tell(child.pid)
-signal.signal(signal.SIGTERM, signal.SIG_IGN)
-signal.signal(signal.SIGHUP, signal.SIG_IGN)
-signal.pause()
-"""
 
 
 async def test_a_full_connection_can_still_kill(ssh, herald, ended):

@@ -14,13 +14,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
+from container_values import name_of, supervisor_of
 
 from sparkfleet.engines.base import RankCommand
 from sparkfleet.engines.container import ContainerOptions, RankLabels, Tool
 from sparkfleet.engines.container import run_argv as engines_run_argv
 from sparkfleet.errors import NodeError
 from sparkfleet.runtime import process as process_module
-from sparkfleet.runtime.base import ContainerSpec, Phase, RankSpec, RankStatus
+from sparkfleet.runtime.base import ContainerSpec, Phase, RankSpec
 from sparkfleet.runtime.containers import container as container_module
 from sparkfleet.runtime.containers import orphan_containers
 from sparkfleet.runtime.containers.container import Autopsy, Container, run_argv
@@ -306,20 +307,10 @@ def in_container(runtime: ProcessRuntime, make_spec, tool: str) -> Callable[...,
     return make
 
 
-def name_of(spec: RankSpec) -> str:
-    return spec.argv[spec.argv.index("--name") + 1]
-
-
 def ours(spec: RankSpec) -> dict[str, str]:
     """The labels of an earlier container of a rank."""
     told = {**spec.id.model_dump(exclude={"replica"}), "group": 0, "spec": "of an earlier version"}
     return {f"sparkfleet.{name}": str(value) for name, value in told.items()}
-
-
-def supervisor_of(status: RankStatus) -> int:
-    found = process(status.pid)
-    assert found
-    return found.parent
 
 
 # A life
