@@ -13,7 +13,7 @@ import sqlite3
 from collections.abc import Callable, Sequence
 
 from sparkfleet.controlplane.clocks import Clocks, read_clocks
-from sparkfleet.controlplane.controller_failures import ControllerFailures
+from sparkfleet.controlplane.controller_failures import LIST_LATE_S, ControllerFailures
 from sparkfleet.controlplane.effects import Effects, LaunchesOf
 from sparkfleet.controlplane.fleet_commands import FleetCommands
 from sparkfleet.controlplane.fleet_queries import FleetQueries
@@ -181,7 +181,9 @@ class Controller:
     async def _observe(self) -> None:
         """Lists what runs, and drops what is known of groups that are gone."""
         await self._notice_clock()
-        before, self.fleet.apps = self.fleet.apps, await self._apps.list()
+        before = self.fleet.apps
+        with self.failures.working("the list of what runs", LIST_LATE_S):
+            self.fleet.apps = await self._apps.list()
         self.failures.warn("store", self._check(self.fleet.apps))
         await self._sweep_after(before)
         failed = [app.name for app in self.fleet.apps if app.status == "failed"]

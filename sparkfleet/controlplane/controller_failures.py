@@ -28,6 +28,8 @@ PAUSES = Timeouts()
 LATE_S = 60.0
 """Seconds after which work that has not ended is named: a round takes less than a second, one that starts sixteen groups
 some ten, and Ray's own calls have no time limit."""
+LIST_LATE_S = 12.0
+"""The same for the list of what runs, with which each round begins: Ray Serve answers from memory."""
 
 
 class ControllerFailures:
@@ -51,8 +53,8 @@ class ControllerFailures:
         self._journal = journal
         self._clock = clock
         self._steady = steady
-        self._in_hand: tuple[str, float] | None = None
-        """Work that has begun and not ended, and when it began."""
+        self._in_hand: list[tuple[str, float, float]] = []
+        """Work that has begun and not ended, the outer first: when it began, and the seconds after which it is late."""
         self.warnings: dict[str, str] = {}
         """Troubles in which it works on, by their subject, for people."""
         before = self._recent()
@@ -64,23 +66,26 @@ class ControllerFailures:
         self.trouble = ""
 
     @contextmanager
-    def working(self, work: str) -> Iterator[None]:
-        """Lets `reported` name this work if it takes too long."""
-        self._in_hand = (work, self._steady())
+    def working(self, work: str, late_s: float = LATE_S) -> Iterator[None]:
+        """Lets `reported` name this work if it takes longer than `late_s`."""
+        self._in_hand.append((work, self._steady(), late_s))
         try:
             yield
         finally:
-            self._in_hand = None
+            self._in_hand.pop()
 
     def reported(self) -> str:
         """The failure, or else the work that does not end, for people; "" while it works."""
-        if self.trouble or self._in_hand is None:
+        if self.trouble:
             return self.trouble
-        work, began = self._in_hand
-        if (took_s := self._steady() - began) < LATE_S:
-            return ""
-        tens_s = took_s // 10 * 10  # readers of the page hear every change
-        return f"{work} has not ended for {tens_s:.0f} s: Ray Serve or Ray's GCS on the head does not answer"
+        for work, began, late_s in reversed(self._in_hand):
+            if (took_s := self._steady() - began) >= late_s:
+                tens_s = took_s // 10 * 10  # readers of the page hear every change
+                return (
+                    f"{work} has not ended for {tens_s:.0f} s: Ray Serve or Ray's GCS on the head does not answer;"
+                    " `pkill -9 -f ray::ServeController` there lets Ray start another Serve, and engines go on"
+                )
+        return ""
 
     def warn(self, subject: str, words: str) -> None:
         """Replaces the warning about a subject; "" ends it."""

@@ -7,7 +7,7 @@ from controller_world import report
 from prometheus_client import generate_latest
 
 from sparkfleet.controlplane import controller as module
-from sparkfleet.controlplane import controller_failures, node_watch
+from sparkfleet.controlplane import node_watch
 from sparkfleet.controlplane.policy.state import Now
 from sparkfleet.controlplane.state import report_cache, routing_publisher
 from sparkfleet.errors import ControlError
@@ -221,7 +221,7 @@ async def test_a_round_that_ray_serve_does_not_let_end_is_a_trouble_until_it_ans
         return next(line for line in page.splitlines() if line.startswith("sparkfleet_controller_trouble "))
 
     monkeypatch.setattr(world.apps, "list", hangs)
-    monkeypatch.setattr(controller_failures, "LATE_S", 0.2)
+    monkeypatch.setattr(module, "LIST_LATE_S", 0.2)
     running = asyncio.create_task(world.controller.run())
     await asyncio.sleep(0.05)
     assert trouble().endswith(" 0.0")

@@ -81,10 +81,16 @@ async def test_it_fails_after_the_pause_and_says_why_meanwhile(store, clock, mon
 
 
 def test_work_that_does_not_end_is_named_until_it_ends(store, clock):
-    steady = iter([100.0, 100.0 + module.LATE_S - 1, 100.0 + module.LATE_S + 7])
-    failures = ControllerFailures(store, EventLog(store), clock, lambda: next(steady))
-    with failures.working("the start of Ray Serve"):
+    steady = [100.0]
+    failures = ControllerFailures(store, EventLog(store), clock, lambda: steady[0])
+    with failures.working("a round of its work"), failures.working("the list", module.LIST_LATE_S):
         assert failures.reported() == ""
+        steady[0] += module.LIST_LATE_S + 9
+        assert failures.reported().startswith("the list has not ended for 20 s: Ray Serve or")
+    with failures.working("the start of Ray Serve"):
+        steady[0] += module.LATE_S - 1
+        assert failures.reported() == ""
+        steady[0] += 8
         assert failures.reported().startswith("the start of Ray Serve has not ended for 60 s: Ray Serve or")
     assert failures.reported() == ""
 

@@ -22,14 +22,14 @@ from asking import Asking
 from node_faults import STATE, as_root
 from pair_fleet import LINK, TINY
 
-from sparkfleet.controlplane.controller_failures import LATE_S
+from sparkfleet.controlplane.controller_failures import LIST_LATE_S
 from sparkfleet.lab.meminfo import meminfo
 from sparkfleet.telemetry.alerts import ALERTS, every_alert
 from sparkfleet.telemetry.recording import RECORDING
 from sparkfleet.telemetry.rule_values import rule_file
 from sparkfleet.units import GIB
 
-pytestmark = [pytest.mark.integration, pytest.mark.any_engine, pytest.mark.full, pytest.mark.timeout(1300)]
+pytestmark = [pytest.mark.integration, pytest.mark.any_engine, pytest.mark.full, pytest.mark.timeout(1250)]
 
 WINDOWS = {"1m": "6s", "5m": "10s", "10m": "15s", "1h": "45s", "6h": "2m"}
 HEAD, OTHER = "spark1", "spark2"
@@ -400,7 +400,7 @@ def the_controller_is_ill(fleet, watch):
     """It does not answer for some seconds; Ray Serve does not; a file that a node's next start needs cannot be read."""
     with watch.fires("ControllerGone", within=10), stopped(fleet, "ray::ControllerActor"):
         time.sleep(6)
-    with stopped(fleet, "ray::ServeController"), watch.fires("ControllerTrouble", within=LATE_S + 30):
+    with stopped(fleet, "ray::ServeController"), watch.fires("ControllerTrouble", within=LIST_LATE_S + 30):
         pass
     mode = 'chmod "$2" "$1"/*/engine.secret'
     with watch.fires("ControllerWarning"):

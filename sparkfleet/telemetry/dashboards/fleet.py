@@ -29,12 +29,12 @@ FLEET = GrafanaDashboard(
         row(
             "Now",
             panel(
-                "Nodes in the fleet",
+                "Nodes are in the fleet",
                 "Nodes whose Ray is part of the fleet.",
                 "short",
                 one("sum(sparkfleet_node_joined)", "of {{node}}"),
                 kind="stat",
-                span=4,
+                span=3,
             ),
             panel(
                 "Nodes are missing",
@@ -42,7 +42,7 @@ FLEET = GrafanaDashboard(
                 "short",
                 one("sum(1 - sparkfleet_node_joined)"),
                 kind="stat",
-                span=4,
+                span=3,
                 limits=IS_OFF,
             ),
             panel(
@@ -51,7 +51,16 @@ FLEET = GrafanaDashboard(
                 "short",
                 one('sum(sparkfleet_group_state{state="ready"})'),
                 kind="stat",
-                span=4,
+                span=3,
+                limits=IS_ON,
+            ),
+            panel(
+                "The endpoint answers",
+                "Gateways that answer Prometheus; clients reach no model if there are none.",
+                "short",
+                one('sum(up{job="gateway"}) or vector(0)'),
+                kind="stat",
+                span=3,
                 limits=IS_ON,
             ),
             panel(

@@ -80,13 +80,17 @@ async def test_no_answer_has_the_value_of_a_variable_and_the_same_again_is_no_ch
 async def test_a_plan_with_a_prediction_is_another_generation_and_its_measurement_is_compared(served):
     """As `test_alerts.py` does it to a fake engine, for which the planner predicts nothing."""
     async with client(served) as fleet:
-        await fleet.apply(request(env=(("FAKE_ITL_MS", "120"),)))
+        env = {"FAKE_ITL_MS": "120"}
+        wanted = ApplyRequest(spec=deployment(env=env), plan=plan(env=tuple(env.items())), who="me")
+        await fleet.apply(wanted)
         assert await predict(fleet, "tiny", 20.0, 80.0) == 2
         await served.controller.reconcile()
         measured = {"decode_tps": 8.3, "ttft_ms": 5.0}
         await served.controller.intake.report(report(2, phase=GroupPhase.READY, measured=measured, running=4))
         page = generate_latest(served.metrics.registry).decode()
-        assert (await fleet.history("tiny"))[1].spec == (await fleet.history("tiny"))[0].spec
+        first, second = await fleet.history("tiny")
+        assert first.spec == second.spec
+        assert first.plan.groups[0].ladder[0].candidate == second.plan.groups[0].ladder[0].candidate
     at = 'deployment="tiny",group="tiny/g2/0"'
     low = f'bound="low",{at}'
     for line in (
