@@ -19,6 +19,14 @@ Dialect = Literal["openai", "anthropic"]
 _LONGEST_NAME = 120
 _MOST_NAMES = 20
 
+_KINDS = {
+    401: "unauthorised",
+    403: "forbidden",
+    413: "too_large",
+    429: "limited",
+    431: "too_large",
+    500: "internal",
+}
 _OPENAI_TYPES = {403: "permission_error", 429: "rate_limit_error"}
 _ANTHROPIC_TYPES = {
     401: "authentication_error",
@@ -60,7 +68,7 @@ class ApiError(SparkfleetError):
         what: the fault, one sentence.
         status: HTTP status.
         code: machine-readable reason, in the answer's `code`.
-        kind: label in `sparkfleet_errors_total`.
+        kind: label in `sparkfleet_errors_total`; "": that of the status.
         param: the wrong field of the request, if it is one.
         headers: extra headers of the answer.
     """
@@ -71,7 +79,7 @@ class ApiError(SparkfleetError):
         *,
         status: int,
         code: str,
-        kind: str = "bad_request",
+        kind: str = "",
         param: str | None = None,
         means: str = "",
         do: str = "",
@@ -80,7 +88,7 @@ class ApiError(SparkfleetError):
         super().__init__(what, means=means, do=do)
         self.status = status
         self.code = code
-        self.kind = kind
+        self.kind = kind or _KINDS.get(status, "bad_request")
         self.param = param
         self.headers = headers
 
@@ -114,7 +122,6 @@ def unauthorised(*, given: bool) -> ApiError:
         do='Send "Authorization: Bearer sk-sf-…". `sparkfleet keys create NAME` creates a key.',
         status=401,
         code="invalid_api_key",
-        kind="unauthorised",
         headers=((b"www-authenticate", b"Bearer"),),
     )
 
@@ -126,7 +133,6 @@ def expired(key_name: str) -> ApiError:
         do="`sparkfleet keys create` makes a new one.",
         status=401,
         code="expired_api_key",
-        kind="unauthorised",
         headers=((b"www-authenticate", b"Bearer"),),
     )
 
@@ -138,7 +144,6 @@ def forbidden(model: str, key_name: str) -> ApiError:
         do='The deployment\'s "keys" list the keys with access.',
         status=403,
         code="model_not_allowed",
-        kind="forbidden",
         param="model",
     )
 
@@ -150,7 +155,6 @@ def admin_only(key_name: str) -> ApiError:
         do="Use another key; `sparkfleet keys create NAME` creates one.",
         status=403,
         code="key_without_inference",
-        kind="forbidden",
     )
 
 
@@ -226,10 +230,7 @@ def none_ready_for(entry: ModelEntry, needs: Iterable[Ability], now: float) -> A
 def no_engine(entry: ModelEntry, now: float) -> ApiError:
     """503: the deployment should serve, but no group takes the request."""
     return _later(
-        f'No engine of "{entry.name}" takes requests at the moment.',
-        entry.retry_s(now),
-        code="no_engine",
-        kind="no_engine",
+        f'No engine of "{entry.name}" takes requests at the moment.', entry.retry_s(now), code="no_engine"
     )
 
 
@@ -239,7 +240,6 @@ def engine_lost(entry: ModelEntry, now: float) -> ApiError:
         f'The engine of "{entry.name}" failed before it answered; it is being replaced.',
         entry.retry_s(now),
         code="engine_lost",
-        kind="engine_lost",
     )
 
 
@@ -282,13 +282,7 @@ def no_table() -> ApiError:
 
 def draining() -> ApiError:
     """503: this gateway replica is stopping; another one answers on the same port."""
-    return _later(
-        "This gateway is shutting down.",
-        1,
-        code="draining",
-        kind="draining",
-        headers=((b"connection", b"close"),),
-    )
+    return _later("This gateway is shutting down.", 1, code="draining", headers=((b"connection", b"close"),))
 
 
 def bad_request(what: str, *, do: str = "", param: str | None = None, code: str = "bad_request") -> ApiError:
@@ -298,12 +292,7 @@ def bad_request(what: str, *, do: str = "", param: str | None = None, code: str 
 
 def too_large(limit: int) -> ApiError:
     """413: the body is longer than `limit` bytes."""
-    return ApiError(
-        f"The request body is larger than {limit} bytes.",
-        status=413,
-        code="request_too_large",
-        kind="too_large",
-    )
+    return ApiError(f"The request body is larger than {limit} bytes.", status=413, code="request_too_large")
 
 
 def budget_full() -> ApiError:
@@ -330,7 +319,6 @@ def limited(what: str, seconds: int, *, code: str = "rate_limit_exceeded") -> Ap
         do=f"Try again in {seconds} s.",
         status=429,
         code=code,
-        kind="limited",
         headers=((b"retry-after", str(seconds).encode()),),
     )
 
@@ -348,9 +336,7 @@ def encoded_body(encoding: str) -> ApiError:
 
 def headers_too_large() -> ApiError:
     """431: more headers than a client needs."""
-    return ApiError(
-        "The request headers are too large.", status=431, code="headers_too_large", kind="too_large"
-    )
+    return ApiError("The request headers are too large.", status=431, code="headers_too_large")
 
 
 def too_slow(seconds: float) -> ApiError:
@@ -469,19 +455,18 @@ def internal() -> ApiError:
         do="The gateway's log has the reason, under this answer's x-request-id.",
         status=500,
         code="internal_error",
-        kind="internal",
     )
 
 
 def _later(
-    what: str, seconds: int, *, code: str, kind: str, headers: tuple[tuple[bytes, bytes], ...] = ()
+    what: str, seconds: int, *, code: str, kind: str = "", headers: tuple[tuple[bytes, bytes], ...] = ()
 ) -> ApiError:
     return ApiError(
         what,
         do=f"Try again in {seconds} s.",
         status=503,
         code=code,
-        kind=kind,
+        kind=kind or code,
         headers=((b"retry-after", str(seconds).encode()), *headers),
     )
 
