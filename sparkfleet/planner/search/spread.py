@@ -26,7 +26,10 @@ def stays(case: VariantContext, fewer: Evaluation, more: Evaluation) -> str:
         return "" if more.worth > fewer.worth else "holds no longer context"
     ranks, nodes = (one.candidate.shape.ranks for one in (narrow, wide))
     gain = more.predicted / fewer.predicted
-    required = required_gain(*_used(case, nodes, ranks))
+    by_wide, by_narrow = _used(case, nodes, ranks)
+    if by_wide <= by_narrow and more.worth > fewer.worth:
+        return ""  # wider groups on the same nodes: what was published decides, as between two drafts
+    required = required_gain(by_wide, by_narrow)
     if gain < 1.0:
         return "slower"
     if gain < required:

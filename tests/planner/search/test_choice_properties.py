@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 
-from hypothesis import HealthCheck, assume, given, settings
+from hypothesis import HealthCheck, assume, example, given, settings
 from hypothesis import strategies as st
 
 from sparkfleet.knowledge.published.evidence import EvidenceIndex, PublishedEvidence
@@ -93,6 +93,13 @@ def test_more_evidence_for_a_candidate_never_makes_it_lose(
     concurrency=st.sampled_from([1, 2, 8, 32]),
     context=st.sampled_from([8_192, 32_768, 131_072]),
     wanted=st.sampled_from(["interactive", "throughput"]),
+)
+@example(  # one published group of two is better than three predicted groups of one
+    model="local-inference-lab/Qwen3.8-Flash-Next-NVFP4",
+    nodes=2,
+    concurrency=8,
+    context=131_072,
+    wanted="throughput",
 )
 def test_an_idle_node_never_makes_a_plan_slower(
     sparks, plan, ask, model, nodes, concurrency, context, wanted
