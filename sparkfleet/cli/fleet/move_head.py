@@ -19,7 +19,7 @@ from sparkfleet.cli.options import (
 )
 from sparkfleet.cli.output import OUTPUT_VERSION, console, print_json
 from sparkfleet.cli.progress import ProgressLine
-from sparkfleet.fleet.lifecycle.move_head import MovePlan, cancel_move, name_head, plan_move
+from sparkfleet.fleet.lifecycle.move_head import MovePlan, name_head, plan_move, undo_move
 from sparkfleet.fleet.lifecycle.move_head import move_head as move
 from sparkfleet.fleet.session import Session
 
@@ -70,6 +70,7 @@ def _question(session: Session, plan: MovePlan) -> str:
 
 
 async def _cancel(session: Session, node: str) -> int:
-    await cancel_move(session, node)
+    with ProgressLine() as progress:
+        await undo_move(session, node, progress)
     console.print(f"{session.inventory.head} is the head, as before.", markup=False)
     return Exit.DONE

@@ -131,6 +131,24 @@ async def cancel_move(session: Session, new: str) -> None:
     )
 
 
+async def undo_move(session: Session, new: str, on_event: OnEvent = ignored) -> None:
+    """Undo a move that was interrupted, and wait until the old head's controller works again, if the fleet is up.
+
+    Args:
+        session: the fleet.
+        new: the node that would have become the head.
+        on_event: receives the nodes that are waited for.
+
+    Raises:
+        NodeError: a node cannot be reached.
+        ControlError: the controller does not work, or a node did not join again.
+    """
+    await cancel_move(session, new)
+    client = await session.find_controller()
+    if client is not None:
+        await session.lifecycle.until_joined(client, on_event, HELD_S)
+
+
 class _Moving:
     def __init__(self, session: Session, plan: MovePlan, on_event: OnEvent) -> None:
         self._session, self._plan, self._on_event = session, plan, on_event

@@ -1,9 +1,11 @@
 """The inventory's line after the head was moved, and moves that are refused."""
 
+from types import SimpleNamespace
+
 import pytest
 
 from sparkfleet.errors import SpecError
-from sparkfleet.fleet.lifecycle.move_head import head_named, name_head, plan_move
+from sparkfleet.fleet.lifecycle.move_head import HELD_S, head_named, name_head, plan_move, undo_move
 from sparkfleet.fleet.session import Session
 
 INVENTORY = "# mine\nfleet: home\nhead: a  # the quiet one\nnodes:\n  a: {address: local}\n"
@@ -30,3 +32,29 @@ async def test_a_move_to_nowhere_is_refused(tmp_path, node, words):
     async with Session(file) as session:
         with pytest.raises(SpecError, match=words):
             await plan_move(session, node)
+
+
+class Undone:
+    """A session whose nodes undo a move at once, and whose controller, if any, waits for a moment longer."""
+
+    def __init__(self, client):
+        self.inventory = SimpleNamespace(fleet="home", nodes={"a": None, "b": None})
+        self.programs = self.lifecycle = self
+        self.client, self.steps = client, []
+
+    async def move_step(self, name, request):
+        self.steps.append((request.step, name))
+
+    async def find_controller(self):
+        return self.client
+
+    async def until_joined(self, client, on_event, held_s):
+        assert (client, held_s) == (self.client, HELD_S)
+        self.steps.append(("joined", ""))
+
+
+@pytest.mark.parametrize(("client", "last"), [(object(), [("joined", "")]), (None, [])])
+async def test_an_undone_move_is_over_once_the_old_head_works(client, last):
+    session = Undone(client)
+    await undo_move(session, "b")
+    assert session.steps == [("cancel", "b"), ("cancel", "a"), *last]
