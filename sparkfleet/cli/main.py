@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import gc
 import io
+import os
 import sys
 from typing import Annotated
 
@@ -65,6 +66,8 @@ def main() -> None:
         if isinstance(stream, io.TextIOWrapper):  # a closed stream is None
             stream.reconfigure(errors="replace")  # for terminals without "·" and file names that are no text
     gc.set_threshold(GARBAGE)
+    # Pydantic reads the metadata of every installed package for plugins, which sparkfleet has none of: 13 ms.
+    os.environ.setdefault("PYDANTIC_DISABLE_PLUGINS", "__all__")
     sys.exit(int(_code()))
 
 

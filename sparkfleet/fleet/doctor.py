@@ -16,6 +16,7 @@ from sparkfleet.errors import FactError, SparkfleetError, SpecError
 from sparkfleet.fabric.measure import save_measurements
 from sparkfleet.fleet.planning.checkpoints import Found, models_of, places_of, search
 from sparkfleet.fleet.session import Session
+from sparkfleet.knowledge.rules.rules import doctor_rules
 from sparkfleet.runtime.files.fleet_paths import FleetPaths
 from sparkfleet.specs.deployment import Deployment
 from sparkfleet.specs.fields import unknown
@@ -50,8 +51,10 @@ async def examine_fleet(
     for name in nodes:
         if name not in session.inventory.nodes:
             raise SpecError(unknown("node", name, session.inventory.nodes))
-    fleet, weights = await asyncio.gather(
-        gather(session.inventory, session.channels, nodes=nodes), _weights(session, nodes, deployments)
+    fleet, weights, _ = await asyncio.gather(
+        gather(session.inventory, session.channels, nodes=nodes),
+        _weights(session, nodes, deployments),
+        asyncio.to_thread(doctor_rules),  # read while the nodes answer
     )
     paths = await _measure(session, fleet) if measure else None
     needed = [one for one in weights if isinstance(one, Needed)]

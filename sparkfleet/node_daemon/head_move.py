@@ -20,10 +20,11 @@ from typing import Any
 from sparkfleet.controlplane.api.api_models import MoveRequest, Role
 from sparkfleet.controlplane.controller_note import read_note
 from sparkfleet.controlplane.ray.ray_process import LABEL
+from sparkfleet.controlplane.state.head_address import HeadMove
 from sparkfleet.controlplane.store_safety.copies import copy_database
 from sparkfleet.controlplane.store_safety.guard import StoreError, StoreFault
 from sparkfleet.controlplane.store_safety.mark import StoreMark, write_mark
-from sparkfleet.controlplane.store_safety.moving import HeadMove, begin_move, read_move
+from sparkfleet.controlplane.store_safety.moving import begin_move, read_move
 from sparkfleet.controlplane.store_safety.opening import named_errors, read_content
 from sparkfleet.controlplane.store_safety.restore import set_aside
 from sparkfleet.errors import ControlError, SparkfleetError

@@ -22,27 +22,9 @@ import asyncio
 import json
 import sys
 from pathlib import Path
+from typing import Any
 
-from sparkfleet.controlplane.api.api_models import (
-    JoinRequest,
-    MoveRequest,
-    OnNode,
-    SecretsRequest,
-    StoreRequest,
-    UpgradeRequest,
-    UpRequest,
-)
 from sparkfleet.errors import SparkfleetError
-from sparkfleet.node_daemon import (
-    gateway_address,
-    head_move,
-    node_lifecycle,
-    ray_watchdog,
-    secret_change,
-    store_verbs,
-    upgrade_steps,
-)
-from sparkfleet.node_daemon.node_lifecycle import prepare
 from sparkfleet.runtime.files.fleet_paths import FleetPaths
 
 
@@ -51,36 +33,63 @@ def main() -> int:
     verb = sys.argv[1]
     try:
         if verb == "keep":
-            return asyncio.run(ray_watchdog.keep(FleetPaths(Path(sys.argv[2])), sys.argv[3:] == ["next"]))
+            from sparkfleet.node_daemon.ray_watchdog import keep
+
+            return asyncio.run(keep(FleetPaths(Path(sys.argv[2])), sys.argv[3:] == ["next"]))
         given = sys.stdin.read()
-        if verb == "prepare":
-            print(prepare(UpRequest.model_validate_json(given)).model_dump_json())
-        elif verb == "up":
-            print(json.dumps(ray_watchdog.begin_up(UpRequest.model_validate_json(given))))
-        elif verb == "join":
-            print(json.dumps(ray_watchdog.begin_join(JoinRequest.model_validate_json(given))))
-        elif verb == "controller":
-            asyncio.run(node_lifecycle.make_controller(UpRequest.model_validate_json(given)))
-            print("{}")
-        elif verb == "gateway":
-            answer = asyncio.run(gateway_address.answer(UpRequest.model_validate_json(given)))
-            print(json.dumps(answer))
-        elif verb == "move":
-            answer = asyncio.run(head_move.answer(MoveRequest.model_validate_json(given)))
-            print(json.dumps(answer))
-        elif verb == "upgrade":
-            answer = asyncio.run(upgrade_steps.answer(UpgradeRequest.model_validate_json(given)))
-            print(json.dumps(answer))
-        elif verb == "secrets":
-            print(json.dumps(secret_change.answer(SecretsRequest.model_validate_json(given))))
-        elif verb == "store":
-            print(json.dumps(store_verbs.answer(StoreRequest.model_validate_json(given))))
+        if verb == "store":
+            _store(given)
+        elif verb in {"move", "upgrade", "secrets", "gateway"}:
+            _change(verb, given)
         else:
-            asyncio.run(ray_watchdog.take_down(OnNode.model_validate_json(given).paths))
+            _run(verb, given)
     except SparkfleetError as error:
         print(error, file=sys.stderr)
         return error.exit_code
     return 0
+
+
+# A verb imports what it needs: for `store`, the rest of the program is most of its time.
+
+
+def _store(given: str) -> None:
+    from sparkfleet.controlplane.api.api_models import StoreRequest
+    from sparkfleet.node_daemon import store_verbs
+
+    print(json.dumps(store_verbs.answer(StoreRequest.model_validate_json(given))))
+
+
+def _change(verb: str, given: str) -> None:
+    from sparkfleet.controlplane.api.api_models import MoveRequest, SecretsRequest, UpgradeRequest, UpRequest
+    from sparkfleet.node_daemon import gateway_address, head_move, secret_change, upgrade_steps
+
+    answer: Any
+    if verb == "gateway":
+        answer = asyncio.run(gateway_address.answer(UpRequest.model_validate_json(given)))
+    elif verb == "move":
+        answer = asyncio.run(head_move.answer(MoveRequest.model_validate_json(given)))
+    elif verb == "upgrade":
+        answer = asyncio.run(upgrade_steps.answer(UpgradeRequest.model_validate_json(given)))
+    else:
+        answer = secret_change.answer(SecretsRequest.model_validate_json(given))
+    print(json.dumps(answer))
+
+
+def _run(verb: str, given: str) -> None:
+    from sparkfleet.controlplane.api.api_models import JoinRequest, OnNode, UpRequest
+    from sparkfleet.node_daemon import node_lifecycle, ray_watchdog
+
+    if verb == "prepare":
+        print(node_lifecycle.prepare(UpRequest.model_validate_json(given)).model_dump_json())
+    elif verb == "up":
+        print(json.dumps(ray_watchdog.begin_up(UpRequest.model_validate_json(given))))
+    elif verb == "join":
+        print(json.dumps(ray_watchdog.begin_join(JoinRequest.model_validate_json(given))))
+    elif verb == "controller":
+        asyncio.run(node_lifecycle.make_controller(UpRequest.model_validate_json(given)))
+        print("{}")
+    else:
+        asyncio.run(ray_watchdog.take_down(OnNode.model_validate_json(given).paths))
 
 
 if __name__ == "__main__":

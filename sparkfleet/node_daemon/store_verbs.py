@@ -12,13 +12,13 @@ from typing import Any
 from sparkfleet.controlplane.api.api_models import StoreRequest
 from sparkfleet.controlplane.controller_note import read_note
 from sparkfleet.controlplane.desired import Generation
-from sparkfleet.controlplane.ray.ray_process import LABEL
 from sparkfleet.controlplane.store_safety import restore
 from sparkfleet.controlplane.store_safety.copies import copies, find_copy, take_copy
 from sparkfleet.errors import ControlError, SparkfleetError
 from sparkfleet.node_daemon.error_answer import error_answer
 from sparkfleet.runtime import processes
 from sparkfleet.runtime.files.fleet_paths import FleetPaths
+from sparkfleet.runtime.files.state_probe import RAY_LABEL
 
 
 def answer(request: StoreRequest) -> dict[str, Any]:
@@ -89,4 +89,4 @@ def _running(paths: FleetPaths) -> tuple[Generation, ...]:
 
 
 def _lives(paths: FleetPaths, pid: int) -> bool:
-    return os.path.exists(f"/proc/{pid}") and processes.carries(pid, {LABEL: paths.label})
+    return os.path.exists(f"/proc/{pid}") and processes.carries(pid, {RAY_LABEL: paths.label})

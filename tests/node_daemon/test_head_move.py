@@ -17,9 +17,10 @@ from control_values import deployment, inventory, plan
 from sparkfleet.controlplane.api.api_models import JoinRequest, MoveRequest, Role, UpRequest
 from sparkfleet.controlplane.controller_note import NoteWriter
 from sparkfleet.controlplane.ray.ray_process import LABEL
+from sparkfleet.controlplane.state.head_address import HeadMove
 from sparkfleet.controlplane.state.store import Store
 from sparkfleet.controlplane.store_safety.guard import StoreError, StoreFault
-from sparkfleet.controlplane.store_safety.moving import HeadMove, read_move
+from sparkfleet.controlplane.store_safety.moving import read_move
 from sparkfleet.controlplane.store_safety.opening import open_store
 from sparkfleet.node_daemon import head_move, service_manager
 from sparkfleet.runtime import processes

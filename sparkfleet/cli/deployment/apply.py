@@ -19,7 +19,6 @@ from sparkfleet.cli.options import (
     run,
 )
 from sparkfleet.cli.output import console, errors
-from sparkfleet.cli.planning.dry_run import DryRunOption, show_dry_run
 from sparkfleet.cli.planning.plan import (
     AssumeOption,
     FileOption,
@@ -36,6 +35,10 @@ from sparkfleet.fleet.planning.measured import NOT_MEASURED, is_predicted, measu
 from sparkfleet.fleet.report.outcome import failed_lines, rung_lines
 from sparkfleet.fleet.session import Session
 from sparkfleet.specs.load import load_deployments
+
+DryRunOption = Annotated[
+    bool, typer.Option("--dry-run", help="Show the command of every rank instead of running it.")
+]
 
 
 def apply(  # noqa: PLR0917  # its parameters are the command line's
@@ -67,6 +70,8 @@ def apply(  # noqa: PLR0917  # its parameters are the command line's
     """Serve the deployments in the files. Starts those that do not run; applying twice changes nothing."""
     given = given_files("apply", files, file)
     if show_only:
+        from sparkfleet.cli.planning.dry_run import show_dry_run  # a slow import
+
         return run(show_dry_run(given, inventory, assumed, json))
     if assumed is not None:
         raise SpecError(

@@ -5,9 +5,6 @@ from __future__ import annotations
 import shlex
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Annotated
-
-import typer
 
 from sparkfleet.cli.exit_codes import Exit
 from sparkfleet.cli.options import open_session
@@ -28,10 +25,6 @@ from sparkfleet.planner.types.plan import DeploymentPlan, GroupPlan, Plan
 from sparkfleet.specs.deployment import Deployment
 from sparkfleet.specs.inventory import Inventory
 from sparkfleet.specs.load import load_deployments
-
-DryRunOption = Annotated[
-    bool, typer.Option("--dry-run", help="Show the command of every rank instead of running it.")
-]
 
 
 async def show_dry_run(files: list[Path], inventory: Path, assumed: str | None, json: bool) -> int:

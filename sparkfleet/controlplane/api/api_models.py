@@ -7,8 +7,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from sparkfleet.controlplane.state.head_address import HeadAddress
-from sparkfleet.controlplane.store_safety.moving import HeadMove
+from sparkfleet.controlplane.state.head_address import HeadAddress, HeadMove
 from sparkfleet.gateway.routing_table import KeyLimits
 from sparkfleet.planner.types.plan import DeploymentPlan
 from sparkfleet.runtime.files.fleet_paths import FleetPaths
@@ -90,6 +89,40 @@ class StoreRequest(OnNode):
     """The copy to restore, or the fleet's name for `begin_anew`."""
     dry: bool = False
     """Check, and change nothing."""
+
+
+Occasion = Literal["change", "hourly", "asked", "other"]
+
+
+class StoreCopy(Value):
+    """A copy of the store on the head's disk."""
+
+    name: str
+    at: float
+    """Unix seconds."""
+    occasion: Occasion
+    bytes: int
+    fleet: str = ""
+    id: str = ""
+    changes: int = 0
+    deployments: tuple[str, ...] = ()
+    """Each as `name (generation n)`."""
+    trouble: str = ""
+    """Reason for not using it; "" if it is sound."""
+
+
+class RestoredStore(Value):
+    """Result of a restoration."""
+
+    source: str
+    """Origin of the content, for people."""
+    deployments: tuple[str, ...]
+    """Each as `name (generation n)`."""
+    keys: int
+    set_aside: str = ""
+    """Path of the file that was there before; "" if there was none."""
+    left_out: tuple[str, ...] = ()
+    """Deployments that the newest record has, and that do not run: they were not adopted."""
 
 
 class SecretsRequest(OnNode):

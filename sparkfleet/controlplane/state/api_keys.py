@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING
 
-from sparkfleet.controlplane.state.event_log import EventLog
-from sparkfleet.controlplane.state.report_cache import ReportCache
-from sparkfleet.controlplane.state.store import Store
 from sparkfleet.errors import ControlError
 from sparkfleet.gateway.access.keys import generate, rotate
 from sparkfleet.gateway.routing_table import KeyEntry, KeyLimits
 from sparkfleet.values import Value
+
+if TYPE_CHECKING:  # slow imports, of which only the types are used; every client imports this module
+    from sparkfleet.controlplane.state.event_log import EventLog
+    from sparkfleet.controlplane.state.report_cache import ReportCache
+    from sparkfleet.controlplane.state.store import Store
 
 CONFIRM_S = 5.0
 """Longest wait for the gateways after a key was created or revoked, seconds. They poll: one that works has it in 0.1 s."""

@@ -28,6 +28,15 @@ def name_on_network() -> str:
             return LOOPBACK
 
 
+class HeadMove(Value):
+    """A move of the head."""
+
+    to: str
+    """Name of the new head."""
+    token: str
+    """Distinguishes the processes that this move has started from all others."""
+
+
 class HeadAddress(Value):
     """Addresses of a fleet's head. Chosen once and stored, so that they survive a restart."""
 

@@ -9,35 +9,15 @@ import time
 from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Literal
 
+from sparkfleet.controlplane.api.api_models import Occasion, StoreCopy
 from sparkfleet.controlplane.store_safety.guard import StoreError, StoreFault
 from sparkfleet.controlplane.store_safety.opening import named_errors, read_content, require_known_fields
 from sparkfleet.runtime.files.fleet_paths import FleetPaths
-from sparkfleet.values import Value
 
 KEPT = 7
 """Copies kept of each occasion."""
 HOURLY_S = 3600.0
-
-Occasion = Literal["change", "hourly", "asked", "other"]
-
-
-class StoreCopy(Value):
-    """A copy of the store on the head's disk."""
-
-    name: str
-    at: float
-    """Unix seconds."""
-    occasion: Occasion
-    bytes: int
-    fleet: str = ""
-    id: str = ""
-    changes: int = 0
-    deployments: tuple[str, ...] = ()
-    """Each as `name (generation n)`."""
-    trouble: str = ""
-    """Reason for not using it; "" if it is sound."""
 
 
 def take_copy(paths: FleetPaths, occasion: Occasion, now: float | None = None) -> Path:

@@ -9,19 +9,10 @@ from pathlib import Path
 
 from pydantic import ValidationError
 
+from sparkfleet.controlplane.state.head_address import HeadMove
 from sparkfleet.controlplane.store_safety.guard import StoreError, StoreFault
 from sparkfleet.remote.atomic_write import write_atomically
 from sparkfleet.runtime.files.fleet_paths import FleetPaths
-from sparkfleet.values import Value
-
-
-class HeadMove(Value):
-    """A move of the head."""
-
-    to: str
-    """Name of the new head."""
-    token: str
-    """Distinguishes the processes that this move has started from all others."""
 
 
 def read_move(root: Path) -> HeadMove | None:

@@ -14,6 +14,7 @@ from collections.abc import Collection, Iterator, Mapping
 from datetime import UTC, datetime
 from pathlib import Path
 
+from sparkfleet.controlplane.api.api_models import RestoredStore
 from sparkfleet.controlplane.desired import Desired, Generation
 from sparkfleet.controlplane.state.store import Store
 from sparkfleet.controlplane.store_safety.applied import Applied, applied_in, read_applied
@@ -23,23 +24,8 @@ from sparkfleet.controlplane.store_safety.mark import StoreMark, mark_of, read_m
 from sparkfleet.controlplane.store_safety.opening import named_errors, read_content, require_known_fields
 from sparkfleet.errors import ControlError
 from sparkfleet.runtime.files.fleet_paths import FleetPaths
-from sparkfleet.values import Value
 
 NEW = ".sparkfleet.db.new"
-
-
-class RestoredStore(Value):
-    """Result of a restoration."""
-
-    source: str
-    """Origin of the content, for people."""
-    deployments: tuple[str, ...]
-    """Each as `name (generation n)`."""
-    keys: int
-    set_aside: str = ""
-    """Path of the file that was there before; "" if there was none."""
-    left_out: tuple[str, ...] = ()
-    """Deployments that the newest record has, and that do not run: they were not adopted."""
 
 
 def restore_copy(

@@ -27,7 +27,6 @@ from sparkfleet.fleet.planning.step_times import (
     started_by,
 )
 from sparkfleet.fleet.session import Session
-from sparkfleet.fleet.storage.stage import bring, pinned
 from sparkfleet.planner.types.plan import DeploymentPlan
 from sparkfleet.runtime.files.fleet_paths import FleetPaths
 from sparkfleet.specs.deployment import Deployment
@@ -126,6 +125,8 @@ async def _ready_to_start(
     session: Session, prepared: PreparedApply, on_event: OnEvent
 ) -> tuple[DeploymentPlan, ...]:
     """Stage what the plans need on their nodes. Returns the plans with digests for tags."""
+    from sparkfleet.fleet.storage.stage import bring, pinned  # a slow import, needed after the plan is shown
+
     status = prepared.planned.status
     failed = status.failures if status and not prepared.retry else ()
     before = [one.plan for one in prepared.planned.decided.pending]

@@ -17,8 +17,7 @@ from typing import Any, Literal, NamedTuple
 
 from sparkfleet.controlplane.api.api_models import MoveRequest, UpRequest
 from sparkfleet.controlplane.api.client import FleetClient
-from sparkfleet.controlplane.state.head_address import HeadAddress
-from sparkfleet.controlplane.store_safety.moving import HeadMove
+from sparkfleet.controlplane.state.head_address import HeadAddress, HeadMove
 from sparkfleet.errors import ControlError, SpecError
 from sparkfleet.fleet.events import FactFound, FleetStep, OnEvent, StepRunning, ignored
 from sparkfleet.fleet.nodes.surroundings import NodeSurroundings, read_surroundings

@@ -6,9 +6,7 @@ import json
 from collections.abc import Callable
 from typing import NamedTuple
 
-from sparkfleet.controlplane.api.api_models import StoreRequest
-from sparkfleet.controlplane.store_safety.copies import StoreCopy
-from sparkfleet.controlplane.store_safety.restore import RestoredStore
+from sparkfleet.controlplane.api.api_models import RestoredStore, StoreCopy, StoreRequest
 from sparkfleet.fleet.session import Session
 
 Confirm = Callable[[str], None]

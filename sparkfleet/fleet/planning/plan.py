@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Collection, Mapping, Sequence
 from types import MappingProxyType
 from typing import NamedTuple
@@ -178,8 +179,9 @@ async def plan_deployments(
     for line in missing_keys(specs, known) if known is not None else ():
         session.report(TroubleFound(line=line))
     drained = {one.node for one in status.drained} if status else set()
-    fleet = await fleet_of(session, assumed, drained.union(without))
-    around = await _around(session, assumed)
+    fleet, around = await asyncio.gather(
+        fleet_of(session, assumed, drained.union(without)), _around(session, assumed)
+    )
     for line in other_fleet_lines(around):
         session.report(TroubleFound(line=line))
     checkpoints = await checkpoints_for(session, specs, fleet)
