@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
 
-from sparkfleet.controlplane.api.api_models import Occasion, StoreCopy
+from sparkfleet.controlplane.state.store_copies import Occasion, StoreCopy
 from sparkfleet.controlplane.store_safety.guard import StoreError, StoreFault
 from sparkfleet.controlplane.store_safety.opening import named_errors, read_content, require_known_fields
 from sparkfleet.runtime.files.fleet_paths import FleetPaths

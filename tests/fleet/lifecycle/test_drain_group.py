@@ -26,7 +26,7 @@ class Answers:
 
 @pytest.fixture
 def quick(monkeypatch):
-    monkeypatch.setattr(drain, "IDLE_S", 0.02)
+    monkeypatch.setattr(drain, "IDLE_S", 0.2)
     monkeypatch.setattr(drain, "WAIT_S", 0.005)
 
 
