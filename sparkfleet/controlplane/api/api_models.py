@@ -91,40 +91,6 @@ class StoreRequest(OnNode):
     """Check, and change nothing."""
 
 
-Occasion = Literal["change", "hourly", "asked", "other"]
-
-
-class StoreCopy(Value):
-    """A copy of the store on the head's disk."""
-
-    name: str
-    at: float
-    """Unix seconds."""
-    occasion: Occasion
-    bytes: int
-    fleet: str = ""
-    id: str = ""
-    changes: int = 0
-    deployments: tuple[str, ...] = ()
-    """Each as `name (generation n)`."""
-    trouble: str = ""
-    """Reason for not using it; "" if it is sound."""
-
-
-class RestoredStore(Value):
-    """Result of a restoration."""
-
-    source: str
-    """Origin of the content, for people."""
-    deployments: tuple[str, ...]
-    """Each as `name (generation n)`."""
-    keys: int
-    set_aside: str = ""
-    """Path of the file that was there before; "" if there was none."""
-    left_out: tuple[str, ...] = ()
-    """Deployments that the newest record has, and that do not run: they were not adopted."""
-
-
 class SecretsRequest(OnNode):
     """Input of `boot secrets`: a step of changing the internal secrets, see `node_daemon/secret_change.py`."""
 

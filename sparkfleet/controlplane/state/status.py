@@ -13,6 +13,7 @@ from sparkfleet.group.report import GroupReport
 from sparkfleet.planner.report.carry_over import Member, RunningGroup
 from sparkfleet.planner.rules.failure_memory import Remembered
 from sparkfleet.planner.types.plan import DeploymentPlan
+from sparkfleet.specs.fields import quote
 from sparkfleet.telemetry.node_readings import NodeReadings
 from sparkfleet.values import Value
 
@@ -114,7 +115,9 @@ def required_group(name: str) -> tuple[str, int, int]:
     """Deployment, generation and replica in a group's name. Raises ControlError if it is none."""
     found = parse_group_name(name)
     if found is None:
-        raise ControlError(f"{name!r} is no group's name.", do="Groups are named DEPLOYMENT/gN/N: tiny/g1/0.")
+        raise ControlError(
+            f"{quote(name)} is no group's name.", do="Groups are named DEPLOYMENT/gN/N: tiny/g1/0."
+        )
     return found
 
 

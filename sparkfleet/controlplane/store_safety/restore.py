@@ -14,9 +14,9 @@ from collections.abc import Collection, Iterator, Mapping
 from datetime import UTC, datetime
 from pathlib import Path
 
-from sparkfleet.controlplane.api.api_models import RestoredStore
 from sparkfleet.controlplane.desired import Desired, Generation
 from sparkfleet.controlplane.state.store import Store
+from sparkfleet.controlplane.state.store_rows import RestoredStore
 from sparkfleet.controlplane.store_safety.applied import Applied, applied_in, read_applied
 from sparkfleet.controlplane.store_safety.copies import copies, copy_database
 from sparkfleet.controlplane.store_safety.guard import StoreError, StoreFault

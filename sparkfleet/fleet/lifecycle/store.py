@@ -6,7 +6,8 @@ import json
 from collections.abc import Callable
 from typing import NamedTuple
 
-from sparkfleet.controlplane.api.api_models import RestoredStore, StoreCopy, StoreRequest
+from sparkfleet.controlplane.api.api_models import StoreRequest
+from sparkfleet.controlplane.state.store_rows import RestoredStore, StoreCopy
 from sparkfleet.fleet.session import Session
 
 Confirm = Callable[[str], None]
