@@ -165,7 +165,7 @@ async def test_keys_are_limited_and_rotated(served):
         assert (listed.id, listed.limits) == (made["id"], KeyLimits(tokens_per_minute=1000))
         assert 3500 < listed.former_until - time.time() < 3700
         for call in (fleet.limit_key("other", KeyLimits()), fleet.rotate_key("other", 0.0)):
-            with pytest.raises(ControlError, match="no key 'other'"):
+            with pytest.raises(ControlError, match='no key "other"'):
                 await call
 
 

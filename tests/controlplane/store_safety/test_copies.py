@@ -62,7 +62,7 @@ def test_a_damaged_copy_is_listed_as_such_and_is_not_the_latest(paths, store):
     newest, _ = copies(paths)
     assert "cannot be used" in newest.trouble
     assert find_copy(paths, "latest") == sound
-    with pytest.raises(StoreError, match="no copy 'other'") as caught:
+    with pytest.raises(StoreError, match='no copy "other"') as caught:
         find_copy(paths, "other")
     assert sound.name in caught.value.do
 
