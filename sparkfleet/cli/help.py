@@ -8,6 +8,7 @@ import typer
 
 from sparkfleet.cli.exit_codes import Exit
 from sparkfleet.errors import SpecError
+from sparkfleet.specs.fields import quote
 
 
 def show_help(
@@ -26,7 +27,7 @@ def show_help(
         return Exit.DONE
     command = whole.get_command(ctx.parent, verb)
     if command is None:
-        raise SpecError(f"There is no verb {verb!r}.", do="`sparkfleet help` lists them.")
+        raise SpecError(f"There is no verb {quote(verb)}.", do="`sparkfleet help` lists them.")
     with typer.Context(command, info_name=verb, parent=ctx.parent) as inner:
         typer.echo(command.get_help(inner))
     return Exit.DONE

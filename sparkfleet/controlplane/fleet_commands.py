@@ -13,6 +13,7 @@ from sparkfleet.errors import ControlError
 from sparkfleet.group.group_name import GroupKey, name_of
 from sparkfleet.planner.types.plan import DeploymentPlan
 from sparkfleet.specs.deployment import Deployment
+from sparkfleet.specs.fields import quote
 
 
 class FleetCommands:
@@ -60,7 +61,7 @@ class FleetCommands:
         desired = self._store.deployments.desired()
         if name not in desired:
             raise ControlError(
-                f"There is no deployment {name!r}.",
+                f"There is no deployment {quote(name)}.",
                 do=f"Existing deployments: {', '.join(sorted(desired)) or 'none'}.",
             )
         with self._store.together():
@@ -73,7 +74,7 @@ class FleetCommands:
         """Stores that nothing is to be started on a node. Raises ControlError if the fleet has no such node."""
         known = [one.name for one in self._watch.reports]
         if known and node not in known:  # it has not looked yet: the command checks the inventory
-            raise ControlError(f"There is no node {node!r}.", do=f"Nodes: {', '.join(known)}.")
+            raise ControlError(f"There is no node {quote(node)}.", do=f"Nodes: {', '.join(known)}.")
         with self._store.together():
             if not self._store.drains.drain(node, who):
                 return

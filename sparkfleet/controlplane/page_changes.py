@@ -17,6 +17,7 @@ from sparkfleet.errors import ControlError, SparkfleetError
 from sparkfleet.gateway.page.fleet_change import LOG_BYTES, FleetAnswer, FleetChange, LogRequest
 from sparkfleet.group.group_name import required_group
 from sparkfleet.runtime.visible_text import visible
+from sparkfleet.specs.fields import quote
 from sparkfleet.specs.remote_code import code_problems
 
 ReadLog = Callable[[str, str, int], Awaitable[bytes | None]]
@@ -94,14 +95,16 @@ def _require_node(controller: Controller, node: str) -> None:
     """The command line checks the inventory; a controller that has not looked yet knows no node."""
     known = [one.name for one in controller.queries.status().nodes]
     if node not in known:
-        raise ControlError(f"There is no node {node!r}.", do=f"Nodes: {', '.join(known) or 'not known yet'}.")
+        raise ControlError(
+            f"There is no node {quote(node)}.", do=f"Nodes: {', '.join(known) or 'not known yet'}."
+        )
 
 
 def _desired(controller: Controller, name: str) -> Desired:
     kept = controller.queries.history(name)
     if not kept or name in {one.name for one in controller.queries.stopped()}:
         names = ", ".join(sorted(one.name for one in controller.queries.status().deployments)) or "none"
-        raise ControlError(f"There is no deployment {name!r}.", do=f"Deployments: {names}.")
+        raise ControlError(f"There is no deployment {quote(name)}.", do=f"Deployments: {names}.")
     return kept[-1]
 
 
@@ -117,7 +120,7 @@ async def _start(controller: Controller, name: str, change: FleetChange) -> Flee
     last = next((one for one in controller.queries.stopped() if one.name == name), None)
     if last is None:
         raise ControlError(
-            f"{name!r} is not a deployment that was stopped.",
+            f"{quote(name)} is not a deployment that was stopped.",
             do="`sparkfleet history` shows generations; `sparkfleet apply FILE` serves a new deployment.",
         )
     _require_generation(change, last)

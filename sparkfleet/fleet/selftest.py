@@ -23,7 +23,7 @@ from sparkfleet.hostfacts.network.link import LinkFacts, LinkProvenance
 from sparkfleet.planner.place.fleet_map import links_of
 from sparkfleet.runtime.files.fleet_paths import FleetPaths
 from sparkfleet.specs.deployment import Deployment
-from sparkfleet.specs.fields import unknown
+from sparkfleet.specs.fields import quote, unknown
 from sparkfleet.units import GIB
 from sparkfleet.values import Value
 
@@ -82,7 +82,7 @@ async def selftest(
         raise before.trouble
     if any(one.name == NAME for one in before.status.deployments):
         raise ControlError(
-            f"There is a deployment {NAME!r} already.",
+            f"There is a deployment {quote(NAME)} already.",
             do=f"`sparkfleet delete {NAME}` ends one that was interrupted.",
         )
     for name in names:

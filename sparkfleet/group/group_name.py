@@ -6,6 +6,7 @@ import re
 from functools import cached_property
 
 from sparkfleet.errors import ControlError
+from sparkfleet.specs.fields import quote
 from sparkfleet.values import Value
 
 GroupKey = tuple[str, int, int]
@@ -44,5 +45,7 @@ def required_group(name: str) -> GroupKey:
     """The group of this name. Raises ControlError if it is none."""
     found = re.fullmatch(r"([a-z0-9][a-z0-9._-]{0,62})/g([0-9]{1,9})/([0-9]{1,5})", name)
     if found is None:
-        raise ControlError(f"{name!r} is no group's name.", do="Groups are named DEPLOYMENT/gN/N: tiny/g1/0.")
+        raise ControlError(
+            f"{quote(name)} is no group's name.", do="Groups are named DEPLOYMENT/gN/N: tiny/g1/0."
+        )
     return found[1], int(found[2]), int(found[3])

@@ -231,7 +231,9 @@ def _endpoint_tls(given: Any) -> Any:
     """Expand `tls: generated`."""
     if isinstance(given, str):
         if given != "generated":
-            refuse([Problem((), f"found {given!r}. Expected `generated`, or `{{cert: PATH, key: PATH}}`.")])
+            refuse(
+                [Problem((), f"found {quote(given)}. Expected `generated`, or `{{cert: PATH, key: PATH}}`.")]
+            )
         return {}
     return given
 

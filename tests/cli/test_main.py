@@ -1,3 +1,4 @@
+import ast
 import errno
 import inspect
 import os
@@ -254,6 +255,62 @@ def test_verbs_import_no_slow_library():
     assert done.stdout.split() == []
 
 
+UNUSED = (
+    "sparkfleet.controlplane.state.store",
+    "sparkfleet.fleet.storage.stage",
+    "sparkfleet.fleet.planning.dry_run",
+)
+"""Of the controller, or of what follows the plan that `apply` shows."""
+
+
+@pytest.mark.parametrize("verb", ["apply", "doctor", "plan", "restore", "status"])
+def test_a_verb_imports_nothing_that_its_first_output_does_not_need(verb):
+    code = (
+        "import sys\n"
+        "from sparkfleet.cli.verbs import VERBS\n"
+        f"VERBS[{verb!r}].load()\n"
+        f"print(*(name for name in {UNUSED!r} if name in sys.modules))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.split() == []
+
+
+def test_pydantic_looks_for_no_plugins():
+    """It would read the metadata of every installed package."""
+    code = (
+        "import os, sys\n"
+        "from sparkfleet.cli.main import main\n"
+        "sys.argv = ['sparkfleet', '--version']\n"
+        "try: main()\n"
+        "except SystemExit: pass\n"
+        "import importlib.metadata as metadata\n"
+        "def refuse(**_): raise AssertionError('looks for plugins')\n"
+        "metadata.entry_points = refuse\n"
+        "from sparkfleet.specs.deployment import Deployment\n"
+        "Deployment(name='a', model='builtin:tiny')\n"
+    )
+    subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+
+
+WORDS_FOR_USERS = ("cli", "fleet", "controlplane", "specs")
+
+
+def test_no_message_shows_a_name_as_python_would():
+    """`"x"` as everywhere, not `'x'`: `specs.fields.quote`. Unexpected exceptions are shown with their class."""
+    found = [
+        f"{path}:{part.lineno}"
+        for package in WORDS_FOR_USERS
+        for path in (Path(verbs.__file__).parents[1] / package).rglob("*.py")
+        for call in ast.walk(ast.parse(path.read_text()))
+        if isinstance(call, ast.Call) and "Error" in ast.unparse(call.func)
+        for part in ast.walk(call)
+        if isinstance(part, ast.FormattedValue)
+        and part.conversion == ord("r")
+        and ast.unparse(part.value) != "error"
+    ]
+    assert found == []
+
+
 def test_no_garbage_is_collected_while_a_verb_loads():
     """Each collection looks through the modules that are loaded already: it was a fifth of the time."""
     code = (
@@ -304,4 +361,4 @@ def test_help_of_a_verb(entered):
 
 def test_help_of_a_verb_that_does_not_exist(entered):
     code, _, err = entered("help", "nope")
-    assert (code, err.splitlines()[0]) == (1, "error: There is no verb 'nope'.")
+    assert (code, err.splitlines()[0]) == (1, 'error: There is no verb "nope".')

@@ -30,7 +30,7 @@ async def test_a_node_is_drained_and_undrained(world):
     assert (await change(world, "undrain", node="this")).done == "this may be used again."
     assert world.store.drains.nodes() == ()
     assert (await change(world, "undrain", node="this")).what == "this is not drained."
-    assert (await change(world, "drain", node="other")).what == "There is no node 'other'."
+    assert (await change(world, "drain", node="other")).what == 'There is no node "other".'
 
 
 async def test_a_group_is_drained_and_undrained(world):
@@ -86,7 +86,7 @@ async def test_what_runs_is_not_started_and_what_was_stopped_is_not_stopped(worl
     assert "is not a deployment that was stopped" in (await change(world, "start", deployment="tiny")).what
     await change(world, "stop", deployment="tiny")
     for verb in ("stop", "restart"):
-        assert "There is no deployment 'tiny'." in (await change(world, verb, deployment="tiny")).what
+        assert 'There is no deployment "tiny".' in (await change(world, verb, deployment="tiny")).what
 
 
 async def test_a_plan_for_a_node_that_is_gone_is_refused(world):

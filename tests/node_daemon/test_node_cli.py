@@ -2,13 +2,15 @@
 
 import json
 import socket
+import subprocess
+import sys
 
 import pytest
 from aiohttp import web
 from aiohttp.test_utils import TestServer
 from control_values import inventory
 
-from sparkfleet.controlplane.api.api_models import Role, UpRequest
+from sparkfleet.controlplane.api.api_models import Role, StoreRequest, UpRequest
 from sparkfleet.controlplane.api.client import PATIENCE_S, FleetClient
 from sparkfleet.controlplane.state.head_address import HeadAddress
 from sparkfleet.controlplane.state.store import Store
@@ -123,3 +125,19 @@ async def test_a_start_that_is_taken_down_ends_and_says_so(paths, monkeypatch):
     assert json.loads(paths.outcome.read_text())["error"]["what"] == ray_watchdog.taken_down().what
     assert not paths.role.exists()
     assert await ray_watchdog.keep(paths) == 1, "nor does one begin without a role"
+
+
+def test_a_verb_on_the_store_loads_nothing_of_the_other_verbs(tmp_path):
+    """`sparkfleet restore` waits for it: Ray's certificates and the watchdog were half of its time."""
+    code = (
+        "import sys\n"
+        "from sparkfleet.node_daemon import node_cli\n"
+        "sys.argv = ['node_cli', 'store']\n"
+        "code = node_cli.main()\n"
+        "print(code, 'cryptography' in sys.modules, 'sparkfleet.node_daemon.ray_watchdog' in sys.modules)"
+    )
+    request = StoreRequest(fleet="home", state_dir=str(tmp_path), verb="list").model_dump_json()
+    done = subprocess.run(
+        [sys.executable, "-c", code], input=request, capture_output=True, text=True, check=True
+    )
+    assert done.stdout.splitlines() == ['{"copies": []}', "0 False False"]

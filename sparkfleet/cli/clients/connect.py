@@ -13,6 +13,7 @@ from sparkfleet.controlplane.api.client import FleetClient
 from sparkfleet.errors import ControlError
 from sparkfleet.fleet.clients.connect import AUTHORITY, CLIENTS, KEY, ClientSetup, Endpoint, setup_of
 from sparkfleet.fleet.session import Session
+from sparkfleet.specs.fields import quote
 
 
 def connect(
@@ -56,7 +57,7 @@ async def _endpoint(fleet: FleetClient, name: str, url: str) -> Endpoint:
     if found is None:
         names = ", ".join(one.name for one in status.deployments)
         raise ControlError(
-            f"There is no deployment {name!r}.",
+            f"There is no deployment {quote(name)}.",
             do=f"Available: {names}." if names else "Run `sparkfleet apply` first.",
         )
     groups = found.plan.groups if found.plan is not None else ()

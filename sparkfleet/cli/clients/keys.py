@@ -23,6 +23,7 @@ from sparkfleet.fleet.lifecycle.internal_secrets import begin_change, finish_cha
 from sparkfleet.fleet.session import Session
 from sparkfleet.fleet.without_controller import client_or_trouble, stored_keys
 from sparkfleet.gateway.routing_table import KeyLimits
+from sparkfleet.specs.fields import quote
 
 app = typer.Typer(help="API keys of the endpoint.", no_args_is_help=True)
 
@@ -257,7 +258,9 @@ def seconds_of(text: str) -> float:
     """A time such as 30m, 12h or 7d in seconds. Raises SpecError for another form."""
     match = _TIME.fullmatch(text.strip())
     if match is None:
-        raise SpecError(f"{text!r} is no time.", do="Expected a number with m, h, d or w, such as 12h, or 0.")
+        raise SpecError(
+            f"{quote(text)} is no time.", do="Expected a number with m, h, d or w, such as 12h, or 0."
+        )
     return int(match["number"]) * _UNITS[match["unit"]]
 
 
@@ -289,7 +292,7 @@ def _expiry(text: str) -> float:
         at = time.time() + seconds_of(text)
     if at <= time.time():
         raise SpecError(
-            f"{text!r} is in the past.",
+            f"{quote(text)} is in the past.",
             do="A key that nobody may use is revoked: `sparkfleet keys revoke NAME`.",
         )
     return at

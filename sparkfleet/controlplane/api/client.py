@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from http import HTTPStatus
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, TypeVar
-from urllib.parse import quote, urlsplit
+from urllib import parse
 
 from pydantic import ValidationError
 
@@ -33,6 +33,7 @@ from sparkfleet.errors import ControlError, UnreadableStateError, WrongFleetErro
 from sparkfleet.gateway.routing_table import KeyLimits
 from sparkfleet.runtime.files.fleet_paths import FleetPaths
 from sparkfleet.specs.deployment import Deployment
+from sparkfleet.specs.fields import quote
 from sparkfleet.values import Value
 
 if TYPE_CHECKING:  # a slow import, for calls only
@@ -61,7 +62,7 @@ def key_request(name: str, limits: KeyLimits) -> KeyRequest:
         return KeyRequest(name=name, limits=limits)
     except ValidationError as error:
         expected = error.errors(include_url=False)[0]["msg"]
-        raise ControlError(f"{name!r} cannot name a key.", do=f"Expected {expected}.") from error
+        raise ControlError(f"{quote(name)} cannot name a key.", do=f"Expected {expected}.") from error
 
 
 class FleetClient:
@@ -99,7 +100,7 @@ class FleetClient:
 
         url = self.address.api
         if self._reach is not None:
-            api = urlsplit(url)
+            api = parse.urlsplit(url)
             host, port = await self._open.enter_async_context(self._reach(api.hostname or "", api.port or 0))
             url = f"http://{host}:{port}"
         self._session = await self._open.enter_async_context(
@@ -138,7 +139,7 @@ class FleetClient:
 
     async def apply(self, request: ApplyRequest) -> tuple[int, bool]:
         """Applies a deployment. Returns its generation, and True if that changed anything."""
-        name = quote(request.spec.name, safe="")
+        name = parse.quote(request.spec.name, safe="")
         answer = await self._change("PUT", f"/v1/deployments/{name}", request.model_dump_json())
         return answer["generation"], answer["changed"]
 
@@ -159,12 +160,12 @@ class FleetClient:
         Raises ControlError if the controller's version does not match.
         """
         return tuple(
-            await self._rows(f"/v1/deployments/{quote(name, safe='')}/history", "generations", Desired)
+            await self._rows(f"/v1/deployments/{parse.quote(name, safe='')}/history", "generations", Desired)
         )
 
     async def delete(self, name: str, who: str) -> None:
         """Deletes a deployment."""
-        await self._change("DELETE", f"/v1/deployments/{quote(name, safe='')}", params={"who": who})
+        await self._change("DELETE", f"/v1/deployments/{parse.quote(name, safe='')}", params={"who": who})
 
     async def events(self, after: int, deployment: str | None = None, wait_s: float = 0) -> list[Event]:
         """Events with an id above `after`, oldest first; waits for one, at most `wait_s`.
@@ -201,18 +202,18 @@ class FleetClient:
 
     async def limit_key(self, name: str, limits: KeyLimits) -> dict[str, Any]:
         """Replaces the limits of a key. Returns its `id`, its `name`, and `late`: gateways that do not know them yet."""
-        path = f"/v1/keys/{quote(name, safe='')}/limits"
+        path = f"/v1/keys/{parse.quote(name, safe='')}/limits"
         return await self._change("PUT", path, limits.model_dump_json())
 
     async def rotate_key(self, name: str, grace_s: float) -> dict[str, Any]:
         """A new text for a key: `id`, `name`, once `key`, and `late`. The old one is accepted for `grace_s` more."""
-        path = f"/v1/keys/{quote(name, safe='')}/rotate"
+        path = f"/v1/keys/{parse.quote(name, safe='')}/rotate"
         request = RotateRequest(grace_s=grace_s)
         return await self._change("POST", path, request.model_dump_json())
 
     async def revoke_key(self, name: str) -> dict[str, Any]:
         """Revokes a key. Returns its `id`, its `name`, and `late`: gateways that may still accept it."""
-        return await self._change("DELETE", f"/v1/keys/{quote(name, safe='')}")
+        return await self._change("DELETE", f"/v1/keys/{parse.quote(name, safe='')}")
 
     async def listen(self, address: HeadAddress, who: str) -> tuple[str, ...]:
         """Lets the gateways listen at the endpoint of this address; returns those that have not changed yet.
@@ -224,23 +225,23 @@ class FleetClient:
 
     async def drain(self, node: str, who: str) -> None:
         """Lets nothing be started on a node. Raises ControlError if the fleet has no such node."""
-        await self._change("PUT", f"/v1/nodes/{quote(node, safe='')}/drain", params={"who": who})
+        await self._change("PUT", f"/v1/nodes/{parse.quote(node, safe='')}/drain", params={"who": who})
 
     async def undrain(self, node: str, who: str) -> None:
         """Takes that back. Raises ControlError if the node is not drained."""
-        await self._change("DELETE", f"/v1/nodes/{quote(node, safe='')}/drain", params={"who": who})
+        await self._change("DELETE", f"/v1/nodes/{parse.quote(node, safe='')}/drain", params={"who": who})
 
     async def drain_group(self, group: str, who: str) -> tuple[str, ...]:
         """Lets no new request go to a group; returns gateways that do not know it yet.
 
         Raises ControlError if there is no such group.
         """
-        answer = await self._change("PUT", f"/v1/groups/{quote(group)}/drain", params={"who": who})
+        answer = await self._change("PUT", f"/v1/groups/{parse.quote(group)}/drain", params={"who": who})
         return tuple(answer["late"])
 
     async def undrain_group(self, group: str, who: str) -> tuple[str, ...]:
         """Takes that back; returns gateways that do not know it yet. Raises ControlError if it is not drained."""
-        answer = await self._change("DELETE", f"/v1/groups/{quote(group)}/drain", params={"who": who})
+        answer = await self._change("DELETE", f"/v1/groups/{parse.quote(group)}/drain", params={"who": who})
         return tuple(answer["late"])
 
     async def stop(self) -> None:

@@ -34,6 +34,7 @@ from sparkfleet.errors import ControlError, SparkfleetError
 from sparkfleet.gateway.routing_table import KeyLimits
 from sparkfleet.group.group_name import required_group
 from sparkfleet.runtime.sealed_env import EnvSealer
+from sparkfleet.specs.fields import quote
 from sparkfleet.values import Value
 
 log = logging.getLogger(__name__)
@@ -300,7 +301,7 @@ def _number(request: web.Request, name: str, default: int) -> int:
     try:
         number = int(request.query.get(name, default))
     except ValueError:
-        raise ControlError(f"{name}={request.query[name]!r} is not a whole number.") from None
+        raise ControlError(f"{name}={quote(request.query[name])} is not a whole number.") from None
     if not 0 <= number <= LARGEST:
         raise ControlError(f"{name}={number} is not between 0 and {LARGEST}.")
     return number

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from sparkfleet.errors import ControlError
 from sparkfleet.gateway.access.keys import generate, rotate
 from sparkfleet.gateway.routing_table import KeyEntry, KeyLimits
+from sparkfleet.specs.fields import quote
 from sparkfleet.values import Value
 
 if TYPE_CHECKING:  # slow imports, of which only the types are used; every client imports this module
@@ -89,7 +90,7 @@ class ApiKeys:
         with self._store.together():
             if not self._store.keys.add(key):
                 raise ControlError(
-                    f"There is already a key {name!r}.",
+                    f"There is already a key {quote(name)}.",
                     means="Its text was shown when it was created and is not stored.",
                     do=f"Choose another name, or run `sparkfleet keys revoke {name}` first.",
                 )
@@ -136,4 +137,6 @@ class ApiKeys:
 
 
 def _no_key(name_or_id: str) -> ControlError:
-    return ControlError(f"There is no key {name_or_id!r}.", do="Run `sparkfleet keys list` to see all keys.")
+    return ControlError(
+        f"There is no key {quote(name_or_id)}.", do="Run `sparkfleet keys list` to see all keys."
+    )

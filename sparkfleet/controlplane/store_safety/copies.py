@@ -10,10 +10,13 @@ from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
 
-from sparkfleet.controlplane.state.store_copies import Occasion, StoreCopy
+from sparkfleet.controlplane.state.store_rows import Occasion, StoreCopy
 from sparkfleet.controlplane.store_safety.guard import StoreError, StoreFault
+from sparkfleet.controlplane.store_safety.mark import read_mark
 from sparkfleet.controlplane.store_safety.opening import named_errors, read_content, require_known_fields
+from sparkfleet.errors import ControlError
 from sparkfleet.runtime.files.fleet_paths import FleetPaths
+from sparkfleet.specs.fields import quote
 
 KEPT = 7
 """Copies kept of each occasion."""
@@ -33,6 +36,11 @@ def take_copy(paths: FleetPaths, occasion: Occasion, now: float | None = None) -
         OSError: the copy cannot be written.
     """
     if not paths.database.exists():
+        if read_mark(paths) is None:
+            raise ControlError(
+                "There is no store to copy: this fleet was never started.",
+                do="`sparkfleet apply FILE` or `sparkfleet up` starts it.",
+            )
         raise StoreError(StoreFault.MISSING, f"There is no store {paths.database} to copy.")
     paths.backups.mkdir(mode=0o700, exist_ok=True)
     at = datetime.fromtimestamp(time.time() if now is None else now, UTC)
@@ -90,7 +98,7 @@ def find_copy(paths: FleetPaths, name: str) -> Path:
     if path is None:
         raise StoreError(
             StoreFault.MISSING,
-            f"There is no copy {name!r} of the store.",
+            f"There is no copy {quote(name)} of the store.",
             means="",
             do=f"Copies: {', '.join(found) or 'none'}.",
         )

@@ -14,6 +14,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from sparkfleet.errors import SpecError
+from sparkfleet.specs.fields import quote
 from sparkfleet.values import Value
 
 KEY = "SPARKFLEET_API_KEY"
@@ -62,7 +63,7 @@ def setup_of(client: str, endpoint: Endpoint) -> ClientSetup:
     """
     make = _ca if client == AUTHORITY else CLIENTS.get(client)
     if make is None:
-        raise SpecError(f"There is no client {client!r}.", do=f"Expected one of {', '.join(CLIENTS)}.")
+        raise SpecError(f"There is no client {quote(client)}.", do=f"Expected one of {', '.join(CLIENTS)}.")
     return make(endpoint)
 
 

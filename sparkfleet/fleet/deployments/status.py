@@ -22,6 +22,7 @@ from sparkfleet.fleet.events import OnEvent, ignored
 from sparkfleet.fleet.known_names import remember_names
 from sparkfleet.fleet.node_programs import who
 from sparkfleet.fleet.session import Session
+from sparkfleet.specs.fields import quote
 from sparkfleet.specs.inventory import Inventory
 
 RECENT = 500
@@ -170,4 +171,4 @@ def find(status: FleetStatus, name: str) -> DeploymentStatus:
         if deployment.name == name:
             return deployment
     names = ", ".join(d.name for d in status.deployments) or "none"
-    raise ControlError(f"There is no deployment {name!r}.", do=f"Deployments: {names}.")
+    raise ControlError(f"There is no deployment {quote(name)}.", do=f"Deployments: {names}.")

@@ -17,6 +17,7 @@ from sparkfleet.fleet.session import Session
 from sparkfleet.group.group_name import required_group
 from sparkfleet.group.report import GroupPhase, GroupReport
 from sparkfleet.specs.deployment import Deployment
+from sparkfleet.specs.fields import quote
 
 IDLE_S = 5.0
 """Seconds for which a group reports no request before it counts as idle: it reads its engine's counters every two."""
@@ -66,7 +67,9 @@ async def prepare_drain(session: Session, node: str) -> PreparedDrain:
         NodeError: another node cannot be reached.
     """
     if node not in session.inventory.nodes:
-        raise SpecError(f"There is no node {node!r}.", do=f"Nodes: {', '.join(session.inventory.nodes)}.")
+        raise SpecError(
+            f"There is no node {quote(node)}.", do=f"Nodes: {', '.join(session.inventory.nodes)}."
+        )
     async with await session.controller() as client:
         status = await client.fleet()
     drained = node in {one.node for one in status.drained}

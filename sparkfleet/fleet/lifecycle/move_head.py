@@ -24,6 +24,7 @@ from sparkfleet.fleet.nodes.surroundings import NodeSurroundings, read_surroundi
 from sparkfleet.fleet.session import Session
 from sparkfleet.remote.atomic_write import write_atomically
 from sparkfleet.runtime.files.fleet_paths import MOVING_STORE
+from sparkfleet.specs.fields import quote
 
 CHUNK = 1 << 20
 HELD_S = 20.0
@@ -63,7 +64,9 @@ async def plan_move(session: Session, new: str) -> MovePlan:
     """
     inventory, old = session.inventory, session.inventory.head
     if new not in inventory.nodes:
-        raise SpecError(f"The inventory has no node {new!r}.", do=f"Nodes: {', '.join(inventory.nodes)}.")
+        raise SpecError(
+            f"The inventory has no node {quote(new)}.", do=f"Nodes: {', '.join(inventory.nodes)}."
+        )
     if new == old:
         raise SpecError(f"{new} is the head already.")
     names = list(inventory.nodes)

@@ -11,6 +11,7 @@ from pydantic import Field, ValidationError
 from sparkfleet.errors import SpecError
 from sparkfleet.hostfacts.node import Gpu, InstalledEngine, NodeFacts, Processors, UnifiedMemory
 from sparkfleet.knowledge.hardware import SparkModel, hardware
+from sparkfleet.specs.fields import quote
 from sparkfleet.specs.inventory import Inventory
 from sparkfleet.units import GB
 from sparkfleet.values import Value
@@ -85,7 +86,7 @@ def _read(what: str, kinds: list[str]) -> dict[str, AssumedNode]:
         data = yaml.safe_load(Path(what).read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
         raise SpecError(
-            f"--assume {what!r}: {getattr(error, 'strerror', None) or 'is not YAML'}.",
+            f"--assume {quote(what)}: {getattr(error, 'strerror', None) or 'is not YAML'}.",
             means="It is neither a kind of machine nor a file with facts.",
             do=f"Kinds: {', '.join(kinds)}.",
         ) from error

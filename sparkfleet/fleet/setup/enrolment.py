@@ -28,6 +28,7 @@ from sparkfleet.hostfacts.machine import MachineIdentity, ReadIdentity, ReadPciD
 from sparkfleet.remote.batch import run_batch
 from sparkfleet.remote.channel import Channel
 from sparkfleet.remote.open_channel import open_channel
+from sparkfleet.specs.fields import quote
 from sparkfleet.specs.inventory import Inventory, Node
 from sparkfleet.specs.load import parse_inventory
 from sparkfleet.specs.write import write_inventory
@@ -99,7 +100,7 @@ def parse_host(text: str) -> Host:
     """`[user@]address[:port]`; an IPv6 address with a port is in brackets. Raises SparkfleetError."""
     match = _HOST.fullmatch(text)
     if match is None or not 0 < int(match["port"] or 22) < 1 << 16:
-        raise SparkfleetError(f"HOST {text!r} is not valid.", do="Write it as [user@]address[:port].")
+        raise SparkfleetError(f"HOST {quote(text)} is not valid.", do="Write it as [user@]address[:port].")
     return Host(match["user"], match["address"].strip("[]"), int(match["port"] or 22))
 
 

@@ -12,6 +12,7 @@ from sparkfleet.errors import SpecError
 from sparkfleet.fleet.events import OnEvent
 from sparkfleet.fleet.session import Session
 from sparkfleet.fleet.storage.stage import moving, staging_nodes, staging_settings
+from sparkfleet.specs.fields import quote
 from sparkfleet.specs.inventory import Inventory
 from sparkfleet.staging.agent.remove import Removed, RemoveRequest
 from sparkfleet.staging.agent.scan import HeldVersion, NodeScan
@@ -91,7 +92,7 @@ def chosen_nodes(inventory: Inventory, nodes: str) -> tuple[str, ...]:
     chosen = tuple(dict.fromkeys(name.strip() for name in nodes.split(",") if name.strip())) or known
     for name in chosen:
         if name not in known:
-            raise SpecError(f"--nodes: there is no node {name!r}. Known: {', '.join(known)}.")
+            raise SpecError(f"--nodes: there is no node {quote(name)}. Known: {', '.join(known)}.")
     return chosen
 
 

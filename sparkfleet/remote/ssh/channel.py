@@ -19,6 +19,7 @@ from sparkfleet.remote.ssh.forward import forwarding
 from sparkfleet.remote.ssh.host_keys import silent
 from sparkfleet.remote.ssh.stream import Stream
 from sparkfleet.remote.unreachable import ConnectionLost, Suspected
+from sparkfleet.specs.fields import quote
 
 _log = logging.getLogger(__name__)
 
@@ -124,7 +125,7 @@ class SshChannel:
 
     async def _file(self, done: str, path: str, argv: Sequence[str], stdin: bytes, limit: int) -> Command:
         problem = (
-            f"{path!r} cannot be {done} on {self.node}"
+            f"{quote(path)} cannot be {done} on {self.node}"
             if "\0" in path
             else f"{path} cannot be {done} on {self.node}"
         )

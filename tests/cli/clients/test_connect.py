@@ -64,7 +64,7 @@ def test_the_configuration_is_printed_for_names_and_aliases() -> None:
 
 
 def test_an_unknown_deployment_is_named() -> None:
-    with pytest.raises(ControlError, match="no deployment 'huge'"):
+    with pytest.raises(ControlError, match='no deployment "huge"'):
         invoke("aider", "huge")
 
 

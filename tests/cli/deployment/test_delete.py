@@ -71,4 +71,4 @@ def test_nothing_is_deleted_unasked(delete, controller):
 def test_a_name_that_is_none(delete):
     code, _, err = delete("n", "--yes")
     assert code == 1
-    assert "There is no deployment 'n'.\nDeployments: m." in err
+    assert 'There is no deployment "n".\nDeployments: m.' in err

@@ -57,7 +57,7 @@ def test_backup_names_the_copy_and_brings_it_here(fleet, tmp_path):
 def test_without_any_copy(fleet):
     assert fleet("restore")[:2] == (0, "There is no copy of the store.\n")
     code, _, err = fleet("restore", "latest", "--yes")
-    assert (code, "There is no copy 'latest'" in err) == (1, True)
+    assert (code, 'There is no copy "latest"' in err) == (1, True)
 
 
 def test_a_copy_is_put_back_after_a_question_only(fleet):

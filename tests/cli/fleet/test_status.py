@@ -92,7 +92,7 @@ def test_one_deployment_by_name(status):
     assert [one["name"] for one in json.loads(out)["deployments"]] == ["m"]
     code, _, err = status(Controller(), "n")
     assert code == 1
-    assert "There is no deployment 'n'" in err
+    assert 'There is no deployment "n"' in err
 
 
 def test_watching_ends_with_ctrl_c_and_prints_what_changed(status, monkeypatch):

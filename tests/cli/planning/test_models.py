@@ -154,7 +154,7 @@ def test_a_name_that_is_none(sparkfleet, home, argv):
 def test_a_node_that_is_not_in_the_inventory(sparkfleet, home):
     code, _, err = sparkfleet("models", "pull", "org/x", "--nodes", "a,b")
     assert code == 1
-    assert "there is no node 'b'" in err
+    assert 'there is no node "b"' in err
 
 
 def test_what_a_deployment_names_is_used_wherever_it_stands():

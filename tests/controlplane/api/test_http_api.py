@@ -56,7 +56,7 @@ async def test_apply_status_events_delete(served):
         assert [event.kind for event in await fleet.events(0)] == ["wanted"]
         await fleet.delete("tiny", "me")
         assert (await fleet.fleet()).deployments == ()
-        with pytest.raises(ControlError, match="no deployment 'tiny'"):
+        with pytest.raises(ControlError, match='no deployment "tiny"'):
             await fleet.delete("tiny", "me")
 
 
@@ -195,7 +195,7 @@ async def test_keys_are_limited_and_rotated(served):
         assert (listed.id, listed.limits) == (made["id"], KeyLimits(tokens_per_minute=1000))
         assert 3500 < listed.former_until - time.time() < 3700
         for call in (fleet.limit_key("other", KeyLimits()), fleet.rotate_key("other", 0.0)):
-            with pytest.raises(ControlError, match="no key 'other'"):
+            with pytest.raises(ControlError, match='no key "other"'):
                 await call
 
 
@@ -494,7 +494,7 @@ async def test_a_page_in_a_browser_does_not_read_open_pages_under_its_own_name(s
 async def test_a_node_is_drained_and_used_again(served):
     await served.controller.watch.look()
     async with client(served) as fleet:
-        with pytest.raises(ControlError, match="There is no node 'moon'"):
+        with pytest.raises(ControlError, match='There is no node "moon"'):
             await fleet.drain("moon", "me")
         node = (await fleet.fleet()).nodes[0].name
         await fleet.drain(node, "me@desk")
@@ -514,7 +514,7 @@ async def test_a_group_is_drained_and_gets_requests_again(served):
     async with client(served) as fleet:
         with pytest.raises(ControlError, match="There is no group tiny/g9/0"):
             await fleet.drain_group("tiny/g9/0", "me")
-        with pytest.raises(ControlError, match="'moon' is no group's name"):
+        with pytest.raises(ControlError, match='"moon" is no group\'s name'):
             await fleet.drain_group("moon", "me")
         assert await fleet.drain_group("tiny/g1/0", "me@desk") == ()
         assert [one.name for one in (await fleet.fleet()).drained_groups] == ["tiny/g1/0"]

@@ -12,6 +12,7 @@ from sparkfleet.controlplane.store_safety.guard import StoreError
 from sparkfleet.controlplane.store_safety.mark import mark_of, read_mark
 from sparkfleet.controlplane.store_safety.opening import open_store
 from sparkfleet.controlplane.store_safety.safekeeping import Safekeeping
+from sparkfleet.errors import ControlError
 
 
 @pytest.fixture
@@ -61,7 +62,7 @@ def test_a_damaged_copy_is_listed_as_such_and_is_not_the_latest(paths, store):
     newest, _ = copies(paths)
     assert "cannot be used" in newest.trouble
     assert find_copy(paths, "latest") == sound
-    with pytest.raises(StoreError, match="no copy 'other'") as caught:
+    with pytest.raises(StoreError, match='no copy "other"') as caught:
         find_copy(paths, "other")
     assert sound.name in caught.value.do
 
@@ -155,3 +156,17 @@ def test_a_clock_that_is_set_back_an_hour_loses_no_copy_that_was_just_made(paths
     made = take_copy(paths, "change", now=6400.0)
     assert made.exists()
     assert len(copies(paths)) == KEPT
+
+
+def test_a_fleet_that_was_never_started_gets_no_advice_about_a_lost_store(paths):
+    with pytest.raises(ControlError, match="was never started") as error:
+        take_copy(paths, "asked")
+    assert "restore" not in error.value.do
+
+
+def test_a_store_that_is_gone_is_named_with_the_ways_back(paths, store):
+    store.close()
+    paths.database.unlink()
+    with pytest.raises(StoreError, match="There is no store") as error:
+        take_copy(paths, "asked")
+    assert "sparkfleet restore" in error.value.do

@@ -25,7 +25,7 @@ def test_a_line_that_is_not_there_once_is_left_to_a_person(text):
     assert head_named(text, "a", "b") is None
 
 
-@pytest.mark.parametrize(("node", "words"), [("this", "this is the head already"), ("x", "has no node 'x'")])
+@pytest.mark.parametrize(("node", "words"), [("this", "this is the head already"), ("x", 'has no node "x"')])
 async def test_a_move_to_nowhere_is_refused(tmp_path, node, words):
     file = tmp_path / "inventory.yaml"
     file.write_text("fleet: home\nhead: this\nnodes:\n  this: {address: local}\n")
