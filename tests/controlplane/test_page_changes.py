@@ -77,7 +77,7 @@ async def test_a_generation_that_was_not_shown_is_not_changed(world, verb):
 @pytest.mark.parametrize("verb", ["stop", "restart", "start"])
 async def test_an_unknown_deployment_is_named(world, verb):
     refused = await change(world, verb, deployment="nothing")
-    assert "'nothing'" in refused.what
+    assert '"nothing"' in refused.what
     assert refused.done == ""
 
 

@@ -10,7 +10,6 @@ from sparkfleet.controlplane.state.head_address import HeadAddress
 from sparkfleet.controlplane.state.status import DeploymentStatus
 from sparkfleet.controlplane.state.store import Store
 from sparkfleet.errors import ControlError, Infeasible, SpecError
-from sparkfleet.fleet.deployments import apply as module
 from sparkfleet.fleet.deployments.apply import carry_out, create_first_key, prepare_apply
 from sparkfleet.fleet.deployments.generations import prepare_restart, prepare_scale
 from sparkfleet.fleet.events import FleetStep, KeyCreated, StepEnded, StepRunning
@@ -164,7 +163,7 @@ async def test_of_an_infeasible_plan_nothing_is_carried_out(session, controller,
     async def never(*_, **__):
         raise AssertionError("weights were brought")
 
-    monkeypatch.setattr(module, "bring", never)
+    monkeypatch.setattr("sparkfleet.fleet.storage.stage.bring", never)
     large = Deployment(name="large", model="builtin:tiny", replicas=99)
     prepared = await prepare_apply(session, [TINY, large])
     if not prepared.planned.decided.plan.refused:
