@@ -104,7 +104,7 @@ async def test_delete_retires_and_forgets(world):
 
 async def test_delete_of_something_that_is_not_there_names_what_is(world):
     await world.put()
-    with pytest.raises(ControlError, match="'nope'") as caught:
+    with pytest.raises(ControlError, match='"nope"') as caught:
         await world.controller.commands.remove("nope", "me")
     assert "tiny" in caught.value.do
 

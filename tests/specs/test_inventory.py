@@ -324,7 +324,7 @@ def test_the_endpoint_has_no_tls_a_generated_certificate_or_given_files() -> Non
 @pytest.mark.parametrize(
     ("text", "found"),
     [
-        ("tls: letsencrypt", "gateway.tls: found 'letsencrypt'. Expected `generated`"),
+        ("tls: letsencrypt", 'gateway.tls: found "letsencrypt". Expected `generated`'),
         ("tls: {cert: /c.pem}", "gateway.tls.key: is missing. Expected both files"),
         ("tls: {cert: c.pem, key: /k.pem}", "gateway.tls.cert: "),
         ("tls: yes", "gateway.tls: "),
