@@ -144,7 +144,8 @@ def test_a_missing_identity_file_is_named_and_nothing_changes(fleet):
 def test_a_store_without_permissions_is_a_warning_until_it_has_them(fleet):
     fleet.serve(fleet.spec(HERE))
     before = pids(fleet)
-    database = f"{STATE}/sparkfleet.db"
+    name = yaml.safe_load((fleet.directory / "inventory.yaml").read_text())["fleet"]
+    database = f"{STATE}/{name}/sparkfleet.db"
     as_root(fleet, "spark1", "chmod", "0", database)
     try:
         fleet.until(lambda: f"chmod 600 {database}" in " ".join(fleet.run("status")[1].split()), timeout=15)
