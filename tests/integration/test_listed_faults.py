@@ -146,13 +146,17 @@ def test_a_store_without_permissions_is_a_warning_until_it_has_them(fleet):
     before = pids(fleet)
     name = yaml.safe_load((fleet.directory / "inventory.yaml").read_text())["fleet"]
     database = f"{STATE}/{name}/sparkfleet.db"
+
+    def warnings():
+        return fleet.status()["warnings"]
+
     as_root(fleet, "spark1", "chmod", "0", database)
     try:
-        fleet.until(lambda: f"chmod 600 {database}" in " ".join(fleet.run("status")[1].split()), timeout=15)
+        fleet.until(lambda: any(f"chmod 600 {database}" in one for one in warnings()), timeout=15)
         assert fleet.chat("Hello")
     finally:
         as_root(fleet, "spark1", "chmod", "600", database)
-    fleet.until(lambda: "chmod 600" not in fleet.run("status")[1], timeout=15)
+    fleet.until(lambda: not warnings(), timeout=15)
     assert pids(fleet) == before
 
 
