@@ -153,7 +153,9 @@ def test_a_store_without_permissions_is_a_warning_until_it_has_them(fleet):
     as_root(fleet, "spark1", "chmod", "0", database)
     try:
         fleet.until(lambda: any(f"chmod 600 {database}" in one for one in warnings()), timeout=15)
-        assert fleet.chat("Hello")
+        _, out, err = fleet.run("status")
+        assert f"chmod 600 {database}" in " ".join(f"{out}{err}".split())
+        assert fleet.chat()
     finally:
         as_root(fleet, "spark1", "chmod", "600", database)
     fleet.until(lambda: not warnings(), timeout=15)
