@@ -11,7 +11,8 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-from sparkfleet.accuracy.decisions import decide, holdout_table, holdouts
+from sparkfleet.accuracy.decisions import decide
+from sparkfleet.accuracy.holdouts import holdout_table, holdouts
 
 PAGE = Path(__file__).resolve().parent.parent / "docs" / "choosing.md"
 BEGIN, END = "<!-- decisions: written by scripts/decisions.py -->", "<!-- end of decisions -->"

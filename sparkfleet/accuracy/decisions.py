@@ -13,14 +13,11 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import cache
 from pathlib import Path
-from random import Random
 from statistics import median
-from typing import NamedTuple
 
-from sparkfleet.accuracy.evidence_rows import evidence_in
 from sparkfleet.accuracy.models import (
     QUANTISATIONS,
     Stored,
@@ -29,7 +26,7 @@ from sparkfleet.accuracy.models import (
 )
 from sparkfleet.accuracy.physical_gate import possible
 from sparkfleet.accuracy.published import Combination, PublishedDecision, decisions_in
-from sparkfleet.accuracy.rows import PublishedCase, cases_of, read_rows
+from sparkfleet.accuracy.rows import cases_of, read_rows
 from sparkfleet.checkpoints.checkpoint import Checkpoint
 from sparkfleet.errors import FactError
 from sparkfleet.fleet.nodes.assumed import assumed_sparks
@@ -37,8 +34,6 @@ from sparkfleet.hostfacts.network.link import LinkFacts
 from sparkfleet.knowledge.measurements import BENCHMARKS, architectures
 from sparkfleet.knowledge.models.known_models import known_checkpoint
 from sparkfleet.knowledge.models.published_checkpoints import PublishedCheckpoint, PublishedPart
-from sparkfleet.knowledge.published.evidence import evidence_from
-from sparkfleet.knowledge.published.factors import factors
 from sparkfleet.knowledge.published.left_out import families_left_out
 from sparkfleet.perf.predictor import SPEED_METHODS, format_of, predictor_of
 from sparkfleet.planner.place.fleet_map import Fleet
@@ -185,13 +180,14 @@ class DecisionReport(Value):
         """The summary in words."""
         all_ = self.summary
         return (
-            f"{all_['decisions']} decisions, {all_['models']} models: regret {_percent(all_['median_regret'])} in the"
-            f" median, {_percent(all_['p90_regret'])} at the 90th percentile; {_percent(all_['unproven'])} of the choices"
+            f"{all_['decisions']} decisions, {all_['models']} models: regret {percent(all_['median_regret'])} in the"
+            f" median, {percent(all_['p90_regret'])} at the 90th percentile; {percent(all_['unproven'])} of the choices"
             f" are unpublished combinations; {all_['refused']} refused, {all_['unknown']} unknown by name."
         )
 
 
-def _percent(share: float | None) -> str:
+def percent(share: float | None) -> str:
+    """A share in per cent for a table."""
     return "–" if share is None else f"{100 * share:.0f} %"
 
 
@@ -202,7 +198,7 @@ def _cells(one: ScoredDecision) -> tuple[str, ...]:
     unknown = "nobody" if one.unproven else "other loads" if one.ran else "–"
     published = unknown if one.published_tps is None else f"{one.published_tps:.4g}"
     best = f"{one.best_tps:.4g}: {one.best}"
-    return one.model, str(one.nodes), asked, best, chosen, published, _percent(one.regret)
+    return one.model, str(one.nodes), asked, best, chosen, published, percent(one.regret)
 
 
 def decide(rows_path: Path | None = None, *, unseen: bool = False) -> DecisionReport:
@@ -219,83 +215,6 @@ def decide(rows_path: Path | None = None, *, unseen: bool = False) -> DecisionRe
     asked = decisions_in(cases)
     found = tuple(scored(one) for one in asked)
     return DecisionReport(decisions=found, unseen=tuple(map(scored_unseen, asked)) if unseen else ())
-
-
-def holdout_table(found: Sequence[Holdout]) -> str:
-    """The summaries as a Markdown table."""
-    lines = [
-        "| left out of the evidence | decisions | regret, median | 90th percentile | unpublished | refused or unknown |",
-        "|---|---|---|---|---|---|",
-    ]
-    for one in found:
-        all_ = one.report.summary
-        shares = (_percent(all_[name]) for name in ("median_regret", "p90_regret", "unproven"))
-        none = (all_["refused"] or 0) + (all_["unknown"] or 0)
-        lines.append(f"| {one.title} | {all_['decisions']} | {' | '.join(shares)} | {none} |")
-    return "\n".join(lines)
-
-
-class Holdout(NamedTuple):
-    """One table of decisions made with less evidence."""
-
-    title: str
-    """The evidence that is left out."""
-    report: DecisionReport
-
-
-def holdouts(rows_path: Path | None = None, *, rounds: int = 3) -> tuple[Holdout, ...]:
-    """The decisions, made with less evidence: half of the rows, half of the sources, without the best one's author, or
-    without the model's family for checkpoints in the format of the best.
-
-    Choices are compared with everything that was published. Drafters keep what they have of all rows, and so do factors
-    but for those of a family that is left out.
-
-    Args:
-        rows_path: as for `decide`.
-        rounds: random halves of each kind; their decisions are taken together.
-    """
-    cases = [*map(possible, cases_of(read_rows(rows_path or BENCHMARKS)))]
-    asked = decisions_in(cases)
-    return (
-        Holdout("half of the rows", _with_half(asked, cases, rounds, lambda case: case.id)),
-        Holdout("half of the sources", _with_half(asked, cases, rounds, lambda case: case.source)),
-        Holdout("the author of the best", _without_authors(asked, cases)),
-        Holdout(
-            "the model's family; the format is given",
-            DecisionReport(decisions=tuple(scored_unseen(one, given=True) for one in asked)),
-        ),
-    )
-
-
-def _with_half(
-    asked: Sequence[PublishedDecision],
-    cases: Sequence[PublishedCase],
-    rounds: int,
-    key: Callable[[PublishedCase], str],
-) -> DecisionReport:
-    """The decisions of each round, made with the cases whose key falls into its random half."""
-    found: list[ScoredDecision] = []
-    for number in range(rounds):
-        kept = [case for case in cases if Random(f"{number} {key(case)}").random() < 0.5]  # noqa: S311  # no secret
-        found += _decided_with(asked, kept)
-    return DecisionReport(decisions=tuple(found))
-
-
-def _without_authors(asked: Sequence[PublishedDecision], cases: Sequence[PublishedCase]) -> DecisionReport:
-    """Each decision, made without every row of the sources that published the best combination's speed."""
-    found: list[ScoredDecision] = []
-    for one in asked:
-        authors = one.authors_of_best
-        found += _decided_with((one,), [case for case in cases if case.source not in authors])
-    return DecisionReport(decisions=tuple(found))
-
-
-def _decided_with(
-    asked: Sequence[PublishedDecision], cases: Sequence[PublishedCase]
-) -> tuple[ScoredDecision, ...]:
-    predictor_of.cache_clear()
-    with evidence_from(evidence_in(cases, factors())):
-        return tuple(map(scored, asked))
 
 
 def scored_unseen(decision: PublishedDecision, *, given: bool = False) -> ScoredDecision:

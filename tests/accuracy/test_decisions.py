@@ -7,49 +7,22 @@ import json
 from pathlib import Path
 
 import pytest
+from decision_values import HEADER, one
 
 from sparkfleet.accuracy.decisions import (
     DecisionReport,
-    Holdout,
-    ScoredDecision,
     _known,
     decide,
-    holdout_table,
-    holdouts,
     scored_unseen,
 )
 from sparkfleet.accuracy.published import decisions_in
 from sparkfleet.accuracy.rows import cases_of, read_rows
-from sparkfleet.knowledge.published.evidence import evidence
 from sparkfleet.perf.predictor import format_of
 
 ROOT = Path(__file__).parents[2]
 spec = importlib.util.spec_from_file_location("decisions_script", ROOT / "scripts" / "decisions.py")
 script = importlib.util.module_from_spec(spec)
 spec.loader.exec_module(script)
-
-HEADER = (
-    "id,source_url_or_repo_path,nodes,tp,concurrency,model,quant,engine,spec_method,spec_tokens,prompt_tokens,"
-    "decode_tps_per_request"
-)
-
-
-def one(**given: object) -> ScoredDecision:
-    fields = {
-        "model": "m",
-        "nodes": 1,
-        "objective": "interactive",
-        "concurrency": 1,
-        "configurations": 3,
-        "best": "vllm · mtp · fp8",
-        "best_tps": 20.0,
-        "chosen": "vllm · none · fp8",
-        "groups": 1,
-        "published_tps": 15.0,
-        "ran": True,
-        "predicted_tps": 18.0,
-    }
-    return ScoredDecision.model_validate(fields | given)
 
 
 def test_regret_is_the_distance_to_the_best() -> None:
@@ -136,25 +109,6 @@ def test_decisions_without_the_family_are_a_table_of_their_own() -> None:
     assert "family_left_out" not in json.loads(DecisionReport(decisions=(one(),)).json())
 
 
-def test_decisions_with_less_evidence_are_compared_with_all_that_was_published(tmp_path: Path) -> None:
-    rows = [
-        "b1,github:a/b,1,1,1,Qwen/Qwen3.6-27B-FP8,fp8,vllm,none,,1024,8",
-        "b2,github:c/d,1,1,1,Qwen/Qwen3.6-27B-FP8,fp8,sglang,nextn,5,1024,22.6",
-        "b3,github:a/b,1,1,1,Qwen/Qwen3.6-27B-FP8,fp8,vllm,mtp,3,1024,18",
-    ]
-    file = tmp_path / "rows.csv"
-    file.write_text("\n".join([HEADER, *rows]) + "\n")
-    whole = evidence()
-    rows_left, sources_left, author_left, family_left = holdouts(file, rounds=2)
-    assert evidence() is whole, "what was left out comes back"
-    assert (len(rows_left.report.decisions), len(sources_left.report.decisions)) == (2, 2)
-    (found,) = author_left.report.decisions
-    assert (found.best, found.best_tps) == ("sglang · mtp · fp8", 22.6)
-    assert found.chosen == "vllm · mtp · fp8", "only a/b counts as evidence"
-    assert found.regret == pytest.approx(1 - 18 / 22.6)
-    assert len(family_left.report.decisions) == 1
-
-
 def test_a_given_format_leaves_the_checkpoints_of_other_formats_out(tmp_path: Path) -> None:
     """NVFP4 reads half the bytes of FP8, so it is chosen unless the deployment has named the checkpoint."""
     rows = [
@@ -167,12 +121,6 @@ def test_a_given_format_leaves_the_checkpoints_of_other_formats_out(tmp_path: Pa
     (asked,) = decisions_in(cases_of(read_rows(file)))
     assert scored_unseen(asked).checkpoint.endswith(" nvfp4")
     assert scored_unseen(asked, given=True).checkpoint == "Qwen/Qwen3.6-27B-FP8 fp8"
-
-
-def test_summaries_of_decisions_with_less_evidence_are_one_line_each() -> None:
-    report = DecisionReport(decisions=(one(), one(published_tps=None, ran=False)))
-    (line,) = holdout_table([Holdout("half of the rows", report)]).splitlines()[2:]
-    assert line == "| half of the rows | 2 | 31 % | 37 % | 50 % | 0 |"
 
 
 def test_a_name_that_hides_its_format_is_planned_in_that_of_its_row() -> None:

@@ -8,6 +8,8 @@ from asking import Asking
 from node_faults import HOME, STATE, Clocks, as_root, fill, free, large_disk, small_disk
 from pair_fleet import LINK, LONG_START_S, TINY, events_of
 
+from sparkfleet.controlplane.controller_failures import LIST_LATE_S
+
 pytestmark = [pytest.mark.integration, pytest.mark.any_engine, pytest.mark.full, pytest.mark.timeout(900)]
 
 HERE, THERE = "nodes: [spark1]\n", "nodes: [spark2]\n"
@@ -66,6 +68,27 @@ def test_a_process_that_is_stopped_for_45_s_costs_no_engine(fleet, words, node):
     fleet.until(fleet.is_ready, timeout=120)
     assert pids(fleet) == before
     assert not asking.dishonest, asking.dishonest
+
+
+def test_a_ray_serve_that_hangs_is_named_and_the_command_named_with_it_ends_that(fleet):
+    fleet.serve(fleet.anew(fleet.spec(THERE)))
+    before = pids(fleet)
+    (serve,) = [
+        pid for pid, line in fleet.listed("spark1").items() if line.startswith("ray::ServeController")
+    ]
+    with Asking(fleet, "tiny") as asking:
+        fleet.until(lambda: asking.ends["whole"], timeout=60)
+        fleet.lab.exec("spark1", ["kill", "-STOP", str(serve)])
+        trouble = fleet.until(lambda: fleet.status()["trouble"], timeout=LIST_LATE_S + 15)
+        command = "pkill -9 -f ray::ServeController"
+        assert f"`{command}`" in trouble
+        as_root(fleet, "spark1", *command.split())
+        fleet.until(lambda: not fleet.status()["trouble"], timeout=60)
+        whole_again(fleet, asking)
+    fleet.until(fleet.is_ready, timeout=120)
+    assert pids(fleet) == before
+    assert set(asking.ends) == {"whole"}, asking.answers
+    fleet.serve(fleet.anew(fleet.spec(HERE)))  # Ray Serve starts groups again
 
 
 def test_an_actor_that_is_killed_beside_a_stopped_supervisor_costs_no_engine(fleet):

@@ -21,7 +21,7 @@ from sparkfleet.cli.options import (
     run,
 )
 from sparkfleet.cli.output import OUTPUT_VERSION, console, print_json, size_text
-from sparkfleet.controlplane.state.store_rows import RestoredStore, StoreCopy
+from sparkfleet.controlplane.state.store_copies import RestoredStore, StoreCopy
 from sparkfleet.errors import SpecError
 from sparkfleet.fleet.lifecycle.store import adopt_running, begin_anew, copy_store, list_copies, restore_copy
 from sparkfleet.fleet.session import Session

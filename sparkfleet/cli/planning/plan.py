@@ -151,12 +151,12 @@ async def _plan(files: list[Path], inventory: Path, assumed: str | None, shown: 
 
 
 def _lines(
-    one: Planned, fleet: Fleet, other: Sequence[FewerBits], *, everything: bool = False
+    one: Planned, fleet: Fleet, lighter: Sequence[FewerBits], *, everything: bool = False
 ) -> tuple[str, ...]:
     return (
         *explain_plan(one.plan, everything=everything, nodes=fleet.nodes),
         *explain_measured(one.measured),
-        *fewer_bits_lines(other),
+        *fewer_bits_lines(lighter),
         *explain_change(one.change, one.plan),
     )
 
@@ -165,13 +165,13 @@ def print_plans(found: FleetPlan, shown: Shown = SHORT) -> None:
     """Print every plan and every refusal, each with an empty line behind it."""
     planned = {one.spec.name: one for one in found.decided.planned}
     refused = {one.name: one for one in found.decided.plan.refused}
-    other = found.fewer_bits()
+    fewer_bits = found.fewer_bits()
     for spec in found.specs:
-        instead = other.get(spec.name, ())
+        lighter = fewer_bits.get(spec.name, ())
         if spec.name in refused:
-            lines = refusal_lines(spec, refused[spec.name], found.fleet, shown, instead)
+            lines = refusal_lines(spec, refused[spec.name], found.fleet, shown, lighter)
         else:
-            lines = _plan_lines(planned[spec.name], found.fleet, shown, instead)
+            lines = _plan_lines(planned[spec.name], found.fleet, shown, lighter)
         for line in lines:
             print_line(line)
         console.print()
@@ -190,12 +190,12 @@ def print_origins(checkpoints: Mapping[str, Checkpoint]) -> None:
         console.print()
 
 
-def _plan_lines(one: Planned, fleet: Fleet, shown: Shown, other: Sequence[FewerBits]) -> Iterator[str]:
+def _plan_lines(one: Planned, fleet: Fleet, shown: Shown, lighter: Sequence[FewerBits]) -> Iterator[str]:
     yield from _headline(one.spec, one.plan, fleet)
     if shown.why is not None:
         yield from explain_why(one.plan, one.plan.rejected, shown.why)
     else:
-        yield from _lines(one, fleet, other, everything=shown.everything)
+        yield from _lines(one, fleet, lighter, everything=shown.everything)
 
 
 def refusal_lines(
@@ -203,14 +203,14 @@ def refusal_lines(
     refusal: InfeasibleDeployment,
     fleet: Fleet,
     shown: Shown = SHORT,
-    other: Sequence[FewerBits] = (),
+    lighter: Sequence[FewerBits] = (),
 ) -> Iterator[str]:
     """Reason why a deployment cannot be served."""
     yield from _headline(spec, None, fleet)
     if shown.why is not None:
         yield from explain_why(None, refusal.rejected, shown.why)
     else:
-        yield from explain_refusal(refusal, everything=shown.everything, instead=fewer_bits_lines(other))
+        yield from explain_refusal(refusal, everything=shown.everything, lighter=fewer_bits_lines(lighter))
         yield from _hint(fleet)
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from typing import Any, Literal
+from typing import Any
 
 from pydantic import ValidationError
 
@@ -111,37 +111,3 @@ def key_of(id_: str, name: str, sha256: str, settings: str) -> KeyEntry:
     """Reads a key."""
     stored = KeySettings.model_validate_json(settings)
     return KeyEntry(id=id_, name=name, sha256=sha256, limits=stored.limits, former=stored.former)
-
-
-Occasion = Literal["change", "hourly", "asked", "other"]
-
-
-class StoreCopy(Value):
-    """A copy of the store on the head's disk."""
-
-    name: str
-    at: float
-    """Unix seconds."""
-    occasion: Occasion
-    bytes: int
-    fleet: str = ""
-    id: str = ""
-    changes: int = 0
-    deployments: tuple[str, ...] = ()
-    """Each as `name (generation n)`."""
-    trouble: str = ""
-    """Reason for not using it; "" if it is sound."""
-
-
-class RestoredStore(Value):
-    """Result of a restoration."""
-
-    source: str
-    """Origin of the content, for people."""
-    deployments: tuple[str, ...]
-    """Each as `name (generation n)`."""
-    keys: int
-    set_aside: str = ""
-    """Path of the file that was there before; "" if there was none."""
-    left_out: tuple[str, ...] = ()
-    """Deployments that the newest record has, and that do not run: they were not adopted."""

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
 
-from sparkfleet.controlplane.state.store_rows import Occasion, StoreCopy
+from sparkfleet.controlplane.state.store_copies import Occasion, StoreCopy
 from sparkfleet.controlplane.store_safety.guard import StoreError, StoreFault
 from sparkfleet.controlplane.store_safety.mark import read_mark
 from sparkfleet.controlplane.store_safety.opening import named_errors, read_content, require_known_fields

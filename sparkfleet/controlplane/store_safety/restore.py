@@ -16,7 +16,7 @@ from pathlib import Path
 
 from sparkfleet.controlplane.desired import Desired, Generation
 from sparkfleet.controlplane.state.store import Store
-from sparkfleet.controlplane.state.store_rows import RestoredStore
+from sparkfleet.controlplane.state.store_copies import RestoredStore
 from sparkfleet.controlplane.store_safety.applied import Applied, applied_in, read_applied
 from sparkfleet.controlplane.store_safety.copies import copies, copy_database
 from sparkfleet.controlplane.store_safety.guard import StoreError, StoreFault

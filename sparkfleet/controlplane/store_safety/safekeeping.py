@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable
 
 from sparkfleet.controlplane.state.store import Store
-from sparkfleet.controlplane.state.store_rows import Occasion
+from sparkfleet.controlplane.state.store_copies import Occasion
 from sparkfleet.controlplane.store_safety.applied import Applied, applied_in, write_applied
 from sparkfleet.controlplane.store_safety.copies import HOURLY_S, copies, take_copy
 from sparkfleet.controlplane.store_safety.guard import StoreError

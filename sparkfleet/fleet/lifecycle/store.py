@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from sparkfleet.controlplane.api.api_models import StoreRequest
-from sparkfleet.controlplane.state.store_rows import RestoredStore, StoreCopy
+from sparkfleet.controlplane.state.store_copies import RestoredStore, StoreCopy
 from sparkfleet.fleet.session import Session
 
 Confirm = Callable[[str], None]

@@ -110,19 +110,19 @@ def _chosen_by(rung: Rung, first: Rung) -> str:
 
 
 def explain_refusal(
-    refusal: InfeasibleDeployment, *, everything: bool = False, instead: Sequence[str] = ()
+    refusal: InfeasibleDeployment, *, everything: bool = False, lighter: Sequence[str] = ()
 ) -> list[str]:
     """A deployment that cannot be served: the nearest thing that would fit, and the reasons.
 
     Args:
         refusal: to be explained.
         everything: with all rejected candidates.
-        instead: lines about other weights.
+        lighter: lines about the same model in fewer bits.
     """
     lines = lines_of("infeasible", f"nothing in this fleet can serve {refusal.model}")
     if refusal.nearest:
         lines += lines_of("nearest", " · ".join(refusal.nearest))
-    return [*lines, *instead, *rejected_lines(refusal.rejected, everything)]
+    return [*lines, *lighter, *rejected_lines(refusal.rejected, everything)]
 
 
 def explain_why(plan: DeploymentPlan | None, rejected: Sequence[Rejection], words: str) -> list[str]:
