@@ -17,13 +17,15 @@ from sparkfleet.cli.output import errors
 if TYPE_CHECKING:  # slow imports, which a verb without a session does without
     from sparkfleet.fleet.events import UseCaseEvent
     from sparkfleet.fleet.session import Session
+    from sparkfleet.specs.inventory import Inventory
 
 T = TypeVar("T")
 
+INVENTORY_VARIABLE = "SPARKFLEET_INVENTORY"
 InventoryOption = Annotated[
     Path,
     typer.Option(
-        "--inventory", "-i", envvar="SPARKFLEET_INVENTORY", help="Inventory of the fleet.", show_default=True
+        "--inventory", "-i", envvar=INVENTORY_VARIABLE, help="Inventory of the fleet.", show_default=True
     ),
 ]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON with a version field, for programs.")]
@@ -54,9 +56,9 @@ _opened: list[Session] = []
 """Sessions of this process (one verb); they are closed when its coroutine ends."""
 
 
-def open_session(inventory: Path, *, quiet: bool = False) -> Session:
+def open_session(inventory: Path | Inventory, *, quiet: bool = False) -> Session:
     """Open the session of a verb; `run` closes it. Troubles of the controller are printed on stderr, unless quiet."""
-    loading.show(f"reading {inventory}")
+    loading.show("assuming idle Sparks" if not isinstance(inventory, Path) else f"reading {inventory}")
     from sparkfleet.fleet.events import ignored
     from sparkfleet.fleet.session import Session
 

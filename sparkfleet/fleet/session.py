@@ -23,12 +23,12 @@ class Session:
     """One program's connections to one fleet. Use as an asynchronous context manager, or `close` it.
 
     Args:
-        inventory_path: the inventory file.
+        inventory: the inventory, or its file.
         on_event: receives the steps and troubles of the session.
     """
 
-    def __init__(self, inventory_path: Path, on_event: OnEvent = ignored) -> None:
-        self.access = NodeAccess(load_inventory(inventory_path))
+    def __init__(self, inventory: Path | Inventory, on_event: OnEvent = ignored) -> None:
+        self.access = NodeAccess(inventory if isinstance(inventory, Inventory) else load_inventory(inventory))
         self.programs = NodePrograms(self.access)
         self.lifecycle = FleetLifecycle(self.access, self.programs)
         self.endpoint = EndpointAccess(self.access)

@@ -6,12 +6,13 @@ The error is a `SpecError` with one line per problem:
 
 from __future__ import annotations
 
+import os
 import re
 import sys
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from os import PathLike, fspath
-from os.path import isdir
+from os.path import exists, isdir, isfile, join
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -38,6 +39,13 @@ _KINDS: dict[type[Spec], str] = {Inventory: "an inventory", Deployment: "a deplo
 
 STDIN = "-"
 
+_GIVEN_MODEL = re.compile(
+    r"(?:https?:/+(?:huggingface\.co|hf\.co)/)?(?P<id>[^/@\s]+/(?P<name>[^/@\s]+))(?:@(?P<at>.+)|/tree/(?P<branch>.+))?"
+    r"|(?P<builtin>builtin:(?P<small>[^/\s]+))"
+)
+"""A model in place of a file: a Hub id, with a revision or without, its page's address, or a built-in model. A path has one
+slash where an address has two."""
+
 MAX_FINDINGS = 100
 """Most lines of one error; further problems are counted."""
 
@@ -63,7 +71,8 @@ def load_deployments(paths: Iterable[AnyPath]) -> tuple[Deployment, ...]:
     """Load several deployment files, in their order.
 
     Args:
-        paths: files; a directory stands for every `*.yaml` and `*.yml` in it but inventories, `-` for standard input.
+        paths: files; a directory stands for every `*.yaml` and `*.yml` in it but inventories, `-` for standard input. A
+            model in place of a file is a deployment that leaves everything open, see `deployment_of`.
 
     Raises:
         SpecError: with every problem in every file; the same public name in two files is a problem too.
@@ -74,12 +83,16 @@ def load_deployments(paths: Iterable[AnyPath]) -> tuple[Deployment, ...]:
     for path in _files(paths, errors):
         file = _name(path)
         try:
-            deployment, document = _load(Deployment, path)
-            line = document.lines["name",]
+            of_model = deployment_of(path)
+            if of_model is not None:
+                deployment, line = of_model, None
+            else:
+                deployment, document = _load(Deployment, path)
+                line = document.lines["name",]
             if first := places.get(deployment.name):
                 taken = f"{quote(deployment.name)} is already the name in {first}. Expected one of its own."
                 raise _error(file, [FileProblem(line, ("name",), taken)])
-            places[deployment.name] = f"{escape(file)}:{line}"
+            places[deployment.name] = escape(file) if line is None else f"{escape(file)}:{line}"
             loaded.append(deployment)
         except SpecError as error:
             errors.append(error.what)
@@ -105,10 +118,44 @@ def to_yaml(spec: Inventory | Deployment) -> str:
     return dump(first | fields)
 
 
+def deployment_of(given: AnyPath) -> Deployment | None:
+    """The deployment for a model that is given in place of a file; None if it is a file, or no model's name.
+
+    Args:
+        given: "org/name", "org/name@revision", the address of a page of the Hub, "builtin:NAME", or a directory with a
+            checkpoint. Files come first, and a path into a directory that exists is one.
+
+    Raises:
+        SpecError: a revision, or a name, has characters that none can have.
+    """
+    text = fspath(given)
+    if isdir(text):
+        path = os.path.abspath(text)
+        return _open_deployment(path, os.path.basename(path)) if isfile(join(path, "config.json")) else None
+    found = _GIVEN_MODEL.fullmatch(text)
+    if found is None or exists(text) or text.endswith((".yaml", ".yml")) or isdir(text.partition("/")[0]):
+        return None
+    revision = found["at"] or found["branch"]
+    model = found["builtin"] or (f"{found['id']}@{revision}" if revision else found["id"])
+    return _open_deployment(model, found["small"] or found["name"])
+
+
+def _open_deployment(model: str, name: str) -> Deployment:
+    """A deployment with a model and nothing else; its public name is the model's, in the characters of one."""
+    public = re.sub(r"[^a-z0-9._-]+", "-", name.lower()).lstrip("._-")[:63]
+    try:
+        return Deployment(name=public, model=model)
+    except ValidationError as error:
+        expected = error.errors(include_url=False)[0]["msg"]
+        raise SpecError(
+            f"{quote(model)} is no file, and no model's name. Expected a YAML file, or {expected}."
+        ) from None
+
+
 def _files(paths: Iterable[AnyPath], errors: list[str]) -> Iterator[AnyPath]:
     """The files of all paths, directories expanded; an empty directory is added to `errors`."""
     for path in paths:
-        if not isdir(path):
+        if not isdir(path) or isfile(join(path, "config.json")):
             yield path
             continue
         found = sorted(entry for entry in Path(path).iterdir() if entry.suffix in (".yaml", ".yml"))

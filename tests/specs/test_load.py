@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from sparkfleet.errors import SpecError
+from sparkfleet.specs.deployment import Deployment
 from sparkfleet.specs.load import (
     MAX_FINDINGS,
     NoFile,
@@ -217,3 +218,44 @@ def test_a_dash_is_standard_input(monkeypatch):
     monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(b"name: a\nmodl: org/a\n")))
     with pytest.raises(SpecError, match="standard input:2: modl"):
         load_deployments(["-"])
+
+
+class TestModelsInPlaceOfFiles:
+    @pytest.mark.parametrize(
+        ("given", "name", "model"),
+        [
+            ("Qwen/Qwen3.6-27B-FP8", "qwen3.6-27b-fp8", "Qwen/Qwen3.6-27B-FP8"),
+            ("org/model@refs/pr/1", "model", "org/model@refs/pr/1"),
+            ("https://huggingface.co/org/Model", "model", "org/Model"),
+            (Path("https://hf.co/org/Model/tree/main"), "model", "org/Model@main"),
+            ("builtin:tiny", "tiny", "builtin:tiny"),
+            ("org/A_b--C", "a_b--c", "org/A_b--C"),
+        ],
+    )
+    def test_names(self, given: str | Path, name: str, model: str) -> None:
+        (found,) = load_deployments([given])
+        assert found == Deployment(name=name, model=model)
+
+    def test_a_directory_with_a_checkpoint(self, tmp_path: Path) -> None:
+        checkpoint = tmp_path / "My-Model"
+        checkpoint.mkdir()
+        (checkpoint / "config.json").write_text("{}")
+        assert load_deployments([checkpoint]) == (Deployment(name="my-model", model=str(checkpoint)),)
+
+    def test_files_come_first(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.chdir(tmp_path)
+        (tmp_path / "org").mkdir()
+        for missing in ("org/model", "other/model.yaml", "model", "a/b/c", "https://example.org/a"):
+            with pytest.raises(SpecError, match="no such file"):
+                load_deployments([missing])
+        (tmp_path / "org" / "model").write_text("name: mine\nmodel: org/other\n")
+        assert load_deployments(["org/model"]) == (Deployment(name="mine", model="org/other"),)
+
+    def test_two_of_one_name(self) -> None:
+        with pytest.raises(SpecError, match='"m" is already the name in one/M'):
+            load_deployments(["one/M", "two/m"])
+
+    @pytest.mark.parametrize("given", ["org/mo$del", "org/model@ ", "org/model@a..b\n", "builtin:TINY"])
+    def test_what_no_model_is_called(self, given: str) -> None:
+        with pytest.raises(SpecError, match="Expected"):
+            load_deployments([given])

@@ -23,6 +23,8 @@ from sparkfleet.cli.planning.plan import (
     AssumeOption,
     FileOption,
     FilesArgument,
+    SparksOption,
+    assumed_fleet,
     given_files,
     print_origins,
     print_plans,
@@ -49,6 +51,7 @@ def apply(  # noqa: PLR0917  # its parameters are the command line's
     wait: Annotated[bool, typer.Option("--wait/--no-wait", help="Wait until it serves.")] = True,
     show_only: DryRunOption = False,
     assumed: AssumeOption = None,
+    sparks: SparksOption = None,
     offline: OfflineOption = False,
     pull: Annotated[
         bool,
@@ -72,11 +75,12 @@ def apply(  # noqa: PLR0917  # its parameters are the command line's
     if show_only:
         from sparkfleet.cli.planning.dry_run import show_dry_run  # a slow import
 
-        return run(show_dry_run(given, inventory, assumed, json))
-    if assumed is not None:
-        raise SpecError(
-            "--assume needs --dry-run.", do="`sparkfleet plan FILE --assume KIND` plans on assumed nodes."
-        )
+        return run(show_dry_run(given, *assumed_fleet(inventory, assumed, sparks), json))
+    for option, value in (("--assume", assumed), ("--sparks", sparks)):
+        if value is not None:
+            raise SpecError(
+                f"{option} needs --dry-run.", do=f"`sparkfleet plan FILE {option} …` plans on assumed nodes."
+            )
     if json:
         raise SpecError(
             "--json needs --dry-run.", do="`sparkfleet describe NAME --json` prints a deployment's state."

@@ -27,7 +27,9 @@ from sparkfleet.specs.inventory import Inventory
 from sparkfleet.specs.load import load_deployments
 
 
-async def show_dry_run(files: list[Path], inventory: Path, assumed: str | None, json: bool) -> int:
+async def show_dry_run(
+    files: list[Path], inventory: Path | Inventory, assumed: str | None, json: bool
+) -> int:
     """Plan, and print the commands that `apply` would run on each node."""
     found = await dry_run(open_session(inventory), load_deployments(files), assumed)
     if json:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, NamedTuple
@@ -12,6 +13,7 @@ from sparkfleet.checkpoints.checkpoint import Checkpoint
 from sparkfleet.cli.exit_codes import Exit
 from sparkfleet.cli.options import (
     DEFAULT_INVENTORY,
+    INVENTORY_VARIABLE,
     InventoryOption,
     JsonOption,
     OfflineOption,
@@ -35,14 +37,15 @@ from sparkfleet.planner.report.explain.plan import explain_plan, explain_refusal
 from sparkfleet.planner.report.prediction_terms import PredictionSum, sum_lines
 from sparkfleet.planner.types.plan import DeploymentPlan, InfeasibleDeployment
 from sparkfleet.specs.deployment import Deployment
-from sparkfleet.specs.load import load_deployments
+from sparkfleet.specs.inventory import Inventory
+from sparkfleet.specs.load import NoFile, deployment_of, load_deployments
 from sparkfleet.values import Value
 
 FilesArgument = Annotated[
     list[Path] | None,
     typer.Argument(
-        help="Deployment files; a directory: all in it; -: standard input.",
-        metavar="FILE",
+        help="Deployment files, or models of the Hub (org/name); a directory: all files in it; -: standard input.",
+        metavar="FILE|MODEL",
         show_default=False,
     ),
 ]
@@ -56,6 +59,16 @@ AssumeOption = Annotated[
         "--assume",
         metavar="KIND|FILE",
         help="Plan without contacting the nodes: as if each were a `dgx-spark` or `dgx-spark-64`, or from a file of facts.",
+    ),
+]
+SparksOption = Annotated[
+    int | None,
+    typer.Option(
+        "--sparks",
+        min=1,
+        max=64,
+        metavar="N",
+        help="Plan for N idle Sparks, which you need not have, in place of an inventory.",
     ),
 ]
 AllOption = Annotated[bool, typer.Option("--all", help="Show every candidate that was not chosen.")]
@@ -81,6 +94,7 @@ RungOption = Annotated[
 ]
 
 _WITHOUT_NODES = "`--assume dgx-spark` plans without contacting the nodes."
+_WITHOUT_INVENTORY = "`--sparks 2` plans for two Sparks without one."
 
 
 Sums = Mapping[str, tuple[PredictionSum, ...]]
@@ -105,6 +119,7 @@ def plan(  # noqa: PLR0917  # its parameters are the command line's
     file: FileOption = None,
     inventory: InventoryOption = DEFAULT_INVENTORY,
     assumed: AssumeOption = None,
+    sparks: SparksOption = None,
     everything: AllOption = False,
     why: WhyOption = None,
     offline: OfflineOption = False,
@@ -114,7 +129,28 @@ def plan(  # noqa: PLR0917  # its parameters are the command line's
 ) -> int:
     """Show what `apply` would do, with its reasons. Changes nothing."""
     shown = Shown(everything, why, json, rung - 1 if explain else None)
-    return run(_plan(given_files("plan", files, file), inventory, assumed, shown))
+    given = given_files("plan", files, file)
+    return run(_plan(given, *assumed_fleet(inventory, assumed, sparks), shown))
+
+
+def assumed_fleet(
+    inventory: Path, assumed: str | None, sparks: int | None
+) -> tuple[Path | Inventory, str | None]:
+    """The inventory of a command line, and what its nodes are assumed to be. `--sparks` stands for both.
+
+    Raises:
+        SpecError: `--sparks` is given with an inventory, or with a file of facts.
+    """
+    if sparks is None:
+        return inventory, assumed
+    if inventory not in (DEFAULT_INVENTORY, Path(os.environ.get(INVENTORY_VARIABLE) or DEFAULT_INVENTORY)):
+        raise SpecError(
+            "`--sparks` and `--inventory` are both given.",
+            do="`--sparks N` plans for Sparks that are in no inventory; `--assume dgx-spark` for those of one.",
+        )
+    from sparkfleet.fleet.nodes.assumed import assumed_inventory  # a slow import
+
+    return assumed_inventory(sparks), assumed or "dgx-spark"
 
 
 def given_files(verb: str, files: Sequence[Path] | None, more: Sequence[Path] | None) -> list[Path]:
@@ -122,15 +158,19 @@ def given_files(verb: str, files: Sequence[Path] | None, more: Sequence[Path] | 
     given = [*(files or ()), *(more or ())]
     if not given:
         raise SpecError(
-            "No deployment's file is given.",
-            do=f"`sparkfleet {verb} FILE`; a directory stands for all files in it, `-` for standard input.",
+            "No deployment's file and no model is given.",
+            do=f"`sparkfleet {verb} FILE`; a directory stands for all files in it, `-` for standard input."
+            f"\n`sparkfleet {verb} ORG/MODEL` leaves everything but the model open.",
         )
     return given
 
 
-async def _plan(files: list[Path], inventory: Path, assumed: str | None, shown: Shown) -> int:
+async def _plan(files: list[Path], inventory: Path | Inventory, assumed: str | None, shown: Shown) -> int:
     specs = load_deployments(files)
-    session = open_session(inventory)
+    try:
+        session = open_session(inventory)
+    except NoFile as error:
+        raise NoFile(error.what, means=error.means, do=f"{error.do}\n{_WITHOUT_INVENTORY}") from None
     try:
         planned = await plan_deployments(session, specs, assumed)
     except NodeError as error:
@@ -145,9 +185,22 @@ async def _plan(files: list[Path], inventory: Path, assumed: str | None, shown: 
         if gateway:
             console.print(gateway)
         _explain(sums or {}, shown)
+        for line in _next_lines(files, planned):
+            print_line(line)
     if planned.decided.plan.refused:
         return Exit.INFEASIBLE
     return Exit.PENDING if planned.decided.pending or gateway else Exit.DONE
+
+
+def _next_lines(files: Sequence[Path], planned: FleetPlan) -> Iterator[str]:
+    """The command that serves a model that was planned by its name, and the file for those who add fields."""
+    pending = {one.spec.name for one in planned.decided.pending}
+    for given in files:
+        spec = deployment_of(given)
+        if spec is None or spec.name not in pending:
+            continue
+        yield f"  next        `sparkfleet apply {spec.model}` serves it as {spec.name}"
+        yield f"              as a file, for further fields: `name: {spec.name}`, `model: {spec.model}`"
 
 
 def _lines(

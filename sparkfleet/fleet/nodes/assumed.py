@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import yaml
 from pydantic import Field, ValidationError
@@ -18,6 +18,8 @@ from sparkfleet.values import Value
 
 ALIASES = {"dgx-spark": "dgx-spark-128"}
 SPARK_CORES = 20
+MOST_SPARKS = 64
+"""Most Sparks of an assumed inventory."""
 
 
 Gb = Annotated[float, Field(ge=0, le=1e6, allow_inf_nan=False)]
@@ -63,6 +65,41 @@ def assumed_sparks(count: int) -> tuple[NodeFacts, ...]:
     """Facts of so many idle Sparks, named spark1, spark2, …"""
     each = _of_box(next(box for box in hardware().boxes if box.id == ALIASES["dgx-spark"]))
     return tuple(_facts(f"spark{number}", each) for number in range(1, count + 1))
+
+
+def assumed_inventory(count: int) -> Inventory:
+    """An inventory of so many Sparks that nobody needs to have: two on one cable, more on a switch, one cable each.
+
+    Args:
+        count: from 1 to `MOST_SPARKS`.
+    """
+    names = [f"spark{number}" for number in range(1, count + 1)]
+    rails = {name: _rail_ends(number) for number, name in enumerate(names, start=1)}
+    links: list[dict[str, Any]] = []
+    if count == 2:
+        links = [{"nodes": names, "rails": [list(ends) for ends in zip(*rails.values(), strict=True)]}]
+    elif count > 2:
+        links = [
+            {"nodes": [name], "switch": "switch", "rails": [[end] for end in ends]}
+            for name, ends in rails.items()
+        ]
+    key = "SHA256:" + "A" * 43  # never compared: assumed nodes are not contacted
+    nodes = {
+        name: {"address": f"192.0.2.{number}", "user": "nvidia", "host_key": key}
+        for number, name in enumerate(names, start=1)
+    }
+    return Inventory.model_validate(
+        {"fleet": "idle-sparks", "head": names[0], "nodes": nodes, "links": links}, strict=False
+    )
+
+
+def _rail_ends(number: int) -> list[dict[str, str]]:
+    """Both rails of one cable at a Spark, as its devices are named, in subnets for documentation (RFC 5737)."""
+    halves = (("enp1s0f1np1", "rocep1s0f1", "198.51.100"), ("enP2p1s0f1np1", "roceP2p1s0f1", "203.0.113"))
+    return [
+        {"netdev": netdev, "rdma": rdma, "address": f"{subnet}.{number}/24"}
+        for netdev, rdma, subnet in halves
+    ]
 
 
 def _of_box(box: SparkModel) -> AssumedNode:

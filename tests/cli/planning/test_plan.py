@@ -399,7 +399,55 @@ def test_no_file_at_all_is_an_error_with_the_command(sparkfleet, verb):
     assert (code, err.splitlines()) == (
         1,
         [
-            "error: No deployment's file is given.",
+            "error: No deployment's file and no model is given.",
             f"`sparkfleet {verb} FILE`; a directory stands for all files in it, `-` for standard input.",
+            f"`sparkfleet {verb} ORG/MODEL` leaves everything but the model open.",
         ],
     )
+
+
+class TestWithoutFiles:
+    @pytest.fixture(autouse=True)
+    def nowhere(self, tmp_path, monkeypatch):
+        monkeypatch.chdir(tmp_path)
+        monkeypatch.delenv("SPARKFLEET_INVENTORY", raising=False)
+
+    def test_a_model_is_planned_for_sparks_that_nobody_has(self, sparkfleet):
+        code, out, err = sparkfleet("plan", "openai/gpt-oss-120b", "--sparks", "2", "--offline")
+        assert (code, err) == (EXITS["pending"], "")
+        assert "gpt-oss-120b   objective interactive" in out
+        assert "2 Sparks (assumed, not read), 1 link" in out
+        assert "`sparkfleet apply openai/gpt-oss-120b` serves it as gpt-oss-120b" in out
+        assert "`name: gpt-oss-120b`, `model: openai/gpt-oss-120b`" in out
+
+    def test_its_plan_is_that_of_a_file_and_an_inventory(self, sparkfleet, two_sparks, tmp_path):
+        (tmp_path / "model.yaml").write_text("name: gpt-oss-120b\nmodel: openai/gpt-oss-120b\n")
+        _, by_file, _ = sparkfleet("plan", "model.yaml", "-i", two_sparks, "--assume", "dgx-spark", "--json")
+        _, by_name, _ = sparkfleet("plan", "openai/gpt-oss-120b", "--sparks", "2", "--json")
+        assert json.loads(by_name) == json.loads(by_file)
+
+    def test_the_commands_of_a_model(self, sparkfleet):
+        code, out, err = sparkfleet("apply", "--dry-run", "openai/gpt-oss-120b", "--sparks", "1")
+        assert (code, err) == (0, "")
+        assert "--served-model-name gpt-oss-120b" in out
+
+    def test_without_an_inventory_there_is_a_hint(self, sparkfleet):
+        code, _, err = sparkfleet("plan", "openai/gpt-oss-120b")
+        assert code == EXITS["error"]
+        assert "`--sparks 2` plans for two Sparks without one." in err
+
+    def test_sparks_and_an_inventory_exclude_each_other(self, sparkfleet, two_sparks):
+        code, out, err = sparkfleet("plan", "openai/gpt-oss-120b", "--sparks", "2", "-i", two_sparks)
+        assert (code, out) == (EXITS["error"], "")
+        assert "`--sparks` and `--inventory` are both given." in err
+
+    def test_an_inventory_of_the_environment_is_not_used(self, sparkfleet, two_sparks, monkeypatch):
+        monkeypatch.setenv("SPARKFLEET_INVENTORY", str(two_sparks))
+        code, out, _ = sparkfleet("plan", "openai/gpt-oss-120b", "--sparks", "1")
+        assert code == EXITS["pending"]
+        assert "1 Spark (assumed, not read)" in out
+
+    def test_apply_does_not_serve_on_assumed_sparks(self, sparkfleet):
+        code, out, err = sparkfleet("apply", "openai/gpt-oss-120b", "--sparks", "2")
+        assert (code, out) == (EXITS["error"], "")
+        assert "--sparks needs --dry-run." in err
