@@ -1,7 +1,8 @@
 """Runs the pieces of `scripts/test-full`, and keeps a record of what passed on the present files.
 
 The record is `.test-full/TREE/`, TREE being git's hash of all files as they are now: a changed file makes another tree, on
-which nothing has passed yet. Tests are assigned to pieces by `tests/support/full_record.py`.
+which nothing has passed yet, but for live tests if the file is another test's. Tests are assigned to pieces by
+`tests/support/full_record.py`.
 """
 
 from __future__ import annotations
@@ -31,6 +32,9 @@ PIECES: Mapping[str, tuple[str, ...]] = {
     "soak": ("scripts/soak",),
 }
 """Commands of the pieces; those of pytest end with the paths of their tests."""
+LIVE = ("labs", "models", "fleets", "sglang")
+"""Pieces whose tests run parts of the product and read no other test: a changed test changes nothing for them."""
+RUNNER = "scripts/full_tests.py"
 COMMANDS = ("checks", "soak")
 """Pieces that are one command each, without tests."""
 NOTHING_COLLECTED = 5
@@ -72,6 +76,30 @@ class Record:
         with self.file.open("a", encoding="utf-8") as record:
             record.write(json.dumps(line) + "\n")
 
+    def take_over(self, tree: str, other: Path) -> int:
+        """Take over what passed in the live pieces on another tree, if nothing but other tests' files differs.
+
+        Args:
+            tree: hash of the present files.
+            other: the record of another tree, named by its hash.
+
+        Returns:
+            The number of results that were taken over.
+        """
+        changed = _changed_files(other.name, tree)
+        if changed is None or any(not _is_test(file) and file != RUNNER for file in changed):
+            return 0
+        here = self.outcomes()
+        taken = {
+            test: one
+            for test, one in Record(other).outcomes().items()
+            if one.piece in LIVE and one.outcome == PASSED and test not in here
+            if test.partition("::")[0] not in changed
+        }
+        for test, one in taken.items():
+            self.add(one.piece, test, one.outcome, one.seconds)
+        return len(taken)
+
     def tests(self) -> dict[str, str]:
         """The piece of each test and command of the full run; collected once a tree."""
         if not self._tests.exists():
@@ -98,6 +126,18 @@ def tree_hash(root: Path = ROOT) -> str:
         git("read-tree", "HEAD", index=index)
         git("add", "--all", index=index)
         return git("write-tree", index=index)[:16]
+
+
+def _changed_files(tree: str, other: str) -> list[str] | None:
+    """Files that differ between two trees; None if git no longer has one of them."""
+    argv = ["git", "diff-tree", "-r", "--name-only", "--no-renames", tree, other]
+    done = subprocess.run(argv, cwd=ROOT, check=False, capture_output=True, text=True)
+    return done.stdout.splitlines() if done.returncode == 0 else None
+
+
+def _is_test(file: str) -> bool:
+    """True for a module of tests, which no other module imports; not for what tests share."""
+    return file.startswith("tests/") and Path(file).name.startswith("test_") and file.endswith(".py")
 
 
 def run_command(piece: str, options: Sequence[str], record: Record) -> bool:
@@ -162,7 +202,12 @@ def _options(argv: Sequence[str] | None) -> tuple[argparse.Namespace, list[str]]
     parser.add_argument(
         "--pieces", help=f"of {','.join(PIECES)}; default: all, with arguments for pytest all tests"
     )
-    parser.add_argument("--resume", action="store_true", help="leave out what passed on exactly these files")
+    parser.add_argument(
+        "--resume",
+        action="store_true",
+        help="leave out what passed on exactly these files; in labs, models, fleets and sglang also on files that differ"
+        " in other tests alone",
+    )
     parser.add_argument("--soak-minutes", type=float, default=10, metavar="N", help="default: %(default)s")
     options, words = parser.parse_known_args(argv)
     chosen = [piece for piece in PIECES if not (words and piece in COMMANDS)]
@@ -177,6 +222,13 @@ def main(argv: Sequence[str] | None = None) -> int:
     options, words = _options(argv)
     tree = tree_hash()
     record = Record(ROOT / ".test-full" / tree)
+    if options.resume:
+        for other in sorted((ROOT / ".test-full").iterdir()):
+            if taken := record.take_over(tree, other):
+                print(
+                    f"{taken} tests have passed on tree {other.name}, which differs in other tests alone",
+                    flush=True,
+                )
     tests = record.tests()
     good = True
     for piece in (piece for piece in PIECES if piece in options.pieces):

@@ -106,6 +106,49 @@ def test_another_file_is_another_tree(script: ModuleType, tmp_path: Path) -> Non
     assert script.tree_hash(tmp_path) == second, "committed or not"
 
 
+def test_a_mended_test_leaves_the_results_of_live_tests(
+    script: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def tree(**files: str) -> str:
+        for name, content in files.items():
+            path = (
+                tmp_path
+                / {"test": "tests/x/test_a.py", "shared": "tests/conftest.py", "code": "code.py"}[name]
+            )
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(content)
+        found: str = script.tree_hash(tmp_path)
+        return found
+
+    identity = ("-c", "user.name=t", "-c", "user.email=t@example.org")
+    subprocess.run(["git", "init", "--quiet"], cwd=tmp_path, check=True)
+    (tmp_path / ".gitignore").write_text(".test-full\n")
+    subprocess.run(["git", "add", "--all"], cwd=tmp_path, check=True)
+    subprocess.run(["git", *identity, "commit", "--quiet", "--message", "one"], cwd=tmp_path, check=True)
+    monkeypatch.setattr(script, "ROOT", tmp_path)
+    records = tmp_path / ".test-full"
+    first = tree(test="1", shared="1", code="1")
+    record = script.Record(records / first)
+    for piece, test, outcome in (
+        ("fleets", "tests/integration/test_b.py::good", "passed"),
+        ("fleets", "tests/integration/test_b.py::bad", "failed"),
+        ("labs", "tests/x/test_a.py::mended", "passed"),
+        ("units", "tests/y/test_c.py::reads_all_files", "passed"),
+    ):
+        record.add(piece, test, outcome, 1.0)
+    second = tree(test="2")
+    now = script.Record(records / second)
+    assert now.take_over(second, records / first) == 1
+    assert now.outcomes() == {"tests/integration/test_b.py::good": ("fleets", "passed", 1.0)}
+    assert now.take_over(second, records / first) == 0, "once"
+    for changed in ({"shared": "2"}, {"shared": "1", "code": "2"}):
+        third = tree(**changed)
+        assert script.Record(records / third).take_over(third, records / second) == 0
+    assert script.Record(records / first).take_over(first, records / "0123456789abcdef") == 0, (
+        "git has no such tree"
+    )
+
+
 TESTED = {"a": "units", "b": "units", "c": "labs", "scripts/check": "checks", "scripts/soak": "soak"}
 
 

@@ -46,6 +46,8 @@ class Fleet:
         self.away, self.lost, self.tokens = False, False, 0.0
         self.drained, self.changes, self.logs, self.refusal = False, [], [], ""
         self.group_drained = False
+        self.began = time.time()
+        """Time of the first event."""
         self.long = ()
         """A deployment whose names and texts are as long as they may be."""
 
@@ -108,7 +110,9 @@ class Fleet:
             ),
             stopped=(StoppedView(name="old", generation=7, nodes=("spark1",)),),
             events=(
-                EventView(id=1, at=now, deployment="tiny", subject="tiny/g1/0", kind="ready", message=NASTY),
+                EventView(
+                    id=1, at=self.began, deployment="tiny", subject="tiny/g1/0", kind="ready", message=NASTY
+                ),
             ),
         ).model_dump_json()
 
