@@ -48,6 +48,8 @@ class Fleet:
         self.group_drained = False
         self.began = time.time()
         """Time of the first event."""
+        self.newer = ()
+        """Events after the first one."""
         self.long = ()
         """A deployment whose names and texts are as long as they may be."""
 
@@ -110,6 +112,7 @@ class Fleet:
             ),
             stopped=(StoppedView(name="old", generation=7, nodes=("spark1",)),),
             events=(
+                *self.newer,
                 EventView(
                     id=1, at=self.began, deployment="tiny", subject="tiny/g1/0", kind="ready", message=NASTY
                 ),
@@ -254,7 +257,15 @@ async def test_what_is_selected_stays_selected(seen):
     await seen.page.evaluate(
         "getSelection().selectAllChildren(document.querySelector('#events td:last-child'))"
     )
-    await seen.page.wait_for_timeout(4000)  # the page is drawn again meanwhile
+    event = EventView(
+        id=2, at=seen.fleet.began + 1, deployment="tiny", subject="", kind="slow", message="newer"
+    )
+    seen.fleet.newer = (event,)
+    await seen.says("#events tr:first-child", "slow: newer")
+    await seen.page.wait_for_timeout(2500)  # the page is drawn again meanwhile
+    assert NASTY in await seen.page.evaluate("getSelection().toString()")
+    seen.fleet.newer = ()
+    await seen.page.wait_for_function("document.querySelectorAll('#events tr').length === 1")
     assert NASTY in await seen.page.evaluate("getSelection().toString()")
 
 

@@ -121,14 +121,19 @@ function replace(parent, children) {
   parent.replaceChildren(...children);
   if (focused) ($(focused) ?? parent.closest("[tabindex]"))?.focus();
 }
-// Children that did not change stay, and with them what somebody selects in them.
+// Children that did not change stay, wherever new ones come in, and with them what somebody selects in them.
 function renew(parent, children) {
   const focused = parent.contains(document.activeElement) ? document.activeElement.id : "", before = [...parent.children];
-  children.forEach((child, index) => {
-    if (!before[index]) parent.append(child);
-    else if (!before[index].isEqualNode(child)) before[index].replaceWith(child);
-  });
-  for (const gone of before.slice(children.length)) gone.remove();
+  let at = 0;
+  for (const child of children) {
+    const same = before.findIndex((one, index) => index >= at && one.isEqualNode(child));
+    if (same < 0) parent.insertBefore(child, before[at] ?? null);
+    else {
+      for (const gone of before.slice(at, same)) gone.remove();
+      at = same + 1;
+    }
+  }
+  for (const gone of before.slice(at)) gone.remove();
   if (focused) $(focused)?.focus();
 }
 function card(one) {
