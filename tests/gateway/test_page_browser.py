@@ -265,7 +265,7 @@ async def test_what_is_selected_stays_selected(seen):
     await seen.page.wait_for_timeout(2500)  # the page is drawn again meanwhile
     assert NASTY in await seen.page.evaluate("getSelection().toString()")
     seen.fleet.newer = ()
-    await seen.page.wait_for_function("document.querySelectorAll('#events tr').length === 1")
+    await seen.page.locator("#events tr:nth-child(2)").wait_for(state="detached")
     assert NASTY in await seen.page.evaluate("getSelection().toString()")
 
 
