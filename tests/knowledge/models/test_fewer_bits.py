@@ -1,8 +1,56 @@
+import csv
+import re
+
 import pytest
 
 from sparkfleet.checkpoints.checkpoint import Checkpoint
-from sparkfleet.knowledge.models.fewer_bits import SMALLER, checkpoints_with_fewer_bits
+from sparkfleet.errors import FactError
+from sparkfleet.knowledge.data_file import packaged
+from sparkfleet.knowledge.models.fewer_bits import SMALLER, _published, checkpoints_with_fewer_bits
 from sparkfleet.knowledge.models.known_models import known_checkpoint
+from sparkfleet.perf.predictor import format_of
+
+DEPLOYED = ("vllm", "sglang", "trt-llm", "trtllm")
+"""Engines that a deployment can have, as rows spell them."""
+NO_SOURCE = "no source states the bits of its parts"
+CONTRADICTED = "its sources contradict each other, or the size of its parts"
+FINE_TUNED = "a fine-tune of others' weights: another model than the one that it was made from"
+TRELLIS = "EXL3: its bits are in its name, and what it keeps in 16 bits is in no source"
+LEFT_OUT = {
+    "0xSero/Hy3-299B-NVFP4": CONTRADICTED,
+    "AEON-7/Ornith-1.0-35B-AEON-Ultimate-Uncensored-NVFP4": FINE_TUNED,
+    "AEON-7/Qwen3.6-27B-AEON-Ultimate-Uncensored-NVFP4": FINE_TUNED,
+    "AEON-7/Qwen3.6-35B-A3B-heretic-NVFP4": FINE_TUNED,
+    "AEON-7/Qwen3.8-27B-Ultimate-Uncensored-NVFP4-Mixed": FINE_TUNED,
+    "Mia-AiLab/GLM-5.3-Flash-EXL3-TR3-4bpw": TRELLIS,
+    "Qwen/Qwen3-14B-AWQ": NO_SOURCE,
+    "Qwen/Qwen3-30B-A3B-GPTQ-Int4": NO_SOURCE,
+    "Qwen/Qwen3-32B-AWQ": NO_SOURCE,
+    "Qwen/Qwen3-4B-AWQ": NO_SOURCE,
+    "Qwen/Qwen3-VL-30B-A3B-Instruct-FP8": NO_SOURCE,
+    "Qwen/Qwen3-VL-8B-Instruct-FP8": NO_SOURCE,
+    "Qwen/Qwen3.5-35B-A3B-FP8": NO_SOURCE,
+    "RedHatAI/DeepSeek-Coder-V2-Lite-Instruct-FP8": NO_SOURCE,
+    "TechxGenus/Codestral-22B-v0.1-FP8": NO_SOURCE,
+    "XiaomiMiMo/MiMo-V2.6-Flash-RL": NO_SOURCE,
+    "bot-lab-21/DeepSeek-V4.1-Flash-EXL3-3.5bpw-Pollard": TRELLIS,
+    "brandonmusic/GLM-5.3-Flash-tr3-4bpw": TRELLIS,
+    "coolbho3k/DeepSeek-V4.1-Flash-EXL3-3bpw": TRELLIS,
+    "cpatonn/Qwen3-VL-32B-Instruct-AWQ-4bit": NO_SOURCE,
+    "drowzeys/DeepSeek-V4-Flash-DSpark-Abliterated-Uncensored": FINE_TUNED,
+    "drowzeys/keys-DeepSeekV4-Flash-GA-0731-Dspark-Abliterated-32-32": FINE_TUNED,
+    "edp1096/Huihui-RadixArk-Qwen3.8-Flash-Next-abliterated-NVFP4": FINE_TUNED,
+    "fraserprice/DeepSeek-V4-Flash-DSpark": NO_SOURCE,
+    "nvidia/NVIDIA-Nemotron-3-Nano-30B-A3B-FP8": NO_SOURCE,
+    "nvidia/Nemotron-3-Nano-Omni-30B-A3B-Reasoning-FP8": NO_SOURCE,
+    "ornith-ai/Ornith-1.5-35B-A3B-NVFP4": NO_SOURCE,
+    "prem-research/DeepSeek-V4-Flash-0731-abliterated": FINE_TUNED,
+    "rdtand/Qwen3.6-35B-A3B-PrismaQuant-4.75bit-vllm": NO_SOURCE,
+    "txn545/Qwen3.5-122B-A10B-NVFP4": CONTRADICTED,
+    "unsloth/Qwen3.6-35B-A3B-NVFP4": NO_SOURCE,
+    "zai-org/GLM-5.3-Flash-FP8": NO_SOURCE,
+}
+"""Measured requantised checkpoints with known shapes that are not known by name, each with the reason."""
 
 
 def smaller(model: str) -> list[Checkpoint]:
@@ -24,6 +72,8 @@ def smaller(model: str) -> list[Checkpoint]:
         # Another version of the post-training is another model.
         ("Qwen/Qwen3-235B-A22B-Instruct-2507", set()),
         ("openai/gpt-oss-120b", set()),
+        ("Qwen/Qwen3-30B-A3B", {"Qwen/Qwen3-30B-A3B-FP8"}),
+        ("Qwen/Qwen3-32B", {"Qwen/Qwen3-32B-FP8"}),
     ],
 )
 def test_published_checkpoints_of_the_same_model(model: str, expected: set[str]) -> None:
@@ -44,3 +94,28 @@ def test_a_revision_and_a_directory_of_other_shapes() -> None:
     assert len(checkpoints_with_fewer_bits(at)) == 2
     mine = known.model_copy(update={"id": "/models/Qwen3.6-27B", "hidden_size": 1024})
     assert checkpoints_with_fewer_bits(mine) == ()
+
+
+def test_every_measured_requantised_checkpoint_is_known_by_name_or_has_a_reason() -> None:
+    rows = csv.DictReader(packaged("measurements/benchmarks.csv").splitlines())
+    names = {row["model"] for row in rows if row["engine"] in DEPLOYED}
+    known = {id_.lower() for ids in _published().values() for id_ in ids}
+    unknown = {name for name in names if _is_requantised(name) and name.lower() not in known}
+    assert unknown == set(LEFT_OUT)
+
+
+def _is_requantised(name: str) -> bool:
+    """True for a Hub id of known shapes whose weights have fewer than 16 bits."""
+    try:
+        found = known_checkpoint(name) if re.fullmatch(r"[\w.-]+/[\w.-]+", name) else None
+    except FactError:
+        return False
+    return found is not None and found.quantization is not None
+
+
+def test_a_name_with_two_formats_is_planned_with_that_of_its_experts() -> None:
+    """By its name alone it was 126 GB in FP8; its files have 67 GiB."""
+    found = known_checkpoint("bleysg/Qwen3.5-122B-A10B-int4-fp8-hybrid")
+    assert found is not None
+    assert found.bytes_on_disk == pytest.approx(67 * 2**30, rel=0.01)
+    assert format_of(found).startswith("int4")
