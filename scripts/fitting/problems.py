@@ -29,7 +29,7 @@ from sparkfleet.perf.latency.factor_keys import (
     prefill_coefficient,
     prefill_keys,
 )
-from sparkfleet.perf.latency.latency_model import MAX_RUNNING, kept, left_of_burst, waits
+from sparkfleet.perf.latency.latency_model import MAX_RUNNING, in_step, kept, left_of_burst, waits
 from sparkfleet.perf.latency.roofline_terms import Setup, burst_terms, costs, step_terms
 
 Array = np.ndarray
@@ -144,7 +144,8 @@ def _prefill_rows(case: PublishedCase) -> Iterator[tuple[Row, bool, bool]]:
 def _prefill_terms(case: PublishedCase, *, mean: bool, fixed: bool) -> dict[str, float]:
     work = case.workload
     depth = work.depth if work.depth_cached else 0
-    terms = burst_terms(case.setup, costs(case.setup), batch_of(case), work.prefill, depth, mean=mean)
+    batch, at_once = batch_of(case), mean and in_step(case.setup, work)
+    terms = burst_terms(case.setup, costs(case.setup), batch, work.prefill, depth, mean=mean, at_once=at_once)
     return terms if fixed else {name: s for name, s in terms.items() if name != "fixed"}
 
 

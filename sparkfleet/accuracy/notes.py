@@ -32,7 +32,7 @@ Trait = Literal[
 
 _TRAITS: Mapping[Trait, str] = {
     "estimate": r"^not_measured",
-    "impaired": r"\bmemory-pressured\b|\bstuck at \d+ mhz|\bfabric as degraded\b",
+    "impaired": r"\bmemory-pressured\b|\bstuck at \d+ mhz|\bfabric as degraded\b|\bdriver regression\b",
     "cached": r"\bprefix cache \d+%(?: delta)? hit\b|\blooks cached\b|\bcache artefact\b|\bwarm prefix\b",
     "marlin": r"(?<!no )(?<!non-)(?<!not )(?:\b|(?<=_))marlin\b(?!_)",
     "ray": r"(?<!no )(?<!no-)\bray\b",

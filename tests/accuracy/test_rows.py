@@ -376,3 +376,45 @@ def test_more_requests_than_the_pool_holds_wait() -> None:
 )
 def test_a_repository_is_a_source_and_a_page_is_its_host(text: str, source: str) -> None:
     assert source_of({"source_url_or_repo_path": text}) == source
+
+
+def test_a_driver_that_lost_two_thirds_of_the_speed_is_no_measure_of_a_model() -> None:
+    with pytest.raises(Declined, match="impaired"):
+        case_of(row(notes="driver regression", decode_tps_aggregate="11.3"), architectures())
+    after = [one for one in packaged() if "b0617" <= one["id"] <= "b0621"]
+    assert len(after) == 5
+    assert [rates(one) for one in after] == [None] * 5
+
+
+@pytest.mark.parametrize(
+    ("source", "sent"),
+    [  # (prompt, answer, window, requests in all, chunk) of the row with the most requests at once
+        ("jschmied/dgx-spark-setup-guide:appendix/gb10-nvfp4", (12800, 512, "closed", 36, 16384)),
+        ("MiaAI-Lab/DeepSeek-v4-Flash-DSpark-2x-DGX-Spark:docs/", (32768, 512, "served", None, 2048)),
+        ("tonyd2wild/MiMo-V2.5-Omni-3x-DGX-Spark-TP-3-MTP", (1202, 304, "closed", 12, 2048)),
+        ("jvr0x/dgx-spark-bench:results/qwen3.6-27b-nvfp4-nvidia", (1024, 256, "closed", None, 8192)),
+    ],
+)
+def test_rows_have_what_the_harness_of_their_source_sends(source: str, sent: tuple[object, ...]) -> None:
+    rows = [one for one in packaged() if source in one["source_url_or_repo_path"] and one["prompt_tokens"]]
+    most = max(rows, key=lambda one: (int(one["concurrency"]), int(one["prompt_tokens"])))
+    case = case_of(most, architectures())
+    load = case.workload
+    assert (load.prompt, load.generate, load.window, load.requests, case.setup.chunk) == sent
+
+
+def test_a_rate_that_is_another_one_divided_is_not_counted_twice() -> None:
+    found = [one for one in packaged() if "MiMo-V2.5-Omni-3x-DGX-Spark" in one["source_url_or_repo_path"]]
+    assert len(found) == 14
+    assert {metric for one in found for metric, _ in case_of(one, architectures()).measured} == {
+        "decode_tps_aggregate"
+    }
+
+
+def test_prompts_in_a_prefix_cache_are_no_measure_of_a_prefill() -> None:
+    (again,) = (
+        one
+        for one in packaged()
+        if "warm2" in one["source_url_or_repo_path"] and one["depth"] == "" and one["prompt_tokens"] == "2270"
+    )
+    assert "ttft_ms" not in dict(case_of(again, architectures()).measured)

@@ -100,7 +100,8 @@ class LatencyModel:
     def prefill_parts(self, batch: float, workload: Workload, *, mean: bool = False) -> tuple[float, float]:
         """The same in two: what grows with the prompts, and what a request costs whatever its length."""
         depth = workload.depth if workload.depth_cached else 0
-        terms = burst_terms(self.setup, self.cost, batch, workload.prefill, depth, mean=mean)
+        at_once = mean and in_step(self.setup, workload)
+        terms = burst_terms(self.setup, self.cost, batch, workload.prefill, depth, mean=mean, at_once=at_once)
         known = self.prefill_coefficients
         effect = math.exp(self._effect("prefill", prefill_load_keys(self.setup, workload.prompt, batch)))
         fixed = terms.pop("fixed") * known["fixed"]
@@ -248,10 +249,17 @@ ONE_BY_ONE = ("llama.cpp", "ollama")
 """Engines whose loops stay bursts: all slots decode in step with each other's prompts (jvr0x, 10 models)."""
 
 
+def in_step(setup: Setup, workload: Workload) -> bool:
+    """True for a closed loop whose requests end in one step, so that the next prompts come in one step, too.
+
+    Two prompts of llama.cpp take twice the time of one until the first token of either, not 1.5 times on average.
+    """
+    return workload.window == "closed" and setup.engine in ONE_BY_ONE and setup.method == "none"
+
+
 def left_of_burst(setup: Setup, workload: Workload, batch: float) -> float:
     """Share of a burst's wait that requests have on average: 1 if all of them come at once."""
-    drafted = setup.method != "none"
-    if workload.window != "closed" or batch <= 1 or (setup.engine in ONE_BY_ONE and not drafted):
+    if workload.window != "closed" or batch <= 1 or in_step(setup, workload):
         return 1.0
     if workload.requests is None:
         return STAGGERED

@@ -288,19 +288,21 @@ def prefill_terms(setup: Setup, cost: Costs, batch: float, tokens: float, depth:
 
 
 def burst_terms(
-    setup: Setup, cost: Costs, batch: float, tokens: float, depth: float, *, mean: bool
+    setup: Setup, cost: Costs, batch: float, tokens: float, depth: float, *, mean: bool, at_once: bool = False
 ) -> dict[str, float]:
     """Seconds until `batch` prompts that come together are prefilled: the last of them, or on average (`mean`).
 
-    The first is prefilled alone, because the engine does not wait for the others; they share the chunks after it.
+    The first is prefilled alone, because the engine does not wait for the others; they share the chunks after it. If all
+    come in one step of the engine (`at_once`), the first shares, too.
     """
     first = prefill_terms(setup, cost, 1.0, tokens, depth)
     if batch <= 1.0:
         return first
-    others = batch - 1.0
+    others = batch if at_once else batch - 1.0
     share = others / batch * halfway(min(others, others * tokens / setup.chunk)) if mean else 1.0
     after = prefill_terms(setup, cost, others, tokens, depth)
-    return {name: s if name == "fixed" else s + share * after[name] for name, s in first.items()}
+    alone = 0.0 if at_once else 1.0
+    return {name: s if name == "fixed" else alone * s + share * after[name] for name, s in first.items()}
 
 
 def halfway(passes: float) -> float:

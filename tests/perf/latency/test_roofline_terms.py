@@ -117,6 +117,26 @@ def test_prompts_of_one_pass_come_out_at_its_end() -> None:
     assert mean == pytest.approx((1 + 4 * 5) / 5 * alone)  # the first alone, four in the pass after it
 
 
+def test_prompts_that_come_in_one_step_share_its_pass_with_the_first() -> None:
+    one = setup("unsloth/gemma-4-12b-it", "q4_k", engine="llama.cpp", chunk=2048)
+    cost, alone = costs(one), prefill_terms(one, costs(one), 1, 1024, 0)["compute"]
+    two, four = (burst_terms(one, cost, n, 1024, 0, mean=True, at_once=True)["compute"] for n in (2, 4))
+    assert two == pytest.approx(2 * alone)  # both come out at the end of the one pass
+    assert four == pytest.approx((2 + 4) / 2 * alone)
+
+
+def test_in_a_loop_of_slots_that_decode_in_step_all_prompts_come_at_once() -> None:
+    model = model_of(setup("unsloth/gemma-4-12b-it", "q4_k", engine="llama.cpp", chunk=2048), factors())
+    loop = Workload(prompt=1024, concurrency=2, window="closed")
+    burst = loop.model_copy(update={"window": "burst"})
+    in_loop, in_burst = (model.prefill_s(2, load, mean=True) for load in (loop, burst))
+    assert in_loop / in_burst == pytest.approx(
+        2 / 1.5, rel=0.06
+    )  # less what a request costs whatever its length
+    drafting = model_of(model.setup.model_copy(update={"method": "mtp", "k": 3}), factors())
+    assert drafting.prefill_s(2, loop, mean=True) == pytest.approx(drafting.prefill_s(2, burst, mean=True))
+
+
 @given(st.floats(0.01, 500), st.floats(0.0, 50))
 def test_more_passes_are_waited_for_no_shorter(passes: float, more: float) -> None:
     assert passes * halfway(passes) <= (passes + more) * halfway(passes + more) * (1 + 1e-9)
