@@ -29,7 +29,7 @@ from sparkfleet.errors import EngineError
 from sparkfleet.fleet.nodes.collect_facts import survey
 from sparkfleet.group.canary import Probe, wait_healthy
 from sparkfleet.group.launch_plan import Ports
-from sparkfleet.group.rank_place import spec_here
+from sparkfleet.group.rank_node import spec_here
 from sparkfleet.planner.search.planner import plan_deployment
 from sparkfleet.remote.local import LocalChannel
 from sparkfleet.runtime import processes

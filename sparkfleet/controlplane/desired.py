@@ -67,7 +67,7 @@ class Desired(Value):
             rungs: index of the rung of each group, by its index in the plan; left out: 0.
         """
         for index, (group, plan) in enumerate(self.planned()):
-            at = min(rungs.get(index, 0), len(plan.ladder) - 1)
+            at = plan.rung_index(rungs.get(index, 0))
             yield group, at, plan.ladder[at]
 
 
@@ -87,11 +87,6 @@ class Standing(Value):
     """Those of its falls at this rung that were caused by memory, as far as they still count, Unix seconds."""
     passed: tuple[str, ...] = ()
     """Reason for leaving each rung above this one, in order; if it is given up, also the reason for this one."""
-
-
-def rung_at(group: GroupPlan, index: int) -> Rung:
-    """The rung of this index; the last one if it fell while a plan with fewer rungs was made."""
-    return group.ladder[min(index, len(group.ladder) - 1)]
 
 
 def rungs_of(desired: Desired, standings: Mapping[GroupKey, Standing]) -> dict[int, int]:

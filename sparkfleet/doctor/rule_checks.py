@@ -95,7 +95,6 @@ def _system(node: NodeSnapshot) -> Facts:
     return {
         "driver": driver or None,
         "kernel_os": identity.kernel or None,
-        "dgx_release": identity.release.version if identity.release else None,
         "driver_mismatch": torn if driver and identity.driver_module else None,
     }
 
@@ -142,8 +141,6 @@ def _host(node: NodeSnapshot) -> Facts:
         facts["mlnx_fw_updater"] = "mlnx-fw-updater" in node.packages
     if node.time_sync:
         facts["clock_synced"] = node.time_sync.synchronised
-    if node.sockets is not None:
-        facts["ports_in_use"] = tuple(sorted({str(socket.port) for socket in node.sockets}))
     return facts
 
 

@@ -18,7 +18,7 @@ class Management(Value):
     address: str
 
 
-class Meeting(Value):
+class RankNetwork(Value):
     """Network of one rank: the fields match those of `RankContext`."""
 
     leader: str
@@ -27,9 +27,9 @@ class Meeting(Value):
     control_netdev: str = ""
 
 
-def meetings(
+def rank_networks(
     links: Sequence[Link], nodes: Sequence[str], management: Mapping[str, Management] | None = None
-) -> tuple[Meeting, ...]:
+) -> tuple[RankNetwork, ...]:
     """Network of each rank of a group on `nodes`, rank 0 first; () for a group of one rank.
 
     The rails are those in whose subnets every node of the group has an address: both of a cable between two, or of each
@@ -43,22 +43,22 @@ def meetings(
     shared = common_networks(links, nodes)
     if shared:
         rails = [_among(links, node, shared) for node in nodes]
-        return _met(rails, tuple(mine[0].address for mine in rails), [""] * len(nodes))
+        return _networks(rails, tuple(mine[0].address for mine in rails), [""] * len(nodes))
     return _in_a_ring(links, nodes, management or {})
 
 
-def _met(
+def _networks(
     rails: Sequence[tuple[RankRail, ...]], peers: tuple[str, ...], netdevs: Sequence[str]
-) -> tuple[Meeting, ...]:
+) -> tuple[RankNetwork, ...]:
     return tuple(
-        Meeting(leader=peers[0], rails=mine, peers=peers, control_netdev=netdev)
+        RankNetwork(leader=peers[0], rails=mine, peers=peers, control_netdev=netdev)
         for mine, netdev in zip(rails, netdevs, strict=True)
     )
 
 
 def _in_a_ring(
     links: Sequence[Link], nodes: Sequence[str], management: Mapping[str, Management]
-) -> tuple[Meeting, ...]:
+) -> tuple[RankNetwork, ...]:
     inside = [link for link in links if set(link.nodes) <= set(nodes) and link.switch is None]
     rails = [tuple(map(_rail, rail_ends(inside, node))) for node in nodes]
     what = f"{', '.join(nodes)}: no rail connects all of them"
@@ -75,7 +75,7 @@ def _in_a_ring(
             do="Run `sparkfleet doctor`: it reads the addresses from the nodes.",
         )
     peers = tuple(management[node].address for node in nodes)
-    return _met(rails, peers, [management[node].netdev for node in nodes])
+    return _networks(rails, peers, [management[node].netdev for node in nodes])
 
 
 def _rail(end: RailEnd) -> RankRail:

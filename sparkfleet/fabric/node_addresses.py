@@ -17,7 +17,7 @@ from sparkfleet.values import Value
 LOOPBACK = "127.0.0.2"
 
 
-class Seat(Value):
+class NodeAddress(Value):
     """Address of a node, and the reason for it."""
 
     address: str
@@ -26,34 +26,34 @@ class Seat(Value):
     """The rail's netdev; None on loopback and on the management network."""
 
 
-def seats(inventory: Inventory) -> dict[str, Seat]:
-    """Every node's seat, by its name.
+def node_addresses(inventory: Inventory) -> dict[str, NodeAddress]:
+    """The address of every node, by its name.
 
     Raises:
         ControlError: a node of several is `address: local` and no rail subnet joins it to the others.
     """
     if len(inventory.nodes) == 1:
-        return {name: Seat(address=LOOPBACK) for name in inventory.nodes}
+        return {name: NodeAddress(address=LOOPBACK) for name in inventory.nodes}
     return _on_one_subnet(inventory) or {name: _managed(inventory, name) for name in inventory.nodes}
 
 
 def meet_on_lan(inventory: Inventory) -> bool:
-    """True if the nodes meet on a management network, and not on rails or on loopback. Raises ControlError as `seats`."""
-    return any(seat.netdev is None and seat.address != LOOPBACK for seat in seats(inventory).values())
+    """True if the nodes meet on a management network, not on rails or loopback. Raises ControlError as `node_addresses`."""
+    return any(one.netdev is None and one.address != LOOPBACK for one in node_addresses(inventory).values())
 
 
-def _on_one_subnet(inventory: Inventory) -> dict[str, Seat] | None:
+def _on_one_subnet(inventory: Inventory) -> dict[str, NodeAddress] | None:
     """The first rail subnet, in the order of the inventory, in which every node has an address."""
     networks = common_networks(inventory.links, tuple(inventory.nodes))
-    return {node: _seat(inventory, node, networks[0]) for node in inventory.nodes} if networks else None
+    return {node: _on_network(inventory, node, networks[0]) for node in inventory.nodes} if networks else None
 
 
-def _seat(inventory: Inventory, node: str, network: Network) -> Seat:
+def _on_network(inventory: Inventory, node: str, network: Network) -> NodeAddress:
     end = next(end for end in rail_ends(inventory.links, node) if end.interface.network == network)
-    return Seat(address=str(end.interface.ip), netdev=end.netdev)
+    return NodeAddress(address=str(end.interface.ip), netdev=end.netdev)
 
 
-def _managed(inventory: Inventory, name: str) -> Seat:
+def _managed(inventory: Inventory, name: str) -> NodeAddress:
     node = inventory.nodes[name]
     if node.is_local:
         raise ControlError(
@@ -61,4 +61,4 @@ def _managed(inventory: Inventory, name: str) -> Seat:
             means="The other nodes have no address to reach it.",
             do=f"Give {name} its address on your network (and user, host_key), or add the links with `sparkfleet init`.",
         )
-    return Seat(address=node.address)
+    return NodeAddress(address=node.address)

@@ -24,7 +24,7 @@ from sparkfleet.controlplane.api.api_models import (
     UpRequest,
 )
 from sparkfleet.errors import ControlError, NodeError
-from sparkfleet.fabric.node_addresses import meet_on_lan, seats
+from sparkfleet.fabric.node_addresses import meet_on_lan, node_addresses
 from sparkfleet.fleet.events import FleetStep, OnEvent, StepRunning, ignored
 from sparkfleet.fleet.node_access import NodeAccess
 from sparkfleet.install.environment import install
@@ -100,7 +100,7 @@ class NodePrograms:
             fleet=self._inventory.fleet,
             state_dir=self._access.state_dir(node),
             node=node,
-            host=seats(self._inventory)[node].address,
+            host=node_addresses(self._inventory)[node].address,
             head=self._inventory.head,
             ray=prepared.address.ray,
             ray_tls=meet_on_lan(self._inventory),

@@ -115,7 +115,7 @@ class Group:
             generation=launch.generation,
             replica=launch.replica,
             phase=GroupPhase.STARTING,
-            node=launch.seats[0].node,
+            node=launch.placements[0].node,
             engine=launch.candidate.engine,
             rung=launch.rung,
             since=time.time(),
@@ -168,7 +168,7 @@ class Group:
                 if not adopted:
                     statuses = await self._ranks.start(partial(self._enter, GroupPhase.STARTING))
                 self._memory = asyncio.create_task(self._ranks.watch_memory())
-                url = f"http://{self._launch.seats[0].address}:{statuses[0].port}"
+                url = f"http://{self._launch.placements[0].address}:{statuses[0].port}"
                 self._session = aiohttp.ClientSession()
                 secret = self._token_secret()
                 token = engine_token(secret.encode(), self._launch.name)

@@ -8,11 +8,13 @@ import json
 from pathlib import Path, PurePosixPath
 from typing import Any
 
+from pydantic import AliasChoices, ConfigDict, Field
+
 from sparkfleet.engines.base import RankCommand, RankContext
 from sparkfleet.engines.container import ContainerOptions, RankLabels, run_argv
 from sparkfleet.engines.nccl_env import Pairs
 from sparkfleet.engines.registry import engine_by_name
-from sparkfleet.engines.rendezvous import Meeting
+from sparkfleet.engines.rendezvous import RankNetwork
 from sparkfleet.gateway.access.keys import engine_token, metrics_token
 from sparkfleet.group.group_name import NamedGroupValue
 from sparkfleet.planner.types.plan import Candidate
@@ -36,24 +38,36 @@ ALONE = "127.0.0.1"
 
 
 class RankPlacement(Value):
-    """The node of one rank, and its addresses for the other ranks and the gateways."""
+    """The node of one rank, and its addresses for the other ranks and the gateways.
+
+    Its JSON, and that of `GroupLaunch`, keeps the names of earlier releases: Ray Serve restores applications that they
+    deployed, and the digest of a running engine is made of them.
+    """
+
+    model_config = ConfigDict(serialize_by_alias=True)
 
     node: str
     address: str = ALONE
     """Address that its engine binds."""
-    meeting: Meeting | None = None
+    network: RankNetwork | None = Field(
+        default=None, validation_alias=AliasChoices("network", "meeting"), serialization_alias="meeting"
+    )
     """The network of its rank; None in a group of one."""
 
 
 class GroupLaunch(NamedGroupValue):
     """Everything that a group's actor needs to start its engine."""
 
+    model_config = ConfigDict(serialize_by_alias=True)
+
     rung: int = 0
     """Index of the rung in its ladder, from 0."""
     candidate: Candidate
     needs: int = 0
     """Predicted memory of a rank, bytes; it does not start if less is available."""
-    seats: tuple[RankPlacement, ...]
+    placements: tuple[RankPlacement, ...] = Field(
+        validation_alias=AliasChoices("placements", "seats"), serialization_alias="seats"
+    )
     """One per rank, in order."""
     drain_s: float = 30.0
     silence_s: float = SILENCE_S
@@ -87,8 +101,8 @@ class Ports(Value):
     """Port of the rendezvous on rank 0's node; 0 for a group of one."""
 
 
-class RankPlace(Value):
-    """Facts of a node that a rank's command depends on; `rank_place` reads them on the node."""
+class RankNodeFacts(Value):
+    """Facts of a node that a rank's command depends on; `rank_node` reads them on the node."""
 
     model_path: str
     """The checkpoint's directory; for a custom workload the value of its deployment."""
@@ -110,7 +124,7 @@ def rank_spec(
     ports: Ports,
     secret: str,
     *,
-    place: RankPlace,
+    facts: RankNodeFacts,
     tokens: TokenSecrets | None = None,
     box: ContainerSpec | None = None,
 ) -> RankSpec:
@@ -122,7 +136,7 @@ def rank_spec(
         rank: its number, from 0.
         ports: free ports on their nodes.
         secret: the fleet's engine secret: it opens sealed variables.
-        place: facts of the rank's node.
+        facts: facts of the rank's node.
         tokens: the secrets of which the engine's token is derived; None: the engine secret.
         box: its container; None for a process.
 
@@ -137,8 +151,10 @@ def rank_spec(
     inner = launch.candidate.port or ports.inner  # a custom workload may declare its port
     forward = _forward(launch, rank, inner, tokens) if is_forwarded(launch, rank) else None
     http = launch.candidate.port or ports.http
-    own = {"host": ALONE, "port": inner} if forward else {"host": launch.seats[rank].address, "port": http}
-    site = _site(paths, launch, rank, ports.rendezvous, place).model_copy(update=own)
+    own = (
+        {"host": ALONE, "port": inner} if forward else {"host": launch.placements[rank].address, "port": http}
+    )
+    site = _site(paths, launch, rank, ports.rendezvous, facts).model_copy(update=own)
     command = engine_by_name(launch.candidate.engine).launch(launch.candidate, site)
     token = _tokens(command, launch, tokens)
     how = (
@@ -154,7 +170,7 @@ def rank_spec(
             RankFile(path=f"{site.files_dir}/{file.name}", text=file.text, executable=file.executable)
             for file in command.files
         ),
-        prepare=_prepare(launch, place.python),
+        prepare=_prepare(launch, facts.python),
         log_path=str(paths.rank_log(id_.slug)),
         port=ports.http if forward else http,
         forward=forward,
@@ -169,7 +185,7 @@ def launch_digest(launch: GroupLaunch, token_secret: str) -> str:
     Paths, ports and the release of sparkfleet do not count: under another release an engine goes on with the command that
     it was started with. Nor does a field that a later release adds to a plan, as long as it has its default.
     """
-    planned = launch.model_dump(mode="json", include={"candidate", "seats"}, exclude_defaults=True)
+    planned = launch.model_dump(mode="json", include={"candidate", "placements"}, exclude_defaults=True)
     content = json.dumps(planned, sort_keys=True).encode()
     return hmac.new(token_secret.encode(), b"sparkfleet launch\0" + content, hashlib.sha256).hexdigest()[:16]
 
@@ -177,12 +193,12 @@ def launch_digest(launch: GroupLaunch, token_secret: str) -> str:
 def is_forwarded(launch: GroupLaunch, rank: int) -> bool:
     """True if a forwarder listens on the rank's address: its engine serves there, and checks no token."""
     checks = engine_by_name(launch.candidate.engine).checks_token
-    return rank == 0 and not checks and launch.seats[rank].address != ALONE
+    return rank == 0 and not checks and launch.placements[rank].address != ALONE
 
 
 def _forward(launch: GroupLaunch, rank: int, target_port: int, tokens: TokenSecrets) -> Forward:
     return Forward(
-        host=launch.seats[rank].address,
+        host=launch.placements[rank].address,
         target_port=target_port,
         token=engine_token(tokens.current.encode(), launch.name),
         metrics_token=_metrics_tokens(tokens),
@@ -204,41 +220,41 @@ def _metrics_tokens(tokens: TokenSecrets) -> str:
 
 
 def _site(
-    paths: FleetPaths, launch: GroupLaunch, rank: int, rendezvous: int, place: RankPlace
+    paths: FleetPaths, launch: GroupLaunch, rank: int, rendezvous: int, facts: RankNodeFacts
 ) -> RankContext:
     """The rank's context; its own host and port are still to be set."""
-    candidate, seat = launch.candidate, launch.seats[rank]
+    candidate, placement = launch.candidate, launch.placements[rank]
     return RankContext(
         rank=rank,
         python=candidate.python,
-        model_path=place.model_path,
-        draft_path=place.draft_path,
-        roots=place.roots,
+        model_path=facts.model_path,
+        draft_path=facts.draft_path,
+        roots=facts.roots,
         served_name=launch.deployment,
-        host=seat.address,
+        host=placement.address,
         port=0,
         leader_port=rendezvous,
         cache_dir=cache_dir(str(paths.kernels), launch.deployment, candidate),
         files_dir=str(paths.rank_files(launch.rank_id(paths.label, rank).slug)),
         keys_dir=str(keys_dir(paths, launch, rank) or ""),
-        encodings_dir=str(paths.encodings) if place.has_encodings else "",
-        **_network(seat, place.control_netdev),
+        encodings_dir=str(paths.encodings) if facts.has_encodings else "",
+        **_network(placement, facts.control_netdev),
     )
 
 
 def keys_dir(paths: FleetPaths, launch: GroupLaunch, rank: int) -> Path | None:
     """Path of a rank's copy of its group's SSH key pair; None for a group that is not started by MPI."""
-    if launch.candidate.engine != "trtllm" or len(launch.seats) == 1:
+    if launch.candidate.engine != "trtllm" or len(launch.placements) == 1:
         return None
     return paths.rank_files(launch.rank_id(paths.label, rank).slug) / "keys"
 
 
-def _network(seat: RankPlacement, control_netdev: str) -> dict[str, Any]:
+def _network(placement: RankPlacement, control_netdev: str) -> dict[str, Any]:
     """Network of a rank. If its peers use none of its rails, they use `control_netdev`."""
-    if seat.meeting is None:
+    if placement.network is None:
         return {}
-    found = seat.meeting.model_dump()
-    if not any(rail.address in seat.meeting.peers for rail in seat.meeting.rails):
+    found = placement.network.model_dump()
+    if not any(rail.address in placement.network.peers for rail in placement.network.rails):
         found["control_netdev"] = control_netdev
     return found
 
@@ -275,7 +291,7 @@ def _container(
         gpu=launch.candidate.device == "cuda",
         identity=RankLabels(**id_.model_dump(exclude={"replica"}), group=id_.replica),
         rdma=_rdma(launch, site),
-        logs_in=launch.candidate.engine == "trtllm" and len(launch.seats) > 1,
+        logs_in=launch.candidate.engine == "trtllm" and len(launch.placements) > 1,
         files_dir=site.files_dir,
         private=private,
     )

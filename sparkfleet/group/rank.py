@@ -18,7 +18,7 @@ from sparkfleet.errors import EngineError, NodeError, SparkfleetError
 from sparkfleet.group.launch_plan import ALONE, GroupLaunch, Ports, keys_dir, launch_digest
 from sparkfleet.group.misplaced import Listening
 from sparkfleet.group.mpi_keys import write_keys
-from sparkfleet.group.rank_place import prepare_cache, spec_here
+from sparkfleet.group.rank_node import prepare_cache, spec_here
 from sparkfleet.hostfacts.network.listening_sockets import ListeningSocket, ReadSockets
 from sparkfleet.hostfacts.node import ReadMemory
 from sparkfleet.remote import page_cache
@@ -125,7 +125,7 @@ class LocalRank:
         *,
         tokens: TokenSecrets | None = None,
     ) -> None:
-        self.node = launch.seats[rank].node
+        self.node = launch.placements[rank].node
         self._id: RankId = launch.rank_id(paths.label, rank)
         self.log_path = str(paths.rank_log(self._id.slug))
         self._paths = paths
@@ -163,14 +163,14 @@ class LocalRank:
         await asyncio.to_thread(prepare_cache, self._paths, self._launch)
         deadline = time.monotonic() + OWNED_S
         while time.monotonic() < deadline:
-            http, inner = free_port(self._launch.seats[self._index].address), free_port(ALONE)
+            http, inner = free_port(self._launch.placements[self._index].address), free_port(ALONE)
             ports = Ports(http=http, inner=inner, rendezvous=rendezvous_port)
             status = await self._runtime.start(await self._spec(ports, self._tokens))
             self.token_secret = self._tokens.current
             self._rank = await self._runtime.own(self._id)
             if self._rank is None:
                 await asyncio.sleep(0.2)
-            elif len(self._launch.seats) > 1 and status.port != ports.http:
+            elif len(self._launch.placements) > 1 and status.port != ports.http:
                 await self.stop()  # the rank of an earlier start: it waits for peers that are gone
             else:
                 return status

@@ -98,7 +98,7 @@ class Ranks:
             await asyncio.sleep(pause_s)
         await self._wait_for_memory(waiting)
         self._low.clear()  # a shortage before this start was not caused by it
-        rendezvous = free_port(self._launch.seats[0].address) if len(self.holders) > 1 else 0
+        rendezvous = free_port(self._launch.placements[0].address) if len(self.holders) > 1 else 0
         # Waits for all, even if one fails: a rank that is still being started cannot be stopped.
         started = await asyncio.gather(
             *(rank.start(rendezvous) for rank in self.holders), return_exceptions=True

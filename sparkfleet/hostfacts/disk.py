@@ -8,8 +8,9 @@ from sparkfleet.values import Value
 _PROBE = r"""
 import json, os, time
 home = os.path.expanduser('~')
+cache = os.environ.get('XDG_CACHE_HOME') or os.path.join(home, '.cache')
 hub = os.environ.get('HF_HUB_CACHE') or os.path.join(
-    os.environ.get('HF_HOME') or os.path.join(home, '.cache', 'huggingface'), 'hub')
+    os.environ.get('HF_HOME') or os.path.join(cache, 'huggingface'), 'hub')
 def space(path):
     while path and not os.path.isdir(path):
         path = os.path.dirname(path)
@@ -33,14 +34,13 @@ def size(path):
     return total
 models = []
 try:
-    names = sorted(os.listdir(hub))
+    names = sorted(name for name in os.listdir(hub) if name.startswith('models--'))
 except OSError:
     names = []
 for name in names[:500]:
-    if name.startswith('models--'):
-        path = os.path.join(hub, name)
-        models.append([name[8:].replace('--', '/', 1), size(path),
-                       os.path.isfile(os.path.join(path, 'refs', 'main'))])
+    path = os.path.join(hub, name)
+    models.append([name[8:].replace('--', '/', 1), size(path),
+                   os.path.isfile(os.path.join(path, 'refs', 'main'))])
 places = {'root': '/', 'home': home, 'hub': hub, 'tmp': '/tmp', 'shm': '/dev/shm'}
 print(json.dumps({'hub': hub, 'models': models,
                   'places': {k: [p, space(p)] for k, p in places.items()}}))
@@ -72,7 +72,7 @@ class Disks(Value):
     """Directories of a node."""
 
     hub: str
-    """The Hub's cache, by the environment of a login: `HF_HUB_CACHE`, `HF_HOME`, or the default."""
+    """The Hub's cache, by the environment of a login, as `checkpoints.io.hub_cache` finds it."""
     models: tuple[CachedModel, ...]
     places: dict[str, StorageDirectory]
     """By name: root, home, hub, tmp, shm."""

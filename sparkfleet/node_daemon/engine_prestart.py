@@ -21,7 +21,7 @@ from sparkfleet.controlplane.store_safety.opening import open_store
 from sparkfleet.errors import SparkfleetError
 from sparkfleet.group.launch_plan import ALONE, GroupLaunch, Ports
 from sparkfleet.group.rank import available_memory, box_of
-from sparkfleet.group.rank_place import prepare_cache, spec_here
+from sparkfleet.group.rank_node import prepare_cache, spec_here
 from sparkfleet.remote import page_cache
 from sparkfleet.remote.local import LocalChannel
 from sparkfleet.runtime.base import RankId, Runtime
@@ -61,8 +61,8 @@ async def start_engines(paths: FleetPaths, request: UpRequest, runtime: Runtime)
         ranks = [
             (launch, rank)
             for launch in launches
-            for rank, seat in enumerate(launch.seats)
-            if seat.node == here
+            for rank, placement in enumerate(launch.placements)
+            if placement.node == here
         ]
         await runtime.sweep(frozenset(launch.rank_id(paths.label, rank) for launch, rank in ranks))
         nodes = SeenNodes.only(NodeReport(name=here, joined=True, boot=this_boot()))
@@ -70,7 +70,7 @@ async def start_engines(paths: FleetPaths, request: UpRequest, runtime: Runtime)
         is_drained = here in {one.node for one in store.drains.nodes()}
         for launch, _ in () if is_drained else ranks:
             group = (launch.deployment, launch.generation, launch.replica)
-            if len(launch.seats) == 1 and group not in took_down and available_memory() >= launch.needs:
+            if len(launch.placements) == 1 and group not in took_down and available_memory() >= launch.needs:
                 store.groups.begin_start(group, begun({}, (here,), nodes.boots))
                 # If that fails, the group's actor tries again, and reports the reason.
                 with contextlib.suppress(SparkfleetError):
@@ -98,10 +98,10 @@ def _launches(store: Store, inventory: Inventory, desired: Desired) -> list[Grou
 
 
 async def _start(paths: FleetPaths, launch: GroupLaunch, runtime: Runtime) -> None:
-    seat = launch.seats[0]
+    placement = launch.placements[0]
     if launch.candidate.device == "cuda":
-        await page_cache.drop(LocalChannel(seat.node))
-    ports = Ports(http=free_port(seat.address), inner=free_port(ALONE))
+        await page_cache.drop(LocalChannel(placement.node))
+    ports = Ports(http=free_port(placement.address), inner=free_port(ALONE))
     prepare_cache(paths, launch)
     secret, tokens = paths.read_engine_secret(), paths.read_token_secrets()
     spec = spec_here(paths, launch, 0, ports, secret, tokens=tokens, box=await box_of(launch))

@@ -34,7 +34,7 @@ from sparkfleet.controlplane.state.store import Store
 from sparkfleet.controlplane.store_safety.guard import StoreError
 from sparkfleet.controlplane.store_safety.opening import read_content
 from sparkfleet.errors import ControlError
-from sparkfleet.fabric.node_addresses import meet_on_lan, seats
+from sparkfleet.fabric.node_addresses import meet_on_lan, node_addresses
 from sparkfleet.gateway.access.certificates import check_files
 from sparkfleet.gateway.access.keys import metrics_token
 from sparkfleet.node_daemon.engine_prestart import start_engines
@@ -180,7 +180,7 @@ def _patience_s(paths: FleetPaths) -> float:
 
 def _address(paths: FleetPaths, request: UpRequest) -> HeadAddress:
     gateway = request.inventory.gateway
-    host = seats(request.inventory)[request.inventory.head].address
+    host = node_addresses(request.inventory)[request.inventory.head].address
     head = request.inventory.nodes[request.inventory.head]
     name = name_on_network() if head.is_local else head.address
     return choose_address(paths, host, gateway, name)

@@ -56,7 +56,7 @@ SPEED_METHODS = {"nextn": "mtp"}
 
 
 class Split(NamedTuple):
-    """Split of one engine instance."""
+    """Split of one engine instance, on whatever nodes: memory and speed depend on it, and not on the nodes."""
 
     tp: int = 1
     pp: int = 1
@@ -64,8 +64,15 @@ class Split(NamedTuple):
 
     @property
     def ranks(self) -> int:
-        """Number of ranks."""
+        """Number of ranks, each on a node of its own."""
         return self.tp * self.pp
+
+    def __str__(self) -> str:
+        """`TP=2 EP=2`."""
+        parts = [f"TP={self.tp}"]
+        parts += [f"PP={self.pp}"] if self.pp > 1 else []
+        parts += [f"EP={self.ep}"] if self.ep > 1 else []
+        return " ".join(parts)
 
 
 class Settings(NamedTuple):

@@ -11,7 +11,7 @@ import os
 import signal
 import time
 from collections.abc import Callable, Iterable, Mapping
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
 
 _KILL_ROUND_S = 1.0
@@ -163,16 +163,17 @@ def is_stopped(pid: int) -> bool:
 
 async def signal_all(targets: Iterable[Process], number: signal.Signals, *, wait_s: float) -> None:
     """Signals exactly these processes, then waits until all have ended or `wait_s` is over."""
-    handles = [handle for p in targets if (handle := _pidfd(p)) is not None]
-    try:
+    with ExitStack() as opened:
+        handles = []
+        for target in targets:
+            if (found := _pidfd(target)) is not None:
+                opened.callback(os.close, found)
+                handles.append(found)
         for handle in handles:
             with suppress(ProcessLookupError, PermissionError):
                 signal.pidfd_send_signal(handle, number)
         if wait_s:
             await _ended(handles, wait_s)
-    finally:
-        for handle in handles:
-            os.close(handle)
 
 
 def _others(find: Callable[[], Iterable[Process]]) -> list[Process]:
@@ -188,9 +189,11 @@ def _pidfd(target: Process) -> int | None:
         handle = os.pidfd_open(target.pid)
     except ProcessLookupError:
         return None
-    if process(target.pid) != target:  # gone, and its pid may belong to another process by now
-        os.close(handle)
-        return None
+    with ExitStack() as opened:
+        opened.callback(os.close, handle)
+        if process(target.pid) != target:  # gone, and its pid may belong to another process by now
+            return None
+        opened.pop_all()
     return handle
 
 

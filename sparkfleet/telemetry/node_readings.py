@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
+from sparkfleet.checkpoints.io.hub_cache import hub_cache
 from sparkfleet.errors import FactError
 from sparkfleet.hostfacts.fact import number, whole
 from sparkfleet.hostfacts.gpu import GpuState, ReadGpuState
@@ -199,9 +200,7 @@ def _disks() -> dict[str, DiskSpace]:
 
 def _places() -> dict[str, str]:
     home = os.path.expanduser("~")
-    hub = os.environ.get("HF_HUB_CACHE") or os.path.join(
-        os.environ.get("HF_HOME") or os.path.join(home, ".cache", "huggingface"), "hub"
-    )
+    hub = str(hub_cache(os.environ, Path(home)))
     return {"root": "/", "home": home, "hub": hub, "tmp": "/tmp", "shm": "/dev/shm"}  # noqa: S108 (their space)
 
 

@@ -106,3 +106,8 @@ def test_a_ladder_whose_other_rungs_are_on_drained_nodes_ends_there():
     taken = step(ladder, Standing(), diagnosis(Cause.MEMORY), {"spark2"})
     assert (taken.verb, taken.standing.given_up) == ("end", True)
     assert taken.words.endswith("; the other rungs are left out: spark2 is drained")
+
+
+def test_below_a_position_of_a_longer_ladder_is_no_rung_with_less_memory():
+    """The group fell while a plan with fewer rungs was made."""
+    assert rung_with_less(LADDER, len(LADDER.ladder) + 1) is None

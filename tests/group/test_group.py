@@ -145,7 +145,7 @@ async def test_a_rank_that_is_held_by_another_group_is_waited_for(world, monkeyp
 
 
 async def test_every_rank_of_a_group_is_started_with_one_rendezvous(world):
-    group = world.group(seats=TWO)
+    group = world.group(placements=TWO)
     await group.start()
     first, second = (runtime.started[0] for runtime in world.runtimes)
     assert first.rendezvous_port == second.rendezvous_port != 0
@@ -156,7 +156,7 @@ async def test_every_rank_of_a_group_is_started_with_one_rendezvous(world):
 
 
 async def test_no_rank_survives_alone(world):
-    group = world.group(seats=TWO)
+    group = world.group(placements=TWO)
     await group.start()
     watching = asyncio.create_task(group.watch())
     await asyncio.sleep(0)
@@ -168,11 +168,11 @@ async def test_no_rank_survives_alone(world):
 
 
 async def test_a_group_of_which_one_rank_is_gone_is_started_anew_as_a_whole(world, engine):
-    before = world.group(seats=TWO)
+    before = world.group(placements=TWO)
     await before.start()
     await vanish(before)
     world.runtimes[1].exit(world.rank_id(1), 1)
-    after = world.group(seats=TWO)
+    after = world.group(placements=TWO)
     await after.start()
     assert not world.reports[-1].adopted
     assert [len(runtime.started) for runtime in world.runtimes] == [2, 2]
@@ -180,10 +180,10 @@ async def test_a_group_of_which_one_rank_is_gone_is_started_anew_as_a_whole(worl
 
 
 async def test_a_whole_group_that_runs_already_is_adopted(world):
-    before = world.group(seats=TWO)
+    before = world.group(placements=TWO)
     await before.start()
     await vanish(before)
-    after = world.group(seats=TWO)
+    after = world.group(placements=TWO)
     await after.start()
     assert world.reports[-1].adopted
     assert [len(runtime.started) for runtime in world.runtimes] == [1, 1]

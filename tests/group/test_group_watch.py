@@ -230,7 +230,7 @@ async def test_memory_is_watched_while_the_canary_asks(world, monkeypatch):
 
 
 async def test_one_node_that_does_not_answer_hides_no_other_that_runs_out_of_memory(world, monkeypatch):
-    group = world.group(seats=TWO)
+    group = world.group(placements=TWO)
     await group.start()
 
     async def memory(rank):
@@ -265,7 +265,7 @@ async def test_why_it_fell_while_it_served_is_told(world, monkeypatch):
         )
 
     monkeypatch.setattr(LocalRank, "tail", tail)
-    group = world.group(seats=TWO)
+    group = world.group(placements=TWO)
     await group.start()
     watched = asyncio.create_task(group.watch())
     await asyncio.sleep(0)

@@ -1,3 +1,5 @@
+import json
+
 import pytest
 from address_values import cable, inventory, spark
 from control_values import deployment, plan
@@ -7,8 +9,8 @@ from sparkfleet.controlplane.state.launches import launches_for
 from sparkfleet.engines.harmony import ENCODINGS
 from sparkfleet.errors import ControlError
 from sparkfleet.gateway.access.keys import engine_token, metrics_token
-from sparkfleet.group.launch_plan import Ports, launch_digest
-from sparkfleet.group.rank_place import spec_here
+from sparkfleet.group.launch_plan import GroupLaunch, Ports, launch_digest
+from sparkfleet.group.rank_node import spec_here
 from sparkfleet.group.token_patience import PATIENCE_S
 from sparkfleet.perf.prediction import Band
 from sparkfleet.planner.types.plan import Candidate, DeploymentPlan, GroupPlan, GroupShape
@@ -37,14 +39,25 @@ def _candidate(candidate: Candidate, shape: GroupShape):
 
 def test_replicas_get_an_order_each_on_their_own_node():
     first, second = launches_for(FLEET, desired(GroupShape(nodes=("a",)), GroupShape(nodes=("b",))))
-    assert (first.replica, first.seats[0].node, first.seats[0].address) == (0, "a", "192.168.100.10")
-    assert (second.replica, second.seats[0].node, second.seats[0].address) == (1, "b", "192.168.100.11")
+    assert (first.replica, first.placements[0].node, first.placements[0].address) == (
+        0,
+        "a",
+        "192.168.100.10",
+    )
+    assert (second.replica, second.placements[0].node, second.placements[0].address) == (
+        1,
+        "b",
+        "192.168.100.11",
+    )
     assert second.name == "tiny/g3/1"
 
 
 def test_ranks_are_told_the_same_but_for_their_number_and_address(tmp_path):
     (order,) = launches_for(FLEET, desired(GroupShape(nodes=("a", "b"), tp=2)))
-    assert [seat.meeting.rails[0].netdev for seat in order.seats] == ["enp1s0f1np1", "enp1s0f1np1"]
+    assert [placement.network.rails[0].netdev for placement in order.placements] == [
+        "enp1s0f1np1",
+        "enp1s0f1np1",
+    ]
     paths = FleetPaths(tmp_path / "home")
     zero, one = (
         spec_here(paths, order, rank, Ports(http=4000, rendezvous=5000), "secret") for rank in (0, 1)
@@ -60,7 +73,7 @@ def test_ranks_are_told_the_same_but_for_their_number_and_address(tmp_path):
 def test_on_one_node_the_engine_listens_on_loopback():
     alone = inventory({"a": {"address": "local"}})
     (order,) = launches_for(alone, desired(GroupShape(nodes=("a",))))
-    assert order.seats[0].address == "127.0.0.1"
+    assert order.placements[0].address == "127.0.0.1"
 
 
 def test_a_ladder_is_gone_down_and_not_beyond_its_end():
@@ -69,8 +82,8 @@ def test_a_ladder_is_gone_down_and_not_beyond_its_end():
     wanted = wanted.model_copy(
         update={"plan": wanted.plan.model_copy(update={"groups": (GroupPlan(ladder=ladder),)})}
     )
-    assert launches_for(FLEET, wanted)[0].seats[0].node == "a"
-    assert launches_for(FLEET, wanted, {0: 1})[0].seats[0].node == "b"
+    assert launches_for(FLEET, wanted)[0].placements[0].node == "a"
+    assert launches_for(FLEET, wanted, {0: 1})[0].placements[0].node == "b"
     assert launches_for(FLEET, wanted, {0: 9})[0].rung == 1
 
 
@@ -129,8 +142,8 @@ def test_a_digest_is_that_of_the_plan_and_of_the_token(tmp_path):
     }.items():
         other = candidate.model_copy(update={field: value})
         assert digest(order.model_copy(update={"candidate": other})) != digest(), field
-    elsewhere = order.seats[1].model_copy(update={"node": "c"})
-    assert digest(order.model_copy(update={"seats": (order.seats[0], elsewhere)})) != digest()
+    elsewhere = order.placements[1].model_copy(update={"node": "c"})
+    assert digest(order.model_copy(update={"placements": (order.placements[0], elsewhere)})) != digest()
     assert digest(secret="another") != digest()
 
 
@@ -138,6 +151,15 @@ def test_the_digest_of_a_plan_stays_from_release_to_release():
     """Another value here means that an upgrade starts every engine again."""
     (order,) = launches_for(FLEET, desired(GroupShape(nodes=("a", "b"), tp=2)))
     assert launch_digest(order, "secret") == "2454a7afbafd18b8"
+
+
+def test_a_launch_of_an_earlier_release_is_read_and_its_names_are_written():
+    """Ray Serve keeps what an application was deployed with, and starts it again after an upgrade."""
+    (order,) = launches_for(FLEET, desired(GroupShape(nodes=("a", "b"), tp=2)))
+    stored = json.loads(order.model_dump_json())
+    assert [seat["meeting"]["leader"] for seat in stored["seats"]] == ["192.168.100.10"] * 2
+    assert {"placements", "network"}.isdisjoint({*stored, *stored["seats"][0]})
+    assert GroupLaunch.model_validate_json(json.dumps(stored)) == order
 
 
 def test_ranks_of_a_ring_meet_on_the_management_network_by_its_own_netdev(tmp_path):
@@ -185,7 +207,7 @@ def test_an_engine_without_a_token_is_on_loopback_behind_a_forwarder(tmp_path):
     order = custom(GroupShape(nodes=("a",)))
     paths, ports = FleetPaths(tmp_path / "home"), Ports(http=4000, inner=4001)
     spec = spec_here(paths, order, 0, ports, "secret")
-    address = order.seats[0].address
+    address = order.placements[0].address
     assert address == "192.168.100.10"
     assert spec.forward is not None
     assert (spec.forward.host, spec.port, spec.forward.target_port) == (address, 4000, 8000)

@@ -12,7 +12,7 @@ from sparkfleet.controlplane.desired import Desired
 from sparkfleet.controlplane.state.launches import launches_for
 from sparkfleet.engines.base import FILES_IN_CONTAINER
 from sparkfleet.group.launch_plan import GroupLaunch, Ports, RankPlacement, cache_dir
-from sparkfleet.group.rank_place import prepare_cache, spec_here
+from sparkfleet.group.rank_node import prepare_cache, spec_here
 from sparkfleet.planner.types.plan import GroupShape
 from sparkfleet.runtime.base import ContainerSpec
 from sparkfleet.runtime.files.fleet_paths import FleetPaths
@@ -130,7 +130,7 @@ def test_caches_of_older_images_are_removed(tmp_path):
             .choice.candidate.model_copy(update={"runtime": "container", "image": f"i{number}"})
         )
         order = GroupLaunch(
-            deployment="tiny", generation=1, candidate=candidate, seats=(RankPlacement(node="a"),)
+            deployment="tiny", generation=1, candidate=candidate, placements=(RankPlacement(node="a"),)
         )
         prepare_cache(paths, order)
         mine = Path(cache_dir(str(paths.kernels), "tiny", candidate))

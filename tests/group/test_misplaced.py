@@ -83,7 +83,7 @@ async def test_sockets_are_those_of_a_ranks_children_and_of_nobody_else(tmp_path
     program = tmp_path / "listens.py"
     program.write_text(LISTENS)
     own = await asyncio.start_server(lambda reader, writer: None, "127.0.0.1", 0)
-    launch = order(seats=(RankPlacement(node="this"),))
+    launch = order(placements=(RankPlacement(node="this"),))
     runtime = ProcessRuntime(tmp_path / "run", FleetPaths(tmp_path).label)
     rank = LocalRank(FleetPaths(tmp_path), runtime, launch, 0, SECRET)
     log = tmp_path / "log"

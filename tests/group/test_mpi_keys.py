@@ -13,7 +13,7 @@ from sparkfleet.group import rank as rank_module
 from sparkfleet.group.launch_plan import Ports
 from sparkfleet.group.mpi_keys import write_keys
 from sparkfleet.group.rank import LocalRank
-from sparkfleet.group.rank_place import spec_here
+from sparkfleet.group.rank_node import spec_here
 from sparkfleet.planner.types.plan import GroupShape
 from sparkfleet.runtime.base import ContainerSpec
 from sparkfleet.runtime.fake import FakeRuntime

@@ -34,15 +34,15 @@ def order(nodes=("this",), **fields):
         concurrency=4,
         speculation=Speculation(method="nextn", tokens=3),
     )
-    seats = tuple(RankPlacement(node=node) for node in nodes)
-    return GroupLaunch(deployment="tiny", generation=1, seats=seats, candidate=candidate, **fields)
+    placements = tuple(RankPlacement(node=node) for node in nodes)
+    return GroupLaunch(deployment="tiny", generation=1, placements=placements, candidate=candidate, **fields)
 
 
 class World:
     def __init__(self, tmp_path, **fields):
         self.order = order(**fields)
         self.paths = FleetPaths(tmp_path)
-        self.runtimes = [FakeRuntime() for _ in self.order.seats]
+        self.runtimes = [FakeRuntime() for _ in self.order.placements]
         self.holders = [
             LocalRank(self.paths, runtime, self.order, rank, "s" * 64)
             for rank, runtime in enumerate(self.runtimes)

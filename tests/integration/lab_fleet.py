@@ -5,11 +5,11 @@ import os
 import re
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import known_models
 import pytest
+from fleet_commands import FleetCommands
 
 import sparkfleet
 from sparkfleet.gateway.access.keys import engine_token
@@ -36,7 +36,7 @@ print(json.dumps([group["name"] for group in placement_group_table().values() if
 """
 
 
-class LabFleet:
+class LabFleet(FleetCommands):
     """A lab, and the command line run from the machine that it is on.
 
     Args:
@@ -44,6 +44,8 @@ class LabFleet:
         directory: for files of the test.
         own: further text of the inventory.
     """
+
+    every_s = 0.5
 
     def __init__(self, lab, directory, own=f"environment: {sys.executable}\n"):
         self.lab = lab
@@ -56,11 +58,6 @@ class LabFleet:
     def shares(cls):
         """Directories that nodes have to see: this environment and this checkout."""
         return (Path(sys.prefix), CHECKOUT)
-
-    def write(self, name, text):
-        path = self.directory / name
-        path.write_text(text)
-        return str(path)
 
     def run(self, *args, timeout=400):
         """Run a verb to its end: (exit code, stdout, stderr)."""
@@ -75,12 +72,6 @@ class LabFleet:
             check=False,
         )
         return done.returncode, done.stdout, done.stderr
-
-    def ok(self, *args, timeout=400):
-        """Run a verb that must end with 0; its standard output."""
-        code, out, err = self.run(*args, timeout=timeout)
-        assert code == 0, f"{args}: exit {code}\n{out}\n{err}\n{self.diagnosis()}"
-        return out
 
     def apply(self, text, name="deployment.yaml", options=(), timeout=400):
         """Apply a deployment, and take the key if this is the first time."""
@@ -119,10 +110,6 @@ class LabFleet:
             process.kill()
             process.wait()
 
-    def deployment(self, name="tiny"):
-        """One deployment's status, or None."""
-        return next((d for d in self.deployments() if d["name"] == name), None)
-
     def group(self, name="tiny"):
         """The group of the newest generation: an older one may still be draining."""
         return max(self.deployment(name)["groups"], key=lambda group: group["generation"])
@@ -138,15 +125,6 @@ class LabFleet:
     def containers(self, node):
         """Ids of all containers of a node, ended ones too."""
         return self.lab.exec(node, ["podman", "ps", "--all", "--quiet", "--no-trunc"]).stdout.split()
-
-    def until(self, condition, timeout=240):
-        """Wait for something to become true; says what the fleet was doing if it does not."""
-        deadline = time.monotonic() + timeout
-        while time.monotonic() < deadline:
-            if value := condition():
-                return value
-            time.sleep(0.5)
-        raise AssertionError(f"did not happen in {timeout} s\n{self.diagnosis()}")
 
     def is_ready(self, name="tiny"):
         found = self.deployment(name)

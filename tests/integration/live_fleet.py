@@ -5,10 +5,10 @@ import os
 import re
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import httpx
+from fleet_commands import FleetCommands
 from stand_in import faked, stand_in
 
 from sparkfleet.controlplane.ray.ray_process import LABEL
@@ -34,7 +34,7 @@ concurrency: 16
 """
 
 
-class Fleet:
+class Fleet(FleetCommands):
     """One fleet, driven by its command line.
 
     Args:
@@ -53,11 +53,6 @@ class Fleet:
     def spec(self, more=""):
         """`tiny`, by a fake engine unless all are real."""
         return TINY + more if self.real else faked(TINY + more)
-
-    def write(self, name, text):
-        path = self.directory / name
-        path.write_text(text)
-        return str(path)
 
     def popen(self, *args, **kwargs):
         return subprocess.Popen(
@@ -83,12 +78,6 @@ class Fleet:
                     f"{args} did not end in {timeout} s\n{out}\n{err}\n{self.diagnosis()}"
                 ) from None
         return process.returncode, out, err
-
-    def ok(self, *args, timeout=300):
-        """Run a verb that must end with 0; its standard output."""
-        code, out, err = self.run(*args, timeout=timeout)
-        assert code == 0, f"{args}: exit {code}\n{out}\n{err}\n{self.diagnosis()}"
-        return out
 
     def json(self, *args):
         """The JSON that a reading verb prints."""
@@ -133,20 +122,6 @@ class Fleet:
         headers = {"authorization": f"Bearer {self.paths.api_token.read_text()}"}
         with httpx.Client(transport=httpx.HTTPTransport(retries=8), timeout=30) as client:
             return client.get(api + "/v1/fleet", headers=headers).json()["deployments"]
-
-    def deployment(self, name="tiny"):
-        """One deployment's status, or None."""
-        return next((d for d in self.deployments() if d["name"] == name), None)
-
-    def until(self, condition, timeout=240, every=0.3):
-        """Wait for something to become true; says what the fleet was doing if it does not."""
-        deadline = time.monotonic() + timeout
-        while time.monotonic() < deadline:
-            value = condition()
-            if value:
-                return value
-            time.sleep(every)
-        raise AssertionError(f"did not happen in {timeout} s\n{self.diagnosis()}")
 
     def ranks(self):
         """Live processes of this fleet's ranks."""

@@ -11,7 +11,7 @@ import pytest
 from lab_fleet import CHECKOUT
 from scanner import sockets
 
-from sparkfleet.fabric.node_addresses import seats
+from sparkfleet.fabric.node_addresses import node_addresses
 from sparkfleet.specs.load import load_inventory
 
 pytestmark = pytest.mark.full
@@ -75,7 +75,8 @@ def found(pair):
     pair.until(lambda: pair.is_ready("speech"))
     gateway = int(pair.endpoint().rpartition(":")[2].partition("/")[0])
     fabric = {
-        name: seat.address for name, seat in seats(load_inventory(pair.directory / "inventory.yaml")).items()
+        name: one.address
+        for name, one in node_addresses(load_inventory(pair.directory / "inventory.yaml")).items()
     }
     every = []
     for node in NODES:

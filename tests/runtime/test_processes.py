@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import os
 import signal
 import subprocess
@@ -183,6 +184,24 @@ async def test_a_reused_pid_is_not_killed(herald):
         scans = iter([[before]])
         await kill_all(lambda: next(scans, []), grace_s=0)
         assert running.poll() is None
+
+
+async def test_no_descriptor_is_lost_if_another_cannot_be_opened(monkeypatch):
+    """A machine at its limit of open files, while a group is ended."""
+    opened, open_pidfd = [], os.pidfd_open
+
+    def limited(pid):
+        if opened:
+            raise OSError(errno.EMFILE, "Too many open files")
+        opened.append(open_pidfd(pid))
+        return opened[0]
+
+    monkeypatch.setattr(os, "pidfd_open", limited)
+    me = process(os.getpid())
+    with pytest.raises(OSError, match="Too many open files"):
+        await processes_module.signal_all([me, me], signal.SIGCONT, wait_s=0)
+    with pytest.raises(OSError, match="Bad file descriptor"):
+        os.fstat(opened[0])
 
 
 async def test_what_does_not_die_is_reported(monkeypatch, herald):

@@ -10,7 +10,7 @@ from sparkfleet.group.crash_backoff import Backoff
 from sparkfleet.group.group import Group
 from sparkfleet.group.launch_plan import GroupLaunch, Ports, RankPlacement
 from sparkfleet.group.rank import LocalRank
-from sparkfleet.group.rank_place import spec_here as spec_of
+from sparkfleet.group.rank_node import spec_here as spec_of
 from sparkfleet.group.speed import QuietBox
 from sparkfleet.planner.types.plan import Candidate, GroupShape
 from sparkfleet.runtime.fake import FakeRuntime
@@ -32,7 +32,7 @@ def order(**fields):
         concurrency=4,
         device="cpu",
     )
-    fields = {"generation": 1, "seats": (RankPlacement(node="this"),), "candidate": candidate, **fields}
+    fields = {"generation": 1, "placements": (RankPlacement(node="this"),), "candidate": candidate, **fields}
     return GroupLaunch(deployment="tiny", **fields)
 
 
@@ -69,7 +69,7 @@ class World:
         asked, wanted = wanted, order(**fields)
         ranks = [
             LocalRank(FleetPaths(ROOT), self.runtimes[rank], wanted, rank, SECRET)
-            for rank in range(len(wanted.seats))
+            for rank in range(len(wanted.placements))
         ]
         return Group(
             wanted,

@@ -116,3 +116,10 @@ def test_the_disks_of_this_machine_are_those_of_the_catalogue():
     disks = NodeReader().read_slow().disks
     assert set(disks) <= set(PLACES)
     assert 0 < disks["root"].free < disks["root"].total
+
+
+def test_the_disk_of_models_is_that_of_the_cache_they_are_read_from(monkeypatch, tmp_path):
+    for name in ("HF_HUB_CACHE", "HF_HOME"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    assert node_readings._places()["hub"] == str(tmp_path / "huggingface" / "hub")

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from sparkfleet.controlplane.desired import Desired, Standing, rung_at
+from sparkfleet.controlplane.desired import Desired, Standing
 from sparkfleet.controlplane.policy.actions import (
     Action,
     EndAttempt,
@@ -290,7 +290,7 @@ def _step(
         kept = _rung_kept(desired, group, taken.standing, taken.words, again=taken.verb == "again")
     if taken.verb == "again" or diagnosis is None or not diagnosis.lasts_s:
         return [kept]
-    failed = rung_at(plan, before.rung).candidate
+    failed = plan.rung_at(before.rung).candidate
     mark = fingerprint(failed, desired.plan.drivers)
     return [RememberFailure(fingerprint=mark, lasts_s=diagnosis.lasts_s, reason=str(diagnosis)), kept]
 
@@ -305,11 +305,12 @@ def _rung_kept(
 
 def _move(one: FallbackCase, rung: int, why: str) -> list[Action]:
     """Moves a group to a lower rung for a reason other than a failed start."""
-    standing, ladder = one.standing, one.desired.plan_of(one.group).ladder
+    standing, plan = one.standing, one.desired.plan_of(one.group)
     lower = Standing(rung=rung, falls=standing.falls, passed=passed_by(standing, rung, why))
-    cost = instead(ladder[standing.rung], ladder[rung])
-    words = f"{why}; next: {what(ladder[rung])}{cost and f', {cost}'}"
-    nodes = ladder[rung].candidate.shape.nodes
+    following = plan.ladder[rung]
+    cost = instead(plan.rung_at(standing.rung), following)
+    words = f"{why}; next: {what(following)}{cost and f', {cost}'}"
+    nodes = following.candidate.shape.nodes
     return [
         MoveGroup(group=one.group, standing=lower, nodes=nodes, reason=words),
         RestartGroup(group=one.group, nodes=nodes, reason=why),

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection
 from typing import Literal
 
-from sparkfleet.controlplane.desired import Standing, rung_at
+from sparkfleet.controlplane.desired import Standing
 from sparkfleet.engines.failure_signatures import Diagnosis
 from sparkfleet.planner.types.plan import GroupPlan, Rung
 from sparkfleet.values import Value
@@ -33,7 +33,7 @@ def step(
         diagnosis: the cause, if it is known.
         drained: nodes on which nothing is to be started.
     """
-    failed = rung_at(group, standing.rung)
+    failed = group.rung_at(standing.rung)
     why = str(diagnosis).rstrip(".") if diagnosis else "it did not start"
     tries = standing.tries + 1
     if diagnosis is not None and diagnosis.again and tries < TRIES:
@@ -79,7 +79,7 @@ def rung_with_less(group: GroupPlan, standing: int, away: Collection[str] = ()) 
 
     Skips rungs on nodes that are away: the current one has served, and those could only wait.
     """
-    here = group.ladder[standing].prediction.memory_bytes_per_rank.mid
+    here = group.rung_at(standing).prediction.memory_bytes_per_rank.mid
     for at, rung in enumerate(group.ladder[standing + 1 :], standing + 1):
         less = rung.prediction.memory_bytes_per_rank.mid < here
         if less and not set(rung.candidate.shape.nodes) & set(away):

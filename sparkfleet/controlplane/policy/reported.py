@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from sparkfleet.controlplane.desired import Standing, rung_at
+from sparkfleet.controlplane.desired import Standing
 from sparkfleet.controlplane.policy.actions import (
     Action,
     BeginAttempt,
@@ -49,7 +49,7 @@ def _on_ready(state: FleetState, report: GroupReport) -> list[Action]:
         found.append(KeepStanding(group=report.group, standing=anew, reason="it is ready"))
     if report.group not in desired.groups:
         return found
-    candidate = rung_at(desired.plan_of(report.group), standing.rung).candidate
+    candidate = desired.plan_of(report.group).rung_at(standing.rung).candidate
     mark = fingerprint(candidate, desired.plan.drivers)
     return [*found, ForgetFailure(fingerprint=mark, reason="it is ready")]
 

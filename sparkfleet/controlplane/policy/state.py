@@ -6,7 +6,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 
-from sparkfleet.controlplane.desired import Desired, Standing, rung_at
+from sparkfleet.controlplane.desired import Desired, Standing
 from sparkfleet.controlplane.state.status import App, NodeReport
 from sparkfleet.group.group_name import GroupKey
 from sparkfleet.group.report import BEGINNING, GroupPhase, GroupReport
@@ -180,4 +180,4 @@ def has_begun(state: FleetState, desired: Desired) -> bool:
 
 def nodes_of(desired: Desired, group: GroupKey, standing: Standing) -> tuple[str, ...]:
     """Nodes of a group at its current rung."""
-    return rung_at(desired.plan_of(group), standing.rung).candidate.shape.nodes
+    return desired.plan_of(group).rung_at(standing.rung).candidate.shape.nodes

@@ -71,9 +71,11 @@ class RayServeBackend:
         target = serve.RunTarget(
             target=GroupReplica.options(  # type: ignore[attr-defined]  # added by the decorator
                 graceful_shutdown_timeout_s=launch.drain_s + 20,
-                placement_group_bundles=[BUNDLE for _ in launch.seats],
+                placement_group_bundles=[BUNDLE for _ in launch.placements],
                 placement_group_strategy="STRICT_SPREAD",
-                placement_group_bundle_label_selector=[{NODE_LABEL: seat.node} for seat in launch.seats],
+                placement_group_bundle_label_selector=[
+                    {NODE_LABEL: placement.node} for placement in launch.placements
+                ],
             ).bind(launch.model_dump_json()),
             name=app_name(launch.deployment, launch.generation, launch.replica),
             route_prefix=None,
@@ -156,7 +158,7 @@ def _barred_by_controller(launch: GroupLaunch) -> Barred:
         try:
             async with asyncio.timeout(WANTED_S):
                 controller = await asyncio.to_thread(ray.get_actor, CONTROLLER, namespace=NAMESPACE)
-                return str(await controller.bars.remote([seat.node for seat in launch.seats]))
+                return str(await controller.bars.remote([placement.node for placement in launch.placements]))
         except Exception as error:
             log.warning("%s starts: the controller does not answer: %r", launch.name, error)
             return ""
@@ -284,7 +286,7 @@ def _remote_ranks(launch: GroupLaunch) -> list[RemoteRank]:
     """Actors in the further bundles of this replica's placement group."""
     return [
         RemoteRank(
-            seat.node,
+            placement.node,
             RankActor.options(  # type: ignore[attr-defined]  # added by the decorator
                 scheduling_strategy=PlacementGroupSchedulingStrategy(
                     ray.util.get_current_placement_group(), placement_group_bundle_index=index
@@ -292,6 +294,6 @@ def _remote_ranks(launch: GroupLaunch) -> list[RemoteRank]:
             ).remote(launch.model_dump_json(), index),
             ray.exceptions.RayActorError,
         )
-        for index, seat in enumerate(launch.seats)
+        for index, placement in enumerate(launch.placements)
         if index > 0
     ]

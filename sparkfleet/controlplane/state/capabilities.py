@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 
-from sparkfleet.controlplane.desired import Desired, rung_at
+from sparkfleet.controlplane.desired import Desired
 from sparkfleet.engines.tool_parsers import parsers_of
 from sparkfleet.gateway.routing_table import ExternalAddress, GroupEntry, GroupSpeed
 from sparkfleet.knowledge.rules.rule_context import parse_flags
@@ -23,7 +23,7 @@ def group_entry(app: str, desired: Desired, replica: int, rung: int) -> GroupEnt
         rung: index of its rung.
     """
     group = desired.plan.groups[replica]
-    chosen = rung_at(group, rung)
+    chosen = group.rung_at(rung)
     candidate = chosen.candidate
     if candidate.engine == "custom":
         # A custom candidate has 0 or 1 for values that its deployment does not declare: they are not facts.

@@ -6,8 +6,8 @@ from collections.abc import Mapping
 
 from sparkfleet.controlplane.desired import Desired
 from sparkfleet.engines.registry import engine_by_name
-from sparkfleet.engines.rendezvous import Management, meetings
-from sparkfleet.fabric.node_addresses import seats
+from sparkfleet.engines.rendezvous import Management, rank_networks
+from sparkfleet.fabric.node_addresses import node_addresses
 from sparkfleet.group.launch_plan import SILENCE_S, GroupLaunch, RankPlacement
 from sparkfleet.group.token_patience import patience_s
 from sparkfleet.planner.types.plan import Rung
@@ -35,7 +35,7 @@ def launches_for(
             rung=at,
             candidate=rung.candidate,
             needs=int(rung.prediction.memory_bytes_per_rank.mid),
-            seats=_seats(inventory, rung.candidate.shape.nodes),
+            placements=_placements(inventory, rung.candidate.shape.nodes),
             silence_s=desired.spec.silence or SILENCE_S,
             patience_s=_patience_s(rung, inventory.timeouts.proof_s),
             timeouts=inventory.timeouts,
@@ -51,14 +51,14 @@ def _patience_s(rung: Rung, proof_s: float) -> float:
     return patience_s(what.context, what.concurrency, rung.prediction, steps=steps, proof_s=proof_s)
 
 
-def _seats(inventory: Inventory, nodes: tuple[str, ...]) -> tuple[RankPlacement, ...]:
+def _placements(inventory: Inventory, nodes: tuple[str, ...]) -> tuple[RankPlacement, ...]:
     if len(inventory.nodes) == 1:
         return tuple(RankPlacement(node=node) for node in nodes)
-    addresses = {node: seat.address for node, seat in seats(inventory).items()}
-    # In a ring ranks meet on the management network; `rank_place` finds its netdev on the node, by the address.
+    addresses = {node: found.address for node, found in node_addresses(inventory).items()}
+    # In a ring ranks meet on the management network; `rank_node` finds its netdev on the node, by the address.
     management = {node: Management(netdev="", address=address) for node, address in addresses.items()}
-    met = meetings(inventory.links, nodes, management) or (None,) * len(nodes)
+    networks = rank_networks(inventory.links, nodes, management) or (None,) * len(nodes)
     return tuple(
-        RankPlacement(node=node, address=addresses[node], meeting=meeting)
-        for node, meeting in zip(nodes, met, strict=True)
+        RankPlacement(node=node, address=addresses[node], network=network)
+        for node, network in zip(nodes, networks, strict=True)
     )

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from itertools import chain
 
-from sparkfleet.controlplane.desired import Desired, Standing, rung_at
+from sparkfleet.controlplane.desired import Desired, Standing
 from sparkfleet.controlplane.state.status import DeploymentStatus, FleetStatus, NodeReport
 from sparkfleet.gateway.routing_table import KeyEntry
 from sparkfleet.group.group_name import GroupKey, name_of
@@ -91,7 +91,7 @@ def group_samples(report: GroupReport) -> Iterator[Sample]:
 def _planned(key: GroupKey, plan: GroupPlan, standing: Standing) -> Iterator[Sample]:
     """Candidate and prediction of a group at its rung."""
     at = (key[0], name_of(key))
-    rung = rung_at(plan, standing.rung)
+    rung = plan.rung_at(standing.rung)
     yield sample(c.GROUP_RUNG, *at, value=standing.rung + 1)
     yield sample(c.GROUP_RUNGS, *at, value=len(plan.ladder))
     yield sample(c.GROUP_GIVEN_UP, *at, value=standing.given_up)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 
-from sparkfleet.controlplane.desired import Desired, rung_at
+from sparkfleet.controlplane.desired import Desired
 from sparkfleet.controlplane.state.metrics_export import start_phase
 from sparkfleet.controlplane.state.status import DeploymentStatus, FleetStatus, NodeReport
 from sparkfleet.controlplane.state.store_rows import Event
@@ -187,7 +187,7 @@ def _group(one: DeploymentStatus, report: GroupReport, *, drained: bool) -> Grou
 
 
 def _with_plan(base: GroupView, plan: GroupPlan, at: int, passed: tuple[str, ...]) -> GroupView:
-    rung = rung_at(plan, at)
+    rung = plan.rung_at(at)
     return base.model_copy(
         update={
             "ranks": base.ranks or rung.candidate.shape.nodes,

@@ -11,7 +11,7 @@ from sparkfleet.group.group_name import GroupKey, GroupValue, NamedGroupValue
 from sparkfleet.group.report import GroupReport
 from sparkfleet.planner.report.carry_over import Member, RunningGroup
 from sparkfleet.planner.rules.failure_memory import Remembered
-from sparkfleet.planner.types.plan import DeploymentPlan
+from sparkfleet.planner.types.plan import DeploymentPlan, Rung
 from sparkfleet.telemetry.node_readings import NodeReadings
 from sparkfleet.values import Value
 
@@ -109,6 +109,14 @@ class DeploymentStatus(Value):
         if not self.members:
             return group[2] if group[1] == self.generation else None
         return self.members.index(group[1:]) if group[1:] in self.members else None
+
+    def rung_of(self, report: GroupReport) -> Rung | None:
+        """The rung that a group reports; None if its plan is another generation's."""
+        at = self.index_of(report.group)
+        if self.plan is None or at is None or at >= len(self.plan.groups):
+            return None
+        ladder = self.plan.groups[at].ladder
+        return ladder[report.rung] if report.rung < len(ladder) else None
 
 
 class FleetStatus(Value):

@@ -14,8 +14,8 @@ from sparkfleet.engines.base import RankCommand, RankContext
 from sparkfleet.engines.container import ContainerOptions, RankLabels, run_argv
 from sparkfleet.engines.harmony import needs_encodings
 from sparkfleet.engines.registry import engine_by_name
-from sparkfleet.engines.rendezvous import Meeting, meetings
-from sparkfleet.fabric.node_addresses import seats
+from sparkfleet.engines.rendezvous import RankNetwork, rank_networks
+from sparkfleet.fabric.node_addresses import node_addresses
 from sparkfleet.fleet.planning.checkpoints import embedded_of
 from sparkfleet.fleet.planning.plan import checkpoints_for, fleet_of
 from sparkfleet.fleet.session import Session
@@ -133,8 +133,8 @@ def rank_runs(
     Raises:
         EngineError: the engine cannot run the candidate, or no rails join the nodes.
     """
-    met = meetings(inventory.links, candidate.shape.nodes)
-    sites = [_site(name, rank, candidate, inventory, met) for rank in range(candidate.shape.ranks)]
+    networks = rank_networks(inventory.links, candidate.shape.nodes)
+    sites = [_site(name, rank, candidate, inventory, networks) for rank in range(candidate.shape.ranks)]
     return tuple(_run(name, number, candidate, site, private) for site in sites)
 
 
@@ -177,14 +177,14 @@ def _run(
 
 
 def _site(
-    name: str, rank: int, candidate: Candidate, inventory: Inventory, met: tuple[Meeting, ...]
+    name: str, rank: int, candidate: Candidate, inventory: Inventory, networks: tuple[RankNetwork, ...]
 ) -> RankContext:
     node_name = candidate.shape.nodes[rank]
     node = inventory.nodes[node_name]
     home = _home(node)
     state = f"{home}/.local/state/sparkfleet/{inventory.fleet}"
     model, draft = _staged_path(candidate.model, home), _staged_path(candidate.speculation.draft or "", home)
-    found = {} if not met else dict(met[rank])
+    found = {} if not networks else dict(networks[rank])
     return RankContext(
         rank=rank,
         python=candidate.python,
@@ -193,13 +193,15 @@ def _site(
         roots=tuple(root_of(path) for path in (model, draft) if path),
         served_name=name,
         # Without a check of its own an engine is on loopback, and a forwarder on its node's address checks the token.
-        host=seats(inventory)[node_name].address if engine_by_name(candidate.engine).checks_token else ALONE,
+        host=node_addresses(inventory)[node_name].address
+        if engine_by_name(candidate.engine).checks_token
+        else ALONE,
         port=PORT,
-        leader_port=RENDEZVOUS if met else 0,
+        leader_port=RENDEZVOUS if networks else 0,
         files_dir=f"{state}/ranks/{name}_g{GENERATION}_{rank}",
         cache_dir=cache_dir(f"{state}/kernels", name, candidate),
         encodings_dir=f"{state}/encodings" if needs_encodings(candidate.model) else "",
-        keys_dir=f"{state}/ranks/{name}_g{GENERATION}_{rank}/keys" if met else "",
+        keys_dir=f"{state}/ranks/{name}_g{GENERATION}_{rank}/keys" if networks else "",
         **found,
     )
 

@@ -31,7 +31,7 @@ class FewerBits(Value):
     tps: float = 0.0
     """Predicted under the objective: of one request, or of all together; 0: not predicted."""
     gain: float | None = None
-    """`tps` as a multiple of the plan's; None if that serves nothing."""
+    """`tps` as a multiple of the plan's; None if the plan serves nothing: then it is enough that these weights fit."""
     nearest: tuple[str, ...] = ()
     """The nearest things that would fit, in words, if it does not fit."""
 
@@ -78,7 +78,7 @@ def _option(other: Checkpoint, plan: Plan, instead: Plan, name: str) -> Iterator
     before, after = plan.of(name), instead.of(name)
     nearest = next((one.nearest for one in instead.refused if one.name == name), ())
     rung = after.groups[0].choice if after else None
-    gain = _ratio(_speed(after), _speed(before)) if after and before else None
+    gain = _gain(before, after) if after and before else None
     if nearest or (rung and (gain is None or gain >= GAIN)):
         yield FewerBits(
             model=other.id,
@@ -97,8 +97,10 @@ def _speed(plan: DeploymentPlan) -> float:
     return band.mid if band else 0.0
 
 
-def _ratio(speed: float, other: float) -> float:
-    return speed / other if other else 1.0
+def _gain(before: DeploymentPlan, after: DeploymentPlan) -> float:
+    """Predicted speed as a multiple of the plan's; 0 if either is not predicted: no gain is known."""
+    was = _speed(before)
+    return _speed(after) / was if was else 0.0
 
 
 def fewer_bits_lines(options: Sequence[FewerBits]) -> list[str]:

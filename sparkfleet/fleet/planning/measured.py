@@ -32,12 +32,7 @@ def measurements_of(status: FleetStatus | None) -> tuple[LocalMeasurement, ...]:
 
 def rung_of(deployment: DeploymentStatus, report: GroupReport) -> Rung | None:
     """Rung that a ready group was planned as; None if it is not ready, or its plan is another generation's."""
-    plan = deployment.plan
-    at = deployment.index_of(report.group)
-    if plan is None or report.phase is not GroupPhase.READY or at is None or at >= len(plan.groups):
-        return None
-    ladder = plan.groups[at].ladder
-    return ladder[report.rung] if report.rung < len(ladder) else None
+    return deployment.rung_of(report) if report.phase is GroupPhase.READY else None
 
 
 def _setup(candidate: Candidate) -> LocalMeasurement:

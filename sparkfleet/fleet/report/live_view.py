@@ -14,7 +14,7 @@ from sparkfleet.controlplane.state.status import DeploymentStatus, NodeReport
 from sparkfleet.fleet.deployments.status import FleetOverview
 from sparkfleet.fleet.deployments.watch import step_detail, step_of_group
 from sparkfleet.fleet.planning.measured import rung_of
-from sparkfleet.fleet.report.status_lines import candidate_of, state_words
+from sparkfleet.fleet.report.status_lines import state_words
 from sparkfleet.group.report import BEGINNING, GroupPhase, GroupReport
 from sparkfleet.planner.report.explain.layout import band_ends
 
@@ -150,7 +150,8 @@ class LiveReadings:
     def _group(
         self, deployment: DeploymentStatus, group: GroupReport, now: float, *, drained: bool
     ) -> GroupRow:
-        candidate = candidate_of(deployment, group)
+        at_rung = deployment.rung_of(group)
+        candidate = at_rung.candidate if at_rung else None
         rung = rung_of(deployment, group)
         band = rung.prediction.check_decode_tps if rung else None
         rate = self._rate(group, now)

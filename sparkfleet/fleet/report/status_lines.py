@@ -11,10 +11,9 @@ from sparkfleet.controlplane.state.store_rows import Event
 from sparkfleet.fleet.deployments.watch import step_detail, step_of_group
 from sparkfleet.fleet.fleet_lifecycle import TakenDown
 from sparkfleet.fleet.nodes.surroundings import NodeSurroundings
-from sparkfleet.fleet.planning.measured import rung_of
 from sparkfleet.group.report import BEGINNING, GroupPhase, GroupReport
 from sparkfleet.planner.report.explain.layout import band_ends
-from sparkfleet.planner.types.plan import Candidate, DeploymentPlan, GroupPlan
+from sparkfleet.planner.types.plan import Candidate, DeploymentPlan
 from sparkfleet.units import GIB
 
 DAY_S = 86_400
@@ -136,7 +135,8 @@ def _deployment_lines(deployment: DeploymentStatus, past: _Past) -> Iterator[str
     yield f"{deployment.name} · {state_words(deployment)}{f' · {deployment.detail}' if deployment.detail else ''}"
     for group in deployment.groups:
         label = f"g{group.generation}/{group.replica}"
-        candidate = candidate_of(deployment, group)
+        rung = deployment.rung_of(group)
+        candidate = rung.candidate if rung else None
         where = str(candidate.shape) if candidate else group.node
         yield f"{INDENT}{label}  {' · '.join([where, *_how(candidate, group)])}"
         below = INDENT + " " * len(label) + "  "
@@ -183,7 +183,7 @@ def _load(group: GroupReport, candidate: Candidate | None) -> str:
 
 def _speed(deployment: DeploymentStatus, group: GroupReport) -> str:
     """`380 ms to the first token, 24.7 tok/s for one user (predicted 21–28)`; "" before it is measured."""
-    rung = rung_of(deployment, group)
+    rung = deployment.rung_of(group)
     band = rung.prediction.check_decode_tps if rung else None
     words = []
     if "ttft_ms" in group.measured:
@@ -216,15 +216,6 @@ def _restarts(group: GroupReport, past: _Past) -> Iterator[str]:
         times = "once" if len(failed) == 1 else f"{len(failed)} times"
         reason = failed[-1].message.partition("\n")[0]
         yield f"failed {times} in the last hour, last {duration_words(past.now - failed[-1].at)} ago: {reason}"
-
-
-def candidate_of(deployment: DeploymentStatus, group: GroupReport) -> Candidate | None:
-    """The candidate at which a group is; None if its plan is another generation's."""
-    at = deployment.index_of(group.group)
-    groups: Sequence[GroupPlan] = deployment.plan.groups if deployment.plan else ()
-    if at is None or at >= len(groups) or group.rung >= len(groups[at].ladder):
-        return None
-    return groups[at].ladder[group.rung].candidate
 
 
 def _node(node: NodeReport) -> str:

@@ -86,9 +86,14 @@ def read_key(address: ExternalAddress) -> str:
             raise KeyUnusable(
                 f"its key_file {address.key_file} may be read by others: chmod 600 {address.key_file}"
             )
-        text = os.read(place, _LONGEST_KEY).decode("ascii", "replace").strip()
+        text = os.read(place, _LONGEST_KEY + 1).decode("ascii", "replace")
     finally:
         os.close(place)
+    if len(text) > _LONGEST_KEY:
+        raise KeyUnusable(
+            f"its key_file {address.key_file} is longer than {_LONGEST_KEY} bytes: it has no key"
+        )
+    text = text.strip()
     if not _KEY.fullmatch(text):
         raise KeyUnusable(f"its key_file {address.key_file} has no key: expected one line of printable ASCII")
     return text

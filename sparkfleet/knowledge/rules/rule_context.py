@@ -129,7 +129,6 @@ class RuleContext(Value):
     # The platform
     driver: Release = None
     kernel_os: Release = None
-    dgx_release: Release = None
 
     # Read on the nodes: memory
     unaccounted_gb: Number = None
@@ -184,7 +183,6 @@ class RuleContext(Value):
     rdma_in_container: YesNo = None
     ufw_active: YesNo = None
     ufw_allows_rails: YesNo = None
-    ports_in_use: Names = None
     node_address: Text = None
 
     # Read on the nodes: host and caches

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 
-from sparkfleet.controlplane.desired import Desired, Standing, rung_at
+from sparkfleet.controlplane.desired import Desired, Standing
 from sparkfleet.controlplane.policy.state import GONE_S
 from sparkfleet.controlplane.state.store_rows import Event
 from sparkfleet.gateway.routing_table import RoutingTable
@@ -276,7 +276,7 @@ def everything_wanted(
 def _rungs(wanted: Mapping[str, Desired], standings: Mapping[GroupKey, Standing]) -> dict[GroupKey, Rung]:
     """The rung of each wanted group, if it serves or not."""
     return {
-        group: rung_at(plan, standings.get(group, TOP).rung)
+        group: plan.rung_at(standings.get(group, TOP).rung)
         for one in wanted.values()
         for group, plan in one.planned()
     }

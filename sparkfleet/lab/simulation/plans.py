@@ -83,7 +83,7 @@ def launches(desired: Desired, rungs: Mapping[int, int]) -> tuple[GroupLaunch, .
             rung=at,
             candidate=rung.candidate,
             needs=int(rung.prediction.memory_bytes_per_rank.mid),
-            seats=tuple(RankPlacement(node=node) for node in rung.candidate.shape.nodes),
+            placements=tuple(RankPlacement(node=node) for node in rung.candidate.shape.nodes),
         )
         for (name, generation, replica), at, rung in desired.at_rungs(rungs)
     )

@@ -14,7 +14,7 @@ from sparkfleet.knowledge.rules.rule_context import parse_flags
 from sparkfleet.perf.engine_config import CHUNK
 from sparkfleet.perf.latency.roofline_terms import own_chunk
 from sparkfleet.perf.memory.demand import MemoryBudget
-from sparkfleet.perf.predictor import Settings, Split, release_of
+from sparkfleet.perf.predictor import Settings, release_of
 from sparkfleet.planner.capacity.sizing import (
     BATCH_FLAGS,
     EAGER_FLAGS,
@@ -98,7 +98,7 @@ def _draft_of(case: VariantContext, candidate: Candidate) -> Proposal:
     shape = candidate.shape
     pools = case.fleet.pools(shape.ranks, case.variant.nodes)
     pool = next(pool for pool in pools if set(shape.nodes) <= set(pool.nodes))
-    return Proposal(Split(shape.tp, shape.pp, shape.ep), pool, candidate.engine, candidate.speculation)
+    return Proposal(shape.split, pool, candidate.engine, candidate.speculation)
 
 
 def _chunk_of(candidate: Candidate) -> int:

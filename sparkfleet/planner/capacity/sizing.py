@@ -379,7 +379,7 @@ def too_large(case: VariantContext, draft: Proposal, sized: Sizing, room: Memory
 
 
 def _on(draft: Proposal) -> str:
-    return f"{split_words(draft.split)} on {draft.split.ranks} node{'s' if draft.split.ranks > 1 else ''}"
+    return f"{draft.split} on {draft.split.ranks} node{'s' if draft.split.ranks > 1 else ''}"
 
 
 def _too_long(draft: Proposal, sized: Sizing, cache: KvSizing) -> Rejection:
@@ -414,11 +414,3 @@ def _less(sized: Sizing, share: float, draft: Proposal, room: MemoryBudget) -> s
     most = math.floor(100 * (share - over / draft.pool.site.memory_total)) / 100
     words = f" ({share:g} of the memory, set in the deployment"
     return f"{words}; {most:g} would fit)" if 0 < over <= sized.spare and most > 0 else f"{words})"
-
-
-def split_words(split: Split) -> str:
-    """`TP=2 EP=2`."""
-    parts = [f"TP={split.tp}"]
-    parts += [f"PP={split.pp}"] if split.pp > 1 else []
-    parts += [f"EP={split.ep}"] if split.ep > 1 else []
-    return " ".join(parts)

@@ -25,7 +25,7 @@ class RunningGroup(Value):
     @property
     def candidate(self) -> Candidate:
         """The candidate of its rung."""
-        return self.plan.ladder[min(self.rung, len(self.plan.ladder) - 1)].candidate
+        return self.plan.rung_at(self.rung).candidate
 
     @property
     def name(self) -> str:
@@ -34,8 +34,8 @@ class RunningGroup(Value):
 
     def at_its_rung(self) -> RunningGroup:
         """The same without the other rungs of its ladder, for a status."""
-        rung = self.plan.ladder[min(self.rung, len(self.plan.ladder) - 1)]
-        return RunningGroup(member=self.member, plan=self.plan.model_copy(update={"ladder": (rung,)}))
+        ladder = (self.plan.rung_at(self.rung),)
+        return RunningGroup(member=self.member, plan=self.plan.model_copy(update={"ladder": ladder}))
 
 
 class CarriedOver(NamedTuple):
@@ -69,7 +69,7 @@ def carried_over(plan: DeploymentPlan, running: Sequence[RunningGroup]) -> Carri
             kept.append(None)
             continue
         left.remove(found)
-        at = min(found.rung, len(found.plan.ladder) - 1)
+        at = found.plan.rung_index(found.rung)
         ladder = (*found.plan.ladder[: at + 1], *group.ladder[1:])
         groups.append(group.model_copy(update={"ladder": ladder}))
         kept.append(found.member)

@@ -19,7 +19,7 @@ from sparkfleet.perf.latency.latency_model import (
     explain_step,
 )
 from sparkfleet.perf.prediction import Band
-from sparkfleet.perf.predictor import Predictor, Split, usual
+from sparkfleet.perf.predictor import Predictor, usual
 from sparkfleet.perf.workload import Workload
 from sparkfleet.planner.capacity.headroom import settings_of_candidate
 from sparkfleet.planner.place.fleet_map import Fleet
@@ -112,7 +112,7 @@ def prediction_sums(outlook: Predictor, fleet: Fleet, rung: Rung) -> tuple[Predi
     shape = candidate.shape
     pool = next(pool for pool in fleet.pools(shape.ranks) if set(shape.nodes) <= set(pool.nodes))
     settings = settings_of_candidate(candidate, pool.site.link)
-    model = outlook.model(Split(shape.tp, shape.pp, shape.ep), settings)
+    model = outlook.model(shape.split, settings)
     workload = usual(candidate.context, 1, outlook.content)
     accepted = model.yielded(workload)
     itl = Band(

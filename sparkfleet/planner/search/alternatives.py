@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Sequence
 
 from sparkfleet.perf.predictor import Split
 from sparkfleet.planner.capacity.memory_ledger import MemoryLedger
-from sparkfleet.planner.capacity.sizing import Proposal, VariantContext, size, split_words
+from sparkfleet.planner.capacity.sizing import Proposal, VariantContext, size
 from sparkfleet.planner.search.enumerate import ProposalEnumerator
 from sparkfleet.planner.search.judge import Evaluation
 from sparkfleet.planner.search.objective import total
@@ -68,7 +68,7 @@ class Alternatives:
         slow = judged.slowed_by[0].rule if judged and judged.slowed_by else None
         plain = f"{self._drafts.first(draft).name} · {draft.speculation}"
         return Rejection(
-            what=f"{split_words(draft.split)} · {judged.rung.candidate.how if judged and judged.rung else plain}",
+            what=f"{draft.split} · {judged.rung.candidate.how if judged and judged.rung else plain}",
             reason=self._compared(choice, draft, judged),
             why="slower",
             tps=round(tps_alone(judged) if judged else self._promised(draft), 2),
@@ -119,7 +119,7 @@ class Alternatives:
             f"{alone}; {self._total(single, copies):.0f} tok/s instead of {self._total(choice.draft, 1):.0f} for"
             f" {case.concurrency} requests together; to choose it: `replicas: {copies}`"
         )
-        what = f"{copies} × {split_words(single.split)} · {self._drafts.first(single).name} · {single.speculation}"
+        what = f"{copies} × {single.split} · {self._drafts.first(single).name} · {single.speculation}"
         self._rejected.append(Rejection(what=what, reason=reason, why="slower"))
 
     def _promised(self, draft: Proposal) -> float:

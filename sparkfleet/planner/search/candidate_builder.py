@@ -16,7 +16,6 @@ from sparkfleet.planner.capacity.sizing import (
     fraction_of,
     quant_of,
     settings_of,
-    split_words,
 )
 from sparkfleet.planner.place.drafting import depth_on
 from sparkfleet.planner.place.stacks import Stack
@@ -105,5 +104,4 @@ def _fits_one(case: VariantContext, draft: Proposal, stack: Stack) -> bool:
 
 def name_of(candidate: Candidate) -> str:
     """A candidate as rejections name it: "TP=1 · vLLM 0.27.1 · FP8 · MTP k=3"."""
-    split = Split(candidate.shape.tp, candidate.shape.pp, candidate.shape.ep)
-    return f"{split_words(split)} · {candidate.how}"
+    return f"{candidate.shape.split} · {candidate.how}"

@@ -18,7 +18,6 @@ from sparkfleet.planner.capacity.sizing import (
     quant_of,
     settings_of,
     size,
-    split_words,
     too_large,
 )
 from sparkfleet.planner.engine_args.flag_engines import foreign
@@ -58,7 +57,7 @@ class ProposalEnumerator:
         enough = 0
         for pool, split in self._shapes():
             if enough and split.ranks > max(enough, self._case.share):
-                what = f"{split_words(split)} on {split.ranks} nodes"
+                what = f"{split} on {split.ranks} nodes"
                 fits_on = f"{enough} node{'s' if enough > 1 else ''}"
                 reason = f"fits on {fits_on}; the others are kept for the other deployments"
                 self.rejected.append(Rejection(what=what, reason=reason, why="node"))
@@ -99,7 +98,7 @@ class ProposalEnumerator:
         )
 
     def _note(self, draft: Proposal, reason: Rejection) -> None:
-        where = f"{split_words(draft.split)}: {reason.reason}"
+        where = f"{draft.split}: {reason.reason}"
         self.account.note(draft.engine, (draft.speculation.method,), Fate(Stage.SIZED, where, reason.why))
 
     def first(self, draft: Proposal) -> Stack:

@@ -17,7 +17,7 @@ from sparkfleet.perf.memory.demand import fits
 from sparkfleet.perf.prediction import Band, Speculation
 from sparkfleet.planner.capacity.headroom import lowered
 from sparkfleet.planner.capacity.memory_ledger import MemoryLedger
-from sparkfleet.planner.capacity.sizing import Proposal, Sizing, VariantContext, split_words
+from sparkfleet.planner.capacity.sizing import Proposal, Sizing, VariantContext
 from sparkfleet.planner.place.fleet_map import Pool
 from sparkfleet.planner.search.alternatives import Alternatives
 from sparkfleet.planner.search.enumerate import ProposalEnumerator
@@ -311,7 +311,7 @@ class VariantPlanner:
 
     def _fewer(self, judged: Evaluation) -> Rejection:
         how = judged.rung.candidate.how if judged.rung else ""
-        what = f"{split_words(judged.draft.split)} · {how}"
+        what = f"{judged.draft.split} · {how}"
         reason = f"no room for {self._case.variant.replicas} replicas"
         only = judged.draft
         return Rejection(

@@ -14,6 +14,7 @@ from __future__ import annotations
 from typing import Literal
 
 from sparkfleet.perf.prediction import Prediction, Speculation
+from sparkfleet.perf.predictor import Split
 from sparkfleet.specs.deployment import EngineName, Objective, RuntimeName
 from sparkfleet.values import Value
 
@@ -22,7 +23,10 @@ NODES_NAMED = 4
 
 
 class GroupShape(Value):
-    """Placement of one engine instance on the fleet. `tp * pp` ranks, one per node, in the order of `nodes`."""
+    """A split (`perf.predictor.Split`) placed on nodes of the fleet: one rank per node, in the order of `nodes`.
+
+    A class of its own, with the split's fields, because plans are stored and shown as JSON in this form.
+    """
 
     nodes: tuple[str, ...]
     tp: int = 1
@@ -30,17 +34,17 @@ class GroupShape(Value):
     ep: int = 1
 
     @property
+    def split(self) -> Split:
+        """The split without its nodes."""
+        return Split(self.tp, self.pp, self.ep)
+
+    @property
     def ranks(self) -> int:
         """Number of ranks of the group."""
-        return self.tp * self.pp
+        return self.split.ranks
 
     def __str__(self) -> str:
-        parallel = f"TP={self.tp}"
-        if self.pp > 1:
-            parallel += f" PP={self.pp}"
-        if self.ep > 1:
-            parallel += f" EP={self.ep}"
-        return f"{self._where} · {parallel}"
+        return f"{self._where} · {self.split}"
 
     @property
     def _where(self) -> str:
@@ -183,6 +187,14 @@ class GroupPlan(Value):
     def choice(self) -> Rung:
         """The rung that is tried first."""
         return self.ladder[0]
+
+    def rung_index(self, at: int) -> int:
+        """Index of the rung that a group at position `at` has: the last one if it fell while a shorter ladder was made."""
+        return min(at, len(self.ladder) - 1)
+
+    def rung_at(self, at: int) -> Rung:
+        """The rung that a group at position `at` has (`rung_index`)."""
+        return self.ladder[self.rung_index(at)]
 
 
 class SkippedVariant(Value):

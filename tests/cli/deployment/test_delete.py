@@ -1,8 +1,9 @@
 import json
 
 import pytest
+import statuses
 
-from sparkfleet.controlplane.state.status import DeploymentStatus, FleetStatus
+from sparkfleet.controlplane.state.status import DeploymentStatus
 from sparkfleet.fleet import session as module
 
 
@@ -25,9 +26,7 @@ class Controller:
             )
             for name in self.names
         )
-        return FleetStatus(
-            fleet="home", sparkfleet="0", endpoint="", gateways=(), deployments=deployments, last_event=0
-        )
+        return statuses.fleet(*deployments)
 
     async def delete(self, name, who):
         self.names.remove(name)

@@ -1,10 +1,11 @@
 """Measurements of running deployments are evidence for further plans, and next to what was predicted of it."""
 
 import pytest
+import statuses
 
 from sparkfleet.cli.deployment import apply, describe
 from sparkfleet.cli.planning import plan as planning
-from sparkfleet.controlplane.state.status import DeploymentStatus, FleetStatus
+from sparkfleet.controlplane.state.status import DeploymentStatus
 from sparkfleet.fleet.planning.measured import canary_words, measured_lines, measured_words, measurements_of
 from sparkfleet.fleet.planning.plan import FleetPlan, decide, planned_with
 from sparkfleet.group.report import GroupPhase, GroupReport
@@ -67,9 +68,7 @@ def running(spec, plan, *reports, generation=1):
 
 
 def status(*deployments):
-    return FleetStatus(
-        fleet="home", sparkfleet="0", endpoint="", gateways=(), deployments=deployments, last_event=0
-    )
+    return statuses.fleet(*deployments)
 
 
 class TestEvidence:

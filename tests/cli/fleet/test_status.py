@@ -1,25 +1,20 @@
 import json
 
 import pytest
+import statuses
 
 from sparkfleet.controlplane.api.client import Held
-from sparkfleet.controlplane.state.status import DeploymentStatus, FleetStatus
+from sparkfleet.controlplane.state.status import DeploymentStatus
 from sparkfleet.errors import UnreachableError, UnreadableStateError, WrongFleetError
 from sparkfleet.fleet import session as module
 from sparkfleet.fleet.controller_finder import NoControllerError
 from sparkfleet.fleet.nodes.surroundings import NodeSurroundings, OtherFleet
 
-UP = FleetStatus(
-    fleet="home",
-    sparkfleet="0.1.0",
-    endpoint="http://127.0.0.1:8000/v1",
-    gateways=(),
-    deployments=(
-        DeploymentStatus(
-            name="m", generation=1, state="starting", detail="", who="me", since=0.0, plan=None, groups=()
-        ),
+UP = statuses.fleet(
+    DeploymentStatus(
+        name="m", generation=1, state="starting", detail="", who="me", since=0.0, plan=None, groups=()
     ),
-    last_event=3,
+    endpoint="http://127.0.0.1:8000/v1",
 )
 
 

@@ -7,10 +7,11 @@ import sys
 from pathlib import Path
 
 import pytest
+import statuses
 
 from sparkfleet.cli.output import progress_text, size_text
 from sparkfleet.cli.planning import models
-from sparkfleet.controlplane.state.status import DeploymentStatus, FleetStatus
+from sparkfleet.controlplane.state.status import DeploymentStatus
 from sparkfleet.fleet.storage.models import grouped, used_names
 from sparkfleet.specs.deployment import Deployment
 from sparkfleet.staging.agent.scan import HeldVersion, NodeScan
@@ -58,9 +59,7 @@ def status(*specs):
         )
         for spec in specs
     )  # fmt: skip
-    return FleetStatus(
-        fleet="home", sparkfleet="0", endpoint="", gateways=(), deployments=deployments, last_event=0
-    )
+    return statuses.fleet(*deployments)
 
 
 class Client:

@@ -2,9 +2,10 @@ import json
 import re
 
 import pytest
+import statuses
 
 from sparkfleet.cli.output import console
-from sparkfleet.controlplane.state.status import DeploymentStatus, FleetStatus
+from sparkfleet.controlplane.state.status import DeploymentStatus
 from sparkfleet.errors import NodeError
 from sparkfleet.fleet.nodes.assumed import assume
 from sparkfleet.fleet.planning import plan as module
@@ -275,9 +276,7 @@ class TestApplying:
             name=spec.name, generation=1, state=state, detail="", who="me", since=0.0, plan=planned.plan,
             spec=spec.model_dump_json(), groups=(),
         )  # fmt: skip
-        status = FleetStatus(
-            fleet="home", sparkfleet="0", endpoint="", gateways=(), deployments=(known,), last_event=0
-        )
+        status = statuses.fleet(known)
         (again,) = decide([spec], fleet, status, {}).planned
         assert again.change.verb == verb
 
@@ -294,10 +293,7 @@ class TestApplying:
         top, *lower = fresh.plan.groups[0].ladder
         assert fresh.plan.drivers == (("spark1", "580.142"),)
         mark = fingerprint(top.candidate, fresh.plan.drivers)
-        status = FleetStatus(
-            fleet="home", sparkfleet="0", endpoint="", gateways=(), deployments=(), last_event=0,
-            failures=(Remembered(fingerprint=mark, words="known issue"),),
-        )  # fmt: skip
+        status = statuses.fleet(failures=(Remembered(fingerprint=mark, words="known issue"),))
         (barred,) = decide([spec], fleet, status, known).planned
         assert barred.plan.groups[0].ladder == tuple(lower)
         assert "`sparkfleet apply --retry`" in barred.plan.rejected[0].reason
@@ -335,9 +331,7 @@ class TestApplying:
             name=spec.name, generation=1, state="ready", detail="", who="me", since=0.0,
             plan=with_digests(first.plan, {tag: pinned}), spec=spec.model_dump_json(), groups=(),
         )  # fmt: skip
-        status = FleetStatus(
-            fleet="home", sparkfleet="0", endpoint="", gateways=(), deployments=(known,), last_event=0
-        )
+        status = statuses.fleet(known)
         (again,) = decide([spec], fleet, status, {}).planned
         assert again.change.verb == "keep"
         longer = spec.model_copy(update={"context": 2048})

@@ -9,7 +9,7 @@ from sparkfleet.fleet.planning.fewer_bits import FEW, GAIN, FewerBits, fewer_bit
 from sparkfleet.knowledge.models.known_models import known_checkpoint
 from sparkfleet.planner.place.fleet_map import Fleet
 from sparkfleet.planner.search.planner import plan_fleet
-from sparkfleet.planner.types.plan import Plan
+from sparkfleet.planner.types.plan import DeploymentPlan, Plan
 from sparkfleet.specs.deployment import Deployment
 
 
@@ -70,3 +70,24 @@ def test_other_deployments_keep_their_room(sparks, ask):
     found = options(sparks(1), big, ask("Qwen/Qwen3.6-27B"))
     assert "big" not in found
     assert all(one.rung is not None for one in found["m"])
+
+
+def test_without_a_predicted_speed_no_gain_is_known(sparks, ask):
+    """As on nodes whose speed is not modelled: neither of two unknown speeds is the higher one."""
+    spec = ask("Qwen/Qwen3.6-27B")
+    known = known_checkpoint(spec.model)
+
+    def replan(specs: Sequence[Deployment], checkpoints: Mapping[str, Checkpoint]) -> Plan:
+        plan = plan_fleet(specs, sparks(1), checkpoints)
+        return plan.model_copy(update={"deployments": tuple(map(without_speed, plan.deployments))})
+
+    assert (
+        plans_with_fewer_bits([spec], replan([spec], {spec.model: known}), {spec.model: known}, replan) == {}
+    )
+
+
+def without_speed(plan: DeploymentPlan) -> DeploymentPlan:
+    (group,) = plan.groups
+    unknown = {"decode_tps_per_request": None, "decode_tps_aggregate": None}
+    rung = group.choice.model_copy(update={"prediction": group.choice.prediction.model_copy(update=unknown)})
+    return plan.model_copy(update={"groups": (group.model_copy(update={"ladder": (rung,)}),)})

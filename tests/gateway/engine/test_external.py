@@ -280,3 +280,12 @@ async def test_another_fleet_with_tls_is_an_endpoint(
         upstream.tls_context.cache_clear()
         await server.aclose()
         await far.aclose()
+
+
+def test_a_key_that_is_too_long_is_refused_and_not_cut(key_file: Path) -> None:
+    address = ExternalAddress(url="https://outside/v1", model="m", key_file=str(key_file))
+    key_file.write_text("k" * 4096)
+    assert read_key(address) == "k" * 4096
+    key_file.write_text("k" * 4097)
+    with pytest.raises(KeyUnusable, match="longer than 4096 bytes"):
+        read_key(address)

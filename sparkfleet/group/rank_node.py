@@ -12,7 +12,7 @@ from sparkfleet.engines.harmony import ENCODINGS, needs_encodings
 from sparkfleet.group.launch_plan import (
     GroupLaunch,
     Ports,
-    RankPlace,
+    RankNodeFacts,
     RankPlacement,
     cache_dir,
     rank_spec,
@@ -44,11 +44,11 @@ def spec_here(
     Raises:
         FactError: its checkpoint is a model of the Hub and is not in this node's cache.
     """
-    place = place_of(paths, launch, rank)
-    return rank_spec(paths, launch, rank, ports, secret, place=place, tokens=tokens, box=box)
+    facts = node_facts(paths, launch, rank)
+    return rank_spec(paths, launch, rank, ports, secret, facts=facts, tokens=tokens, box=box)
 
 
-def place_of(paths: FleetPaths, launch: GroupLaunch, rank: int) -> RankPlace:
+def node_facts(paths: FleetPaths, launch: GroupLaunch, rank: int) -> RankNodeFacts:
     """Facts of this node that a rank's command depends on.
 
     Raises:
@@ -57,13 +57,13 @@ def place_of(paths: FleetPaths, launch: GroupLaunch, rank: int) -> RankPlace:
     candidate = launch.candidate
     draft = candidate.speculation.draft
     model = candidate.model if candidate.engine == "custom" else str(model_path(candidate.model))
-    return RankPlace(
+    return RankNodeFacts(
         model_path=model,
         draft_path=str(model_path(draft)) if draft else "",
         roots=_roots(model, str(model_path(draft)) if draft else ""),
         python=sys.executable,
         has_encodings=_has_encodings(paths, candidate),
-        control_netdev=_control_netdev(launch.seats[rank]),
+        control_netdev=_control_netdev(launch.placements[rank]),
     )
 
 
@@ -116,9 +116,9 @@ def _has_encodings(paths: FleetPaths, candidate: Candidate) -> bool:
     return needs_encodings(candidate.model) and all((paths.encodings / name).is_file() for name in ENCODINGS)
 
 
-def _control_netdev(seat: RankPlacement) -> str:
+def _control_netdev(placement: RankPlacement) -> str:
     """The netdev to peers that none of the rank's rails reaches; "" if a rail does."""
-    meeting = seat.meeting
-    if meeting is None or any(rail.address in meeting.peers for rail in meeting.rails):
+    network = placement.network
+    if network is None or any(rail.address in network.peers for rail in network.rails):
         return ""
-    return netdev_of(seat.address)
+    return netdev_of(placement.address)

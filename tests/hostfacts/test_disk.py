@@ -1,0 +1,41 @@
+"""The program that reads disks, run on this machine."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from sparkfleet.checkpoints.io.hub_cache import hub_cache
+from sparkfleet.hostfacts.disk import Disks, ReadDisks
+
+
+def read(**environment: str) -> Disks:
+    argv = [sys.executable, *ReadDisks.argv[1:]]
+    clean = {name: value for name, value in os.environ.items() if not name.startswith(("HF_", "XDG_"))}
+    done = subprocess.run(argv, env={**clean, **environment}, capture_output=True, text=True, check=True)
+    return ReadDisks.parse(done.stdout)
+
+
+@pytest.mark.parametrize(
+    "environment",
+    [
+        {},
+        {"XDG_CACHE_HOME": "/x"},
+        {"HF_HOME": "/hf", "XDG_CACHE_HOME": "/x"},
+        {"HF_HUB_CACHE": "/hub", "HF_HOME": "/hf"},
+    ],
+)
+def test_the_cache_is_the_one_that_checkpoints_are_read_from(environment, tmp_path):
+    found = read(HOME=str(tmp_path), **environment)
+    assert Path(found.hub) == Path(found.places["hub"].path) == hub_cache(environment, tmp_path)
+
+
+def test_data_sets_in_the_cache_take_no_place_of_models(tmp_path):
+    for number in range(500):
+        (tmp_path / f"datasets--org--d{number}").mkdir()
+    (tmp_path / "models--org--m" / "blobs").mkdir(parents=True)
+    (tmp_path / "models--org--m" / "blobs" / "one").write_bytes(b"abc")
+    (one,) = read(HF_HUB_CACHE=str(tmp_path)).models
+    assert (one.id, one.size, one.refs_main) == ("org/m", 3, False)

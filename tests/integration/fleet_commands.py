@@ -1,0 +1,34 @@
+"""The command line against a fleet, as both kinds of fleets in these tests run it."""
+
+import time
+
+
+class FleetCommands:
+    """A fleet driven by its command line; a class of fleets has `directory`, `run`, `deployments` and `diagnosis`."""
+
+    every_s = 0.3
+    """Pause between two looks at a condition."""
+
+    def write(self, name, text):
+        path = self.directory / name
+        path.write_text(text)
+        return str(path)
+
+    def ok(self, *args, **limits):
+        """Run a verb that must end with 0; its standard output."""
+        code, out, err = self.run(*args, **limits)
+        assert code == 0, f"{args}: exit {code}\n{out}\n{err}\n{self.diagnosis()}"
+        return out
+
+    def deployment(self, name="tiny"):
+        """One deployment's status, or None."""
+        return next((d for d in self.deployments() if d["name"] == name), None)
+
+    def until(self, condition, timeout=240, every=None):
+        """Wait for something to become true; says what the fleet was doing if it does not."""
+        deadline = time.monotonic() + timeout
+        while time.monotonic() < deadline:
+            if value := condition():
+                return value
+            time.sleep(every or self.every_s)
+        raise AssertionError(f"did not happen in {timeout} s\n{self.diagnosis()}")
