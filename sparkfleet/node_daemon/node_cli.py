@@ -81,7 +81,8 @@ def _change(verb: str, given: str) -> None:
 def _run(verb: str, given: str) -> None:
     import asyncio
 
-    from sparkfleet.controlplane.api.api_models import JoinRequest, OnNode, UpRequest
+    from sparkfleet.controlplane.api.api_models import JoinRequest, UpRequest
+    from sparkfleet.controlplane.api.store_request import OnNode
     from sparkfleet.node_daemon import node_lifecycle, ray_watchdog
 
     if verb == "prepare":

@@ -105,5 +105,5 @@ def parse_answer(name: str, line: bytes) -> SupervisorAnswer:
         return SupervisorAnswer(status, float(content["grace_s"]))
     except (ValueError, KeyError, TypeError) as error:
         raise NodeError(
-            f"the supervisor of {name} returned an answer that cannot be read: {quote(line)}"
+            f"the supervisor of {name} returned an answer that cannot be read: {quote(line.decode(errors='replace'))}"
         ) from error
