@@ -73,3 +73,17 @@ def test_docstrings_of_tests_open_with_a_verb_or_a_noun(house: ModuleType, tmp_p
     )
     (finding,) = house.findings_beside(package)
     assert finding.startswith("sparkfleet/cli/module.py:1: a docstring opens with 'Whether'")
+
+
+def test_a_message_quotes_as_the_others_do(house: ModuleType, tmp_path: Path) -> None:
+    text = 'raise ValueError(f"Engine {name!r} cannot be launched.")'
+    (found,) = house.findings(written(tmp_path, "engines", text))
+    assert found.startswith("sparkfleet/engines/module.py:1: {name!r} in a message")
+
+
+@pytest.mark.parametrize(
+    "text",
+    ['x = f"The store failed: {error!r}"', 'x = f"FrozenDict({items!r})"', 'x = "Use {name!r} for it."'],
+)
+def test_exceptions_and_representations_may_be_pythons(house: ModuleType, tmp_path: Path, text: str) -> None:
+    assert list(house.findings(written(tmp_path, "cli", text))) == []

@@ -8,6 +8,7 @@ from sparkfleet.engines.sglang import Sglang
 from sparkfleet.engines.trtllm import Trtllm
 from sparkfleet.engines.vllm import Vllm
 from sparkfleet.errors import EngineError
+from sparkfleet.specs.fields import quote
 
 ENGINES: dict[str, Engine] = {engine.name: engine for engine in (Vllm(), Sglang(), Trtllm(), Custom())}
 
@@ -18,7 +19,7 @@ def engine_by_name(name: str) -> Engine:
         return ENGINES[name]
     except KeyError:
         raise EngineError(
-            f"Engine {name!r} cannot be launched by this version of sparkfleet.",
+            f"Engine {quote(name)} cannot be launched by this version of sparkfleet.",
             means=f"It can launch: {', '.join(sorted(ENGINES))}.",
             do="Set `engine: auto` in the deployment, or name one of these.",
         ) from None

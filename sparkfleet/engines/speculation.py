@@ -14,6 +14,7 @@ from sparkfleet.knowledge.engines.method_support import (
     takes_schedule,
 )
 from sparkfleet.planner.types.plan import ENGINE_LABELS, Candidate
+from sparkfleet.specs.fields import quote
 
 
 class DepthRange(NamedTuple):
@@ -35,7 +36,7 @@ def own_method(candidate: Candidate) -> MethodSupport:
     label, support = ENGINE_LABELS[engine], support_of(engine, method)
     if support is None:
         raise EngineError(
-            f"{label} has no speculative method {method!r}.",
+            f"{label} has no speculative method {quote(method)}.",
             means="NEXTN is SGLang's name for the heads of the checkpoint; other engines call them mtp."
             if method == "nextn"
             else "",
@@ -44,7 +45,7 @@ def own_method(candidate: Candidate) -> MethodSupport:
         )
     if lacks(engine, candidate.engine_version, method) and not _seen(candidate):
         raise EngineError(
-            f"{label} {candidate.engine_version} has no speculative method {method!r}: it came with {support.since}.",
+            f"{label} {candidate.engine_version} has no speculative method {quote(method)}: it came with {support.since}.",
             do="Set another `image` or another `speculation`.",
             because=Cause.FLAG,
         )

@@ -12,14 +12,13 @@ from sparkfleet.doctor.measure import measure_paths
 from sparkfleet.doctor.registry import examine
 from sparkfleet.doctor.report import DoctorReport
 from sparkfleet.doctor.snapshot import FleetReadings, Needed, PathSnapshot
-from sparkfleet.errors import FactError, SparkfleetError, SpecError
+from sparkfleet.errors import FactError, SparkfleetError
 from sparkfleet.fabric.measure import save_measurements
 from sparkfleet.fleet.planning.checkpoints import Found, models_of, places_of, search
 from sparkfleet.fleet.session import Session
 from sparkfleet.knowledge.rules.rules import doctor_rules
 from sparkfleet.runtime.files.fleet_paths import FleetPaths
 from sparkfleet.specs.deployment import Deployment
-from sparkfleet.specs.fields import unknown
 
 
 class Examined(NamedTuple):
@@ -48,9 +47,7 @@ async def examine_fleet(
     Raises:
         SpecError: a node is not in the inventory.
     """
-    for name in nodes:
-        if name not in session.inventory.nodes:
-            raise SpecError(unknown("node", name, session.inventory.nodes))
+    session.inventory.require_nodes(nodes)
     fleet, weights, _ = await asyncio.gather(
         gather(session.inventory, session.channels, nodes=nodes),
         _weights(session, nodes, deployments),

@@ -15,19 +15,17 @@ from sparkfleet.controlplane.api.api_models import (
     ApplyRequest,
     JoinRequest,
     MoveRequest,
-    OnNode,
     Prepared,
     SecretsRequest,
-    StoreRequest,
     UpgradeRequest,
     UpgradeStep,
     UpRequest,
 )
+from sparkfleet.controlplane.api.store_request import OnNode, StoreRequest
 from sparkfleet.errors import ControlError, NodeError
 from sparkfleet.fabric.node_addresses import meet_on_lan, node_addresses
 from sparkfleet.fleet.events import FleetStep, OnEvent, StepRunning, ignored
 from sparkfleet.fleet.node_access import NodeAccess
-from sparkfleet.install.environment import install
 from sparkfleet.remote.channel import Completed
 from sparkfleet.specs.inventory import Inventory
 
@@ -64,6 +62,10 @@ class NodePrograms:
             if self._inventory.environment is not None:
                 self._known_pythons = dict.fromkeys(self._inventory.nodes, self._inventory.environment)
             else:
+                from sparkfleet.install.environment import (
+                    install,  # a slow import, needed to start a fleet only
+                )
+
                 self._known_pythons = await install(
                     self._access.channels,
                     wheels,

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import AsyncIterator, Iterable, Iterator
 from typing import NamedTuple
 
 from sparkfleet.controlplane.state.newest_rank import newest_rank
 from sparkfleet.errors import ControlError, NodeError, SparkfleetError
-from sparkfleet.fleet.deployments.status import find
+from sparkfleet.fleet.deployments.status import find, no_deployment
 from sparkfleet.fleet.events import TroubleFound
+from sparkfleet.fleet.nodes.surroundings import SHOWING_S, surroundings_of
 from sparkfleet.fleet.session import Session
 from sparkfleet.fleet.without_controller import client_or_trouble
 from sparkfleet.group.group_name import GroupKey
@@ -30,7 +31,8 @@ async def rank_log(
     If no controller answers, the log is found by its name on the nodes, and the trouble is an event of the session.
 
     Raises:
-        ControlError: the deployment or the rank has no log.
+        ControlError: there is no such deployment, or the rank has no log.
+        UnreachableError, UnreadableStateError, WrongFleetError: no node has such a log, and the deployments are not known.
         NodeError: the node or its log cannot be read.
     """
     client, trouble = await client_or_trouble(session)
@@ -62,10 +64,12 @@ async def _stored_log(session: Session, trouble: SparkfleetError, which: GroupKe
         *(session.access.probe(node, state_probe.logs) for node in nodes), return_exceptions=True
     )
     found: list[StoredLog] = []
+    logged: set[str] = set()
     unread: list[str] = []
     for node, answer in zip(nodes, answers, strict=True):
         if isinstance(answer, dict):
             found += _logs_of(node, answer, which)
+            logged.update(_names_of(answer))
         elif isinstance(answer, NodeError):
             unread.append(answer.what)
         else:
@@ -73,12 +77,34 @@ async def _stored_log(session: Session, trouble: SparkfleetError, which: GroupKe
     for line in (*(f"{trouble.what} Its last log is shown." for _ in found[:1]), *unread):
         session.report(TroubleFound(line=line))
     if not found:
+        if name not in logged:
+            await _require_stored(session, trouble, name, logged)
         raise ControlError(
             f"{name} has no log of rank {rank} of replica {replica} on {', '.join(nodes)}.",
             means=trouble.what,
             do=trouble.do,
         )
     return max(found, key=lambda log: (log.generation, log.written))
+
+
+async def _require_stored(session: Session, trouble: SparkfleetError, name: str, logged: set[str]) -> None:
+    """Raises ControlError if the head's store has no such deployment, and the trouble if its store cannot be read."""
+    head = session.inventory.head
+    around = await surroundings_of(session.inventory, {head: session.channels[head]}, SHOWING_S)
+    stored = around[head].generations if head in around else None
+    if stored is None:
+        raise trouble
+    if name not in stored:
+        raise no_deployment(name, sorted(logged.union(stored)))
+
+
+def _names_of(answer: dict[str, object]) -> Iterator[str]:
+    """Names of the deployments of which a node has logs."""
+    form = re.compile(re.escape(f"{answer['label']}_") + r"(.+)_g[0-9]+_[0-9]+_[0-9]+\.log")
+    logs = answer["logs"]
+    for file, _ in logs if isinstance(logs, list) else ():
+        if match := form.fullmatch(file):
+            yield match[1]
 
 
 def _logs_of(node: str, answer: dict[str, object], which: GroupKey) -> Iterable[StoredLog]:

@@ -9,7 +9,7 @@ from typing import Literal, NamedTuple
 from sparkfleet.controlplane.state.status import DeploymentStatus, FleetStatus
 from sparkfleet.doctor.collect import RawAnswer, netdevs_of, read_raw
 from sparkfleet.doctor.findings import Severity
-from sparkfleet.errors import ControlError, SparkfleetError, SpecError
+from sparkfleet.errors import ControlError, SparkfleetError
 from sparkfleet.fabric.measure import load_measurements, measured_links
 from sparkfleet.fleet.clients.endpoint import ask_at
 from sparkfleet.fleet.deployments.apply import carry_out, prepare_apply
@@ -23,7 +23,7 @@ from sparkfleet.hostfacts.network.link import LinkFacts, LinkProvenance
 from sparkfleet.planner.place.fleet_map import links_of
 from sparkfleet.runtime.files.fleet_paths import FleetPaths
 from sparkfleet.specs.deployment import Deployment
-from sparkfleet.specs.fields import quote, unknown
+from sparkfleet.specs.fields import quote
 from sparkfleet.units import GIB
 from sparkfleet.values import Value
 
@@ -73,9 +73,7 @@ async def selftest(
         SpecError: a node is not in the inventory.
         ControlError: the fleet's state is not known, or it has a deployment of the name `selftest`.
     """
-    for name in nodes:
-        if name not in session.inventory.nodes:
-            raise SpecError(unknown("node", name, session.inventory.nodes))
+    session.inventory.require_nodes(nodes)
     names = [name for name in session.inventory.nodes if not nodes or name in nodes]
     before = await fleet_state(session)
     if before.trouble is not None:

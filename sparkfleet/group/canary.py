@@ -29,6 +29,7 @@ from sparkfleet.engines.token_scores import (
 )
 from sparkfleet.errors import EngineError
 from sparkfleet.perf.prediction import Speculation
+from sparkfleet.specs.fields import quote
 from sparkfleet.values import Value
 
 PROMPT = "Hello"
@@ -87,7 +88,7 @@ class Sanity(Value):
     def complaint(self) -> str:
         """Fault of the output, in words; "" if there is none."""
         if self.only:
-            return f"the output repeats {self.only!r} only, which indicates NaN logits"
+            return f"the output repeats {quote(self.only)} only, which indicates NaN logits"
         if self.text_perplexity is not None and self.text_perplexity > TEXT_PERPLEXITY:
             return (
                 f"the perplexity of plain English is {self.text_perplexity:.0f} (limit {TEXT_PERPLEXITY:.0f})"

@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import ClassVar, Protocol, TypeVar
 
 from sparkfleet.errors import FactError
-from sparkfleet.specs.fields import escape
+from sparkfleet.specs.fields import escape, quote
 
 T_co = TypeVar("T_co", covariant=True)
 J = TypeVar("J", list[object], dict[str, object])
@@ -72,7 +72,7 @@ def too_long(argv: Sequence[str], length: int) -> FactError:
 def unexpected_output(what: str, output: str) -> FactError:
     """Error: the output cannot be parsed. `what` is a noun phrase, such as "the listening sockets"."""
     return FactError(
-        f"Reading {what}: the node printed {output[:80]!r}.",
+        f"Reading {what}: the node printed {quote(output)}.",
         means="This is not the expected format, so the fact counts as unknown.",
         do="Run the command by hand on the node; a shell profile that prints text is a common cause.",
     )

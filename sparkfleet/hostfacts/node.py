@@ -11,6 +11,7 @@ from collections.abc import Mapping
 
 from sparkfleet.errors import FactError
 from sparkfleet.hostfacts.fact import Fact, json_of, present, text, unexpected_output, whole
+from sparkfleet.specs.fields import quote
 from sparkfleet.units import KIB
 from sparkfleet.values import Value
 
@@ -107,7 +108,7 @@ class ReadGpu(Fact[Gpu | None]):
         name, _, driver = lines[0].partition(",")
         if present(driver) is None:
             raise FactError(
-                f"nvidia-smi printed {lines[0][:80]!r}, which is not a name and a driver version.",
+                f"nvidia-smi printed {quote(lines[0])}, which is not a name and a driver version.",
                 means="Driver and GPU of this node are not known.",
                 do="Run it by hand on the node: nvidia-smi",
             )

@@ -18,7 +18,6 @@ stopping the work.
 
 from __future__ import annotations
 
-import asyncio
 import json
 import sys
 from pathlib import Path
@@ -33,6 +32,8 @@ def main() -> int:
     verb = sys.argv[1]
     try:
         if verb == "keep":
+            import asyncio
+
             from sparkfleet.node_daemon.ray_watchdog import keep
 
             return asyncio.run(keep(FleetPaths(Path(sys.argv[2])), sys.argv[3:] == ["next"]))
@@ -53,13 +54,15 @@ def main() -> int:
 
 
 def _store(given: str) -> None:
-    from sparkfleet.controlplane.api.api_models import StoreRequest
+    from sparkfleet.controlplane.api.store_request import StoreRequest
     from sparkfleet.node_daemon import store_verbs
 
     print(json.dumps(store_verbs.answer(StoreRequest.model_validate_json(given))))
 
 
 def _change(verb: str, given: str) -> None:
+    import asyncio
+
     from sparkfleet.controlplane.api.api_models import MoveRequest, SecretsRequest, UpgradeRequest, UpRequest
     from sparkfleet.node_daemon import gateway_address, head_move, secret_change, upgrade_steps
 
@@ -76,7 +79,10 @@ def _change(verb: str, given: str) -> None:
 
 
 def _run(verb: str, given: str) -> None:
-    from sparkfleet.controlplane.api.api_models import JoinRequest, OnNode, UpRequest
+    import asyncio
+
+    from sparkfleet.controlplane.api.api_models import JoinRequest, UpRequest
+    from sparkfleet.controlplane.api.store_request import OnNode
     from sparkfleet.node_daemon import node_lifecycle, ray_watchdog
 
     if verb == "prepare":

@@ -9,14 +9,13 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from sparkfleet.controlplane.api.api_models import StoreRequest
+from sparkfleet.controlplane.api.store_request import StoreRequest
 from sparkfleet.controlplane.controller_note import read_note
 from sparkfleet.controlplane.desired import Generation
 from sparkfleet.controlplane.store_safety import restore
 from sparkfleet.controlplane.store_safety.copies import copies, find_copy, take_copy
 from sparkfleet.errors import ControlError, SparkfleetError
 from sparkfleet.node_daemon.error_answer import error_answer
-from sparkfleet.runtime import processes
 from sparkfleet.runtime.files.fleet_paths import FleetPaths
 from sparkfleet.runtime.files.state_probe import RAY_LABEL
 
@@ -89,4 +88,6 @@ def _running(paths: FleetPaths) -> tuple[Generation, ...]:
 
 
 def _lives(paths: FleetPaths, pid: int) -> bool:
+    from sparkfleet.runtime import processes  # with asyncio, which a list of copies does without
+
     return os.path.exists(f"/proc/{pid}") and processes.carries(pid, {RAY_LABEL: paths.label})

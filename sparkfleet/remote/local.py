@@ -6,6 +6,7 @@ import asyncio
 import os
 import signal
 import subprocess
+import sys
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
@@ -22,6 +23,9 @@ _DRAIN_S = 1.0
 """Seconds that a background child may hold the output open after its parent has ended."""
 _KILL_S = 5.0
 """Longest wait for a killed child; it may hang in the kernel."""
+_ISOLATED = ("python3", "-I", "-S")
+"""Begin of a program that uses nothing but Python's own library: the interpreter of this process runs it as well. A
+`python3` in PATH may be a wrapper that takes five times as long to start, or missing."""
 
 
 class LocalChannel:
@@ -46,6 +50,8 @@ class LocalChannel:
         if self._is_closed:
             raise self._gone()
         environment = {**os.environ, **(env or {})}
+        if tuple(argv[: len(_ISOLATED)]) == _ISOLATED and sys.executable:
+            argv = (sys.executable, *argv[1:])
         running = asyncio.create_task(
             execute(argv, env=environment, stdin=stdin, timeout_s=timeout_s, on_output=on_output)
         )

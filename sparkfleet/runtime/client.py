@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from sparkfleet.errors import NodeError
 from sparkfleet.runtime.base import RankStatus
 from sparkfleet.runtime.files.rankfiles import RankFiles
+from sparkfleet.specs.fields import quote
 
 _ANSWER_BYTES = 1 << 20
 _ANSWER_S = 5.0
@@ -104,5 +105,5 @@ def parse_answer(name: str, line: bytes) -> SupervisorAnswer:
         return SupervisorAnswer(status, float(content["grace_s"]))
     except (ValueError, KeyError, TypeError) as error:
         raise NodeError(
-            f"the supervisor of {name} returned an answer that cannot be read: {line[:200]!r}"
+            f"the supervisor of {name} returned an answer that cannot be read: {quote(line.decode(errors='replace'))}"
         ) from error

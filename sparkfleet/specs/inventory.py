@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from ipaddress import IPv4Address, IPv4Interface, IPv6Address, IPv6Interface, ip_address, ip_interface
 from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BeforeValidator, Field
 
+from sparkfleet.errors import SpecError
 from sparkfleet.specs.deployment import EngineName
 from sparkfleet.specs.fields import (
     AbsolutePath,
@@ -296,6 +297,12 @@ class Inventory(Spec):
         yield from self._same_machine()
         for node in self.nodes:
             yield from _crossed(node, tuple(self._rail_ends(node)))
+
+    def require_nodes(self, names: Iterable[str]) -> None:
+        """Raise SpecError if a name is not one of a node."""
+        for name in names:
+            if name not in self.nodes:
+                raise SpecError(unknown("node", name, self.nodes))
 
     def _same_machine(self) -> Iterator[Problem]:
         seen: dict[tuple[object, ...], str] = {}

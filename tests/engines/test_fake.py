@@ -292,12 +292,12 @@ async def test_the_program_dies_on_demand() -> None:
 @pytest.mark.parametrize(
     ("argv", "says"),
     [
-        (["--fault", "explode"], "'explode' is not KIND[:AFTER]"),
-        (["--fault", "die:x"], "'die:x' is not KIND[:AFTER]"),
+        (["--fault", "explode"], '"explode" is not KIND[:AFTER]'),
+        (["--fault", "die:x"], '"die:x" is not KIND[:AFTER]'),
         (["--token-env", "SPARKFLEET_NOT_SET"], "SPARKFLEET_NOT_SET is not set"),
         (["--port", "x"], "invalid int"),
         (["--ranks", "2"], "--ranks: more than one rank needs --meet"),
-        (["--meet", "nowhere"], "'nowhere' is not HOST:PORT"),
+        (["--meet", "nowhere"], '"nowhere" is not HOST:PORT'),
     ],
 )
 def test_wrong_arguments_are_refused(argv: list[str], says: str, capsys: pytest.CaptureFixture[str]) -> None:

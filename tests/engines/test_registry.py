@@ -9,6 +9,6 @@ def test_every_engine_that_a_deployment_may_name():
 
 
 def test_another_is_refused_by_name():
-    with pytest.raises(EngineError, match="'llama'") as caught:
+    with pytest.raises(EngineError, match='"llama"') as caught:
         engine_by_name("llama")
     assert "vllm" in caught.value.means

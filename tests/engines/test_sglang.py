@@ -95,7 +95,7 @@ def test_the_depth_by_load_is_in_a_file_beside_the_rank(launch, flags):
 
 
 def test_a_method_that_it_has_not_is_refused(launch):
-    with pytest.raises(EngineError, match=r"'dspark': it came with 0\.5\.16"):
+    with pytest.raises(EngineError, match=r'"dspark": it came with 0\.5\.16'):
         launch(method="dspark", tokens=7, engine_version="0.5.12", **DRAFT)
 
 

@@ -97,9 +97,9 @@ def test_every_method_has_a_name_that_is_documented():
 
 
 def test_a_method_that_it_has_not_is_refused(launch):
-    with pytest.raises(EngineError, match="'dflash2'"):
+    with pytest.raises(EngineError, match='"dflash2"'):
         launch(method="dflash2", tokens=3, draft="o/d", engine_version="1.4.0")
-    with pytest.raises(EngineError, match=r"'dspark': it came with 1\.3\.0rc27"):
+    with pytest.raises(EngineError, match=r'"dspark": it came with 1\.3\.0rc27'):
         launch(method="dspark", tokens=3, draft="o/d", engine_version="1.3.0rc13")
 
 

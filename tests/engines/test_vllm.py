@@ -131,14 +131,14 @@ def test_without_speculation_there_is_no_flag_for_it(launch):
 
 
 def test_a_method_of_another_engine_is_refused(launch):
-    with pytest.raises(EngineError, match="'nextn'") as caught:
+    with pytest.raises(EngineError, match='"nextn"') as caught:
         launch(method="nextn", tokens=3)
     assert "mtp" in caught.value.do
 
 
 @pytest.mark.parametrize("version", ["0.19.0", "0.19.0+cpu"])
 def test_a_method_that_came_later_is_refused_before_the_engine_does(launch, version):
-    with pytest.raises(EngineError, match=r"'dflash': it came with 0\.20") as caught:
+    with pytest.raises(EngineError, match=r'"dflash": it came with 0\.20') as caught:
         launch(method="dflash", tokens=3, engine_version=version, **DRAFT)
     assert caught.value.because is Cause.FLAG
 
@@ -148,7 +148,7 @@ def test_a_method_that_came_later_is_refused_before_the_engine_does(launch, vers
     [("dflash2", "0.27.1", "0.28"), ("dspark", "0.24.0", "0.25")],
 )
 def test_parallel_drafts_are_refused_of_releases_before_them(launch, method, version, since):
-    with pytest.raises(EngineError, match=rf"'{method}': it came with {since}"):
+    with pytest.raises(EngineError, match=rf'"{method}": it came with {since}'):
         launch(method=method, tokens=7, engine_version=version, **DRAFT)
 
 

@@ -67,13 +67,29 @@ async def test_the_newest_generations_log_is_read_without_a_controller(session, 
     assert await read(session, "tiny", tail=1) == "two\n"
 
 
-@pytest.mark.parametrize("name", ["tiny", "../tiny", "t.ny", ".*"])
-async def test_a_deployment_without_a_log(session, paths, name):
+@pytest.mark.parametrize("name", ["tino", "../tiny", "t.ny", ".*"])
+async def test_a_log_of_a_deployment_that_does_not_exist(session, paths, name):
     log(paths, "tony_g1_0_0", "another one\n")
-    with pytest.raises(ControlError, match=r"has no log of rank 0 of replica 0 on a\.") as raised:
+    filled(paths)
+    with pytest.raises(ControlError) as raised:
         await read(session, name)
+    assert str(raised.value).splitlines() == [f'There is no deployment "{name}".', "Deployments: tiny, tony."]
+
+
+@pytest.mark.parametrize("which", [{"name": "tiny"}, {"name": "tony", "rank": 1}])
+async def test_a_deployment_without_a_log(session, paths, which):
+    log(paths, "tony_g1_0_0", "another one\n")
+    filled(paths)
+    with pytest.raises(ControlError, match=r"has no log of rank . of replica 0 on a\.") as raised:
+        await read(session, **which)
     assert "is down" in raised.value.means
     assert "sparkfleet up" in raised.value.do
+
+
+async def test_a_log_of_a_name_that_may_exist(session, paths):
+    paths.database.write_bytes(b"this is no database, but it is long enough to be taken for one" * 20)
+    with pytest.raises(ControlError, match="is down"):
+        await read(session, "tiny")
 
 
 def test_a_fleet_that_never_was_up_has_no_logs(tmp_path):

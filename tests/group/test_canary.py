@@ -43,7 +43,7 @@ def test_agreement_counts_the_tokens_that_the_model_would_choose_again():
         ),
         (Sanity(text_perplexity=8.0, method="dflash", accepted_share=0.03), "at least 4%"),
         (Sanity(text_perplexity=math.inf), "the perplexity of plain English is"),
-        (Sanity(only="!"), "repeats '!' only, which indicates NaN logits"),
+        (Sanity(only="!"), 'repeats "!" only, which indicates NaN logits'),
     ],
 )
 def test_what_is_wrong_is_said(found, words):
@@ -211,7 +211,7 @@ async def test_an_engine_that_reports_nothing_is_not_taken_for_checked():
 
 @pytest.mark.parametrize("engine", ["vllm", "sglang", "trtllm"])
 async def test_one_character_needs_no_probabilities(engine):
-    assert "'!'" in (await Server("!!!!!!!!").check(engine)).complaint()
+    assert '"!"' in (await Server("!!!!!!!!").check(engine)).complaint()
 
 
 @pytest.mark.parametrize(("tokens", "share"), [(154, 1.0), (104, 0.5), (54, 0.0)])

@@ -359,7 +359,7 @@ def an_engine_answers_nonsense(fleet, watch):
     with watch.fires("WrongOutput", within=60):
         code, out, err = fleet.run("apply", "--yes", fleet.write("wrong.yaml", WRONG))
         assert code == 1, (out, err)
-        assert "repeats '!' only" in out + err
+        assert 'repeats "!" only' in out + err
     fleet.ok("delete", "--yes", "wrong")
     return ("WrongOutput",)
 

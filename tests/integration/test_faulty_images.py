@@ -191,7 +191,7 @@ def of_sparks(fleet):
             ["loading (tiny)", "· 40%", "printed no log line for 1"],
         ),
         ("vllm-silent", SILENT, "tiny", "engine: vllm\nsilence: 15\n", ["no token in 15 s"]),
-        ("vllm-garbage", GARBAGE, "tiny", "engine: vllm\n", ["the output repeats '!' only"]),
+        ("vllm-garbage", GARBAGE, "tiny", "engine: vllm\n", ['the output repeats "!" only']),
     ],
 )
 def test_it_is_told_by_its_name_and_the_old_one_serves_on(fleet, name, fault, model, more, words):

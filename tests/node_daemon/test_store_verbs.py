@@ -6,7 +6,7 @@ import os
 import pytest
 from control_values import deployment, plan
 
-from sparkfleet.controlplane.api.api_models import StoreRequest
+from sparkfleet.controlplane.api.store_request import StoreRequest
 from sparkfleet.controlplane.store_safety.opening import open_store
 from sparkfleet.node_daemon.store_verbs import answer
 

@@ -30,6 +30,14 @@ async def test_env_is_set_on_top_of_our_own(channel, monkeypatch):
     assert done.stdout == "kept a b\n"
 
 
+async def test_a_program_for_any_python_needs_no_python3_in_path(channel, monkeypatch, tmp_path):
+    monkeypatch.setenv("PATH", str(tmp_path))
+    done = await channel.run(("python3", "-I", "-S", "-c", "import sys; print(sys.executable)"))
+    assert done.stdout == f"{sys.executable}\n"
+    with pytest.raises(NodeError, match="was not found"):  # its packages are another interpreter's
+        await channel.run(("python3", "-I", "-c", "pass"))
+
+
 async def test_a_port_of_this_machine_needs_no_forwarding(channel):
     async with channel.forward("127.0.0.1", 8000) as address:
         assert address == ("127.0.0.1", 8000)

@@ -103,7 +103,7 @@ def test_it_is_frozen() -> None:
         ),
         (
             "address: local, engines: {vlm: {python: /usr/bin/python3}}",
-            'nodes.n.engines.vlm: unknown engine "vlm". Known: vllm, sglang, trtllm, custom. Did you mean "vllm"?',
+            'nodes.n.engines.vlm: unknown engine "vlm". Did you mean "vllm"? Known: vllm, sglang, trtllm, custom.',
         ),
         (
             "address: local, engines: {vllm: {python: venv/bin/python}}",
@@ -132,11 +132,11 @@ def test_it_is_frozen() -> None:
         ),
         (
             "address: local, adress: x",
-            'nodes.n.adress: unknown field "adress". Known: address, user, port, host_key, identity_file, jump, '
-            'engines. Did you mean "address"?',
+            'nodes.n.adress: unknown field "adress". Did you mean "address"? '
+            'Known: address, user, port, host_key, identity_file, jump, engines.',
         ),
-        ("adress: local", "nodes.n.adress: unknown field \"adress\". Known: address, user, port, host_key, "
-                          'identity_file, jump, engines. Did you mean "address"?'),
+        ("adress: local", "nodes.n.adress: unknown field \"adress\". Did you mean \"address\"? "
+                          "Known: address, user, port, host_key, identity_file, jump, engines."),
     ],
 )  # fmt: skip
 def test_a_wrong_node(fields: str, expected: str) -> None:
@@ -294,7 +294,7 @@ def test_one_machine_twice() -> None:
 
 def test_the_head_is_a_node() -> None:
     text = one_node("address: local").replace("n:", "spark1:").replace("head: n", "head: spark2")
-    assert problems(text) == ['i.yaml:2: head: unknown node "spark2". Known: spark1. Did you mean "spark1"?']
+    assert problems(text) == ['i.yaml:2: head: unknown node "spark2". Did you mean "spark1"? Known: spark1.']
 
 
 def test_a_fleet_without_nodes() -> None:

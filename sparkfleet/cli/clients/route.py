@@ -19,7 +19,10 @@ from sparkfleet.fleet.session import Session
 
 def route(
     request: Annotated[
-        Path, typer.Argument(help="A file with the body of a request, JSON.", metavar="REQUEST.json")
+        Path,
+        typer.Argument(
+            help="A file with the body of a request, JSON; -: standard input.", metavar="REQUEST.json"
+        ),
     ],
     key: KeyOption = "",
     *,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated
 
@@ -12,7 +13,7 @@ from sparkfleet.cli.options import DEFAULT_INVENTORY, InventoryOption, JsonOptio
 from sparkfleet.cli.output import console, errors, print_error, print_json
 from sparkfleet.doctor.findings import Severity
 from sparkfleet.doctor.report import DoctorReport, lines
-from sparkfleet.fleet.doctor import examine_fleet
+from sparkfleet.specs.inventory import Inventory
 from sparkfleet.specs.load import load_deployments
 
 STYLES = {
@@ -47,7 +48,12 @@ def doctor(  # noqa: PLR0917  # its parameters are the command line's
 ) -> int:
     """Check nodes and links: each fault with its meaning and its remedy. Changes nothing. Exit code 1 on an error."""
     specs = load_deployments(deployments or [])
-    examined = run(examine_fleet(open_session(inventory), nodes or (), specs, measure=not no_measure))
+    session = open_session(inventory)
+    if not json:
+        console.print(_subject(session.inventory, nodes or ()), markup=False)
+    from sparkfleet.fleet.doctor import examine_fleet  # the checks take longer to load than the line above
+
+    examined = run(examine_fleet(session, nodes or (), specs, measure=not no_measure))
     for error in examined.unsized:
         print_error(error)
     report = examined.report
@@ -56,6 +62,18 @@ def doctor(  # noqa: PLR0917  # its parameters are the command line's
     else:
         _print(report, everything)
     return Exit.ERROR if report.failed else Exit.DONE
+
+
+def _subject(inventory: Inventory, nodes: Sequence[str]) -> str:
+    """The nodes and links that are checked. It is printed first: a node has 30 s for each of its answers."""
+    inventory.require_nodes(nodes)
+    chosen = nodes or tuple(inventory.nodes)
+    links = sum(set(link.nodes) <= set(chosen) for link in inventory.links)
+    counts = (
+        f"{len(set(chosen))} of {len(inventory.nodes)} nodes",
+        f"{links} of {len(inventory.links)} links",
+    )
+    return f"Fleet {inventory.fleet}: checking {' and '.join(counts)}."
 
 
 def _print(report: DoctorReport, everything: bool) -> None:

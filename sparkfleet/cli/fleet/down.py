@@ -7,7 +7,7 @@ from sparkfleet.cli.options import DEFAULT_INVENTORY, InventoryOption, JsonOptio
 from sparkfleet.cli.output import OUTPUT_VERSION, console, print_json
 from sparkfleet.cli.progress import ProgressLine
 from sparkfleet.fleet.lifecycle.bring_up import take_down
-from sparkfleet.fleet.report.status_lines import taken_down_lines
+from sparkfleet.fleet.report.down_lines import taken_down_lines
 from sparkfleet.fleet.session import Session
 
 

@@ -15,6 +15,7 @@ from sparkfleet.cli.output import console, fold
 from sparkfleet.cli.progress import ProgressLine
 from sparkfleet.fleet.selftest import NAME, SelftestStep, selftest
 from sparkfleet.fleet.session import Session
+from sparkfleet.specs.fields import quote
 
 STYLES = {"ok": "green", "fault": "bold red", "skipped": "dim"}
 
@@ -33,9 +34,10 @@ def self_test(
 
 
 async def _selftest(session: Session, nodes: list[str], engines: bool, yes: bool) -> int:
+    session.inventory.require_nodes(nodes)
     if engines:
         console.print(
-            f"A deployment {NAME!r} of a small model is started and ended on each node and over each link."
+            f"A deployment {quote(NAME)} of a small model is started and ended on each node and over each link."
         )
         confirm("Start?", yes)
     steps = []

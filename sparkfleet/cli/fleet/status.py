@@ -9,14 +9,13 @@ from functools import partial
 from typing import Annotated
 
 import typer
-from rich.live import Live
 from rich.text import Text
 
 from sparkfleet.cli.exit_codes import Exit
 from sparkfleet.cli.options import DEFAULT_INVENTORY, InventoryOption, JsonOption, open_session, run
 from sparkfleet.cli.output import STATE_STYLE, console, errors, fold, print_error, print_json
 from sparkfleet.errors import SparkfleetError, SpecError
-from sparkfleet.fleet.deployments.status import FleetOverview, find, fleet_state
+from sparkfleet.fleet.deployments.status import FleetOverview, find, fleet_state, no_deployment
 from sparkfleet.fleet.nodes.surroundings import (
     SHOWING_S,
     NodeSurroundings,
@@ -25,7 +24,7 @@ from sparkfleet.fleet.nodes.surroundings import (
     surroundings_of,
 )
 from sparkfleet.fleet.planning.step_times import last_start_s, load_step_times
-from sparkfleet.fleet.report.status_lines import down_lines, fleet_lines
+from sparkfleet.fleet.report.down_lines import down_lines
 from sparkfleet.fleet.session import Session
 from sparkfleet.runtime.files.fleet_paths import FleetPaths
 
@@ -71,6 +70,8 @@ async def _status(name: str | None, session: Session, json: bool) -> int:
 
 async def _watch(name: str | None, session: Session) -> int:
     """Shows the status until it is interrupted: redrawn on a terminal, else the lines that have changed."""
+    from rich.live import Live  # a slow import, needed here only
+
     shown: Sequence[str] = ()
     around = await surroundings_of(session.inventory, session.channels, SHOWING_S)
     with Live(console=console, auto_refresh=False, screen=False) as live:
@@ -94,9 +95,14 @@ def _lines(
     if found.trouble is not None:
         return [f"Fleet {found.status.fleet}: {found.condition.value}."]
     if not found.up:
+        stored = head.generations if head is not None else None
+        if name is not None and stored is not None and name not in stored:
+            raise no_deployment(name, sorted(stored))
         return [*down_lines(found.status.fleet, head)]
     if name is not None:
         find(found.status, name)
+    from sparkfleet.fleet.report.status_lines import fleet_lines  # with the predictor: a sixth of all imports
+
     times = load_step_times(FleetPaths.default(session.inventory.fleet).step_times)
     return [*fleet_lines(found.status, found.recent, time.time(), partial(last_start_s, times), name)]
 

@@ -15,6 +15,7 @@ from sparkfleet.cli.options import DEFAULT_INVENTORY, JsonOption, OfflineOption,
 from sparkfleet.cli.output import OUTPUT_VERSION, print_json, print_line
 from sparkfleet.errors import FactError
 from sparkfleet.fleet.planning.checkpoints import inspected
+from sparkfleet.specs.fields import quote
 from sparkfleet.units import KIB, MIB
 
 BILLION, MILLION = (1e9, "billion", "GB"), (1e6, "million", "MB")
@@ -45,8 +46,15 @@ def inspect(
     try:
         found = _find(model, inventory)
     except FactError as error:
-        if Path(model).is_absolute() or not (Path(model) / "config.json").is_file():
+        here = Path(model)
+        if here.is_absolute() or not here.exists():
             raise
+        if not (here / "config.json").is_file():
+            raise FactError(
+                error.what,
+                means=f"{quote(model)} here is {'a directory without config.json' if here.is_dir() else 'a file'}.",
+                do="`sparkfleet inspect /PATH` takes the absolute path of a directory with a checkpoint's config.json.",
+            ) from None
         raise FactError(
             error.what,
             means="There is a directory of that name here, but directories have to be given as absolute paths.",

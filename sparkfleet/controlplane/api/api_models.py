@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Annotated, Literal
 
 from pydantic import Field
 
+from sparkfleet.controlplane.api.store_request import OnNode
 from sparkfleet.controlplane.state.head_address import HeadAddress, HeadMove
 from sparkfleet.gateway.routing_table import KeyLimits
 from sparkfleet.planner.types.plan import DeploymentPlan
-from sparkfleet.runtime.files.fleet_paths import FleetPaths
 from sparkfleet.specs.deployment import Deployment
 from sparkfleet.specs.fields import KeyName
 from sparkfleet.specs.inventory import Inventory
@@ -55,20 +54,6 @@ class RotateRequest(Value):
     grace_s: Annotated[float, Field(ge=0, le=90 * 86400)] = 0.0
 
 
-class OnNode(Value):
-    """A request to one node of a fleet."""
-
-    fleet: str
-    """The fleet's name."""
-    state_dir: str | None = None
-    """Its state directory on the node. None: the default in its user's home."""
-
-    @property
-    def paths(self) -> FleetPaths:
-        """The fleet's directories on this node."""
-        return FleetPaths(Path(self.state_dir)) if self.state_dir else FleetPaths.default(self.fleet)
-
-
 class UpRequest(OnNode):
     """Input of `boot prepare` and `boot up` on the head: JSON on standard input."""
 
@@ -79,16 +64,6 @@ class UpRequest(OnNode):
     """Deployments to apply at once, so that their engines start while Ray starts."""
     beside: bool = False
     """Start beside the Ray that this node has as part of another cluster: its head is being moved here."""
-
-
-class StoreRequest(OnNode):
-    """Input of `boot store` on the head: a verb on the fleet's store."""
-
-    verb: Literal["list", "copy", "restore", "adopt", "begin_anew"]
-    name: str = ""
-    """The copy to restore, or the fleet's name for `begin_anew`."""
-    dry: bool = False
-    """Check, and change nothing."""
 
 
 class SecretsRequest(OnNode):

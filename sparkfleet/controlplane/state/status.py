@@ -5,9 +5,10 @@ from __future__ import annotations
 import re
 from typing import Literal
 
+from sparkfleet.controlplane.state.drained import DrainedGroup, DrainedNode
 from sparkfleet.gateway.listening import GatewayListening
 from sparkfleet.gateway.report import EndpointCertificate, GatewayReport
-from sparkfleet.group.group_name import GroupKey, GroupValue, NamedGroupValue
+from sparkfleet.group.group_name import GroupKey, GroupValue
 from sparkfleet.group.report import GroupReport
 from sparkfleet.planner.report.carry_over import Member, RunningGroup
 from sparkfleet.planner.rules.failure_memory import Remembered
@@ -36,23 +37,6 @@ class NodeReport(Value):
     """For Prometheus and the page; None if they were not read."""
     spoilt: tuple[str, ...] = ()
     """Files of its state directory that its next start needs and that cannot be used, with what puts them right."""
-
-
-class DrainedNode(Value):
-    """A node on which nothing is to be started."""
-
-    node: str
-    who: str
-    since: float
-    """Unix seconds."""
-
-
-class DrainedGroup(NamedGroupValue):
-    """A group that gets no new requests."""
-
-    who: str
-    since: float
-    """Unix seconds."""
 
 
 AppStatus = Literal["starting", "running", "failed", "retiring"]

@@ -51,7 +51,7 @@ def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
 def _place(text: str) -> tuple[str, int]:
     host, _, port = text.rpartition(":")
     if not (host and port.isdigit()):
-        raise argparse.ArgumentTypeError(f"{text!r} is not HOST:PORT")
+        raise argparse.ArgumentTypeError(f'"{text}" is not HOST:PORT')
     return host, int(port)
 
 
@@ -61,7 +61,7 @@ def _fault(text: str) -> InjectedFault:
         return InjectedFault.model_validate({"kind": kind, "after": int(after or 0)})
     except ValueError:
         raise argparse.ArgumentTypeError(
-            f"{text!r} is not KIND[:AFTER], with one of die, drop, hang, status, garble"
+            f'"{text}" is not KIND[:AFTER], with one of die, drop, hang, status, garble'
         ) from None
 
 
@@ -93,7 +93,7 @@ async def _work(arguments: argparse.Namespace) -> None:
     await asyncio.sleep(arguments.start_s)
     engine = _engine(arguments, leader)
     await engine.listen(arguments.host, arguments.port)
-    print(f"fake engine {engine.model!r} on {engine.url}", flush=True)
+    print(f'fake engine "{engine.model}" on {engine.url}', flush=True)
     try:
         await asyncio.Event().wait()
     finally:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -21,6 +22,8 @@ _PATHS = (
 )
 """Path of a request by a field that only it has."""
 MOST_BYTES = 256 << 20
+STDIN = Path("-")
+_GIVE = "Give a file with the body of a request, or `-` for standard input: `sparkfleet route REQUEST.json`."
 
 
 def read_request(file: Path) -> tuple[str, bytes]:
@@ -30,13 +33,17 @@ def read_request(file: Path) -> tuple[str, bytes]:
         SpecError: the file cannot be read, or is no request.
     """
     try:
-        with file.open("rb") as source:
-            body = source.read(MOST_BYTES)
+        if file == STDIN:
+            body = sys.stdin.buffer.read(MOST_BYTES)
+        else:
+            with file.open("rb") as source:
+                body = source.read(MOST_BYTES)
         document = json.loads(body)
     except OSError as error:
-        raise SpecError(f"{file} cannot be read: {error.strerror}.") from None
+        raise SpecError(f"{file} cannot be read: {error.strerror}.", do=_GIVE) from None
     except (ValueError, RecursionError) as error:
-        raise SpecError(f"{file} is no JSON: {error}.") from None
+        what = "standard input" if file == STDIN else file
+        raise SpecError(f"{what} is no JSON: {error}.", do=_GIVE) from None
     path = next((path for name, path in _PATHS if isinstance(document, dict) and name in document), None)
     if path is None:
         raise SpecError(

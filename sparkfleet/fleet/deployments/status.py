@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from enum import StrEnum
 from typing import NamedTuple
 
@@ -170,5 +170,11 @@ def find(status: FleetStatus, name: str) -> DeploymentStatus:
     for deployment in status.deployments:
         if deployment.name == name:
             return deployment
-    names = ", ".join(d.name for d in status.deployments) or "none"
-    raise ControlError(f"There is no deployment {quote(name)}.", do=f"Deployments: {names}.")
+    raise no_deployment(name, [deployment.name for deployment in status.deployments])
+
+
+def no_deployment(name: str, known: Sequence[str]) -> ControlError:
+    """The error for a name that no deployment has."""
+    return ControlError(
+        f"There is no deployment {quote(name)}.", do=f"Deployments: {', '.join(known) or 'none'}."
+    )

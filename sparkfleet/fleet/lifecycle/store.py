@@ -6,7 +6,7 @@ import json
 from collections.abc import Callable
 from typing import NamedTuple
 
-from sparkfleet.controlplane.api.api_models import StoreRequest
+from sparkfleet.controlplane.api.store_request import StoreRequest
 from sparkfleet.controlplane.state.store_copies import RestoredStore, StoreCopy
 from sparkfleet.fleet.session import Session
 

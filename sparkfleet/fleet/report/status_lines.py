@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from datetime import UTC, datetime
 from typing import NamedTuple
 
 from sparkfleet.controlplane.state.status import DeploymentStatus, FleetStatus, NodeReport
 from sparkfleet.controlplane.state.store_rows import Event
 from sparkfleet.fleet.deployments.watch import step_detail, step_of_group
-from sparkfleet.fleet.fleet_lifecycle import TakenDown
-from sparkfleet.fleet.nodes.surroundings import NodeSurroundings
 from sparkfleet.group.report import BEGINNING, GroupPhase, GroupReport
 from sparkfleet.planner.report.explain.layout import band_ends
 from sparkfleet.planner.types.plan import Candidate, DeploymentPlan
@@ -84,39 +82,6 @@ def _certificate_lines(fleet: FleetStatus, now: float) -> Iterator[str]:
             yield f"gateway: {gateway.trouble}"
         if gateway.external_trouble:
             yield f"external endpoint, asked by {gateway.url}: {gateway.external_trouble}"
-
-
-def down_lines(fleet: str, head: NodeSurroundings | None) -> Iterator[str]:
-    """A fleet that is down, with what `up` brings back.
-
-    Args:
-        fleet: its name.
-        head: surroundings of its head; None if they could not be read.
-    """
-    yield f"Fleet {fleet} is down."
-    yield from _next_lines(head.generations if head is not None else None)
-
-
-def taken_down_lines(fleet: str, found: TakenDown) -> Iterator[str]:
-    """A fleet after `down`: what was stopped, and what `up` brings back."""
-    if found.was_up:
-        yield f"Fleet {fleet} is down."
-    elif found.has_run:
-        yield f"Fleet {fleet} was down already: nothing was stopped."
-    else:
-        yield f"Fleet {fleet} has never run on these nodes: nothing was stopped."
-    yield from _next_lines(found.deployments)
-
-
-def _next_lines(stored: Mapping[str, int] | None) -> Iterator[str]:
-    """The commands that start a fleet which is down, and with what. None: its store could not be read."""
-    if stored:
-        names = ", ".join(f"{name} (generation {number})" for name, number in sorted(stored.items()))
-        yield f"`sparkfleet up` starts it again with {names}."
-        return
-    if stored is None:
-        yield "The deployments that it had are not known: the head's store could not be read."
-    yield "`sparkfleet apply FILE` or `sparkfleet up` starts it."
 
 
 def state_words(deployment: DeploymentStatus) -> str:

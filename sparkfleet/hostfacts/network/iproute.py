@@ -8,6 +8,7 @@ from typing import Annotated, TypeVar
 from pydantic import BaseModel, ConfigDict, Field, StringConstraints, ValidationError
 
 from sparkfleet.hostfacts.fact import json_of, unexpected_output
+from sparkfleet.specs.fields import quote
 
 Word = Annotated[str, StringConstraints(pattern=r"^[!-~]{1,128}$")]
 """A name without spaces and control characters, safe to print on a terminal."""
@@ -43,7 +44,7 @@ def checked(model: type[E], entry: object, what: str) -> E:
         return model.model_validate(entry)
     except ValidationError as error:
         where = ".".join(map(str, error.errors(include_url=False)[0]["loc"]))
-        raise unexpected_output(what, f"{where}: {entry!r}") from None
+        raise unexpected_output(what, f"{where}: {quote(str(entry))}") from None
 
 
 def mac_of(word: str) -> str:

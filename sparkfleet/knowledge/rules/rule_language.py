@@ -25,6 +25,7 @@ from typing import Any, Literal
 from sparkfleet.knowledge.models.model_names import glob
 from sparkfleet.knowledge.rules.rule_context import FACTS, FactKind, RuleContext
 from sparkfleet.knowledge.versions import Truth, every, parse_range, some
+from sparkfleet.specs.fields import quote
 from sparkfleet.values import Value
 
 Test = Callable[[Any], Truth]
@@ -226,12 +227,12 @@ def _word(kind: FactKind, item: object) -> str:
     """One value as text, checked to be of its kind."""
     if kind is FactKind.YES_NO:
         if not isinstance(item, bool):
-            raise ValueError(f"expected true or false, got {item!r}")
+            raise ValueError(f"expected true or false, got {quote(item) if isinstance(item, str) else item}")
         return str(item).lower()
     if kind is FactKind.NUMBER and isinstance(item, int | float) and not isinstance(item, bool):
         return f"{item:g}"
     if not isinstance(item, str) or not item:
-        raise ValueError(f"expected text in quotes, got {item!r}")
+        raise ValueError(f"expected text in quotes, got {quote(item) if isinstance(item, str) else item}")
     if kind is FactKind.NUMBER:
         _numbers(item)
     if kind is FactKind.VERSION:

@@ -19,6 +19,7 @@ from contextlib import suppress
 from sparkfleet.errors import NodeError
 from sparkfleet.remote.bounded_output import OUTPUT_BYTES, Output
 from sparkfleet.remote.ssh.connection import SshConnection
+from sparkfleet.specs.fields import quote
 
 ANSWER_S = 10.0
 """Seconds for the node to open a channel on an open connection."""
@@ -238,12 +239,12 @@ def _script(token: str, argv: Sequence[str], env: Mapping[str, str]) -> bytes:
     if not argv:
         raise NodeError("the command is empty")
     if any("\0" in word for word in (*argv, *env.values())):
-        raise NodeError(f"{argv[0]!r} cannot be run: embedded null byte")
+        raise NodeError(f"{quote(argv[0])} cannot be run: embedded null byte")
     if argv[0].startswith("-"):  # some shells read it as an option of `exec`
         raise NodeError(f"{argv[0]} was not found", do="install it, or put its directory into PATH")
     for name in env:
         if not _NAME.fullmatch(name):
-            raise NodeError(f"{argv[0]} cannot be run: {name[:80]!r} is not a variable name")
+            raise NodeError(f"{argv[0]} cannot be run: {quote(name)} is not a variable name")
     exports = "".join(f"export {name}={shlex.quote(value)}\n" for name, value in env.items())
     text = _SCRIPT.format(token=token, exports=exports, argv=shlex.join(argv))
     return text.encode(errors="surrogateescape")

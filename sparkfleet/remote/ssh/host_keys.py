@@ -17,6 +17,7 @@ import paramiko
 from sparkfleet.errors import NodeError
 from sparkfleet.remote.ssh.transport import Transport, in_thread
 from sparkfleet.remote.unreachable import ConnectionLost, HostKeyChanged, Refused, Suspected, UnknownHost
+from sparkfleet.specs.fields import quote
 from sparkfleet.values import Value
 
 KEY_TYPES: tuple[tuple[str, ...], ...] = (
@@ -102,7 +103,7 @@ def reach(host: str, port: int, name: str, deadline: Deadline) -> socket.socket:
             do=f"Correct `address` in the inventory, or DNS and /etc/hosts: `getent hosts {host}` must find it.",
         ) from error
     except UnicodeError as error:
-        raise UnknownHost(f"{prefix}{host[:80]!r} is not a valid host name") from error
+        raise UnknownHost(f"{prefix}{quote(host)} is not a valid host name") from error
     except TimeoutError as error:
         raise silent(
             name, f"no answer from {there}" if prefix else "no answer", deadline.timeout_s

@@ -11,6 +11,7 @@ from pathlib import Path
 
 from pydantic import ValidationError
 
+from sparkfleet.specs.fields import quote
 from sparkfleet.staging.agent.protocol import LineReporter, program
 from sparkfleet.staging.agent.scan import references
 from sparkfleet.staging.errors import StagingError
@@ -40,7 +41,7 @@ def work(request: RemoveRequest, reporter: LineReporter) -> Removed:
     """Remove a commit, and the blobs that no other commit uses. Raises StagingError if it is being staged."""
     StagingItem.model(request.name)  # a path is built from it
     if not _COMMIT.fullmatch(request.commit):
-        raise StagingError(f"{request.commit!r} is not a commit.")
+        raise StagingError(f"{quote(request.commit)} is not a commit.")
     place = HubPlace(hub_directory(request.cache), request.name)
     lock = try_lock(place.lock)
     if lock is None:

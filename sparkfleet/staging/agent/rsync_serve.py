@@ -24,6 +24,7 @@ from typing import Annotated
 
 from pydantic import Field
 
+from sparkfleet.specs.fields import quote
 from sparkfleet.staging.agent.protocol import LineReporter, program
 from sparkfleet.staging.errors import StagingError
 from sparkfleet.staging.parent_death import tethered
@@ -86,7 +87,7 @@ def no_rsync() -> StagingError:
 def configuration(root: Path, peers: tuple[str, ...], secrets: Path) -> str:
     """rsyncd.conf for one read-only module. Raises StagingError if the path cannot be written in it."""
     if _UNFIT.intersection(str(root)) or str(root) != str(root).strip():
-        raise StagingError(f"{str(root)!r} cannot be served: rsyncd.conf cannot contain this path.")
+        raise StagingError(f"{quote(str(root))} cannot be served: rsyncd.conf cannot contain this path.")
     options = {
         "use chroot": "no",
         "reverse lookup": "no",

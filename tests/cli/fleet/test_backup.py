@@ -5,7 +5,7 @@ import json
 import pytest
 from control_values import deployment, plan
 
-from sparkfleet.controlplane.api.api_models import StoreRequest
+from sparkfleet.controlplane.api.store_request import StoreRequest
 from sparkfleet.controlplane.store_safety.opening import open_store
 from sparkfleet.fleet.node_programs import NodePrograms
 from sparkfleet.node_daemon import store_verbs

@@ -1,5 +1,6 @@
 import asyncio
 import json
+import sys
 import zlib
 from base64 import b64encode
 
@@ -51,6 +52,22 @@ def test_an_error_is_told_with_its_remedy_and_the_exit_code_says_so(sparkfleet, 
     assert "NVIDIA drivers differ: 580.142 on spark1, 580.95.05 on spark2   [driver-same]" in out
     assert "→ sudo apt update && sudo apt full-upgrade && sudo reboot" in out
     assert "2 errors, 0 warnings" in err
+
+
+@pytest.mark.parametrize(
+    ("nodes", "counts"),
+    [((), "2 of 2 nodes and 1 of 1 links"), (("spark2",), "1 of 2 nodes and 0 of 1 links")],
+)
+def test_the_first_line_comes_before_the_checks_are_loaded(
+    sparkfleet, sparks, inventory, monkeypatch, nodes, counts
+):
+    monkeypatch.setitem(sys.modules, "sparkfleet.fleet.doctor", None)
+    with pytest.raises(ImportError):
+        sparkfleet("doctor", *nodes, "-i", inventory)
+    monkeypatch.undo()
+    assert sparkfleet("doctor", *nodes, "-i", inventory, "--no-measure")[1].startswith(
+        f"Fleet home: checking {counts}."
+    )
 
 
 def test_json_has_a_version(sparkfleet, sparks, inventory):

@@ -80,6 +80,16 @@ def test_a_fleet_that_is_down_is_told_with_what_to_do(status):
     assert "`sparkfleet up` starts it again with m (generation 4)." in status(None)[1]
 
 
+def test_a_name_that_the_store_of_a_fleet_that_is_down_does_not_have(status):
+    status.around = {"a": NodeSurroundings(generations={"m": 4})}
+    code, out, err = status(None, "n")
+    assert (code, out) == (1, "")
+    assert err.split("\n")[:2] == ['error: There is no deployment "n".', "Deployments: m."]
+    assert status(None, "m")[0] == 0
+    status.around = {"a": NodeSurroundings()}  # its store could not be read
+    assert status(None, "n")[0] == 0
+
+
 def test_one_deployment_by_name(status):
     code, out, _ = status(Controller(), "m")
     assert (code, out) == (0, "m · starting\n")

@@ -65,3 +65,16 @@ def test_a_builtin_model_that_was_never_served(sparkfleet, monkeypatch, tmp_path
     code, _, err = sparkfleet("inspect", "builtin:tiny")
     assert code == 1
     assert "on its first start" in err
+
+
+@pytest.mark.parametrize(
+    ("name", "kind"), [("weights", "a directory without config.json"), ("x.yaml", "a file")]
+)
+def test_a_path_that_is_no_checkpoint(sparkfleet, tmp_path, monkeypatch, name, kind):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "weights").mkdir()
+    (tmp_path / "x.yaml").write_text("name: x")
+    code, _, err = sparkfleet("inspect", name, "--offline")
+    assert code == 1
+    assert f'"{name}" here is {kind}.' in err
+    assert "hf download" not in err

@@ -3,7 +3,7 @@
 import pytest
 from statuses import deployment, fleet, report
 
-from sparkfleet.controlplane.state.status import DrainedGroup
+from sparkfleet.controlplane.state.drained import DrainedGroup
 from sparkfleet.errors import ControlError
 from sparkfleet.fleet.lifecycle import drain
 from sparkfleet.fleet.lifecycle.drain import PreparedGroupDrain, group_drain, is_group, until_idle

@@ -1,6 +1,7 @@
 from statuses import deployment, fleet, report
 
-from sparkfleet.controlplane.state.status import DrainedGroup, DrainedNode, NodeReport
+from sparkfleet.controlplane.state.drained import DrainedGroup, DrainedNode
+from sparkfleet.controlplane.state.status import NodeReport
 from sparkfleet.errors import UnreachableError
 from sparkfleet.fleet.deployments.status import FleetCondition, FleetOverview
 from sparkfleet.fleet.report.live_view import LiveReadings, bar, sparkline

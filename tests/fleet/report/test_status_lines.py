@@ -5,13 +5,13 @@ from functools import partial
 import pytest
 from statuses import NOW, deployment, fleet, report
 
-from sparkfleet.controlplane.state.status import DrainedGroup, NodeReport
+from sparkfleet.controlplane.state.drained import DrainedGroup
+from sparkfleet.controlplane.state.status import NodeReport
 from sparkfleet.controlplane.state.store_rows import Event
 from sparkfleet.engines.startup_phases import StartupPhase
 from sparkfleet.fleet.events import FleetStep
-from sparkfleet.fleet.nodes.surroundings import NodeSurroundings
 from sparkfleet.fleet.planning.step_times import last_start_s, started_by
-from sparkfleet.fleet.report.status_lines import down_lines, duration_words, fleet_lines, state_words
+from sparkfleet.fleet.report.status_lines import duration_words, fleet_lines, state_words
 from sparkfleet.gateway.report import EndpointCertificate, GatewayReport
 from sparkfleet.group.report import GroupPhase
 from sparkfleet.units import GIB
@@ -118,17 +118,6 @@ def test_degraded_is_what_serves_with_fewer_groups(state, ready, planned, words)
 
 def test_nothing_is_deployed():
     assert lines(fleet())[-1].startswith("Nothing is deployed. `sparkfleet apply")
-
-
-def test_down_with_what_up_brings_back():
-    assert list(down_lines("home", NodeSurroundings(generations={"b": 2, "a": 1}))) == [
-        "Fleet home is down.",
-        "`sparkfleet up` starts it again with a (generation 1), b (generation 2).",
-    ]
-    start = "`sparkfleet apply FILE` or `sparkfleet up` starts it."
-    assert list(down_lines("home", NodeSurroundings(generations={})))[1:] == [start]
-    for unknown in (None, NodeSurroundings(store=True)):
-        assert "not known" in list(down_lines("home", unknown))[1]
 
 
 @pytest.mark.parametrize(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from sparkfleet.controlplane.state.status import DrainedGroup, DrainedNode
+from sparkfleet.controlplane.state.drained import DrainedGroup, DrainedNode
 from sparkfleet.controlplane.state.tables.database import Database
 from sparkfleet.group.group_name import GroupKey
 
