@@ -84,8 +84,8 @@ class EntryWatch:
         """Entries whose clients do not reach the gateway, each with what puts it right."""
         now = self._steady()
         return tuple(
-            f"Clients do not reach {one.url} ({one.node}): {one.trouble or f'its entry does not answer; is {one.node} up?'}"
-            f" The endpoint's other addresses serve."
+            f"Clients do not reach {one.url}: {one.trouble or f'the entry does not answer; is {one.node} up?'} Use another"
+            f" address of the endpoint meanwhile, or take {one.node} out of `gateway: {{nodes: …}}`."
             for one in self.reports()
             if (one.trouble or not one.listening) and now - self._good_at.get(one.node, now) >= AWAY_S
         )

@@ -11,7 +11,7 @@ import os
 import socket
 import struct
 from collections.abc import Callable
-from typing import cast
+from typing import TypeVar, cast
 
 from sparkfleet.gateway.api_errors import ApiError, gateway_away, too_many_connections
 from sparkfleet.gateway.listening import EntryOrder
@@ -24,6 +24,8 @@ from sparkfleet.gateway.server_socket import (
     listening_socket,
     watch_peer,
 )
+
+P = TypeVar("P", bound=asyncio.Protocol)
 
 MOST = int(CONNECTIONS * ADDRESS_SHARE)
 """Connections of one entry: as many as the gateway takes from one address."""
@@ -96,12 +98,13 @@ class EntryServer:
         until = loop.time() + self._hold_s
         while (order := self.order) is not None:
             try:
-                await _connect(order, lambda: _Side(client))
+                _, side = await _connect(order, _Side)
             except OSError:
                 if loop.time() >= until:
                     break
                 await asyncio.sleep(RETRY_S)
             else:
+                client.join(side)
                 return True
         return False
 
@@ -115,14 +118,12 @@ class EntryServer:
             reason = (
                 os.strerror(error.errno) if error.errno and error.errno > 0 else error.strerror or "no answer"
             )
-            return f"it does not reach the gateway at {order.target} port {order.target_port}: {reason}"
+            return f"it does not reach the gateway at {order.target} port {order.target_port}: {reason}."
         transport.close()
         return ""
 
 
-async def _connect(
-    order: EntryOrder, protocol: Callable[[], asyncio.Protocol]
-) -> tuple[asyncio.Transport, asyncio.Protocol]:
+async def _connect(order: EntryOrder, protocol: Callable[[], P]) -> tuple[asyncio.Transport, P]:
     """A connection to the gateway. Raises OSError, also if nothing answers in time."""
     loop = asyncio.get_running_loop()
     async with asyncio.timeout(CONNECT_S):
@@ -130,30 +131,27 @@ async def _connect(
 
 
 class _Side(asyncio.Protocol):
-    """One of the two sockets of a connection: what it receives is sent by the other, as fast as that sends.
+    """One of the two sockets of a connection: what it receives is sent by the other, as fast as that sends."""
 
-    Args:
-        other: the other one; None until the gateway accepts.
-    """
-
-    def __init__(self, other: _Side | None = None) -> None:
-        self.other = other
+    def __init__(self) -> None:
+        self.other: _Side | None = None
+        """None until the gateway has accepted: nothing is read before."""
         self._ended = False
         """True if the peer sends no more."""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self.transport = cast(asyncio.Transport, transport)
         watch_peer(transport.get_extra_info("socket"), _KEEPALIVE)
-        if self.other is not None:
-            self.other.join(self)
+        self.transport.pause_reading()
 
     def join(self, other: _Side) -> None:
-        """Begins to pass on."""
-        self.other = other
-        if self.transport.is_closing():  # the client has gone meanwhile
-            other.transport.abort()
-        else:
-            self.transport.resume_reading()
+        """Begins to pass on, both ways."""
+        for one, two in ((self, other), (other, self)):
+            one.other = two
+            if two.transport.is_closing():  # it has gone meanwhile
+                one.transport.abort()
+            else:
+                one.transport.resume_reading()
 
     def data_received(self, data: bytes) -> None:
         if self.other is not None and not self.other.transport.is_closing():
@@ -203,7 +201,6 @@ class _Client(_Side):
         super().connection_made(transport)
         self._address = (transport.get_extra_info("peername") or ("",))[0]
         self._server.clients.add(self)
-        self.transport.pause_reading()
         self._reaching: asyncio.Task[None] | None = None
         if self._server.counted.begin(self._address):
             self._reaching = asyncio.get_running_loop().create_task(self._reach())

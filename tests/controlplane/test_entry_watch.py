@@ -74,14 +74,14 @@ async def test_an_entry_that_does_not_answer_is_named_within_15_s(world, time):
     world.entries.reports["spark2"] = None
     assert await seen(world, time, AWAY_S - LOOK_S) == (), "a killed one is back in less"
     (warning,) = await seen(world, time, 15 - AWAY_S)
-    assert "http://10.0.0.2:8000/v1 (spark2)" in warning
+    assert "Clients do not reach http://10.0.0.2:8000/v1: " in warning
     assert "is spark2 up?" in warning
     world.entries.reports["spark2"] = WORKS
     assert await seen(world, time, 2) == ()
 
 
 async def test_the_reason_of_an_entry_is_the_warning(world, time):
-    trouble = "The gateway cannot listen on 0.0.0.0 port 8000: Address already in use. ollama (process 7) has the port"
+    trouble = "The gateway cannot listen on 0.0.0.0 port 8000: Address already in use. ollama (process 7) has the port."
     world.entries.reports["spark2"] = EntryReport(node="spark2", trouble=trouble)
     await world.controller.gateways.listen(SPREAD, "me")
     (warning,) = await seen(world, time, 14)

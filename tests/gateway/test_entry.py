@@ -238,7 +238,7 @@ async def test_a_gateway_that_stays_away_is_an_honest_answer(ways: Ways) -> None
     assert answer.json()["error"]["code"] == "gateway_away"
     words = await entry.trouble()
     assert words.startswith(f"it does not reach the gateway at {HOST} port ")
-    assert words.endswith("Connection refused")
+    assert words.endswith("Connection refused.")
     await until(lambda: not entry.clients)
 
 
@@ -350,7 +350,7 @@ async def test_a_gateway_that_does_not_answer_is_tried_for_a_limited_time(
             one.setblocking(False)
             one.connect_ex(full.getsockname())
         entry, port = await ways.entry(full.getsockname()[1], hold_s=0.3)
-        assert (await entry.trouble()).endswith(": no answer")
+        assert (await entry.trouble()).endswith(": no answer.")
         began = time.monotonic()
         reader, writer = await asyncio.open_connection(HOST, port)
         async with asyncio.timeout(5):
@@ -379,4 +379,29 @@ async def test_a_client_on_loopback_of_the_node_does_not_look_like_loopback_of_t
     reader, writer = await asyncio.open_connection(HOST, port)
     async with asyncio.timeout(5):
         assert json.loads(await reader.read()) == network
+    writer.close()
+
+
+async def test_an_attempt_that_succeeds_too_late_does_not_end_the_client(
+    ways: Ways, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A busy loop accepts and gives up in one step: the client belongs to the next attempt."""
+    attempts = []
+    connect = entry_module._connect
+
+    async def late(*arguments: object) -> object:
+        made = await connect(*arguments)  # type: ignore[arg-type]  # passed on as they are
+        attempts.append(made)
+        if len(attempts) == 1:
+            made[0].close()
+            raise TimeoutError
+        return made
+
+    monkeypatch.setattr(entry_module, "_connect", late)
+    _, port = await ways.entry(await ways.gateway(echo))
+    reader, writer = await asyncio.open_connection(HOST, port)
+    writer.write(b"late")
+    async with asyncio.timeout(5):
+        assert await reader.readexactly(4) == b"late"
+    assert len(attempts) == 2
     writer.close()

@@ -68,4 +68,4 @@ def test_an_entry_reports_what_it_does(actor):
         gateway.close()
     away = kept(actor, order)
     assert away.listening
-    assert away.trouble.endswith("Connection refused")
+    assert away.trouble.endswith("Connection refused.")
