@@ -15,6 +15,7 @@ from collections.abc import Callable, Sequence
 from sparkfleet.controlplane.clocks import Clocks, read_clocks
 from sparkfleet.controlplane.controller_failures import LIST_LATE_S, ControllerFailures
 from sparkfleet.controlplane.effects import Effects, LaunchesOf
+from sparkfleet.controlplane.entry_watch import Entries, EntryWatch
 from sparkfleet.controlplane.fleet_commands import FleetCommands
 from sparkfleet.controlplane.fleet_queries import FleetQueries
 from sparkfleet.controlplane.gateway_control import GatewayControl
@@ -59,6 +60,7 @@ class Controller:
         address: of the head, with the endpoint.
         launches_of: the launch of each group of a deployment, given the rung of each group.
         nodes: the nodes of the fleet.
+        entries: those of the endpoint, on other nodes.
         here: the node that the controller runs on.
         clocks: replaceable by a simulation.
         wall: knows the wall clock of the controller before; None: of none.
@@ -75,6 +77,7 @@ class Controller:
         address: HeadAddress,
         launches_of: LaunchesOf,
         nodes: Nodes,
+        entries: Entries,
         here: NodeReport,
         clocks: Clocks = read_clocks,
         wall: WallClock | None = None,
@@ -98,10 +101,13 @@ class Controller:
         self.watch = NodeWatch(nodes, self.fleet.see_nodes, self.journal, self._steady)
         publisher = RoutingPublisher(self._steady)
         self.gateways = GatewayControl(self.fleet, self.watch, publisher, self.journal, address)
+        self.entries = EntryWatch(entries, lambda: self.gateways.address, self.journal, self._steady)
         self.keys = ApiKeys(store, self.journal, self.fleet.reports, self.gateways.confirmed)
         self.usage = UsageCollector(store.usage, self.fleet.reports, self._steady)
         self.commands = FleetCommands(self.fleet, self.watch, self.gateways, self.journal, self._wake.set)
-        self.queries = FleetQueries(fleet, self.fleet, self.watch, self.gateways, self.failures)
+        self.queries = FleetQueries(
+            fleet, self.fleet, self.watch, self.gateways, entries=self.entries, failures=self.failures
+        )
         self._effects = Effects(
             fleet=self.fleet,
             apps=apps,
@@ -127,11 +133,12 @@ class Controller:
     async def run(self) -> None:
         """Reconciles until it is cancelled. A failed round is recorded, and the next one tries again."""
         self.failures.works()
-        looking = asyncio.create_task(self.watch.run())
+        watches = [asyncio.create_task(one.run()) for one in (self.watch, self.entries)]
         try:
             await self._reconcile_forever()
         finally:
-            looking.cancel()
+            for watch in watches:
+                watch.cancel()
 
     async def _reconcile_forever(self) -> None:
         while True:

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from sparkfleet import __version__
 from sparkfleet.controlplane.controller_failures import ControllerFailures
 from sparkfleet.controlplane.desired import Desired
+from sparkfleet.controlplane.entry_watch import EntryWatch
 from sparkfleet.controlplane.gateway_control import GatewayControl
 from sparkfleet.controlplane.node_watch import NodeWatch
 from sparkfleet.controlplane.observed_fleet import ObservedFleet
@@ -27,6 +28,7 @@ class FleetQueries:
         fleet: the fleet.
         watch: has the nodes' reports.
         gateways: have the address and the published table.
+        entries: have the state of the endpoint's further addresses.
         failures: of the controller's own work.
     """
 
@@ -36,6 +38,8 @@ class FleetQueries:
         fleet: ObservedFleet,
         watch: NodeWatch,
         gateways: GatewayControl,
+        *,
+        entries: EntryWatch,
         failures: ControllerFailures,
     ) -> None:
         self._name = name
@@ -43,6 +47,7 @@ class FleetQueries:
         self._store = fleet.store
         self._watch = watch
         self._gateways = gateways
+        self._entries = entries
         self._failures = failures
 
     def status(self) -> FleetStatus:
@@ -53,6 +58,7 @@ class FleetQueries:
             endpoint=self._gateways.address.endpoint,
             listening=self._gateways.address.listening,
             gateways=self._fleet.reports.gateways(),
+            entries=self._entries.reports(),
             nodes=self._watch.reports,
             failures=self._store.failures.all(),
             drained=self._store.drains.nodes(),
@@ -64,6 +70,7 @@ class FleetQueries:
                 *self._failures.warnings.values(),
                 *self._watch.overdue(),
                 *self._watch.spoilt(),
+                *self._entries.warnings(),
                 *self._unpinned(),
             ),
         )

@@ -92,7 +92,8 @@ class GatewayControl:
             raise ControlError(
                 troubles[0].trouble, means=f"The gateway listens at {troubles[0].url}, as before."
             )
-        await self._journal.record("", 0, "", "gateway", f"the endpoint is {address.endpoint} now, by {who}")
+        words = ", ".join((address.endpoint, *map(address.endpoint_at, address.entries)))
+        await self._journal.record("", 0, "", "gateway", f"the endpoint is {words} now, by {who}")
         return late
 
     def inputs(self, without: GroupKey | None = None) -> tuple[object, ...]:

@@ -63,7 +63,7 @@ def firewall_request(
     """
     peers = {address for other, found in known.items() if other != node for address in found}
     ports = {*opened, inventory.nodes[node].port or 22}
-    if node == inventory.head:
+    if node == inventory.head or node in inventory.entry_nodes:
         ports.add(inventory.gateway.port)
     inside = sorted(port for port in ports if CLOSED[0] <= port <= CLOSED[1])
     return {"netdevs": list(rails_of(inventory, node)), "peers": sorted(peers, key=_in_order), "open": inside}

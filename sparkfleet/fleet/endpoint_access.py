@@ -65,6 +65,7 @@ class EndpointAccess:
         """Address of the gateway, for a person."""
         address = client.address
         if self._access.reach is None or not address.is_private:
-            return f"Endpoint: {address.endpoint}"
+            others = ", ".join(address.endpoint_at(one) for one in address.entries)
+            return f"Endpoint: {address.endpoint}" + (f", also {others}" if others else "")
         open_ = "`gateway: {host: 0.0.0.0}` in the inventory opens it to the network"
         return f"Endpoint: {address.endpoint} (only on {self._access.inventory.head}; {open_})"

@@ -1,4 +1,4 @@
-"""The gateway's address and limit as the inventory has them, against those that it has while the fleet is up."""
+"""The gateway's address, entries and limit as the inventory has them, against those that it has while the fleet is up."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def gateway_change(inventory: Inventory, status: FleetStatus | None) -> str:
     An inventory without `gateway:` leaves it as it is: another one may have opened it to the network.
     """
     now = status.listening if status is not None else None
-    if now is None or "gateway" not in inventory.model_fields_set:
+    if status is None or now is None or "gateway" not in inventory.model_fields_set:
         return ""
     wanted = inventory.gateway
     fields = (
@@ -24,14 +24,15 @@ def gateway_change(inventory: Inventory, status: FleetStatus | None) -> str:
         ("port", now.port, wanted.port or now.port),
         ("max_body_mb", now.max_body_bytes // 10**6, wanted.max_body_mb),
         ("origins", _listed(now.origins), _listed(wanted.origins)),
+        ("nodes", _listed(tuple(one.node for one in status.entries)), _listed(inventory.entry_nodes)),
         ("tls", _certificate(now.tls), _certificate(gateway_tls(wanted))),
     )
     changed = [f"{name} {before} → {after}" for name, before, after in fields if before != after]
     return f"gateway: {', '.join(changed)}; at once, and open streams go on" if changed else ""
 
 
-def _listed(origins: tuple[str, ...]) -> str:
-    return " ".join(origins) or "none"
+def _listed(names: tuple[str, ...]) -> str:
+    return " ".join(names) or "none"
 
 
 def _certificate(tls: GatewayTls | None) -> str:

@@ -98,6 +98,16 @@ class ApiError(SparkfleetError):
             " ".join(str(self).splitlines()), self.status, code=self.code, param=self.param, dialect=dialect
         )
 
+    def http_answer(self) -> bytes:
+        """The whole answer, for a connection that ends with it, in OpenAI's form: no request has been read."""
+        body = self.body("openai")
+        fields = "".join(f"{name.decode()}: {value.decode()}\r\n" for name, value in self.headers)
+        head = (
+            f"HTTP/1.1 {self.status} Refused\r\ncontent-type: application/json\r\n{fields}"
+            f"content-length: {len(body)}\r\nconnection: close\r\n\r\n"
+        )
+        return head.encode() + body
+
 
 def error_json(
     message: str, status: int, *, code: str | int, dialect: Dialect, param: str | None = None, kind: str = ""
@@ -278,6 +288,11 @@ def too_long(entry: ModelEntry, least: int, largest: int, where: str) -> ApiErro
 def no_table() -> ApiError:
     """503: the gateway has just started and has no routing table yet."""
     return _later("The gateway is starting.", 1, code="starting", kind="not_ready")
+
+
+def gateway_away() -> ApiError:
+    """503, of an entry: no gateway accepts connections."""
+    return _later("The gateway on the head does not answer.", 5, code="gateway_away")
 
 
 def draining() -> ApiError:

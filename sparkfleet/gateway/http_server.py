@@ -5,10 +5,8 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import gc
-import resource
 import socket
 import ssl
-from collections import Counter
 from collections.abc import Callable, Iterator
 from http import HTTPStatus
 from typing import Any, ClassVar
@@ -16,10 +14,9 @@ from typing import Any, ClassVar
 import uvicorn
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol, RequestResponseCycle
 
-from sparkfleet.errors import ControlError
 from sparkfleet.gateway.api_errors import ApiError, bad_request, headers_too_large, too_many_connections
 from sparkfleet.gateway.asgi import DIRECT, App, Headers
-from sparkfleet.gateway.engine.upstream import watch_peer
+from sparkfleet.gateway.server_socket import BACKLOG, Connections, connection_limit, listening_socket
 
 HEAD_BYTES = 64 << 10
 """Limit of the request line and headers: the parser itself has none."""
@@ -28,17 +25,8 @@ HEAD_S = 15.0
 IDLE_S = 75
 """Seconds for which an idle connection is kept: longer than by clients, so that they rarely meet a closed one."""
 
-CONNECTIONS = 4096
-"""Connections of one server, if the process may have as many files: a request needs two."""
-ADDRESS_SHARE = 0.5
-"""Share of them for one address: it needs no API key to open them."""
-_SPARE_FILES = 200
-
 _YOUNG = 20_000
 """Objects that are made before Python looks for cycles among the new ones: a request makes about a hundred."""
-_BACKLOG = 2048
-_KEEPALIVE = (("TCP_KEEPIDLE", 30), ("TCP_KEEPINTVL", 10), ("TCP_KEEPCNT", 3))
-"""TCP keepalive that notices a vanished client (a closed laptop) after 60 s."""
 
 
 class _UntilClose(RequestResponseCycle):
@@ -145,29 +133,6 @@ class _Direct(RequestResponseCycle):
         await self.flow.drain()
 
 
-class Connections:
-    """Connections of one server, counted by address.
-
-    Args:
-        most: connections that it holds.
-    """
-
-    def __init__(self, most: int) -> None:
-        self._most = most
-        self._of: Counter[str] = Counter()
-
-    def begin(self, address: str) -> bool:
-        """Counts a connection. False if the server is full, or has `ADDRESS_SHARE` of its connections from there."""
-        self._of[address] += 1
-        return self._of.total() <= self._most and self._of[address] <= max(1, self._most * ADDRESS_SHARE)
-
-    def end(self, address: str) -> None:
-        """Counts its end."""
-        self._of[address] -= 1
-        if not self._of[address]:
-            del self._of[address]
-
-
 class GuardedProtocol(HttpToolsProtocol):
     """uvicorn's HTTP/1.1, with limits on connections, and on the size and the time of a request's head.
 
@@ -251,13 +216,7 @@ class GuardedProtocol(HttpToolsProtocol):
 
     def _refuse(self, refusal: ApiError) -> None:
         self._stop_clock()
-        body = refusal.body("openai")
-        fields = "".join(f"{name.decode()}: {value.decode()}\r\n" for name, value in refusal.headers)
-        head = (
-            f"HTTP/1.1 {refusal.status} Refused\r\ncontent-type: application/json\r\n{fields}"
-            f"content-length: {len(body)}\r\nconnection: close\r\n\r\n"
-        )
-        self.transport.write(head.encode() + body)
+        self.transport.write(refusal.http_answer())
         self.transport.close()
 
 
@@ -317,8 +276,12 @@ async def serve(
     Raises:
         ControlError: the address cannot be bound.
     """
-    listener = _listen(host, port, reuse_port)
-    limits = {"head_bytes": head_bytes, "head_s": head_s, "open": Connections(connections or _most())}
+    listener = listening_socket(host, port, reuse_port=reuse_port)
+    limits = {
+        "head_bytes": head_bytes,
+        "head_s": head_s,
+        "open": Connections(connections or connection_limit()),
+    }
     protocol = type("Protocol", (GuardedProtocol,), limits)
     config = _config(app, protocol)
     config.load()
@@ -337,16 +300,6 @@ def freeze_heap() -> None:
     gc.collect()
     gc.freeze()
     gc.set_threshold(_YOUNG, 20, 20)
-
-
-def _most() -> int:
-    """Connections that this process has files for. Its own limit, often 1,024, is raised as far as it may be."""
-    wanted = 2 * CONNECTIONS + _SPARE_FILES
-    files, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    if 0 <= files < wanted:
-        files = wanted if hard < 0 else min(wanted, hard)
-        resource.setrlimit(resource.RLIMIT_NOFILE, (files, hard))
-    return CONNECTIONS if files < 0 else max(1, min(CONNECTIONS, (files - _SPARE_FILES) // 2))
 
 
 class _Server(uvicorn.Server):
@@ -415,26 +368,6 @@ def _config(app: App, protocol: type[GuardedProtocol]) -> uvicorn.Config:
         access_log=False,
         server_header=False,
         proxy_headers=False,
-        backlog=_BACKLOG,
+        backlog=BACKLOG,
         timeout_keep_alive=IDLE_S,
     )
-
-
-def _listen(host: str, port: int, reuse_port: bool) -> socket.socket:
-    listener = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET, socket.SOCK_STREAM)
-    try:
-        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        if reuse_port:
-            listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
-        # Accepted connections inherit these. Without Nagle every token leaves at once.
-        listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        watch_peer(listener, _KEEPALIVE)
-        listener.bind((host, port))
-    except OSError as error:
-        listener.close()
-        raise ControlError(
-            f"The gateway cannot listen on {host} port {port}: {error.strerror}.",
-            do="Choose another port, or stop the program that listens there (`ss -ltnp` lists it).",
-        ) from error
-    listener.setblocking(False)
-    return listener

@@ -1,4 +1,4 @@
-"""Listening address of the gateway and limit of its bodies, which change while it serves.
+"""Listening address of the gateway and limit of its bodies, and its entries on other nodes, which change while it serves.
 
 The head's address file has them, so that a replica that Serve starts again listens at the present address; the routing
 table has them for those that run.
@@ -38,6 +38,29 @@ class GatewayListening(Value):
     """Origins of other sites whose scripts may read answers."""
     tls: GatewayTls | None = None
     """None: it speaks HTTP without TLS."""
+
+
+class GatewayEntry(Value):
+    """An entry: the listener of a node beside the head that passes connections on to the gateway."""
+
+    node: str
+    host: str
+    """Address that it listens at."""
+    name: str
+    """The node's name for clients if it listens on every address."""
+    target: str
+    """Address of the gateway towards the node."""
+
+
+class EntryOrder(Value):
+    """Addresses of an entry and of the gateway behind it."""
+
+    host: str
+    port: int
+    target: str
+    target_port: int
+    tls: bool
+    """False: it may answer in HTTP if the gateway is away."""
 
 
 def stored_listening(paths: FleetPaths, default: GatewayListening) -> GatewayListening:

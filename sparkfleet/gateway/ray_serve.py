@@ -61,11 +61,8 @@ take 30 s. With 4 s it was replaced after 10.2 s, on two busy x86 cores."""
 class GatewayConfig(Value):
     """Configuration of a gateway replica."""
 
-    host: str
-    port: int
-    max_body_bytes: int
-    origins: tuple[str, ...] = ()
-    tls: GatewayTls | None = None
+    listening: GatewayListening
+    """Until it reads the head's address file."""
     controller: str
     namespace: str
 
@@ -133,14 +130,7 @@ class GatewayReplica:
         config = GatewayConfig.model_validate_json(config_json)
         self._config, paths = config, FleetPaths.of_this_process()
         self._secret = paths.read_engine_secret().encode()
-        first = GatewayListening(
-            host=config.host,
-            port=config.port,
-            max_body_bytes=config.max_body_bytes,
-            origins=config.origins,
-            tls=config.tls,
-        )
-        at = self._at = stored_listening(paths, first)
+        at = self._at = stored_listening(paths, config.listening)
         self._trouble = ""
         self._metrics = GatewayMetrics()
         self._picker = ServePicker(SecretLookup(paths))

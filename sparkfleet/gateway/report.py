@@ -1,4 +1,4 @@
-"""Report of a gateway replica to the controller."""
+"""Reports of gateway replicas and entries to the controller."""
 
 from __future__ import annotations
 
@@ -39,6 +39,20 @@ class EndpointCertificate(Value):
     """Of the certificate, hexadecimal: a program of ours recognises the endpoint by it, under any address."""
     authority: str = ""
     """PEM certificate of the fleet's own authority, if that made it; "" for a given certificate."""
+
+
+class EntryReport(Value):
+    """An entry: a node's address at which the endpoint is reached."""
+
+    node: str
+    url: str = ""
+    """Base URL for OpenAI clients."""
+    listening: bool = False
+    trouble: str = ""
+    """Reason why clients do not reach the gateway there; "" if they do."""
+    connections: int = 0
+    after: str = ""
+    """The end of the process before, if that is known."""
 
 
 class GatewayReport(Value):

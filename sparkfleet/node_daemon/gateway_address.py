@@ -7,12 +7,14 @@ from sparkfleet.controlplane.api.client import connect
 from sparkfleet.controlplane.state.head_address import (
     LOOPBACK,
     HeadAddress,
+    gateway_entries,
     gateway_tls,
     name_on_network,
     read_address,
     write_address,
 )
 from sparkfleet.errors import ControlError
+from sparkfleet.gateway.listening import GatewayEntry
 from sparkfleet.node_daemon.error_answer import error_answer
 from sparkfleet.node_daemon.node_lifecycle import alone, check_certificate, check_port
 from sparkfleet.node_daemon.role_guard import read_role, write_role
@@ -44,7 +46,7 @@ async def change(request: UpRequest) -> list[str]:
         before = read_address(paths)
         if client is None or before is None:
             raise no_answer(paths)
-        address = _next(before, gateway)
+        address = _next(before, gateway, gateway_entries(request.inventory))
         if (address.gateway_host, address.gateway_port) != (before.gateway_host, before.gateway_port):
             check_port(address, own=address.gateway_port == before.gateway_port)
         check_certificate(address)
@@ -58,7 +60,7 @@ async def change(request: UpRequest) -> list[str]:
                 raise
 
 
-def _next(before: HeadAddress, gateway: Gateway) -> HeadAddress:
+def _next(before: HeadAddress, gateway: Gateway, entries: tuple[GatewayEntry, ...] = ()) -> HeadAddress:
     name = name_on_network() if before.name == LOOPBACK else before.name
     stays = before.gateway_port if before.gateway_host == gateway.host else free_port(gateway.host)
     return before.model_copy(
@@ -68,7 +70,8 @@ def _next(before: HeadAddress, gateway: Gateway) -> HeadAddress:
             "name": name,
             "max_body_bytes": gateway.max_body_bytes,
             "origins": gateway.origins,
-            "tls": gateway_tls(gateway, name),
+            "tls": gateway_tls(gateway, name, entries=entries),
+            "entries": entries,
         }
     )
 

@@ -29,7 +29,12 @@ from sparkfleet.controlplane.ray.ray_process import (
     ray_worker_argv,
 )
 from sparkfleet.controlplane.ray.ray_tls import prepare_tls
-from sparkfleet.controlplane.state.head_address import HeadAddress, name_on_network, read_address
+from sparkfleet.controlplane.state.head_address import (
+    HeadAddress,
+    gateway_entries,
+    name_on_network,
+    read_address,
+)
 from sparkfleet.controlplane.state.store import Store
 from sparkfleet.controlplane.store_safety.guard import StoreError
 from sparkfleet.controlplane.store_safety.opening import read_content
@@ -93,7 +98,7 @@ async def up(request: UpRequest) -> tuple[HeadAddress, subprocess.Popen[bytes] |
             await clear_leftovers(paths)
             _forget_last_cluster(paths)
         address = _address(paths, request)
-        check_port(address)
+        check_port(address, own=request.beside)  # an entry of the fleet may have it until the head has moved
         check_certificate(address)
         token = metrics_token(paths.read_token_secrets().for_metrics.encode())
         write_atomically(paths.metrics_token, token.encode())
@@ -183,7 +188,7 @@ def _address(paths: FleetPaths, request: UpRequest) -> HeadAddress:
     host = node_addresses(request.inventory)[request.inventory.head].address
     head = request.inventory.nodes[request.inventory.head]
     name = name_on_network() if head.is_local else head.address
-    return choose_address(paths, host, gateway, name)
+    return choose_address(paths, host, gateway, name, gateway_entries(request.inventory))
 
 
 def _forget_last_cluster(paths: FleetPaths) -> None:
@@ -198,7 +203,7 @@ def _forget_last_cluster(paths: FleetPaths) -> None:
 
 
 def check_port(address: HeadAddress, own: bool = False) -> None:
-    """Raises ControlError if another program has the endpoint's port. `own`: this fleet's gateway may have it."""
+    """Raises ControlError if another program has the endpoint's port. `own`: this fleet's gateway or entry may have it."""
     if not _is_free(address.gateway_host, address.gateway_port, own):
         raise ControlError(
             f"Port {address.gateway_port} on {address.gateway_host} is used by another program.",

@@ -13,6 +13,7 @@ from sparkfleet.controlplane.ray.ray_process import ray_environment, ray_init_ar
 from sparkfleet.controlplane.serve_backend import CONTROLLER, NAMESPACE
 from sparkfleet.controlplane.state.head_address import HeadAddress
 from sparkfleet.errors import ControlError
+from sparkfleet.gateway.listening import GatewayListening
 from sparkfleet.runtime.files.fleet_paths import FleetPaths
 
 RAY_START_S = 90.0
@@ -76,11 +77,13 @@ def _create(paths: FleetPaths, request: UpRequest, address: HeadAddress) -> None
             inventory=request.inventory,
             address=address,
             gateway=GatewayConfig(
-                host=address.gateway_host,
-                port=address.gateway_port,
-                max_body_bytes=request.inventory.gateway.max_body_bytes,
-                origins=request.inventory.gateway.origins,
-                tls=address.tls,
+                listening=GatewayListening(
+                    host=address.gateway_host,
+                    port=address.gateway_port,
+                    max_body_bytes=request.inventory.gateway.max_body_bytes,
+                    origins=request.inventory.gateway.origins,
+                    tls=address.tls,
+                ),
                 controller=CONTROLLER,
                 namespace=NAMESPACE,
             ),

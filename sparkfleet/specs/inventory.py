@@ -89,6 +89,11 @@ def _usable(interface: Interface) -> bool:
     return _single(address) and not (reserved or address.is_loopback)
 
 
+def _is_loopback(host: str) -> bool:
+    parsed = _parsed(host)
+    return host == "localhost" if parsed is None else parsed.is_loopback
+
+
 ListenAddress = Annotated[str, _ADDRESS, AfterValidator(_ip)]
 Address = Annotated[str, _ADDRESS, AfterValidator(_ip), AfterValidator(_one_machine)]
 RailAddress = Annotated[str, _RAIL_ADDRESS, AfterValidator(_on_a_rail)]
@@ -214,6 +219,11 @@ class Link(Spec):
                 yield Problem(where, f"{found}. Expected an address of its own.")
 
 
+EVERY_ADDRESS = frozenset({"0.0.0.0", "::"})  # noqa: S104 (compared, not bound)
+ALL = "all"
+"""In the gateway's `nodes`: every node."""
+
+
 class EndpointTls(Spec):
     """A certificate and its key: PEM files on the head. Newer ones are used as soon as they are there."""
 
@@ -239,6 +249,15 @@ def _endpoint_tls(given: Any) -> Any:
     return given
 
 
+def _node_names(given: Any) -> Any:
+    """Expand `nodes: all`."""
+    if isinstance(given, str):
+        if given != ALL:
+            refuse([Problem((), f"found {quote(given)}. Expected `all`, or a list of nodes.")])
+        return (ALL,)
+    return tuple(given) if isinstance(given, list) else given
+
+
 class Gateway(Spec):
     """Address of the OpenAI endpoint."""
 
@@ -256,11 +275,27 @@ class Gateway(Spec):
         BeforeValidator(_endpoint_tls, json_schema_input_type=Literal["generated"] | EndpointTls | None),
     ] = None
     """Certificate of the endpoint. `generated`: of the fleet's own authority, renewed by itself. Left out: no TLS."""
+    nodes: Annotated[
+        tuple[NodeName, ...],
+        Unique(),
+        BeforeValidator(_node_names, json_schema_input_type=Literal["all"] | tuple[NodeName, ...]),
+    ] = ()
+    """Nodes at whose addresses the endpoint is reached, beside the head: `all`, or a list of names. Left out: none."""
 
     @property
     def max_body_bytes(self) -> int:
         """`max_body_mb` in bytes."""
         return self.max_body_mb * 10**6
+
+    @property
+    def is_on_every_address(self) -> bool:
+        """True if it listens on every address of the head."""
+        return self.host in EVERY_ADDRESS
+
+    def _problems(self) -> Iterator[Problem]:
+        if self.nodes and _is_loopback(self.host):
+            found = f"given, but a gateway on {self.host} is reached on the head only"
+            yield Problem(("nodes",), f"{found}. Expected `host: 0.0.0.0`, or no `nodes`.")
 
 
 class Inventory(Spec):
@@ -297,6 +332,37 @@ class Inventory(Spec):
         yield from self._same_machine()
         for node in self.nodes:
             yield from _crossed(node, tuple(self._rail_ends(node)))
+        if self.head in self.nodes:
+            yield from self._entry_problems()
+
+    @property
+    def entry_nodes(self) -> tuple[str, ...]:
+        """Nodes beside the head at whose addresses the endpoint is reached, in the inventory's order."""
+        named = self.gateway.nodes
+        return tuple(node for node in self.nodes if node != self.head and (node in named or ALL in named))
+
+    def entry_host(self, node: str) -> str | None:
+        """The address of a node that corresponds to the gateway's on the head: every one, that of its login, or its end of
+        the same rail. None if the inventory has none."""
+        host, head = self.gateway.host, self.nodes[self.head]
+        if self.gateway.is_on_every_address:
+            return host
+        if host == head.address:
+            return None if self.nodes[node].is_local else self.nodes[node].address
+        rails = {
+            end.interface.network for _, end in self._rail_ends(self.head) if str(end.interface.ip) == host
+        }
+        ends = (end.interface for _, end in self._rail_ends(node))
+        return next((str(one.ip) for one in ends if one.network in rails), None)
+
+    def _entry_problems(self) -> Iterator[Problem]:
+        for name in self.gateway.nodes:
+            if name != ALL and name not in self.nodes:
+                yield Problem(("gateway", "nodes"), unknown("node", name, self.nodes))
+        if without := [node for node in self.entry_nodes if self.entry_host(node) is None]:
+            found = f"the inventory has no address of {', '.join(without)} that corresponds to {self.gateway.host}"
+            expected = f"Expected `host: 0.0.0.0`, or the address of {self.head} as the inventory has it"
+            yield Problem(("gateway", "nodes"), f"{found}. {expected}.")
 
     def require_nodes(self, names: Iterable[str]) -> None:
         """Raise SpecError if a name is not one of a node."""

@@ -45,6 +45,16 @@ def test_the_gateway_is_open_on_the_head_alone():
     assert [firewall_request(fleet, node, KNOWN)["open"] for node in ("a", "b")] == [[18000], []]
 
 
+def test_and_on_the_nodes_that_have_an_entry():
+    nodes = {"a": spark(1), "b": spark(2), "c": spark(3)}
+    gateway = FLEET.gateway.model_copy(update={"host": "0.0.0.0", "port": 18000, "nodes": ("c",)})
+    fleet = inventory(nodes).model_copy(update={"gateway": gateway})
+    known = {**KNOWN, "c": ("10.0.0.3",)}
+    opened = {node: firewall_request(fleet, node, known)["open"] for node in nodes}
+    assert opened == {"a": [18000], "b": [], "c": [18000]}
+    assert "tcp dport { 18000 } accept" in rules(firewall_request(fleet, "c", known))
+
+
 def test_a_nodes_addresses_are_those_that_are_no_rails():
     told = [
         {"ifname": "enP7s7", "addr_info": [{"local": "10.0.0.1"}, {"local": "fd00::1"}]},

@@ -3,8 +3,10 @@ from statuses import fleet
 
 from sparkfleet.fleet.gateway import gateway_change
 from sparkfleet.gateway.listening import GatewayListening, GatewayTls
+from sparkfleet.gateway.report import EntryReport
 from sparkfleet.specs.inventory import Inventory
 
+KEY = "SHA256:uNiVztksCsDhcc0u9e8BgrJXVGDgEbNVvZYGQFQFqzs"
 NOW = GatewayListening(host="127.0.0.1", port=8123, max_body_bytes=32_000_000)
 
 
@@ -55,4 +57,17 @@ def test_a_certificate_for_further_names_is_no_change():
     assert gateway_change(inventory(tls="generated", port=0), status(now)) == ""
     assert gateway_change(inventory(port=0), status(now)) == (
         "gateway: tls generated → none; at once, and open streams go on"
+    )
+
+
+def test_further_addresses_of_the_endpoint_are_a_change():
+    nodes = {"a": {"address": "local"}, "b": {"address": "10.0.0.2", "user": "u", "host_key": KEY}}
+    text = {"fleet": "home", "head": "a", "nodes": nodes, "gateway": {"host": "0.0.0.0", "port": 8123}}
+    now = status(NOW.model_copy(update={"host": "0.0.0.0"}))
+    everywhere = Inventory.model_validate({**text, "gateway": {**text["gateway"], "nodes": "all"}})
+    assert gateway_change(everywhere, now) == "gateway: nodes none → b; at once, and open streams go on"
+    with_b = now.model_copy(update={"entries": (EntryReport(node="b"),)})
+    assert gateway_change(everywhere, with_b) == ""
+    assert gateway_change(Inventory.model_validate(text), with_b) == (
+        "gateway: nodes b → none; at once, and open streams go on"
     )

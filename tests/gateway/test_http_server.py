@@ -17,7 +17,7 @@ import pytest
 from sparkfleet.errors import ControlError
 from sparkfleet.gateway import http_server
 from sparkfleet.gateway.asgi import ClientGone, Receive, Scope, Send, WhileConnected, direct_writer, respond
-from sparkfleet.gateway.http_server import Connections, Server, serve
+from sparkfleet.gateway.http_server import Server, serve
 
 Start = Callable[..., Awaitable[Server]]
 
@@ -256,34 +256,6 @@ async def test_a_full_server_says_so_and_one_address_leaves_room(start: Start) -
     async with asyncio.timeout(5):
         while (await exchange(server, b"GET /a HTTP/1.0\r\n\r\n"))[:12] != b"HTTP/1.1 200":
             await asyncio.sleep(0.01)
-
-
-def test_connections_are_counted_by_address() -> None:
-    counted = Connections(4)
-    assert counted.begin("a")
-    assert counted.begin("a")
-    assert not counted.begin("a")
-    counted.end("a")
-    assert counted.begin("b")
-    assert counted.begin("c")
-    assert not counted.begin("d")
-    counted.end("d")
-    counted.end("a")
-    assert counted.begin("d")
-
-
-def test_a_process_with_few_files_raises_its_limit(monkeypatch: pytest.MonkeyPatch) -> None:
-    limits = {"soft": 1024, "hard": 20_000}
-
-    def set_limit(_: int, both: tuple[int, int]) -> None:
-        limits["soft"] = both[0]
-
-    monkeypatch.setattr(http_server.resource, "getrlimit", lambda _: (limits["soft"], limits["hard"]))
-    monkeypatch.setattr(http_server.resource, "setrlimit", set_limit)
-    assert http_server._most() == http_server.CONNECTIONS
-    assert limits["soft"] == 2 * http_server.CONNECTIONS + 200
-    limits.update(soft=1024, hard=1024)
-    assert http_server._most() == 412
 
 
 # HTTP/1.0

@@ -32,10 +32,12 @@ class Asking:
         streams: how many ask at once.
         tokens: of each answer.
         pause_s: between an answer and the next question.
+        url: another address of the endpoint than the head's.
     """
 
-    def __init__(self, fleet, name, streams=2, tokens=120, pause_s=0.0):
+    def __init__(self, fleet, name, streams=2, tokens=120, pause_s=0.0, url=""):
         self._fleet = fleet
+        self._url = url
         self._told = {
             "model": name,
             "streams": streams,
@@ -46,7 +48,7 @@ class Asking:
         self.answers = []
 
     def __enter__(self):
-        told = json.dumps({**self._told, "url": self._fleet.endpoint()})
+        told = json.dumps({**self._told, "url": self._url or self._fleet.endpoint()})
         head = self._fleet.lab.nodes[0].name
         argv = self._fleet.lab.argv(head, [sys.executable, __file__])
         self._process = subprocess.Popen(

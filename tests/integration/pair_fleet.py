@@ -5,6 +5,7 @@ process under a real supervisor, whose ranks meet over the same rails. `--real` 
 timeouts, but for files that are marked `any_engine`: their faults are of what is around it.
 """
 
+import contextlib
 import itertools
 import json
 import os
@@ -96,6 +97,26 @@ class PairFleet(LabFleet):
         """Command lines of engines on a node, by process id."""
         words = ("vllm.entrypoints", "EngineCore", "sparkfleet.engines.fake")
         return {pid: line for pid, line in self.listed(node).items() if any(word in line for word in words)}
+
+    @contextlib.contextmanager
+    def listening_at(self, **gateway):
+        """The gateway as `gateway:` of an inventory has it; afterwards where it was."""
+        text = (self.directory / "inventory.yaml").read_text()
+        now = self.fleet_status()["listening"]
+        before = {"host": now["host"], "port": now["port"]}
+        try:
+            self.write_gateway(**{**before, **gateway})
+            self.ok("up")
+            yield
+        finally:
+            self.write_gateway(**before)
+            self.ok("up")
+            self.write("inventory.yaml", text)
+
+    def write_gateway(self, **gateway):
+        """Writes `gateway:` of the inventory, and changes nothing that runs."""
+        inventory = yaml.safe_load((self.directory / "inventory.yaml").read_text())
+        self.write("inventory.yaml", yaml.safe_dump({**inventory, "gateway": gateway}))
 
     def clear(self):
         """As a file of tests finds it: nodes, cables and knobs healthy, nothing served, nothing of an engine left."""

@@ -1,9 +1,10 @@
-"""The gateway under real Ray: limits, aliases, long bodies, the reason for a group, and usage over a killed gateway."""
+"""The gateway under real Ray: limits, aliases, long bodies, the reason for a group, usage over a killed gateway, entries."""
 
 import json
 import time
 
 import pytest
+from asking import Asking
 
 pytestmark = [pytest.mark.integration, pytest.mark.full]
 
@@ -89,3 +90,74 @@ def answers(fleet, key):
         return ask(fleet, key, question())[0] == 200
     except (ValueError, OSError):
         return False
+
+
+def entries(fleet):
+    """Process ids of the entry on the second node."""
+    return [pid for pid, line in fleet.listed("spark2").items() if "ray::EntryActor" in line]
+
+
+def serves(fleet):
+    """The second node's address, if the controller found that clients reach the gateway there; None if not."""
+    found = fleet.fleet_status().get("entries", ())
+    return next((one["url"] for one in found if one["listening"] and not one["trouble"]), None)
+
+
+def status_of(fleet, node, url):
+    """HTTP status of a GET from a node; 000 if nothing accepts the connection."""
+    argv = ["curl", "-s", "-m", "15", "-o", "/dev/null", "-w", "%{http_code}", url]
+    return fleet.lab.exec(node, argv).stdout
+
+
+def another_entry(fleet, before):
+    """Waits until another process serves as the entry."""
+    fleet.until(lambda: entries(fleet) not in ([], before), timeout=30)
+    fleet.until(lambda: serves(fleet), timeout=30)
+
+
+@pytest.mark.any_engine
+def test_the_second_nodes_address_is_an_endpoint_and_losing_it_costs_only_its_own_connections(pair):
+    spec = pair.spec()
+    pair.serve(spec)
+    head = pair.endpoint()
+    with pair.listening_at(host="0.0.0.0"):
+        listening = pair.fleet_status()["listening"]
+        opened = {"host": "0.0.0.0", "port": listening["port"]}
+        pair.write_gateway(**opened, nodes="all")
+        with Asking(pair, "tiny", tokens=8) as asking:
+            assert "nodes none → spark2" in " ".join(pair.apply(spec).split())
+            url = pair.until(lambda: serves(pair), timeout=30)
+            time.sleep(2)
+        assert set(asking.ends) == {"whole"}, asking.answers
+        assert url != head
+        assert url in pair.ok("status")
+
+        local = f"http://127.0.0.1:{listening['port']}/api/fleet"
+        assert status_of(pair, "spark1", local) == "200", "the head's loopback reads the page"
+        assert status_of(pair, "spark2", local) == "401", "another node's does not"
+
+        old = entries(pair)
+        assert len(old) == 1
+        with Asking(pair, "tiny", tokens=60) as asking, Asking(pair, "tiny", tokens=60, url=url) as beside:
+            pair.until(lambda: asking.ends["whole"] and beside.ends["whole"], timeout=60)
+            pair.lab.exec("spark2", ["kill", "-9", str(old[0])])
+            another_entry(pair, old)
+            again = time.time()
+            pair.until(lambda: beside.whole_since(again), timeout=60)
+        assert set(asking.ends) == {"whole"}, asking.answers
+        assert not beside.dishonest, beside.dishonest
+
+        old = entries(pair)
+        with Asking(pair, "tiny", tokens=8) as asking:
+            pair.lab.exec("spark2", ["kill", "-STOP", str(old[0])])
+            another_entry(pair, old)
+        assert set(asking.ends) == {"whole"}, asking.answers
+        pair.until(lambda: "did not run for 3 s and was ended" in pair.ok("events"), timeout=30)
+
+        pair.write_gateway(**opened)
+        with Asking(pair, "tiny", tokens=8) as asking:
+            assert "nodes spark2 → none" in " ".join(pair.apply(spec).split())
+            pair.until(lambda: not entries(pair), timeout=30)
+        assert set(asking.ends) == {"whole"}, asking.answers
+        assert status_of(pair, "spark1", url.removesuffix("/v1") + "/health") == "000"
+        assert pair.fleet_status()["entries"] == []

@@ -54,7 +54,9 @@ def row_of(one, words, gateway):
     """The row of a socket, by its process, its command line and its port."""
     if one.process == "sshd":
         return "SSH"
-    if one.process == "ray::ServeRepli" and one.local:
+    if one.process == "ray::EntryActor" and one.port == gateway:
+        return "entry of the gateway"
+    if one.process == "ray::ServeRepli" and (one.local or one.port == gateway):
         return "gateway" if one.port == gateway else "gateway's figures for Prometheus"
     if one.process == "ray::Controller" and one.local:
         return "controller's API"
@@ -74,6 +76,17 @@ def found(pair):
     pair.apply(CUSTOM, "speech.yaml")
     pair.until(lambda: pair.is_ready("speech"))
     gateway = int(pair.endpoint().rpartition(":")[2].partition("/")[0])
+    with pair.listening_at(host="0.0.0.0", nodes="all"):
+        pair.until(lambda: all(one["listening"] for one in pair.fleet_status()["entries"]), timeout=30)
+        every = scanned(pair, gateway)
+    pair.ok("delete", "--yes", "speech")
+    for one in sorted(every):
+        print(*one)
+    return every
+
+
+def scanned(pair, gateway):
+    """The sockets, each with its row."""
     fabric = {
         name: one.address
         for name, one in node_addresses(load_inventory(pair.directory / "inventory.yaml")).items()
@@ -86,9 +99,6 @@ def found(pair):
             kind = "any" if one.anywhere else "loopback" if one.local else own
             where = f"{one.process} on {node}, {one.address} port {one.port}"
             every.append(Found(row_of(one, listed.get(one.pid, ""), gateway), kind, where))
-    pair.ok("delete", "--yes", "speech")
-    for one in sorted(every):
-        print(*one)
     return every
 
 

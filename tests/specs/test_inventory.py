@@ -338,3 +338,55 @@ def test_a_wrong_certificate_is_refused_with_its_line(text: str, found: str) -> 
 def test_the_gateway_may_listen_on_every_interface() -> None:
     text = one_node("address: local") + 'gateway: {host: "0.0.0.0", port: 443}'
     assert parse_inventory(text).gateway.host == "0.0.0.0"
+
+
+def spread(gateway: str) -> str:
+    far = f'{{address: 10.0.0.2, user: u, host_key: "{KEY}"}}'
+    nodes = f"  a: {{address: local}}\n  b: {far}\n  c: {far.replace('.2', '.3')}\n"
+    return f"fleet: f\nhead: a\nnodes:\n{nodes}gateway: {{{gateway}}}\n"
+
+
+@pytest.mark.parametrize(
+    ("nodes", "entries"),
+    [("all", ("b", "c")), ("[all]", ("b", "c")), ("[c]", ("c",)), ("[c, a]", ("c",)), ("[]", ())],
+)
+def test_the_endpoint_may_have_the_addresses_of_other_nodes(nodes: str, entries: tuple[str, ...]) -> None:
+    inventory = parse_inventory(spread(f'host: "0.0.0.0", nodes: {nodes}'))
+    assert inventory.entry_nodes == entries
+    assert Inventory.model_validate_json(inventory.model_dump_json()) == inventory
+    assert parse_inventory(to_yaml(inventory)) == inventory
+
+
+@pytest.mark.parametrize(
+    ("gateway", "says"),
+    [
+        ('nodes: all', "gateway.nodes: given, but a gateway on 127.0.0.1 is reached on the head only"),
+        ('host: localhost, nodes: [b]', "a gateway on localhost is reached on the head only"),
+        ('host: 127.9.9.9, nodes: [b]', "a gateway on 127.9.9.9 is reached on the head only"),
+        ('host: "::1", nodes: [b]', "a gateway on ::1 is reached on the head only"),
+        ('host: "0.0.0.0", nodes: [d]', 'gateway.nodes: unknown node "d". Known: a, b, c.'),
+        ('host: "0.0.0.0", nodes: b', 'gateway.nodes: found "b". Expected `all`, or a list of nodes.'),
+        ('host: "0.0.0.0", nodes: [b, b]', '"b" is given twice'),
+        (
+            'host: 10.0.0.1, nodes: all',
+            "gateway.nodes: the inventory has no address of b, c that corresponds to 10.0.0.1. Expected `host: 0.0.0.0`",
+        ),
+    ],
+)  # fmt: skip
+def test_an_entry_that_could_not_work_is_refused(gateway: str, says: str) -> None:
+    assert any(says in line for line in problems(spread(gateway)))
+
+
+def test_an_entry_listens_where_the_gateway_does() -> None:
+    """On the management network, or on the rail: never on a network on which the gateway is not."""
+    inventory = parse_inventory(TWO_SPARKS)
+    other = next(node for node in inventory.nodes if node != inventory.head)
+    hosts = {
+        "0.0.0.0": "0.0.0.0",
+        "::": "::",
+        inventory.nodes[inventory.head].address: inventory.nodes[other].address,
+    }
+    hosts |= {"192.168.101.10": "192.168.101.11", "192.168.7.7": None}
+    for host, expected in hosts.items():
+        gateway = Gateway(host=host, nodes=("all",))
+        assert inventory.model_copy(update={"gateway": gateway}).entry_host(other) == expected, host

@@ -3,6 +3,7 @@
 from control_values import deployment, inventory, plan
 
 from sparkfleet.controlplane.controller import Controller
+from sparkfleet.controlplane.entry_watch import FakeEntries
 from sparkfleet.controlplane.fake_serve_backend import FakeServeBackend
 from sparkfleet.controlplane.state.head_address import HeadAddress
 from sparkfleet.controlplane.state.launches import launches_for
@@ -32,6 +33,7 @@ class World:
         self.metrics = ControlMetrics()
         self.inventory_nodes = ("this",)
         self.nodes = FakeNodes({"this": 100 * GIB})
+        self.entries = FakeEntries()
         self.controller = self.restarted()
 
     def restarted(self, **more):
@@ -43,6 +45,7 @@ class World:
             address=ADDRESS,
             launches_of=lambda desired, rungs: launches_for(self.inventory(), desired, rungs),
             nodes=self.nodes,
+            entries=self.entries,
             here=NodeReport(name="this", joined=True, boot=self.nodes.boots["this"]),
             **more,
         )

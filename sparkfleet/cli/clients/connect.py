@@ -38,7 +38,8 @@ def connect(
 async def _connect(session: Session, client: str, name: str, url: str, json: bool) -> int:
     if client != AUTHORITY:
         setup_of(client, Endpoint(url="", model=name))  # an unknown client, before the fleet is asked
-    endpoint = await _endpoint(await session.controller(), name, url)
+    controller = await session.controller()
+    endpoint = await _endpoint(controller, name, url)
     setup = setup_of(client, endpoint)
     if json:
         print_json({"version": OUTPUT_VERSION, "client": client, **setup.model_dump()})
@@ -46,6 +47,8 @@ async def _connect(session: Session, client: str, name: str, url: str, json: boo
     errors.print(f"# {setup.place}", style="dim", markup=False)
     console.out(setup.text, highlight=False)
     _notes(session, client, endpoint, setup)
+    if others := ", ".join(map(controller.address.endpoint_at, controller.address.entries)):
+        errors.print(f"The same endpoint has further addresses (`--url`): {others}", markup=False)
     return Exit.DONE
 
 

@@ -23,6 +23,7 @@ from sparkfleet.controlplane.controller import Controller
 from sparkfleet.controlplane.controller_life import ControllerLife
 from sparkfleet.controlplane.controller_note import NoteWriter
 from sparkfleet.controlplane.page_changes import answered, carry_out, log_end
+from sparkfleet.controlplane.ray.entry_actor import EntryActors
 from sparkfleet.controlplane.ray.node_actor import NodeActors, rails_of
 from sparkfleet.controlplane.ray.ray_process import NODE_LABEL
 from sparkfleet.controlplane.ray.ray_serve_backend import RayServeBackend, run_without_waiting
@@ -84,6 +85,7 @@ class ControllerActor:
         _log_to(self._paths.logs / "controller.log")
         self._config = config
         self._nodes = NodeActors(config.inventory.nodes, rails_of(config.inventory))
+        self._entries = EntryActors()
         self._apps = RayServeBackend()
         self._serve: asyncio.Task[None] | None = None
         self._note = NoteWriter(self._paths)
@@ -198,6 +200,7 @@ class ControllerActor:
             address=read_address(self._paths) or self._config.address,
             launches_of=lambda desired, rungs: launches_for(inventory, desired, rungs),
             nodes=self._nodes,
+            entries=self._entries,
             here=NodeReport(name=inventory.head, joined=True, boot=this_boot()),
             wall=WallClock(read_clocks, self._paths.run_clock),
             check=StoreWatch(store, self._paths.database, inventory.fleet).check,

@@ -11,6 +11,7 @@ from collections.abc import Mapping
 
 from sparkfleet.controlplane.ray.ray_tls import tls_environment
 from sparkfleet.controlplane.state.head_address import HeadAddress, gateway_tls, read_address, write_address
+from sparkfleet.gateway.listening import GatewayEntry
 from sparkfleet.runtime.files.fleet_paths import STATE_VARIABLE, FleetPaths
 from sparkfleet.runtime.files.state_probe import RAY_LABEL
 from sparkfleet.runtime.ports import free_port
@@ -32,7 +33,13 @@ GRPC_BYTES = 32 << 20
 """Largest message between Ray's processes, bytes; a plan with its ladder has some hundred kilobytes."""
 
 
-def choose_address(paths: FleetPaths, host: str, gateway: Gateway, name: str = "127.0.0.1") -> HeadAddress:
+def choose_address(
+    paths: FleetPaths,
+    host: str,
+    gateway: Gateway,
+    name: str = "127.0.0.1",
+    entries: tuple[GatewayEntry, ...] = (),
+) -> HeadAddress:
     """The addresses of the last start, or new ones with free ports; stores them.
 
     Args:
@@ -40,6 +47,7 @@ def choose_address(paths: FleetPaths, host: str, gateway: Gateway, name: str = "
         host: the head's address towards the other nodes, on which Ray listens.
         gateway: address of the endpoint; port 0: any free one.
         name: the head's name for clients.
+        entries: of the endpoint, on other nodes.
     """
     before = read_address(paths)
     ray_port = int(before.ray.rpartition(":")[2]) if before else free_port(host)
@@ -51,7 +59,8 @@ def choose_address(paths: FleetPaths, host: str, gateway: Gateway, name: str = "
         name=name,
         max_body_bytes=gateway.max_body_bytes,
         origins=gateway.origins,
-        tls=gateway_tls(gateway, name),
+        tls=gateway_tls(gateway, name, entries=entries),
+        entries=entries,
     )
     write_address(paths, address)
     return address

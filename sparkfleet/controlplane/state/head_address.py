@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import contextlib
 import socket
+from collections.abc import Iterable
 
 from pydantic import ValidationError
 
-from sparkfleet.gateway.listening import GatewayListening, GatewayTls
+from sparkfleet.fabric.node_addresses import seats
+from sparkfleet.gateway.listening import GatewayEntry, GatewayListening, GatewayTls
 from sparkfleet.remote.atomic_write import write_atomically
 from sparkfleet.runtime.files.fleet_paths import FleetPaths
-from sparkfleet.specs.inventory import Gateway
+from sparkfleet.specs.inventory import EVERY_ADDRESS, Gateway, Inventory
 from sparkfleet.values import Value
 
 LOOPBACK = "127.0.0.1"
@@ -53,6 +55,8 @@ class HeadAddress(Value):
     """Origins of other sites whose scripts may read the gateway's answers."""
     tls: GatewayTls | None = None
     """None: HTTP without TLS."""
+    entries: tuple[GatewayEntry, ...] = ()
+    """Of the nodes at whose addresses the endpoint is reached, too."""
 
     @property
     def listening(self) -> GatewayListening | None:
@@ -75,8 +79,15 @@ class HeadAddress(Value):
     @property
     def endpoint(self) -> str:
         """Base URL for OpenAI clients."""
-        host = self.name if self.gateway_host == "0.0.0.0" else self.gateway_host  # noqa: S104 (compared, not bound)
-        return f"{self.scheme}://{host}:{self.gateway_port}/v1"
+        return self._url(self.gateway_host, self.name)
+
+    def endpoint_at(self, entry: GatewayEntry) -> str:
+        """The same under the address of an entry's node."""
+        return self._url(entry.host, entry.name)
+
+    def _url(self, host: str, name: str) -> str:
+        shown = name if host in EVERY_ADDRESS else host
+        return f"{self.scheme}://{f'[{shown}]' if ':' in shown else shown}:{self.gateway_port}/v1"
 
     @property
     def is_private(self) -> bool:
@@ -84,13 +95,36 @@ class HeadAddress(Value):
         return self.gateway_host.startswith("127.") or self.gateway_host in ("localhost", "::1")
 
 
-def gateway_tls(gateway: Gateway, *names: str) -> GatewayTls | None:
-    """The endpoint's certificate as the inventory has it. `names`: those of the head, for a generated one."""
+def gateway_tls(gateway: Gateway, *names: str, entries: Iterable[GatewayEntry] = ()) -> GatewayTls | None:
+    """The endpoint's certificate as the inventory has it; a generated one for the head's `names` and the entries' own."""
     if gateway.tls is None:
         return None
     if gateway.tls.cert is not None and gateway.tls.key is not None:
         return GatewayTls(cert=gateway.tls.cert, key=gateway.tls.key)
-    return GatewayTls(names=tuple(sorted({gateway.host, *names} - {"0.0.0.0", "::"})))  # noqa: S104 (compared, not bound)
+    beside = {name for one in entries for name in (one.node, one.name, one.host)}
+    return GatewayTls(names=tuple(sorted({gateway.host, *names, *beside} - EVERY_ADDRESS)))
+
+
+def gateway_entries(inventory: Inventory) -> tuple[GatewayEntry, ...]:
+    """The entries that the inventory names. None is on the head or reaches the gateway over loopback, which it trusts.
+
+    Raises:
+        ControlError: as `seats`.
+    """
+    gateway, names = inventory.gateway, inventory.entry_nodes
+    if not names:
+        return ()
+    meeting = seats(inventory)
+    target = meeting[inventory.head].address if gateway.is_on_every_address else gateway.host
+    return tuple(
+        GatewayEntry(
+            node=name,
+            host=inventory.entry_host(name) or gateway.host,
+            name=meeting[name].address if inventory.nodes[name].is_local else inventory.nodes[name].address,
+            target=target,
+        )
+        for name in names
+    )
 
 
 def write_address(paths: FleetPaths, address: HeadAddress) -> None:

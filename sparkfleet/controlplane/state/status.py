@@ -7,7 +7,7 @@ from typing import Literal
 
 from sparkfleet.controlplane.state.drained import DrainedGroup, DrainedNode
 from sparkfleet.gateway.listening import GatewayListening
-from sparkfleet.gateway.report import EndpointCertificate, GatewayReport
+from sparkfleet.gateway.report import EndpointCertificate, EntryReport, GatewayReport
 from sparkfleet.group.group_name import GroupKey, GroupValue
 from sparkfleet.group.report import GroupReport
 from sparkfleet.planner.report.carry_over import Member, RunningGroup
@@ -113,6 +113,8 @@ class FleetStatus(Value):
     listening: GatewayListening | None = None
     """Address of the gateway and limit of its bodies; None: an earlier release does not report them."""
     gateways: tuple[GatewayReport, ...]
+    entries: tuple[EntryReport, ...] = ()
+    """Further addresses of the endpoint, each of a node beside the head."""
     nodes: tuple[NodeReport, ...] = ()
     failures: tuple[Remembered, ...] = ()
     """Candidates that failed to start on this fleet, which planning excludes."""

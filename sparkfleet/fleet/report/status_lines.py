@@ -47,6 +47,7 @@ def fleet_lines(
     """
     if only is None:
         yield f"fleet {fleet.fleet} · sparkfleet {fleet.sparkfleet} · endpoint {fleet.endpoint}"
+        yield from _entry_lines(fleet)
         yield from _certificate_lines(fleet, now)
         if not fleet.deployments:
             yield ""
@@ -64,6 +65,14 @@ def fleet_lines(
         drained = {one.node for one in fleet.drained}
         for node in fleet.nodes:
             yield f"{INDENT}{node.name:<{width}}  {_node(node)}{' · drained' * (node.name in drained)}"
+
+
+def _entry_lines(fleet: FleetStatus) -> Iterator[str]:
+    """The endpoint's further addresses, each with its state. `warnings` have the reasons."""
+    for one in fleet.entries:
+        works = one.listening and not one.trouble
+        load = f"{one.connections} connection{'s' * (one.connections != 1)}"
+        yield f"endpoint on {one.node}: {one.url} · {load if works else 'not reached'}"
 
 
 def _certificate_lines(fleet: FleetStatus, now: float) -> Iterator[str]:

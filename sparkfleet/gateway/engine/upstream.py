@@ -8,7 +8,6 @@ from __future__ import annotations
 import asyncio
 import json
 import re
-import socket
 import ssl
 from collections import defaultdict
 from collections.abc import Awaitable, Callable
@@ -31,6 +30,7 @@ from sparkfleet.gateway.engine.external import (
 )
 from sparkfleet.gateway.request_parser import EXPLAIN_HEADER, MODEL_HEADER, PRIORITY_HEADER
 from sparkfleet.gateway.routing_table import ExternalAddress
+from sparkfleet.gateway.server_socket import watch_peer
 
 CONNECT_S = 2.0
 """Time limit to open a connection. The kernel of a live engine's node accepts within milliseconds."""
@@ -414,12 +414,3 @@ def request_headers(headers: Headers) -> tuple[tuple[str, str], ...]:
 def _named_by_connection(headers: Headers) -> frozenset[bytes]:
     lines = [value for name, value in headers if name == b"connection"]
     return frozenset([token.strip().lower() for line in lines for token in line.split(b",")])
-
-
-def watch_peer(connection: socket.socket, settings: tuple[tuple[str, int], ...]) -> None:
-    """Sets TCP keepalive, so that the kernel notices a vanished peer. `settings` in s, s, and probes."""
-    connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-    for name, value in settings:
-        option = getattr(socket, name, None)  # Linux has all of them
-        if option is not None:
-            connection.setsockopt(socket.IPPROTO_TCP, option, value)

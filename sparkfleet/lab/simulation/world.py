@@ -12,6 +12,7 @@ from functools import partial
 from typing import Literal
 
 from sparkfleet.controlplane.controller import Controller
+from sparkfleet.controlplane.entry_watch import FakeEntries
 from sparkfleet.controlplane.state.head_address import HeadAddress
 from sparkfleet.controlplane.state.status import NodeReport
 from sparkfleet.controlplane.store_safety.guard import StoreError
@@ -148,6 +149,7 @@ class World:
             address=HeadAddress(ray="", api="", gateway_host="127.0.0.1", gateway_port=8000),
             launches_of=launches,
             nodes=SimulatedNodes(self),
+            entries=FakeEntries(),
             here=NodeReport(name=head.name, joined=True, boot=f"{head.name}-{head.boots}"),
             clocks=self.time.now,
             wall=self._wall,

@@ -11,14 +11,16 @@ from typer.testing import CliRunner
 
 from sparkfleet.cli.clients import connect as verb
 from sparkfleet.cli.verbs import VERBS
+from sparkfleet.controlplane.state.head_address import HeadAddress
 from sparkfleet.errors import ControlError
+from sparkfleet.gateway.listening import GatewayEntry
 
 
 class Fleet:
     """A session and its client, of a fleet with one deployment."""
 
     inventory = SimpleNamespace(head="spark1")
-    address = SimpleNamespace(endpoint="http://127.0.0.1:8000/v1")
+    address = HeadAddress(ray="", api="", gateway_host="127.0.0.1", gateway_port=8000)
 
     async def controller(self) -> Fleet:
         return self
@@ -61,6 +63,15 @@ def test_the_configuration_is_printed_for_names_and_aliases() -> None:
         assert f"sparkfleet/{name}" in json.loads(shown)["text"]
     assert json.loads(invoke("opencode", "tiny"))["model"] == "sparkfleet/tiny"
     assert "http://box:80/v1" in invoke("aider", "tiny", "--url", "http://box:80/")
+
+
+def test_further_addresses_of_the_endpoint_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    entry = GatewayEntry(node="spark2", host="0.0.0.0", name="10.0.0.2", target="10.0.0.1")
+    monkeypatch.setattr(Fleet, "address", Fleet.address.model_copy(update={"entries": (entry,)}))
+    notes: list[str] = []
+    monkeypatch.setattr(verb.errors, "print", lambda words, **_: notes.append(words))
+    invoke("aider", "tiny")
+    assert notes[-1].endswith("further addresses (`--url`): http://10.0.0.2:8000/v1")
 
 
 def test_an_unknown_deployment_is_named() -> None:

@@ -3,6 +3,7 @@
 import contextlib
 import json
 import socket
+from ipaddress import ip_address
 from types import SimpleNamespace
 
 import pytest
@@ -11,17 +12,19 @@ from sparkfleet.controlplane.api.client import FleetClient
 from sparkfleet.controlplane.state.head_address import (
     LOOPBACK,
     HeadAddress,
+    gateway_entries,
     gateway_tls,
     name_on_network,
+    read_address,
     write_address,
 )
 from sparkfleet.errors import ControlError
 from sparkfleet.fleet.session import Session
-from sparkfleet.gateway.listening import GatewayListening, GatewayTls, stored_listening
+from sparkfleet.gateway.listening import GatewayEntry, GatewayListening, GatewayTls, stored_listening
 from sparkfleet.gateway.report import EndpointCertificate
 from sparkfleet.node_daemon import gateway_address
 from sparkfleet.runtime.files.fleet_paths import FleetPaths
-from sparkfleet.specs.inventory import Gateway
+from sparkfleet.specs.inventory import Gateway, Inventory
 
 PRIVATE = HeadAddress(ray="127.0.0.1:1", api="http://127.0.0.1:2", gateway_host=LOOPBACK, gateway_port=8000)
 
@@ -118,3 +121,52 @@ async def test_programs_of_ours_wait_for_the_certificate_and_compare_its_hash(tm
             await session.endpoint.trust(Client())
         Client.address = PRIVATE
         assert await session.endpoint.trust(Client()) is True
+
+
+def two_sparks(**gateway):
+    nodes = {
+        name: {"address": f"10.0.0.{number}", "user": "u", "host_key": "SHA256:" + "A" * 43}
+        for number, name in enumerate(("a", "b"), start=1)
+    }
+    ends = [{"netdev": "enp1s0f1np1", "address": f"192.168.100.1{number}/24"} for number in (0, 1)]
+    links = [{"nodes": ["a", "b"], "rails": [ends]}]
+    text = {"fleet": "home", "head": "a", "nodes": nodes, "links": links, "gateway": gateway}
+    return Inventory.model_validate_json(json.dumps(text))
+
+
+@pytest.mark.parametrize(
+    ("host", "listens", "name", "target"),
+    [
+        ("0.0.0.0", "0.0.0.0", "10.0.0.2", "192.168.100.10"),
+        ("10.0.0.1", "10.0.0.2", "10.0.0.2", "10.0.0.1"),
+        ("192.168.100.10", "192.168.100.11", "10.0.0.2", "192.168.100.10"),
+    ],
+)
+def test_an_entry_reaches_the_gateway_where_it_listens_and_never_over_loopback(host, listens, name, target):
+    (entry,) = gateway_entries(two_sparks(host=host, nodes="all"))
+    assert entry == GatewayEntry(node="b", host=listens, name=name, target=target)
+    assert not ip_address(entry.target).is_loopback, "which the gateway's page trusts"
+
+
+def test_an_inventory_without_nodes_has_no_entry():
+    assert gateway_entries(two_sparks(host="0.0.0.0")) == ()
+
+
+def test_the_addresses_of_the_endpoint_are_stored_and_an_older_head_has_one(tmp_path):
+    inventory = two_sparks(host="0.0.0.0", port=8000, nodes="all", tls="generated")
+    entries = gateway_entries(inventory)
+    before = PRIVATE.model_copy(update={"name": "10.0.0.1"})
+    address = gateway_address._next(before, inventory.gateway, entries)
+    assert [address.endpoint_at(one) for one in address.entries] == ["https://10.0.0.2:8000/v1"]
+    assert address.tls.names == ("10.0.0.1", "10.0.0.2", "b"), "a certificate for every address"
+    paths = FleetPaths(tmp_path / "state")
+    write_address(paths, address)
+    assert read_address(paths) == address
+    write_address(paths, PRIVATE)
+    assert "entries" not in json.loads(paths.address.read_text()), "a release before can read it"
+    assert read_address(paths).entries == ()
+
+
+def test_an_address_of_ipv6_is_a_url():
+    one = PRIVATE.model_copy(update={"gateway_host": "::", "name": "fd00::1"})
+    assert one.endpoint == "http://[fd00::1]:8000/v1"

@@ -12,7 +12,7 @@ from sparkfleet.engines.startup_phases import StartupPhase
 from sparkfleet.fleet.events import FleetStep
 from sparkfleet.fleet.planning.step_times import last_start_s, started_by
 from sparkfleet.fleet.report.status_lines import duration_words, fleet_lines, state_words
-from sparkfleet.gateway.report import EndpointCertificate, GatewayReport
+from sparkfleet.gateway.report import EndpointCertificate, EntryReport, GatewayReport
 from sparkfleet.group.report import GroupPhase
 from sparkfleet.units import GIB
 
@@ -149,3 +149,14 @@ def test_the_status_has_the_end_of_the_certificate_and_the_trouble_with_newer_fi
     expired = behind_tls(-2, trouble="cert.pem cannot be used")
     assert "expired on 2026-11-18: clients refuse it" in expired[1]
     assert expired[2] == "gateway: cert.pem cannot be used"
+
+
+def test_further_addresses_of_the_endpoint_are_shown_with_their_state():
+    entries = (
+        EntryReport(node="s2", url="http://192.168.1.21:8000/v1", listening=True, connections=1),
+        EntryReport(node="s3", url="http://192.168.1.22:8000/v1", listening=True, trouble="no way"),
+    )
+    assert lines(fleet(entries=entries))[1:3] == [
+        "endpoint on s2: http://192.168.1.21:8000/v1 · 1 connection",
+        "endpoint on s3: http://192.168.1.22:8000/v1 · not reached",
+    ]
