@@ -3,17 +3,23 @@
 from __future__ import annotations
 
 import argparse
+import os
 import sys
 from collections import Counter
+from collections.abc import Iterator
+from concurrent.futures import ProcessPoolExecutor
+from functools import partial
+from multiprocessing import get_context
 
 from sparkfleet.lab.simulation.run import DRAIN_EVERY_S, FAULT_EVERY_S, simulate
+from sparkfleet.lab.simulation.world import Report
 
 
 def main(argv: list[str]) -> int:
-    """Run seeds one after another and print what was injected, and each violation with the command that replays it."""
+    """Run seeds and print what was injected, and each violation with the command that replays it."""
     parser = argparse.ArgumentParser(prog="python -m sparkfleet.lab.simulation", description=__doc__)
     parser.add_argument("--seed", type=int, default=0, help="the first seed")
-    parser.add_argument("--runs", type=int, default=10, help="how many seeds, one after another")
+    parser.add_argument("--runs", type=int, default=10, help="how many seeds, from there on")
     parser.add_argument("--hours", type=float, default=3.0, help="simulated hours with faults, per run")
     parser.add_argument("--nodes", type=int, default=3)
     parser.add_argument(
@@ -22,12 +28,14 @@ def main(argv: list[str]) -> int:
     parser.add_argument(
         "--drain-every", type=float, default=DRAIN_EVERY_S, help="mean seconds between drained nodes, or inf"
     )
+    parser.add_argument(
+        "--jobs", type=int, default=os.cpu_count() or 1, help="processes that run seeds side by side"
+    )
     parser.add_argument("--log", action="store_true", help="print what happened in each run")
     given = parser.parse_args(argv)
     faults: Counter[str] = Counter()
     hours, failed = 0.0, 0
-    for seed in range(given.seed, given.seed + given.runs):
-        report = simulate(seed, given.hours, given.nodes, given.fault_every, given.drain_every)
+    for report in _reports(given):
         hours += report.hours
         faults += report.faults
         if given.log:
@@ -36,7 +44,7 @@ def main(argv: list[str]) -> int:
             failed += 1
             print("\n".join(report.violations))
             print(
-                f"replay: python -m sparkfleet.lab.simulation --seed {seed} --runs 1 --hours {given.hours:g}"
+                f"replay: python -m sparkfleet.lab.simulation --seed {report.seed} --runs 1 --hours {given.hours:g}"
                 f" --nodes {given.nodes} --fault-every {given.fault_every:g}"
                 f" --drain-every {given.drain_every:g} --log"
             )
@@ -46,4 +54,22 @@ def main(argv: list[str]) -> int:
     return 1 if failed else 0
 
 
-sys.exit(main(sys.argv[1:]))
+def _reports(given: argparse.Namespace) -> Iterator[Report]:
+    """The report of each seed, in their order, however many processes run them."""
+    run = partial(
+        simulate,
+        hours=given.hours,
+        nodes=given.nodes,
+        fault_every_s=given.fault_every,
+        drain_every_s=given.drain_every,
+    )
+    seeds = range(given.seed, given.seed + given.runs)
+    if given.jobs <= 1 or given.runs <= 1:
+        yield from map(run, seeds)
+        return
+    with ProcessPoolExecutor(min(given.jobs, given.runs), mp_context=get_context("spawn")) as pool:
+        yield from pool.map(run, seeds)
+
+
+if __name__ == "__main__":  # not in the processes of the pool, which import this
+    sys.exit(main(sys.argv[1:]))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from functools import lru_cache
 
 from sparkfleet.controlplane.state.status import NodeReport
 from sparkfleet.group.group_name import GroupKey
@@ -13,6 +14,13 @@ MEMORY = 119 * GIB
 """MemTotal of a Spark."""
 LEASE_S = 120.0
 """An engine that no actor follows ends after this long, as `node_daemon` ends a rank (`START_LEASE_S`)."""
+
+
+@lru_cache
+def _answer(name: str, free: int, boots: int) -> NodeReport:
+    return NodeReport(
+        name=name, joined=True, memory_total=MEMORY, memory_available=free, boot=f"{name}-{boots}"
+    )
 
 
 @dataclass
@@ -124,13 +132,7 @@ class SimulatedFleet:
             return NodeReport(name=node.name, joined=False)
         if node.slow_report:
             return NodeReport(name=node.name, joined=True)
-        return NodeReport(
-            name=node.name,
-            joined=True,
-            memory_total=MEMORY,
-            memory_available=self.free(node.name),
-            boot=f"{node.name}-{node.boots}",
-        )
+        return _answer(node.name, self.free(node.name), node.boots)
 
     def sweep(self, keep: frozenset[GroupKey]) -> tuple[str, ...]:
         """End ranks of other groups on nodes that answer."""

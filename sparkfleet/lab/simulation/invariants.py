@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from sparkfleet.controlplane.desired import Desired, Standing
 from sparkfleet.controlplane.policy.state import GONE_S
@@ -38,7 +38,7 @@ BACK_S = 10.0
 def ended_without_reason(
     ended: list[tuple[float, SimulatedEngine, str]],
     wanted: Mapping[str, Desired],
-    events: tuple[Event, ...],
+    events: Callable[[], tuple[Event, ...]],
     ready_at: Mapping[GroupKey, float],
 ) -> Iterator[str]:
     """Engines that served, were wanted and well, and were ended without an event that names the reason.
@@ -46,7 +46,7 @@ def ended_without_reason(
     Args:
         ended: engines that have ended since the last check: when, which, what ended them.
         wanted: deployments that are to run.
-        events: all that were written.
+        events: reads all that were written.
         ready_at: Unix seconds at which each engine became ready, less those by which the clock was set back since.
     """
     for at, engine, why in ended:
@@ -56,7 +56,7 @@ def ended_without_reason(
             continue
         subject = name_of(engine.group)
         since = ready_at.get(engine.group, 0.0)
-        named = [e for e in events if e.kind in NAMED_BY and e.subject == subject and e.at >= since]
+        named = [e for e in events() if e.kind in NAMED_BY and e.subject == subject and e.at >= since]
         if not named:
             yield f"{at:.1f} s: the engine of {subject} was ready, well and wanted, and was ended: {why}"
 

@@ -175,9 +175,10 @@ class Simulation:
     def _ended_without_reason(self, wanted: dict[str, Desired]) -> Iterator[str]:
         world = self._world
         if world.fleet.ended:
-            events = world.store.events.read(limit=400)
             ready_at = {group: at - world.time.set_back_s for group, at in world.ready_at.items()}
-            yield from invariants.ended_without_reason(world.fleet.ended, wanted, events, ready_at)
+            yield from invariants.ended_without_reason(
+                world.fleet.ended, wanted, lambda: world.store.events.read(limit=400), ready_at
+            )
 
     async def _settle(self) -> None:
         """Without faults and drained nodes everything wanted runs, at the latest once it is applied again; nothing else."""

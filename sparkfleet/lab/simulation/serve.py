@@ -11,6 +11,7 @@ import random
 from collections import Counter
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 
 from sparkfleet.controlplane.state.status import App, AppStatus
 from sparkfleet.engines.failure_signatures import Diagnosis
@@ -28,6 +29,11 @@ BARRED_LOOK_S = 30.0
 """Seconds between two questions of a group that waits for a drained node; the real one asks every second."""
 RETRY_S = 5.0
 """Pause of Serve before it constructs a replica again; longer each time, at most a minute."""
+
+
+@lru_cache
+def _listed(deployment: str, generation: int, replica: int, status: AppStatus) -> App:
+    return App(deployment=deployment, generation=generation, replica=replica, status=status)
 
 
 @dataclass
@@ -114,10 +120,7 @@ class SimulatedServe:
 
     async def list(self) -> tuple[App, ...]:
         """See `ServeBackend`."""
-        found = tuple(
-            App(deployment=key[0], generation=key[1], replica=key[2], status=app.status)
-            for key, app in self.apps.items()
-        )
+        found = tuple(_listed(*key, app.status) for key, app in self.apps.items())
         self._looked_unix = max(self._looked_unix, self._time.unix())
         await self._pause()
         return found
