@@ -23,6 +23,7 @@ from sparkfleet.controlplane.node_watch import NodeWatch
 from sparkfleet.controlplane.observed_fleet import ObservedFleet
 from sparkfleet.controlplane.policy.decide import decide
 from sparkfleet.controlplane.policy.memory_admission import depends_on_memory
+from sparkfleet.controlplane.policy.memory_retry import refused
 from sparkfleet.controlplane.policy.rest import is_at_rest
 from sparkfleet.controlplane.policy.state import FleetState
 from sparkfleet.controlplane.report_intake import ReportIntake
@@ -229,9 +230,9 @@ class Controller:
         return (*self.gateways.inputs(), nodes.boots, nodes.away_since, self.fleet.pending)
 
     async def _state(self) -> FleetState:
-        """Snapshot for the policy, with the free memory of the nodes that answer if a generation waits for memory."""
+        """Snapshot for the policy, with the free memory of the nodes that answer if something waits for memory."""
         state = self.fleet.state()
-        if not depends_on_memory(state):
+        if not depends_on_memory(state) and not refused(state):
             return state
         found = {node.name: node.memory_available for node in await self._nodes.look()}
         return self.fleet.state({name: memory for name, memory in found.items() if memory is not None})

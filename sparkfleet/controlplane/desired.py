@@ -85,6 +85,9 @@ class Standing(Value):
     """Times at which it failed while it was ready, as far as they still count, Unix seconds."""
     starved: tuple[float, ...] = ()
     """Those of its falls at this rung that were caused by memory, as far as they still count, Unix seconds."""
+    refused: int = 0
+    """Times it was given up because memory was not free, before it took any, since it was last ready; 0 if it was given up
+    for another reason."""
     passed: tuple[str, ...] = ()
     """Reason for leaving each rung above this one, in order; if it is given up, also the reason for this one."""
 

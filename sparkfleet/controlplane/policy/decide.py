@@ -13,6 +13,7 @@ from sparkfleet.controlplane.policy.actions import Action, EndGroup, RestartGrou
 from sparkfleet.controlplane.policy.after import after
 from sparkfleet.controlplane.policy.fallback import count_lost_starts, keep_groups_up, leave_gone_nodes
 from sparkfleet.controlplane.policy.memory_admission import wait_for_memory
+from sparkfleet.controlplane.policy.memory_retry import retry_refused
 from sparkfleet.controlplane.policy.pending_starts import end_barred, learn_boots
 from sparkfleet.controlplane.policy.rollout import (
     forget_ended,
@@ -35,6 +36,7 @@ RULES: tuple[Callable[[FleetState, Now], Sequence[Action]], ...] = (
     start_missing,
     keep_groups_up,
     leave_gone_nodes,
+    retry_refused,
 )
 
 

@@ -306,7 +306,8 @@ def _rung_kept(
 def _move(one: FallbackCase, rung: int, why: str) -> list[Action]:
     """Moves a group to a lower rung for a reason other than a failed start."""
     standing, plan = one.standing, one.desired.plan_of(one.group)
-    lower = Standing(rung=rung, falls=standing.falls, passed=passed_by(standing, rung, why))
+    passed = passed_by(standing, rung, why)
+    lower = Standing(rung=rung, falls=standing.falls, refused=standing.refused, passed=passed)
     following = plan.ladder[rung]
     cost = instead(plan.rung_at(standing.rung), following)
     words = f"{why}; next: {what(following)}{cost and f', {cost}'}"

@@ -7,11 +7,15 @@ from typing import Literal
 
 from sparkfleet.controlplane.desired import Standing
 from sparkfleet.engines.failure_signatures import Diagnosis
+from sparkfleet.errors import Cause
 from sparkfleet.planner.types.plan import GroupPlan, Rung
 from sparkfleet.values import Value
 
 TRIES = 2
 """Starts of one rung if the cause may pass by itself; after other causes there is one."""
+
+RETRIES = 3
+"""Starts of a group that was given up because memory was not free, once it is, until it is ready."""
 
 
 class Step(Value):
@@ -46,14 +50,21 @@ def step(
         cost = instead(failed, following)
         words = f"{what(failed)} did not start ({why}); next: {what(following)}{cost and f', {cost}'}"
         skipped = tuple(_drained(one, drained) for one in group.ladder[standing.rung + 1 : rung])
-        lower = Standing(rung=rung, falls=standing.falls, passed=(*passed, *skipped))
+        lower = Standing(
+            rung=rung, falls=standing.falls, refused=standing.refused, passed=(*passed, *skipped)
+        )
         return Step(verb="next", standing=lower, words=words)
     rungs = len(group.ladder)
     end = f"none of {rungs} rungs started" if rungs > 1 else "there is no other rung"
     if left := group.ladder[standing.rung + 1 :]:
         end = f"the other rungs are left out: {_drained(left[0], drained)}"
     words = f"{what(failed)} did not start ({why}); {end}"
-    last = Standing(rung=standing.rung, tries=tries, given_up=True, passed=passed)
+    is_refused = diagnosis is not None and diagnosis.cause is Cause.MEMORY and not diagnosis.began
+    refused = standing.refused + 1 if is_refused else 0
+    if refused:
+        again = "it starts once more when that memory is free"
+        words += f"; {again if refused <= RETRIES else '`sparkfleet apply` tries once more'}"
+    last = Standing(rung=standing.rung, tries=tries, given_up=True, refused=refused, passed=passed)
     return Step(verb="end", standing=last, words=words)
 
 

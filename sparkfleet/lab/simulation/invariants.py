@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 
 from sparkfleet.controlplane.desired import Desired, Standing
+from sparkfleet.controlplane.policy.fallback import BREAKER_FAILURES, BREAKER_S
+from sparkfleet.controlplane.policy.ladder import RETRIES
 from sparkfleet.controlplane.policy.state import GONE_S
 from sparkfleet.controlplane.state.store_rows import Event
 from sparkfleet.gateway.routing_table import RoutingTable
@@ -25,6 +27,10 @@ NAMED_BY = ("fallback", "failed", "retire", "unwanted", "waits")
 WEDGES = 3
 LEAVES_S = 240.0
 """Seconds after `GONE_S` in which a group has left a node that is gone."""
+DEATHS = BREAKER_FAILURES + 3
+"""Deaths of a ready engine within `BREAKER_S`; a few reports may be lost."""
+FAILED_STARTS, FAILED_STARTS_S = 14, 3600.0
+"""Failed starts at one rung in so many seconds: three of Serve's, counted twice at most, and some whose reports were lost."""
 STORM, STORM_S = 40, 600.0
 """More starts of one group than this in so many seconds are a loop."""
 
@@ -271,6 +277,77 @@ def everything_wanted(
             given_up = standings.get(group, Standing()).given_up
             if not given_up or any(_has_room(rung, group, others, fleet) for rung in plan.ladder):
                 yield f"{fleet.time.seconds:.1f} s: {name_of(group)} is wanted and does not serve"
+
+
+def crashes_on(serve: SimulatedServe, now: float, working_since: float) -> Iterator[str]:
+    """Groups whose engine comes up and dies, or fails to start at one rung, more often than the policy lets it.
+
+    Args:
+        serve: the applications, with the failures of their engines.
+        now: simulated seconds.
+        working_since: since when the controller works without a break, simulated seconds.
+    """
+    for kind, most, within in (
+        ("died", DEATHS, BREAKER_S),
+        ("did not start", FAILED_STARTS, FAILED_STARTS_S),
+    ):
+        since = max(now - within, working_since)
+        late = Counter(one[2:] for one in serve.failures if one[0] >= since and one[1] == kind)
+        for (group, rung), count in late.items():
+            if count > most:
+                yield f"{now:.1f} s: {name_of(group)} {kind} {count} times at rung {rung + 1} in {now - since:.0f} s"
+
+
+def given_up_and_runs(
+    wanted: Mapping[str, Desired], standings: Mapping[GroupKey, Standing], serve: SimulatedServe
+) -> Iterator[str]:
+    """Groups that are given up and whose application goes on. To be checked when faults have ceased for long."""
+    for one in wanted.values():
+        for group in one.groups:
+            app = serve.apps.get(group)
+            if (
+                standings.get(group, TOP).given_up
+                and app is not None
+                and app.status in ("starting", "running")
+            ):
+                yield f"{name_of(group)} is given up and its application is {app.status}"
+
+
+def remembers_ended(
+    wanted: Mapping[str, Desired], remembered: Collection[GroupKey], serve: SimulatedServe
+) -> Iterator[str]:
+    """Groups that have ended and that the store still knows. To be checked when faults have ceased for long.
+
+    Args:
+        wanted: deployments that are to run.
+        remembered: groups with a position on their ladder or an unfinished start in the store.
+        serve: the applications.
+    """
+    there = {group for one in wanted.values() for group in one.groups} | serve.apps.keys()
+    for group in sorted(set(remembered) - there):
+        yield f"the store still knows {name_of(group)}, which has ended"
+
+
+def refused_although_free(
+    wanted: Mapping[str, Desired],
+    standings: Mapping[GroupKey, Standing],
+    serve: SimulatedServe,
+    fleet: SimulatedFleet,
+) -> Iterator[str]:
+    """Groups that are given up for memory which has been free for long, and that may be started again.
+
+    To be checked when faults have ceased for long, before anybody applies anything again.
+    """
+    replaced = {key[0] for key in serve.apps if key[0] in wanted and key not in wanted[key[0]].groups}
+    for one in wanted.values():
+        for group, plan in one.planned():
+            standing = standings.get(group, TOP)
+            if not standing.given_up or not 0 < standing.refused <= RETRIES or one.name in replaced:
+                continue
+            rung = plan.rung_at(standing.rung)
+            need = rung.prediction.memory_bytes_per_rank.high
+            if all(fleet.free(node) >= need for node in rung.candidate.shape.nodes):
+                yield f"{fleet.time.seconds:.1f} s: {name_of(group)} is given up, and the memory it needs is free"
 
 
 def _rungs(wanted: Mapping[str, Desired], standings: Mapping[GroupKey, Standing]) -> dict[GroupKey, Rung]:

@@ -145,14 +145,19 @@ class Simulation:
             *self._ended_without_reason(wanted),
             *invariants.start_storms(world.serve, world.time.seconds),
             *invariants.wedged_again(world.serve, world.time.seconds),
+            *invariants.crashes_on(world.serve, world.time.seconds, self._working_since),
+            *(f"{at:.1f} s: {key} was retired while it was in the table" for at, key in world.serve.cut),
             *invariants.waits_for_nothing(world.is_held, world.place, world.time.seconds),
         ]
         for _, engine, _ in world.fleet.ended:
             world.ready_at.pop(engine.group, None)
         world.fleet.ended.clear()
+        world.serve.cut.clear()
         world.serve.calls = [
             one for one in world.serve.calls if world.time.seconds - one[0] < invariants.STORM_S
         ]
+        late = world.time.seconds - invariants.FAILED_STARTS_S
+        world.serve.failures = [one for one in world.serve.failures if one[0] >= late]
         if world.controller is None or world.store.is_full:
             self._working_since = world.time.seconds
         else:
@@ -186,6 +191,12 @@ class Simulation:
         for node in world.drained():
             world.store.drains.undrain(node)
         await self._until(world.time.seconds + QUIET_S)
+        wanted, standings = world.store.deployments.desired(), world.store.groups.standings()
+        world.report.violations += [
+            *invariants.refused_although_free(wanted, standings, world.serve, world.fleet),
+            *invariants.given_up_and_runs(wanted, standings, world.serve),
+            *invariants.remembers_ended(wanted, [*standings, *world.store.groups.starts()], world.serve),
+        ]
         for name in self._failed():
             await self._users.apply(name, "again")
         await self._until(world.time.seconds + QUIET_S)

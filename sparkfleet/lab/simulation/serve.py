@@ -111,6 +111,12 @@ class SimulatedServe:
         """Calls of the controller: when, which, of which group."""
         self.began: list[tuple[float, GroupKey, tuple[str, ...]]] = []
         """Engines that were started since the last check while the controller answered: when, of which group, where."""
+        self.failures: list[tuple[float, str, GroupKey, int]] = []
+        """Failures of engines that were reported to a controller: when, "died" or "did not start", of which group and rung."""
+        self.published: Callable[[GroupKey], bool] = lambda key: False
+        """True if the gateways' table names a group as ready."""
+        self.cut: list[tuple[float, GroupKey]] = []
+        """Groups that were retired since the last check while the table named them as ready."""
         self._looked_unix = 0.0
         """Wall clock of its last look at its actors: it looks at none before that."""
         self.wedged: Counter[tuple[GroupKey, int]] = Counter()
@@ -147,6 +153,8 @@ class SimulatedServe:
         app = self.apps.get(key)
         if app is None or app.status == "retiring":
             return
+        if self.published(key):
+            self.cut.append((self._time.seconds, key))
         app.status = "retiring"
         app.construction += 1
         self._fleet.end(key, "retired")
@@ -295,6 +303,8 @@ class SimulatedServe:
     def _fail(
         self, key: GroupKey, app: SimulatedApp, diagnosis: Diagnosis | None, *, was_starting: bool
     ) -> None:
+        kind = "did not start" if was_starting else "died"
+        self.failures.append((self._time.seconds, kind, key, app.order.rung))
         self._send_report(key, app, GroupPhase.FAILED, diagnosis=diagnosis, was_starting=was_starting)
         app.report = None  # its process ends: it repeats nothing
         self._again(key, app)

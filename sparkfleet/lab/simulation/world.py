@@ -14,7 +14,7 @@ from typing import Literal
 from sparkfleet.controlplane.controller import Controller
 from sparkfleet.controlplane.entry_watch import FakeEntries
 from sparkfleet.controlplane.state.head_address import HeadAddress
-from sparkfleet.controlplane.state.status import NodeReport
+from sparkfleet.controlplane.state.status import NodeReport, app_name
 from sparkfleet.controlplane.store_safety.guard import StoreError
 from sparkfleet.controlplane.wall_clock import WallClock
 from sparkfleet.engines.failure_signatures import Diagnosis
@@ -100,6 +100,7 @@ class World:
             pause=self.pause,
             power_off=self.off,
         )
+        self.serve.published = self._is_published
         self.controller: Controller | None = None
         self.dying = False
         """The controller's process ends at its next call."""
@@ -222,6 +223,12 @@ class World:
 
     def _barred_by(self, nodes: Sequence[str]) -> str | None:
         return None if self.controller is None else self.controller.queries.bars(nodes)
+
+    def _is_published(self, group: GroupKey) -> bool:
+        """True if this controller's table names a group as ready."""
+        table = {} if self.controller is None else self.controller.gateways.snapshot().published
+        entry = table.get(app_name(*group))
+        return entry is not None and entry.ready
 
     async def pause(self) -> None:
         """Let what runs beside the caller happen: reports arrive, or the controller's process ends."""

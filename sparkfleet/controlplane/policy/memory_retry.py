@@ -1,0 +1,61 @@
+"""Groups that were given up because memory was not free: each starts again once it is, a few times.
+
+They get only what is free beside everything that runs, and only while nothing else starts, waits for memory or is replaced, so
+that a retry never takes memory from what serves. A group of a deployment whose older generation still serves is not
+started again: that would have to end first.
+"""
+
+from __future__ import annotations
+
+from sparkfleet.controlplane.desired import Desired
+from sparkfleet.controlplane.policy.actions import Action, LadderStep, RestartGroup
+from sparkfleet.controlplane.policy.ladder import RETRIES, what
+from sparkfleet.controlplane.policy.memory_admission import rolling, waiting
+from sparkfleet.controlplane.policy.state import FleetState, Now, replaced
+from sparkfleet.group.group_name import GroupKey
+from sparkfleet.planner.types.plan import Rung
+
+
+def refused(state: FleetState) -> list[tuple[Desired, GroupKey]]:
+    """Groups that start again as soon as memory is free, each with its deployment."""
+    ended = {app.group: app.status == "failed" for app in state.apps}
+    return [
+        (desired, group)
+        for desired in state.wanted.values()
+        if not replaced(state, desired)
+        for group in desired.groups
+        if ended.get(group, True)
+        and state.standing(group).given_up
+        and 0 < state.standing(group).refused <= RETRIES
+    ]
+
+
+def retry_refused(state: FleetState, now: Now) -> list[Action]:
+    """Starts one of them at the rung that it was refused, if its nodes have the memory; the others wait for its end."""
+    if state.starts or waiting(state) or rolling(state) or any(map(state.is_loading, state.wanted.values())):
+        return []
+    for desired, group in refused(state):
+        rung = desired.plan_of(group).rung_at(state.standing(group).rung)
+        if _fits(state, rung):
+            return _again(state, group, rung)
+    return []
+
+
+def _fits(state: FleetState, rung: Rung) -> bool:
+    nodes, need = rung.candidate.shape.nodes, rung.prediction.memory_bytes_per_rank.high
+    return state.drained.isdisjoint(nodes) and all(state.available.get(node, -1) >= need for node in nodes)
+
+
+def _again(state: FleetState, group: GroupKey, rung: Rung) -> list[Action]:
+    before, nodes = state.standing(group), rung.candidate.shape.nodes
+    fields = {"given_up": False, "tries": 0, "restarts": 0, "passed": before.passed[: before.rung]}
+    why = (
+        f"the memory that {what(rung)} needs is free again: it starts once more"
+        f" ({before.refused} of {RETRIES} times since it was ready)"
+    )
+    actions: list[Action] = [
+        LadderStep(group=group, standing=before.model_copy(update=fields), nodes=nodes, reason=why)
+    ]
+    if any(app.group == group for app in state.apps):
+        actions.append(RestartGroup(group=group, nodes=nodes, reason=why, answers=True))
+    return actions
