@@ -62,8 +62,8 @@ def step(
     is_refused = diagnosis is not None and diagnosis.cause is Cause.MEMORY and not diagnosis.began
     refused = standing.refused + 1 if is_refused else 0
     if refused:
-        again = "it starts once more when that memory is free"
-        words += f"; {again if refused <= RETRIES else '`sparkfleet apply` tries once more'}"
+        retry = "it starts once more when that memory is free"
+        words += f"; {retry if refused <= RETRIES else '`sparkfleet apply` tries once more'}"
     last = Standing(rung=standing.rung, tries=tries, given_up=True, refused=refused, passed=passed)
     return Step(verb="end", standing=last, words=words)
 

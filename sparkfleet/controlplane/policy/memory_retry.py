@@ -1,7 +1,7 @@
 """Groups that were given up because memory was not free: each starts again once it is, a few times.
 
-They get only what is free beside everything that runs, and only while nothing else starts, waits for memory or is replaced, so
-that a retry never takes memory from what serves. A group of a deployment whose older generation still serves is not
+They get only what is free beside everything that runs, and only while nothing else starts, waits for memory or is replaced:
+a retry never takes memory from what serves. A group of a deployment whose older generation still serves is not
 started again: that would have to end first.
 """
 

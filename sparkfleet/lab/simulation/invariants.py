@@ -30,7 +30,7 @@ LEAVES_S = 240.0
 DEATHS = BREAKER_FAILURES + 3
 """Deaths of a ready engine within `BREAKER_S`; a few reports may be lost."""
 FAILED_STARTS, FAILED_STARTS_S = 14, 3600.0
-"""Failed starts at one rung in so many seconds: three of Serve's, counted twice at most, and some whose reports were lost."""
+"""Failed starts at one rung in so many seconds: three of Serve's, counted twice, and some whose reports were lost."""
 STORM, STORM_S = 40, 600.0
 """More starts of one group than this in so many seconds are a loop."""
 

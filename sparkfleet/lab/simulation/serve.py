@@ -112,7 +112,7 @@ class SimulatedServe:
         self.began: list[tuple[float, GroupKey, tuple[str, ...]]] = []
         """Engines that were started since the last check while the controller answered: when, of which group, where."""
         self.failures: list[tuple[float, str, GroupKey, int]] = []
-        """Failures of engines that were reported to a controller: when, "died" or "did not start", of which group and rung."""
+        """Failures of engines that groups reported: when, "died" or "did not start", of which group and rung."""
         self.published: Callable[[GroupKey], bool] = lambda key: False
         """True if the gateways' table names a group as ready."""
         self.cut: list[tuple[float, GroupKey]] = []

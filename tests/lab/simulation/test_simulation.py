@@ -1,15 +1,22 @@
 """The simulation: what has to hold under random faults holds, a seed replays, and a broken rule is found."""
 
+import random
+from types import SimpleNamespace
+
 import pytest
 
-from sparkfleet.controlplane import controller, fleet_queries
+from sparkfleet.controlplane import controller, fleet_queries, gateway_control
+from sparkfleet.controlplane.desired import Desired, Standing
 from sparkfleet.controlplane.policy import decide as policy
 from sparkfleet.controlplane.policy import fallback
-from sparkfleet.controlplane.policy.ladder import step
+from sparkfleet.controlplane.policy.ladder import RETRIES, step
 from sparkfleet.controlplane.policy.state import FleetState
-from sparkfleet.lab.simulation import faults, store_place, users
+from sparkfleet.lab.simulation import faults, invariants, store_place, users
 from sparkfleet.lab.simulation.faults import FAULTS
+from sparkfleet.lab.simulation.fleet import MEMORY, SimulatedFleet
+from sparkfleet.lab.simulation.plans import random_plan
 from sparkfleet.lab.simulation.run import simulate
+from sparkfleet.lab.simulation.timeline import Timeline
 
 
 @pytest.mark.parametrize(("seed", "nodes"), [(1, 2), (2, 3), (3, 4)])
@@ -64,13 +71,51 @@ def test_a_controller_that_does_not_notice_a_clock_that_was_set_back_is_found(se
     assert simulate(seed, hours=3.0, nodes=2, fault_every_s=120.0).violations != []
 
 
-@pytest.mark.parametrize("rule", ["retire_unwanted", "start_missing", "keep_groups_up", "retire_replaced"])
+@pytest.mark.parametrize(
+    "rule", ["forget_ended", "retire_unwanted", "start_missing", "keep_groups_up", "retire_replaced"]
+)
 def test_a_policy_without_one_of_its_rules_is_found(rule, monkeypatch):
     """Without this nobody would know that the invariants can fail."""
     rest = tuple(one for one in policy.RULES if one.__name__ != rule)
     assert len(rest) == len(policy.RULES) - 1
     monkeypatch.setattr(policy, "RULES", rest)
     assert any(simulate(seed, hours=1.0, drain_every_s=float("inf")).violations for seed in range(6))
+
+
+def test_a_group_that_fails_at_each_restart_and_is_left_at_its_rung_is_found(monkeypatch):
+    kinds = {"rung does not start", "engine died", "applied"}
+    monkeypatch.setattr(faults, "FAULTS", {k: v for k, v in FAULTS.items() if k in kinds})
+    assert simulate(0, 1.0, drain_every_s=float("inf")).violations == []
+    rest = tuple(one for one in fallback.GROUP_RULES if one is not fallback.answer_restarts)
+    monkeypatch.setattr(fallback, "GROUP_RULES", rest)
+    assert "did not start 15 times" in simulate(0, 1.0, drain_every_s=float("inf")).violations[0]
+
+
+def test_a_group_that_ends_while_the_gateways_send_it_requests_is_found(monkeypatch):
+    async def leave(self, group):
+        self._fleet.retire(group)
+
+    assert simulate(1, 3.0).violations == []
+    monkeypatch.setattr(gateway_control.GatewayControl, "leave", leave)
+    assert "was retired while it was in the table" in simulate(1, 3.0).violations[0]
+
+
+def test_a_group_that_stays_given_up_while_its_memory_is_free_is_found():
+    """No seed is known that comes to this without the rule, so the check itself is tried."""
+    time = Timeline()
+    fleet, chance = SimulatedFleet(("spark1",), time), random.Random(1)
+    spec, plan = random_plan("a", fleet.names, chance)
+    one = Desired(spec=spec, plan=plan, generation=1, who="me", since=0.0)
+    serve = SimpleNamespace(apps={})
+
+    def found(refused):
+        standings = dict.fromkeys(one.groups, Standing(given_up=True, refused=refused))
+        return list(invariants.refused_although_free({"a": one}, standings, serve, fleet))
+
+    assert len(found(1)) == len(one.groups)
+    assert found(0) == found(RETRIES + 1) == []
+    fleet.nodes["spark1"].hog = MEMORY
+    assert found(1) == []
 
 
 def test_a_policy_that_does_not_count_starts_that_take_nodes_down_is_found(monkeypatch):
