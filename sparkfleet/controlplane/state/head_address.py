@@ -8,7 +8,7 @@ from collections.abc import Iterable
 
 from pydantic import ValidationError
 
-from sparkfleet.fabric.node_addresses import seats
+from sparkfleet.fabric.node_addresses import node_addresses
 from sparkfleet.gateway.listening import GatewayEntry, GatewayListening, GatewayTls
 from sparkfleet.remote.atomic_write import write_atomically
 from sparkfleet.runtime.files.fleet_paths import FleetPaths
@@ -109,18 +109,18 @@ def gateway_entries(inventory: Inventory) -> tuple[GatewayEntry, ...]:
     """The entries that the inventory names. None is on the head or reaches the gateway over loopback, which it trusts.
 
     Raises:
-        ControlError: as `seats`.
+        ControlError: as `node_addresses`.
     """
     gateway, names = inventory.gateway, inventory.entry_nodes
     if not names:
         return ()
-    meeting = seats(inventory)
-    target = meeting[inventory.head].address if gateway.is_on_every_address else gateway.host
+    addresses = node_addresses(inventory)
+    target = addresses[inventory.head].address if gateway.is_on_every_address else gateway.host
     return tuple(
         GatewayEntry(
             node=name,
             host=inventory.entry_host(name) or gateway.host,
-            name=meeting[name].address if inventory.nodes[name].is_local else inventory.nodes[name].address,
+            name=addresses[name].address if inventory.nodes[name].is_local else inventory.nodes[name].address,
             target=target,
         )
         for name in names
