@@ -118,6 +118,34 @@ def test_a_group_that_stays_given_up_while_its_memory_is_free_is_found():
     assert found(1) == []
 
 
+def test_a_given_up_group_that_runs_on_is_found():
+    """No seed is known that comes to this, so the check itself is tried."""
+    fleet, chance = SimulatedFleet(("spark1",), Timeline()), random.Random(1)
+    spec, plan = random_plan("a", fleet.names, chance)
+    one = Desired(spec=spec, plan=plan, generation=1, who="me", since=0.0)
+
+    def found(status, given_up):
+        serve = SimpleNamespace(apps=dict.fromkeys(one.groups, SimpleNamespace(status=status)))
+        standings = dict.fromkeys(one.groups, Standing(given_up=given_up))
+        return list(invariants.given_up_and_runs({"a": one}, standings, serve))
+
+    assert len(found("running", True)) == len(found("starting", True)) == len(one.groups)
+    assert found("running", False) == found("failed", True) == []
+
+
+def test_an_engine_that_dies_again_and_again_is_found():
+    group = ("a", 1, 0)
+
+    def found(count, kind="died", working_since=0.0):
+        failures = [(100.0 + number, kind, group, 0) for number in range(count)]
+        return list(invariants.crashes_on(SimpleNamespace(failures=failures), 200.0, working_since))
+
+    assert found(invariants.DEATHS + 1)
+    assert found(invariants.FAILED_STARTS + 1, "did not start")
+    assert found(invariants.DEATHS) == found(invariants.FAILED_STARTS, "did not start") == []
+    assert found(invariants.DEATHS + 1, working_since=110.0) == [], "the controller did not work yet"
+
+
 def test_a_policy_that_does_not_count_starts_that_take_nodes_down_is_found(monkeypatch):
     kinds = {"rung takes its node down", "applied", "edited"}
     monkeypatch.setattr(faults, "FAULTS", {k: v for k, v in FAULTS.items() if k in kinds})
