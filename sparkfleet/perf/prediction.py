@@ -1,9 +1,9 @@
-"""Predicted memory and speed, each number with its error band and its provenance."""
+"""Predicted memory and speed, each number with its error band and its provenance, and what they depend on."""
 
 from __future__ import annotations
 
 from enum import StrEnum
-from typing import Annotated, Literal
+from typing import Annotated, Literal, NamedTuple
 
 from pydantic import Strict
 
@@ -29,6 +29,26 @@ class Band(Value):
     provenance: Provenance = Provenance.MODELLED
     basis: str = ""
     """Its basis, e.g. "14 measurements" or "safetensors headers"."""
+
+
+class Split(NamedTuple):
+    """Split of one engine instance, on whatever nodes: memory and speed depend on it, and not on the nodes."""
+
+    tp: int = 1
+    pp: int = 1
+    ep: int = 1
+
+    @property
+    def ranks(self) -> int:
+        """Number of ranks, each on a node of its own."""
+        return self.tp * self.pp
+
+    def __str__(self) -> str:
+        """`TP=2 EP=2`."""
+        parts = [f"TP={self.tp}"]
+        parts += [f"PP={self.pp}"] if self.pp > 1 else []
+        parts += [f"EP={self.ep}"] if self.ep > 1 else []
+        return " ".join(parts)
 
 
 class Speculation(Value):

@@ -26,7 +26,7 @@ from sparkfleet.perf.memory.demand import bundled_draft_bytes, demand, step_toke
 from sparkfleet.perf.memory.engine_sizes import Run
 from sparkfleet.perf.memory.kv_cache import whole_block
 from sparkfleet.perf.model_shape import BF16_BITS, ModelShape, from_checkpoint, from_counts
-from sparkfleet.perf.prediction import Band, MemoryPart, Speculation
+from sparkfleet.perf.prediction import Band, MemoryPart, Speculation, Split
 from sparkfleet.perf.workload import CHECK, Content, Workload
 from sparkfleet.units import GB
 
@@ -53,26 +53,6 @@ BITS_IN_NAME = (("fp4", 4.5), ("int4", 4.3), ("awq", 4.3), ("fp8", 8.0), ("int8"
 """Bits per weight by the quantisation in a name, scales included."""
 SPEED_METHODS = {"nextn": "mtp"}
 """Speculative methods that are one thing to the speed model: SGLang's NEXTN is the checkpoint's own MTP head."""
-
-
-class Split(NamedTuple):
-    """Split of one engine instance, on whatever nodes: memory and speed depend on it, and not on the nodes."""
-
-    tp: int = 1
-    pp: int = 1
-    ep: int = 1
-
-    @property
-    def ranks(self) -> int:
-        """Number of ranks, each on a node of its own."""
-        return self.tp * self.pp
-
-    def __str__(self) -> str:
-        """`TP=2 EP=2`."""
-        parts = [f"TP={self.tp}"]
-        parts += [f"PP={self.pp}"] if self.pp > 1 else []
-        parts += [f"EP={self.ep}"] if self.ep > 1 else []
-        return " ".join(parts)
 
 
 class Settings(NamedTuple):

@@ -17,8 +17,8 @@ from sparkfleet.knowledge.measurements import architectures
 from sparkfleet.knowledge.models.known_models import MODELS, known_checkpoint
 from sparkfleet.knowledge.published.factors import factors
 from sparkfleet.perf.latency.latency_model import model_of, rates
-from sparkfleet.perf.prediction import Speculation
-from sparkfleet.perf.predictor import Predictor, Settings, Split
+from sparkfleet.perf.prediction import Speculation, Split
+from sparkfleet.perf.predictor import Predictor, Settings
 from sparkfleet.perf.workload import Workload
 
 PROMPTS = (2048, 32_768)

@@ -12,7 +12,7 @@ from sparkfleet.controlplane.policy.decide import decide
 from sparkfleet.controlplane.policy.ladder import RETRIES, step
 from sparkfleet.controlplane.policy.memory_retry import refused
 from sparkfleet.controlplane.policy.reported import on_report
-from sparkfleet.controlplane.policy.rest import LOOK_S, rests_until
+from sparkfleet.controlplane.policy.rest import is_at_rest
 from sparkfleet.controlplane.policy.state import FleetState, Now
 from sparkfleet.engines.failure_signatures import Diagnosis
 from sparkfleet.errors import Cause
@@ -99,11 +99,11 @@ def test_of_two_one_starts_at_a_time():
     assert decide(after(state, actions, NOW), NOW) == []
 
 
-def test_while_it_waits_the_memory_is_looked_at_every_ten_seconds():
+def test_while_it_waits_the_memory_is_looked_at_in_every_round():
     waits = given_up(available={})
     assert refused(waits) == [(ONE, GROUP)]
-    assert rests_until(waits, NOW) == NOW.steady + LOOK_S
-    assert rests_until(given_up(standings={}), NOW) == float("inf")
+    assert not is_at_rest(waits)
+    assert is_at_rest(given_up(standings={}))
 
 
 def test_ready_it_may_be_refused_as_often_again():

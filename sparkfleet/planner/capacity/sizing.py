@@ -16,8 +16,8 @@ from sparkfleet.knowledge.rules.rule_context import parse_flags
 from sparkfleet.perf.engine_config import CHUNK
 from sparkfleet.perf.memory.demand import FLOOR, MemoryBudget, fits
 from sparkfleet.perf.memory.kv_cache import pool_bytes
-from sparkfleet.perf.prediction import KV, VLLM_POOL, Band, MemoryPart, MemoryUse, Speculation, Verdict
-from sparkfleet.perf.predictor import Predictor, Settings, Split
+from sparkfleet.perf.prediction import KV, VLLM_POOL, Band, MemoryPart, MemoryUse, Speculation, Split, Verdict
+from sparkfleet.perf.predictor import Predictor, Settings
 from sparkfleet.planner.engine_args.engine_args import KV_FLAG, KvPool, chunk_given, pool_given, share_given
 from sparkfleet.planner.place.drafting import depth_on
 from sparkfleet.planner.place.fleet_map import Fleet, Pool

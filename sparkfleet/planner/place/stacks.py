@@ -16,8 +16,8 @@ from sparkfleet.knowledge.engines.images import IMAGES, DiskTables, Image, image
 from sparkfleet.knowledge.engines.method_support import lacks, support_of
 from sparkfleet.knowledge.models.speculators import speculator_with
 from sparkfleet.knowledge.versions import Truth, parse_range
-from sparkfleet.perf.prediction import Speculation
-from sparkfleet.perf.predictor import Predictor, Split, release_of
+from sparkfleet.perf.prediction import Speculation, Split
+from sparkfleet.perf.predictor import Predictor, release_of
 from sparkfleet.planner.types.plan import ENGINE_LABELS, Rejection
 from sparkfleet.specs.deployment import EngineName, RuntimeName, Variant
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 
-from sparkfleet.perf.predictor import Split
+from sparkfleet.perf.prediction import Split
 from sparkfleet.planner.capacity.memory_ledger import MemoryLedger
 from sparkfleet.planner.capacity.sizing import Proposal, VariantContext, size
 from sparkfleet.planner.search.enumerate import ProposalEnumerator

@@ -6,8 +6,7 @@ from typing import NamedTuple
 
 from sparkfleet.knowledge.rules.rule_context import RuleContext
 from sparkfleet.perf.memory.demand import MemoryBudget
-from sparkfleet.perf.prediction import Speculation
-from sparkfleet.perf.predictor import Split
+from sparkfleet.perf.prediction import Speculation, Split
 from sparkfleet.planner.capacity.sizing import (
     LEAST_CONTEXT,
     Proposal,

@@ -8,8 +8,8 @@ from collections.abc import Iterator, Sequence
 from sparkfleet.knowledge.engines.images import images_of
 from sparkfleet.knowledge.engines.method_support import support_of
 from sparkfleet.perf.memory.demand import MemoryBudget
-from sparkfleet.perf.prediction import Speculation
-from sparkfleet.perf.predictor import Settings, Split
+from sparkfleet.perf.prediction import Speculation, Split
+from sparkfleet.perf.predictor import Settings
 from sparkfleet.planner.capacity.memory_ledger import MemoryLedger
 from sparkfleet.planner.capacity.sizing import (
     Proposal,

@@ -6,7 +6,7 @@ differ, and no throughput that was asked for is lost.
 
 from __future__ import annotations
 
-from sparkfleet.perf.predictor import Split
+from sparkfleet.perf.prediction import Split
 from sparkfleet.planner.capacity.sizing import VariantContext
 from sparkfleet.planner.search.judge import Evaluation
 from sparkfleet.planner.search.objective import KEPT, required_gain

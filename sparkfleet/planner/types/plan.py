@@ -13,8 +13,7 @@ from __future__ import annotations
 
 from typing import Literal
 
-from sparkfleet.perf.prediction import Prediction, Speculation
-from sparkfleet.perf.predictor import Split
+from sparkfleet.perf.prediction import Prediction, Speculation, Split
 from sparkfleet.specs.deployment import EngineName, Objective, RuntimeName
 from sparkfleet.values import Value
 

@@ -20,6 +20,10 @@ class Element {
       if (one instanceof Element) one.parent = this;
     }
   }
+  insertBefore(node, next) {
+    this.childNodes.splice(next ? this.childNodes.indexOf(next) : this.childNodes.length, 0, node);
+    node.parent = this;
+  }
   replaceChildren(...nodes) {
     for (const one of this.children) one.parent = null;
     this.childNodes = [];

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from sparkfleet.knowledge.models.known_models import known_checkpoint
-from sparkfleet.perf.prediction import Speculation
-from sparkfleet.perf.predictor import Predictor, Settings, Split, drafter_by_name
+from sparkfleet.perf.prediction import Speculation, Split
+from sparkfleet.perf.predictor import Predictor, Settings, drafter_by_name
 from sparkfleet.units import GIB
 
 TARGET = "nvidia/Llama-3.3-70B-Instruct-FP4"

@@ -12,8 +12,8 @@ from sparkfleet.knowledge.models.known_models import known_checkpoint
 from sparkfleet.perf.memory.demand import weight_bytes
 from sparkfleet.perf.memory.engine_sizes import Run
 from sparkfleet.perf.model_shape import ModelShape, from_checkpoint
-from sparkfleet.perf.prediction import Speculation, Verdict
-from sparkfleet.perf.predictor import Predictor, Settings, Split
+from sparkfleet.perf.prediction import Speculation, Split, Verdict
+from sparkfleet.perf.predictor import Predictor, Settings
 from sparkfleet.planner.capacity.memory_ledger import MemoryLedger
 from sparkfleet.planner.capacity.sizing import Proposal, VariantContext, sized_at
 from sparkfleet.planner.place.fleet_map import Fleet

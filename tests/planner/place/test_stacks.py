@@ -3,8 +3,8 @@ import pytest
 from sparkfleet.hostfacts.node import InstalledEngine
 from sparkfleet.knowledge.engines.images import IMAGES
 from sparkfleet.knowledge.models.known_models import known_checkpoint
-from sparkfleet.perf.prediction import Speculation
-from sparkfleet.perf.predictor import Predictor, Split, format_of, release_of
+from sparkfleet.perf.prediction import Speculation, Split
+from sparkfleet.perf.predictor import Predictor, format_of, release_of
 from sparkfleet.planner.place.stacks import in_order, proves, splits_for, stacks_for, unable
 
 MODEL = "Qwen/Qwen3.6-27B-FP8"

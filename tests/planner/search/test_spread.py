@@ -10,7 +10,7 @@ from sparkfleet.knowledge.models.known_models import known_checkpoint
 from sparkfleet.knowledge.published import evidence as known
 from sparkfleet.knowledge.published.evidence import EvidenceIndex, PublishedEvidence
 from sparkfleet.perf.local_measurements import LocalMeasurement, Point
-from sparkfleet.perf.predictor import Split
+from sparkfleet.perf.prediction import Split
 from sparkfleet.perf.workload import Workload
 from sparkfleet.planner.search import objective
 from sparkfleet.planner.search.objective import required_gain
