@@ -6,6 +6,7 @@ The rank is a child of its supervisor. A holder keeps the rank's lease; if it di
 from __future__ import annotations
 
 import asyncio
+import math
 import os
 import re
 import time
@@ -139,10 +140,14 @@ class LocalRank:
         """The secret of the token of the rank that is held: an adopted one may have a former one."""
 
     async def adopt(self) -> RankStatus | None:
-        """See `RankHolder.adopt`. Waits for a holder that is about to go, such as the group's last process."""
-        deadline = time.monotonic() + OWNED_S
+        """See `RankHolder.adopt`. Waits for a holder that is about to go, such as the group's last process.
+
+        A holder may have gone between two looks: a supervisor that was stopped answers calls whose callers are gone.
+        """
+        deadline = math.inf
         while (rank := await self._own()) is None:
-            if time.monotonic() >= deadline or not await self._is_held_elsewhere():
+            deadline = min(deadline, time.monotonic() + OWNED_S)  # from the first answer on: it may come late
+            if time.monotonic() >= deadline or not await self._is_running():
                 return None
             await asyncio.sleep(0.2)
         status = await rank.status()
@@ -234,9 +239,9 @@ class LocalRank:
                     raise
             await asyncio.sleep(STOPPED_LOOK_S)
 
-    async def _is_held_elsewhere(self) -> bool:
+    async def _is_running(self) -> bool:
         mine = (status for status in await self._runtime.list() if status.id == self._id)
-        return any(status.owned and status.phase in (Phase.PREPARING, Phase.RUNNING) for status in mine)
+        return any(status.phase in (Phase.PREPARING, Phase.RUNNING) for status in mine)
 
     @property
     def _held(self) -> Rank:

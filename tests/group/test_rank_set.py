@@ -380,6 +380,36 @@ async def test_a_rank_whose_supervisor_is_stopped_for_a_while_is_adopted(tmp_pat
     assert world.runtimes[0].stopped == []
 
 
+class LateRuntime(StoppedRuntime):
+    """Its supervisor was stopped: it then answers calls whose callers have gone, and forgets them."""
+
+    late = 0
+
+    async def own(self, id_):
+        if self.late:
+            self.late -= 1
+            return None  # held for the caller who has gone
+        return await super().own(id_)
+
+
+async def test_a_rank_that_is_held_for_a_caller_who_has_gone_is_adopted(tmp_path, monkeypatch):
+    """The wait for a holder was over when the supervisor answered, and it was not looked for one who had just gone: the rank
+    was taken for one that does not run, and one over two nodes was stopped."""
+    monkeypatch.setattr(rank_module, "STOPPED_LOOK_S", 0.3)
+    monkeypatch.setattr(rank_module, "OWNED_S", 0.25)
+    world = World(tmp_path)
+    world.runtimes[0] = LateRuntime()
+    world.holders = [LocalRank(world.paths, world.runtimes[0], world.order, 0, "s" * 64)]
+    await world.take(world.anew())
+    await world.holders[0].release()
+    world.runtimes[0].silent, world.runtimes[0].late = 1, 1
+    world.holders = [LocalRank(world.paths, world.runtimes[0], world.order, 0, "s" * 64)]
+    _, adopted = await world.take(world.anew())
+    assert adopted
+    assert len(world.runtimes[0].started) == 1
+    assert world.runtimes[0].stopped == []
+
+
 async def test_a_supervisor_that_never_answers_is_an_error(tmp_path, monkeypatch):
     monkeypatch.setattr(rank_module, "STOPPED_LOOK_S", 0.01)
     monkeypatch.setattr(rank_module, "STOPPED_S", 0.05)
