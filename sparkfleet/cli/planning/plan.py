@@ -41,9 +41,18 @@ from sparkfleet.specs.inventory import Inventory
 from sparkfleet.specs.load import NoFile, deployment_of, load_deployments
 from sparkfleet.values import Value
 
+
+def _file(text: str) -> Path:
+    """A file of a command line. An empty word is refused: as a path it would be the whole directory."""
+    if not text:
+        raise typer.BadParameter("an empty name, such as that of a variable of the shell that is not set.")
+    return Path(text)
+
+
 FilesArgument = Annotated[
     list[Path] | None,
     typer.Argument(
+        parser=_file,
         help="Deployment files, or models of the Hub (org/name); a directory: all files in it; -: standard input.",
         metavar="FILE|MODEL",
         show_default=False,
@@ -51,7 +60,9 @@ FilesArgument = Annotated[
 ]
 FileOption = Annotated[
     list[Path] | None,
-    typer.Option("--file", "-f", metavar="FILE", help="The same as FILE. Repeatable.", show_default=False),
+    typer.Option(
+        "--file", "-f", parser=_file, metavar="FILE", help="The same as FILE. Repeatable.", show_default=False
+    ),
 ]
 AssumeOption = Annotated[
     str | None,

@@ -388,6 +388,16 @@ def test_files_are_arguments_or_options_and_directories_are_files(
 
 
 @pytest.mark.parametrize("verb", ["plan", "apply"])
+@pytest.mark.parametrize("given", [[""], ["-f", ""], ["one.yaml", ""]])
+def test_an_empty_name_is_not_the_whole_directory(sparkfleet, tmp_path, monkeypatch, verb, given):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "one.yaml").write_text("name: one\nmodel: org/a\n")
+    code, out, err = sparkfleet(verb, *given)
+    assert (code, out) == (EXITS["error"], "")
+    assert "an empty name" in err
+
+
+@pytest.mark.parametrize("verb", ["plan", "apply"])
 def test_no_file_at_all_is_an_error_with_the_command(sparkfleet, verb):
     code, _, err = sparkfleet(verb)
     assert (code, err.splitlines()) == (
