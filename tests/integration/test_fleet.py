@@ -83,7 +83,7 @@ def test_the_endpoint_is_reached_from_here_through_ssh(fleet):
 
 def test_logs_come_from_the_node_of_the_rank(fleet):
     said = fleet.ok("logs", "tiny", "--tail", "200")
-    assert ("vllm" if fleet.real else "fake engine 'tiny' on http://192.168.100.11:") in said.lower()
+    assert ("vllm" if fleet.real else 'fake engine "tiny" on http://192.168.100.11:') in said.lower()
 
 
 def test_two_replicas_lie_on_two_nodes(fleet):
