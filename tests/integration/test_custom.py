@@ -103,22 +103,6 @@ def test_one_that_falls_is_not_started_again_before_its_memory_is_back(fleet):
 
 
 @pytest.mark.full
-def test_one_that_was_given_up_for_want_of_memory_starts_once_more_when_it_is_free(fleet):
-    """It had to be applied again, although nothing was wrong any more."""
-    fleet.apply(custom("refused", 5012), "refused.yaml")
-    before = fleet.group("refused")["ranks"][0]["pid"]
-    fleet.lab.set("spark1", {"holder_mib": str(SPARK_MIB - 10240)})
-    fleet.lab.exec("spark1", ["kill", "-9", str(before)])
-    fleet.until(lambda: fleet.deployment("refused")["state"] == "failed", timeout=400)
-    assert "it starts once more when that memory is free" in fleet.ok("events")
-    time.sleep(10)
-    assert running(fleet, 5012) == []
-    fleet.lab.set("spark1", {"holder_mib": "0"})
-    fleet.until(lambda: fleet.is_ready("refused"), timeout=120)
-    assert "needs is free again: it starts once more (1 of 3 times since it was ready)" in fleet.ok("events")
-
-
-@pytest.mark.full
 def test_one_that_falls_again_and_again_is_stopped_until_it_is_applied_again(fleet):
     text, killed = custom("frail", 5009), set()
     fleet.apply(text, "frail.yaml")
