@@ -29,14 +29,13 @@ from sparkfleet.accuracy.published import Combination, PublishedDecision, decisi
 from sparkfleet.accuracy.rows import cases_of, read_rows
 from sparkfleet.checkpoints.checkpoint import Checkpoint
 from sparkfleet.errors import FactError
-from sparkfleet.fleet.nodes.assumed import assumed_sparks
-from sparkfleet.hostfacts.network.link import LinkFacts
+from sparkfleet.fleet.nodes.assumed import assume, assumed_inventory
 from sparkfleet.knowledge.measurements import BENCHMARKS, architectures
 from sparkfleet.knowledge.models.known_models import known_checkpoint
 from sparkfleet.knowledge.models.published_checkpoints import PublishedCheckpoint, PublishedPart
 from sparkfleet.knowledge.published.left_out import families_left_out
 from sparkfleet.perf.predictor import SPEED_METHODS, format_of, predictor_of
-from sparkfleet.planner.place.fleet_map import Fleet
+from sparkfleet.planner.place.fleet_map import Fleet, links_of
 from sparkfleet.planner.search.planner import plan_fleet
 from sparkfleet.planner.types.plan import ENGINE_LABELS, DeploymentPlan
 from sparkfleet.specs.deployment import Deployment
@@ -379,15 +378,10 @@ def _hub_id(name: str) -> str:
 
 @cache
 def _sparks(count: int) -> Fleet:
-    """Idle Sparks as plans without an inventory assume them: two on a cable, more on a switch."""
-    nodes = assumed_sparks(count)
-    names = tuple(node.name for node in nodes)
-    cable = LinkFacts(nodes=names, switch=None, rails=2, kind="roce", latency_us=24.0, gb_per_s=22.1)
-    on_switch = tuple(
-        cable.model_copy(update={"nodes": (name,), "switch": "switch", "latency_us": 28.0}) for name in names
-    )
-    links = () if count == 1 else (cable,) if count == 2 else on_switch
-    return Fleet(name="published", nodes=nodes, links=links, assumed=names)
+    """Idle Sparks as `plan --sparks` assumes them: two on a cable, more on a switch."""
+    inventory = assumed_inventory(count)
+    nodes = assume("dgx-spark", inventory)
+    return Fleet(name="published", nodes=nodes, links=links_of(inventory), assumed=tuple(inventory.nodes))
 
 
 def _planned(checkpoint: Checkpoint, decision: PublishedDecision) -> DeploymentPlan | str:

@@ -31,7 +31,7 @@ class Entries(Protocol):
 
 
 class FakeEntries:
-    """Entries in memory only, for tests of the controller, and for fleets without any."""
+    """Entries in memory only, for tests of the controller and for the simulation."""
 
     def __init__(self) -> None:
         self.wanted: Mapping[str, EntryOrder] = {}

@@ -23,6 +23,7 @@ from sparkfleet.cli.options import (
 from sparkfleet.cli.output import OUTPUT_VERSION, console, print_json, print_line
 from sparkfleet.errors import NodeError, SpecError
 from sparkfleet.fleet.gateway import gateway_change
+from sparkfleet.fleet.nodes.assumed import MOST_SPARKS, assumed_inventory
 from sparkfleet.fleet.planning.fewer_bits import FewerBits, fewer_bits_lines
 from sparkfleet.fleet.planning.plan import FleetPlan, Planned, plan_deployments
 from sparkfleet.planner.place.fleet_map import Fleet
@@ -77,7 +78,7 @@ SparksOption = Annotated[
     typer.Option(
         "--sparks",
         min=1,
-        max=64,
+        max=MOST_SPARKS,
         metavar="N",
         help="Plan for N idle Sparks, which you need not have, in place of an inventory.",
     ),
@@ -159,8 +160,6 @@ def assumed_fleet(
             "`--sparks` and `--inventory` are both given.",
             do="`--sparks N` plans for Sparks that are in no inventory; `--assume dgx-spark` for those of one.",
         )
-    from sparkfleet.fleet.nodes.assumed import assumed_inventory  # a slow import
-
     return assumed_inventory(sparks), assumed or "dgx-spark"
 
 

@@ -61,12 +61,6 @@ def assume(what: str, inventory: Inventory) -> tuple[NodeFacts, ...]:
     return tuple(_facts(name, given.get(name, AssumedNode())) for name in inventory.nodes)
 
 
-def assumed_sparks(count: int) -> tuple[NodeFacts, ...]:
-    """Facts of so many idle Sparks, named spark1, spark2, …"""
-    each = _of_box(next(box for box in hardware().boxes if box.id == ALIASES["dgx-spark"]))
-    return tuple(_facts(f"spark{number}", each) for number in range(1, count + 1))
-
-
 def assumed_inventory(count: int) -> Inventory:
     """An inventory of so many Sparks that nobody needs to have: two on one cable, more on a switch, one cable each.
 

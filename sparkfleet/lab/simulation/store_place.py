@@ -60,7 +60,7 @@ class StorePlace:
         self._foreign = SimulatedStore(time, "other")
         self._foreign.deployments.put(*random_plan("z", names, chance), "somebody else")
         self._allowed: tuple[object, ...] = ()
-        """What the guard was last asked about, if it had nothing against it: its answer depends on nothing else."""
+        """State that the guard allowed last: its answer depends on nothing else."""
         self._mark: StoreMark = mark_of(self.right)
         self.right.on_change = self._marked
 
