@@ -25,6 +25,7 @@ from sparkfleet.gateway.access.keys import engine_token
 from sparkfleet.group.canary import FIRST_TOKEN_S, Probe, drafts_of, sanity, wait_healthy
 from sparkfleet.group.crash_backoff import Backoff
 from sparkfleet.group.engine_load import Load, read_load
+from sparkfleet.group.hang_detector import Liveness
 from sparkfleet.group.launch_plan import GroupLaunch, is_forwarded
 from sparkfleet.group.misplaced import watch_sockets
 from sparkfleet.group.rank import RankHolder
@@ -127,6 +128,9 @@ class Group:
         self._memory: asyncio.Task[None] | None = None
         """Watches memory while the ranks run."""
         self._load = Load(running=0, waiting=0, figures=None)
+        self._liveness = Liveness(launch.timeouts)
+        self._unwell = ""
+        """The failure of its last health check, in words: a custom workload has no counters."""
         self._exited: RankStatus | None = None
         self._misplaced = ""
         """The wrong address that a custom workload listens on, in words."""
@@ -204,7 +208,7 @@ class Group:
             works.append(self._follow(self._probe))
         elif self._launch.probed:
             healthy = partial(self._probe.healthy, self._health)
-            works.append(stays_well(healthy, self._health, self._launch.timeouts))
+            works.append(stays_well(healthy, self._health, self._launch.timeouts, self._show_unwell))
         try:
             await self._until_exit(*works)
         except EngineError as error:
@@ -400,7 +404,7 @@ class Group:
         load = self._load
         self._enter(
             self._report.phase,
-            self._ranks.quiet(),
+            self._doubts(),
             running=load.running,
             waiting=load.waiting,
             drafted=load.drafted,
@@ -408,8 +412,18 @@ class Group:
             tokens=load.figures[0] if load.figures else None,
         )
 
+    def _doubts(self) -> str:
+        """The present reasons for which it may not serve well, in words; "" for none."""
+        hangs = self._liveness.doubt(time.monotonic()) or self._unwell
+        if hangs:
+            hangs += f"; `sparkfleet logs {self._launch.deployment}` shows its output"
+        return "; ".join(filter(None, (self._ranks.quiet(), hangs)))
+
     async def _follow(self, probe: Probe) -> NoReturn:
-        await follow(self._read_load, probe.one_token, self._launch.patience_s, self._launch.timeouts)
+        await follow(self._read_load, probe.one_token, self._launch.patience_s, self._liveness)
+
+    def _show_unwell(self, words: str) -> None:
+        self._unwell = words
 
     async def _read_load(self) -> Load:
         assert self._probe is not None

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from sparkfleet.specs.timeouts import Timeouts
 
+NAMED_S = 8.0
+"""Seconds without a sign of life after which `status` names it: an owner who looks finds the reason within 15 s."""
+
 
 class Liveness:
     """Watches an engine's counters over time. A probe for a suspected hang does not count as work.
@@ -20,6 +23,8 @@ class Liveness:
         self._busy = False
         self._suspect = False
         self._moved_at: float | None = None
+        self._read_at: float | None = None
+        self._answers = True
 
     def is_suspect(self, now: float, requests: int, figures: tuple[float, ...] | None) -> bool:
         """Takes a reading; True if the engine has to be probed with a request for one token.
@@ -34,6 +39,9 @@ class Liveness:
         began = requests > 0 and not self._busy and not self._suspect and rested
         if self._moved_at is None or moved or began:
             self._moved_at, self._suspect = now, False
+        self._answers = figures is not None
+        if self._read_at is None or figures is not None:
+            self._read_at = now
         if figures is not None:
             self._figures, self._busy = figures, requests > 0
         limit_s = self._idle_s if figures is not None and not requests else self._stuck_s
@@ -43,3 +51,15 @@ class Liveness:
     def proved(self, now: float) -> None:
         """Records that the probe got its token."""
         self._moved_at, self._suspect = now, False
+
+    def doubt(self, now: float) -> str:
+        """The reason for which it may hang, in words; "" if it has moved or answered lately, or has nothing to do."""
+        if self._moved_at is None or self._read_at is None:
+            return ""
+        since, what = self._moved_at, "the engine's counters have not moved"
+        if not self._answers:
+            since, what = self._read_at, "the engine's metrics have not answered"
+        if now - since < NAMED_S or (self._answers and not self._busy):
+            return ""
+        cause = "it hangs, or computes a long prompt" if self._answers else "it hangs"
+        return f"{what} for {now - since:.0f} s: {cause}; if a probe gets no token either, it is restarted"

@@ -38,7 +38,7 @@ async def beat(report: Callable[[], None]) -> NoReturn:
 
 
 async def follow(
-    read: Callable[[], Awaitable[Load]], ask: Ask, patience_s: float, timeouts: Timeouts
+    read: Callable[[], Awaitable[Load]], ask: Ask, patience_s: float, liveness: Liveness
 ) -> NoReturn:
     """Reads an engine's load every `HEARTBEAT_S`, and probes it with one token when its counters stop.
 
@@ -48,12 +48,11 @@ async def follow(
         read: reads the current load.
         ask: requests one token.
         patience_s: time limit of the probe, seconds.
-        timeouts: times without a move after which it is probed.
+        liveness: judges the readings.
 
     Raises:
         EngineError: no counter moves, and no token arrives.
     """
-    liveness = Liveness(timeouts)
     asking: asyncio.Task[None] | None = None
     try:
         while True:
@@ -74,13 +73,16 @@ async def follow(
             await cancel(asking)
 
 
-async def stays_well(is_well: Callable[[], Awaitable[bool]], path: str, timeouts: Timeouts) -> NoReturn:
+async def stays_well(
+    is_well: Callable[[], Awaitable[bool]], path: str, timeouts: Timeouts, show: Callable[[str], None]
+) -> NoReturn:
     """Checks a custom workload's health again and again.
 
     Args:
         is_well: True if its health path answers 200.
         path: its health path, for messages.
         timeouts: interval of the checks, and time for which they may fail.
+        show: receives the present failure in words; "" once a check succeeds.
 
     Raises:
         EngineError: the checks have failed for too long.
@@ -91,10 +93,13 @@ async def stays_well(is_well: Callable[[], Awaitable[bool]], path: str, timeouts
         before, asked = asked, time.monotonic()
         if await is_well():
             failed = 0
+            show("")
             continue
         # Of a pause of this process only one interval counts: nobody checked meanwhile.
         waited_s = min(asked - before, timeouts.health_every_s + LONGEST_CHECK_S)
         failed, long_s = failed + 1, long_s + waited_s if failed else 0.0
+        times = "" if failed == 1 else f", {failed} times in a row"
+        show(f"{path} did not return 200{times}: it is restarted if that lasts for {timeouts.unwell_s:.0f} s")
         if failed >= UNWELL and long_s >= timeouts.unwell_s:
             raise EngineError(
                 f"It runs but is not healthy: {path} did not return 200 for {long_s:.0f} s, {failed} times in a row.",

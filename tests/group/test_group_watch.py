@@ -12,8 +12,8 @@ from sparkfleet.engines.fake import FakeEngine
 from sparkfleet.errors import EngineError, NodeError
 from sparkfleet.gateway.access.keys import engine_token
 from sparkfleet.group import group as module
+from sparkfleet.group import hang_detector, rank_set
 from sparkfleet.group import rank as rank_module
-from sparkfleet.group import rank_set
 from sparkfleet.group.canary import Probe
 from sparkfleet.group.engine_load import Load
 from sparkfleet.group.group import die_with_the_engine
@@ -147,10 +147,14 @@ async def test_an_engine_of_which_nothing_moves_is_replaced(world, monkeypatch):
     async def silent(probe, timeout_s=0):
         raise EngineError("no token in 30 s")
 
+    monkeypatch.setattr(hang_detector, "NAMED_S", 0.02)
     group = world.group(timeouts=STUCK)
     await group.start()
     stuck(monkeypatch, silent)
     assert "generates no tokens" in await asyncio.wait_for(group.watch(), 5)
+    named = [one.detail for one in world.reports if one.phase is GroupPhase.READY and one.detail]
+    assert "the engine's counters have not moved for 0 s" in named[0]
+    assert named[0].endswith("`sparkfleet logs tiny` shows its output")
     assert world.runtime.stopped == [world.rank_id()]
     assert not world.reports[-1].was_starting
     await group.stop(drain_s=0)

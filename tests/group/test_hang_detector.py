@@ -104,3 +104,36 @@ def test_where_nothing_is_predicted_the_slowest_counts():
     prediction = Prediction(memory_bytes_per_rank=band(1))
     assert patience_s(140_000, 1, prediction, steps=True, proof_s=30) == 2000
     assert patience_s(1400, 1, prediction, steps=False, proof_s=30) == 2 * (10 + 700)
+
+
+def test_an_engine_whose_counters_do_not_move_is_named_before_it_is_probed():
+    liveness = Liveness(Timeouts(stuck_s=20))
+    for second in range(0, 10, 2):
+        assert not liveness.is_suspect(second, requests=1, figures=(5,))
+    assert liveness.doubt(7.9) == ""
+    assert liveness.doubt(9) == (
+        "the engine's counters have not moved for 9 s: it hangs, or computes a long prompt; if a probe gets no token either,"
+        " it is restarted"
+    )
+    liveness.is_suspect(10, requests=1, figures=(6,))
+    assert liveness.doubt(12) == ""
+
+
+def test_an_engine_whose_metrics_do_not_answer_is_named_although_it_was_idle():
+    """The whole engine was stopped (SIGSTOP) for 47 s, and `status` named it after 25 s."""
+    liveness = Liveness(Timeouts(stuck_s=20, idle_s=60))
+    liveness.is_suspect(0, requests=0, figures=(5,))
+    liveness.is_suspect(50, requests=0, figures=(5,))
+    assert liveness.doubt(51) == ""
+    liveness.is_suspect(57, requests=0, figures=None)
+    assert liveness.doubt(57) == ""
+    assert liveness.doubt(60).startswith("the engine's metrics have not answered for 10 s: it hangs; ")
+    liveness.is_suspect(62, requests=0, figures=(5,))
+    assert liveness.doubt(62) == ""
+
+
+def test_an_idle_engine_is_in_no_doubt_and_one_that_was_never_read_neither():
+    liveness = Liveness(Timeouts())
+    assert liveness.doubt(1000) == ""
+    liveness.is_suspect(0, requests=0, figures=(5,))
+    assert liveness.doubt(1000) == ""

@@ -6,6 +6,7 @@ import pytest
 from sparkfleet.errors import EngineError
 from sparkfleet.group import serving_watch
 from sparkfleet.group.engine_load import Load
+from sparkfleet.group.hang_detector import Liveness
 from sparkfleet.group.serving_watch import beat, follow, stays_well
 from sparkfleet.specs.timeouts import Timeouts
 
@@ -56,7 +57,7 @@ async def lives(engine, patience_s=30.0):
     """True if it is left alone for a while."""
     try:
         async with asyncio.timeout(ENOUGH_S):
-            await follow(engine.read, engine.ask, patience_s, QUICK)
+            await follow(engine.read, engine.ask, patience_s, Liveness(QUICK))
     except TimeoutError:
         return True
 
@@ -76,7 +77,7 @@ async def test_one_that_moves_is_asked_nothing():
 async def test_one_that_owes_the_token_too_long_is_stuck():
     engine = Engine(STILL, [60])
     with pytest.raises(EngineError, match="generates no tokens: no token in time"):
-        await asyncio.wait_for(follow(engine.read, engine.ask, 0.1, QUICK), 5)
+        await asyncio.wait_for(follow(engine.read, engine.ask, 0.1, Liveness(QUICK)), 5)
     assert engine.asked == [0.1]
 
 
@@ -93,7 +94,7 @@ async def test_one_whose_figures_move_at_the_end_of_a_request_is_waited_for():
     engine = Engine(STILL, [0.3])
     assert await lives(engine)
     with pytest.raises(EngineError, match="generates no tokens"):
-        await asyncio.wait_for(follow(engine.read, engine.ask, 0.1, QUICK), 5)
+        await asyncio.wait_for(follow(engine.read, engine.ask, 0.1, Liveness(QUICK)), 5)
 
 
 async def test_a_connection_that_breaks_is_no_engine_that_died():
@@ -101,26 +102,26 @@ async def test_a_connection_that_breaks_is_no_engine_that_died():
     assert await lives(engine)
     refusing = Engine(STILL, [EngineError("HTTP 500")])
     with pytest.raises(EngineError, match="HTTP 500"):
-        await asyncio.wait_for(follow(refusing.read, refusing.ask, 30, QUICK), 5)
+        await asyncio.wait_for(follow(refusing.read, refusing.ask, 30, Liveness(QUICK)), 5)
     assert len(refusing.asked) == 2
 
 
 async def test_a_hang_that_began_while_it_was_idle_is_seen():
     engine = Engine(Load(running=0, waiting=0, figures=(7.0,)), [60])
     with pytest.raises(EngineError, match="generates no tokens"):
-        await asyncio.wait_for(follow(engine.read, engine.ask, 0.1, QUICK), 5)
+        await asyncio.wait_for(follow(engine.read, engine.ask, 0.1, Liveness(QUICK)), 5)
 
 
 async def test_requests_that_only_wait_are_work():
     patient = QUICK.model_copy(update={"idle_s": 60.0})
     engine = Engine(Load(running=0, waiting=1, figures=(7.0,)), [60])
     with pytest.raises(EngineError, match="generates no tokens"):
-        await asyncio.wait_for(follow(engine.read, engine.ask, 0.1, patient), 5)
+        await asyncio.wait_for(follow(engine.read, engine.ask, 0.1, Liveness(patient)), 5)
 
 
 async def test_nothing_is_left_asked_when_nobody_follows_any_more():
     engine = Engine(STILL, [60])
-    following = asyncio.create_task(follow(engine.read, engine.ask, 30, QUICK))
+    following = asyncio.create_task(follow(engine.read, engine.ask, 30, Liveness(QUICK)))
     while not engine.asked:
         await asyncio.sleep(0.01)
     following.cancel()
@@ -128,7 +129,7 @@ async def test_nothing_is_left_asked_when_nobody_follows_any_more():
     assert engine.left == 1
 
 
-async def unwell_after(answers, unwell_s):
+async def unwell_after(answers, unwell_s, show=lambda words: None):
     """The error of a custom workload with these answers, the last for ever; and the number of checks."""
     left, asked = list(answers), []
 
@@ -138,7 +139,7 @@ async def unwell_after(answers, unwell_s):
 
     try:
         async with asyncio.timeout(ENOUGH_S):
-            await stays_well(is_well, "/well", QUICK.model_copy(update={"unwell_s": unwell_s}))
+            await stays_well(is_well, "/well", QUICK.model_copy(update={"unwell_s": unwell_s}), show)
     except EngineError as error:
         return str(error), asked
     except TimeoutError:
@@ -153,9 +154,13 @@ async def test_a_custom_workload_that_is_not_well_for_long_is_told():
 
 
 async def test_it_is_not_replaced_for_what_passes():
-    words, asked = await unwell_after([False] * 5 + [True], unwell_s=0.8)
+    shown = []
+    words, asked = await unwell_after([False] * 5 + [True], unwell_s=0.8, show=shown.append)
     assert words == ""
     assert len(asked) > 6
+    assert shown[0] == "/well did not return 200: it is restarted if that lasts for 1 s"
+    assert "5 times in a row" in shown[4]
+    assert not any(shown[5:])
 
 
 async def test_it_is_not_replaced_before_it_has_failed_some_times_in_a_row():
@@ -188,5 +193,5 @@ async def test_the_time_in_which_nobody_checked_does_not_count(monkeypatch):
         return False
 
     with pytest.raises(EngineError, match="is not healthy"):
-        await stays_well(is_well, "/well", QUICK.model_copy(update={"unwell_s": 0.2}))
+        await stays_well(is_well, "/well", QUICK.model_copy(update={"unwell_s": 0.2}), lambda words: None)
     assert len(asked) > 8
