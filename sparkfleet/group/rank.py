@@ -31,6 +31,7 @@ from sparkfleet.runtime.files.fleet_paths import FleetPaths
 from sparkfleet.runtime.files.token_secrets import TokenSecrets
 from sparkfleet.runtime.ports import free_port
 from sparkfleet.runtime.processes import descendants, labelled, process, processes, variable
+from sparkfleet.specs.timeouts import GIVEN_BACK_S
 from sparkfleet.staging.agent.images import staged_name
 from sparkfleet.values import Value
 
@@ -40,9 +41,6 @@ STOPPED_S = 75.0
 """Seconds for which a supervisor may not answer before its rank counts as lost: it may have been stopped for a minute, with
 an engine beside it that serves."""
 STOPPED_LOOK_S = 0.5
-GIVEN_BACK_S = 180.0
-"""Seconds until a stopped engine's memory is available again. On a Spark that takes 120 s and more after the engine closes
-its port (jschmied/dgx-spark-setup-guide)."""
 TAIL_BYTES = 64 << 10
 SOCKETS_S = 5.0
 _BEGAN = re.compile(r"^\[sparkfleet\] .{1,40}? (?:preparing|running): .*\n?", re.MULTILINE)

@@ -13,7 +13,7 @@ from sparkfleet.engines.failure_signatures import Diagnosis, Failure, classify, 
 from sparkfleet.errors import Cause, EngineError, NodeError, SparkfleetError
 from sparkfleet.group.crash_backoff import Backoff
 from sparkfleet.group.launch_plan import GroupLaunch
-from sparkfleet.group.rank import GIVEN_BACK_S, RankHolder
+from sparkfleet.group.rank import RankHolder
 from sparkfleet.group.report import RankReport
 from sparkfleet.runtime.base import RankStatus
 from sparkfleet.runtime.ports import free_port
@@ -21,9 +21,6 @@ from sparkfleet.units import GIB
 
 log = logging.getLogger(__name__)
 
-
-ROOM_S = GIVEN_BACK_S
-"""Seconds for which a start waits for the memory of a group that was stopped."""
 ROOM_LOOK_S = 1.0
 FLOOR_BYTES = {"cuda": 3 << 30, "cpu": 256 << 20}
 """MemAvailable below which a group is stopped. A Spark without memory does not recover: below 2 to 3 GiB the host freezes
@@ -210,7 +207,7 @@ class Ranks:
                         )
                     until = None
                 elif until is None and not wedges and await self._is_followed(index):
-                    until = time.monotonic() + ROOM_S
+                    until = time.monotonic() + self._launch.timeouts.memory_s
                 elif until is None or wedges or time.monotonic() >= until:
                     raise _runs_out(memory, self.holders[index].node)
             await asyncio.sleep(MEMORY_S)
@@ -258,7 +255,7 @@ class Ranks:
 
     async def _wait_for_memory(self, waiting: Callable[[str], None]) -> None:
         """Waits for the predicted memory: that of a group that has just stopped becomes available late."""
-        deadline = time.monotonic() + ROOM_S
+        deadline = time.monotonic() + self._launch.timeouts.memory_s
         while lacking := [
             f"{rank.node} has {memory / GIB:.1f} GiB"
             for rank, memory in zip(self.holders, await self._memory(), strict=True)

@@ -14,6 +14,10 @@ from sparkfleet.specs.fields import Spec
 
 Seconds = Annotated[float, Field(gt=0, le=86_400)]
 
+GIVEN_BACK_S = 180.0
+"""Seconds until a stopped engine's memory is available again. On a Spark that takes 120 s and more after the engine closes
+its port (jschmied/dgx-spark-setup-guide)."""
+
 
 class Timeouts(Spec):
     """Waits of a fleet, seconds. Leave them out unless you know why: each default has its reason."""
@@ -31,6 +35,8 @@ class Timeouts(Spec):
     unwell_s: Seconds = 60.0
     """A custom workload without a successful health check for this long is considered hung. Work for a client may delay a
     check for a while, and a restart would lose the work of all its clients."""
+    memory_s: Seconds = GIVEN_BACK_S
+    """A start waits for its memory this long; a group waits as long for one that was started later to free it."""
     pause_s: Seconds = 1.0
     """Pause before an engine that has ended twice is started again; it doubles each further time."""
     longest_pause_s: Seconds = 60.0

@@ -10,12 +10,12 @@ from sparkfleet.engines.token_api import Scored
 from sparkfleet.errors import EngineError, NodeError
 from sparkfleet.group import group as module
 from sparkfleet.group import rank as rank_module
-from sparkfleet.group import rank_set
 from sparkfleet.group.canary import Probe, Score
 from sparkfleet.group.engine_load import Load
 from sparkfleet.group.rank import LocalRank
 from sparkfleet.group.report import GroupPhase
 from sparkfleet.group.speed import QuietBox
+from sparkfleet.specs.timeouts import Timeouts
 
 
 @pytest.fixture
@@ -280,9 +280,8 @@ async def test_output_that_is_wrong_is_no_start(world, monkeypatch):
 
 
 async def test_without_the_memory_it_needs_nothing_is_started(world, monkeypatch):
-    monkeypatch.setattr(rank_set, "ROOM_S", 0.0)
     with pytest.raises(EngineError, match="predicted to need"):
-        await world.group(needs=1 << 60).start()
+        await world.group(needs=1 << 60, timeouts=Timeouts(memory_s=0.001)).start()
     assert world.runtime.started == []
 
 

@@ -20,6 +20,7 @@ from sparkfleet.runtime.files.fleet_paths import FleetPaths
 from sparkfleet.runtime.files.token_secrets import TokenSecrets
 from sparkfleet.specs.timeouts import Timeouts
 
+IMPATIENT = Timeouts(memory_s=0.001)
 BEGAN = "[sparkfleet] 2026-11-20 18:00:00,123 running: sglang\n"
 OF_NEXTN = BEGAN + "TypeError: '>' not supported between instances of 'NoneType' and 'int'\n"
 
@@ -105,7 +106,6 @@ def dropped(monkeypatch):
         nodes.append(channel.node)
 
     monkeypatch.setattr(page_cache, "drop", drop)
-    monkeypatch.setattr(module, "ROOM_S", 0.0)
     return nodes
 
 
@@ -121,7 +121,7 @@ async def test_before_a_rank_is_started_the_page_cache_of_its_node_is_dropped(tm
 
 
 async def test_a_rung_that_never_began_is_not_told_the_cause_of_the_one_before(tmp_path):
-    world = World(tmp_path, needs=1 << 60)
+    world = World(tmp_path, needs=1 << 60, timeouts=IMPATIENT)
     world.write_log(OF_NEXTN)
     told = await world.refused()
     assert (told.cause, told.rule, told.evidence) == (Cause.MEMORY, "", "")
@@ -148,7 +148,7 @@ async def test_of_what_was_adopted_the_log_tells(tmp_path):
 
 
 async def test_memory_that_somebody_else_holds_is_not_held_against_the_candidate(tmp_path):
-    told = await World(tmp_path, needs=1 << 60).refused()
+    told = await World(tmp_path, needs=1 << 60, timeouts=IMPATIENT).refused()
     assert str(told).startswith("out of memory: Each rank is predicted to need")
     assert told.lasts_s == 0
 
@@ -172,9 +172,8 @@ async def test_memory_that_was_waited_for_does_not_explain_how_the_start_ends(tm
         return left.pop(0) if len(left) > 1 else left[0]
 
     monkeypatch.setattr(LocalRank, "memory", memory)
-    monkeypatch.setattr(module, "ROOM_S", 60.0)
     monkeypatch.setattr(module, "ROOM_LOOK_S", 0.0)
-    world = World(tmp_path, needs=50 << 30)
+    world = World(tmp_path, needs=50 << 30, timeouts=Timeouts(memory_s=60))
     await world.take()
     assert world.waited == ["waiting for memory: this has 1.0 GiB"]
     assert (await world.ranks.diagnose(EngineError("it exited"), None)).cause is Cause.UNKNOWN
@@ -270,16 +269,15 @@ def shortages(monkeypatch, *left):
         return readings.pop(0) if len(readings) > 1 else readings[0]
 
     monkeypatch.setattr(module, "MEMORY_S", 0.001)
-    monkeypatch.setattr(module, "ROOM_S", 2.0)
     monkeypatch.setattr(LocalRank, "memory", memory)
     return looks
 
 
-async def two_groups(tmp_path, monkeypatch):
+async def two_groups(tmp_path, monkeypatch, memory_s=2.0):
     """On one node, with a floor of 300 bytes; the second was started later."""
     monkeypatch.setattr(module, "FLOOR_BYTES", {"cuda": 300})
-    first = World(tmp_path)
-    second = World(tmp_path)
+    timeouts = Timeouts(memory_s=memory_s)
+    first, second = World(tmp_path, timeouts=timeouts), World(tmp_path, timeouts=timeouts)
     second.order = second.order.model_copy(update={"deployment": "later"})
     second.holders = [LocalRank(second.paths, first.runtimes[0], second.order, 0, "s" * 64)]
     for world in (first, second):
@@ -324,9 +322,8 @@ async def test_a_group_that_ended_before_it_was_asked_for_is_waited_for_too(tmp_
 
 
 async def test_a_shortage_that_ended_with_the_other_group_costs_no_more(tmp_path, monkeypatch):
-    first, _ = await two_groups(tmp_path, monkeypatch)
+    first, _ = await two_groups(tmp_path, monkeypatch, memory_s=0.01)
     looks = shortages(monkeypatch, 250, *[400] * 30, 250, 400)
-    monkeypatch.setattr(module, "ROOM_S", 0.01)
     watched = asyncio.create_task(watch(first.ranks))
     await looked(looks, 50)
     assert not watched.done(), "the second shortage is another one, which is waited for as long"

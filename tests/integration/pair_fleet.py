@@ -24,6 +24,7 @@ QUICK = {
     "proof_s": 8,  # two processors may be busy with another start
     "health_every_s": 0.5,
     "unwell_s": 4,
+    "memory_s": 20,  # a lab gives memory back at once
     "pause_s": 0.2,
     "longest_pause_s": 2,
 }

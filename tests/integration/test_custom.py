@@ -103,6 +103,20 @@ def test_one_that_falls_is_not_started_again_before_its_memory_is_back(fleet):
 
 
 @pytest.mark.full
+def test_one_that_was_given_up_for_memory_starts_once_it_is_free(fleet):
+    memory_s = Timeouts(**fleet.timeouts).memory_s
+    fleet.apply(custom("refused", 5012), "refused.yaml")
+    pid = fleet.group("refused")["ranks"][0]["pid"]
+    fleet.lab.set("spark1", {"holder_mib": str(SPARK_MIB - 10240)})  # 10 GiB left: half of what it needs
+    fleet.lab.exec("spark1", ["kill", "-9", str(pid)])
+    fleet.until(lambda: fleet.deployment("refused")["state"] == "failed", timeout=5 * memory_s + 120)
+    assert running(fleet, 5012) == []
+    fleet.lab.set("spark1", {"holder_mib": "0"})
+    fleet.until(lambda: fleet.is_ready("refused"), timeout=120)
+    assert "is free again: it starts once more" in fleet.ok("events", "refused")
+
+
+@pytest.mark.full
 def test_one_that_falls_again_and_again_is_stopped_until_it_is_applied_again(fleet):
     text, killed = custom("frail", 5009), set()
     fleet.apply(text, "frail.yaml")
