@@ -103,12 +103,11 @@ class Record:
     def tests(self) -> dict[str, str]:
         """The piece of each test and command of the full run; collected once a tree."""
         if not self._tests.exists():
-            subprocess.run(
-                [*PYTEST, "--collect-only", "-qq", "--write-pieces", str(self._tests)],
-                cwd=ROOT,
-                check=True,
-                stdout=subprocess.DEVNULL,
-            )
+            argv = [*PYTEST, "--collect-only", "-qq", "--write-pieces", str(self._tests)]
+            done = subprocess.run(argv, cwd=ROOT, check=False, capture_output=True, text=True)
+            if done.returncode:
+                self._tests.unlink(missing_ok=True)
+                sys.exit(f"The tests cannot be collected:\n{done.stdout[-4000:]}{done.stderr[-4000:]}")
         found: dict[str, str] = json.loads(self._tests.read_text(encoding="utf-8"))
         return {**found, **{PIECES[piece][0]: piece for piece in COMMANDS}}
 
