@@ -12,6 +12,7 @@ from controller_world import World
 from sparkfleet.controlplane import controller_life as module
 from sparkfleet.controlplane.controller_life import ControllerLife
 from sparkfleet.controlplane.controller_note import NoteWriter, read_note
+from sparkfleet.controlplane.store_safety import store_watch
 from sparkfleet.controlplane.store_safety.guard import StoreError, StoreFault
 from sparkfleet.controlplane.store_safety.opening import open_store
 from sparkfleet.controlplane.store_safety.store_watch import StoreWatch
@@ -144,6 +145,22 @@ async def test_a_store_that_the_next_controller_could_not_open_is_a_warning(proc
     (warning,) = warnings()
     assert f"`chmod 600 {process.paths.database}`" in warning
     refused.clear()
+    await process.until(lambda: not warnings())
+    assert (process.front.shown[-1], calls(process)) == ("works", before)
+
+
+async def test_a_full_disk_of_the_head_is_a_warning_before_anything_has_to_be_written(process, monkeypatch):
+    await serving(process)
+    before = calls(process)
+    free = [0]
+    monkeypatch.setattr(store_watch, "is_full", lambda path: free[0] == 0)
+
+    def warnings():
+        return process.life.controller.queries.status().warnings
+
+    await process.until(warnings)
+    assert [one for one in warnings() if "is full: what serves goes on" in one and "`df -h " in one]
+    free[0] = 1
     await process.until(lambda: not warnings())
     assert (process.front.shown[-1], calls(process)) == ("works", before)
 

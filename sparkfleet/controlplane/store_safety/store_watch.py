@@ -16,7 +16,7 @@ from sparkfleet.controlplane.state.status import App
 from sparkfleet.controlplane.state.store import Store
 from sparkfleet.controlplane.store_safety.guard import StoreContent, StoreError, StoreFault, judge
 from sparkfleet.controlplane.store_safety.moving import require_here
-from sparkfleet.controlplane.store_safety.opening import is_corrupt, unusable
+from sparkfleet.controlplane.store_safety.opening import is_corrupt, is_full, unusable
 
 READ_S = 2.0
 """Seconds between two readings through a connection of its own, which sees what is on the disk."""
@@ -50,7 +50,8 @@ class StoreWatch:
             apps: everything that exists.
 
         Returns:
-            A warning for people: the open store works, and the next process could not open it. "" for none.
+            A warning for people: the open store works, but the next process could not open it, or its disk is full. "" for
+            none.
 
         Raises:
             StoreError: the store may no longer be used.
@@ -68,7 +69,7 @@ class StoreWatch:
         )
         if error is not None:
             raise error
-        return self._closed_to_the_next()
+        return self._closed_to_the_next() or self._without_space()
 
     def _closed_to_the_next(self) -> str:
         if os.access(self._path, os.R_OK | os.W_OK):
@@ -76,6 +77,14 @@ class StoreWatch:
         return (
             f"The controller's user may not read and write the store {self._path}: this controller works on with the file"
             f" that it has open, the next one would wait for it. Run `chmod 600 {self._path}` on the head."
+        )
+
+    def _without_space(self) -> str:
+        if not is_full(self._path):
+            return ""
+        return (
+            f"The head's disk with {self._path.parent} is full: what serves goes on, but nothing can be changed or recorded."
+            f" Free space on it; `df -h {self._path.parent}` on the head shows it."
         )
 
     def _read(self) -> None:
