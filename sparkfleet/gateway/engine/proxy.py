@@ -248,7 +248,7 @@ async def _pump(answer: UpstreamAnswer, direct: DirectWriter, path: AnswerPath) 
     def sink(chunk: bytes) -> bool:
         passed = path.take(chunk)
         if path.is_over:
-            answer.close()  # the engine stops generating, and the pump ends with a lost connection
+            answer.stop()  # the pump ends with a lost connection
         return direct.write(passed) if passed else True
 
     def counting(chunk: bytes) -> bool:

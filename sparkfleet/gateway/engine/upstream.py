@@ -276,6 +276,11 @@ class UpstreamAnswer:
         """Passes the rest of the body to `sink`; see `EngineConnection.pump`."""
         await self.connection.pump(sink, drained)
 
+    def stop(self) -> None:
+        """Closes its connection, so that the engine stops generating, while `pump` still runs on it: kept, it could
+        carry the next request by then."""
+        self.connection.close()
+
     def close(self) -> None:
         """Ends it: the connection is kept after a whole answer, else closed, so that the engine stops generating."""
         if self._is_open:
@@ -326,10 +331,11 @@ class Upstream:
         except EngineConnectionLost as lost:
             if not was_kept:
                 raise EngineLost(str(lost), delivered=True) from lost
-        connection = await self._pool.take(engine.url, fresh=True)
         try:
+            connection = await self._pool.take(engine.url, fresh=True)
             return await self._ask(connection, engine, head, body, is_head=is_head)
-        except EngineConnectionLost as lost:
+        except (EngineConnectionLost, EngineLost) as lost:
+            # Also if none can be opened any more: it had the request on the kept one, and may have died of it.
             raise EngineLost(str(lost), delivered=True) from lost
 
     async def aclose(self) -> None:

@@ -101,6 +101,17 @@ async def test_an_engine_that_drops_a_kept_and_a_new_connection_is_lost_and_had_
         await upstream.aclose()
 
 
+async def test_an_engine_that_died_of_a_request_on_a_kept_connection_had_it() -> None:
+    async with FakeEngine(model="tiny") as engine:
+        upstream = Upstream()
+        await served(upstream, engine)
+        engine.fault = InjectedFault(kind="die")
+        with pytest.raises(EngineLost) as caught:
+            await upstream.open(Target(url=engine.url), request())
+        assert caught.value.delivered is True
+        await upstream.aclose()
+
+
 async def test_a_request_that_was_lost_on_a_new_connection_is_not_sent_to_the_same_engine_again() -> None:
     async with FakeEngine(model="tiny", fault=InjectedFault(kind="drop", times=1)) as engine:
         upstream = Upstream()
