@@ -289,9 +289,17 @@ def sum_series(page: str, names: tuple[str, ...]) -> dict[str, float]:
     sums = dict.fromkeys(names, 0.0)
     for line in page.splitlines():
         name = line.partition("{")[0].partition(" ")[0]
-        if name in sums and math.isfinite(value := float(line.rpartition(" ")[2])):
+        if name in sums and math.isfinite(value := _number(line.rpartition(" ")[2])):
             sums[name] += value
     return sums
+
+
+def _number(text: str) -> float:
+    """A sample's value; NaN for the end of a page that was cut."""
+    try:
+        return float(text)
+    except ValueError:
+        return math.nan
 
 
 async def drafts_of(probe: Probe, engine: Engine, speculation: Speculation) -> DraftTokenCounts:
