@@ -32,6 +32,16 @@ class ReportCache:
         self._groups[report.name] = (self._steady(), report)
         return before is None or before[1].phase is not report.phase
 
+    def take_back(self, report: GroupReport, before: GroupReport | None) -> None:
+        """Puts the report `before` in the place of this one, so that its phase is a change once more when it is repeated."""
+        newest = self._groups.get(report.name)
+        if newest is None or newest[1].phase is not report.phase:
+            return
+        if before is None:
+            del self._groups[report.name]
+        else:
+            self._groups[report.name] = (newest[0], before)
+
     def newest(self, name: str) -> GroupReport | None:
         """The newest report of a group, however old; None if there is none."""
         found = self._groups.get(name)

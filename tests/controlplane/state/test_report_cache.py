@@ -20,3 +20,15 @@ def test_a_group_that_falls_silent_is_told_with_how_long():
     assert [one.replica for one in heard.fresh()] == [1]
     heard.group(report(0))
     assert {one.silent_s for one in heard.groups()} == {0.0}
+
+
+def test_a_report_that_is_taken_back_changes_the_phase_once_more():
+    cache = ReportCache(lambda: 0.0)
+    starting = report().model_copy(update={"phase": GroupPhase.STARTING})
+    for before in (None, starting):
+        assert cache.group(report())
+        cache.take_back(report(), before)
+        assert cache.newest("m/g1/0") is before
+    assert cache.group(report())
+    cache.take_back(starting, None)  # a later phase has come meanwhile
+    assert cache.newest("m/g1/0") == report()
