@@ -490,8 +490,8 @@ def _leave_behind(fifo: Path, seconds: float, saved: Any, how: Backend) -> None:
         for stream in (0, 1, 2):
             os.dup2(null, stream)
         _wait(ready, fifo.parent, seconds, saved, how)
-    finally:
-        os._exit(0)  # with the lock; an error must not go on in the code of the process that it was forked from
+    finally:  # with the lock; an error must not go on in the code of the process that it was forked from
+        os._exit(0)
 
 
 def _wait(ready: int, state: Path, seconds: float, saved: Any, how: Backend) -> None:

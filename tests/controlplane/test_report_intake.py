@@ -26,10 +26,11 @@ async def test_what_a_full_disk_refused_is_stored_when_the_phase_is_reported_aga
 
 
 async def test_the_end_of_a_start_is_not_expected_of_a_group_that_was_deleted(world):
+    """Generation 2 was never wanted, nor has it an application."""
     await world.put()
     await world.ready(1)
     await world.controller.intake.report(report(2, started_s=90.0, phase=GroupPhase.READY))
     await world.controller.intake.report(report(2))
     assert world.controller.fleet.forecast.ready_at()
     await world.controller.reconcile()
-    assert not world.controller.fleet.forecast.ready_at(), "generation 2 was never wanted, nor has it an application"
+    assert not world.controller.fleet.forecast.ready_at()

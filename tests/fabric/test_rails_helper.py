@@ -189,14 +189,14 @@ def unrestorable(change, monkeypatch):
 
 def test_a_way_back_that_a_disk_refuses_is_an_error(unrestorable):
     token = begin(unrestorable)
-    with pytest.raises(RailsHelperError, match="not taken back: .*Read-only"):
+    with pytest.raises(RailsHelperError, match=r"not taken back: .*Read-only"):
         rails_helper.answer(token, b"r")
     with pytest.raises(RailsHelperError, match="no such change"):
         rails_helper.answer(token, b"r")
 
 
 def test_an_error_of_the_way_back_does_not_hide_that_of_the_change(unrestorable):
-    with pytest.raises(RailsHelperError, match="no such MTU; the change was not taken back: .*Read-only"):
+    with pytest.raises(RailsHelperError, match=r"no such MTU; the change was not taken back: .*Read-only"):
         begin(unrestorable, mtu=1280)
 
 

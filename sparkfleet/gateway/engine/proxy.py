@@ -17,9 +17,10 @@ from sparkfleet.gateway.asgi import DirectWriter, Send
 from sparkfleet.gateway.choice import Choice, Slot
 from sparkfleet.gateway.engine.connection import EngineConnectionLost
 from sparkfleet.gateway.engine.endpoints import Picker, Target
+from sparkfleet.gateway.engine.engine_pool import EngineLost
 from sparkfleet.gateway.engine.loop_detector import LoopDetector
 from sparkfleet.gateway.engine.replay import StreamRecord, with_token_ids
-from sparkfleet.gateway.engine.upstream import EngineLost, Request, Upstream, UpstreamAnswer
+from sparkfleet.gateway.engine.upstream import Request, Upstream, UpstreamAnswer
 from sparkfleet.gateway.engine.usage import UsageMeter
 from sparkfleet.gateway.engine.usage_event import UsageHider
 from sparkfleet.gateway.routing_table import GroupEntry

@@ -361,24 +361,32 @@ class SlowClient:
 
 async def test_no_other_answer_comes_on_the_connection_of_one_that_was_ended() -> None:
     """The whole answer has arrived when its loop is found, so that its connection could be kept."""
-    answers = [b'data: {"choices": [{"index": 0, "text": "again "}]}\n\n' * 200, b"data: of another client\n\n"]
-    goes_on = asyncio.Event()
+    answers = [
+        b'data: {"choices": [{"index": 0, "text": "again "}]}\n\n' * 200,
+        b"data: of another client\n\n",
+    ]
+    goes_on, serving = asyncio.Event(), asyncio.TaskGroup()
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         with contextlib.suppress(asyncio.IncompleteReadError, ConnectionError):
             while await reader.readuntil(b"\r\n\r\n"):
                 body = answers.pop(0)
                 head = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ncontent-length: %d\r\n\r\n"
-                begin = body if answers else body[:10]
-                writer.write(head % len(body) + begin)
-                if begin != body:
+                size = len(body) if answers else 10
+                writer.write(head % len(body) + body[:size])
+                if size < len(body):
                     await goes_on.wait()
                     writer.write(body[10:])
         writer.close()
+        with contextlib.suppress(ConnectionError):
+            await writer.wait_closed()
+
+    def begin(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        serving.create_task(serve(reader, writer))
 
     upstream, client = Upstream(), SlowClient()
     path = proxy.AnswerPath(UsageMeter(0.0), LoopDetector(16))
-    async with await asyncio.start_server(serve, "127.0.0.1", 0) as server, asyncio.timeout(5):
+    async with asyncio.timeout(5), await asyncio.start_server(begin, "127.0.0.1", 0) as server, serving:
         target = Target(url=f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}")
         request = Request(id="1", method="GET", target="/v1/x", headers=(), body=RequestBody())
         looping = await upstream.open(target, request)
