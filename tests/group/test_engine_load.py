@@ -62,6 +62,6 @@ def test_a_series_that_is_no_number_counts_nothing():
 
 
 def test_a_page_that_was_cut_is_no_error():
-    """Where it ended the group's process: it passed out of the watch, and the engine was adopted again."""
+    """It ended the process of the group: the error passed out of its watch, and the next actor adopted the engine."""
     page = 'a{x="1"} 2\nb{model_na'
     assert sum_series(page, ("a", "b")) == {"a": 2.0, "b": 0.0}
