@@ -62,8 +62,8 @@ class ReportIntake:
         if self._fleet.reports.group(report):
             try:
                 await self._phase_changed(report)
-            except Exception:  # the store refused it, as on a full disk: its repetition is then the change
-                self._fleet.reports.take_back(report, before)
+            except Exception:  # the store refused it, as on a full disk
+                self._fleet.reports.repeat(report.name)
                 raise
         elif before is not None and before.measured != report.measured:
             self._measure(report)

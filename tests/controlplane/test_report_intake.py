@@ -21,6 +21,7 @@ async def test_what_a_full_disk_refused_is_stored_when_the_phase_is_reported_aga
         patched.setattr(world.store.groups, "end_start", full)
         with pytest.raises(sqlite3.OperationalError):
             await world.controller.intake.report(report(phase=GroupPhase.READY))
+        assert world.controller.fleet.state().is_ready(("tiny", 1, 0)), "it serves meanwhile"
     await world.controller.intake.report(report(phase=GroupPhase.READY))
     assert not world.store.groups.starts()
 

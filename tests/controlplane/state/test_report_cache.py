@@ -22,13 +22,12 @@ def test_a_group_that_falls_silent_is_told_with_how_long():
     assert {one.silent_s for one in heard.groups()} == {0.0}
 
 
-def test_a_report_that_is_taken_back_changes_the_phase_once_more():
+def test_a_report_of_the_same_phase_is_a_change_if_the_one_before_is_to_be_repeated():
     cache = ReportCache(lambda: 0.0)
-    starting = report().model_copy(update={"phase": GroupPhase.STARTING})
-    for before in (None, starting):
-        assert cache.group(report())
-        cache.take_back(report(), before)
-        assert cache.newest("m/g1/0") is before
-    assert cache.group(report())
-    cache.take_back(starting, None)  # a later phase has come meanwhile
-    assert cache.newest("m/g1/0") == report()
+    assert [cache.group(report()) for _ in range(2)] == [True, False]
+    cache.repeat("m/g1/0")
+    assert cache.newest("m/g1/0") == report(), "it is known meanwhile"
+    assert [cache.group(report()) for _ in range(2)] == [True, False]
+    cache.repeat("m/g1/0")
+    cache.forget([])
+    assert not cache._repeated
