@@ -196,7 +196,7 @@ class Controller:
         await self._sweep_after(before)
         failed = [app.name for app in self.fleet.apps if app.status == "failed"]
         self.fleet.pending = self.fleet.pending.answered_only(failed)
-        self.fleet.reports.forget(self.fleet.kept())
+        self.fleet.forget_gone()
         self._forget_drained_groups()
 
     async def _notice_clock(self) -> None:

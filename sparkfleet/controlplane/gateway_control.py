@@ -79,21 +79,24 @@ class GatewayControl:
     async def listen(self, address: HeadAddress, who: str) -> frozenset[str]:
         """Lets the gateways listen at the endpoint of this address. Streams on the old one go on.
 
-        Returns the gateways that have not changed yet. Raises ControlError if one cannot listen there.
+        Returns the gateways that have not changed yet. Raises ControlError if one cannot listen there. After any error the
+        address is the one before: the caller takes its files back, too.
         """
         if address == self.address:
             return frozenset()
         before, self.address = self.address, address
-        late = await self.confirmed()
-        troubles = [report for report in self._fleet.reports.gateways() if report.trouble]
-        if troubles:
+        try:
+            late = await self.confirmed()
+            troubles = [report for report in self._fleet.reports.gateways() if report.trouble]
+            if troubles:
+                means = f"The gateway listens at {troubles[0].url}, as before."
+                raise ControlError(troubles[0].trouble, means=means)
+            words = ", ".join((address.endpoint, *map(address.endpoint_at, address.entries)))
+            await self._journal.record("", 0, "", "gateway", f"the endpoint is {words} now, by {who}")
+        except Exception:
             self.address = before
             await self.confirmed()
-            raise ControlError(
-                troubles[0].trouble, means=f"The gateway listens at {troubles[0].url}, as before."
-            )
-        words = ", ".join((address.endpoint, *map(address.endpoint_at, address.entries)))
-        await self._journal.record("", 0, "", "gateway", f"the endpoint is {words} now, by {who}")
+            raise
         return late
 
     def inputs(self, without: GroupKey | None = None) -> tuple[object, ...]:

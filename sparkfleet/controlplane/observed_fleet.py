@@ -51,6 +51,12 @@ class ObservedFleet:
             app.model_copy(update={"status": "retiring"}) if app.group == group else app for app in self.apps
         )
 
+    def forget_gone(self) -> None:
+        """Drops what groups have reported that are neither desired nor have an application."""
+        kept = self.kept()
+        self.reports.forget(kept)
+        self.forecast.forget(kept)
+
     def wanted(self) -> dict[str, Desired]:
         """Deployments whose groups are to run: all desired ones; none while paused."""
         return {} if self.paused else self.store.deployments.desired()

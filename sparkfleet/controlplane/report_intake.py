@@ -60,7 +60,11 @@ class ReportIntake:
         self._phases.see(report)
         self._fleet.forecast.see(report)
         if self._fleet.reports.group(report):
-            await self._phase_changed(report)
+            try:
+                await self._phase_changed(report)
+            except Exception:  # the store refused it, as on a full disk
+                self._fleet.reports.repeat(report.name)
+                raise
         elif before is not None and before.measured != report.measured:
             self._measure(report)
             await self._record(report, "measured", _speed_words(report))
@@ -87,10 +91,10 @@ class ReportIntake:
         await self._effects.carry_out(on_report(state, report, self._clocks()), state.wanted)
         if report.phase is GroupPhase.READY:
             words = _ready_words(report)
+            self._measure(report)
             self._metrics.starts.labels(report.deployment, "adopted" if report.adopted else "ready").inc()
             if report.started_s is not None:
                 self._metrics.start.labels(report.deployment).observe(report.started_s)
-            self._measure(report)
             await self._gateways.publish()
         if report.phase is GroupPhase.FAILED:
             self._count_failure(report)

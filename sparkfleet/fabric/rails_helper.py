@@ -106,11 +106,7 @@ class Netplan:
         run("netplan", "apply")
 
     def _write(self, text: str) -> None:
-        fresh = self.file.with_suffix(".sparkfleet-new")  # not .yaml: netplan does not read it
-        fresh.touch(mode=0o600)
-        fresh.chmod(0o600)
-        fresh.write_text(text)
-        fresh.replace(self.file)
+        replace_file(self.file, text, 0o600)
 
 
 class Addresses:
@@ -181,9 +177,7 @@ class Firewall:
             self.file.unlink(missing_ok=True)
         else:
             self.file.parent.mkdir(mode=0o755, parents=True, exist_ok=True)
-            fresh = self.file.with_suffix(".new")
-            fresh.write_text(text)
-            fresh.replace(self.file)
+            replace_file(self.file, text, 0o644)
         if text is not None and loaded:
             run("nft", "-f", str(self.file))
         elif self.table():
@@ -249,6 +243,18 @@ ExecStart={nft} -f {file}
 [Install]
 WantedBy=multi-user.target
 """
+
+
+def replace_file(file: Path, text: str, mode: int) -> None:
+    """Write a file whose content is on the disk before it has its name: a Spark may be switched off right after."""
+    fresh = file.with_suffix(".sparkfleet-new")  # not .yaml: netplan does not read it
+    fresh.touch(mode=mode)
+    fresh.chmod(mode)
+    with fresh.open("w") as opened:
+        opened.write(text)
+        opened.flush()
+        os.fsync(opened.fileno())
+    fresh.replace(file)
 
 
 def run(*argv: str) -> str:
@@ -414,13 +420,17 @@ def begin(seconds: float, ports: Any, how: Backend) -> dict[str, str]:
     fifo = state / "fifo"
     fifo.unlink(missing_ok=True)
     os.mkfifo(fifo, 0o600)
+    (state / "outcome").unlink(missing_ok=True)  # that of the change before says nothing about this one
     (state / "token").write_text(token)
-    _leave_behind(fifo, lock, seconds, saved, how)
+    _leave_behind(fifo, seconds, saved, how)
     os.close(lock)
     try:
         how.apply(ports)
-    except RailsHelperError:
-        answer(token, b"r")
+    except (RailsHelperError, OSError) as error:
+        try:
+            answer(token, b"r")
+        except (RailsHelperError, OSError) as left:
+            raise RailsHelperError(f"{error}; {left}") from error
         raise
     return {"token": token, "backend": how.name}
 
@@ -438,7 +448,10 @@ def answer(token: str, word: bytes) -> None:
     os.write(fifo, word)
     os.close(fifo)
     os.close(_lock(state, wait=True))
-    outcome = (state / "outcome").read_text()
+    try:
+        outcome = (state / "outcome").read_text()
+    except FileNotFoundError:
+        outcome = "the process that waited for the answer was killed"
     if outcome != {b"k": "kept", b"r": "back"}[word]:
         raise RailsHelperError(f"the change was not {'kept' if word == b'k' else 'taken back'}: {outcome}")
 
@@ -461,8 +474,8 @@ def _lock(state: Path, *, wait: bool) -> int:
     return lock
 
 
-def _leave_behind(fifo: Path, lock: int, seconds: float, saved: Any, how: Backend) -> None:
-    """Fork the process that waits. It keeps the lock, and outlives the connection that started it."""
+def _leave_behind(fifo: Path, seconds: float, saved: Any, how: Backend) -> None:
+    """Fork the process that waits. It inherits the lock, and outlives the connection that started it."""
     ready = os.open(
         fifo, os.O_RDWR | os.O_CLOEXEC
     )  # before the fork, so that nobody finds it without a reader
@@ -472,12 +485,13 @@ def _leave_behind(fifo: Path, lock: int, seconds: float, saved: Any, how: Backen
     os.setsid()
     if os.fork():
         os._exit(0)
-    null = os.open(os.devnull, os.O_RDWR)
-    for stream in (0, 1, 2):
-        os.dup2(null, stream)
-    _wait(ready, fifo.parent, seconds, saved, how)
-    os.close(lock)
-    os._exit(0)
+    try:
+        null = os.open(os.devnull, os.O_RDWR)
+        for stream in (0, 1, 2):
+            os.dup2(null, stream)
+        _wait(ready, fifo.parent, seconds, saved, how)
+    finally:  # with the lock; an error must not go on in the code of the process that it was forked from
+        os._exit(0)
 
 
 def _wait(ready: int, state: Path, seconds: float, saved: Any, how: Backend) -> None:
@@ -487,7 +501,7 @@ def _wait(ready: int, state: Path, seconds: float, saved: Any, how: Backend) -> 
         try:
             how.restore(saved)
             outcome = "back"
-        except RailsHelperError as error:
+        except (RailsHelperError, OSError) as error:
             outcome = str(error)
     (state / "outcome").write_text(outcome)
     (state / "token").unlink(missing_ok=True)

@@ -327,13 +327,13 @@ def too_many_connections() -> ApiError:
     return _later("There are too many connections.", 2, code="too_many_connections", kind="connections")
 
 
-def limited(what: str, seconds: int, *, code: str = "rate_limit_exceeded") -> ApiError:
+def limited(what: str, seconds: int) -> ApiError:
     """429: a limit of the key. `seconds`: when it admits the request again."""
     return ApiError(
         what,
         do=f"Try again in {seconds} s.",
         status=429,
-        code=code,
+        code="rate_limit_exceeded",
         headers=((b"retry-after", str(seconds).encode()),),
     )
 

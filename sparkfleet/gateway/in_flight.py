@@ -40,6 +40,8 @@ class InFlight:
         self.sessions = Sessions()
         self.on_end: Callable[[], None] = lambda: None
         """Called when a group has one request fewer, or the order of the groups has changed otherwise."""
+        self.on_pause: Callable[[float], None] = lambda seconds: None
+        """Called with the seconds after which a group that failed may be tried: time alone changes the order then."""
 
     def begin(self, app: str, prompt_tokens: int = 0) -> int:
         """Counts a request sent to a group, with the tokens of its prompt that are not cached. Returns its number."""
@@ -48,7 +50,7 @@ class InFlight:
         self._pending[app] += prompt_tokens
         self._asked[app] = self._turn
         if circuit := self._circuits.get(app):
-            self._circuits[app] = circuit.probed_by(self._turn, self._clock())
+            self._pause(app, circuit.probed_by(self._turn, self._clock()))
         return self._turn
 
     def prefilled(self, app: str, prompt_tokens: int) -> None:
@@ -75,10 +77,15 @@ class InFlight:
 
     def fail(self, app: str) -> None:
         """Records that a group did not answer."""
-        self._circuits[app] = opened(self._circuits.get(app), self._clock())
+        self._pause(app, opened(self._circuits.get(app), self._clock()))
         self.caches.forget(app)
         self.sessions.forget(app)
         self.on_end()  # another group may now be the best of those that wait
+
+    def _pause(self, app: str, circuit: Circuit) -> None:
+        if circuit != self._circuits.get(app):
+            self._circuits[app] = circuit
+            self.on_pause(circuit.until - self._clock())
 
     def is_open(self, app: str) -> bool:
         """True if a group failed, and is not to be tried yet or is just being tried."""

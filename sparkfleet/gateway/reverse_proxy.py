@@ -81,6 +81,7 @@ class ReverseProxy:
         self.loads = InFlight()
         self.queues = ModelQueues(waiting, longest_s)
         self.loads.on_end = self.queues.pump
+        self.loads.on_pause = self.queues.pump_in
         self.bodies = BodyBudget(budget_bytes)
         self.scanner = BodyScanner()
         self.upstream = Upstream()

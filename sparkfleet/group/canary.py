@@ -204,15 +204,15 @@ class Probe:
             raise _no_token(repr(error)) from error
         raise _no_token(f"HTTP {response.status}: {text[:300]}")
 
-    async def measure(self, tokens: int = MEASURED_TOKENS, timeout_s: float = MEASURE_S) -> StreamMeasurement:
-        """Streams `tokens` tokens and times them. Raises EngineError if fewer than half of them arrive.
+    async def measure(self) -> StreamMeasurement:
+        """Streams `MEASURED_TOKENS` and times them. Raises EngineError if fewer than half of them arrive.
 
         The rate is of the tokens behind the first chunk: with speculation a chunk has several.
         """
         body = {
             "model": self._model,
             "prompt": PROMPT,
-            "max_tokens": tokens,
+            "max_tokens": MEASURED_TOKENS,
             "temperature": 0,
             "ignore_eos": True,
             "stream": True,
@@ -223,7 +223,7 @@ class Probe:
         first = counted = 0
         try:
             async with self._session.post(
-                self._url + "/v1/completions", json=body, headers=self._headers, timeout=_seconds(timeout_s)
+                self._url + "/v1/completions", json=body, headers=self._headers, timeout=_seconds(MEASURE_S)
             ) as response:
                 async for event in _events(response):
                     if event.get("choices"):
@@ -232,38 +232,36 @@ class Probe:
                     first = first or counted
         except (aiohttp.ClientError, TimeoutError, OSError, ValueError) as error:
             raise _no_token(repr(error)) from error
-        if len(arrivals) < 2 or counted < tokens // 2:
-            raise _no_token(f"a stream of {tokens} tokens ended after {counted}")
+        if len(arrivals) < 2 or counted < MEASURED_TOKENS // 2:
+            raise _no_token(f"a stream of {MEASURED_TOKENS} tokens ended after {counted}")
         first = first if first < counted else 1  # an engine that reports its usage in the last chunk only
         span = max(arrivals[-1] - arrivals[0], 1e-6)
         return StreamMeasurement(
             ttft_ms=(arrivals[0] - began) * 1e3, decode_tps=(counted - first) / span, tokens=counted
         )
 
-    async def scores(
-        self, api: TokenApi, prompt: str | Sequence[int], timeout_s: float = MEASURE_S
-    ) -> Scored:
+    async def scores(self, api: TokenApi, prompt: str | Sequence[int]) -> Scored:
         """The model's own probabilities of each token of a prompt; empty if the engine does not report them."""
         ask = api.score(self._model, prompt)
-        return api.scored(await self._post(ask, timeout_s)) if ask else Scored()
+        return api.scored(await self._post(ask)) if ask else Scored()
 
-    async def generated(self, prompt: str, tokens: int, timeout_s: float = MEASURE_S) -> tuple[Score, ...]:
+    async def generated(self, prompt: str, tokens: int) -> tuple[Score, ...]:
         """Probabilities of a continuation's tokens as it generates them; () if the engine does not report them.
 
         Weaker evidence than `scores` of the same text: a fault of the generation distorts these, too.
         """
         body = {"model": self._model, "prompt": prompt, "max_tokens": tokens, "logprobs": 1, "temperature": 0}
-        return _scores(_pairs(await self._post(Ask(COMPLETIONS, body), timeout_s)))
+        return _scores(_pairs(await self._post(Ask(COMPLETIONS, body))))
 
     async def greedy(self, api: TokenApi, prompt: str, tokens: int) -> Sampled:
         """The model's own continuation at temperature 0."""
-        return api.sampled(await self._post(api.sample(self._model, prompt, tokens), MEASURE_S))
+        return api.sampled(await self._post(api.sample(self._model, prompt, tokens)))
 
-    async def _post(self, ask: Ask, timeout_s: float) -> dict[str, Any]:
+    async def _post(self, ask: Ask) -> dict[str, Any]:
         """The engine's answer; {} if it refuses the request. Raises EngineError if it does not answer."""
         try:
             async with self._session.post(
-                self._url + ask.path, json=ask.body, headers=self._headers, timeout=_seconds(timeout_s)
+                self._url + ask.path, json=ask.body, headers=self._headers, timeout=_seconds(MEASURE_S)
             ) as response:
                 answer: dict[str, Any] = json.loads(await response.text())
                 if response.status >= 500:
@@ -289,9 +287,17 @@ def sum_series(page: str, names: tuple[str, ...]) -> dict[str, float]:
     sums = dict.fromkeys(names, 0.0)
     for line in page.splitlines():
         name = line.partition("{")[0].partition(" ")[0]
-        if name in sums and math.isfinite(value := float(line.rpartition(" ")[2])):
+        if name in sums and math.isfinite(value := _number(line.rpartition(" ")[2])):
             sums[name] += value
     return sums
+
+
+def _number(text: str) -> float:
+    """A sample's value; NaN for the end of a page that was cut."""
+    try:
+        return float(text)
+    except ValueError:
+        return math.nan
 
 
 async def drafts_of(probe: Probe, engine: Engine, speculation: Speculation) -> DraftTokenCounts:

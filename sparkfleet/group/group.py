@@ -184,10 +184,12 @@ class Group:
             measured = {} if self._is_custom else await self._until_exit(self._checked(drafts, adopted))
             statuses = await self._ranks.statuses()
         except SparkfleetError as error:
-            diagnosis = await self._ranks.diagnose(error, self._exited)
-            self._enter(GroupPhase.FAILED, str(error), diagnosis=diagnosis, was_starting=True)
-            await self.stop(drain_s=0)
+            await self._fail(error)
             raise
+        except Exception as error:
+            failure = _unexpected(error)
+            await self._fail(failure)
+            raise failure from error
         self._enter(
             GroupPhase.READY,
             started_s=round(time.monotonic() - self._began, 3),
@@ -243,6 +245,12 @@ class Group:
         if not failed:
             self._backoff.forget()
             self._enter(GroupPhase.STOPPED)
+
+    async def _fail(self, error: SparkfleetError) -> None:
+        """Reports a failed start, and ends what it has started."""
+        diagnosis = await self._ranks.diagnose(error, self._exited)
+        self._enter(GroupPhase.FAILED, str(error), diagnosis=diagnosis, was_starting=True)
+        await self.stop(drain_s=0)
 
     async def _until_allowed(self) -> None:
         """Waits while one of its nodes is drained. Reports that each time, as a silent group counts as gone."""
@@ -455,6 +463,14 @@ async def die_with_the_engine(group: Group) -> None:
         log.exception("the watch over %s failed", group.name)
     await asyncio.sleep(0.2)  # the report is on its way
     os.kill(os.getpid(), signal.SIGKILL)
+
+
+def _unexpected(error: Exception) -> EngineError:
+    return EngineError(
+        f"The start failed: {error!r}.",
+        means="This kind of failure is not known: a file or the memory of its node, or a defect of sparkfleet.",
+        do="The next rung of the ladder is tried. `sparkfleet bundle` writes the file for a report.",
+    )
 
 
 def _first_line(text: str) -> str:

@@ -148,14 +148,17 @@ class LocalRank:
             if time.monotonic() >= deadline or not await self._is_running():
                 return None
             await asyncio.sleep(0.2)
-        status = await rank.status()
-        secret = self._secret_of(status.digest)
-        if status.phase in (Phase.PREPARING, Phase.RUNNING) and secret is not None:
-            self._rank, self.token_secret = rank, secret
-            return status
-        await rank.stop()
-        await rank.close()
-        return None
+        try:
+            status = await rank.status()
+            secret = self._secret_of(status.digest)
+            if status.phase in (Phase.PREPARING, Phase.RUNNING) and secret is not None:
+                self._rank, self.token_secret = rank, secret
+                return status
+            await rank.stop()
+            return None
+        finally:
+            if self._rank is not rank:  # also after an error: its lease must not be held by nobody's object
+                await rank.close()
 
     async def start(self, rendezvous_port: int) -> RankStatus:
         """See `RankHolder.start`."""
@@ -170,7 +173,7 @@ class LocalRank:
             ports = Ports(http=http, inner=inner, rendezvous=rendezvous_port)
             status = await self._runtime.start(await self._spec(ports, self._tokens))
             self.token_secret = self._tokens.current
-            self._rank = await self._runtime.own(self._id)
+            self._rank = await self._own()
             if self._rank is None:
                 await asyncio.sleep(0.2)
             elif len(self._launch.placements) > 1 and status.port != ports.http:
@@ -195,8 +198,10 @@ class LocalRank:
         """See `RankHolder.stop`."""
         if self._rank is not None:
             rank, self._rank = self._rank, None
-            await rank.stop()
-            await rank.close()
+            try:
+                await rank.stop()
+            finally:
+                await rank.close()
 
     async def release(self) -> None:
         """See `RankHolder.release`."""

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from sparkfleet.checkpoints.io.hub_cache import hub_cache, resolve
 from sparkfleet.engines.harmony import ENCODINGS, needs_encodings
+from sparkfleet.errors import NodeError
 from sparkfleet.group.launch_plan import (
     GroupLaunch,
     Ports,
@@ -95,16 +96,30 @@ def _in_cache(model: str) -> str:
 
 
 def prepare_cache(paths: FleetPaths, launch: GroupLaunch) -> None:
-    """Makes the directory of a container's compiled kernels, and removes those of its deployment's older images."""
+    """Makes the directory of a container's compiled kernels, and removes those of its deployment's older images.
+
+    Raises:
+        NodeError: it cannot be made.
+    """
     found = cache_dir(str(paths.kernels), launch.deployment, launch.candidate)
     if not found:
         return
     mine = Path(found)
-    mine.mkdir(parents=True, exist_ok=True, mode=0o700)
-    os.utime(mine)
-    others = sorted(mine.parent.iterdir(), key=lambda path: path.stat().st_mtime, reverse=True)
-    for old in others[KEPT_CACHES:]:
+    try:
+        mine.mkdir(parents=True, exist_ok=True, mode=0o700)
+        os.utime(mine)
+    except OSError as error:
+        raise NodeError(f"the directory {mine} for compiled kernels cannot be made: {error}") from error
+    for old in sorted(mine.parent.iterdir(), key=_changed_at, reverse=True)[KEPT_CACHES:]:
         shutil.rmtree(old, ignore_errors=True)
+
+
+def _changed_at(path: Path) -> float:
+    """Time of a directory's last change; 0 for one that another group's start has just removed."""
+    try:
+        return path.stat().st_mtime
+    except OSError:
+        return 0.0
 
 
 def _hub_cache() -> Path:

@@ -7,7 +7,7 @@ import logging
 import time
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from contextlib import suppress
-from typing import Any, NoReturn
+from typing import Any, NoReturn, TypeVar
 
 from sparkfleet.engines.failure_signatures import Diagnosis, Failure, classify, first_cause
 from sparkfleet.errors import Cause, EngineError, NodeError, SparkfleetError
@@ -20,6 +20,8 @@ from sparkfleet.runtime.ports import free_port
 from sparkfleet.units import GIB
 
 log = logging.getLogger(__name__)
+
+T = TypeVar("T")
 
 ROOM_LOOK_S = 1.0
 FLOOR_BYTES = {"cuda": 3 << 30, "cpu": 256 << 20}
@@ -72,7 +74,7 @@ class Ranks:
             EngineError: another process holds a rank.
             NodeError: a node is gone.
         """
-        found = await asyncio.gather(*(rank.adopt() for rank in self.holders))
+        found = await _all_ended(rank.adopt() for rank in self.holders)
         adopted = [status for status in found if status is not None]
         self._taken = len(adopted) == len(self.holders)
         if self._taken:
@@ -96,15 +98,9 @@ class Ranks:
         await self._wait_for_memory(waiting)
         self._low.clear()  # a shortage before this start was not caused by it
         rendezvous = free_port(self._launch.placements[0].address) if len(self.holders) > 1 else 0
-        # Waits for all, even if one fails: a rank that is still being started cannot be stopped.
-        started = await asyncio.gather(
-            *(rank.start(rendezvous) for rank in self.holders), return_exceptions=True
-        )
-        for status in started:
-            if isinstance(status, BaseException):
-                raise status
+        started = await _all_ended(rank.start(rendezvous) for rank in self.holders)
         self._taken = True
-        return [status for status in started if isinstance(status, RankStatus)]
+        return started
 
     async def statuses(self) -> list[RankStatus]:
         """Current status of each rank. Raises NodeError."""
@@ -280,6 +276,18 @@ class Ranks:
         memory = await self.holders[index].memory()
         self._low[index] = min(memory, self._low.get(index, memory))
         return memory
+
+
+async def _all_ended(calls: Iterable[Awaitable[T]]) -> list[T]:
+    """The results. Waits for all, even if one fails, and raises the first failure then: a rank that is still being started
+    or adopted cannot be stopped."""
+    found: list[T] = []
+    failures: list[BaseException] = []
+    for one in await asyncio.gather(*calls, return_exceptions=True):
+        failures.append(one) if isinstance(one, BaseException) else found.append(one)
+    if failures:
+        raise failures[0]
+    return found
 
 
 async def cancel(*tasks: asyncio.Task[Any]) -> None:

@@ -148,7 +148,10 @@ class Rank(Protocol):
         ...
 
     async def stop(self) -> RankStatus:
-        """Sends SIGTERM, then after the grace SIGKILL, to everything the rank started; returns when no process is left."""
+        """Sends SIGTERM, then after the grace SIGKILL, to everything the rank started; returns when no process is left.
+
+        Raises NodeError if its supervisor cannot be ended.
+        """
         ...
 
     async def close(self) -> None:

@@ -33,6 +33,8 @@ _STRAY_GRACE_S = 1.0
 """Grace of processes without a supervisor, seconds."""
 _STOP_MARGIN_S = 20.0
 """Seconds beyond a rank's grace that its supervisor may need to kill processes."""
+_KILLED_S = 60.0
+"""Seconds in which a killed supervisor ends, with the rest of its rank: a container tool may take 15 s for each answer."""
 _SUPERVISOR = (sys.executable, "-P", "-S", "-m", "sparkfleet.runtime.supervisor")
 """Python without `site`: the supervisor needs only the standard library and this package, and starts 20 ms sooner."""
 
@@ -275,7 +277,15 @@ class ProcessRank:
                 return await self.wait()
         except TimeoutError:
             await self._runtime.kill(self._last.id)
-            return await self.wait()
+        try:
+            async with asyncio.timeout(_KILLED_S):
+                return await self.wait()
+        except TimeoutError:
+            raise NodeError(
+                f"the supervisor of rank {self._last.id} does not end, not even by SIGKILL",
+                means="It waits in the kernel, for a driver or a disk.",
+                do="Run `sparkfleet doctor` to check the node.",
+            ) from None
 
     async def close(self) -> None:
         """See `Rank.close`."""

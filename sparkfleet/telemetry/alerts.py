@@ -32,6 +32,10 @@ LOPSIDED = 0.2
 BUSY_RAIL_BYTES_S = 50_000_000
 """Traffic of the busier rail from which lopsidedness means anything."""
 HALF = 0.5
+_SENT = """label_replace(rate(sparkfleet_rail_rdma_bytes_total{direction="sent"}[5m]),
+    "port", "$1", "rdma", ".*(f[0-9]+)")"""
+"""RDMA that a node sends, with the QSFP port of the rail: the PCIe function that ends the name of a ConnectX' device
+(rocep1s0f0 and roceP2p1s0f0 are the two rails of one cable)."""
 _AT = "on (deployment, group)"
 
 
@@ -384,13 +388,12 @@ RAILS = (
     ),
     _alert(
         "RailLopsided",
-        f"""(min by (node) (rate(sparkfleet_rail_rdma_bytes_total{{direction="sent"}}[5m]))
-             < {LOPSIDED} * max by (node) (rate(sparkfleet_rail_rdma_bytes_total{{direction="sent"}}[5m])))
-            and max by (node) (rate(sparkfleet_rail_rdma_bytes_total{{direction="sent"}}[5m])) > {BUSY_RAIL_BYTES_S}""",
+        f"""(min by (node, port) ({_SENT}) < {LOPSIDED} * max by (node, port) ({_SENT}))
+            and max by (node, port) ({_SENT}) > {BUSY_RAIL_BYTES_S}""",
         "5m",
         "warning",
         _Words(
-            "{{ $labels.node }}: one rail carries nearly everything.",
+            "{{ $labels.node }}: one rail of a cable carries nearly everything.",
             "The other half of the cable's bandwidth is unused: NCCL was given one device, or a rail fails.",
             "Both rails on the Node dashboard; NCCL's variables in `sparkfleet describe {{ $labels.node }}`'s groups.",
             "`sparkfleet doctor`; a group whose own `env` sets NCCL_IB_HCA to one device uses one.",

@@ -164,6 +164,50 @@ def test_a_change_that_fails_is_taken_back_at_once(change):
     assert change.file.read_text() == "old"
 
 
+def test_a_change_that_a_disk_refuses_is_taken_back_at_once(change, monkeypatch):
+    def half(ports):
+        change.file.write_text("half")
+        raise OSError(30, "Read-only file system")
+
+    monkeypatch.setattr(change, "apply", half)
+    with pytest.raises(OSError, match="Read-only"):
+        begin(change)
+    assert change.file.read_text() == "old"
+
+
+@pytest.fixture
+def unrestorable(change, monkeypatch):
+    """A change whose way back a disk refuses, after another that was taken back."""
+    rails_helper.answer(begin(change), b"r")
+
+    def restore(saved):
+        raise OSError(30, "Read-only file system")
+
+    monkeypatch.setattr(change, "restore", restore)
+    return change
+
+
+def test_a_way_back_that_a_disk_refuses_is_an_error(unrestorable):
+    token = begin(unrestorable)
+    with pytest.raises(RailsHelperError, match=r"not taken back: .*Read-only"):
+        rails_helper.answer(token, b"r")
+    with pytest.raises(RailsHelperError, match="no such change"):
+        rails_helper.answer(token, b"r")
+
+
+def test_an_error_of_the_way_back_does_not_hide_that_of_the_change(unrestorable):
+    with pytest.raises(RailsHelperError, match=r"no such MTU; the change was not taken back: .*Read-only"):
+        begin(unrestorable, mtu=1280)
+
+
+def test_a_file_is_on_the_disk_before_it_has_its_name(netplan, monkeypatch):
+    backend, _ = netplan
+    synced = []
+    monkeypatch.setattr(os, "fsync", lambda number: synced.append(backend.file.exists()))
+    backend.apply([PORT])
+    assert synced == [False]
+
+
 def test_only_one_change_at_a_time_and_only_by_its_token(change):
     token = begin(change)
     with pytest.raises(RailsHelperError, match="another change waits"):

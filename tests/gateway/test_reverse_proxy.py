@@ -12,6 +12,8 @@ import pytest
 from gateway_values import CHAT, ENDLESS, PACED, model
 
 from sparkfleet.engines.fake import APIS, FakeEngine, InjectedFault, Pace
+from sparkfleet.gateway.policy import circuit
+from sparkfleet.gateway.routing_table import GroupEntry, ModelEntry
 
 if TYPE_CHECKING:
     from conftest import Door, OpenDoor
@@ -214,3 +216,24 @@ async def test_a_client_that_does_not_read_does_not_fill_the_gateway(open_door: 
     writer.transport.abort()
     async with asyncio.timeout(5):
         await door.engine.until(lambda engine: engine.aborted == 1)
+
+
+async def test_a_request_that_waits_tries_a_group_that_failed_once_its_pause_is_over(
+    open_door: OpenDoor, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No request ends at that moment: it waited for the next one of the other group, which may take minutes."""
+    monkeypatch.setattr(circuit, "OPEN_S", 0.3)
+    groups = tuple(GroupEntry(app=f"app-{number}", concurrency=1) for number in range(2))
+    tiny = ModelEntry(name="tiny", groups=groups, deployment="engine", state="ready")
+    engines = [FakeEngine(model="tiny", token="internal-token") for _ in groups]
+    door = await open_door(engines=engines, models=[tiny])
+    loads = door.gateway.proxy.loads
+    loads.begin("app-1")  # for ever
+    loads.end("app-0", loads.begin("app-0"))
+    loads.fail("app-0")
+    posted = asyncio.create_task(door.post())
+    while not door.gateway.proxy.queues.waiting("tiny"):
+        await asyncio.sleep(0.01)
+    async with asyncio.timeout(10):
+        status, _, _ = await posted
+    assert status == 200

@@ -59,3 +59,9 @@ def test_a_series_that_is_no_number_counts_nothing():
     """vLLM prints NaN for a ratio of nothing: one of them made the whole reading one that no integer is made of."""
     page = 'a{model="m"} NaN\na{model="n"} 2.0\nb +Inf\n'
     assert sum_series(page, ("a", "b", "c")) == {"a": 2.0, "b": 0.0, "c": 0.0}
+
+
+def test_a_page_that_was_cut_is_no_error():
+    """It ended the process of the group: the error passed out of its watch, and the next actor adopted the engine."""
+    page = 'a{x="1"} 2\nb{model_na'
+    assert sum_series(page, ("a", "b")) == {"a": 2.0, "b": 0.0}

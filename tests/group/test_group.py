@@ -204,6 +204,22 @@ async def test_an_engine_that_exits_while_it_starts_is_told_with_its_reason(worl
     assert "--nope" in world.reports[-1].detail
 
 
+async def test_a_start_that_fails_for_an_unknown_reason_is_named_and_leaves_nothing(world, monkeypatch):
+    """It had no diagnosis, and the engine ran on, with its memory, until its lease was over."""
+
+    async def full(probe, path, names):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(module, "drafts_of", full)
+    with pytest.raises(EngineError, match="No space left on device"):
+        await world.group().start()
+    assert world.runtime.stopped == [world.rank_id()]
+    failed = world.reports[-1]
+    assert (failed.phase, failed.was_starting) == (GroupPhase.FAILED, True)
+    assert "No space left on device" in failed.detail
+    assert "No space left on device" in failed.diagnosis.says
+
+
 async def test_an_engine_that_is_up_and_cannot_generate_is_stopped(world, monkeypatch):
     async def refuses(probe, timeout_s=0):
         raise EngineError("no token")

@@ -11,6 +11,7 @@ from control_values import deployment, plan
 from sparkfleet.controlplane.desired import Desired
 from sparkfleet.controlplane.state.launches import launches_for
 from sparkfleet.engines.base import FILES_IN_CONTAINER
+from sparkfleet.errors import NodeError
 from sparkfleet.group.launch_plan import GroupLaunch, Ports, RankPlacement, cache_dir
 from sparkfleet.group.rank_node import prepare_cache, spec_here
 from sparkfleet.planner.types.plan import GroupShape
@@ -138,3 +139,27 @@ def test_caches_of_older_images_are_removed(tmp_path):
         (mine / "code").touch()
     assert len(list((paths.kernels / "tiny").iterdir())) == 4
     assert (mine / "code").exists()
+
+
+def container_order():
+    candidate = plan().groups[0].choice.candidate.model_copy(update={"runtime": "container", "image": "i"})
+    return GroupLaunch(
+        deployment="tiny", generation=1, candidate=candidate, placements=(RankPlacement(node="a"),)
+    )
+
+
+def test_a_cache_that_another_start_has_just_removed_fails_no_start(tmp_path, monkeypatch):
+    """Two groups of a deployment on one node start at once, and both remove what is old."""
+    paths = FleetPaths(tmp_path)
+    (paths.kernels / "tiny").mkdir(parents=True)
+    listed = Path.iterdir
+    monkeypatch.setattr(Path, "iterdir", lambda path: [*listed(path), path / "gone"])
+    prepare_cache(paths, container_order())
+
+
+def test_a_cache_that_cannot_be_made_is_an_error_in_words(tmp_path):
+    paths = FleetPaths(tmp_path)
+    paths.kernels.parent.mkdir(parents=True, exist_ok=True)
+    paths.kernels.touch()
+    with pytest.raises(NodeError, match="compiled kernels cannot be made"):
+        prepare_cache(paths, container_order())

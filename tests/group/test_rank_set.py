@@ -15,7 +15,7 @@ from sparkfleet.group.rank_set import Ranks
 from sparkfleet.perf.prediction import Speculation
 from sparkfleet.planner.types.plan import Candidate, GroupShape
 from sparkfleet.remote import page_cache
-from sparkfleet.runtime.fake import FakeRuntime
+from sparkfleet.runtime.fake import FakeRank, FakeRuntime
 from sparkfleet.runtime.files.fleet_paths import FleetPaths
 from sparkfleet.runtime.files.token_secrets import TokenSecrets
 from sparkfleet.specs.timeouts import Timeouts
@@ -405,6 +405,82 @@ async def test_a_rank_that_is_held_for_a_caller_who_has_gone_is_adopted(tmp_path
     assert adopted
     assert len(world.runtimes[0].started) == 1
     assert world.runtimes[0].stopped == []
+
+
+async def test_a_rank_whose_supervisor_is_stopped_while_it_starts_is_held_later(tmp_path, monkeypatch):
+    """The start failed, and the engine ran on beside the next one until its lease was over."""
+    monkeypatch.setattr(rank_module, "STOPPED_LOOK_S", 0.01)
+    world = World(tmp_path)
+    runtime = world.runtimes[0] = StoppedRuntime()
+    holder = LocalRank(world.paths, runtime, world.order, 0, "s" * 64)
+    runtime.silent = 2
+    await holder.start(5000)
+    await holder.stop()
+    assert [spec.id for spec in runtime.started] == runtime.stopped
+
+
+class DeafRank(FakeRank):
+    """Its supervisor answers no status and no stop."""
+
+    async def status(self):
+        raise NodeError("the supervisor did not answer within 5 s")
+
+    async def stop(self):
+        raise NodeError("the supervisor does not end")
+
+
+class DeafRuntime(FakeRuntime):
+    deaf = False
+
+    async def own(self, id_):
+        found = await super().own(id_)
+        if found is not None and self.deaf:
+            found.__class__ = DeafRank
+        return found
+
+
+@pytest.mark.parametrize("call", ["adopt", "stop"])
+async def test_a_rank_that_cannot_be_adopted_or_stopped_is_not_held_on(tmp_path, call):
+    """Held by an object that nobody has, its lease would not run out as long as this process lives."""
+    world = World(tmp_path)
+    runtime = world.runtimes[0] = DeafRuntime()
+    holder = LocalRank(world.paths, runtime, world.order, 0, "s" * 64)
+    runtime.deaf = call == "stop"
+    await holder.start(5000)
+    if call == "adopt":
+        await holder.release()
+        runtime.deaf = True
+    with pytest.raises(NodeError):
+        await getattr(holder, call)()
+    (left,) = await runtime.list()
+    assert not left.owned
+    runtime.expire(left.id)
+    assert await runtime.list() == ()
+
+
+async def test_a_rank_that_is_still_being_adopted_is_stopped_with_the_others(tmp_path):
+    """Its node's answer came after the failure of the other one: it was adopted later, alone, and ran on."""
+    world = World(tmp_path, nodes=("this", "other"))
+    await world.take()
+    for holder in world.holders:
+        await holder.release()
+    lost, adopt = asyncio.Event(), world.holders[0].adopt
+
+    async def gone():
+        lost.set()
+        raise NodeError("other: the node is gone")
+
+    async def late():
+        await lost.wait()
+        await asyncio.sleep(0.01)
+        return await adopt()
+
+    world.holders[0].adopt, world.holders[1].adopt = late, gone
+    ranks = world.anew()
+    with pytest.raises(NodeError, match="gone"):
+        await ranks.adopt()
+    await ranks.stop()
+    assert world.runtimes[0].stopped == [world.order.rank_id(world.paths.label, 0)]
 
 
 async def test_a_supervisor_that_never_answers_is_an_error(tmp_path, monkeypatch):

@@ -502,6 +502,26 @@ async def test_a_supervisor_that_hangs_is_killed_by_stop(runtime, running, heral
     assert process(orphan) is None
 
 
+async def test_a_supervisor_that_does_not_die_of_sigkill_is_an_error(
+    runtime, running, herald, make_spec, monkeypatch
+):
+    """It waits in the kernel. The group that stopped it waited for ever, and was not replaced."""
+    monkeypatch.setattr(process_module, "_STOP_MARGIN_S", 0.1)
+    rank = await running(make_spec(herald.script(IDLE)))
+    supervisor = supervisor_of((await rank.status()).pid)
+
+    async def kill(id_):
+        pass
+
+    os.kill(supervisor, signal.SIGSTOP)
+    with monkeypatch.context() as patched:
+        patched.setattr(process_module, "_KILLED_S", 0.1)
+        patched.setattr(runtime, "kill", kill)
+        with pytest.raises(NodeError, match="not even by SIGKILL"):
+            await rank.stop()
+    assert (await rank.stop()).phase is Phase.EXITED
+
+
 async def test_a_rank_whose_run_directory_was_removed_is_replaced(runtime, herald, make_spec, rank_id):
     spec = make_spec(herald.script(IDLE))
     first = await runtime.start(spec)

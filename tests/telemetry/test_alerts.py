@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 import yaml
-from alert_cases import CASES
+from alert_cases import CASES, SOUND
 
 from sparkfleet.cli.verbs import VERBS
 from sparkfleet.telemetry import runbook
@@ -61,11 +61,18 @@ def _scraped(series):
 @pytest.mark.parametrize("name", CASES)
 def test_an_alert_fires_alone_and_clears(rules, name):
     case = CASES[name]
-    series = [
-        {"series": _scraped(one), "values": values} for one, values in (CONTROLLER | case.series).items()
-    ]
     checks = [_check(case.fires, [f"Sparkfleet{name}"]), _check(case.cleared, [])]
     checks += [_check(case.quiet, [])] if case.quiet else []
+    _run(rules, name, case.series, checks)
+
+
+@pytest.mark.parametrize("name", SOUND)
+def test_no_alert_fires_on_what_is_sound(rules, name):
+    _run(rules, "sound", SOUND[name], [_check(at, []) for at in ("10m", "30m", "60m")])
+
+
+def _run(rules, name, given, checks):
+    series = [{"series": _scraped(one), "values": values} for one, values in (CONTROLLER | given).items()]
     tests = [{"interval": "15s", "input_series": series, "promql_expr_test": checks}]
     path = rules / f"{name}.test.yml"
     path.write_text(

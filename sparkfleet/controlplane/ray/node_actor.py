@@ -168,5 +168,5 @@ class NodeAgent:
     async def sweep(self, keep: list[GroupKey]) -> tuple[str, ...]:
         """Kills every rank on this node whose group is not in `keep`, and removes old logs."""
         swept = await self._runtime.sweep(RanksOf(keep))
-        await asyncio.to_thread(prune, self._paths)
+        await asyncio.to_thread(prune, self._paths, keep)
         return swept

@@ -25,12 +25,20 @@ class ReportCache:
         self._steady = steady
         self._groups: dict[str, tuple[float, GroupReport]] = {}
         self._gateways: dict[str, tuple[float, GatewayReport]] = {}
+        self._repeated: set[str] = set()
+        """Groups whose next report counts as a change."""
 
     def group(self, report: GroupReport) -> bool:
-        """Stores a group's report; True if its phase has changed."""
+        """Stores a group's report; True if its phase has changed, or counts as changed."""
         before = self._groups.get(report.name)
+        changed = report.name in self._repeated or before is None or before[1].phase is not report.phase
         self._groups[report.name] = (self._steady(), report)
-        return before is None or before[1].phase is not report.phase
+        self._repeated.discard(report.name)
+        return changed
+
+    def repeat(self, name: str) -> None:
+        """Counts the next report of this group as a change of its phase: what followed from this one could not be stored."""
+        self._repeated.add(name)
 
     def newest(self, name: str) -> GroupReport | None:
         """The newest report of a group, however old; None if there is none."""
@@ -82,3 +90,4 @@ class ReportCache:
     def forget(self, keep: Collection[GroupKey]) -> None:
         """Drops reports of other groups."""
         self._groups = {name: entry for name, entry in self._groups.items() if entry[1].group in keep}
+        self._repeated &= self._groups.keys()

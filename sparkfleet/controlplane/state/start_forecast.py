@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 
+from sparkfleet.group.group_name import GroupKey
 from sparkfleet.group.report import BEGINNING, GroupPhase, GroupReport
 
 _UNDER_WAY = (*BEGINNING, GroupPhase.PROBING)
@@ -18,23 +19,27 @@ class StartForecast:
 
     def __init__(self, clock: Callable[[], float]) -> None:
         self._clock = clock
-        self._begun: dict[str, tuple[str, float]] = {}
+        self._begun: dict[GroupKey, float] = {}
         self._took: dict[str, float] = {}
 
     def see(self, report: GroupReport) -> None:
         """Takes a group's report."""
         if report.phase in _UNDER_WAY:
-            self._begun.setdefault(report.name, (report.deployment, self._clock()))
+            self._begun.setdefault(report.group, self._clock())
             return
-        self._begun.pop(report.name, None)
+        self._begun.pop(report.group, None)
         if report.phase is GroupPhase.READY and report.started_s and not report.adopted:
             self._took[report.deployment] = report.started_s
 
     def ready_at(self) -> dict[str, float]:
         """Unix seconds at which each deployment with a group that starts will have one that is ready, as far as known."""
         found: dict[str, float] = {}
-        for deployment, begun in self._begun.values():
+        for (deployment, _, _), begun in self._begun.items():
             if deployment in self._took:
                 at = begun + self._took[deployment]
                 found[deployment] = min(at, found.get(deployment, at))
         return found
+
+    def forget(self, keep: Collection[GroupKey]) -> None:
+        """Drops the starts of other groups: one that was ended in the middle reports no end."""
+        self._begun = {group: begun for group, begun in self._begun.items() if group in keep}

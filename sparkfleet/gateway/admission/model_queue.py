@@ -25,6 +25,8 @@ LONGEST_S = 300.0
 _LOOKED_AT = 64
 """Waiting requests that are considered when a slot is free: the first of them may need another group."""
 _LONGEST_RETRY_S = 600
+_LATER_S = 0.001
+"""Seconds after the end of a pause, so that it is over by any clock."""
 
 
 @dataclass(eq=False)
@@ -99,6 +101,10 @@ class ModelQueues:
         """Grants the slots that are free now."""
         for model in tuple(self._waiting):
             self._serve(model)
+
+    def pump_in(self, seconds: float) -> None:
+        """Grants the slots that are free then: at the end of a pause of a group that failed no request ends."""
+        asyncio.get_running_loop().call_later(seconds + _LATER_S, self.pump)
 
     def refresh(self) -> None:
         """Chooses again for all that wait: the table has changed."""

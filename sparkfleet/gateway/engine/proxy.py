@@ -17,9 +17,10 @@ from sparkfleet.gateway.asgi import DirectWriter, Send
 from sparkfleet.gateway.choice import Choice, Slot
 from sparkfleet.gateway.engine.connection import EngineConnectionLost
 from sparkfleet.gateway.engine.endpoints import Picker, Target
+from sparkfleet.gateway.engine.engine_pool import EngineLost
 from sparkfleet.gateway.engine.loop_detector import LoopDetector
 from sparkfleet.gateway.engine.replay import StreamRecord, with_token_ids
-from sparkfleet.gateway.engine.upstream import EngineLost, Request, Upstream, UpstreamAnswer
+from sparkfleet.gateway.engine.upstream import Request, Upstream, UpstreamAnswer
 from sparkfleet.gateway.engine.usage import UsageMeter
 from sparkfleet.gateway.engine.usage_event import UsageHider
 from sparkfleet.gateway.routing_table import GroupEntry
@@ -248,7 +249,7 @@ async def _pump(answer: UpstreamAnswer, direct: DirectWriter, path: AnswerPath) 
     def sink(chunk: bytes) -> bool:
         passed = path.take(chunk)
         if path.is_over:
-            answer.close()  # the engine stops generating, and the pump ends with a lost connection
+            answer.stop()  # the pump ends with a lost connection
         return direct.write(passed) if passed else True
 
     def counting(chunk: bytes) -> bool:

@@ -27,7 +27,7 @@ from sparkfleet.staging.agent.protocol import LineReporter, program
 from sparkfleet.staging.agent.transfer import RESERVE_BYTES, demand_room
 from sparkfleet.staging.errors import StagingError
 from sparkfleet.staging.manifest import Manifest
-from sparkfleet.staging.storage_layout import DirectoryPlace, check, directory_of
+from sparkfleet.staging.storage_layout import DirectoryPlace, check, directory_of, flush
 from sparkfleet.values import Value
 
 ARCHIVE = "image.tar"
@@ -153,6 +153,7 @@ class _Images:
         beside.mkdir(parents=True)
         await self._run("save", "--output", str(beside / ARCHIVE), found.id, doing="save it")
         (beside / ARCHIVE).chmod(0o600)
+        flush(beside / ARCHIVE)
         beside.rename(self._directory)
 
     async def _load(self) -> None:

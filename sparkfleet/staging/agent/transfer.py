@@ -10,7 +10,7 @@ from sparkfleet.staging.agent.protocol import EVERY_S, LineReporter
 from sparkfleet.staging.errors import StagingError
 from sparkfleet.staging.locks import alone
 from sparkfleet.staging.manifest import File, Manifest
-from sparkfleet.staging.storage_layout import StoragePlace, begun, check, free_bytes, held, size_of
+from sparkfleet.staging.storage_layout import StoragePlace, begun, check, flush, free_bytes, held, size_of
 from sparkfleet.values import Value
 
 Get = Callable[[File, Path, int], Awaitable[None]]
@@ -108,6 +108,7 @@ class Arrival:
             await self._get(file, part, number)
             self._moved += max((size_of(part) or 0) - before, 0)
             if await asyncio.to_thread(check, part, file):
+                await asyncio.to_thread(flush, part)
                 part.replace(final)
                 return
             part.unlink()

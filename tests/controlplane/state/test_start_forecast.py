@@ -49,3 +49,15 @@ def test_clients_are_told_the_rest_of_it() -> None:
     assert [entry.retry_s(now) for now in (2000.0, 2089.5, 2090.0, 3000.0, -1e9)] == [90, 1, 10, 10, 3600]
     assert dict(not_ready(entry, 0.0).headers)[b"retry-after"] == b"2090"
     assert dict(not_ready(entry, 3000.0).headers)[b"retry-after"] == b"10"
+
+
+def test_a_start_that_was_ended_in_the_middle_is_forgotten_with_its_group() -> None:
+    """A deleted group reports no end: each later start of its deployment was expected to have ended long ago."""
+    clock = Clock()
+    starts = StartForecast(clock)
+    starts.see(report("ready", started_s=90.0))
+    starts.see(report("starting", replica=1))
+    clock.now += 3600.0
+    starts.see(report("starting"))
+    starts.forget([("tiny", 1, 0)])
+    assert starts.ready_at() == {"tiny": clock.now + 90.0}

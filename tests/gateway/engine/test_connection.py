@@ -12,7 +12,8 @@ import pytest
 from sparkfleet.gateway.body.request_body import RequestBody
 from sparkfleet.gateway.engine.connection import HEAD_BYTES, EngineConnectionLost
 from sparkfleet.gateway.engine.endpoints import Target
-from sparkfleet.gateway.engine.upstream import EngineLost, Request, Upstream, UpstreamAnswer
+from sparkfleet.gateway.engine.engine_pool import EngineLost
+from sparkfleet.gateway.engine.upstream import Request, Upstream, UpstreamAnswer
 
 PLAIN = b"HTTP/1.1 200 OK\r\ncontent-length: 5\r\n\r\nhello"
 Serve = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Coroutine[Any, Any, None]]
@@ -237,7 +238,7 @@ async def test_a_slow_client_makes_the_engine_wait() -> None:
 
 
 async def test_an_idle_connection_is_closed_after_a_while(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("sparkfleet.gateway.engine.upstream.IDLE_S", 0.05)
+    monkeypatch.setattr("sparkfleet.gateway.engine.engine_pool.IDLE_S", 0.05)
     async with running(PLAIN) as (engine, upstream, target):
         await whole(upstream, target)
         await asyncio.sleep(0.2)

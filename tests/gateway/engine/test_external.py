@@ -14,7 +14,7 @@ from sparkfleet.engines.fake import FakeEngine, InjectedFault, Pace
 from sparkfleet.gateway.access.certificates import CertificateStore
 from sparkfleet.gateway.access.keys import generate
 from sparkfleet.gateway.app import GatewayApp
-from sparkfleet.gateway.engine import upstream
+from sparkfleet.gateway.engine import engine_pool
 from sparkfleet.gateway.engine.endpoints import StaticPicker, Target
 from sparkfleet.gateway.engine.external import KeyUnusable, read_key, target_of
 from sparkfleet.gateway.http_server import serve
@@ -266,7 +266,7 @@ async def test_another_fleet_with_tls_is_an_endpoint(
     url = server.url.replace("http://", "https://")
     try:
         for known in (False, True):
-            upstream.tls_context.cache_clear()
+            engine_pool.tls_context.cache_clear()
             if known:
                 authority = tmp_path / "ca.pem"
                 authority.write_text(store.present.authority)
@@ -277,7 +277,7 @@ async def test_another_fleet_with_tls_is_an_endpoint(
             assert body.endswith(b"data: [DONE]\n\n") == known
             assert ("certificate" in door.gateway.external_trouble.lower()) != known
     finally:
-        upstream.tls_context.cache_clear()
+        engine_pool.tls_context.cache_clear()
         await server.aclose()
         await far.aclose()
 

@@ -3,16 +3,22 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import gzip
 import json
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 import aiohttp
 import pytest
 
 from sparkfleet.engines.fake import FakeEngine, InjectedFault, Pace
+from sparkfleet.gateway.body.request_body import RequestBody
 from sparkfleet.gateway.engine import proxy
 from sparkfleet.gateway.engine.endpoints import Target
+from sparkfleet.gateway.engine.loop_detector import LoopDetector
+from sparkfleet.gateway.engine.upstream import Request, Upstream
+from sparkfleet.gateway.engine.usage import UsageMeter
 from sparkfleet.gateway.routing_table import ModelEntry
 
 if TYPE_CHECKING:
@@ -82,6 +88,16 @@ async def test_a_request_that_kills_engines_does_not_meet_them_all(open_door: Op
     assert json.loads(body)["error"]["code"] == "engine_lost"
     assert headers["retry-after"] == "5"
     assert [len(each.requests) for each in door.engines] == [1, 1, 0, 0]
+
+
+async def test_nor_does_it_where_the_gateway_has_kept_their_connections(open_door: OpenDoor) -> None:
+    door = await open_door(engines=[engine() for _ in range(4)])
+    for _ in door.engines:
+        assert (await door.post())[0] == 200
+    for each in door.engines:
+        each.fault = InjectedFault(kind="die")
+    assert (await door.post())[0] == 503
+    assert sorted(len(each.requests) for each in door.engines) == [1, 1, 2, 2]
 
 
 async def test_at_most_so_many_engines_are_asked(open_door: OpenDoor) -> None:
@@ -321,3 +337,75 @@ async def test_an_answer_that_repeats_itself_goes_on_without_a_limit(open_door: 
     door = await open_door(engines=[engine(pace=Pace(ttft_s=0.0, itl_s=0.0001, tokens=600))])
     _, _, body = await door.post(stream=True, max_tokens=600)
     assert body.endswith(b"data: [DONE]\n\n")
+
+
+class SlowClient:
+    """A direct writer whose client takes nothing until `takes` is set."""
+
+    def __init__(self) -> None:
+        self.got: list[bytes] = []
+        self.takes = asyncio.Event()
+
+    def write(self, chunk: bytes) -> bool:
+        self.got.append(chunk)
+        return False
+
+    async def drained(self) -> None:
+        await self.takes.wait()
+
+    def watch(self, gone: Callable[[], None]) -> bool:
+        return True
+
+    def unwatch(self, gone: Callable[[], None]) -> None: ...
+
+
+async def test_no_other_answer_comes_on_the_connection_of_one_that_was_ended() -> None:
+    """The whole answer has arrived when its loop is found, so that its connection could be kept."""
+    answers = [
+        b'data: {"choices": [{"index": 0, "text": "again "}]}\n\n' * 200,
+        b"data: of another client\n\n",
+    ]
+    goes_on, serving = asyncio.Event(), asyncio.TaskGroup()
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        with contextlib.suppress(asyncio.IncompleteReadError, ConnectionError):
+            while await reader.readuntil(b"\r\n\r\n"):
+                body = answers.pop(0)
+                head = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ncontent-length: %d\r\n\r\n"
+                size = len(body) if answers else 10
+                writer.write(head % len(body) + body[:size])
+                if size < len(body):
+                    await goes_on.wait()
+                    writer.write(body[10:])
+        writer.close()
+        with contextlib.suppress(ConnectionError):
+            await writer.wait_closed()
+
+    def begin(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        serving.create_task(serve(reader, writer))
+
+    upstream, client = Upstream(), SlowClient()
+    path = proxy.AnswerPath(UsageMeter(0.0), LoopDetector(16))
+    async with asyncio.timeout(5), await asyncio.start_server(begin, "127.0.0.1", 0) as server, serving:
+        target = Target(url=f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}")
+        request = Request(id="1", method="GET", target="/v1/x", headers=(), body=RequestBody())
+        looping = await upstream.open(target, request)
+        assert looping.connection.is_free, "nothing of it is still to come"
+        relayed = asyncio.create_task(proxy.relay(looping, nothing_is_sent, client, path))
+        await asyncio.sleep(0)
+        other = await upstream.open(target, request)
+        client.takes.set()
+        await asyncio.sleep(0)
+        goes_on.set()
+        assert other.first + await other.readany() == b"data: of another client\n\n"
+        await relayed
+        assert path.loops is not None
+        assert path.loops.found
+        assert len(client.got) == 1
+        for answer in (looping, other):
+            answer.close()
+        await upstream.aclose()
+
+
+async def nothing_is_sent(message: object) -> None:
+    raise AssertionError(message)

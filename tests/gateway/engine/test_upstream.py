@@ -1,12 +1,11 @@
-import socket
-
 import pytest
 
 from sparkfleet.engines.fake import FakeEngine, InjectedFault
 from sparkfleet.gateway.asgi import Headers
 from sparkfleet.gateway.body.request_body import RequestBody
 from sparkfleet.gateway.engine.endpoints import Target
-from sparkfleet.gateway.engine.upstream import EngineLost, Request, Upstream, request_headers
+from sparkfleet.gateway.engine.engine_pool import EngineLost
+from sparkfleet.gateway.engine.upstream import Request, Upstream, request_headers
 
 SECRETS: Headers = [
     (b"authorization", b"Bearer sk-sf-secret"),
@@ -101,6 +100,17 @@ async def test_an_engine_that_drops_a_kept_and_a_new_connection_is_lost_and_had_
         await upstream.aclose()
 
 
+async def test_an_engine_that_died_of_a_request_on_a_kept_connection_had_it() -> None:
+    async with FakeEngine(model="tiny") as engine:
+        upstream = Upstream()
+        await served(upstream, engine)
+        engine.fault = InjectedFault(kind="die")
+        with pytest.raises(EngineLost) as caught:
+            await upstream.open(Target(url=engine.url), request())
+        assert caught.value.delivered is True
+        await upstream.aclose()
+
+
 async def test_a_request_that_was_lost_on_a_new_connection_is_not_sent_to_the_same_engine_again() -> None:
     async with FakeEngine(model="tiny", fault=InjectedFault(kind="drop", times=1)) as engine:
         upstream = Upstream()
@@ -108,33 +118,6 @@ async def test_a_request_that_was_lost_on_a_new_connection_is_not_sent_to_the_sa
             await upstream.open(Target(url=engine.url), request())
         assert caught.value.delivered is True
         assert len(engine.requests) == 1
-        await upstream.aclose()
-
-
-async def test_connections_are_used_again() -> None:
-    async with FakeEngine(model="tiny") as engine:
-        upstream = Upstream()
-        for _ in range(3):
-            answer = await upstream.open(Target(url=engine.url), request())
-            while await answer.readany():
-                pass
-            answer.close()
-        peers = {made.transport.get_extra_info("peername") for made in engine.requests if made.transport}
-        assert len(engine.requests) == 3
-        assert len(peers) == 1
-        await upstream.aclose()
-
-
-async def test_a_node_that_vanishes_is_noticed_by_the_kernel() -> None:
-    async with FakeEngine(model="tiny", fault=InjectedFault(kind="hang", after=1)) as engine:
-        upstream = Upstream()
-        body = b'{"model": "tiny", "stream": true}'
-        answer = await upstream.open(Target(url=engine.url), request(body))
-        peer = answer.connection.transport.get_extra_info("socket")
-        assert peer.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE)
-        options = ("TCP_KEEPIDLE", "TCP_KEEPINTVL", "TCP_KEEPCNT")
-        assert [peer.getsockopt(socket.IPPROTO_TCP, getattr(socket, name)) for name in options] == [10, 5, 3]
-        answer.close()
         await upstream.aclose()
 
 

@@ -1,15 +1,19 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import subprocess
 import tarfile
 from io import BytesIO
+from pathlib import Path
 
 import pytest
 from fake_registry import FakeRegistry
 from node_storage import Apart
 
+from sparkfleet.remote.channel import Completed
+from sparkfleet.staging.agent import images
 from sparkfleet.staging.agent.images import ImageRequest, in_full, staged_name, work
 from sparkfleet.staging.agent.protocol import LineReporter
 from sparkfleet.staging.errors import StagingError
@@ -17,6 +21,7 @@ from sparkfleet.staging.fleet import StagingNodes
 from sparkfleet.staging.orchestrate import stage
 from sparkfleet.staging.pin_images import pin
 from sparkfleet.staging.settings import Need
+from sparkfleet.staging.storage_layout import directory_of
 
 DIGEST = "d" * 64
 IMAGE = f"registry.example/org/vllm@sha256:{DIGEST}"
@@ -57,6 +62,28 @@ def test_a_short_name_is_the_docker_hubs(image, full):
 
 def test_a_staged_image_has_one_name_on_every_node():
     assert staged_name(IMAGE) == f"localhost/sparkfleet-staged:{DIGEST}"
+
+
+def test_an_archive_is_on_the_disk_before_it_has_its_name(tmp_path, monkeypatch):
+    """After a power cut it was short, and kept: no other node could load it any more."""
+    synced = []
+
+    async def execute(argv):
+        if "--output" in argv:
+            Path(argv[argv.index("--output") + 1]).write_bytes(b"layers")
+        described = json.dumps([{"Id": ID, "Size": 6}])
+        return Completed(argv=tuple(argv), exit_code=0, stdout=described, stderr="")
+
+    def fsync(number):
+        synced.append(archive.exists())
+
+    request = ImageRequest(action="save", image=IMAGE, cache=str(tmp_path), reserve_bytes=0)
+    archive = directory_of("image", IMAGE, str(tmp_path)) / images.ARCHIVE
+    monkeypatch.setattr(images, "_execute", execute)
+    monkeypatch.setattr(shutil, "which", lambda name: f"/usr/bin/{name}")
+    monkeypatch.setattr(os, "fsync", fsync)
+    work(request, LineReporter())
+    assert (archive.read_bytes(), synced) == (b"layers", [False])
 
 
 @pytest.fixture

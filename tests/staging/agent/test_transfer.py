@@ -2,6 +2,8 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+import os
+from pathlib import Path
 
 import pytest
 
@@ -159,3 +161,15 @@ def test_room_counts_the_reserve(tmp_path):
     with pytest.raises(StagingError, match="are needed") as refused:
         demand_room(tmp_path, 1, 1 << 60)
     assert "prune" in refused.value.do
+
+
+async def test_a_file_is_on_the_disk_before_it_counts_as_whole(tmp_path, notes, monkeypatch):
+    """After a power cut it was short under its final name: fetched from its beginning, or "another size" in a directory."""
+    place, synced = HubPlace(tmp_path, "o/n"), []
+
+    def fsync(number):
+        synced.append(Path(os.readlink(f"/proc/self/fd/{number}")))
+
+    monkeypatch.setattr(os, "fsync", fsync)
+    await arrival(place, notes).run("main")
+    assert {place.part(file) for file in FILES} <= set(synced)

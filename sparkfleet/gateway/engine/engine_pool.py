@@ -1,0 +1,140 @@
+"""Connections to engines, kept for a moment between requests."""
+
+from __future__ import annotations
+
+import asyncio
+import ssl
+from collections import defaultdict
+from functools import lru_cache
+from typing import NamedTuple
+from urllib.parse import urlsplit
+
+from sparkfleet.gateway.engine.connection import EngineConnection
+from sparkfleet.gateway.server_socket import watch_peer
+
+CONNECT_S = 2.0
+"""Time limit to open a connection. The kernel of a live engine's node accepts within milliseconds."""
+TLS_CONNECT_S = 8.0
+"""The same for a connection with TLS to an endpoint outside the fleet, with the look-up of its name."""
+IDLE_S = 2.0
+"""Longest time for which an idle connection is kept, s: less than uvicorn's 5 s, so that engines rarely close one first."""
+_STEPS = 64
+KEEPALIVE = (("TCP_KEEPIDLE", 10), ("TCP_KEEPINTVL", 5), ("TCP_KEEPCNT", 3))
+"""TCP keepalive: a request to a node without power fails after 25 s without an answer of its kernel."""
+
+
+class EngineLost(Exception):
+    """An engine was lost before the first byte of its answer.
+
+    Args:
+        delivered: True if it already had the request, which may then have killed it.
+    """
+
+    def __init__(self, why: str, *, delivered: bool) -> None:
+        super().__init__(why)
+        self.delivered = delivered
+
+
+class EnginePool:
+    """Connections to engines by address, kept for `IDLE_S` between requests."""
+
+    def __init__(self) -> None:
+        self._idle: dict[EngineAddress, list[EngineConnection]] = defaultdict(list)
+        self._open: dict[EngineConnection, EngineAddress] = {}
+        self._timers: dict[EngineConnection, asyncio.TimerHandle] = {}
+        self._kept = 0
+
+    async def take(self, url: str, *, fresh: bool) -> EngineConnection:
+        """A connection to the engine at `url`.
+
+        Args:
+            url: `http://host:port`; for endpoints outside the fleet with a path, or with https.
+            fresh: a new one, not one that the engine may just have closed.
+
+        Raises:
+            EngineLost: there is none within `CONNECT_S`.
+        """
+        at = address_of(url)
+        while not fresh and (idle := self._idle.get(at)):
+            kept = idle.pop()
+            if not idle:
+                del self._idle[at]  # engines have another port after each start
+            self._timers.pop(kept).cancel()
+            if kept.is_free:
+                return kept
+            self._drop(kept)
+        try:
+            async with asyncio.timeout(TLS_CONNECT_S if at.tls else CONNECT_S):
+                return await self._connect(at)
+        except TimeoutError:
+            raise EngineLost("no connection in time", delivered=False) from None
+        except OSError as error:
+            raise EngineLost(str(error), delivered=False) from error
+
+    def give_back(self, connection: EngineConnection) -> None:
+        """Keeps a connection that has carried a whole answer, and closes any other."""
+        connection.in_use = False
+        if not connection.is_free or connection not in self._open:
+            return self._drop(connection)
+        self._idle[self._open[connection]].append(connection)
+        loop = asyncio.get_running_loop()
+        # A thousand that were left together must not be closed in one step: it would hold up every stream.
+        self._kept = (self._kept + 1) % _STEPS
+        idle_s = IDLE_S * (0.5 + 0.5 * self._kept / _STEPS)
+        self._timers[connection] = loop.call_later(idle_s, self._expire, connection)
+        return None
+
+    def close(self) -> None:
+        """Closes all."""
+        for timer in self._timers.values():
+            timer.cancel()
+        for connection in tuple(self._open):
+            self._drop(connection)
+        self._idle.clear()
+        self._timers.clear()
+
+    async def _connect(self, at: EngineAddress) -> EngineConnection:
+        loop = asyncio.get_running_loop()
+        transport, made = await loop.create_connection(
+            EngineConnection, at.host, at.port, ssl=tls_context() if at.tls else None
+        )
+        watch_peer(transport.get_extra_info("socket"), KEEPALIVE)
+        self._open[made] = at
+        return made
+
+    def _expire(self, connection: EngineConnection) -> None:
+        idle = self._idle[self._open[connection]]
+        idle.remove(connection)
+        if not idle:
+            del self._idle[self._open[connection]]
+        del self._timers[connection]
+        self._drop(connection)
+
+    def _drop(self, connection: EngineConnection) -> None:
+        self._open.pop(connection, None)
+        connection.close()
+
+
+class EngineAddress(NamedTuple):
+    """Address of an engine."""
+
+    host: str
+    port: int
+    tls: bool = False
+
+
+@lru_cache(maxsize=256)
+def address_of(url: str) -> EngineAddress:
+    """Address of a URL."""
+    parts = urlsplit(url)
+    assert parts.hostname is not None
+    tls = parts.scheme == "https"
+    return EngineAddress(parts.hostname, parts.port or (443 if tls else 80), tls)
+
+
+@lru_cache(maxsize=1)
+def tls_context() -> ssl.SSLContext:
+    """Verifies certificates by the authorities that this machine knows (`SSL_CERT_FILE` adds to them)."""
+    context = ssl.create_default_context()
+    context.minimum_version = ssl.TLSVersion.TLSv1_2
+    return context

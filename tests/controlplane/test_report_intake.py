@@ -1,0 +1,37 @@
+"""Reports of groups, and what follows from them."""
+
+import sqlite3
+
+import pytest
+from controller_world import report
+
+from sparkfleet.group.report import GroupPhase
+
+
+async def test_what_a_full_disk_refused_is_stored_when_the_phase_is_reported_again(world, monkeypatch):
+    """The phase counted as known, so the start stayed unfinished: the node's next boot counted as its failure."""
+    await world.put()
+    await world.controller.intake.report(report())
+    assert world.store.groups.starts()
+
+    def full(group):
+        raise sqlite3.OperationalError("database or disk is full")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(world.store.groups, "end_start", full)
+        with pytest.raises(sqlite3.OperationalError):
+            await world.controller.intake.report(report(phase=GroupPhase.READY))
+        assert world.controller.fleet.state().is_ready(("tiny", 1, 0)), "it serves meanwhile"
+    await world.controller.intake.report(report(phase=GroupPhase.READY))
+    assert not world.store.groups.starts()
+
+
+async def test_the_end_of_a_start_is_not_expected_of_a_group_that_was_deleted(world):
+    """Generation 2 was never wanted, nor has it an application."""
+    await world.put()
+    await world.ready(1)
+    await world.controller.intake.report(report(2, started_s=90.0, phase=GroupPhase.READY))
+    await world.controller.intake.report(report(2))
+    assert world.controller.fleet.forecast.ready_at()
+    await world.controller.reconcile()
+    assert not world.controller.fleet.forecast.ready_at()
