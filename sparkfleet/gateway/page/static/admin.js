@@ -40,7 +40,7 @@ function nodeRow(view, node) {
   const runs = here.length ? `What runs there stays: ${here.join(", ")}. If one of its engines ends, it takes another rung or waits.` : "Nothing runs there now.";
   const drain = { method: "PUT", path, means: `Nothing is planned or started on ${node.name} until it is undrained. ${runs}`, instead: `sparkfleet drain ${node.name}  plans what runs there for other nodes and moves it` };
   const undrain = { method: "DELETE", path, means: `${node.name} may be used again. Only what waits for it starts.` };
-  return row(`node ${node.name}`, !node.joined ? "away" : node.drained ? "drained" : "in use", node.drained ? button("undrain", node.name, undrain) : button("drain", node.name, drain));
+  return row(`node ${node.name}`, !node.joined ? "gone" : node.drained ? "drained" : "in use", node.drained ? button("undrain", node.name, undrain) : button("drain", node.name, drain));
 }
 function deploymentRow(one) {
   const path = `/api/deployments/${encodeURIComponent(one.name)}`, exact = `?generation=${one.generation}`;
