@@ -346,9 +346,11 @@ def test_every_address_of_the_endpoint_is_shown_with_its_state(run):
     assert spoken == "1 address of the endpoint not reached"
     assert title.startswith("⚠")
     lines, spoken, _ = run(script, view=answer(endpoint="http://127.0.0.1:8000/v1", nodes=HOME["nodes"]))
-    assert lines == [
-        "http://127.0.0.1:8000/v1Copya (head) · reached by programs on it only, unless the inventory has gateway: {host: 0.0.0.0}"
-    ]
+    (line,) = lines
+    assert line == (
+        "http://127.0.0.1:8000/v1Copya (head) · reached by programs on it only,"
+        " unless the inventory has gateway: {host: 0.0.0.0}"
+    )
     assert spoken == ""
 
 
