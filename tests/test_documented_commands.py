@@ -13,7 +13,10 @@ from sparkfleet.cli.main import app
 from sparkfleet.cli.verbs import VERBS
 
 ROOT = Path(__file__).parents[1]
-PAGES = (ROOT / "README.md", ROOT / "SECURITY.md", *sorted((ROOT / "docs").rglob("*.md")))
+PAGES = (
+    *(ROOT / f"{one}.md" for one in ("README", "SECURITY", "CHANGELOG")),
+    *sorted((ROOT / "docs").rglob("*.md")),
+)
 SOURCES = sorted(
     one for one in (ROOT / "sparkfleet").rglob("*") if one.suffix in (".py", ".js", ".html", ".yaml")
 )
@@ -28,6 +31,9 @@ OPTIONAL = re.compile(r"[][]")
 FILE = re.compile(
     r"(?<![\w@/.~-])((?:sparkfleet|scripts|tests|benchmarks|docs|deployments|observe|grafana)/[\w/.-]*\w)"
 )
+MODULE = re.compile(r"(?<![\w@/.~*-])([a-z_]+/[\w/.-]*\.(?:py|ya?ml|csv|json))\b")
+"""A file that is named from its top package: `perf/local_measurements.py`."""
+PACKAGES = frozenset(one.name for one in (ROOT / "sparkfleet").iterdir() if one.is_dir())
 OF_THE_LAB = re.compile(r"`(up|down) [^`]*`")
 """Verbs of `scripts/lab` that sparkfleet has, too."""
 ENDS = frozenset({"|", ">", ">>", "<", "&&", "||", ";", "&", ")", "2>"})
@@ -157,6 +163,8 @@ def test_commands_and_files_of_a_page_are_real(page):
     assert [(" ".join(one.words), why) for one in commands(text) if (why := fault(one))] == []
     code = "\n".join((*blocks(text), *(span for _, span in CODE.findall(FENCE.sub("", text)))))
     assert [path for path in FILE.findall(code) if not (ROOT / path).exists()] == []
+    modules = [path for path in MODULE.findall(code) if path.split("/")[0] in PACKAGES]
+    assert [path for path in modules if not (ROOT / "sparkfleet" / path).exists()] == []
 
 
 def test_modules_of_structures_are_there():
