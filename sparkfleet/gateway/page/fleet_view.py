@@ -130,7 +130,7 @@ class DeploymentView(Value):
     ready_at: float | None = None
     """Unix seconds at which a start that is under way will probably have ended, by the last start; None: not known."""
     queued: int = 0
-    """Requests that wait at this gateway for a free lane."""
+    """Requests that wait at this gateway until a group has room."""
     wait_s: int = 0
     """Seconds that a request which comes now would wait, by the forecasts of the groups; 0 if nothing waits."""
 
