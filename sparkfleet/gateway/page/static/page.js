@@ -193,6 +193,7 @@ function groupOf(deployment, group) {
   const dial = (name, value) => el("div", {}, el("dt", {}, name), el("dd", {}, value));
   const starting = group.phase ? `${group.phase}${group.share === null ? "" : ` ${Math.round(group.share * 100)} %`}, ${lasted(Math.max(0, now() - group.since))} in this state` : "";
   const requests = `${group.running}${group.slots ? ` of ${group.slots}` : ""} running, ${group.waiting} waiting`, speed = `${short(state.speeds.get(group.name))} tok/s`;
+  const reasons = [group.reason, ...group.passed.map((why) => `a rung above was left: ${why}`), ...group.notes].filter(Boolean);
   const figures = [
     el("dl", { class: "dials" },
       dial("decode now", speed),
@@ -203,7 +204,7 @@ function groupOf(deployment, group) {
       group.started_s ? dial("started in", lasted(group.started_s)) : null),
     predicted.check_decode_tps ? bandBar("One user, after the start", "tok/s", predicted.check_decode_tps, measured.decode_tps) : measured.decode_tps ? el("p", { class: "soft" }, `One user, after the start: measured ${short(measured.decode_tps)} tok/s, TTFT ${short(measured.ttft_ms)} ms; no prediction for this hardware`) : null,
     predicted.check_ttft_ms ? bandBar("Its first token (TTFT)", "ms", predicted.check_ttft_ms, measured.ttft_ms) : null,
-    fold(`${group.name}-plan`, `Rung ${group.rung} of ${group.rungs} of its ladder: why`, el("ul", {}, [group.reason, ...group.passed.map((why) => `a rung above was left: ${why}`), ...group.notes].filter(Boolean).map((why) => el("li", {}, why)))),
+    reasons.length ? fold(`${group.name}-plan`, `Rung ${group.rung} of ${group.rungs} of its ladder: why`, el("ul", {}, reasons.map((why) => el("li", {}, why)))) : null,
   ];
   return el("div", { class: "group" },
     el("p", {}, el("span", { class: `pill ${STATES[shown] || ""}` }, shown), ` ${[group.name.slice(deployment.name.length + 1), group.shape || group.node, group.how || group.engine, group.model].filter(Boolean).join(" · ")}`),
