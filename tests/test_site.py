@@ -1,9 +1,11 @@
 """The site of docs/: built, every link of it checked, and the list of its pages for programs that read."""
 
+import re
 import subprocess
 import sys
 from pathlib import Path
 
+import pytest
 import yaml
 
 ROOT = Path(__file__).parents[1]
@@ -38,3 +40,33 @@ def test_every_page_is_in_the_list():
     listed = (ROOT / "docs" / "llms.txt").read_text()
     pages = [page.relative_to(ROOT / "docs").as_posix() for page in (ROOT / "docs").rglob("*.md")]
     assert [page for page in pages if f"({page})" not in listed] == []
+
+
+@pytest.mark.parametrize("name", ["README.md", "CHANGELOG.md", "SECURITY.md"])
+def test_links_of_pages_outside_of_the_site_have_their_targets(name):
+    assert lost_links(ROOT / name) == []
+
+
+def test_a_lost_link_outside_of_the_site_is_found(tmp_path):
+    (tmp_path / "other.md").write_text("# One\n\n## A `b`: c\n")
+    page = tmp_path / "page.md"
+    page.write_text(
+        "[1](other.md#a-b-c) [2](other.md#no) [3](no.md) [4](https://example.org) [5](other.md) [6](#no)"
+    )
+    assert lost_links(page) == ["other.md#no", "no.md", "#no"]
+
+
+def lost_links(page: Path) -> list[str]:
+    """Links of a page to files or headings that are not there."""
+    found = re.findall(r"\]\((?!https?:)([^)\s]+)\)", page.read_text())
+    parts = ((link, *link.partition("#")[::2]) for link in found)
+    return [
+        link for link, file, heading in parts if not _is_there(page.parent / file if file else page, heading)
+    ]
+
+
+def _is_there(target: Path, heading: str) -> bool:
+    if not heading:
+        return target.exists()
+    titles = re.findall(r"^#+ (.*)$", target.read_text(), re.MULTILINE) if target.exists() else []
+    return heading in {re.sub(r"[^\w -]", "", title.lower()).replace(" ", "-") for title in titles}

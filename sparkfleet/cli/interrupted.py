@@ -22,7 +22,7 @@ WORDS: Mapping[str, str] = {
     "upgrade": "Interrupted. Engines go on. `sparkfleet up` with this release completes what was begun.",
     "models": _COPIES,
     "init": "Interrupted. No node was changed, and the inventory is as it was.",
-    "fabric": "Interrupted. `sparkfleet fabric show` has the addresses that are set; the same command continues.",
+    "fabric": "Interrupted. `sparkfleet fabric plan` shows which addresses are not set; the same command continues.",
     "selftest": "Interrupted. The fleet continues. `sparkfleet delete selftest` ends the model of the test, if it runs.",
     **dict.fromkeys(
         ("prune", "uninstall"), "Interrupted. What was removed is gone: the same command removes the rest."

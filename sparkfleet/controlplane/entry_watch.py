@@ -87,7 +87,7 @@ class EntryWatch:
             f"Clients do not reach {one.url}: {one.trouble or f'the entry does not answer; is {one.node} up?'} Use another"
             f" address of the endpoint meanwhile, or take {one.node} out of `gateway: {{nodes: …}}`."
             for one in self.reports()
-            if (one.trouble or not one.listening) and now - self._good_at.get(one.node, now) >= AWAY_S
+            if not one.reached and now - self._good_at.get(one.node, now) >= AWAY_S
         )
 
     async def run(self) -> None:
@@ -120,7 +120,7 @@ class EntryWatch:
         finally:
             before, self._found = self._found, {one.node: one for one in found}
         for one in found:
-            if one.listening and not one.trouble:
+            if one.reached:
                 self._good_at[one.node] = self._steady()
             await self._record(one, before.get(one.node, EntryReport(node=one.node)))
 

@@ -54,6 +54,11 @@ class EntryReport(Value):
     after: str = ""
     """The end of the process before, if that is known."""
 
+    @property
+    def reached(self) -> bool:
+        """True if its clients reach the gateway."""
+        return self.listening and not self.trouble
+
 
 class GatewayReport(Value):
     """A gateway replica. `at` is Unix seconds."""

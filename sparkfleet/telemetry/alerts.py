@@ -487,7 +487,8 @@ CONTROLLER = (
             "The API key {{ $labels.key }} expires in {{ $value | humanizeDuration }}; below zero it has expired.",
             "After that, requests with it are refused with 401.",
             "`sparkfleet keys list`: its expiry and its last use.",
-            "`sparkfleet keys limit {{ $labels.key }} --expires` with a later end, or revoke it if nobody uses it.",
+            "`sparkfleet keys limit {{ $labels.key }} --expires 90d` gives it a later end. It replaces all"
+            " limits of the key, so repeat the others. Or revoke it if nobody uses it.",
         ),
     ),
 )

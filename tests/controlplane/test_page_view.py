@@ -8,6 +8,7 @@ from sparkfleet.controlplane.state.page_view import MOST_EVENTS, page_view
 from sparkfleet.controlplane.state.status import NodeReport
 from sparkfleet.controlplane.state.store_rows import Event
 from sparkfleet.engines.startup_phases import StartupPhase
+from sparkfleet.gateway.report import EndpointCertificate, EntryReport, GatewayReport
 from sparkfleet.group.report import GroupPhase, RankReport
 from sparkfleet.planner.types.plan import Rejection
 from sparkfleet.telemetry.node_readings import RailReading
@@ -48,6 +49,54 @@ async def test_a_group_has_its_plan_its_prediction_and_its_figures(world):
     band = group.predicted["check_decode_tps"]
     assert (band.low, band.mid, band.high, band.provenance) == (800.0, 1000.0, 1200.0, "calibrated")
     assert [(each.what, each.rule) for each in one.rejected] == [("TP=2", "tp2-slower")]
+
+
+async def test_the_endpoints_addresses_are_those_of_the_status(world):
+    entries = (
+        EntryReport(node="spark2", url="http://10.0.0.2:8000/v1", listening=True, connections=3),
+        EntryReport(node="spark3", url="http://10.0.0.3:8000/v1", listening=True, trouble="no way"),
+        EntryReport(node="spark4", url="http://10.0.0.4:8000/v1"),
+    )
+    gateway = GatewayReport(
+        replica="r", url="http://a", metrics_url="", at=1.0, trouble="the port is taken", external_trouble="no key",
+        certificate=EndpointCertificate(expires_at=9.0, sha256="00"),
+    )  # fmt: skip
+    status = (await status_of(world)).model_copy(update={"entries": entries, "gateways": (gateway,)})
+    view = page_view(status, world.inventory(), (), 5.0)
+    assert (view.endpoint, view.certificate_expires_at) == (status.endpoint, 9.0)
+    assert [(one.url, one.reached, one.connections) for one in view.entries] == [
+        ("http://10.0.0.2:8000/v1", True, 3),
+        ("http://10.0.0.3:8000/v1", False, 0),
+        ("http://10.0.0.4:8000/v1", False, 0),
+    ]
+    assert view.warnings == (
+        "gateway: the port is taken",
+        "external endpoint, asked by http://a: no key",
+    )
+
+
+async def test_a_group_without_a_report_is_named(world):
+    (one,) = (await status_of(world)).deployments
+    silent = one.model_copy(update={"groups": (report(phase=GroupPhase.READY, silent_s=42.4),)})
+    status = world.controller.queries.status().model_copy(update={"deployments": (silent,)})
+    (group,) = page_view(status, world.inventory(), (), 5.0).deployments[0].groups
+    assert (group.state, group.detail) == ("ready", "no report for 42 s: this is from before")
+
+
+async def test_a_checkpoint_on_a_disk_is_named_without_its_path(world):
+    status = await status_of(world)
+    (one,) = status.deployments
+    for model, shown in (("/models/mine/tiny-8b", "tiny-8b"), ("Qwen/Qwen3-8B", "Qwen/Qwen3-8B")):
+        (ladder,) = one.plan.groups
+        first = ladder.ladder[0]
+        rung = first.model_copy(
+            update={"candidate": first.candidate.model_copy(update={"model": model, "context": 4096})}
+        )
+        groups = (ladder.model_copy(update={"ladder": (rung,)}),)
+        shown_by = one.model_copy(update={"plan": one.plan.model_copy(update={"groups": groups})})
+        found = status.model_copy(update={"deployments": (shown_by,)})
+        (group,) = page_view(found, world.inventory(), (), 5.0).deployments[0].groups
+        assert (group.model, group.context) == (shown, 4096)
 
 
 async def test_no_setting_of_a_deployment_is_in_it(world):

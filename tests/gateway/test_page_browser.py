@@ -18,6 +18,7 @@ from sparkfleet.gateway.page.fleet_change import FleetAnswer, FleetChange, LogRe
 from sparkfleet.gateway.page.fleet_view import (
     BandView,
     DeploymentView,
+    EntryView,
     EventView,
     FleetView,
     GpuView,
@@ -103,6 +104,13 @@ class Fleet:
             at=now,
             fleet="home",
             sparkfleet="1",
+            endpoint="http://192.168.1.11:8000/v1",
+            entries=(
+                EntryView(
+                    node="spark2", url="http://192.168.1.12:8000/v1", reached=not self.lost, connections=3
+                ),
+            ),
+            certificate_expires_at=now + 40 * 86400,
             nodes=nodes,
             links=(LinkView(nodes=("spark1", "spark2"), rails=2, up=1 if self.lost else 2),),
             deployments=(
@@ -200,7 +208,7 @@ async def test_it_loads_within_a_second_and_shows_the_fleet(seen):
     await seen.open()  # the browser itself starts
     took = await seen.open()
     assert took < LOADS_S
-    await seen.says("#summary", "2 nodes · 1 of 2 deployments ready · 1 requests run")
+    await seen.says("#summary", "2 nodes · 1 of 2 deployments ready · requests: 1 running, 0 waiting")
     picture = await seen.page.get_attribute("#picture svg", "aria-label")
     assert picture == "spark1 is up; spark2 is up; spark1 to spark2: 2 of 2 rails up"
     await seen.says("#picture", "tiny rank 1, see spark1")
@@ -269,6 +277,16 @@ async def test_what_is_selected_stays_selected(seen):
     assert NASTY in await seen.page.evaluate("getSelection().toString()")
 
 
+async def test_an_address_of_the_endpoint_is_copied(seen):
+    await seen.open()
+    await seen.says("#endpoint", "spark2 · 3 connections")
+    await seen.page.click('[id="copy-http://192.168.1.12:8000/v1"]')
+    await seen.says("#copied", "http://192.168.1.12:8000/v1")
+    seen.fleet.lost = True
+    await seen.says("#endpoint", "spark2 · not reached")
+    assert seen.complaints == []
+
+
 async def test_nothing_that_a_fleet_reports_is_markup(seen):
     await seen.open()
     await seen.says("#events", NASTY)
@@ -280,8 +298,8 @@ async def test_nothing_that_a_fleet_reports_is_markup(seen):
 async def test_a_fault_is_shown_within_five_seconds(seen):
     await seen.open()
     seen.fleet.lost = True
-    await seen.says("#summary", "1 away")
-    await seen.says("#picture", "not part of the fleet")
+    await seen.says("#summary", "1 gone")
+    await seen.says("#picture", "gone: Ray does not answer")
     await seen.says("#picture", "1 of 2 rails")
 
 
@@ -458,7 +476,7 @@ async def test_it_is_accessible(seen, scheme):
     assert await seen.violations() == []
 
 
-@pytest.mark.parametrize("width", [320, 360, 768, 1600])
+@pytest.mark.parametrize("width", [320, 360, 768, 1600, 2560])
 async def test_it_fits_every_width(seen, width):
     long = DeploymentView(name="x" * 63, state="failed", generation=1, since=1.0, detail="y" * 200)
     seen.fleet.long = (long,)

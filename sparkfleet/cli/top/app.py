@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from typing import ClassVar, Protocol
 
@@ -26,6 +26,7 @@ from sparkfleet.cli.output import STATE_STYLE
 from sparkfleet.errors import SparkfleetError
 from sparkfleet.fleet.deployments.status import FleetOverview
 from sparkfleet.fleet.report.live_view import GroupRow, LiveReadings, LiveView, NodeRow, bar, sparkline
+from sparkfleet.fleet.report.status_lines import NOTHING_DEPLOYED
 from sparkfleet.units import GIB
 
 EVERY_S = 1.0
@@ -124,7 +125,8 @@ class TopApp(App[None]):
     ENABLE_COMMAND_PALETTE = False
     CSS = """
     #head { height: auto; padding: 0 1; }
-    #trouble { height: auto; padding: 0 1; color: $text-error; display: none; }
+    #trouble { height: auto; max-height: 8; padding: 0 1; color: $text-error; display: none; }
+    #note { height: auto; padding: 0 1; display: none; }
     #nodes { height: auto; max-height: 40%; }
     #groups { height: 1fr; }
     """
@@ -146,6 +148,7 @@ class TopApp(App[None]):
         self._view: LiveView | None = None
         self._good_at = time.monotonic()
         self._narrow = False
+        self._has_entries = False
 
     def compose(self) -> ComposeResult:
         """The widgets."""
@@ -153,6 +156,7 @@ class TopApp(App[None]):
         yield Static("", id="trouble", markup=False)
         yield DataTable(id="nodes", cursor_type="none")
         yield DataTable(id="groups", cursor_type="row")
+        yield Static("", id="note", markup=False)
         yield Footer()
 
     def on_mount(self) -> None:
@@ -174,29 +178,17 @@ class TopApp(App[None]):
                 _select(self.screen_stack[0].query_one("#groups", DataTable), selected.name)
 
     def _columns(self) -> None:
-        main = self.screen_stack[0]
-        nodes, groups = main.query_one("#nodes", DataTable), main.query_one("#groups", DataTable)
-        for table, names in (
-            (nodes, ("node", "state", "memory", "GPU", "rails")),
-            (groups, ("group", "state", "tok/s", "last minute", "running", "waiting"))
-            if self._narrow
-            else (
-                groups,
-                (
-                    "group",
-                    "state",
-                    "on",
-                    "tok/s",
-                    "last minute",
-                    "running",
-                    "waiting",
-                    "accepted",
-                    "one user",
-                ),
-            ),
-        ):
-            table.clear(columns=True)
-            table.add_columns(*names)
+        self._node_columns()
+        groups = self.screen_stack[0].query_one("#groups", DataTable)
+        groups.clear(columns=True)
+        on, more = ((), ()) if self._narrow else (("on",), ("acceptance", "one user"))
+        groups.add_columns("group", "state", *on, "tok/s", "trend", "running", "waiting", *more)
+
+    def _node_columns(self) -> None:
+        nodes = self.screen_stack[0].query_one("#nodes", DataTable)
+        nodes.clear(columns=True)
+        shown = ("endpoint",) if self._has_entries and not self._narrow else ()
+        nodes.add_columns("node", "state", "memory", "GPU", "rails", *shown)
 
     @work
     async def _read(self) -> None:
@@ -226,15 +218,27 @@ class TopApp(App[None]):
         trouble = main.query_one("#trouble", Static)
         trouble.display = bool(view.trouble)
         trouble.update(Text("\n".join(map(visible, view.trouble))))
-        width = NARROW_BAR if self._narrow else WIDE_BAR
+        if any(row.entry for row in view.nodes) != self._has_entries:
+            self._has_entries = not self._has_entries
+            self._node_columns()
         _fill(
             main.query_one("#nodes", DataTable),
-            ((row.name, _node_cells(row, width, narrow=self._narrow)) for row in view.nodes),
+            (
+                (row.name, _node_cells(row, narrow=self._narrow, entry=self._has_entries))
+                for row in view.nodes
+            ),
         )
         _fill(
             main.query_one("#groups", DataTable),
             ((row.name, _group_cells(row, self._narrow)) for row in view.groups),
         )
+        self._draw_note()
+
+    def _draw_note(self) -> None:
+        note = self.screen_stack[0].query_one("#note", Static)
+        words = [*_notes(self._view, self._selected(), narrow=self._narrow)] if self._view else []
+        note.display = bool(words)
+        note.update(Text("\n".join(map(visible, words))))
 
     def _selected(self) -> GroupRow | None:
         table = self.screen_stack[0].query_one("#groups", DataTable)
@@ -266,6 +270,11 @@ class TopApp(App[None]):
                 TextPage(f"plan of {row.deployment}", _lines(self._pages.reasons(row.deployment)))
             )
 
+    def on_data_table_row_highlighted(self) -> None:
+        """The note is of the selected group."""
+        if self.screen_stack and self.screen_stack[0].query("#note"):
+            self._draw_note()
+
     def on_data_table_row_selected(self) -> None:
         """`enter` on a group."""
         self.action_reasons()
@@ -294,12 +303,8 @@ def _select(table: DataTable[Text], name: str) -> None:
 
 def _head(view: LiveView) -> Text:
     rate = "–" if view.tps is None else f"{view.tps:.0f}"
-    words = [
-        f"fleet {view.fleet}",
-        f"{rate} tok/s",
-        f"{view.running} requests running, {view.waiting} waiting",
-        *filter(None, (view.endpoint,)),
-    ]
+    figures = (f"{rate} tok/s", f"{view.running} requests running, {view.waiting} waiting", view.endpoint)
+    words = (f"fleet {view.fleet}".rstrip(), *(figures if view.endpoint else ()))
     text = Text(visible(" · ".join(words)), style="bold")
     if view.condition != "up":
         text.append(f" · {view.condition}", style="bold red")
@@ -308,22 +313,46 @@ def _head(view: LiveView) -> Text:
     return text
 
 
+def _notes(view: LiveView, selected: GroupRow | None, *, narrow: bool) -> Iterator[str]:
+    """Facts that no row has room for."""
+    entries = [row for row in view.nodes if row.entry]
+    if narrow and entries:
+        lost = ", ".join(row.name for row in entries if not row.reached)
+        words = f"not reached: {lost}" if lost else "all reached"
+        yield f"further addresses of the endpoint: {len(entries)}, {words} · `sparkfleet status` lists them"
+    if view.endpoint and not view.groups:
+        yield NOTHING_DEPLOYED
+    if selected is not None and len(selected.detail) > _detail_room(narrow=narrow):
+        yield f"{selected.name}: {selected.detail}"
+
+
+def _detail_room(*, narrow: bool) -> int:
+    return NARROW_DETAIL if narrow else WIDE_DETAIL
+
+
+def _short(words: str, room: int) -> str:
+    return words if len(words) <= room else f"{words[: room - 1]}…"
+
+
 def _name(name: str, *, narrow: bool) -> Text:
     """A name with its end, which distinguishes groups."""
     words, room = visible(name), NARROW_NAME if narrow else WIDE_NAME
     return Text(words if len(words) <= room else f"{words[: room - 9]}…{words[-8:]}")
 
 
-def _node_cells(row: NodeRow, width: int, *, narrow: bool) -> Sequence[Text]:
-    return (
-        _name(row.name, narrow=narrow),
+def _node_cells(row: NodeRow, *, narrow: bool, entry: bool) -> Sequence[Text]:
+    cells = (
+        _name(row.name, narrow=narrow or entry),
         Text(row.state, style=STYLES.get(row.state, "")),
-        _memory(row, width),
+        _memory(row, NARROW_BAR if narrow else WIDE_BAR),
         Text(_gpu(row)),
         Text(f"{row.rails_up} of {row.rails}", style="red" if row.rails_up < row.rails else "")
         if row.rails
         else Text("–"),
     )
+    if narrow or not entry:
+        return cells
+    return (*cells, Text(visible(row.entry) or "–", style="" if row.reached else "red"))
 
 
 def _memory(row: NodeRow, width: int) -> Text:
@@ -350,7 +379,7 @@ def _group_cells(row: GroupRow, narrow: bool) -> Sequence[Text]:
     if row.rung > 1:
         state.append(f" rung {row.rung}", style="yellow")
     if row.detail:
-        state.append(f" {visible(row.detail)[: NARROW_DETAIL if narrow else WIDE_DETAIL]}", style="default")
+        state.append(f" {_short(visible(row.detail), _detail_room(narrow=narrow))}", style="default")
     rate = Text("–" if row.tps is None else f"{row.tps:.1f}", justify="right")
     running = Text(f"{row.running} of {row.slots}" if row.slots else f"{row.running}", justify="right")
     line = Text(sparkline(row.history, 12 if narrow else 24), style="cyan")

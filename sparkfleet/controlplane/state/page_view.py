@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
+from pathlib import PurePosixPath
 
 from sparkfleet.controlplane.desired import Desired
 from sparkfleet.controlplane.state.metrics_export import start_phase
@@ -11,6 +12,7 @@ from sparkfleet.controlplane.state.store_rows import Event
 from sparkfleet.gateway.page.fleet_view import (
     BandView,
     DeploymentView,
+    EntryView,
     EventView,
     FleetView,
     GpuView,
@@ -49,6 +51,12 @@ def page_view(
         at=at,
         fleet=status.fleet,
         sparkfleet=status.sparkfleet,
+        endpoint=status.endpoint,
+        entries=tuple(
+            EntryView(node=one.node, url=one.url, reached=one.reached, connections=one.connections)
+            for one in status.entries
+        ),
+        certificate_expires_at=status.certificate.expires_at if status.certificate else None,
         nodes=tuple(
             _node(one, is_head=one.name == inventory.head, drained=one.name in drained)
             for one in status.nodes
@@ -60,7 +68,7 @@ def page_view(
         stopped=_stopped(status, stopped),
         events=tuple(_event(one) for one in list(events)[: -MOST_EVENTS - 1 : -1]),
         trouble=status.trouble,
-        warnings=status.warnings,
+        warnings=(*status.warnings, *status.gateway_troubles),
     )
 
 
@@ -163,7 +171,9 @@ def _group(one: DeploymentStatus, report: GroupReport, *, drained: bool) -> Grou
         name=report.name,
         state=report.phase.value,
         drained=drained,
-        detail=report.detail,
+        detail=f"no report for {report.silent_s:.0f} s: this is from before"
+        if report.silent_s
+        else report.detail,
         since=report.since,
         node=report.node,
         ranks=tuple(rank.node for rank in report.ranks),
@@ -188,11 +198,14 @@ def _group(one: DeploymentStatus, report: GroupReport, *, drained: bool) -> Grou
 
 def _with_plan(base: GroupView, plan: GroupPlan, at: int, passed: tuple[str, ...]) -> GroupView:
     rung = plan.rung_at(at)
+    model = rung.candidate.model
     return base.model_copy(
         update={
             "ranks": base.ranks or rung.candidate.shape.nodes,
             "how": rung.candidate.how,
             "shape": str(rung.candidate.shape),
+            "model": PurePosixPath(model).name if model.startswith("/") else model,
+            "context": rung.candidate.context,
             "rungs": len(plan.ladder),
             "reason": rung.reason,
             "passed": passed,

@@ -129,6 +129,17 @@ class FleetStatus(Value):
         found = (one.certificate for one in self.gateways if one.certificate is not None)
         return max(found, key=lambda one: one.expires_at, default=None)
 
+    @property
+    def gateway_troubles(self) -> tuple[str, ...]:
+        """Troubles that gateways report of themselves."""
+        own = (f"gateway: {one.trouble}" for one in self.gateways if one.trouble)
+        outside = (
+            f"external endpoint, asked by {one.url}: {one.external_trouble}"
+            for one in self.gateways
+            if one.external_trouble
+        )
+        return (*own, *outside)
+
     deployments: tuple[DeploymentStatus, ...]
     last_event: int
     trouble: str = ""

@@ -14,7 +14,7 @@ from sparkfleet.controlplane.state.status import DeploymentStatus, NodeReport
 from sparkfleet.fleet.deployments.status import FleetOverview
 from sparkfleet.fleet.deployments.watch import step_detail, step_of_group
 from sparkfleet.fleet.planning.measured import rung_of
-from sparkfleet.fleet.report.status_lines import state_words
+from sparkfleet.fleet.report.status_lines import entry_state, state_words
 from sparkfleet.group.report import BEGINNING, GroupPhase, GroupReport
 from sparkfleet.planner.report.explain.layout import band_ends
 
@@ -40,6 +40,10 @@ class NodeRow(NamedTuple):
     temperature_c: float | None = None
     rails_up: int = 0
     rails: int = 0
+    entry: str = ""
+    """Its address of the endpoint, with the state of it; "" if it has none."""
+    reached: bool = True
+    """False if clients of that address do not reach the gateway."""
 
     @property
     def memory_used(self) -> float | None:
@@ -139,7 +143,7 @@ class LiveReadings:
         return LiveView(
             fleet=status.fleet,
             endpoint=status.endpoint,
-            trouble=tuple(filter(None, (status.trouble, *status.warnings))),
+            trouble=tuple(filter(None, (status.trouble, *status.warnings, *status.gateway_troubles))),
             tps=sum(rates) if rates else None,
             running=sum(group.running for group in groups),
             waiting=sum(group.waiting for group in groups),
@@ -214,8 +218,12 @@ def _detail(group: GroupReport) -> str:
 
 def _nodes(found: FleetOverview) -> Iterator[NodeRow]:
     drained = {one.node for one in found.status.drained}
+    entries = {one.node: one for one in found.status.entries}
     for node in found.status.nodes:
-        yield _node(node, node.name in drained, known=found.up)
+        row = _node(node, node.name in drained, known=found.up)
+        if (entry := entries.get(node.name)) is not None:
+            row = row._replace(entry=f"{entry.url} · {entry_state(entry)}", reached=entry.reached)
+        yield row
 
 
 def _node(node: NodeReport, drained: bool, *, known: bool) -> NodeRow:

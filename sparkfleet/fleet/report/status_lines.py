@@ -9,6 +9,7 @@ from typing import NamedTuple
 from sparkfleet.controlplane.state.status import DeploymentStatus, FleetStatus, NodeReport
 from sparkfleet.controlplane.state.store_rows import Event
 from sparkfleet.fleet.deployments.watch import step_detail, step_of_group
+from sparkfleet.gateway.report import EntryReport
 from sparkfleet.group.report import BEGINNING, GroupPhase, GroupReport
 from sparkfleet.planner.report.explain.layout import band_ends
 from sparkfleet.planner.types.plan import Candidate, DeploymentPlan
@@ -20,6 +21,7 @@ HISTORY_S = 3600.0
 STARTS = frozenset({"deploy", "preparing"})
 """Kinds of events with which a start of a group begins."""
 INDENT = "  "
+NOTHING_DEPLOYED = "Nothing is deployed. `sparkfleet apply FILE` starts a deployment."
 LastStart = Callable[[DeploymentPlan], float | None]
 
 
@@ -49,9 +51,10 @@ def fleet_lines(
         yield f"fleet {fleet.fleet} · sparkfleet {fleet.sparkfleet} · endpoint {fleet.endpoint}"
         yield from _entry_lines(fleet)
         yield from _certificate_lines(fleet, now)
+        yield from fleet.gateway_troubles
         if not fleet.deployments:
             yield ""
-            yield "Nothing is deployed. `sparkfleet apply FILE` starts a deployment."
+            yield NOTHING_DEPLOYED
     for deployment in fleet.deployments:
         if only in (None, deployment.name):
             if only is None:
@@ -70,9 +73,12 @@ def fleet_lines(
 def _entry_lines(fleet: FleetStatus) -> Iterator[str]:
     """The endpoint's further addresses, each with its state. `warnings` have the reasons."""
     for one in fleet.entries:
-        works = one.listening and not one.trouble
-        load = f"{one.connections} connection{'s' * (one.connections != 1)}"
-        yield f"endpoint on {one.node}: {one.url} · {load if works else 'not reached'}"
+        yield f"endpoint on {one.node}: {one.url} · {entry_state(one)}"
+
+
+def entry_state(one: EntryReport) -> str:
+    """`3 connections`, or `not reached`."""
+    return f"{one.connections} connection{'s' * (one.connections != 1)}" if one.reached else "not reached"
 
 
 def _certificate_lines(fleet: FleetStatus, now: float) -> Iterator[str]:
@@ -86,11 +92,6 @@ def _certificate_lines(fleet: FleetStatus, now: float) -> Iterator[str]:
             if days > 0
             else f"expired on {date}: clients refuse it; renew its files, or set `gateway: {{tls: generated}}`"
         )
-    for gateway in fleet.gateways:
-        if gateway.trouble:
-            yield f"gateway: {gateway.trouble}"
-        if gateway.external_trouble:
-            yield f"external endpoint, asked by {gateway.url}: {gateway.external_trouble}"
 
 
 def state_words(deployment: DeploymentStatus) -> str:

@@ -80,6 +80,10 @@ class GroupView(Value):
     how: str = ""
     """Engine, weights and speculation in words."""
     shape: str = ""
+    model: str = ""
+    """Its checkpoint: the Hub id, or the name of its directory."""
+    context: int = 0
+    """Longest context, tokens; 0: not known."""
     rung: int = 1
     rungs: int = 1
     reason: str = ""
@@ -126,7 +130,7 @@ class DeploymentView(Value):
     ready_at: float | None = None
     """Unix seconds at which a start that is under way will probably have ended, by the last start; None: not known."""
     queued: int = 0
-    """Requests that wait at this gateway for a free lane."""
+    """Requests that wait at this gateway until a group has room."""
     wait_s: int = 0
     """Seconds that a request which comes now would wait, by the forecasts of the groups; 0 if nothing waits."""
 
@@ -139,6 +143,17 @@ class StoppedView(Value):
     """The last one."""
     nodes: tuple[str, ...] = ()
     """Nodes of its plan."""
+
+
+class EntryView(Value):
+    """A further address of the endpoint, of a node beside the head."""
+
+    node: str
+    url: str
+    """Base URL for OpenAI clients."""
+    reached: bool
+    """True if its clients reach the gateway; `warnings` have the reason if they do not."""
+    connections: int = 0
 
 
 class EventView(Value):
@@ -160,6 +175,11 @@ class FleetView(Value):
     """Time of the controller's answer, Unix seconds."""
     fleet: str
     sparkfleet: str
+    endpoint: str = ""
+    """Base URL for OpenAI clients, at the head."""
+    entries: tuple[EntryView, ...] = ()
+    certificate_expires_at: float | None = None
+    """End of the endpoint's certificate, Unix seconds; None without TLS."""
     nodes: tuple[NodeView, ...] = ()
     links: tuple[LinkView, ...] = ()
     deployments: tuple[DeploymentView, ...] = ()

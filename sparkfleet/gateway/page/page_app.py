@@ -273,6 +273,7 @@ class PageApp:
                 log.info("no view from the controller: %r", error)
                 self._trouble = (
                     "The controller does not answer: this is what it last reported. What runs goes on."
+                    " `sparkfleet status` has the reason, as far as it is known."
                 )
             self._at = self._clock()
 

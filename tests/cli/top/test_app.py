@@ -8,6 +8,7 @@ from sparkfleet.cli.top.app import NARROW, TextPage, TopApp
 from sparkfleet.controlplane.state.status import NodeReport
 from sparkfleet.errors import ControlError, UnreachableError
 from sparkfleet.fleet.deployments.status import FleetCondition, FleetOverview
+from sparkfleet.gateway.report import EntryReport
 from sparkfleet.group.report import GroupPhase
 from sparkfleet.units import GIB
 
@@ -97,6 +98,81 @@ async def test_a_lower_rung_is_named(world):
     async with app(world).run_test(size=(80, 24)) as pilot:
         await until(pilot, lambda: shown(pilot, "#groups"))
         assert [row[1] for row in shown(pilot, "#groups")] == ["ready rung 2", "ready"]
+
+
+def with_entries(world, *, lost):
+    """A fleet of eight, of which seven nodes have an address of the endpoint."""
+    names = tuple(f"spark{number}" for number in range(1, 9))
+    entries = tuple(
+        EntryReport(
+            node=name, url=f"http://192.168.100.{at}:8000/v1", listening=name not in lost, connections=at
+        )
+        for at, name in enumerate(names[1:], 2)
+    )
+    nodes = tuple(
+        NodeReport(name=name, joined=True, memory_total=120 * GIB, memory_available=9 * GIB) for name in names
+    )
+    world.found = FleetOverview(
+        FleetCondition.UP, world.found.status.model_copy(update={"nodes": nodes, "entries": entries})
+    )
+
+
+async def test_each_node_has_its_address_of_the_endpoint(world):
+    with_entries(world, lost=("spark3",))
+    async with app(world).run_test(size=WIDE) as pilot:
+        await until(pilot, lambda: shown(pilot, "#nodes"))
+        assert [row[-1] for row in shown(pilot, "#nodes")[:3]] == [
+            "–",
+            "http://192.168.100.2:8000/v1 · 2 connections",
+            "http://192.168.100.3:8000/v1 · not reached",
+        ]
+        assert pilot.app.query_one("#nodes", DataTable).virtual_size.width <= NARROW
+        await pilot.resize_terminal(80, 24)
+        await until(pilot, lambda: "addresses" in words(pilot, "#note"))
+        assert words(pilot, "#note") == (
+            "further addresses of the endpoint: 7, not reached: spark3 · `sparkfleet status` lists them"
+        )
+        assert pilot.app.query_one("#nodes", DataTable).virtual_size.width <= 80
+        with_entries(world, lost=())
+        await until(pilot, lambda: "7, all reached" in words(pilot, "#note"))
+        world.found = Fleet().found
+        await until(pilot, lambda: not pilot.app.query_one("#note", Static).display)
+
+
+async def test_addresses_that_come_later_leave_the_selected_group(world):
+    async with app(world).run_test(size=WIDE) as pilot:
+        await until(pilot, lambda: len(shown(pilot, "#groups")) == 2)
+        await pilot.press("down")
+        with_entries(world, lost=())
+        await until(pilot, lambda: len(shown(pilot, "#nodes")) == 8)
+        assert pilot.app._selected().deployment == "small"
+
+
+async def test_a_fleet_without_a_deployment_names_the_command(world):
+    world.found = FleetOverview(FleetCondition.UP, fleet())
+    async with app(world).run_test(size=WIDE) as pilot:
+        await until(pilot, lambda: "`sparkfleet apply FILE`" in words(pilot, "#note"))
+        assert "http://192.168.1.20:8000/v1" in words(pilot, "#head")
+
+
+async def test_the_reason_of_the_selected_group_is_shown_whole(world):
+    reason = "no rung is left: out of memory on spark2 at 0.92 of 128 GB"
+    groups = (report(running=1), report(1, phase=GroupPhase.FAILED, detail=reason))
+    world.found = FleetOverview(FleetCondition.UP, fleet(deployment(*groups, planned=2)))
+    async with app(world).run_test(size=(80, 24)) as pilot:
+        await until(pilot, lambda: len(shown(pilot, "#groups")) == 2)
+        assert shown(pilot, "#groups")[1][1] == "failed no rung i…"
+        assert not pilot.app.query_one("#note", Static).display
+        await pilot.press("down")
+        await until(pilot, lambda: words(pilot, "#note") == f"big/g3/1: {reason}")
+
+
+async def test_a_fleet_that_was_never_read_has_no_figures(world):
+    world.found = FleetOverview(FleetCondition.UNREACHABLE, fleet(), UnreachableError("no answer"))
+    async with app(world).run_test(size=WIDE) as pilot:
+        await until(pilot, lambda: "no answer" in words(pilot, "#trouble"))
+        assert words(pilot, "#head") == "fleet home · unreachable"
+        assert not pilot.app.query_one("#note", Static).display, "it is not known what is deployed"
 
 
 async def test_a_narrow_terminal_has_fewer_columns(world):

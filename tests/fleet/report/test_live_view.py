@@ -5,6 +5,7 @@ from sparkfleet.controlplane.state.status import NodeReport
 from sparkfleet.errors import UnreachableError
 from sparkfleet.fleet.deployments.status import FleetCondition, FleetOverview
 from sparkfleet.fleet.report.live_view import LiveReadings, bar, sparkline
+from sparkfleet.gateway.report import EntryReport, GatewayReport
 from sparkfleet.group.report import GroupPhase
 from sparkfleet.hostfacts.gpu import GpuState
 from sparkfleet.hostfacts.memory import MemoryMap
@@ -81,6 +82,26 @@ def test_nodes_have_their_memory_their_gpu_and_their_rails():
     assert (first.memory_used, first.busy, first.power_w, first.temperature_c) == (0.75, 0.97, 61.0, 66)
     assert (first.rails_up, first.rails) == (1, 2)
     assert (second.state, second.memory_used, third.state) == ("drained", None, "gone")
+
+
+def test_a_node_has_its_address_of_the_endpoint():
+    nodes = tuple(NodeReport(name=name, joined=True) for name in ("s1", "s2", "s3"))
+    entries = (
+        EntryReport(node="s2", url="http://10.0.0.2:8000/v1", listening=True, connections=1),
+        EntryReport(node="s3", url="http://10.0.0.3:8000/v1", listening=True, trouble="no way"),
+    )
+    rows = LiveReadings().add(up(nodes=nodes, entries=entries), 0.0).nodes
+    assert [(row.entry, row.reached) for row in rows] == [
+        ("", True),
+        ("http://10.0.0.2:8000/v1 · 1 connection", True),
+        ("http://10.0.0.3:8000/v1 · not reached", False),
+    ]
+
+
+def test_troubles_of_gateways_are_named():
+    gateway = GatewayReport(replica="r", url="http://a", metrics_url="", at=1.0, trouble="the port is taken")
+    view = LiveReadings().add(up(gateways=(gateway,), warnings=("a full disk",)), 0.0)
+    assert view.trouble == ("a full disk", "gateway: the port is taken")
 
 
 def test_a_drained_group_is_named_so():

@@ -1,5 +1,5 @@
 // What admin keys may do. Every change is confirmed in a dialog that names its consequence; the key goes in a header.
-import { clock, el, lasted, reasonOf } from "/page/draw.js";
+import { clock, coded, el, lasted, reasonOf } from "/page/draw.js";
 
 const $ = (id) => document.getElementById(id);
 const FOLLOW_MS = 3000, MINUTES = 15, LATE_MS = 20000;
@@ -38,9 +38,9 @@ function nodeRow(view, node) {
   const path = `/api/nodes/${encodeURIComponent(node.name)}/drain`;
   const here = view.deployments.filter((one) => one.groups.some((group) => [group.node, ...group.ranks].includes(node.name))).map((one) => one.name);
   const runs = here.length ? `What runs there stays: ${here.join(", ")}. If one of its engines ends, it takes another rung or waits.` : "Nothing runs there now.";
-  const drain = { method: "PUT", path, means: `Nothing is planned or started on ${node.name} until it is undrained. ${runs}`, instead: `sparkfleet drain ${node.name}  plans what runs there for other nodes and moves it` };
+  const drain = { method: "PUT", path, means: `Nothing is planned or started on ${node.name} until it is undrained. ${runs}`, instead: `\`sparkfleet drain ${node.name}\` plans what runs there for other nodes, and moves it.` };
   const undrain = { method: "DELETE", path, means: `${node.name} may be used again. Only what waits for it starts.` };
-  return row(`node ${node.name}`, !node.joined ? "away" : node.drained ? "drained" : "in use", node.drained ? button("undrain", node.name, undrain) : button("drain", node.name, drain));
+  return row(`node ${node.name}`, !node.joined ? "gone" : node.drained ? "drained" : "in use", node.drained ? button("undrain", node.name, undrain) : button("drain", node.name, drain));
 }
 function deploymentRow(one) {
   const path = `/api/deployments/${encodeURIComponent(one.name)}`, exact = `?generation=${one.generation}`;
@@ -67,7 +67,7 @@ function confirmed(label, name, change) {
   $("confirm-title").textContent = `${label[0].toUpperCase()}${label.slice(1)} ${name}?`;
   $("confirm-means").textContent = change.means;
   $("confirm-instead").hidden = !change.instead;
-  $("confirm-instead").textContent = change.instead ?? "";
+  $("confirm-instead").replaceChildren(...coded(change.instead ?? ""));
   $("confirm-yes").textContent = `${label} ${name}`;
   dialog.returnValue = "";
   dialog.addEventListener("close", () => {

@@ -14,7 +14,10 @@ function fill(node, attributes, children) {
   return node;
 }
 
-export const STATES = { ready: "good", running: "good", starting: "warn", updating: "warn", barred: "warn", preparing: "warn", probing: "warn", draining: "warn", stopping: "warn", failed: "bad", stopped: "soft" };
+// Text in which what is between two backticks is code.
+export const coded = (words) => words.split("`").map((part, index) => (index % 2 ? el("code", {}, part) : part));
+
+export const STATES = { ready: "good", running: "good", drained: "warn", starting: "warn", updating: "warn", barred: "warn", preparing: "warn", probing: "warn", draining: "warn", stopping: "warn", failed: "bad", stopped: "soft" };
 export const gib = (bytes) => `${(bytes / 2 ** 30).toFixed(1)} GiB`;
 export const short = (value) => (!Number.isFinite(value) ? "–" : value >= 100 ? value.toFixed(0) : value >= 10 ? value.toFixed(1) : value.toFixed(2));
 export function clock(at) {
@@ -26,10 +29,10 @@ export function lasted(seconds) {
   return seconds < 5400 ? `${Math.round(seconds / 60)} min` : seconds < 172800 ? `${(seconds / 3600).toFixed(1)} h` : `${Math.round(seconds / 86400)} days`;
 }
 
-const WIDE = 230, GAP = 90, DOWN = 44, TOP = 26, LINE = 18, CHIP = 24, LETTERS = 28;
+const WIDE = 230, GAP = 90, DOWN = 44, TOP = 26, LINE = 18, CHIP = 24, LETTERS = 28, MOST_CHIPS = 8;
 export function picture(view, speeds, room) {
   if (!view.nodes.length) return el("p", { class: "soft" }, "No node has been read yet.");
-  const columns = Math.max(1, Math.min(view.nodes.length, Math.floor((room + GAP) / (WIDE + GAP)))), lines = Math.ceil(view.nodes.length / columns);
+  const lines = Math.ceil(view.nodes.length / Math.max(1, Math.floor((room + GAP) / (WIDE + GAP)))), columns = Math.ceil(view.nodes.length / lines);
   const places = new Map(view.nodes.map((node, index) => [node.name, index]));
   const drawn = view.links.filter((link) => areNeighbours(link, places, columns)), others = view.links.filter((link) => !drawn.includes(link));
   const chips = new Map(view.nodes.map((node) => [node.name, [...chipsOf(view, node.name, speeds), ...cablesOf(others, node.name)]]));
@@ -44,7 +47,7 @@ export function picture(view, speeds, room) {
   return root;
 }
 function described(view) {
-  const nodes = view.nodes.map((node) => (node.joined ? `${node.name} is up${node.drained ? " and drained" : ""}` : `${node.name} is not part of the fleet`));
+  const nodes = view.nodes.map((node) => (node.joined ? `${node.name} is up${node.drained ? " and drained" : ""}` : `${node.name} is gone`));
   const links = view.links.map((link) => `${link.nodes.join(" to ")}${link.switch ? ` to ${link.switch}` : ""}: ${link.up} of ${link.rails} rails up`);
   return [...nodes, ...links].join("; ");
 }
@@ -58,8 +61,11 @@ function chipsOf(view, name, speeds) {
       found.push([words, group.drained ? "warn" : STATES[group.state] || "soft"]);
     });
   }
-  return found;
+  if (found.length <= MOST_CHIPS) return found;
+  const first = [...found].sort((one, other) => URGENT.indexOf(other[1]) - URGENT.indexOf(one[1])).slice(0, MOST_CHIPS - 1);
+  return [...first, [`${found.length - first.length} more, see Deployments`, "soft"]];
 }
+const URGENT = ["warn", "bad"];
 // A line between two boxes is seen only if no other box is in between; every other cable is a line of text in its nodes' boxes.
 function areNeighbours(link, places, columns) {
   const [a, b] = link.nodes.map((name) => places.get(name)).sort((one, other) => one - other);
@@ -84,7 +90,7 @@ function nodeBox(node, [x, y], tall, chips) {
   const g = s("g", { transform: `translate(${x} ${y})` }, s("rect", { class: `box ${node.joined ? "" : "bad"}`, width: WIDE, height: tall, rx: 8 }));
   g.append(line({ x: 10, y: TOP - 6, "font-weight": 600 }, node.name, (node.head ? " · head" : "") + (node.drained ? " · drained" : "")));
   if (!node.joined) {
-    g.append(s("text", { x: 10, y: TOP + LINE }, "not part of the fleet"));
+    g.append(s("text", { x: 10, y: TOP + LINE }, "gone: Ray does not answer"));
     return g;
   }
   if (!node.memory_total || !Number.isFinite(node.memory_available)) {
@@ -109,11 +115,11 @@ export function dial(label, value, band, most) {
   const top = Math.max(band ? band.high : 0, value ?? 0, most ?? 0) * 1.05 || 1, RIM = 40;
   const at = (number, radius) => { const angle = Math.PI * (1 - Math.min(1, number / top)); return `${50 + radius * Math.cos(angle)} ${48 - radius * Math.sin(angle)}`; };
   const arc = (from, to) => `M ${at(from, RIM)} A ${RIM} ${RIM} 0 0 1 ${at(to, RIM)}`;
-  const words = `${label}: ${value === null ? "not measured yet" : `${short(value)} tok/s`}${band ? `, predicted ${short(band.low)} to ${short(band.high)}` : ""}`;
+  const words = `${label}: ${value === null ? "not measured yet" : `${short(value)} tok/s`}${band ? `, predicted ${short(band.low)} to ${short(band.high)} tok/s` : ""}`;
   const root = s("svg", { viewBox: "0 0 100 66", role: "img", "aria-label": words, class: "dial" }, s("path", { class: "rim", d: arc(0, top) }));
   if (band) root.append(s("path", { class: "rim predicted-rim", d: arc(band.low, band.high) }));
   if (value) root.append(s("path", { class: "rim value-rim", d: arc(0, value) }));
-  root.append(s("text", { x: 50, y: 47, "text-anchor": "middle", "font-weight": 600 }, value === null ? "–" : short(value)), s("text", { class: "soft small", x: 50, y: 62, "text-anchor": "middle" }, label));
+  root.append(s("text", { x: 50, y: 41, "text-anchor": "middle", "font-weight": 600 }, value === null ? "–" : short(value)), s("text", { class: "soft small", x: 50, y: 52, "text-anchor": "middle" }, "tok/s"), s("text", { class: "soft small", x: 50, y: 63, "text-anchor": "middle" }, label));
   return root;
 }
 
@@ -122,7 +128,7 @@ export function bandBar(label, unit, band, value) {
   const x = (number) => (number / top) * width;
   const outside = value !== null && value !== undefined && (value < band.low || value > band.high);
   const words = value === null || value === undefined ? "not measured" : `measured ${short(value)} ${unit}`;
-  const text = `${label}: ${words}; predicted ${short(band.mid)} (${short(band.low)} to ${short(band.high)}), ${band.provenance}`;
+  const text = `${label}: ${words}; predicted ${short(band.mid)} (${short(band.low)} to ${short(band.high)}), ${band.provenance}${outside ? "; outside the prediction" : ""}`;
   const bar = s("svg", { viewBox: `0 0 ${width} 14`, role: "img", "aria-label": text });
   bar.style.maxWidth = "22rem";
   bar.append(s("rect", { class: "bar-back", y: 5, width, height: 4 }), s("rect", { class: "band", x: x(band.low), y: 2, width: Math.max(2, x(band.high) - x(band.low)), height: 10 }), s("line", { class: "mid", x1: x(band.mid), x2: x(band.mid), y1: 1, y2: 13 }));

@@ -1,9 +1,9 @@
 import { begin, manage } from "/page/admin.js";
-import { STATES, bandBar, clock, dial as meter, el, gib, lasted, picture, reasonOf, short } from "/page/draw.js";
+import { STATES, bandBar, clock, coded, dial as meter, el, gib, lasted, picture, reasonOf, short } from "/page/draw.js";
 
 const EVERY_MS = 1500, LATE_MS = 6000;
 const $ = (id) => document.getElementById(id);
-const state = { view: null, ahead: 0, refused: false, before: new Map(), speeds: new Map(), key: kept((tab) => tab.getItem("key")) || "", running: null, prefill: new Map(), most: new Map(), open: new Set(), notice: "" };
+const state = { view: null, ahead: 0, refused: false, before: new Map(), speeds: new Map(), key: kept((tab) => tab.getItem("key")) || "", running: null, prefill: new Map(), most: new Map(), open: new Set(), notice: "" }, FEW = 3, DAY_S = 86400;
 
 function kept(work) {
   try { return work(sessionStorage); } catch { return null; } // a browser that keeps nothing
@@ -36,7 +36,7 @@ async function update() {
     const recent = (await read("/api/requests")).requests;
     prefill(recent);
     requests(recent);
-    trouble([state.notice, view.trouble, ...(view.warnings || [])].filter(Boolean).join(" "));
+    trouble([state.notice, view.trouble, ...(view.warnings || [])].filter(Boolean).join("\n"));
   } catch (error) {
     if (error instanceof Refused) {
       trouble(state.key ? "This API key is not valid." : "This page needs an API key here: on the head itself it needs none.");
@@ -55,7 +55,7 @@ function trouble(words) {
 // Nothing stays in sight of somebody whose key is gone.
 function forget() {
   state.view = null;
-  for (const id of ["picture", "deployments", "models", "manage-list", "log", "events", "requests"]) $(id).replaceChildren();
+  for (const id of ["endpoint", "picture", "deployments", "models", "manage-list", "log", "events", "requests"]) $(id).replaceChildren();
   $("manage").hidden = $("capture-note").hidden = true;
   $("summary").textContent = "Waiting for an API key.";
 }
@@ -94,19 +94,20 @@ function show(view) {
   $("fleet-name").textContent = view.fleet;
   const groups = view.deployments.flatMap((one) => one.groups);
   const count = (list, want) => list.filter(want).length;
-  const away = count(view.nodes, (one) => !one.joined);
+  const gone = count(view.nodes, (one) => !one.joined), unreached = count(view.entries, (one) => !one.reached);
   $("summary").textContent = [
-    `${view.nodes.length} ${view.nodes.length === 1 ? "node" : "nodes"}${away ? `, ${away} away` : ""}`,
-    `${count(view.deployments, (one) => one.state === "ready")} of ${view.deployments.length} deployments ready`,
-    `${groups.reduce((sum, one) => sum + one.running, 0)} requests run, ${groups.reduce((sum, one) => sum + one.waiting, 0)} wait`,
+    `${view.nodes.length} ${view.nodes.length === 1 ? "node" : "nodes"}${gone ? `, ${gone} gone` : ""}`,
+    view.deployments.length ? `${count(view.deployments, (one) => one.state === "ready")} of ${view.deployments.length} deployments ready` : "nothing deployed",
+    `requests: ${groups.reduce((sum, one) => sum + one.running, 0)} running, ${groups.reduce((sum, one) => sum + one.waiting, 0)} waiting`,
     `${short(together(groups))} tok/s`,
     view.stale_s > 5 ? `as of ${lasted(view.stale_s)} ago` : "",
   ].filter(Boolean).join(" · ");
-  const failed = count(view.deployments, (one) => one.state === "failed"), spoken = [away && `${away} ${away === 1 ? "node" : "nodes"} away`, failed && `${failed} ${failed === 1 ? "deployment" : "deployments"} failed`].filter(Boolean).join(", ");
+  const failed = count(view.deployments, (one) => one.state === "failed"), spoken = [gone && `${gone} ${gone === 1 ? "node" : "nodes"} gone`, unreached && `${unreached} ${unreached === 1 ? "address" : "addresses"} of the endpoint not reached`, failed && `${failed} ${failed === 1 ? "deployment" : "deployments"} failed`].filter(Boolean).join(", ");
   if ($("spoken").textContent !== spoken) $("spoken").textContent = spoken;
   document.title = `${spoken || view.trouble ? "⚠ " : ""}sparkfleet ${view.fleet}`;
   renew($("picture"), [picture(view, state.speeds, $("picture").clientWidth)]);
-  renew($("deployments"), view.deployments.length ? view.deployments.map(card) : [el("p", { class: "soft" }, "Nothing is applied: `sparkfleet apply FILE` serves a deployment.")]);
+  renew($("endpoint"), addresses(view));
+  renew($("deployments"), view.deployments.length ? view.deployments.map(card) : [el("p", { class: "soft" }, view.reader && !view.admin ? "Nothing is deployed that this key may use." : coded("Nothing is deployed. `sparkfleet apply FILE` starts a deployment."))]);
   models(view.deployments);
   manage(view, replace);
   renew($("events"), view.events.map((one) => el("tr", {}, el("td", {}, clock(one.at)), el("td", {}, one.subject || one.deployment || "fleet"), el("td", {}, `${one.kind}: ${one.message}`))));
@@ -136,15 +137,42 @@ function renew(parent, children) {
   for (const gone of before.slice(at)) gone.remove();
   if (focused) $(focused)?.focus();
 }
+const ON_LOOPBACK = /^https?:\/\/(127\.|localhost|\[::1\])/;
+function addresses(view) {
+  const days = (view.certificate_expires_at - now()) / DAY_S, head = `${view.nodes.find((one) => one.head)?.name ?? ""} (head)`;
+  return [
+    view.endpoint ? address(view.endpoint, [head, ON_LOOPBACK.test(view.endpoint) && "reached by programs on it only, unless the inventory has `gateway: {host: 0.0.0.0}`"]) : null,
+    ...view.entries.map((one) => address(one.url, [one.node, one.reached ? `${one.connections} ${one.connections === 1 ? "connection" : "connections"}` : "not reached: use another address"], one.reached)),
+    view.certificate_expires_at ? el("li", { class: days > 14 ? "soft" : "bad" }, days > 0 ? `Its certificate is valid for ${Math.floor(days)} days.` : "Its certificate has expired: clients refuse it.") : null,
+    view.deployments.length ? el("li", { class: "soft" }, el("span", {}, coded("`model` is a deployment's name; `sparkfleet connect CLIENT NAME` prints the settings of a client."))) : null,
+  ].filter(Boolean);
+}
+function address(url, words, reached = true) {
+  const code = el("code", {}, url), copy = el("button", { type: "button", id: `copy-${url}`, "aria-label": `Copy ${url}` }, "Copy");
+  copy.addEventListener("click", () => copied(code));
+  return el("li", {}, code, copy, el("span", { class: reached ? "soft" : "bad" }, coded(words.filter(Boolean).join(" · "))));
+}
+// A browser lets pages of HTTPS and of its own machine alone write to the clipboard; elsewhere the older way works, or the text is at least selected.
+async function copied(code) {
+  let done = true;
+  try {
+    await navigator.clipboard.writeText(code.textContent);
+  } catch {
+    getSelection().selectAllChildren(code);
+    done = document.execCommand("copy");
+  }
+  $("copied").textContent = done ? `Copied: ${code.textContent}` : "Selected: Ctrl+C copies it";
+}
 function card(one) {
   return el("article", { class: "card" },
     el("div", { class: "head" }, el("h3", {}, one.name), el("span", { class: `pill ${STATES[one.state] || ""}` }, one.state), el("span", { class: "soft" }, `${one.objective} · generation ${one.generation}`)),
     one.detail ? el("p", {}, one.detail) : null,
+    one.state === "failed" ? el("p", {}, coded(`\`sparkfleet describe ${one.name}\` has the reason of each attempt.`)) : null,
     expected(one),
-    one.queued ? el("p", { class: "warn" }, `${one.queued} ${one.queued === 1 ? "request waits" : "requests wait"} here for a free lane; one that comes now would wait about ${lasted(one.wait_s)}`) : null,
+    one.queued ? el("p", { class: "warn" }, `${one.queued} ${one.queued === 1 ? "request waits" : "requests wait"} at the gateway until a group has room; one that comes now would wait about ${lasted(one.wait_s)}`) : null,
     meters(one),
-    one.groups.map((group) => groupOf(group)),
-    one.rejected.length ? fold(`${one.name}-rejected`, `Not taken: ${one.rejected.length} ${one.rejected.length === 1 ? "candidate" : "candidates"}`, el("ul", {}, one.rejected.map((each) => el("li", {}, `${each.what}: ${each.reason}${each.rule ? ` (${each.rule})` : ""}`)))) : null);
+    one.groups.map((group) => groupOf(one, group)),
+    one.rejected.length ? fold(`${one.name}-rejected`, `Rejected: ${one.rejected.length} ${one.rejected.length === 1 ? "candidate" : "candidates"}`, el("ul", {}, one.rejected.map((each) => el("li", {}, `${each.what}: ${each.reason}${each.rule ? ` (${each.rule})` : ""}`)))) : null);
 }
 function expected(one) {
   if (!one.ready_at) return null;
@@ -160,23 +188,29 @@ function meters(one) {
     meter("decode now", decode, total, highest(`${one.name} decode`, decode)),
     meter("prefill, last requests", prompts, band.prefill_tps, highest(`${one.name} prefill`, prompts)));
 }
-function groupOf(group) {
-  const predicted = group.predicted, measured = group.measured, waiting = group.waiting ? `, ${group.waiting} wait` : "";
+function groupOf(deployment, group) {
+  const predicted = group.predicted, measured = group.measured, shown = group.drained && group.state === "ready" ? "drained" : group.state;
   const dial = (name, value) => el("div", {}, el("dt", {}, name), el("dd", {}, value));
   const starting = group.phase ? `${group.phase}${group.share === null ? "" : ` ${Math.round(group.share * 100)} %`}, ${lasted(Math.max(0, now() - group.since))} in this state` : "";
-  return el("div", { class: "group" },
-    el("p", {}, el("span", { class: `pill ${STATES[group.state] || ""}` }, group.state), ` ${group.shape || group.node} · ${group.how || group.engine}`),
-    starting ? el("p", { class: "warn" }, starting) : null,
-    group.detail ? el("p", {}, group.detail) : null,
+  const requests = `${group.running}${group.slots ? ` of ${group.slots}` : ""} running, ${group.waiting} waiting`, speed = `${short(state.speeds.get(group.name))} tok/s`;
+  const reasons = [group.reason, ...group.passed.map((why) => `a rung above was left: ${why}`), ...group.notes].filter(Boolean);
+  const figures = [
     el("dl", { class: "dials" },
-      dial("decode now", `${short(state.speeds.get(group.name))} tok/s`),
-      dial("lanes", `${group.running} of ${group.slots || "?"}${waiting}`),
+      dial("decode now", speed),
+      dial("requests", requests),
       group.drafted ? dial("drafts accepted", `${Math.round((100 * group.accepted) / group.drafted)} %`) : null,
+      group.context ? dial("context", `${group.context.toLocaleString()} tokens`) : null,
       predicted.memory_bytes ? dial("memory per rank", `${gib(predicted.memory_bytes.mid)} predicted`) : null,
       group.started_s ? dial("started in", lasted(group.started_s)) : null),
-    predicted.check_decode_tps ? bandBar("Alone after the start", "tok/s", predicted.check_decode_tps, measured.decode_tps) : measured.decode_tps ? el("p", { class: "soft" }, `Measured alone after the start: ${short(measured.decode_tps)} tok/s, TTFT ${short(measured.ttft_ms)} ms; no prediction for this hardware`) : null,
-    predicted.check_ttft_ms ? bandBar("Its first token", "ms", predicted.check_ttft_ms, measured.ttft_ms) : null,
-    fold(`${group.name}-plan`, `Rung ${group.rung} of ${group.rungs}: why`, el("ul", {}, [group.reason, ...group.passed.map((why) => `a rung above was left: ${why}`), ...group.notes].filter(Boolean).map((why) => el("li", {}, why)))));
+    predicted.check_decode_tps ? bandBar("One user, after the start", "tok/s", predicted.check_decode_tps, measured.decode_tps) : measured.decode_tps ? el("p", { class: "soft" }, `One user, after the start: measured ${short(measured.decode_tps)} tok/s, TTFT ${short(measured.ttft_ms)} ms; no prediction for this hardware`) : null,
+    predicted.check_ttft_ms ? bandBar("Its first token (TTFT)", "ms", predicted.check_ttft_ms, measured.ttft_ms) : null,
+    reasons.length ? fold(`${group.name}-plan`, `Rung ${group.rung} of ${group.rungs} of its ladder: why`, el("ul", {}, reasons.map((why) => el("li", {}, why)))) : null,
+  ];
+  return el("div", { class: "group" },
+    el("p", {}, el("span", { class: `pill ${STATES[shown] || ""}` }, shown), ` ${[group.name.slice(deployment.name.length + 1), group.shape || group.node, group.how || group.engine, group.model].filter(Boolean).join(" · ")}`),
+    starting ? el("p", { class: "warn" }, starting) : null,
+    group.detail ? el("p", {}, group.detail) : null,
+    deployment.groups.length > FEW ? fold(`${group.name}-figures`, `${speed} · requests: ${requests}`, el("div", {}, figures)) : figures);
 }
 function fold(id, title, body) {
   const details = el("details", { open: state.open.has(id) }, el("summary", { id: `fold-${id}` }, title), body);
@@ -186,7 +220,8 @@ function fold(id, title, body) {
 function models(deployments) {
   const known = [...$("models").querySelectorAll("input")].map((one) => one.value);
   const names = deployments.filter((one) => one.state !== "stopping").map((one) => one.name);
-  if (known.join("\n") === names.join("\n")) return;
+  if (names.length && known.join("\n") === names.join("\n")) return;
+  if (!names.length) return renew($("models"), [el("span", { class: "soft" }, "There is none.")]);
   const chosen = new Set([...$("models").querySelectorAll("input:checked")].map((one) => one.value));
   $("models").replaceChildren(...names.map((name, index) => {
     const box = el("input", { type: "checkbox", value: name, id: `model-${index}` });
