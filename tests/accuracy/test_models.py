@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from functools import cache
 from itertools import product
 
@@ -29,7 +30,7 @@ def _names_of(entry: str) -> tuple[str, ...]:
     """Names that a plan knows by an entry of the collection of configs, or of models.yaml."""
     if entry in architectures():
         return entry, f"{entry}-NVFP4", f"{entry}-FP8"
-    return (entry.replace("*/", "org/").replace("[56]", "6").replace("*", ""),)
+    return (re.sub(r"\[(.).*?\]", r"\1", entry.replace("*/", "org/")).replace("*", ""),)
 
 
 ENTRIES = (
@@ -112,8 +113,9 @@ def test_most_of_the_collection_is_known() -> None:
     assert len({checkpoint.id for entry in ENTRIES for checkpoint in _known(entry)}) > 240
 
 
-@pytest.mark.parametrize("entry", ENTRIES)
+@pytest.mark.parametrize("entry", [entry for entry in ENTRIES if entry not in INCOMPLETE])
 def test_accuracy_and_plans_predict_the_same(entry: str) -> None:
+    assert _known(entry)
     for checkpoint in _known(entry):
         outlook = Predictor(checkpoint)
         for tp, prompt in product((1, 2), PROMPTS):
