@@ -11,7 +11,7 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-from sparkfleet.accuracy.decisions import decide
+from sparkfleet.accuracy.decisions import decide, published_cases
 from sparkfleet.accuracy.holdouts import holdout_table, holdouts
 
 PAGE = Path(__file__).resolve().parent.parent / "docs" / "choosing.md"
@@ -20,8 +20,8 @@ BEGIN, END = "<!-- decisions: written by scripts/decisions.py -->", "<!-- end of
 
 def main() -> int:
     """Write the table, or check it."""
-    page = PAGE.read_text()
-    wanted = with_table(page, f"{holdout_table(holdouts())}\n\n{decide(unseen=True).markdown()}")
+    page, cases = PAGE.read_text(), published_cases()
+    wanted = with_table(page, f"{holdout_table(holdouts(cases))}\n\n{decide(cases, unseen=True).markdown()}")
     if "--check" in sys.argv:
         return int(page != wanted)
     PAGE.write_text(wanted)

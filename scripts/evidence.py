@@ -11,10 +11,8 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
+from sparkfleet.accuracy.decisions import published_cases
 from sparkfleet.accuracy.evidence_rows import evidence_in
-from sparkfleet.accuracy.physical_gate import possible
-from sparkfleet.accuracy.rows import cases_of, read_rows
-from sparkfleet.knowledge.measurements import BENCHMARKS
 from sparkfleet.knowledge.published import evidence
 from sparkfleet.knowledge.published.factors import factors
 
@@ -23,8 +21,7 @@ FILE = Path(evidence.__file__).parents[1] / evidence.FILE
 
 def main() -> int:
     """Write the file, or check it."""
-    cases = map(possible, cases_of(read_rows(BENCHMARKS)))
-    text = evidence.written(evidence_in(cases, factors()))
+    text = evidence.written(evidence_in(published_cases(), factors()))
     if "--check" in sys.argv:
         return int(not FILE.exists() or FILE.read_text() != text)
     FILE.write_text(text)

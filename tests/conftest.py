@@ -10,9 +10,13 @@ import pytest
 from full_record import PIECES, TestRecord, piece_of
 from hypothesis import HealthCheck, settings
 
-# A busy machine takes its time; what is slow is measured in benchmarks/, not here.
-settings.register_profile("sparkfleet", deadline=None, suppress_health_check=[HealthCheck.too_slow])
-settings.load_profile("sparkfleet")
+# A busy machine takes its time; what is slow is measured in benchmarks/, not here. Each run draws other examples: those of a
+# change are many and try fewer each than a full run.
+settings.register_profile(
+    "change", deadline=None, suppress_health_check=[HealthCheck.too_slow], max_examples=40
+)
+settings.register_profile("full run", settings.get_profile("change"), max_examples=100)
+settings.load_profile("change")
 
 
 # A shell ignores Ctrl-C for what it starts in the background, and children inherit that: tests send it to commands.
@@ -40,6 +44,8 @@ def pytest_addoption(parser):
 
 
 def pytest_configure(config):
+    if config.getoption("--piece"):
+        settings.load_profile("full run")
     record = config.getoption("--record")
     if record and not hasattr(config, "workerinput"):
         config.pluginmanager.register(TestRecord(record, config.getoption("--piece")))

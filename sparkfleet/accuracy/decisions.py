@@ -1,6 +1,7 @@
 """Regret of the plan's choices against the best published ones: `sparkfleet accuracy --decisions`.
 
-    decide(rows) -> DecisionReport        report.json() for machines, report.text() for people, report.markdown() for docs
+    decide(published_cases()) -> DecisionReport
+    report.json() for machines, report.text() for people, report.markdown() for docs
 
 For every model, number of Sparks and objective with at least three published configurations (`published.py`), each
 published checkpoint is planned by its name, and the best of these plans is the choice. A second table has the same decisions
@@ -13,7 +14,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import cache
 from pathlib import Path
 from statistics import median
@@ -26,7 +27,7 @@ from sparkfleet.accuracy.models import (
 )
 from sparkfleet.accuracy.physical_gate import possible
 from sparkfleet.accuracy.published import Combination, PublishedDecision, decisions_in
-from sparkfleet.accuracy.rows import cases_of, read_rows
+from sparkfleet.accuracy.rows import PublishedCase, cases_of, read_rows
 from sparkfleet.checkpoints.checkpoint import Checkpoint
 from sparkfleet.errors import FactError
 from sparkfleet.fleet.nodes.assumed import assume, assumed_inventory
@@ -200,17 +201,25 @@ def _cells(one: ScoredDecision) -> tuple[str, ...]:
     return one.model, str(one.nodes), asked, best, chosen, published, percent(one.regret)
 
 
-def decide(rows_path: Path | None = None, *, unseen: bool = False) -> DecisionReport:
-    """Plan every decision in the rows of a file, and compare with the best published combination.
+def published_cases(rows_path: Path | None = None) -> tuple[PublishedCase, ...]:
+    """The cases that can be true in the rows of a file.
 
     Args:
         rows_path: CSV with the columns of `knowledge/measurements/benchmarks.csv`; None: that file.
-        unseen: also decide without what is published of each model's family.
 
     Raises:
         SpecError: the file is missing or invalid.
     """
-    cases = map(possible, cases_of(read_rows(rows_path or BENCHMARKS)))
+    return tuple(map(possible, cases_of(read_rows(rows_path or BENCHMARKS))))
+
+
+def decide(cases: Iterable[PublishedCase], *, unseen: bool = False) -> DecisionReport:
+    """Plan every decision in the cases, and compare with the best published combination.
+
+    Args:
+        cases: those of `published_cases`.
+        unseen: also decide without what is published of each model's family.
+    """
     asked = decisions_in(cases)
     found = tuple(scored(one) for one in asked)
     return DecisionReport(decisions=found, unseen=tuple(map(scored_unseen, asked)) if unseen else ())

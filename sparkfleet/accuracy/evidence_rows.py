@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from statistics import median
 
 from sparkfleet.accuracy.accuracy import score
@@ -21,16 +21,22 @@ from sparkfleet.knowledge.published.factors import Factors
 
 def evidence_in(cases: Iterable[PublishedCase], known: Factors) -> tuple[PublishedEvidence, ...]:
     """Published runs of engines that a deployment can have, by model, engine, method, format and nodes."""
+    return tuple(counted(key, of_key, known) for key, of_key in runs_in(cases).items())
+
+
+def runs_in(cases: Iterable[PublishedCase]) -> Mapping[RunKey, Sequence[PublishedCase]]:
+    """The cases of each combination that a deployment can have."""
     found: dict[RunKey, list[PublishedCase]] = defaultdict(list)
     for case in cases:
         if case.setup.engine in SERVABLE and case.replicas == 1:
             setup = case.setup
             model, family = plain(case.model), setup.arch.family
             found[RunKey(model, family, setup.engine, setup.method, setup.format, case.nodes)].append(case)
-    return tuple(_evidence(key, of_key, known) for key, of_key in found.items())
+    return found
 
 
-def _evidence(key: RunKey, cases: list[PublishedCase], known: Factors) -> PublishedEvidence:
+def counted(key: RunKey, cases: Sequence[PublishedCase], known: Factors) -> PublishedEvidence:
+    """The evidence of one combination in its cases."""
     alone: dict[str, list[float]] = defaultdict(list)
     off: dict[bool, dict[str, list[float]]] = {True: defaultdict(list), False: defaultdict(list)}
     busy = 0

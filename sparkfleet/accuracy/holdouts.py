@@ -2,20 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from pathlib import Path
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from random import Random
 from typing import NamedTuple
 
 from sparkfleet.accuracy.decisions import DecisionReport, ScoredDecision, percent, scored, scored_unseen
-from sparkfleet.accuracy.evidence_rows import evidence_in
-from sparkfleet.accuracy.physical_gate import possible
+from sparkfleet.accuracy.evidence_rows import counted, evidence_in, runs_in
 from sparkfleet.accuracy.published import PublishedDecision, decisions_in
-from sparkfleet.accuracy.rows import PublishedCase, cases_of, read_rows
-from sparkfleet.knowledge.measurements import BENCHMARKS
-from sparkfleet.knowledge.published.evidence import evidence_from
+from sparkfleet.accuracy.rows import PublishedCase
+from sparkfleet.knowledge.published.evidence import PublishedEvidence, RunKey, evidence_from
 from sparkfleet.knowledge.published.factors import factors
-from sparkfleet.perf.predictor import predictor_of
 
 
 class Holdout(NamedTuple):
@@ -40,7 +36,7 @@ def holdout_table(found: Sequence[Holdout]) -> str:
     return "\n".join(lines)
 
 
-def holdouts(rows_path: Path | None = None, *, rounds: int = 3) -> tuple[Holdout, ...]:
+def holdouts(cases: Sequence[PublishedCase], *, rounds: int = 3) -> tuple[Holdout, ...]:
     """The decisions, made with less evidence: half of the rows, half of the sources, without the best one's author, or
     without the model's family for checkpoints in the format of the best.
 
@@ -48,48 +44,52 @@ def holdouts(rows_path: Path | None = None, *, rounds: int = 3) -> tuple[Holdout
     but for those of a family that is left out.
 
     Args:
-        rows_path: as for `decide`.
+        cases: as for `decide`.
         rounds: random halves of each kind; their decisions are taken together.
     """
-    cases = [*map(possible, cases_of(read_rows(rows_path or BENCHMARKS)))]
     asked = decisions_in(cases)
+    by_row = _halves(cases, rounds, lambda case: case.id)
+    by_source = _halves(cases, rounds, lambda case: case.source)
+    runs = runs_in(cases)
+    whole = {key: counted(key, of_key, factors()) for key, of_key in runs.items()}
+    rows: list[ScoredDecision] = []
+    sources: list[ScoredDecision] = []
+    authors: list[ScoredDecision] = []
+    for one in asked:  # one after the other: its predictions are the same with any evidence, and remembered
+        rows += (_scored_with(one, half) for half in by_row)
+        sources += (_scored_with(one, half) for half in by_source)
+        authors.append(_scored_with(one, _without(one.authors_of_best, runs, whole)))
+    families = tuple(scored_unseen(one, given=True) for one in asked)
     return (
-        Holdout("half of the rows", _with_half(asked, cases, rounds, lambda case: case.id)),
-        Holdout("half of the sources", _with_half(asked, cases, rounds, lambda case: case.source)),
-        Holdout("the author of the best", _without_authors(asked, cases)),
-        Holdout(
-            "the model's family; the format is given",
-            DecisionReport(decisions=tuple(scored_unseen(one, given=True) for one in asked)),
-        ),
+        Holdout("half of the rows", DecisionReport(decisions=tuple(rows))),
+        Holdout("half of the sources", DecisionReport(decisions=tuple(sources))),
+        Holdout("the author of the best", DecisionReport(decisions=tuple(authors))),
+        Holdout("the model's family; the format is given", DecisionReport(decisions=families)),
     )
 
 
-def _with_half(
-    asked: Sequence[PublishedDecision],
-    cases: Sequence[PublishedCase],
-    rounds: int,
-    key: Callable[[PublishedCase], str],
-) -> DecisionReport:
-    """The decisions of each round, made with the cases whose key falls into its random half."""
-    found: list[ScoredDecision] = []
-    for number in range(rounds):
-        kept = [case for case in cases if Random(f"{number} {key(case)}").random() < 0.5]  # noqa: S311  # no secret
-        found += _decided_with(asked, kept)
-    return DecisionReport(decisions=tuple(found))
+def _halves(
+    cases: Sequence[PublishedCase], rounds: int, key: Callable[[PublishedCase], str]
+) -> tuple[tuple[PublishedEvidence, ...], ...]:
+    """The evidence of each round: of the cases whose key falls into its random half."""
+    return tuple(
+        evidence_in([case for case in cases if Random(f"{number} {key(case)}").random() < 0.5], factors())  # noqa: S311  # no secret
+        for number in range(rounds)
+    )
 
 
-def _without_authors(asked: Sequence[PublishedDecision], cases: Sequence[PublishedCase]) -> DecisionReport:
-    """Each decision, made without every row of the sources that published the best combination's speed."""
-    found: list[ScoredDecision] = []
-    for one in asked:
-        authors = one.authors_of_best
-        found += _decided_with((one,), [case for case in cases if case.source not in authors])
-    return DecisionReport(decisions=tuple(found))
+def _without(
+    authors: Collection[str],
+    runs: Mapping[RunKey, Sequence[PublishedCase]],
+    whole: Mapping[RunKey, PublishedEvidence],
+) -> Iterator[PublishedEvidence]:
+    """The evidence without every row of the sources that published the best combination's speed."""
+    for key, cases in runs.items():
+        kept = [case for case in cases if case.source not in authors]
+        if kept:
+            yield whole[key] if len(kept) == len(cases) else counted(key, kept, factors())
 
 
-def _decided_with(
-    asked: Sequence[PublishedDecision], cases: Sequence[PublishedCase]
-) -> tuple[ScoredDecision, ...]:
-    predictor_of.cache_clear()
-    with evidence_from(evidence_in(cases, factors())):
-        return tuple(map(scored, asked))
+def _scored_with(decision: PublishedDecision, runs: Iterable[PublishedEvidence]) -> ScoredDecision:
+    with evidence_from(runs):
+        return scored(decision)

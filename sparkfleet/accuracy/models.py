@@ -26,7 +26,7 @@ from sparkfleet.knowledge.models.known_models import (
     known_checkpoint,
     quant_in_name,
 )
-from sparkfleet.knowledge.models.model_names import plain
+from sparkfleet.knowledge.models.model_names import matches, plain
 from sparkfleet.knowledge.models.published_checkpoints import PublishedCheckpoint, load_published, published
 from sparkfleet.perf.model_shape import GUESSED, PART_KINDS, ModelShape, from_checkpoint, from_counts
 from sparkfleet.perf.predictor import format_of
@@ -165,10 +165,10 @@ def entry_of(name: str, configs: Configs) -> str:
 @cache
 def _published_id(name: str) -> str:
     """A Hub id of `models.yaml`, by a name with or without its owner, or ""."""
-    globs = [glob for known in MODELS.content.models for glob in known.match]
+    globs = tuple(glob for known in MODELS.content.models for glob in known.match)
     owners = dict.fromkeys(["any", *(glob.partition("/")[0] for glob in globs)])
     ids = [name] if "/" in name else [f"{owner}/{name}" for owner in owners if "*" not in owner]
-    return next((id_ for id_ in ids if any(known.names(id_) for known in MODELS.content.models)), "")
+    return next((id_ for id_ in ids if matches(id_, globs)), "")
 
 
 def _entry_by_rest(name: str, configs: Configs) -> str:

@@ -13,6 +13,7 @@ from sparkfleet.accuracy.decisions import (
     DecisionReport,
     _known,
     decide,
+    published_cases,
     scored_unseen,
 )
 from sparkfleet.accuracy.published import decisions_in
@@ -57,7 +58,7 @@ def test_published_rows_become_decisions(tmp_path: Path) -> None:
     ]
     file = tmp_path / "rows.csv"
     file.write_text("\n".join([HEADER, *rows]) + "\n")
-    (found,) = decide(file).decisions
+    (found,) = decide(published_cases(file)).decisions
     assert (found.best, found.best_tps) == ("sglang · mtp · fp8", 22.6)
     assert found.chosen
     assert found.checkpoint == "Qwen/Qwen3.6-27B-FP8 fp8"
@@ -80,7 +81,7 @@ def test_a_speed_that_no_spark_can_reach_is_not_the_best_published(tmp_path: Pat
     ]
     file = tmp_path / "rows.csv"
     file.write_text("\n".join([HEADER, *rows]) + "\n")
-    (found,) = decide(file).decisions
+    (found,) = decide(published_cases(file)).decisions
     assert (found.best, found.best_tps) == ("vllm · mtp · nvfp4", 30.0)
 
 
@@ -91,7 +92,7 @@ def test_a_mixture_is_planned_with_its_own_bits_and_evidence(tmp_path: Path) -> 
     ]
     file = tmp_path / "rows.csv"
     file.write_text("\n".join([HEADER, *rows]) + "\n")
-    (found,) = decide(file).decisions
+    (found,) = decide(published_cases(file)).decisions
     assert found.chosen == found.best == "vllm · dflash · int4-int8"
     known = _known("Intel/Qwen3.5-122B-A10B-int4-AutoRound", "int4-int8")
     assert format_of(known) == "int4-int8"

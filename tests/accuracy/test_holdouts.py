@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from decision_values import HEADER, one
 
-from sparkfleet.accuracy.decisions import DecisionReport
+from sparkfleet.accuracy.decisions import DecisionReport, published_cases
 from sparkfleet.accuracy.holdouts import Holdout, holdout_table, holdouts
 from sparkfleet.knowledge.published.evidence import evidence
 
@@ -21,7 +21,7 @@ def test_decisions_with_less_evidence_are_compared_with_all_that_was_published(t
     file = tmp_path / "rows.csv"
     file.write_text("\n".join([HEADER, *rows]) + "\n")
     whole = evidence()
-    rows_left, sources_left, author_left, family_left = holdouts(file, rounds=2)
+    rows_left, sources_left, author_left, family_left = holdouts(published_cases(file), rounds=2)
     assert evidence() is whole, "what was left out comes back"
     assert (len(rows_left.report.decisions), len(sources_left.report.decisions)) == (2, 2)
     (found,) = author_left.report.decisions

@@ -277,7 +277,7 @@ RESPELLED = {
 }
 
 
-@settings(max_examples=300)
+@settings(max_examples=3 * settings.default.max_examples)
 @given(st.data(), st.lists(st.sampled_from(sorted(RESPELLED)), min_size=1, max_size=3, unique=True))
 def test_spelling_never_changes_a_prediction(data: st.DataObject, spellings: list[str]) -> None:
     plain = data.draw(st.sampled_from(packaged()))
@@ -314,7 +314,7 @@ LONG = (
 )
 
 
-@settings(max_examples=300)
+@settings(max_examples=3 * settings.default.max_examples)
 @given(
     st.data(),
     st.sampled_from(sorted(packaged()[0])),

@@ -30,24 +30,27 @@ def here(tmp_path, monkeypatch):
     return tmp_path
 
 
-def offered(words, incomplete="", **more):
-    """Completions of bash after `sparkfleet WORDS`."""
-    typed = shlex.join(["sparkfleet", *words, *([incomplete] if incomplete else [])])
-    done = subprocess.run(
-        [str(BIN / "sparkfleet")],
-        env={
-            **os.environ,
+@pytest.fixture
+def offered(monkeypatch, sparkfleet):
+    """offered(words, incomplete): completions of bash after `sparkfleet WORDS`."""
+
+    def offered(words, incomplete="", **more):
+        typed = shlex.join(["sparkfleet", *words, *([incomplete] if incomplete else [])])
+        told = {
             "_SPARKFLEET_COMPLETE": "complete_bash",
             "COMP_WORDS": typed,
             "COMP_CWORD": str(len(words) + 1),
-            **more,
-        },
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    assert done.stderr == ""
-    return done.stdout.split()
+        }
+        with monkeypatch.context() as shell:
+            for name, value in {**told, **more}.items():
+                shell.setenv(name, value)
+            # click derives the variable's name from the program's: that of a console script.
+            shell.setattr(sys.modules["__main__"], "__package__", None, raising=False)
+            code, out, err = sparkfleet()
+        assert (code, err) == (0, "")
+        return out.split()
+
+    return offered
 
 
 @pytest.mark.parametrize(
@@ -67,11 +70,11 @@ def offered(words, incomplete="", **more):
         (["describe", "-i", "other.yaml"], "", []),
     ],
 )
-def test_what_bash_is_offered(here, words, incomplete, expected):
+def test_what_bash_is_offered(here, offered, words, incomplete, expected):
     assert offered(words, incomplete) == expected
 
 
-def test_the_inventory_may_be_elsewhere(here, tmp_path):
+def test_the_inventory_may_be_elsewhere(here, offered, tmp_path):
     (tmp_path / "inventory.yaml").rename(tmp_path / "away.yaml")
     assert offered(["drain"]) == []
     assert offered(["drain", "-i", "away.yaml"]) == ["spark1", "spark2"]
@@ -152,7 +155,7 @@ def test_names_are_kept_for_this_user_only(here):
         "fleet: home\nnodes: !!python/name:os.system",
     ],
 )
-def test_an_inventory_that_is_none_completes_nothing(here, text):
+def test_an_inventory_that_is_none_completes_nothing(here, offered, text):
     Path("inventory.yaml").write_text(text)
     assert known_names("nodes", Path("inventory.yaml")) == []
     assert offered(["drain"]) == []

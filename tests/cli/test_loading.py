@@ -6,6 +6,7 @@ import pty
 import re
 import subprocess
 import sys
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -26,17 +27,19 @@ def read(file):
         return ""
 
 
-@pytest.fixture
-def shown(tmp_path):
+@pytest.fixture(scope="module")
+def shown(tmp_path_factory):
     """shown(verb, …, out="terminal"): what a terminal got, in the order of writing, and what a pipe got."""
-    (tmp_path / "inventory.yaml").write_text("fleet: home\nhead: a\nnodes:\n  a: {address: local}\n")
-    (tmp_path / "tiny.yaml").write_text("name: tiny\nmodel: builtin:tiny\n")
+    here = tmp_path_factory.mktemp("fleet")
+    (here / "inventory.yaml").write_text("fleet: home\nhead: a\nnodes:\n  a: {address: local}\n")
+    (here / "tiny.yaml").write_text("name: tiny\nmodel: builtin:tiny\n")
 
+    @cache
     def shown(*argv, out="terminal", term="xterm"):
-        env = {**os.environ, "SPARKFLEET_HOME": str(tmp_path / "state"), "TERM": term, "COLUMNS": "100"}
+        env = {**os.environ, "SPARKFLEET_HOME": str(here / "state"), "TERM": term, "COLUMNS": "100"}
         reads, writes = pty.openpty()
         with subprocess.Popen(
-            [SPARKFLEET, *argv], cwd=tmp_path, env=env, stdin=subprocess.DEVNULL,
+            [SPARKFLEET, *argv], cwd=here, env=env, stdin=subprocess.DEVNULL,
             stdout=writes if out == "terminal" else subprocess.PIPE, stderr=writes, text=True,
         ) as running:  # fmt: skip
             os.close(writes)
@@ -88,6 +91,7 @@ def test_the_fleet_that_is_read_is_named(shown):
 def test_a_pipe_gets_the_answer_only_and_nobody_a_line(shown):
     text, piped = shown("status", out="pipe")
     assert (text, piped.splitlines()[0]) == ("", "Fleet home is down.")
+    assert "\x1b" not in piped, "no colour when not on a terminal"
 
 
 @pytest.mark.parametrize("term", ["dumb", ""])

@@ -44,12 +44,13 @@ def entered(monkeypatch, capsys):
     return entered
 
 
-def test_help_names_every_verb_and_every_exit_code():
-    done = sparkfleet("--help")
-    assert done.returncode == 0
-    assert {verb for verb in VERBS if f" {verb} " in done.stdout} == VERBS
-    assert "3 infeasible" in done.stdout
-    assert "130" in done.stdout
+def test_help_names_every_verb_and_every_exit_code(entered, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "200")
+    code, out, _ = entered("--help")
+    assert code == 0
+    assert {verb for verb in VERBS if f" {verb} " in out} == VERBS
+    assert "3 infeasible" in out
+    assert "130" in out
 
 
 @pytest.mark.parametrize("args", [["nope"], ["describe"], ["status", "--nope"], ["keys", "nope"]])
@@ -60,32 +61,28 @@ def test_a_wrong_command_line_is_an_error_and_not_pending_changes(entered, args)
     assert "Traceback" not in err
 
 
-def test_version_for_people_and_for_programs():
-    assert sparkfleet("version").stdout == f"sparkfleet {__version__}\n"
-    assert f'"sparkfleet": "{__version__}"' in sparkfleet("version", "--json").stdout
-
-
-def test_no_colour_when_not_a_terminal(tmp_path):
-    (tmp_path / "inventory.yaml").write_text("fleet: home\nhead: a\nnodes:\n  a: {address: local}\n")
-    done = sparkfleet("status", cwd=tmp_path, SPARKFLEET_HOME=str(tmp_path), FORCE_COLOR="")
-    assert done.returncode == 0
-    assert "\x1b" not in done.stdout + done.stderr
+def test_version_for_people_and_for_programs(entered):
+    assert entered("version")[1] == f"sparkfleet {__version__}\n"
+    assert f'"sparkfleet": "{__version__}"' in entered("version", "--json")[1]
 
 
 @pytest.mark.parametrize("verb", [["describe", "x"], ["delete", "-y", "x"], ["keys", "create", "x"]])
-def test_a_verb_that_needs_a_fleet_says_that_it_is_down(tmp_path, verb):
+def test_a_verb_that_needs_a_fleet_says_that_it_is_down(entered, monkeypatch, tmp_path, verb):
     (tmp_path / "inventory.yaml").write_text("fleet: home\nhead: a\nnodes:\n  a: {address: local}\n")
-    done = sparkfleet(*verb, cwd=tmp_path, SPARKFLEET_HOME=str(tmp_path))
-    assert done.returncode == 1
-    assert "is down" in done.stderr
-    assert "sparkfleet up" in done.stderr
+    monkeypatch.chdir(tmp_path)
+    code, _, err = entered(*verb)
+    assert code == 1
+    assert "is down" in err
+    assert "sparkfleet up" in err
 
 
-def test_an_inventory_that_is_not_there_is_named(tmp_path):
-    done = sparkfleet("status", cwd=tmp_path)
-    assert done.returncode == 1
-    assert "inventory.yaml: no such file" in done.stderr
-    assert "`sparkfleet init HOST…` writes it" in done.stderr
+def test_an_inventory_that_is_not_there_is_named(entered, monkeypatch, tmp_path):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("COLUMNS", "200")
+    code, _, err = entered("status")
+    assert code == 1
+    assert "inventory.yaml: no such file" in err
+    assert "`sparkfleet init HOST…` writes it" in err
 
 
 def outcome(monkeypatch, result):
@@ -240,19 +237,6 @@ def test_lists_of_verbs_import_no_verb(argv, env, shown):
 
 SLOW = ("ray", "torch", "aiohttp", "paramiko", "cryptography", "huggingface_hub")
 """Libraries that need 0.1 s and more: a verb loads them when it connects to something."""
-
-
-def test_verbs_import_no_slow_library():
-    code = (
-        "import sys\n"
-        "from sparkfleet.cli.verbs import VERBS\n"
-        "for verb in VERBS.values(): verb.load()\n"
-        f"print(*(name for name in {SLOW!r} if name in sys.modules))"
-    )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout.split() == []
-
-
 UNUSED = (
     "sparkfleet.controlplane.state.store",
     "sparkfleet.fleet.storage.stage",
@@ -261,13 +245,14 @@ UNUSED = (
 """Of the controller, or of what follows the plan that `apply` shows."""
 
 
-@pytest.mark.parametrize("verb", ["apply", "doctor", "plan", "restore", "status"])
-def test_a_verb_imports_nothing_that_its_first_output_does_not_need(verb):
+def test_verbs_import_nothing_that_their_first_output_does_not_need_and_no_slow_library():
     code = (
         "import sys\n"
         "from sparkfleet.cli.verbs import VERBS\n"
-        f"VERBS[{verb!r}].load()\n"
-        f"print(*(name for name in {UNUSED!r} if name in sys.modules))"
+        "for name in ('apply', 'doctor', 'plan', 'restore', 'status'): VERBS[name].load()\n"
+        f"print(*(name for name in {UNUSED!r} if name in sys.modules))\n"
+        "for verb in VERBS.values(): verb.load()\n"
+        f"print(*(name for name in {SLOW!r} if name in sys.modules))"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.split() == []

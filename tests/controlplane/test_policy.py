@@ -5,7 +5,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from policy_world import NODES, PolicyWorld, application, desired, observed, seen
 
@@ -123,10 +123,6 @@ def states(draw):
     )
 
 
-many = settings(max_examples=60, deadline=None)
-
-
-@many
 @given(states())
 def test_no_wanted_group_is_ended_unless_it_is_given_up_and_every_action_has_a_reason(state):
     actions = decide(state, NOW)
@@ -141,7 +137,6 @@ def test_no_wanted_group_is_ended_unless_it_is_given_up_and_every_action_has_a_r
             assert f"generation {wanted.generation}" in action.reason if wanted else "wanted" in action.reason
 
 
-@many
 @given(states(), st.floats(10_000, 1e7))
 def test_a_state_at_rest_without_an_action_never_gets_one_by_time(state, later):
     pending = replace(state.pending, answered={}, failed_at={})
@@ -159,7 +154,6 @@ def test_the_same_actions_done_twice_change_nothing_more(state):
     assert observed(apps, actions) == apps
 
 
-@many
 @given(states())
 def test_what_is_given_up_is_neither_started_nor_taken_further(state):
     given_up = {group for group, standing in state.standings.items() if standing.given_up}
@@ -168,7 +162,6 @@ def test_what_is_given_up_is_neither_started_nor_taken_further(state):
             assert action.group not in given_up
 
 
-@many
 @given(states(), causes)
 def test_it_comes_to_rest_nothing_unwanted_stays_and_attempts_are_bounded(state, cause):
     """Every start ends in the same way; nodes are there."""

@@ -128,7 +128,11 @@ CONFIG = {
 
 FORKS = """
 import io, json, os, sys, traceback
-import vllm.engine.arg_utils, vllm.utils.argparse_utils
+import vllm.engine.arg_utils, vllm.reasoning, vllm.tool_parsers, vllm.utils.argparse_utils
+try:
+    import vllm.entrypoints.launchers.cli_args
+except ImportError:
+    import vllm.entrypoints.openai.cli_args
 for line in sys.stdin:
     asked = json.loads(line)
     pid = os.fork()
@@ -253,9 +257,10 @@ def test_vllm_parses_every_line(asked_vllm, lines):
         ]
 
 
+@pytest.mark.xdist_group("vllm_parsers")
 @installed("vllm")
-def test_vllm_registers_every_parser_of_a_family():
-    reasoning, tools = map(set, asked(REGISTRIES, ()))
+def test_vllm_registers_every_parser_of_a_family(asked_vllm):
+    reasoning, tools = map(set, asked_vllm(REGISTRIES, ()))
     named = [by_engine["vllm"] for _, by_engine in _FAMILIES if "vllm" in by_engine]
     assert {one.reasoning for one in named} - reasoning == {""}
     assert {one.tools for one in named} - tools <= {""}

@@ -6,7 +6,7 @@ import sys
 import time
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from sparkfleet.errors import FactError
@@ -72,7 +72,6 @@ def assert_value_or_error(read):
 
 
 @pytest.mark.parametrize("fact", FACTS, ids=lambda fact: fact.__name__)
-@settings(max_examples=60)
 @given(exit_code=st.sampled_from([0, 0, 0, 1, 2, 18, 127, -9]), stdout=outputs, stderr=outputs)
 def test_a_value_or_a_fact_error(fact, exit_code, stdout, stderr):
     assert_value_or_error(lambda: fact.parse(stdout))

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import yaml
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from jsonschema import Draft202012Validator
 
@@ -26,8 +26,6 @@ INVENTORIES = [path.read_text() for path in sorted(EXAMPLES.glob("inventory-*.ya
 DEPLOYMENT_SCHEMA = Draft202012Validator(json.loads(schemas()["deployment.schema.json"]))
 INVENTORY_SCHEMA = Draft202012Validator(json.loads(schemas()["inventory.schema.json"]))
 SAID = re.compile(r"f\.yaml(:(?P<line>[1-9][0-9]*))?: .*\S")
-
-quick = settings(max_examples=100, suppress_health_check=[HealthCheck.too_slow])
 
 
 def check(
@@ -61,7 +59,6 @@ def check_both(text: str) -> None:
     check(text, parse_inventory, INVENTORY_SCHEMA)
 
 
-@quick
 @given(st.text())
 def test_any_text(text: str) -> None:
     check_both(text)
@@ -72,7 +69,6 @@ SOUP = [
 ]  # fmt: skip
 
 
-@quick
 @given(st.lists(st.sampled_from(SOUP)))
 def test_any_soup_of_yaml(parts: list[str]) -> None:
     check_both("".join(parts))
@@ -92,7 +88,6 @@ ANYTHING = st.recursive(
 )
 
 
-@quick
 @given(st.dictionaries(KEY, ANYTHING, max_size=8))
 def test_any_structure(structure: dict[Any, Any]) -> None:
     check_both(yaml.safe_dump(structure, allow_unicode=True))
@@ -127,19 +122,16 @@ def _mutate(draw: st.DrawFn, value: Any) -> Any:
     return value
 
 
-@quick
 @given(mutated(DEPLOYMENTS))
 def test_a_deployment_that_is_almost_right(text: str) -> None:
     check(text, parse_deployment, DEPLOYMENT_SCHEMA)
 
 
-@quick
 @given(mutated(INVENTORIES))
 def test_an_inventory_that_is_almost_right(text: str) -> None:
     check(text, parse_inventory, INVENTORY_SCHEMA)
 
 
-@quick
 @given(
     st.sampled_from(DEPLOYMENTS + INVENTORIES), st.integers(0), st.integers(0, 9), st.text(max_size=3) | WORD
 )
@@ -190,7 +182,6 @@ def without_its_name_as_alias(fields: dict[str, Any]) -> bool:
     return fields["name"] not in fields.get("aliases", ())
 
 
-@quick
 @given(st.fixed_dictionaries(REQUIRED, optional=OPTIONAL).filter(without_its_name_as_alias))
 def test_what_the_schema_allows_loads_and_travels(fields: dict[str, Any]) -> None:
     spec = parse_deployment(dump(fields))

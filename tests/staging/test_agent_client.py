@@ -1,6 +1,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 
 import pytest
 
@@ -91,3 +93,17 @@ async def test_a_line_of_another_version_is_passed_over():
     )
     await call(channel, PROGRAM, Request(), Answer, on_line=heard.append)
     assert [line.event for line in heard] == ["result"]
+
+
+def test_programs_on_nodes_load_nothing_of_the_planner_and_of_engines():
+    """Staging starts several on each node, also on those that serve: a third of their start was for what they never use."""
+    code = (
+        "import pkgutil, sys\n"
+        "from importlib import import_module\n"
+        "from sparkfleet.staging import agent, hub\n"
+        "for one in pkgutil.iter_modules(agent.__path__): import_module(f'{agent.__name__}.{one.name}')\n"
+        "unused = ('sparkfleet.planner', 'sparkfleet.engines', 'sparkfleet.specs.deployment')\n"
+        "print(*(name for name in sys.modules if name.startswith(unused)))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.split() == []

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import shutil
 import signal
 import sys
 from pathlib import Path
@@ -46,6 +47,22 @@ def staging(machines):
     return run
 
 
+@pytest.fixture(scope="module")
+def pulled(tmp_path_factory):
+    """The cache of a node that has pulled the model; made by the first test that needs it."""
+    return tmp_path_factory.mktemp("pulled") / "hub"
+
+
+@pytest.fixture
+async def held(hub, serve, machines, staging, pulled):
+    """held(node): it has the model, as if it had pulled it."""
+    if not pulled.exists():
+        await staging(Need.model(MODEL, ("n1",)), "n1", endpoint=await serve(hub.app()))
+        shutil.move(machines.cache("n1"), pulled)
+        machines.heard.clear()
+    return lambda node: shutil.copytree(pulled, machines.cache(node), symlinks=True)
+
+
 async def test_from_the_hub_once_then_over_the_rails(hub, serve, machines, staging, wanted_files):
     nodes = ("n1", "n2", "n3")
     endpoint = await serve(hub.app())
@@ -63,9 +80,8 @@ async def test_from_the_hub_once_then_over_the_rails(hub, serve, machines, stagi
     assert (again.commit, again.moved_bytes, len(hub.asked)) == (hub.commit, 0, asked)
 
 
-async def test_only_missing_files_move(hub, serve, machines, staging, wanted_files):
-    endpoint = await serve(hub.app())
-    await staging(Need.model(MODEL, ("n1",)), "n1", endpoint=endpoint)
+async def test_only_missing_files_move(hub, held, machines, staging, wanted_files):
+    held("n1")
     blobs = machines.cache("n2") / "models--tests--tiny" / "blobs"
     blobs.mkdir(parents=True)
     source = machines.cache("n1") / "models--tests--tiny" / "blobs"
@@ -77,8 +93,8 @@ async def test_only_missing_files_move(hub, serve, machines, staging, wanted_fil
     assert staged.moved_bytes == sum(map(len, wanted_files.values())) - 1_000_000 - 2_000_000
 
 
-async def test_a_damaged_part_is_fetched_again(hub, serve, machines, staging, wanted_files):
-    await staging(Need.model(MODEL, ("n1",)), "n1", endpoint=await serve(hub.app()))
+async def test_a_damaged_part_is_fetched_again(hub, held, machines, staging, wanted_files):
+    held("n1")
     source = machines.cache("n1") / "models--tests--tiny" / "blobs"
     largest = max(source.iterdir(), key=lambda path: path.stat().st_size)
     blobs = machines.cache("n2") / "models--tests--tiny" / "blobs"
@@ -89,8 +105,8 @@ async def test_a_damaged_part_is_fetched_again(hub, serve, machines, staging, wa
     assert any("damaged" in progress.text for progress in machines.heard)
 
 
-async def test_a_bad_copy_at_the_source_is_never_accepted(hub, serve, machines, staging):
-    await staging(Need.model(MODEL, ("n1",)), "n1", endpoint=await serve(hub.app()))
+async def test_a_bad_copy_at_the_source_is_never_accepted(held, machines, staging):
+    held("n1")
     source = machines.cache("n1") / "models--tests--tiny" / "blobs"
     largest = max(source.iterdir(), key=lambda path: path.stat().st_size)
     largest.write_bytes(b"x" * largest.stat().st_size)  # the right size, the wrong bytes
@@ -145,8 +161,8 @@ async def test_two_runs_at_once_download_once(hub, serve, machines, staging, wan
     assert hub.bytes_sent == sum(map(len, wanted_files.values()))
 
 
-async def test_without_a_link_the_lan_is_used_and_reported(hub, serve, machines, staging, wanted_files):
-    await staging(Need.model(MODEL, ("n1",)), "n1", endpoint=await serve(hub.app()))
+async def test_without_a_link_the_lan_is_used_and_reported(held, machines, staging):
+    held("n1")
     with pytest.raises(StagingError) as refused:  # loopback: the LAN address of n2 is not where n2 comes from
         await staging(Need.model(MODEL, ("n2",)), "n1", "n2", linked=False)
     assert "rsync ended" in str(refused.value)
@@ -185,9 +201,9 @@ async def test_a_node_without_a_way_to_the_hub_lets_another_try(hub, serve, mach
     assert any("Trying another node" in progress.text for progress in heard)
 
 
-async def test_a_copy_of_another_tool_is_sent_without_the_hub(machines, staging, hub, serve, wanted_files):
+async def test_a_copy_of_another_tool_is_sent_without_the_hub(machines, staging, hub, held, wanted_files):
     """A snapshot as huggingface_hub leaves it: links to blobs, a reference, and no note of ours."""
-    await staging(Need.model(MODEL, ("n1",)), "n1", endpoint=await serve(hub.app()))
+    held("n1")
     notes = machines.cache("n1") / "models--tests--tiny" / ".sparkfleet"
     next(notes.iterdir()).unlink()
     need = Need(wanted=Need.model(MODEL, ()).wanted, nodes=("n2",), hub="never")
@@ -258,8 +274,9 @@ async def test_a_directory_that_differs_is_never_overwritten(machines, staging):
         await staging(Need.model("builtin:tiny", ("n1", "n2")), "n1", "n2")
 
 
-async def test_survey_lists_complete_and_incomplete_models(hub, serve, machines, staging):
-    await staging(Need.model(MODEL, ("n1", "n2")), "n1", "n2", endpoint=await serve(hub.app()))
+async def test_survey_lists_complete_and_incomplete_models(held, machines):
+    for node in ("n1", "n2"):
+        held(node)
     blobs = machines.cache("n2") / "models--tests--tiny" / "blobs"
     max(blobs.iterdir(), key=lambda path: path.stat().st_size).unlink()
     seen = await survey(machines.channels("n1", "n2"), settings=machines.settings("n1", "n2"))

@@ -1,15 +1,11 @@
 """Fixtures of the tests of `controlplane`."""
 
-import os
-import subprocess
-import sys
-
 import pytest
 from clocks import Clock
 from controller_world import World
 from group_world import SECRET, order, rank_spec
 
-from sparkfleet.runtime.ports import free_port
+from sparkfleet.engines.fake import FakeEngine, Pace
 
 
 @pytest.fixture
@@ -19,16 +15,11 @@ def clock():
 
 
 @pytest.fixture
-def engine():
-    """A fake engine in a process of its own, asking for the token that the group of replica 0 derives."""
-    port = free_port("127.0.0.1")
-    spec = rank_spec(order(), 0, port, SECRET)
-    arguments = ["--port", str(port), "--model", "tiny", "--itl-ms", "1", "--token-env", "TOKEN"]
-    env = {**os.environ, "TOKEN": dict(spec.secret_env)["VLLM_API_KEY"]}
-    process = subprocess.Popen([sys.executable, "-m", "sparkfleet.engines.fake", *arguments], env=env)
-    yield port
-    process.terminate()
-    process.wait()
+async def engine():
+    """Port of a fake engine that requires the token which the group of replica 0 derives."""
+    token = dict(rank_spec(order(), 0, 1, SECRET).secret_env)["VLLM_API_KEY"]
+    async with FakeEngine(model="tiny", pace=Pace(itl_s=0.001), token=token) as fake:
+        yield int(fake.url.rpartition(":")[2])
 
 
 @pytest.fixture

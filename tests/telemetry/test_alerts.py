@@ -22,17 +22,22 @@ CONTROLLER = {'up{job="controller",instance="c"}': "1x1000"}
 
 @pytest.fixture(scope="module")
 def rules(tmp_path_factory):
-    """A directory with both rule files."""
+    """A directory with both rule files as they are, and evaluated each minute, as is Prometheus' own default."""
     directory = tmp_path_factory.mktemp("rules")
-    (directory / "recording.yaml").write_text(rule_file(RECORDING, "here"))
-    (directory / "alerts.yaml").write_text(rule_file(ALERTS, "here"))
+    for name, groups in (("recording", RECORDING), ("alerts", ALERTS)):
+        text = rule_file(groups, "here")
+        (directory / f"{name}.yaml").write_text(text)
+        (directory / f"{name}-1m.yaml").write_text(text.replace("interval: 15s", "interval: 1m"))
     return directory
 
 
-def promtool(*args):
-    done = subprocess.run(
-        ["promtool", *map(str, args)], capture_output=True, text=True, timeout=60, check=False
+def _promtool(*args):
+    return subprocess.run(
+        ["promtool", *map(str, args)], capture_output=True, text=True, timeout=280, check=False
     )
+
+
+def _succeeds(done):
     assert done.returncode == 0, done.stdout + done.stderr
 
 
@@ -41,7 +46,7 @@ def test_every_alert_has_a_case():
 
 
 def test_prometheus_accepts_the_rules(rules):
-    promtool("check", "rules", *rules.glob("*.yaml"))
+    _succeeds(_promtool("check", "rules", rules / "recording.yaml", rules / "alerts.yaml"))
 
 
 def _check(at, names):
@@ -58,29 +63,47 @@ def _scraped(series):
     return f"{name}{{{','.join([*added, *filter(None, [labels.rstrip('}')])])}}}"
 
 
-@pytest.mark.parametrize("name", CASES)
-def test_an_alert_fires_alone_and_clears(rules, name):
+def _test_of(name):
     case = CASES[name]
     checks = [_check(case.fires, [f"Sparkfleet{name}"]), _check(case.cleared, [])]
     checks += [_check(case.quiet, [])] if case.quiet else []
-    _run(rules, name, case.series, checks)
+    return _test(name, case.series, checks)
 
 
-@pytest.mark.parametrize("name", SOUND)
-def test_no_alert_fires_on_what_is_sound(rules, name):
-    _run(rules, "sound", SOUND[name], [_check(at, []) for at in ("10m", "30m", "60m")])
-
-
-def _run(rules, name, given, checks):
+def _test(name, given, checks):
     series = [{"series": _scraped(one), "values": values} for one, values in (CONTROLLER | given).items()]
-    tests = [{"interval": "15s", "input_series": series, "promql_expr_test": checks}]
-    path = rules / f"{name}.test.yml"
-    path.write_text(
-        yaml.safe_dump(
-            {"rule_files": ["recording.yaml", "alerts.yaml"], "evaluation_interval": "15s", "tests": tests}
-        )
-    )
-    promtool("test", "rules", path)
+    return {"name": name, "interval": "15s", "input_series": series, "promql_expr_test": checks}
+
+
+def _tested(rules, tests, every="15s"):
+    """Result of `promtool test rules`, which names each test that failed."""
+    ending = "" if every == "15s" else f"-{every}"
+    files = [f"recording{ending}.yaml", f"alerts{ending}.yaml"]
+    path = rules / f"cases{ending}.yml"
+    path.write_text(yaml.safe_dump({"rule_files": files, "evaluation_interval": every, "tests": tests}))
+    return _promtool("test", "rules", path)
+
+
+def test_no_alert_fires_on_what_is_sound(rules):
+    checks = [_check(at, []) for at in ("10m", "30m", "60m")]
+    _succeeds(_tested(rules, [_test(name, given, checks) for name, given in SOUND.items()], "1m"))
+
+
+@pytest.mark.parametrize("every", ["15s", "1m"])
+def test_each_alert_fires_alone_and_clears(rules, every):
+    """Half an hour and more with an evaluation each minute: each evaluates all rules."""
+    minutes = {name: int(case.cleared.removesuffix("m")) for name, case in CASES.items()}
+    names = [name for name in CASES if (minutes[name] >= 30) == (every == "1m")]
+    assert len(names) > 10
+    _succeeds(_tested(rules, [_test_of(name) for name in names], every))
+
+
+def test_an_alert_that_does_not_fire_is_found_and_named(rules):
+    wrong = _test_of("LowerRung") | {"promql_expr_test": [_check("4m", ["SparkfleetLowerRung"])]}
+    done = _tested(rules, [_test_of("GroupSilent"), wrong])
+    assert done.returncode == 1
+    assert "LowerRung" in done.stdout + done.stderr
+    assert "GroupSilent" not in done.stdout + done.stderr
 
 
 def _known():

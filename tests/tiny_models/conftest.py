@@ -47,6 +47,14 @@ print(cache.ensure("tiny", say, Path(sys.argv[1])), flush=True)
 """Builds no model: writes half a checkpoint, says so, waits for a line, and writes the rest."""
 
 
+@pytest.fixture(scope="session", autouse=True)
+def one_thread() -> None:
+    """For matrices as small as these, several threads of torch wait for each other and take processors from other tests."""
+    import torch
+
+    torch.set_num_threads(1)
+
+
 @pytest.fixture(scope="session")
 def small() -> Recipe:
     return SMALL

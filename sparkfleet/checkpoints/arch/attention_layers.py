@@ -52,7 +52,7 @@ def read_layers(config: Config, family: Family) -> tuple[LayerGroup, ...]:
         return tuple(_compressed(config, ratio, index) for index, ratio in enumerate(_ratios(config)))
     overrides = _overrides(config)
     return tuple(
-        _layer(config.over(overrides.get(index, {})), family, kind, index)
+        _layer(config.over(overrides[index]) if index in overrides else config, family, kind, index)
         for index, kind in enumerate(layer_kinds(config, family))
     )
 

@@ -95,27 +95,39 @@ def draft_block(config: Config) -> int | None:
     return inner.integer_or_none("block_size", low=1, high=MOST_DRAFTED)
 
 
-def has_experts(config: Config, family: Family, index: int, kind: LayerKind) -> bool:
-    """True if the feed-forward of a layer is a mixture of experts."""
+def layers_with_experts(config: Config, family: Family, layers: Sequence[LayerGroup]) -> frozenset[int]:
+    """Numbers of the layers whose feed-forward is a mixture of experts."""
     if not read_experts(config).routed:
-        return False
+        return frozenset()
     if family.feed_forward_apart:
-        return kind is LayerKind.NONE and _block_type(config, index) == "moe"
+        return _layers_of_type(config, layers, "moe")
     types = config.texts("mlp_layer_types")
     if types:
-        per_layer(types, index + 1, config, "mlp_layer_types")
-        return types[index] != "dense"
-    return _has_experts_by_number(config, family, index)
+        per_layer(types, len(layers), config, "mlp_layer_types")
+        return frozenset(index for index in range(len(layers)) if types[index] != "dense")
+    return frozenset(index for index in range(len(layers)) if _has_experts_by_number(config, family, index))
 
 
-def has_dense(config: Config, family: Family, index: int, kind: LayerKind) -> bool:
-    """True if a layer has a dense feed-forward."""
+def layers_with_dense(
+    config: Config, family: Family, layers: Sequence[LayerGroup], experts: frozenset[int]
+) -> frozenset[int]:
+    """Numbers of the layers with a dense feed-forward. `experts`: those of `layers_with_experts`."""
     if family.feed_forward_apart:
-        return kind is LayerKind.NONE and _block_type(config, index) == "mlp"
+        return _layers_of_type(config, layers, "mlp")
     sizes = config.values.get(family.dense_size)
-    if isinstance(sizes, list) and sizes[index : index + 1] == [0]:  # Nemotron-NAS has layers without any
-        return False
-    return family.dense_beside_experts or not has_experts(config, family, index, kind)
+    # Nemotron-NAS has layers without any.
+    without = {index for index, size in enumerate(sizes) if size == 0} if isinstance(sizes, list) else set()
+    among = range(len(layers)) if family.dense_beside_experts else frozenset(range(len(layers))) - experts
+    return frozenset(among) - without
+
+
+def _layers_of_type(config: Config, layers: Sequence[LayerGroup], kind: str) -> frozenset[int]:
+    """Numbers of the layers of a family in which a feed-forward is a layer of its own."""
+    return frozenset(
+        index
+        for index, layer in enumerate(layers)
+        if layer.kind is LayerKind.NONE and _block_type(config, index) == kind
+    )
 
 
 def count_parameters(config: Config, family: Family, layers: Sequence[LayerGroup]) -> Sizes:
@@ -128,21 +140,25 @@ def count_parameters(config: Config, family: Family, layers: Sequence[LayerGroup
     sizes: Sizes = Counter({Part.EMBEDDING: vocab * hidden + _lookup_tables(config, layers)})
     if not config.flag("tie_word_embeddings"):
         sizes[Part.HEAD] = vocab * hidden
+    experts = layers_with_experts(config, family, layers)
+    dense = layers_with_dense(config, family, layers, experts)
+    mixture = _mixture(config, family) if experts else Counter()
     for index, layer in enumerate(layers):
-        sizes += _layer(config, family, layer, index)
+        feed_forward = (
+            _matrices(family) * hidden * _dense_size(config, family, layer, index) if index in dense else 0
+        )
+        sizes += _layer(config, family, layer, feed_forward, mixture if index in experts else Counter())
     sizes[Part.OTHER] += _around_layers(config)
     sizes[Part.MTP] += _mtp(config, family, layers)
     return sizes
 
 
-def _layer(config: Config, family: Family, layer: LayerGroup, index: int) -> Sizes:
+def _layer(config: Config, family: Family, layer: LayerGroup, dense: int, mixture: Sizes) -> Sizes:
     hidden = config.integer("hidden_size")
     sizes = _mixer(config, family, layer)
     sizes[Part.NORMS] += hidden if layer.kind is LayerKind.NONE else 2 * hidden
-    if has_dense(config, family, index, layer.kind):
-        sizes[Part.MLP] += _matrices(family) * hidden * _dense_size(config, family, layer, index)
-    if has_experts(config, family, index, layer.kind):
-        sizes += _mixture(config, family)
+    sizes[Part.MLP] += dense
+    sizes += mixture
     sizes[Part.OTHER] += _between_layers(config)
     return sizes
 

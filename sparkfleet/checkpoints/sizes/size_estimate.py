@@ -12,7 +12,7 @@ from sparkfleet.checkpoints.io.config_json import Config
 from sparkfleet.checkpoints.io.safe_io import shown
 from sparkfleet.checkpoints.quantization.formats import Quantization, Scheme
 from sparkfleet.checkpoints.quantization.quantization_scope import LAYER_PARTS, Scope
-from sparkfleet.checkpoints.sizes.parameters import has_dense, has_experts, read_experts
+from sparkfleet.checkpoints.sizes.parameters import layers_with_dense, layers_with_experts, read_experts
 from sparkfleet.errors import FactError
 
 DTYPES: Mapping[str, tuple[str, str, int]] = {
@@ -51,8 +51,8 @@ def scope_of(config: Config, family: Family | None, layers: Sequence[LayerGroup]
         members = dict.fromkeys(LAYER_PARTS, everything)
     else:
         mixing = frozenset(index for index, layer in enumerate(layers) if layer.kind is not LayerKind.NONE)
-        moe = frozenset(i for i, layer in enumerate(layers) if has_experts(config, family, i, layer.kind))
-        dense = frozenset(i for i, layer in enumerate(layers) if has_dense(config, family, i, layer.kind))
+        moe = layers_with_experts(config, family, layers)
+        dense = layers_with_dense(config, family, layers, moe)
         members = {
             Part.ATTENTION: mixing - linear,
             Part.LINEAR_ATTENTION: frozenset(i for i, layer in enumerate(layers) if layer.state is not None),

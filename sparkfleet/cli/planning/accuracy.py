@@ -65,7 +65,7 @@ def _reported(
     """The report as JSON, as a Markdown table, and in words."""
     try:
         from sparkfleet.accuracy.accuracy import run as measure
-        from sparkfleet.accuracy.decisions import decide
+        from sparkfleet.accuracy.decisions import decide, published_cases
     except ModuleNotFoundError as error:
         if error.name is None or not error.name.startswith("sparkfleet."):
             raise
@@ -74,7 +74,7 @@ def _reported(
             do="Run `sparkfleet accuracy` on the machine on which you installed sparkfleet.",
         ) from None
     if decisions or rows is None:
-        decided = decide(rows, unseen=True)
+        decided = decide(published_cases(rows), unseen=True)
         return decided.json(), decided.markdown(), decided.text()
     errors = measure(rows, configs, head_to_heads)
     return errors.json(), "", errors.text()

@@ -122,6 +122,12 @@ class KnownModels(Value):
 MODELS = DataFile("models/models.yaml", KnownModels)
 
 
+@lru_cache(maxsize=1024)
+def _entry_of(name: str) -> KnownModel | None:
+    """The first entry whose globs match a Hub id."""
+    return next((known for known in MODELS.content.models if known.names(name)), None)
+
+
 @lru_cache(maxsize=256)
 def known_checkpoint(model: str) -> Checkpoint | None:
     """The facts of a checkpoint by its Hub id alone, sizes estimated; None if nothing is known about it.
@@ -130,7 +136,7 @@ def known_checkpoint(model: str) -> Checkpoint | None:
         FactError: its shapes are known, but its format is not recognised.
     """
     name = model.partition("@")[0]
-    one = next((known for known in MODELS.content.models if known.names(name)), None)
+    one = _entry_of(name)
     parts = published(name)
     trellis = exl3_in_name(model)  # ExLlamaV3's makers publish each number of bits as a revision
     is_otherwise = _OTHERWISE.search(name.rpartition("/")[2].lower()) and trellis is None
@@ -195,7 +201,7 @@ def known_as(model: str, quantization: str | None = None) -> Checkpoint | None:
         FactError: its shapes are known, but its format is not recognised.
     """
     name = model.partition("@")[0]
-    one = next((known for known in MODELS.content.models if known.names(name)), None)
+    one = _entry_of(name)
     if one is None:
         entry = _shapes_of(name)
         return None if entry is None else _estimated(name, entry, quantization or quant_in_name(name))
@@ -206,7 +212,7 @@ def known_as(model: str, quantization: str | None = None) -> Checkpoint | None:
 def config_name(model: str) -> str | None:
     """The entry of `measurements/configs.json` with the shapes of a checkpoint, by its Hub id; None if there is none."""
     name = model.partition("@")[0]
-    one = next((known for known in MODELS.content.models if known.names(name)), None)
+    one = _entry_of(name)
     return _shapes_of(name) if one is None else one.config
 
 

@@ -6,15 +6,19 @@ import os
 import shutil
 from collections.abc import Sequence
 from pathlib import Path
-from typing import get_args
+from typing import TYPE_CHECKING
 
-from sparkfleet.engines.container import Tool
 from sparkfleet.errors import Cause, NodeError
 from sparkfleet.remote.channel import Completed
 from sparkfleet.remote.local import execute
 from sparkfleet.runtime.environment import clean_environment
 
-TOOLS: tuple[Tool, ...] = get_args(Tool)
+if (
+    TYPE_CHECKING
+):  # staging's programs on nodes start often, and an engine's module brings the planner's types
+    from sparkfleet.engines.container import Tool
+
+TOOLS: tuple[Tool, ...] = ("docker", "podman")
 ANSWER_S = 15.0
 """Time limit of a container tool's answer: it shares the node with engines that load."""
 

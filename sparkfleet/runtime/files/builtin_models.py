@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from sparkfleet.errors import FactError
-from sparkfleet.planner.types.embedded_model import EmbeddedModel
-from sparkfleet.specs.deployment import Method
+
+if TYPE_CHECKING:  # staging's programs on nodes need the paths alone, and start often
+    from sparkfleet.planner.types.embedded_model import EmbeddedModel
+    from sparkfleet.specs.deployment import Method
 
 PREFIX = "builtin:"
 
@@ -46,6 +49,7 @@ def builtin_model(name: str) -> EmbeddedModel:
         FactError: this environment has no built-in models.
     """
     builtin_path(name, Path("/"))
+    from sparkfleet.planner.types.embedded_model import EmbeddedModel
     from sparkfleet.tiny_models.recipes import Head, Recipe, Vision, named
 
     recipe = named(name.removeprefix(PREFIX))

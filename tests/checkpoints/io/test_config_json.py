@@ -61,13 +61,13 @@ def outcome(config: Mapping[str, object]) -> str:
         return error.what
 
 
-@settings(max_examples=200)
+@settings(max_examples=2 * settings.default.max_examples)
 @given(config=st.dictionaries(st.sampled_from(KEYS), JSON, max_size=8))
 def test_any_config_gives_facts_or_a_clear_error(config: dict[str, object]) -> None:
     assert outcome(config).isprintable()
 
 
-@settings(max_examples=300)
+@settings(max_examples=3 * settings.default.max_examples)
 @given(
     model=st.sampled_from(MODELS),
     changes=st.dictionaries(st.sampled_from(KEYS), JSON, min_size=1, max_size=2),
@@ -78,7 +78,6 @@ def test_any_change_of_a_real_config_gives_facts_or_a_clear_error(
     assert outcome({**model, **changes}).isprintable()
 
 
-@settings(max_examples=100)
 @given(data=st.data(), model=st.sampled_from(MODELS))
 def test_a_key_that_is_missing_gives_facts_or_is_named(
     data: st.DataObject, model: Mapping[str, object]

@@ -403,7 +403,7 @@ JSON = st.recursive(
 )
 
 
-@settings(max_examples=200)
+@settings(max_examples=2 * settings.default.max_examples)
 @given(
     method=st.sampled_from(METHOD_NAMES),
     section=st.dictionaries(st.sampled_from(SECTION_KEYS), JSON, max_size=6),

@@ -1,35 +1,25 @@
 """`uninstall` on this machine, in a home of its own: shown, confirmed, removed; nothing of a fleet that may be up."""
 
+import io
 import json
-import os
-import subprocess
 import sys
-from pathlib import Path
+from functools import partial
 
 import pytest
 
 
 @pytest.fixture
-def run(tmp_path):
+def run(sparkfleet, monkeypatch, tmp_path):
     (tmp_path / "inventory.yaml").write_text("fleet: un\nhead: this\nnodes:\n  this: {address: local}\n")
     for place in (".local/state/sparkfleet/un/logs", ".local/share/sparkfleet/env/abc", ".cache/sparkfleet"):
         (tmp_path / place).mkdir(parents=True)
-    hidden = ("SPARKFLEET_HOME", "XDG_STATE_HOME", "XDG_CONFIG_HOME", "XDG_CACHE_HOME")
-    env = {name: value for name, value in os.environ.items() if name not in hidden}
-
-    def run(*args):
-        done = subprocess.run(
-            [str(Path(sys.executable).parent / "sparkfleet"), "uninstall", *args],
-            cwd=tmp_path,
-            env={**env, "HOME": str(tmp_path), "COLUMNS": "200"},
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-            check=False,
-        )
-        return done.returncode, done.stdout, done.stderr
-
-    return run
+    for name in ("SPARKFLEET_HOME", "XDG_STATE_HOME", "XDG_CONFIG_HOME", "XDG_CACHE_HOME"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setenv("COLUMNS", "200")
+    monkeypatch.setattr("sys.stdin", io.StringIO())
+    monkeypatch.chdir(tmp_path)
+    return partial(sparkfleet, "uninstall")
 
 
 def test_it_shows_first_and_removes_after_agreement(run, tmp_path):

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import csv
 import re
+from collections.abc import Callable, Mapping
+from functools import cache
 from importlib.resources import files
 from typing import get_args
 
@@ -33,11 +35,12 @@ def in_factors() -> set[str]:
     return set(re.findall(r"\bmethod(?:\+[a-z]+)?=([a-z0-9]+)", packaged("published/factors.yaml")))
 
 
+@cache
 def in_measurements() -> set[str]:
     path = files("sparkfleet.knowledge.measurements").joinpath("benchmarks.csv")
     rows = csv.DictReader(path.read_text(encoding="utf-8").splitlines())
-    found = {aliases.method_in(text) for row in rows for text in row.values() if isinstance(text, str)}
-    return {one[0] for one in found if one is not None}
+    texts = {text for row in rows for text in row.values() if isinstance(text, str)}
+    return {one[0] for one in map(aliases.method_in, texts) if one is not None}
 
 
 def in_rules() -> set[str]:
@@ -46,21 +49,22 @@ def in_rules() -> set[str]:
     return {word for one in said for word in re.findall(r"[a-z0-9]+", one)} - {"any", "null", "not"}
 
 
-KNOWN = {
-    "factors.yaml": in_factors(),
-    "measurements": in_measurements(),
-    "rules.yaml": in_rules(),
-    "accuracy/aliases.py": {name for _, name in aliases._METHODS},
-    "speculators.yaml": {one.method for one in SPECULATORS.content.speculators},
-    "images.yaml": {method for image in IMAGES.content.images for method in image.methods},
+KNOWN: Mapping[str, Callable[[], set[str]]] = {
+    "factors.yaml": in_factors,
+    "measurements": in_measurements,
+    "rules.yaml": in_rules,
+    "accuracy/aliases.py": lambda: {name for _, name in aliases._METHODS},
+    "speculators.yaml": lambda: {one.method for one in SPECULATORS.content.speculators},
+    "images.yaml": lambda: {method for image in IMAGES.content.images for method in image.methods},
 }
 
 
 @pytest.mark.parametrize("source", KNOWN)
 def test_a_deployment_can_have_every_method_of_the_knowledge(source: str) -> None:
-    assert KNOWN[source] - {"none"}, "the reader of this test finds nothing in it"
-    assert KNOWN[source] <= METHODS
-    for method in KNOWN[source]:
+    known = KNOWN[source]()
+    assert known - {"none"}, "the reader of this test finds nothing in it"
+    assert known <= METHODS
+    for method in known:
         asked = Deployment.model_validate({"name": "x", "model": "a/b", "speculation": method})
         assert asked.speculation.method == method
         assert method == "none" or any(support_of(engine, method) for engine in ENGINES)
@@ -68,7 +72,7 @@ def test_a_deployment_can_have_every_method_of_the_knowledge(source: str) -> Non
 
 def test_the_readers_find_every_entry() -> None:
     for source in ("factors.yaml", "measurements", "accuracy/aliases.py", "speculators.yaml"):
-        assert {"dflash", "dflash2", "dspark", "mtp"} <= KNOWN[source], source
+        assert {"dflash", "dflash2", "dspark", "mtp"} <= KNOWN[source](), source
     assert load_rules()
 
 

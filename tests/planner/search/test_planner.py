@@ -393,7 +393,10 @@ asked = st.lists(
     min_size=1,
     max_size=4,
 )
-slow = settings(max_examples=25, suppress_health_check=[HealthCheck.function_scoped_fixture])
+slow = settings(
+    max_examples=settings.default.max_examples // 4,
+    suppress_health_check=[HealthCheck.function_scoped_fixture],
+)
 
 
 def specs_of(asked, ask):

@@ -99,7 +99,7 @@ def test_unsupported_options_are_reported(home, text, said):
         configured(home, text).route("spark1", node())
 
 
-@settings(max_examples=150, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     text=st.text()
     | st.lists(

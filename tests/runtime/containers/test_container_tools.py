@@ -2,12 +2,14 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
+from typing import get_args
 
 import pytest
 
+from sparkfleet.engines.container import Tool
 from sparkfleet.errors import Cause, NodeError
 from sparkfleet.runtime.containers import container_tools
-from sparkfleet.runtime.containers.container_tools import ask, is_used, tool_for
+from sparkfleet.runtime.containers.container_tools import TOOLS, ask, is_used, tool_for
 
 HAS = "#!/bin/sh\necho sha256:1\n"
 HAS_NOT = "#!/bin/sh\necho no such image >&2\nexit 1\n"
@@ -25,6 +27,10 @@ def programs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def install(directory: Path, name: str, text: str) -> None:
     (directory / name).write_text(text)
     (directory / name).chmod(0o755)
+
+
+def test_every_tool_is_looked_for() -> None:
+    assert get_args(Tool) == TOOLS
 
 
 @pytest.mark.parametrize(
