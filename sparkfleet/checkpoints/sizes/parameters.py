@@ -154,6 +154,7 @@ def count_parameters(config: Config, family: Family, layers: Sequence[LayerGroup
 
 
 def _layer(config: Config, family: Family, layer: LayerGroup, dense: int, mixture: Sizes) -> Sizes:
+    """Parameters of one layer; `dense` and `mixture` are those of its feed-forward."""
     hidden = config.integer("hidden_size")
     sizes = _mixer(config, family, layer)
     sizes[Part.NORMS] += hidden if layer.kind is LayerKind.NONE else 2 * hidden
