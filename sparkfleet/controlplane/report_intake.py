@@ -75,9 +75,10 @@ class ReportIntake:
 
     async def register_gateway(self, report: GatewayReport) -> bool:
         """Takes a gateway replica's report of its address and its usage. True if that is stored."""
+        is_new = self._fleet.reports.gateway(report)  # first: on a full disk a gateway that serves is still known
         self._fleet.store.keys.use(report.keys_used)
         is_stored = self._usage.take(report)
-        if self._fleet.reports.gateway(report):
+        if is_new:
             words = f"gateway listening on {report.url}"
             words += f"; {report.trouble}" if report.trouble else ""
             words += f"; the one before: {report.after}" if report.after else ""

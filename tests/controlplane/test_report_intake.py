@@ -5,6 +5,7 @@ import sqlite3
 import pytest
 from controller_world import report
 
+from sparkfleet.gateway.report import GatewayReport
 from sparkfleet.group.report import GroupPhase
 
 
@@ -35,3 +36,18 @@ async def test_the_end_of_a_start_is_not_expected_of_a_group_that_was_deleted(wo
     assert world.controller.fleet.forecast.ready_at()
     await world.controller.reconcile()
     assert not world.controller.fleet.forecast.ready_at()
+
+
+async def test_a_gateway_is_known_although_its_usage_cannot_be_stored(world, monkeypatch):
+    """After fifteen seconds of a full disk it was missing in `status` and among the targets of Prometheus, and it served."""
+
+    def full(used):
+        raise sqlite3.OperationalError("database or disk is full")
+
+    monkeypatch.setattr(world.store.keys, "use", full)
+    gateway = GatewayReport(
+        replica="r1", url="http://127.0.0.1:8000", metrics_url="", at=1.0, keys_used={"k": 1.0}
+    )
+    with pytest.raises(sqlite3.OperationalError):
+        await world.controller.intake.register_gateway(gateway)
+    assert world.controller.fleet.reports.gateways() == (gateway,)

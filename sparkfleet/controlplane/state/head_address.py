@@ -130,7 +130,7 @@ def gateway_entries(inventory: Inventory) -> tuple[GatewayEntry, ...]:
 def write_address(paths: FleetPaths, address: HeadAddress) -> None:
     """Stores the address and its copy in the run directory."""
     for path in (paths.address, paths.run_address):
-        write_atomically(path, address.for_disk().encode())
+        write_atomically(path, address.for_disk().encode(), durable=True)
 
 
 def read_address(paths: FleetPaths) -> HeadAddress | None:

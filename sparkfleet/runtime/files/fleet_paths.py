@@ -184,7 +184,7 @@ class FleetPaths:
             (self.engine_tokens, engine_tokens),
         ):
             if secret:
-                write_atomically(path, secret.encode())
+                write_atomically(path, secret.encode(), durable=True)
 
 
 def _check_owner(directory: Path) -> None:

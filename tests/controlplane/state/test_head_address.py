@@ -2,6 +2,7 @@
 
 import contextlib
 import json
+import os
 import socket
 from ipaddress import ip_address
 from types import SimpleNamespace
@@ -170,3 +171,11 @@ def test_the_addresses_of_the_endpoint_are_stored_and_an_older_head_has_one(tmp_
 def test_an_address_of_ipv6_is_a_url():
     one = PRIVATE.model_copy(update={"gateway_host": "::", "name": "fd00::1"})
     assert one.endpoint == "http://[fd00::1]:8000/v1"
+
+
+def test_the_address_is_on_the_disk_before_it_has_its_name(tmp_path, monkeypatch):
+    """The other copy is gone after a boot: a head without power soon after its start did not know its own address."""
+    paths, synced = FleetPaths(tmp_path / "state"), []
+    monkeypatch.setattr(os, "fsync", lambda number: synced.append(paths.address.exists()))
+    write_address(paths, PRIVATE)
+    assert synced[0] is False

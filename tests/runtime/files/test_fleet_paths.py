@@ -95,3 +95,11 @@ def test_the_default_place(monkeypatch, tmp_path):
     assert FleetPaths.default("home").root == tmp_path / "sparkfleet" / "home"
     monkeypatch.setenv("SPARKFLEET_HOME", str(tmp_path / "else"))
     assert FleetPaths.default("home").root == tmp_path / "else" / "home"
+
+
+def test_the_secrets_of_the_head_are_on_the_disk_before_they_have_their_names(paths, monkeypatch):
+    """A node without power soon after it had joined had an empty secret, and could start no engine."""
+    synced = []
+    monkeypatch.setattr(os, "fsync", lambda number: synced.append(paths.engine_secret.exists()))
+    paths.take(ray_token="", engine_secret="a" * 64)
+    assert (paths.read_engine_secret(), synced) == ("a" * 64, [False])
