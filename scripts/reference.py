@@ -39,12 +39,13 @@ def _verbs() -> Iterator[str]:
     root: Any = typer.main.get_command(command_line.app)
     yield "# Verbs\n"
     yield WRITTEN
-    yield "`sparkfleet VERB --help` prints the same. Verbs that read take `--json`; each document has a `version`.\n"
+    yield "`sparkfleet VERB --help` prints the same. Verbs that read take `--json`; each document has a `version`."
+    yield "An error is a document there, too: `error` with `what`, `means` and `do`, and `exit_code`.\n"
     yield "| exit code | meaning |\n|---|---|"
     for part in command_line.EPILOG.partition(": ")[2].split(" · "):
         code, _, meaning = part.partition(" ")
         yield f"| {code} | {meaning} |"
-    yield ""
+    yield "\nA head that was never reached is 4, whichever node failed first; `doctor` and `bundle` go on without it.\n"
     context = root.make_context("sparkfleet", [], resilient_parsing=True)
     for name in sorted(root.list_commands(context)):
         yield from _verb(root.get_command(context, name), f"sparkfleet {name}", context, "##")

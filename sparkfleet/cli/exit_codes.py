@@ -17,7 +17,7 @@ class Exit(IntEnum):
     INFEASIBLE = 3
     """Nothing in the fleet can serve a deployment."""
     UNREACHABLE = 4
-    """The head cannot be reached: it is not known if the fleet is up. Nothing was changed."""
+    """The head was never reached: it is not known if the fleet is up. Nothing was changed on it (`options.run`)."""
     UNREADABLE = 5
     """The fleet's state cannot be read, its controller does not answer, or it waits for its store. Nothing was changed."""
     WRONG_FLEET = 6

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import gc
 import io
@@ -102,17 +103,15 @@ def _code() -> int:
         if error.errno not in SURROUNDINGS:
             raise
         what = error.filename or "standard output or another file"
-        _print_error(
-            SparkfleetError(
-                f"{what}: {error.strerror}.", do="Free disk space there, or give this user the permission."
-            )
-        )
+        do = "Free disk space there, or give this user the permission."
+        _print_error(SparkfleetError(f"{what}: {error.strerror}.", do=do))
         return Exit.ERROR
     except Exception as error:
         # A wrong command line. Typer may have its own copy of click, so the class is recognised by its method.
         if not hasattr(error, "show"):
             raise
         error.show()
+        _print_document(SparkfleetError(error.format_message()))
         return Exit.ERROR
 
 
@@ -120,3 +119,15 @@ def _print_error(error: SparkfleetError) -> None:
     from sparkfleet.cli.output import print_error  # a slow import, needed for errors only
 
     print_error(error)
+    _print_document(error)
+
+
+def _print_document(error: SparkfleetError) -> None:
+    """With `--json` an error is a document, too: a program that reads no stderr gets the reason and the remedy."""
+    if "--json" not in sys.argv:
+        return
+    from sparkfleet.cli.output import OUTPUT_VERSION, as_parts, print_json
+
+    with contextlib.suppress(OSError):  # it may be standard output that cannot be written
+        print_json({"version": OUTPUT_VERSION, "error": as_parts(error), "exit_code": int(error.exit_code)})
+        sys.stdout.flush()

@@ -13,6 +13,7 @@ import typer
 
 from sparkfleet.cli.loading import loading
 from sparkfleet.cli.output import errors
+from sparkfleet.errors import NodeError, UnreachableError
 
 if TYPE_CHECKING:  # slow imports, which a verb without a session does without
     from sparkfleet.fleet.events import UseCaseEvent
@@ -79,6 +80,12 @@ async def _closing(work: Coroutine[Any, Any, T]) -> T:
     asyncio.get_running_loop().set_exception_handler(partial(_report, task))
     try:
         return await work
+    except UnreachableError:
+        raise
+    except NodeError:
+        for session in _opened:  # with the head away the exit code is its own, whichever node failed first
+            await session.require_head()
+        raise
     finally:
         for session in _opened:
             await session.close()

@@ -78,6 +78,11 @@ def print_error(error: SparkfleetError) -> None:
             errors.print(Text(part))
 
 
+def as_parts(error: SparkfleetError) -> dict[str, str]:
+    """An error in JSON: the fact, its meaning, the remedy."""
+    return {"what": error.what, "means": error.means, "do": error.do}
+
+
 def event_line(event: Event) -> Text:
     """`12:01:33  tiny/g1/0  ready  started in 21.3 s`; with the date if it was not today."""
     at = datetime.fromtimestamp(event.at)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
@@ -58,18 +59,34 @@ async def state_of_head(access: NodeAccess) -> FoundState:
     try:
         return await access.state(head)
     except NodeError as error:
-        raise UnreachableError(
-            f"{head}, the head of fleet {fleet}, cannot be reached: {error.what}",
-            means="It is not known if the fleet is up. What runs goes on.",
-            do=error.do
-            or f"Check that {head} is on and that `ssh` to it works; `sparkfleet doctor` looks closer.",
-        ) from error
+        raise head_unreachable(access.inventory, error) from error
     except ValueError as error:
         raise UnreadableStateError(
             f"The state of fleet {fleet} on {head} cannot be read: {error}",
             means="It is not known if the fleet is up. What runs goes on.",
             do=f"Look at the files in the state directory on {head}; docs/runbook.md describes them.",
         ) from error
+
+
+async def require_head(access: NodeAccess) -> None:
+    """Raise UnreachableError if the head was never reached: the reason of every failure on the nodes that follows."""
+    channel = access.channels[access.inventory.head]
+    if channel.unreached is None:  # an attempt may not have ended yet
+        with contextlib.suppress(NodeError):
+            await channel.run(("true",))
+    if channel.unreached is not None:
+        raise head_unreachable(access.inventory, channel.unreached)
+
+
+def head_unreachable(inventory: Inventory, error: NodeError) -> UnreachableError:
+    """The error about a head that cannot be reached, with the reason of its channel."""
+    head = inventory.head
+    return UnreachableError(
+        f"{head}, the head of fleet {inventory.fleet}, cannot be reached: {error.what}",
+        means="It is not known if the fleet is up. What runs goes on.",
+        do=error.do
+        or f"Check that {head} is on and that `ssh` to it works; `sparkfleet doctor` looks closer.",
+    )
 
 
 def _require_down(inventory: Inventory, there: FoundState) -> None:

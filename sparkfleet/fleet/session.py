@@ -8,7 +8,7 @@ from typing import Self
 
 from sparkfleet.controlplane.api.client import FleetClient
 from sparkfleet.errors import ControlError
-from sparkfleet.fleet.controller_finder import find_controller, state_of_head
+from sparkfleet.fleet.controller_finder import find_controller, require_head, state_of_head
 from sparkfleet.fleet.endpoint_access import EndpointAccess
 from sparkfleet.fleet.events import OnEvent, UseCaseEvent, ignored
 from sparkfleet.fleet.fleet_lifecycle import FleetLifecycle
@@ -79,6 +79,10 @@ class Session:
             means="Nothing is served.",
             do="`sparkfleet up` or `sparkfleet apply FILE` starts it.",
         )
+
+    async def require_head(self) -> None:
+        """Raise UnreachableError if the head was never reached."""
+        await require_head(self.access)
 
     async def head_root(self) -> str:
         """Absolute path of the fleet's state directory on its head; "" if it has none. Raises UnreachableError."""

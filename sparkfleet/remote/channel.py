@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from typing import Protocol
 
+from sparkfleet.errors import NodeError
 from sparkfleet.values import Value
 
 
@@ -22,6 +23,8 @@ class Channel(Protocol):
     """Runs commands and moves small files on one node. Commands are argv, never strings."""
 
     node: str
+    unreached: NodeError | None
+    """Reason why the node was never reached through this channel; None: it was, or no attempt has ended."""
 
     async def run(
         self,

@@ -60,6 +60,7 @@ class FakeChannel:
         files: Mapping[str, bytes] | None = None,
     ) -> None:
         self.node = node
+        self.unreached: NodeError | None = None
         self.calls: list[Call] = []
         self.files: dict[str, bytes] = dict(files or {})
         self.modes: dict[str, int] = {}

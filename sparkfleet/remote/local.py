@@ -33,6 +33,7 @@ class LocalChannel:
 
     def __init__(self, node: str) -> None:
         self.node = node
+        self.unreached: NodeError | None = None
         self._running: set[asyncio.Task[Completed]] = set()
         self._cut: frozenset[asyncio.Task[Completed]] = frozenset()
         self._is_closed = False

@@ -2,7 +2,8 @@ import pytest
 
 from sparkfleet.errors import ControlError
 from sparkfleet.fleet import rank_logs as module
-from sparkfleet.fleet.rank_logs import newest_rank, read_log
+from sparkfleet.fleet.rank_logs import newest_rank, rank_log, read_log
+from sparkfleet.fleet.session import Session
 from sparkfleet.group.report import GroupReport, RankReport
 from sparkfleet.remote.local import LocalChannel
 
@@ -40,6 +41,20 @@ async def test_a_followed_log_that_grows_and_is_rotated(channel, tmp_path, monke
     log.write_text("again\n")
     assert await anext(pieces) == b"again\n"
     await pieces.aclose()
+
+
+async def test_a_name_that_no_node_has_logs_of(tmp_path, monkeypatch):
+    """With a second node in the inventory it ended with a traceback."""
+    monkeypatch.setenv("SPARKFLEET_HOME", str(tmp_path))
+    file = tmp_path / "inventory.yaml"
+    key = "SHA256:AAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA"
+    file.write_text(
+        "fleet: home\nhead: a\nnodes:\n  a: {address: local}\n"
+        f'  b: {{address: 127.0.0.1, port: 1, user: u, host_key: "{key}"}}\n'
+    )
+    async with Session(file) as session:
+        with pytest.raises(ControlError, match='There is no deployment "tiny"'):
+            _ = [piece async for piece in rank_log(session, "tiny")]
 
 
 def group(generation, *ranks, replica=0):

@@ -12,7 +12,14 @@ from rich.text import Text
 from sparkfleet.cli.confirm import confirm
 from sparkfleet.cli.exit_codes import Exit
 from sparkfleet.cli.fleet.firewall import RollbackOption, firewall
-from sparkfleet.cli.options import DEFAULT_INVENTORY, InventoryOption, JsonOption, YesOption, run
+from sparkfleet.cli.options import (
+    DEFAULT_INVENTORY,
+    InventoryOption,
+    JsonOption,
+    YesOption,
+    open_session,
+    run,
+)
 from sparkfleet.cli.output import OUTPUT_VERSION, console, print_json
 from sparkfleet.fabric.apply import ROLLBACK_S, Helper, NotPermitted
 from sparkfleet.fabric.inventory_builder import describe
@@ -20,18 +27,16 @@ from sparkfleet.fabric.measure import LinkMeasurement
 from sparkfleet.fabric.netplan import FabricPlan, changes, claims, render
 from sparkfleet.fabric.port_scan import PortScan
 from sparkfleet.fabric.rails_helper import NETPLAN_FILE
+from sparkfleet.fleet.session import Session
 from sparkfleet.fleet.setup.rails import (
     Helpers,
     RailsPlan,
-    channels_of,
     find_helpers,
     measure_rails,
     permitted,
     plan_rails,
     set_rails,
 )
-from sparkfleet.specs.inventory import Inventory
-from sparkfleet.specs.load import load_inventory
 
 app = typer.Typer(help="The rails between the nodes: addresses and speed.", no_args_is_help=True)
 
@@ -43,7 +48,7 @@ SecondsOption = Annotated[
 @app.command("plan")
 def plan(inventory: InventoryOption = DEFAULT_INVENTORY, json: JsonOption = False) -> int:
     """Show the planned addresses of the rails, and their changes. Changes nothing."""
-    return run(_plan(load_inventory(inventory), json))
+    return run(_plan(open_session(inventory), json))
 
 
 @app.command("apply")
@@ -53,7 +58,7 @@ def apply(
     rollback: RollbackOption = ROLLBACK_S,
 ) -> int:
     """Give the rails these addresses. The change is undone by itself if a node can no longer be reached."""
-    return run(_apply(load_inventory(inventory), yes, rollback))
+    return run(_apply(open_session(inventory), yes, rollback))
 
 
 app.command("firewall")(firewall)
@@ -64,13 +69,12 @@ def measure(
     inventory: InventoryOption = DEFAULT_INVENTORY, seconds: SecondsOption = 3.0, json: JsonOption = False
 ) -> int:
     """Measure every rail, prove that the bytes take it and no other way, and keep the numbers for `plan`."""
-    return run(_measure(load_inventory(inventory), seconds, json))
+    return run(_measure(open_session(inventory), seconds, json))
 
 
-async def _plan(inventory: Inventory, json: bool) -> int:
-    async with channels_of(inventory) as channels:
-        planned = await plan_rails(channels)
-        helpers = await find_helpers(channels)
+async def _plan(session: Session, json: bool) -> int:
+    planned = await plan_rails(session.channels)
+    helpers = await find_helpers(session.channels)
     if json:
         print_json({"version": OUTPUT_VERSION} | _as_json(planned, helpers))
     else:
@@ -78,22 +82,21 @@ async def _plan(inventory: Inventory, json: bool) -> int:
     return Exit.PENDING if planned.is_pending else Exit.DONE
 
 
-async def _apply(inventory: Inventory, yes: bool, rollback_s: int) -> int:
-    async with channels_of(inventory) as channels:
-        planned = await plan_rails(channels)
-        if not planned.is_pending:
-            _show_links(planned)
-            if planned.found.links:
-                console.print("No change: every rail has its address.")
-            return Exit.DONE
-        found = await find_helpers(channels)
-        _show(planned, found)
-        helpers = permitted(found)
-        confirm(
-            f"Apply? Links go down for a moment; the change is undone unless everything works within {rollback_s} s.",
-            yes,
-        )
-        await set_rails(inventory, planned.plan, helpers, channels, rollback_s)
+async def _apply(session: Session, yes: bool, rollback_s: int) -> int:
+    planned = await plan_rails(session.channels)
+    if not planned.is_pending:
+        _show_links(planned)
+        if planned.found.links:
+            console.print("No change: every rail has its address.")
+        return Exit.DONE
+    found = await find_helpers(session.channels)
+    _show(planned, found)
+    helpers = permitted(found)
+    confirm(
+        f"Apply? Links go down for a moment; the change is undone unless everything works within {rollback_s} s.",
+        yes,
+    )
+    await set_rails(session, planned.plan, helpers, rollback_s)
     if any(helper.backend == "ip" for helper in helpers.values()):
         console.print("A node without netplan loses these addresses when it reboots.")
     console.print("Kept: every node can be reached, and every rail carries full-size packets.")
@@ -155,8 +158,8 @@ def _indented(text: str) -> str:
     return "\n".join(f"    {line}" for line in text.splitlines())
 
 
-async def _measure(inventory: Inventory, seconds: float, json: bool) -> int:
-    measured, file = await measure_rails(inventory, seconds)
+async def _measure(session: Session, seconds: float, json: bool) -> int:
+    measured, file = await measure_rails(session, seconds)
     if json:
         print_json({"version": OUTPUT_VERSION, "links": [one.model_dump(mode="json") for one in measured]})
     else:

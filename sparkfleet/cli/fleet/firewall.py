@@ -10,11 +10,19 @@ from rich.text import Text
 
 from sparkfleet.cli.confirm import confirm
 from sparkfleet.cli.exit_codes import Exit
-from sparkfleet.cli.options import DEFAULT_INVENTORY, InventoryOption, JsonOption, YesOption, run
+from sparkfleet.cli.options import (
+    DEFAULT_INVENTORY,
+    InventoryOption,
+    JsonOption,
+    YesOption,
+    open_session,
+    run,
+)
 from sparkfleet.cli.output import OUTPUT_VERSION, console, print_json
 from sparkfleet.errors import SparkfleetError
 from sparkfleet.fabric.apply import ROLLBACK_S
 from sparkfleet.fabric.firewall import rules
+from sparkfleet.fleet.session import Session
 from sparkfleet.fleet.setup.firewall import (
     FirewallPlan,
     able,
@@ -24,10 +32,7 @@ from sparkfleet.fleet.setup.firewall import (
     not_permitted,
     plan_firewall,
 )
-from sparkfleet.fleet.setup.rails import channels_of
 from sparkfleet.remote.channel import Channel
-from sparkfleet.specs.inventory import Inventory
-from sparkfleet.specs.load import load_inventory
 
 RollbackOption = Annotated[
     int,
@@ -75,21 +80,21 @@ def firewall(
     wish = FirewallWish(
         tuple(opened or ()), apply=apply, remove=remove, yes=yes, rollback_s=rollback, json=json
     )
-    return run(_firewall(load_inventory(inventory), wish))
+    return run(_firewall(open_session(inventory), wish))
 
 
-async def _firewall(inventory: Inventory, wish: FirewallWish) -> int:
-    async with channels_of(inventory) as channels:
-        plan = await plan_firewall(inventory, channels, opened=wish.opened, remove=wish.remove)
-        if wish.json:
-            print_json({"version": OUTPUT_VERSION, "nodes": _as_json(plan)})
-        else:
-            await _show(channels, plan)
-        if not plan.pending or not (wish.apply or wish.remove):
-            return Exit.PENDING if plan.pending else Exit.DONE
-        helpers = able(plan, remove=wish.remove)
-        confirm(f"Apply? It is undone unless every node can be reached within {wish.rollback_s} s.", wish.yes)
-        changed = await load_firewall(inventory, plan, helpers, channels, wish.rollback_s)
+async def _firewall(session: Session, wish: FirewallWish) -> int:
+    inventory, channels = session.inventory, session.channels
+    plan = await plan_firewall(inventory, channels, opened=wish.opened, remove=wish.remove)
+    if wish.json:
+        print_json({"version": OUTPUT_VERSION, "nodes": _as_json(plan)})
+    else:
+        await _show(channels, plan)
+    if not plan.pending or not (wish.apply or wish.remove):
+        return Exit.PENDING if plan.pending else Exit.DONE
+    helpers = able(plan, remove=wish.remove)
+    confirm(f"Apply? It is undone unless every node can be reached within {wish.rollback_s} s.", wish.yes)
+    changed = await load_firewall(inventory, plan, helpers, channels, wish.rollback_s)
     console.print(f"Kept: every node can be reached. {', '.join(changed)} changed.")
     return Exit.DONE
 

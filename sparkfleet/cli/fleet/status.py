@@ -13,8 +13,8 @@ from rich.text import Text
 
 from sparkfleet.cli.exit_codes import Exit
 from sparkfleet.cli.options import DEFAULT_INVENTORY, InventoryOption, JsonOption, open_session, run
-from sparkfleet.cli.output import STATE_STYLE, console, errors, fold, print_error, print_json
-from sparkfleet.errors import SparkfleetError, SpecError
+from sparkfleet.cli.output import STATE_STYLE, as_parts, console, errors, fold, print_error, print_json
+from sparkfleet.errors import SpecError
 from sparkfleet.fleet.deployments.status import FleetOverview, find, fleet_state, no_deployment
 from sparkfleet.fleet.nodes.surroundings import (
     SHOWING_S,
@@ -116,7 +116,7 @@ def _document(
     return {
         "up": found.up,
         "condition": found.condition.value,
-        "reason": None if found.trouble is None else _parts(found.trouble),
+        "reason": None if found.trouble is None else as_parts(found.trouble),
         **status.model_dump(mode="json"),
         "other_fleets": {
             name: [other.model_dump(mode="json") for other in others]
@@ -132,7 +132,3 @@ def _coloured(line: str) -> Text:
         for state, style in STATE_STYLE.items():
             text.highlight_regex(rf"(?<= · ){state}\b", style)
     return text
-
-
-def _parts(error: SparkfleetError) -> dict[str, str]:
-    return {"what": error.what, "means": error.means, "do": error.do}

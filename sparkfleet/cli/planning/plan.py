@@ -184,7 +184,7 @@ async def _plan(files: list[Path], inventory: Path | Inventory, assumed: str | N
     try:
         planned = await plan_deployments(session, specs, assumed)
     except NodeError as error:
-        raise NodeError(error.what, means=error.means, do=f"{error.do}\n{_WITHOUT_NODES}".strip()) from None
+        raise type(error)(error.what, means=error.means, do=f"{error.do}\n{_WITHOUT_NODES}".strip()) from None
     gateway = gateway_change(session.inventory, planned.status)
     sums = None if shown.explained is None else planned.prediction_sums(shown.explained)
     if shown.json:

@@ -16,7 +16,11 @@ if TYPE_CHECKING:
     from aiohttp import Fingerprint
 
 
-FORBIDDEN = 403
+_REMEDIES = {
+    401: "`sparkfleet keys list` lists the keys. Without `--key` and SPARKFLEET_API_KEY the command makes one for itself.",
+    403: "`keys:` of a deployment lists the keys that may use it: pass one of them with `--key @FILE`.",
+}
+"""By HTTP status."""
 
 
 class AnswerSpeed(Value):
@@ -91,18 +95,25 @@ async def _events(
 ) -> AsyncIterator[dict[str, Any]]:
     import aiohttp  # a slow import, for questions only
 
-    async with (
-        aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=None)) as session,
-        session.post(url, json=body, headers={"authorization": f"Bearer {key}"}, ssl=trust) as response,
-    ):
-        if response.status != 200:
-            raise _refused(response.status, await response.text())
-        async for line in response.content:
-            if line.startswith(b"data:") and b"[DONE]" not in line:
-                event = json.loads(line[5:])
-                if "error" in event:
-                    raise ControlError(f"The answer is incomplete: {event['error'].get('message')}")
-                yield event
+    try:
+        async with (
+            aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=None)) as session,
+            session.post(url, json=body, headers={"authorization": f"Bearer {key}"}, ssl=trust) as response,
+        ):
+            if response.status != 200:
+                raise _refused(response.status, await response.text())
+            async for line in response.content:
+                if line.startswith(b"data:") and b"[DONE]" not in line:
+                    event = json.loads(line[5:])
+                    if "error" in event:
+                        raise ControlError(f"The answer is incomplete: {event['error'].get('message')}")
+                    yield event
+    except aiohttp.ClientError as error:
+        raise ControlError(
+            f"The endpoint did not answer, or not to the end: {error}.",
+            means="The gateway is being replaced, or its address has changed.",
+            do="`sparkfleet status` shows the endpoint; then the same command again.",
+        ) from None
 
 
 def _refused(status: int, text: str) -> ControlError:
@@ -110,7 +121,4 @@ def _refused(status: int, text: str) -> ControlError:
         message = json.loads(text)["error"]["message"]
     except (ValueError, KeyError, TypeError):
         message = text[:200]
-    listed = "`keys:` of a deployment lists the keys that may use it: pass one of them with `--key @FILE`."
-    return ControlError(
-        f"The endpoint answered with HTTP {status}: {message}", do=listed if status == FORBIDDEN else ""
-    )
+    return ControlError(f"The endpoint answered with HTTP {status}: {message}", do=_REMEDIES.get(status, ""))

@@ -24,7 +24,6 @@ from sparkfleet.fleet.nodes.surroundings import NodeSurroundings, read_surroundi
 from sparkfleet.fleet.session import Session
 from sparkfleet.remote.atomic_write import write_atomically
 from sparkfleet.runtime.files.fleet_paths import MOVING_STORE
-from sparkfleet.specs.fields import quote
 
 CHUNK = 1 << 20
 HELD_S = 20.0
@@ -63,10 +62,7 @@ async def plan_move(session: Session, new: str) -> MovePlan:
         ControlError: a node belongs to another fleet, or the head has no store.
     """
     inventory, old = session.inventory, session.inventory.head
-    if new not in inventory.nodes:
-        raise SpecError(
-            f"The inventory has no node {quote(new)}.", do=f"Nodes: {', '.join(inventory.nodes)}."
-        )
+    inventory.require_nodes([new])
     if new == old:
         raise SpecError(f"{new} is the head already.")
     names = list(inventory.nodes)
@@ -142,9 +138,11 @@ async def undo_move(session: Session, new: str, on_event: OnEvent = ignored) -> 
         on_event: receives the nodes that are waited for.
 
     Raises:
+        SpecError: the inventory has no such node.
         NodeError: a node cannot be reached.
         ControlError: the controller does not work, or a node did not join again.
     """
+    session.inventory.require_nodes([new])
     await cancel_move(session, new)
     client = await session.find_controller()
     if client is not None:

@@ -64,15 +64,15 @@ async def surroundings_of(
 
     Args:
         inventory: the fleet.
-        channels: to its nodes.
+        channels: to its nodes, or to some of them.
         patience_s: time after which a node counts as not reached; None: that of its channel.
     """
-    reading = (read_surroundings(inventory, name, channels) for name in inventory.nodes)
+    reading = (read_surroundings(inventory, name, channels) for name in channels)
     answers = await asyncio.gather(
         *(asyncio.wait_for(one, patience_s) for one in reading), return_exceptions=True
     )
     found = {}
-    for name, answer in zip(inventory.nodes, answers, strict=True):
+    for name, answer in zip(channels, answers, strict=True):
         if isinstance(answer, NodeSurroundings):
             found[name] = answer
         elif not isinstance(answer, NodeError | TimeoutError):

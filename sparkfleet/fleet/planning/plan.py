@@ -10,7 +10,7 @@ from typing import NamedTuple
 from sparkfleet.checkpoints.checkpoint import Checkpoint
 from sparkfleet.controlplane.api.client import FleetClient
 from sparkfleet.controlplane.state.status import FleetStatus
-from sparkfleet.errors import Infeasible, SpecError, UnreachableError
+from sparkfleet.errors import Infeasible, SpecError
 from sparkfleet.fabric.measure import load_measurements, measured_links
 from sparkfleet.fleet.events import TroubleFound
 from sparkfleet.fleet.nodes.assumed import assume
@@ -161,11 +161,7 @@ async def plan_deployments(
         FactError: a checkpoint cannot be found, or is of an unknown kind.
     """
     # Assumed nodes are never contacted, so nothing runs on them.
-    try:
-        client = await session.find_controller() if assumed is None else None
-    except UnreachableError:
-        await fleet_of(session, without=without)  # which node it is, and that nodes can be assumed
-        raise
+    client = await session.find_controller() if assumed is None else None
     status = None
     names_keys = any(spec.keys for spec in specs)
     known: Collection[str] | None = None

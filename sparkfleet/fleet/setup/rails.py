@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Mapping, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -16,8 +15,9 @@ from sparkfleet.fabric.netplan import FabricPlan, changes, plan_fabric
 from sparkfleet.fabric.port_scan import PortScan
 from sparkfleet.fabric.probe import look
 from sparkfleet.fabric.topology import find_links
+from sparkfleet.fleet.session import Session
 from sparkfleet.remote.channel import Channel
-from sparkfleet.remote.open_channel import open_channel, open_channels
+from sparkfleet.remote.open_channel import open_channel
 from sparkfleet.runtime.files.fleet_paths import FleetPaths
 from sparkfleet.specs.inventory import Inventory
 
@@ -36,16 +36,6 @@ class RailsPlan(NamedTuple):
     def is_pending(self) -> bool:
         """True if a node has to be changed."""
         return any(changes(self.plan.of(view.node), view) for view in self.views)
-
-
-@asynccontextmanager
-async def channels_of(inventory: Inventory) -> AsyncIterator[dict[str, Channel]]:
-    """Channels to all nodes of an inventory, closed at the end."""
-    channels = open_channels(inventory)
-    try:
-        yield channels
-    finally:
-        await asyncio.gather(*(channel.close() for channel in channels.values()))
 
 
 async def plan_rails(channels: Mapping[str, Channel]) -> RailsPlan:
@@ -76,18 +66,15 @@ def permitted(helpers: Helpers) -> dict[str, Helper]:
 
 
 async def set_rails(
-    inventory: Inventory,
-    plan: FabricPlan,
-    helpers: Mapping[str, Helper],
-    channels: Mapping[str, Channel],
-    rollback_s: int,
+    session: Session, plan: FabricPlan, helpers: Mapping[str, Helper], rollback_s: int
 ) -> None:
     """Set the rails of every node as planned; keep the change only if every node and rail works afterwards.
 
     Raises:
         SparkfleetError: the change was undone, with the reasons.
     """
-    applied = await apply_plan(plan, helpers, channels, reopener(inventory), rollback_s=rollback_s)
+    reopen = reopener(session.inventory)
+    applied = await apply_plan(plan, helpers, session.channels, reopen, rollback_s=rollback_s)
     if not applied.kept:
         raise undone(
             applied,
@@ -110,18 +97,18 @@ def undone(outcome: FabricOutcome, *, means: str, do: str) -> SparkfleetError:
     return SparkfleetError("The change was undone.\n" + "\n".join(outcome.problems), means=means, do=do)
 
 
-async def measure_rails(inventory: Inventory, seconds: float) -> tuple[tuple[LinkMeasurement, ...], Path]:
+async def measure_rails(session: Session, seconds: float) -> tuple[tuple[LinkMeasurement, ...], Path]:
     """Measure every rail of the inventory, and keep the numbers for plans. Returns them and their file.
 
     Raises:
         SparkfleetError: the inventory has no links, or a node or tool failed.
     """
+    inventory = session.inventory
     if not inventory.links:
         raise SparkfleetError(
             "The inventory has no links.", do="`sparkfleet init` finds the cables and writes them."
         )
-    async with channels_of(inventory) as channels:
-        measured = await measure_links(inventory, channels, seconds=seconds)
+    measured = await measure_links(inventory, session.channels, seconds=seconds)
     return measured, save_measurements(FleetPaths.default(inventory.fleet).links, measured)
 
 

@@ -63,6 +63,7 @@ class SshChannel:
 
     def __init__(self, node: str, hops: Sequence[Hop], *, connect_s: float = CONNECT_S) -> None:
         self.node = node
+        self.unreached: NodeError | None = None
         self._hops = tuple(hops)
         self._connect_s = connect_s
         self._connection: SshConnection | None = None
@@ -209,8 +210,14 @@ class SshChannel:
 
     def _opened(self, opening: asyncio.Task[SshConnection]) -> None:
         self._opening = None
-        if not opening.cancelled() and opening.exception() is None:
+        if opening.cancelled():
+            return
+        error = opening.exception()
+        if error is None:
             self._connection = opening.result()
+            self.unreached = None
+        elif self._connection is None and isinstance(error, NodeError):
+            self.unreached = error
 
     async def _end(self, connection: SshConnection, stream: Stream, flight: _Flight) -> None:
         """Release the session, and kill a command that has not ended."""

@@ -6,6 +6,7 @@ from sparkfleet.fabric.apply import FabricOutcome, Helper, NotPermitted
 from sparkfleet.fabric.firewall import ADDRESSES
 from sparkfleet.fabric.measure import LinkMeasurement, RailMeasurement, TransportProof
 from sparkfleet.fabric.port_scan import NeighbourAnswer, PortScan
+from sparkfleet.fleet import node_access
 from sparkfleet.fleet.setup import rails
 from sparkfleet.hostfacts.network.listening_sockets import ReadSockets
 from sparkfleet.hostfacts.network.netdev import NetAddress, Netdev
@@ -48,8 +49,9 @@ def fleet(monkeypatch):
     def open_channels(inventory):
         return {name: FakeChannel(name) for name in inventory.nodes}
 
-    for fake in (look, find_helper, apply_plan, open_channels):
+    for fake in (look, find_helper, apply_plan):
         monkeypatch.setattr(rails, fake.__name__, fake)
+    monkeypatch.setattr(node_access, "open_channels", open_channels)
     return state
 
 
@@ -148,7 +150,7 @@ def nodes(fleet, monkeypatch):
             for name in inventory.nodes
         }
 
-    monkeypatch.setattr(rails, "open_channels", open_channels)
+    monkeypatch.setattr(node_access, "open_channels", open_channels)
 
 
 def test_firewall_shows_the_rules_of_every_node(sparkfleet, nodes, two_sparks):
@@ -172,7 +174,7 @@ def test_firewall_needs_nftables_and_addresses(sparkfleet, nodes, two_sparks, mo
     code, _, err = sparkfleet("fabric", "firewall", "--apply", "--yes", "-i", two_sparks)
     assert (code, "spark1, spark2: nftables are not installed." in err) == (1, True)
     monkeypatch.setattr(
-        rails,
+        node_access,
         "open_channels",
         lambda inventory: {name: FakeChannel(name, {ADDRESSES: "[]"}) for name in inventory.nodes},
     )

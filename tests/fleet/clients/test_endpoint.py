@@ -55,6 +55,20 @@ async def test_an_answer_is_passed_on_as_it_arrives_and_measured(endpoint):
     assert key == "Bearer sk-1"
 
 
+async def test_an_endpoint_that_is_away():
+    """It ended with a traceback while the gateway was replaced."""
+    with pytest.raises(ControlError, match="The endpoint did not answer") as caught:
+        await ask_at("http://127.0.0.1:1/v1", "tiny", "What?", "sk-1", max_tokens=9, on_text=print)
+    assert "`sparkfleet status`" in caught.value.do
+
+
+async def test_a_key_that_is_refused_has_a_remedy(endpoint):
+    url = await endpoint('{"error": {"message": "unknown key"}}', status=401)
+    with pytest.raises(ControlError, match="HTTP 401: unknown key") as caught:
+        await ask_at(url, "tiny", "What?", "sk-1", max_tokens=9, on_text=print)
+    assert "`sparkfleet keys list`" in caught.value.do
+
+
 async def test_one_token_has_no_rate(endpoint):
     url = await endpoint(chunk("A"), chunk(completion_tokens=1))
     speed = await ask_at(url, "tiny", "What?", "sk-1", max_tokens=9, on_text=lambda _: None)

@@ -1,14 +1,17 @@
 """The inventory's line after the head was moved, and moves that are refused."""
 
-from types import SimpleNamespace
-
 import pytest
 
 from sparkfleet.errors import SpecError
 from sparkfleet.fleet.lifecycle.move_head import HELD_S, head_named, name_head, plan_move, undo_move
 from sparkfleet.fleet.session import Session
+from sparkfleet.specs.load import parse_inventory
 
 INVENTORY = "# mine\nfleet: home\nhead: a  # the quiet one\nnodes:\n  a: {address: local}\n"
+INVENTORY_OF_TWO = parse_inventory(
+    "fleet: home\nhead: a\nnodes:\n  a: {address: local}\n"
+    '  b: {address: 10.0.0.2, user: u, host_key: "SHA256:AAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA"}\n'
+)
 
 
 def test_only_the_line_of_the_head_changes(tmp_path):
@@ -25,7 +28,7 @@ def test_a_line_that_is_not_there_once_is_left_to_a_person(text):
     assert head_named(text, "a", "b") is None
 
 
-@pytest.mark.parametrize(("node", "words"), [("this", "this is the head already"), ("x", 'has no node "x"')])
+@pytest.mark.parametrize(("node", "words"), [("this", "this is the head already"), ("x", 'unknown node "x"')])
 async def test_a_move_to_nowhere_is_refused(tmp_path, node, words):
     file = tmp_path / "inventory.yaml"
     file.write_text("fleet: home\nhead: this\nnodes:\n  this: {address: local}\n")
@@ -38,7 +41,7 @@ class Undone:
     """A session whose nodes undo a move at once, and whose controller, if any, waits for a moment longer."""
 
     def __init__(self, client):
-        self.inventory = SimpleNamespace(fleet="home", nodes={"a": None, "b": None})
+        self.inventory = INVENTORY_OF_TWO
         self.programs = self.lifecycle = self
         self.client, self.steps = client, []
 
@@ -58,3 +61,11 @@ async def test_an_undone_move_is_over_once_the_old_head_works(client, last):
     session = Undone(client)
     await undo_move(session, "b")
     assert session.steps == [("cancel", "b"), ("cancel", "a"), *last]
+
+
+async def test_a_move_to_a_node_of_no_inventory_cannot_be_undone():
+    """It ended with a traceback."""
+    session = Undone(None)
+    with pytest.raises(SpecError, match='unknown node "x"'):
+        await undo_move(session, "x")
+    assert session.steps == []

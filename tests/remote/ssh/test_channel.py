@@ -263,8 +263,20 @@ async def test_a_closed_port_is_refused(sshd):
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         async with sshd.channel(taken.getsockname()[1]) as channel:
-            with pytest.raises(Refused, match="Connection refused"):
+            assert channel.unreached is None
+            with pytest.raises(Refused, match="Connection refused") as caught:
                 await channel.run(["true"])
+            assert channel.unreached is caught.value
+
+
+async def test_a_node_that_was_reached_once_is_not_one_that_never_was(sshd):
+    sshd.keygen("host")
+    async with sshd.channel() as channel:
+        with pytest.raises(Refused):
+            await channel.run(["true"])
+        with sshd.running():
+            await channel.run(["true"])
+            assert channel.unreached is None
 
 
 async def test_a_name_without_an_address_is_reported(sshd):
