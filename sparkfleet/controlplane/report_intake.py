@@ -75,7 +75,7 @@ class ReportIntake:
 
     async def register_gateway(self, report: GatewayReport) -> bool:
         """Takes a gateway replica's report of its address and its usage. True if that is stored."""
-        # First, as the store may refuse what follows: on a full disk a gateway that serves is still known.
+        # First: on a full disk a gateway that serves is still known.
         is_new = self._fleet.reports.gateway(report)
         self._fleet.store.keys.use(report.keys_used)
         is_stored = self._usage.take(report)
