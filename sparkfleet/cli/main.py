@@ -63,8 +63,11 @@ SURROUNDINGS = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES,
 
 def main() -> None:
     """Entry point of `sparkfleet`."""
+    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
+        if getattr(sys, name) is None:  # it was closed by whoever started this (`>&-`)
+            setattr(sys, name, open(os.devnull, mode, encoding="utf-8"))
     for stream in (sys.stdout, sys.stderr):
-        if isinstance(stream, io.TextIOWrapper):  # a closed stream is None
+        if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="replace")  # for terminals without "·" and file names that are no text
     gc.set_threshold(GARBAGE)
     # Pydantic reads the metadata of every installed package for plugins, which sparkfleet has none of: 13 ms.

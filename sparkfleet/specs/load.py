@@ -32,6 +32,7 @@ M = TypeVar("M", bound=Spec)
 
 _NO_INVENTORY = "The inventory lists the machines of the fleet; this command needs one."
 _GET_INVENTORY = "`sparkfleet init HOST…` writes it; `-i FILE` or SPARKFLEET_INVENTORY gives another path."
+_GIVE_MODEL = "A model of the Hub needs no file: `sparkfleet plan ORG/MODEL`, with the name of its owner."
 
 _MARKS: dict[type[Spec], set[str]] = {Inventory: {"fleet"}, Deployment: {"model", "variants"}}
 """Fields that one kind of file requires, and that the other never has."""
@@ -80,6 +81,7 @@ def load_deployments(paths: Iterable[AnyPath]) -> tuple[Deployment, ...]:
     loaded: list[Deployment] = []
     errors: list[str] = []
     places: dict[str, str] = {}
+    missing = False
     for path in _files(paths, errors):
         file = _name(path)
         try:
@@ -96,8 +98,9 @@ def load_deployments(paths: Iterable[AnyPath]) -> tuple[Deployment, ...]:
             loaded.append(deployment)
         except SpecError as error:
             errors.append(error.what)
+            missing = missing or isinstance(error, NoFile)
     if errors:
-        raise SpecError("\n".join(errors))
+        raise SpecError("\n".join(errors), do=_GIVE_MODEL if missing else "")
     return tuple(loaded)
 
 

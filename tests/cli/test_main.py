@@ -138,6 +138,30 @@ def test_a_reader_that_leaves_is_no_error(argv):
     assert (running.returncode, err) == (0, "")
 
 
+@pytest.mark.parametrize("closed", ["<&-", ">&-", "2>&-"])
+@pytest.mark.parametrize("argv", ["status --json", "plan tiny.yaml --json", "delete tiny"])
+def test_a_closed_stream_is_no_crash(tmp_path, argv, closed):
+    """`sparkfleet status --json >&-` ended with a traceback."""
+    (tmp_path / "inventory.yaml").write_text("fleet: home\nhead: a\nnodes:\n  a: {address: local}\n")
+    done = subprocess.run(
+        ["sh", "-c", f"'{Path(sys.executable).parent / 'sparkfleet'}' {argv} {closed}"],
+        cwd=tmp_path, env={**os.environ, "SPARKFLEET_HOME": str(tmp_path / "state")},
+        capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert done.returncode == (0 if argv.startswith("status") else 1)
+    assert "Traceback" not in done.stderr
+
+
+def test_a_name_that_is_no_file_gets_the_way_to_give_a_model(entered, monkeypatch, tmp_path):
+    monkeypatch.chdir(tmp_path)
+    code, _, err = entered("plan", "qwen")
+    assert code == 1
+    assert err.splitlines() == [
+        "error: qwen: no such file. Expected a YAML file.",
+        "A model of the Hub needs no file: `sparkfleet plan ORG/MODEL`, with the name of its owner.",
+    ]
+
+
 def test_a_full_disk_is_an_error_in_words():
     with open("/dev/full", "w", encoding="utf-8") as full:
         done = subprocess.run(

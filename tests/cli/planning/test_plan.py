@@ -6,7 +6,8 @@ import statuses
 
 from sparkfleet.cli.output import console
 from sparkfleet.controlplane.state.status import DeploymentStatus
-from sparkfleet.errors import NodeError
+from sparkfleet.errors import UnreachableError
+from sparkfleet.fleet import session as session_module
 from sparkfleet.fleet.nodes.assumed import assume
 from sparkfleet.fleet.planning import plan as module
 from sparkfleet.fleet.planning.checkpoints import checkpoints_of
@@ -20,7 +21,7 @@ from sparkfleet.planner.types.image_refs import digests_of, with_digests
 from sparkfleet.specs.deployment import Deployment
 from sparkfleet.specs.load import load_deployment, load_inventory
 
-EXITS = {"pending": 2, "infeasible": 3, "error": 1}
+EXITS = {"pending": 2, "infeasible": 3, "error": 1, "unreachable": 4}
 
 
 def test_a_plan_on_assumed_nodes(sparkfleet, deployments, two_sparks):
@@ -38,7 +39,7 @@ def test_without_assuming_nodes_have_to_be_reached(sparkfleet, deployments, two_
     nowhere.write_text(re.sub(r"192\.168\.1\.1(\d)", r"127.0.0.1\1, port: 1", two_sparks.read_text()))
     for verb in (("plan",), ("apply", "--yes")):
         code, out, err = sparkfleet(*verb, deployments / "qwen235b-tp2.yaml", "-i", nowhere)
-        assert (code, out) == (EXITS["error"], "")
+        assert (code, out) == (EXITS["unreachable"], "")
         assert "cannot be reached" in err
 
 
@@ -195,12 +196,12 @@ def test_without_a_gpu_there_is_a_hint(sparkfleet, deployments, tmp_path):
 
 
 def test_nodes_that_do_not_answer_can_be_assumed(sparkfleet, deployments, two_sparks, monkeypatch):
-    async def survey(*_):
-        raise NodeError("spark1: no answer", do="Look at its cable.")
+    async def find_controller(*_):
+        raise UnreachableError("spark1: no answer", do="Look at its cable.")
 
-    monkeypatch.setattr(module, "survey", survey)
+    monkeypatch.setattr(session_module, "find_controller", find_controller)
     code, _, err = sparkfleet("plan", deployments / "qwen3-30b-a3b.yaml", "-i", two_sparks)
-    assert code == EXITS["error"]
+    assert code == EXITS["unreachable"]
     assert err.splitlines() == [
         "error: spark1: no answer",
         "Look at its cable.",
