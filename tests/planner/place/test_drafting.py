@@ -111,7 +111,7 @@ def test_deepseeks_dspark_is_in_its_own_weights(found):
     ],
 )
 def test_deepseek_v4_has_dspark_or_an_mtp_head(found, model, method):
-    """By the index of tensors: `mtp.0` to `mtp.2` are DSpark's in 0731, one MTP block in the April release (vLLM PR 41834)."""
+    """By the index of tensors: `mtp.0` to `mtp.2` are DSpark's in 0731; April's has one MTP block (vLLM PR 41834)."""
     drafting = found("vllm", model=model)
     assert {one.method for one in drafting.options} & {"dspark", "mtp"} == {method}
 
