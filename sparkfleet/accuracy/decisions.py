@@ -6,15 +6,16 @@
 For every model, number of Sparks and objective with at least three published configurations (`published.py`), each
 published checkpoint is planned by its name, and the best of these plans is the choice. A second table has the same decisions
 made as if nothing of the model's shapes were published: evidence, fitted effects and acceptance of its family are left out.
-Regret is 1 − published speed of the choice / best published speed; an unpublished combination counts with 0.7 of its
-prediction. Plans read the committed knowledge only, never the rows that they are compared with.
+Regret is 1 − published speed of the choice / best published speed; if nobody published it for the model, that of another
+model of its shapes counts, and if nobody did for that either, 0.7 of its prediction. Plans read the committed knowledge
+only, never the rows that they are compared with.
 """
 
 from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cache
 from pathlib import Path
 from statistics import median
@@ -79,8 +80,10 @@ class ScoredDecision(Value):
     unknown: tuple[str, ...] = ()
     """Checkpoints whose facts are not known by their name, with the reason."""
 
+    by_sibling: bool = False
+    """True if that is the speed of another model of the same shapes: nobody published the model's own."""
     ran: bool = False
-    """True if the choice is published, under any load."""
+    """True if the choice is published, under any load, for the model or another one of its shapes."""
 
     @property
     def unproven(self) -> bool:
@@ -197,6 +200,7 @@ def _cells(one: ScoredDecision) -> tuple[str, ...]:
     chosen = f"{copies}{one.chosen}" if one.chosen else "refused" if one.refused else "unknown"
     unknown = "nobody" if one.unproven else "other loads" if one.ran else "–"
     published = unknown if one.published_tps is None else f"{one.published_tps:.4g}"
+    published += " (a model of its shapes)" * one.by_sibling
     best = f"{one.best_tps:.4g}: {one.best}"
     return one.model, str(one.nodes), asked, best, chosen, published, percent(one.regret)
 
@@ -282,20 +286,29 @@ def _with_choice(
     checkpoint, plan = max(plans, key=lambda one: one[1].groups[0].choice.worth)
     groups = plan.groups
     chosen = _combination(plan, checkpoint[1])
-    each = decision.speeds(max(1, decision.concurrency // len(groups))).get(chosen)
-    # On one of the groups alone, all requests would be at least as fast.
-    published = decision.speeds().get(chosen) if each is None else each * len(groups)
+    own = _published(decision.speeds, decision.concurrency, chosen, len(groups))
+    published = own or _published(decision.sibling_speeds, decision.concurrency, chosen, len(groups))
     return found.model_copy(
         update={
             "chosen": str(chosen),
             "checkpoint": " ".join(checkpoint),
             "groups": len(groups),
             "published_tps": published,
+            "by_sibling": own is None and published is not None,
             "ran": chosen in decision.ran,
             "predicted_tps": _predicted(plan),
             "best_refused": _against(decision, plans),
         }
     )
+
+
+def _published(
+    speeds: Callable[[int], Mapping[Combination, float]], requests: int, chosen: Combination, groups: int
+) -> float | None:
+    """Published tok/s of a combination on so many groups together; None if there is none."""
+    each = speeds(max(1, requests // groups)).get(chosen)
+    # On one of the groups alone, all requests would be at least as fast.
+    return speeds(requests).get(chosen) if each is None else each * groups
 
 
 def _against(decision: PublishedDecision, plans: Sequence[tuple[tuple[str, str], DeploymentPlan]]) -> str:

@@ -77,8 +77,10 @@ class PublishedDecision(Value):
     """Published on exactly these nodes, under this load."""
     runs: tuple[PublishedRun, ...]
     """On these nodes or fewer, under any load."""
+    siblings: tuple[PublishedRun, ...] = ()
+    """Runs of other models of its shapes on these nodes or fewer: as fast, but for the acceptance of drafts."""
     ran: frozenset[Combination] = frozenset()
-    """Everything that was published on these nodes or fewer, for any objective."""
+    """Everything that was published on these nodes or fewer, for any objective, of the model or of its siblings."""
     families: frozenset[str] = frozenset()
     """Shapes of its checkpoints, by `ModelShape.family`."""
 
@@ -101,28 +103,49 @@ class PublishedDecision(Value):
         """tok/s of every combination under a load (None: that of the decision)."""
         return speeds_of(self.runs, requests or self.concurrency)
 
+    def sibling_speeds(self, requests: int | None = None) -> dict[Combination, float]:
+        """The same of other models of its shapes."""
+        return speeds_of(self.siblings, requests or self.concurrency)
+
 
 def decisions_in(cases: Iterable[PublishedCase]) -> tuple[PublishedDecision, ...]:
     """The decisions that have at least three published configurations, by model, nodes and objective."""
     runs: dict[str, list[PublishedRun]] = defaultdict(list)
+    by_shapes: dict[str, dict[str, list[PublishedRun]]] = defaultdict(lambda: defaultdict(list))
     ran: dict[str, set[Combination]] = defaultdict(set)
     families: dict[str, set[str]] = defaultdict(set)
     for case in cases:
         families[plain(case.model)].add(case.setup.arch.family)
-        ran[plain(case.model)].add(combination_of(case))
+        ran[case.setup.arch.family].add(combination_of(case))
         run = None if upper_bound(case) else run_of(case)
         if run is not None:
             runs[plain(case.model)].append(run)
+            by_shapes[case.setup.arch.family][plain(case.model)].append(run)
     found = (
         _decision(
-            model, nodes, objective, [run for run in of_model if run.combination.nodes <= nodes], ran[model]
+            model,
+            nodes,
+            objective,
+            [run for run in of_model if run.combination.nodes <= nodes],
+            frozenset().union(*(ran[family] for family in families[model])),
         )
         for model, of_model in sorted(runs.items())
         for nodes in sorted({run.combination.nodes for run in of_model})
         for objective in OBJECTIVES
     )
     return tuple(
-        one.model_copy(update={"families": frozenset(families[one.model])})
+        one.model_copy(
+            update={
+                "families": frozenset(families[one.model]),
+                "siblings": tuple(
+                    run
+                    for family in sorted(families[one.model])
+                    for model, of_model in by_shapes[family].items()
+                    for run in of_model
+                    if model != one.model and run.combination.nodes <= one.nodes
+                ),
+            }
+        )
         for one in found
         if one is not None
     )

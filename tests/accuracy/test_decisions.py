@@ -128,3 +128,23 @@ def test_a_name_that_hides_its_format_is_planned_in_that_of_its_row() -> None:
     known = _known("sfxnz/DeepSeek-V4.1-Flash-EXL3", "fp8")
     assert not isinstance(known, str)
     assert format_of(known) == "fp8"
+
+
+def test_a_choice_that_only_a_sibling_published_has_the_siblings_speed(tmp_path: Path) -> None:
+    """MTP in NVFP4 is published for a fine-tune of equal shapes only: its rate counts, not 0.7 of a prediction."""
+    rows = [
+        "b1,github:a/b,1,1,1,nvidia/Qwen3.6-27B-NVFP4,nvfp4,vllm,none,,1024,8",
+        "b2,github:a/c,1,1,1,nvidia/Qwen3.6-27B-NVFP4,nvfp4,vllm,none,,1024,9",
+        "b3,github:a/b,1,1,1,nvidia/Qwen3.6-27B-NVFP4,nvfp4,sglang,none,,1024,8.5",
+        "b4,github:a/b,1,1,1,nvidia/Qwen3.6-27B-NVFP4,nvfp4,sglang,nextn,3,1024,40",
+    ]
+    file = tmp_path / "rows.csv"
+    file.write_text("\n".join([HEADER, *rows]) + "\n")
+    (alone,) = decide(file).decisions
+    assert (alone.chosen, alone.published_tps, alone.unproven) == ("vllm · mtp · nvfp4", None, True)
+    sibling = "b5,github:a/b,1,1,1,somebody/Qwen3.6-27B-tuned,nvfp4,vllm,mtp,3,1024,30"
+    file.write_text("\n".join([HEADER, *rows, sibling]) + "\n")
+    (found,) = decide(file).decisions
+    assert (found.published_tps, found.by_sibling, found.unproven) == (30, True, False)
+    assert found.regret == pytest.approx(0.25)
+    assert "30 (a model of its shapes)" in DecisionReport(decisions=(found,)).text()

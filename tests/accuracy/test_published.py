@@ -116,3 +116,18 @@ def test_the_authors_of_the_best_are_those_of_its_fastest_configuration() -> Non
         ]
     )
     assert found.authors_of_best == {"other/bench"}
+
+
+def test_runs_of_a_model_of_equal_shapes_are_its_siblings_and_no_speeds_of_its_own() -> None:
+    tuned = "somebody/Qwen3.6-27B-tuned"
+    other = [
+        case(model=tuned, decode_tps_per_request="30", quant="nvfp4"),
+        case(model=tuned, nodes="2", tp="2", link="qsfp200"),
+        case(model="Qwen/Qwen3.6-35B-A3B-FP8"),
+    ]
+    (found,) = decisions_in([*three(), *other])
+    fast = Combination("vllm", "none", "nvfp4", 1)
+    assert found.model == "qwen3.6-27b"
+    assert fast not in found.speeds()
+    assert found.sibling_speeds() == {fast: 30}
+    assert found.ran == {*found.speeds(), fast}

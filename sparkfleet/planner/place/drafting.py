@@ -229,8 +229,7 @@ def _head_of(method: Method, checkpoint: Checkpoint, draft: str | None) -> str:
     """The place of the drafting weights: the checkpoint, a separate one, or none."""
     if method == "ngram":
         return "none"
-    bundled = checkpoint.dspark_block is not None or bundles(checkpoint.id, "dspark")
-    if method in ("mtp", "nextn") or (method == "dspark" and draft is None and bundled):
+    if method in ("mtp", "nextn") or (method == "dspark" and draft is None and _has_dspark(checkpoint)):
         return "checkpoint"
     return "separate"
 
@@ -243,6 +242,8 @@ def _missing_head(method: str, head: str, checkpoint: Checkpoint, draft: str | N
     if head == "separate" and draft is None:
         return "the name of its draft checkpoint is not published; set `speculation: {method: …, draft: …}`"
     if head == "checkpoint" and not _heads(checkpoint) and method in ("mtp", "nextn"):
+        if _has_dspark(checkpoint):
+            return "the checkpoint has DSpark in place of an MTP head: `speculation: dspark`"
         return "the checkpoint has no MTP head" + (
             "" if checkpoint.mtp_layers is not None else ", by its config"
         )
@@ -255,13 +256,23 @@ def _heads(checkpoint: Checkpoint) -> int:
 
 
 def declared_heads(checkpoint: Checkpoint) -> int:
-    """MTP layers by the weights or, if those are not known, by the config."""
+    """MTP layers by the weights or, if those are not known, by the config; none if they are DSpark's.
+
+    DeepSeek stores the blocks of DSpark as `mtp.0` to `mtp.2`, and its config declares an MTP head all the same.
+    """
+    if _has_dspark(checkpoint):
+        return 0
     return checkpoint.declared_mtp_layers if checkpoint.mtp_layers is None else checkpoint.mtp_layers
+
+
+def _has_dspark(checkpoint: Checkpoint) -> bool:
+    """True if the blocks of DSpark are in the checkpoint's own weights."""
+    return checkpoint.dspark_block is not None or bundles(checkpoint.id, "dspark")
 
 
 def head_was_run(checkpoint: Checkpoint) -> bool:
     """True if MTP was published for the model in any format, and its weights were not read."""
-    if checkpoint.weights_known:
+    if checkpoint.weights_known or _has_dspark(checkpoint):
         return False
     model = checkpoint.id.partition("@")[0]
     known = [one.head for one in speculators_of(model) if one.method in ("mtp", "nextn")]

@@ -15,6 +15,7 @@ from sparkfleet.hostfacts.node import NodeFacts
 from sparkfleet.knowledge.engines.images import IMAGES, DiskTables, Image, images_of
 from sparkfleet.knowledge.engines.method_support import lacks, support_of
 from sparkfleet.knowledge.models.speculators import speculator_with
+from sparkfleet.knowledge.published.left_out import left_out_families
 from sparkfleet.knowledge.versions import Truth, parse_range
 from sparkfleet.perf.prediction import Speculation, Split
 from sparkfleet.perf.predictor import Predictor, release_of
@@ -107,7 +108,7 @@ def stacks_for(variant: Variant, engine: EngineName, quant: str, nodes: Sequence
         return StackOptions(homes, () if homes else (gone,))
     if quant in OWN_BUILDS:
         homes = ()
-    found = _known_images(engine, quant, variant.model.lower())
+    found = _known_images(engine, quant, variant.model.lower(), seen=not left_out_families())
     return StackOptions((*homes, *found.options), found.rejected)
 
 
@@ -145,7 +146,8 @@ def _homes(variant: Variant, engine: EngineName, nodes: Sequence[NodeFacts]) -> 
 
 
 @lru_cache(maxsize=1024)
-def _known_images(engine: EngineName, quant: str, model: str) -> StackOptions:
+def _known_images(engine: EngineName, quant: str, model: str, *, seen: bool) -> StackOptions:
+    """The images of an engine; `seen` False: without what was seen of the model's family on those that were made for it."""
     options: list[tuple[tuple[object, ...], Stack]] = []
     rejected: list[Rejection] = []
     for image in IMAGES.content.images:
@@ -155,7 +157,9 @@ def _known_images(engine: EngineName, quant: str, model: str) -> StackOptions:
             continue
         if image is not images_of(image.image)[-1]:
             continue  # the tag has been moved since: a pull gives the last build
-        stack = Stack(engine, image.engine_version or "", "container", image.image, known=image)
+        for_model = made_for != ["*"]
+        known = _untried(image) if for_model and not seen else image
+        stack = Stack(engine, image.engine_version or "", "container", image.image, known=known)
         if "/" not in image.image:
             reason = "exists only where it was built, in no registry; if you have it, set `image:`"
             rejected.append(Rejection(what=image.image, reason=reason, why="wanted", source=image.sources[0]))
@@ -164,10 +168,15 @@ def _known_images(engine: EngineName, quant: str, model: str) -> StackOptions:
             rejected.append(Rejection(what=image.image, reason=reason, source=image.sources[0]))
         elif quant in image.quants or not (image.quants or quant in OWN_BUILDS):
             options.append(
-                (_evidence(image, quant, made_for != ["*"]), stack._replace(evidence=_trust(image, quant)))
+                (_evidence(known, quant, for_model), stack._replace(evidence=_trust(known, quant)))
             )
     options.sort(key=lambda item: item[0])
     return StackOptions(tuple(stack for _, stack in options), tuple(rejected))
+
+
+def _untried(image: Image) -> Image:
+    """The image as if nobody had run it."""
+    return image.model_copy(update={"status": "unproven", "methods": (), "quants": ()})
 
 
 def _evidence(image: Image, quant: str, for_model: bool) -> tuple[object, ...]:

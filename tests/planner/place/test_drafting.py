@@ -100,6 +100,43 @@ def test_deepseeks_dspark_is_in_its_own_weights(found):
     assert "DSPARK k=5" in methods(found("vllm", model=DEEPSEEK))
 
 
+@pytest.mark.parametrize(
+    ("model", "method"),
+    [
+        (DEEPSEEK, "dspark"),
+        ("deepseek-ai/DeepSeek-V4-Flash-DSpark", "dspark"),
+        ("nvidia/DeepSeek-V4-Flash-0731-NVFP4", "dspark"),
+        ("deepseek-ai/DeepSeek-V4-Flash", "mtp"),
+        ("nvidia/DeepSeek-V4-Flash-NVFP4", "mtp"),
+    ],
+)
+def test_deepseek_v4_has_dspark_or_an_mtp_head(found, model, method):
+    """By the index of tensors: `mtp.0` to `mtp.2` are DSpark's in 0731; April's has one MTP block (vLLM PR 41834)."""
+    drafting = found("vllm", model=model)
+    assert {one.method for one in drafting.options} & {"dspark", "mtp"} == {method}
+
+
+@pytest.mark.parametrize("engine", ["vllm", "sglang"])
+def test_the_config_of_dspark_declares_an_mtp_head_that_is_not_there(found, engine):
+    """A checkpoint under any name: its config has both keys, its weights DSpark's blocks."""
+    declared = {"declared_mtp_layers": 1, "mtp_layers": 3, "dspark_block": 5}
+    checkpoint = known_checkpoint("deepseek-ai/DeepSeek-V4-Flash").model_copy(update=declared)
+    head = "mtp" if engine == "vllm" else "nextn"
+    for asked in ("auto", head):
+        drafting = found(engine, checkpoint=checkpoint, model="/models/mine", speculation=asked)
+        assert head not in {one.method for one in drafting.options}
+    assert (
+        reasons(drafting)[head] == "the checkpoint has DSpark in place of an MTP head: `speculation: dspark`"
+    )
+
+
+def test_inklings_dspark_is_loaded_by_sglang_only(found):
+    """vLLM has no hidden states of Inkling for a draft (pull request 52184 is open)."""
+    model = "thinkingmachines/Inkling-Small-NVFP4"
+    assert "dspark" in {one.method for one in found("sglang", model=model).options}
+    assert "published for this model with SGLang only" in reasons(found("vllm", model=model))["dspark"]
+
+
 @pytest.mark.parametrize("block", [3, 6])
 def test_the_depth_of_dspark_follows_the_block_of_the_checkpoint(found, block):
     """An unpublished model, whose config declares DSpark stages."""

@@ -3,6 +3,7 @@ import pytest
 from sparkfleet.hostfacts.node import InstalledEngine
 from sparkfleet.knowledge.engines.images import IMAGES
 from sparkfleet.knowledge.models.known_models import known_checkpoint
+from sparkfleet.knowledge.published.left_out import families_left_out
 from sparkfleet.perf.prediction import Speculation, Split
 from sparkfleet.perf.predictor import Predictor, format_of, release_of
 from sparkfleet.planner.place.stacks import in_order, proves, splits_for, stacks_for, unable
@@ -124,6 +125,20 @@ class TestStacks:
             "ghcr.io/gitcommit90/glm-5.3-one-spark:general23",
         ]
         assert stacks_for(glm, "sglang", "exl3", (node,)).options == ()
+
+    def test_what_was_seen_on_an_image_of_a_family_is_left_out_with_it(self, ask, variant):
+        """The image can still be pulled, as a drafter can; that it works is what the family's owners published."""
+        glm = ask(model="Mia-AiLab/GLM-5.3-Flash-EXL3-TR3-4bpw").resolved()[0]
+        with families_left_out({"any"}):
+            (first, *_) = stacks_for(glm, "vllm", "exl3", ()).options
+            others = stacks_for(variant(), "vllm", "nvfp4", ()).options
+        assert (first.known.status, first.known.methods, first.known.quants) == ("unproven", (), ())
+        assert first.evidence == pytest.approx(0.95**2)
+        assert others == stacks_for(variant(), "vllm", "nvfp4", ()).options, (
+            "images for any model are not the family's"
+        )
+        (seen, *_) = stacks_for(glm, "vllm", "exl3", ()).options
+        assert (seen.known.status, seen.evidence) == ("works", 1.0)
 
     def test_an_environment_on_the_nodes(self, variant, spark):
         home = {"vllm": InstalledEngine(python="/opt/vllm/bin/python", version="0.30.0")}
