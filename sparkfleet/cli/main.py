@@ -111,7 +111,7 @@ def _code() -> int:
         return Exit.ERROR
     except Exception as error:
         # A wrong command line. Typer may have its own copy of click, so the class is recognised by its method.
-        if not hasattr(error, "show"):
+        if not (hasattr(error, "show") and hasattr(error, "format_message")):
             raise
         error.show()
         _print_document(SparkfleetError(error.format_message()))
