@@ -65,7 +65,7 @@ def main() -> None:
     """Entry point of `sparkfleet`."""
     for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
         if getattr(sys, name) is None:  # it was closed by whoever started this (`>&-`)
-            setattr(sys, name, open(os.devnull, mode, encoding="utf-8"))  # noqa: SIM115  # for the life of the process
+            setattr(sys, name, open(os.devnull, mode, encoding="utf-8"))  # noqa: SIM115  # for this process
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="replace")  # for terminals without "·" and file names that are no text
@@ -110,7 +110,7 @@ def _code() -> int:
         _print_error(SparkfleetError(f"{what}: {error.strerror}.", do=do))
         return Exit.ERROR
     except Exception as error:
-        # A wrong command line. Typer may have its own copy of click, so the class is recognised by its methods.
+        # A wrong command line. Typer may have its own copy of click, so the class is recognised by its method.
         if not (hasattr(error, "show") and hasattr(error, "format_message")):
             raise
         error.show()
