@@ -54,8 +54,9 @@ PAUSE_S = 1.0
 SLACK = {"rss_mib": 60, "fds": 24, "processes": 6, "ports": 4, "rows": 0}
 """Difference that is allowed in a count between two settled moments: Ray keeps idle workers, and sockets that wait."""
 
-BOUNDED = {"events": 10_000, "measurements": 2_000, "standings": 2, "history": 100}
-"""Most rows of tables with a length of their own: of all, of each deployment, one a group (controlplane/state/tables/)."""
+BOUNDED = {"events": 10_000, "measurements": 2_000, "standings": 2, "history": 100, "usage_marks": 200}
+"""Most rows of tables with a length of their own: of all, of each deployment, one a group, one for each model and gateway of
+the last 60 days (controlplane/state/tables/)."""
 
 EVENTS = """
 import json, pathlib, sys, urllib.request
