@@ -62,7 +62,7 @@ def test_for_programs(delete, controller):
 
 def test_nothing_is_deleted_unasked(delete, controller):
     code, out, err = delete("m", "--json")
-    assert (code, out) == (1, "")
+    assert (code, json.loads(out)["exit_code"]) == (1, 1)
     assert err.startswith("Delete m?\nerror: Nothing was changed: this needs a confirmation")
     assert controller.names == ["m"]
 

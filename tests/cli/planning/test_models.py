@@ -117,7 +117,7 @@ def test_pull_list_and_prune(sparkfleet, hub, monkeypatch):
     assert "tests/tiny" in out
     assert "Remove 1 model from the nodes?\nerror: Nothing was changed: this needs a confirmation" in err
     code, out, err = sparkfleet("models", "prune", "--json")
-    assert (code, out) == (1, "")
+    assert (code, json.loads(out)["exit_code"]) == (1, 1)
     assert "tests/tiny" in err
     assert snapshot.is_dir()
     code, out, _ = sparkfleet("models", "prune", "--yes", "--json")
