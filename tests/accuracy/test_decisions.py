@@ -140,11 +140,11 @@ def test_a_choice_that_only_a_sibling_published_has_the_siblings_speed(tmp_path:
     ]
     file = tmp_path / "rows.csv"
     file.write_text("\n".join([HEADER, *rows]) + "\n")
-    (alone,) = decide(file).decisions
+    (alone,) = decide(published_cases(file)).decisions
     assert (alone.chosen, alone.published_tps, alone.unproven) == ("vllm · mtp · nvfp4", None, True)
     sibling = "b5,github:a/b,1,1,1,somebody/Qwen3.6-27B-tuned,nvfp4,vllm,mtp,3,1024,30"
     file.write_text("\n".join([HEADER, *rows, sibling]) + "\n")
-    (found,) = decide(file).decisions
+    (found,) = decide(published_cases(file)).decisions
     assert (found.published_tps, found.by_sibling, found.unproven) == (30, True, False)
     assert found.regret == pytest.approx(0.25)
     assert "30 (a model of its shapes)" in DecisionReport(decisions=(found,)).text()
