@@ -226,7 +226,7 @@ async def test_dials_show_decode_and_prefill_before_their_predictions(seen):
     await seen.log_in()
     await seen.page.click("#run")
     await seen.says("#answers", "1 of 1 answered", limit_ms=20_000)
-    measured = r"/decode now: [1-9][\d.]* tok.s, predicted 14.0 to 22.0; prefill, last requests: [1-9]/"
+    measured = r"/decode now: [1-9][\d.]* tok.s, predicted 14.0 to 22.0 tok.s; prefill, last requests: [1-9]/"
     await seen.page.wait_for_function(f"() => {measured}.test(({label})())", timeout=2 * SHOWN_MS)
     assert seen.complaints == []
 

@@ -86,7 +86,8 @@ def published_factor(case: VariantContext, draft: Proposal, settings: Settings, 
         return there[0] * _by_half(case, draft, settings, context, there[1])
     usual = evidence().usual_engine(SPEED_METHODS.get(draft.speculation.method, draft.speculation.method))
     unproven = usual and found.level > EvidenceLevel.FORMAT and draft.engine not in (usual, "custom")
-    engine = _by_half(case, draft, settings, context, usual) if unproven else 1.0
+    # It never raises: an engine that becomes the usual one by one more publication must not lose by that.
+    engine = min(1.0, _by_half(case, draft, settings, context, usual)) if unproven else 1.0
     return engine * found.shared_correction(busy=busy) * _drafting_factor(case, draft, settings, context)
 
 

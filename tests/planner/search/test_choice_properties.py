@@ -48,6 +48,13 @@ RUNS = st.builds(
 """Published runs without a rate that would correct a prediction: they say only that somebody ran it."""
 
 
+def _run(engine, sources):
+    return PublishedEvidence(
+        model="another", family="dense-hybrid-5120x64", engine=engine, method="none", format="fp8", nodes=1, rows=2,
+        sources=sources, alone=10.0, busy=0,
+    )  # fmt: skip
+
+
 def rungs(made) -> dict[tuple[str, str], tuple[int, Rung]]:
     """Each engine and method of the ladder, with its place."""
     ladder = made.deployments[0].groups[0].ladder
@@ -64,6 +71,12 @@ def rungs(made) -> dict[tuple[str, str], tuple[int, Rung]]:
     more=RUNS,
     wanted=st.sampled_from(["interactive", "throughput"]),
     nodes=st.sampled_from([1, 2]),
+)
+@example(
+    runs=[_run("vllm", ("a/b",))] * 3 + [_run("sglang", ("a/b",))],
+    more=_run("sglang", ("a/b", "c/d")),
+    wanted="interactive",
+    nodes=2,
 )
 def test_more_evidence_for_a_candidate_never_makes_it_lose(
     sparks, plan, ask, monkeypatch, runs, more, wanted, nodes
