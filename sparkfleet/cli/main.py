@@ -110,7 +110,7 @@ def _code() -> int:
         _print_error(SparkfleetError(f"{what}: {error.strerror}.", do=do))
         return Exit.ERROR
     except Exception as error:
-        # A wrong command line. Typer may have its own copy of click, so the class is recognised by its method.
+        # A wrong command line. Typer may have its own copy of click, so the class is recognised by its methods.
         if not (hasattr(error, "show") and hasattr(error, "format_message")):
             raise
         error.show()

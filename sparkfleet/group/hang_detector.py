@@ -23,6 +23,7 @@ class Liveness:
         self._busy = False
         self._suspect = False
         self._moved_at: float | None = None
+        self._busy_at = 0.0
         self._read_at: float | None = None
         self._answers = True
 
@@ -43,6 +44,8 @@ class Liveness:
         if self._read_at is None or figures is not None:
             self._read_at = now
         if figures is not None:
+            if requests and not self._busy:
+                self._busy_at = now
             self._figures, self._busy = figures, requests > 0
         limit_s = self._idle_s if figures is not None and not requests else self._stuck_s
         self._suspect = self._suspect or now - self._moved_at >= limit_s
@@ -56,7 +59,7 @@ class Liveness:
         """The reason for which it may hang, in words; "" if it has moved or answered lately, or has nothing to do."""
         if self._moved_at is None or self._read_at is None:
             return ""
-        since, what = self._moved_at, "the engine's counters have not moved"
+        since, what = max(self._moved_at, self._busy_at), "the engine's counters have not moved"
         if not self._answers:
             since, what = self._read_at, "the engine's metrics have not answered"
         if now - since < NAMED_S or (self._answers and not self._busy):

@@ -132,6 +132,16 @@ def test_an_engine_whose_metrics_do_not_answer_is_named_although_it_was_idle():
     assert liveness.doubt(62) == ""
 
 
+def test_the_probe_of_an_idle_engine_is_no_minute_of_silence():
+    """The probe is a request, too: an engine that has rested for a minute has had work since then only."""
+    liveness = Liveness(Timeouts(stuck_s=20, idle_s=60))
+    liveness.is_suspect(0, requests=0, figures=(5,))
+    assert liveness.is_suspect(60, requests=0, figures=(5,))
+    assert liveness.is_suspect(62, requests=1, figures=(5,))
+    assert liveness.doubt(64) == ""
+    assert liveness.doubt(72).startswith("the engine's counters have not moved for 10 s")
+
+
 def test_an_idle_engine_is_in_no_doubt_and_one_that_was_never_read_neither():
     liveness = Liveness(Timeouts())
     assert liveness.doubt(1000) == ""

@@ -13,9 +13,8 @@ from sparkfleet.remote.channel import Completed
 from sparkfleet.remote.local import execute
 from sparkfleet.runtime.environment import clean_environment
 
-if (
-    TYPE_CHECKING
-):  # staging's programs on nodes start often, and an engine's module brings the planner's types
+# Staging's programs on nodes start often, and an engine's module brings the planner's types.
+if TYPE_CHECKING:
     from sparkfleet.engines.container import Tool
 
 TOOLS: tuple[Tool, ...] = ("docker", "podman")
