@@ -57,6 +57,8 @@ class ReportIntake:
     async def report(self, report: GroupReport) -> None:
         """Takes a group's report."""
         before = self._fleet.reports.newest(report.name)
+        if report.lost and (before is None or before.lost != report.lost):
+            await self._record(report, "lost", report.lost)
         self._phases.see(report)
         self._fleet.forecast.see(report)
         if self._fleet.reports.group(report):

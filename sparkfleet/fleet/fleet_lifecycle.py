@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from pathlib import Path
 
 from sparkfleet.controlplane.api.api_models import ApplyRequest
@@ -55,7 +55,11 @@ class FleetLifecycle:
         return [name for name in self._inventory.nodes if name != self._inventory.head]
 
     async def bring_up(
-        self, apply: Sequence[ApplyRequest], on_event: OnEvent = ignored, wheels: Path | None = None
+        self,
+        apply: Sequence[ApplyRequest],
+        on_event: OnEvent = ignored,
+        wheels: Path | None = None,
+        joined: Collection[str] = (),
     ) -> FleetClient:
         """Start Ray on every node and the controller on the head, and wait until all of them run.
 
@@ -65,6 +69,7 @@ class FleetLifecycle:
             apply: deployments to apply at once.
             on_event: receives the steps.
             wheels: directory from which nodes without internet install.
+            joined: nodes that are part of the fleet: their Ray goes on, and only their files are written again.
 
         Raises:
             NodeError: a node cannot be reached, or sparkfleet cannot be installed on it.
@@ -78,7 +83,10 @@ class FleetLifecycle:
         nodes = (self._inventory.head, *self._others())
         begun = await asyncio.gather(
             programs.start_head(apply),
-            *(programs.join(name, programs.joining(name, prepared)) for name in nodes[1:]),
+            *(
+                programs.join(name, programs.joining(name, prepared, joined=name in joined))
+                for name in nodes[1:]
+            ),
         )
         self.left_by_a_reboot = tuple(
             name for name, one in zip(nodes, begun, strict=True) if not one["comes_back"]
@@ -131,10 +139,10 @@ class FleetLifecycle:
                     )
                 await asyncio.sleep(0.2)
 
-    async def is_complete(self, client: FleetClient) -> bool:
-        """True if every node is part of the fleet. `client` is not entered."""
+    async def joined(self, client: FleetClient) -> dict[str, bool]:
+        """Nodes that are part of the fleet; True for each whose next start lacks nothing. `client` is not entered."""
         async with client.again() as asking:
-            return await _joined(asking) == set(self._inventory.nodes)
+            return {node.name: not node.spoilt for node in (await asking.fleet()).nodes if node.joined}
 
     async def take_down(self) -> TakenDown:
         """Stop everything on every node, the head first, so that it can end the groups in order.

@@ -96,8 +96,8 @@ class NodePrograms:
         """Starts Ray on a node that is not the head."""
         return await self._boot(node, "join", request)
 
-    def joining(self, node: str, prepared: Prepared) -> JoinRequest:
-        """The request with which a node joins the head."""
+    def joining(self, node: str, prepared: Prepared, *, joined: bool = False) -> JoinRequest:
+        """The request with which a node joins the head. `joined`: it has, and its Ray goes on."""
         return JoinRequest(
             fleet=self._inventory.fleet,
             state_dir=self._access.state_dir(node),
@@ -109,6 +109,7 @@ class NodePrograms:
             ray_token=prepared.ray_token,
             engine_secret=prepared.engine_secret,
             engine_tokens=prepared.engine_tokens,
+            joined=joined,
         )
 
     async def make_controller(self) -> None:

@@ -167,6 +167,7 @@ class Group:
             statuses = await self._ranks.adopt()
             adopted = bool(statuses)
             if not adopted:
+                self._enter(GroupPhase.STARTING, self._after, lost=self._ranks.lost)
                 await self._until_allowed()
             async with self._box.starting():
                 if not adopted:

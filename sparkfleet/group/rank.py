@@ -24,7 +24,16 @@ from sparkfleet.hostfacts.network.listening_sockets import ListeningSocket, Read
 from sparkfleet.hostfacts.node import ReadMemory
 from sparkfleet.remote import page_cache
 from sparkfleet.remote.local import LocalChannel
-from sparkfleet.runtime.base import ContainerSpec, Phase, Rank, RankId, RankSpec, RankStatus, Runtime
+from sparkfleet.runtime.base import (
+    ADOPTABLE,
+    ContainerSpec,
+    Phase,
+    Rank,
+    RankId,
+    RankSpec,
+    RankStatus,
+    Runtime,
+)
 from sparkfleet.runtime.containers.container_tools import tool_for
 from sparkfleet.runtime.environment import labels
 from sparkfleet.runtime.files.fleet_paths import FleetPaths
@@ -62,7 +71,10 @@ class RankHolder(Protocol):
     """Path of the rank's log on its node."""
 
     async def adopt(self) -> RankStatus | None:
-        """Takes over the rank if it already runs, started from the same plan. If from another, stops it."""
+        """Takes over the rank if it already runs, started from the same plan. If from another, stops it.
+
+        Returns its status, or, in phase EXITED, that of its last run; None if neither is known.
+        """
         ...
 
     async def start(self, rendezvous_port: int) -> RankStatus:
@@ -146,16 +158,15 @@ class LocalRank:
         while (rank := await self._own()) is None:
             deadline = min(deadline, time.monotonic() + OWNED_S)  # from the first answer on: it may come late
             if time.monotonic() >= deadline or not await self._is_running():
-                return None
+                return await self._runtime.post_mortem(self._id)
             await asyncio.sleep(0.2)
         try:
             status = await rank.status()
             secret = self._secret_of(status.digest)
-            if status.phase in (Phase.PREPARING, Phase.RUNNING) and secret is not None:
+            if status.phase in ADOPTABLE and secret is not None:
                 self._rank, self.token_secret = rank, secret
                 return status
-            await rank.stop()
-            return None
+            return await rank.stop()
         finally:
             if self._rank is not rank:  # also after an error: its lease must not be held by nobody's object
                 await rank.close()
@@ -244,7 +255,7 @@ class LocalRank:
 
     async def _is_running(self) -> bool:
         mine = (status for status in await self._runtime.list() if status.id == self._id)
-        return any(status.phase in (Phase.PREPARING, Phase.RUNNING) for status in mine)
+        return any(status.phase in ADOPTABLE for status in mine)
 
     @property
     def _held(self) -> Rank:

@@ -15,7 +15,8 @@ from sparkfleet.group.crash_backoff import Backoff
 from sparkfleet.group.launch_plan import GroupLaunch
 from sparkfleet.group.rank import RankHolder
 from sparkfleet.group.report import RankReport
-from sparkfleet.runtime.base import RankStatus
+from sparkfleet.runtime.base import ADOPTABLE, RankStatus
+from sparkfleet.runtime.control_socket import NO_OWNER
 from sparkfleet.runtime.ports import free_port
 from sparkfleet.units import GIB
 
@@ -61,6 +62,8 @@ class Ranks:
         """True once every rank was started or adopted."""
         self._low: dict[int, int] = {}
         """Lowest memory that was read on each rank's node, bytes."""
+        self.lost = ""
+        """Ranks that `adopt` was to find and that had ended, in words; "" for none."""
         self._quiet: dict[int, float] = {}
         """Ranks that do not answer, with the time of the first request without an answer (monotonic clock)."""
 
@@ -75,12 +78,31 @@ class Ranks:
             NodeError: a node is gone.
         """
         found = await _all_ended(rank.adopt() for rank in self.holders)
-        adopted = [status for status in found if status is not None]
+        adopted = [status for status in found if status is not None and status.phase in ADOPTABLE]
         self._taken = len(adopted) == len(self.holders)
         if self._taken:
             return adopted
+        self.lost = self._lost_words(found)
         await self.stop()
         return []
+
+    def _lost_words(self, found: Sequence[RankStatus | None]) -> str:
+        """Ranks that ended while no actor of the group held them, in words; "" for none.
+
+        Every other end was seen by the actor that held the rank, and reported by it.
+        """
+        ended = {
+            rank: status.reason.partition("\n")[0] if status is not None else "it does not run"
+            for rank, status in enumerate(found)
+            if status is None or status.phase not in ADOPTABLE
+        }
+        if len(ended) == len(found) and not any(NO_OWNER in reason for reason in ended.values()):
+            return ""
+        ranks = "; ".join(
+            f"rank {rank} on {self.holders[rank].node}: {reason}" for rank, reason in ended.items()
+        )
+        others = "; the other ranks were stopped, as none runs alone" if len(ended) < len(found) else ""
+        return f"its engine ended while no actor of the group held it, and is loaded again: {ranks}{others}"
 
     async def start(self, waiting: Callable[[str], None]) -> list[RankStatus]:
         """Starts every rank; returns the status of each.

@@ -60,6 +60,8 @@ class GroupReport(NamedGroupValue):
     started_s: float | None = None
     """Seconds from start to ready."""
     adopted: bool = False
+    lost: str = ""
+    """Ranks of its engine that ended while no actor of the group held them, in words; "" for none."""
     rung: int = 0
     """Index of the rung in its ladder, from 0."""
     diagnosis: Diagnosis | None = None

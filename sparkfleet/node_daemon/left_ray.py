@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
-from collections.abc import Iterator
+import os
+from collections.abc import Iterator, Sequence
 from typing import Protocol
 
 from sparkfleet.controlplane.ray.ray_process import LABEL
@@ -58,4 +59,11 @@ def watchdog_lock(paths: FleetPaths) -> Iterator[bool]:
 def left_ray(paths: FleetPaths) -> LeftRay | None:
     """Ray of this fleet that runs on this head; None if there is none."""
     found = (one for one in processes.labelled({LABEL: paths.label}) if one.name == GCS)
+    return next(map(LeftRay, found), None)
+
+
+def left_worker(paths: FleetPaths, argv: Sequence[str]) -> LeftRay | None:
+    """Ray of this fleet that runs on this node with exactly this command line; None if there is none."""
+    words = tuple(map(os.fsencode, argv))
+    found = (one for one in processes.labelled({LABEL: paths.label}) if one.words == words)
     return next(map(LeftRay, found), None)

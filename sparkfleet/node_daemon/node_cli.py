@@ -10,6 +10,7 @@
     upgrade   on any node: a step of an upgrade, with the interpreter of the new release
     secrets   on any node: a step of changing the internal secrets; prints those of the engines' tokens
     down      on any node: stops the fleet's processes, and does not restart them at boot
+    watch     on any node: the watchdog again, if it ended by itself
     keep      the process that `up`, `join` and a reboot leave running: see `ray_watchdog`
 
 `up` detaches: it prints the path of a file that will contain the outcome, so that its caller may stop waiting without
@@ -94,6 +95,8 @@ def _run(verb: str, given: str) -> None:
     elif verb == "controller":
         asyncio.run(node_lifecycle.make_controller(UpRequest.model_validate_json(given)))
         print("{}")
+    elif verb == "watch":
+        ray_watchdog.resume(OnNode.model_validate_json(given).paths)
     else:
         asyncio.run(ray_watchdog.take_down(OnNode.model_validate_json(given).paths))
 

@@ -43,6 +43,7 @@ from sparkfleet.fabric.node_addresses import meet_on_lan, node_addresses
 from sparkfleet.gateway.access.certificates import check_files
 from sparkfleet.gateway.access.keys import metrics_token
 from sparkfleet.node_daemon.engine_prestart import start_engines
+from sparkfleet.node_daemon.left_ray import RayProcess, left_worker
 from sparkfleet.node_daemon.role_guard import require_no_other_head
 from sparkfleet.node_daemon.start_controller import RAY_START_S, no_answer, start_controller
 from sparkfleet.remote.atomic_write import write_atomically
@@ -122,8 +123,13 @@ async def make_controller(request: UpRequest) -> None:
             raise no_answer(paths)
 
 
-async def join(request: JoinRequest) -> subprocess.Popen[bytes]:
-    """Starts Ray on a node that is not the head. Ray waits for a head that is not up yet."""
+async def join(request: JoinRequest, resumed: bool = False) -> RayProcess:
+    """Starts Ray on a node that is not the head. Ray waits for a head that is not up yet.
+
+    Args:
+        request: the node's role.
+        resumed: leave Ray to run on if it was started for the same role: only its watchdog has ended.
+    """
     paths = request.paths
     paths.create()
     paths.take(
@@ -131,11 +137,14 @@ async def join(request: JoinRequest) -> subprocess.Popen[bytes]:
         engine_secret=request.engine_secret,
         engine_tokens=request.engine_tokens,
     )
+    argv = ray_worker_argv(paths, request.ray, request.host, request.node)
     with alone(paths):
+        if resumed and (left := left_worker(paths, argv)) is not None:
+            return left
         await clear_leftovers(paths)
         shutil.rmtree(paths.run / "ray", ignore_errors=True)
         prepare_tls(paths, request.host if request.ray_tls else None)
-        return _start(paths, ray_worker_argv(paths, request.ray, request.host, request.node))
+        return _start(paths, argv)
 
 
 async def down(paths: FleetPaths) -> None:

@@ -83,8 +83,10 @@ def begin_join(request: JoinRequest) -> dict[str, str]:
         engine_secret=request.engine_secret,
         engine_tokens=request.engine_tokens,
     )
-    bare = request.model_copy(update={"ray_token": "", "engine_secret": "", "engine_tokens": ""})
-    return _begin(paths, Role(python=sys.executable, join=bare))
+    bare = request.model_copy(
+        update={"ray_token": "", "engine_secret": "", "engine_tokens": "", "joined": False}
+    )
+    return _begin(paths, Role(python=sys.executable, join=bare), resumed=request.joined)
 
 
 async def take_down(paths: FleetPaths) -> None:
@@ -114,11 +116,15 @@ async def keep(paths: FleetPaths, next_head: bool = False) -> int:
 
 
 async def _keep(paths: FleetPaths, next_head: bool, *, alone: bool) -> int:
+    # A role that is to be started has no outcome yet. With one, only the watchdog starts again: Ray may run on.
+    resumed = paths.outcome.exists()
+    if resumed and not alone:
+        return 0
     ends, first = 0, True
     while True:
         began = time.monotonic()
         try:
-            ray = await _start(paths, first, next_head)
+            ray = await _start(paths, first, next_head, resumed=resumed and first)
         except SparkfleetError as error:
             _write_outcome(paths, error_answer(error))
             log.error("%s", error)
@@ -146,13 +152,13 @@ async def _keep(paths: FleetPaths, next_head: bool, *, alone: bool) -> int:
         await asyncio.sleep(pause)
 
 
-async def _start(paths: FleetPaths, first: bool, next_head: bool) -> RayProcess | None:
+async def _start(paths: FleetPaths, first: bool, next_head: bool, *, resumed: bool) -> RayProcess | None:
     coming = next_head and paths.next_role.exists()
     role = Role.model_validate_json(paths.next_role.read_text()) if coming else read_role(paths)
     if role is None:
         raise taken_down()
     if role.join is not None:
-        ray = await node_lifecycle.join(role.join)
+        ray = await node_lifecycle.join(role.join, resumed)
         _write_outcome(paths, {})
         return ray
     assert role.up is not None
@@ -206,13 +212,25 @@ async def _ended(ray: RayProcess) -> int:
     return code
 
 
-def _begin(paths: FleetPaths, role: Role) -> dict[str, str]:
+def _begin(paths: FleetPaths, role: Role, *, resumed: bool = False) -> dict[str, str]:
     paths.create()
-    paths.outcome.unlink(missing_ok=True)
+    if not resumed:
+        paths.outcome.unlink(missing_ok=True)
     write_role(paths, role)
-    argv = (sys.executable, "-P", "-m", "sparkfleet.node_daemon.node_cli", "keep", str(paths.root))
-    comes_back = service_manager.start(paths.label, argv, {LABEL: paths.label}, paths.logs / "boot.log")
-    return {"outcome": str(paths.outcome), "comes_back": comes_back}
+    return {"outcome": str(paths.outcome), "comes_back": start_watchdog(paths, role)}
+
+
+def resume(paths: FleetPaths) -> None:
+    """Starts the watchdog of a node again that has ended by itself; it adopts Ray if that runs. Nothing without a role."""
+    role = read_role(paths)
+    if role is not None:
+        start_watchdog(paths, role)
+
+
+def start_watchdog(paths: FleetPaths, role: Role) -> str:
+    """Starts the watchdog of a role that is stored; returns the service that starts it after a reboot, "" for none."""
+    argv = (role.python, "-P", "-m", "sparkfleet.node_daemon.node_cli", "keep", str(paths.root))
+    return service_manager.start(paths.label, argv, {LABEL: paths.label}, paths.logs / "boot.log")
 
 
 def taken_down() -> ControlError:

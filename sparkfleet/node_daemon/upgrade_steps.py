@@ -26,8 +26,8 @@ from sparkfleet.controlplane.store_safety.mark import StoreMark, write_mark
 from sparkfleet.controlplane.store_safety.opening import named_errors, read_content, require_known_fields
 from sparkfleet.controlplane.store_safety.restore import set_aside
 from sparkfleet.errors import ControlError, SparkfleetError
-from sparkfleet.node_daemon import service_manager
 from sparkfleet.node_daemon.error_answer import error_answer
+from sparkfleet.node_daemon.ray_watchdog import start_watchdog
 from sparkfleet.remote.atomic_write import write_atomically
 from sparkfleet.runtime import processes
 from sparkfleet.runtime.files.fleet_paths import FleetPaths
@@ -106,8 +106,7 @@ async def _back(paths: FleetPaths) -> dict[str, Any]:
     role = Role.model_validate_json(content)
     write_atomically(paths.role, content, durable=True)
     paths.outcome.unlink(missing_ok=True)
-    argv = (role.python, "-P", "-m", "sparkfleet.node_daemon.node_cli", "keep", str(paths.root))
-    service_manager.start(paths.label, argv, {LABEL: paths.label}, paths.logs / "boot.log")
+    start_watchdog(paths, role)
     _settle(paths)
     return {"outcome": str(paths.outcome)}
 

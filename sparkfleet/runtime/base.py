@@ -117,6 +117,10 @@ class Phase(StrEnum):
     EXITED = "exited"
 
 
+ADOPTABLE = (Phase.PREPARING, Phase.RUNNING)
+"""Phases in which the next holder of a rank may adopt it."""
+
+
 class RankStatus(Value):
     """Report of a rank's supervisor. Times are Unix seconds."""
 

@@ -19,6 +19,8 @@ from collections.abc import Callable
 from contextlib import suppress
 
 Answer = dict[str, object]
+NO_OWNER = "no owner"
+"""Begin of the reason of an end by a lease that ran out."""
 _LINE_BYTES = 4096
 _CLOSE_S = 1.0
 
@@ -134,7 +136,7 @@ class Door:
                 self._start_lease()
 
     def _start_lease(self) -> None:
-        why = f"no owner for {self._lease_s:g} s"
+        why = f"{NO_OWNER} for {self._lease_s:g} s"
         self._lease = asyncio.get_running_loop().call_later(self._lease_s, self._stop, why)
 
     def _cancel_lease(self) -> None:

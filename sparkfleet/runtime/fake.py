@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 
 from sparkfleet.errors import NodeError
 from sparkfleet.runtime.base import Phase, RankId, RankSpec, RankStatus
+from sparkfleet.runtime.control_socket import NO_OWNER
 
 _FIRST_PID = 1000
 
@@ -113,7 +114,7 @@ class FakeRuntime:
         """Lets the lease time pass: ends the rank if it has no owner."""
         life = self._lives[id_]
         if life.owner is None:
-            life.end(-signal.SIGTERM, f"stopped: no owner for {life.spec.lease_s:g} s")
+            life.end(-signal.SIGTERM, f"stopped: {NO_OWNER} for {life.spec.lease_s:g} s")
 
     def stop(self, id_: RankId) -> RankStatus:
         """Stops a rank, as its owner would."""

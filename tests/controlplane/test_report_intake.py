@@ -51,3 +51,11 @@ async def test_a_gateway_is_known_although_its_usage_cannot_be_stored(world, mon
     with pytest.raises(sqlite3.OperationalError):
         await world.controller.intake.register_gateway(gateway)
     assert world.controller.fleet.reports.gateways() == (gateway,)
+
+
+async def test_an_engine_that_was_lost_between_two_actors_is_an_event_once(world):
+    await world.put()
+    for detail in ("", "waiting for memory"):
+        await world.controller.intake.report(report(lost="its engine ended", detail=detail))
+    named = [event.message for event in world.store.events.read() if event.kind == "lost"]
+    assert named == ["its engine ended"]

@@ -14,6 +14,7 @@ class Client:
 
     def __init__(self, held, *joined):
         self.held, self.joined = held, list(joined)
+        self.spoilt = {}
 
     def again(self):
         return self
@@ -29,7 +30,10 @@ class Client:
             self.held -= 1
             raise Held("The head of this fleet is being moved to b.")
         now = self.joined.pop(0)
-        return SimpleNamespace(nodes=[SimpleNamespace(name=name, joined=name in now) for name in "ab"])
+        return SimpleNamespace(nodes=[self._node(name, name in now) for name in "ab"])
+
+    def _node(self, name, joined):
+        return SimpleNamespace(name=name, joined=joined, spoilt=self.spoilt.get(name, ()))
 
 
 @pytest.fixture
@@ -54,3 +58,11 @@ async def test_a_new_head_may_wait_for_its_store_for_a_moment(lifecycle):
 async def test_a_controller_that_goes_on_waiting_for_its_store_is_an_error(lifecycle, held_s):
     with pytest.raises(Held, match="being moved to b"):
         await lifecycle.until_joined(Client(1000), ignored, held_s=held_s)
+
+
+async def test_a_joined_node_that_lacks_a_file_is_told_apart(lifecycle):
+    """`status` named `sparkfleet up` for it, which found the fleet up and did nothing."""
+    client = Client(0, "ab", "a")
+    client.spoilt = {"b": ("role.json cannot be used",)}
+    assert await lifecycle.joined(client) == {"a": True, "b": False}
+    assert await lifecycle.joined(client) == {"a": True}

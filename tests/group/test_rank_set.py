@@ -491,3 +491,50 @@ async def test_a_supervisor_that_never_answers_is_an_error(tmp_path, monkeypatch
     runtime.silent = 10**6
     with pytest.raises(NodeError, match="did not answer"):
         await LocalRank(world.paths, runtime, world.order, 0, "s" * 64).adopt()
+
+
+async def released(tmp_path):
+    """Two ranks that run without a holder."""
+    world = World(tmp_path, nodes=("this", "that"))
+    await world.take()
+    for holder in world.holders:
+        await holder.release()
+    return world, [world.order.rank_id(world.paths.label, rank) for rank in (0, 1)]
+
+
+async def test_ranks_that_nobody_held_for_too_long_are_named(tmp_path):
+    """An engine was loaded anew after a stop of Ray, and nothing named the reason."""
+    world, ids = await released(tmp_path)
+    for runtime, id_ in zip(world.runtimes, ids, strict=True):
+        runtime.expire(id_)
+    ranks = world.anew()
+    assert await ranks.adopt() == []
+    assert ranks.lost == (
+        "its engine ended while no actor of the group held it, and is loaded again:"
+        " rank 0 on this: stopped: no owner for 120 s; rank 1 on that: stopped: no owner for 120 s"
+    )
+
+
+async def test_the_rank_that_ended_alone_is_named(tmp_path):
+    world, ids = await released(tmp_path)
+    world.runtimes[1].crash(ids[1])
+    ranks = world.anew()
+    assert await ranks.adopt() == []
+    assert "again: rank 1 on that: its supervisor was killed, and the engine with it; the other" in ranks.lost
+    assert world.runtimes[0].stopped == [ids[0]]
+
+
+@pytest.mark.parametrize("end", ["exit", "stop"])
+async def test_an_end_that_an_actor_saw_is_named_by_nobody_else(tmp_path, end):
+    world = World(tmp_path, nodes=("this", "that"))
+    assert await world.ranks.adopt() == []
+    assert world.ranks.lost == "", "they never ran"
+    await world.take()
+    for runtime in world.runtimes:
+        (running,) = await runtime.list()
+        runtime.exit(running.id, 1) if end == "exit" else runtime.stop(running.id)
+    for holder in world.holders:
+        await holder.release()
+    ranks = world.anew()
+    assert await ranks.adopt() == []
+    assert ranks.lost == ""

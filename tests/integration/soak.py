@@ -192,7 +192,7 @@ class Nemesis:
             reasons = [
                 e
                 for e in since
-                if e["deployment"] == name and e["kind"] in ("failed", "retire") and e["message"]
+                if e["deployment"] == name and e["kind"] in ("failed", "lost", "retire") and e["message"]
             ]
             self._say("lost", f"the engine of {name}")
             if name in fault.keeps:
@@ -304,7 +304,6 @@ QUIET = (
     "supervisor",
     "rank actor",
     "engine",
-    "watchdog",
     "node actor",
     "Serve controller",
     "clock",

@@ -26,6 +26,7 @@ STOPPED = (
     ("sparkfleet.runtime.supervisor", "spark2"),
 )
 """Words of command lines, each with its node."""
+WATCHDOG = "sparkfleet.node_daemon.node_cli keep"
 HOUR_S = 3600.0
 MODELS = f"{HOME}/.cache/sparkfleet/builtin"
 
@@ -38,6 +39,11 @@ def fleet(pair):
 
 def pids(fleet, name="tiny"):
     return [rank["pid"] for rank in fleet.group(name)["ranks"]]
+
+
+def running(fleet, node, words):
+    """Process ids of a node whose command line has these words."""
+    return sorted(pid for pid, line in fleet.listed(node).items() if words in line)
 
 
 def whole_again(fleet, asking, timeout=60):
@@ -108,6 +114,44 @@ def test_an_actor_that_is_killed_beside_a_stopped_supervisor_costs_no_engine(fle
     fleet.until(fleet.is_ready, timeout=120)
     assert pids(fleet) == before
     assert fleet.group()["adopted"]
+
+
+@pytest.mark.parametrize("node", ["spark1", "spark2"])
+def test_a_watchdog_that_is_killed_is_named_and_started_again_beside_its_ray(fleet, node):
+    """It was away until the next reboot: a later end of Ray was the end of the fleet."""
+    fleet.serve(fleet.anew(fleet.spec(THERE)))
+    before = pids(fleet)
+    (watchdog,), raylets = running(fleet, node, WATCHDOG), running(fleet, node, "raylet/raylet ")
+    with Asking(fleet, "tiny") as asking:
+        fleet.until(lambda: asking.ends["whole"], timeout=60)
+        fleet.lab.exec(node, ["kill", "-KILL", str(watchdog)])
+        fleet.until(
+            lambda: f"{node}: The Ray watchdog does not run here" in str(fleet.fleet_status()["warnings"]), 20
+        )
+        fleet.until(lambda: running(fleet, node, WATCHDOG), timeout=60)
+        fleet.until(lambda: not fleet.fleet_status()["warnings"], timeout=30)
+        whole_again(fleet, asking)
+    assert (running(fleet, node, "raylet/raylet "), pids(fleet)) == (raylets, before)
+    assert set(asking.ends) == {"whole"}, asking.answers
+    assert "The Ray watchdog does not run here" in fleet.ok("events")
+    fleet.lab.exec(node, ["kill", "-KILL", str(min(raylets))])
+    fleet.until(lambda: running(fleet, node, "raylet/raylet ") not in ([], raylets), timeout=120)
+    fleet.until(fleet.is_ready, timeout=120)
+    assert pids(fleet) == before
+
+
+def test_up_writes_a_role_that_is_gone_again_and_ends_nothing(fleet):
+    """`status` named the command, and it found the fleet up and did nothing."""
+    fleet.serve(fleet.anew(fleet.spec(THERE)))
+    before = pids(fleet)
+    rays = {node: running(fleet, node, "raylet/raylet ") for node in ("spark1", "spark2")}
+    for node in rays:
+        fleet.lab.exec(node, ["sh", "-c", "rm ~/.local/state/sparkfleet/*/role.json"])
+    fleet.until(lambda: str(fleet.fleet_status()["warnings"]).count("role.json") == 2, timeout=30)
+    fleet.ok("up")
+    fleet.until(lambda: not fleet.fleet_status()["warnings"], timeout=30)
+    assert rays == {node: running(fleet, node, "raylet/raylet ") for node in rays}
+    assert pids(fleet) == before
 
 
 # --- networks

@@ -104,6 +104,8 @@ class JoinRequest(OnNode):
     ray_token: str
     engine_secret: str
     engine_tokens: str = ""
+    joined: bool = False
+    """True if Ray on it is part of the fleet and goes on; only its role and its secrets are written again."""
 
 
 class MoveRequest(OnNode):

@@ -16,6 +16,7 @@ from typing import Any, TypeVar
 import ray
 
 from sparkfleet.controlplane.ray.ray_process import NODE_LABEL
+from sparkfleet.controlplane.ray.watchdog_watch import WatchdogWatch, environment_of
 from sparkfleet.controlplane.state.nodes import RanksOf
 from sparkfleet.controlplane.state.status import NodeReport
 from sparkfleet.group.group_name import GroupKey
@@ -137,6 +138,8 @@ class NodeAgent:
         self._reader = NodeReader()
         self._slow = SlowReadings()
         self._slow_at = -SLOW_EVERY_S
+        # A worker's parent is its raylet: it has the environment of Ray's start, a worker more than that.
+        self._watchdog = WatchdogWatch(self._paths, partial(environment_of, os.getppid()))
         self._reading: asyncio.Task[None] | None = None
 
     async def look(self, rails: tuple[RailDevices, ...]) -> tuple[str, str, tuple[str, ...]]:
@@ -149,8 +152,8 @@ class NodeAgent:
         readings = await asyncio.to_thread(self._reader.read, tuple(rails), self._slow)
         spoilt = await asyncio.to_thread(spoilt_files, self._paths)
         # A worker's parent is its raylet, which Ray calls dead only after a minute without an answer.
-        stopped = stopped_words(os.getppid(), "Ray's raylet")
-        return readings.model_dump_json(), this_boot(), (*spoilt, *stopped)
+        stopped = stopped_words(os.getppid(), "Ray's raylet", "nothing new starts here")
+        return readings.model_dump_json(), this_boot(), (*spoilt, *stopped, *await self._watchdog.look())
 
     async def _read_slow(self) -> None:
         try:

@@ -40,7 +40,7 @@ class BroughtUp(NamedTuple):
 
 
 async def bring_up(session: Session, on_event: OnEvent = ignored, wheels: Path | None = None) -> BroughtUp:
-    """Bring up every node of the fleet, and its deployments. Does nothing if the whole fleet is up.
+    """Bring up every node of the fleet, and its deployments. Does nothing if the whole fleet is up and lacks no file.
 
     Args:
         session: the fleet.
@@ -52,14 +52,15 @@ async def bring_up(session: Session, on_event: OnEvent = ignored, wheels: Path |
         ControlError: the fleet did not come up, or a node did not join it.
     """
     client = await _controller(session)
-    if client is not None and await session.lifecycle.is_complete(client):
+    joined = await session.lifecycle.joined(client) if client is not None else {}
+    if client is not None and all(map(joined.get, session.inventory.nodes)):
         changed = await _with_its_gateway(session, client)
         return BroughtUp(changed or client, changed=changed is not None, left_by_a_reboot=())
     if client is not None:
         client.require_same_api()
     file = FleetPaths.default(session.inventory.fleet).step_times
     with StepTimer(on_event, expected_times(load_step_times(file), FLEET)) as timer:
-        client = await session.lifecycle.bring_up((), timer, wheels)
+        client = await session.lifecycle.bring_up((), timer, wheels, joined)
     save_step_times(file, FLEET, timer.times)
     client = await _with_its_gateway(session, client) or client
     return BroughtUp(client, changed=True, left_by_a_reboot=session.lifecycle.left_by_a_reboot)

@@ -17,7 +17,7 @@ def spoilt_files(paths: FleetPaths) -> tuple[str, ...]:
     return tuple(trouble for trouble in troubles if trouble)
 
 
-def stopped_words(pid: int, what: str) -> tuple[str, ...]:
+def stopped_words(pid: int, what: str, means: str) -> tuple[str, ...]:
     """A process that somebody stopped (SIGSTOP), as a sentence with the command; () for one that runs or is gone."""
     try:
         state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
@@ -25,7 +25,7 @@ def stopped_words(pid: int, what: str) -> tuple[str, ...]:
         return ()
     if state not in ("T", "t"):
         return ()
-    return (f"{what} is stopped, and nothing new starts here: `kill -CONT {pid}` lets it run on.",)
+    return (f"{what} is stopped, and {means}: `kill -CONT {pid}` lets it run on.",)
 
 
 def _secret(path: Path) -> str:

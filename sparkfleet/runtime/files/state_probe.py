@@ -216,7 +216,7 @@ def listens(address: str) -> bool:
 
 def surroundings(root: Path) -> dict[str, object]:
     """The node's part in a fleet, and other fleets on it: input of `NodeSurroundings` in `fleet/nodes/surroundings.py`."""
-    watched = watchdogs()
+    watched = set(watchdogs())
     return {
         "root": str(root),
         "id": fleet_id(root),
@@ -256,22 +256,32 @@ def role_of(root: Path, watched: set[Path]) -> dict[str, object] | None:
         return None
 
 
-def watchdogs() -> set[Path]:
-    """State directories of all fleets, of any user, whose watchdog runs on this node."""
-    found = set()
+def watchdogs() -> dict[Path, int]:
+    """State directories of all fleets, of any user, whose watchdog runs on this node, with its process id."""
+    found = {}
     for entry in os.listdir("/proc"):
-        if entry.isdigit():
-            try:
-                words = Path("/proc", entry, "cmdline").read_bytes().split(b"\0")
-            except OSError:
-                continue  # it has ended
-            is_watchdog = WATCHDOG in words and words[words.index(WATCHDOG) + 1 :][:1] == [b"keep"]
-            if is_watchdog and _is_of_this_machine(entry):
-                found.add(Path(os.fsdecode(words[words.index(WATCHDOG) + 2])))
+        if entry.isdigit() and (root := _root_of_watchdog(int(entry))) is not None:
+            found[root] = int(entry)
     return found
 
 
-def _is_of_this_machine(pid: str) -> bool:
+def is_watchdog_of(root: Path, pid: int) -> bool:
+    """True if a process is the watchdog of a fleet."""
+    return _root_of_watchdog(pid) == root
+
+
+def _root_of_watchdog(pid: int) -> Path | None:
+    """State directory of the fleet whose watchdog a process is; None if it is none, or has ended."""
+    try:
+        words = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
+    except OSError:
+        return None
+    if WATCHDOG not in words or words[words.index(WATCHDOG) + 1 :][:1] != [b"keep"]:
+        return None
+    return Path(os.fsdecode(words[words.index(WATCHDOG) + 2])) if _is_of_this_machine(pid) else None
+
+
+def _is_of_this_machine(pid: int) -> bool:
     """False for a process in a container or in a simulated Spark: its memory is ours, its ports and files are not."""
     try:
         return os.readlink(f"/proc/{pid}/ns/mnt") == os.readlink("/proc/self/ns/mnt")

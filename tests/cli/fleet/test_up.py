@@ -22,13 +22,13 @@ def fleet(sparkfleet, monkeypatch, tmp_path):
     file.write_text("fleet: home\nhead: a\nnodes:\n  a: {address: local}\n")
     client = FleetClient(ADDRESS, "secret")
 
-    async def brought_up(lifecycle, apply, on_event, wheels):
+    async def brought_up(lifecycle, apply, on_event, wheels, joined):
         on_event(StepRunning(step=FleetStep.STARTING_RAY))
         lifecycle.left_by_a_reboot = ("a",)
         return client
 
-    async def complete(*_):
-        return True
+    async def joined(*_):
+        return {"a": fleet.lacks_nothing}
 
     async def taken_down(_):
         return fleet.found
@@ -41,8 +41,9 @@ def fleet(sparkfleet, monkeypatch, tmp_path):
         return sparkfleet(*argv, "-i", file)
 
     monkeypatch.setattr(FleetLifecycle, "bring_up", brought_up)
-    monkeypatch.setattr(FleetLifecycle, "is_complete", complete)
+    monkeypatch.setattr(FleetLifecycle, "joined", joined)
     monkeypatch.setattr(FleetLifecycle, "take_down", taken_down)
+    fleet.lacks_nothing = True
     fleet.found = TakenDown(was_up=True, has_run=True, deployments={"tiny": 3})
     return fleet
 
@@ -54,6 +55,13 @@ def test_up_for_people(fleet, running):
     first, *advice = out.splitlines()
     assert first == f"{'Already running' if running else 'Up'}. Endpoint: http://127.0.0.1:8000/v1"
     assert [line[:16] for line in advice] == ([] if running else ["a: has neither s"])
+
+
+def test_up_of_a_fleet_that_lacks_a_file_writes_it_again(fleet):
+    """`status` named the command, and it did nothing."""
+    fleet.lacks_nothing = False
+    code, out, _ = fleet("up", running=True)
+    assert (code, out.splitlines()[0]) == (0, "Up. Endpoint: http://127.0.0.1:8000/v1")
 
 
 @pytest.mark.parametrize("running", [False, True])

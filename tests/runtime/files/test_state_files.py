@@ -45,13 +45,13 @@ def test_a_node_that_is_not_the_head_needs_no_addresses(paths):
 def test_a_stopped_process_is_named_with_the_command_and_one_that_runs_is_not():
     process = subprocess.Popen(["sleep", "60"])
     try:
-        assert stopped_words(process.pid, "Ray's raylet") == ()
+        assert stopped_words(process.pid, "Ray's raylet", "nothing new starts here") == ()
         os.kill(process.pid, signal.SIGSTOP)
         os.waitid(os.P_PID, process.pid, os.WSTOPPED | os.WNOWAIT)
-        (words,) = stopped_words(process.pid, "Ray's raylet")
+        (words,) = stopped_words(process.pid, "Ray's raylet", "nothing new starts here")
         assert words.startswith("Ray's raylet is stopped")
         assert f"`kill -CONT {process.pid}`" in words
     finally:
         process.kill()
         process.wait()
-    assert stopped_words(process.pid, "Ray's raylet") == ()
+    assert stopped_words(process.pid, "Ray's raylet", "nothing new starts here") == ()
