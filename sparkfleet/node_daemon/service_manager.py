@@ -7,6 +7,7 @@ user's crontab starts it the next time. Neither needs root.
 from __future__ import annotations
 
 import os
+import re
 import shlex
 import shutil
 import subprocess
@@ -17,6 +18,8 @@ from sparkfleet.errors import ControlError
 
 WAIT_S = 30.0
 CRON_PIDS = (Path("/run/crond.pid"), Path("/var/run/crond.pid"))
+NO_CRONTAB = re.compile(r"no crontab|no such file", re.IGNORECASE)
+"""In the answer of `crontab -l` for a user who has none. Any other failure hides the lines of one who has."""
 
 
 def start(label: str, argv: Sequence[str], env: Mapping[str, str], log: Path) -> str:
@@ -117,10 +120,13 @@ def spawn(argv: Sequence[str], env: Mapping[str, str], log: Path) -> None:
 
 
 def _write_crontab(label: str, line: str | None) -> bool:
-    """True if the line is now in the crontab; a user without access to cron has none."""
-    before = _call("crontab", "-l")
-    after = crontab_with(before.stdout if before.returncode == 0 else "", label, line)
-    if after == (before.stdout if before.returncode == 0 else ""):
+    """True if the line is now in the crontab; a user without access to cron has none. One that cannot be read stays."""
+    listed = _call("crontab", "-l")
+    if listed.returncode != 0 and listed.stderr.strip() and not NO_CRONTAB.search(listed.stderr):
+        return False  # what is in it would be lost
+    before = listed.stdout if listed.returncode == 0 else ""
+    after = crontab_with(before, label, line)
+    if after == before:
         return line is not None
     return _call("crontab", "-", given=after).returncode == 0
 

@@ -90,6 +90,27 @@ def test_cron_starts_it_after_a_reboot(tools):
     assert table.read_text() == ""
 
 
+@pytest.mark.parametrize(
+    ("answer", "kept"),
+    [
+        ("crontab: can't read the crontab: Input/output error", True),
+        ("no crontab for me", False),
+        ("crontab: can't open 'me': No such file or directory", False),
+    ],
+)
+def test_a_crontab_that_cannot_be_read_keeps_its_lines(tools, answer, kept):
+    """A failed `crontab -l` counted as an empty one, and the user's own lines were overwritten."""
+    table = tools.directory / "table"
+    table.write_text("0 3 * * * backup\n")
+    failing = f"import sys\nif sys.argv[1:] == ['-l']: sys.exit({answer!r})\n"
+    tools("crontab", failing + CRONTAB.format(path=str(table)))
+    (tools.directory / "crond.pid").touch()
+    service = service_manager.start("home-1", marker(tools.directory), ENV, tools.directory / "log")
+    assert service == ("" if kept else "cron")
+    assert ("backup" in table.read_text()) is kept
+    until_exists(tools.directory / "ran")
+
+
 def test_systemd_is_preferred_and_cleaned_up(tools):
     calls = tools.directory / "calls"
     tools("systemctl", SYSTEMCTL.format(path=str(calls)))
