@@ -12,7 +12,7 @@ import logging
 import os
 import signal
 import time
-from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Sequence
 from functools import partial
 from typing import Any, NoReturn, Protocol, TypeVar
 
@@ -160,6 +160,10 @@ class Group:
         Raises:
             EngineError: it exited, or it is up and does not generate. No process of it is left.
         """
+        async with self._heard():
+            await self._start()
+
+    async def _start(self) -> None:
         self._enter(
             GroupPhase.STARTING, self._after
         )  # first of all: a start that takes the node down must be known
@@ -236,13 +240,14 @@ class Group:
             await self._release()
             return
         serves = self._report.phase is GroupPhase.READY  # an engine that still loads has no requests
-        if serves and drain_s > 0:
-            self._enter(GroupPhase.DRAINING)
-            with contextlib.suppress(TimeoutError, SparkfleetError):
-                async with asyncio.timeout(drain_s):
-                    await self._until_exit(self._idle())
-        await self._ranks.stop()
-        await self._close()
+        async with self._heard():
+            if serves and drain_s > 0:
+                self._enter(GroupPhase.DRAINING)
+                with contextlib.suppress(TimeoutError, SparkfleetError):
+                    async with asyncio.timeout(drain_s):
+                        await self._until_exit(self._idle())
+            await self._ranks.stop()
+            await self._close()
         if not failed:
             self._backoff.forget()
             self._enter(GroupPhase.STOPPED)
@@ -408,6 +413,20 @@ class Group:
         return EngineError(
             what, means=status.reason, do=f"Read the whole log: `sparkfleet logs {self._launch.deployment}`."
         )
+
+    @contextlib.asynccontextmanager
+    async def _heard(self) -> AsyncIterator[None]:
+        """Repeats the last report while it is entered, as a silent group counts as gone: a pause before a restart, a first
+        token, a measurement and a drain take longer than that."""
+        beating = asyncio.create_task(beat(self._repeat))
+        try:
+            yield
+        finally:
+            await cancel(beating)
+
+    def _repeat(self) -> None:
+        if self._report.phase is not GroupPhase.FAILED:  # a restarted controller would count it again
+            self._report_to(self._report)
 
     def _report_load(self) -> None:
         load = self._load

@@ -71,6 +71,41 @@ async def test_on_a_drained_node_it_waits_and_starts_nothing_until_the_node_may_
     await group.stop(drain_s=0)
 
 
+@pytest.mark.parametrize("phase", [GroupPhase.STARTING, GroupPhase.PROBING, GroupPhase.DRAINING])
+async def test_it_is_heard_while_it_waits(world, monkeypatch, phase):
+    """A group was called silent, and alerted on, in a pause before its restart, at a first token that compiled, and in a
+    drain."""
+    waits, until = asyncio.Event(), asyncio.Event()
+
+    async def slow(*_, **__):
+        waits.set()
+        await until.wait()
+
+    group = world.group()
+    if phase is GroupPhase.DRAINING:
+        await group.start()
+        monkeypatch.setattr(group, "_idle", slow)
+        work = asyncio.create_task(group.stop(drain_s=30))
+    else:
+        place = (group._ranks, "adopt") if phase is GroupPhase.STARTING else (Probe, "one_token")
+        monkeypatch.setattr(*place, slow)
+        work = asyncio.create_task(group.start())
+    await waits.wait()
+    before = len(world.reports)
+    async with asyncio.timeout(10):
+        while len(world.reports) < before + 3:
+            await asyncio.sleep(0.01)
+    assert {one.phase for one in world.reports[before:]} == {phase}
+    if phase is GroupPhase.STARTING:
+        work.cancel()
+        await asyncio.gather(work, return_exceptions=True)
+        return
+    until.set()
+    await work
+    if phase is GroupPhase.PROBING:
+        await group.stop(drain_s=0)
+
+
 async def test_one_that_waits_for_a_drained_node_does_not_keep_others_of_its_box_from_being_measured(world):
     async def barred():
         return "this is drained"
