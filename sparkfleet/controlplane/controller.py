@@ -159,6 +159,7 @@ class Controller:
             with self.failures.working("a round of its work"):
                 await self.reconcile()
             self.failures.warn("reconcile", "")
+            self.journal.settle("reconcile")
         except StoreError:
             raise
         except Exception as error:

@@ -57,8 +57,6 @@ class ReportIntake:
     async def report(self, report: GroupReport) -> None:
         """Takes a group's report."""
         before = self._fleet.reports.newest(report.name)
-        if report.lost and (before is None or before.lost != report.lost):
-            await self._record(report, "lost", report.lost)
         self._phases.see(report)
         self._fleet.forecast.see(report)
         if self._fleet.reports.group(report):
@@ -71,9 +69,11 @@ class ReportIntake:
             self._measure(report)
             await self._record(report, "measured", _speed_words(report))
         elif report.detail and report.phase in BEGINNING:
-            await self._journal.record_once(
-                report.deployment, report.generation, report.name, "progress", report.detail
-            )
+            await self._record_once(report, "progress", report.detail)
+        # After the report is known: it may not wait for its event, nor be lost with it. Each actor that tries to start the
+        # group finds the same end.
+        if report.lost:
+            await self._record_once(report, "lost", report.lost)
 
     async def register_gateway(self, report: GatewayReport) -> bool:
         """Takes a gateway replica's report of its address and its usage. True if that is stored."""
@@ -100,6 +100,7 @@ class ReportIntake:
             if report.started_s is not None:
                 self._metrics.start.labels(report.deployment).observe(report.started_s)
             await self._gateways.publish()
+            self._journal.settle(report.name)
         if report.phase is GroupPhase.FAILED:
             self._count_failure(report)
         await self._record(report, report.phase.value, words)
@@ -116,6 +117,9 @@ class ReportIntake:
 
     async def _record(self, report: GroupReport, kind: str, words: str) -> None:
         await self._journal.record(report.deployment, report.generation, report.name, kind, words)
+
+    async def _record_once(self, report: GroupReport, kind: str, words: str) -> None:
+        await self._journal.record_once(report.deployment, report.generation, report.name, kind, words)
 
 
 def _ready_words(report: GroupReport) -> str:

@@ -200,6 +200,7 @@ class Group:
             started_s=round(time.monotonic() - self._began, 3),
             measured=measured,
             ranks=self._ranks.reports(statuses),
+            lost="",
         )
 
     async def watch(self) -> str:

@@ -16,7 +16,7 @@ from sparkfleet.group.launch_plan import GroupLaunch
 from sparkfleet.group.rank import RankHolder
 from sparkfleet.group.report import RankReport
 from sparkfleet.runtime.base import ADOPTABLE, RankStatus
-from sparkfleet.runtime.control_socket import NO_OWNER
+from sparkfleet.runtime.control_socket import BY_REQUEST, NO_OWNER
 from sparkfleet.runtime.ports import free_port
 from sparkfleet.units import GIB
 
@@ -89,20 +89,22 @@ class Ranks:
     def _lost_words(self, found: Sequence[RankStatus | None]) -> str:
         """Ranks that ended while no actor of the group held them, in words; "" for none.
 
-        Every other end was seen by the actor that held the rank, and reported by it.
+        Every other end was seen by the actor that held the rank, and reported by it: if it has stopped one rank, the end of
+        those that it did not reach is no news.
         """
         ended = {
             rank: status.reason.partition("\n")[0] if status is not None else "it does not run"
             for rank, status in enumerate(found)
             if status is None or status.phase not in ADOPTABLE
         }
-        if len(ended) == len(found) and not any(NO_OWNER in reason for reason in ended.values()):
+        stopped = any(BY_REQUEST in reason for reason in ended.values())
+        if stopped or (len(ended) == len(found) and not any(NO_OWNER in reason for reason in ended.values())):
             return ""
         ranks = "; ".join(
             f"rank {rank} on {self.holders[rank].node}: {reason}" for rank, reason in ended.items()
         )
         others = "; the other ranks were stopped, as none runs alone" if len(ended) < len(found) else ""
-        return f"its engine ended while no actor of the group held it, and is loaded again: {ranks}{others}"
+        return f"its engine ended while no actor of the group held it, and has to be loaded again: {ranks}{others}"
 
     async def start(self, waiting: Callable[[str], None]) -> list[RankStatus]:
         """Starts every rank; returns the status of each.

@@ -61,7 +61,7 @@ class GroupReport(NamedGroupValue):
     """Seconds from start to ready."""
     adopted: bool = False
     lost: str = ""
-    """Ranks of its engine that ended while no actor of the group held them, in words; "" for none."""
+    """Ranks of its engine that ended while no actor of the group held them, in words; "" for none, and once it is ready."""
     rung: int = 0
     """Index of the rung in its ladder, from 0."""
     diagnosis: Diagnosis | None = None

@@ -21,6 +21,8 @@ from contextlib import suppress
 Answer = dict[str, object]
 NO_OWNER = "no owner"
 """Begin of the reason of an end by a lease that ran out."""
+BY_REQUEST = "by its owner's request"
+"""Reason of an end that somebody requested."""
 _LINE_BYTES = 4096
 _CLOSE_S = 1.0
 
@@ -103,7 +105,7 @@ class Door:
                 self._wait(writer)
             case "stop":
                 self._wait(writer)
-                self._stop("by its owner's request")
+                self._stop(BY_REQUEST)
             case _:
                 _send(writer, _refusal("expected one line of JSON with op: status, own, wait or stop"))
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 
 from sparkfleet.errors import NodeError
 from sparkfleet.runtime.base import Phase, RankId, RankSpec, RankStatus
-from sparkfleet.runtime.control_socket import NO_OWNER
+from sparkfleet.runtime.control_socket import BY_REQUEST, NO_OWNER
 
 _FIRST_PID = 1000
 
@@ -121,7 +121,7 @@ class FakeRuntime:
         life = self._lives[id_]
         if life.alive:
             self.stopped.append(id_)
-        return life.end(-signal.SIGTERM, "stopped: by its owner's request")
+        return life.end(-signal.SIGTERM, f"stopped: {BY_REQUEST}")
 
     def refuse(self, id_: RankId, error: NodeError) -> None:
         """Makes the next start of a rank fail."""

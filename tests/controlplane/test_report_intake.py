@@ -1,5 +1,6 @@
 """Reports of groups, and what follows from them."""
 
+import asyncio
 import sqlite3
 
 import pytest
@@ -59,3 +60,58 @@ async def test_an_engine_that_was_lost_between_two_actors_is_an_event_once(world
         await world.controller.intake.report(report(lost="its engine ended", detail=detail))
     named = [event.message for event in world.store.events.read() if event.kind == "lost"]
     assert named == ["its engine ended"]
+
+
+async def test_an_engine_that_was_lost_is_one_event_however_often_its_start_fails(world):
+    """Each actor that finds the same end reports it, and until it is ready the first reports of each do not have it."""
+    await world.put()
+    for phase in (GroupPhase.STARTING, GroupPhase.FAILED, GroupPhase.STARTING):
+        await world.controller.intake.report(report())
+        await world.controller.intake.report(report(phase=phase, lost="its engine ended"))
+    await world.ready(1)
+    assert await world.messages("lost") == ["its engine ended"]
+    await world.controller.intake.report(report(lost="its engine ended"))
+    assert await world.messages("lost") == ["its engine ended"] * 2, "another loss"
+
+
+async def test_a_report_is_known_although_its_loss_cannot_be_recorded(world, monkeypatch):
+    """On a full disk a group that had been lost was never known again, and it served."""
+    await world.put()
+
+    def full(*_):
+        raise sqlite3.OperationalError("database or disk is full")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(world.store.events, "record", full)
+        with pytest.raises(sqlite3.OperationalError):
+            await world.controller.intake.report(report(lost="its engine ended"))
+        assert world.controller.fleet.reports.newest("tiny/g1/0")
+    await world.controller.intake.report(report(lost="its engine ended"))
+    assert await world.messages("lost") == ["its engine ended"]
+
+
+async def test_a_later_report_does_not_overtake_one_whose_event_waits(world):
+    await world.put()
+    async with world.controller.journal._written:  # as while a client of the events reads them
+        first = asyncio.create_task(world.controller.intake.report(report(lost="its engine ended")))
+        second = asyncio.create_task(world.controller.intake.report(report(detail="loading", lost="its engine ended")))
+        await asyncio.sleep(0.01)
+    await asyncio.gather(first, second)
+    assert world.controller.fleet.reports.newest("tiny/g1/0").detail == "loading"
+    assert await world.messages("lost") == ["its engine ended"]
+
+
+async def test_a_round_that_fails_again_after_one_that_worked_is_another_event(world, monkeypatch):
+    """The same words were recorded once in the life of a controller."""
+
+    async def failing():
+        raise RuntimeError("no Serve")
+
+    for _ in range(2):
+        with monkeypatch.context() as patched:
+            patched.setattr(world.apps, "list", failing)
+            await world.controller.round()
+            await world.controller.round()
+        await world.controller.round()
+    failed = [event for event in world.store.events.read() if event.subject == "reconcile"]
+    assert len(failed) == 2

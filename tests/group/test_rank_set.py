@@ -510,7 +510,7 @@ async def test_ranks_that_nobody_held_for_too_long_are_named(tmp_path):
     ranks = world.anew()
     assert await ranks.adopt() == []
     assert ranks.lost == (
-        "its engine ended while no actor of the group held it, and is loaded again:"
+        "its engine ended while no actor of the group held it, and has to be loaded again:"
         " rank 0 on this: stopped: no owner for 120 s; rank 1 on that: stopped: no owner for 120 s"
     )
 
@@ -522,6 +522,16 @@ async def test_the_rank_that_ended_alone_is_named(tmp_path):
     assert await ranks.adopt() == []
     assert "again: rank 1 on that: its supervisor was killed, and the engine with it; the other" in ranks.lost
     assert world.runtimes[0].stopped == [ids[0]]
+
+
+async def test_the_end_of_a_rank_that_its_actor_could_not_reach_is_no_news(tmp_path):
+    """A node was away: the actor stopped the other rank and reported that, and the next one named a loss of both."""
+    world, ids = await released(tmp_path)
+    world.runtimes[0].stop(ids[0])
+    world.runtimes[1].expire(ids[1])
+    ranks = world.anew()
+    assert await ranks.adopt() == []
+    assert ranks.lost == ""
 
 
 @pytest.mark.parametrize("end", ["exit", "stop"])

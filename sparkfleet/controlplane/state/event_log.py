@@ -20,7 +20,8 @@ class EventLog:
     def __init__(self, store: Store) -> None:
         self._store = store
         self._written = asyncio.Condition()
-        self._last: dict[str, str] = {}
+        self._last: dict[tuple[str, str], str] = {}
+        """The last message of `record_once`, by subject and kind."""
 
     async def record(self, deployment: str, generation: int, subject: str, kind: str, message: str) -> None:
         """Writes an event."""
@@ -30,11 +31,15 @@ class EventLog:
     async def record_once(
         self, deployment: str, generation: int, subject: str, kind: str, message: str
     ) -> None:
-        """Writes an event unless it repeats the last message about this subject."""
-        if self._last.get(subject) != message:
+        """Writes an event unless it repeats the last message of its kind about this subject; see `settle`."""
+        if self._last.get((subject, kind)) != message:
             self._store.events.record(deployment, generation, subject, kind, message)
-            self._last[subject] = message  # only after it is written, and before the next wait
+            self._last[subject, kind] = message  # only after it is written, and before the next wait
             await self.announce()
+
+    def settle(self, subject: str) -> None:
+        """Ends what `record_once` has recorded about a subject: the same words are another event from now on."""
+        self._last = {key: message for key, message in self._last.items() if key[0] != subject}
 
     async def events(self, after: int, deployment: str | None, wait_s: float) -> tuple[Event, ...]:
         """Events with an id above `after`; waits for one, at most `wait_s`."""
