@@ -198,7 +198,7 @@ class FleetClient:
         Raises ControlError for a name that is taken or cannot be one.
         """
         request = key_request(name, limits or KeyLimits())
-        return await self._change("POST", "/v1/keys", request.model_dump_json())
+        return await self._change("POST", "/v1/keys", request.model_dump_json(), once=True)
 
     async def limit_key(self, name: str, limits: KeyLimits) -> dict[str, Any]:
         """Replaces the limits of a key. Returns its `id`, its `name`, and `late`: gateways that do not know them yet."""
@@ -209,7 +209,7 @@ class FleetClient:
         """A new text for a key: `id`, `name`, once `key`, and `late`. The old one is accepted for `grace_s` more."""
         path = f"/v1/keys/{parse.quote(name, safe='')}/rotate"
         request = RotateRequest(grace_s=grace_s)
-        return await self._change("POST", path, request.model_dump_json())
+        return await self._change("POST", path, request.model_dump_json(), once=True)
 
     async def revoke_key(self, name: str) -> dict[str, Any]:
         """Revokes a key. Returns its `id`, its `name`, and `late`: gateways that may still accept it."""
@@ -266,18 +266,31 @@ class FleetClient:
             raise unlike(self.version) from error
 
     async def _change(
-        self, method: str, path: str, body: str | None = None, params: dict[str, str] | None = None
+        self,
+        method: str,
+        path: str,
+        body: str | None = None,
+        params: dict[str, str] | None = None,
+        once: bool = False,
     ) -> dict[str, Any]:
         """A call that changes something: only on a controller with the same version of the API."""
         if self.api is None:
             await self.ask_version()
         self.require_same_api()
-        return await self._call(method, path, body, params)
+        return await self._call(method, path, body, params, once)
 
     async def _call(
-        self, method: str, path: str, body: str | None = None, params: dict[str, str] | None = None
+        self,
+        method: str,
+        path: str,
+        body: str | None = None,
+        params: dict[str, str] | None = None,
+        once: bool = False,
     ) -> dict[str, Any]:
-        """One call, retried while there is no answer: the controller may be restarting."""
+        """One call, retried while there is no answer: the controller may be restarting.
+
+        With `once` it is not repeated if it may have arrived: a second rotation would end the text that the first one keeps.
+        """
         import aiohttp
 
         deadline = asyncio.get_running_loop().time() + self._patience_s
@@ -290,6 +303,8 @@ class FleetClient:
                 ConnectionError,
                 TimeoutError,
             ) as error:
+                if once and not isinstance(error, aiohttp.ClientConnectorError):
+                    raise _answer_lost() from error
                 if asyncio.get_running_loop().time() > deadline:
                     raise _unanswered(self.address) from error
                 await asyncio.sleep(0.25)
@@ -416,6 +431,15 @@ def unlike_api(version: str, api: int) -> ControlError:
 
 def _number(text: str) -> int:
     return int(text) if text.isdecimal() else 0
+
+
+def _answer_lost() -> ControlError:
+    return ControlError(
+        "The controller's answer was lost, and with it the text of the key.",
+        means="The key may have been made or rotated; a former text is accepted for as long as you requested.",
+        do="`sparkfleet keys list` shows the key. `sparkfleet keys rotate NAME` gives it another text, and ends the former one"
+        " if the lost rotation was made.",
+    )
 
 
 def _unanswered(address: HeadAddress) -> ControlError:

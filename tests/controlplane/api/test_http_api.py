@@ -183,6 +183,28 @@ async def test_keys(served):
         assert await fleet.keys() == []
 
 
+@pytest.mark.parametrize("call", ["create", "rotate"])
+async def test_a_key_is_not_rotated_twice_by_one_command(served, monkeypatch, call):
+    """The answer to the first request was lost: the second one ended the old text at once, in spite of its grace."""
+    made = []
+    async with client(served, patience_s=5.0) as fleet:
+        await fleet.create_key("ci")
+        real = fleet._once
+
+        async def once(method, path, body, params):
+            answer = await real(method, path, body, params)
+            if method == "POST":
+                made.append(answer["key"])
+                raise ConnectionResetError("the controller ended")
+            return answer
+
+        monkeypatch.setattr(fleet, "_once", once)
+        asked = fleet.create_key("other") if call == "create" else fleet.rotate_key("ci", 3600.0)
+        with pytest.raises(ControlError, match="answer was lost"):
+            await asked
+    assert len(made) == 1
+
+
 async def test_keys_are_limited_and_rotated(served):
     async with client(served) as fleet:
         made = await fleet.create_key("ci", KeyLimits(concurrent=2))
