@@ -149,14 +149,17 @@ def _known(path: Path, name: str) -> Iterator[None]:
 def _copy_before_migration(paths: FleetPaths) -> None:
     """Keeps the file as the older release wrote it, so that this release can be taken back."""
     paths.backups.mkdir(mode=0o700, exist_ok=True)
-    beside = paths.backups / f"before-schema-{len(SCHEMAS)}.db"
-    if beside.exists():
+    kept = paths.backups / f"before-schema-{len(SCHEMAS)}.db"
+    if kept.exists():
         return
+    beside = kept.with_name(f".{kept.name}")
+    beside.unlink(missing_ok=True)  # of a copy that was interrupted
     with (
         contextlib.closing(sqlite3.connect(paths.database)) as source,
         contextlib.closing(sqlite3.connect(beside)) as copy,
     ):
         source.backup(copy)
+    beside.replace(kept)
 
 
 def newer_release(path: Path, schema: int) -> StoreError:

@@ -223,8 +223,8 @@ def test_one_of_a_newer_release_names_what_to_do_and_is_not_changed(used):
     assert used.database.read_bytes() == before
 
 
-@pytest.mark.parametrize("schema", [4, IDENTITY_SINCE - 1])
-def test_one_of_an_older_release_is_copied_and_taken_over(paths, schema):
+def older(paths, schema):
+    """A store as an older release left it."""
     db = sqlite3.connect(paths.database)
     for statement in ";".join(SCHEMAS[:schema]).split(";"):
         db.execute(statement)
@@ -232,6 +232,33 @@ def test_one_of_an_older_release_is_copied_and_taken_over(paths, schema):
     db.execute(f"PRAGMA user_version = {schema}")
     db.commit()
     db.close()
+
+
+class FullDisk(sqlite3.Connection):
+    """A database whose copy fills the disk."""
+
+    def backup(self, target):
+        target.execute("CREATE TABLE half (one TEXT)")
+        raise sqlite3.OperationalError("database or disk is full")
+
+
+def test_a_copy_before_a_migration_that_a_full_disk_ended_is_made_again(paths, monkeypatch):
+    """The file of the first attempt counted as the copy, and the store was migrated without one."""
+    older(paths, 4)
+    real = sqlite3.connect
+    with monkeypatch.context() as patched:
+        patched.setattr(opening.sqlite3, "connect", lambda *args, **more: real(*args, **more, factory=FullDisk))
+        assert refused(paths).fault is StoreFault.UNREADABLE
+    open_store(paths, "home").close()
+    (copy,) = paths.backups.glob("before-schema-*.db")
+    with contextlib.closing(sqlite3.connect(copy)) as db:
+        assert db.execute("SELECT name, last FROM generations").fetchall() == [("tiny", 4)]
+    assert list(paths.backups.iterdir()) == [copy]
+
+
+@pytest.mark.parametrize("schema", [4, IDENTITY_SINCE - 1])
+def test_one_of_an_older_release_is_copied_and_taken_over(paths, schema):
+    older(paths, schema)
     store = open_store(paths, "home", [("tiny", 4)])
     assert (store.identity().fleet, store.deployments.generations()) == ("home", {"tiny": 4})
     store.close()
