@@ -74,23 +74,28 @@ class Effects:
         self._clocks = clocks
 
     async def carry_out(self, actions: Sequence[Action], desired: Mapping[str, Desired]) -> None:
-        """Stores all actions first, without a pause, so that no report arrives between a decision and its storage.
+        """Stores all actions first: all or none of them, without a pause, so that no report arrives between a decision and its
+        storage, and a failure of the disk counts nothing twice.
 
         Args:
             actions: in their order.
             desired: the deployments of the decision.
         """
-        for action in actions:
-            if not isinstance(action, (StartGroup, RestartGroup)):
-                self._keep(action)
+        self._keep(*(one for one in actions if not isinstance(one, (StartGroup, RestartGroup))))
         for action in actions:
             await self._record(action)
         for action in actions:
             await self._do(action, desired)
 
-    def _keep(self, action: Action) -> None:
-        self._write(action)
-        self._fleet.pending = pending_after(self._fleet.pending, action, self._clocks())
+    def _keep(self, *actions: Action) -> None:
+        if not actions:
+            return
+        pending = self._fleet.pending
+        with self._store.together():
+            for action in actions:
+                self._write(action)
+                pending = pending_after(pending, action, self._clocks())
+        self._fleet.pending = pending
 
     def _write(self, action: Action) -> None:
         if isinstance(action, KeepStanding):

@@ -3,11 +3,12 @@ import sqlite3
 
 import pytest
 from control_values import deployment, plan
-from controller_world import report
+from controller_world import diagnosed, report
 from prometheus_client import generate_latest
 
 from sparkfleet.controlplane import controller as module
 from sparkfleet.controlplane import node_watch
+from sparkfleet.controlplane.desired import Standing
 from sparkfleet.controlplane.policy.state import Now
 from sparkfleet.controlplane.state import report_cache, routing_publisher
 from sparkfleet.errors import ControlError
@@ -286,6 +287,24 @@ async def test_ray_serve_that_could_not_be_restarted_is_restarted_in_the_next_ro
     await world.controller.round()
     await world.controller.round()
     assert world.apps.renewed == 1
+
+
+async def test_a_disk_that_is_full_between_two_writes_of_a_decision_counts_no_failure_twice(world, monkeypatch):
+    """The position on the ladder was stored and the start not: the next round counted the same failure again, and left the
+    rung."""
+    await world.put(rungs=2)
+    await world.controller.intake.report(diagnosed("transient"))
+    world.apps.become("tiny", 1, "failed")
+
+    def full(group):
+        raise sqlite3.OperationalError("database or disk is full")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(world.store.groups, "end_start", full)
+        await world.controller.round()
+    await world.controller.round()
+    assert world.store.groups.standings()["tiny", 1, 0] == Standing(tries=1)
+    assert world.rungs == [0, 0]
 
 
 async def test_a_command_that_failed_on_a_full_disk_has_changed_nothing(world, monkeypatch):

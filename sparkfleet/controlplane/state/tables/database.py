@@ -5,7 +5,7 @@ from __future__ import annotations
 import sqlite3
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager, nullcontext, suppress
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -127,7 +127,7 @@ class Database:
     def changing(self) -> Iterator[None]:
         """A change of the desired state or the keys; a transaction of its own unless it is part of one."""
         outer = self._db.in_transaction
-        with nullcontext() if outer else self.transaction():
+        with self.transaction():
             yield
             self._db.execute("UPDATE identity SET changes = changes + 1")
         self._changes += 1
@@ -146,7 +146,10 @@ class Database:
 
     @contextmanager
     def transaction(self) -> Iterator[None]:
-        """A transaction; taken back, with all that was read in it, if its body fails."""
+        """A transaction, or a part of one; taken back as a whole, with all that was read in it, if a body fails."""
+        if self._db.in_transaction:
+            yield
+            return
         self._db.execute("BEGIN IMMEDIATE")
         try:
             yield
