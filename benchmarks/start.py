@@ -24,7 +24,7 @@ import aiohttp
 
 from sparkfleet.controlplane.desired import Desired
 from sparkfleet.controlplane.ray.ray_process import LABEL
-from sparkfleet.controlplane.state.launches import launches_for
+from sparkfleet.controlplane.state.launches import launch_for
 from sparkfleet.errors import EngineError
 from sparkfleet.fleet.nodes.collect_facts import survey
 from sparkfleet.group.canary import Probe, wait_healthy
@@ -76,7 +76,7 @@ class Bench:
         (facts,) = await survey(inventory, {"this": LocalChannel("this")})
         spec = parse_deployment(DEPLOYMENT, "deployment")
         desired = Desired(spec=spec, plan=plan_deployment(spec, [facts]), generation=1, who="bench", since=0)
-        (launch,) = launches_for(inventory, desired)
+        launch = launch_for(inventory, desired, desired.groups[0], 0)
         rank = spec_here(self.paths, launch, 0, Ports(http=free_port("127.0.0.1")), "secret")
         env = {**os.environ, **dict(rank.env), **dict(rank.secret_env)}
         began = time.perf_counter()

@@ -14,7 +14,7 @@ from collections.abc import Callable, Sequence
 
 from sparkfleet.controlplane.clocks import Clocks, read_clocks
 from sparkfleet.controlplane.controller_failures import LIST_LATE_S, ControllerFailures
-from sparkfleet.controlplane.effects import Effects, LaunchesOf
+from sparkfleet.controlplane.effects import Effects, LaunchOf
 from sparkfleet.controlplane.entry_watch import Entries, EntryWatch
 from sparkfleet.controlplane.fleet_commands import FleetCommands
 from sparkfleet.controlplane.fleet_queries import FleetQueries
@@ -59,7 +59,7 @@ class Controller:
         apps: the backend that runs groups.
         metrics: counters and gauges of the controller.
         address: of the head, with the endpoint.
-        launches_of: the launch of each group of a deployment, given the rung of each group.
+        launch_of: see `LaunchOf`.
         nodes: the nodes of the fleet.
         entries: those of the endpoint, on other nodes.
         here: the node that the controller runs on.
@@ -76,7 +76,7 @@ class Controller:
         apps: ServeBackend,
         metrics: ControlMetrics,
         address: HeadAddress,
-        launches_of: LaunchesOf,
+        launch_of: LaunchOf,
         nodes: Nodes,
         entries: Entries,
         here: NodeReport,
@@ -115,7 +115,7 @@ class Controller:
             nodes=nodes,
             journal=self.journal,
             metrics=metrics,
-            launches_of=launches_of,
+            launch_of=launch_of,
             leave=self.gateways.leave,
             clocks=clocks,
         )

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from functools import cached_property
 
 from sparkfleet.group.group_name import GroupKey
 from sparkfleet.planner.report.carry_over import Member
-from sparkfleet.planner.types.plan import DeploymentPlan, GroupPlan, Rung
+from sparkfleet.planner.types.plan import DeploymentPlan, GroupPlan
 from sparkfleet.specs.deployment import Deployment
 from sparkfleet.specs.remote_code import code_problems
 from sparkfleet.values import Value
@@ -60,16 +60,6 @@ class Desired(Value):
         """Key and plan of each group, in the order of the plan."""
         return zip(self.groups, self.plan.groups, strict=True)
 
-    def at_rungs(self, rungs: Mapping[int, int]) -> Iterator[tuple[GroupKey, int, Rung]]:
-        """Key, index of the rung, and rung of each group, in the order of the plan.
-
-        Args:
-            rungs: index of the rung of each group, by its index in the plan; left out: 0.
-        """
-        for index, (group, plan) in enumerate(self.planned()):
-            at = plan.rung_index(rungs.get(index, 0))
-            yield group, at, plan.ladder[at]
-
 
 class Standing(Value):
     """Rung of a group on its ladder."""
@@ -90,8 +80,3 @@ class Standing(Value):
     for another reason."""
     passed: tuple[str, ...] = ()
     """Reason for leaving each rung above this one, in order; if it is given up, also the reason for this one."""
-
-
-def rungs_of(desired: Desired, standings: Mapping[GroupKey, Standing]) -> dict[int, int]:
-    """Index of the rung of each group of a deployment, by its index in the plan; groups that never failed are left out."""
-    return {at: standings[key].rung for at, key in enumerate(desired.groups) if key in standings}

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 
 from sparkfleet.controlplane.clocks import Clocks
-from sparkfleet.controlplane.desired import Desired, rungs_of
+from sparkfleet.controlplane.desired import Desired
 from sparkfleet.controlplane.observed_fleet import ObservedFleet
 from sparkfleet.controlplane.policy.actions import (
     Action,
@@ -26,15 +26,17 @@ from sparkfleet.controlplane.policy.actions import (
     WaitForNodes,
 )
 from sparkfleet.controlplane.policy.after import begun, pending_after
+from sparkfleet.controlplane.policy.state import NEVER_FAILED
 from sparkfleet.controlplane.serve_backend import ServeBackend
 from sparkfleet.controlplane.state.event_log import EventLog
 from sparkfleet.controlplane.state.nodes import Nodes
+from sparkfleet.errors import SparkfleetError
 from sparkfleet.group.group_name import GroupKey, name_of
 from sparkfleet.group.launch_plan import GroupLaunch
 from sparkfleet.telemetry.metrics import ControlMetrics
 
-LaunchesOf = Callable[[Desired, Mapping[int, int]], Sequence[GroupLaunch]]
-"""The launch of each group of a deployment, given the rung of each group."""
+LaunchOf = Callable[[Desired, GroupKey, int], GroupLaunch]
+"""The launch of a group of a deployment at this rung. Raises SparkfleetError if it has none on the present nodes."""
 
 
 class Effects:
@@ -46,7 +48,7 @@ class Effects:
         nodes: the nodes of the fleet.
         journal: keeps events.
         metrics: counts groups that were given up.
-        launches_of: see `LaunchesOf`.
+        launch_of: see `LaunchOf`.
         leave: takes a group out of the gateways' table.
         clocks: replaceable by a simulation.
     """
@@ -59,7 +61,7 @@ class Effects:
         nodes: Nodes,
         journal: EventLog,
         metrics: ControlMetrics,
-        launches_of: LaunchesOf,
+        launch_of: LaunchOf,
         leave: Callable[[GroupKey], Awaitable[None]],
         clocks: Clocks,
     ) -> None:
@@ -69,13 +71,13 @@ class Effects:
         self._nodes = nodes
         self._journal = journal
         self._metrics = metrics
-        self._launches_of = launches_of
+        self._launch_of = launch_of
         self._leave = leave
         self._clocks = clocks
 
     async def carry_out(self, actions: Sequence[Action], desired: Mapping[str, Desired]) -> None:
-        """Stores all actions first: all or none of them, without a pause, so that no report arrives between a decision and its
-        storage, and a failure of the disk counts nothing twice.
+        """Stores all actions first, without a pause, so that no report arrives between a decision and its storage; all or
+        none of them, so that a full disk counts nothing twice.
 
         Args:
             actions: in their order.
@@ -131,14 +133,14 @@ class Effects:
 
     async def _do(self, action: Action, desired: Mapping[str, Desired]) -> None:
         match action:
-            case StartGroup(group=group):
+            case StartGroup(group=group) if launch := await self._launch(desired[group[0]], group):
                 await self._journal.record(*group[:2], name_of(group), "deploy", action.reason)
                 await self._nodes.sweep(self._fleet.kept())
                 self._keep(action)
-                await self._apps.deploy(self._launch(desired[group[0]], group))
-            case RestartGroup(group=group):
+                await self._apps.deploy(launch)
+            case RestartGroup(group=group) if launch := await self._launch(desired[group[0]], group):
                 self._write(action)
-                await self._apps.deploy(self._launch(desired[group[0]], group))
+                await self._apps.deploy(launch)
                 # Only now: if Serve did not accept the launch, a counted failure is not counted again.
                 self._fleet.pending = pending_after(self._fleet.pending, action, self._clocks())
             case RetireGroup(group=group):
@@ -148,6 +150,12 @@ class Effects:
             case EndGroup(group=group):
                 await self._apps.retire(*group)
 
-    def _launch(self, desired: Desired, group: GroupKey) -> GroupLaunch:
-        rungs = rungs_of(desired, self._store.groups.standings())
-        return self._launches_of(desired, rungs)[desired.groups.index(group)]
+    async def _launch(self, desired: Desired, group: GroupKey) -> GroupLaunch | None:
+        """The group's launch; None if it has none on the present nodes: it waits, with the reason, and holds up no other."""
+        try:
+            return self._launch_of(desired, group, self._store.groups.standings().get(group, NEVER_FAILED).rung)
+        except SparkfleetError as error:
+            reason = " ".join(filter(None, (error.what, error.do)))
+            self._keep(WaitForNodes(group=group, reason=reason))
+            await self._journal.record_once(*group[:2], name_of(group), "waits", reason)
+            return None

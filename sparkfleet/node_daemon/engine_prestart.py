@@ -5,20 +5,23 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import sqlite3
+from collections.abc import Iterator
 
 from sparkfleet.controlplane.api.api_models import UpRequest
-from sparkfleet.controlplane.desired import Desired, Generation, rungs_of
+from sparkfleet.controlplane.desired import Desired, Generation
 from sparkfleet.controlplane.policy.after import begun
 from sparkfleet.controlplane.policy.pending_starts import lost
-from sparkfleet.controlplane.policy.state import SeenNodes
+from sparkfleet.controlplane.policy.state import NEVER_FAILED, SeenNodes
 from sparkfleet.controlplane.sealing import sealed
-from sparkfleet.controlplane.state.launches import launches_for
+from sparkfleet.controlplane.state.launches import launch_for
 from sparkfleet.controlplane.state.newer_generations import OvertakenError
 from sparkfleet.controlplane.state.status import NodeReport
 from sparkfleet.controlplane.state.store import Store
 from sparkfleet.controlplane.store_safety.guard import StoreError
 from sparkfleet.controlplane.store_safety.opening import open_store
 from sparkfleet.errors import SparkfleetError
+from sparkfleet.group.group_name import name_of
 from sparkfleet.group.launch_plan import ALONE, GroupLaunch, Ports
 from sparkfleet.group.rank import available_memory, box_of
 from sparkfleet.group.rank_node import prepare_cache, spec_here
@@ -41,7 +44,7 @@ async def start_engines(paths: FleetPaths, request: UpRequest, runtime: Runtime)
 
     A group is left to the controller if its memory is not available yet (that of a rank that was just ended becomes
     available late, and a group's actor waits for it), if its last start took this node down, or if this node is drained. If
-    the store cannot be used, nothing is stored, ended or started: the controller waits for it, and reports why.
+    the store cannot be used, or not be written, nothing more is stored, ended or started: the controller reports why.
     """
     try:
         store = open_store(paths, request.inventory.fleet, await asyncio.to_thread(_running, paths.label))
@@ -49,34 +52,40 @@ async def start_engines(paths: FleetPaths, request: UpRequest, runtime: Runtime)
         log.error("no engine is started before Ray: %s", error)
         return
     try:
-        sealer = EnvSealer(paths.read_engine_secret().encode())
-        for apply in request.apply:
-            spec, plan = sealed(apply.spec, apply.plan, sealer)
-            # One that another apply has overtaken is refused by the controller, when the command applies it there.
-            with contextlib.suppress(OvertakenError):
-                store.deployments.put(spec, plan, apply.who, apply.retry, base=apply.base)
-        desired = store.deployments.desired().values()
-        launches = [launch for one in desired for launch in _launches(store, request.inventory, one)]
-        here = request.inventory.head
-        ranks = [
-            (launch, rank)
-            for launch in launches
-            for rank, placement in enumerate(launch.placements)
-            if placement.node == here
-        ]
-        await runtime.sweep(frozenset(launch.rank_id(paths.label, rank) for launch, rank in ranks))
-        nodes = SeenNodes.only(NodeReport(name=here, joined=True, boot=this_boot()))
-        took_down = lost(store.groups.starts(), nodes)
-        is_drained = here in {one.node for one in store.drains.nodes()}
-        for launch, _ in () if is_drained else ranks:
-            group = (launch.deployment, launch.generation, launch.replica)
-            if len(launch.placements) == 1 and group not in took_down and available_memory() >= launch.needs:
-                store.groups.begin_start(group, begun({}, (here,), nodes.boots))
-                # If that fails, the group's actor tries again, and reports the reason.
-                with contextlib.suppress(SparkfleetError):
-                    await _start(paths, launch, runtime)
+        await _start_all(paths, request, runtime, store)
+    except sqlite3.Error as error:  # a full disk: Ray and the controller start all the same
+        log.error("no further engine is started before Ray: %s", error)
     finally:
         store.close()
+
+
+async def _start_all(paths: FleetPaths, request: UpRequest, runtime: Runtime, store: Store) -> None:
+    sealer = EnvSealer(paths.read_engine_secret().encode())
+    for apply in request.apply:
+        spec, plan = sealed(apply.spec, apply.plan, sealer)
+        # One that another apply has overtaken is refused by the controller, when the command applies it there.
+        with contextlib.suppress(OvertakenError):
+            store.deployments.put(spec, plan, apply.who, apply.retry, base=apply.base)
+    desired = store.deployments.desired().values()
+    launches = [launch for one in desired for launch in _launches(store, request.inventory, one)]
+    here = request.inventory.head
+    ranks = [
+        (launch, rank)
+        for launch in launches
+        for rank, placement in enumerate(launch.placements)
+        if placement.node == here
+    ]
+    await runtime.sweep(frozenset(launch.rank_id(paths.label, rank) for launch, rank in ranks))
+    nodes = SeenNodes.only(NodeReport(name=here, joined=True, boot=this_boot()))
+    took_down = lost(store.groups.starts(), nodes)
+    is_drained = here in {one.node for one in store.drains.nodes()}
+    for launch, _ in () if is_drained else ranks:
+        group = (launch.deployment, launch.generation, launch.replica)
+        if len(launch.placements) == 1 and group not in took_down and available_memory() >= launch.needs:
+            store.groups.begin_start(group, begun({}, (here,), nodes.boots))
+            # If that fails, the group's actor tries again, and reports the reason.
+            with contextlib.suppress(SparkfleetError):
+                await _start(paths, launch, runtime)
 
 
 def _running(label: str) -> frozenset[Generation]:
@@ -86,15 +95,16 @@ def _running(label: str) -> frozenset[Generation]:
     return frozenset((one.deployment, one.generation) for one in ids if one is not None)
 
 
-def _launches(store: Store, inventory: Inventory, desired: Desired) -> list[GroupLaunch]:
-    """Launches of a deployment's groups that are not given up."""
+def _launches(store: Store, inventory: Inventory, desired: Desired) -> Iterator[GroupLaunch]:
+    """Launches of a deployment's groups that are not given up, and that have one on the present nodes."""
     standings = store.groups.standings()
-    launches = launches_for(inventory, desired, rungs_of(desired, standings))
-    return [
-        launch
-        for launch, group in zip(launches, desired.groups, strict=True)
-        if group not in standings or not standings[group].given_up
-    ]
+    for group in desired.groups:
+        standing = standings.get(group, NEVER_FAILED)
+        if not standing.given_up:
+            try:
+                yield launch_for(inventory, desired, group, standing.rung)
+            except SparkfleetError as error:  # the controller reports it
+                log.error("%s is not started before Ray: %s", name_of(group), error)
 
 
 async def _start(paths: FleetPaths, launch: GroupLaunch, runtime: Runtime) -> None:

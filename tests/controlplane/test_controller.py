@@ -15,6 +15,7 @@ from sparkfleet.errors import ControlError
 from sparkfleet.gateway.report import GatewayReport
 from sparkfleet.gateway.routing_table import KeyLimits
 from sparkfleet.group.report import GroupPhase
+from sparkfleet.planner.types.plan import GroupShape
 from sparkfleet.units import GIB
 
 
@@ -454,3 +455,30 @@ async def test_who_is_told_ready_finds_it_in_the_table(world):
     await world.controller.intake.report(report(phase=GroupPhase.READY))
     assert world.state == "ready"
     assert (await world.table()).models["tiny"].state == "ready"
+
+
+@pytest.mark.parametrize("names", [("this",), ("this", "that")])
+async def test_a_node_that_left_the_inventory_is_named_and_holds_up_no_other_deployment(world, names):
+    """Nothing of the fleet was started any more: each round ended with KeyError. On a fleet of one node the group was being
+    placed for ever."""
+    world.inventory_nodes = names
+    lost = plan("lost")
+    (group,) = lost.groups
+    candidate = group.choice.candidate.model_copy(update={"shape": GroupShape(nodes=("gone",))})
+    rung = group.choice.model_copy(update={"candidate": candidate})
+    lost = lost.model_copy(update={"groups": (group.model_copy(update={"ladder": (rung,)}),)})
+    await world.controller.commands.put(deployment("lost"), lost, "me")
+    await world.controller.commands.put(deployment(), plan(), "me")
+    for _ in range(3):
+        await world.controller.round()
+    assert [launch.deployment for launch in world.apps.launches] == ["tiny"]
+    named = next(one for one in world.controller.queries.status().deployments if one.name == "lost")
+    assert named.state == "failed"
+    assert named.detail.startswith("The plan of lost needs gone, which the fleet does not have. `sparkfleet apply`")
+    events = [one.kind for one in world.store.events.read() if one.deployment == "lost"]
+    assert events == ["wanted", "waits"]
+    await world.controller.commands.put(deployment("lost"), plan("lost"), "me")
+    await world.controller.round()
+    await world.controller.round()
+    assert [launch.deployment for launch in world.apps.launches] == ["tiny", "lost"]
+    assert not world.controller.fleet.pending.waiting

@@ -5,9 +5,9 @@ from pathlib import Path
 import pytest
 from address_values import cable, inventory, spark
 from control_values import deployment, plan
+from launches import launches_for
 
 from sparkfleet.controlplane.desired import Desired
-from sparkfleet.controlplane.state.launches import launches_for
 from sparkfleet.errors import NodeError
 from sparkfleet.group import rank as rank_module
 from sparkfleet.group.launch_plan import Ports

@@ -1,12 +1,16 @@
 """Engines that `up` starts before Ray, and a reboot with it."""
 
+import sqlite3
+
 import pytest
 from control_values import deployment, inventory, plan
 
 from sparkfleet.controlplane.api.api_models import ApplyRequest, UpRequest
 from sparkfleet.controlplane.desired import Standing
 from sparkfleet.controlplane.state.store import Store
+from sparkfleet.controlplane.state.tables.groups import GroupTable
 from sparkfleet.node_daemon import engine_prestart
+from sparkfleet.planner.types.plan import GroupShape
 from sparkfleet.runtime.fake import FakeRuntime
 from sparkfleet.units import GIB
 
@@ -120,5 +124,35 @@ async def test_on_a_drained_head_nothing_is_started_before_ray_either(head):
     await head.up()
     assert head.started == []
     head.store.drains.undrain("this")
+    await head.up()
+    assert head.started == ["tiny"]
+
+
+async def test_a_node_that_left_the_inventory_keeps_no_other_deployment_and_no_head_from_starting(head):
+    """`up` and a reboot of the head ended with KeyError."""
+    lost = plan("lost")
+    (group,) = lost.groups
+    candidate = group.choice.candidate.model_copy(update={"shape": GroupShape(nodes=("this", "gone"), tp=2)})
+    rung = group.choice.model_copy(update={"candidate": candidate})
+    lost = lost.model_copy(update={"groups": (group.model_copy(update={"ladder": (rung,)}),)})
+    await head.up(lost, plan())
+    assert head.started == ["tiny"]
+
+
+async def test_a_full_disk_starts_no_engine_before_ray_and_ends_no_start_of_the_head(head, monkeypatch):
+    """After a power cut the fleet of a head with cron stayed down until its next reboot."""
+    await head.up(plan())
+    head.reboot("second")
+    store = head.store
+    store.groups.end_start(("tiny", 1, 0))
+    store.close()
+
+    def full(*_):
+        raise sqlite3.OperationalError("database or disk is full")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(GroupTable, "begin_start", full)
+        await head.up()
+    assert head.started == []
     await head.up()
     assert head.started == ["tiny"]

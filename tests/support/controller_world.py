@@ -6,7 +6,7 @@ from sparkfleet.controlplane.controller import Controller
 from sparkfleet.controlplane.entry_watch import FakeEntries
 from sparkfleet.controlplane.fake_serve_backend import FakeServeBackend
 from sparkfleet.controlplane.state.head_address import HeadAddress
-from sparkfleet.controlplane.state.launches import launches_for
+from sparkfleet.controlplane.state.launches import launch_for
 from sparkfleet.controlplane.state.nodes import FakeNodes
 from sparkfleet.controlplane.state.status import NodeReport
 from sparkfleet.controlplane.state.store import Store
@@ -43,7 +43,7 @@ class World:
             apps=self.apps,
             metrics=self.metrics,
             address=ADDRESS,
-            launches_of=lambda desired, rungs: launches_for(self.inventory(), desired, rungs),
+            launch_of=lambda *asked: launch_for(self.inventory(), *asked),
             nodes=self.nodes,
             entries=self.entries,
             here=NodeReport(name="this", joined=True, boot=self.nodes.boots["this"]),

@@ -437,8 +437,8 @@ def _answer_lost() -> ControlError:
     return ControlError(
         "The controller's answer was lost, and with it the text of the key.",
         means="The key may have been made or rotated; a former text is accepted for as long as you requested.",
-        do="`sparkfleet keys list` shows the key. `sparkfleet keys rotate NAME` gives it another text, and ends the former one"
-        " if the lost rotation was made.",
+        do="`sparkfleet keys list` shows the key. `sparkfleet keys rotate NAME` gives it another text, and ends the former"
+        " one if the lost rotation was made.",
     )
 
 

@@ -29,7 +29,7 @@ from sparkfleet.controlplane.ray.ray_process import NODE_LABEL
 from sparkfleet.controlplane.ray.ray_serve_backend import RayServeBackend, run_without_waiting
 from sparkfleet.controlplane.serve_backend import CONTROLLER, GATEWAY_APP, NAMESPACE
 from sparkfleet.controlplane.state.head_address import HeadAddress, read_address
-from sparkfleet.controlplane.state.launches import launches_for
+from sparkfleet.controlplane.state.launches import launch_for
 from sparkfleet.controlplane.state.page_view import MOST_EVENTS, page_view
 from sparkfleet.controlplane.state.status import App, NodeReport
 from sparkfleet.controlplane.state.store import Store
@@ -198,7 +198,7 @@ class ControllerActor:
             apps=self._apps,
             metrics=ControlMetrics(self._registry),
             address=read_address(self._paths) or self._config.address,
-            launches_of=lambda desired, rungs: launches_for(inventory, desired, rungs),
+            launch_of=partial(launch_for, inventory),
             nodes=self._nodes,
             entries=self._entries,
             here=NodeReport(name=inventory.head, joined=True, boot=this_boot()),

@@ -1,48 +1,53 @@
-"""Launches of every group of a deployment, from its plan."""
+"""Launch of a group of a deployment, from its plan."""
 
 from __future__ import annotations
-
-from collections.abc import Mapping
 
 from sparkfleet.controlplane.desired import Desired
 from sparkfleet.engines.registry import engine_by_name
 from sparkfleet.engines.rendezvous import Management, rank_networks
+from sparkfleet.errors import ControlError
 from sparkfleet.fabric.node_addresses import node_addresses
+from sparkfleet.group.group_name import GroupKey
 from sparkfleet.group.launch_plan import SILENCE_S, GroupLaunch, RankPlacement
 from sparkfleet.group.token_patience import patience_s
 from sparkfleet.planner.types.plan import Rung
 from sparkfleet.specs.inventory import Inventory
 
 
-def launches_for(
-    inventory: Inventory, desired: Desired, rungs: Mapping[int, int] | None = None
-) -> tuple[GroupLaunch, ...]:
-    """Launch of each group of a deployment, in the order of its plan. Reads nothing.
-
-    Args:
-        inventory: the fleet.
-        desired: the deployment.
-        rungs: index of the rung of each group, by its index in the plan; left out: 0.
+def launch_for(inventory: Inventory, desired: Desired, group: GroupKey, at: int) -> GroupLaunch:
+    """Launch of one group of a deployment at this rung. Reads nothing.
 
     Raises:
-        ControlError: the plan has a node that is no longer in the inventory.
+        ControlError: the rung has a node that is not in the inventory.
+        EngineError: no link joins its nodes any more.
     """
-    return tuple(
-        GroupLaunch(
-            deployment=name,
-            generation=generation,
-            replica=replica,
-            rung=at,
-            candidate=rung.candidate,
-            needs=int(rung.prediction.memory_bytes_per_rank.mid),
-            placements=_placements(inventory, rung.candidate.shape.nodes),
-            silence_s=desired.spec.silence or SILENCE_S,
-            patience_s=_patience_s(rung, inventory.timeouts.proof_s),
-            timeouts=inventory.timeouts,
-            probed=rung.candidate.engine == "custom" and desired.spec.health is not None,
-        )
-        for (name, generation, replica), at, rung in desired.at_rungs(rungs or {})
+    plan = desired.plan_of(group)
+    at = plan.rung_index(at)
+    rung = plan.ladder[at]
+    _require_known(inventory, desired.name, rung.candidate.shape.nodes)
+    name, generation, replica = group
+    return GroupLaunch(
+        deployment=name,
+        generation=generation,
+        replica=replica,
+        rung=at,
+        candidate=rung.candidate,
+        needs=int(rung.prediction.memory_bytes_per_rank.mid),
+        placements=_placements(inventory, rung.candidate.shape.nodes),
+        silence_s=desired.spec.silence or SILENCE_S,
+        patience_s=_patience_s(rung, inventory.timeouts.proof_s),
+        timeouts=inventory.timeouts,
+        probed=rung.candidate.engine == "custom" and desired.spec.health is not None,
     )
+
+
+def _require_known(inventory: Inventory, name: str, nodes: tuple[str, ...]) -> None:
+    if unknown := [node for node in nodes if node not in inventory.nodes]:
+        raise ControlError(
+            f"The plan of {name} needs {' and '.join(unknown)}, which the fleet does not have.",
+            means="Its group is not started.",
+            do=f"`sparkfleet apply` with the file of {name} plans it for the present nodes.",
+        )
 
 
 def _patience_s(rung: Rung, proof_s: float) -> float:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 from sparkfleet.controlplane.desired import Desired
+from sparkfleet.group.group_name import GroupKey
 from sparkfleet.group.launch_plan import GroupLaunch, RankPlacement
 from sparkfleet.perf.prediction import Band, Prediction
 from sparkfleet.planner.types.plan import Candidate, DeploymentPlan, GroupPlan, GroupShape, Rung
@@ -73,17 +74,17 @@ def _rung(nodes: Sequence[str], needs_gib: int, chance: random.Random) -> Rung:
     return Rung(candidate=candidate, prediction=Prediction(memory_bytes_per_rank=memory), reason="simulated")
 
 
-def launches(desired: Desired, rungs: Mapping[int, int]) -> tuple[GroupLaunch, ...]:
-    """Launch of each group, without addresses."""
-    return tuple(
-        GroupLaunch(
-            deployment=name,
-            generation=generation,
-            replica=replica,
-            rung=at,
-            candidate=rung.candidate,
-            needs=int(rung.prediction.memory_bytes_per_rank.mid),
-            placements=tuple(RankPlacement(node=node) for node in rung.candidate.shape.nodes),
-        )
-        for (name, generation, replica), at, rung in desired.at_rungs(rungs)
+def launch(desired: Desired, group: GroupKey, at: int) -> GroupLaunch:
+    """Launch of a group, without addresses."""
+    name, generation, replica = group
+    plan = desired.plan_of(group)
+    rung = plan.rung_at(at)
+    return GroupLaunch(
+        deployment=name,
+        generation=generation,
+        replica=replica,
+        rung=plan.rung_index(at),
+        candidate=rung.candidate,
+        needs=int(rung.prediction.memory_bytes_per_rank.mid),
+        placements=tuple(RankPlacement(node=node) for node in rung.candidate.shape.nodes),
     )

@@ -23,7 +23,7 @@ from sparkfleet.group.group_name import GroupKey
 from sparkfleet.group.launch_plan import GroupLaunch
 from sparkfleet.group.report import GroupReport
 from sparkfleet.lab.simulation.fleet import SimulatedFleet
-from sparkfleet.lab.simulation.plans import launches
+from sparkfleet.lab.simulation.plans import launch
 from sparkfleet.lab.simulation.serve import Outcome, SimulatedServe
 from sparkfleet.lab.simulation.store_place import FLEET, StorePlace
 from sparkfleet.lab.simulation.timeline import Timeline
@@ -148,7 +148,7 @@ class World:
             apps=self.serve,
             metrics=ControlMetrics(),
             address=HeadAddress(ray="", api="", gateway_host="127.0.0.1", gateway_port=8000),
-            launches_of=launches,
+            launch_of=launch,
             nodes=SimulatedNodes(self),
             entries=FakeEntries(),
             here=NodeReport(name=head.name, joined=True, boot=f"{head.name}-{head.boots}"),
