@@ -129,14 +129,18 @@ async def test_on_a_drained_head_nothing_is_started_before_ray_either(head):
 
 
 async def test_a_node_that_left_the_inventory_keeps_no_other_deployment_and_no_head_from_starting(head):
-    """`up` and a reboot of the head ended with KeyError."""
+    """`up` and a reboot of the head ended with the error of one deployment, and started none."""
     lost = plan("lost")
     (group,) = lost.groups
     candidate = group.choice.candidate.model_copy(update={"shape": GroupShape(nodes=("this", "gone"), tp=2)})
     rung = group.choice.model_copy(update={"candidate": candidate})
     lost = lost.model_copy(update={"groups": (group.model_copy(update={"ladder": (rung,)}),)})
-    await head.up(lost, plan())
-    assert head.started == ["tiny"]
+    apply = tuple(ApplyRequest(spec=deployment(one.name), plan=one, who="me") for one in (lost, plan()))
+    request = UpRequest(fleet="home", inventory=inventory("this", "that"), apply=apply)
+    await engine_prestart.start_engines(head.paths, request, head.runtime)
+    store = head.store
+    assert list(store.groups.starts()) == [("tiny", 1, 0)]
+    store.close()
 
 
 async def test_a_full_disk_starts_no_engine_before_ray_and_ends_no_start_of_the_head(head, monkeypatch):
