@@ -166,8 +166,8 @@ async def _settle(paths: FleetPaths, move: HeadMove) -> None:
     assert role.up is not None
     settled = role.model_copy(update={"up": role.up.model_copy(update={"beside": False})})
     write_atomically(paths.role, settled.for_disk().encode(), durable=True)
-    paths.head_move.unlink()
     paths.next_role.unlink()
+    paths.head_move.unlink(missing_ok=True)  # as the last one: until then the step is repeated
 
 
 async def _away(paths: FleetPaths, request: MoveRequest) -> dict[str, Any]:

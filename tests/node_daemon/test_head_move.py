@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import errno
 import hashlib
 import os
 import shutil
@@ -101,6 +102,28 @@ async def test_store_and_secrets_arrive_and_neither_head_works_until_it_is_settl
     assert not old.database.exists()
     assert list(old.backups.glob("set-aside-*/sparkfleet.db")), "nothing is lost"
     assert read_move(old.root) is None
+
+
+async def test_a_settlement_that_was_interrupted_is_repeated(nodes, monkeypatch):
+    """The repetition ended with an error about a file that it had removed itself, and kept the role that was to come."""
+    old, new = nodes
+    await carry(old, new, up=up(new, beside=True))
+    real, removed = Path.unlink, []
+
+    def interrupted(path, missing_ok=False):
+        if path in (new.head_move, new.next_role):
+            if removed:
+                raise OSError(errno.EIO, "Input/output error", str(path))
+            removed.append(path)
+        real(path, missing_ok)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Path, "unlink", interrupted)
+        assert "error" in await step(new, "settle")
+    assert await step(new, "settle") == {}
+    assert not new.next_role.exists()
+    assert not new.head_move.exists()
+    open_store(new, "home").close()
 
 
 async def test_a_move_is_cancelled_before_it_is_settled_and_not_after(nodes):
