@@ -153,7 +153,9 @@ class Effects:
     async def _launch(self, desired: Desired, group: GroupKey) -> GroupLaunch | None:
         """The group's launch; None if it has none on the present nodes: it waits, with the reason, and holds up no other."""
         try:
-            return self._launch_of(desired, group, self._store.groups.standings().get(group, NEVER_FAILED).rung)
+            return self._launch_of(
+                desired, group, self._store.groups.standings().get(group, NEVER_FAILED).rung
+            )
         except SparkfleetError as error:
             reason = " ".join(filter(None, (error.what, error.do)))
             self._keep(WaitForNodes(group=group, reason=reason))

@@ -94,10 +94,9 @@ class NodeWatch:
         before, spoilt = {node.name: node.joined for node in self.reports}, self.spoilt()
         self._see(nodes, began)
         for node in nodes:
-            if node.memory_available is not None:
+            comes = node.joined and not before.get(node.name, False)  # its actor may have just begun
+            if node.memory_available is not None or comes:
                 self._answered[node.name] = began
-            elif node.joined:  # its actor may have just begun
-                self._answered.setdefault(node.name, began)
         self.reports, self._read_at = nodes, self._steady()
         for node in nodes:
             if node.joined != before.get(node.name, False):

@@ -12,6 +12,7 @@ from pathlib import Path
 from statistics import median
 
 from sparkfleet.group.canary import StreamMeasurement
+from sparkfleet.remote.atomic_write import make_private
 from sparkfleet.values import Value
 
 RUNS = 3
@@ -102,7 +103,7 @@ class QuietBox:
 
     @contextmanager
     def _open(self) -> Iterator[int]:
-        self._path.parent.mkdir(parents=True, exist_ok=True)
+        make_private(self._path.parent)  # it may have been removed from /tmp, with the directory of this user
         fd = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:
             yield fd

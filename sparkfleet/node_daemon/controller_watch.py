@@ -7,6 +7,7 @@ notice one that hangs.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import os
 import signal
@@ -20,8 +21,9 @@ from sparkfleet.controlplane.api.api_models import UpRequest
 from sparkfleet.controlplane.controller_note import ControllerNote, read_note
 from sparkfleet.controlplane.ray.ray_process import LABEL
 from sparkfleet.controlplane.state.head_address import HeadAddress, read_address
-from sparkfleet.errors import SparkfleetError
+from sparkfleet.errors import ControlError, SparkfleetError
 from sparkfleet.group.crash_pause import pause_s
+from sparkfleet.node_daemon.role_guard import read_role
 from sparkfleet.runtime import processes
 from sparkfleet.runtime.files.fleet_paths import FleetPaths
 from sparkfleet.runtime.files.state_probe import listens
@@ -62,7 +64,9 @@ class ControllerWatch:
         self._make = make
         self._answers = answers
         self._steady = steady
-        self._answered_at = steady()
+        self._looked_at = steady()
+        self._silent_s = 0.0
+        """Seconds without an answer, without pauses of this process itself."""
         self._made = 0
         """Attempts to make it since it answered last."""
         self._not_before = 0.0
@@ -81,10 +85,13 @@ class ControllerWatch:
         address = read_address(self._paths)
         if address is None:
             return
-        if await self._answers(address.api):
-            self._answered_at, self._made = self._steady(), 0
+        answered, before, self._looked_at = await self._answers(address.api), self._looked_at, self._steady()
+        if answered:
+            self._silent_s, self._made = 0.0, 0
             return
-        silent_s = self._steady() - self._answered_at
+        # Of a pause of this process only one look counts: nobody asked meanwhile.
+        self._silent_s += min(self._looked_at - before, LOOK_S + ANSWER_S)
+        silent_s = self._silent_s
         note = read_note(self._paths)
         process = _process(self._paths, note)
         if process is None:
@@ -95,7 +102,7 @@ class ControllerWatch:
                 "the controller (pid %s) has not answered for %.0f s: it is ended", process.pid, silent_s
             )
             await processes.signal_all([process], signal.SIGKILL, wait_s=LOOK_S)
-            self._answered_at = self._steady()
+            self._silent_s = 0.0
 
     async def _make_again(self, address: HeadAddress, silent_s: float) -> None:
         if not await asyncio.to_thread(listens, address.ray):
@@ -110,10 +117,16 @@ class ControllerWatch:
 
 
 def watch_of(paths: FleetPaths, request: UpRequest) -> ControllerWatch:
-    """The watch over a head's controller."""
+    """The watch over a head's controller. `request`: the fleet, if the node's role cannot be read any more."""
 
     async def make(address: HeadAddress) -> None:
-        await _make(request.model_copy(update={"state_dir": str(paths.root), "apply": ()}))
+        now = request
+        with contextlib.suppress(
+            ControlError
+        ):  # `up` may have stored another inventory since this watch began
+            role = await asyncio.to_thread(read_role, paths)
+            now = role.up if role is not None and role.up is not None else request
+        await _make(now.model_copy(update={"state_dir": str(paths.root), "apply": ()}))
 
     return ControllerWatch(paths, make, answers)
 

@@ -290,7 +290,9 @@ async def test_ray_serve_that_could_not_be_restarted_is_restarted_in_the_next_ro
     assert world.apps.renewed == 1
 
 
-async def test_a_disk_that_is_full_between_two_writes_of_a_decision_counts_no_failure_twice(world, monkeypatch):
+async def test_a_disk_that_is_full_between_two_writes_of_a_decision_counts_no_failure_twice(
+    world, monkeypatch
+):
     """The position on the ladder was stored and the start not: the next round counted the same failure again, and left the
     rung."""
     await world.put(rungs=2)
@@ -474,7 +476,9 @@ async def test_a_node_that_left_the_inventory_is_named_and_holds_up_no_other_dep
     assert [launch.deployment for launch in world.apps.launches] == ["tiny"]
     named = next(one for one in world.controller.queries.status().deployments if one.name == "lost")
     assert named.state == "failed"
-    assert named.detail.startswith("The plan of lost needs gone, which the fleet does not have. `sparkfleet apply`")
+    assert named.detail.startswith(
+        "The plan of lost needs gone, which the fleet does not have. `sparkfleet apply`"
+    )
     events = [one.kind for one in world.store.events.read() if one.deployment == "lost"]
     assert events == ["wanted", "waits"]
     await world.controller.commands.put(deployment("lost"), plan("lost"), "me")

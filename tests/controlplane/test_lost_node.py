@@ -63,6 +63,21 @@ async def test_one_that_is_joined_and_silent_is_named_too_and_its_group_stays_re
     assert detail(world) == ("ready", "")
 
 
+async def test_the_hour_that_a_node_was_away_is_not_its_silence_after_its_return(world):
+    """It was named at once, with all of that time, while its actor had just begun."""
+    await world.ready(await world.put())
+    await world.look()
+    world.nodes.away = {"this"}
+    await world.look()
+    world.clock.now += 3600
+    world.nodes.away, world.nodes.silent = set(), {"this"}
+    await world.look()
+    assert detail(world) == ("ready", "")
+    world.clock.now += 9
+    await world.look()
+    assert detail(world) == ("ready", "this does not answer (for 9 s)")
+
+
 async def test_what_a_ready_group_reports_is_shown(world):
     generation = await world.put()
     await world.ready(generation)

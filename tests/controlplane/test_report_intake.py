@@ -94,7 +94,9 @@ async def test_a_later_report_does_not_overtake_one_whose_event_waits(world):
     await world.put()
     async with world.controller.journal._written:  # as while a client of the events reads them
         first = asyncio.create_task(world.controller.intake.report(report(lost="its engine ended")))
-        second = asyncio.create_task(world.controller.intake.report(report(detail="loading", lost="its engine ended")))
+        second = asyncio.create_task(
+            world.controller.intake.report(report(detail="loading", lost="its engine ended"))
+        )
         await asyncio.sleep(0.01)
     await asyncio.gather(first, second)
     assert world.controller.fleet.reports.newest("tiny/g1/0").detail == "loading"

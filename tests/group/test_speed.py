@@ -37,6 +37,14 @@ def box(tmp_path):
     return QuietBox(tmp_path / "run" / "measuring")
 
 
+async def test_a_run_directory_that_was_removed_comes_back_for_this_user_alone(tmp_path):
+    """It came back open to all, and the next `up` refused to use it."""
+    async with QuietBox(tmp_path / "user" / "run" / "measuring").alone(0.0) as mine:
+        assert mine
+    for path in (tmp_path / "user", tmp_path / "user" / "run"):
+        assert path.stat().st_mode & 0o777 == 0o700
+
+
 async def alone(box, wait_s=0.0):
     async with box.alone(wait_s) as mine:
         return mine

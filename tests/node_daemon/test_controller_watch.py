@@ -9,12 +9,15 @@ import time
 import pytest
 from aiohttp import web
 from aiohttp.test_utils import TestServer
+from control_values import inventory
 
+from sparkfleet.controlplane.api.api_models import Role, UpRequest
 from sparkfleet.controlplane.controller_note import ControllerNote
 from sparkfleet.controlplane.ray.ray_process import LABEL, choose_address
 from sparkfleet.errors import ControlError
 from sparkfleet.node_daemon import controller_watch as module
 from sparkfleet.node_daemon.controller_watch import GONE_S, HUNG_S, ControllerWatch
+from sparkfleet.node_daemon.role_guard import write_role
 from sparkfleet.specs.inventory import Gateway
 
 
@@ -110,6 +113,40 @@ async def test_one_that_hangs_is_ended_and_not_before_its_time(head, process):
     await head.pass_(1)
     assert process.wait(10) == -9
     assert head.made == []
+
+
+async def test_one_that_answered_before_this_watch_was_stopped_itself_is_left_alone(head, process):
+    """A watchdog that was stopped for a minute in the middle of an answer ended a controller that worked."""
+    head.note(process.pid)
+    await head.pass_(3)
+    head.up, head.now = False, head.now + HUNG_S * 2
+    await head.watch.look()
+    assert process.poll() is None
+    head.up = True
+    await head.pass_(HUNG_S * 2)
+    assert process.poll() is None
+
+
+async def test_another_one_gets_the_inventory_that_up_stored_since(paths, monkeypatch):
+    """Without systemd the watchdog of the first `up` lives on, and made the controller with the inventory of that time."""
+    made = []
+
+    async def make(request):
+        made.append(request.inventory.head)
+
+    monkeypatch.setattr(module, "_make", make)
+    first, second = (
+        UpRequest(fleet="home", state_dir=str(paths.root), inventory=inventory(*names))
+        for names in (("this",), ("a", "b"))
+    )
+    address = choose_address(paths, "127.0.0.1", Gateway(port=0))
+    watch = module.watch_of(paths, first)
+    await watch._make(address)
+    write_role(paths, Role(python="p", up=second))
+    await watch._make(address)
+    paths.role.write_text("{")
+    await watch._make(address)
+    assert made == ["this", "a", "this"]
 
 
 async def test_one_whose_port_is_taken_is_left_to_wait_for_it(head, process):

@@ -50,7 +50,12 @@ class Safekeeping:
     async def run(self) -> None:
         """Copies until it is cancelled."""
         while True:
-            await self.look()
+            try:
+                await self.look()
+            except (
+                Exception
+            ):  # a store that is away for a moment, which the controller's round names: no end of all copies
+                log.exception("the store could not be looked at")
             await asyncio.sleep(LOOK_S)
 
     async def look(self) -> None:

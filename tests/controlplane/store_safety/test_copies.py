@@ -1,5 +1,6 @@
 """Copies of the store: made while it is in use, checked, and few."""
 
+import asyncio
 import contextlib
 import sqlite3
 
@@ -7,6 +8,7 @@ import pytest
 from control_values import deployment, plan
 
 from sparkfleet.controlplane.store_safety import copies as module
+from sparkfleet.controlplane.store_safety import safekeeping
 from sparkfleet.controlplane.store_safety.copies import KEPT, copies, find_copy, take_copy
 from sparkfleet.controlplane.store_safety.guard import StoreError
 from sparkfleet.controlplane.store_safety.mark import mark_of, read_mark
@@ -146,6 +148,27 @@ async def test_a_copy_that_cannot_be_made_is_a_warning(paths, store, clock, monk
     keeping._wait_until = 0.0
     await keeping.look()
     assert warned[-1] == ""
+
+
+async def test_a_store_that_could_not_be_read_for_a_moment_is_copied_again(paths, store, clock, monkeypatch):
+    """The work ended at that moment, without a word, and no copy was made any more."""
+    reads = []
+
+    def away():
+        reads.append(1)
+        raise sqlite3.OperationalError("disk I/O error")
+
+    monkeypatch.setattr(safekeeping, "LOOK_S", 0.001)
+    keeping = Safekeeping(paths, store, lambda words: None, clock)
+    with monkeypatch.context() as patched:
+        patched.setattr(store, "identity", away)
+        running = asyncio.create_task(keeping.run())
+        while len(reads) < 2:
+            await asyncio.sleep(0.001)
+    async with asyncio.timeout(10):
+        while not copies(paths):
+            await asyncio.sleep(0.01)
+    running.cancel()
 
 
 def test_a_clock_that_is_set_back_an_hour_loses_no_copy_that_was_just_made(paths, store):

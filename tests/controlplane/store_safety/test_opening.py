@@ -247,7 +247,9 @@ def test_a_copy_before_a_migration_that_a_full_disk_ended_is_made_again(paths, m
     older(paths, 4)
     real = sqlite3.connect
     with monkeypatch.context() as patched:
-        patched.setattr(opening.sqlite3, "connect", lambda *args, **more: real(*args, **more, factory=FullDisk))
+        patched.setattr(
+            opening.sqlite3, "connect", lambda *args, **more: real(*args, **more, factory=FullDisk)
+        )
         assert refused(paths).fault is StoreFault.UNREADABLE
     open_store(paths, "home").close()
     (copy,) = paths.backups.glob("before-schema-*.db")
