@@ -117,3 +117,13 @@ async def test_a_round_that_fails_again_after_one_that_worked_is_another_event(w
         await world.controller.round()
     failed = [event for event in world.store.events.read() if event.subject == "reconcile"]
     assert len(failed) == 2
+
+
+async def test_a_repeated_report_of_a_start_is_no_progress(world):
+    """The end of the actor before was named by two events."""
+    await world.put()
+    for _ in range(3):
+        await world.controller.intake.report(report(detail="the group's last actor: it hung"))
+    await world.controller.intake.report(report(detail="loading"))
+    kinds = [event.kind for event in world.store.events.read() if event.subject == "tiny/g1/0"]
+    assert kinds == ["deploy", "starting", "progress"]
