@@ -15,6 +15,7 @@ from sparkfleet.controlplane.state.usage_collector import UsageCollector
 from sparkfleet.errors import Cause
 from sparkfleet.gateway.report import GatewayReport
 from sparkfleet.group.report import BEGINNING, GroupPhase, GroupReport
+from sparkfleet.runtime.hang_guard import FRESH_S
 from sparkfleet.telemetry.metrics import ControlMetrics
 
 
@@ -68,11 +69,13 @@ class ReportIntake:
         elif before is not None and before.measured != report.measured:
             self._measure(report)
             await self._record(report, "measured", _speed_words(report))
-        elif report.phase in BEGINNING and report.detail and (before is None or before.detail != report.detail):
+        elif (
+            report.phase in BEGINNING and report.detail and (before is None or before.detail != report.detail)
+        ):
             await self._record_once(report, "progress", report.detail)
         # After the report is known: it may not wait for its event, nor be lost with it. Each actor that tries to start the
         # group finds the same end.
-        if report.lost:
+        if report.lost and not self._is_known(report):
             await self._record_once(report, "lost", report.lost)
 
     async def register_gateway(self, report: GatewayReport) -> bool:
@@ -88,6 +91,13 @@ class ReportIntake:
             words += f"; {report.usage_trouble}" if report.usage_trouble else ""
             await self._journal.record("", 0, report.replica, "gateway", words)
         return is_stored
+
+    def _is_known(self, report: GroupReport) -> bool:
+        """True if the group's last actor has reported the same end itself."""
+        recent = self._fleet.store.events.since(
+            report.name, GroupPhase.FAILED.value, self._clocks().unix - FRESH_S
+        )
+        return any(event.message == report.lost for event in recent)
 
     async def _phase_changed(self, report: GroupReport) -> None:
         words = report.detail

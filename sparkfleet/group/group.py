@@ -14,6 +14,7 @@ import signal
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Sequence
 from functools import partial
+from pathlib import Path
 from typing import Any, NoReturn, Protocol, TypeVar
 
 import aiohttp
@@ -36,6 +37,7 @@ from sparkfleet.group.speed import TURN_S, QuietBox, measured_speed
 from sparkfleet.group.startup_watch import Starting, longest_s, never_ready
 from sparkfleet.runtime.base import Phase, RankStatus
 from sparkfleet.runtime.files.token_secrets import mark_of
+from sparkfleet.runtime.hang_guard import leave_note, take_note
 
 log = logging.getLogger(__name__)
 
@@ -83,6 +85,8 @@ class Group:
         barred: is asked before its engine is started, and not before it is adopted.
         after: the end of the actor before, if that is known; its first report has it.
         box: turns of the groups of rank 0's box, so that none is measured while another starts.
+        ended: note of the reason for which its engine ended, for the group's next actor: Ray's head, and with it the
+            controller, may be away for as long as this one lives.
         token_secret: the secret of rank 0's token once it is held; None: the engine secret.
     """
 
@@ -98,6 +102,7 @@ class Group:
         barred: Barred,
         after: str,
         box: QuietBox,
+        ended: Path,
         token_secret: Callable[[], str] | None = None,
     ) -> None:
         self._launch = launch
@@ -109,6 +114,8 @@ class Group:
         self._barred = barred
         self._box = box
         self._after = f"{ACTOR}: {after}" if after else ""
+        self._ended_note = ended
+        self._lost = take_note(ended)
         self._engine: Engine = engine_by_name(launch.candidate.engine)
         self._began = time.monotonic()
         self._report = GroupReport(
@@ -171,7 +178,7 @@ class Group:
             statuses = await self._ranks.adopt()
             adopted = bool(statuses)
             if not adopted:
-                self._enter(GroupPhase.STARTING, self._after, lost=self._ranks.lost)
+                self._enter(GroupPhase.STARTING, self._after, lost=self._lost or self._ranks.lost)
                 await self._until_allowed()
             async with self._box.starting():
                 if not adopted:
@@ -225,6 +232,7 @@ class Group:
             if diagnosis.says != error.what:
                 self.ended += f" ({diagnosis})"
             self._enter(GroupPhase.FAILED, self.ended, diagnosis=diagnosis)
+            leave_note(self._ended_note, self.ended)
         finally:
             if measuring is not None:
                 await cancel(measuring)

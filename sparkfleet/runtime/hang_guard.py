@@ -73,8 +73,14 @@ class HangGuard:
             self._beats.cancel()
 
 
+def leave_note(note: Path, reason: str) -> None:
+    """Leaves a reason to the next process. Nothing if the disk is full: that process starts all the same."""
+    with contextlib.suppress(OSError):
+        note.write_text(json.dumps({"at": time.time(), "reason": reason}))
+
+
 def take_note(note: Path) -> str:
-    """The reason for which the process before was killed, once; "" if it was not, or not recently."""
+    """The reason that the process before has left, once; "" if it left none, or not recently."""
     try:
         left = json.loads(note.read_bytes())
         note.unlink()
@@ -113,8 +119,7 @@ def watch(reader: int, pid: int, hung_s: float, note: Path) -> None:
             else:
                 return
         reason = f"it did not run for {missed * BEAT_S:g} s and was ended"
-        with contextlib.suppress(OSError):  # a full disk: it is ended all the same
-            note.write_text(json.dumps({"at": time.time(), "reason": reason}))
+        leave_note(note, reason)
         signal.pidfd_send_signal(process, signal.SIGKILL)
 
 

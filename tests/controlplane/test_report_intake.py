@@ -127,3 +127,14 @@ async def test_a_repeated_report_of_a_start_is_no_progress(world):
     await world.controller.intake.report(report(detail="loading"))
     kinds = [event.kind for event in world.store.events.read() if event.subject == "tiny/g1/0"]
     assert kinds == ["deploy", "starting", "progress"]
+
+
+async def test_an_end_that_was_reported_as_a_failure_is_not_reported_again_as_a_loss(world):
+    await world.put()
+    await world.ready(1)
+    await world.controller.intake.report(report(phase=GroupPhase.FAILED, detail="The engine exited"))
+    await world.controller.intake.report(report(lost="The engine exited"))
+    assert await world.messages("lost") == []
+    await world.controller.intake.report(report(phase=GroupPhase.READY))
+    await world.controller.intake.report(report(lost="another end"))
+    assert await world.messages("lost") == ["another end"]

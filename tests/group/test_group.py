@@ -202,6 +202,27 @@ async def test_no_rank_survives_alone(world):
     await group.stop(drain_s=0)
 
 
+async def test_the_next_actor_reports_the_end_that_the_last_one_could_not(world):
+    """Ray's head was away, and so the controller: the engine was loaded anew, and no event named the reason."""
+    group = world.group(placements=TWO)
+    await group.start()
+    watching = asyncio.create_task(group.watch())
+    await asyncio.sleep(0)
+    world.runtimes[1].exit(world.rank_id(1), 3)
+    ended = await asyncio.wait_for(watching, 5)
+    await group.stop(drain_s=0)
+    after = world.group(placements=TWO)
+    await after.start()
+    assert "on b (rank 1)" in ended
+    assert ended in {report.lost for report in world.reports}
+    await after.stop(drain_s=0)
+    again = world.group(placements=TWO)
+    world.reports.clear()
+    await again.start()
+    assert {report.lost for report in world.reports} == {""}, "it is reported once"
+    await again.stop(drain_s=0)
+
+
 async def test_a_group_of_which_one_rank_is_gone_is_started_anew_as_a_whole(world, engine):
     before = world.group(placements=TWO)
     await before.start()

@@ -18,6 +18,8 @@ TWO = "parallel: {tp: 2}\n"
 LAN = "enP7s7"
 STOPPED_S = 45
 """Seconds for which a process is stopped: less than the 55 s after which Ray calls a node dead."""
+GIVEN_UP_S = 58
+"""Seconds after which Ray has called a stopped raylet's node dead."""
 STOPPED = (
     ("raylet/raylet ", "spark2"),
     ("raylet/raylet ", "spark1"),
@@ -152,6 +154,22 @@ def test_up_writes_a_role_that_is_gone_again_and_ends_nothing(fleet):
     fleet.until(lambda: not fleet.fleet_status()["warnings"], timeout=30)
     assert rays == {node: running(fleet, node, "raylet/raylet ") for node in rays}
     assert pids(fleet) == before
+
+
+def test_a_raylet_that_ray_gives_up_costs_a_group_over_two_nodes_its_engine_and_an_event_names_it(fleet):
+    """The group's actor saw its rank's holder go while the controller was away with Ray's head, and nobody named the end."""
+    fleet.serve(fleet.anew(fleet.spec(TWO)))
+    before = pids(fleet)
+    raylet = min(running(fleet, "spark1", "raylet/raylet "))
+    fleet.lab.exec("spark1", ["kill", "-STOP", str(raylet)])
+    time.sleep(GIVEN_UP_S)
+    fleet.lab.exec("spark1", ["kill", "-CONT", str(raylet)])
+    fleet.until(lambda: running(fleet, "spark1", "raylet/raylet ") not in ([], [raylet]), timeout=60)
+    fleet.until(fleet.is_ready, timeout=LONG_START_S)
+    named = [
+        one for one in events_of(fleet, "tiny")[1] if one["kind"] in ("failed", "lost") and one["message"]
+    ]
+    assert pids(fleet) == before or named
 
 
 # --- networks

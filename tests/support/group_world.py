@@ -81,6 +81,7 @@ class World:
             barred=barred,
             after=after,
             box=QuietBox(self.paths.run / "measuring"),
+            ended=self.paths.root / "ended",
         )
 
     @property

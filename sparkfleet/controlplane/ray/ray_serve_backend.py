@@ -200,6 +200,7 @@ class GroupReplica:
             barred=_barred_by_controller(launch),
             after=take_note(hung),
             box=QuietBox(paths.run / "measuring"),
+            ended=files / "ended",
             token_secret=lambda: first.token_secret,
         )
         self._guard = HangGuard(HUNG_S, hung)
