@@ -68,7 +68,9 @@ class ReportIntake:
         elif before is not None and before.measured != report.measured:
             self._measure(report)
             await self._record(report, "measured", _speed_words(report))
-        elif report.phase in BEGINNING and report.detail and (before is None or before.detail != report.detail):
+        elif (
+            report.phase in BEGINNING and report.detail and (before is None or before.detail != report.detail)
+        ):
             await self._record_once(report, "progress", report.detail)
         # After the report is known: it may not wait for its event, nor be lost with it. Each actor that tries to start the
         # group finds the same end.
