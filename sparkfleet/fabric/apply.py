@@ -29,6 +29,8 @@ ROLLBACK_S = 90
 """Seconds until an unconfirmed change is reverted. `netplan apply` takes some, and links some more to come back."""
 APPLY_S = 120.0
 SETTLE_TRIES = 5
+SETTLE_PAUSE_S = 2.0
+"""Seconds between two tries: without its link a rail has no route, and a ping ends at once."""
 HELPER = (files("sparkfleet.fabric") / "rails_helper.py").read_bytes()
 
 _USER = re.compile(r"[A-Za-z_][A-Za-z0-9._-]{0,31}")
@@ -233,7 +235,9 @@ async def _unreached(plan: FabricPlan, channels: Mapping[str, Channel]) -> list[
 async def _unreached_by(plan: FabricPlan, channel: Channel) -> list[str]:
     mtu = {port.netdev: port.mtu for port in plan.of(channel.node).ports}
     left = list(plan.peers(channel.node))
-    for _ in range(SETTLE_TRIES):
+    for number in range(SETTLE_TRIES):
+        if number:
+            await asyncio.sleep(SETTLE_PAUSE_S)
         answers = await run_batch(channel, [full_ping(netdev, ip, mtu[netdev]) for netdev, ip in left])
         left = [peer for peer, answer in zip(left, answers, strict=True) if not _answered(answer)]
         if not left:

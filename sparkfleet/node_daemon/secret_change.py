@@ -7,6 +7,7 @@ and renews Ray's token, too.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import secrets
 from typing import Any
@@ -53,8 +54,12 @@ def _begin(paths: FleetPaths) -> None:
             do="`sparkfleet keys rotate-internal --finish` ends it, or shows what it waits for.",
         )
     # In this order: whatever a crash leaves is accepted by every process.
-    former = paths.api_token.read_text()
-    write_atomically(paths.former_api_tokens, former.encode(), durable=True)
+    former = [paths.api_token.read_text().strip()]
+    with contextlib.suppress(
+        FileNotFoundError
+    ):  # of a beginning that was interrupted: the first token is still in use
+        former += paths.former_api_tokens.read_text().split()
+    write_atomically(paths.former_api_tokens, "\n".join(former).encode(), durable=True)
     write_atomically(paths.api_token, secrets.token_hex(SECRET_BYTES).encode(), durable=True)
     changed = tokens.changed(secrets.token_hex(SECRET_BYTES))
     write_atomically(paths.engine_tokens, changed.text().encode(), durable=True)

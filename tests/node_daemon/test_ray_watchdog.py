@@ -111,6 +111,24 @@ def test_a_start_after_a_stop_that_was_interrupted_waits_for_nobody(paths, start
     assert started == [paths.label] * 2
 
 
+@pytest.mark.parametrize("down", [False, True])
+def test_a_watchdog_that_is_started_again_while_down_begins_leaves_no_service(paths, monkeypatch, down):
+    """`down` had removed the service, and the restart put it back: it failed every 5 s, and after each reboot."""
+    services = []
+
+    def start(label, *_):
+        if down:
+            paths.role.replace(paths.ended_role)
+        services.append(label)
+        return "systemd"
+
+    monkeypatch.setattr(service_manager, "start", start)
+    monkeypatch.setattr(service_manager, "stop", services.remove)
+    write_role(paths, Role(python="python", join=joining(paths)))
+    ray_watchdog.resume(paths)
+    assert services == ([] if down else [paths.label])
+
+
 async def test_programs_that_remove_old_files_leave_the_run_directory_alone(paths, monkeypatch):
     """systemd-tmpfiles skips a directory on which it gets no exclusive lock."""
     kept = asyncio.Event()

@@ -1,5 +1,6 @@
 """Steps of changing the internal secrets, each on its node; the integration tests have the whole."""
 
+import errno
 import os
 import socket
 
@@ -45,6 +46,25 @@ def test_a_second_change_waits_for_the_first(paths):
     assert before == (paths.engine_tokens.read_text(), paths.api_token.read_text())
     step(paths, "finish")
     assert step(paths, "begin")["under_way"]
+
+
+def test_a_beginning_that_was_interrupted_is_repeated_and_every_token_is_good(paths, monkeypatch):
+    """The repetition dropped the token that every running command had."""
+    old, real = paths.api_token.read_text(), secret_change.write_atomically
+
+    def full(path, content, **more):
+        if path == paths.engine_tokens:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(path))
+        real(path, content, **more)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(secret_change, "write_atomically", full)
+        assert "Repeat the command" in step(paths, "begin")["error"]["do"]
+    between = paths.api_token.read_text()
+    assert step(paths, "begin")["under_way"]
+    assert all(admits(paths, token) for token in (old, between, paths.api_token.read_text()))
+    step(paths, "finish")
+    assert not any(admits(paths, token) for token in (old, between))
 
 
 def test_another_node_takes_the_heads_secrets(paths, tmp_path):
