@@ -1,5 +1,4 @@
 import resource
-from pathlib import Path
 
 import pytest
 
