@@ -193,14 +193,15 @@ class GuardedProtocol(HttpToolsProtocol):
         while data:
             try:
                 self.parser.feed_data(data)
-                return None
-            except (
-                httptools.HttpParserUpgrade
-            ) as upgrade:  # offered, and not accepted: the rest is HTTP/1.1 as before
+            except httptools.HttpParserUpgrade as upgrade:
+                # Another protocol was offered, and is not accepted: what follows is HTTP/1.1.
                 data = self._again + data[upgrade.args[0] :]
                 self._again = b""
             except httptools.HttpParserError:
-                return self.send_400_response("Invalid HTTP request received.")
+                self.send_400_response("Invalid HTTP request received.")
+                return
+            else:
+                return
 
     def on_message_begin(self) -> None:
         """Begins a head."""
