@@ -80,6 +80,10 @@ def _has_systemd() -> bool:
     )
 
 
+_NO_CRONTAB = ("no crontab", "No such file")
+"""Words of crontab for a user who has none: cronie's and vixie-cron's, busybox's."""
+
+
 def _has_cron() -> bool:
     return bool(shutil.which("crontab")) and any(path.exists() for path in CRON_PIDS)
 
@@ -117,10 +121,13 @@ def spawn(argv: Sequence[str], env: Mapping[str, str], log: Path) -> None:
 
 
 def _write_crontab(label: str, line: str | None) -> bool:
-    """True if the line is now in the crontab; a user without access to cron has none."""
-    before = _call("crontab", "-l")
-    after = crontab_with(before.stdout if before.returncode == 0 else "", label, line)
-    if after == (before.stdout if before.returncode == 0 else ""):
+    """True if the line is now in the crontab. One that cannot be read is left as it is: its other lines would be lost."""
+    read = _call("crontab", "-l")
+    if read.returncode and not any(words in read.stderr for words in _NO_CRONTAB):
+        return False
+    before = "" if read.returncode else read.stdout
+    after = crontab_with(before, label, line)
+    if after == before:
         return line is not None
     return _call("crontab", "-", given=after).returncode == 0
 
@@ -153,7 +160,13 @@ def _quoted(word: str) -> str:
 def _call(*argv: str, given: str | None = None) -> subprocess.CompletedProcess[str]:
     try:
         return subprocess.run(
-            argv, input=given or "", capture_output=True, text=True, timeout=WAIT_S, check=False
+            argv,
+            input=given or "",
+            capture_output=True,
+            encoding="utf-8",
+            errors="surrogateescape",  # lines of a crontab that are no UTF-8 stay as they are
+            timeout=WAIT_S,
+            check=False,
         )
     except (OSError, subprocess.TimeoutExpired) as error:
         return subprocess.CompletedProcess(argv, 127, "", str(error))
