@@ -223,8 +223,11 @@ def _begin(paths: FleetPaths, role: Role, *, resumed: bool = False) -> dict[str,
 def resume(paths: FleetPaths) -> None:
     """Starts the watchdog of a node again that has ended by itself; it adopts Ray if that runs. Nothing without a role."""
     role = read_role(paths)
-    if role is not None:
-        start_watchdog(paths, role)
+    if role is None:
+        return
+    start_watchdog(paths, role)
+    if not paths.role.exists():  # `down` has removed the service before this start put it back
+        service_manager.stop(paths.label)
 
 
 def start_watchdog(paths: FleetPaths, role: Role) -> str:
