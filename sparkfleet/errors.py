@@ -16,8 +16,12 @@ Exit codes are part of the public interface; `cli/exit_codes.py` names the other
 
 from __future__ import annotations
 
+import errno
 from enum import StrEnum
 from typing import ClassVar
+
+SURROUNDINGS = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES, errno.EPERM})
+"""Errors of the file system that are no defect of sparkfleet."""
 
 
 class Cause(StrEnum):

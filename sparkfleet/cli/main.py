@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import errno
 import gc
 import io
 import os
@@ -17,7 +16,7 @@ from sparkfleet.cli.exit_codes import Exit
 from sparkfleet.cli.interrupted import interrupted_words
 from sparkfleet.cli.loading import loading
 from sparkfleet.cli.verbs import LazyGroup
-from sparkfleet.errors import SparkfleetError
+from sparkfleet.errors import SURROUNDINGS, SparkfleetError
 
 EPILOG = (
     "Exit codes: 0 done or no change · 1 error · 2 plan, fabric plan: changes pending · 3 infeasible · "
@@ -57,8 +56,6 @@ def _options(
 GARBAGE = 200_000
 """Objects that are made between two collections of garbage. Python's 700 let it look 150 times through the modules that a
 verb imports, a fifth of the time to its first output; most verbs end before the first collection."""
-SURROUNDINGS = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES, errno.EPERM})
-"""Errors of the file system that are no defect of sparkfleet."""
 
 
 def main() -> None:

@@ -11,9 +11,11 @@ from collections.abc import Callable, Iterator
 from http import HTTPStatus
 from typing import Any, ClassVar
 
+import httptools
 import uvicorn
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol, RequestResponseCycle
 
+from sparkfleet.gateway.access.limits import has_body
 from sparkfleet.gateway.api_errors import ApiError, bad_request, headers_too_large, too_many_connections
 from sparkfleet.gateway.asgi import DIRECT, App, Headers
 from sparkfleet.gateway.server_socket import BACKLOG, Connections, connection_limit, listening_socket
@@ -147,7 +149,12 @@ class GuardedProtocol(HttpToolsProtocol):
         super().__init__(*args, **kwargs)
         self._head_timer: asyncio.TimerHandle | None = None
         self._head_size: int | None = None
-        """Bytes of the current head; None between heads."""
+        """Bytes of the current head, or of the fields behind a body; None between them."""
+        self._parsing = 0
+        """Bytes that are being parsed."""
+        self._again = b""
+        """A head to parse once more."""
+        self._in_head = False
         self._watchers: list[Callable[[], None]] = []
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
@@ -174,21 +181,48 @@ class GuardedProtocol(HttpToolsProtocol):
         if self.cycle is None or self.cycle.response_complete:
             # An empty line, or the rest of a refused body: neither may go on for ever.
             self._start_clock()
-        super().data_received(data)
+        self._unset_keepalive_if_required()
+        self._parsing = len(data)
+        self._parse(data)
         if self._head_size is not None and not self.transport.is_closing():
             self._head_size += len(data)
             if self._head_size > self.head_bytes:
                 self._refuse(headers_too_large())
 
+    def _parse(self, data: bytes) -> None:
+        while data:
+            try:
+                self.parser.feed_data(data)
+            except httptools.HttpParserUpgrade as upgrade:
+                # Another protocol was offered, and is not accepted: what follows is HTTP/1.1.
+                data = self._again + data[upgrade.args[0] :]
+                self._again = b""
+            except httptools.HttpParserError:
+                self.send_400_response("Invalid HTTP request received.")
+                return
+            else:
+                return
+
     def on_message_begin(self) -> None:
         """Begins a head."""
         self._start_clock()
         self._head_size = 0
+        self._in_head = True
         super().on_message_begin()
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        """Takes a header; those after the body are dropped: they would pass the checks of headers."""
+        if self._in_head:
+            super().on_header(name, value)
 
     def on_headers_complete(self) -> None:
         """Stops the clock at the end of a head, and begins the request."""
+        if self.parser.should_upgrade() and has_body(self.headers):
+            # Java's client offers HTTP/2 with its first request; the parser would take the body for that protocol.
+            self._again = self._head_without_upgrade()
+            return
         self._stop_clock()
+        self._in_head = False
         self._head_size = None
         super().on_headers_complete()
         if self.cycle is None:
@@ -200,6 +234,30 @@ class GuardedProtocol(HttpToolsProtocol):
             self.cycle.__class__ = _Direct
             self.cycle.watchers = self._watchers  # type: ignore[attr-defined]  # of the class it has now
             self.scope["extensions"] = {DIRECT: self.cycle}  # type: ignore[dict-item]
+
+    def on_chunk_header(self) -> None:
+        """Counts from here: behind the last chunk come fields, which the parser does not limit."""
+        self._head_size = -self._parsing
+
+    def on_body(self, body: bytes) -> None:
+        """Takes a part of the body."""
+        self._head_size = None
+        super().on_body(body)
+
+    def on_message_complete(self) -> None:
+        """Ends a request, unless its head is parsed once more."""
+        self._head_size = None
+        if not self._again:
+            super().on_message_complete()
+
+    def _head_without_upgrade(self) -> bytes:
+        line = b"%b %b HTTP/%b" % (
+            self.parser.get_method(),
+            self.url,
+            self.parser.get_http_version().encode(),
+        )
+        fields = [name + b": " + value for name, value in self.headers if name != b"upgrade"]
+        return b"\r\n".join([line, *fields, b"", b""])
 
     def send_400_response(self, msg: str) -> None:
         """Answers input that is not HTTP with an error in the usual form."""

@@ -62,6 +62,7 @@ def make(order: dict[str, Any], emit: Callable[..., None]) -> dict[str, Any]:
         if fresh:
             shutil.rmtree(place, ignore_errors=True)
             _build(order, place, python, emit, lock.fileno())
+            os.sync()  # after a power cut an environment with empty files would count as complete
             with open(os.path.join(place, "complete"), "w") as mark:
                 mark.write("\n".join(order["pins"]) + "\n")
     os.utime(place)
@@ -163,7 +164,9 @@ def _commands() -> str | None:
     except OSError:
         return None
     if shutil.which("crontab"):
-        cron = subprocess.run(["crontab", "-l"], capture_output=True, text=True, check=False)
+        cron = subprocess.run(
+            ["crontab", "-l"], capture_output=True, text=True, errors="replace", check=False
+        )
         if cron.returncode and "no crontab" not in cron.stderr:
             return None
         found.append(cron.stdout)

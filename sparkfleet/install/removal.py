@@ -61,8 +61,8 @@ def _runs(root: str, label: str) -> list[str]:
     if _processes(f"SPARKFLEET_RAY={label}".encode()):
         reasons.append("its processes run")
     if shutil.which("crontab"):
-        lines = subprocess.run(["crontab", "-l"], capture_output=True, text=True, check=False).stdout
-        if any(line.endswith(f"# sparkfleet {label}") for line in lines.splitlines()):
+        lines = subprocess.run(["crontab", "-l"], capture_output=True, check=False).stdout
+        if any(line.endswith(f"# sparkfleet {label}".encode()) for line in lines.splitlines()):
             reasons.append("cron starts it after a reboot")
     config = os.environ.get("XDG_CONFIG_HOME") or os.path.expanduser("~/.config")
     if os.path.lexists(os.path.join(config, "systemd", "user", f"sparkfleet-{label}.service")):

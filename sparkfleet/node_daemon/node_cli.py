@@ -24,7 +24,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from sparkfleet.errors import SparkfleetError
+from sparkfleet.errors import SURROUNDINGS, SparkfleetError
 from sparkfleet.runtime.files.fleet_paths import FleetPaths
 
 
@@ -48,6 +48,11 @@ def main() -> int:
     except SparkfleetError as error:
         print(error, file=sys.stderr)
         return error.exit_code
+    except OSError as error:
+        if error.errno not in SURROUNDINGS or error.filename is None:
+            raise
+        print(f"{error.filename}: {error.strerror}", file=sys.stderr)
+        return 1
     return 0
 
 

@@ -7,7 +7,6 @@ user's crontab starts it the next time. Neither needs root.
 from __future__ import annotations
 
 import os
-import re
 import shlex
 import shutil
 import subprocess
@@ -18,8 +17,6 @@ from sparkfleet.errors import ControlError
 
 WAIT_S = 30.0
 CRON_PIDS = (Path("/run/crond.pid"), Path("/var/run/crond.pid"))
-NO_CRONTAB = re.compile(r"no crontab|no such file", re.IGNORECASE)
-"""In the answer of `crontab -l` for a user who has none. Any other failure hides the lines of one who has."""
 
 
 def start(label: str, argv: Sequence[str], env: Mapping[str, str], log: Path) -> str:
@@ -83,6 +80,10 @@ def _has_systemd() -> bool:
     )
 
 
+_NO_CRONTAB = ("no crontab", "No such file")
+"""Words of crontab for a user who has none: cronie's and vixie-cron's, busybox's."""
+
+
 def _has_cron() -> bool:
     return bool(shutil.which("crontab")) and any(path.exists() for path in CRON_PIDS)
 
@@ -120,11 +121,11 @@ def spawn(argv: Sequence[str], env: Mapping[str, str], log: Path) -> None:
 
 
 def _write_crontab(label: str, line: str | None) -> bool:
-    """True if the line is now in the crontab; a user without access to cron has none. One that cannot be read stays."""
-    listed = _call("crontab", "-l")
-    if listed.returncode != 0 and listed.stderr.strip() and not NO_CRONTAB.search(listed.stderr):
-        return False  # what is in it would be lost
-    before = listed.stdout if listed.returncode == 0 else ""
+    """True if the line is now in the crontab. One that cannot be read is left as it is: its other lines would be lost."""
+    read = _call("crontab", "-l")
+    if read.returncode and not any(words in read.stderr for words in _NO_CRONTAB):
+        return False
+    before = "" if read.returncode else read.stdout
     after = crontab_with(before, label, line)
     if after == before:
         return line is not None
@@ -159,7 +160,13 @@ def _quoted(word: str) -> str:
 def _call(*argv: str, given: str | None = None) -> subprocess.CompletedProcess[str]:
     try:
         return subprocess.run(
-            argv, input=given or "", capture_output=True, text=True, timeout=WAIT_S, check=False
+            argv,
+            input=given or "",
+            capture_output=True,
+            encoding="utf-8",
+            errors="surrogateescape",  # lines of a crontab that are no UTF-8 stay as they are
+            timeout=WAIT_S,
+            check=False,
         )
     except (OSError, subprocess.TimeoutExpired) as error:
         return subprocess.CompletedProcess(argv, 127, "", str(error))

@@ -144,7 +144,8 @@ async def _start(
     try:
         _, child = await loop.subprocess_exec(
             lambda: _Child(on_output),
-            *argv,
+            # Our programs are UTF-8 text, which a locale without it (`LC_ALL=C` with `PYTHONUTF8=0`) refuses to encode.
+            *(part.encode(errors="surrogateescape") for part in argv),
             stdin=subprocess.PIPE if fed else subprocess.DEVNULL,
             env=env,
             start_new_session=True,

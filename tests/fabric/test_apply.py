@@ -1,5 +1,6 @@
 import hashlib
 import json
+import time
 
 import pytest
 
@@ -94,8 +95,9 @@ PLAN = FabricPlan(
 class Fleet:
     """Two nodes whose helpers remember what they were told."""
 
-    def __init__(self, monkeypatch, *, deaf=(), failing=(), silent=()):
+    def __init__(self, monkeypatch, *, deaf=(), failing=(), silent=(), down_s=0.0):
         self.told, self.silent = [], silent
+        up_at = time.monotonic() + down_s
         self.helpers = {
             name: Helper(node=name, argv=("rails", name), backend="netplan", own="", others={})
             for name in ("s1", "s2")
@@ -105,10 +107,11 @@ class Fleet:
         self.fresh = []
 
         async def run_batch(channel, argvs, **_):
-            code = 1 if channel.node in deaf else 0
+            code = 1 if channel.node in deaf or time.monotonic() < up_at else 0
             return [Completed(argv=tuple(argv), exit_code=code, stdout="", stderr="") for argv in argvs]
 
         monkeypatch.setattr(module, "run_batch", run_batch)
+        monkeypatch.setattr(module, "SETTLE_PAUSE_S", 0.1, raising=False)
 
     def channel(self, name):
         def helper(call):
@@ -146,6 +149,11 @@ async def test_a_change_that_works_everywhere_is_confirmed_through_new_connectio
     }
     assert all("confirm" not in call.argv for call in fleet.channels["s1"].calls)
     assert all(channel.is_closed for channel in fleet.fresh)
+
+
+async def test_links_have_time_to_come_back(monkeypatch):
+    """A ping over a rail without a link ends at once: five of them were over before any link was back."""
+    assert (await Fleet(monkeypatch, down_s=0.15).apply()).kept
 
 
 async def test_a_rail_without_an_answer_reverts_everything(monkeypatch):

@@ -427,3 +427,71 @@ async def test_every_request_of_a_connection_is_watched_until_its_end(start: Sta
     async with asyncio.timeout(5):
         while "/b" not in ended:
             await asyncio.sleep(0.01)
+
+
+async def told(scope: Scope, receive: Receive, send: Send) -> None:
+    """Answers with the body and, then, the names of the headers."""
+    body = b""
+    while (message := await receive())["more_body"]:
+        body += message["body"]
+    names = b",".join(name for name, _ in scope["headers"])
+    await respond(send, 200, [], b"%b %b" % (body + message["body"], names))
+
+
+POST = b"POST /a HTTP/1.1\r\nhost: x\r\n"
+LAST = b"GET /b HTTP/1.1\r\nconnection: close\r\n\r\n"
+
+
+async def answers(server: Server, sent: bytes) -> list[bytes]:
+    """Bodies of the answers to what is sent at once."""
+    parts = (await exchange(server, sent)).split(b"\r\n\r\n")[1:]
+    return [part.partition(b"HTTP/1.1")[0] for part in parts]
+
+
+@pytest.mark.parametrize(
+    "framing",
+    [b"content-length: 5\r\n\r\nhello", b"transfer-encoding: chunked\r\n\r\n5\r\nhello\r\n0\r\n\r\n"],
+)
+@pytest.mark.parametrize("name", [b"h2c", b"websocket"])
+async def test_a_body_behind_an_offer_of_another_protocol_arrives(
+    start: Start, framing: bytes, name: bytes
+) -> None:
+    """Java's HTTP client offers h2c with the first request of each connection."""
+    offer = b"Connection: Upgrade, HTTP2-Settings\r\nUpgrade: " + name + b"\r\nHTTP2-Settings: AAMAAABk\r\n"
+    found = await answers(await start(told), POST + offer + framing + LAST)
+    assert [one.split(b" ")[0] for one in found] == [b"hello", b""]
+
+
+async def test_an_offer_without_a_body_loses_no_request_behind_it(start: Start) -> None:
+    offer = b"GET /a HTTP/1.1\r\nconnection: upgrade\r\nupgrade: h2c\r\n\r\n"
+    assert len(await answers(await start(told), 2000 * offer + LAST)) == 2001
+
+
+async def test_fields_behind_a_body_are_no_headers(start: Start) -> None:
+    chunked = POST + b"transfer-encoding: chunked\r\n\r\n5\r\nhello\r\n0\r\ncontent-encoding: gzip\r\n\r\n"
+    assert await answers(await start(told), chunked + LAST) == [
+        b"hello host,transfer-encoding",
+        b" connection",
+    ]
+
+
+@pytest.mark.parametrize("field", [b"a: b\r\n", b"aaaaaa"])
+async def test_fields_behind_a_body_have_an_end(start: Start, field: bytes) -> None:
+    server = await start(told, head_bytes=1000)
+    reader, writer = await asyncio.open_connection(server.host, server.port)
+    writer.write(POST + b"transfer-encoding: chunked\r\n\r\n5\r\nhello\r\n0\r\na: ")
+    answer = asyncio.create_task(reader.read(12))
+    async with asyncio.timeout(5):
+        while not answer.done():
+            await asyncio.sleep(0.001)
+            writer.write(field)
+    assert await answer == b"HTTP/1.1 431"
+    writer.close()
+
+
+async def test_long_chunks_are_no_head(start: Start) -> None:
+    body = b"x" * 300_000
+    chunked = (
+        POST + b"transfer-encoding: chunked\r\n\r\n" + 3 * (b"493e0\r\n" + body + b"\r\n") + b"0\r\n\r\n"
+    )
+    assert (await answers(await start(told, head_bytes=1000), chunked + LAST))[0].startswith(3 * body)

@@ -72,3 +72,17 @@ def test_one_that_systemd_starts_after_a_reboot_stays(env, tmp_path):
 def test_if_the_crontab_cannot_be_read_nothing_is_deleted(env, tmp_path, monkeypatch):
     with_crontab(tmp_path, monkeypatch, "echo permission denied >&2; exit 1")
     assert left(env) == ["e0", "e1", "e2", "e3", "e4", "e5"]
+
+
+def test_a_crontab_that_is_not_utf_8_is_read(env, tmp_path, monkeypatch):
+    with_crontab(tmp_path, monkeypatch, f"printf '# caf\\351\\n@reboot {env}/{name(1)}/bin/python -m x'")
+    assert left(env) == ["e1", "e3", "e4", "e5"]
+
+
+def test_an_environment_is_on_the_disk_before_it_counts_as_complete(env, tmp_path, monkeypatch):
+    synced = []
+    complete = env / "new" / "complete"
+    monkeypatch.setattr(remote, "_build", lambda order, place, *_: os.mkdir(place))
+    monkeypatch.setattr(os, "sync", lambda: synced.append(complete.exists()))
+    remote.make({"digest": "new", "pins": ["ray"]}, lambda *_, **__: None)
+    assert (synced, complete.read_text()) == ([False], "ray\n")

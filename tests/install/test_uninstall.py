@@ -52,6 +52,16 @@ def files(home):
     return sorted(str(path.relative_to(home)) for path in home.rglob("*") if path.is_file())
 
 
+async def test_a_crontab_that_is_not_utf_8_is_read(node, root, tmp_path, monkeypatch):
+    program = tmp_path / "bin" / "crontab"
+    program.parent.mkdir()
+    program.write_text(f"#!/bin/sh\nprintf '# caf\\351\\n@reboot x # sparkfleet {fleet_label(root)}\\n'\n")
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{program.parent}:/usr/bin:/bin")
+    shown = await removal(node, "look", str(root), only_state=False, caches=True)
+    assert shown.runs == ("cron starts it after a reboot",)
+
+
 async def test_looking_changes_nothing_and_removing_takes_what_was_shown(node, home, root):
     before = files(home)
     shown = await removal(node, "look", str(root), only_state=False, caches=True)

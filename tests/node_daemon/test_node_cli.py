@@ -1,6 +1,9 @@
 """Remains of a fleet that was brought down."""
 
+import errno
+import io
 import json
+import os
 import socket
 import subprocess
 import sys
@@ -15,7 +18,7 @@ from sparkfleet.controlplane.api.client import PATIENCE_S, FleetClient
 from sparkfleet.controlplane.api.store_request import StoreRequest
 from sparkfleet.controlplane.state.head_address import HeadAddress
 from sparkfleet.controlplane.state.store import Store
-from sparkfleet.node_daemon import node_lifecycle, ray_watchdog
+from sparkfleet.node_daemon import node_cli, node_lifecycle, ray_watchdog
 from sparkfleet.runtime.files.state_probe import found
 
 
@@ -142,3 +145,15 @@ def test_a_verb_on_the_store_loads_nothing_of_the_other_verbs(tmp_path):
         [sys.executable, "-c", code], input=request, capture_output=True, text=True, check=True
     )
     assert done.stdout.splitlines() == ['{"copies": []}', "0 False False"]
+
+
+def test_a_home_that_cannot_be_written_is_one_line(monkeypatch, capsys, tmp_path):
+    def read_only(request):
+        raise OSError(errno.EROFS, os.strerror(errno.EROFS), str(tmp_path))
+
+    monkeypatch.setattr(node_lifecycle, "prepare", read_only)
+    monkeypatch.setattr(sys, "argv", ["node_cli", "prepare"])
+    request = UpRequest(fleet="home", state_dir=str(tmp_path), inventory=inventory()).model_dump_json()
+    monkeypatch.setattr(sys, "stdin", io.StringIO(request))
+    assert node_cli.main() == 1
+    assert capsys.readouterr().err == f"{tmp_path}: Read-only file system\n"

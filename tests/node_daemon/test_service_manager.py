@@ -49,8 +49,8 @@ CRONTAB = """
 import sys, pathlib
 kept = pathlib.Path({path!r})
 if sys.argv[1:] == ["-l"]:
-    sys.exit(print(kept.read_text(), end="") if kept.exists() else 1)
-kept.write_text(sys.stdin.read())
+    sys.exit(sys.stdout.buffer.write(kept.read_bytes()) * 0 if kept.exists() else {without!r})
+kept.write_bytes(sys.stdin.buffer.read())
 """
 
 SYSTEMCTL = """
@@ -80,7 +80,7 @@ def test_without_systemd_and_cron_it_starts_and_says_that_nothing_will_start_it_
 
 def test_cron_starts_it_after_a_reboot(tools):
     table = tools.directory / "table"
-    tools("crontab", CRONTAB.format(path=str(table)))
+    tools("crontab", CRONTAB.format(path=str(table), without="no crontab for me"))
     (tools.directory / "crond.pid").touch()
     assert service_manager.start("home-1", marker(tools.directory), ENV, tools.directory / "log") == "cron"
     (line,) = table.read_text().splitlines()
@@ -90,25 +90,23 @@ def test_cron_starts_it_after_a_reboot(tools):
     assert table.read_text() == ""
 
 
-@pytest.mark.parametrize(
-    ("answer", "kept"),
-    [
-        ("crontab: can't read the crontab: Input/output error", True),
-        ("no crontab for me", False),
-        ("crontab: can't open 'me': No such file or directory", False),
-    ],
-)
-def test_a_crontab_that_cannot_be_read_keeps_its_lines(tools, answer, kept):
-    """A failed `crontab -l` counted as an empty one, and the user's own lines were overwritten."""
-    table = tools.directory / "table"
-    table.write_text("0 3 * * * backup\n")
-    failing = f"import sys\nif sys.argv[1:] == ['-l']: sys.exit({answer!r})\n"
-    tools("crontab", failing + CRONTAB.format(path=str(table)))
+def test_a_crontab_that_is_not_utf_8_stays_as_it_is(tools):
+    table, ours = tools.directory / "table", b"0 3 * * * echo caf\xe9\n"
+    table.write_bytes(ours)
+    tools("crontab", CRONTAB.format(path=str(table), without=""))
     (tools.directory / "crond.pid").touch()
-    service = service_manager.start("home-1", marker(tools.directory), ENV, tools.directory / "log")
-    assert service == ("" if kept else "cron")
-    assert ("backup" in table.read_text()) is kept
-    until_exists(tools.directory / "ran")
+    assert service_manager.start("home-1", marker(tools.directory), ENV, tools.directory / "log") == "cron"
+    assert table.read_bytes().startswith(ours + b"@reboot ")
+    service_manager.stop("home-1")
+    assert table.read_bytes() == ours
+
+
+def test_a_crontab_that_cannot_be_read_is_not_replaced(tools):
+    table = tools.directory / "table"
+    tools("crontab", CRONTAB.format(path=str(table), without="crontab: cannot reach the directory service"))
+    (tools.directory / "crond.pid").touch()
+    assert service_manager.start("home-1", marker(tools.directory), ENV, tools.directory / "log") == ""
+    assert not table.exists()
 
 
 def test_systemd_is_preferred_and_cleaned_up(tools):

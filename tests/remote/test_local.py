@@ -3,6 +3,7 @@ from __future__ import annotations
 import asyncio
 import os
 import stat
+import subprocess
 import sys
 
 import pytest
@@ -70,6 +71,17 @@ WORDS = st.text(st.characters(exclude_characters="\0", exclude_categories=["Cs"]
 def test_arguments_arrive_verbatim(words):
     done = asyncio.run(LocalChannel("here").run([*python(ECHO), *words]))
     assert done.stdout.split("\0") == words
+
+
+def test_arguments_arrive_in_a_locale_without_their_characters():
+    program = (
+        "import asyncio; from sparkfleet.remote.local import LocalChannel\n"
+        f"done = asyncio.run(LocalChannel('here').run(['python3', '-I', '-S', '-c', {ECHO!r}, '\\u2026 \\xb7']))\n"
+        "print(ascii(done.stdout))"
+    )
+    env = {**os.environ, "LC_ALL": "C", "PYTHONUTF8": "0"}
+    done = subprocess.run([sys.executable, "-c", program], env=env, capture_output=True, check=False)
+    assert (done.stdout, done.returncode) == (b"'\\u2026 \\xb7'\n", 0), done.stderr.decode()
 
 
 async def test_write_sets_the_mode_despite_the_umask(channel, tmp_path):

@@ -33,6 +33,7 @@ from sparkfleet.fleet.setup.enrolment import (
     read_keys,
     require_sparks,
 )
+from sparkfleet.remote.atomic_write import write_atomically
 from sparkfleet.specs.inventory import Inventory, Node
 from sparkfleet.specs.load import load_inventory
 
@@ -198,7 +199,7 @@ def _show(found: DiscoveredLinks, doubts: Sequence[str]) -> None:
 
 def _write(text: str, options: Options) -> int:
     file = options.inventory
-    before = file.read_text() if file.exists() else None
+    before = file.read_text(encoding="utf-8") if file.exists() else None
     if before == text:
         console.print(f"No change: {file} has all of this already.")
         return Exit.DONE
@@ -209,7 +210,8 @@ def _write(text: str, options: Options) -> int:
             console.print(Text(line, {"+": "green", "-": "red"}.get(line[:1], "")))
         confirm(f"Write these changes to {file}?", options.yes)
     try:
-        file.write_text(text)
+        mode = 0o644 if before is None else file.stat().st_mode & 0o777
+        write_atomically(file.resolve(), text.encode(), mode=mode)  # a full disk leaves the former one whole
     except OSError as error:
         raise SparkfleetError(
             f"{file}: cannot be written: {error.strerror}.",

@@ -229,7 +229,7 @@ class _Moving:
 
 def head_named(text: str, old: str, new: str) -> str | None:
     """An inventory's text with another head; None if its `head:` is not a line of its own."""
-    found = re.findall(rf"^head:[ \t]*{re.escape(old)}[ \t]*(?=#|$)", text, flags=re.MULTILINE)
+    found = re.findall(rf"^head:[ \t]*{re.escape(old)}[ \t]*(?=#|\r?$)", text, flags=re.MULTILINE)
     if len(found) != 1:
         return None
     return text.replace(found[0], f"head: {new}{'  ' if found[0].endswith(' ') else ''}", 1)
@@ -237,7 +237,7 @@ def head_named(text: str, old: str, new: str) -> str | None:
 
 def name_head(file: Path, old: str, new: str) -> bool:
     """Write the new head into an inventory file, and nothing else; False if a person has to do it."""
-    text = head_named(file.read_text(), old, new)
+    text = head_named(file.read_bytes().decode(), old, new)
     if text is None:
         return False
     try:

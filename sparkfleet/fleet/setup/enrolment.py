@@ -195,12 +195,9 @@ def _node(
 
 
 def _is_known(where: tuple[str, int], key: HostKey) -> bool:
-    file = Path.home() / ".ssh" / "known_hosts"
-    if not file.is_file():
-        return False
-    import paramiko
+    from sparkfleet.remote.ssh.config import known_hosts
 
-    entries = paramiko.HostKeys(str(file)).lookup(_at(where))
+    entries = known_hosts(Path.home() / ".ssh" / "known_hosts").lookup(_at(where))
     return entries is not None and any(one.fingerprint == key.fingerprint for one in entries.values())
 
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from collections import deque
 from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 from time import monotonic
 
 from sparkfleet.gateway.api_errors import limited
@@ -21,6 +22,12 @@ _WEIGHT = 0.2
 _LONGEST_RETRY_S = 60
 
 
+@dataclass(eq=False, slots=True)
+class _Charge:
+    at: float
+    tokens: int
+
+
 class _Account:
     """One key's last minute."""
 
@@ -28,7 +35,7 @@ class _Account:
 
     def __init__(self) -> None:
         self.requests: deque[float] = deque()
-        self.spent: deque[tuple[float, int]] = deque()
+        self.spent: deque[_Charge] = deque()
         self.sum = 0
         self.running = 0
         self.seconds = 1.0
@@ -37,20 +44,28 @@ class _Account:
     def forget(self, before: float) -> None:
         while self.requests and self.requests[0] <= before:
             self.requests.popleft()
-        while self.spent and self.spent[0][0] <= before:
-            self.sum -= self.spent.popleft()[1]
+        while self.spent and self.spent[0].at <= before:
+            self.give_back(self.spent.popleft(), math.inf)
 
-    def spend(self, at: float, tokens: int) -> None:
-        self.spent.append((at, tokens))
+    def spend(self, at: float, tokens: int) -> _Charge:
+        self.spent.append(_Charge(at, tokens))
         self.sum += tokens
+        return self.spent[-1]
+
+    def give_back(self, charge: _Charge, most: float) -> int:
+        """Takes up to so many tokens out of a charge, and returns how many: none of one that has left the window."""
+        taken = int(min(charge.tokens, most))
+        charge.tokens -= taken
+        self.sum -= taken
+        return taken
 
     def below_at(self, limit: int) -> float:
         """Time at which so many tokens have left the window that fewer than `limit` are in it."""
         left = self.sum
-        for at, tokens in self.spent:
-            left -= tokens
+        for charge in self.spent:
+            left -= charge.tokens
             if left < limit:
-                return at + WINDOW_S
+                return charge.at + WINDOW_S
         return 0.0
 
 
@@ -107,22 +122,29 @@ class AdmittedRequest:
         counts_tokens: true if the key has a limit of tokens.
     """
 
-    __slots__ = ("_account", "_clock", "_counts", "_open", "_started", "charged")
+    __slots__ = ("_account", "_charges", "_clock", "_counts", "_open", "_started", "charged")
 
     def __init__(self, account: _Account, clock: Callable[[], float], *, counts_tokens: bool) -> None:
         self._account = account
         self._clock = clock
         self._counts = counts_tokens
         self._started = clock()
+        self._charges: list[_Charge] = []
         self.charged = 0
         """Tokens that are counted so far."""
         self._open = True
 
     def charge(self, tokens: int) -> None:
         """Counts tokens up to a total of `tokens`; fewer than were counted before give the rest back."""
-        if self._counts and tokens != self.charged:
-            self._account.spend(self._clock(), tokens - self.charged)
-            self.charged = tokens
+        if not self._counts or tokens == self.charged:
+            return
+        if tokens > self.charged:
+            self._charges.append(self._account.spend(self._clock(), tokens - self.charged))
+        surplus = self.charged - tokens
+        for charge in reversed(self._charges):
+            if surplus > 0:
+                surplus -= self._account.give_back(charge, surplus)
+        self.charged = tokens
 
     def close(self) -> None:
         """Ends the request. May be called twice."""

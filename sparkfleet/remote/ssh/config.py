@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import paramiko
+from paramiko.hostkeys import HostKeyEntry
 
 from sparkfleet.errors import NodeError
 from sparkfleet.specs.inventory import Jump, Node
@@ -137,10 +138,8 @@ class SshConfig:
 
     def _known(self, options: HostOptions, host: str, port: int) -> set[str]:
         """The fingerprints of a host in `known_hosts`, under its own name and under its alias."""
-        known = paramiko.HostKeys()
         file = self._ssh / "known_hosts"
-        if file.is_file():
-            known.load(str(file))
+        known = known_hosts(file)
         found: set[str] = set()
         for name in (options["hostname"], host):
             entries = known.lookup(name if port == 22 else f"[{name}]:{port}")
@@ -152,6 +151,20 @@ class SshConfig:
                 do=f"Run `ssh {host}` once and compare the fingerprint, or set `jump` in the inventory.",
             )
         return found
+
+
+def known_hosts(file: Path) -> paramiko.HostKeys:
+    """The keys of a `known_hosts`, none if there is no such file. A line without a usable key is skipped, as `ssh` does."""
+    known = paramiko.HostKeys()
+    for line in file.read_text(encoding="utf-8", errors="replace").splitlines() if file.is_file() else ():
+        try:
+            entry = HostKeyEntry.from_line(line)
+        except Exception:  # paramiko raises many kinds  # noqa: S112
+            continue
+        if entry is not None:
+            for name in entry.hostnames:
+                known.add(name, entry.key.get_name(), entry.key)
+    return known
 
 
 HostOptions = dict[str, Any]

@@ -25,6 +25,7 @@ from sparkfleet.runtime.containers.container_tools import TOOLS, is_used
 from sparkfleet.staging.agent.protocol import LineReporter, program
 from sparkfleet.staging.agent.transfer import RESERVE_BYTES, demand_room
 from sparkfleet.staging.errors import StagingError
+from sparkfleet.staging.locks import alone
 from sparkfleet.staging.manifest import Manifest
 from sparkfleet.staging.storage_layout import DirectoryPlace, check, directory_of, flush
 from sparkfleet.values import Value
@@ -95,12 +96,13 @@ def staged_name(image: str) -> str:
 
 def work(request: ImageRequest, reporter: LineReporter) -> ImageHeld:
     """Do the action and return the image that the node has afterwards."""
-    return asyncio.run(_Images(request).do())
+    return asyncio.run(_Images(request, reporter).do())
 
 
 class _Images:
-    def __init__(self, request: ImageRequest) -> None:
+    def __init__(self, request: ImageRequest, reporter: LineReporter) -> None:
         self._request = request
+        self._reporter = reporter
         by_tag = request.action in ("look", "pull") and _TAGGED.fullmatch(request.image)
         self._name = "" if by_tag else staged_name(request.image)
         self._directory = directory_of("image", request.image, request.cache)
@@ -113,7 +115,8 @@ class _Images:
             case "pull":
                 await self._pull()
             case "save":
-                await self._save()
+                async with alone(DirectoryPlace(self._directory).lock, self._wait):
+                    await self._save()
             case "load":
                 await self._load()
             case "drop":
@@ -125,6 +128,9 @@ class _Images:
         if found.id and self._name:
             await self._run("tag", found.id, self._name, doing="name it")
         return found
+
+    def _wait(self) -> None:
+        self._reporter.note("another run is saving the image; waiting for that run.", "waiting")
 
     async def _choose_tool(self) -> None:
         """Choose the tool that has the image, else the first that answers; skip a podman that was never used."""

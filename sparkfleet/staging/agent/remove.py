@@ -57,30 +57,35 @@ def work(request: RemoveRequest, reporter: LineReporter) -> Removed:
 def _remove(place: HubPlace, commit: str) -> int:
     for reference in references(place.root, commit):
         (place.root / "refs" / reference).unlink()
-    place.record(commit).unlink(missing_ok=True)
-    shutil.rmtree(place.root / "snapshots" / commit, ignore_errors=True)
-    kept = set(_shown(place.root)) | set(_noted(place.root))
+    kept = set(_shown(place.root, commit)) | set(_noted(place.root, commit))
     freed = 0
     for blob in (place.root / "blobs").glob("*"):
         if blob.name.removesuffix(PART) not in kept:
             freed += size_of(blob) or 0
             blob.unlink()
+    # Last: by these the next run finds what an interruption has left.
+    shutil.rmtree(place.root / "snapshots" / commit, ignore_errors=True)
+    place.record(commit).unlink(missing_ok=True)
     if not kept:
         shutil.rmtree(place.root)
     return freed
 
 
-def _shown(root: Path) -> Iterator[str]:
-    """Names of the blobs in the remaining snapshots."""
-    for where, _, names in os.walk(root / "snapshots"):
+def _shown(root: Path, commit: str) -> Iterator[str]:
+    """Names of the blobs in the snapshots of other commits."""
+    for where, directories, names in os.walk(root / "snapshots"):
+        if Path(where) == root / "snapshots" and commit in directories:
+            directories.remove(commit)
         for name in names:
             path = Path(where, name)
             yield Path(os.readlink(path)).name if path.is_symlink() else name
 
 
-def _noted(root: Path) -> Iterator[str]:
+def _noted(root: Path, commit: str) -> Iterator[str]:
     """Digests of files of other commits that are, or were, staged here."""
     for record in (root / ".sparkfleet").glob("*.json"):
+        if record.stem == commit:
+            continue
         try:
             manifest = Manifest.model_validate_json(record.read_bytes())
         except (OSError, ValidationError):

@@ -1,6 +1,4 @@
-import errno
-import os
-from pathlib import Path
+import resource
 
 import pytest
 
@@ -196,14 +194,19 @@ def test_a_file_that_cannot_be_written_is_told_before_anybody_is_asked(sparkflee
 
 
 def test_a_file_that_cannot_be_written_after_all(sparkfleet, machines, tmp_path, monkeypatch):
-    def full(*_):
-        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-
-    monkeypatch.setattr(Path, "write_text", full)
-    code, _, err = sparkfleet("init", *HOSTS, "--yes", *GIVEN, "-i", tmp_path / "inventory.yaml")
+    file = tmp_path / "inventory.yaml"
+    before = "# of the Küche\nfleet: home\nhead: one\nnodes: {one: {address: local}}\n"
+    file.write_text(before, encoding="utf-8")
+    resource.prlimit(0, resource.RLIMIT_FSIZE, (64, resource.RLIM_INFINITY))
+    try:
+        code, _, err = sparkfleet("init", *HOSTS, "--yes", *GIVEN, "-i", file)
+    finally:
+        resource.prlimit(0, resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
     assert code == 1
-    assert "inventory.yaml: cannot be written: No space left on device." in err
+    assert "inventory.yaml: cannot be written: File too large." in err
     assert "`-i FILE`" in err
+    assert file.read_text(encoding="utf-8") == before
+    assert list(tmp_path.iterdir()) == [file]
 
 
 def test_nobody_on_the_lan(sparkfleet, monkeypatch, tmp_path):

@@ -23,6 +23,14 @@ def test_only_the_line_of_the_head_changes(tmp_path):
     assert file.stat().st_mode & 0o777 == 0o640
 
 
+def test_line_ends_of_windows_stay(tmp_path):
+    file = tmp_path / "inventory.yaml"
+    before = INVENTORY.replace("  # the quiet one", "").replace("\n", "\r\n").encode()
+    file.write_bytes(before)
+    assert name_head(file, "a", "b")
+    assert file.read_bytes() == before.replace(b"head: a", b"head: b")
+
+
 @pytest.mark.parametrize("text", ["fleet: home\n", "{head: a}\n", "head: ab\n", "head: a\n---\nhead: a\n"])
 def test_a_line_that_is_not_there_once_is_left_to_a_person(text):
     assert head_named(text, "a", "b") is None

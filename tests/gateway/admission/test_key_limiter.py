@@ -83,6 +83,23 @@ def test_tokens_are_paid_for_by_waiting() -> None:
     limiter.admit(entry)
 
 
+def test_tokens_that_are_given_back_are_not_given_twice() -> None:
+    """A prompt is counted by its length, and less once the engine has counted it, or for an answer that failed."""
+    clock = Clock()
+    limiter, entry = KeyLimiter(clock), key(tokens_per_minute=100)
+    long = limiter.admit(entry)
+    long.charge(90)
+    clock.now += 50
+    long.charge(20)
+    long.close()
+    clock.now += 15  # its first charge has left the window
+    another = limiter.admit(entry)
+    another.charge(100)
+    another.close()
+    with pytest.raises(ApiError, match="100 tokens per minute"):
+        limiter.admit(entry)
+
+
 def test_requests_at_once_and_an_honest_guess() -> None:
     clock = Clock()
     limiter, entry = KeyLimiter(clock), key(concurrent=2)

@@ -76,6 +76,14 @@ def test_proxy_jumps_need_a_known_host_key(home):
     assert last.host == "spark1"
 
 
+def test_lines_of_known_hosts_without_a_usable_key_are_skipped(home):
+    """A truncated line, a comment that is no UTF-8, and a key that is none ended the program."""
+    bad = b"gate ssh-ed25519 AAAAB\n# caf\xe9\ngate ssh-rsa AAAAB3NzaC1yc2E=\n"
+    (home / ".ssh" / "known_hosts").write_bytes(bad + f"gate {KNOWN}\n".encode())
+    gate, _ = configured(home, "Host spark1\n ProxyJump gate\n").route("spark1", node())
+    assert len(gate.pins) == 1
+
+
 def test_several_jumps_are_taken_in_order(home):
     (home / ".ssh" / "known_hosts").write_text(f"one,two,[::1]:99,three {KNOWN}\n")
     config = configured(home, "Host spark1\n ProxyJump one,[::1]:99\nHost one\n ProxyJump two\n")

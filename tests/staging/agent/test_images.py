@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import shutil
@@ -84,6 +85,33 @@ def test_an_archive_is_on_the_disk_before_it_has_its_name(tmp_path, monkeypatch)
     monkeypatch.setattr(os, "fsync", fsync)
     work(request, LineReporter())
     assert (archive.read_bytes(), synced) == (b"layers", [False])
+
+
+async def test_two_runs_at_once_save_an_image_once(tmp_path, monkeypatch):
+    """The second one emptied the first one's directory, whose half an archive then got the final name."""
+    saved = []
+
+    async def execute(argv):
+        if "--output" in argv:
+            saved.append(argv)
+            with Path(argv[argv.index("--output") + 1]).open("wb") as archive:  # noqa: ASYNC230
+                for layer in (b"one", b"two"):
+                    archive.write(layer)
+                    archive.flush()
+                    await asyncio.sleep(0.05)
+        described = json.dumps([{"Id": ID, "Size": 6}])
+        return Completed(argv=tuple(argv), exit_code=0, stdout=described, stderr="")
+
+    async def run(after_s):
+        await asyncio.sleep(after_s)
+        return await asyncio.to_thread(work, request, LineReporter())
+
+    request = ImageRequest(action="save", image=IMAGE, cache=str(tmp_path), reserve_bytes=0)
+    archive = directory_of("image", IMAGE, str(tmp_path)) / images.ARCHIVE
+    monkeypatch.setattr(images, "_execute", execute)
+    monkeypatch.setattr(shutil, "which", lambda name: f"/usr/bin/{name}")
+    await asyncio.gather(run(0.0), run(0.07))
+    assert (archive.read_bytes(), len(saved)) == (b"onetwo", 1)
 
 
 @pytest.fixture

@@ -1,11 +1,15 @@
 from __future__ import annotations
 
 import os
+from pathlib import Path
 
 import pytest
 
 from sparkfleet.errors import FactError
+from sparkfleet.staging.agent import scan
+from sparkfleet.staging.agent.protocol import LineReporter
 from sparkfleet.staging.agent.remove import RemoveRequest, work
+from sparkfleet.staging.agent.scan import LookRequest
 from sparkfleet.staging.errors import StagingError
 from sparkfleet.staging.locks import try_lock
 from sparkfleet.staging.manifest import File, Manifest
@@ -44,6 +48,24 @@ def test_with_the_last_commit_everything_goes(place, tmp_path):
     remove(tmp_path, OLD)
     assert remove(tmp_path, NEW) == 4
     assert not place.root.exists()
+
+
+def test_what_an_interruption_leaves_is_found_and_removed(place, tmp_path, monkeypatch):
+    real = Path.unlink
+
+    def killed(path, missing_ok=False):
+        if path.parent.name == "blobs":
+            raise KeyboardInterrupt
+        real(path, missing_ok=missing_ok)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "unlink", killed)
+        with pytest.raises(KeyboardInterrupt):
+            remove(tmp_path, OLD)
+    found = scan.work(LookRequest(everything=True, cache=str(tmp_path)), LineReporter()).everything
+    left = next(one for one in found if one.commit == OLD)
+    assert (left.held_bytes, left.revisions) == (SHARED.size + FIRST.size, ())
+    assert remove(tmp_path, OLD) == FIRST.size
 
 
 def test_partial_files_of_another_commit_are_kept(place, tmp_path):
