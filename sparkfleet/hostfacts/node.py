@@ -168,7 +168,7 @@ class ReadInstalledEngines(Fact[tuple[str, Mapping[str, str]]]):
         "python=os.path.join(places[-1],'bin','python') if places else ''\n"
         "found=json.loads(subprocess.check_output([python,'-c',sys.argv[1]])) if python else {}\n"
         "print(json.dumps([python,found]))",
-        ReadEngines.argv[2],
+        ReadEngines.argv[-1],
     )
 
     @staticmethod
