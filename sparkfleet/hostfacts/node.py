@@ -73,8 +73,9 @@ class ReadProcessors(Fact[Processors]):
     argv = (
         "python3",
         "-I",
+        "-S",
         "-c",
-        "import json,os,platform;print(json.dumps([len(os.sched_getaffinity(0)),platform.machine()]))",
+        "import json,os;print(json.dumps([len(os.sched_getaffinity(0)),os.uname().machine]))",
     )
 
     @staticmethod
