@@ -7,8 +7,8 @@ from enum import StrEnum
 from typing import NamedTuple
 
 from sparkfleet.controlplane.api.client import Held
+from sparkfleet.controlplane.state.event import Event
 from sparkfleet.controlplane.state.status import DeploymentStatus, FleetStatus, NodeReport
-from sparkfleet.controlplane.state.store_rows import Event
 from sparkfleet.errors import (
     ControlError,
     SparkfleetError,
