@@ -16,7 +16,7 @@ from sparkfleet.cli.loading import loading
 from sparkfleet.errors import SparkfleetError
 
 if TYPE_CHECKING:  # slow imports, of which only the types are used
-    from sparkfleet.controlplane.state.store_rows import Event
+    from sparkfleet.controlplane.state.event import Event
     from sparkfleet.staging.progress import TransferProgress
 
 OUTPUT_VERSION = 1

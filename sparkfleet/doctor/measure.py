@@ -10,7 +10,8 @@ from typing import NamedTuple
 from sparkfleet.doctor import thresholds
 from sparkfleet.doctor.snapshot import EndSnapshot, FleetReadings, PathSnapshot, RailSpeed
 from sparkfleet.errors import SparkfleetError
-from sparkfleet.fabric.measure import LinkMeasurement, Pair, measure_pair, pairs_of
+from sparkfleet.fabric.link_measurements import LinkMeasurement
+from sparkfleet.fabric.measure import Pair, measure_pair, pairs_of
 from sparkfleet.remote.batch import run_batch
 from sparkfleet.remote.channel import Channel, Completed
 from sparkfleet.specs.inventory import Inventory, RailEnd

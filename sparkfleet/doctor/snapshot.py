@@ -8,7 +8,7 @@ from ipaddress import ip_interface
 
 from pydantic import Field
 
-from sparkfleet.fabric.measure import TransportProof
+from sparkfleet.fabric.link_measurements import TransportProof
 from sparkfleet.hostfacts.clock import ClockOffset, TimeSync
 from sparkfleet.hostfacts.container import ContainerTool
 from sparkfleet.hostfacts.disk import Disks

@@ -15,6 +15,7 @@ from typing import Annotated, NamedTuple, Protocol, TypeVar
 from pydantic import Field
 
 from sparkfleet.errors import NodeError
+from sparkfleet.fabric.link_measurements import BY_RDMA
 from sparkfleet.fabric.perftest import bandwidth_argv, latency_argv, parse_bandwidth, parse_latency
 from sparkfleet.hostfacts.fact import failed
 from sparkfleet.remote.agent import Event, Program, ProgramError, call, validated
@@ -84,7 +85,7 @@ class Loader(Protocol):
 class Rdma:
     """`ib_write_bw` and `ib_write_lat` of perftest."""
 
-    method = "ib_write_bw"
+    method = BY_RDMA
 
     async def bandwidth(self, rail: RailPair, seconds: float) -> float:
         """See `Loader`."""

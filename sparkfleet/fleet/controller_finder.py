@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from sparkfleet import __version__
-from sparkfleet.controlplane.api.client import PATIENCE_S, FleetClient, answering, trouble_of, unlike
 from sparkfleet.controlplane.state.head_address import HeadAddress
 from sparkfleet.errors import NodeError, UnreachableError, UnreadableStateError, WrongFleetError
 from sparkfleet.fleet.events import OnEvent, TroubleFound
 from sparkfleet.fleet.node_access import FoundState, NodeAccess
 from sparkfleet.fleet.nodes.surroundings import NodeSurroundings, require_free
 from sparkfleet.specs.inventory import Inventory
+
+if TYPE_CHECKING:  # a slow import, for a head that has an address
+    from sparkfleet.controlplane.api.client import FleetClient
 
 QUICK_S = 3.0
 """Seconds to wait for a controller whose own note has the reason why it does not answer."""
@@ -110,6 +112,8 @@ def _require_down(inventory: Inventory, there: FoundState) -> None:
 
 
 async def _answering(access: NodeAccess, there: FoundState, address: HeadAddress) -> FleetClient | None:
+    from sparkfleet.controlplane.api.client import PATIENCE_S, answering
+
     # It has written down that nobody reaches it, or it cannot start.
     quick = bool(there.controller.get("api") or there.spoilt)
     patience_s = (QUICK_S if quick else PATIENCE_S) if there.ray else 0.0
@@ -143,6 +147,8 @@ def no_controller(head: str, note: Mapping[str, Any], spoilt: Sequence[str]) -> 
 
 
 def _troubles(client: FleetClient) -> Iterator[str]:
+    from sparkfleet.controlplane.api.client import trouble_of, unlike
+
     if words := trouble_of(client):
         yield words
     if client.version not in ("", __version__):

@@ -13,7 +13,7 @@ from sparkfleet.doctor.registry import examine
 from sparkfleet.doctor.report import DoctorReport
 from sparkfleet.doctor.snapshot import FleetReadings, Needed, PathSnapshot
 from sparkfleet.errors import FactError, SparkfleetError
-from sparkfleet.fabric.measure import save_measurements
+from sparkfleet.fabric.link_measurements import save_measurements
 from sparkfleet.fleet.planning.checkpoints import Found, models_of, places_of, search
 from sparkfleet.fleet.session import Session
 from sparkfleet.knowledge.rules.rules import doctor_rules

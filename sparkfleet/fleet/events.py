@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from enum import StrEnum
 
-from sparkfleet.controlplane.state.store_rows import Event
+from sparkfleet.controlplane.state.event import Event
 from sparkfleet.staging.progress import TransferProgress
 from sparkfleet.values import Value
 

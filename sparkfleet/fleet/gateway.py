@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from sparkfleet.controlplane.state.head_address import gateway_tls
-from sparkfleet.controlplane.state.status import FleetStatus
 from sparkfleet.errors import ControlError
 from sparkfleet.fleet.session import Session
 from sparkfleet.gateway.listening import GatewayTls
 from sparkfleet.specs.inventory import Inventory
+
+if TYPE_CHECKING:  # a slow import, for a controller that answers
+    from sparkfleet.controlplane.state.status import FleetStatus
 
 
 def gateway_change(inventory: Inventory, status: FleetStatus | None) -> str:

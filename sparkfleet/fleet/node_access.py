@@ -7,11 +7,10 @@ import json
 from collections.abc import Callable
 from importlib.resources import files
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from pydantic import Field
 
-from sparkfleet.controlplane.api.client import Reach
 from sparkfleet.controlplane.state.head_address import HeadAddress
 from sparkfleet.errors import NodeError
 from sparkfleet.fleet.nodes.surroundings import NodeRole
@@ -20,6 +19,9 @@ from sparkfleet.remote.open_channel import open_channels
 from sparkfleet.runtime.files.state_probe import found, state_root
 from sparkfleet.specs.inventory import Inventory
 from sparkfleet.values import Value
+
+if TYPE_CHECKING:  # a slow import, for a controller that answers
+    from sparkfleet.controlplane.api.client import Reach
 
 
 class FoundState(Value):

@@ -10,7 +10,7 @@ from sparkfleet.controlplane.state.status import DeploymentStatus, FleetStatus
 from sparkfleet.doctor.collect import RawAnswer, netdevs_of, read_raw
 from sparkfleet.doctor.findings import Severity
 from sparkfleet.errors import ControlError, SparkfleetError
-from sparkfleet.fabric.measure import load_measurements, measured_links
+from sparkfleet.fabric.link_measurements import load_measurements, measured_links
 from sparkfleet.fleet.clients.endpoint import ask_at
 from sparkfleet.fleet.deployments.apply import carry_out, prepare_apply
 from sparkfleet.fleet.deployments.status import FleetCondition, delete_deployment, fleet_state

@@ -2,21 +2,24 @@
 
 from __future__ import annotations
 
+from functools import cached_property
 from pathlib import Path
 from types import TracebackType
-from typing import Self
+from typing import TYPE_CHECKING, Self
 
-from sparkfleet.controlplane.api.client import FleetClient
 from sparkfleet.errors import ControlError
 from sparkfleet.fleet.controller_finder import find_controller, require_head, state_of_head
-from sparkfleet.fleet.endpoint_access import EndpointAccess
 from sparkfleet.fleet.events import OnEvent, UseCaseEvent, ignored
-from sparkfleet.fleet.fleet_lifecycle import FleetLifecycle
 from sparkfleet.fleet.node_access import NodeAccess
-from sparkfleet.fleet.node_programs import NodePrograms
 from sparkfleet.remote.channel import Channel
 from sparkfleet.specs.inventory import Inventory
 from sparkfleet.specs.load import load_inventory
+
+if TYPE_CHECKING:  # slow imports: those of a controller that answers, or of what changes a fleet
+    from sparkfleet.controlplane.api.client import FleetClient
+    from sparkfleet.fleet.endpoint_access import EndpointAccess
+    from sparkfleet.fleet.fleet_lifecycle import FleetLifecycle
+    from sparkfleet.fleet.node_programs import NodePrograms
 
 
 class Session:
@@ -29,9 +32,6 @@ class Session:
 
     def __init__(self, inventory: Path | Inventory, on_event: OnEvent = ignored) -> None:
         self.access = NodeAccess(inventory if isinstance(inventory, Inventory) else load_inventory(inventory))
-        self.programs = NodePrograms(self.access)
-        self.lifecycle = FleetLifecycle(self.access, self.programs)
-        self.endpoint = EndpointAccess(self.access)
         self._on_event = on_event
 
     def report(self, event: UseCaseEvent) -> None:
@@ -45,6 +45,27 @@ class Session:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         await self.close()
+
+    @cached_property
+    def programs(self) -> NodePrograms:
+        """sparkfleet's program on the nodes."""
+        from sparkfleet.fleet.node_programs import NodePrograms
+
+        return NodePrograms(self.access)
+
+    @cached_property
+    def lifecycle(self) -> FleetLifecycle:
+        """Start and end of the fleet."""
+        from sparkfleet.fleet.fleet_lifecycle import FleetLifecycle
+
+        return FleetLifecycle(self.access, self.programs)
+
+    @cached_property
+    def endpoint(self) -> EndpointAccess:
+        """Access to the fleet's endpoint from here."""
+        from sparkfleet.fleet.endpoint_access import EndpointAccess
+
+        return EndpointAccess(self.access)
 
     @property
     def inventory(self) -> Inventory:

@@ -73,8 +73,9 @@ class ReadProcessors(Fact[Processors]):
     argv = (
         "python3",
         "-I",
+        "-S",
         "-c",
-        "import json,os,platform;print(json.dumps([len(os.sched_getaffinity(0)),platform.machine()]))",
+        "import json,os;print(json.dumps([len(os.sched_getaffinity(0)),os.uname().machine]))",
     )
 
     @staticmethod
@@ -168,7 +169,7 @@ class ReadInstalledEngines(Fact[tuple[str, Mapping[str, str]]]):
         "python=os.path.join(places[-1],'bin','python') if places else ''\n"
         "found=json.loads(subprocess.check_output([python,'-c',sys.argv[1]])) if python else {}\n"
         "print(json.dumps([python,found]))",
-        ReadEngines.argv[2],
+        ReadEngines.argv[-1],
     )
 
     @staticmethod

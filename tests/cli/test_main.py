@@ -282,6 +282,34 @@ def test_verbs_import_nothing_that_their_first_output_does_not_need_and_no_slow_
     assert done.stdout.split() == []
 
 
+IDLE = (
+    *(
+        "sparkfleet.controlplane.api",
+        "sparkfleet.controlplane.state.status",
+        "sparkfleet.controlplane.state.store_rows",
+    ),
+    *("sparkfleet.engines", "sparkfleet.gateway.routing_table", "sparkfleet.group", "sparkfleet.telemetry"),
+    *("sparkfleet.fabric.measure", "sparkfleet.hostfacts.network.netdev", "sparkfleet.fleet.node_programs"),
+    *("sparkfleet.fleet.report.outcome", "sparkfleet.cli.progress", "rich.live"),
+)
+"""Of a controller that answers, of measuring, or of what follows the plan: with the modules and packages below them."""
+
+
+@pytest.mark.parametrize("verb", ["plan", "apply"])
+def test_a_plan_for_a_fleet_that_is_down_imports_nothing_of_one_that_is_up(tmp_path, verb):
+    (tmp_path / "inventory.yaml").write_text("fleet: home\nhead: a\nnodes:\n  a: {address: local}\n")
+    (tmp_path / "tiny.yaml").write_text("name: tiny\nmodel: builtin:tiny\n")
+    modules, output = loaded(
+        verb,
+        *(str(tmp_path / "tiny.yaml"), "--offline"),
+        SPARKFLEET_INVENTORY=str(tmp_path / "inventory.yaml"),
+        SPARKFLEET_HOME=str(tmp_path / "state"),
+    )
+    assert "verdict " in output, "it was planned"
+    unused = {name for name in modules if f"{name}.".startswith(tuple(f"{one}." for one in (*IDLE, *SLOW)))}
+    assert unused == set()
+
+
 def test_pydantic_looks_for_no_plugins():
     """It would read the metadata of every installed package."""
     code = (

@@ -7,7 +7,7 @@ from rich.console import Console
 
 from sparkfleet.cli import progress as module
 from sparkfleet.cli.progress import ProgressLine, step_words, times_line
-from sparkfleet.controlplane.state.store_rows import Event
+from sparkfleet.controlplane.state.event import Event
 from sparkfleet.fleet.events import ExpectedTime, FleetEvent, FleetStep, StepEnded, StepRunning
 
 STEP = StepRunning(

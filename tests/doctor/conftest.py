@@ -4,7 +4,8 @@ from sparks import Spark, inventory
 from sparkfleet.doctor.collect import gather, with_context
 from sparkfleet.doctor.measure import path_of
 from sparkfleet.doctor.registry import examine
-from sparkfleet.fabric.measure import TransportProof, pairs_of
+from sparkfleet.fabric.link_measurements import TransportProof
+from sparkfleet.fabric.measure import pairs_of
 
 
 @pytest.fixture

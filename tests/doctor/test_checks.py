@@ -13,7 +13,7 @@ from sparkfleet.doctor.check import Check
 from sparkfleet.doctor.collect import gather
 from sparkfleet.doctor.findings import Severity
 from sparkfleet.doctor.snapshot import Needed, pci_address
-from sparkfleet.fabric.measure import TransportProof
+from sparkfleet.fabric.link_measurements import TransportProof
 from sparkfleet.hostfacts.clock import ReadClock
 from sparkfleet.hostfacts.disk import ReadDisks
 from sparkfleet.hostfacts.gpu import ReadGpuProcesses, ReadGpuState

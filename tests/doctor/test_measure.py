@@ -8,7 +8,8 @@ from sparkfleet.doctor import measure
 from sparkfleet.doctor.collect import gather
 from sparkfleet.doctor.measure import average_us, measure_paths, passed, path_of, ping
 from sparkfleet.errors import NodeError
-from sparkfleet.fabric.measure import LinkMeasurement, RailMeasurement, TransportProof, pairs_of
+from sparkfleet.fabric.link_measurements import LinkMeasurement, RailMeasurement, TransportProof
+from sparkfleet.fabric.measure import pairs_of
 from sparkfleet.remote.channel import Completed
 from sparkfleet.specs.load import parse_inventory
 

@@ -10,6 +10,7 @@ from sparkfleet.hostfacts.network.rdma import RdmaLink
 from sparkfleet.remote.batch import PROGRAM
 from sparkfleet.remote.channel import Completed
 from sparkfleet.remote.fake import FakeChannel, program_request, program_result
+from sparkfleet.specs.load import load_inventory, parse_inventory
 
 RDMA = {
     "enp1s0f0np0": "rocep1s0f0",
@@ -114,3 +115,29 @@ def _packed(found):
         return {"missing": True}
     stdout, exit_code = found if isinstance(found, tuple) else (found, 0)
     return {"exit_code": exit_code, "outputs": [[base64.b64encode(stdout.encode()).decode(), 0], ["", 0]]}
+
+
+@pytest.fixture
+def two(pytestconfig):
+    """The inventory of two cabled Sparks in the documentation."""
+    return load_inventory(pytestconfig.rootpath / "docs/examples/inventory-two-sparks.yaml")
+
+
+@pytest.fixture
+def switched():
+    """switched(count): an inventory of Sparks on one switch."""
+    key = "SHA256:" + "A" * 43
+
+    def switched(count):
+        nodes = "".join(
+            f'  s{n}: {{address: 10.0.0.{n}, user: u, host_key: "{key}"}}\n' for n in range(1, count + 1)
+        )
+        links = "".join(
+            f"  - nodes: [s{n}]\n    switch: sw\n    rails:\n"
+            f"      - [{{netdev: a0, rdma: r0, address: 192.168.100.{n}/24}}]\n"
+            f"      - [{{netdev: a1, rdma: r1, address: 192.168.101.{n}/24}}]\n"
+            for n in range(1, count + 1)
+        )
+        return parse_inventory(f"fleet: f\nhead: s1\nnodes:\n{nodes}links:\n{links}")
+
+    return switched

@@ -46,7 +46,7 @@ def head(session, monkeypatch):
             return client if answers else None
 
         monkeypatch.setattr(session.access, "state", found)
-        monkeypatch.setattr(module, "answering", answering)
+        monkeypatch.setattr("sparkfleet.controlplane.api.client.answering", answering)
         return asked
 
     return head

@@ -1,3 +1,5 @@
+import os
+import platform
 import subprocess
 import sys
 
@@ -11,6 +13,7 @@ from sparkfleet.hostfacts.node import (
     Processors,
     ReadEngines,
     ReadGpu,
+    ReadInstalledEngines,
     ReadMemory,
     ReadProcessors,
     UnifiedMemory,
@@ -69,6 +72,34 @@ def test_sglang_is_a_cpu_build_if_its_torch_is(tmp_path, torch, version):
         check=True,
     )
     assert ReadEngines.parse(done.stdout)["sglang"] == version
+
+
+def run(argv, home):
+    """Output of a fact's command on this machine, with another home."""
+    env = {**os.environ, "HOME": str(home)}
+    return subprocess.run(
+        [sys.executable, *argv[1:]], env=env, capture_output=True, text=True, check=True
+    ).stdout
+
+
+def test_engines_of_the_newest_environment_that_was_installed(tmp_path):
+    assert ReadInstalledEngines.parse(run(ReadInstalledEngines.argv, tmp_path)) == ("", {})
+    for age, name in enumerate(("new", "old")):
+        place = tmp_path / ".local/share/sparkfleet/env" / name
+        (place / "bin").mkdir(parents=True)
+        (place / "complete").touch()
+        python = place / "bin" / "python"
+        python.write_text(f'#!/bin/sh\nexec {sys.executable} "$@"\n')
+        python.chmod(0o755)
+        os.utime(place, (1e9 - age, 1e9 - age))
+    found = ReadEngines.parse(run(ReadEngines.argv, tmp_path))
+    newest = str(tmp_path / ".local/share/sparkfleet/env/new/bin/python")
+    assert ReadInstalledEngines.parse(run(ReadInstalledEngines.argv, tmp_path)) == (newest, found)
+
+
+def test_processors_of_this_machine(tmp_path):
+    here = Processors(count=len(os.sched_getaffinity(0)), machine=platform.machine())
+    assert ReadProcessors.parse(run(ReadProcessors.argv, tmp_path)) == here
 
 
 @pytest.mark.parametrize("fact", [ReadProcessors, ReadEngines])

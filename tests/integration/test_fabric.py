@@ -14,7 +14,8 @@ from lab_fleet import lab_of
 from sparkfleet.errors import NodeError
 from sparkfleet.fabric.apply import apply_plan, find_helper
 from sparkfleet.fabric.link_load import RailPair, Tcp
-from sparkfleet.fabric.measure import load_measurements, measure_pair, measured_links, pairs_of
+from sparkfleet.fabric.link_measurements import load_measurements, measured_links
+from sparkfleet.fabric.measure import measure_pair, pairs_of
 from sparkfleet.fabric.netplan import changes, plan_fabric
 from sparkfleet.fabric.probe import look
 from sparkfleet.fabric.topology import find_links

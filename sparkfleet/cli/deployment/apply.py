@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -29,14 +29,16 @@ from sparkfleet.cli.planning.plan import (
     print_origins,
     print_plans,
 )
-from sparkfleet.cli.progress import ProgressLine, times_line
-from sparkfleet.controlplane.state.status import DeploymentStatus
 from sparkfleet.errors import SpecError
 from sparkfleet.fleet.deployments.apply import PreparedApply, carry_out, create_first_key, prepare_apply
 from sparkfleet.fleet.planning.measured import NOT_MEASURED, is_predicted, measured_words
-from sparkfleet.fleet.report.outcome import failed_lines, rung_lines
 from sparkfleet.fleet.session import Session
 from sparkfleet.specs.load import load_deployments
+
+if (
+    TYPE_CHECKING
+):  # a slow import; this module imports in its functions what is needed after the plan is shown
+    from sparkfleet.controlplane.state.status import DeploymentStatus
 
 DryRunOption = Annotated[
     bool, typer.Option("--dry-run", help="Show the command of every rank instead of running it.")
@@ -100,6 +102,8 @@ async def _apply(
         console.print(prepared.gateway)
     prepared.planned.require_feasible()
     if prepared.changes_nothing and prepared.planned.client is not None:
+        from sparkfleet.cli.progress import ProgressLine
+
         with ProgressLine() as progress:
             async with prepared.planned.client as client:
                 await create_first_key(client, progress)
@@ -113,6 +117,8 @@ async def confirm_and_carry_out(
 ) -> int:
     """Ask for agreement, apply, follow the start, and print the outcome. Returns the exit code."""
     confirm(question, yes)
+    from sparkfleet.cli.progress import ProgressLine, times_line
+
     with ProgressLine() as progress:
         applied = await carry_out(session, prepared, progress, wait=wait)
     print_outcome(applied.settled)
@@ -126,6 +132,8 @@ async def confirm_and_carry_out(
 
 def print_outcome(settled: Mapping[str, DeploymentStatus]) -> None:
     """Print how each deployment ended, with what was left and why."""
+    from sparkfleet.fleet.report.outcome import failed_lines, rung_lines
+
     for deployment in settled.values():
         if deployment.state == "failed":
             errors.print(f"{deployment.name} failed: {deployment.detail}")

@@ -15,8 +15,8 @@ from sparkfleet.cli.options import (
     run,
 )
 from sparkfleet.cli.output import OUTPUT_VERSION, console, event_line, print_json, print_line
+from sparkfleet.controlplane.state.event import Event
 from sparkfleet.controlplane.state.status import DeploymentStatus
-from sparkfleet.controlplane.state.store_rows import Event
 from sparkfleet.fleet.deployments.status import describe_deployment
 from sparkfleet.fleet.planning.measured import canary_words, measured_words
 from sparkfleet.fleet.report.outcome import failed_lines, rung_lines

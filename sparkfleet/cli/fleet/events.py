@@ -9,7 +9,7 @@ import typer
 from sparkfleet.cli.exit_codes import Exit
 from sparkfleet.cli.options import DEFAULT_INVENTORY, InventoryOption, JsonOption, open_session, run
 from sparkfleet.cli.output import OUTPUT_VERSION, console, event_line, print_json
-from sparkfleet.controlplane.state.store_rows import Event
+from sparkfleet.controlplane.state.event import Event
 from sparkfleet.fleet.deployments.status import follow_events, read_events
 from sparkfleet.fleet.session import Session
 

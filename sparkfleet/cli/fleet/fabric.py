@@ -23,7 +23,7 @@ from sparkfleet.cli.options import (
 from sparkfleet.cli.output import OUTPUT_VERSION, console, print_json
 from sparkfleet.fabric.apply import ROLLBACK_S, Helper, NotPermitted
 from sparkfleet.fabric.inventory_builder import describe
-from sparkfleet.fabric.measure import LinkMeasurement
+from sparkfleet.fabric.link_measurements import LinkMeasurement
 from sparkfleet.fabric.netplan import FabricPlan, changes, claims, render
 from sparkfleet.fabric.port_scan import PortScan
 from sparkfleet.fabric.rails_helper import NETPLAN_FILE

@@ -25,9 +25,9 @@ from sparkfleet.controlplane.api.api_models import (
 from sparkfleet.controlplane.desired import Desired
 from sparkfleet.controlplane.sealing import has_open_values
 from sparkfleet.controlplane.state.api_keys import KeyRow
+from sparkfleet.controlplane.state.event import Event
 from sparkfleet.controlplane.state.head_address import HeadAddress, read_address
 from sparkfleet.controlplane.state.status import FleetStatus
-from sparkfleet.controlplane.state.store_rows import Event
 from sparkfleet.controlplane.state.tables.usage_ledger import UsageRow
 from sparkfleet.errors import ControlError, UnreadableStateError, WrongFleetError
 from sparkfleet.gateway.routing_table import KeyLimits

@@ -6,8 +6,8 @@ import asyncio
 import contextlib
 import time
 
+from sparkfleet.controlplane.state.event import Event
 from sparkfleet.controlplane.state.store import Store
-from sparkfleet.controlplane.state.store_rows import Event
 
 
 class EventLog:

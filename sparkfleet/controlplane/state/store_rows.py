@@ -8,22 +8,11 @@ from typing import Any
 from pydantic import ValidationError
 
 from sparkfleet.controlplane.desired import Desired
+from sparkfleet.controlplane.state.event import Event
 from sparkfleet.gateway.routing_table import FormerKey, KeyEntry, KeyLimits
 from sparkfleet.planner.types.plan import DeploymentPlan
 from sparkfleet.specs.deployment import Deployment
 from sparkfleet.values import Value
-
-
-class Event(Value):
-    """Something that happened, with its reason. `at` is Unix seconds; `subject` is a group, a key or ""."""
-
-    id: int
-    at: float
-    deployment: str
-    generation: int
-    subject: str
-    kind: str
-    message: str
 
 
 class Measurement(Value):

@@ -14,7 +14,7 @@ from importlib.metadata import distributions
 from typing import Any, NamedTuple
 
 import sparkfleet
-from sparkfleet.controlplane.state.store_rows import Event
+from sparkfleet.controlplane.state.event import Event
 from sparkfleet.doctor.collect import FACTS, Question, RawAnswer, netdevs_of, read_raw
 from sparkfleet.errors import SparkfleetError
 from sparkfleet.fleet.bundle.redact import Redactor

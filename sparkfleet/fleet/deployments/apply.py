@@ -6,16 +6,11 @@ Between the two, the caller shows the plan and asks for agreement.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
-from sparkfleet.controlplane.api.api_models import ApplyRequest
-from sparkfleet.controlplane.api.client import FleetClient
-from sparkfleet.controlplane.state.status import DeploymentStatus
-from sparkfleet.fleet.deployments.watch import until_settled
 from sparkfleet.fleet.events import FleetEvent, FleetStep, KeyCreated, OnEvent, UseCaseEvent, ignored
 from sparkfleet.fleet.gateway import change_gateway, gateway_change
 from sparkfleet.fleet.known_names import remember_names
-from sparkfleet.fleet.node_programs import who
 from sparkfleet.fleet.nodes.surroundings import require_free
 from sparkfleet.fleet.planning.plan import FIRST_KEY, FleetPlan, plan_deployments
 from sparkfleet.fleet.planning.step_times import (
@@ -30,6 +25,11 @@ from sparkfleet.fleet.session import Session
 from sparkfleet.planner.types.plan import DeploymentPlan
 from sparkfleet.runtime.files.fleet_paths import FleetPaths
 from sparkfleet.specs.deployment import Deployment
+
+if TYPE_CHECKING:  # slow imports, needed after the plan is shown
+    from sparkfleet.controlplane.api.api_models import ApplyRequest
+    from sparkfleet.controlplane.api.client import FleetClient
+    from sparkfleet.controlplane.state.status import DeploymentStatus
 
 
 class PreparedApply(NamedTuple):
@@ -143,6 +143,8 @@ async def _applied(
     *,
     wait: bool,
 ) -> tuple[FleetClient, dict[str, DeploymentStatus]]:
+    from sparkfleet.fleet.deployments.watch import until_settled
+
     cold = client is None
     if client is None:
         client = await session.lifecycle.bring_up(requests, on_event)
@@ -172,6 +174,9 @@ def _of_generations(wanted: Mapping[str, int], on_event: OnEvent) -> OnEvent:
 
 
 def _requests(prepared: PreparedApply, plans: Sequence[DeploymentPlan]) -> list[ApplyRequest]:
+    from sparkfleet.controlplane.api.api_models import ApplyRequest
+    from sparkfleet.fleet.node_programs import who
+
     planned = prepared.planned
     return [
         ApplyRequest(

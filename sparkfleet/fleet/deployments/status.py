@@ -7,8 +7,8 @@ from enum import StrEnum
 from typing import NamedTuple
 
 from sparkfleet.controlplane.api.client import Held
+from sparkfleet.controlplane.state.event import Event
 from sparkfleet.controlplane.state.status import DeploymentStatus, FleetStatus, NodeReport
-from sparkfleet.controlplane.state.store_rows import Event
 from sparkfleet.errors import (
     ControlError,
     SparkfleetError,
@@ -20,7 +20,6 @@ from sparkfleet.fleet.controller_finder import NoControllerError
 from sparkfleet.fleet.deployments.watch import PASSING, WAIT_S, until_gone
 from sparkfleet.fleet.events import OnEvent, ignored
 from sparkfleet.fleet.known_names import remember_names
-from sparkfleet.fleet.node_programs import who
 from sparkfleet.fleet.session import Session
 from sparkfleet.specs.fields import quote
 from sparkfleet.specs.inventory import Inventory
@@ -160,6 +159,8 @@ async def delete_deployment(
         status = await client.fleet()
         find(status, name)
         confirm()
+        from sparkfleet.fleet.node_programs import who  # a slow import, which `status` does without
+
         await client.delete(name, who())
         remember_names(status.fleet, deployments=[d.name for d in status.deployments if d.name != name])
         await until_gone(client, name, status.last_event, on_event)

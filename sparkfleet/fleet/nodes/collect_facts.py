@@ -59,7 +59,10 @@ def _or_raise(answer: NodeFacts | BaseException) -> NodeFacts:
 async def _node(name: str, inventory: Inventory, channel: Channel) -> NodeFacts:
     node, own = inventory.nodes[name], _own_python(inventory, name)
     engines = dict(_engine_questions(node, own))
-    argvs = [ReadMemory.argv, ReadProcessors.argv, ReadGpu.argv, ReadKernel.argv, *engines.values()]
+    # A `python3` in PATH of this machine may be a wrapper that takes five times as long to start.
+    python = sys.executable if node.is_local else ReadProcessors.argv[0]
+    processors_argv = (python, *ReadProcessors.argv[1:])
+    argvs = [ReadMemory.argv, processors_argv, ReadGpu.argv, ReadKernel.argv, *engines.values()]
     memory, processors, gpu, kernel, *homes = await run_batch(channel, argvs, timeout_s=COMMAND_S)
     return NodeFacts(
         name=name,

@@ -5,15 +5,18 @@ from __future__ import annotations
 from collections.abc import Iterator
 from datetime import UTC, datetime
 from statistics import median
+from typing import TYPE_CHECKING
 
-from sparkfleet.controlplane.state.status import DeploymentStatus, FleetStatus
-from sparkfleet.group.report import GroupPhase, GroupReport
 from sparkfleet.perf.local_measurements import LocalMeasurement, Point
 from sparkfleet.perf.prediction import Band
 from sparkfleet.perf.predictor import release_of
 from sparkfleet.perf.workload import CHECK
 from sparkfleet.planner.report.explain.layout import band_ends
 from sparkfleet.planner.types.plan import Candidate, Rung
+
+if TYPE_CHECKING:  # slow imports, for groups that run
+    from sparkfleet.controlplane.state.status import DeploymentStatus, FleetStatus
+    from sparkfleet.group.report import GroupReport
 
 
 def measurements_of(status: FleetStatus | None) -> tuple[LocalMeasurement, ...]:
@@ -32,6 +35,8 @@ def measurements_of(status: FleetStatus | None) -> tuple[LocalMeasurement, ...]:
 
 def rung_of(deployment: DeploymentStatus, report: GroupReport) -> Rung | None:
     """Rung that a ready group was planned as; None if it is not ready, or its plan is another generation's."""
+    from sparkfleet.group.report import GroupPhase
+
     return deployment.rung_of(report) if report.phase is GroupPhase.READY else None
 
 

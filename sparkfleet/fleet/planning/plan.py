@@ -5,13 +5,11 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Collection, Mapping, Sequence
 from types import MappingProxyType
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from sparkfleet.checkpoints.checkpoint import Checkpoint
-from sparkfleet.controlplane.api.client import FleetClient
-from sparkfleet.controlplane.state.status import FleetStatus
 from sparkfleet.errors import Infeasible, SpecError
-from sparkfleet.fabric.measure import load_measurements, measured_links
+from sparkfleet.fabric.link_measurements import load_measurements, measured_links
 from sparkfleet.fleet.events import TroubleFound
 from sparkfleet.fleet.nodes.assumed import assume
 from sparkfleet.fleet.nodes.collect_facts import survey
@@ -39,6 +37,10 @@ from sparkfleet.runtime.files import state_probe
 from sparkfleet.runtime.files.fleet_paths import FleetPaths
 from sparkfleet.specs.deployment import Deployment, drafts_of
 from sparkfleet.values import Value
+
+if TYPE_CHECKING:  # slow imports, for a controller that answers
+    from sparkfleet.controlplane.api.client import FleetClient
+    from sparkfleet.controlplane.state.status import FleetStatus
 
 FIRST_KEY = "default"
 """Name of the key that the first start of a fleet makes."""

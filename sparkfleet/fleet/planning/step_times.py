@@ -7,11 +7,10 @@ import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import TracebackType
-from typing import Self
+from typing import TYPE_CHECKING, Self
 
 from pydantic import TypeAdapter, ValidationError
 
-from sparkfleet.controlplane.state.status import DeploymentStatus
 from sparkfleet.fleet.events import (
     BytesMoving,
     ExpectedTime,
@@ -24,6 +23,9 @@ from sparkfleet.fleet.events import (
 )
 from sparkfleet.planner.types.plan import DeploymentPlan
 from sparkfleet.remote.atomic_write import write_atomically
+
+if TYPE_CHECKING:  # a slow import, for a controller that answers
+    from sparkfleet.controlplane.state.status import DeploymentStatus
 
 StepTimes = dict[str, dict[FleetStep, float]]
 """Seconds by subject and step; a subject is `FLEET`, or an engine with its models (`started_by`)."""

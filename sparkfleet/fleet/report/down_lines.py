@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING
 
-from sparkfleet.fleet.fleet_lifecycle import TakenDown
 from sparkfleet.fleet.nodes.surroundings import NodeSurroundings
+
+if TYPE_CHECKING:  # a slow import, which `status` does without
+    from sparkfleet.fleet.fleet_lifecycle import TakenDown
 
 
 def down_lines(fleet: str, head: NodeSurroundings | None) -> Iterator[str]:

@@ -10,7 +10,8 @@ from typing import NamedTuple
 from sparkfleet.errors import SparkfleetError
 from sparkfleet.fabric.apply import FabricOutcome, Helper, NotPermitted, Reopen, apply_plan, find_helper
 from sparkfleet.fabric.discovery import DiscoveredLinks
-from sparkfleet.fabric.measure import LinkMeasurement, measure_links, save_measurements
+from sparkfleet.fabric.link_measurements import LinkMeasurement, save_measurements
+from sparkfleet.fabric.measure import measure_links
 from sparkfleet.fabric.netplan import FabricPlan, changes, plan_fabric
 from sparkfleet.fabric.port_scan import PortScan
 from sparkfleet.fabric.probe import look

@@ -5,9 +5,8 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
-from sparkfleet.controlplane.state.status import FleetStatus
 from sparkfleet.errors import SpecError
 from sparkfleet.fleet.events import OnEvent
 from sparkfleet.fleet.session import Session
@@ -19,6 +18,9 @@ from sparkfleet.staging.agent.scan import HeldVersion, NodeScan
 from sparkfleet.staging.fleet import StagingNodes
 from sparkfleet.staging.orchestrate import stage, survey
 from sparkfleet.staging.settings import Need, Staged
+
+if TYPE_CHECKING:  # a slow import, for a controller that answers
+    from sparkfleet.controlplane.state.status import FleetStatus
 
 _HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[\w.-]+", re.ASCII)
 

@@ -9,7 +9,7 @@ from sparkfleet.controlplane.desired import Desired, Standing
 from sparkfleet.controlplane.policy.fallback import BREAKER_FAILURES, BREAKER_S
 from sparkfleet.controlplane.policy.ladder import RETRIES
 from sparkfleet.controlplane.policy.state import GONE_S
-from sparkfleet.controlplane.state.store_rows import Event
+from sparkfleet.controlplane.state.event import Event
 from sparkfleet.gateway.routing_table import RoutingTable
 from sparkfleet.group.group_name import GroupKey, name_of
 from sparkfleet.group.report import GroupPhase

@@ -11,7 +11,8 @@ import sparkfleet
 from sparkfleet.checkpoints.remote_metadata import program
 from sparkfleet.doctor.measure import MeasuredPaths, path_of, with_measurement
 from sparkfleet.errors import NodeError
-from sparkfleet.fabric.measure import LinkMeasurement, RailMeasurement, TransportProof, pairs_of
+from sparkfleet.fabric.link_measurements import LinkMeasurement, RailMeasurement, TransportProof
+from sparkfleet.fabric.measure import pairs_of
 from sparkfleet.fleet import doctor as use_case
 from sparkfleet.fleet.node_access import NodeAccess
 from sparkfleet.hostfacts.gpu import ReadGpuState

@@ -4,7 +4,7 @@ import pytest
 
 from sparkfleet.fabric.apply import FabricOutcome, Helper, NotPermitted
 from sparkfleet.fabric.firewall import ADDRESSES
-from sparkfleet.fabric.measure import LinkMeasurement, RailMeasurement, TransportProof
+from sparkfleet.fabric.link_measurements import LinkMeasurement, RailMeasurement, TransportProof
 from sparkfleet.fabric.port_scan import NeighbourAnswer, PortScan
 from sparkfleet.fleet import node_access
 from sparkfleet.fleet.setup import rails

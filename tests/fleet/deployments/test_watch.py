@@ -4,8 +4,8 @@ import pytest
 from control_values import plan
 from statuses import fleet
 
+from sparkfleet.controlplane.state.event import Event
 from sparkfleet.controlplane.state.status import DeploymentStatus
-from sparkfleet.controlplane.state.store_rows import Event
 from sparkfleet.engines.startup_phases import StartupPhase
 from sparkfleet.errors import ControlError
 from sparkfleet.fleet.deployments.watch import starting_step, until_settled

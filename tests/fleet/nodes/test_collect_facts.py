@@ -6,7 +6,7 @@ from batch_fake import BatchFake
 from sparkfleet.errors import FactError, NodeError
 from sparkfleet.fleet.nodes.collect_facts import survey
 from sparkfleet.hostfacts.memory import ReadKernel
-from sparkfleet.hostfacts.node import InstalledEngine, ReadInstalledEngines
+from sparkfleet.hostfacts.node import InstalledEngine, ReadInstalledEngines, ReadProcessors
 from sparkfleet.remote.channel import Completed
 from sparkfleet.remote.fake import FakeChannel
 from sparkfleet.remote.unreachable import Unreachable
@@ -22,7 +22,8 @@ def inventory(node="{address: local}"):
 def channel(**more):
     responses = {
         ("cat", "/proc/meminfo"): MEMINFO,
-        ("python3",): '[20, "aarch64"]',
+        ReadProcessors.argv: '[20, "aarch64"]',
+        (sys.executable, *ReadProcessors.argv[1:]): '[20, "aarch64"]',
         (sys.executable,): '{"vllm": "0.32.0+cpu"}',
         **more.pop("responses", {}),
     }
@@ -35,6 +36,13 @@ async def test_everything_that_planning_needs():
     assert facts.processors.machine == "aarch64"
     assert facts.gpu is None
     assert facts.engines == {"vllm": InstalledEngine(python=sys.executable, version="0.32.0+cpu")}
+
+
+async def test_this_machine_needs_no_python3_in_path():
+    """It may be a wrapper that takes five times as long to start as the interpreter of this process."""
+    node = channel()
+    await survey(inventory(), {"a": node})
+    assert "python3" not in {call.argv[0] for call in node.calls}
 
 
 async def test_a_gpu():

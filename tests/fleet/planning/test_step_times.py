@@ -1,8 +1,8 @@
 import pytest
 from control_values import plan
 
+from sparkfleet.controlplane.state.event import Event
 from sparkfleet.controlplane.state.status import DeploymentStatus
-from sparkfleet.controlplane.state.store_rows import Event
 from sparkfleet.fleet.events import (
     BytesMoving,
     ExpectedTime,

@@ -6,8 +6,8 @@ import pytest
 from statuses import NOW, deployment, fleet, report
 
 from sparkfleet.controlplane.state.drained import DrainedGroup
+from sparkfleet.controlplane.state.event import Event
 from sparkfleet.controlplane.state.status import NodeReport
-from sparkfleet.controlplane.state.store_rows import Event
 from sparkfleet.engines.startup_phases import StartupPhase
 from sparkfleet.fleet.events import FleetStep
 from sparkfleet.fleet.planning.step_times import last_start_s, started_by

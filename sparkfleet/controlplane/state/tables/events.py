@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from sparkfleet.controlplane.state.event import Event
 from sparkfleet.controlplane.state.newer_generations import when
-from sparkfleet.controlplane.state.store_rows import Event, event_of
+from sparkfleet.controlplane.state.store_rows import event_of
 from sparkfleet.controlplane.state.tables.database import Database
 
 KEEP_EVENTS = 10_000

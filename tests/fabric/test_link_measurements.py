@@ -1,0 +1,71 @@
+import json
+
+import pytest
+
+from sparkfleet.errors import SparkfleetError
+from sparkfleet.fabric.link_measurements import (
+    LinkMeasurement,
+    RailMeasurement,
+    TransportProof,
+    load_measurements,
+    measured_links,
+    save_measurements,
+)
+from sparkfleet.hostfacts.network.link import LinkProvenance
+from sparkfleet.planner.place.fleet_map import links_of
+
+
+def measurement(nodes=("spark1", "spark2"), rate=12.255, latency=1.5, method="ib_write_bw", **more):
+    rails = tuple(
+        RailMeasurement(netdev=name, method=method, gb_per_s=rate, latency_us=latency) for name in ("a", "b")
+    )
+    proof = TransportProof(moved={}, holds=more.pop("holds", True), said="")
+    return LinkMeasurement(nodes=nodes, rails=rails, proof=proof, when=1.0, **more)
+
+
+def test_a_healthy_cable_has_the_published_numbers(two):
+    (published,) = links_of(two)
+    (facts,) = measured_links(two, [measurement()])
+    assert facts.provenance is LinkProvenance.MEASURED
+    assert facts.gb_per_s == pytest.approx(published.gb_per_s)
+    assert facts.latency_us == pytest.approx(published.latency_us)
+
+
+def test_a_degraded_cable_is_slower_by_as_much(two):
+    (published,) = links_of(two)
+    (facts,) = measured_links(two, [measurement(rate=13 / 8, latency=5.5)])
+    assert facts.gb_per_s == pytest.approx(published.gb_per_s * 13 / 98.04, rel=1e-3)
+    assert facts.latency_us == pytest.approx(published.latency_us + 4)
+
+
+@pytest.mark.parametrize(
+    "useless",
+    [measurement(method="TCP"), measurement(holds=False), measurement(nodes=("spark1", "spark3")),
+     measurement(switch="sw")],
+)  # fmt: skip
+def test_tcp_measurements_of_a_roce_link_are_left_out(two, useless):
+    assert measured_links(two, [useless]) == links_of(two)
+
+
+def test_at_a_switch_the_slower_of_a_nodes_measurements_counts(switched):
+    inventory = switched(3)
+    slow = measurement(("s2", "s3"), rate=6, switch="sw")
+    facts = measured_links(inventory, [measurement(("s1", "s2"), switch="sw"), slow])
+    assert facts[1].gb_per_s == facts[2].gb_per_s < facts[0].gb_per_s
+
+
+def test_measurements_are_kept_and_replaced_by_pair(tmp_path):
+    file = tmp_path / "state" / "links.json"
+    assert load_measurements(file) == ()
+    save_measurements(file, [measurement(), measurement(("a", "b"))])
+    save_measurements(file, [measurement(rate=1.0)])
+    kept = {one.nodes: one.gb_per_s for one in load_measurements(file)}
+    assert kept == {("spark1", "spark2"): 2.0, ("a", "b"): pytest.approx(24.51)}
+
+
+@pytest.mark.parametrize("text", ["", "{}", "[" * 100_000, json.dumps({"version": 2, "links": []})])
+def test_a_file_that_was_edited_is_an_error(tmp_path, text):
+    file = tmp_path / "links.json"
+    file.write_text(text)
+    with pytest.raises(SparkfleetError, match="contains no link measurements"):
+        load_measurements(file)
