@@ -1,8 +1,8 @@
 """Sizes a proposal to its nodes: context, requests at once, precision of the KV cache. Pure.
 
-Case       everything that is the same for all drafts of one variant
-Proposal   split, place, engine and speculation; no image yet
-Sized      what a draft can hold
+VariantContext   everything that is the same for all proposals of one variant
+Proposal         split, place, engine and speculation; no image yet
+Sizing           the sizes of a proposal, and the memory that they take
 """
 
 from __future__ import annotations
@@ -111,7 +111,7 @@ class VariantContext:
     """Nodes that this variant may take if the deployment does not set `replicas`."""
     most: SizeLimits | None = None
     edge: bool = False
-    """It would be refused otherwise: the lower end of its memory is enough (`memory.fits`)."""
+    """It would be refused otherwise: the lower end of its memory is enough (`perf.memory.demand.fits`)."""
 
     @property
     def objective(self) -> Objective:

@@ -168,7 +168,7 @@ class PlanningContext:
     most: Mapping[str, SizeLimits] = field(default_factory=dict)
     """By deployment, what its open sizes may be at most."""
     edge: frozenset[str] = frozenset()
-    """Deployments for which the lower end of their memory is enough (`memory.fits`)."""
+    """Deployments for which the lower end of their memory is enough (`perf.memory.demand.fits`)."""
 
     def embedded_model(self, model: str) -> EmbeddedModel | None:
         """A model that would run on a CPU; None if nothing is known about it."""
