@@ -36,7 +36,7 @@ ANSWER = 256
 """Answer of a predicted rate, tokens."""
 
 REMEMBERED = 20_000
-"""Answers that an outlook keeps; a plan for 64 nodes asks for a few hundred."""
+"""Answers that a predictor keeps; a plan for 64 nodes asks for a few hundred."""
 
 FORMATS = {
     "fp8": "fp8",
@@ -253,7 +253,7 @@ def predictor_of(
     drafts: tuple[tuple[str, Checkpoint], ...] = (),
     content: Content = "mixed",
 ) -> Predictor:
-    """The outlook on a checkpoint. A pure function of its arguments, so remembered from one plan to the next."""
+    """The predictor of a checkpoint. A pure function of its arguments, so remembered from one plan to the next."""
     return Predictor(checkpoint, measurements, drafts, content)
 
 
