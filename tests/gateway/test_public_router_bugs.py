@@ -140,7 +140,7 @@ async def test_clients_that_leave_at_any_moment_leave_no_load(open_door: OpenDoo
     assert await door.gateway.drain(5)
     assert held(door) == [0, 0]
     assert [door.gateway.proxy.loads.pending(target.app) for target in door.picker.targets] == [0, 0]
-    assert door.gateway.bytes_held == 0
+    assert door.gateway.proxy.bodies.held == 0
     async with asyncio.timeout(5):
         while any(engine.running for engine in door.engines):
             await asyncio.sleep(0.01)

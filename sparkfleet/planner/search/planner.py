@@ -1,7 +1,4 @@
-"""Plans deployments on a fleet, with the reason for every choice. Pure: no I/O, no clock.
-
-    plan_fleet        several deployments on one fleet, packed jointly
-    plan_deployment   one deployment; raises Infeasible
+"""Plans deployments on a fleet, packed jointly, with the reason for every choice. Pure: no I/O, no clock.
 
 The hardest come first: pinned ones, then the largest. Each takes its nodes from
 those that are left (`memory_ledger.py`), for the best candidate of its ladder (`variant_planner.py`) that has room.
@@ -16,8 +13,6 @@ from typing import get_args
 
 from sparkfleet.checkpoints.checkpoint import Checkpoint
 from sparkfleet.errors import Infeasible
-from sparkfleet.hostfacts.network.link import LinkFacts
-from sparkfleet.hostfacts.node import NodeFacts
 from sparkfleet.perf.local_measurements import LocalMeasurement
 from sparkfleet.perf.predictor import Predictor, predicted_content, predictor_of
 from sparkfleet.planner.capacity.headroom import reached
@@ -98,42 +93,6 @@ def plan_fleet(
     return _finished(_at_the_edge(plan, tried[0][0], specs, known), specs, known)
 
 
-def plan_deployment(
-    spec: Deployment,
-    nodes: Sequence[NodeFacts],
-    held: Mapping[str, int] | None = None,
-    *,
-    checkpoints: Checkpoints | None = None,
-    links: Sequence[LinkFacts] = (),
-    assumed: Sequence[str] = (),
-    measurements: Sequence[LocalMeasurement] = (),
-) -> DeploymentPlan:
-    """Choose how to serve `spec` on `nodes`.
-
-    Args:
-        spec: what is asked for.
-        nodes: facts of the nodes that may be used.
-        held: bytes per node that this deployment's own running groups will give back, by node name.
-        checkpoints: facts of the checkpoints by `model`.
-        links: the cables between the nodes.
-        assumed: nodes that were not read.
-        measurements: those of these nodes; predictions of the same setups follow it.
-
-    Raises:
-        Infeasible: no candidate is left; the message carries every rejection.
-    """
-    fleet = Fleet(nodes=tuple(nodes), links=tuple(links), assumed=tuple(assumed))
-    planning = PlanningContext(
-        fleet, dict(checkpoints or {}), {}, dict(held or {}), tuple(measurements), drafts=drafts_of([spec])
-    )
-    plan = _finished(
-        _at_the_edge(_pack([spec], [spec], planning), [spec], [spec], planning), [spec], planning
-    )
-    if plan.refused:
-        raise infeasible(plan.refused[0])
-    return plan.deployments[0]
-
-
 def infeasible(refusal: InfeasibleDeployment) -> Infeasible:
     """The error that a refusal is, with every rejection in its message."""
     reasons = "\n".join(f"  {one.what}: {one.reason}{_cited(one)}" for one in refusal.rejected)
@@ -161,7 +120,6 @@ class PlanningContext:
     fleet: Fleet
     checkpoints: dict[str, Checkpoint]
     running: dict[str, DeploymentPlan]
-    held: dict[str, int] = field(default_factory=dict)
     measurements: tuple[LocalMeasurement, ...] = ()
     drafts: tuple[str, ...] = ()
     """Names of checkpoints that are drafts."""
@@ -188,7 +146,7 @@ class PlanningContext:
 
     def given_back(self, names: Iterable[str]) -> dict[str, int]:
         """Bytes per node that the running groups of these deployments give back."""
-        held: dict[str, int] = defaultdict(int, self.held)
+        held: dict[str, int] = defaultdict(int)
         for name in names:
             for group in self.running[name].groups if name in self.running else ():
                 for node in group.choice.candidate.shape.nodes:
