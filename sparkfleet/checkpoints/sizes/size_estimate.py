@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping, Sequence
 
+from sparkfleet.checkpoints.arch.feed_forward import layers_with_dense, layers_with_experts, read_experts
 from sparkfleet.checkpoints.arch.layers import LayerGroup, LayerKind
 from sparkfleet.checkpoints.arch.model_families import Family
 from sparkfleet.checkpoints.arch.weight_parts import Part, PartNames, Portion
@@ -12,7 +13,6 @@ from sparkfleet.checkpoints.io.config_json import Config
 from sparkfleet.checkpoints.io.safe_io import shown
 from sparkfleet.checkpoints.quantization.formats import Quantization, Scheme
 from sparkfleet.checkpoints.quantization.quantization_scope import LAYER_PARTS, Scope
-from sparkfleet.checkpoints.sizes.parameters import layers_with_dense, layers_with_experts, read_experts
 from sparkfleet.errors import FactError
 
 DTYPES: Mapping[str, tuple[str, str, int]] = {
