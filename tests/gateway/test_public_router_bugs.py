@@ -1,7 +1,7 @@
 """Defects that public routers had, each with its report: this gateway must not have them.
 
 Others are tested where they belong: a stream that breaks ends without `[DONE]` (maximhq/bifrost#5546) in
-engine/test_proxy.py, one prefix in all prompts (sgl-project/sglang#21199) and prefixes of
+engine/test_attempts.py and test_relay.py, one prefix in all prompts (sgl-project/sglang#21199) and prefixes of
 whole conversations in policy/test_forecast.py.
 """
 
