@@ -26,7 +26,7 @@ from sparkfleet.checkpoints.checkpoint import Checkpoint
 from sparkfleet.errors import FactError
 from sparkfleet.fleet.nodes.assumed import assume, assumed_inventory
 from sparkfleet.knowledge.measurements import BENCHMARKS, architectures
-from sparkfleet.knowledge.models.known_models import known_checkpoint
+from sparkfleet.knowledge.models.known_models import checkpoint_if_known
 from sparkfleet.knowledge.models.published_checkpoints import PublishedCheckpoint, PublishedPart
 from sparkfleet.knowledge.published.left_out import families_left_out
 from sparkfleet.perf.predictor import SPEED_METHODS, format_of, predictor_of
@@ -194,7 +194,7 @@ def _known(name: str, format_name: str) -> Checkpoint | str:
     """The checkpoint that a plan uses for a published name, or the reason why there is none."""
     configs = architectures()
     try:
-        by_name = _by_name(name)
+        by_name = checkpoint_if_known(name)
         if by_name is not None and format_name in MIXED and format_of(by_name) != format_name:
             by_name = _mixed(by_name, format_name)
         if by_name is not None and (format_of(by_name) == format_name or format_name in NAMED):
@@ -207,14 +207,6 @@ def _known(name: str, format_name: str) -> Checkpoint | str:
     if found is None:
         return "no config is known by that name"
     return found.model_copy(update={"id": _hub_id(name)})
-
-
-def _by_name(name: str) -> Checkpoint | None:
-    """The facts of a checkpoint by its name alone; None if the name does not reveal its format."""
-    try:
-        return known_checkpoint(name)
-    except FactError:
-        return None
 
 
 def _mixed(checkpoint: Checkpoint, format_name: str) -> Checkpoint:
