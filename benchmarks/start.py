@@ -30,7 +30,8 @@ from sparkfleet.fleet.nodes.collect_facts import survey
 from sparkfleet.group.canary import Probe, wait_healthy
 from sparkfleet.group.launch_plan import Ports
 from sparkfleet.group.rank_node import spec_here
-from sparkfleet.planner.search.planner import plan_deployment
+from sparkfleet.planner.place.fleet_map import Fleet
+from sparkfleet.planner.search.planner import plan_fleet
 from sparkfleet.remote.local import LocalChannel
 from sparkfleet.runtime import processes
 from sparkfleet.runtime.environment import FLEET_LABEL
@@ -75,7 +76,8 @@ class Bench:
         inventory = parse_inventory(INVENTORY, "inventory")
         (facts,) = await survey(inventory, {"this": LocalChannel("this")})
         spec = parse_deployment(DEPLOYMENT, "deployment")
-        desired = Desired(spec=spec, plan=plan_deployment(spec, [facts]), generation=1, who="bench", since=0)
+        (plan,) = plan_fleet([spec], Fleet(nodes=(facts,))).deployments
+        desired = Desired(spec=spec, plan=plan, generation=1, who="bench", since=0)
         launch = launch_for(inventory, desired, desired.groups[0], 0)
         rank = spec_here(self.paths, launch, 0, Ports(http=free_port("127.0.0.1")), "secret")
         env = {**os.environ, **dict(rank.env), **dict(rank.secret_env)}

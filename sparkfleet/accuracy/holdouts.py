@@ -6,7 +6,8 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from random import Random
 from typing import NamedTuple
 
-from sparkfleet.accuracy.decisions import DecisionReport, ScoredDecision, percent, scored, scored_unseen
+from sparkfleet.accuracy.decision_report import DecisionReport, ScoredDecision, percent
+from sparkfleet.accuracy.decisions import scored, scored_unseen
 from sparkfleet.accuracy.evidence_rows import counted, evidence_in, runs_in
 from sparkfleet.accuracy.published import PublishedDecision, decisions_in
 from sparkfleet.accuracy.rows import PublishedCase

@@ -21,9 +21,9 @@ from sparkfleet.knowledge.ceilings import physics
 from sparkfleet.knowledge.measurements import architectures, siblings
 from sparkfleet.knowledge.models.known_models import (
     MODELS,
+    checkpoint_if_known,
     config_name,
     known_as,
-    known_checkpoint,
     quant_in_name,
 )
 from sparkfleet.knowledge.models.model_names import matches, plain
@@ -209,7 +209,7 @@ def _as_stored(name: str, checkpoint: Checkpoint, stored: Stored) -> Checkpoint:
     known = _published_bits(name, stored)
     if known is None:
         return _sized(checkpoint, stored.total_bytes)
-    planned = _planned(known.id)
+    planned = checkpoint_if_known(known.id)
     is_same = planned is not None and planned.layers == checkpoint.layers
     exact = planned if planned is not None and is_same else known.stored(checkpoint)
     total = stored.total_bytes
@@ -225,18 +225,9 @@ def _published_bits(name: str, stored: Stored) -> PublishedCheckpoint | None:
         known = next((one for id_, one in load_published().items() if _builds(id_, name)), None)
     if known is None:
         return None
-    planned = _planned(known.id)
+    planned = checkpoint_if_known(known.id)
     is_same = planned is not None and format_of(planned) == format_name
     return known if is_same or _native(known, format_name) else None
-
-
-@cache
-def _planned(id_: str) -> Checkpoint | None:
-    """A plan's facts about a published checkpoint; None if its shapes cannot be read."""
-    try:
-        return known_checkpoint(id_)
-    except FactError:
-        return None
 
 
 def _builds(id_: str, name: str) -> bool:

@@ -11,6 +11,8 @@ from pathlib import Path
 from sparkfleet.checkpoints.arch.attention_layers import group_layers, prompt_layers, read_layers
 from sparkfleet.checkpoints.arch.config_summary import check_published, expanded
 from sparkfleet.checkpoints.arch.context_length import max_positions
+from sparkfleet.checkpoints.arch.draft_layers import draft_block, dspark_block, mtp_layers_declared
+from sparkfleet.checkpoints.arch.feed_forward import Experts, read_experts
 from sparkfleet.checkpoints.arch.layers import LayerGroup
 from sparkfleet.checkpoints.arch.model_families import PLAIN, Family, family_of
 from sparkfleet.checkpoints.arch.nemotron_nas import unrolled
@@ -25,14 +27,7 @@ from sparkfleet.checkpoints.io.safetensors_header import Tensor
 from sparkfleet.checkpoints.quantization.quantization_reader import named_quantization, read_quantization
 from sparkfleet.checkpoints.quantization.quantization_scope import Scope
 from sparkfleet.checkpoints.sizes.consistency import check_config, read_shapes
-from sparkfleet.checkpoints.sizes.parameters import (
-    Experts,
-    count_parameters,
-    draft_block,
-    dspark_block,
-    mtp_layers_declared,
-    read_experts,
-)
+from sparkfleet.checkpoints.sizes.parameters import count_parameters
 from sparkfleet.checkpoints.sizes.size_estimate import (
     check_claim,
     estimated_portions,

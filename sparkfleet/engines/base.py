@@ -152,7 +152,7 @@ class Engine(Protocol):
         """Draft tokens since it started, from the sums of `draft_metrics` and the draft tokens of one step."""
         ...
 
-    def launch(self, candidate: Candidate, site: RankContext) -> RankCommand:
+    def launch(self, candidate: Candidate, context: RankContext) -> RankCommand:
         """The command line and environment of one rank.
 
         Raises:
@@ -181,18 +181,18 @@ def _positive(flag: str) -> str:
     return f"--{flag.removeprefix('--no-')}" if flag.startswith("--no-") else flag
 
 
-def files_at(candidate: Candidate, site: RankContext) -> str:
+def files_at(candidate: Candidate, context: RankContext) -> str:
     """Directory of the rank's own files; in a container always the same."""
-    return FILES_IN_CONTAINER if candidate.runtime == "container" else site.files_dir
+    return FILES_IN_CONTAINER if candidate.runtime == "container" else context.files_dir
 
 
-def checkpoint_mounts(site: RankContext) -> tuple[Mount, ...]:
+def checkpoint_mounts(context: RankContext) -> tuple[Mount, ...]:
     """The checkpoints, read-only, at the same path inside as outside, so that argv equals a process's."""
-    seen = site.roots or tuple(path for path in (site.model_path, site.draft_path) if path)
+    seen = context.roots or tuple(path for path in (context.model_path, context.draft_path) if path)
     return tuple(Mount(source=path, target=path) for path in dict.fromkeys(seen))
 
 
-def cache_mounts(site: RankContext) -> tuple[Mount, ...]:
+def cache_mounts(context: RankContext) -> tuple[Mount, ...]:
     """The directory of compiled kernels, writable."""
-    found = site.cache_dir
+    found = context.cache_dir
     return (Mount(source=found, target=found, read_only=False),) if found else ()

@@ -35,7 +35,7 @@ class Custom:
         """Zero: its draft tokens are unknown."""
         return DraftTokenCounts()
 
-    def launch(self, candidate: Candidate, site: RankContext) -> RankCommand:
+    def launch(self, candidate: Candidate, context: RankContext) -> RankCommand:
         """The deployment's command, or the image's own if it declares none. Raises EngineError for more than one rank."""
         if candidate.shape.ranks > 1:
             raise EngineError(
@@ -46,18 +46,18 @@ class Custom:
                 "A custom workload without an image needs a `command`.",
                 do="Set `command` or `image` in the deployment.",
             )
-        port = site.port if candidate.port is None else candidate.port
+        port = context.port if candidate.port is None else candidate.port
         declared = (
-            ("SPARKFLEET_MODEL_PATH", site.model_path),
-            ("SPARKFLEET_MODEL_NAME", site.served_name),
-            ("SPARKFLEET_HOST", site.host),
+            ("SPARKFLEET_MODEL_PATH", context.model_path),
+            ("SPARKFLEET_MODEL_NAME", context.served_name),
+            ("SPARKFLEET_HOST", context.host),
             ("SPARKFLEET_PORT", str(port)),
         )
         return RankCommand(
             argv=candidate.command,
             env=merged(declared, candidate.env),
             token_env="",
-            mounts=checkpoint_mounts(site),
+            mounts=checkpoint_mounts(context),
             ports=(port,),
             health_path=candidate.health,
         )

@@ -14,12 +14,12 @@ def needs_encodings(model: str) -> bool:
     return "gpt-oss" in model.lower()
 
 
-def encodings_env(site: RankContext) -> tuple[tuple[str, str], ...]:
-    """Paths of the encodings; () if the site has none."""
-    return (("TIKTOKEN_ENCODINGS_BASE", site.encodings_dir),) if site.encodings_dir else ()
+def encodings_env(context: RankContext) -> tuple[tuple[str, str], ...]:
+    """Paths of the encodings; () if the node has none."""
+    return (("TIKTOKEN_ENCODINGS_BASE", context.encodings_dir),) if context.encodings_dir else ()
 
 
-def encodings_mounts(site: RankContext) -> tuple[Mount, ...]:
+def encodings_mounts(context: RankContext) -> tuple[Mount, ...]:
     """The directory of the encodings for a container, read-only."""
-    found = site.encodings_dir
+    found = context.encodings_dir
     return (Mount(source=found, target=found),) if found else ()

@@ -12,26 +12,26 @@ from sparkfleet.engines.base import RankContext
 Pairs = tuple[tuple[str, str], ...]
 
 
-def fabric_env(site: RankContext, device: str) -> Pairs:
-    """Environment that pins rank `site.rank` to its rails; () for a group of one rank.
+def fabric_env(context: RankContext, device: str) -> Pairs:
+    """Environment that pins rank `context.rank` to its rails; () for a group of one rank.
 
     NCCL_IB_GID_INDEX is left out on purpose: NCCL from 2.21 on picks the index per device, and one forced value hangs if
     the two halves of a cable differ (known issue gid-index-mismatch). The family and the RoCE version are enough.
     """
-    if not site.netdev:
+    if not context.netdev:
         return ()
     sockets = (
-        ("GLOO_SOCKET_IFNAME", site.netdev),
-        ("TP_SOCKET_IFNAME", site.netdev),
+        ("GLOO_SOCKET_IFNAME", context.netdev),
+        ("TP_SOCKET_IFNAME", context.netdev),
     )
-    return (*sockets, *(_nccl(site) if device == "cuda" else ()))
+    return (*sockets, *(_nccl(context) if device == "cuda" else ()))
 
 
-def _nccl(site: RankContext) -> Pairs:
-    netdevs = ("NCCL_SOCKET_IFNAME", site.netdev), ("UCX_NET_DEVICES", ",".join(_ucx(site)))
-    mpi = (("OMPI_MCA_btl_tcp_if_include", site.netdev),)
-    devices = [rail.rdma for rail in site.rails if rail.rdma]
-    if not devices or len(devices) < len(site.rails):
+def _nccl(context: RankContext) -> Pairs:
+    netdevs = ("NCCL_SOCKET_IFNAME", context.netdev), ("UCX_NET_DEVICES", ",".join(_ucx(context)))
+    mpi = (("OMPI_MCA_btl_tcp_if_include", context.netdev),)
+    devices = [rail.rdma for rail in context.rails if rail.rdma]
+    if not devices or len(devices) < len(context.rails):
         # Sockets, explicitly: NCCL would otherwise try RoCE devices that belong to no rail.
         return (*netdevs, *mpi, ("NCCL_IB_DISABLE", "1"))
     return (
@@ -41,25 +41,25 @@ def _nccl(site: RankContext) -> Pairs:
         ("NCCL_IB_DISABLE", "0"),
         ("NCCL_NET", "IB"),  # no silent fall-back to sockets, which would serve at a fraction of the speed
         ("NCCL_IB_ROCE_VERSION_NUM", "2"),
-        ("NCCL_IB_ADDR_FAMILY", "AF_INET6" if ":" in site.rails[0].address else "AF_INET"),
+        ("NCCL_IB_ADDR_FAMILY", "AF_INET6" if ":" in context.rails[0].address else "AF_INET"),
         # The halves of one cable are one link (22 to 24 GB/s; one alone 13); the cables of a ring are not.
-        ("NCCL_IB_MERGE_NICS", "0" if site.control_netdev else "1"),
+        ("NCCL_IB_MERGE_NICS", "0" if context.control_netdev else "1"),
         *((("NCCL_IB_SUBNET_AWARE_ROUTING", "1"),) if len(devices) > 1 else ()),
     )
 
 
-def _ucx(site: RankContext) -> list[str]:
-    return [rail.netdev for rail in site.rails] or [site.netdev]
+def _ucx(context: RankContext) -> list[str]:
+    return [rail.netdev for rail in context.rails] or [context.netdev]
 
 
-def cache_env(site: RankContext) -> Pairs:
+def cache_env(context: RankContext) -> Pairs:
     """Environment for the compilers' kernel caches: a start without them compiles for minutes."""
-    if not site.cache_dir:
+    if not context.cache_dir:
         return ()
     return (
-        ("TRITON_CACHE_DIR", f"{site.cache_dir}/triton"),
-        ("TORCHINDUCTOR_CACHE_DIR", f"{site.cache_dir}/inductor"),
-        ("FLASHINFER_WORKSPACE_BASE", f"{site.cache_dir}/flashinfer"),
+        ("TRITON_CACHE_DIR", f"{context.cache_dir}/triton"),
+        ("TORCHINDUCTOR_CACHE_DIR", f"{context.cache_dir}/inductor"),
+        ("FLASHINFER_WORKSPACE_BASE", f"{context.cache_dir}/flashinfer"),
     )
 
 

@@ -90,35 +90,35 @@ class Sglang:
         steps, generated, requests = (sums.get(name, 0.0) for name in self.draft_metrics)
         return DraftTokenCounts(steps * tokens, max(0.0, generated - requests - steps) if steps else 0.0)
 
-    def launch(self, candidate: Candidate, site: RankContext) -> RankCommand:
+    def launch(self, candidate: Candidate, context: RankContext) -> RankCommand:
         """The server bound to one address. Only rank 0 serves; the others answer /health without serving requests."""
-        python = candidate.python if candidate.runtime == "container" else site.python
+        python = candidate.python if candidate.runtime == "container" else context.python
         return RankCommand(
             argv=(
                 python,
                 "-c",
-                _start(candidate, site),
-                *with_users(_flags(candidate, site), candidate.engine_args),
+                _start(candidate, context),
+                *with_users(_flags(candidate, context), candidate.engine_args),
             ),
-            env=merged(_environment(candidate, site), candidate.env),
+            env=merged(_environment(candidate, context), candidate.env),
             token_env=TOKEN_ENV,
             metrics_env=METRICS_ENV,
             files=_files(candidate),
-            mounts=(*checkpoint_mounts(site), *cache_mounts(site), *encodings_mounts(site)),
-            ports=_ports(candidate, site),
-            health_path=self.health_path if site.rank == 0 else "",
+            mounts=(*checkpoint_mounts(context), *cache_mounts(context), *encodings_mounts(context)),
+            ports=_ports(candidate, context),
+            health_path=self.health_path if context.rank == 0 else "",
         )
 
 
-def _start(candidate: Candidate, site: RankContext) -> str:
-    return _START.replace("{files!r}", repr(files_at(candidate, site)))
+def _start(candidate: Candidate, context: RankContext) -> str:
+    return _START.replace("{files!r}", repr(files_at(candidate, context)))
 
 
-def _flags(candidate: Candidate, site: RankContext) -> tuple[str, ...]:
+def _flags(candidate: Candidate, context: RankContext) -> tuple[str, ...]:
     return (
-        *("--model-path", site.model_path),
-        *("--served-model-name", site.served_name),
-        *("--host", site.host, "--port", str(site.port)),
+        *("--model-path", context.model_path),
+        *("--served-model-name", context.served_name),
+        *("--host", context.host, "--port", str(context.port)),
         *("--context-length", str(candidate.context)),
         *("--max-running-requests", str(candidate.concurrency)),
         *("--dtype", candidate.dtype),
@@ -127,9 +127,9 @@ def _flags(candidate: Candidate, site: RankContext) -> tuple[str, ...]:
         *_memory(candidate),
         *_quantization(candidate),
         *(("--trust-remote-code",) if candidate.trust_remote_code else ()),
-        *_speculation(candidate, site),
+        *_speculation(candidate, context),
         *_parsers(candidate),
-        *_group(candidate, site),
+        *_group(candidate, context),
         *_cpu_flags(candidate),
     )
 
@@ -157,14 +157,14 @@ def _quantization(candidate: Candidate) -> tuple[str, ...]:
     return ("--quantization", "modelopt_fp4") if nvidias else ()
 
 
-def _speculation(candidate: Candidate, site: RankContext) -> tuple[str, ...]:
+def _speculation(candidate: Candidate, context: RankContext) -> tuple[str, ...]:
     wanted = candidate.speculation
     if wanted.method == "none":
         return ()
     support = own_method(candidate)
     flags = ["--speculative-algorithm", _algorithm(wanted, support.name)]
     if wanted.draft is not None:
-        flags += ["--speculative-draft-model-path", site.draft_path or wanted.draft]
+        flags += ["--speculative-draft-model-path", context.draft_path or wanted.draft]
     if wanted.method == "dspark":
         # The block is the draft tokens alone; SGLang adds the token before them. A draft in the target needs no path.
         return (*flags, "--speculative-dspark-block-size", str(wanted.tokens))
@@ -176,14 +176,18 @@ def _speculation(candidate: Candidate, site: RankContext) -> tuple[str, ...]:
         flags += ["--speculative-num-draft-tokens", str(wanted.beam_tokens)]
     elif wanted.topk == 1:
         flags += ["--speculative-num-draft-tokens", str(wanted.tokens + 1)]  # a chain has no other number
-    return (*flags, *_by_load(candidate, site))
+    return (*flags, *_by_load(candidate, context))
 
 
-def _by_load(candidate: Candidate, site: RankContext) -> tuple[str, ...]:
+def _by_load(candidate: Candidate, context: RankContext) -> tuple[str, ...]:
     """The steps by batch size are in a file: the flag alone would take SGLang's own, from 0 to 7 steps."""
     if not _steps(candidate):
         return ()
-    return ("--speculative-adaptive", "--speculative-adaptive-config", f"{files_at(candidate, site)}/{STEPS}")
+    return (
+        "--speculative-adaptive",
+        "--speculative-adaptive-config",
+        f"{files_at(candidate, context)}/{STEPS}",
+    )
 
 
 def _steps(candidate: Candidate) -> tuple[DepthRange, ...]:
@@ -204,14 +208,14 @@ def _parsers(candidate: Candidate) -> tuple[str, ...]:
     return tuple(flags)
 
 
-def _group(candidate: Candidate, site: RankContext) -> tuple[str, ...]:
+def _group(candidate: Candidate, context: RankContext) -> tuple[str, ...]:
     shape = candidate.shape
     flags = ["--tp-size", str(shape.tp)]
     flags += ["--pp-size", str(shape.pp)] if shape.pp > 1 else []
     flags += ["--ep-size", str(shape.ep)] if shape.ep > 1 else []
     if shape.ranks > 1:
-        flags += ["--nnodes", str(shape.ranks), "--node-rank", str(site.rank)]
-        flags += ["--dist-init-addr", f"{_bracketed(site.leader)}:{site.leader_port}"]
+        flags += ["--nnodes", str(shape.ranks), "--node-rank", str(context.rank)]
+        flags += ["--dist-init-addr", f"{_bracketed(context.leader)}:{context.leader_port}"]
     return tuple(flags)
 
 
@@ -235,28 +239,28 @@ def _cpu_flags(candidate: Candidate) -> tuple[str, ...]:
     return ("--device", "cpu", *scheduling, "--max-total-tokens", tokens, *share)
 
 
-def _environment(candidate: Candidate, site: RankContext) -> Pairs:
+def _environment(candidate: Candidate, context: RankContext) -> Pairs:
     # Weights are staged before a rank starts; an engine never downloads.
-    common = (("HF_HUB_OFFLINE", "1"), *encodings_env(site), *_meeting(candidate, site))
+    common = (("HF_HUB_OFFLINE", "1"), *encodings_env(context), *_meeting(candidate, context))
     ranks = candidate.shape.ranks
     # Without it SGLang derives its address from the default route, and hangs if there is none.
-    own = (("SGLANG_HOST_IP", site.address), ("HOST_IP", site.address)) if ranks > 1 else ()
-    fabric = fabric_env(site, candidate.device) if ranks > 1 else ()
+    own = (("SGLANG_HOST_IP", context.address), ("HOST_IP", context.address)) if ranks > 1 else ()
+    fabric = fabric_env(context, candidate.device) if ranks > 1 else ()
     if candidate.device == "cpu":
         # One entry per rank of the group; without it SGLang requires a NUMA node for each.
         bind = (("SGLANG_CPU_OMP_THREADS_BIND", "|".join(str(rank) for rank in range(ranks))),)
         return (*common, *(bind if ranks > 1 else ()), *own, *fabric)
-    return (*common, *cache_env(site), *own, *fabric)
+    return (*common, *cache_env(context), *own, *fabric)
 
 
-def _meeting(candidate: Candidate, site: RankContext) -> Pairs:
+def _meeting(candidate: Candidate, context: RankContext) -> Pairs:
     """Rendezvous of a single rank: a file.
 
     By default SGLang takes a random port for it, on which PyTorch's store listens on every address (decisions.md, 17).
     """
     if candidate.shape.ranks > 1:
         return ()
-    path = STORE_IN_CONTAINER if candidate.runtime == "container" else f"{site.files_dir}/{STORE}"
+    path = STORE_IN_CONTAINER if candidate.runtime == "container" else f"{context.files_dir}/{STORE}"
     return (("SGLANG_DISTRIBUTED_INIT_METHOD_OVERRIDE", f"file://{path}"),)
 
 
@@ -269,6 +273,6 @@ def _files(candidate: Candidate) -> tuple[LaunchFile, ...]:
     return (*common, LaunchFile(name=STEPS, text=json.dumps(steps))) if steps else common
 
 
-def _ports(candidate: Candidate, site: RankContext) -> tuple[int, ...]:
-    leads = site.rank == 0 and candidate.shape.ranks > 1
-    return (site.port, site.leader_port) if leads else (site.port,)
+def _ports(candidate: Candidate, context: RankContext) -> tuple[int, ...]:
+    leads = context.rank == 0 and candidate.shape.ranks > 1
+    return (context.port, context.leader_port) if leads else (context.port,)

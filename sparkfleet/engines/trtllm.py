@@ -80,7 +80,7 @@ class Trtllm:
         proposed, accepted = (sums.get(name, 0.0) for name in self.draft_metrics)
         return DraftTokenCounts(proposed, accepted)
 
-    def launch(self, candidate: Candidate, site: RankContext) -> RankCommand:
+    def launch(self, candidate: Candidate, context: RankContext) -> RankCommand:
         """`trtllm-serve` for one rank; for several, the leader's `mpirun` or a worker's sshd."""
         several = candidate.shape.ranks > 1
         if several and candidate.runtime != "container":
@@ -90,20 +90,20 @@ class Trtllm:
                 do="Remove `runtime: process` from the deployment.",
             )
         return RankCommand(
-            argv=_argv(candidate, site) if several else _serve(candidate, site),
-            env=merged(_environment(candidate, site), candidate.env),
+            argv=_argv(candidate, context) if several else _serve(candidate, context),
+            env=merged(_environment(candidate, context), candidate.env),
             token_env="",
-            files=_files(candidate, site),
-            mounts=_mounts(candidate, site),
-            ports=_ports(candidate, site),
-            health_path="" if site.rank else self.health_path,
+            files=_files(candidate, context),
+            mounts=_mounts(candidate, context),
+            ports=_ports(candidate, context),
+            health_path="" if context.rank else self.health_path,
         )
 
 
 # --- the server -------------------------------------------------------------------------------------------------------
 
 
-def _serve(candidate: Candidate, site: RankContext) -> tuple[str, ...]:
+def _serve(candidate: Candidate, context: RankContext) -> tuple[str, ...]:
     """Identical on all ranks."""
     shape = candidate.shape
     flags = ["--backend", "pytorch", "--tp_size", str(shape.tp)]
@@ -113,19 +113,23 @@ def _serve(candidate: Candidate, site: RankContext) -> tuple[str, ...]:
     if candidate.batch_tokens is not None:
         flags += ["--max_num_tokens", str(candidate.batch_tokens)]
     flags += ["--trust_remote_code"] if candidate.trust_remote_code else []
-    flags += ["--extra_llm_api_options", f"{files_at(candidate, site)}/{OPTIONS}"]
-    flags += ["--host", site.host, "--port", str(site.port)]
-    return (_program(candidate, site), site.model_path, *with_users(tuple(flags), candidate.engine_args))
+    flags += ["--extra_llm_api_options", f"{files_at(candidate, context)}/{OPTIONS}"]
+    flags += ["--host", context.host, "--port", str(context.port)]
+    return (
+        _program(candidate, context),
+        context.model_path,
+        *with_users(tuple(flags), candidate.engine_args),
+    )
 
 
-def _program(candidate: Candidate, site: RankContext) -> str:
+def _program(candidate: Candidate, context: RankContext) -> str:
     """Path of `trtllm-serve`: beside the environment's interpreter, or on a container's PATH."""
     if candidate.runtime == "container":
         return "trtllm-serve"
-    return str(PurePosixPath(site.python).with_name("trtllm-serve"))
+    return str(PurePosixPath(context.python).with_name("trtllm-serve"))
 
 
-def options(candidate: Candidate, site: RankContext) -> dict[str, object]:
+def options(candidate: Candidate, context: RankContext) -> dict[str, object]:
     """The options file: settings for which `trtllm-serve` has no flag."""
     speculates = candidate.speculation.method != "none"
     found: dict[str, object] = {
@@ -136,7 +140,7 @@ def options(candidate: Candidate, site: RankContext) -> dict[str, object]:
     }
     if speculates:
         found["disable_overlap_scheduler"] = candidate.speculation.method in UNOVERLAPPED
-        found["speculative_config"] = _speculation(candidate, site)
+        found["speculative_config"] = _speculation(candidate, context)
     if candidate.speculation.method == "eagle3":
         found |= {"enable_attention_dp": False, "enable_autotuner": False, "enable_chunked_prefill": False}
     return found
@@ -160,7 +164,7 @@ def _kv_tokens(candidate: Candidate) -> int:
     return blocks * KV_BLOCK * candidate.concurrency
 
 
-def _speculation(candidate: Candidate, site: RankContext) -> dict[str, object]:
+def _speculation(candidate: Candidate, context: RankContext) -> dict[str, object]:
     wanted = candidate.speculation
     found: dict[str, object] = {"decoding_type": own_method(candidate).name}
     if ranges := depth_ranges(
@@ -171,22 +175,24 @@ def _speculation(candidate: Candidate, site: RankContext) -> dict[str, object]:
         return {**found, "num_nextn_predict_layers": wanted.tokens}
     found["max_draft_len"] = wanted.tokens
     if wanted.draft is not None:
-        found["speculative_model_dir"] = site.draft_path or wanted.draft
+        found["speculative_model_dir"] = context.draft_path or wanted.draft
     elif (
         wanted.method == "dspark"
     ):  # its weights are in the target, and are named all the same (pull request 15808)
-        found["speculative_model_dir"] = site.model_path
+        found["speculative_model_dir"] = context.model_path
     return found
 
 
 # --- several ranks ----------------------------------------------------------------------------------------------------
 
 
-def _argv(candidate: Candidate, site: RankContext) -> tuple[str, ...]:
-    port = str(site.leader_port)  # in the arguments, not in a file: ports do not count when a rank is adopted
-    if site.rank:
+def _argv(candidate: Candidate, context: RankContext) -> tuple[str, ...]:
+    port = str(
+        context.leader_port
+    )  # in the arguments, not in a file: ports do not count when a rank is adopted
+    if context.rank:
         return ("bash", f"{FILES_IN_CONTAINER}/worker.sh", port)
-    return ("bash", f"{FILES_IN_CONTAINER}/leader.sh", port, *_serve(candidate, site))
+    return ("bash", f"{FILES_IN_CONTAINER}/leader.sh", port, *_serve(candidate, context))
 
 
 _KEEP = "/run/sparkfleet-ssh"
@@ -254,29 +260,29 @@ exec "$(command -v mpirun)" --allow-run-as-root -np %(ranks)s -H %(hosts)s --map
 """
 
 
-def _files(candidate: Candidate, site: RankContext) -> tuple[LaunchFile, ...]:
-    text = yaml.safe_dump(options(candidate, site), sort_keys=False)
+def _files(candidate: Candidate, context: RankContext) -> tuple[LaunchFile, ...]:
+    text = yaml.safe_dump(options(candidate, context), sort_keys=False)
     files = [LaunchFile(name=OPTIONS, text=text)]
     if candidate.shape.ranks == 1:
         return tuple(files)
-    if len(site.peers) != candidate.shape.ranks or not site.keys_dir:
+    if len(context.peers) != candidate.shape.ranks or not context.keys_dir:
         raise EngineError(
             "TensorRT-LLM over several nodes needs the address of every rank and a key pair of the group.",
             do="This is a bug in sparkfleet: please report it.",
         )
     files.append(LaunchFile(name="rank.sh", text=_RANK, executable=True))
     files.append(LaunchFile(name="serve.sh", text=_SERVER, executable=True))
-    files.append(_leader(candidate, site) if site.rank == 0 else _worker(site))
+    files.append(_leader(candidate, context) if context.rank == 0 else _worker(context))
     return tuple(files)
 
 
-def _worker(site: RankContext) -> LaunchFile:
-    return LaunchFile(name="worker.sh", text=_WORKER % {"address": site.address}, executable=True)
+def _worker(context: RankContext) -> LaunchFile:
+    return LaunchFile(name="worker.sh", text=_WORKER % {"address": context.address}, executable=True)
 
 
-def _leader(candidate: Candidate, site: RankContext) -> LaunchFile:
-    hosts = ",".join(f"{address}:1" for address in site.peers)
-    text = _LEADER % {"ranks": candidate.shape.ranks, "hosts": hosts, "subnet": _subnet(site.peers)}
+def _leader(candidate: Candidate, context: RankContext) -> LaunchFile:
+    hosts = ",".join(f"{address}:1" for address in context.peers)
+    text = _LEADER % {"ranks": candidate.shape.ranks, "hosts": hosts, "subnet": _subnet(context.peers)}
     return LaunchFile(name="leader.sh", text=text, executable=True)
 
 
@@ -308,18 +314,18 @@ def _is_ipv4(address: str) -> bool:
         return False  # the inventory may have a name instead of an address
 
 
-def _mounts(candidate: Candidate, site: RankContext) -> tuple[Mount, ...]:
-    common = (*checkpoint_mounts(site), *cache_mounts(site), *encodings_mounts(site))
+def _mounts(candidate: Candidate, context: RankContext) -> tuple[Mount, ...]:
+    common = (*checkpoint_mounts(context), *cache_mounts(context), *encodings_mounts(context))
     if candidate.shape.ranks == 1:
         return common
-    return (*common, Mount(source=site.keys_dir, target=KEYS_IN_CONTAINER))
+    return (*common, Mount(source=context.keys_dir, target=KEYS_IN_CONTAINER))
 
 
-def _environment(candidate: Candidate, site: RankContext) -> Pairs:
+def _environment(candidate: Candidate, context: RankContext) -> Pairs:
     # Weights are staged before a rank starts; an engine never downloads.
-    common = (("HF_HUB_OFFLINE", "1"), *encodings_env(site), *cache_env(site))
-    return common if candidate.shape.ranks == 1 else (*common, *fabric_env(site, candidate.device))
+    common = (("HF_HUB_OFFLINE", "1"), *encodings_env(context), *cache_env(context))
+    return common if candidate.shape.ranks == 1 else (*common, *fabric_env(context, candidate.device))
 
 
-def _ports(candidate: Candidate, site: RankContext) -> tuple[int, ...]:
-    return (site.port,) if candidate.shape.ranks == 1 else (site.port, site.leader_port)
+def _ports(candidate: Candidate, context: RankContext) -> tuple[int, ...]:
+    return (context.port,) if candidate.shape.ranks == 1 else (context.port, context.leader_port)

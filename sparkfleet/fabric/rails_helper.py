@@ -17,7 +17,7 @@ reboot, and its own directory in /run.
 
 Only netdevs of a ConnectX are changed. The one exception is a simulated node, on which root has made /etc/sparkfleet-lab.
 
-Exit code 1 with one line on stderr where something is wrong.
+Exit code 1 with one line on stderr if something is wrong.
 """
 
 from __future__ import annotations
@@ -60,8 +60,8 @@ MOST_PORTS = 64
 MOST_BYTES = 1 << 16
 
 
-class RailsHelperError(Exception):  # what is wrong is said in its text
-    """Something that was asked for cannot be done."""
+class RailsHelperError(Exception):
+    """A request that cannot be carried out; the text is the reason."""
 
 
 class Backend(Protocol):
@@ -258,7 +258,7 @@ def replace_file(file: Path, text: str, mode: int) -> None:
 
 
 def run(*argv: str) -> str:
-    """The output of a command. Raises Wrong where it fails."""
+    """The output of a command. Raises RailsHelperError if it fails."""
     path = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
     try:
         done = subprocess.run(
@@ -289,15 +289,15 @@ def rendered(ports: list[dict[str, Any]]) -> str:
 
 
 def backend() -> Backend:
-    """Netplan where it is installed."""
+    """Netplan if it is installed, else `ip`."""
     return Netplan() if shutil.which("netplan") and NETPLAN.is_dir() else Addresses()
 
 
-# --- believing nothing ------------------------------------------------------------------------------------------------
+# --- checks of the input ----------------------------------------------------------------------------------------------
 
 
 def checked(text: str) -> list[dict[str, Any]]:
-    """The ports of a request. Raises Wrong for anything that is not exactly that."""
+    """The ports of a request. Raises RailsHelperError for anything that is not exactly that."""
     try:
         ports = [checked_port(port) for port in json.loads(text)["ports"]]
     except (ValueError, KeyError, TypeError, RecursionError) as error:
@@ -323,7 +323,7 @@ def checked_port(port: Any) -> dict[str, Any]:
 
 
 def checked_firewall(text: str) -> dict[str, Any]:
-    """The request for a firewall; {} for none. Raises Wrong for anything that is not exactly that."""
+    """The request for a firewall; {} for none. Raises RailsHelperError for anything that is not exactly that."""
     try:
         asked = json.loads(text)
         if asked == {}:
@@ -355,7 +355,7 @@ def _peer(text: Any) -> str:
 
 
 def present(ports: list[dict[str, Any]]) -> None:
-    """Refuse netdevs that are not there or no ConnectX, and the one that the node is reached on. Raises Wrong."""
+    """Refuse netdevs that are not there or no ConnectX, and the one that the node is reached on. Raises RailsHelperError."""
     routes = json.loads(run("ip", "-j", "-4", "route", "show", "default") or "[]")
     default = {route.get("dev") for route in routes}
     require_rails([port["netdev"] for port in ports])
@@ -365,7 +365,10 @@ def present(ports: list[dict[str, Any]]) -> None:
 
 
 def require_rails(netdevs: list[str]) -> None:
-    """Refuse netdevs that are not there or no ConnectX: the firewall would pass all of their packets. Raises Wrong."""
+    """Refuse netdevs that are not there or no ConnectX: the firewall would pass all of their packets.
+
+    Raises RailsHelperError.
+    """
     for netdev in netdevs:
         if not (NETDEVS / netdev).exists():
             raise RailsHelperError(f"{netdev}: no such device")
@@ -436,7 +439,7 @@ def begin(seconds: float, ports: Any, how: Backend) -> dict[str, str]:
 
 
 def answer(token: str, word: bytes) -> None:
-    """Tell the process that waits to keep (k) or to take back (r), and wait until it has. Raises Wrong."""
+    """Have the process that waits keep (k) or take back (r) the change, and wait until it has. Raises RailsHelperError."""
     state = state_dir()
     pending = _pending(state)
     if not pending or not secrets.compare_digest(pending, token):
@@ -547,7 +550,7 @@ def version() -> str:
 
 
 def main(words: list[str]) -> int:
-    """Do as `words` say."""
+    """Carry out the command in `words`. Returns the exit code."""
     try:
         match words:
             case ["apply", seconds] if re.fullmatch(r"[0-9]{1,3}", seconds) and int(seconds) <= LONGEST_S:

@@ -128,11 +128,6 @@ class GatewayApp:
         """Number of requests in flight."""
         return self._in_flight
 
-    @property
-    def bytes_held(self) -> int:
-        """Bytes of bodies that no engine has begun to answer."""
-        return self.proxy.bodies.held
-
     async def drain(self, timeout_s: float) -> bool:
         """Refuses new requests, and waits for those in flight. True if all ended in time."""
         self._draining = True

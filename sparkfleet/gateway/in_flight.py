@@ -115,10 +115,6 @@ class InFlight:
             loads = [_with_session(load, place, needs.prompt_tokens) for load in loads]
         return forecasts(loads, needs, self.learned.answer_tokens(model, needs.answer_tokens))
 
-    def ranked(self, groups: Iterable[GroupEntry], needs: Requirements) -> list[GroupEntry]:
-        """Groups, best first (`policy.forecast`)."""
-        return [one.group for one in self.forecasts(groups, needs)]
-
     def keep(self, apps: Iterable[str], models: Iterable[str] = ()) -> None:
         """Forgets all other applications and models: they are gone."""
         there = frozenset(apps)

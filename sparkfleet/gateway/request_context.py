@@ -12,7 +12,7 @@ from sparkfleet.gateway.admission.key_limiter import AdmittedRequest
 from sparkfleet.gateway.api_errors import Dialect, dialect_of
 from sparkfleet.gateway.asgi import DirectWriter, Headers
 from sparkfleet.gateway.choice import Slot
-from sparkfleet.gateway.engine.proxy import Attempts
+from sparkfleet.gateway.engine.attempts import Attempts
 from sparkfleet.gateway.engine.replay import ContinuableRequest
 from sparkfleet.gateway.engine.upstream import Request
 from sparkfleet.gateway.engine.usage import Usage, UsageMeter

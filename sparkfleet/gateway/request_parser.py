@@ -59,7 +59,7 @@ def route(query: bytes, headers: Headers, body: bytes | bytearray) -> RequestTar
     response) in the query or in the header `x-sparkfleet-model`.
 
     Raises:
-        Refusal: 400, with the fault and its remedy.
+        ApiError: 400, with the fault and its remedy.
     """
     found = _in_body(headers, body) if body else RequestTarget(_outside_body(query, headers))
     if not found.model:

@@ -22,11 +22,12 @@ from sparkfleet.gateway.body.request_body import RequestBody
 from sparkfleet.gateway.body.scanner import INLINE_BYTES, BodyScanner
 from sparkfleet.gateway.candidates import candidates_of
 from sparkfleet.gateway.choice import Choice
+from sparkfleet.gateway.engine.attempts import Attempts
 from sparkfleet.gateway.engine.endpoints import Picker
 from sparkfleet.gateway.engine.engine_error import in_dialect, lacks_path, read_error
 from sparkfleet.gateway.engine.external import ExternalPicker
 from sparkfleet.gateway.engine.loop_detector import LoopDetector
-from sparkfleet.gateway.engine.proxy import AnswerPath, Attempts, loop_event, lost_event, relay
+from sparkfleet.gateway.engine.relay import AnswerPath, loop_event, lost_event, relay
 from sparkfleet.gateway.engine.replay import CONTINUATIONS, StreamRecord, plan_of
 from sparkfleet.gateway.engine.upstream import Request, Upstream, UpstreamAnswer, request_headers
 from sparkfleet.gateway.engine.usage import UsageMeter

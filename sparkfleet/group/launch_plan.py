@@ -154,20 +154,20 @@ def rank_spec(
     own = (
         {"host": ALONE, "port": inner} if forward else {"host": launch.placements[rank].address, "port": http}
     )
-    site = _site(paths, launch, rank, ports.rendezvous, facts).model_copy(update=own)
-    command = engine_by_name(launch.candidate.engine).launch(launch.candidate, site)
+    context = _context(paths, launch, rank, ports.rendezvous, facts).model_copy(update=own)
+    command = engine_by_name(launch.candidate.engine).launch(launch.candidate, context)
     token = _tokens(command, launch, tokens)
     how = (
         _process(command, token, hidden)
         if box is None
-        else _container(command, token, launch, site, id_=id_, box=box)
+        else _container(command, token, launch, context, id_=id_, box=box)
     )
     return RankSpec(
         id=id_,
         digest=digest,
         **how,
         files=tuple(
-            RankFile(path=f"{site.files_dir}/{file.name}", text=file.text, executable=file.executable)
+            RankFile(path=f"{context.files_dir}/{file.name}", text=file.text, executable=file.executable)
             for file in command.files
         ),
         prepare=_prepare(launch, facts.python),
@@ -219,7 +219,7 @@ def _metrics_tokens(tokens: TokenSecrets) -> str:
     return " ".join(metrics_token(secret.encode()) for secret in tokens.every)
 
 
-def _site(
+def _context(
     paths: FleetPaths, launch: GroupLaunch, rank: int, rendezvous: int, facts: RankNodeFacts
 ) -> RankContext:
     """The rank's context; its own host and port are still to be set."""
@@ -277,7 +277,7 @@ def _container(
     command: RankCommand,
     token: Pairs,
     launch: GroupLaunch,
-    site: RankContext,
+    context: RankContext,
     *,
     id_: RankId,
     box: ContainerSpec,
@@ -290,9 +290,9 @@ def _container(
         origin=launch.candidate.image or "",
         gpu=launch.candidate.device == "cuda",
         identity=RankLabels(**id_.model_dump(exclude={"replica"}), group=id_.replica),
-        rdma=_rdma(launch, site),
+        rdma=_rdma(launch, context),
         logs_in=launch.candidate.engine == "trtllm" and len(launch.placements) > 1,
-        files_dir=site.files_dir,
+        files_dir=context.files_dir,
         private=private,
     )
     return {
@@ -302,10 +302,10 @@ def _container(
     }
 
 
-def _rdma(launch: GroupLaunch, site: RankContext) -> bool:
+def _rdma(launch: GroupLaunch, context: RankContext) -> bool:
     """True if ranks communicate by RDMA. Those on CPUs use TCP (gloo)."""
     gpus = launch.candidate.device == "cuda"
-    return gpus and len(site.peers) > 1 and any(rail.rdma for rail in site.rails)
+    return gpus and len(context.peers) > 1 and any(rail.rdma for rail in context.rails)
 
 
 def cache_dir(kernels: str, deployment: str, candidate: Candidate) -> str:

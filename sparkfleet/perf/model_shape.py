@@ -94,7 +94,6 @@ class ModelShape(Value):
     layers: Layers
     experts: int = 0
     top_k: int = 0
-    mtp_layers: int = 0
     vision: bool = False
     table_bytes: float = 0.0
     """Of the embedding: tables of n-grams, which an engine may read from the disk."""
@@ -197,7 +196,6 @@ def from_checkpoint(checkpoint: Checkpoint) -> ModelShape:
         layers=_layers(checkpoint),
         experts=checkpoint.experts,
         top_k=checkpoint.experts_per_token,
-        mtp_layers=checkpoint.declared_mtp_layers if checkpoint.mtp_layers is None else checkpoint.mtp_layers,
         vision=bool(checkpoint.vision),
         table_bytes=float(checkpoint.table_bytes),
         prompt_share=_prompt_share(checkpoint),

@@ -13,9 +13,8 @@ from typing import NamedTuple, get_args
 from sparkfleet.checkpoints.arch.layers import LayerKind
 from sparkfleet.checkpoints.arch.weight_parts import Part
 from sparkfleet.checkpoints.checkpoint import Checkpoint
-from sparkfleet.errors import FactError
 from sparkfleet.knowledge.ceilings import LinkSpeed
-from sparkfleet.knowledge.models.known_models import known_checkpoint, quant_in_name
+from sparkfleet.knowledge.models.known_models import checkpoint_if_known, quant_in_name
 from sparkfleet.knowledge.models.speculators import bundles, speculator_with
 from sparkfleet.knowledge.published.factors import PATCHED_BUILDS, factors
 from sparkfleet.perf.engine_config import EngineConfig
@@ -36,7 +35,7 @@ ANSWER = 256
 """Answer of a predicted rate, tokens."""
 
 REMEMBERED = 20_000
-"""Answers that an outlook keeps; a plan for 64 nodes asks for a few hundred."""
+"""Answers that a predictor keeps; a plan for 64 nodes asks for a few hundred."""
 
 FORMATS = {
     "fp8": "fp8",
@@ -253,7 +252,7 @@ def predictor_of(
     drafts: tuple[tuple[str, Checkpoint], ...] = (),
     content: Content = "mixed",
 ) -> Predictor:
-    """The outlook on a checkpoint. A pure function of its arguments, so remembered from one plan to the next."""
+    """The predictor of a checkpoint. A pure function of its arguments, so remembered from one plan to the next."""
     return Predictor(checkpoint, measurements, drafts, content)
 
 
@@ -267,10 +266,7 @@ def drafter_by_name(method: str, name: str) -> Drafter:
         return Drafter(
             None, assumed=f"the size of {name} is not known: assumed typical for this kind of draft head"
         )
-    try:
-        known = known_checkpoint(name)
-    except FactError:
-        known = None
+    known = checkpoint_if_known(name)
     if known is not None:
         return Drafter(from_checkpoint(known))
     size = re.search(r"(?<![\w.])(\d+(?:\.\d+)?)([bm])(?![a-z])", name.rpartition("/")[2].lower())

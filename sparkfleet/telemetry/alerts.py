@@ -5,8 +5,6 @@ Limits of nodes are those of `doctor` and of the group's memory watch, so that a
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
 from sparkfleet.doctor.thresholds import (
     DISK_LOW_GB,
     HOT_GPU_C,
@@ -39,23 +37,18 @@ _SENT = """label_replace(rate(sparkfleet_rail_rdma_bytes_total{direction="sent"}
 _AT = "on (deployment, group)"
 
 
-class _Words(NamedTuple):
-    fact: str
-    means: str
-    look: str
-    do: str
-
-
-def _alert(name: str, expr: str, lasts: str, severity: Severity, words: _Words) -> AlertRule:
+def _alert(
+    name: str, expr: str, lasts: str, severity: Severity, *, summary: str, means: str, look: str, do: str
+) -> AlertRule:
     return AlertRule(
         name=f"Sparkfleet{name}",
         expr=" ".join(expr.split()),
         lasts=lasts,
         severity=severity,
-        summary=words.fact,
-        means=words.means,
-        look=words.look,
-        do=words.do,
+        summary=summary,
+        means=means,
+        look=look,
+        do=do,
     )
 
 
@@ -65,12 +58,10 @@ DEPLOYMENTS = (
         'sparkfleet_deployment_state{state="failed"} == 1',
         "30s",
         "critical",
-        _Words(
-            "{{ $labels.deployment }} has failed.",
-            "Its group was given up, or waits for a node that may never return; requests get 503.",
-            "`sparkfleet describe {{ $labels.deployment }}`: the reason, and the rungs that were tried.",
-            "Mend the cause, then `sparkfleet apply --retry` with its file.",
-        ),
+        summary="{{ $labels.deployment }} has failed.",
+        means="Its group was given up, or waits for a node that may never return; requests get 503.",
+        look="`sparkfleet describe {{ $labels.deployment }}`: the reason, and the rungs that were tried.",
+        do="Mend the cause, then `sparkfleet apply --retry` with its file.",
     ),
     _alert(
         "GroupDown",
@@ -79,24 +70,20 @@ DEPLOYMENTS = (
                               or sum by (deployment) (sparkfleet_deployment_groups) * 0)) > 0""",
         "15m",
         "critical",
-        _Words(
-            "{{ $labels.deployment }}: {{ $value }} of its groups have not been ready for 15 minutes.",
-            "Requests get 503, or the other groups carry them.",
-            "`sparkfleet status`, then `sparkfleet events {{ $labels.deployment }}`: its phase, and the failures before.",
-            "If it waits for a node, bring that back; if it loads, let it: 100 GB take minutes.",
-        ),
+        summary="{{ $labels.deployment }}: {{ $value }} of its groups have not been ready for 15 minutes.",
+        means="Requests get 503, or the other groups carry them.",
+        look="`sparkfleet status`, then `sparkfleet events {{ $labels.deployment }}`: its phase, and the failures before.",
+        do="If it waits for a node, bring that back; if it loads, let it: 100 GB take minutes.",
     ),
     _alert(
         "GroupSilent",
         "sparkfleet_group_silent_seconds > 20",
         "1m",
         "warning",
-        _Words(
-            "{{ $labels.group }} has not reported for {{ $value | humanizeDuration }}.",
-            "Its actor hangs or its node is away; the gateway avoids it.",
-            "`sparkfleet status`: the node, and the process that hangs.",
-            "Nothing: its guard ends it after 8 s and the next actor adopts the engine. If it stays, restart the node.",
-        ),
+        summary="{{ $labels.group }} has not reported for {{ $value | humanizeDuration }}.",
+        means="Its actor hangs or its node is away; the gateway avoids it.",
+        look="`sparkfleet status`: the node, and the process that hangs.",
+        do="Nothing: its guard ends it after 8 s and the next actor adopts the engine. If it stays, restart the node.",
     ),
     _alert(
         "NoTokenProgress",
@@ -106,60 +93,50 @@ DEPLOYMENTS = (
            and on (deployment, group) (sparkfleet:engine_prompt_tokens:rate1m == 0)""",
         "2m",
         "critical",
-        _Words(
-            "{{ $labels.group }} works on {{ $value }} requests, and no token has moved for three minutes.",
-            "The engine hangs; sparkfleet probes it with one token and restarts it if none arrives.",
-            "`sparkfleet logs {{ $labels.deployment }}`, the GPU's power on the Node dashboard, and the rails.",
-            "Nothing at first: the engine is restarted by itself. If it comes back, `sparkfleet doctor` for the rails.",
-        ),
+        summary="{{ $labels.group }} works on {{ $value }} requests, and no token has moved for three minutes.",
+        means="The engine hangs; sparkfleet probes it with one token and restarts it if none arrives.",
+        look="`sparkfleet logs {{ $labels.deployment }}`, the GPU's power on the Node dashboard, and the rails.",
+        do="Nothing at first: the engine is restarted by itself. If it comes back, `sparkfleet doctor` for the rails.",
     ),
     _alert(
         "RestartBreakerOpen",
         "sparkfleet_group_given_up == 1",
         "0s",
         "critical",
-        _Words(
-            "{{ $labels.group }} is not started again.",
-            "It failed five times in ten minutes, or no rung of its ladder started.",
-            "`sparkfleet describe {{ $labels.deployment }}`: the cause of each failure.",
-            "Mend the cause, then `sparkfleet apply --retry` with its file.",
-        ),
+        summary="{{ $labels.group }} is not started again.",
+        means="It failed five times in ten minutes, or no rung of its ladder started.",
+        look="`sparkfleet describe {{ $labels.deployment }}`: the cause of each failure.",
+        do="Mend the cause, then `sparkfleet apply --retry` with its file.",
     ),
     _alert(
         "RestartingOften",
         "sum by (deployment) (increase(sparkfleet_restarts_total[1h])) > 2.5",
         "0s",
         "warning",
-        _Words(
-            "{{ $labels.deployment }} failed {{ $value | humanize }} times within an hour.",
-            "Each time its requests were cut and its weights were loaded again.",
-            "`sparkfleet events {{ $labels.deployment }}`: each failure has its cause; memory shows on the Node dashboard.",
-            "Memory: a smaller context or concurrency. A known issue: `sparkfleet explain` has the remedy.",
-        ),
+        summary="{{ $labels.deployment }} failed {{ $value | humanize }} times within an hour.",
+        means="Each time its requests were cut and its weights were loaded again.",
+        look="`sparkfleet events {{ $labels.deployment }}`: each failure has its cause; memory shows on the Node dashboard.",
+        do="Memory: a smaller context or concurrency. A known issue: `sparkfleet explain` has the remedy.",
     ),
     _alert(
         "LowerRung",
         "sparkfleet_group_rung > 1",
         "5m",
         "info",
-        _Words(
-            "{{ $labels.group }} runs at rung {{ $value }} of its ladder.",
-            "The plan's choice did not start here; this one is predicted slower.",
-            "`sparkfleet describe {{ $labels.deployment }}`: why each rung above was left.",
-            "Mend it and `sparkfleet apply --retry`, or keep it: it serves.",
-        ),
+        summary="{{ $labels.group }} runs at rung {{ $value }} of its ladder.",
+        means="The plan's choice did not start here; this one is predicted slower.",
+        look="`sparkfleet describe {{ $labels.deployment }}`: why each rung above was left.",
+        do="Mend it and `sparkfleet apply --retry`, or keep it: it serves.",
     ),
     _alert(
         "WrongOutput",
         "increase(sparkfleet_canary_failures_total[1h]) > 0",
         "0s",
         "critical",
-        _Words(
-            "{{ $labels.deployment }}: an engine was stopped because its output was wrong.",
-            "The canary found garbage, a model that contradicts itself, or drafts that are never accepted.",
-            "`sparkfleet describe {{ $labels.deployment }}`: the reading that failed, and its limit.",
-            "Nothing if the next rung serves. Otherwise another image, or `speculation: none`.",
-        ),
+        summary="{{ $labels.deployment }}: an engine was stopped because its output was wrong.",
+        means="The canary found garbage, a model that contradicts itself, or drafts that are never accepted.",
+        look="`sparkfleet describe {{ $labels.deployment }}`: the reading that failed, and its limit.",
+        do="Nothing if the next rung serves. Otherwise another image, or `speculation: none`.",
     ),
 )
 
@@ -171,12 +148,10 @@ SPEED = (
             and {_AT} (sparkfleet_group_state{{state="ready"}} == 1)""",
         "1m",
         "warning",
-        _Words(
-            "{{ $labels.group }} measured {{ $value | humanize }} tok/s after its start: below the prediction's band.",
-            "Something on its nodes is slower than on others: power, a rail, another process; or the prediction is wrong.",
-            "`sparkfleet describe {{ $labels.deployment }}`: both numbers; power and clock on the Node dashboard.",
-            "`sparkfleet doctor`; if nodes and links are healthy, report the prediction with `describe --json`.",
-        ),
+        summary="{{ $labels.group }} measured {{ $value | humanize }} tok/s after its start: below the prediction's band.",
+        means="Something on its nodes is slower than on others: power, a rail, another process; or the prediction is wrong.",
+        look="`sparkfleet describe {{ $labels.deployment }}`: both numbers; power and clock on the Node dashboard.",
+        do="`sparkfleet doctor`; if nodes and links are healthy, report the prediction with `describe --json`.",
     ),
     _alert(
         "SlowUnderLoad",
@@ -185,48 +160,41 @@ SPEED = (
             and {_AT} (sparkfleet_group_requests_running >= {_AT} sparkfleet_group_slots)""",
         "10m",
         "warning",
-        _Words(
-            "{{ $labels.group }} generates {{ $value | humanize }} tok/s with all slots in use, less than predicted.",
-            "Long prompts share its time with decoding, or something on its nodes is slow.",
-            "Prompt lengths and prefix cache on the Deployment dashboard; power and clock on the Node dashboard.",
-            "Long prompts: nothing is wrong. Otherwise `sparkfleet doctor`.",
-        ),
+        summary="{{ $labels.group }} generates {{ $value | humanize }} tok/s with all slots in use, less than predicted.",
+        means="Long prompts share its time with decoding, or something on its nodes is slow.",
+        look="Prompt lengths and prefix cache on the Deployment dashboard; power and clock on the Node dashboard.",
+        do="Long prompts: nothing is wrong. Otherwise `sparkfleet doctor`.",
     ),
     _alert(
         "AcceptanceCollapsed",
         f"sparkfleet:acceptance:ratio10m < {HALF} * avg_over_time(sparkfleet:acceptance:ratio10m[6h])",
         "10m",
         "warning",
-        _Words(
-            "{{ $labels.group }} accepts {{ $value | humanizePercentage }} of its draft tokens, less than half of before.",
-            "Speculation costs time without a gain: other texts than before, or a fault.",
-            "Acceptance by position on the Deployment dashboard: all positions or the late ones.",
-            "Fewer draft tokens, or `speculation: none`, in its file; then `sparkfleet apply`.",
-        ),
+        summary="{{ $labels.group }} accepts {{ $value | humanizePercentage }} of its draft tokens, less than half"
+        " of before.",
+        means="Speculation costs time without a gain: other texts than before, or a fault.",
+        look="Acceptance by position on the Deployment dashboard: all positions or the late ones.",
+        do="Fewer draft tokens, or `speculation: none`, in its file; then `sparkfleet apply`.",
     ),
     _alert(
         "QueueLong",
         f"sparkfleet_group_requests_waiting > {_AT} sparkfleet_group_slots",
         "5m",
         "warning",
-        _Words(
-            "{{ $labels.group }} has {{ $value }} requests waiting, more than it can run.",
-            "TTFT grows by a whole round of answers.",
-            "Requests by key on the Deployment dashboard: who sends them.",
-            "Add a replica with `sparkfleet scale {{ $labels.deployment }}`, or limit the client.",
-        ),
+        summary="{{ $labels.group }} has {{ $value }} requests waiting, more than it can run.",
+        means="TTFT grows by a whole round of answers.",
+        look="Requests by key on the Deployment dashboard: who sends them.",
+        do="Add a replica with `sparkfleet scale {{ $labels.deployment }}`, or limit the client.",
     ),
     _alert(
         "RequestsFail",
         f"sparkfleet:failures:ratio5m > {ERROR_SHARE}",
         "5m",
         "critical",
-        _Words(
-            "{{ $value | humanizePercentage }} of the requests for {{ $labels.model }} failed in five minutes.",
-            "Clients see 5xx: no group is ready, or engines break off.",
-            "`sparkfleet status`; failures by reason on the Gateway dashboard.",
-            "By the reason: not_ready waits for a start, engine_lost has an event of its group.",
-        ),
+        summary="{{ $value | humanizePercentage }} of the requests for {{ $labels.model }} failed in five minutes.",
+        means="Clients see 5xx: no group is ready, or engines break off.",
+        look="`sparkfleet status`; failures by reason on the Gateway dashboard.",
+        do="By the reason: not_ready waits for a start, engine_lost has an event of its group.",
     ),
 )
 
@@ -236,24 +204,20 @@ NODES = (
         "sparkfleet_node_joined == 0",
         "1m",
         "critical",
-        _Words(
-            "{{ $labels.node }} is not part of the fleet.",
-            "Its groups are planned again for the nodes that are left, or wait for it.",
-            "Its power, its network, and `sparkfleet status`.",
-            "Start it; it joins by itself if `up` ran there. Otherwise `sparkfleet up`.",
-        ),
+        summary="{{ $labels.node }} is not part of the fleet.",
+        means="Its groups are planned again for the nodes that are left, or wait for it.",
+        look="Its power, its network, and `sparkfleet status`.",
+        do="Start it; it joins by itself if `up` ran there. Otherwise `sparkfleet up`.",
     ),
     _alert(
         "MemoryCritical",
         f"sparkfleet_node_memory_available_bytes < {LOW_BYTES}",
         "10s",
         "critical",
-        _Words(
-            "{{ $labels.node }} has {{ $value | humanize1024 }}B of memory left.",
-            "A Spark does not run out of memory politely: the host freezes.",
-            "`sparkfleet doctor`: which processes hold memory, and how much nothing accounts for.",
-            "Stop what is not sparkfleet's, or `sparkfleet delete` a deployment. Below 3 GiB its newest group is stopped.",
-        ),
+        summary="{{ $labels.node }} has {{ $value | humanize1024 }}B of memory left.",
+        means="A Spark does not run out of memory politely: the host freezes.",
+        look="`sparkfleet doctor`: which processes hold memory, and how much nothing accounts for.",
+        do="Stop what is not sparkfleet's, or `sparkfleet delete` a deployment. Below 3 GiB its newest group is stopped.",
     ),
     _alert(
         "MemoryLow",
@@ -261,24 +225,20 @@ NODES = (
             and sparkfleet_node_memory_available_bytes >= {LOW_BYTES}""",
         "5m",
         "warning",
-        _Words(
-            "{{ $labels.node }} has {{ $value | humanize1024 }}B of memory left.",
-            "The engines' own peaks may take it below the floor, at which the newest group is stopped.",
-            "The Node dashboard: page cache, engines, or memory that nothing accounts for.",
-            "A smaller context or concurrency; a restart of the node if the driver has leaked.",
-        ),
+        summary="{{ $labels.node }} has {{ $value | humanize1024 }}B of memory left.",
+        means="The engines' own peaks may take it below the floor, at which the newest group is stopped.",
+        look="The Node dashboard: page cache, engines, or memory that nothing accounts for.",
+        do="A smaller context or concurrency; a restart of the node if the driver has leaked.",
     ),
     _alert(
         "MemoryPressure",
         f'sparkfleet_node_pressure_ratio{{resource="memory", share="full"}} > {PRESSURE_PERCENT / 100}',
         "2m",
         "warning",
-        _Words(
-            "All tasks of {{ $labels.node }} waited for memory {{ $value | humanizePercentage }} of the time.",
-            "The host swaps or reclaims pages, which comes before it freezes.",
-            "Swap and page cache on the Node dashboard.",
-            "`sudo swapoff -a` until the next boot, and stop what is not needed.",
-        ),
+        summary="All tasks of {{ $labels.node }} waited for memory {{ $value | humanizePercentage }} of the time.",
+        means="The host swaps or reclaims pages, which comes before it freezes.",
+        look="Swap and page cache on the Node dashboard.",
+        do="`sudo swapoff -a` until the next boot, and stop what is not needed.",
     ),
     _alert(
         "GpuAllocationFailed",
@@ -286,12 +246,10 @@ NODES = (
              - (sparkfleet_node_gpu_allocation_failures offset 1h or sparkfleet_node_gpu_allocation_failures * 0)) > 0""",
         "0s",
         "critical",
-        _Words(
-            "{{ $labels.node }}: the driver failed to allocate memory {{ $value }} times (NV_ERR_NO_MEMORY).",
-            "This comes before the host freezes.",
-            "`journalctl -k -b -g NV_ERR_NO_MEMORY` on the node.",
-            "Start nothing new; free memory, or restart the largest group.",
-        ),
+        summary="{{ $labels.node }}: the driver failed to allocate memory {{ $value }} times (NV_ERR_NO_MEMORY).",
+        means="This comes before the host freezes.",
+        look="`journalctl -k -b -g NV_ERR_NO_MEMORY` on the node.",
+        do="Start nothing new; free memory, or restart the largest group.",
     ),
     _alert(
         "GpuXid",
@@ -300,12 +258,10 @@ NODES = (
                 or sum by (node, xid) (sparkfleet_node_gpu_xids) * 0)) > 0""",
         "0s",
         "critical",
-        _Words(
-            "{{ $labels.node }}: the GPU reported Xid {{ $labels.xid }}.",
-            "The driver saw an error of the GPU or of a program on it.",
-            "`journalctl -k -b -g Xid` on the node; NVIDIA's list of Xid errors.",
-            "Xid 79 and 119: power off and on. 13 and 31: a program's fault, so another image.",
-        ),
+        summary="{{ $labels.node }}: the GPU reported Xid {{ $labels.xid }}.",
+        means="The driver saw an error of the GPU or of a program on it.",
+        look="`journalctl -k -b -g Xid` on the node; NVIDIA's list of Xid errors.",
+        do="Xid 79 and 119: power off and on. 13 and 31: a program's fault, so another image.",
     ),
     _alert(
         "PowerWedge",
@@ -314,36 +270,30 @@ NODES = (
             and sparkfleet_node_gpu_clock_hertz < {int(WEDGED_CLOCK_MHZ)}e6""",
         "2m",
         "critical",
-        _Words(
-            "{{ $labels.node }}: the GPU is {{ $value | humanizePercentage }} busy at a few watts and a low clock.",
-            "The power controller is wedged: everything is three times as slow. A reboot does not help.",
-            "`nvidia-smi` on the node: busy, a few watts, a clock below 900 MHz, no throttle reason.",
-            "Shut down, unplug the supply from the wall and the Spark for five minutes, boot. A reboot does not help.",
-        ),
+        summary="{{ $labels.node }}: the GPU is {{ $value | humanizePercentage }} busy at a few watts and a low clock.",
+        means="The power controller is wedged: everything is three times as slow. A reboot does not help.",
+        look="`nvidia-smi` on the node: busy, a few watts, a clock below 900 MHz, no throttle reason.",
+        do="Shut down, unplug the supply from the wall and the Spark for five minutes, boot. A reboot does not help.",
     ),
     _alert(
         "GpuThrottled",
         "sparkfleet_node_gpu_throttled == 1",
         "5m",
         "warning",
-        _Words(
-            "{{ $labels.node }}: hardware has held the GPU's clock down for five minutes.",
-            "Heat or the power supply; decoding is slower than predicted.",
-            "`sparkfleet doctor`: the reason; temperature on the Node dashboard.",
-            "Airflow, and the power supply that came with the Spark.",
-        ),
+        summary="{{ $labels.node }}: hardware has held the GPU's clock down for five minutes.",
+        means="Heat or the power supply; decoding is slower than predicted.",
+        look="`sparkfleet doctor`: the reason; temperature on the Node dashboard.",
+        do="Airflow, and the power supply that came with the Spark.",
     ),
     _alert(
         "GpuHot",
         f"sparkfleet_node_gpu_temperature_celsius > {HOT_GPU_C:g}",
         "5m",
         "warning",
-        _Words(
-            "{{ $labels.node }}: the GPU has {{ $value }} °C.",
-            "Soaks stay below 82 °C; it will throttle.",
-            "Temperature on the Node dashboard, beside that of its neighbours.",
-            "Airflow: Sparks that stand on each other heat each other.",
-        ),
+        summary="{{ $labels.node }}: the GPU has {{ $value }} °C.",
+        means="Soaks stay below 82 °C; it will throttle.",
+        look="Temperature on the Node dashboard, beside that of its neighbours.",
+        do="Airflow: Sparks that stand on each other heat each other.",
     ),
     _alert(
         "DiskLow",
@@ -352,12 +302,10 @@ NODES = (
                 / sparkfleet_node_disk_total_bytes{{place=~"root|hub"}} < {DISK_SHARE})""",
         "10m",
         "warning",
-        _Words(
-            "{{ $labels.node }}: the disk of {{ $labels.place }} is nearly full.",
-            "Weights and images cannot be staged; on the head, nothing can be applied.",
-            "`sparkfleet models list` and `df -h` on the node.",
-            "`sparkfleet prune` removes models and images that no deployment uses, after showing them.",
-        ),
+        summary="{{ $labels.node }}: the disk of {{ $labels.place }} is nearly full.",
+        means="Weights and images cannot be staged; on the head, nothing can be applied.",
+        look="`sparkfleet models list` and `df -h` on the node.",
+        do="`sparkfleet prune` removes models and images that no deployment uses, after showing them.",
     ),
 )
 
@@ -367,24 +315,21 @@ RAILS = (
         "sparkfleet_rail_up == 0",
         "30s",
         "critical",
-        _Words(
-            "{{ $labels.node }}: {{ $labels.netdev }} has no carrier.",
-            "Groups over this link have half of its bandwidth, or none.",
-            "`sparkfleet fabric plan` and the cable.",
-            "Plug it in again; try another cable.",
-        ),
+        summary="{{ $labels.node }}: {{ $labels.netdev }} has no carrier.",
+        means="Groups over this link have half of its bandwidth, or none.",
+        look="`sparkfleet fabric plan` and the cable.",
+        do="Plug it in again; try another cable.",
     ),
     _alert(
         "RailFlaps",
         "increase(sparkfleet_rail_carrier_changes_total[10m]) > 2",
         "0s",
         "warning",
-        _Words(
-            "{{ $labels.node }}: the carrier of {{ $labels.netdev }} changed {{ $value | humanize }} times in 10 minutes.",
-            "A cable or a port is failing.",
-            "`dmesg` on both ends for mlx5 lines.",
-            "Plug it in again; try another cable.",
-        ),
+        summary="{{ $labels.node }}: the carrier of {{ $labels.netdev }} changed {{ $value | humanize }} times"
+        " in 10 minutes.",
+        means="A cable or a port is failing.",
+        look="`dmesg` on both ends for mlx5 lines.",
+        do="Plug it in again; try another cable.",
     ),
     _alert(
         "RailLopsided",
@@ -392,24 +337,20 @@ RAILS = (
             and max by (node, port) ({_SENT}) > {BUSY_RAIL_BYTES_S}""",
         "5m",
         "warning",
-        _Words(
-            "{{ $labels.node }}: one rail of a cable carries nearly everything.",
-            "The other half of the cable's bandwidth is unused: NCCL was given one device, or a rail fails.",
-            "Both rails on the Node dashboard; NCCL's variables in `sparkfleet describe {{ $labels.node }}`'s groups.",
-            "`sparkfleet doctor`; a group whose own `env` sets NCCL_IB_HCA to one device uses one.",
-        ),
+        summary="{{ $labels.node }}: one rail of a cable carries nearly everything.",
+        means="The other half of the cable's bandwidth is unused: NCCL was given one device, or a rail fails.",
+        look="Both rails on the Node dashboard; NCCL's variables in `sparkfleet describe {{ $labels.node }}`'s groups.",
+        do="`sparkfleet doctor`; a group whose own `env` sets NCCL_IB_HCA to one device uses one.",
     ),
     _alert(
         "RailErrors",
         """sum by (node, netdev) (rate(sparkfleet_rail_errors_total{kind!="rx_dropped"}[5m])) > 1""",
         "5m",
         "warning",
-        _Words(
-            "{{ $labels.node }}: {{ $labels.netdev }} counts {{ $value | humanize }} errors per second.",
-            "A cable or a transceiver is failing; collectives wait for retransmissions.",
-            "Errors by kind on the Node dashboard.",
-            "Plug it in again, then `sparkfleet fabric measure`.",
-        ),
+        summary="{{ $labels.node }}: {{ $labels.netdev }} counts {{ $value | humanize }} errors per second.",
+        means="A cable or a transceiver is failing; collectives wait for retransmissions.",
+        look="Errors by kind on the Node dashboard.",
+        do="Plug it in again, then `sparkfleet fabric measure`.",
     ),
 )
 
@@ -422,86 +363,74 @@ CONTROLLER = (
         f"sparkfleet_certificate_expiry_timestamp_seconds - time() < {CERTIFICATE_DAYS} * 86400",
         "1h",
         "warning",
-        _Words(
-            "The certificate of {{ $labels.endpoint }} has {{ $value | humanizeDuration }} left.",
-            "Clients refuse the endpoint from its end on.",
-            "`sparkfleet status`: the certificate, and the reason if newer files cannot be used.",
-            "Renew its files on the head, which are read within seconds; or set `gateway: {tls: generated}`.",
-        ),
+        summary="The certificate of {{ $labels.endpoint }} has {{ $value | humanizeDuration }} left.",
+        means="Clients refuse the endpoint from its end on.",
+        look="`sparkfleet status`: the certificate, and the reason if newer files cannot be used.",
+        do="Renew its files on the head, which are read within seconds; or set `gateway: {tls: generated}`.",
     ),
     _alert(
         "ControllerGone",
         'absent(up{job="controller"} == 1)',
         "2m",
         "critical",
-        _Words(
-            "The controller's metrics have been missing for two minutes.",
-            "Nothing is restarted or planned again while it is away; engines and gateways go on.",
-            "`sparkfleet status`: it distinguishes down, unreachable, held and no controller.",
-            "The section above with the condition's name.",
-        ),
+        summary="The controller's metrics have been missing for two minutes.",
+        means="Nothing is restarted or planned again while it is away; engines and gateways go on.",
+        look="`sparkfleet status`: it distinguishes down, unreachable, held and no controller.",
+        do="The section above with the condition's name.",
     ),
     _alert(
         "TargetMissing",
         'up{job!="controller"} == 0',
         "2m",
         "warning",
-        _Words(
-            "{{ $labels.job }} at {{ $labels.instance }} does not answer Prometheus.",
-            "Its figures are missing; the process may hang or be gone.",
-            "`sparkfleet status`; the target's page in Prometheus has the error.",
-            "A gateway or group that hangs is replaced by itself; an error 401 is a stale token file.",
-        ),
+        summary="{{ $labels.job }} at {{ $labels.instance }} does not answer Prometheus.",
+        means="Its figures are missing; the process may hang or be gone.",
+        look="`sparkfleet status`; the target's page in Prometheus has the error.",
+        do="A gateway or group that hangs is replaced by itself; an error 401 is a stale token file.",
     ),
     _alert(
         "ControllerTrouble",
         "sparkfleet_controller_trouble == 1",
         "30s",
         "critical",
-        _Words(
-            "The controller's own work fails or does not end.",
-            "Nothing is restarted or planned again until it works.",
-            "`sparkfleet status`: the reason; `logs/controller.log` on the head has more.",
-            "By the reason; a full disk and an unreadable store have sections above. If Ray Serve does not answer,"
-            " `pkill -9 -f ray::ServeController` on the head: Ray starts another one, and engines go on.",
-        ),
+        summary="The controller's own work fails or does not end.",
+        means="Nothing is restarted or planned again until it works.",
+        look="`sparkfleet status`: the reason; `logs/controller.log` on the head has more.",
+        do="By the reason; a full disk and an unreadable store have sections above. If Ray Serve does not answer,"
+        " `pkill -9 -f ray::ServeController` on the head: Ray starts another one, and engines go on.",
     ),
     _alert(
         "ControllerWarning",
         "sparkfleet_controller_warnings > 0",
         "1m",
         "warning",
-        _Words(
-            "The controller reports {{ $value }} troubles in which it works on.",
-            "A full disk, or a copy of its store that could not be made.",
-            "`sparkfleet status`: it names them.",
-            "By the reason; a full disk has a section above.",
-        ),
+        summary="The controller reports {{ $value }} troubles in which it works on.",
+        means="A full disk, or a copy of its store that could not be made.",
+        look="`sparkfleet status`: it names them.",
+        do="By the reason; a full disk has a section above.",
     ),
     _alert(
         "KeyExpires",
         f"sparkfleet_key_expires_seconds - time() < {EXPIRY_S} > {-DAY_S}",
         "0s",
         "warning",
-        _Words(
-            "The API key {{ $labels.key }} expires in {{ $value | humanizeDuration }}; below zero it has expired.",
-            "After that, requests with it are refused with 401.",
-            "`sparkfleet keys list`: its expiry and its last use.",
-            "`sparkfleet keys limit {{ $labels.key }} --expires 90d` gives it a later end. It replaces all"
-            " limits of the key, so repeat the others. Or revoke it if nobody uses it.",
-        ),
+        summary="The API key {{ $labels.key }} expires in {{ $value | humanizeDuration }}; below zero it has expired.",
+        means="After that, requests with it are refused with 401.",
+        look="`sparkfleet keys list`: its expiry and its last use.",
+        do="`sparkfleet keys limit {{ $labels.key }} --expires 90d` gives it a later end. It replaces all"
+        " limits of the key, so repeat the others. Or revoke it if nobody uses it.",
     ),
 )
 
-ALERTS: tuple[RuleGroup, ...] = (
-    RuleGroup(name="sparkfleet-deployments", interval="15s", rules=DEPLOYMENTS),
-    RuleGroup(name="sparkfleet-speed", interval="15s", rules=SPEED),
-    RuleGroup(name="sparkfleet-nodes", interval="15s", rules=NODES),
-    RuleGroup(name="sparkfleet-rails", interval="15s", rules=RAILS),
-    RuleGroup(name="sparkfleet-controller", interval="15s", rules=CONTROLLER),
+EVERY_ALERT: tuple[AlertRule, ...] = (*DEPLOYMENTS, *SPEED, *NODES, *RAILS, *CONTROLLER)
+"""In the order of the file."""
+ALERTS = tuple(
+    RuleGroup(name=f"sparkfleet-{name}", interval="15s", rules=rules)
+    for name, rules in (
+        ("deployments", DEPLOYMENTS),
+        ("speed", SPEED),
+        ("nodes", NODES),
+        ("rails", RAILS),
+        ("controller", CONTROLLER),
+    )
 )
-
-
-def every_alert() -> tuple[AlertRule, ...]:
-    """Every alert, in the order of the file."""
-    return (*DEPLOYMENTS, *SPEED, *NODES, *RAILS, *CONTROLLER)

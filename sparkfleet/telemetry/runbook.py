@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from sparkfleet.telemetry.alerts import every_alert
+from sparkfleet.telemetry.alerts import EVERY_ALERT
 from sparkfleet.telemetry.rule_values import AlertRule
 
 BEGIN, END = "<!-- alerts: written by scripts/observe.py -->", "<!-- end of alerts -->"
@@ -22,7 +22,7 @@ def with_alerts(page: str) -> str:
     _, end, after = rest.partition(END)
     if not (begin and end):
         raise ValueError(f"the runbook has no {BEGIN} and {END}")
-    sections = "\n".join(_section(alert) for alert in every_alert())
+    sections = "\n".join(_section(alert) for alert in EVERY_ALERT)
     return f"{before}{BEGIN}\n\n{sections}\n{END}{after}"
 
 

@@ -3,19 +3,13 @@
 from __future__ import annotations
 
 import importlib.util
-import json
 from pathlib import Path
 
 import pytest
-from decision_values import HEADER, one
+from decision_values import rows_file
 
-from sparkfleet.accuracy.decisions import (
-    DecisionReport,
-    _known,
-    decide,
-    published_cases,
-    scored_unseen,
-)
+from sparkfleet.accuracy.decision_report import DecisionReport
+from sparkfleet.accuracy.decisions import _known, decide, published_cases, scored_unseen
 from sparkfleet.accuracy.published import decisions_in
 from sparkfleet.accuracy.rows import cases_of, read_rows
 from sparkfleet.perf.predictor import format_of
@@ -26,38 +20,13 @@ script = importlib.util.module_from_spec(spec)
 spec.loader.exec_module(script)
 
 
-def test_regret_is_the_distance_to_the_best() -> None:
-    assert one().regret == pytest.approx(0.25)
-    assert one(published_tps=22.0).regret == 0.0
-    assert not one().unproven
-
-
-def test_an_unpublished_choice_counts_seven_tenths_of_its_prediction() -> None:
-    assert one(published_tps=None).regret == pytest.approx(1 - 0.7 * 18 / 20)
-    assert one(published_tps=None, ran=False).unproven
-    assert not one(published_tps=None).unproven, "somebody ran it, under another load"
-
-
-def test_a_decision_without_a_choice_is_no_regret_and_is_counted() -> None:
-    refused = one(chosen="", published_tps=None, refused=("m fp8: too large",))
-    unknown = one(chosen="", published_tps=None, unknown=("m fp8: no config is known by that name",))
-    report = DecisionReport(decisions=(one(), refused, unknown))
-    assert refused.regret is None
-    assert (report.summary["refused"], report.summary["unknown"], report.summary["decisions"]) == (1, 1, 3)
-    assert report.summary["median_regret"] == 0.25
-    assert "too large" in report.markdown()
-    body = json.loads(report.json())
-    assert (body["version"], len(body["table"]), body["table"][0]["regret"]) == (1, 3, 0.25)
-
-
 def test_published_rows_become_decisions(tmp_path: Path) -> None:
     rows = [
         "b1,github:a/b,1,1,1,Qwen/Qwen3.6-27B-FP8,fp8,vllm,none,,1024,8",
         "b2,github:a/b,1,1,1,Qwen/Qwen3.6-27B-FP8,fp8,sglang,nextn,5,1024,22.6",
         "b3,github:a/b,1,1,1,Qwen/Qwen3.6-27B-FP8,fp8,vllm,mtp,3,1024,18",
     ]
-    file = tmp_path / "rows.csv"
-    file.write_text("\n".join([HEADER, *rows]) + "\n")
+    file = rows_file(tmp_path, rows)
     (found,) = decide(published_cases(file)).decisions
     assert (found.best, found.best_tps) == ("sglang · mtp · fp8", 22.6)
     assert found.chosen
@@ -79,8 +48,7 @@ def test_a_speed_that_no_spark_can_reach_is_not_the_best_published(tmp_path: Pat
         "b3,github:a/b,1,1,1,Qwen3.5-122B-A10B,nvfp4,vllm,none,,1024,16",
         "b4,github:a/b,1,1,1,Qwen3.5-122B-A10B,nvfp4,sglang,none,,1024,15",
     ]
-    file = tmp_path / "rows.csv"
-    file.write_text("\n".join([HEADER, *rows]) + "\n")
+    file = rows_file(tmp_path, rows)
     (found,) = decide(published_cases(file)).decisions
     assert (found.best, found.best_tps) == ("vllm · mtp · nvfp4", 30.0)
 
@@ -90,24 +58,11 @@ def test_a_mixture_is_planned_with_its_own_bits_and_evidence(tmp_path: Path) -> 
         f"b{k},github:a/b,1,1,1,Intel/Qwen3.5-122B-A10B-int4-AutoRound,int4+fp8 hybrid,vllm,dflash,{k},1024,{speed}"
         for k, speed in ((5, 44), (8, 51), (12, 59))
     ]
-    file = tmp_path / "rows.csv"
-    file.write_text("\n".join([HEADER, *rows]) + "\n")
+    file = rows_file(tmp_path, rows)
     (found,) = decide(published_cases(file)).decisions
     assert found.chosen == found.best == "vllm · dflash · int4-int8"
     known = _known("Intel/Qwen3.5-122B-A10B-int4-AutoRound", "int4-int8")
     assert format_of(known) == "int4-int8"
-
-
-def test_decisions_without_the_family_are_a_table_of_their_own() -> None:
-    report = DecisionReport(decisions=(one(),), unseen=(one(published_tps=10.0),))
-    parsed = json.loads(report.json())
-    assert parsed["median_regret"] == pytest.approx(0.25)
-    assert parsed["family_left_out"]["median_regret"] == pytest.approx(0.5)
-    for shown in (report.text(), report.markdown()):
-        first, _, second = shown.partition("made as if nothing of the model's family")
-        assert "25 % in the" in first
-        assert "50 % in the" in second
-    assert "family_left_out" not in json.loads(DecisionReport(decisions=(one(),)).json())
 
 
 def test_a_given_format_leaves_the_checkpoints_of_other_formats_out(tmp_path: Path) -> None:
@@ -117,8 +72,7 @@ def test_a_given_format_leaves_the_checkpoints_of_other_formats_out(tmp_path: Pa
         "b2,github:a/b,1,1,1,Qwen/Qwen3.6-27B-FP8,fp8,vllm,none,,1024,8",
         "b3,github:a/b,1,1,1,Qwen/Qwen3.6-27B,nvfp4,vllm,none,,1024,12",
     ]
-    file = tmp_path / "rows.csv"
-    file.write_text("\n".join([HEADER, *rows]) + "\n")
+    file = rows_file(tmp_path, rows)
     (asked,) = decisions_in(cases_of(read_rows(file)))
     assert scored_unseen(asked).checkpoint.endswith(" nvfp4")
     assert scored_unseen(asked, given=True).checkpoint == "Qwen/Qwen3.6-27B-FP8 fp8"
@@ -138,12 +92,11 @@ def test_a_choice_that_only_a_sibling_published_has_the_siblings_speed(tmp_path:
         "b3,github:a/b,1,1,1,nvidia/Qwen3.6-27B-NVFP4,nvfp4,sglang,none,,1024,8.5",
         "b4,github:a/b,1,1,1,nvidia/Qwen3.6-27B-NVFP4,nvfp4,sglang,nextn,3,1024,40",
     ]
-    file = tmp_path / "rows.csv"
-    file.write_text("\n".join([HEADER, *rows]) + "\n")
+    file = rows_file(tmp_path, rows)
     (alone,) = decide(published_cases(file)).decisions
     assert (alone.chosen, alone.published_tps, alone.unproven) == ("vllm · mtp · nvfp4", None, True)
     sibling = "b5,github:a/b,1,1,1,somebody/Qwen3.6-27B-tuned,nvfp4,vllm,mtp,3,1024,30"
-    file.write_text("\n".join([HEADER, *rows, sibling]) + "\n")
+    rows_file(tmp_path, [*rows, sibling])
     (found,) = decide(published_cases(file)).decisions
     assert (found.published_tps, found.by_sibling, found.unproven) == (30, True, False)
     assert found.regret == pytest.approx(0.25)

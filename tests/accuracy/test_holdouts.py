@@ -5,9 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from decision_values import HEADER, one
+from decision_values import one, rows_file
 
-from sparkfleet.accuracy.decisions import DecisionReport, published_cases
+from sparkfleet.accuracy.decision_report import DecisionReport
+from sparkfleet.accuracy.decisions import published_cases
 from sparkfleet.accuracy.holdouts import Holdout, holdout_table, holdouts
 from sparkfleet.knowledge.published.evidence import evidence
 
@@ -18,8 +19,7 @@ def test_decisions_with_less_evidence_are_compared_with_all_that_was_published(t
         "b2,github:c/d,1,1,1,Qwen/Qwen3.6-27B-FP8,fp8,sglang,nextn,5,1024,22.6",
         "b3,github:a/b,1,1,1,Qwen/Qwen3.6-27B-FP8,fp8,vllm,mtp,3,1024,18",
     ]
-    file = tmp_path / "rows.csv"
-    file.write_text("\n".join([HEADER, *rows]) + "\n")
+    file = rows_file(tmp_path, rows)
     whole = evidence()
     rows_left, sources_left, author_left, family_left = holdouts(published_cases(file), rounds=2)
     assert evidence() is whole, "what was left out comes back"

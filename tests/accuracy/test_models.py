@@ -63,7 +63,7 @@ INCOMPLETE = (
 COMPLETE = tuple(name for name in architectures() if not name.startswith("_") and name not in INCOMPLETE)
 
 
-def _planned(outlook: Predictor, tp: int, prompt: int) -> dict[str, object]:
+def _planned(predictor: Predictor, tp: int, prompt: int) -> dict[str, object]:
     """Prediction of a plan for one request on `tp` nodes with vLLM."""
     settings = Settings(
         engine="vllm",
@@ -74,7 +74,7 @@ def _planned(outlook: Predictor, tp: int, prompt: int) -> dict[str, object]:
         batch_tokens=2048,
         link=physics().links["qsfp200"] if tp > 1 else None,
     )
-    setup = outlook._setup(Split(tp=tp), settings)  # what `rates` predicts for, at a workload of its own
+    setup = predictor._setup(Split(tp=tp), settings)  # what `rates` predicts for, at a workload of its own
     found = rates(model_of(setup, factors()), Workload(prompt=prompt, generate=256))
     return {
         "decode_tps_per_request": found.decode_tps_per_request,
@@ -83,12 +83,12 @@ def _planned(outlook: Predictor, tp: int, prompt: int) -> dict[str, object]:
     }
 
 
-def _measured(checkpoint: Checkpoint, outlook: Predictor, tp: int, prompt: int) -> dict[str, object]:
+def _measured(checkpoint: Checkpoint, predictor: Predictor, tp: int, prompt: int) -> dict[str, object]:
     """Prediction of `accuracy` for a row that names the same model, format and size."""
     published = next((one for one in MODELS.content.models if one.names(checkpoint.id)), None)
     row = {
         "model": checkpoint.id,
-        "quant": outlook.format,
+        "quant": predictor.format,
         "weights_gb": str(published.gb) if published and published.gb else "",
         "engine": "vllm",
         "engine_version_or_image": "v0.32.0",
@@ -117,10 +117,10 @@ def test_most_of_the_collection_is_known() -> None:
 def test_accuracy_and_plans_predict_the_same(entry: str) -> None:
     assert _known(entry)
     for checkpoint in _known(entry):
-        outlook = Predictor(checkpoint)
+        predictor = Predictor(checkpoint)
         for tp, prompt in product((1, 2), PROMPTS):
-            found = _measured(checkpoint, outlook, tp, prompt)
-            assert found == _planned(outlook, tp, prompt), (checkpoint.id, tp, prompt)
+            found = _measured(checkpoint, predictor, tp, prompt)
+            assert found == _planned(predictor, tp, prompt), (checkpoint.id, tp, prompt)
 
 
 def _from_config(name: str, format_name: str) -> Checkpoint:

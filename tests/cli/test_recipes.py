@@ -1,12 +1,13 @@
 """NVIDIA's launch lines against those of plans for the same checkpoint, Sparks, context and concurrency."""
 
 import json
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 import pytest
 
 from sparkfleet.errors import SpecError
-from sparkfleet.knowledge.engines.recipes import RECIPES, LaunchRecipe, settings_of
+from sparkfleet.knowledge.engines.recipes import RECIPES, Difference, LaunchRecipe
 
 EXAMPLES = Path(__file__).parents[2] / "docs" / "examples"
 INVENTORIES = {1: "inventory-one-spark", 2: "inventory-two-sparks", 4: "inventory-eight-on-a-switch"}
@@ -14,6 +15,8 @@ BOOK = RECIPES.content
 MOST_CONTEXT = 262144
 """Of a recipe that leaves it to the engine."""
 NO_PLAN = {"plan": "a plan"}
+DRAFTS_OF_VLLM = {"dflash2": "dflash"}
+"""Method → vLLM's word in --speculative-config, if it has another one."""
 
 _found: dict[str, dict[str, str]] = {}
 
@@ -45,7 +48,7 @@ def differing(sparkfleet, tmp_path, monkeypatch):
     def differing(recipe: LaunchRecipe) -> dict[str, str]:
         if recipe.id not in _found:
             ours = launched(recipe)
-            theirs = recipe.settings()
+            theirs = settings_in(recipe)
             _found[recipe.id] = (
                 NO_PLAN if ours is None else {k: v for k, v in theirs.items() if not same(k, v, ours)}
             )
@@ -57,9 +60,7 @@ def differing(sparkfleet, tmp_path, monkeypatch):
 @pytest.mark.parametrize("recipe", BOOK.recipes, ids=lambda recipe: recipe.id)
 def test_a_plan_launches_as_nvidia_does_or_the_reason_is_listed(differing, recipe):
     unexplained = {
-        setting: value
-        for setting, value in differing(recipe).items()
-        if not BOOK.explained(recipe.id, setting)
+        setting: value for setting, value in differing(recipe).items() if not explained(recipe.id, setting)
     }
     assert unexplained == {}
 
@@ -76,7 +77,7 @@ def test_every_listed_difference_is_one(differing):
 def test_what_the_recipes_show_to_be_better_is_in_the_plan(differing):
     """The kernels of the image that NVIDIA names; before, Marlin was required on it, for releases that it is none of."""
     (flash_next,) = (one for one in BOOK.recipes if one.id == "qwen3.8-flash-next-2")
-    taken = flash_next.settings().keys() - differing(flash_next).keys()
+    taken = settings_in(flash_next).keys() - differing(flash_next).keys()
     assert {"image", "--moe-backend", "--linear-backend", "--load-format", "--gdn-decode-kernel"} <= taken
     assert {
         "speculation.method",
@@ -100,3 +101,48 @@ def test_a_difference_of_an_unknown_recipe_is_refused():
     wrong = RECIPES.text.replace("recipes: [deepseek-v4-flash-2]", "recipes: [deepseek-v9-2]", 1)
     with pytest.raises(SpecError, match="deepseek-v9-2 is no recipe"):
         RECIPES.read(wrong)
+
+
+def settings_in(recipe: LaunchRecipe) -> dict[str, str]:
+    """Every setting by its name: a flag, a variable as `$NAME`, a key of the speculation as `speculation.key`."""
+    found = {"image": recipe.image, "--gpu-memory-utilization": f"{recipe.memory:g}"}
+    found |= {flag.partition("=")[0]: flag.partition("=")[2] for flag in recipe.flags}
+    found |= {f"${name}": value for name, value in recipe.env}
+    if recipe.method == "none":
+        return found | {"speculation.method": "none"}
+    found["speculation.method"] = DRAFTS_OF_VLLM.get(recipe.method, recipe.method)
+    found["speculation.num_speculative_tokens"] = str(recipe.tokens)
+    if recipe.draft:
+        found["speculation.model"] = recipe.draft
+    return found | {f"speculation.{key}": str(value) for key, value in recipe.speculation}
+
+
+def settings_of(image: str, argv: Sequence[str], env: Mapping[str, str]) -> dict[str, str]:
+    """The settings of a vLLM command line, by the names of `settings_in`."""
+    found = {"image": image.partition("@")[0], "speculation.method": "none"}
+    found |= {f"${name}": value for name, value in env.items()}
+    for flag, value in flags_in(argv):
+        if flag == "--speculative-config":
+            found |= {f"speculation.{key}": str(one) for key, one in json.loads(value).items()}
+        else:
+            found[flag] = value
+    return found
+
+
+def flags_in(argv: Sequence[str]) -> Iterator[tuple[str, str]]:
+    """Each flag with its value; "" if it has none."""
+    for at, word in enumerate(argv):
+        if not word.startswith("--"):
+            continue
+        flag, given, value = word.partition("=")
+        following = argv[at + 1] if at + 1 < len(argv) else ""
+        yield flag, value if given else "" if following.startswith("--") else following
+
+
+def explained(recipe: str, setting: str) -> tuple[Difference, ...]:
+    """The entries that explain a difference."""
+    return tuple(
+        one
+        for one in BOOK.differences
+        if one.setting == setting and (not one.recipes or recipe in one.recipes)
+    )

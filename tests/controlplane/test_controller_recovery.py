@@ -36,7 +36,7 @@ async def test_what_is_known_of_a_generation_is_kept_while_a_newer_one_comes_up(
     await world.controller.intake.report(report(phase=GroupPhase.FAILED))
     await world.put(concurrency=8)
     await world.starts_and_fails()
-    (standing,) = world.store.groups.rungs("tiny", 1).values()
+    (standing,) = world.store.groups.standings().values()
     assert (len(standing.falls), standing.restarts) == (1, 1)
 
 
@@ -132,11 +132,11 @@ async def test_falls_of_long_ago_do_not_count(world, monkeypatch):
 async def test_the_end_of_a_rung_that_was_left_is_not_counted_on_the_next(world):
     await world.put(rungs=2)
     await world.fails()
-    assert world.store.groups.rungs("tiny", 1)[0].rung == 1
+    assert world.store.groups.standings()["tiny", 1, 0].rung == 1
     await world.starts_and_fails()
-    assert world.store.groups.rungs("tiny", 1)[0].restarts == 0
+    assert world.store.groups.standings()["tiny", 1, 0].restarts == 0
     await world.starts_and_fails(rung=1)
-    assert world.store.groups.rungs("tiny", 1)[0].restarts == 1
+    assert world.store.groups.standings()["tiny", 1, 0].restarts == 1
 
 
 async def test_a_restarted_controller_goes_on_counting_starts_that_fail(world):

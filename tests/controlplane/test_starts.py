@@ -98,7 +98,7 @@ async def test_nothing_is_started_before_its_node_has_said_which_boot_it_is(else
     assert len(elsewhere.apps.launches) == 1
     await comes_back(elsewhere, "second")
     assert len(elsewhere.apps.launches) == 2
-    assert elsewhere.store.groups.rungs("tiny", 1)[0].tries == 1
+    assert elsewhere.store.groups.standings()["tiny", 1, 0].tries == 1
 
 
 async def test_a_node_that_does_not_say_which_boot_it_is_is_not_waited_for_for_ever(elsewhere, monkeypatch):
@@ -112,7 +112,7 @@ async def test_a_controller_that_comes_back_alone_counts_nothing(world):
     await world.look()
     await world.put()
     await back(world, "first")
-    assert world.store.groups.rungs("tiny", 1) == {}
+    assert world.store.groups.standings() == {}
     assert len(world.apps.launches) == 2
 
 
@@ -121,16 +121,16 @@ async def test_a_reboot_of_a_node_whose_group_is_ready_is_no_start_that_failed(w
     await world.put()
     await world.ready(1)
     await back(world, "second")
-    assert world.store.groups.rungs("tiny", 1) == {}
+    assert world.store.groups.standings() == {}
 
 
 async def test_what_becomes_ready_begins_to_count_anew(world):
     await world.look()
     await world.put()
     await back(world, "second")
-    assert world.store.groups.rungs("tiny", 1)[0].tries == 1
+    assert world.store.groups.standings()["tiny", 1, 0].tries == 1
     await world.ready(1)
-    assert world.store.groups.rungs("tiny", 1)[0].tries == 0
+    assert world.store.groups.standings()["tiny", 1, 0].tries == 0
     await world.controller.intake.report(report())
     await back(world, "third")
     assert world.apps.apps["tiny", 1, 0].status == "starting"
@@ -164,7 +164,7 @@ async def test_a_last_word_of_what_is_given_up_does_not_bring_it_back(elsewhere)
     elsewhere.store.groups.set_standing(*TINY, Standing(given_up=True))
     await elsewhere.controller.intake.report(report(node="that", detail="loading"))
     await comes_back(elsewhere, "second")
-    assert elsewhere.store.groups.rungs("tiny", 1) == {0: Standing(given_up=True)}
+    assert elsewhere.store.groups.standings() == {("tiny", 1, 0): Standing(given_up=True)}
     assert elsewhere.store.groups.starts() == {}
     assert len(elsewhere.apps.launches) == 1
 
@@ -173,7 +173,7 @@ async def test_what_serve_has_ended_because_its_node_went_down_is_counted_once(e
     elsewhere.apps.become("tiny", 1, "failed", "its actor is dead")
     await comes_back(elsewhere, "second")
     await comes_back(elsewhere, "second")
-    assert elsewhere.store.groups.rungs("tiny", 1)[0].tries == 1
+    assert elsewhere.store.groups.standings()["tiny", 1, 0].tries == 1
     assert elsewhere.rungs == [0, 0]
 
 
@@ -205,7 +205,7 @@ async def test_a_start_whose_other_node_goes_away_is_started_again_at_the_same_r
     await comes_back(both, "second")
     await both.controller.intake.report(report())
     await both.controller.reconcile()
-    assert both.store.groups.rungs("tiny", 1)[0].tries == 1, "once"
+    assert both.store.groups.standings()["tiny", 1, 0].tries == 1, "once"
     await both.ready(1)
     assert rungs(both) == [0, 0]
 
@@ -259,7 +259,7 @@ async def test_a_node_that_is_back_before_its_absence_was_seen_is_counted_once(b
         await fails(both)
         await comes_back(both, "second")
     await comes_back(both, "second")
-    assert both.store.groups.rungs("tiny", 1)[0].tries == 1
+    assert both.store.groups.standings()["tiny", 1, 0].tries == 1
     assert rungs(both) == [0, 0]
     assert both.apps.apps[TINY].status == "starting"
 
@@ -270,13 +270,13 @@ async def test_what_serve_starts_again_after_its_node_was_away_is_counted_once(b
     await both.controller.intake.report(report())
     await both.controller.intake.report(diagnosed("unknown"))
     await comes_back(both, "second")
-    assert both.store.groups.rungs("tiny", 1)[0].tries == 0, (
+    assert both.store.groups.standings()["tiny", 1, 0].tries == 0, (
         "it has told of it itself, and nothing new has begun"
     )
     await both.controller.intake.report(report())
     await both.controller.reconcile()
     await both.controller.reconcile()
-    assert both.store.groups.rungs("tiny", 1)[0].tries == 1
+    assert both.store.groups.standings()["tiny", 1, 0].tries == 1
     assert rungs(both) == [0]
 
 
@@ -294,7 +294,7 @@ async def test_what_was_stopped_while_it_started_is_not_held_against_it(world):
     await world.controller.reconcile()
     world.apps.finish()
     await back(world, "second")
-    assert world.store.groups.rungs("tiny", 1) == {}
+    assert world.store.groups.standings() == {}
 
 
 async def test_what_is_stopped_and_goes_on_talking_is_not_held_against_it(world):

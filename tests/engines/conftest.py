@@ -28,7 +28,7 @@ def _candidate(engine="vllm", *, nodes=1, tp=None, pp=1, ep=1, method="none", **
     )
 
 
-def _site(rank=0, ranks=1, **fields):
+def _context(rank=0, ranks=1, **fields):
     """The place of a rank: alone on loopback, or on the two rails of a pair."""
     fields = {
         "python": "/venv/bin/python", "model_path": "/models/m", "served_name": "m", "files_dir": "/state/r", **fields
@@ -103,8 +103,8 @@ def candidate():
 
 
 @pytest.fixture
-def site():
-    return _site
+def context():
+    return _context
 
 
 @pytest.fixture

@@ -25,16 +25,18 @@ def test_words_that_belong_to_no_flag_stay():
     assert with_users(("serve", "/m", "--port", "1"), ("--x",)) == ("serve", "/m", "--port", "1", "--x")
 
 
-def test_checkpoints_are_read_only_and_at_the_same_path(site):
-    where = site(draft_path="/models/d", cache_dir="/kernels")
+def test_checkpoints_are_read_only_and_at_the_same_path(context):
+    where = context(draft_path="/models/d", cache_dir="/kernels")
     assert checkpoint_mounts(where) == (
         Mount(source="/models/m", target="/models/m"),
         Mount(source="/models/d", target="/models/d"),
     )
     assert cache_mounts(where) == (Mount(source="/kernels", target="/kernels", read_only=False),)
-    assert cache_mounts(site()) == ()
+    assert cache_mounts(context()) == ()
 
 
-def test_a_cache_of_links_is_seen_whole(site):
-    where = site(model_path="/hub/models--o--m/snapshots/c", roots=("/hub/models--o--m", "/hub/models--o--m"))
+def test_a_cache_of_links_is_seen_whole(context):
+    where = context(
+        model_path="/hub/models--o--m/snapshots/c", roots=("/hub/models--o--m", "/hub/models--o--m")
+    )
     assert checkpoint_mounts(where) == (Mount(source="/hub/models--o--m", target="/hub/models--o--m"),)

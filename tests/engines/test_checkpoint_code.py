@@ -8,14 +8,14 @@ from sparkfleet.engines.registry import engine_by_name
 @pytest.mark.parametrize("engine", ["vllm", "sglang", "trtllm"])
 @pytest.mark.parametrize("ranks", [1, 2])
 def test_the_flag_is_there_on_every_rank_if_the_deployment_allows_it_and_nowhere_else(
-    candidate, site, engine, ranks
+    candidate, context, engine, ranks
 ):
     for allowed in (True, False):
         one = candidate(
             engine, nodes=ranks, runtime="container", image="i@sha256:0", trust_remote_code=allowed
         )
         commands = [
-            engine_by_name(engine).launch(one, site(rank, ranks, keys_dir="/state/keys")).argv
+            engine_by_name(engine).launch(one, context(rank, ranks, keys_dir="/state/keys")).argv
             for rank in range(ranks)
         ]
         serving = [argv for argv in commands if "worker.sh" not in " ".join(argv)]  # MPI passes it on

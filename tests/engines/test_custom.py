@@ -7,10 +7,10 @@ CUSTOM = engine_by_name("custom")
 
 
 @pytest.fixture
-def launch(candidate, site):
+def launch(candidate, context):
     def launch(**fields):
         return CUSTOM.launch(
-            candidate("custom", **{"runtime": "container", "image": "i:1", **fields}), site()
+            candidate("custom", **{"runtime": "container", "image": "i:1", **fields}), context()
         )
 
     return launch

@@ -43,12 +43,12 @@ def ladders(inventory):
     return {name: plan(name) for name in EXAMPLES}
 
 
-def lines(candidate, site):
+def lines(candidate, context):
     """The engine's own command lines, one per rank."""
     ranks = candidate.shape.ranks
     more = {"keys_dir": "/k"} if ranks > 1 else {}
     for rank in range(ranks):
-        yield engine_by_name(candidate.engine).launch(candidate, site(rank, ranks, **more)).argv
+        yield engine_by_name(candidate.engine).launch(candidate, context(rank, ranks, **more)).argv
 
 
 def after_the_program(argv):
@@ -56,10 +56,10 @@ def after_the_program(argv):
 
 
 @pytest.mark.parametrize("name", EXAMPLES)
-def test_no_release_is_given_a_flag_that_it_does_not_have(ladders, parsers, site, name):
+def test_no_release_is_given_a_flag_that_it_does_not_have(ladders, parsers, context, name):
     assert bool(ladders[name]) == (name not in REFUSED)
     for candidate in ladders[name]:
-        for argv in lines(candidate, site):
+        for argv in lines(candidate, context):
             for parser in of_its_release(candidate, parsers(candidate.engine)):
                 complaints = list(parser.complaints(after_the_program(argv)))
                 assert not complaints, f"{parser.engine} {parser.version}: {candidate}: {complaints}"
@@ -114,11 +114,13 @@ def every_candidate(engine, version, candidate):
         )
 
 
-def test_nothing_that_can_be_asked_of_a_release_ends_in_a_flag_that_it_does_not_have(parser, candidate, site):
+def test_nothing_that_can_be_asked_of_a_release_ends_in_a_flag_that_it_does_not_have(
+    parser, candidate, context
+):
     launched = 0
     for one in every_candidate(parser.engine, parser.version, candidate):
         try:
-            argvs = list(lines(one, site))
+            argvs = list(lines(one, context))
         except EngineError:
             continue  # what the engine can not do is refused in words; its own tests say what
         for argv in argvs:

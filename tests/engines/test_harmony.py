@@ -10,9 +10,9 @@ def test_gpt_oss_alone_needs_encodings():
 
 
 @pytest.mark.parametrize("engine", ["vllm", "sglang", "trtllm"])
-def test_every_engine_finds_them_offline(candidate, site, engine):
+def test_every_engine_finds_them_offline(candidate, context, engine):
     one = candidate(engine, model="openai/gpt-oss-120b", runtime="container", image="i")
-    launch = engine_by_name(engine).launch(one, site(encodings_dir="/state/tiktoken"))
+    launch = engine_by_name(engine).launch(one, context(encodings_dir="/state/tiktoken"))
     assert dict(launch.env)["TIKTOKEN_ENCODINGS_BASE"] == "/state/tiktoken"
     assert "/state/tiktoken" in [mount.target for mount in launch.mounts]
-    assert "TIKTOKEN_ENCODINGS_BASE" not in dict(engine_by_name(engine).launch(one, site()).env)
+    assert "TIKTOKEN_ENCODINGS_BASE" not in dict(engine_by_name(engine).launch(one, context()).env)

@@ -225,7 +225,7 @@ METHODS = {
 
 
 @pytest.fixture
-def lines(candidate, site):
+def lines(candidate, context):
     """Command lines of every method, of one rank and of two, as they come after the program."""
 
     def lines(engine, **fields):
@@ -239,7 +239,7 @@ def lines(candidate, site):
                 }  # fmt: skip
                 one = candidate(engine, **{**told, **draft, **tokens, **fields})
                 for rank in range(ranks):
-                    argv = engine_by_name(engine).launch(one, site(rank, ranks)).argv
+                    argv = engine_by_name(engine).launch(one, context(rank, ranks)).argv
                     yield ("--model", *argv[argv.index("serve") + 1 :]) if engine == "vllm" else argv[3:]
 
     return lines
@@ -306,7 +306,7 @@ def test_sglang_accepts_the_parsed_arguments(lines, tmp_path):
 
 @pytest.mark.xdist_group("vllm_parsers")
 @installed("vllm")
-def test_vllm_accepts_the_parsed_arguments(asked_vllm, candidate, site, tmp_path):
+def test_vllm_accepts_the_parsed_arguments(asked_vllm, candidate, context, tmp_path):
     """Its deep validation: the whole engine configuration is built, on the CPU, for a checkpoint without weights."""
     (tmp_path / "config.json").write_text(json.dumps(CONFIG))
 
@@ -320,7 +320,7 @@ def test_vllm_accepts_the_parsed_arguments(asked_vllm, candidate, site, tmp_path
             **fields,
         }
         one = engine_by_name("vllm").launch(
-            candidate(**told), site(rank, ranks, model_path=str(tmp_path), leader="127.0.0.1")
+            candidate(**told), context(rank, ranks, model_path=str(tmp_path), leader="127.0.0.1")
         )
         return ("--model", *one.argv[one.argv.index(str(tmp_path)) :], "--skip-tokenizer-init")
 
@@ -349,7 +349,7 @@ def draft_config(architecture, **fields):
 
 @pytest.mark.xdist_group("vllm_parsers")
 @installed("vllm")
-def test_vllm_finds_the_class_of_a_draft_and_takes_both_depths(asked_vllm, candidate, site, tmp_path):
+def test_vllm_finds_the_class_of_a_draft_and_takes_both_depths(asked_vllm, candidate, context, tmp_path):
     """DFlash2 goes by DFlash's name and its own class; DSpark without a draft is the target's own, of DeepSeek-V4 alone."""
     classes = {"dflash": "DFlashDraftModel", "dflash2": "DFlash2DraftModel", "dspark": "Qwen3DSparkModel"}
     markov = {"markov_rank": 8, "markov_head_type": "vanilla"}
@@ -366,7 +366,7 @@ def test_vllm_finds_the_class_of_a_draft_and_takes_both_depths(asked_vllm, candi
         told = {"device": "cpu", "runtime": "container", "image": "i", "context": 512, "concurrency": 8}
         one = candidate(method=method, tokens=tokens, draft=str(tmp_path / method), **told, **fields)
         model = str(tmp_path / "m")
-        argv = engine_by_name("vllm").launch(one, site(model_path=model)).argv
+        argv = engine_by_name("vllm").launch(one, context(model_path=model)).argv
         return ("--model", *argv[argv.index(model) :], "--skip-tokenizer-init")
 
     lines = [line("dflash"), line("dflash2"), line("dflash2", busy=5, busy_from=4), line("dspark")]
@@ -387,13 +387,13 @@ def test_vllm_finds_the_class_of_a_draft_and_takes_both_depths(asked_vllm, candi
 @pytest.mark.opt_in
 @pytest.mark.sglang
 @installed("sglang")
-def test_sglang_takes_steps_by_load_for_chains(candidate, site, tmp_path):
+def test_sglang_takes_steps_by_load_for_chains(candidate, context, tmp_path):
     """The file is read, and sizes the buffers for the most steps in it."""
     (tmp_path / "config.json").write_text(json.dumps(CONFIG | {"torch_dtype": "bfloat16"}))
     chain = {"method": "nextn", "tokens": 4, "beam_tokens": 5, "busy": 2, "busy_from": 3}
     one = engine_by_name("sglang").launch(
         candidate("sglang", runtime="process", engine_version="0.5.23", **chain),
-        site(model_path=str(tmp_path), files_dir=str(tmp_path)),
+        context(model_path=str(tmp_path), files_dir=str(tmp_path)),
     )
     for file in one.files:
         (tmp_path / file.name).write_text(file.text)
@@ -404,13 +404,13 @@ def test_sglang_takes_steps_by_load_for_chains(candidate, site, tmp_path):
 @pytest.mark.opt_in
 @pytest.mark.sglang
 @installed("sglang")
-def test_sglang_finds_dsparks_draft_in_the_target(candidate, site, tmp_path):
+def test_sglang_finds_dsparks_draft_in_the_target(candidate, context, tmp_path):
     (tmp_path / "config.json").write_text(json.dumps(CONFIG | {"dspark_block_size": 5}))
     one = engine_by_name("sglang").launch(
         candidate(
             "sglang", runtime="container", image="i", engine_version="0.5.23", method="dspark", tokens=5
         ),
-        site(model_path=str(tmp_path)),
+        context(model_path=str(tmp_path)),
     )
     (found,) = asked(SGLANG_DEEP, [one.argv[3:]])
     assert found == [1, 1, "DSPARK", 6, False]
@@ -438,10 +438,10 @@ print('RESULT', json.dumps([version('vllm'), mapped, seen]))
 
 @pytest.mark.full  # its own 15 s; two nodes that share experts prove it, too
 @installed("vllm")
-def test_on_cpus_a_rank_finds_its_vllm_and_its_own_experts(candidate, site, tmp_path):
+def test_on_cpus_a_rank_finds_its_vllm_and_its_own_experts(candidate, context, tmp_path):
     """The second of two ranks holds experts 2 and 3: their rows are 0 and 1, and the others weigh nothing."""
     one = candidate(nodes=2, ep=2, device="cpu", engine_version="0.32.0+cpu")
-    for file in engine_by_name("vllm").launch(one, site(1, 2)).files:
+    for file in engine_by_name("vllm").launch(one, context(1, 2)).files:
         path = tmp_path / file.name
         path.parent.mkdir(exist_ok=True)
         path.write_text(file.text)

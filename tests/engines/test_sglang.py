@@ -12,11 +12,11 @@ MODEL = "Qwen/Qwen3.6-27B-FP8"
 
 
 @pytest.fixture
-def launch(candidate, site):
+def launch(candidate, context):
     def launch(rank=0, *, where=None, **fields):
         told = {"engine": "sglang", "runtime": "container", "image": "i@sha256:0", "engine_version": "0.5.12"}
         one = candidate(**{**told, **fields})
-        return SGLANG.launch(one, site(rank, one.shape.ranks, **(where or {})))
+        return SGLANG.launch(one, context(rank, one.shape.ranks, **(where or {})))
 
     return launch
 

@@ -14,7 +14,7 @@ TRTLLM = engine_by_name("trtllm")
 
 
 @pytest.fixture
-def launch(candidate, site):
+def launch(candidate, context):
     def launch(rank=0, *, where=None, **fields):
         told = {
             "engine": "trtllm",
@@ -24,7 +24,7 @@ def launch(candidate, site):
         }
         one = candidate(**{**told, **fields})
         more = {"keys_dir": "/state/keys"} if one.shape.ranks > 1 else {}
-        return TRTLLM.launch(one, site(rank, one.shape.ranks, **{**more, **(where or {})}))
+        return TRTLLM.launch(one, context(rank, one.shape.ranks, **{**more, **(where or {})}))
 
     return launch
 

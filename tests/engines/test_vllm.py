@@ -11,12 +11,12 @@ VLLM = engine_by_name("vllm")
 
 
 @pytest.fixture
-def launch(candidate, site):
+def launch(candidate, context):
     """On the CPU and alone, as a process, by default."""
 
     def launch(rank=0, *, where=None, **fields):
         one = candidate(**{"context": 512, "device": "cpu", **fields})
-        return VLLM.launch(one, site(rank, one.shape.ranks, **(where or {})))
+        return VLLM.launch(one, context(rank, one.shape.ranks, **(where or {})))
 
     return launch
 

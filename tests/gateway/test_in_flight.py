@@ -26,7 +26,7 @@ LARGE = GroupEntry(app="large", concurrency=8)
 
 
 def first(loads: InFlight, *groups: GroupEntry, needs: Requirements = NOTHING) -> str:
-    return loads.ranked(groups, needs)[0].app
+    return loads.forecasts(groups, needs)[0].group.app
 
 
 def test_requests_are_shared_by_slots() -> None:

@@ -341,13 +341,13 @@ async def test_bytes_are_held_until_an_engine_begins_to_answer(open_door: OpenDo
     body = json.dumps(door.body(prompt="x" * 40_000)).encode()
     waiting = asyncio.create_task(door.post(prompt="x" * 40_000))
     await door.engine.until(lambda engine: engine.running == 1)
-    assert door.gateway.bytes_held == len(body)
+    assert door.gateway.proxy.bodies.held == len(body)
     status, shown = await post(door, body)
     assert (status, shown["error"]["code"]) == (429, "rate_limit_exceeded")
     waiting.cancel()
     async with asyncio.timeout(5):
         await door.gateway.drain(5)
-    assert door.gateway.bytes_held == 0
+    assert door.gateway.proxy.bodies.held == 0
 
 
 async def test_a_stream_that_runs_holds_no_bytes(open_door: OpenDoor) -> None:
@@ -355,7 +355,7 @@ async def test_a_stream_that_runs_holds_no_bytes(open_door: OpenDoor) -> None:
     body = door.body(stream=True, prompt="x" * 40_000)
     async with door.http.post(door.url + CHAT, json=body) as answer:
         await answer.content.readany()
-        assert door.gateway.bytes_held == 0
+        assert door.gateway.proxy.bodies.held == 0
 
 
 async def test_a_compressed_body_is_refused(door: Door) -> None:

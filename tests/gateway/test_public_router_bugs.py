@@ -1,7 +1,7 @@
 """Defects that public routers had, each with its report: this gateway must not have them.
 
 Others are tested where they belong: a stream that breaks ends without `[DONE]` (maximhq/bifrost#5546) in
-engine/test_proxy.py, one prefix in all prompts (sgl-project/sglang#21199) and prefixes of
+engine/test_attempts.py and test_relay.py, one prefix in all prompts (sgl-project/sglang#21199) and prefixes of
 whole conversations in policy/test_forecast.py.
 """
 
@@ -140,7 +140,7 @@ async def test_clients_that_leave_at_any_moment_leave_no_load(open_door: OpenDoo
     assert await door.gateway.drain(5)
     assert held(door) == [0, 0]
     assert [door.gateway.proxy.loads.pending(target.app) for target in door.picker.targets] == [0, 0]
-    assert door.gateway.bytes_held == 0
+    assert door.gateway.proxy.bodies.held == 0
     async with asyncio.timeout(5):
         while any(engine.running for engine in door.engines):
             await asyncio.sleep(0.01)

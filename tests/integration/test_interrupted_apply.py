@@ -1,6 +1,6 @@
 """The command line is interrupted or killed in every phase of an apply, and applying again leaves nothing double.
 
-`installing` is in `test_interrupted_install.py`: its nodes need an environment of their own.
+`installing` is in `tests/install/test_environment.py`: its nodes need an environment of their own.
 """
 
 import re

@@ -2,12 +2,22 @@
 
 from __future__ import annotations
 
-from sparkfleet.accuracy.decisions import ScoredDecision
+from collections.abc import Sequence
+from pathlib import Path
+
+from sparkfleet.accuracy.decision_report import ScoredDecision
 
 HEADER = (
     "id,source_url_or_repo_path,nodes,tp,concurrency,model,quant,engine,spec_method,spec_tokens,prompt_tokens,"
     "decode_tps_per_request"
 )
+
+
+def rows_file(directory: Path, rows: Sequence[str]) -> Path:
+    """A file with these rows of measurements."""
+    file = directory / "rows.csv"
+    file.write_text("\n".join([HEADER, *rows]) + "\n")
+    return file
 
 
 def one(**given: object) -> ScoredDecision:

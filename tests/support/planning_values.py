@@ -6,6 +6,8 @@ from sparkfleet.accuracy.models import Size, Stored, find_arch
 from sparkfleet.knowledge.measurements import architectures
 from sparkfleet.perf.memory.demand import NodeMemory
 from sparkfleet.perf.model_shape import ModelShape
+from sparkfleet.planner.place.fleet_map import Fleet
+from sparkfleet.planner.search.planner import infeasible, plan_fleet
 from sparkfleet.units import GIB
 
 NVFP4 = "nvidia/Llama-3.3-70B-Instruct-FP4"
@@ -34,6 +36,14 @@ def sized(arch: ModelShape, gb: float) -> ModelShape:
     scale = gb * 1e9 / arch.bytes
     parts = tuple(part.model_copy(update={"bits": part.bits * scale}) for part in arch.parts)
     return arch.model_copy(update={"parts": parts})
+
+
+def plan_on(spec, nodes, links=()):
+    """The plan of a deployment that these nodes can serve; raises Infeasible otherwise."""
+    found = plan_fleet([spec], Fleet(nodes=tuple(nodes), links=tuple(links)))
+    if found.refused:
+        raise infeasible(found.refused[0])
+    return found.deployments[0]
 
 
 def choice(found):

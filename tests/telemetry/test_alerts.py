@@ -11,7 +11,7 @@ from alert_cases import CASES, SOUND
 
 from sparkfleet.cli.verbs import VERBS
 from sparkfleet.telemetry import runbook
-from sparkfleet.telemetry.alerts import ALERTS, every_alert
+from sparkfleet.telemetry.alerts import ALERTS, EVERY_ALERT
 from sparkfleet.telemetry.catalogue import CATALOGUE
 from sparkfleet.telemetry.recording import RECORDING
 from sparkfleet.telemetry.rule_values import rule_file
@@ -42,7 +42,7 @@ def _succeeds(done):
 
 
 def test_every_alert_has_a_case():
-    assert {alert.name for alert in every_alert()} == {f"Sparkfleet{name}" for name in CASES}
+    assert {alert.name for alert in EVERY_ALERT} == {f"Sparkfleet{name}" for name in CASES}
 
 
 def test_prometheus_accepts_the_rules(rules):
@@ -148,7 +148,7 @@ def test_the_engines_series_are_those_of_its_source(engine):
 
 def test_commands_in_alerts_exist():
     groups = {"models": {"list", "prune"}, "fabric": {"plan", "measure"}}
-    for alert in every_alert():
+    for alert in EVERY_ALERT:
         for verb, sub in re.findall(r"`sparkfleet ([a-z-]+)(?: ([a-z]+)\b)?", alert.look + alert.do):
             assert verb in VERBS, alert.name
             assert verb not in groups or sub in groups[verb], alert.name
@@ -171,7 +171,7 @@ def test_generated_files_are_up_to_date():
 
 
 def test_templates_use_labels_that_their_alert_has():
-    for alert in every_alert():
+    for alert in EVERY_ALERT:
         for text in (alert.summary, alert.look, alert.do):
             for label in re.findall(r"\$labels\.(\w+)", text):
                 assert label in (

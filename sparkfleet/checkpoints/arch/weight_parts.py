@@ -40,6 +40,10 @@ class Portion(Value):
     """0 for scales, zeros and other tensors that only serve to unpack."""
     bytes: int
 
+    def scaled(self, factor: float) -> Portion:
+        """The same with its bytes times a factor."""
+        return self.model_copy(update={"bytes": round(self.bytes * factor)})
+
 
 HEAD_NAMES = frozenset({"lm_head", "embed_out"})
 TOP_LEVEL_HEADS = frozenset({"head", "output"})

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping, Sequence
 
+from sparkfleet.checkpoints.arch.feed_forward import layers_with_dense, layers_with_experts, read_experts
 from sparkfleet.checkpoints.arch.layers import LayerGroup, LayerKind
 from sparkfleet.checkpoints.arch.model_families import Family
 from sparkfleet.checkpoints.arch.weight_parts import Part, PartNames, Portion
@@ -12,7 +13,6 @@ from sparkfleet.checkpoints.io.config_json import Config
 from sparkfleet.checkpoints.io.safe_io import shown
 from sparkfleet.checkpoints.quantization.formats import Quantization, Scheme
 from sparkfleet.checkpoints.quantization.quantization_scope import LAYER_PARTS, Scope
-from sparkfleet.checkpoints.sizes.parameters import layers_with_dense, layers_with_experts, read_experts
 from sparkfleet.errors import FactError
 
 DTYPES: Mapping[str, tuple[str, str, int]] = {
@@ -97,7 +97,7 @@ def resized(weights: Sequence[Portion], total: float) -> tuple[Portion, ...]:
         soft=sum(one.bytes for one in soft),
         soft_parameters=sum(one.parameters for one in soft),
     )
-    return tuple(_scaled(one, factors[one.part not in LEFT_OVER]) for one in weights)
+    return tuple(one.scaled(factors[one.part not in LEFT_OVER]) for one in weights)
 
 
 def factors_to(total: float, *, size: float, soft: float, soft_parameters: float) -> tuple[float, float]:
@@ -113,10 +113,6 @@ def factors_to(total: float, *, size: float, soft: float, soft_parameters: float
     if soft_parameters and LEAST_BITS <= 8 * wanted / soft_parameters <= MOST_BITS:
         return wanted / soft, 1.0
     return total / size, total / size
-
-
-def _scaled(portion: Portion, factor: float) -> Portion:
-    return portion.model_copy(update={"bytes": round(portion.bytes * factor)})
 
 
 def check_claim(name: str, quantization: Quantization | None, where: str) -> None:

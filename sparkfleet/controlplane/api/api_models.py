@@ -55,7 +55,7 @@ class RotateRequest(Value):
 
 
 class UpRequest(OnNode):
-    """Input of `boot prepare` and `boot up` on the head: JSON on standard input."""
+    """Input of `node_cli prepare` and `node_cli up` on the head: JSON on standard input."""
 
     inventory: Inventory
     who: str = ""
@@ -67,7 +67,7 @@ class UpRequest(OnNode):
 
 
 class SecretsRequest(OnNode):
-    """Input of `boot secrets`: a step of changing the internal secrets, see `node_daemon/secret_change.py`."""
+    """Input of `node_cli secrets`: a step of changing the internal secrets, see `node_daemon/secret_change.py`."""
 
     step: Literal["begin", "take", "show", "finish", "renew"]
     engine_tokens: str = Field(default="", repr=False)
@@ -75,7 +75,7 @@ class SecretsRequest(OnNode):
 
 
 class Prepared(Value):
-    """Answer of `boot prepare`: everything that other nodes and clients need to join the head.
+    """Answer of `node_cli prepare`: everything that other nodes and clients need to join the head.
 
     It contains secrets, so it is sent over channels only and kept in 0600 files.
     """
@@ -89,7 +89,7 @@ class Prepared(Value):
 
 
 class JoinRequest(OnNode):
-    """Input of `boot join` on every other node."""
+    """Input of `node_cli join` on every other node."""
 
     node: str
     """The node's name."""
@@ -109,7 +109,7 @@ class JoinRequest(OnNode):
 
 
 class MoveRequest(OnNode):
-    """Input of `boot move`: a step of moving the head, see `node_daemon/head_move.py`. It may contain secrets."""
+    """Input of `node_cli move`: a step of moving the head, see `node_daemon/head_move.py`. It may contain secrets."""
 
     step: Literal["out", "in", "freeze", "settle", "away", "cancel"]
     move: HeadMove
@@ -129,7 +129,7 @@ UpgradeStep = Literal["try", "freeze", "end", "thaw", "back", "settle"]
 
 
 class UpgradeRequest(OnNode):
-    """Input of `boot upgrade`: a step of an upgrade, see `node_daemon/upgrade_steps.py`."""
+    """Input of `node_cli upgrade`: a step of an upgrade, see `node_daemon/upgrade_steps.py`."""
 
     step: UpgradeStep
 

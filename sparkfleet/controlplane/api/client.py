@@ -92,8 +92,6 @@ class FleetClient:
         """Version of the controller's API; None before the first answer."""
         self.fleet_name = ""
         """Name of the controller's fleet; "" before the first answer."""
-        self.held: Held | None = None
-        """The reason for which the controller changes nothing, if that was its answer to `answering`."""
 
     async def __aenter__(self) -> Self:
         import aiohttp
@@ -374,8 +372,6 @@ async def answering(
     async with FleetClient(address, token, patience_s=patience_s, reach=reach) as probe:
         try:
             await probe.ask_version()
-        except Held as error:
-            client.held = error
         except Failing:
             pass
         except WrongFleetError:

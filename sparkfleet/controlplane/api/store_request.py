@@ -24,7 +24,7 @@ class OnNode(Value):
 
 
 class StoreRequest(OnNode):
-    """Input of `boot store` on the head: a verb on the fleet's store."""
+    """Input of `node_cli store` on the head: a verb on the fleet's store."""
 
     verb: Literal["list", "copy", "restore", "adopt", "begin_anew"]
     name: str = ""

@@ -8,9 +8,9 @@ Its tokens are words without meaning, and its pace is the configured one under a
 `--fault`, or while it runs with `PUT /fake/fault {"kind": "die", "after": 3}` (`DELETE` clears it).
 """
 
-from sparkfleet.engines.fake.apis import APIS, Api, Job, frames
+from sparkfleet.engines.fake.apis import APIS, Api, Job
 from sparkfleet.engines.fake.engine import FakeEngine
 from sparkfleet.engines.fake.pace import InjectedFault, Pace
 from sparkfleet.engines.fake.program import main
 
-__all__ = ["APIS", "Api", "FakeEngine", "InjectedFault", "Job", "Pace", "frames", "main"]
+__all__ = ["APIS", "Api", "FakeEngine", "InjectedFault", "Job", "Pace", "main"]

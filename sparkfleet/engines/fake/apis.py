@@ -214,11 +214,6 @@ APIS: Mapping[str, Api] = {
 }
 
 
-def frames(api: Api, job: Job) -> list[bytes]:
-    """All events of a stream, in order, without regard to the pace."""
-    return [*api.opening(job), *(api.token(job, i) for i in range(len(job.words))), *api.closing(job)]
-
-
 def _openai(job: Job, kind: str, choices: list[dict[str, Any]], *, usage: bool = False) -> dict[str, Any]:
     document: dict[str, Any] = {
         "id": job.id,

@@ -155,7 +155,6 @@ class _Moving:
         self._after = session.inventory.model_copy(update={"head": plan.new})
         self._move = HeadMove(to=plan.new, token=secrets.token_hex(8))
         self._secrets: Mapping[str, str] = {}
-        self._address: HeadAddress | None = None
 
     async def prepare(self) -> None:
         """Copy the store, and start the new head with it; both controllers wait."""
@@ -182,7 +181,7 @@ class _Moving:
         begun = await session.programs.move_step(new, self._request("in", more))
         if self._plan.live:
             self._on_event(StepRunning(step=FleetStep.STARTING_RAY, subjects=(new,)))
-            self._address = await session.lifecycle.until_up(begun["outcome"], self._on_event, new)
+            await session.lifecycle.until_up(begun["outcome"], self._on_event, new)
 
     async def freeze(self) -> None:
         """Stop the old Ray everywhere, so that none of its processes takes another's end for a failure."""

@@ -134,49 +134,49 @@ def rank_runs(
         EngineError: the engine cannot run the candidate, or no rails join the nodes.
     """
     networks = rank_networks(inventory.links, candidate.shape.nodes)
-    sites = [_site(name, rank, candidate, inventory, networks) for rank in range(candidate.shape.ranks)]
-    return tuple(_run(name, number, candidate, site, private) for site in sites)
+    sites = [_context(name, rank, candidate, inventory, networks) for rank in range(candidate.shape.ranks)]
+    return tuple(_run(name, number, candidate, context, private) for context in sites)
 
 
 def _run(
-    name: str, number: int, candidate: Candidate, site: RankContext, private: tuple[str, ...]
+    name: str, number: int, candidate: Candidate, context: RankContext, private: tuple[str, ...]
 ) -> RankRun:
-    node = candidate.shape.nodes[site.rank]
-    launch = engine_by_name(candidate.engine).launch(candidate, site)
+    node = candidate.shape.nodes[context.rank]
+    launch = engine_by_name(candidate.engine).launch(candidate, context)
     if candidate.runtime == "process":
         return RankRun(
             node=node,
-            rank=site.rank,
+            rank=context.rank,
             argv=launch.argv,
             env=launch.env,
             launch=launch,
-            files_dir=site.files_dir,
+            files_dir=context.files_dir,
         )
     box = ContainerOptions(
         tool="docker",
         image=candidate.image or "",
         identity=RankLabels(
-            fleet="FLEET", deployment=name, generation=GENERATION, group=number, rank=site.rank
+            fleet="FLEET", deployment=name, generation=GENERATION, group=number, rank=context.rank
         ),
         gpu=candidate.device == "cuda",
-        rdma=candidate.shape.ranks > 1 and any(rail.rdma for rail in site.rails),
+        rdma=candidate.shape.ranks > 1 and any(rail.rdma for rail in context.rails),
         logs_in=candidate.engine == "trtllm" and candidate.shape.ranks > 1,
-        files_dir=site.files_dir,
+        files_dir=context.files_dir,
         private=private,
     )
     argv = run_argv(launch, box)
     return RankRun(
         node=node,
-        rank=site.rank,
+        rank=context.rank,
         argv=argv,
         env=(),
         launch=launch,
-        files_dir=site.files_dir,
+        files_dir=context.files_dir,
         image=box.image,
     )
 
 
-def _site(
+def _context(
     name: str, rank: int, candidate: Candidate, inventory: Inventory, networks: tuple[RankNetwork, ...]
 ) -> RankContext:
     node_name = candidate.shape.nodes[rank]

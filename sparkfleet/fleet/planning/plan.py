@@ -125,8 +125,8 @@ class FleetPlan(NamedTuple):
             (name, self.checkpoints[name]) for name in drafts_of(self.specs) if name in self.checkpoints
         )
         content = next(spec.content for spec in self.specs if spec.name == plan.name)
-        outlook = predictor_of(checkpoint, (), drafts, predicted_content(content))
-        return prediction_sums(outlook, self.fleet, ladder[rung])
+        predictor = predictor_of(checkpoint, (), drafts, predicted_content(content))
+        return prediction_sums(predictor, self.fleet, ladder[rung])
 
     def require_feasible(self) -> None:
         """Raise Infeasible if any deployment cannot be served: then none of the others is applied either."""

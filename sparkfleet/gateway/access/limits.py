@@ -39,7 +39,7 @@ def check_headers(headers: Headers, limits: RequestLimits) -> None:
     """Refuses headers that are too large.
 
     Raises:
-        Refusal: 431.
+        ApiError: 431.
     """
     if len(headers) > limits.header_count:
         raise headers_too_large()
@@ -51,7 +51,7 @@ def check_target(raw_path: bytes, query: bytes) -> None:
     """Refuses a path that the engine could read differently from the gateway, such as `/v1/../metrics`.
 
     Raises:
-        Refusal: 404 for the path, 400 for the query.
+        ApiError: 404 for the path, 400 for the query.
     """
     if not _PATH.fullmatch(raw_path):
         raise no_such_path(raw_path.decode("latin-1"))

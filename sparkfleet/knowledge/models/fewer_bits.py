@@ -7,8 +7,7 @@ from collections.abc import Iterator
 from functools import cache
 
 from sparkfleet.checkpoints.checkpoint import Checkpoint
-from sparkfleet.errors import FactError
-from sparkfleet.knowledge.models.known_models import MODELS, known_checkpoint
+from sparkfleet.knowledge.models.known_models import MODELS, checkpoint_if_known
 from sparkfleet.knowledge.models.published_checkpoints import CHECKPOINTS
 
 SMALLER = 0.8
@@ -34,7 +33,7 @@ def checkpoints_with_fewer_bits(checkpoint: Checkpoint) -> tuple[Checkpoint, ...
 
     found: dict[str, Checkpoint] = {}
     for id_ in sorted(_published().get(_without_format(own), ()), key=rank):
-        other = _known(id_)
+        other = checkpoint_if_known(id_)
         if other is not None and other.quantization is not None and _is_smaller(other, checkpoint):
             found.setdefault(other.quantization.scheme.format, other)
     return tuple(found.values())
@@ -46,13 +45,6 @@ def _is_smaller(other: Checkpoint, checkpoint: Checkpoint) -> bool:
         for one in (other, checkpoint)
     ]
     return shapes[0] == shapes[1] and other.bytes_on_disk <= SMALLER * checkpoint.bytes_on_disk
-
-
-def _known(id_: str) -> Checkpoint | None:
-    try:
-        return known_checkpoint(id_)
-    except FactError:
-        return None
 
 
 @cache

@@ -160,6 +160,15 @@ def known_checkpoint(model: str) -> Checkpoint | None:
     return found if is_sized or one is None or one.gb is None else found.sized(one.gb * 1e9)
 
 
+@lru_cache(maxsize=256)
+def checkpoint_if_known(model: str) -> Checkpoint | None:
+    """The facts of a checkpoint by its Hub id alone; None also if its shapes or its format cannot be derived from it."""
+    try:
+        return known_checkpoint(model)
+    except FactError:
+        return None
+
+
 def _licensed(checkpoint: Checkpoint) -> Checkpoint:
     """`checkpoint` with the license of its maker's uploads, if none is known."""
     known = (one for one in MODELS.content.licenses if matches(checkpoint.id, one.match))

@@ -190,7 +190,7 @@ def _filled(weights: tuple[Portion, ...], total: int, listed: set[Part]) -> tupl
     if Part.VISION in listed and towerless and 0 < left <= MOST_TOWER_BYTES:
         tower = Portion(part=Part.VISION, dtype="BF16", format="bf16", parameters=left // 2, bytes=left)
         return (*weights, tower)
-    return tuple(_scaled(one, total / (total - left)) for one in weights)
+    return tuple(one.scaled(total / (total - left)) for one in weights)
 
 
 def _sized(portions: list[Portion], total: int) -> list[Portion]:
@@ -206,11 +206,7 @@ def _sized(portions: list[Portion], total: int) -> list[Portion]:
             capped[id(one)] = one.model_copy(update={"bytes": round(MOST_BITS * one.parameters / 8)})
             rest -= capped[id(one)].bytes
         free = [one for one in free if id(one) not in capped]
-    return [capped.get(id(one)) or _scaled(one, factor) for one in portions]
-
-
-def _scaled(portion: Portion, factor: float) -> Portion:
-    return portion.model_copy(update={"bytes": round(portion.bytes * factor)})
+    return [capped.get(id(one)) or one.scaled(factor) for one in portions]
 
 
 class PublishedCheckpoints(Value):

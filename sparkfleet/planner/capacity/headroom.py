@@ -40,17 +40,19 @@ def bisect(fits: Callable[[int], bool], low: int, high: int) -> int:
     return low
 
 
-def lowered(case: VariantContext, draft: Proposal, settings: Settings, room: MemoryBudget, rung: Rung) -> str:
+def lowered(
+    case: VariantContext, proposal: Proposal, settings: Settings, room: MemoryBudget, rung: Rung
+) -> str:
     """Sizes that a rung reduced, and the reason; "" if none, or if rules set them.
 
     Args:
         case: of the variant, with the requested sizes.
-        draft: of the rung.
+        proposal: of the rung.
         settings: of its sizing.
         room: of its sizing.
         rung: the result.
     """
-    sized, has = size(case, draft, room, settings), rung.candidate
+    sized, has = size(case, proposal, room, settings), rung.candidate
     sizes = (
         ("context", has.context, sized.context, case.context),
         ("concurrency", has.concurrency, sized.concurrency, case.concurrency),
@@ -59,7 +61,7 @@ def lowered(case: VariantContext, draft: Proposal, settings: Settings, room: Mem
     otherwise = "" if less else " otherwise"
     if has.kv_dtype == sized.kv_dtype != settings.kv_dtype:
         less.append(f"a KV cache in {has.kv_dtype}")
-    wanted = sized_at(case, draft, room, settings, (case.context, case.concurrency))
+    wanted = sized_at(case, proposal, room, settings, (case.context, case.concurrency))
     if not less or wanted.verdict == "fits":
         return ""
     why = "does not fit" if wanted.verdict == "no" else "is tight"
@@ -80,21 +82,21 @@ def reached(case: VariantContext, choice: Rung, room: MemoryBudget) -> dict[str,
     """
     candidate = choice.candidate
     case = replace(case, edge=choice.prediction.memory_bytes_per_rank.mid > room.at_most)
-    draft = _draft_of(case, candidate)
+    proposal = _proposal_of(case, candidate)
     settings = settings_of_candidate(candidate)
     enough = ("fits", "tight") if choice.prediction.verdict == "tight" else ("fits",)
 
     def fits(context: int, concurrency: int) -> bool:
-        return sized_at(case, draft, room, settings, (context, concurrency)).verdict in enough
+        return sized_at(case, proposal, room, settings, (context, concurrency)).verdict in enough
 
-    longest = case.outlook.checkpoint.max_positions or candidate.context
+    longest = case.predictor.checkpoint.max_positions or candidate.context
     steps = bisect(lambda steps: fits(steps * STEP, candidate.concurrency), 0, longest // STEP)
     requests = bisect(lambda count: fits(candidate.context, count), candidate.concurrency, MOST_REQUESTS)
     return {"largest_context": max(steps * STEP, candidate.context), "largest_concurrency": requests}
 
 
-def _draft_of(case: VariantContext, candidate: Candidate) -> Proposal:
-    """The draft that became a candidate."""
+def _proposal_of(case: VariantContext, candidate: Candidate) -> Proposal:
+    """The proposal that became a candidate."""
     shape = candidate.shape
     pools = case.fleet.pools(shape.ranks, case.variant.nodes)
     pool = next(pool for pool in pools if set(shape.nodes) <= set(pool.nodes))

@@ -1,8 +1,8 @@
 """Sizes a proposal to its nodes: context, requests at once, precision of the KV cache. Pure.
 
-Case       everything that is the same for all drafts of one variant
-Proposal   split, place, engine and speculation; no image yet
-Sized      what a draft can hold
+VariantContext   everything that is the same for all proposals of one variant
+Proposal         split, place, engine and speculation; no image yet
+Sizing           the sizes of a proposal, and the memory that they take
 """
 
 from __future__ import annotations
@@ -101,17 +101,17 @@ class Sizing(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class VariantContext:
-    """Everything that is the same for all drafts of one variant."""
+    """Everything that is the same for all proposals of one variant."""
 
     spec: Deployment
     variant: Variant
-    outlook: Predictor
+    predictor: Predictor
     fleet: Fleet
     share: int = 1
     """Nodes that this variant may take if the deployment does not set `replicas`."""
     most: SizeLimits | None = None
     edge: bool = False
-    """It would be refused otherwise: the lower end of its memory is enough (`memory.fits`)."""
+    """It would be refused otherwise: the lower end of its memory is enough (`perf.memory.demand.fits`)."""
 
     @property
     def objective(self) -> Objective:
@@ -127,7 +127,7 @@ class VariantContext:
     @property
     def context(self) -> int:
         """Longest context of a request, if it fits."""
-        longest = self.outlook.checkpoint.max_positions or DEFAULT_CONTEXT
+        longest = self.predictor.checkpoint.max_positions or DEFAULT_CONTEXT
         usual = longest if self.objective == "context" else min(DEFAULT_CONTEXT, longest)
         return self.variant.context or (usual if self.most is None else min(usual, self.most.context))
 
@@ -142,7 +142,7 @@ class VariantContext:
         return self.variant.replicas or max(1, min(most, self.concurrency))
 
 
-def size(case: VariantContext, draft: Proposal, room: MemoryBudget, settings: Settings) -> Sizing:
+def size(case: VariantContext, proposal: Proposal, room: MemoryBudget, settings: Settings) -> Sizing:
     """The first sizes that fit, else the first that are tight, else the smallest, which do not fit.
 
     If only contexts fit that are too short to work with, the smallest of the others that is tight. At the edge
@@ -150,9 +150,9 @@ def size(case: VariantContext, draft: Proposal, room: MemoryBudget, settings: Se
     """
 
     def at(context: int, concurrency: int, kv: str) -> Sizing:
-        return sized_at(case, draft, room, settings._replace(kv_dtype=kv), (context, concurrency))
+        return sized_at(case, proposal, room, settings._replace(kv_dtype=kv), (context, concurrency))
 
-    tried = tuple(_sizes(case, draft.engine, settings))
+    tried = tuple(_sizes(case, proposal.engine, settings))
     smallest = at(*tried[-1])
     if smallest.verdict == "no":
         return smallest
@@ -170,53 +170,53 @@ def size(case: VariantContext, draft: Proposal, room: MemoryBudget, settings: Se
 
 
 def sized_at(
-    case: VariantContext, draft: Proposal, room: MemoryBudget, settings: Settings, wanted: tuple[int, int]
+    case: VariantContext, proposal: Proposal, room: MemoryBudget, settings: Settings, wanted: tuple[int, int]
 ) -> Sizing:
-    """The draft with `wanted` context and concurrency: what it takes of its nodes, and whether they have it."""
-    needs, parts = case.outlook.memory(draft.split, settings, *wanted)
-    cache = _cache(case, draft, settings, wanted, parts)
+    """The proposal with `wanted` context and concurrency: what it takes of its nodes, and whether they have it."""
+    needs, parts = case.predictor.memory(proposal.split, settings, *wanted)
+    cache = _cache(case, proposal, settings, wanted, parts)
     verdict = fits(needs, room, edge=case.edge)
     found = Sizing(*wanted, settings.kv_dtype, needs, parts, verdict, cache)
-    found = _as_given(case, found, draft, room)
+    found = _as_given(case, found, proposal, room)
     # Requests that the cache has no room for wait for one another.
     waits = found.verdict == "fits" and cache is not None and cache.requests < found.concurrency
     return found._replace(verdict="tight") if waits else found
 
 
-def _as_given(case: VariantContext, found: Sizing, draft: Proposal, room: MemoryBudget) -> Sizing:
+def _as_given(case: VariantContext, found: Sizing, proposal: Proposal, room: MemoryBudget) -> Sizing:
     """The same with what the deployment's own arguments fix of it."""
-    share, cache = share_given(case.variant.engine_args, draft.engine), found.cache
+    share, cache = share_given(case.variant.engine_args, proposal.engine), found.cache
     if cache is not None and cache.requests < 1:
         return found._replace(verdict="no")
-    if cache is not None and (share is None or draft.engine == "vllm"):
-        kept = _by_pool(case, found, cache, draft, room)
-        return kept._replace(verdict="no") if _wanting(share, draft, room) else kept
-    return found if share is None else _by_share(case, found, share, draft, room)
+    if cache is not None and (share is None or proposal.engine == "vllm"):
+        kept = _by_pool(case, found, cache, proposal, room)
+        return kept._replace(verdict="no") if _wanting(share, proposal, room) else kept
+    return found if share is None else _by_share(case, found, share, proposal, room)
 
 
-def _wanting(share: float | None, draft: Proposal, room: MemoryBudget) -> bool:
+def _wanting(share: float | None, proposal: Proposal, room: MemoryBudget) -> bool:
     """True if less is free than a share of the memory: vLLM requires that much at its start, whatever it takes later."""
-    return share is not None and share * draft.pool.site.memory_total > room.at_most + FLOOR
+    return share is not None and share * proposal.pool.site.memory_total > room.at_most + FLOOR
 
 
 def _cache(
     case: VariantContext,
-    draft: Proposal,
+    proposal: Proposal,
     settings: Settings,
     wanted: tuple[int, int],
     parts: tuple[MemoryPart, ...],
 ) -> KvSizing | None:
     """The KV cache that the deployment's arguments fix, None if they do not."""
-    pool = pool_given(case.variant.engine_args, draft.engine)
+    pool = pool_given(case.variant.engine_args, proposal.engine)
     if pool is None:
         return None
     if pool.tokens is None:
         size = float(pool.bytes or 0)
-        asked = _pooled(parts, draft.engine)
+        asked = _pooled(parts, proposal.engine)
         return KvSizing(pool, size, size * wanted[1] / asked if asked else math.inf)
-    layers = case.outlook.arch.layers
+    layers = case.predictor.arch.layers
     size = pool_bytes(
-        case.outlook.arch, case.outlook.run(draft.split, settings, *wanted), pool.tokens, pool.sliding
+        case.predictor.arch, case.predictor.run(proposal.split, settings, *wanted), pool.tokens, pool.sliding
     )
     unknown = pool.blocks and (layers.sliding > 0 or layers.linear > 0)
     return KvSizing(pool, size, 0.0 if unknown else pool.tokens / wanted[0])
@@ -228,10 +228,10 @@ def _pooled(parts: tuple[MemoryPart, ...], engine: EngineName) -> float:
 
 
 def _by_pool(
-    case: VariantContext, found: Sizing, cache: KvSizing, draft: Proposal, room: MemoryBudget
+    case: VariantContext, found: Sizing, cache: KvSizing, proposal: Proposal, room: MemoryBudget
 ) -> Sizing:
     """The same if the deployment sets the size of the KV cache: the engine allocates it in full."""
-    asked, names = _pooled(found.parts, draft.engine), POOLED.get(draft.engine, KV)
+    asked, names = _pooled(found.parts, proposal.engine), POOLED.get(proposal.engine, KV)
     more, needs = cache.size - asked, found.needs
     band = needs.model_copy(
         update={
@@ -255,16 +255,16 @@ def _by_pool(
 
 
 def _by_share(
-    case: VariantContext, found: Sizing, share: float, draft: Proposal, room: MemoryBudget
+    case: VariantContext, found: Sizing, share: float, proposal: Proposal, room: MemoryBudget
 ) -> Sizing:
     """The same if the deployment sets the engine's share of the memory: the engine takes all of it."""
-    needs, size = found.needs, share * _shared(draft, room)
-    outside = sum(part.bytes for part in found.parts if part.name in BEYOND_SHARE.get(draft.engine, ()))
+    needs, size = found.needs, share * _shared(proposal, room)
+    outside = sum(part.bytes for part in found.parts if part.name in BEYOND_SHARE.get(proposal.engine, ()))
     inside = needs.mid - outside
     if inside - (needs.mid - needs.low) > size:
         return found._replace(verdict="no")
     if found.cache is not None:  # the fewer tokens of the two
-        size = min(size, inside + max(0.0, found.cache.size - _pooled(found.parts, draft.engine)))
+        size = min(size, inside + max(0.0, found.cache.size - _pooled(found.parts, proposal.engine)))
     takes = outside + max(size, inside)
     band = Band(
         low=takes,
@@ -281,10 +281,10 @@ def _by_share(
     )
 
 
-def _shared(draft: Proposal, room: MemoryBudget) -> float:
+def _shared(proposal: Proposal, room: MemoryBudget) -> float:
     """Memory that an engine takes its share of, bytes: SGLang of the free memory before it loads, vLLM of the total."""
-    total = draft.pool.site.memory_total
-    return total if draft.engine == "vllm" else min(total, max(0.0, room.at_most) + FLOOR)
+    total = proposal.pool.site.memory_total
+    return total if proposal.engine == "vllm" else min(total, max(0.0, room.at_most) + FLOOR)
 
 
 def _sizes(case: VariantContext, engine: EngineName, settings: Settings) -> Iterator[tuple[int, int, str]]:
@@ -311,90 +311,92 @@ def _concurrencies(case: VariantContext) -> Iterator[int]:
         yield 1
 
 
-def settings_of(case: VariantContext, draft: Proposal, stack: Stack) -> Settings:
+def settings_of(case: VariantContext, proposal: Proposal, stack: Stack) -> Settings:
     """Memory and speed settings in the deployment's own arguments."""
     flags = parse_flags(case.variant.engine_args)
     chunk = chunk_given(case.variant.engine_args, BATCH_FLAGS.get(stack.engine, ""))
     settings = Settings(
         engine=stack.engine,
         release=stack.release,
-        speculation=depth_on(draft.speculation, stack, case.load),
+        speculation=depth_on(proposal.speculation, stack, case.load),
         eager=EAGER_FLAGS[stack.engine] in flags,
         kv_dtype=flags.get(KV_FLAG, "auto"),
         batch_tokens=chunk or CHUNK,
-        link=draft.pool.site.link,
-        disk_tables=stack.disk_tables(case.outlook.checkpoint) is not None,
+        link=proposal.pool.site.link,
+        disk_tables=stack.disk_tables(case.predictor.checkpoint) is not None,
     )
     return (
-        settings if chunk else settings._replace(batch_tokens=max(CHUNK, _whole_block(case, draft, settings)))
+        settings
+        if chunk
+        else settings._replace(batch_tokens=max(CHUNK, _whole_block(case, proposal, settings)))
     )
 
 
-def _whole_block(case: VariantContext, draft: Proposal, settings: Settings) -> int:
+def _whole_block(case: VariantContext, proposal: Proposal, settings: Settings) -> int:
     """Tokens that a prefill step has to have room for. Of a KV cache whose precision is open the smallest counts: its blocks
     have the most tokens."""
-    smallest = KV_SMALL[draft.engine] if settings.kv_dtype == "auto" else settings.kv_dtype
-    return case.outlook.whole_block(draft.split, settings._replace(kv_dtype=smallest))
+    smallest = KV_SMALL[proposal.engine] if settings.kv_dtype == "auto" else settings.kv_dtype
+    return case.predictor.whole_block(proposal.split, settings._replace(kv_dtype=smallest))
 
 
 def quant_of(case: VariantContext) -> str:
     """Weight format, as images and rules name it."""
-    if case.outlook.format == "fp8+mxfp4":
+    if case.predictor.format == "fp8+mxfp4":
         return "fp8+mxfp4-experts"
-    return checkpoint_situation(case.outlook.checkpoint, GroupShape(nodes=("-",))).quant or ""
+    return checkpoint_situation(case.predictor.checkpoint, GroupShape(nodes=("-",))).quant or ""
 
 
-def fraction_of(case: VariantContext, draft: Proposal, engine: EngineName, sized: Sizing) -> float | None:
+def fraction_of(case: VariantContext, proposal: Proposal, engine: EngineName, sized: Sizing) -> float | None:
     """Share of the node's memory that the engine may take: what it needs, so that others have room beside it."""
     share = share_given(case.variant.engine_args, engine)
     if share is not None:
         return share
-    total = draft.pool.site.memory_total
+    total = proposal.pool.site.memory_total
     return min(0.95, math.ceil(100 * sized.needs.mid / total) / 100)
 
 
-def too_large(case: VariantContext, draft: Proposal, sized: Sizing, room: MemoryBudget) -> Rejection:
-    """The rejection of a draft that does not fit, with its numbers."""
-    where = "one node" if draft.split.ranks == 1 else f"each of {draft.split.ranks} nodes"
+def too_large(case: VariantContext, proposal: Proposal, sized: Sizing, room: MemoryBudget) -> Rejection:
+    """The rejection of a proposal that does not fit, with its numbers."""
+    where = "one node" if proposal.split.ranks == 1 else f"each of {proposal.split.ranks} nodes"
     largest = max(sized.parts, key=lambda part: part.bytes)
-    share = share_given(case.variant.engine_args, draft.engine)
+    share = share_given(case.variant.engine_args, proposal.engine)
     there = f"{max(0.0, room.at_most) / GIB:.0f} available"
     if sized.cache is not None and sized.cache.requests < 1:
-        return _too_long(draft, sized, sized.cache)
-    if sized.cache is not None and (share is None or draft.engine == "vllm"):
+        return _too_long(proposal, sized, sized.cache)
+    if sized.cache is not None and (share is None or proposal.engine == "vllm"):
         there += _smaller(sized, sized.cache, room)
-        if _wanting(share, draft, room):
+        if _wanting(share, proposal, room):
             there += f", and {share:g} of the memory, set in the deployment, must be free when vLLM starts"
     elif share is not None and sized.spare:
-        there += _less(sized, share, draft, room)
+        there += _less(sized, share, proposal, room)
     elif share is not None:
-        given = share * _shared(draft, room) / GIB
+        given = share * _shared(proposal, room) / GIB
         there = f"and {share:g} of the memory, set in the deployment, is {given:.0f}"
     return Rejection(
-        what=_on(draft),
+        what=_on(proposal),
         reason=f"does not fit: {sized.needs.mid / GIB:.0f} GiB needed on {where}"
         f" ({largest.bytes / GIB:.0f} for {largest.name}), {there}",
         why="memory",
     )
 
 
-def _on(draft: Proposal) -> str:
-    return f"{draft.split} on {draft.split.ranks} node{'s' if draft.split.ranks > 1 else ''}"
+def _on(proposal: Proposal) -> str:
+    return f"{proposal.split} on {proposal.split.ranks} node{'s' if proposal.split.ranks > 1 else ''}"
 
 
-def _too_long(draft: Proposal, sized: Sizing, cache: KvSizing) -> Rejection:
+def _too_long(proposal: Proposal, sized: Sizing, cache: KvSizing) -> Rejection:
     """The rejection if not even one request has room in the KV cache of the deployment's arguments."""
     pool = cache.pool
     if pool.tokens is None:
-        one = _pooled(sized.parts, draft.engine) / sized.concurrency / GIB
+        one = _pooled(sized.parts, proposal.engine) / sized.concurrency / GIB
         words = f"needs {one:.2f} GiB of KV cache, and {pool.label} is {cache.size / GIB:.2f}"
     elif cache.requests:
         words = f"exceeds the {pool.tokens} of {pool.label}"
     else:
         reason = f"the size of a block of {pool.label} is not known for a model with sliding or linear layers"
-        return Rejection(what=_on(draft), reason=f"{reason}: set --kv-cache-memory-bytes", why="wanted")
+        return Rejection(what=_on(proposal), reason=f"{reason}: set --kv-cache-memory-bytes", why="wanted")
     reason = f"does not fit: one request of {sized.context} tokens {words}, set in the deployment"
-    return Rejection(what=_on(draft), reason=reason, why="memory")
+    return Rejection(what=_on(proposal), reason=reason, why="memory")
 
 
 def _smaller(sized: Sizing, cache: KvSizing, room: MemoryBudget) -> str:
@@ -408,9 +410,9 @@ def _smaller(sized: Sizing, cache: KvSizing, room: MemoryBudget) -> str:
     return f"{words}; {math.floor(cache.pool.tokens * most / cache.size)} tokens would fit)"
 
 
-def _less(sized: Sizing, share: float, draft: Proposal, room: MemoryBudget) -> str:
+def _less(sized: Sizing, share: float, proposal: Proposal, room: MemoryBudget) -> str:
     """The share of the memory that would have room, if it is enough."""
     over = sized.needs.mid - room.at_most
-    most = math.floor(100 * (share - over / draft.pool.site.memory_total)) / 100
+    most = math.floor(100 * (share - over / proposal.pool.site.memory_total)) / 100
     words = f" ({share:g} of the memory, set in the deployment"
     return f"{words}; {most:g} would fit)" if 0 < over <= sized.spare and most > 0 else f"{words})"

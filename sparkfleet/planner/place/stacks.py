@@ -234,20 +234,20 @@ def proves(stack: Stack, method: str) -> bool | None:
 # --- splits -----------------------------------------------------------------------------------------------------------
 
 
-def splits_for(variant: Variant, outlook: Predictor, ranks: int) -> tuple[Split, ...]:
+def splits_for(variant: Variant, predictor: Predictor, ranks: int) -> tuple[Split, ...]:
     """Ways to split the model over `ranks` nodes that obey the deployment, in the order of preference."""
-    found = [split for split in _splits(variant, outlook, ranks) if _obeys(variant, split)]
+    found = [split for split in _splits(variant, predictor, ranks) if _obeys(variant, split)]
     return tuple(dict.fromkeys(found))
 
 
-def _splits(variant: Variant, outlook: Predictor, ranks: int) -> Iterator[Split]:
-    checkpoint = outlook.checkpoint
+def _splits(variant: Variant, predictor: Predictor, ranks: int) -> Iterator[Split]:
+    checkpoint = predictor.checkpoint
     layers = sum(group.layers for group in checkpoint.layers)
     for pp in (1, 2, 3, 4, 8):
         if ranks % pp == 0 and pp <= layers:
             tp = ranks // pp
             # One that is asked for is left to the rules: there are images that pad the heads.
-            if outlook.divides(tp) or (variant.parallel is not None and variant.parallel.tp == tp):
+            if predictor.divides(tp) or (variant.parallel is not None and variant.parallel.tp == tp):
                 yield Split(tp, pp)
                 if checkpoint.experts and tp > 1 and checkpoint.experts % tp == 0:
                     yield Split(tp, pp, tp)

@@ -97,11 +97,11 @@ class PredictionSum(Value):
     """As the plan has it, ms; None if nothing is predicted."""
 
 
-def prediction_sums(outlook: Predictor, fleet: Fleet, rung: Rung) -> tuple[PredictionSum, ...]:
+def prediction_sums(predictor: Predictor, fleet: Fleet, rung: Rung) -> tuple[PredictionSum, ...]:
     """Terms of the predicted ITL and TTFT of one rung; none on a CPU, for which nothing is predicted.
 
     Args:
-        outlook: of the rung's checkpoint, with the same measurements and drafts as the plan.
+        predictor: of the rung's checkpoint, with the same measurements and drafts as the plan.
         fleet: that the rung was planned for.
         rung: of a plan.
     """
@@ -112,8 +112,8 @@ def prediction_sums(outlook: Predictor, fleet: Fleet, rung: Rung) -> tuple[Predi
     shape = candidate.shape
     pool = next(pool for pool in fleet.pools(shape.ranks) if set(shape.nodes) <= set(pool.nodes))
     settings = settings_of_candidate(candidate, pool.site.link)
-    model = outlook.model(shape.split, settings)
-    workload = usual(candidate.context, 1, outlook.content)
+    model = predictor.model(shape.split, settings)
+    workload = usual(candidate.context, 1, predictor.content)
     accepted = model.yielded(workload)
     itl = Band(
         low=1e3 / rate.high,

@@ -157,8 +157,6 @@ class RuleJudgement(Value):
     speculative: tuple[tuple[str, str], ...] = ()
     limits: RuleLimits = RuleLimits()
     required_by: tuple[RuleMatch, ...] = ()
-    conflicts: tuple[str, ...] = ()
-    """Conflicts of two rules over a value; the rule with the worse severity wins."""
     warnings: tuple[RuleMatch, ...] = ()
     doubts: tuple[RuleMatch, ...] = ()
     """Possible findings: shown, and a reason for a rung below that is free of them."""
@@ -185,18 +183,15 @@ def fold(findings: Iterable[RuleMatch]) -> RuleJudgement:
     requiring = [
         finding for finding in ordered if finding.counts and isinstance(finding.rule.effect, Require)
     ]
-    flags, flag_conflicts = _first_wins(requiring, "flags")
-    env, env_conflicts = _first_wins(requiring, "env")
-    speculative, speculative_conflicts = _first_wins(requiring, "speculative")
+    flags = _first_wins(requiring, "flags")
     return RuleJudgement(
         rejected_by=tuple(finding for finding in certain if isinstance(finding.rule.effect, Reject)),
         penalties=tuple(finding for finding in certain if isinstance(finding.rule.effect, Penalise)),
         flags=tuple(f"{name}={value}" if value else name for name, value in flags.items()),
-        env=tuple(env.items()),
-        speculative=tuple(speculative.items()),
+        env=tuple(_first_wins(requiring, "env").items()),
+        speculative=tuple(_first_wins(requiring, "speculative").items()),
         limits=_tightest(requiring),
         required_by=tuple(requiring),
-        conflicts=(*flag_conflicts, *env_conflicts, *speculative_conflicts),
         warnings=tuple(finding for finding in certain if isinstance(finding.rule.effect, Warn)),
         doubts=tuple(finding for finding in ordered if not finding.certain),
     )
@@ -208,16 +203,13 @@ def _wanted(finding: RuleMatch, what: str) -> Mapping[str, str]:
     return parse_flags(then.flags) if what == "flags" else dict(getattr(then, what))
 
 
-def _first_wins(findings: Iterable[RuleMatch], what: str) -> tuple[dict[str, str], list[str]]:
+def _first_wins(findings: Iterable[RuleMatch], what: str) -> dict[str, str]:
+    """Required values by name; of two for one name, that of the rule with the worse severity."""
     merged: dict[str, str] = {}
-    conflicts: list[str] = []
     for finding in findings:
         for name, value in _wanted(finding, what).items():
-            if merged.setdefault(name, value) != value:
-                conflicts.append(
-                    f"{finding.rule.id} requires {name}={value}, but {name}={merged[name]} is already required"
-                )
-    return merged, conflicts
+            merged.setdefault(name, value)
+    return merged
 
 
 def _tightest(findings: Iterable[RuleMatch]) -> RuleLimits:

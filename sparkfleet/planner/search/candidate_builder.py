@@ -1,4 +1,4 @@
-"""A draft on one stack: the candidate that it makes, and the situation that it is held against rules in. Pure."""
+"""A proposal on one stack: the candidate that it makes, and the situation that it is held against rules in. Pure."""
 
 from __future__ import annotations
 
@@ -24,20 +24,20 @@ from sparkfleet.planner.types.plan import Candidate, GroupShape
 
 
 class StackedProposal(NamedTuple):
-    """A draft on one stack, on nodes with so much room."""
+    """A proposal on one stack, on nodes with so much room."""
 
     case: VariantContext
-    draft: Proposal
+    proposal: Proposal
     stack: Stack
     room: MemoryBudget
 
 
-def candidate_of(trial: StackedProposal, sized: Sizing) -> Candidate:
+def candidate_of(stacked: StackedProposal, sized: Sizing) -> Candidate:
     """The candidate as it is before rules have changed it."""
-    case, draft, stack, _ = trial
-    variant, split = case.variant, draft.split
-    nodes = draft.pool.nodes[: split.ranks]
-    tables = stack.disk_tables(case.outlook.checkpoint)
+    case, proposal, stack, _ = stacked
+    variant, split = case.variant, proposal.split
+    nodes = proposal.pool.nodes[: split.ranks]
+    tables = stack.disk_tables(case.predictor.checkpoint)
     return Candidate(
         model=variant.model,
         shape=GroupShape(nodes=nodes, tp=split.tp, pp=split.pp, ep=split.ep),
@@ -47,11 +47,11 @@ def candidate_of(trial: StackedProposal, sized: Sizing) -> Candidate:
         python=stack.python,
         image=stack.image,
         quant=quant_of(case),
-        speculation=depth_on(draft.speculation, stack, case.load),
+        speculation=depth_on(proposal.speculation, stack, case.load),
         context=sized.context,
         concurrency=sized.concurrency,
         kv_dtype=sized.kv_dtype,
-        memory_fraction=fraction_of(case, draft, stack.engine, sized),
+        memory_fraction=fraction_of(case, proposal, stack.engine, sized),
         engine_args=merge_flags(variant.engine_args, tables.args if tables else ())[0],
         env=tuple(sorted({**dict(tables.env if tables else ()), **variant.env}.items())),
         media_domains=variant.media_domains,
@@ -59,20 +59,20 @@ def candidate_of(trial: StackedProposal, sized: Sizing) -> Candidate:
     )
 
 
-def known_of(trial: StackedProposal) -> RuleContext:
+def known_of(stacked: StackedProposal) -> RuleContext:
     """Facts shared by every candidate of a proposal: its weights, its image, its nodes, and the deployment's needs."""
-    case, draft, stack, _ = trial
-    site, split = draft.pool.site, draft.split
-    shape = GroupShape(nodes=draft.pool.nodes[: split.ranks], tp=split.tp, pp=split.pp, ep=split.ep)
+    case, proposal, stack, _ = stacked
+    site, split = proposal.pool.site, proposal.split
+    shape = GroupShape(nodes=proposal.pool.nodes[: split.ranks], tp=split.tp, pp=split.pp, ep=split.ep)
     facts = {
-        **_known(checkpoint_situation(case.outlook.checkpoint, shape)),
+        **_known(checkpoint_situation(case.predictor.checkpoint, shape)),
         **_known(image_situation(stack.image or "")),
         "topology": site.topology,
         "link": site.link_id,
         "driver": site.driver or None,
         "needs": case.spec.needs,
         "license_policy": case.spec.license,
-        "fits_one_node": _fits_one(case, draft, stack),
+        "fits_one_node": _fits_one(case, proposal, stack),
     }
     return RuleContext.model_validate({name: value for name, value in facts.items() if value is not None})
 
@@ -95,10 +95,10 @@ def _known(situation: RuleContext) -> dict[str, object]:
     return {name: value for name, value in situation if value is not None}
 
 
-def _fits_one(case: VariantContext, draft: Proposal, stack: Stack) -> bool:
-    settings = settings_of(case, draft, stack)._replace(speculation=Speculation())
-    needs, _ = case.outlook.memory(Split(), settings, LEAST_CONTEXT, 1)
-    return needs.mid <= 0.85 * draft.pool.site.memory_total
+def _fits_one(case: VariantContext, proposal: Proposal, stack: Stack) -> bool:
+    settings = settings_of(case, proposal, stack)._replace(speculation=Speculation())
+    needs, _ = case.predictor.memory(Split(), settings, LEAST_CONTEXT, 1)
+    return needs.mid <= 0.85 * proposal.pool.site.memory_total
 
 
 def name_of(candidate: Candidate) -> str:

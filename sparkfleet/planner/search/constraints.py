@@ -28,7 +28,7 @@ def mistaken(spec: Deployment, number: int, variant: Variant, fleet: Fleet) -> R
 
 def unwanted(case: VariantContext) -> Rejection | None:
     """Reason that excludes every candidate of this checkpoint, whatever its shape; None if there is none."""
-    spec, variant, checkpoint = case.spec, case.variant, case.outlook.checkpoint
+    spec, variant, checkpoint = case.spec, case.variant, case.predictor.checkpoint
     name = variant.model.rpartition("/")[2]
     if spec.license == "open" and checkpoint.license.kind != "open-source":
         license_id = checkpoint.license.id or "not known"

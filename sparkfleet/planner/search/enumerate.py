@@ -52,7 +52,7 @@ class ProposalEnumerator:
         """Shapes on more nodes than there are for this variant beside the other deployments."""
 
     def sized(self) -> Iterator[tuple[Proposal, Sizing]]:
-        """The drafts that have room, or would have with another share of the memory, with their sizes."""
+        """The proposals that have room, or would have with another share of the memory, with their sizes."""
         engines = self._engines()
         enough = 0
         for pool, split in self._shapes():
@@ -64,71 +64,75 @@ class ProposalEnumerator:
                 self.kept.append((pool, split))
                 continue
             best = self._ledger.best(pool)
-            drafts = [draft for engine in engines for draft in self._each(pool, split, engine)]
-            sized = [(draft, self._size(draft, best)) for draft in drafts]
+            proposals = [proposal for engine in engines for proposal in self._each(pool, split, engine)]
+            sized = [(proposal, self._size(proposal, best)) for proposal in proposals]
             fitting = any(found.verdict != "no" for _, found in sized)
             # If a share of the memory is too large, rules may have a better reason than sizes.
-            able = [(draft, found) for draft, found in sized if found.verdict != "no" or found.spare]
+            able = [(proposal, found) for proposal, found in sized if found.verdict != "no" or found.spare]
             enough = enough or (split.ranks if fitting else 0)
             yield from able
             if not sized:
                 continue
-            draft, least = min(sized, key=lambda item: item[1].needs.mid)
+            proposal, least = min(sized, key=lambda item: item[1].needs.mid)
             self.places += self._least_of(sized, best)
             if not able:  # one line per shape: engines and drafters differ by little
-                self.rejected.append(too_large(self._case, draft, least, best))
-            kept = {draft for draft, _ in able}
-            for draft, found in sized:
-                if draft not in kept:
-                    self._note(draft, too_large(self._case, draft, found, best))
+                self.rejected.append(too_large(self._case, proposal, least, best))
+            kept = {proposal for proposal, _ in able}
+            for proposal, found in sized:
+                if proposal not in kept:
+                    self._note(proposal, too_large(self._case, proposal, found, best))
 
-    def _size(self, draft: Proposal, room: MemoryBudget) -> Sizing:
+    def _size(self, proposal: Proposal, room: MemoryBudget) -> Sizing:
         """Sizes on the first stack; if the model's tables leave no room, on one that keeps them on the disk."""
-        found = size(self._case, draft, room, self.settings(draft))
-        if found.verdict != "no" or not self._case.outlook.arch.table_bytes:
+        found = size(self._case, proposal, room, self.settings(proposal))
+        if found.verdict != "no" or not self._case.predictor.arch.table_bytes:
             return found
         able = (
             stack
-            for stack in in_order(self.stacks[draft.engine], draft.speculation)
-            if stack.disk_tables(self._case.outlook.checkpoint)
+            for stack in in_order(self.stacks[proposal.engine], proposal.speculation)
+            if stack.disk_tables(self._case.predictor.checkpoint)
         )
         stack = next(able, None)
         return (
-            found if stack is None else size(self._case, draft, room, settings_of(self._case, draft, stack))
+            found
+            if stack is None
+            else size(self._case, proposal, room, settings_of(self._case, proposal, stack))
         )
 
-    def _note(self, draft: Proposal, reason: Rejection) -> None:
-        where = f"{draft.split}: {reason.reason}"
-        self.account.note(draft.engine, (draft.speculation.method,), Fate(Stage.SIZED, where, reason.why))
+    def _note(self, proposal: Proposal, reason: Rejection) -> None:
+        where = f"{proposal.split}: {reason.reason}"
+        self.account.note(
+            proposal.engine, (proposal.speculation.method,), Fate(Stage.SIZED, where, reason.why)
+        )
 
-    def first(self, draft: Proposal) -> Stack:
+    def first(self, proposal: Proposal) -> Stack:
         """The stack that names a proposal before it is judged."""
-        return in_order(self.stacks[draft.engine], draft.speculation)[0]
+        return in_order(self.stacks[proposal.engine], proposal.speculation)[0]
 
-    def settings(self, draft: Proposal) -> Settings:
+    def settings(self, proposal: Proposal) -> Settings:
         """Engine settings of a proposal on that stack."""
-        return settings_of(self._case, draft, self.first(draft))
+        return settings_of(self._case, proposal, self.first(proposal))
 
     def apart(self, kind: NodeKind) -> Iterator[SuggestedPlacement]:
         """The pinned shape on as many nodes of a kind as it needs, were they linked."""
         wanted = self._case.variant.parallel or Parallel()
         ranks = (wanted.tp or 1) * (wanted.pp or 1)
         for split in (
-            splits_for(self._case.variant, self._case.outlook, ranks) if ranks in GROUP_SIZES else ()
+            splits_for(self._case.variant, self._case.predictor, ranks) if ranks in GROUP_SIZES else ()
         ):
             for engine, stacks in self.stacks.items():
-                for draft in self._each(linked(kind, ranks), split, engine):
-                    yield SuggestedPlacement(draft, stacks, self.settings(draft), kind.empty)
+                for proposal in self._each(linked(kind, ranks), split, engine):
+                    yield SuggestedPlacement(proposal, stacks, self.settings(proposal), kind.empty)
 
     def _least_of(
         self, sized: Sequence[tuple[Proposal, Sizing]], room: MemoryBudget
     ) -> Iterator[SuggestedPlacement]:
-        """Of every engine the draft that needs least."""
+        """Of every engine the proposal that needs least."""
         for engine, stacks in self.stacks.items():
             own = [item for item in sized if item[0].engine == engine]
             if own:
-                draft, _ = min(own, key=lambda item: item[1].needs.mid)
-                yield SuggestedPlacement(draft, stacks, self.settings(draft), room)
+                proposal, _ = min(own, key=lambda item: item[1].needs.mid)
+                yield SuggestedPlacement(proposal, stacks, self.settings(proposal), room)
 
     def _engines(self) -> tuple[EngineName, ...]:
         variant, quant = self._case.variant, quant_of(self._case)
@@ -167,16 +171,16 @@ class ProposalEnumerator:
 
     def _shapes(self) -> Iterator[tuple[Pool, Split]]:
         """Sites of the fleet with the splits that suit them, each once per class of site."""
-        variant, outlook = self._case.variant, self._case.outlook
+        variant, predictor = self._case.variant, self._case.predictor
         for ranks in GROUP_SIZES:
-            splits = splits_for(variant, outlook, ranks)
+            splits = splits_for(variant, predictor, ranks)
             for pool in self._case.fleet.pools(ranks, variant.nodes) if splits else ():
                 self.pools[pool.site].append(pool)
             if splits and self._case.fleet.open_rings(ranks, variant.nodes):
                 self.rejected.append(open_ring(ranks))
         for site, pools in self.pools.items():
             best = max(pools, key=lambda pool: self._ledger.best(pool).careful)
-            for split in splits_for(variant, outlook, site.ranks):
+            for split in splits_for(variant, predictor, site.ranks):
                 yield best, split
         if not self.pools:
             self.rejected.append(self._no_site())
@@ -208,7 +212,7 @@ class ProposalEnumerator:
         known = self._drafting.get(engine)
         if known is None:
             case = self._case
-            facts = Drafts(case.outlook.checkpoint, case.outlook.drafts, case.spec.license == "open")
+            facts = Drafts(case.predictor.checkpoint, case.predictor.drafts, case.spec.license == "open")
             known = self._drafting[engine] = drafting_for(case.variant, facts, engine, case.load)
             for one in known.excluded:
                 self.account.note(engine, (one.method,), Fate(Stage.EXCLUDED, one.reason, one.why))

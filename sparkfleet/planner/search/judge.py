@@ -47,15 +47,15 @@ from sparkfleet.planner.types.plan import ENGINE_LABELS, Candidate, PublishedRun
 from sparkfleet.units import GIB
 
 STACKS_TRIED = 6
-"""Images that are tried per draft, best evidence first."""
+"""Images that are tried per proposal, best evidence first."""
 RULE_ROUNDS = 4
 """A flag that one rule requires may make another one fire; more rounds than this were never needed."""
 
 
 class Evaluation(NamedTuple):
-    """A draft after rules and predictions; `rung` is None if nothing is left of it."""
+    """A proposal after rules and predictions; `rung` is None if nothing is left of it."""
 
-    draft: Proposal
+    proposal: Proposal
     rung: Rung | None
     worth: float
     rejected: tuple[Rejection, ...]
@@ -65,31 +65,33 @@ class Evaluation(NamedTuple):
     """Its worth by the prediction alone, whatever was published."""
 
 
-def assess(case: VariantContext, draft: Proposal, stacks: Sequence[Stack], room: MemoryBudget) -> Evaluation:
-    """The draft on the first stack that the rules let pass."""
+def assess(
+    case: VariantContext, proposal: Proposal, stacks: Sequence[Stack], room: MemoryBudget
+) -> Evaluation:
+    """The proposal on the first stack that the rules let pass."""
     rejected: list[Rejection] = []
-    tried = in_order(stacks, draft.speculation)[:STACKS_TRIED]
+    tried = in_order(stacks, proposal.speculation)[:STACKS_TRIED]
     for stack in tried:
-        settings = settings_of(case, draft, stack)
-        sized = size(case, draft, room, settings)
+        settings = settings_of(case, proposal, stack)
+        sized = size(case, proposal, room, settings)
         if sized.verdict == "no" and not sized.spare:
-            rejected.append(too_large(case, draft, sized, room))
-            if settings.disk_tables or not any(one.disk_tables(case.outlook.checkpoint) for one in tried):
+            rejected.append(too_large(case, proposal, sized, room))
+            if settings.disk_tables or not any(one.disk_tables(case.predictor.checkpoint) for one in tried):
                 break  # no other stack needs less
             continue
-        found = _ruled(StackedProposal(case, draft, stack, room), sized, settings)
+        found = _ruled(StackedProposal(case, proposal, stack, room), sized, settings)
         if found.rung is not None:
             return found._replace(rejected=tuple(rejected))
         rejected += found.rejected
-    return Evaluation(draft, None, 0.0, tuple(rejected))
+    return Evaluation(proposal, None, 0.0, tuple(rejected))
 
 
-def _ruled(trial: StackedProposal, sized: Sizing, settings: Settings) -> Evaluation:
+def _ruled(stacked: StackedProposal, sized: Sizing, settings: Settings) -> Evaluation:
     """Applies required flags until no further rule fires, or rejects the proposal."""
-    case, draft, _, _ = trial
+    case, proposal, _, _ = stacked
     tried = sized[:3]
-    candidate = candidate_of(trial, sized)
-    known = known_of(trial)
+    candidate = candidate_of(stacked, sized)
+    known = known_of(stacked)
     required: dict[str, RuleMatch] = {}
     for _ in range(RULE_ROUNDS):
         findings = judge(situation_with(candidate, known, settings.batch_tokens))
@@ -98,7 +100,7 @@ def _ruled(trial: StackedProposal, sized: Sizing, settings: Settings) -> Evaluat
         if verdict.rejected:
             by_rules = rejections(verdict, name_of(candidate))
             return Evaluation(
-                draft, None, 0.0, tuple(one.model_copy(update={"why": "rule"}) for one in by_rules)
+                proposal, None, 0.0, tuple(one.model_copy(update={"why": "rule"}) for one in by_rules)
             )
         required |= {finding.rule.id: finding for finding in verdict.required_by}
         changed = _required(candidate, verdict)
@@ -109,17 +111,17 @@ def _ruled(trial: StackedProposal, sized: Sizing, settings: Settings) -> Evaluat
     verdict = verdict.model_copy(update={"required_by": tuple(required.values())})
     against = _against_wishes(case, candidate, verdict.limits, verdict.required_by)
     if against is not None:
-        return Evaluation(draft, None, 0.0, (against,))
-    candidate, sized, changed_settings = _limited(trial, candidate, sized, settings, verdict.limits)
+        return Evaluation(proposal, None, 0.0, (against,))
+    candidate, sized, changed_settings = _limited(stacked, candidate, sized, settings, verdict.limits)
     if sized.verdict == "no":
-        most = _within(trial, sized.needs, verdict.limits)
-        smaller = _smaller(case, draft, most, changed_settings, sized)
+        most = _within(stacked, sized.needs, verdict.limits)
+        smaller = _smaller(case, proposal, most, changed_settings, sized)
         # A rule may set the KV cache's precision: then the sizes that were tried come back.
         if smaller.verdict == "no" or smaller[:3] == tried:
-            return Evaluation(draft, None, 0.0, (too_large(case, draft, sized, most),))
+            return Evaluation(proposal, None, 0.0, (too_large(case, proposal, sized, most),))
         # Other rules may apply to the smaller sizes.
-        return _with_note(_ruled(trial, smaller, settings), _lessened(sized, smaller, verdict))
-    judged = _predicted(trial, candidate, sized, changed_settings, verdict)
+        return _with_note(_ruled(stacked, smaller, settings), _lessened(sized, smaller, verdict))
+    judged = _predicted(stacked, candidate, sized, changed_settings, verdict)
     for one in contested:
         judged = _with_note(judged, f"against {one.rule.id}: {one.rule.title}; but {one.rule.against}")
     return judged
@@ -134,11 +136,11 @@ def _contested(finding: RuleMatch) -> bool:
 
 
 def _smaller(
-    case: VariantContext, draft: Proposal, room: MemoryBudget, settings: Settings, sized: Sizing
+    case: VariantContext, proposal: Proposal, room: MemoryBudget, settings: Settings, sized: Sizing
 ) -> Sizing:
     """The first sizes below those that have no room within what rules require; they end with the smallest."""
     below = replace(case, most=SizeLimits(sized.context, sized.concurrency))
-    return size(below, draft, room, settings)
+    return size(below, proposal, room, settings)
 
 
 def _lessened(sized: Sizing, smaller: Sizing, verdict: Judgement) -> str:
@@ -215,10 +217,10 @@ def _limits_of(finding: RuleMatch) -> RuleLimits:
 
 
 def _limited(
-    trial: StackedProposal, candidate: Candidate, sized: Sizing, settings: Settings, limits: RuleLimits
+    stacked: StackedProposal, candidate: Candidate, sized: Sizing, settings: Settings, limits: RuleLimits
 ) -> tuple[Candidate, Sizing, Settings]:
     """The candidate within the limits of rules; sizes are computed again if one changes."""
-    case, draft, _, _ = trial
+    case, proposal, _, _ = stacked
     flags = parse_flags(candidate.engine_args)
     given = chunk_given(candidate.engine_args, BATCH_FLAGS.get(candidate.engine, ""))
     settings = settings._replace(
@@ -236,10 +238,10 @@ def _limited(
         )
     context = min(sized.context, limits.context or sized.context)
     concurrency = min(sized.concurrency, limits.concurrency or sized.concurrency)
-    sized = sized_at(case, draft, trial.room, settings, (context, concurrency))
-    most = _within(trial, sized.needs, limits)
-    sized = sized_at(case, draft, most, settings, (context, concurrency))
-    fraction = fraction_of(case, draft, candidate.engine, sized)
+    sized = sized_at(case, proposal, stacked.room, settings, (context, concurrency))
+    most = _within(stacked, sized.needs, limits)
+    sized = sized_at(case, proposal, most, settings, (context, concurrency))
+    fraction = fraction_of(case, proposal, candidate.engine, sized)
     if fraction is not None and limits.memory_fraction is not None:
         fraction = min(fraction, limits.memory_fraction)
     return (
@@ -249,7 +251,7 @@ def _limited(
                 "concurrency": concurrency,
                 "kv_dtype": sized.kv_dtype,
                 "memory_fraction": fraction,
-                "batch_tokens": None if given else _batch_tokens(trial, settings, context, concurrency),
+                "batch_tokens": None if given else _batch_tokens(stacked, settings, context, concurrency),
             }
         ),
         sized,
@@ -257,52 +259,52 @@ def _limited(
     )
 
 
-def _batch_tokens(trial: StackedProposal, settings: Settings, context: int, concurrency: int) -> int | None:
+def _batch_tokens(stacked: StackedProposal, settings: Settings, context: int, concurrency: int) -> int | None:
     """Tokens of a prefill step to pass to the engine; None if they are its default on any Spark."""
     if settings.engine != "vllm" and settings.batch_tokens == own_chunk(settings.engine):
         return None
-    return trial.case.outlook.step(trial.draft.split, settings, context, concurrency)
+    return stacked.case.predictor.step(stacked.proposal.split, settings, context, concurrency)
 
 
-def _within(trial: StackedProposal, needs: Band, limits: RuleLimits) -> MemoryBudget:
+def _within(stacked: StackedProposal, needs: Band, limits: RuleLimits) -> MemoryBudget:
     """The room that a limit on the memory fraction leaves: tight as long as the lower end of the band is within it."""
-    room = trial.room
-    given = share_given(trial.case.variant.engine_args, trial.draft.engine)
+    room = stacked.room
+    given = share_given(stacked.case.variant.engine_args, stacked.proposal.engine)
     if (
         limits.memory_fraction is None or given is not None
     ):  # a share set in the deployment is known to be within the limit
         return room
-    most = limits.memory_fraction * trial.draft.pool.site.memory_total
-    at_most = most if trial.case.edge else most + needs.mid - needs.low
+    most = limits.memory_fraction * stacked.proposal.pool.site.memory_total
+    at_most = most if stacked.case.edge else most + needs.mid - needs.low
     return MemoryBudget(min(room.careful, most), min(room.at_most, at_most))
 
 
 def _predicted(
-    trial: StackedProposal, candidate: Candidate, sized: Sizing, settings: Settings, verdict: Judgement
+    stacked: StackedProposal, candidate: Candidate, sized: Sizing, settings: Settings, verdict: Judgement
 ) -> Evaluation:
-    case, draft, stack, _ = trial
-    alone = case.outlook.rates(draft.split, settings, sized.context, 1)
-    many = case.outlook.rates(draft.split, settings, sized.context, sized.concurrency)
-    check = case.outlook.check(draft.split, settings)
+    case, proposal, stack, _ = stacked
+    alone = case.predictor.rates(proposal.split, settings, sized.context, 1)
+    many = case.predictor.rates(proposal.split, settings, sized.context, sized.concurrency)
+    check = case.predictor.check(proposal.split, settings)
     slower = verdict.factor("decode_tps")
     prediction = Prediction(
         memory_bytes_per_rank=sized.needs,
         memory_parts=sized.parts,
         verdict=sized.verdict,
-        weights_bytes=case.outlook.checkpoint.bytes_on_disk,
-        weights_estimated=not case.outlook.checkpoint.weights_known,
+        weights_bytes=case.predictor.checkpoint.bytes_on_disk,
+        weights_estimated=not case.predictor.checkpoint.weights_known,
         ttft_ms=_times(alone.ttft_ms, 1 / verdict.factor("ttft")),
         decode_tps_per_request=_times(alone.decode_tps_per_request, slower),
         decode_tps_aggregate=_times(many.decode_tps_aggregate, slower),
         prefill_tps=_times(alone.prefill_tps, verdict.factor("prefill_tps")),
         prompt=min(2048, max(1, sized.context // 2)),
         concurrency=sized.concurrency,
-        accepted=alone.accepted if draft.speculation.method != "none" else None,
+        accepted=alone.accepted if proposal.speculation.method != "none" else None,
         check_ttft_ms=_times(check.ttft_ms, 1 / verdict.factor("ttft")),
         check_decode_tps=_times(check.decode_tps_per_request, slower),
     )
-    value = worth(case, draft, settings, sized.context) * slower * doubt(case, stack, draft, verdict)
-    proof = evidence_of(case, draft)
+    value = worth(case, proposal, settings, sized.context) * slower * doubt(case, stack, proposal, verdict)
+    proof = evidence_of(case, proposal)
     rung = Rung(
         candidate=candidate,
         prediction=prediction,
@@ -310,26 +312,30 @@ def _predicted(
         worth=value,
         published=_published(proof),
         rules=tuple(finding.rule.id for finding in verdict.required_by),
-        notes=(*_at_the_edge(trial, sized), *_notes(case, stack, draft, verdict), *_flag_faults(candidate)),
+        notes=(
+            *_at_the_edge(stacked, sized),
+            *_notes(case, stack, proposal, verdict),
+            *_flag_faults(candidate),
+        ),
         said=in_words(case.variant.engine_args),
     )
     return Evaluation(
-        draft,
+        proposal,
         rung,
         value,
         (),
         verdict.penalties,
-        worth(case, draft, settings, sized.context, published=False) * slower,
+        worth(case, proposal, settings, sized.context, published=False) * slower,
     )
 
 
-def _at_the_edge(trial: StackedProposal, sized: Sizing) -> Iterator[str]:
+def _at_the_edge(stacked: StackedProposal, sized: Sizing) -> Iterator[str]:
     """The warning on a candidate that is planned because nothing with more room is left."""
-    if trial.case.edge:
+    if stacked.case.edge:
         needs = sized.needs
         yield (
             f"at the edge of the memory: {needs.mid / GIB:.1f} GiB are expected, {needs.low / GIB:.1f} at least,"
-            f" and {trial.room.at_most / GIB:.1f} leave the host {FLOOR / GIB:.0f};"
+            f" and {stacked.room.at_most / GIB:.1f} leave the host {FLOOR / GIB:.0f};"
             " it may swap, or run out of memory at its start"
         )
 
@@ -340,27 +346,27 @@ def _flag_faults(candidate: Candidate) -> Iterator[str]:
         yield f"{one.words(candidate.engine, candidate.engine_version)}: the engine may refuse to start"
 
 
-def _notes(case: VariantContext, stack: Stack, draft: Proposal, verdict: Judgement) -> Iterator[str]:
+def _notes(case: VariantContext, stack: Stack, proposal: Proposal, verdict: Judgement) -> Iterator[str]:
     for finding in (*verdict.penalties, *verdict.warnings):
         dispute = f": {finding.rule.dispute}" if finding.rule.dispute else ""
         yield f"{finding.rule.title} ({finding.rule.id}){dispute}"
     for finding in verdict.doubts:
         serious = finding.rule.severity in ("garbage", "fails") and finding.rule.effect.do == "reject"
-        if serious and not _seen_to_work(case, stack, draft):
+        if serious and not _seen_to_work(case, stack, proposal):
             yield f"possible ({', '.join(finding.unknown)} not known): {finding.rule.title} ({finding.rule.id})"
     prompts = verdict.limits.prompt_tokens
     if prompts is not None and prompts < (case.variant.context or DEFAULT_CONTEXT):
         cause = next(one for one in verdict.required_by if _limits_of(one).prompt_tokens == prompts)
         yield f"takes prompts of at most {prompts} tokens ({cause.rule.id})"
-    yield from _unpublished(case, stack, draft)
-    if assumed := case.outlook.drafter(draft.speculation).assumed:
+    yield from _unpublished(case, stack, proposal)
+    if assumed := case.predictor.drafter(proposal.speculation).assumed:
         yield assumed
-    own_head = draft.speculation.method in ("mtp", "nextn") and draft.speculation.draft is None
-    if own_head and not declared_heads(case.outlook.checkpoint):
+    own_head = proposal.speculation.method in ("mtp", "nextn") and proposal.speculation.draft is None
+    if own_head and not declared_heads(case.predictor.checkpoint):
         yield "the config declares no MTP head: published runs of this model have one; known after the download"
-    if noncommercial := _noncommercial(case, draft):
+    if noncommercial := _noncommercial(case, proposal):
         yield noncommercial
-    if "vision" in case.spec.needs and case.outlook.checkpoint.vision is None:
+    if "vision" in case.spec.needs and case.predictor.checkpoint.vision is None:
         yield "the weights may lack the vision tower: known only after the download"
 
 
@@ -374,12 +380,12 @@ def _published(proof: Evidence) -> PublishedRuns:
     )
 
 
-def _unpublished(case: VariantContext, stack: Stack, draft: Proposal) -> Iterator[str]:
+def _unpublished(case: VariantContext, stack: Stack, proposal: Proposal) -> Iterator[str]:
     """The note on a candidate that nobody has published, with the nearest that somebody has."""
-    method, ranks = draft.speculation.method, draft.split.ranks
+    method, ranks = proposal.speculation.method, proposal.split.ranks
     drafting = "without drafts" if method == "none" else f"with {method.upper()}"
     where = f"on {ranks} node{'s' if ranks > 1 else ''}"
-    found = proof_of(case, draft)
+    found = proof_of(case, proposal)
     if found.level is EvidenceLevel.FORMAT:
         if not found.runs:
             yield f"nobody has published rates of this, only gains or acceptance {drafting}"
@@ -387,25 +393,25 @@ def _unpublished(case: VariantContext, stack: Stack, draft: Proposal) -> Iterato
         formats = " and ".join(dict.fromkeys(one.format.upper() for one in found.nearest))
         yield f"nobody has published this format {drafting} {where}: others ran the family in {formats}"
     elif found.level > EvidenceLevel.FORMAT:
-        yield f"nobody has published this: {ENGINE_LABELS[draft.engine]} {drafting} {where} for models of this shape"
+        yield f"nobody has published this: {ENGINE_LABELS[proposal.engine]} {drafting} {where} for models of this shape"
     elif proves(stack, method) is False:
         yield f"no published measurement of {method.upper()} on {stack.name}; there are some on other images"
 
 
-def _noncommercial(case: VariantContext, draft: Proposal) -> str:
+def _noncommercial(case: VariantContext, proposal: Proposal) -> str:
     """The warning on a draft whose licence forbids commercial use; "" on any other."""
-    name = draft.speculation.draft
-    given = license_of_draft(name, case.outlook.drafts) if name else ""
+    name = proposal.speculation.draft
+    given = license_of_draft(name, case.predictor.drafts) if name else ""
     if "-nc" not in given:
         return ""
     return f"the draft {name} is under {given}: not for commercial use; `license: open` excludes it"
 
 
-def _seen_to_work(case: VariantContext, stack: Stack, draft: Proposal) -> bool:
+def _seen_to_work(case: VariantContext, stack: Stack, proposal: Proposal) -> bool:
     """The image served this quantisation and this method: what its unknown versions might mean is answered."""
     known = stack.known
     proven = known is not None and known.status == "works" and quant_of(case) in known.quants
-    return proven and draft.split.ranks == 1 and proves(stack, draft.speculation.method) is True
+    return proven and proposal.split.ranks == 1 and proves(stack, proposal.speculation.method) is True
 
 
 def _times(band: Band | None, factor: float) -> Band | None:

@@ -50,11 +50,6 @@ class MethodAccount:
         """Notes the result of a proposal that was judged."""
         self.note(engine, (method,), Fate(Stage.JUDGED, reason, why))
 
-    def reached(self, engine: EngineName, method: Method, stage: Stage) -> bool:
-        """True if a reason of this stage or a later one is known: another of it would not be kept."""
-        known = self._fates.get((engine, method))
-        return known is not None and known.stage >= stage
-
     def unmentioned(
         self, taken: Iterable[tuple[EngineName, Method]], rejected: Iterable[Rejection]
     ) -> Iterator[Rejection]:

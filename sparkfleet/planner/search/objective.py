@@ -28,7 +28,7 @@ KEPT = 0.95
 
 
 def worth(
-    case: VariantContext, draft: Proposal, settings: Settings, context: int, *, published: bool = True
+    case: VariantContext, proposal: Proposal, settings: Settings, context: int, *, published: bool = True
 ) -> float:
     """Value of a proposal under the objective. Only comparable within one deployment, between equal objectives.
 
@@ -37,137 +37,147 @@ def worth(
 
     Args:
         case: the variant.
-        draft: the proposal.
+        proposal: the proposal.
         settings: its engine settings.
         context: tokens that it is sized to.
         published: corrected by published rates; False: the prediction alone.
     """
     if case.objective == "throughput":
-        value = total(case, draft, settings, context, best_groups(case, draft, settings, context))
-        return value * (published_factor(case, draft, settings, context) if published else 1.0)
-    alone = case.outlook.rates(draft.split, settings, context, 1)
-    faster = published_factor(case, draft, settings, context) if published else 1.0
+        value = total(case, proposal, settings, context, best_groups(case, proposal, settings, context))
+        return value * (published_factor(case, proposal, settings, context) if published else 1.0)
+    alone = case.predictor.rates(proposal.split, settings, context, 1)
+    faster = published_factor(case, proposal, settings, context) if published else 1.0
     ttft = alone.ttft_ms.mid / 1000 if alone.ttft_ms else 0.0
     quick = 1.0 / (ttft + ANSWER / (alone.decode_tps_per_request.mid * faster))
     return quick if case.objective == "interactive" else context * 1e6 + quick
 
 
-def total(case: VariantContext, draft: Proposal, settings: Settings, context: int, groups: int) -> float:
+def total(case: VariantContext, proposal: Proposal, settings: Settings, context: int, groups: int) -> float:
     """Tokens per second of all requests of the deployment, distributed over so many groups."""
-    each = case.outlook.rates(draft.split, settings, context, -(-case.concurrency // groups))
+    each = case.predictor.rates(proposal.split, settings, context, -(-case.concurrency // groups))
     return groups * each.decode_tps_aggregate.mid
 
 
-def best_groups(case: VariantContext, draft: Proposal, settings: Settings, context: int) -> int:
+def best_groups(case: VariantContext, proposal: Proposal, settings: Settings, context: int) -> int:
     """Number of groups with the highest total rate, fewer if equal; the deployment's own if it sets `replicas`."""
     if case.variant.replicas is not None:
         return case.variant.replicas
-    most = case.groups(draft.split.ranks)
+    most = case.groups(proposal.split.ranks)
     return max(
-        range(1, most + 1), key=lambda groups: (total(case, draft, settings, context, groups), -groups)
+        range(1, most + 1), key=lambda groups: (total(case, proposal, settings, context, groups), -groups)
     )
 
 
-def published_factor(case: VariantContext, draft: Proposal, settings: Settings, context: int) -> float:
+def published_factor(case: VariantContext, proposal: Proposal, settings: Settings, context: int) -> float:
     """Factor on the predicted rate by what was published: rates of the same combination, or on another engine; else those of
     the family in this format by other methods, times gains, or acceptance.
 
     A gain is the rate with drafts over that without on one box, acceptance the tokens of a step; each counts half (log).
     """
     busy = case.objective == "throughput"
-    if is_measured(case, draft, exactly=True):
+    if is_measured(case, proposal, exactly=True):
         return 1.0  # the prediction follows what was measured here
-    found = evidence_of(case, draft)
+    found = evidence_of(case, proposal)
     same = found.correction(busy=busy)
     if same is not None:
         return same
     there = found.elsewhere(busy=busy)
     if there is not None:
-        return there[0] * _by_half(case, draft, settings, context, there[1])
-    usual = evidence().usual_engine(SPEED_METHODS.get(draft.speculation.method, draft.speculation.method))
-    unproven = usual and found.level > EvidenceLevel.FORMAT and draft.engine not in (usual, "custom")
+        return there[0] * _by_half(case, proposal, settings, context, there[1])
+    usual = evidence().usual_engine(
+        SPEED_METHODS.get(proposal.speculation.method, proposal.speculation.method)
+    )
+    unproven = usual and found.level > EvidenceLevel.FORMAT and proposal.engine not in (usual, "custom")
     # It never raises: an engine that becomes the usual one by one more publication must not lose by that.
-    engine = min(1.0, _by_half(case, draft, settings, context, usual)) if unproven else 1.0
-    return engine * found.shared_correction(busy=busy) * _drafting_factor(case, draft, settings, context)
+    engine = min(1.0, _by_half(case, proposal, settings, context, usual)) if unproven else 1.0
+    return engine * found.shared_correction(busy=busy) * _drafting_factor(case, proposal, settings, context)
 
 
-def _by_half(case: VariantContext, draft: Proposal, settings: Settings, context: int, engine: str) -> float:
+def _by_half(
+    case: VariantContext, proposal: Proposal, settings: Settings, context: int, engine: str
+) -> float:
     """Factor that halves (log) how much faster a proposal is predicted than on an engine on which its method was published.
 
     Nobody has published that difference: head-to-heads of engines go either way.
     """
     requests = case.concurrency if case.objective == "throughput" else 1
-    own = case.outlook.rates(draft.split, settings, context, requests)
-    other = case.outlook.rates(draft.split, settings._replace(engine=engine, release=""), context, requests)
+    own = case.predictor.rates(proposal.split, settings, context, requests)
+    other = case.predictor.rates(
+        proposal.split, settings._replace(engine=engine, release=""), context, requests
+    )
     return math.sqrt(other.decode_tps_aggregate.mid / own.decode_tps_aggregate.mid)
 
 
-def _drafting_factor(case: VariantContext, draft: Proposal, settings: Settings, context: int) -> float:
+def _drafting_factor(case: VariantContext, proposal: Proposal, settings: Settings, context: int) -> float:
     """Factor on the predicted rate by published gains or acceptance of the method with this model."""
     requests = case.concurrency if case.objective == "throughput" else 1
-    publication = NOT_PUBLISHED if draft.speculation.method == "none" else _drafting(case, draft, requests)
+    publication = (
+        NOT_PUBLISHED if proposal.speculation.method == "none" else _drafting(case, proposal, requests)
+    )
     if publication == NOT_PUBLISHED:
         return 1.0
-    drafted = case.outlook.rates(draft.split, settings, context, requests)
+    drafted = case.predictor.rates(proposal.split, settings, context, requests)
     if publication.gain is None:
         return math.sqrt((publication.length or drafted.accepted) / drafted.accepted)
-    bare = case.outlook.rates(draft.split, settings._replace(speculation=Speculation()), context, requests)
+    bare = case.predictor.rates(
+        proposal.split, settings._replace(speculation=Speculation()), context, requests
+    )
     predicted = drafted.decode_tps_aggregate.mid / bare.decode_tps_aggregate.mid
     return math.sqrt(publication.gain / predicted)
 
 
-def is_measured(case: VariantContext, draft: Proposal, *, exactly: bool = False) -> bool:
+def is_measured(case: VariantContext, proposal: Proposal, *, exactly: bool = False) -> bool:
     """True if the user measured a proposal's engine, split and method here; `exactly`: with as many draft tokens."""
-    wanted = draft.speculation
+    wanted = proposal.speculation
     method = SPEED_METHODS.get(wanted.method, wanted.method)
     return any(
-        (one.engine, one.tp, one.pp) == (draft.engine, draft.split.tp, draft.split.pp)
+        (one.engine, one.tp, one.pp) == (proposal.engine, proposal.split.tp, proposal.split.pp)
         and SPEED_METHODS.get(one.method, one.method) == method
         and (not exactly or one.k == wanted.tokens)
-        for one in case.outlook.measurements
+        for one in case.predictor.measurements
     )
 
 
-def proof_of(case: VariantContext, draft: Proposal) -> Evidence:
+def proof_of(case: VariantContext, proposal: Proposal) -> Evidence:
     """Published runs that speak for a proposal; the user's own measurement of it is as good as any."""
-    return Evidence(EvidenceLevel.MODEL) if is_measured(case, draft) else evidence_of(case, draft)
+    return Evidence(EvidenceLevel.MODEL) if is_measured(case, proposal) else evidence_of(case, proposal)
 
 
-def evidence_of(case: VariantContext, draft: Proposal) -> Evidence:
+def evidence_of(case: VariantContext, proposal: Proposal) -> Evidence:
     """Published runs that speak for a proposal."""
-    method = SPEED_METHODS.get(draft.speculation.method, draft.speculation.method)
-    split = draft.split
-    outlook, model = case.outlook, plain(case.variant.model.partition("@")[0])
+    method = SPEED_METHODS.get(proposal.speculation.method, proposal.speculation.method)
+    split = proposal.split
+    predictor, model = case.predictor, plain(case.variant.model.partition("@")[0])
     found = evidence().of(
-        RunKey(model, outlook.arch.family, draft.engine, method, outlook.format, split.ranks)
+        RunKey(model, predictor.arch.family, proposal.engine, method, predictor.format, split.ranks)
     )
     if split.pp > 1:  # published are tensor parallel ranks; a pipeline of as many is another thing
         levels = tuple(max(one, EvidenceLevel.FORMAT) for one in found.levels)
         return found._replace(level=max(found.level, EvidenceLevel.FORMAT), levels=levels)
-    if found.level > EvidenceLevel.FORMAT and draft.speculation.method != "none":
-        publication = _drafting(case, draft, case.concurrency if case.objective == "throughput" else 1)
+    if found.level > EvidenceLevel.FORMAT and proposal.speculation.method != "none":
+        publication = _drafting(case, proposal, case.concurrency if case.objective == "throughput" else 1)
         if publication != NOT_PUBLISHED:  # somebody ran it, who published no rate
             return found._replace(level=EvidenceLevel.FORMAT)
     return found
 
 
-def _drafting(case: VariantContext, draft: Proposal, requests: int) -> PublishedDrafting:
-    speculation, model = draft.speculation, case.variant.model.partition("@")[0]
-    if draft.engine == "custom":
+def _drafting(case: VariantContext, proposal: Proposal, requests: int) -> PublishedDrafting:
+    speculation, model = proposal.speculation, case.variant.model.partition("@")[0]
+    if proposal.engine == "custom":
         return NOT_PUBLISHED
     return drafting_published(
         model,
-        draft.engine,
+        proposal.engine,
         speculation.method,
         speculation.tokens,
         requests=requests,
-        content=case.outlook.content,
+        content=case.predictor.content,
     )
 
 
-def doubt(case: VariantContext, stack: Stack, draft: Proposal, verdict: RuleJudgement) -> float:
+def doubt(case: VariantContext, stack: Stack, proposal: Proposal, verdict: RuleJudgement) -> float:
     """Discount for evidence without a number."""
-    factor = stack.evidence * proof_of(case, draft).discount(busy=case.objective == "throughput")
+    factor = stack.evidence * proof_of(case, proposal).discount(busy=case.objective == "throughput")
     for finding in verdict.penalties:
         then = finding.rule.then
         if isinstance(then, Penalise) and then.factor is None and then.metric == "decode_tps":

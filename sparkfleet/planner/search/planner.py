@@ -1,10 +1,7 @@
-"""Plans deployments on a fleet, with the reason for every choice. Pure: no I/O, no clock.
-
-    plan_fleet        several deployments on one fleet, packed jointly
-    plan_deployment   one deployment; raises Infeasible
+"""Plans deployments on a fleet, packed jointly, with the reason for every choice. Pure: no I/O, no clock.
 
 The hardest come first: pinned ones, then the largest. Each takes its nodes from
-those that are left (`memory_ledger.py`), for the best candidate of its ladder (`fallback.py`) that has room.
+those that are left (`memory_ledger.py`), for the best candidate of its ladder (`variant_planner.py`) that has room.
 """
 
 from __future__ import annotations
@@ -16,8 +13,6 @@ from typing import get_args
 
 from sparkfleet.checkpoints.checkpoint import Checkpoint
 from sparkfleet.errors import Infeasible
-from sparkfleet.hostfacts.network.link import LinkFacts
-from sparkfleet.hostfacts.node import NodeFacts
 from sparkfleet.perf.local_measurements import LocalMeasurement
 from sparkfleet.perf.predictor import Predictor, predicted_content, predictor_of
 from sparkfleet.planner.capacity.headroom import reached
@@ -28,8 +23,8 @@ from sparkfleet.planner.engine_args.user_overrides import take_over
 from sparkfleet.planner.place.fleet_map import Fleet
 from sparkfleet.planner.search import constraints, cpu_models
 from sparkfleet.planner.search.custom_workloads import custom_groups
-from sparkfleet.planner.search.fallback import VariantPlanner
 from sparkfleet.planner.search.rung_builder import ServedVariant, nodes_and_bytes_of
+from sparkfleet.planner.search.variant_planner import VariantPlanner
 from sparkfleet.planner.types.embedded_model import EmbeddedModel
 from sparkfleet.planner.types.plan import (
     DeploymentPlan,
@@ -98,40 +93,6 @@ def plan_fleet(
     return _finished(_at_the_edge(plan, tried[0][0], specs, known), specs, known)
 
 
-def plan_deployment(
-    spec: Deployment,
-    nodes: Sequence[NodeFacts],
-    held: Mapping[str, int] | None = None,
-    *,
-    checkpoints: Checkpoints | None = None,
-    links: Sequence[LinkFacts] = (),
-    assumed: Sequence[str] = (),
-    measurements: Sequence[LocalMeasurement] = (),
-) -> DeploymentPlan:
-    """Choose how to serve `spec` on `nodes`.
-
-    Args:
-        spec: what is asked for.
-        nodes: facts of the nodes that may be used.
-        held: bytes per node that this deployment's own running groups will give back, by node name.
-        checkpoints: facts of the checkpoints by `model`.
-        links: the cables between the nodes.
-        assumed: nodes that were not read.
-        measurements: those of these nodes; predictions of the same setups follow it.
-
-    Raises:
-        Infeasible: no candidate is left; the message carries every rejection.
-    """
-    fleet = Fleet(nodes=tuple(nodes), links=tuple(links), assumed=tuple(assumed))
-    desk = PlanningContext(
-        fleet, dict(checkpoints or {}), {}, dict(held or {}), tuple(measurements), drafts=drafts_of([spec])
-    )
-    plan = _finished(_at_the_edge(_pack([spec], [spec], desk), [spec], [spec], desk), [spec], desk)
-    if plan.refused:
-        raise infeasible(plan.refused[0])
-    return plan.deployments[0]
-
-
 def infeasible(refusal: InfeasibleDeployment) -> Infeasible:
     """The error that a refusal is, with every rejection in its message."""
     reasons = "\n".join(f"  {one.what}: {one.reason}{_cited(one)}" for one in refusal.rejected)
@@ -159,7 +120,6 @@ class PlanningContext:
     fleet: Fleet
     checkpoints: dict[str, Checkpoint]
     running: dict[str, DeploymentPlan]
-    held: dict[str, int] = field(default_factory=dict)
     measurements: tuple[LocalMeasurement, ...] = ()
     drafts: tuple[str, ...] = ()
     """Names of checkpoints that are drafts."""
@@ -168,14 +128,14 @@ class PlanningContext:
     most: Mapping[str, SizeLimits] = field(default_factory=dict)
     """By deployment, what its open sizes may be at most."""
     edge: frozenset[str] = frozenset()
-    """Deployments for which the lower end of their memory is enough (`memory.fits`)."""
+    """Deployments for which the lower end of their memory is enough (`perf.memory.demand.fits`)."""
 
     def embedded_model(self, model: str) -> EmbeddedModel | None:
         """A model that would run on a CPU; None if nothing is known about it."""
         checkpoint = self.checkpoints.get(model)
         return self.embedded.get(model) or (EmbeddedModel.of(checkpoint) if checkpoint else None)
 
-    def outlook(self, model: str, content: TextKind = "mixed") -> Predictor | None:
+    def predictor(self, model: str, content: TextKind = "mixed") -> Predictor | None:
         """Memory and speed of a model that writes such text; None if its checkpoint is not known."""
         checkpoint = self.checkpoints.get(model)
         if checkpoint is None:
@@ -186,7 +146,7 @@ class PlanningContext:
 
     def given_back(self, names: Iterable[str]) -> dict[str, int]:
         """Bytes per node that the running groups of these deployments give back."""
-        held: dict[str, int] = defaultdict(int, self.held)
+        held: dict[str, int] = defaultdict(int)
         for name in names:
             for group in self.running[name].groups if name in self.running else ():
                 for node in group.choice.candidate.shape.nodes:
@@ -199,31 +159,35 @@ class PlanningContext:
         return tuple(group.choice.candidate.shape.nodes for group in plan.groups) if plan else ()
 
 
-def _hardest_first(spec: Deployment, desk: PlanningContext) -> tuple[bool, float, str]:
+def _hardest_first(spec: Deployment, planning: PlanningContext) -> tuple[bool, float, str]:
     """Those that may use few nodes, then the largest: what is left over suits the small ones."""
     variants = spec.resolved()
-    sizes = [float(desk.checkpoints[v.model].bytes_on_disk) for v in variants if v.model in desk.checkpoints]
+    sizes = [
+        float(planning.checkpoints[v.model].bytes_on_disk)
+        for v in variants
+        if v.model in planning.checkpoints
+    ]
     declared = [float(v.memory_bytes or 0) for v in variants]
     return (not any(v.nodes for v in variants), -max((*sizes, *declared)), spec.name)
 
 
 def _with_room(
-    tried: Sequence[tuple[Sequence[Deployment], Plan]], specs: Sequence[Deployment], desk: PlanningContext
+    tried: Sequence[tuple[Sequence[Deployment], Plan]], specs: Sequence[Deployment], planning: PlanningContext
 ) -> Plan:
     """The best attempt, with open sizes lowered if refused deployments then have room.
 
     Args:
         tried: orders and what came of them, the fewest refusals first.
         specs: what is asked for.
-        desk: what the planner works with.
+        planning: what the planner works with.
     """
     best = tried[0][1]
     for order, plan in tried:
-        if len(best.refused) > FEW or not any(_crowded_out(one, specs, desk) for one in plan.refused):
+        if len(best.refused) > FEW or not any(_crowded_out(one, specs, planning) for one in plan.refused):
             break
 
         def pack(most: Mapping[str, SizeLimits], order: Sequence[Deployment] = order) -> Plan:
-            return _pack(order, specs, replace(desk, most=most))
+            return _pack(order, specs, replace(planning, most=most))
 
         found = with_room(plan, pack)
         if len(found.refused) < len(best.refused):
@@ -232,7 +196,7 @@ def _with_room(
 
 
 def _at_the_edge(
-    plan: Plan, order: Sequence[Deployment], specs: Sequence[Deployment], desk: PlanningContext
+    plan: Plan, order: Sequence[Deployment], specs: Sequence[Deployment], planning: PlanningContext
 ) -> Plan:
     """The plan with what it refuses for its memory on nodes that are left over, if the lower end of its memory fits there.
 
@@ -242,44 +206,50 @@ def _at_the_edge(
     if not late or len(plan.refused) > FEW:
         return plan
     again = sorted(order, key=lambda spec: spec.name in late)
-    found = _pack(again, specs, replace(desk, edge=frozenset(late)))
+    found = _pack(again, specs, replace(planning, edge=frozenset(late)))
     better = {one.name for one in found.refused} < {one.name for one in plan.refused}
     return found if better else plan
 
 
-def _crowded_out(refusal: InfeasibleDeployment, specs: Sequence[Deployment], desk: PlanningContext) -> bool:
+def _crowded_out(
+    refusal: InfeasibleDeployment, specs: Sequence[Deployment], planning: PlanningContext
+) -> bool:
     """True if it is refused for the memory that others of the same call take."""
     alone = [spec for spec in specs if spec.name == refusal.name]
     memory = any(one.why == "memory" for one in refusal.rejected)
-    return memory and len(specs) > 1 and not _pack(alone, specs, desk).refused
+    return memory and len(specs) > 1 and not _pack(alone, specs, planning).refused
 
 
-def _finished(plan: Plan, specs: Sequence[Deployment], desk: PlanningContext) -> Plan:
+def _finished(plan: Plan, specs: Sequence[Deployment], planning: PlanningContext) -> Plan:
     """The plan with what every choice could hold beside all the others."""
-    ledger = MemoryLedger(desk.fleet, desk.given_back(spec.name for spec in specs))
+    ledger = MemoryLedger(planning.fleet, planning.given_back(spec.name for spec in specs))
     for load in plan.nodes:
         for name, size_ in load.placed:
             ledger.put(name, (load.node,), size_)
     asked = {spec.name: spec for spec in specs}
     deployments = [
         one.model_copy(
-            update={"groups": tuple(_reaching(group, asked[one.name], desk, ledger) for group in one.groups)}
+            update={
+                "groups": tuple(_reaching(group, asked[one.name], planning, ledger) for group in one.groups)
+            }
         )
         for one in plan.deployments
     ]
     return plan.model_copy(update={"deployments": tuple(deployments)})
 
 
-def _reaching(group: GroupPlan, spec: Deployment, desk: PlanningContext, ledger: MemoryLedger) -> GroupPlan:
+def _reaching(
+    group: GroupPlan, spec: Deployment, planning: PlanningContext, ledger: MemoryLedger
+) -> GroupPlan:
     """The group, its choice with the sizes that its nodes have room for; unchanged if its memory is not modelled."""
     choice, variant = group.choice, spec.resolved()[group.variant]
-    outlook = desk.outlook(variant.model, spec.content)
-    if outlook is None or choice.prediction.decode_tps_per_request is None:
+    predictor = planning.predictor(variant.model, spec.content)
+    if predictor is None or choice.prediction.decode_tps_per_request is None:
         return group
     variant, _ = take_over(variant)
     nodes, taken = nodes_and_bytes_of(group)
     most = reached(
-        VariantContext(spec, variant, outlook, desk.fleet), choice, ledger.shared(nodes).plus(taken)
+        VariantContext(spec, variant, predictor, planning.fleet), choice, ledger.shared(nodes).plus(taken)
     )
     prediction = choice.prediction.model_copy(update=most)
     return group.model_copy(
@@ -287,13 +257,13 @@ def _reaching(group: GroupPlan, spec: Deployment, desk: PlanningContext, ledger:
     )
 
 
-def _pack(order: Sequence[Deployment], specs: Sequence[Deployment], desk: PlanningContext) -> Plan:
-    ledger = MemoryLedger(desk.fleet, desk.given_back(spec.name for spec in specs))
+def _pack(order: Sequence[Deployment], specs: Sequence[Deployment], planning: PlanningContext) -> Plan:
+    ledger = MemoryLedger(planning.fleet, planning.given_back(spec.name for spec in specs))
     plans: dict[str, DeploymentPlan] = {}
     refused: dict[str, InfeasibleDeployment] = {}
     for at, spec in enumerate(order):
         share = max(1, _empty_nodes(ledger) // (len(order) - at))
-        groups, rejected, missing = _serve(spec, desk, ledger, share)
+        groups, rejected, missing = _serve(spec, planning, ledger, share)
         if groups:
             plans[spec.name] = DeploymentPlan(
                 name=spec.name,
@@ -301,7 +271,7 @@ def _pack(order: Sequence[Deployment], specs: Sequence[Deployment], desk: Planni
                 groups=tuple(groups),
                 left_out=tuple(missing),
                 rejected=tuple(_once(rejected)),
-                drivers=tuple((node.name, node.gpu.driver) for node in desk.fleet.nodes if node.gpu),
+                drivers=tuple((node.name, node.gpu.driver) for node in planning.fleet.nodes if node.gpu),
             )
         else:
             model = spec.resolved()[0].model
@@ -328,7 +298,7 @@ def _once(rejected: Iterable[Rejection]) -> list[Rejection]:
 
 
 def _serve(
-    spec: Deployment, desk: PlanningContext, ledger: MemoryLedger, share: int
+    spec: Deployment, planning: PlanningContext, ledger: MemoryLedger, share: int
 ) -> tuple[list[GroupPlan], list[Rejection], list[SkippedVariant]]:
     """Groups for every variant of a deployment, as far as they fit; unlike replicas are all served."""
     groups: list[GroupPlan] = []
@@ -337,9 +307,9 @@ def _serve(
     variants = spec.resolved()
     for number, variant in enumerate(variants):
         found, reasons, nearest_ = _serve_variant(
-            spec, number, variant, desk, ledger, share=max(1, share // len(variants))
+            spec, number, variant, planning, ledger, share=max(1, share // len(variants))
         )
-        known = _known(desk.checkpoints.get(variant.model))
+        known = _known(planning.checkpoints.get(variant.model))
         groups += [group.model_copy(update=known) for group in found]
         rejected += reasons if len(variants) == 1 else [_of_variant(one, variant) for one in reasons]
         if not found:
@@ -366,17 +336,17 @@ def _serve_variant(
     spec: Deployment,
     number: int,
     variant: Variant,
-    desk: PlanningContext,
+    planning: PlanningContext,
     ledger: MemoryLedger,
     *,
     share: int,
 ) -> ServedVariant:
-    mistaken = constraints.mistaken(spec, number, variant, desk.fleet)
+    mistaken = constraints.mistaken(spec, number, variant, planning.fleet)
     if mistaken is not None:
         return [], [mistaken], []
     if variant.engine == "custom":
-        runs_on = desk.nodes_of(spec.name)
-        return custom_groups(spec.name, number, variant, desk.fleet, ledger, runs_on=runs_on)
+        runs_on = planning.nodes_of(spec.name)
+        return custom_groups(spec.name, number, variant, planning.fleet, ledger, runs_on=runs_on)
     variant, wrong = take_over(variant)
     if wrong:
         return (
@@ -384,55 +354,55 @@ def _serve_variant(
             [constraints.wanted("engine_args", one.reason) for one in wrong],
             [one.remedy for one in wrong],
         )
-    if cpu_models.takes(variant, desk.fleet):
-        return _serve_on_cpu(spec, number, variant, desk, ledger)
-    case = _case(spec, variant, desk, share)
+    if cpu_models.takes(variant, planning.fleet):
+        return _serve_on_cpu(spec, number, variant, planning, ledger)
+    case = _case(spec, variant, planning, share)
     if isinstance(case, Rejection):
-        return [], [case], _in_reach(spec, variant, desk, ledger, share)
-    return VariantPlanner(case, ledger, desk.nodes_of(spec.name)).groups(number)
+        return [], [case], _in_reach(spec, variant, planning, ledger, share)
+    return VariantPlanner(case, ledger, planning.nodes_of(spec.name)).groups(number)
 
 
 def _serve_on_cpu(
-    spec: Deployment, number: int, variant: Variant, desk: PlanningContext, ledger: MemoryLedger
+    spec: Deployment, number: int, variant: Variant, planning: PlanningContext, ledger: MemoryLedger
 ) -> ServedVariant:
-    misfit = cpu_models.misfit(spec, variant, desk.fleet, desk.embedded_model(variant.model))
+    misfit = cpu_models.misfit(spec, variant, planning.fleet, planning.embedded_model(variant.model))
     if misfit is not None:
         return [], [misfit], []
-    groups, rejected = cpu_models.embedded_groups(spec.name, number, variant, desk.fleet, ledger)
-    everywhere = not groups and all(cpu_models.uses_gpu(node) for node in desk.fleet.nodes)
+    groups, rejected = cpu_models.embedded_groups(spec.name, number, variant, planning.fleet, ledger)
+    everywhere = not groups and all(cpu_models.uses_gpu(node) for node in planning.fleet.nodes)
     return groups, rejected, [cpu_models.WHERE] if everywhere else []
 
 
 def _in_reach(
-    spec: Deployment, variant: Variant, desk: PlanningContext, ledger: MemoryLedger, share: int
+    spec: Deployment, variant: Variant, planning: PlanningContext, ledger: MemoryLedger, share: int
 ) -> list[str]:
     """The longest context of the model, if the deployment sets a longer one and this one can be served."""
-    outlook = desk.outlook(variant.model, spec.content)
-    most = outlook.checkpoint.max_positions if outlook else None
+    predictor = planning.predictor(variant.model, spec.content)
+    most = predictor.checkpoint.max_positions if predictor else None
     if most is None or variant.context is None or variant.context <= most:
         return []
-    case = _case(spec, variant.model_copy(update={"context": most}), desk, share)
+    case = _case(spec, variant.model_copy(update={"context": most}), planning, share)
     if isinstance(case, Rejection):
         return []
-    groups, _, _ = VariantPlanner(case, ledger, desk.nodes_of(spec.name)).groups(0)
+    groups, _, _ = VariantPlanner(case, ledger, planning.nodes_of(spec.name)).groups(0)
     for group in groups:
         ledger.take_back(spec.name, *nodes_and_bytes_of(group))
     return [f"fits at context {most}"] if groups else []
 
 
 def _case(
-    spec: Deployment, variant: Variant, desk: PlanningContext, share: int
+    spec: Deployment, variant: Variant, planning: PlanningContext, share: int
 ) -> VariantContext | Rejection:
     """Stacks for candidates, or the reasons for having none."""
-    outlook = desk.outlook(variant.model, spec.content)
-    if outlook is None:
+    predictor = planning.predictor(variant.model, spec.content)
+    if predictor is None:
         reason = "unknown checkpoint: sparkfleet needs its directory, its cached config, or a known name"
         return Rejection(what=variant.model, reason=reason, why="wanted")
-    fleet = desk.fleet
+    fleet = planning.fleet
     with_gpu = tuple(node for node in fleet.nodes if node.gpu is not None)
     if len(with_gpu) < len(fleet.nodes):
         fleet = fleet.model_copy(update={"nodes": with_gpu})
     case = VariantContext(
-        spec, variant, outlook, fleet, share, desk.most.get(spec.name), edge=spec.name in desk.edge
+        spec, variant, predictor, fleet, share, planning.most.get(spec.name), edge=spec.name in planning.edge
     )
     return constraints.unwanted(case) or case

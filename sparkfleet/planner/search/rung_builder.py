@@ -39,10 +39,10 @@ def tps_alone(judged: Evaluation) -> float:
     return band.mid if band else 0.0
 
 
-def because(draft: Proposal, choice: Evaluation, tps: float, ours: float, case: VariantContext) -> str:
+def because(proposal: Proposal, choice: Evaluation, tps: float, ours: float, case: VariantContext) -> str:
     """Reason why a shape of more nodes is slower, or hardly faster; "" if there is none to give."""
-    ranks, other = draft.split.ranks, choice.draft.split.ranks
-    if draft.split.ep > 1 and choice.draft.split[:2] == draft.split[:2]:
+    ranks, other = proposal.split.ranks, choice.proposal.split.ranks
+    if proposal.split.ep > 1 and choice.proposal.split[:2] == proposal.split[:2]:
         return ": EP reads as many bytes as TP here: no speed-up"
     if ranks <= other:
         return ""
@@ -50,9 +50,9 @@ def because(draft: Proposal, choice: Evaluation, tps: float, ours: float, case: 
         return f": {tps / ours:.2f}× as fast on {ranks / other:g}× the nodes"
     if tps >= ours:
         return f": hardly faster on {ranks // other if other else ranks}× the nodes"
-    blocks = case.outlook.arch.layers.blocks + case.outlook.arch.layers.mixers
-    link = draft.pool.site.link
-    if draft.split.tp > 1 and link is not None:
+    blocks = case.predictor.arch.layers.blocks + case.predictor.arch.layers.mixers
+    link = proposal.pool.site.link
+    if proposal.split.tp > 1 and link is not None:
         return f": {blocks} all-reduces a step over {link.latency_us:.0f} µs links cost more than the smaller reads save"
     return ""
 

@@ -28,7 +28,7 @@ def stays(case: VariantContext, fewer: Evaluation, more: Evaluation) -> str:
     gain = more.predicted / fewer.predicted
     by_wide, by_narrow = _used(case, nodes, ranks)
     if by_wide <= by_narrow and more.worth > fewer.worth:
-        return ""  # wider groups on the same nodes: what was published decides, as between two drafts
+        return ""  # wider groups on the same nodes: what was published decides, as between two proposals
     required = required_gain(by_wide, by_narrow)
     if gain < 1.0:
         return "slower"

@@ -29,7 +29,7 @@ Holds = Callable[[Pool, Band], bool]
 class SuggestedPlacement(NamedTuple):
     """A split of the model, an engine and a place: the proposal with the least need there, and the room there."""
 
-    draft: Proposal
+    proposal: Proposal
     stacks: Sequence[Stack]
     settings: Settings
     room: MemoryBudget
@@ -71,7 +71,7 @@ def joined(case: VariantContext, places: Sequence[SuggestedPlacement]) -> tuple[
     """Sizing on unlinked nodes: `places` are on empty nodes, as if they were linked."""
     if not _fits(case, places, lambda *_: True):
         return ()
-    return (f"fits on {NUMBERS[places[0].draft.split.ranks]} linked nodes",)
+    return (f"fits on {NUMBERS[places[0].proposal.split.ranks]} linked nodes",)
 
 
 def _fits(case: VariantContext, places: Sequence[SuggestedPlacement], holds: Holds) -> bool:
@@ -80,13 +80,13 @@ def _fits(case: VariantContext, places: Sequence[SuggestedPlacement], holds: Hol
 
 
 def _passes(case: VariantContext, place: SuggestedPlacement, holds: Holds) -> bool:
-    rung = assess(case, place.draft, place.stacks, place.room).rung
-    return rung is not None and holds(place.draft.pool, rung.prediction.memory_bytes_per_rank)
+    rung = assess(case, place.proposal, place.stacks, place.room).rung
+    return rung is not None and holds(place.proposal.pool, rung.prediction.memory_bytes_per_rank)
 
 
 def _has_room(case: VariantContext, place: SuggestedPlacement, holds: Holds) -> bool:
-    sized = size(case, place.draft, place.room, place.settings)
-    return sized.verdict != "no" and holds(place.draft.pool, sized.needs)
+    sized = size(case, place.proposal, place.room, place.settings)
+    return sized.verdict != "no" and holds(place.proposal.pool, sized.needs)
 
 
 def _asking(case: VariantContext, **fields: int | None) -> VariantContext:
@@ -122,9 +122,9 @@ def _wider(
         nodes = f"{NUMBERS[ranks]} linked nodes" if ranks > 1 else "one node"
         pool = linked(kind, ranks)
         wider = [
-            place._replace(draft=place.draft._replace(split=split, pool=pool), room=kind.empty)
+            place._replace(proposal=place.proposal._replace(split=split, pool=pool), room=kind.empty)
             for place in places
-            for split in splits_for(free.variant, case.outlook, ranks)
+            for split in splits_for(free.variant, case.predictor, ranks)
         ]
         if not _fits(free, wider, lambda *_: True):
             continue
@@ -157,11 +157,11 @@ def linked(kind: NodeKind, ranks: int) -> Pool:
 def _smaller(case: VariantContext, places: Sequence[SuggestedPlacement], holds: Holds) -> Iterator[str]:
     for quant in SMALLER:
         try:
-            other = case.outlook.checkpoint.requantized(quant)
+            other = case.predictor.checkpoint.requantized(quant)
         except FactError:
             continue
-        less = other.bytes_on_disk < 0.9 * case.outlook.checkpoint.bytes_on_disk
-        requantized = replace(case, outlook=Predictor(other))
+        less = other.bytes_on_disk < 0.9 * case.predictor.checkpoint.bytes_on_disk
+        requantized = replace(case, predictor=Predictor(other))
         # Its images differ from those of the places: only memory is checked.
         if less and any(_has_room(requantized, place, holds) for place in places):
             yield f"fits as {quant.upper()} (about {other.bytes_on_disk / GB:.0f} GB of weights)"

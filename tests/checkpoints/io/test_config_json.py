@@ -2,24 +2,16 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
-from pathlib import Path
-from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from model_configs import CONFIGS, FAMILIES
 
 from sparkfleet.checkpoints.checkpoint_reader import checkpoint_from_config
 from sparkfleet.checkpoints.io.config_json import Config, language_model
 from sparkfleet.errors import FactError
-
-DATA = Path(__file__).parents[1] / "data"
-CONFIGS: Mapping[str, Mapping[str, Any]] = json.loads((DATA / "model_configs.json").read_text())
-FAMILIES: Mapping[str, Mapping[str, Any]] = json.loads((DATA / "parameter_counts.json").read_text())[
-    "families"
-]
 
 MODELS = [
     *(entry["config"] for entry in FAMILIES.values()),

@@ -2,25 +2,18 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
 import pytest
+from model_configs import CONFIGS, COUNTED, FAMILIES
 
 from sparkfleet.checkpoints.arch.weight_parts import Part
 from sparkfleet.checkpoints.checkpoint import Checkpoint
 from sparkfleet.checkpoints.checkpoint_reader import checkpoint_from_config
 from sparkfleet.errors import FactError
 from sparkfleet.units import GIB
-
-DATA = Path(__file__).parents[1] / "data"
-CONFIGS: Mapping[str, Mapping[str, Any]] = json.loads((DATA / "model_configs.json").read_text())
-COUNTS = json.loads((DATA / "parameter_counts.json").read_text())
-FAMILIES: Mapping[str, Mapping[str, Any]] = COUNTS["families"]
-COUNTED: Mapping[str, int] = COUNTS["models"]
 
 INCOMPLETE = {
     "MiniMaxAI/MiniMax-M3": "dense_intermediate_size is missing",
@@ -61,23 +54,25 @@ INCOMPLETE = {
 }
 """Configs of the collection that were shortened too much, and what is missing."""
 
-SAID = {
-    "says NVFP4": "nvfp4",
-    "says FP8": "fp8",
+MISSING_QUANTISATION = {
+    "has NVFP4": "nvfp4",
+    "has FP8": "fp8",
     "quantized_layers is missing": "nvfp4",
     "config_groups is missing": "int4",
 }
-"""Messages if only the quantisation is missing."""
+"""Messages if only the quantisation is missing, with the one that the model has."""
 
 
 def facts_of(name: str) -> Checkpoint:
-    return checkpoint_from_config(CONFIGS[name], id=name, quantization=SAID.get(INCOMPLETE.get(name, "")))
+    return checkpoint_from_config(
+        CONFIGS[name], id=name, quantization=MISSING_QUANTISATION.get(INCOMPLETE.get(name, ""))
+    )
 
 
 KNOWN = [
     name
     for name in CONFIGS
-    if INCOMPLETE.get(name, "says NVFP4") in SAID
+    if (name not in INCOMPLETE or INCOMPLETE[name] in MISSING_QUANTISATION)
     and name != "nvidia/MiniMax-M3-NVFP4"  # lacks its dense size too
 ]
 
@@ -368,34 +363,9 @@ def test_the_tower_of_glm_4_5v() -> None:
     assert facts.parameters_by_part()[Part.VISION] == pytest.approx(892.5e6, rel=0.01)
 
 
-@pytest.mark.parametrize(("topk", "complaint"), [([8, 4], "moe_topk"), ([], "moe_topk")])
-def test_experts_that_differ_between_layers_are_an_error(topk: list[int], complaint: str) -> None:
-    config = {**FAMILIES["hunyuan_v1_moe"]["config"], "moe_topk": topk}
-    with pytest.raises(FactError, match=complaint):
-        checkpoint_from_config(config, id="x")
-
-
 def test_an_mtp_head_is_estimated_and_not_counted_in_the_total() -> None:
     facts = facts_of("deepseek-ai/DeepSeek-V3")
     # DeepSeek says 14 billion, of which 2.8 are copies of embedding and head that engines share.
     assert facts.parameters_by_part()[Part.MTP] / 1e9 == pytest.approx(11.6, rel=0.05)
     assert facts.mtp_layers is None
     assert facts.declared_mtp_layers == 1
-
-
-@pytest.mark.parametrize(
-    ("extra", "stages", "block"),
-    [
-        ({}, None, None),
-        ({"dspark_block_size": 5}, 5, None),
-        ({"block_size": 8}, None, None),
-        ({"architectures": ["DFlash2DraftModel"], "block_size": 8}, None, 8),
-        ({"architectures": ["Qwen3DSparkModel"], "block_size": 7}, None, 7),
-        ({"architectures": ["DFlashDraftModel"], "dflash_config": {"block_size": 16}}, None, 16),
-    ],
-)
-def test_draft_blocks_are_read_from_a_drafters_config(
-    extra: Mapping[str, Any], stages: int | None, block: int | None
-) -> None:
-    found = checkpoint_from_config({**CONFIGS["Qwen/Qwen3-0.6B"], **extra}, id="o/m")
-    assert (found.dspark_block, found.draft_block) == (stages, block)

@@ -176,7 +176,7 @@ def test_where_a_group_stands_comes_back_after_a_restart(tmp_path, store):
     store.groups.set_standing("tiny", 1, 0, standing)
     store.groups.begin_start(("tiny", 1, 1), {"this": "first", "that": ""})
     again = Store(tmp_path / "s.db")
-    assert again.groups.rungs("tiny", 1) == {0: standing}
+    assert again.groups.standings() == {("tiny", 1, 0): standing}
     assert again.groups.starts() == {("tiny", 1, 1): {"this": "first", "that": ""}}
     again.close()
 
@@ -227,7 +227,7 @@ def test_a_file_of_an_older_version_is_brought_up_to_date(tmp_path):
         db.execute("PRAGMA user_version = 2")
     db.close()
     store = Store(tmp_path / "old.db")
-    assert store.groups.rungs("tiny", 1) == {0: Standing(rung=2, tries=1)}
+    assert store.groups.standings() == {("tiny", 1, 0): Standing(rung=2, tries=1)}
     assert store.groups.starts() == {}
     assert store.failures.all() == (), "nobody knows which of them last"
     store.close()
@@ -240,7 +240,7 @@ def test_what_an_older_version_gave_up_stays_given_up(tmp_path):
         db.execute("PRAGMA user_version = 3")
     db.close()
     store = Store(tmp_path / "old.db")
-    assert store.groups.rungs("tiny", 1) == {1: Standing(rung=2, tries=1, given_up=True)}
+    assert store.groups.standings() == {("tiny", 1, 1): Standing(rung=2, tries=1, given_up=True)}
     store.close()
 
 

@@ -117,7 +117,7 @@ def test_a_store_in_the_former_form_restarts_no_engine_and_gets_no_new_generatio
     assert digests(again.deployments.desired()["tiny"]) == digests(before)
     assert again.deployments.put(deployment(), rich_plan(), "me") == (before, False)
     assert again.deployments.generations() == {"tiny": 1}
-    assert again.groups.rungs("tiny", 1) == {0: Standing(tries=1)}
+    assert again.groups.standings() == {("tiny", 1, 0): Standing(tries=1)}
     again.close()
 
 

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sparkfleet.engines.fake import APIS, FakeEngine, Job, Pace, frames
+from sparkfleet.engines.fake import APIS, Api, FakeEngine, Job, Pace
 from sparkfleet.gateway.engine.usage import Usage, UsageMeter
 
 if TYPE_CHECKING:
@@ -19,6 +19,11 @@ TRAP = 'he said "usage": {"prompt_tokens": 999, "completion_tokens": 999} and\n\
 
 def job(words: int = 4, *, has_usage: bool = True) -> Job:
     return Job(id="j", model="m", prompt_tokens=11, words=("w ", TRAP) * (words // 2), has_usage=has_usage)
+
+
+def frames(api: Api, job: Job) -> list[bytes]:
+    """All events of a stream, in order."""
+    return [*api.opening(job), *(api.token(job, i) for i in range(len(job.words))), *api.closing(job)]
 
 
 def metered(*chunks: bytes) -> UsageMeter:

@@ -13,7 +13,7 @@ TARGET = "nvidia/Llama-3.3-70B-Instruct-FP4"
 
 
 def bytes_of(
-    outlook: Predictor, draft: str, *, method: str = "draft", split: Split | None = None
+    predictor: Predictor, draft: str, *, method: str = "draft", split: Split | None = None
 ) -> dict[str, float]:
     settings = Settings(
         engine="trtllm",
@@ -24,7 +24,7 @@ def bytes_of(
         batch_tokens=8192,
         link=None,
     )
-    _, parts = outlook.memory(split or Split(), settings, 8192, 4)
+    _, parts = predictor.memory(split or Split(), settings, 8192, 4)
     return {part.name: part.bytes for part in parts}
 
 
@@ -94,7 +94,7 @@ def test_the_plan_counts_it_and_says_what_it_assumed(plan, sparks, ask) -> None:
 QWEN38, DEEPSEEK = "nvidia/Qwen3.8-27B-NVFP4", "deepseek-ai/DeepSeek-V4-Flash-0731"
 
 
-def drafter_of(outlook: Predictor, speculation: Speculation, split: Split | None = None) -> float:
+def drafter_of(predictor: Predictor, speculation: Speculation, split: Split | None = None) -> float:
     settings = Settings(
         engine="vllm",
         release="",
@@ -104,7 +104,7 @@ def drafter_of(outlook: Predictor, speculation: Speculation, split: Split | None
         batch_tokens=8192,
         link=None,
     )
-    _, parts = outlook.memory(split or Split(), settings, 8192, 4)
+    _, parts = predictor.memory(split or Split(), settings, 8192, 4)
     return next(part.bytes for part in parts if part.name == "drafter")
 
 
@@ -115,11 +115,11 @@ def drafter_of(outlook: Predictor, speculation: Speculation, split: Split | None
 def test_a_published_draft_has_its_published_bytes(method: str, draft: str, gb: float) -> None:
     known = known_checkpoint(QWEN38)
     assert known is not None
-    outlook = Predictor(known)
+    predictor = Predictor(known)
     speculation = Speculation.model_validate({"method": method, "tokens": 7, "draft": draft})
-    assert drafter_of(outlook, speculation) == pytest.approx(gb * 1e9)
-    assert drafter_of(outlook, speculation, Split(2)) == pytest.approx(gb * 1e9 / 2)
-    assert outlook.drafter(speculation).assumed == ""
+    assert drafter_of(predictor, speculation) == pytest.approx(gb * 1e9)
+    assert drafter_of(predictor, speculation, Split(2)) == pytest.approx(gb * 1e9 / 2)
+    assert predictor.drafter(speculation).assumed == ""
 
 
 def test_dspark_in_the_checkpoint_is_counted_by_its_stages_until_its_weights_are_read() -> None:
@@ -145,7 +145,7 @@ def test_a_model_without_dspark_of_its_own_has_a_drafter_of_the_usual_size() -> 
 def test_under_load_the_speed_is_that_of_the_depth_under_load() -> None:
     known = known_checkpoint(QWEN38)
     assert known is not None
-    outlook = Predictor(known)
+    predictor = Predictor(known)
 
     def settings(**fields: object) -> Settings:
         speculation = Speculation.model_validate({"method": "mtp", **fields})
@@ -161,5 +161,5 @@ def test_under_load_the_speed_is_that_of_the_depth_under_load() -> None:
 
     both = settings(tokens=5, busy=2, busy_from=8)
     for concurrency, tokens in ((1, 5), (7, 5), (8, 2), (16, 2)):
-        fixed = outlook.rates(Split(), settings(tokens=tokens), 8192, concurrency)
-        assert outlook.rates(Split(), both, 8192, concurrency) == fixed
+        fixed = predictor.rates(Split(), settings(tokens=tokens), 8192, concurrency)
+        assert predictor.rates(Split(), both, 8192, concurrency) == fixed

@@ -359,13 +359,13 @@ def planned(sparks: Callable[..., Fleet], arch: ModelShape, run: Run, *, edge: b
     spec = Deployment.model_validate({"name": "m", "model": "a/b", "engine_args": pool_args}, strict=False)
     checkpoint = known_checkpoint("Qwen/Qwen3-30B-A3B")
     assert checkpoint is not None
-    outlook = Predictor(checkpoint)
-    outlook.arch = arch  # sizes as published, not as that checkpoint's
+    predictor = Predictor(checkpoint)
+    predictor.arch = arch  # sizes as published, not as that checkpoint's
     fleet = sparks(run.tp * run.pp, switch=True)
     (pool,) = fleet.pools(run.tp * run.pp)
-    case = VariantContext(spec, spec.resolved()[0], outlook, fleet, edge=edge)
+    case = VariantContext(spec, spec.resolved()[0], predictor, fleet, edge=edge)
     speculation = Speculation.model_validate({"method": run.method, "tokens": run.k}, strict=False)
-    draft = Proposal(Split(run.tp, run.pp, run.ep), pool, cast("EngineName", run.engine), speculation)
+    proposal = Proposal(Split(run.tp, run.pp, run.ep), pool, cast("EngineName", run.engine), speculation)
     settings = Settings(
         engine=run.engine,
         release="",
@@ -376,7 +376,7 @@ def planned(sparks: Callable[..., Fleet], arch: ModelShape, run: Run, *, edge: b
         link=pool.site.link,
     )
     room = MemoryLedger(fleet).best(pool)
-    return sized_at(case, draft, room, settings, (run.context, run.concurrency)).verdict
+    return sized_at(case, proposal, room, settings, (run.context, run.concurrency)).verdict
 
 
 def test_all_published_setups_are_held_against() -> None:

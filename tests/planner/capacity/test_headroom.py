@@ -1,6 +1,7 @@
 """Headroom of a choice, and what was taken off it."""
 
 import pytest
+from planning_values import plan_on
 
 from sparkfleet.planner.capacity.headroom import bisect
 from sparkfleet.planner.report.explain.plan import explain_plan
@@ -52,9 +53,7 @@ def test_the_plan_prints_it_in_a_line(sparks, plan, ask):
 
 
 def test_of_an_engine_whose_memory_is_not_modelled_nothing_is_said(cpu_node, ask):
-    from sparkfleet.planner.search.planner import plan_deployment
-
-    found = plan_deployment(ask("builtin:tiny"), [cpu_node()])
+    found = plan_on(ask("builtin:tiny"), [cpu_node()])
     assert found.groups[0].choice.prediction.largest_context is None
     assert not any("room for" in line for line in explain_plan(found))
 

@@ -2,11 +2,11 @@ import json
 from pathlib import Path
 
 import pytest
+from planning_values import plan_on
 
 import sparkfleet
 from sparkfleet.errors import Infeasible
 from sparkfleet.planner.engine_args.reserved_flags import OURS, VARIABLES, _meant
-from sparkfleet.planner.search.planner import plan_deployment
 
 FLAGS = Path(sparkfleet.__file__).parent / "knowledge" / "engines" / "engine_flags"
 COPIED = ("--host", "0.0.0.0", "--port=8000", "--served_model_name", "mine", "--api-key", "sk-secret")
@@ -84,7 +84,7 @@ def test_other_variables_are_the_deployments(sparks, plan, ask):
 
 def test_on_a_node_without_a_gpu_too(cpu_node, ask):
     with pytest.raises(Infeasible, match="--host is managed by sparkfleet"):
-        plan_deployment(ask("builtin:tiny", engine_args=("--host", "0.0.0.0")), [cpu_node()])
+        plan_on(ask("builtin:tiny", engine_args=("--host", "0.0.0.0")), [cpu_node()])
 
 
 def test_one_copy_is_what_there_is_anyway(sparks, plan, ask):

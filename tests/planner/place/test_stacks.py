@@ -183,21 +183,21 @@ class TestStacks:
 
 class TestSplits:
     def test_heads_have_to_be_divided(self, variant):
-        outlook = Predictor(known_checkpoint(MODEL))  # 24 heads, 4 KV heads
-        assert Split(2) in splits_for(variant(), outlook, 2)
-        assert Split(8) in splits_for(variant(), outlook, 8), "KV heads are copied"
-        assert splits_for(variant(), outlook, 3) == (Split(1, 3),)
+        predictor = Predictor(known_checkpoint(MODEL))  # 24 heads, 4 KV heads
+        assert Split(2) in splits_for(variant(), predictor, 2)
+        assert Split(8) in splits_for(variant(), predictor, 8), "KV heads are copied"
+        assert splits_for(variant(), predictor, 3) == (Split(1, 3),)
 
     def test_experts_can_be_dealt_out(self, variant):
-        outlook = Predictor(known_checkpoint("Qwen/Qwen3-30B-A3B-FP8"))
-        assert splits_for(variant(), outlook, 2) == (Split(2), Split(2, 1, 2), Split(1, 2))
+        predictor = Predictor(known_checkpoint("Qwen/Qwen3-30B-A3B-FP8"))
+        assert splits_for(variant(), predictor, 2) == (Split(2), Split(2, 1, 2), Split(1, 2))
 
     def test_what_is_pinned_is_obeyed(self, variant):
-        outlook = Predictor(known_checkpoint("Qwen/Qwen3-30B-A3B-FP8"))
+        predictor = Predictor(known_checkpoint("Qwen/Qwen3-30B-A3B-FP8"))
         pinned = variant(parallel={"tp": 2, "ep": 2})
-        assert splits_for(pinned, outlook, 1) == ()
-        assert splits_for(pinned, outlook, 2) == (Split(2, 1, 2),)
-        assert splits_for(variant(parallel={"pp": 2}), outlook, 4) == (Split(2, 2), Split(2, 2, 2))
+        assert splits_for(pinned, predictor, 1) == ()
+        assert splits_for(pinned, predictor, 2) == (Split(2, 1, 2),)
+        assert splits_for(variant(parallel={"pp": 2}), predictor, 4) == (Split(2, 2), Split(2, 2, 2))
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,7 @@
 import re
 
 import pytest
+from planning_values import plan_on
 
 from sparkfleet.planner.report.diff import Change, compare
 from sparkfleet.planner.report.explain.change import explain_change
@@ -117,9 +118,7 @@ def test_changes_and_nodes(sparks, plan, ask):
 
 
 def test_the_embedded_engine_says_that_speed_is_not_known(cpu_node, ask):
-    from sparkfleet.planner.search.planner import plan_deployment
-
-    text = "\n".join(explain_plan(plan_deployment(ask("builtin:tiny"), [cpu_node()])))
+    text = "\n".join(explain_plan(plan_on(ask("builtin:tiny"), [cpu_node()])))
     assert "  speed       not predicted; measured after the start" in text
     assert "1.3 GiB: fits (1.1–1.8)" in text
 

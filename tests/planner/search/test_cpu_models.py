@@ -1,13 +1,14 @@
 """Engines on CPUs: as processes of what is installed, and in containers, of which the name tells what they are."""
 
 import pytest
+from planning_values import plan_on
 
 from sparkfleet.errors import Infeasible, SpecError
 from sparkfleet.hostfacts.network.link import LinkFacts
 from sparkfleet.hostfacts.node import Gpu, InstalledEngine
 from sparkfleet.planner.place.fleet_map import Fleet
 from sparkfleet.planner.search.cpu_models import MEMORY, SGLANG_MEMORY, SUPPOSED
-from sparkfleet.planner.search.planner import plan_deployment, plan_fleet
+from sparkfleet.planner.search.planner import plan_fleet
 from sparkfleet.planner.types.embedded_model import EmbeddedModel
 from sparkfleet.runtime.files.builtin_models import builtin_model
 
@@ -16,7 +17,7 @@ SGLANG = f"localhost/sglang-cpu@sha256:{'0' * 64}"
 
 
 def first(ask, nodes, **fields):
-    return plan_deployment(ask("builtin:tiny", **fields), nodes).groups[0].choice
+    return plan_on(ask("builtin:tiny", **fields), nodes).groups[0].choice
 
 
 def test_an_image_runs_with_its_own_python(cpu_node, ask):
@@ -76,7 +77,7 @@ class TestProcesses:
     """The way of the embedded engine, which must not change by itself: it is what runs everywhere."""
 
     def test_the_candidate_is_as_ever(self, cpu_node, ask):
-        plan = plan_deployment(ask("builtin:tiny", context=512, concurrency=16), [cpu_node()])
+        plan = plan_on(ask("builtin:tiny", context=512, concurrency=16), [cpu_node()])
         (group,) = plan.groups
         candidate = group.choice.candidate
         assert candidate.device == "cpu"
@@ -89,7 +90,7 @@ class TestProcesses:
         assert group.choice.prediction.memory_bytes_per_rank.high == 1.8 * (1 << 30)
 
     def test_every_node_is_a_rung(self, cpu_node, ask):
-        plan = plan_deployment(ask("builtin:tiny"), [cpu_node("a"), cpu_node("b")])
+        plan = plan_on(ask("builtin:tiny"), [cpu_node("a"), cpu_node("b")])
         assert [rung.candidate.shape.nodes for rung in plan.groups[0].ladder] == [("a",), ("b",)]
 
     @pytest.mark.parametrize(
@@ -107,17 +108,17 @@ class TestProcesses:
     )
     def test_refused_with_the_reason(self, cpu_node, ask, node, fields, reason):
         with pytest.raises(Infeasible) as error:
-            plan_deployment(ask(**{"model": "builtin:tiny", **fields}), [cpu_node(**node)])
+            plan_on(ask(**{"model": "builtin:tiny", **fields}), [cpu_node(**node)])
         assert reason in error.value.means
 
     def test_nodes_that_are_not_named_are_told_why_not(self, cpu_node, ask):
-        plan = plan_deployment(ask("builtin:tiny", nodes=["a"]), [cpu_node("a"), cpu_node("b")])
+        plan = plan_on(ask("builtin:tiny", nodes=["a"]), [cpu_node("a"), cpu_node("b")])
         assert [one.reason for one in plan.rejected] == ["not among the nodes that the deployment names"]
 
     def test_two_linked_nodes_hold_two_ranks(self, cpu_node, ask):
         spec = ask("builtin:tiny", parallel={"tp": 2, "ep": 2})
         link = LinkFacts(nodes=("a", "b"), rails=2, latency_us=30, gb_per_s=20)
-        plan = plan_deployment(spec, [cpu_node("a"), cpu_node("b")], links=[link])
+        plan = plan_on(spec, [cpu_node("a"), cpu_node("b")], links=[link])
         shape = plan.groups[0].choice.candidate.shape
         assert (shape.nodes, shape.tp, shape.ep) == (("a", "b"), 2, 2)
 
@@ -126,7 +127,7 @@ class TestProcesses:
         nodes = [cpu_node("a"), cpu_node("b", engines=homes)]
         link = LinkFacts(nodes=("a", "b"), rails=2, latency_us=30, gb_per_s=20)
         with pytest.raises(Infeasible) as error:
-            plan_deployment(ask("builtin:tiny", parallel={"tp": 2}), nodes, links=[link])
+            plan_on(ask("builtin:tiny", parallel={"tp": 2}), nodes, links=[link])
         assert "are needed" in error.value.means
 
     def test_two_engines_under_one_name(self, cpu_node, ask):
@@ -134,33 +135,34 @@ class TestProcesses:
         home = InstalledEngine(python="/sg/bin/python", version="0.5.23+cpu")
         both = node.model_copy(update={"engines": {**node.engines, "sglang": home}})
         variants = [{"model": "builtin:tiny", "engine": engine} for engine in ("vllm", "sglang")]
-        first, second = (
-            group.choice for group in plan_deployment(ask(None, variants=variants), [both]).groups
-        )
+        first, second = (group.choice for group in plan_on(ask(None, variants=variants), [both]).groups)
         assert [one.candidate.engine for one in (first, second)] == ["vllm", "sglang"]
         assert second.candidate.python == "/sg/bin/python"
         assert second.prediction.memory_bytes_per_rank.mid > first.prediction.memory_bytes_per_rank.mid
 
     def test_replicas_lie_apart(self, cpu_node, ask):
-        plan = plan_deployment(ask("builtin:tiny", replicas=2), [cpu_node("a"), cpu_node("b")])
+        plan = plan_on(ask("builtin:tiny", replicas=2), [cpu_node("a"), cpu_node("b")])
         assert [group.choice.candidate.shape.nodes for group in plan.groups] == [("a",), ("b",)]
 
     def test_speculation_is_what_the_deployment_says(self, cpu_node, ask):
-        (group,) = plan_deployment(ask("builtin:tiny", speculation="ngram"), [cpu_node()]).groups
+        (group,) = plan_on(ask("builtin:tiny", speculation="ngram"), [cpu_node()]).groups
         assert (group.choice.candidate.speculation.method, group.choice.candidate.speculation.tokens) == (
             "ngram",
             3,
         )
-        (group,) = plan_deployment(ask("builtin:tiny"), [cpu_node()]).groups
+        (group,) = plan_on(ask("builtin:tiny"), [cpu_node()]).groups
         assert group.choice.candidate.speculation.method == "none"
 
     def test_a_spark_whose_only_engine_is_a_cpu_build_counts_as_one_without_gpu(self, cpu_node, ask):
         node = cpu_node().model_copy(update={"gpu": Gpu(name="NVIDIA GB10", driver="580.142")})
-        assert plan_deployment(ask("builtin:tiny"), [node]).groups[0].choice.candidate.device == "cpu"
+        assert plan_on(ask("builtin:tiny"), [node]).groups[0].choice.candidate.device == "cpu"
 
     def test_memory_of_its_own_groups_is_given_back(self, cpu_node, ask):
         spec = ask("builtin:tiny")
-        assert plan_deployment(spec, [cpu_node(available=1 << 30)], {"this": 1 << 30})
+        running = {spec.name: plan_on(spec, [cpu_node()])}
+        full = Fleet(nodes=(cpu_node(available=1 << 30),))
+        assert plan_fleet([spec], full).refused
+        assert not plan_fleet([spec], full, running=running).refused
 
     def test_builtin_models_do_not_run_on_a_gpu(self, sparks, plan, ask):
         (refusal,) = plan(sparks(1), ask("builtin:tiny")).refused

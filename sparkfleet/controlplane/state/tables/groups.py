@@ -31,10 +31,6 @@ class GroupTable:
             for name, generation, replica, standing in rows
         }
 
-    def rungs(self, deployment: str, generation: int) -> dict[int, Standing]:
-        """Ladder position of each group that one generation started, by replica."""
-        return {key[2]: one for key, one in self.standings().items() if key[:2] == (deployment, generation)}
-
     def set_standing(self, deployment: str, generation: int, replica: int, standing: Standing) -> None:
         """Stores a group's ladder position."""
         self._db.execute(

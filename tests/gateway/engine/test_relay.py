@@ -1,4 +1,4 @@
-"""Failures of engines: before the first byte, and after it."""
+"""The way of an answer to its client, and its end if its engine is lost."""
 
 from __future__ import annotations
 
@@ -11,166 +11,19 @@ from typing import TYPE_CHECKING
 
 import aiohttp
 import pytest
+from gateway_values import paced_engine
 
-from sparkfleet.engines.fake import FakeEngine, InjectedFault, Pace
+from sparkfleet.engines.fake import InjectedFault, Pace
 from sparkfleet.gateway.body.request_body import RequestBody
-from sparkfleet.gateway.engine import proxy
 from sparkfleet.gateway.engine.endpoints import Target
 from sparkfleet.gateway.engine.loop_detector import LoopDetector
+from sparkfleet.gateway.engine.relay import AnswerPath, relay
 from sparkfleet.gateway.engine.upstream import Request, Upstream
 from sparkfleet.gateway.engine.usage import UsageMeter
 from sparkfleet.gateway.routing_table import ModelEntry
 
 if TYPE_CHECKING:
     from conftest import Door, OpenDoor
-
-SLOW = Pace(ttft_s=0.02, itl_s=0.002, tokens=8)
-
-
-def engine(fault: InjectedFault | None = None, pace: Pace = SLOW) -> FakeEngine:
-    return FakeEngine(model="tiny", pace=pace, fault=fault, token="internal-token")
-
-
-FAILING = {
-    "killed": InjectedFault(kind="die"),
-    "drops": InjectedFault(kind="drop"),
-    "500": InjectedFault(kind="status", status=500),
-    "502": InjectedFault(kind="status", status=502),
-    "503": InjectedFault(kind="status", status=503),
-}
-
-
-@pytest.mark.parametrize("fault", FAILING.values(), ids=FAILING)
-@pytest.mark.parametrize("streaming", [True, False], ids=["stream", "whole"])
-async def test_an_engine_that_fails_before_the_first_byte_is_replaced_unseen(
-    open_door: OpenDoor, fault: InjectedFault, streaming: bool
-) -> None:
-    door = await open_door(engines=[engine(fault), engine()])
-    status, headers, body = await door.post(stream=streaming)
-    assert status == 200
-    assert "retry-after" not in headers
-    assert body.endswith(b"data: [DONE]\n\n") if streaming else json.loads(body)["choices"]
-    assert len(door.engines[1].requests) == 1
-    assert door.picker.excluded == [frozenset(), {door.engines[0].url}]
-    assert door.value("sparkfleet_retries_total", model="tiny") == 1
-    assert not door.value("sparkfleet_errors_total", model="tiny", kind="engine_lost")
-
-
-async def test_engines_that_are_not_there_are_passed_over(open_door: OpenDoor) -> None:
-    door = await open_door(engines=[engine(), engine(), engine()])
-    for gone in door.engines[:2]:
-        await gone.aclose()
-    status, _, _ = await door.post()
-    assert status == 200
-    assert door.value("sparkfleet_retries_total", model="tiny") == 2
-
-
-async def test_without_another_engine_the_failing_one_has_its_say(open_door: OpenDoor) -> None:
-    door = await open_door(engines=[engine(FAILING["503"])])
-    status, headers, body = await door.post()
-    error = {"message": "on demand", "type": "server_error", "param": None, "code": 503}
-    assert (status, json.loads(body)) == (503, {"error": error})
-    assert headers["x-request-id"].startswith("req-")
-    assert door.value("sparkfleet_errors_total", model="tiny", kind="engine_error") == 1
-
-
-async def test_of_two_failing_engines_the_last_one_has_its_say(open_door: OpenDoor) -> None:
-    door = await open_door(engines=[engine(FAILING["500"]), engine(FAILING["503"]), engine()])
-    status, _, _ = await door.post()
-    assert status == 503
-    assert not door.engines[2].requests
-
-
-async def test_a_request_that_kills_engines_does_not_meet_them_all(open_door: OpenDoor) -> None:
-    door = await open_door(engines=[engine(InjectedFault(kind="die")) for _ in range(4)])
-    status, headers, body = await door.post()
-    assert status == 503
-    assert json.loads(body)["error"]["code"] == "engine_lost"
-    assert headers["retry-after"] == "5"
-    assert [len(each.requests) for each in door.engines] == [1, 1, 0, 0]
-
-
-async def test_nor_does_it_where_the_gateway_has_kept_their_connections(open_door: OpenDoor) -> None:
-    door = await open_door(engines=[engine() for _ in range(4)])
-    for _ in door.engines:
-        assert (await door.post())[0] == 200
-    for each in door.engines:
-        each.fault = InjectedFault(kind="die")
-    assert (await door.post())[0] == 503
-    assert sorted(len(each.requests) for each in door.engines) == [1, 1, 2, 2]
-
-
-async def test_at_most_so_many_engines_are_asked(open_door: OpenDoor) -> None:
-    door = await open_door(engines=[engine() for _ in range(proxy.ATTEMPTS + 1)])
-    for gone in door.engines[:-1]:
-        await gone.aclose()
-    status, _, _ = await door.post()
-    assert status == 503
-    assert not door.engines[-1].requests
-
-
-async def test_an_engine_that_does_not_know_the_gateway_is_passed_over(
-    open_door: OpenDoor, caplog: pytest.LogCaptureFixture
-) -> None:
-    """A 401 of an engine is about the gateway's token, and must not look as if the client's key were wrong."""
-    door = await open_door(engines=[engine(), engine()])
-    door.engines[0].token = "of another generation"
-    assert (await door.post())[0] == 200
-    door.engines[1].token = "as well"
-    status, _, body = await door.post()
-    assert (status, json.loads(body)["error"]["code"]) == (503, "engine_lost")
-    assert f"lost group-0 at {door.engines[0].url}: it does not accept the gateway's token" in caplog.text
-    assert "internal-token" not in caplog.text
-
-
-async def test_when_there_is_nobody_to_ask(open_door: OpenDoor) -> None:
-    door = await open_door(engines=[])
-    status, headers, body = await door.post()
-    assert (status, headers["retry-after"]) == (503, "5")
-    assert json.loads(body)["error"]["code"] == "no_engine"
-
-
-async def test_a_picker_that_does_not_answer_is_not_waited_for(
-    open_door: OpenDoor, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    async def pick(model: ModelEntry, groups: object, *, exclude: object) -> Target | None:
-        await asyncio.Event().wait()
-        raise AssertionError
-
-    monkeypatch.setattr(proxy, "PICK_S", 0.02)
-    door = await open_door()
-    monkeypatch.setattr(door.picker, "pick", pick)
-    status, _, body = await door.post()
-    assert (status, json.loads(body)["error"]["code"]) == (503, "no_engine")
-
-
-async def test_a_picker_that_names_a_failed_engine_again_is_not_believed(
-    open_door: OpenDoor, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    door = await open_door(engines=[engine(FAILING["drops"])])
-
-    async def pick(model: ModelEntry, groups: object, *, exclude: object) -> Target | None:
-        return door.picker.targets[0]
-
-    monkeypatch.setattr(door.picker, "pick", pick)
-    status, _, _ = await door.post()
-    assert status == 503
-    assert len(door.engine.requests) == 1  # on a fresh connection, and then no more
-
-
-@pytest.mark.parametrize("status", [400, 404, 422, 429])
-async def test_an_error_of_the_client_is_passed_on_and_no_failure_of_the_engine(
-    open_door: OpenDoor, status: int
-) -> None:
-    door = await open_door(engines=[engine(InjectedFault(kind="status", status=status)), engine()])
-    seen, _, body = await door.post()
-    assert seen == status
-    assert json.loads(body)["error"]["code"] == status
-    assert not door.engines[1].requests
-    assert door.value("sparkfleet_errors_total", model="tiny", kind="engine_refused") == 1
-
-
-# After the first byte
 
 
 @pytest.mark.parametrize("kind", ["die", "drop"])
@@ -179,7 +32,7 @@ async def test_a_stream_that_breaks_ends_with_an_error_and_without_done(
     open_door: OpenDoor, kind: str, path: str
 ) -> None:
     fault = InjectedFault.model_validate({"kind": kind, "after": 3})
-    door = await open_door(engines=[engine(fault), engine()])
+    door = await open_door(engines=[paced_engine(fault), paced_engine()])
     status, _, body = await door.post(path, stream=True)
     events = body.decode().strip().split("\n\n")
     assert status == 200
@@ -192,7 +45,7 @@ async def test_a_stream_that_breaks_ends_with_an_error_and_without_done(
 
 
 async def test_a_broken_message_stream_ends_as_anthropics_do(open_door: OpenDoor) -> None:
-    door = await open_door(engines=[engine(InjectedFault(kind="die", after=2))])
+    door = await open_door(engines=[paced_engine(InjectedFault(kind="die", after=2))])
     _, _, body = await door.post("/v1/messages", stream=True)
     name, data = body.decode().strip().split("\n\n")[-1].split("\n")
     assert name == "event: error"
@@ -204,7 +57,7 @@ async def test_a_broken_message_stream_ends_as_anthropics_do(open_door: OpenDoor
 @pytest.mark.parametrize("kind", ["die", "drop"])
 async def test_a_whole_answer_that_breaks_is_cut_off_and_not_mended(open_door: OpenDoor, kind: str) -> None:
     door = await open_door(
-        engines=[engine(InjectedFault.model_validate({"kind": kind, "after": 1})), engine()]
+        engines=[paced_engine(InjectedFault.model_validate({"kind": kind, "after": 1})), paced_engine()]
     )
     with pytest.raises(aiohttp.ClientPayloadError):
         await door.post()
@@ -260,25 +113,6 @@ async def test_what_an_engine_compressed_stays_compressed(raw_engine: RawEngine)
         assert await answer.read() == packed
 
 
-async def test_an_answer_that_is_given_up_for_another_engines_is_hung_up_on(open_door: OpenDoor) -> None:
-    hung_up = asyncio.Event()
-
-    async def failing(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        await reader.readuntil(b"\r\n\r\n")
-        writer.write(b"HTTP/1.1 503 Busy\r\ncontent-length: 1000\r\n\r\nI could go on")
-        await reader.read()
-        hung_up.set()
-        writer.close()
-
-    async with await asyncio.start_server(failing, "127.0.0.1", 0) as server:
-        door = await open_door(engines=[engine()])
-        url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
-        door.picker.targets.insert(0, Target(url=url, app="app-0"))
-        assert (await door.post())[0] == 200
-        async with asyncio.timeout(5):
-            await hung_up.wait()
-
-
 class RawEngine:
     """Makes doors before an "engine" that answers every request with the same bytes and hangs up."""
 
@@ -319,7 +153,7 @@ async def test_an_answer_that_repeats_itself_is_ended_where_the_deployment_has_a
     """The fake engine's twelve words come again and again."""
     endless = Pace(ttft_s=0.0, itl_s=0.001, tokens=2000)
     model = ModelEntry(name="tiny", deployment="engine", state="ready", loop_tokens=64)
-    door = await open_door(engines=[engine(pace=endless)], models=[model])
+    door = await open_door(engines=[paced_engine(pace=endless)], models=[model])
     status, _, body = await door.post(path, stream=True, max_tokens=2000)
     events = [json.loads(line[6:]) for line in body.split(b"\n") if line.startswith(b"data: {")]
     assert (status, "[DONE]" in body.decode()) == (200, False)
@@ -334,7 +168,7 @@ async def test_an_answer_that_repeats_itself_is_ended_where_the_deployment_has_a
 
 
 async def test_an_answer_that_repeats_itself_goes_on_without_a_limit(open_door: OpenDoor) -> None:
-    door = await open_door(engines=[engine(pace=Pace(ttft_s=0.0, itl_s=0.0001, tokens=600))])
+    door = await open_door(engines=[paced_engine(pace=Pace(ttft_s=0.0, itl_s=0.0001, tokens=600))])
     _, _, body = await door.post(stream=True, max_tokens=600)
     assert body.endswith(b"data: [DONE]\n\n")
 
@@ -385,13 +219,13 @@ async def test_no_other_answer_comes_on_the_connection_of_one_that_was_ended() -
         serving.create_task(serve(reader, writer))
 
     upstream, client = Upstream(), SlowClient()
-    path = proxy.AnswerPath(UsageMeter(0.0), LoopDetector(16))
+    path = AnswerPath(UsageMeter(0.0), LoopDetector(16))
     async with asyncio.timeout(5), await asyncio.start_server(begin, "127.0.0.1", 0) as server, serving:
         target = Target(url=f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}")
         request = Request(id="1", method="GET", target="/v1/x", headers=(), body=RequestBody())
         looping = await upstream.open(target, request)
         assert looping.connection.is_free, "nothing of it is still to come"
-        relayed = asyncio.create_task(proxy.relay(looping, nothing_is_sent, client, path))
+        relayed = asyncio.create_task(relay(looping, nothing_is_sent, client, path))
         await asyncio.sleep(0)
         other = await upstream.open(target, request)
         client.takes.set()

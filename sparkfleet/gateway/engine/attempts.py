@@ -1,8 +1,4 @@
-"""Sends a request to an engine, retries another one, and passes the answer's bytes.
-
-A retry is possible only before the client has seen a byte. After the first byte a failure shows: an event stream ends with
-an error event and no `[DONE]`, any other answer is cut off, so that no client mistakes a part for the whole.
-"""
+"""Sends a request to engines until one begins to answer: a retry is possible only before the client has seen a byte."""
 
 from __future__ import annotations
 
@@ -12,17 +8,12 @@ import time
 from collections.abc import Callable
 from dataclasses import replace
 
-from sparkfleet.gateway.api_errors import ApiError, Dialect, engine_lost, error_json, no_engine
-from sparkfleet.gateway.asgi import DirectWriter, Send
+from sparkfleet.gateway.api_errors import ApiError, engine_lost, no_engine
 from sparkfleet.gateway.choice import Choice, Slot
-from sparkfleet.gateway.engine.connection import EngineConnectionLost
 from sparkfleet.gateway.engine.endpoints import Picker, Target
 from sparkfleet.gateway.engine.engine_pool import EngineLost
-from sparkfleet.gateway.engine.loop_detector import LoopDetector
-from sparkfleet.gateway.engine.replay import StreamRecord, with_token_ids
+from sparkfleet.gateway.engine.replay import with_token_ids
 from sparkfleet.gateway.engine.upstream import Request, Upstream, UpstreamAnswer
-from sparkfleet.gateway.engine.usage import UsageMeter
-from sparkfleet.gateway.engine.usage_event import UsageHider
 from sparkfleet.gateway.routing_table import GroupEntry
 
 log = logging.getLogger("sparkfleet.gateway")
@@ -167,119 +158,3 @@ class Attempts:
         if self._held is not None:
             self._held.close()
         self._held = answer
-
-
-class AnswerPath:
-    """Way of an answer's bytes to the client: recorded for a continuation, counted, searched for loops, freed of usage.
-
-    Args:
-        meter: counts.
-        loops: ends an answer that repeats itself; None: it may.
-        hider: takes out a usage that the client did not ask for; None: there is none.
-        record: notes what the client has got; None: it will not be continued.
-    """
-
-    __slots__ = ("hider", "loops", "meter", "record")
-
-    def __init__(
-        self,
-        meter: UsageMeter,
-        loops: LoopDetector | None = None,
-        hider: UsageHider | None = None,
-        record: StreamRecord | None = None,
-    ) -> None:
-        self.meter, self.loops, self.hider, self.record = meter, loops, hider, record
-
-    @property
-    def is_changed(self) -> bool:
-        """True if the client does not get exactly the engine's bytes."""
-        return self.hider is not None or self.record is not None
-
-    @property
-    def is_broken(self) -> bool:
-        """True if the engine itself has reported that it failed."""
-        return self.record is not None and self.record.failed
-
-    @property
-    def is_over(self) -> bool:
-        """True if nothing more of this engine is passed on."""
-        return self.is_broken or (self.loops is not None and self.loops.found)
-
-    def take(self, chunk: bytes) -> bytes:
-        """The bytes for the client after the next ones of the engine."""
-        if self.record is not None and not (chunk := self.record.feed(chunk)):
-            return b""
-        self.meter.feed(chunk)
-        if self.loops is not None:
-            self.loops.feed(chunk)
-        return chunk if self.hider is None else self.hider.feed(chunk)
-
-    def rest(self, *, whole: bool) -> bytes:
-        """Bytes that were held back, at the end of the stream. `whole`: false if it broke."""
-        left = self.record.rest() if self.record is not None and whole else b""
-        return left if self.hider is None else self.hider.feed(left) + self.hider.rest()
-
-
-async def relay(answer: UpstreamAnswer, send: Send, direct: DirectWriter | None, path: AnswerPath) -> bool:
-    """Passes the answer's chunks on as they arrive. False if it ended in the middle: the engine was lost, or a loop found.
-
-    Args:
-        answer: the engine's answer; its head is sent already.
-        send: the client's, of ASGI.
-        direct: writes to the client's connection without a task in between; None if the server has none.
-        path: counts and changes the bytes.
-    """
-    try:
-        if direct is not None:
-            await _pump(answer, direct, path)
-            return not path.is_broken
-        chunk = answer.first
-        while chunk:
-            if passed := path.take(chunk):
-                await send({"type": "http.response.body", "body": passed, "more_body": True})
-            if path.is_over:
-                return False
-            chunk = await answer.readany()
-    except EngineConnectionLost:
-        return False
-    return True
-
-
-async def _pump(answer: UpstreamAnswer, direct: DirectWriter, path: AnswerPath) -> None:
-    def sink(chunk: bytes) -> bool:
-        passed = path.take(chunk)
-        if path.is_over:
-            answer.stop()  # the pump ends with a lost connection
-        return direct.write(passed) if passed else True
-
-    def counting(chunk: bytes) -> bool:
-        feed(chunk)
-        return write(chunk)
-
-    if not path.is_changed and path.loops is None:
-        feed, write, sink = path.meter.feed, direct.write, counting
-    if answer.first and not sink(answer.first):
-        await direct.drained()
-    await answer.pump(sink, direct.drained)
-
-
-def lost_event(dialect: Dialect, meter: UsageMeter) -> bytes:
-    """Ends an event stream whose engine was lost. Starts a new line if the last event was cut."""
-    message = "The engine failed while answering; the answer is incomplete."
-    return _last_event(message, "engine_lost", dialect, meter)
-
-
-def loop_event(dialect: Dialect, meter: UsageMeter, tokens: int) -> bytes:
-    """Ends an event stream that repeated itself."""
-    message = (
-        f"The answer repeated the same text for about {tokens} tokens and was ended (loop_tokens of this deployment)."
-        " Another temperature, or a repetition penalty in the request, may prevent it."
-    )
-    return _last_event(message, "loop", dialect, meter)
-
-
-def _last_event(message: str, code: str, dialect: Dialect, meter: UsageMeter) -> bytes:
-    data = error_json(message, 502, code=code, dialect=dialect)
-    name = b"event: error\n" if dialect == "anthropic" else b""
-    start = b"" if meter.ends_between_events else b"\n\n"
-    return start + name + b"data: " + data + b"\n\n"

@@ -61,7 +61,7 @@ class RankedProposal(NamedTuple):
     negative: float
     """Worth, promised or judged, negative: a heap has the least first."""
     order: int
-    draft: Proposal
+    proposal: Proposal
     judged: Evaluation | None
 
 
@@ -85,12 +85,12 @@ def lookup_pays(case: VariantContext) -> bool:
 
     The deployment sets text that repeats, asks for the method, or somebody has measured it on this fleet.
     """
-    measured = any(one.method in LOOKUPS for one in case.outlook.measurements)
+    measured = any(one.method in LOOKUPS for one in case.predictor.measurements)
     return measured or case.spec.content in REPEATING or case.variant.speculation.method in LOOKUPS
 
 
 class VariantPlanner:
-    """Ranks and judges the drafts of one variant, and places its groups."""
+    """Ranks and judges the proposals of one variant, and places its groups."""
 
     def __init__(
         self, case: VariantContext, ledger: MemoryLedger, runs_on: Sequence[tuple[str, ...]]
@@ -98,8 +98,8 @@ class VariantPlanner:
         self._case = case
         self._ledger = ledger
         self._runs_on = runs_on
-        self._drafts = ProposalEnumerator(case, ledger)
-        self._rejected = self._drafts.rejected  # one list, in the order in which plans show it
+        self._proposals = ProposalEnumerator(case, ledger)
+        self._rejected = self._proposals.rejected  # one list, in the order in which plans show it
         self._order = count()
         self._others: tuple[str, ...] = ()
         """Lines with the choices on other numbers of nodes."""
@@ -112,7 +112,7 @@ class VariantPlanner:
         groups, _, near = self._served(number)
         rungs = [rung.candidate for group in groups for rung in group.ladder]
         taken = {(candidate.engine, candidate.speculation.method) for candidate in rungs}
-        self._rejected += self._drafts.account.unmentioned(taken, self._rejected)
+        self._rejected += self._proposals.account.unmentioned(taken, self._rejected)
         return groups, self._rejected, near
 
     def _served(self, number: int) -> ServedVariant:
@@ -147,18 +147,18 @@ class VariantPlanner:
 
     def _with_sizes(self, judged: Evaluation, rung: Rung) -> Rung:
         """The rung with a note on the sizes that were reduced, and the reason."""
-        draft = judged.draft
+        proposal = judged.proposal
         lowering = lowered(
-            self._case, draft, self._drafts.settings(draft), self._ledger.best(draft.pool), rung
+            self._case, proposal, self._proposals.settings(proposal), self._ledger.best(proposal.pool), rung
         )
         return rung.model_copy(update={"notes": (*rung.notes, lowering)}) if lowering else rung
 
-    def _ranked(self, draft: Proposal, sized: Sizing) -> RankedProposal:
-        settings, stack = self._drafts.settings(draft), self._drafts.first(draft)
+    def _ranked(self, proposal: Proposal, sized: Sizing) -> RankedProposal:
+        settings, stack = self._proposals.settings(proposal), self._proposals.first(proposal)
         busy = self._case.objective == "throughput"
-        discount = stack.evidence * proof_of(self._case, draft).discount(busy=busy)
-        promise = worth(self._case, draft, settings, sized.context) * discount
-        return RankedProposal(-promise, next(self._order), draft, None)
+        discount = stack.evidence * proof_of(self._case, proposal).discount(busy=busy)
+        promise = worth(self._case, proposal, settings, sized.context) * discount
+        return RankedProposal(-promise, next(self._order), proposal, None)
 
     # choosing
 
@@ -187,8 +187,8 @@ class VariantPlanner:
     def _searches(self) -> list[RankSearch]:
         """The proposals by number of ranks, the fewest first."""
         by_ranks: dict[int, list[RankedProposal]] = defaultdict(list)
-        for draft, sized in self._drafts.sized():
-            by_ranks[draft.split.ranks].append(self._ranked(draft, sized))
+        for proposal, sized in self._proposals.sized():
+            by_ranks[proposal.split.ranks].append(self._ranked(proposal, sized))
         for heap in by_ranks.values():
             heapq.heapify(heap)
         return [RankSearch(ranks, heap) for ranks, heap in sorted(by_ranks.items())]
@@ -207,7 +207,7 @@ class VariantPlanner:
         postponed: list[RankedProposal] = []
         while search.heap and search.first is None:
             one = heapq.heappop(search.heap)
-            if not self._may_lead(one.draft):
+            if not self._may_lead(one.proposal):
                 postponed.append(one)
                 continue
             judged = self._judged(search, one)
@@ -216,21 +216,23 @@ class VariantPlanner:
         for one in postponed:
             heapq.heappush(search.heap, one)
 
-    def _may_lead(self, draft: Proposal) -> bool:
+    def _may_lead(self, proposal: Proposal) -> bool:
         """False for drafts that are looked up in the text, unless it repeats or they are wanted."""
-        return draft.speculation.method not in LOOKUPS or lookup_pays(self._case)
+        return proposal.speculation.method not in LOOKUPS or lookup_pays(self._case)
 
     def _judged(self, search: RankSearch, one: RankedProposal) -> Evaluation | None:
         """The evaluation of a proposal, if it is as good as it promised; else it waits for its turn, or is out."""
         if one.judged is not None:
             return one.judged
         search.judged += 1
-        judged = self._assessed(one.draft)
-        self._rejected += _about(one.draft, judged.rejected)
+        judged = self._assessed(one.proposal)
+        self._rejected += _about(one.proposal, judged.rejected)
         if judged.rung is None:
             return None
         if judged.worth < -one.negative * 0.999:  # slower than estimated: others may be better now
-            heapq.heappush(search.heap, RankedProposal(-judged.worth, next(self._order), one.draft, judged))
+            heapq.heappush(
+                search.heap, RankedProposal(-judged.worth, next(self._order), one.proposal, judged)
+            )
             return None
         return judged
 
@@ -238,9 +240,9 @@ class VariantPlanner:
         """Nodes for the first choice of so many ranks, if all its replicas have room."""
         found = self._place(needs_of(judged), judged, 0)
         if found is None:
-            self._no_room(judged.draft, f"no node has {needs_of(judged).mid / GIB:.1f} GiB left")
+            self._no_room(judged.proposal, f"no node has {needs_of(judged).mid / GIB:.1f} GiB left")
             return
-        if self._holds(judged.draft.pool, needs_of(judged)):
+        if self._holds(judged.proposal.pool, needs_of(judged)):
             search.first, search.nodes = judged, found
             return
         search.too_few = search.too_few or (judged, found)
@@ -251,7 +253,7 @@ class VariantPlanner:
         ladder = [first]
         while search.heap:
             one = heapq.heappop(search.heap)
-            if search.judged >= JUDGED or not self._may_follow(one.draft, ladder):
+            if search.judged >= JUDGED or not self._may_follow(one.proposal, ladder):
                 search.left.append(one)
                 continue
             judged = self._judged(search, one)
@@ -260,7 +262,7 @@ class VariantPlanner:
             if self._has_room(search.nodes, judged):
                 ladder.append(judged)
             else:
-                self._no_room(one.draft, "no room beside the other rungs on the nodes of the choice")
+                self._no_room(one.proposal, "no room beside the other rungs on the nodes of the choice")
         return ladder
 
     def _note_alternatives(
@@ -278,42 +280,46 @@ class VariantPlanner:
             left += other.heap
             if other.first is not None:
                 one = other.first
-                left.append(RankedProposal(-one.worth, next(self._order), one.draft, one))
+                left.append(RankedProposal(-one.worth, next(self._order), one.proposal, one))
         left.sort()
-        alternatives = Alternatives(self._case, self._ledger, self._drafts)
+        alternatives = Alternatives(self._case, self._ledger, self._proposals)
         firsts = (search.first for search in searches if search.first is not None)
         self._others = tuple(alternatives.other_sizes(choice, firsts))
-        rest = [(one.draft, one.judged) for one in left]
+        rest = [(one.proposal, one.judged) for one in left]
         alternatives.note_slower(choice, rest)
         alternatives.note_replicas(choice, rest)
-        if not lookup_pays(self._case) and any(draft.speculation.method in LOOKUPS for draft, _ in rest):
+        if not lookup_pays(self._case) and any(
+            proposal.speculation.method in LOOKUPS for proposal, _ in rest
+        ):
             self._rejected.append(LOOKUP_REJECTED)
 
-    def _no_room(self, draft: Proposal, reason: str) -> None:
-        self._drafts.account.judged(draft.engine, draft.speculation.method, reason, "memory")
+    def _no_room(self, proposal: Proposal, reason: str) -> None:
+        self._proposals.account.judged(proposal.engine, proposal.speculation.method, reason, "memory")
 
-    def _assessed(self, draft: Proposal) -> Evaluation:
-        return assess(self._case, draft, self._drafts.stacks[draft.engine], self._ledger.best(draft.pool))
+    def _assessed(self, proposal: Proposal) -> Evaluation:
+        return assess(
+            self._case, proposal, self._proposals.stacks[proposal.engine], self._ledger.best(proposal.pool)
+        )
 
-    def _may_follow(self, draft: Proposal, ladder: Sequence[Evaluation]) -> bool:
+    def _may_follow(self, proposal: Proposal, ladder: Sequence[Evaluation]) -> bool:
         """A rung below has to be another way to speculate or another engine, with the same split on the same nodes."""
-        if draft.split != ladder[0].draft.split or draft.pool.site != ladder[0].draft.pool.site:
+        if proposal.split != ladder[0].proposal.split or proposal.pool.site != ladder[0].proposal.pool.site:
             return False
         if len(ladder) >= LADDER:
             return False
         last = len(ladder) == LADDER - 1
-        plain = any(one.draft.speculation.method == "none" for one in ladder)
+        plain = any(one.proposal.speculation.method == "none" for one in ladder)
         # Drafts that are looked up in the text follow only where somebody saw them to be worth it.
-        lookup = draft.speculation.method in LOOKUPS and not lookup_pays(self._case)
-        if lookup and proof_of(self._case, draft).level > EvidenceLevel.SIBLING:
+        lookup = proposal.speculation.method in LOOKUPS and not lookup_pays(self._case)
+        if lookup and proof_of(self._case, proposal).level > EvidenceLevel.SIBLING:
             return False
-        return not last or plain or draft.speculation == Speculation()
+        return not last or plain or proposal.speculation == Speculation()
 
     def _fewer(self, judged: Evaluation) -> Rejection:
         how = judged.rung.candidate.how if judged.rung else ""
-        what = f"{judged.draft.split} · {how}"
+        what = f"{judged.proposal.split} · {how}"
         reason = f"no room for {self._case.variant.replicas} replicas"
-        only = judged.draft
+        only = judged.proposal
         return Rejection(
             what=what, reason=reason, why="memory", engine=only.engine, methods=(only.speculation.method,)
         )
@@ -321,11 +327,11 @@ class VariantPlanner:
     def _has_room(self, nodes: Sequence[str], judged: Evaluation) -> bool:
         needs = needs_of(judged)
         here = all(fits(needs, self._ledger.room(name), edge=self._case.edge) != "no" for name in nodes)
-        return here and self._holds(judged.draft.pool, needs)
+        return here and self._holds(judged.proposal.pool, needs)
 
     def _place(self, needs: Band, judged: Evaluation, replica: int) -> tuple[str, ...] | None:
         prefer = nth(self._runs_on, replica)
-        pools = self._drafts.pools[judged.draft.pool.site]
+        pools = self._proposals.pools[judged.proposal.pool.site]
         for pool in sorted(pools, key=lambda pool: set(pool.nodes) != set(prefer)):
             nodes = self._ledger.place(pool, needs, prefer, edge=self._case.edge)
             if nodes is not None:
@@ -336,21 +342,21 @@ class VariantPlanner:
         case = self._case
         if case.variant.replicas is not None or case.objective != "throughput":
             return case.variant.replicas or 1
-        draft, settings = judged.draft, self._drafts.settings(judged.draft)
+        proposal, settings = judged.proposal, self._proposals.settings(judged.proposal)
         assert judged.rung is not None
         context = judged.rung.candidate.context
-        best = best_groups(case, draft, settings, context)
-        gain = total(case, draft, settings, context, best) / total(case, draft, settings, context, 1)
+        best = best_groups(case, proposal, settings, context)
+        gain = total(case, proposal, settings, context, best) / total(case, proposal, settings, context, 1)
         return best if gain >= SHARE_GAIN else 1
 
     def _nearest(self) -> tuple[str, ...]:
         pools = self._case.fleet.pools(1, self._case.variant.nodes)
         kinds = [NodeKind(pool.site, *self._ledger.emptiest(pool), self._ledger.best(pool)) for pool in pools]
-        if not self._drafts.pools and kinds:
-            return joined(self._case, list(self._drafts.apart(max(kinds, key=lambda kind: kind.empty))))
+        if not self._proposals.pools and kinds:
+            return joined(self._case, list(self._proposals.apart(max(kinds, key=lambda kind: kind.empty))))
         if not any(one.why == "memory" for one in self._rejected):
             return ()
-        return nearest(self._case, self._drafts.places, kinds, self._holds)
+        return nearest(self._case, self._proposals.places, kinds, self._holds)
 
     def _holds(self, pool: Pool, needs: Band) -> bool:
         """True if all requested replicas fit, each rank taking so much."""
@@ -360,7 +366,8 @@ class VariantPlanner:
         placed: list[tuple[str, ...]] = []
         while len(placed) < wanted:
             found = (
-                self._ledger.place(one, needs, edge=self._case.edge) for one in self._drafts.pools[pool.site]
+                self._ledger.place(one, needs, edge=self._case.edge)
+                for one in self._proposals.pools[pool.site]
             )
             nodes = next((one for one in found if one is not None), None)
             if nodes is None:
@@ -372,7 +379,7 @@ class VariantPlanner:
         return len(placed) == wanted
 
 
-def _about(draft: Proposal, rejected: Sequence[Rejection]) -> Iterator[Rejection]:
+def _about(proposal: Proposal, rejected: Sequence[Rejection]) -> Iterator[Rejection]:
     """Rejections of a proposal, with its engine and method."""
     for one in rejected:
-        yield one.model_copy(update={"engine": draft.engine, "methods": (draft.speculation.method,)})
+        yield one.model_copy(update={"engine": proposal.engine, "methods": (proposal.speculation.method,)})
