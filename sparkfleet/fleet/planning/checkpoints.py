@@ -215,7 +215,7 @@ def _refuse_draft(model: str) -> None:
     raise FactError(
         f"{model} is a draft for {targets}: it proposes tokens, and has no answers of its own.",
         means=f"{known.method.upper()} reads the hidden states of its target, so no engine serves it alone.",
-        do=f"Plan the target, with `speculation: {{method: {known.method}, draft: {model}}}` in its file, if this is to be its draft.",
+        do=f"Plan the target; its file may name this one: `speculation: {{method: {known.method}, draft: {model}}}`.",
     )
 
 

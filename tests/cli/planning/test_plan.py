@@ -516,3 +516,19 @@ class TestNamesThatOwnersType:
         """b12x-aug15-regression is about one build of another image."""
         _, out, _ = sparkfleet("plan", "deepseek-ai/DeepSeek-V4-Flash", "--sparks", "2", "--offline")
         assert "b12x-aug15-regression" not in out
+
+    def test_inkling_runs_on_sglang_with_the_kernels_of_its_recipe(self, sparkfleet, rungs):
+        """inkling-vllm-attention, inkling-sglang-marlin, inkling-dspark-page, trtllm-inkling."""
+        model = "thinkingmachines/Inkling-Small-NVFP4"
+        assert rungs(model, 2) == [("sglang", "dspark"), ("sglang", "none")]
+        _, out, _ = sparkfleet("apply", "--dry-run", model, "--sparks", "2", "--offline")
+        assert "--moe-runner-backend=marlin" in out
+        assert "--page-size=1" in out
+        assert "--tool-call-parser inkling" in out
+
+    def test_dspark_of_deepseek_is_tried_on_both_engines(self, sparkfleet, rungs):
+        assert {("vllm", "dspark"), ("sglang", "dspark")} <= set(
+            rungs("deepseek-ai/DeepSeek-V4-Flash-0731", 2)
+        )
+        vision = rungs("deepseek-ai/DeepSeek-V4-Flash-Vision-Exp", 2)
+        assert {engine for engine, _ in vision} == {"vllm"}  # sglang-v4f-vision
