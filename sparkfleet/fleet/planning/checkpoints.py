@@ -299,7 +299,7 @@ def _at_hub(model: str, here: Found | None, there: Sequence[Found]) -> AtHub:
 
 
 def _known(model: str) -> Checkpoint | None:
-    return None if model.startswith("/") else known_checkpoint(model.partition("@")[0])
+    return None if model.startswith("/") else known_checkpoint(model)
 
 
 def _read_until_whole(model: str, here: Found | None, answers: Sequence[NodeAnswer]) -> tuple[Found, ...]:

@@ -27,7 +27,7 @@ class Architecture(Value):
     model_types: Annotated[tuple[str, ...], Field(min_length=1)]
     since: dict[Engine, str] = Field(alias="from")
     """Engine → first release whose list has it; "any": the first list that was read."""
-    least: dict[Engine, str] = {}
+    least: dict[Engine, str] = Field(default_factory=dict)
     """Engine → first release that loads it by its recipe, if that was before the lists that were read."""
     date: Date
 

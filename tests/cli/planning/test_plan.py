@@ -532,3 +532,9 @@ class TestNamesThatOwnersType:
         )
         vision = rungs("deepseek-ai/DeepSeek-V4-Flash-Vision-Exp", 2)
         assert {engine for engine, _ in vision} == {"vllm"}  # sglang-v4f-vision
+
+    def test_a_revision_names_the_bits_of_exl3(self, sparkfleet, rungs):
+        """The best published configuration of GLM-5.3-Flash on two Sparks, by the name that its maker gives it."""
+        assert rungs("turboderp/GLM-5.3-Flash-exl3@4.05bpw", 2)[0] == ("vllm", "dflash2")
+        _, _, err = sparkfleet("plan", "turboderp/GLM-5.3-Flash-exl3", "--sparks", "2", "--offline")
+        assert "`turboderp/GLM-5.3-Flash-exl3@4.0bpw`" in err
