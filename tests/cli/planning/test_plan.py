@@ -538,3 +538,9 @@ class TestNamesThatOwnersType:
         assert rungs("turboderp/GLM-5.3-Flash-exl3@4.05bpw", 2)[0] == ("vllm", "dflash2")
         _, _, err = sparkfleet("plan", "turboderp/GLM-5.3-Flash-exl3", "--sparks", "2", "--offline")
         assert "`turboderp/GLM-5.3-Flash-exl3@4.0bpw`" in err
+
+    def test_a_format_is_planned_on_the_release_that_was_seen_with_it(self, sparkfleet):
+        """ngc-vllm-26.07: six formats of Qwen3.8-27B; vLLM 0.20.0 was seen with BF16 alone."""
+        argv = ("plan", "Qwen/Qwen3-32B-AWQ", "--sparks", "1", "--offline", "--json")
+        (group,) = json.loads(sparkfleet(*argv)[1])["deployments"][0]["plan"]["groups"]
+        assert group["ladder"][0]["candidate"]["image"] == "nvcr.io/nvidia/vllm:26.07-py3"
