@@ -24,8 +24,11 @@ _FAMILIES: tuple[tuple[str, dict[str, Parsers]], ...] = (
     # NVIDIA's playbook for vLLM, agent-ready recipe of Qwen3.6-35B-A3B (2026-06); SGLang's options of 0.5.12 to 0.5.23.
     ("*qwen3.[568]-*", {"vllm": Parsers("qwen3", "qwen3_xml"), "sglang": Parsers("qwen3", "qwen3_coder")}),
     # NVIDIA/local-ai-inference-recipes@dedcf6b, launch lines for one, two and four Sparks (2026-11); V4-Pro as V4-Flash in
-    # vllm-project/recipes@8959cf6.
-    ("*deepseek-v4-*", {"vllm": Parsers("deepseek_v4", "deepseek_v4")}),
+    # vllm-project/recipes@8959cf6. SGLang: vavrusa/sparkrun-recipes for two Sparks, and its cookbook's page of the model.
+    (
+        "*deepseek-v4-*",
+        {"vllm": Parsers("deepseek_v4", "deepseek_v4"), "sglang": Parsers("deepseek-v4", "deepseekv4")},
+    ),
     ("*gemma-4-*", {"vllm": Parsers("gemma4", "gemma4"), "sglang": Parsers("gemma4", "gemma4")}),
     ("*minimax-m3*", {"vllm": Parsers("minimax_m3", "minimax_m3")}),
     ("*nemotron-3-super*", {"vllm": Parsers("nemotron_v3", "qwen3_xml")}),
@@ -72,8 +75,8 @@ _FAMILIES: tuple[tuple[str, dict[str, Parsers]], ...] = (
     ("*glm-4.[56]*-base*", {}),
     ("*glm-4.[56]*", {"vllm": Parsers("glm45", "glm45"), "sglang": Parsers("glm45", "glm45")}),
     ("*glm-4.7*", {"vllm": Parsers("glm45", "glm47"), "sglang": Parsers("glm45", "glm47")}),
-    # GLM-5.3-Flash as in NVIDIA/local-ai-inference-recipes@dedcf6b.
-    ("*glm-5*", {"vllm": Parsers("glm45", "glm47")}),
+    # GLM-5.3-Flash as in NVIDIA/local-ai-inference-recipes@dedcf6b; both engines have GLM-4.7's parsers for GLM-5.
+    ("*glm-5*", {"vllm": Parsers("glm45", "glm47"), "sglang": Parsers("glm45", "glm47")}),
     ("*olmo-3*-think*", {"vllm": Parsers("olmo3", "olmo3")}),
     ("*olmo-3*-instruct*", {"vllm": Parsers("", "olmo3")}),
     ("*seed-oss-*-instruct*", {"vllm": Parsers("", "seed_oss")}),
@@ -86,7 +89,8 @@ _FAMILIES: tuple[tuple[str, dict[str, Parsers]], ...] = (
     ("*laguna-*", {"vllm": Parsers("poolside_v1", "poolside_v1")}),
     ("*step-3.[57]-flash*", {"vllm": Parsers("step3p5", "step3p5")}),
     ("*/hy3*", {"vllm": Parsers("hy_v3", "hy_v3")}),
-    ("*inkling*", {"vllm": Parsers("inkling", "inkling")}),
+    # SGLang: MiaAI-Lab's launch line for two Sparks.
+    ("*inkling*", {"vllm": Parsers("inkling", "inkling"), "sglang": Parsers("inkling", "inkling")}),
     ("*muse-glimmer-*", {"vllm": Parsers("muse_glimmer", "muse_glimmer")}),
     # Their chat templates describe the tools, and the calls are JSON.
     ("*/llama-3.[123]-*-instruct*", {"vllm": Parsers("", "llama3_json"), "sglang": Parsers("", "llama3")}),
@@ -111,7 +115,7 @@ _SINCE: dict[str, dict[str, str]] = {
         "poolside_v1": "0.21",
         "step3p5": "0.16",
     },
-    "sglang": {"ling3": "0.5.23"},
+    "sglang": {"inkling": "0.5.23", "ling3": "0.5.23"},
 }
 """The first release that is known to have a parser, if images of older ones are known: by recipes and dates of releases."""
 

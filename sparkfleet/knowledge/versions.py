@@ -81,6 +81,7 @@ _VERSION = re.compile(
     """,
     re.VERBOSE | re.IGNORECASE,
 )
+_COMMIT = re.compile(r"\+g([0-9a-f]{7,40})", re.IGNORECASE)
 _DATE = re.compile(r"(\d{4})-(\d{2})-(\d{2})")
 _SPAN = re.compile(r"v?(\d+(?:\.\d+)*(?:rc\d+)?)\s*-\s*v?(\d+(?:\.\d+)*(?:rc\d+)?)", re.IGNORECASE)
 _OPERATOR = re.compile(r"(>=|<=|==|!=|>|<)?\s*(\S.*?)\s*")
@@ -159,6 +160,9 @@ class Bound:
 def _literal(wanted: str, text: str, version: Version | None) -> Truth:
     if wanted.lower() == text.strip().lower():
         return Truth.YES
+    commits = [found[1].lower() for one in (wanted, text) if (found := _COMMIT.search(one))]
+    if len(commits) == 2 and not commits[0].startswith(commits[1]) and not commits[1].startswith(commits[0]):
+        return Truth.NO
     return Truth.UNKNOWN if version is None or version.snapshot else Truth.NO
 
 

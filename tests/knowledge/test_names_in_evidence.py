@@ -22,7 +22,7 @@ NAMES = sorted(
 )
 TRUE_REASONS = (
     "the shapes of its layers are not known",
-    "stored as EXL3 or GGUF",
+    "stored as EXL3, GGUF or MLX",
     "cannot be planned by its name",
 )
 

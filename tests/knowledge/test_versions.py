@@ -122,6 +122,9 @@ def test_ranges(wanted: str, text: str, answer: Truth) -> None:
         ("0.1.dev20003+gad848fc41.d20260815", "0.1.dev20003+gad848fc41.d20260815", YES),
         ("0.1.dev20003+gad848fc41.d20260815", "0.27.1", NO),
         ("0.1.dev20003+gad848fc41.d20260815", "nightly", UNKNOWN),
+        ("0.1.dev20003+gad848fc41.d20260815", "0.1.dev20003+gad848fc41", UNKNOWN),
+        # Of another commit.
+        ("0.1.dev20003+gad848fc41.d20260815", "0.28.1rc1.dev345+g4cc0cb6f7.d20260903", NO),
     ],
 )
 def test_unknown_versions_are_not_guessed(wanted: str, text: str, answer: Truth) -> None:

@@ -19,6 +19,7 @@ from sparkfleet.hostfacts.node import NodeFacts
 from sparkfleet.knowledge.measurements import architectures
 from sparkfleet.knowledge.models.known_models import MODELS, known_checkpoint
 from sparkfleet.knowledge.models.published_checkpoints import load_published
+from sparkfleet.knowledge.models.speculators import speculator_with
 from sparkfleet.planner.types.embedded_model import EmbeddedModel
 from sparkfleet.remote.channel import Channel
 from sparkfleet.remote.metadata import ask_outlines
@@ -193,11 +194,29 @@ def embedded_of(specs: Iterable[Deployment]) -> dict[str, EmbeddedModel]:
 
 
 def _needed(specs: Iterable[Deployment], facts: Iterable[NodeFacts]) -> tuple[str, ...]:
-    """Checkpoints that planning needs. Nodes without a GPU serve directories only: they download no weights."""
+    """Checkpoints that planning needs. Nodes without a GPU serve directories only: they download no weights.
+
+    Raises:
+        FactError: one of them is a draft, which answers nothing without its target.
+    """
     models = models_of(specs)
+    for model in models:
+        _refuse_draft(model)
     if any(node.gpu is not None for node in facts):
         return models
     return tuple(model for model in models if model.startswith("/"))
+
+
+def _refuse_draft(model: str) -> None:
+    known = speculator_with(model)
+    if known is None or known.method == "draft":  # those are models of their own
+        return
+    targets = " or ".join(known.targets)
+    raise FactError(
+        f"{model} is a draft for {targets}: it proposes tokens, and has no answers of its own.",
+        means=f"{known.method.upper()} reads the hidden states of its target, so no engine serves it alone.",
+        do=f"Plan the target; its file may name this one: `speculation: {{method: {known.method}, draft: {model}}}`.",
+    )
 
 
 def _of_node(node: str, answer: Sequence[Outline | None] | SparkfleetError, at: int) -> NodeAnswer:
@@ -280,7 +299,7 @@ def _at_hub(model: str, here: Found | None, there: Sequence[Found]) -> AtHub:
 
 
 def _known(model: str) -> Checkpoint | None:
-    return None if model.startswith("/") else known_checkpoint(model.partition("@")[0])
+    return None if model.startswith("/") else known_checkpoint(model)
 
 
 def _read_until_whole(model: str, here: Found | None, answers: Sequence[NodeAnswer]) -> tuple[Found, ...]:

@@ -27,6 +27,8 @@ class Architecture(Value):
     model_types: Annotated[tuple[str, ...], Field(min_length=1)]
     since: dict[Engine, str] = Field(alias="from")
     """Engine → first release whose list has it; "any": the first list that was read."""
+    least: dict[Engine, str] = Field(default_factory=dict)
+    """Engine → first release that loads it by its recipe, if that was before the lists that were read."""
     date: Date
 
 
@@ -74,6 +76,9 @@ def loading(engine: str, version: str | None, model_type: str | None) -> Loading
         return "unproven"
     if not version:
         return "listed"
+    least = next((release for name, release in one.least.items() if name == engine), None)
+    if least is not None and is_within(version, f"<{least}"):
+        return "absent"
     releases = next(releases for name, releases in known.read.items() if name == engine)
     at = 0 if since == "any" else releases.index(since)
     if is_within(version, f">={releases[at]}"):

@@ -43,8 +43,9 @@ _QUANTISED_BY_THEIR_MAKERS = re.compile(
 )
 """Entries of configs.json whose weights are published in the config's own format only: fine-tunes keep it."""
 _EXL3 = re.compile(r"(?:exl3|tr3).*?(?<![0-9.])([1-8](?:\.[0-9]{1,2})?)bpw")
-_OTHERWISE = re.compile(r"exl[23]|gguf|[0-9]bpw|(?:^|[-_.])i?q[1-8](?:_|$)")
+_OTHERWISE = re.compile(r"exl[23]|gguf|[0-9]bpw|(?:^|[-_.])i?q[1-8](?:_|$)|(?:^|[-_.])mlx(?:[-_.]|$)")
 """Formats whose size no known config contains."""
+_MLX = "mlx-community/"
 
 
 def _known_shapes(config: str) -> str:
@@ -139,7 +140,8 @@ def known_checkpoint(model: str) -> Checkpoint | None:
     one = _entry_of(name)
     parts = published(name)
     trellis = exl3_in_name(model)  # ExLlamaV3's makers publish each number of bits as a revision
-    is_otherwise = _OTHERWISE.search(name.rpartition("/")[2].lower()) and trellis is None
+    of_another = _OTHERWISE.search(name.rpartition("/")[2].lower()) or name.lower().startswith(_MLX)
+    is_otherwise = of_another and trellis is None
     if (one is None or one.quant is None) and is_otherwise:
         raise _of_another_engine(name, None if parts is None else parts.bytes)
     try:
@@ -182,10 +184,17 @@ def _license(name: str) -> License:
 
 def _of_another_engine(name: str, size: int | None) -> FactError:
     known = "and its size is not known" if size is None else f"{size / 1e9:.0f} GB"
+    weights = "take weights in a format of vLLM, SGLang or TensorRT-LLM"
+    if "exl3" in name.lower():
+        return FactError(
+            f"{name}: stored as EXL3, GGUF or MLX, by its name, {known}.",
+            means="EXL3 has any number of bits per weight; without it neither its size nor its speed can be derived.",
+            do=f"Name the revision with its bits, such as `{name.partition(' ')[0]}@4.0bpw`, or {weights}.",
+        )
     return FactError(
-        f"{name}: stored as EXL3 or GGUF, by its name, {known}.",
-        means="vLLM, SGLang and TensorRT-LLM are planned with safetensors; without them no plan can be made.",
-        do="Give the directory of the checkpoint, or weights in a format of vLLM, SGLang or TensorRT-LLM.",
+        f"{name}: stored as EXL3, GGUF or MLX, by its name, {known}.",
+        means="vLLM, SGLang and TensorRT-LLM are planned with safetensors of their own formats.",
+        do=f"{weights.capitalize()}; or deploy llama.cpp's server as a container with `engine: custom` and its `memory`.",
     )
 
 

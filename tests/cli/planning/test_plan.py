@@ -456,3 +456,91 @@ class TestWithoutFiles:
         code, out, err = sparkfleet("apply", "openai/gpt-oss-120b", "--sparks", "2")
         assert (code, out) == (EXITS["error"], "")
         assert "--sparks needs --dry-run." in err
+
+
+def methods_of(plan):
+    """Engine and method of each rung of a plan."""
+    (group, *_) = plan["deployments"][0]["plan"]["groups"]
+    candidates = (rung["candidate"] for rung in group["ladder"])
+    return [(one["engine"], one["speculation"]["method"]) for one in candidates]
+
+
+class TestNamesThatOwnersType:
+    """Of each, the source is in the rule or the entry that it names."""
+
+    @pytest.fixture
+    def rungs(self, sparkfleet):
+        def rungs(model, sparks):
+            code, out, err = sparkfleet("plan", model, "--sparks", sparks, "--offline", "--json")
+            assert (code, err) == (EXITS["pending"], "")
+            return methods_of(json.loads(out))
+
+        return rungs
+
+    @pytest.mark.parametrize(
+        "draft",
+        ["z-lab/Qwen3.8-27B-DFlash2", "google/gemma-4-31B-it-assistant", "nvidia/gpt-oss-120b-Eagle3-v3"],
+    )
+    def test_a_draft_is_not_planned_as_its_target(self, sparkfleet, draft):
+        code, out, err = sparkfleet("plan", draft, "--sparks", "1", "--offline")
+        assert (code, out) == (EXITS["error"], "")
+        assert f"{draft} is a draft for " in err
+        assert f"draft: {draft}" in err
+
+    def test_a_head_that_does_not_load_is_no_rung(self, rungs):
+        """glm53-nvidia-mtp, sglang-dsa-no-backend: what remains is what two authors ran."""
+        assert rungs("nvidia/GLM-5.3-Flash-NVFP4", 2) == [("vllm", "dflash2"), ("vllm", "none")]
+        assert ("vllm", "mtp") in rungs("RedHatAI/GLM-5.3-Flash-NVFP4", 2)
+
+    @pytest.mark.parametrize(
+        ("model", "sparks"),
+        [
+            ("nvidia/DeepSeek-V4-Flash-NVFP4", 2),
+            ("lukealonso/MiMo-V2.5-NVFP4", 2),
+            ("poolside/Laguna-S-2.1-NVFP4", 1),
+        ],
+    )
+    def test_an_engine_without_the_architecture_is_no_rung(self, rungs, model, sparks):
+        """trtllm-older-than-architecture."""
+        assert "trtllm" not in {engine for engine, _ in rungs(model, sparks)}
+
+    def test_an_engine_without_attention_for_the_gpu_is_no_rung(self, sparkfleet):
+        """vllm-dsa-no-backend: vLLM 0.20.0 was the choice, as the only image that no list of formats excludes."""
+        argv = ("plan", "QuantTrio/GLM-5.2-Int4-Int8Mix", "--sparks", "4", "--offline", "--json")
+        (group,) = json.loads(sparkfleet(*argv)[1])["deployments"][0]["plan"]["groups"]
+        versions = {rung["candidate"]["engine_version"] for rung in group["ladder"]}
+        assert "0.20.0" not in versions
+        assert group["ladder"][0]["candidate"]["engine"] == "vllm"
+
+    def test_a_build_whose_version_is_known_is_not_called_unknown(self, sparkfleet):
+        """b12x-aug15-regression is about one build of another image."""
+        _, out, _ = sparkfleet("plan", "deepseek-ai/DeepSeek-V4-Flash", "--sparks", "2", "--offline")
+        assert "b12x-aug15-regression" not in out
+
+    def test_inkling_runs_on_sglang_with_the_kernels_of_its_recipe(self, sparkfleet, rungs):
+        """inkling-vllm-attention, inkling-sglang-marlin, inkling-dspark-page, trtllm-inkling."""
+        model = "thinkingmachines/Inkling-Small-NVFP4"
+        assert rungs(model, 2) == [("sglang", "dspark"), ("sglang", "none")]
+        _, out, _ = sparkfleet("apply", "--dry-run", model, "--sparks", "2", "--offline")
+        assert "--moe-runner-backend=marlin" in out
+        assert "--page-size=1" in out
+        assert "--tool-call-parser inkling" in out
+
+    def test_dspark_of_deepseek_is_tried_on_both_engines(self, sparkfleet, rungs):
+        assert {("vllm", "dspark"), ("sglang", "dspark")} <= set(
+            rungs("deepseek-ai/DeepSeek-V4-Flash-0731", 2)
+        )
+        vision = rungs("deepseek-ai/DeepSeek-V4-Flash-Vision-Exp", 2)
+        assert {engine for engine, _ in vision} == {"vllm"}  # sglang-v4f-vision
+
+    def test_a_revision_names_the_bits_of_exl3(self, sparkfleet, rungs):
+        """The best published configuration of GLM-5.3-Flash on two Sparks, by the name that its maker gives it."""
+        assert rungs("turboderp/GLM-5.3-Flash-exl3@4.05bpw", 2)[0] == ("vllm", "dflash2")
+        _, _, err = sparkfleet("plan", "turboderp/GLM-5.3-Flash-exl3", "--sparks", "2", "--offline")
+        assert "`turboderp/GLM-5.3-Flash-exl3@4.0bpw`" in err
+
+    def test_a_format_is_planned_on_the_release_that_was_seen_with_it(self, sparkfleet):
+        """ngc-vllm-26.07: six formats of Qwen3.8-27B; vLLM 0.20.0 was seen with BF16 alone."""
+        argv = ("plan", "Qwen/Qwen3-32B-AWQ", "--sparks", "1", "--offline", "--json")
+        (group,) = json.loads(sparkfleet(*argv)[1])["deployments"][0]["plan"]["groups"]
+        assert group["ladder"][0]["candidate"]["image"] == "nvcr.io/nvidia/vllm:26.07-py3"

@@ -18,6 +18,10 @@ from sparkfleet.knowledge.engines.engine_models import ENGINE_MODELS, loading
         ("vllm", "0.29.0", "deepseek_v41", "absent"),
         ("sglang", "0.5.12 original", "qwen3_5_text", "listed"),
         ("sglang", "0.5.12", "glm5_next", "absent"),
+        # Older than the lists that were read, by its recipe.
+        ("vllm", "0.20.0", "laguna", "absent"),
+        ("vllm", "0.25.1", "laguna", "unknown"),
+        ("vllm", "nightly", "laguna", "unknown"),
         ("sglang", "0.5.15", "glm5_next", "unknown"),
         ("sglang", "0.5.23", "glm5_next", "listed"),
         ("sglang", "0.5.23", "deepseek_v41", "unproven"),

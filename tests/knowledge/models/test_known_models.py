@@ -181,7 +181,10 @@ def test_experts_alone_have_four_bits(model):
         ("BAAI/bge-m3", "vectors or scores", "engine: custom"),
         ("Qwen/Qwen3-Embedding-8B", "vectors or scores", "engine: custom"),
         ("Qwen/Qwen3-Reranker-0.6B", "vectors or scores", "engine: custom"),
+        ("jinaai/jina-embeddings-v3", "vectors or scores", "engine: custom"),
         ("openai/whisper-large-v3-turbo", "speech", "engine: custom"),
+        ("nvidia/parakeet-tdt-0.6b-v3", "speech", "engine: custom"),
+        ("black-forest-labs/FLUX.1-dev", "pictures", "engine: custom"),
         ("nvidia/diffusiongemma-26B-A4B-it-NVFP4", "diffusion", "engine: custom"),
         ("nvidia/Phi-4-multimodal-instruct-NVFP4", "KV cache", "models pull nvidia/Phi-4"),
     ],
@@ -194,9 +197,17 @@ def test_what_cannot_be_planned_is_refused_with_its_reason(model, reason, remedy
     assert remedy in refused.value.do
 
 
-@pytest.mark.parametrize("model", ["turboderp/GLM-5.3-Flash-exl3", "unsloth/gpt-oss-20b-GGUF"])
+@pytest.mark.parametrize(
+    "model",
+    [
+        "turboderp/GLM-5.3-Flash-exl3",
+        "unsloth/gpt-oss-20b-GGUF",
+        "mlx-community/Qwen3-8B-4bit",
+        "lmstudio-community/Qwen3-8B-MLX-4bit",
+    ],
+)
 def test_a_size_that_is_not_in_the_name_is_not_guessed(model):
-    with pytest.raises(FactError, match="EXL3 or GGUF"):
+    with pytest.raises(FactError, match="EXL3, GGUF or MLX"):
         known_checkpoint(model)
 
 
