@@ -56,7 +56,11 @@ def plan_row(row: dict[str, Any]) -> Plan:
     names = tuple(node.name for node in facts)
     fleet = Fleet(name=inventory.fleet, nodes=facts, links=links_of(inventory), assumed=names)
     # By name alone, so that the table does not depend on what this machine has downloaded.
-    found = {variant.model: known_checkpoint(variant.model) for variant in spec.resolved() if variant.engine != "custom"}
+    found = {
+        variant.model: known_checkpoint(variant.model)
+        for variant in spec.resolved()
+        if variant.engine != "custom"
+    }
     return plan_fleet([spec], fleet, {model: facts_ for model, facts_ in found.items() if facts_ is not None})
 
 

@@ -25,8 +25,8 @@ class StartPhases:
         self._seen: dict[str, float] = {}
 
     def see(self, report: GroupReport) -> None:
-        """Takes a group's report. A start that a restarted controller sees in the middle is measured from there, and one whose
-        actor was away for as long as it counts as silent is another one."""
+        """Takes a group's report. A start that a restarted controller sees in the middle is measured from there, and one
+        whose actor was away for as long as it counts as silent is another one."""
         phase, now = start_phase(report), self._steady()
         if now - self._seen.get(report.name, now) >= STALE_S:
             self._now.pop(report.name, None)
