@@ -65,7 +65,8 @@ async def test_on_a_drained_node_it_waits_and_starts_nothing_until_the_node_may_
     await group.start()
     assert answers == []
     barred_reports = [one for one in world.reports if one.phase is GroupPhase.BARRED]
-    assert [one.detail for one in barred_reports] == ["this is drained"] * 3, "a silent group counts as gone"
+    assert len(barred_reports) >= 3, "a silent group counts as gone"
+    assert {one.detail for one in barred_reports} == {"this is drained"}
     assert world.phases == [GroupPhase.STARTING, GroupPhase.BARRED, GroupPhase.PROBING, GroupPhase.READY]
     assert len(world.runtime.started) == 1
     await group.stop(drain_s=0)
@@ -92,7 +93,7 @@ async def test_it_is_heard_while_it_waits(world, monkeypatch, phase):
         work = asyncio.create_task(group.start())
     await waits.wait()
     before = len(world.reports)
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         while len(world.reports) < before + 3:
             await asyncio.sleep(0.01)
     assert {one.phase for one in world.reports[before:]} == {phase}

@@ -165,7 +165,7 @@ async def test_a_store_that_could_not_be_read_for_a_moment_is_copied_again(paths
         running = asyncio.create_task(keeping.run())
         while len(reads) < 2:
             await asyncio.sleep(0.001)
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         while not copies(paths):
             await asyncio.sleep(0.01)
     running.cancel()
