@@ -98,6 +98,9 @@ async def print_answer(session: Session, name: str, question: str, key: str, max
 def _line(speed: AnswerSpeed) -> str:
     if speed.ttft_ms is None or speed.decode_tps is None:
         return f"{speed.tokens} tokens: too few to measure a rate"
-    return (
+    line = (
         f"{speed.tokens} tokens · TTFT {speed.ttft_ms:.0f} ms · {speed.decode_tps:.1f} tok/s (measured here)"
     )
+    if speed.only_reasoning:
+        line += "\nAll of them are reasoning, which is not shown: a higher `--max-tokens` leaves some for the answer."
+    return line

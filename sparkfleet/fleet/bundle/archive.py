@@ -45,7 +45,7 @@ def write_bundle(path: Path, found: BundleContents) -> int:
     """Writes a report, readable by its owner only. Returns its size in bytes.
 
     Raises:
-        SparkfleetError: the file exists already.
+        SparkfleetError: the file exists already, or cannot be written.
     """
     data = io.BytesIO()
     with tarfile.open(fileobj=data, mode="w:gz") as archive:
@@ -59,6 +59,12 @@ def write_bundle(path: Path, found: BundleContents) -> int:
             file.write(data.getvalue())
     except FileExistsError as error:
         raise SparkfleetError(f"{path} exists already.", do="`--output FILE` writes another one.") from error
+    except OSError as error:
+        if path.is_file():  # a part of it
+            path.unlink()
+        raise SparkfleetError(
+            f"{path} cannot be written: {error.strerror}.", do="`--output FILE` writes another one."
+        ) from error
     return len(data.getvalue())
 
 

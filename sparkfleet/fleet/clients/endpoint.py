@@ -21,6 +21,8 @@ _REMEDIES = {
     403: "`keys:` of a deployment lists the keys that may use it: pass one of them with `--key @FILE`.",
 }
 """By HTTP status."""
+_REASONING = ("reasoning", "reasoning_content")
+"""Fields of the tokens that precede an answer, in newer and older engines."""
 
 
 class AnswerSpeed(Value):
@@ -29,6 +31,8 @@ class AnswerSpeed(Value):
     tokens: int
     ttft_ms: float | None = None
     decode_tps: float | None = None
+    only_reasoning: bool = False
+    """True if no token was left for the answer itself."""
 
 
 async def ask(
@@ -73,14 +77,19 @@ async def ask_at(
     }
     began = time.perf_counter()
     arrivals: list[float] = []
-    tokens = 0
+    tokens, answered = 0, False
     async for event in _events(f"{url}/chat/completions", key, body, trust):
         tokens = (event.get("usage") or {}).get("completion_tokens", tokens)
         for choice in event.get("choices", []):
-            if text := choice["delta"].get("content"):
+            delta = choice["delta"]
+            text = delta.get("content")
+            if text or any(delta.get(name) for name in _REASONING):
                 arrivals.append(time.perf_counter())
+            if text:
+                answered = True
                 on_text(text)
-    return _speed(began, arrivals, tokens)
+    speed = _speed(began, arrivals, tokens)
+    return speed.model_copy(update={"only_reasoning": bool(arrivals) and not answered})
 
 
 def _speed(began: float, arrivals: list[float], tokens: int) -> AnswerSpeed:

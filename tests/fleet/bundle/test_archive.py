@@ -22,5 +22,13 @@ def test_a_report_is_one_private_file_with_a_description(tmp_path):
         write_bundle(path, found)
 
 
+def test_a_file_that_cannot_be_written_is_named(tmp_path):
+    found = BundleContents((BundlePart("events.txt", "a\n"),), {}, ())
+    with pytest.raises(
+        SparkfleetError, match=r"none/report\.tar\.gz cannot be written: No such file or directory"
+    ):
+        write_bundle(tmp_path / "none" / "report.tar.gz", found)
+
+
 def test_nothing_replaced_is_said():
     assert replaced_words({}) == "nothing"

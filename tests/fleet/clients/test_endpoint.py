@@ -55,6 +55,18 @@ async def test_an_answer_is_passed_on_as_it_arrives_and_measured(endpoint):
     assert key == "Bearer sk-1"
 
 
+@pytest.mark.parametrize("field", ["reasoning", "reasoning_content"])
+async def test_reasoning_is_measured_and_known_to_be_no_answer(endpoint, field):
+    """256 tokens of reasoning were "too few to measure a rate", under an empty answer."""
+    thought = f"data: {json.dumps({'choices': [{'delta': {field: 'hm'}}]})}\n\n"
+    texts = []
+    for lines, only in (((thought, thought), True), ((thought, chunk("yes")), False)):
+        url = await endpoint(*lines, chunk(completion_tokens=2))
+        speed = await ask_at(url, "tiny", "What?", "sk-1", max_tokens=2, on_text=texts.append)
+        assert (speed.decode_tps > 0, speed.only_reasoning) == (True, only)
+    assert texts == ["yes"]
+
+
 async def test_an_endpoint_that_is_away():
     """It ended with a traceback while the gateway was replaced."""
     with pytest.raises(ControlError, match="The endpoint did not answer") as caught:
