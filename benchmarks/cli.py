@@ -1,12 +1,14 @@
 """Time to the first output of each verb: medians of ten runs with a warm page cache, on a fleet that is down.
 
-    python benchmarks/cli.py [VERB…] [--rounds 10] [--limit 0.3] [--json]
+    python benchmarks/cli.py [VERB…] [--rounds 10] [--limit 0.3] [--json] [--against DIR]
 
 Each run is a process of its own. `terminal`: seconds until its first byte on a terminal, which may be the line that it is
 being loaded. `pipe`: seconds until the first byte on standard output or standard error if both are a pipe, which is the
 answer. `cpu`: seconds of processor time until then, which other work on the machine changes less. Exit code 1 if a median
 of `terminal` is above the limit. Verbs that need a controller end with the line that the fleet is down; those that would
 start, install or remove something are measured by their `--help`, which imports the same module.
+
+`--against DIR`: another checkout, run in turns with this one. `cpu` has the ratio, this one's by the other's.
 """
 
 from __future__ import annotations
@@ -20,7 +22,6 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Mapping
 from pathlib import Path
 
 from sparkfleet.cli.verbs import VERBS
@@ -74,14 +75,17 @@ RUNS = {
 """Every verb, so that nothing changes on a fleet that is down."""
 
 
-def first_output_s(argv: list[str], where: Path, *, terminal: bool) -> tuple[float, float]:
+def first_output_s(
+    argv: list[str], where: Path, *, terminal: bool, checkout: Path | None = None
+) -> tuple[float, float]:
     """Seconds until the first byte of output, and seconds of processor time of the process until then."""
+    of_checkout = {"PYTHONPATH": str(checkout)} if checkout else {}
     reads, writes = pty.openpty() if terminal else os.pipe()
     began = time.perf_counter()
     with subprocess.Popen(
         [SPARKFLEET, *argv],
         cwd=where,
-        env=environment(where),
+        env=environment(where) | of_checkout,
         stdin=subprocess.DEVNULL,
         stdout=writes,
         stderr=writes,
@@ -97,7 +101,7 @@ def first_output_s(argv: list[str], where: Path, *, terminal: bool) -> tuple[flo
     return wall, cpu
 
 
-def environment(where: Path) -> Mapping[str, str]:
+def environment(where: Path) -> dict[str, str]:
     """As a person has it, with a state directory of its own."""
     inherited = {name: text for name, text in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
     home = {"SPARKFLEET_HOME": str(where / "state"), "SPARKFLEET_API_KEY": "sk-sf-none"}
@@ -132,6 +136,17 @@ def measured(name: str, rounds: int, where: Path) -> dict[str, float]:
     }
 
 
+def compared(name: str, rounds: int, where: Path, others: Path) -> str:
+    """Line with the processor time of another checkout and of this one, after one run of each that is not counted."""
+    checkouts = others.resolve(), Path(__file__).resolve().parents[1]
+    rows = [
+        [first_output_s(RUNS[name], where, terminal=False, checkout=one)[1] for one in checkouts]
+        for _ in range(rounds + 1)
+    ]
+    theirs, ours = map(statistics.median, zip(*rows[1:], strict=True))
+    return f"{name:<16} cpu {theirs:.3f} s → {ours:.3f} s, ratio {ours / theirs:.2f}"
+
+
 def main() -> int:
     """Run it."""
     parser = argparse.ArgumentParser(
@@ -141,6 +156,7 @@ def main() -> int:
     parser.add_argument("--rounds", type=int, default=10)
     parser.add_argument("--limit", type=float, default=0.3, help="seconds")
     parser.add_argument("--json", action="store_true")
+    parser.add_argument("--against", type=Path, metavar="DIR", help="another checkout of sparkfleet")
     options = parser.parse_args()
     if missing := set(VERBS) - {argv[0] for argv in RUNS.values()}:
         parser.error(f"verbs without a run here: {', '.join(sorted(missing))}")
@@ -151,6 +167,10 @@ def main() -> int:
         (where / "inventory.yaml").write_text(INVENTORY)
         (where / "tiny.yaml").write_text(DEPLOYMENT)
         (where / "request.json").write_text(REQUEST)
+        if options.against:
+            for name in options.verbs or RUNS:
+                print(compared(name, options.rounds, where, options.against))
+            return 0
         found = {name: measured(name, options.rounds, where) for name in options.verbs or RUNS}
     if options.json:
         print(json.dumps(found, indent=2))
