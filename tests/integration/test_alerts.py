@@ -24,7 +24,7 @@ from pair_fleet import LINK, TINY
 
 from sparkfleet.controlplane.controller_failures import LIST_LATE_S
 from sparkfleet.lab.meminfo import meminfo
-from sparkfleet.telemetry.alerts import ALERTS, every_alert
+from sparkfleet.telemetry.alerts import ALERTS, EVERY_ALERT
 from sparkfleet.telemetry.recording import RECORDING
 from sparkfleet.telemetry.rule_values import rule_file
 from sparkfleet.units import GIB
@@ -156,7 +156,7 @@ class Watch:
 
     def _values(self, name):
         """Values of the series in an alert's expression."""
-        rule = quick(next(one for one in every_alert() if one.name == name))
+        rule = quick(next(one for one in EVERY_ALERT if one.name == name))
         series = set(re.findall(r"sparkfleet[:_][\w:]+", rule.expr))
         return {one: [(row["metric"], row["value"][1]) for row in self.query(one)][:6] for one in series}
 
@@ -471,4 +471,4 @@ def test_every_alert_fires_on_its_fault_and_clears(pair, watch):
     assert watch.broken == []
     assert watch.missed == []
     assert watch.stuck == []
-    assert {one.name for one in every_alert()} - watch.all_fired == set()
+    assert {one.name for one in EVERY_ALERT} - watch.all_fired == set()

@@ -1,11 +1,12 @@
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from planning_values import plan_on
 
 from sparkfleet.checkpoints.io.licenses import License
 from sparkfleet.knowledge.models.known_models import known_checkpoint
 from sparkfleet.perf.predictor import predictor_of
-from sparkfleet.planner.search.planner import infeasible, plan_deployment, plan_fleet
+from sparkfleet.planner.search.planner import infeasible, plan_fleet
 
 FP8 = "Qwen/Qwen3.6-27B-FP8"
 SMALL = "Qwen/Qwen3-30B-A3B-FP8"
@@ -355,7 +356,7 @@ class TestTogether:
         assert {(group.family, group.vision) for group in made.groups} == {("qwen3_moe", known)}
 
     def test_of_a_model_without_facts_nothing_is_said(self, cpu_node, ask):
-        (group,) = plan_deployment(ask("builtin:tiny"), [cpu_node()]).groups
+        (group,) = plan_on(ask("builtin:tiny"), [cpu_node()]).groups
         assert (group.family, group.vision) == ("", None)
 
     def test_a_variant_that_does_not_fit_leaves_the_others(self, sparks, ask, plan):
