@@ -17,7 +17,7 @@ logarithm of time then finds, all at once:
 Errors count as in a Cauchy distribution (patched stacks and boots differ by 2x), and a source with n rows counts as n^0.65
 of them. Validation repeats the whole fit without each group of sources (LOSO), of runs, and of families of models (LOMO);
 head-to-heads are scored by fits that had not seen the rows of their source. Bands are the 80 % quantiles of errors on what
-sources that were left out show, by how much was known about the setup; a source with n rows counts as n^0.8.
+sources that were left out show, by how much was known about the setup; a source with n rows counts as √n.
 
 fitting/priors.py       what is expected before anything was measured
 fitting/problems.py     measurements as matrices

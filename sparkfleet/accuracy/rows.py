@@ -132,10 +132,10 @@ _OF_PREFILL = ("prefill_tps", "ttft_ms")
 
 
 def _measured(row: Row, notes: str, *, cached: bool) -> tuple[tuple[str, float], ...]:
-    """The figures of a row, without prefill if the prompt was cached, by its harness or its notes."""
-    cached = cached or note_reader.has_trait("cached", notes)
+    """The figures of a row, without prefill if the prompt was cached (by harness or notes) or the engine warmed up in it."""
+    unusable = cached or any(note_reader.has_trait(trait, notes) for trait in ("cached", "warming"))
     figures = (
-        (metric, measured(row, metric)) for metric in METRICS if not (cached and metric in _OF_PREFILL)
+        (metric, measured(row, metric)) for metric in METRICS if not (unusable and metric in _OF_PREFILL)
     )
     return tuple((metric, value) for metric, value in figures if value is not None)
 

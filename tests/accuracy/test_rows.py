@@ -386,6 +386,29 @@ def test_a_driver_that_lost_two_thirds_of_the_speed_is_no_measure_of_a_model() -
     assert [rates(one) for one in after] == [None] * 5
 
 
+def test_a_node_at_29_percent_of_its_clock_is_no_measure_of_a_model() -> None:
+    """WeZZard's scripts/check-clocks.sh: all of his REPORT.md; BASELINE.md has figures of others."""
+    of_source = [one for one in packaged() if "WeZZard/dgx-spark-bench" in one["source_url_or_repo_path"]]
+    slow = [one for one in of_source if "REPORT.md" in one["source_url_or_repo_path"]]
+    assert len(slow) == 53
+    assert [rates(one) for one in slow] == [None] * 53
+    assert None not in [rates(one) for one in of_source if one not in slow]
+
+
+def test_a_warm_up_in_the_sample_leaves_the_decode_rate() -> None:
+    cold = {"notes": "llama-benchy; warm-up in the sample", "ttft_ms": "590", "prefill_tps": "2015"}
+    case = case_of(row(**cold, decode_tps_per_request="24"), architectures())
+    assert dict(case.measured) == {"decode_tps_per_request": 24.0}
+    assert sum("warm-up in the sample" in one["notes"] for one in packaged()) == 21
+
+
+def test_prompts_of_a_harness_that_counted_with_another_tokenizer_have_the_servers_length() -> None:
+    """llama-benchy in GPT-2's tokens: rate × est_ppt of Gemma-4-26B's 25,000 in 05-big-context.md are 22,787."""
+    ours = "djangodevreng/dgx-spark-benchmarks:results/gemma-4/gemma-4-26b-a4b-it/bf16-v23/05-big-context.md"
+    sizes = {int(one["prompt_tokens"]) for one in packaged() if ours in one["source_url_or_repo_path"]}
+    assert max(sizes) == pytest.approx(3.09806 * 7355.28, rel=0.01)
+
+
 @pytest.mark.parametrize(
     ("source", "sent"),
     [  # (prompt, answer, window, requests in all, chunk) of the row with the most requests at once
