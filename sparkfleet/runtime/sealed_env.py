@@ -50,9 +50,10 @@ def is_sealed(value: str) -> bool:
 def is_setting(name: str) -> bool:
     """True for a variable that stays readable: a setting of an engine or a library, by its name.
 
-    Any other value may be a secret.
+    Any other value may be a secret. `MAX_TOKENS` is a number.
     """
-    return name.startswith(_SETTINGS) and not any(word in name for word in _SECRETS)
+    rest = name.replace("MAX_TOKENS", "")
+    return name.startswith(_SETTINGS) and not any(word in rest for word in _SECRETS)
 
 
 class EnvSealer:
