@@ -121,9 +121,8 @@ def watch_of(paths: FleetPaths, request: UpRequest) -> ControllerWatch:
 
     async def make(address: HeadAddress) -> None:
         now = request
-        with contextlib.suppress(
-            ControlError
-        ):  # `up` may have stored another inventory since this watch began
+        # `up` may have stored another inventory since this watch began.
+        with contextlib.suppress(ControlError):
             role = await asyncio.to_thread(read_role, paths)
             now = role.up if role is not None and role.up is not None else request
         await _make(now.model_copy(update={"state_dir": str(paths.root), "apply": ()}))

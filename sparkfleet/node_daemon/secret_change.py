@@ -55,9 +55,8 @@ def _begin(paths: FleetPaths) -> None:
         )
     # In this order: whatever a crash leaves is accepted by every process.
     former = [paths.api_token.read_text().strip()]
-    with contextlib.suppress(
-        FileNotFoundError
-    ):  # of a beginning that was interrupted: the first token is still in use
+    # Of a beginning that was interrupted: the first token is still in use.
+    with contextlib.suppress(FileNotFoundError):
         former += paths.former_api_tokens.read_text().split()
     write_atomically(paths.former_api_tokens, "\n".join(former).encode(), durable=True)
     write_atomically(paths.api_token, secrets.token_hex(SECRET_BYTES).encode(), durable=True)

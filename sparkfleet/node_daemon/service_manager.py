@@ -17,6 +17,8 @@ from sparkfleet.errors import ControlError
 
 WAIT_S = 30.0
 CRON_PIDS = (Path("/run/crond.pid"), Path("/var/run/crond.pid"))
+_NO_CRONTAB = ("no crontab", "No such file")
+"""Words of crontab for a user who has none: cronie's and vixie-cron's, busybox's."""
 
 
 def start(label: str, argv: Sequence[str], env: Mapping[str, str], log: Path) -> str:
@@ -78,10 +80,6 @@ def _has_systemd() -> bool:
     return (
         bool(shutil.which("systemctl")) and _call("systemctl", "--user", "show-environment").returncode == 0
     )
-
-
-_NO_CRONTAB = ("no crontab", "No such file")
-"""Words of crontab for a user who has none: cronie's and vixie-cron's, busybox's."""
 
 
 def _has_cron() -> bool:

@@ -6,9 +6,9 @@ import shutil
 import subprocess
 
 import pytest
-from control_values import inventory
+from control_values import inventory, joining
 
-from sparkfleet.controlplane.api.api_models import JoinRequest, Role, UpRequest
+from sparkfleet.controlplane.api.api_models import Role, UpRequest
 from sparkfleet.controlplane.ray.ray_process import LABEL, choose_address
 from sparkfleet.node_daemon import node_lifecycle, ray_watchdog
 from sparkfleet.node_daemon.left_ray import left_ray, left_worker, watchdog_lock
@@ -77,15 +77,7 @@ def test_ray_of_another_fleet_is_not_found(paths, gcs, tmp_path):
 @pytest.fixture
 def worker(paths, monkeypatch):
     """Ray of a node that has joined, with the command line of its start; the request, and every start of Ray."""
-    request = JoinRequest(
-        fleet="home",
-        state_dir=str(paths.root),
-        node="b",
-        host="127.0.0.1",
-        ray="127.0.0.1:1",
-        ray_token="",
-        engine_secret="",
-    )
+    request = joining(paths)
     write_role(paths, Role(python="python", join=request))
     monkeypatch.setattr(node_lifecycle, "ray_worker_argv", lambda _, ray, *more: ("sleep", "100", "0", "0.0"))
     monkeypatch.setattr(ray_watchdog, "pause_s", lambda *_: 0.0)

@@ -4,10 +4,10 @@ import asyncio
 import threading
 
 import pytest
-from control_values import deployment, inventory, plan
+from control_values import deployment, inventory, joining, plan
 from tmpfiles import is_cleaned
 
-from sparkfleet.controlplane.api.api_models import ApplyRequest, JoinRequest, Role, UpRequest
+from sparkfleet.controlplane.api.api_models import ApplyRequest, Role, UpRequest
 from sparkfleet.node_daemon import node_lifecycle, ray_watchdog, service_manager
 from sparkfleet.node_daemon.role_guard import read_role, write_role
 
@@ -25,18 +25,6 @@ def started(monkeypatch):
 
 def up(paths, **more):
     return UpRequest(fleet="home", state_dir=str(paths.root), inventory=inventory(), **more)
-
-
-def joining(paths):
-    return JoinRequest(
-        fleet="home",
-        state_dir=str(paths.root),
-        node="b",
-        host="127.0.0.1",
-        ray="127.0.0.1:1",
-        ray_token="",
-        engine_secret="",
-    )
 
 
 async def test_a_role_that_vanishes_or_is_spoilt_for_a_while_leaves_the_controller_watched(

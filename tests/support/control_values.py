@@ -1,5 +1,6 @@
 """Values that the tests of `control` share."""
 
+from sparkfleet.controlplane.api.api_models import JoinRequest
 from sparkfleet.perf.prediction import Band, Prediction
 from sparkfleet.planner.types.plan import Candidate, DeploymentPlan, GroupPlan, GroupShape, Rung
 from sparkfleet.specs.deployment import Deployment
@@ -38,4 +39,17 @@ def plan(name="tiny", groups=1, mid=0.0, high=1.0, rungs=1, **fields):
     rung = Rung(candidate=candidate, prediction=prediction, reason="the only one")
     return DeploymentPlan(
         name=name, objective="interactive", groups=(GroupPlan(ladder=(rung,) * rungs),) * groups
+    )
+
+
+def joining(paths):
+    """The request with which node b joins a head that does not answer."""
+    return JoinRequest(
+        fleet="home",
+        state_dir=str(paths.root),
+        node="b",
+        host="127.0.0.1",
+        ray="127.0.0.1:1",
+        ray_token="",
+        engine_secret="",
     )

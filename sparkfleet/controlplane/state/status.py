@@ -36,7 +36,7 @@ class NodeReport(Value):
     readings: NodeReadings | None = None
     """For Prometheus and the page; None if they were not read."""
     spoilt: tuple[str, ...] = ()
-    """Whatever its next start needs and cannot use, with what puts it right: files, Ray, its watchdog."""
+    """Things that its next start needs and cannot use, with what puts it right: files, Ray, its watchdog."""
 
 
 AppStatus = Literal["starting", "running", "failed", "retiring"]

@@ -52,9 +52,8 @@ class Safekeeping:
         while True:
             try:
                 await self.look()
-            except (
-                Exception
-            ):  # a store that is away for a moment, which the controller's round names: no end of all copies
+            except Exception:
+                # A store that is away for a moment, which the controller's round names, may not end all later copies.
                 log.exception("the store could not be looked at")
             await asyncio.sleep(LOOK_S)
 
