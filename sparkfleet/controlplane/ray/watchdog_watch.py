@@ -67,11 +67,8 @@ class WatchdogWatch:
         now = self._steady()
         if pid or not self._paths.role.exists():
             self._seen_at, self._failure = now, ""
-            return (
-                stopped_words(pid, "The Ray watchdog", "Ray would not be started again here if it ended")
-                if pid
-                else ()
-            )
+            means = "Ray would not be started again here if it ended"
+            return stopped_words(pid, "The Ray watchdog", means) if pid else ()
         if now - self._seen_at >= RESTART_S and now - self._tried_at >= RETRY_S:
             self._tried_at, self._starting = now, asyncio.create_task(self._start())
         if self._failure:

@@ -77,7 +77,7 @@ class Attempts:
         """The first answer of a working engine; if all fail, the last one's own error.
 
         Raises:
-            Refusal: 503, no engine was found or all were lost.
+            ApiError: 503, no engine was found or all were lost.
         """
         try:
             while (engine := await self._next()) is not None:
