@@ -45,6 +45,8 @@ INSTEAD = {"pci_links": "pci_by_address"}
 """Facts that another one replaces: a netdev's PCIe link is found by its name or by its address."""
 SLOW = 0.7
 """A link that reaches less than this share of the planner's figure is a fault; rails differ by less among published ones."""
+LATE = 2.0
+"""The same for a latency above this multiple: each token of a split model waits for it twice a layer."""
 
 
 class SelftestStep(Value):
@@ -186,7 +188,7 @@ def link_seen(measured: LinkFacts, assumed: LinkFacts) -> _Seen:
         f"{measured.gb_per_s:.1f} GB/s and {measured.latency_us:.0f} µs measured;"
         f" assumed of such links: {assumed.gb_per_s:.1f} GB/s, {assumed.latency_us:.0f} µs"
     )
-    fine = measured.gb_per_s >= SLOW * assumed.gb_per_s
+    fine = measured.gb_per_s >= SLOW * assumed.gb_per_s and measured.latency_us <= LATE * assumed.latency_us
     return _Seen(
         fine, words, "" if fine else "`sparkfleet doctor` looks for the cause; plans use the measured figure."
     )

@@ -49,10 +49,14 @@ def test_a_fact_that_no_command_gives_is_a_fault_with_the_command_for_a_report()
     assert "sparkfleet bundle" in do
 
 
-@pytest.mark.parametrize(("measured", "fine"), [(20.0, True), (15.0, True), (13.0, False)])
-def test_a_link_is_held_against_the_planners_figure(measured, fine):
-    seen = link_seen(link(measured), link(20.0))
-    assert (seen.fine, f"{measured:.1f} GB/s" in seen.words, bool(seen.do)) == (fine, True, not fine)
+@pytest.mark.parametrize(
+    ("measured", "latency_us", "fine"),
+    [(20.0, 20.0, True), (15.0, 39.0, True), (13.0, 20.0, False), (20.0, 41.0, False)],
+)
+def test_a_link_is_held_against_the_planners_figures(measured, latency_us, fine):
+    seen = link_seen(link(measured, latency_us), link(20.0))
+    figures = f"{measured:.1f} GB/s and {latency_us:.0f} µs measured"
+    assert (seen.fine, figures in seen.words, bool(seen.do)) == (fine, True, not fine)
 
 
 @pytest.mark.parametrize(
