@@ -133,7 +133,7 @@ def _of_engine(engine):
         text = "".join(
             (package / f"v1/{part}.py").read_text() for part in ("metrics/loggers", "spec_decode/metrics")
         )
-        names = set(re.findall(r'name="(vllm:\w+)"', text))
+        names = set(re.findall(r'(?:name=|\()"(vllm:\w+)"', text))
     else:
         names = set((Path(__file__).parent / "series" / f"{engine}.txt").read_text().split())
     return {f"{name}{suffix}" for name in names for suffix in ("", "_total", "_bucket")}

@@ -175,9 +175,10 @@ DEPLOYMENT = GrafanaDashboard(
                 may_be_empty=NO_DRAFTS,
             ),
             panel(
-                "A step was predicted to yield this many tokens",
-                "Predicted tokens per step of speculative decoding.",
+                "A step yields this many tokens",
+                "Acceptance length: accepted draft tokens and the one that the target adds, measured and predicted.",
                 "short",
+                one(f"sparkfleet:engine_tokens_per_step{{{_D}}}", "{{group}} measured"),
                 one(f"sparkfleet_predicted_tokens_per_step{{{_D}}}", "{{group}} predicted"),
                 may_be_empty=NO_DRAFTS,
             ),
