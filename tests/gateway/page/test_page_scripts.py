@@ -314,12 +314,14 @@ def test_a_prompt_is_not_sent_twice_at_once(run):
 
 
 def test_a_queue_is_shown_with_its_wait(run):
-    script = OPEN + 'return $("deployments").textContent;'
+    script = OPEN + 'return $("summary").textContent + $("deployments").textContent;'
     none, one, many = (
-        run(script, view=answer(deployments=(served(group(), queued=queued, wait_s=wait_s),)))
+        run(script, view=answer(deployments=(served(group(waiting=2), queued=queued, wait_s=wait_s),)))
         for queued, wait_s in ((0, 0), (1, 7), (12, 45))
     )
     assert "at the gateway" not in none
+    assert "requests: 0 running, 2 waiting" in none
+    assert "requests: 0 running, 14 waiting" in many, "those at the gateway and those in the engine"
     assert (
         "1 request waits at the gateway until a group has room; one that comes now would wait about 7 s"
         in one
