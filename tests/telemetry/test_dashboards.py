@@ -9,6 +9,7 @@ from itertools import product
 import pytest
 import yaml
 
+from sparkfleet.controlplane.state.metrics_export import DEPLOYMENT_STATES
 from sparkfleet.telemetry.catalogue import BOUNDS, CATALOGUE
 from sparkfleet.telemetry.dashboards.boards import DASHBOARDS
 from sparkfleet.telemetry.recording import RECORDING
@@ -74,6 +75,25 @@ def test_the_json_is_that_of_the_values(board):
         "datasource",
         *(v.name for v in board.variables),
     }
+
+
+@pytest.mark.parametrize("board", DASHBOARDS, ids=lambda one: one.uid)
+def test_a_colour_has_one_meaning(board):
+    """Green is right, orange worth a look, red wrong; blue is measured, purple predicted."""
+    for panel in (one for one in document(board)["panels"] if one["type"] != "row"):
+        config = panel["fieldConfig"]
+        steps = config["defaults"].get("thresholds", {}).get("steps", [])
+        assert {step["color"] for step in steps} <= {"green", "orange", "red"}
+        named = {
+            one["matcher"]["options"]: one["properties"][0]["value"]["fixedColor"]
+            for one in config["overrides"]
+        }
+        if panel["type"] == "state-timeline":
+            for state in DEPLOYMENT_STATES:
+                found = [colour for legend, colour in named.items() if re.fullmatch(legend, f"tiny {state}")]
+                assert found == [{"ready": "green", "failed": "red"}.get(state, "orange")]
+        elif panel["type"] == "timeseries":
+            assert named == {".*predicted.*": "purple", ".*measured.*": "blue"}
 
 
 @pytest.mark.parametrize("board", DASHBOARDS, ids=lambda one: one.uid)
