@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable
-from typing import NoReturn
+from collections.abc import Awaitable, Callable, Coroutine
+from typing import Any, NoReturn
 
 from sparkfleet.errors import EngineError
 from sparkfleet.group.engine_load import Load
@@ -31,7 +31,7 @@ ALIVE_S = 3.0
 rung without it is not taken so soon."""
 ALIVE_LOOK_S = 0.2
 
-Ask = Callable[[float], Awaitable[None]]
+Ask = Callable[[float], Coroutine[Any, Any, None]]
 """Requests one token within this many seconds. Raises EngineError."""
 
 
