@@ -422,7 +422,9 @@ def test_published_does_not_fit(  # type: ignore[no-untyped-def]
 
 
 @pytest.mark.parametrize(("name", "nodes"), [(one[0], one[3]) for one in DOES_NOT_FIT if one[0] in BY_NAME])
-def test_what_was_published_as_too_large_is_refused_by_its_name_on_every_engine(plan, sparks, ask, name, nodes) -> None:  # type: ignore[no-untyped-def]
+def test_what_was_published_as_too_large_is_refused_by_its_name(  # type: ignore[no-untyped-def]
+    plan, sparks, ask, name: str, nodes: int
+) -> None:
     found = plan(sparks(nodes, switch=nodes > 2), ask(name))
     assert [one.name for one in found.refused] == ["m"]
 
