@@ -347,6 +347,17 @@ DOES_NOT_FIT = [
     ("deepseek-ai/DeepSeek-V4.1-Flash", "fp8+mxfp4", 510, 4, Run(tp=4), "tonyd2wild: Engram in RAM on four"),
     ("meta-llama/Llama-3.1-405B", "bf16", 810, 4, Run(tp=4), "202 GB a node"),
 ]
+BY_NAME = (
+    "nvidia/GLM-4.7-NVFP4",
+    "nvidia/NVIDIA-Nemotron-3-Ultra-550B-A55B-NVFP4",
+    "XiaomiMiMo/MiMo-V2.5",
+    "lukealonso/MiniMax-M3-NVFP4",
+    "deepseek-ai/DeepSeek-V4-Pro",
+    "Qwen/Qwen3.5-122B-A10B",
+    "Qwen/Qwen3-235B-A22B-GPTQ-Int4",
+    "poolside/Laguna-S-2.1",
+)
+"""Those that were refused as they are, and whose size a plan knows by their name."""
 
 
 KV_DTYPES = {0.5625: "nvfp4", 1.0: "fp8", 1.06: "fp8", 2.0: "bf16"}
@@ -408,6 +419,21 @@ def test_published_does_not_fit(  # type: ignore[no-untyped-def]
 ) -> None:
     assert run.tp * run.pp == nodes
     assert planned(sparks, model(name, format_, gb), run, edge=True) == "no", source
+
+
+@pytest.mark.parametrize(("name", "nodes"), [(one[0], one[3]) for one in DOES_NOT_FIT if one[0] in BY_NAME])
+def test_what_was_published_as_too_large_is_refused_by_its_name(  # type: ignore[no-untyped-def]
+    plan, sparks, ask, name: str, nodes: int
+) -> None:
+    found = plan(sparks(nodes, switch=nodes > 2), ask(name))
+    assert [one.name for one in found.refused] == ["m"]
+
+
+def test_what_ran_at_the_edge_is_planned_with_the_engine_that_ran_it(plan, sparks, ask) -> None:  # type: ignore[no-untyped-def]
+    """GLM-5.2 NVFP4 on four: published with vLLM; TensorRT-LLM 1.3.0rc13 has no kernel of its attention for SM121."""
+    rung = choice(plan(sparks(4, switch=True), ask("nvidia/GLM-5.2-NVFP4")))
+    assert (rung.candidate.engine, rung.prediction.verdict) == ("vllm", "tight")
+    assert rung.published.same
 
 
 def test_what_would_be_refused_is_planned_at_the_edge_of_the_memory_alone(plan, sparks, ask) -> None:  # type: ignore[no-untyped-def]
