@@ -228,10 +228,9 @@ class _Moving:
 
 def head_named(text: str, old: str, new: str) -> str | None:
     """An inventory's text with another head; None if its `head:` is not a line of its own."""
-    found = re.findall(rf"^head:[ \t]*{re.escape(old)}[ \t]*(?=#|\r?$)", text, flags=re.MULTILINE)
-    if len(found) != 1:
-        return None
-    return text.replace(found[0], f"head: {new}{'  ' if found[0].endswith(' ') else ''}", 1)
+    line = re.compile(rf"^head:[ \t]*{re.escape(old)}([ \t]*)(?=#|\r?$)", flags=re.MULTILINE)
+    changed, count = line.subn(lambda found: f"head: {new}{'  ' if found[1] else ''}", text)
+    return changed if count == 1 else None
 
 
 def name_head(file: Path, old: str, new: str) -> bool:

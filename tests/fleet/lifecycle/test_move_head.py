@@ -31,6 +31,11 @@ def test_line_ends_of_windows_stay(tmp_path):
     assert file.read_bytes() == before.replace(b"head: a", b"head: b")
 
 
+def test_a_comment_with_the_same_words_stays_as_it_is():
+    assert head_named("# was head: a\nhead: a\n", "a", "b") == "# was head: a\nhead: b\n"
+    assert head_named("bulkhead: x  # head: a\nhead: a\n", "a", "b") == "bulkhead: x  # head: a\nhead: b\n"
+
+
 @pytest.mark.parametrize("text", ["fleet: home\n", "{head: a}\n", "head: ab\n", "head: a\n---\nhead: a\n"])
 def test_a_line_that_is_not_there_once_is_left_to_a_person(text):
     assert head_named(text, "a", "b") is None
