@@ -14,6 +14,7 @@ from sparkfleet.doctor.report import DoctorReport
 from sparkfleet.doctor.snapshot import FleetReadings, Needed, PathSnapshot
 from sparkfleet.errors import FactError, SparkfleetError
 from sparkfleet.fabric.link_measurements import save_measurements
+from sparkfleet.fleet.events import TroubleFound
 from sparkfleet.fleet.planning.checkpoints import Found, models_of, places_of, search
 from sparkfleet.fleet.session import Session
 from sparkfleet.knowledge.rules.rules import doctor_rules
@@ -88,10 +89,19 @@ async def _served(session: Session) -> tuple[Deployment, ...]:
 
 
 async def _measure(session: Session, fleet: FleetReadings) -> tuple[PathSnapshot, ...]:
-    """Measure the links, and save the results for the planner in the file of `sparkfleet fabric measure`."""
+    """Measure the links, and save the results for the planner in the file of `sparkfleet fabric measure`.
+
+    If they cannot be saved (a full disk is a finding, too), that is a trouble of the session.
+    """
     measured = await measure_paths(session.inventory, fleet, session.channels)
     if measured.kept:
-        save_measurements(FleetPaths.default(session.inventory.fleet).links, measured.kept)
+        try:
+            save_measurements(FleetPaths.default(session.inventory.fleet).links, measured.kept)
+        except (OSError, SparkfleetError) as error:
+            reason = (
+                error.what if isinstance(error, SparkfleetError) else f"{error.filename}: {error.strerror}."
+            )
+            session.report(TroubleFound(line=f"warning: the measurements were not kept for `plan`. {reason}"))
     return measured.paths
 
 

@@ -235,11 +235,11 @@ def head_named(text: str, old: str, new: str) -> str | None:
 
 def name_head(file: Path, old: str, new: str) -> bool:
     """Write the new head into an inventory file, and nothing else; False if a person has to do it."""
-    text = head_named(file.read_bytes().decode(), old, new)
-    if text is None:
-        return False
     try:
-        write_atomically(file, text.encode(), mode=file.stat().st_mode & 0o777)
-    except OSError:
+        file = file.resolve()  # a link stays one
+        text = head_named(file.read_bytes().decode(), old, new)
+        if text is not None:
+            write_atomically(file, text.encode(), mode=file.stat().st_mode & 0o777)
+    except (OSError, UnicodeDecodeError):
         return False
-    return True
+    return text is not None

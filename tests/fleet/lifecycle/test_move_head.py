@@ -23,6 +23,14 @@ def test_only_the_line_of_the_head_changes(tmp_path):
     assert file.stat().st_mode & 0o777 == 0o640
 
 
+def test_a_link_to_an_inventory_elsewhere_stays_a_link(tmp_path):
+    (tmp_path / "kept").write_text(INVENTORY)
+    (tmp_path / "inventory.yaml").symlink_to(tmp_path / "kept")
+    assert name_head(tmp_path / "inventory.yaml", "a", "b")
+    assert (tmp_path / "inventory.yaml").is_symlink()
+    assert (tmp_path / "kept").read_text() == INVENTORY.replace("head: a", "head: b")
+
+
 def test_line_ends_of_windows_stay(tmp_path):
     file = tmp_path / "inventory.yaml"
     before = INVENTORY.replace("  # the quiet one", "").replace("\n", "\r\n").encode()
