@@ -78,7 +78,12 @@ class _File(Value):
 
 
 def save_measurements(path: Path, measured: Sequence[LinkMeasurement]) -> Path:
-    """Saves measurements to a JSON file; older ones of other pairs stay in it. Raises OSError, and as `load_measurements`."""
+    """Saves measurements to a JSON file; older ones of other pairs stay in it.
+
+    Raises:
+        OSError: the file cannot be written.
+        SparkfleetError: the file that is there was edited, or is of another version.
+    """
     kept = {(one.nodes, one.switch): one for one in (*load_measurements(path), *measured)}
     content = _File(version=FILE_VERSION, links=tuple(kept.values())).model_dump_json(indent=2)
     write_atomically(path, content.encode())
