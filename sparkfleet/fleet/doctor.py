@@ -42,7 +42,7 @@ async def examine_fleet(
     Args:
         session: the fleet.
         nodes: only these, and the links between them; empty: all.
-        deployments: their weights must fit; empty: those of the fleet.
+        deployments: their weights must fit, but for those in directories; empty: those of the fleet.
         measure: send bytes over the links. The measurements are kept for the planner.
 
     Raises:
@@ -112,6 +112,8 @@ def _of(spec: Deployment, found: Mapping[str, Found]) -> Iterator[Needed | FactE
         checkpoint = found[variant.model]
         if isinstance(checkpoint, FactError):
             yield checkpoint
+            continue
+        if variant.model.startswith("/"):  # which nodes have the directory is not read
             continue
         yield Needed(
             deployment=spec.name,

@@ -606,6 +606,19 @@ async def test_weights_that_are_cached_need_no_space(sparks, findings):
     assert await findings(needed=[Needed(deployment="big", model="Qwen/Big", weights_bytes=4 * 10**12)]) == []
 
 
+async def test_weights_whose_files_were_not_counted_are_not_called_missing(sparks, look, findings):
+    models = [["Qwen/Big", None, True]]
+    for spark in sparks:
+        spark.change(ReadDisks.argv, '"models": []', f'"models": {json.dumps(models)}')
+    needed = [
+        Needed(deployment="big", model="Qwen/Big", weights_bytes=4 * 10**12, nodes=nodes)
+        for nodes in (("spark2",), ())
+    ]
+    assert await findings(needed=needed) == []
+    (told,) = [one for one in registry.examine(await look(needed=needed)) if one.id == "disk-for-weights"]
+    assert told.severity == Severity.UNKNOWN
+
+
 async def test_our_own_engine_on_the_gpu_is_no_leftover(sparks, findings):
     leftover(*sparks)
     sparks[1].answers[ReadHoldingProcesses.argv] = '[[[114687, 900000, 1000, "vllm", true]], 1000]'

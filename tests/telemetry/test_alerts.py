@@ -170,6 +170,13 @@ def test_generated_files_are_up_to_date():
     )
 
 
+def test_commands_about_a_deployment_get_a_deployment():
+    """One was given a node, which the command refuses."""
+    texts = " ".join(text for alert in EVERY_ALERT for text in (alert.summary, alert.look, alert.do))
+    given = re.findall(r"sparkfleet (?:describe|events|logs|scale) \{\{ \$labels\.(\w+)", texts)
+    assert set(given) == {"deployment"}
+
+
 def test_templates_use_labels_that_their_alert_has():
     for alert in EVERY_ALERT:
         for text in (alert.summary, alert.look, alert.do):

@@ -191,11 +191,16 @@ def test_weights_whose_size_a_node_tells(sparkfleet, sparks, inventory, monkeypa
     channels = {spark.name: Telling(spark, said) for spark, said in zip(sparks, answers, strict=True)}
     monkeypatch.setattr(NodeAccess, "channels", property(lambda self: channels))
     spec = tmp_path / "big.yaml"
-    spec.write_text("name: big\nmodel: /models/big\n")
+    spec.write_text("name: big\nmodel: acme/big\n")
     argv = ("doctor", "-i", inventory, "--no-measure", "--for", spec)
     code, out, err = sparkfleet(*argv)
     assert code == 1, out + err
     assert "[disk-for-weights]" in out
     _, out, err = sparkfleet(*argv, "spark1")
-    assert "/models/big: is not a directory on this machine or spark1." in err
+    assert "acme/big (revision main) is not in the Hub cache of this machine or spark1" in err
     assert "[disk-for-weights]" not in out
+    # A directory is where it is: it takes no space in the Hub's cache.
+    spec.write_text("name: big\nmodel: /models/big\n")
+    assert sparkfleet(*argv)[0] == 0
+    _, out, err = sparkfleet(*argv, "spark1")
+    assert "/models/big: is not a directory on this machine or spark1." in err
