@@ -223,6 +223,8 @@ def compose(name: str, node: Node, answers: Iterable[tuple[Question, Answer]]) -
         elif not found.get(question.field):
             found[question.field] = value
     tools = _tools(found)
+    if tools is None and (why := unknown.get("docker") or unknown.get("podman")):
+        unknown["container_tools"] = why
     return NodeSnapshot(
         name=name,
         address=node.address,
@@ -243,9 +245,10 @@ def _value(question: Question, answer: Answer) -> Any:
 
 
 def _tools(found: dict[str, Any]) -> tuple[ContainerTool, ...] | None:
-    """None if neither answer could be parsed."""
+    """None if an answer could not be parsed and no tool was found: the other one may be installed."""
     answered = [found.pop(name) for name in ("docker", "podman") if name in found]
-    return tuple(tool for tool in answered if tool is not None) if answered else None
+    tools = tuple(tool for tool in answered if tool is not None)
+    return tools if tools or len(answered) == 2 else None
 
 
 async def _with_clock(view: NodeSnapshot, channel: Channel) -> NodeSnapshot:

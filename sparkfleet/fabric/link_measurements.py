@@ -11,6 +11,7 @@ from pydantic import ValidationError
 from sparkfleet.errors import SparkfleetError
 from sparkfleet.hostfacts.network.link import LinkFacts, LinkProvenance
 from sparkfleet.planner.place.fleet_map import links_of
+from sparkfleet.remote.atomic_write import write_atomically
 from sparkfleet.specs.inventory import Inventory
 from sparkfleet.values import Value
 
@@ -77,12 +78,15 @@ class _File(Value):
 
 
 def save_measurements(path: Path, measured: Sequence[LinkMeasurement]) -> Path:
-    """Saves measurements to a JSON file; older ones of other pairs stay in it."""
+    """Saves measurements to a JSON file; older ones of other pairs stay in it.
+
+    Raises:
+        OSError: the file cannot be written.
+        SparkfleetError: the file that is there was edited, or is of another version.
+    """
     kept = {(one.nodes, one.switch): one for one in (*load_measurements(path), *measured)}
-    path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-    fresh = path.with_name(f"{path.name}.new")
-    fresh.write_text(_File(version=FILE_VERSION, links=tuple(kept.values())).model_dump_json(indent=2))
-    fresh.replace(path)
+    content = _File(version=FILE_VERSION, links=tuple(kept.values())).model_dump_json(indent=2)
+    write_atomically(path, content.encode())
     return path
 
 
@@ -93,11 +97,9 @@ def load_measurements(path: Path) -> tuple[LinkMeasurement, ...]:
         SparkfleetError: the file was edited, or is of another version.
     """
     try:
-        text = path.read_text()
+        found = _File.model_validate(json.loads(path.read_bytes()), strict=False)
     except FileNotFoundError:
         return ()
-    try:
-        found = _File.model_validate(json.loads(text), strict=False)
     except (ValueError, RecursionError, ValidationError):
         found = None
     if found is None or found.version != FILE_VERSION:

@@ -14,6 +14,7 @@ from sparkfleet.doctor.report import DoctorReport
 from sparkfleet.doctor.snapshot import FleetReadings, Needed, PathSnapshot
 from sparkfleet.errors import FactError, SparkfleetError
 from sparkfleet.fabric.link_measurements import save_measurements
+from sparkfleet.fleet.events import TroubleFound
 from sparkfleet.fleet.planning.checkpoints import Found, models_of, places_of, search
 from sparkfleet.fleet.session import Session
 from sparkfleet.knowledge.rules.rules import doctor_rules
@@ -41,7 +42,7 @@ async def examine_fleet(
     Args:
         session: the fleet.
         nodes: only these, and the links between them; empty: all.
-        deployments: their weights must fit; empty: those of the fleet.
+        deployments: their weights must fit, but for those in directories; empty: those of the fleet.
         measure: send bytes over the links. The measurements are kept for the planner.
 
     Raises:
@@ -88,10 +89,19 @@ async def _served(session: Session) -> tuple[Deployment, ...]:
 
 
 async def _measure(session: Session, fleet: FleetReadings) -> tuple[PathSnapshot, ...]:
-    """Measure the links, and save the results for the planner in the file of `sparkfleet fabric measure`."""
+    """Measure the links, and save the results for the planner in the file of `sparkfleet fabric measure`.
+
+    If they cannot be saved (a full disk is a finding, too), that is a trouble of the session.
+    """
     measured = await measure_paths(session.inventory, fleet, session.channels)
     if measured.kept:
-        save_measurements(FleetPaths.default(session.inventory.fleet).links, measured.kept)
+        try:
+            save_measurements(FleetPaths.default(session.inventory.fleet).links, measured.kept)
+        except (OSError, SparkfleetError) as error:
+            reason = (
+                error.what if isinstance(error, SparkfleetError) else f"{error.filename}: {error.strerror}."
+            )
+            session.report(TroubleFound(line=f"warning: the measurements were not kept for `plan`. {reason}"))
     return measured.paths
 
 
@@ -102,6 +112,8 @@ def _of(spec: Deployment, found: Mapping[str, Found]) -> Iterator[Needed | FactE
         checkpoint = found[variant.model]
         if isinstance(checkpoint, FactError):
             yield checkpoint
+            continue
+        if variant.model.startswith("/"):  # which nodes have the directory is not read
             continue
         yield Needed(
             deployment=spec.name,

@@ -24,9 +24,16 @@ FOLLOW_S = 0.3
 
 
 async def rank_log(
-    session: Session, name: str, *, replica: int = 0, rank: int = 0, tail: int = 100, follow: bool = False
+    session: Session,
+    name: str,
+    *,
+    replica: int = 0,
+    rank: int = 0,
+    generation: int | None = None,
+    tail: int = 100,
+    follow: bool = False,
 ) -> AsyncIterator[bytes]:
-    """The log of a rank of the newest generation, in pieces: the last `tail` lines, then new bytes if `follow`.
+    """The log of a rank of this generation, or the newest, in pieces: the last `tail` lines, then new bytes if `follow`.
 
     If no controller answers, the log is found by its name on the nodes, and the trouble is an event of the session.
 
@@ -37,10 +44,10 @@ async def rank_log(
     """
     client, trouble = await client_or_trouble(session)
     if client is None:
-        found = await _stored_log(session, trouble, (name, replica, rank))
+        found = await _stored_log(session, trouble, (name, replica, rank), generation)
     else:
         async with client:
-            one = newest_rank(find(await client.fleet(), name).groups, name, replica, rank)
+            one = newest_rank(find(await client.fleet(), name).groups, name, replica, rank, generation)
         found = StoredLog(one.node, one.log_path)
     async for piece in read_log(session.channels[found.node], found.path, tail=tail, follow=follow):
         yield piece
@@ -56,8 +63,10 @@ class StoredLog(NamedTuple):
     """Unix seconds."""
 
 
-async def _stored_log(session: Session, trouble: SparkfleetError, which: GroupKey) -> StoredLog:
-    """The newest log of a rank on any node that can be reached."""
+async def _stored_log(
+    session: Session, trouble: SparkfleetError, which: GroupKey, generation: int | None
+) -> StoredLog:
+    """The newest log of a rank, of this generation if one is given, on any node that can be reached."""
     name, replica, rank = which
     nodes = tuple(session.inventory.nodes)
     answers = await asyncio.gather(
@@ -68,7 +77,7 @@ async def _stored_log(session: Session, trouble: SparkfleetError, which: GroupKe
     unread: list[str] = []
     for node, answer in zip(nodes, answers, strict=True):
         if isinstance(answer, dict):
-            found += _logs_of(node, answer, which)
+            found += (one for one in _logs_of(node, answer, which) if generation in (None, one.generation))
             logged.update(_names_of(answer))
         elif isinstance(answer, NodeError):
             unread.append(answer.what)

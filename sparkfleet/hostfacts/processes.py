@@ -7,7 +7,23 @@ from sparkfleet.units import KIB
 from sparkfleet.values import Value
 
 _PROBE = r"""
-import json, os
+import functools, json, os, re, subprocess
+@functools.cache
+def containers():
+    argv = ['docker', 'ps', '-q', '--no-trunc', '--filter', 'label=sparkfleet.fleet']
+    try:
+        done = subprocess.run(argv, stdin=subprocess.DEVNULL, capture_output=True, timeout=10)
+    except (OSError, subprocess.SubprocessError):
+        return []
+    return done.stdout.decode('ascii', 'replace').split()
+def contained(pid):
+    # A docker container's processes are root's, so that this user may not read their label; their cgroup has its id.
+    try:
+        with open(f'/proc/{pid}/cgroup') as f:
+            ids = re.findall('[0-9a-f]{64}', f.read(4096))
+    except (OSError, ValueError):
+        return None
+    return True if ids and ids[-1] in containers() else None
 found = []
 for pid in filter(str.isdigit, os.listdir('/proc')):
     try:
@@ -25,7 +41,7 @@ for pid in filter(str.isdigit, os.listdir('/proc')):
         with open(f'/proc/{pid}/environ', 'rb') as f:
             ours = any(e.startswith(b'SPARKFLEET_') for e in f.read().split(b'\0'))
     except OSError:
-        ours = None
+        ours = contained(pid)
     found.append([int(pid), kib, uid, words, ours])
 found.sort(key=lambda one: -one[1])
 ours = [one for one in found if one[4]]
@@ -42,7 +58,7 @@ class HoldingProcess(Value):
     uid: int
     command: str
     ours: bool | None
-    """True if sparkfleet started it, by the label in its environment; None if that may not be read."""
+    """True if sparkfleet started it, by the label in its environment or of its container; None if neither may be read."""
 
 
 class ReadHoldingProcesses(Fact[tuple[HoldingProcess, ...]]):

@@ -1,11 +1,11 @@
 """Steps of an upgrade, as each node carries them out with the interpreter of the new release. Every step may be repeated.
 
 try      returns the versions of sparkfleet and Ray; on the head it reads the store, which the new release has to know
-freeze   stops the processes of Ray, so that none takes another's end for a failure
+freeze   stops the processes of Ray, so that none takes another's end for a failure; keeps the role of the former release
 thaw     lets them continue
-end      ends them, engines go on; keeps the role and, on the head, the store as the former release left them
-back     ends what the new release has started, and starts the former one with what `end` kept
-settle   removes what `end` kept
+end      ends them, engines go on; on the head it keeps the store as the former release left it
+back     ends what the new release has started, and starts the former one with what was kept
+settle   removes what was kept
 """
 
 from __future__ import annotations
@@ -54,6 +54,7 @@ async def _carry_out(request: UpgradeRequest, paths: FleetPaths) -> dict[str, An
         case "try":
             return _tried(paths)
         case "freeze":
+            _keep_role(paths)
             await processes.freeze(lambda: _of_ray(paths))
         case "thaw":
             await processes.thaw(lambda: _of_ray(paths))
@@ -87,10 +88,15 @@ def _tried(paths: FleetPaths) -> dict[str, Any]:
     return {"version": __version__, "ray": ray}
 
 
-async def _end(paths: FleetPaths) -> None:
-    # The first of several ends has the former release's role.
+def _keep_role(paths: FleetPaths) -> None:
+    """Keeps the role before any node is ended, so that also one that is lost then has a way back."""
+    # The first of several tries has the former release's role.
     if paths.role.exists() and not paths.former_role.exists():
         write_atomically(paths.former_role, paths.role.read_bytes(), durable=True)
+
+
+async def _end(paths: FleetPaths) -> None:
+    _keep_role(paths)
     await processes.kill_all(lambda: _of_ray(paths), grace_s=0.0)
     if paths.database.exists() and not paths.former_store.exists():
         with named_errors(paths.database):

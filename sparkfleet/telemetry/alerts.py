@@ -342,7 +342,7 @@ RAILS = (
         "warning",
         summary="{{ $labels.node }}: one rail of a cable carries nearly everything.",
         means="The other half of the cable's bandwidth is unused: NCCL was given one device, or a rail fails.",
-        look="Both rails on the Node dashboard; NCCL's variables in `sparkfleet describe {{ $labels.node }}`'s groups.",
+        look="Both rails on the Node dashboard; NCCL's variables in `sparkfleet describe NAME` of what runs there.",
         do="`sparkfleet doctor`; a group whose own `env` sets NCCL_IB_HCA to one device uses one.",
     ),
     _alert(

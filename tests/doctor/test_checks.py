@@ -13,6 +13,7 @@ from sparkfleet.doctor.check import Check
 from sparkfleet.doctor.collect import gather
 from sparkfleet.doctor.findings import Severity
 from sparkfleet.doctor.snapshot import Needed, pci_address
+from sparkfleet.errors import NodeError
 from sparkfleet.fabric.link_measurements import TransportProof
 from sparkfleet.hostfacts.clock import ReadClock
 from sparkfleet.hostfacts.disk import ReadDisks
@@ -395,6 +396,110 @@ async def test_a_fault_is_reported_by_its_name(sparks, findings, harm, known_as,
     assert {one.id for one in found} - {known_as} <= FOLLOWING.get(harm.__name__, set())
 
 
+def _failed(*argv):
+    return Completed(argv=argv, exit_code=1, stdout="", stderr="a failure")
+
+
+def without_time(a, b):
+    b.answers["timedatectl",] = "NTP=\nNTPSynchronized=\n"
+
+
+def without_pressure(a, b):
+    b.answers[ReadKernel.argv] = re.sub(r"/proc/pressure/memory:.*\n", "", b.answers[ReadKernel.argv])
+
+
+def without_throttling(a, b):
+    line = b.answers[ReadGpuState.argv].strip()
+    b.answers[ReadGpuState.argv] = ", ".join((*line.split(",")[:-1], "[N/A]"))
+
+
+def without_power(a, b):
+    fields = b.answers[ReadGpuState.argv].strip().split(",")
+    fields[6] = "[N/A]"
+    b.answers[ReadGpuState.argv] = ",".join(fields)
+
+
+def without_zones(a, b):
+    b.change(ReadServices.argv, "51500", "null")
+
+
+def without_processes(a, b):
+    leftover(a, b)
+    b.answers[ReadHoldingProcesses.argv] = "no JSON"
+
+
+def without_ethtool(a, b):
+    for name in (FIRST, SECOND):
+        b.answers["ethtool", name] = _failed("ethtool")
+
+
+def without_fec(a, b):
+    for name in (FIRST, SECOND):
+        b.answers["ethtool", "--show-fec", name] = _failed("ethtool")
+
+
+def without_lanes(a, b):
+    for name in (FIRST, SECOND):
+        base = f"/sys/class/net/{name}/device/current_link"
+        b.answers["grep", "-sH", ".", f"{base}_speed", f"{base}_width"] = ""
+
+
+def without_gids(a, b):
+    b.answers[ReadGidsOfKernel.argv] = _failed("sh")
+
+
+def without_ibv(a, b):
+    b.answers["ibv_devinfo",] = _failed("ibv_devinfo")
+
+
+def with_a_hanging_docker(a, b):
+    b.answers["docker", "info"] = NodeError("docker info did not end within 20 s.")
+
+
+UNREAD = [
+    (without_time, "clock-synchronised"),
+    (without_pressure, "memory-pressure"),
+    (without_throttling, "gpu-throttled"),
+    (without_power, "power-wedge"),
+    (without_zones, "zones-cool"),
+    (without_processes, "memory-leftover"),
+    (without_ethtool, "rail-speed"),
+    (without_fec, "rail-fec"),
+    (without_lanes, "rail-pcie"),
+    (without_gids, "rail-gid"),
+    (without_ibv, "rail-rdma-mtu"),
+    (with_a_hanging_docker, "container-tool"),
+]
+
+
+@pytest.mark.parametrize(("harm", "check"), UNREAD, ids=[harm.__name__ for harm, _ in UNREAD])
+async def test_what_was_not_read_is_neither_fine_nor_a_fault(sparks, look, harm, check):
+    harm(*sparks)
+    told = [one for one in registry.examine(await look()) if one.id == check and "spark2" in one.subject]
+    assert {one.severity for one in told} == {Severity.UNKNOWN}
+    assert all("because " in one.what for one in told)
+
+
+async def test_rails_that_were_not_pinged_are_not_known(look):
+    unmeasured = dict.fromkeys(("jumbo", "ping_us", "one_way_us"))
+    told = registry.examine(await look(measured={1: unmeasured, 2: unmeasured}))
+    found = {one.severity for one in told if one.id in ("rail-reached", "rail-jumbo", "rail-latency")}
+    assert found == {Severity.UNKNOWN}
+
+
+async def test_an_ipv6_address_of_a_router_is_no_dhcp(sparks, findings):
+    """A switch with router advertisements gives every rail one, whatever its IPv4 address is."""
+    advertised = {
+        "family": "inet6",
+        "local": "2001:db8::7",
+        "prefixlen": 64,
+        "scope": "global",
+        "dynamic": True,
+    }
+    sparks[1].netdevs[FIRST]["addr_info"].append(advertised)
+    assert await findings() == []
+
+
 @pytest.mark.parametrize(
     ("netdev", "address"),
     [
@@ -499,6 +604,19 @@ async def test_weights_that_are_cached_need_no_space(sparks, findings):
     for spark in sparks:
         spark.change(ReadDisks.argv, '"models": []', f'"models": {json.dumps(models)}')
     assert await findings(needed=[Needed(deployment="big", model="Qwen/Big", weights_bytes=4 * 10**12)]) == []
+
+
+async def test_weights_whose_files_were_not_counted_are_not_called_missing(sparks, look, findings):
+    models = [["Qwen/Big", None, True]]
+    for spark in sparks:
+        spark.change(ReadDisks.argv, '"models": []', f'"models": {json.dumps(models)}')
+    needed = [
+        Needed(deployment="big", model="Qwen/Big", weights_bytes=4 * 10**12, nodes=nodes)
+        for nodes in (("spark2",), ())
+    ]
+    assert await findings(needed=needed) == []
+    (told,) = [one for one in registry.examine(await look(needed=needed)) if one.id == "disk-for-weights"]
+    assert told.severity == Severity.UNKNOWN
 
 
 async def test_our_own_engine_on_the_gpu_is_no_leftover(sparks, findings):

@@ -63,9 +63,9 @@ def test_measurements_are_kept_and_replaced_by_pair(tmp_path):
     assert kept == {("spark1", "spark2"): 2.0, ("a", "b"): pytest.approx(24.51)}
 
 
-@pytest.mark.parametrize("text", ["", "{}", "[" * 100_000, json.dumps({"version": 2, "links": []})])
+@pytest.mark.parametrize("text", ["", "{}", "[" * 100_000, json.dumps({"version": 2, "links": []}), "\xff"])
 def test_a_file_that_was_edited_is_an_error(tmp_path, text):
     file = tmp_path / "links.json"
-    file.write_text(text)
+    file.write_bytes(text.encode("latin-1"))
     with pytest.raises(SparkfleetError, match="contains no link measurements"):
         load_measurements(file)

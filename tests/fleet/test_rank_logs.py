@@ -75,5 +75,6 @@ def test_the_newest_generation_with_a_log_counts():
     assert newest_rank(groups, "tiny", 0, 0).log_path == "/new"
     assert newest_rank(groups, "tiny", 0, 1).log_path == "/one"
     assert newest_rank(groups, "tiny", 1, 0).log_path == "/b"
+    assert newest_rank(groups, "tiny", 0, 0, generation=1).log_path == "/old"
     with pytest.raises(ControlError, match="tiny has no log yet for rank 2 of replica 0"):
         newest_rank(groups, "tiny", 0, 2)

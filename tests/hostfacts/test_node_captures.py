@@ -1,3 +1,5 @@
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -142,6 +144,31 @@ def test_kernel_settings():
 def test_processes_by_memory():
     (one,) = ReadHoldingProcesses.parse('[[[77, 2048, 1000, "python3 -m vllm", true]], 1000]')
     assert (one.pid, one.resident, one.ours) == (77, 2 << 20, True)
+
+
+def test_processes_in_a_container_of_ours_whose_environment_is_roots(tmp_path):
+    """The probe itself, with a /proc in which no environment can be read, and a `docker` that knows one container."""
+    known, other = "a" * 64, "b" * 64
+    for pid, container in ((77, known), (78, other), (79, "")):
+        process = tmp_path / "proc" / str(pid)
+        (process / "environ").mkdir(parents=True)  # not a file: reading it fails
+        (process / "status").write_text("Name:\tpython3\nVmRSS:\t  2048 kB\nUid:\t0\t0\t0\t0\n")
+        (process / "cmdline").write_bytes(b"VLLM::EngineCore\0")
+        (process / "cgroup").write_text(f"0::/system.slice/docker-{container}.scope\n")
+    docker = tmp_path / "docker"
+    docker.write_text(
+        f"""#!/bin/sh\n[ "$*" = "ps -q --no-trunc --filter label=sparkfleet.fleet" ] && echo {known}\n"""
+    )
+    docker.chmod(0o755)
+    *python, probe = ReadHoldingProcesses.argv
+    argv = (sys.executable, *python[1:], probe.replace("/proc", str(tmp_path / "proc")))
+    environment = {"PATH": f"{tmp_path}:/usr/bin:/bin"}
+    printed = subprocess.run(argv, env=environment, capture_output=True, check=True, text=True).stdout
+    assert {one.pid: one.ours for one in ReadHoldingProcesses.parse(printed)} == {
+        77: True,
+        78: None,
+        79: None,
+    }
 
 
 # --- disks ------------------------------------------------------------------------------------------------------------

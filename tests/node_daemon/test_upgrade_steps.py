@@ -175,3 +175,10 @@ async def test_a_release_that_does_not_know_a_deployments_fields_is_refused_befo
         db.commit()
     answer = await step(paths, "try")
     assert "does not know news of deployment tiny" in answer["error"]["what"]
+
+
+async def test_the_way_back_of_a_node_that_was_lost_before_its_end(paths, started):
+    """Others had been ended: this one ended without a role to come back with."""
+    await step(paths, "freeze")
+    assert await step(paths, "back") == {"outcome": str(paths.outcome)}
+    assert [argv[0] for argv in started] == ["/former/python"]

@@ -182,3 +182,10 @@ def test_generated_files_are_up_to_date():
     assert [str(path) for path, text in script.files() if path.read_text() != text] == [], (
         "python scripts/observe.py"
     )
+
+
+def test_commands_about_a_deployment_get_a_deployment():
+    """One was given a node, which the command refuses."""
+    texts = " ".join(text for alert in EVERY_ALERT for text in (alert.summary, alert.look, alert.do))
+    given = re.findall(r"sparkfleet (?:describe|events|logs|scale) \{\{ \$labels\.(\w+)", texts)
+    assert set(given) == {"deployment"}

@@ -44,12 +44,12 @@ class SessionPages:
     def __init__(self, session: Session) -> None:
         self._session = session
 
-    async def log(self, deployment: str, replica: int) -> AsyncIterator[str]:
-        """Lines of the log of rank 0, and new ones as it grows."""
+    async def log(self, deployment: str, replica: int, generation: int | None) -> AsyncIterator[str]:
+        """Lines of the log of rank 0, and new ones as it grows. `generation`: None: the newest one's."""
         decoder = codecs.getincrementaldecoder("utf-8")("replace")
         rest = ""
         async for piece in rank_log(
-            self._session, deployment, replica=replica, rank=0, tail=TAIL, follow=True
+            self._session, deployment, replica=replica, generation=generation, tail=TAIL, follow=True
         ):
             *lines, rest = (rest + decoder.decode(piece)).split("\n")
             for line in lines:

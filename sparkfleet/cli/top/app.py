@@ -49,8 +49,8 @@ STYLES = {**STATE_STYLE, "gone": "red", "drained": "yellow", "joined": "green"}
 class Pages(Protocol):
     """Texts of one deployment, read when its page is opened."""
 
-    def log(self, deployment: str, replica: int) -> AsyncIterator[str]:
-        """Lines of the log of rank 0, and new ones as it grows."""
+    def log(self, deployment: str, replica: int, generation: int | None) -> AsyncIterator[str]:
+        """Lines of the log of rank 0, and new ones as it grows. `generation`: None: the newest one's."""
         ...
 
     async def events(self, deployment: str) -> Sequence[str]:
@@ -252,9 +252,8 @@ class TopApp(App[None]):
     def action_log(self) -> None:
         """The engine's log of the selected group."""
         if row := self._selected():
-            self.push_screen(
-                TextPage(f"log of {row.name}, rank 0", self._pages.log(row.deployment, row.replica))
-            )
+            lines = self._pages.log(row.deployment, row.replica, row.generation)
+            self.push_screen(TextPage(f"log of {row.name}, rank 0", lines))
 
     def action_events(self) -> None:
         """Events of the selected deployment."""

@@ -6,12 +6,14 @@ from sparkfleet.errors import ControlError
 from sparkfleet.group.report import GroupReport, RankReport
 
 
-def newest_rank(groups: tuple[GroupReport, ...], name: str, replica: int, rank: int) -> RankReport:
-    """That rank of the newest generation's group with a log. Raises ControlError if there is none."""
+def newest_rank(
+    groups: tuple[GroupReport, ...], name: str, replica: int, rank: int, generation: int | None = None
+) -> RankReport:
+    """That rank of this generation's group, or of the newest one's with a log. Raises ControlError if there is none."""
     found = [
         (group.generation, one)
         for group in groups
-        if group.replica == replica
+        if group.replica == replica and generation in (None, group.generation)
         for one in group.ranks
         if one.rank == rank and one.log_path
     ]

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from sparkfleet.doctor import thresholds
 from sparkfleet.doctor.check import Check, node_check
-from sparkfleet.doctor.findings import CheckFault, error, warning
+from sparkfleet.doctor.findings import CheckFault, error, not_known, warning
 from sparkfleet.doctor.snapshot import NodeSnapshot
 from sparkfleet.hostfacts.clock import ClockOffset, TimeSync
 
@@ -38,6 +38,10 @@ def clock_skew(node: NodeSnapshot, clock: ClockOffset) -> Iterator[CheckFault]:
 )
 def clock_synchronised(node: NodeSnapshot, time_sync: TimeSync) -> Iterator[CheckFault]:
     """NTP."""
+    if time_sync.synchronised is None:
+        yield not_known(
+            f"{node.name}: whether the clock is synchronised is not known, because timedatectl has no answer"
+        )
     if time_sync.synchronised is False:
         yield warning(
             f"{node.name}: the clock is not synchronised",

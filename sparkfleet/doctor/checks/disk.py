@@ -20,6 +20,11 @@ def disk_for_weights(fleet: FleetReadings) -> Iterator[CheckFault]:
     pinned = [one for one in fleet.needed if one.nodes]
     for node in fleet.answered:
         missing = [one for one in pinned if node.name in one.nodes and _is_missing(node, one)]
+        if uncounted := [one.model for one in missing if _is_uncounted(node, one)]:
+            yield not_known(
+                f"{node.name}: space for {', '.join(uncounted)} is not known, because counting its files took too long"
+            )
+            continue
         if missing and (free := _free(node)) is None:
             yield not_known(
                 f"{node.name}: free space for weights is not known, because its disks were not read"
@@ -28,7 +33,7 @@ def disk_for_weights(fleet: FleetReadings) -> Iterator[CheckFault]:
             yield _too_little(f"{node.name}: {free / GB:.0f} GB are free", missing)
     for one in fleet.needed:
         rooms = {node.name: _free(node) for node in fleet.answered}
-        somewhere = any(not _is_missing(node, one) for node in fleet.answered)
+        somewhere = any(not _is_missing(node, one) or _is_uncounted(node, one) for node in fleet.answered)
         if one.nodes or somewhere or not rooms or None in rooms.values():
             continue
         if all(free is not None and free < _required([one]) for free in rooms.values()):
@@ -52,6 +57,12 @@ def _too_little(free: str, missing: Sequence[Needed]) -> CheckFault:
         + ", ".join(f"{one.model} {one.weights_bytes / GB:.1f} GB" for one in missing),
         do=("sparkfleet models list", "sparkfleet models prune", "df -h ~/.cache/huggingface"),
     )
+
+
+def _is_uncounted(node: NodeSnapshot, needed: Needed) -> bool:
+    """True if the node has files of the model, of an unknown size."""
+    models = node.disks.models if node.disks else ()
+    return any(model.size is None for model in models if model.id.lower() == needed.model.lower())
 
 
 def _is_missing(node: NodeSnapshot, needed: Needed) -> bool:

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from sparkfleet.doctor import thresholds
 from sparkfleet.doctor.check import Check, fleet_check, node_check
 from sparkfleet.doctor.checks.agreement import differing, values
-from sparkfleet.doctor.findings import CheckFault, error, warning
+from sparkfleet.doctor.findings import CheckFault, error, not_known, warning
 from sparkfleet.doctor.machine_kind import MachineKind, recognise
 from sparkfleet.doctor.snapshot import FleetReadings, NodeSnapshot
 from sparkfleet.hostfacts.gpu import HARDWARE_REASONS, GpuState
@@ -96,9 +96,15 @@ def power_wedge(node: NodeSnapshot, gpus: tuple[GpuState, ...]) -> Iterator[Chec
     """Reports a GPU that is busy, cold and slow, without a reason to throttle."""
     for gpu in gpus:
         busy, power, clock = gpu.utilization_percent, gpu.power_w, gpu.sm_clock_mhz
-        if busy is None or power is None or clock is None or busy < thresholds.WEDGED_UTIL_PERCENT:
-            continue
-        if power < thresholds.WEDGED_POWER_W and clock < thresholds.WEDGED_CLOCK_MHZ:
+        if busy is None or power is None or clock is None:
+            yield not_known(
+                f"{node.name}: clock and power are not known, because nvidia-smi does not report them"
+            )
+        elif (
+            busy >= thresholds.WEDGED_UTIL_PERCENT
+            and power < thresholds.WEDGED_POWER_W
+            and clock < thresholds.WEDGED_CLOCK_MHZ
+        ):
             yield error(
                 f"{node.name}: power controller wedged: {busy:.0f} % busy at {power:.1f} W and {clock:.0f} MHz",
                 means="A busy GB10 draws 35 to 90 W at about 2400 MHz. The USB-C power controller is stuck:"
@@ -124,6 +130,10 @@ def gpu_throttled(node: NodeSnapshot, gpus: tuple[GpuState, ...]) -> Iterator[Ch
                 + (f", {gpu.temperature_c:.0f} °C" if gpu.temperature_c is not None else ""),
                 means="Engines run slower than predicted; Sparks have powered off under long prefills.",
                 do=("Improve the airflow; do not stack units.", "sudo nvidia-smi -lgc 200,2150"),
+            )
+        elif gpu.throttled is None:
+            yield not_known(
+                f"{node.name}: throttling is not known, because nvidia-smi does not report its reasons"
             )
 
 

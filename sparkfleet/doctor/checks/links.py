@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterator
-from ipaddress import ip_interface
+from ipaddress import IPv4Interface, ip_interface
 
 from sparkfleet.doctor import thresholds
 from sparkfleet.doctor.check import Check, fleet_check, link_check
@@ -34,6 +34,11 @@ def _netdevs(
 
 def _is_down(rail: RailSnapshot, fleet: FleetReadings) -> bool:
     return any(_why_down(fleet.node(end.node).netdev(end.netdev)) for end in rail.ends)
+
+
+def _not_read(what: str, end: EndSnapshot, node: NodeSnapshot, field: str) -> CheckFault:
+    why = node.unknown.get(field, "it was not read").rstrip(".")
+    return not_known(f"{what} of {end.netdev} on {end.node}: not known, because {why}")
 
 
 @link_check(
@@ -132,7 +137,7 @@ def rail_address(link: LinkSnapshot, fleet: FleetReadings) -> Iterator[CheckFaul
                 means="Engines and Ray use the addresses of inventory.yaml: no connection over this rail works.",
                 do=FABRIC,
             )
-        elif any(address.dynamic for address in netdev.addresses if address.scope == "global"):
+        elif any(one.dynamic for one in netdev.addresses if isinstance(one.interface, IPv4Interface)):
             yield warning(
                 f"rail {number} of {link.name}: {end.netdev} on {end.node} has its address by DHCP",
                 means="The address can change, and NetworkManager takes the rail down during DHCP requests.",
@@ -205,7 +210,11 @@ def rail_speed(link: LinkSnapshot, fleet: FleetReadings) -> Iterator[CheckFault]
     for number, end, node, netdev in _netdevs(link, fleet):
         settings = node.settings.get(end.netdev)
         speed = settings.speed_mb_per_s if settings else None
-        if end.rdma and netdev.carrier and speed is not None and speed < thresholds.RAIL_SPEED_MBIT:
+        if not end.rdma or not netdev.carrier:
+            continue
+        if speed is None:
+            yield _not_read("speed", end, node, "settings")
+        elif speed < thresholds.RAIL_SPEED_MBIT:
             yield warning(
                 f"rail {number} of {link.name}: {end.netdev} on {end.node} runs at {speed // 1000} Gb/s, not 200",
                 means="The switch negotiated a lower speed, or the cable is made for 100 Gb/s.",
@@ -228,9 +237,7 @@ def rail_rdma(link: LinkSnapshot, fleet: FleetReadings) -> Iterator[CheckFault]:
         if end.rdma is None or not netdev.carrier:
             continue
         if node.rdma_links is None:
-            yield not_known(
-                f"RDMA of {end.node} is not known, because {node.unknown.get('rdma_links', 'nothing was read')}"
-            )
+            yield _not_read("RDMA", end, node, "rdma_links")
             continue
         found = next((one for one in node.rdma_links if one.device == end.rdma), None)
         if found is not None and found.active and found.netdev in ("", end.netdev):
@@ -261,7 +268,10 @@ def rail_gid(link: LinkSnapshot, fleet: FleetReadings) -> Iterator[CheckFault]:
     """Checks the v2 GID of the rail's own address, and that its index is equal everywhere."""
     indexes: dict[str, list[str]] = defaultdict(list)
     for number, end, node, _ in _netdevs(link, fleet):
-        if end.rdma is None or node.gids is None or (node.rdma_links is not None and not node.rdma_links):
+        if end.rdma is None or (node.rdma_links is not None and not node.rdma_links):
+            continue
+        if node.gids is None:
+            yield _not_read("GIDs", end, node, "gids")
             continue
         found = next((gid for gid in node.gids_of(end.rdma) if gid.ipv4 == end.ip), None)
         if found is None:
@@ -294,6 +304,8 @@ def rail_rdma_mtu(link: LinkSnapshot, fleet: FleetReadings) -> Iterator[CheckFau
     """Checks the RDMA MTU, which follows the netdev's only when its port comes up again."""
     for number, end, node, netdev in _netdevs(link, fleet):
         device = node.rdma_device(end.rdma) if end.rdma else None
+        if end.rdma and node.rdma_devices is None:
+            yield _not_read("RDMA MTU", end, node, "rdma_devices")
         jumbo = netdev.mtu >= thresholds.RAIL_MTU
         if device is not None and device.active and jumbo and device.active_mtu < thresholds.RDMA_MTU:
             yield warning(
@@ -313,12 +325,12 @@ def rail_rdma_mtu(link: LinkSnapshot, fleet: FleetReadings) -> Iterator[CheckFau
 def rail_pcie(link: LinkSnapshot, fleet: FleetReadings) -> Iterator[CheckFault]:
     """Reports a PCIe link that is narrower or slower than the board's."""
     for number, end, node in _ends(link, fleet):
+        if not end.rdma:
+            continue
         pci = node.pci_link(end.netdev)
-        if (
-            end.rdma
-            and pci
-            and (pci.width < thresholds.PCIE_LANES or pci.gt_per_s < thresholds.PCIE_GT_PER_S)
-        ):
+        if pci is None:
+            yield _not_read("PCIe link", end, node, "pci_links")
+        elif pci.width < thresholds.PCIE_LANES or pci.gt_per_s < thresholds.PCIE_GT_PER_S:
             yield error(
                 f"rail {number} of {link.name}: {end.netdev} on {end.node} has PCIe {pci.gt_per_s:g} GT/s x{pci.width},"
                 f" not {thresholds.PCIE_GT_PER_S:g} GT/s x{thresholds.PCIE_LANES}",
@@ -341,7 +353,11 @@ def rail_fec(link: LinkSnapshot, fleet: FleetReadings) -> Iterator[CheckFault]:
     """Reports a 200 Gb/s cable without RS error correction."""
     for number, end, node, netdev in _netdevs(link, fleet):
         fec = node.fec.get(end.netdev)
-        if end.rdma and fec is not None and netdev.carrier and not fec.active:
+        if not end.rdma or not netdev.carrier:
+            continue
+        if fec is None:
+            yield _not_read("error correction", end, node, "fec")
+        elif not fec.active:
             yield warning(
                 f"rail {number} of {link.name}: {end.netdev} on {end.node} has no error correction (FEC)",
                 means="At 200 Gb/s every cable has bit errors; without RS they become retransmissions.",

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from sparkfleet.doctor import thresholds
 from sparkfleet.doctor.check import Check, node_check
-from sparkfleet.doctor.findings import CheckFault, error, note, warning
+from sparkfleet.doctor.findings import CheckFault, error, not_known, note, warning
 from sparkfleet.doctor.snapshot import NodeSnapshot
 from sparkfleet.hostfacts.gpu import GpuProcess
 from sparkfleet.hostfacts.kernel_log import KernelLog
@@ -31,9 +31,11 @@ def strangers(node: NodeSnapshot, found: tuple[GpuProcess, ...]) -> list[GpuProc
     "no leftover process uses GPU memory",
     source="vllm-project/vllm#48140: a start needs its share free",
 )
-def memory_leftover(node: NodeSnapshot, gpu_processes: tuple[GpuProcess, ...]) -> Iterator[CheckFault]:
+def memory_leftover(
+    node: NodeSnapshot, gpu_processes: tuple[GpuProcess, ...], processes: tuple[HoldingProcess, ...]
+) -> Iterator[CheckFault]:
     """Reports GPU processes that sparkfleet did not start: no plan accounts for their memory."""
-    users = {one.pid: one for one in node.processes or ()}
+    users = {one.pid: one for one in processes}
     for one in strangers(node, gpu_processes):
         held = one.memory or 0
         if held < thresholds.LEFTOVER_GB * GB and one.memory is not None:
@@ -136,7 +138,11 @@ def swap(node: NodeSnapshot, memory: MemoryMap, kernel: Kernel) -> Iterator[Chec
 @node_check("memory-pressure", "no process waits for memory", source="chosen here: PSI full avg10")
 def memory_pressure(node: NodeSnapshot, kernel: Kernel) -> Iterator[CheckFault]:
     """PSI."""
-    if (kernel.memory_pressure or 0) > thresholds.PRESSURE_PERCENT:
+    if kernel.memory_pressure is None:
+        yield not_known(
+            f"{node.name}: memory pressure is not known, because the kernel has no /proc/pressure/memory"
+        )
+    elif kernel.memory_pressure > thresholds.PRESSURE_PERCENT:
         yield error(
             f"{node.name}: processes waited for memory {kernel.memory_pressure:.0f} % of the last ten seconds",
             means="The host is about to freeze.",

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from sparkfleet.doctor import thresholds
 from sparkfleet.doctor.check import Check, node_check
-from sparkfleet.doctor.findings import CheckFault, error, warning
+from sparkfleet.doctor.findings import CheckFault, error, not_known, warning
 from sparkfleet.doctor.snapshot import FleetReadings, NodeSnapshot
 from sparkfleet.hostfacts.privileges import Limit, Services, User
 
@@ -80,7 +80,11 @@ def starts_at_boot(node: NodeSnapshot, services: Services) -> Iterator[CheckFaul
 )
 def zones_cool(node: NodeSnapshot, services: Services) -> Iterator[CheckFault]:
     """Checks the hottest thermal zone."""
-    if services.hottest_c is not None and services.hottest_c >= thresholds.HOT_ZONE_C:
+    if services.hottest_c is None:
+        yield not_known(
+            f"{node.name}: temperatures are not known, because the kernel reports no thermal zone"
+        )
+    elif services.hottest_c >= thresholds.HOT_ZONE_C:
         yield warning(
             f"{node.name}: the hottest thermal zone is at {services.hottest_c:.0f} °C",
             means="The embedded controller (EC) sets the fans; its firmware 0x0300… runs them too slowly.",

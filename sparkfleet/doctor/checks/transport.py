@@ -41,9 +41,11 @@ def transport_proof(path: PathSnapshot) -> Iterator[CheckFault]:
     source="christopherowen/dgx-spark-networking: ping -M do -s 8972",
 )
 def rail_jumbo(path: PathSnapshot) -> Iterator[CheckFault]:
-    """Checks the MTU of the path between the ends. No finding if small packets do not pass either."""
+    """Checks the MTU of the path between the ends. No fault if small packets do not pass either."""
     for number, rail in enumerate(path.rails, start=1):
-        if rail.jumbo is False and rail.ping_us is not None:
+        if rail.jumbo is None:
+            yield _not_pinged(f"rail {number} of {path.name}")
+        elif rail.jumbo is False and rail.ping_us is not None:
             yield error(
                 f"rail {number} of {path.name}: packets of {thresholds.RAIL_MTU} bytes do not pass",
                 means="A device on the path has a smaller MTU: large messages are dropped, and engines hang.",
@@ -63,7 +65,9 @@ def rail_jumbo(path: PathSnapshot) -> Iterator[CheckFault]:
 def rail_reached(path: PathSnapshot) -> Iterator[CheckFault]:
     """Reports rails without an answer. The pings also resolve the MACs before the first RDMA connection."""
     for number, rail in enumerate(path.rails, start=1):
-        if rail.jumbo is False and rail.ping_us is None:
+        if rail.jumbo is None and rail.ping_us is None:
+            yield _not_pinged(f"rail {number} of {path.name}")
+        elif rail.jumbo is False and rail.ping_us is None:
             yield error(
                 f"rail {number} of {path.name}: {rail.there.ip} does not answer {rail.here.node} on {rail.here.netdev}",
                 means="This rail carries nothing. Causes: no signal, another subnet, or a firewall.",
@@ -73,6 +77,10 @@ def rail_reached(path: PathSnapshot) -> Iterator[CheckFault]:
                     "sparkfleet fabric apply",
                 ),
             )
+
+
+def _not_pinged(rail: str) -> CheckFault:
+    return not_known(f"{rail}: not known, because `ping` did not run on it")
 
 
 @path_check(
@@ -146,6 +154,8 @@ def rail_latency(path: PathSnapshot) -> Iterator[CheckFault]:
         slow = (
             rail.measured_with == RDMA_TOOL and one_way is not None and one_way > thresholds.RDMA_LATENCY_US
         )
+        if one_way is None and ping is None and rail.jumbo is None:
+            yield _not_pinged(f"rail {number} of {path.name}")
         if not slow and (ping is None or ping <= thresholds.RAIL_PING_US):
             continue
         took = f"{one_way:.1f} us one way by RDMA" if slow else f"{(ping or 0) / 1000:.1f} ms there and back"

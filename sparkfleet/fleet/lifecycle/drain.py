@@ -42,7 +42,7 @@ class PreparedDrain(NamedTuple):
     apply: PreparedApply | None
     """Moves the deployments of the node; None if there are none."""
     drained: bool
-    """True if the node is drained already."""
+    """True if the node is drained already, and nothing is on it."""
 
 
 def deployments_on(status: FleetStatus, node: str) -> tuple[DeploymentStatus, ...]:
@@ -72,8 +72,9 @@ async def prepare_drain(session: Session, node: str) -> PreparedDrain:
         )
     async with await session.controller() as client:
         status = await client.fleet()
-    drained = node in {one.node for one in status.drained}
-    wanted = [one for one in deployments_on(status, node) if one.plan is not None]
+    found = deployments_on(status, node)
+    drained = not found and node in {one.node for one in status.drained}
+    wanted = [one for one in found if one.plan is not None]
     if not wanted:
         return PreparedDrain(node, None, drained)
     _require_another(session, status, node)
@@ -100,11 +101,13 @@ async def carry_out_drain(
 ) -> AppliedDeployments | None:
     """Drains the node and moves its deployments; their old groups serve until the new ones are ready, if memory holds both.
 
+    If an earlier drain has moved them already, it waits until that one has ended.
+
     Returns the outcome of the moved deployments; None if there were none. The node stays drained in any case.
 
     Raises:
         Infeasible: the other nodes cannot serve one of them; nothing was changed.
-        ControlError: the controller refused.
+        ControlError: the controller refused, or an earlier drain has not moved one of them.
     """
     if prepared.apply is not None:
         prepared.apply.planned.require_feasible()
@@ -112,6 +115,7 @@ async def carry_out_drain(
     async with client:
         await client.drain(prepared.node, who())
     if prepared.apply is None or prepared.apply.changes_nothing:
+        await until_empty(client.again(), prepared.node, on_event)
         return None
     applied = await carry_out(session, prepared.apply, on_event)
     if not applied.failed:
@@ -120,14 +124,20 @@ async def carry_out_drain(
 
 
 async def until_empty(client: FleetClient, node: str, on_event: OnEvent) -> None:
-    """Waits until no group runs or is planned on a node."""
+    """Waits until no group runs or is planned on a node. Raises ControlError if one does not start elsewhere."""
     async with client:
         while True:
             status = await client.fleet()
-            left = [one.name for one in deployments_on(status, node)]
+            left = deployments_on(status, node)
             if not left:
                 return
-            on_event(StepRunning(step=FleetStep.STOPPING, subjects=tuple(left)))
+            if failed := [one.name for one in left if one.state == "failed"]:
+                raise ControlError(
+                    f"{', '.join(failed)} did not start on another node.",
+                    means=f"{node} is drained, and what serves there goes on.",
+                    do=f"`sparkfleet describe {failed[0]}` shows the reason; `sparkfleet apply FILE --retry` tries again.",
+                )
+            on_event(StepRunning(step=FleetStep.STOPPING, subjects=tuple(one.name for one in left)))
             await client.events(status.last_event, wait_s=WAIT_S)
 
 

@@ -11,6 +11,7 @@ from sparkfleet.controlplane.state.status import FleetStatus
 from sparkfleet.errors import ControlError, NodeError, SparkfleetError
 from sparkfleet.fleet.session import Session
 from sparkfleet.group.report import GroupPhase, GroupReport
+from sparkfleet.runtime.files.token_secrets import TokenSecrets
 
 ENDED = frozenset({GroupPhase.FAILED, GroupPhase.STOPPED})
 
@@ -59,9 +60,11 @@ async def finish_change(session: Session) -> None:
         former = with_former_tokens(await client.fleet(), shown["current"])
         if former or unreached:
             raise _waits(former, unreached)
-        done = await _step(session, session.inventory.head, "finish")
-        if unreached := await _share(session, done["engine_tokens"]):
+        # The head as the last one: with a node that is not reached, the change goes on and can be finished later.
+        finished = TokenSecrets.parse(shown["engine_tokens"]).finished()
+        if unreached := await _share(session, finished.text()):
             raise _waits((), unreached)
+        await _step(session, session.inventory.head, "finish")
 
 
 def with_former_tokens(status: FleetStatus, current: str) -> tuple[str, ...]:

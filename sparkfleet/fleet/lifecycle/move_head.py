@@ -228,19 +228,18 @@ class _Moving:
 
 def head_named(text: str, old: str, new: str) -> str | None:
     """An inventory's text with another head; None if its `head:` is not a line of its own."""
-    found = re.findall(rf"^head:[ \t]*{re.escape(old)}[ \t]*(?=#|\r?$)", text, flags=re.MULTILINE)
-    if len(found) != 1:
-        return None
-    return text.replace(found[0], f"head: {new}{'  ' if found[0].endswith(' ') else ''}", 1)
+    line = re.compile(rf"^head:[ \t]*{re.escape(old)}([ \t]*)(?=#|\r?$)", flags=re.MULTILINE)
+    changed, count = line.subn(lambda found: f"head: {new}{'  ' if found[1] else ''}", text)
+    return changed if count == 1 else None
 
 
 def name_head(file: Path, old: str, new: str) -> bool:
     """Write the new head into an inventory file, and nothing else; False if a person has to do it."""
-    text = head_named(file.read_bytes().decode(), old, new)
-    if text is None:
-        return False
     try:
-        write_atomically(file, text.encode(), mode=file.stat().st_mode & 0o777)
-    except OSError:
+        file = file.resolve()  # a link stays one
+        text = head_named(file.read_bytes().decode(), old, new)
+        if text is not None:
+            write_atomically(file, text.encode(), mode=file.stat().st_mode & 0o777)
+    except (OSError, UnicodeDecodeError):
         return False
-    return True
+    return text is not None

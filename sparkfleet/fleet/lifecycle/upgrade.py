@@ -105,8 +105,9 @@ async def upgrade(
     )
     on_event(StepRunning(step=FleetStep.STOPPING, detail=f"sparkfleet {plan.former}; engines go on"))
     began = time.monotonic()
-    await _end(session)
+    await _freeze(session)
     try:
+        await _on_all(session, "end")
         client = await session.lifecycle.bring_up((), on_event, wheels)
     except SparkfleetError as error:
         raise await _back(session, plan.former, version, error, on_event) from error
@@ -137,14 +138,13 @@ async def _tried(session: Session) -> tuple[str, str]:
     return next(iter(versions.values()))
 
 
-async def _end(session: Session) -> None:
-    """Ends Ray on every node. If a node cannot be reached before anything has ended, all go on as they were."""
+async def _freeze(session: Session) -> None:
+    """Stops Ray's processes on every node. If a node cannot be reached, all go on as they were."""
     try:
         await _on_all(session, "freeze")
     except BaseException:
         await asyncio.shield(_thaw(session))
         raise
-    await _on_all(session, "end")
 
 
 async def _thaw(session: Session) -> None:

@@ -190,10 +190,10 @@ async def plan_deployments(
     return FleetPlan(tuple(specs), fleet, status, decided, client, checkpoints, stored, around)
 
 
-async def _stored_key_names(session: Session) -> Collection[str]:
-    """Names of the keys of a fleet that is down, with the one that its first start makes if there is none."""
+async def _stored_key_names(session: Session) -> Collection[str] | None:
+    """Names of the keys of a fleet that is down, with the one that its first start makes; None: its store is unreadable."""
     rows = (await session.access.probe(session.inventory.head, state_probe.keys))["keys"]
-    return [row["name"] for row in rows or ()] or [FIRST_KEY]
+    return None if rows is None else [row["name"] for row in rows] or [FIRST_KEY]
 
 
 def missing_keys(specs: Sequence[Deployment], known: Collection[str]) -> tuple[str, ...]:

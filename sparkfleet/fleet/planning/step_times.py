@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import time
 from collections.abc import Callable, Mapping
@@ -58,12 +59,15 @@ def load_step_times(file: Path) -> StepTimes:
 
 
 def save_step_times(file: Path, subject: str, times: Mapping[FleetStep, float]) -> None:
-    """Save the durations of a start over the saved ones of the same steps."""
+    """Save the durations of a start over the saved ones of the same steps.
+
+    A file that cannot be written is no error: the start has succeeded, and the next one shows older times.
+    """
     known = load_step_times(file)
     for step, seconds in times.items():
         known.setdefault(FLEET if step in OF_FLEET else subject, {})[step] = round(seconds, 1)
-    file.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-    write_atomically(file, json.dumps(known, indent=2).encode())
+    with contextlib.suppress(OSError):
+        write_atomically(file, json.dumps(known, indent=2).encode())
 
 
 def started_by(plans: tuple[DeploymentPlan, ...]) -> str:

@@ -60,6 +60,8 @@ class GroupRow(NamedTuple):
     deployment: str
     replica: int
     state: str
+    generation: int | None = None
+    """None if no group of the deployment runs."""
     detail: str = ""
     """Step of its start, or the reason for its state."""
     rung: int = 1
@@ -167,6 +169,7 @@ class LiveReadings:
             deployment=deployment.name,
             replica=group.replica,
             state="drained" if drained and group.phase is GroupPhase.READY else group.phase.value,
+            generation=group.generation,
             detail=_detail(group),
             rung=group.rung + 1,
             where=str(candidate.shape) if candidate else group.node,

@@ -110,7 +110,8 @@ def test_a_silent_node_is_one_error(sparkfleet, sparks, inventory, monkeypatch):
     assert "1 error, 0 warnings" in err
 
 
-def test_what_was_measured_is_kept_for_the_planner(sparkfleet, sparks, inventory, monkeypatch, tmp_path):
+@pytest.fixture
+def a_slow_link(monkeypatch):
     async def measured(spec, fleet, channels):
         (pair,) = pairs_of(spec)
         rails = tuple(
@@ -122,10 +123,30 @@ def test_what_was_measured_is_kept_for_the_planner(sparkfleet, sparks, inventory
         return MeasuredPaths((with_measurement(path_of(pair), kept),), (kept,))
 
     monkeypatch.setattr(use_case, "measure_paths", measured)
+
+
+def test_what_was_measured_is_kept_for_the_planner(sparkfleet, sparks, inventory, a_slow_link, tmp_path):
     code, out, _ = sparkfleet("doctor", "-i", inventory)
     assert code == 1
     assert "rail 1 of spark1–spark2 gives 13.2 Gb/s, measured with ib_write_bw" in out
     assert json.loads((tmp_path / "state" / "home" / "links.json").read_text())["links"]
+
+
+@pytest.mark.parametrize("harm", ["a damaged file", "no directory"])
+def test_findings_are_shown_if_measurements_cannot_be_kept(
+    sparkfleet, sparks, inventory, a_slow_link, tmp_path, harm
+):
+    links = tmp_path / "state" / "home" / "links.json"
+    if harm == "a damaged file":
+        links.parent.mkdir(parents=True, exist_ok=True)
+        links.write_bytes(b"\xff\xfe")
+    else:
+        (tmp_path / "state").mkdir(exist_ok=True)
+        links.parent.write_text("a file in its place")
+    code, out, err = sparkfleet("doctor", "-i", inventory)
+    assert code == 1
+    assert "rail 1 of spark1–spark2 gives 13.2 Gb/s" in out
+    assert "warning: the measurements were not kept for `plan`." in err
 
 
 def test_weights_that_do_not_fit(sparkfleet, sparks, inventory, tmp_path):
@@ -170,11 +191,16 @@ def test_weights_whose_size_a_node_tells(sparkfleet, sparks, inventory, monkeypa
     channels = {spark.name: Telling(spark, said) for spark, said in zip(sparks, answers, strict=True)}
     monkeypatch.setattr(NodeAccess, "channels", property(lambda self: channels))
     spec = tmp_path / "big.yaml"
-    spec.write_text("name: big\nmodel: /models/big\n")
+    spec.write_text("name: big\nmodel: acme/big\n")
     argv = ("doctor", "-i", inventory, "--no-measure", "--for", spec)
     code, out, err = sparkfleet(*argv)
     assert code == 1, out + err
     assert "[disk-for-weights]" in out
     _, out, err = sparkfleet(*argv, "spark1")
-    assert "/models/big: is not a directory on this machine or spark1." in err
+    assert "acme/big (revision main) is not in the Hub cache of this machine or spark1" in err
     assert "[disk-for-weights]" not in out
+    # A directory is where it is: it takes no space in the Hub's cache.
+    spec.write_text("name: big\nmodel: /models/big\n")
+    assert sparkfleet(*argv)[0] == 0
+    _, out, err = sparkfleet(*argv, "spark1")
+    assert "/models/big: is not a directory on this machine or spark1." in err

@@ -32,8 +32,8 @@ class Fleet:
             raise self.found
         return self.found
 
-    async def log(self, deployment, replica):
-        self.asked.append(("log", deployment, replica))
+    async def log(self, deployment, replica, generation):
+        self.asked.append(("log", deployment, replica, generation))
         yield "\x1b]0;title\x07INFO [red]ready[/red]"
         yield "x" * (WIDE[0] - 10)
         await asyncio.sleep(60)
@@ -217,7 +217,7 @@ async def test_keys_open_the_pages_of_the_selected_group_which_stays_selected(wo
         assert "The fleet is down." in await opened(pilot, "e")
         await pilot.press("escape")
         await until(pilot, lambda: not isinstance(pilot.app.screen, TextPage))
-        assert world.asked == [("reasons", "small"), ("log", "small", 0), ("events", "small")]
+        assert world.asked == [("reasons", "small"), ("log", "small", 0, 3), ("events", "small")]
 
 
 async def test_a_controller_that_does_not_answer_leaves_the_rows_and_is_named(world):

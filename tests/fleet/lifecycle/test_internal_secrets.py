@@ -2,8 +2,11 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from sparkfleet.fleet.lifecycle.internal_secrets import with_former_tokens
+from sparkfleet.errors import ControlError, NodeError
+from sparkfleet.fleet.lifecycle.internal_secrets import finish_change, with_former_tokens
 from sparkfleet.group.report import GroupPhase, GroupReport
+from sparkfleet.runtime.files.token_secrets import TokenSecrets
+from sparkfleet.specs.load import parse_inventory
 
 
 @dataclass
@@ -50,3 +53,52 @@ def test_an_old_generation_that_still_drains_counts():
 
 def test_an_empty_fleet_has_none():
     assert with_former_tokens(Status(), "now") == ()
+
+
+class Changing:
+    """A session with an idle fleet of which a change is under way; `b` is lost after it has given `answers` answers."""
+
+    inventory = parse_inventory(
+        "fleet: home\nhead: a\nnodes:\n  a: {address: local}\n"
+        '  b: {address: 10.0.0.2, user: u, host_key: "SHA256:AAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA"}\n'
+    )
+
+    def __init__(self, answers):
+        self.programs = self
+        self.secrets = dict.fromkeys("ab", TokenSecrets(current="c" * 64, former=("f" * 64,)))
+        self.answers = answers
+
+    async def controller(self):
+        return self
+
+    async def __aenter__(self):
+        return self
+
+    async def __aexit__(self, *_):
+        pass
+
+    async def fleet(self):
+        return Status()
+
+    async def secrets_step(self, node, request):
+        if node == "b":
+            if not self.answers:
+                raise NodeError("b: the connection was lost.")
+            self.answers -= 1
+        if request.step == "finish":
+            self.secrets[node] = self.secrets[node].finished()
+        if request.step == "take":
+            self.secrets[node] = TokenSecrets.parse(request.engine_tokens)
+        has = self.secrets[node]
+        return {"engine_tokens": has.text(), "current": "now", "under_way": bool(has.former)}
+
+
+async def test_a_change_of_which_a_node_is_lost_in_the_end_can_be_finished_later():
+    """The head had dropped the former secrets, which that node kept: no command took them away."""
+    session = Changing(answers=1)
+    with pytest.raises(ControlError, match="not reached: b") as found:
+        await finish_change(session)
+    assert session.secrets["a"].former, found.value.means
+    session.answers = 9
+    await finish_change(session)
+    assert not any(one.former for one in session.secrets.values())

@@ -23,12 +23,25 @@ def test_only_the_line_of_the_head_changes(tmp_path):
     assert file.stat().st_mode & 0o777 == 0o640
 
 
+def test_a_link_to_an_inventory_elsewhere_stays_a_link(tmp_path):
+    (tmp_path / "kept").write_text(INVENTORY)
+    (tmp_path / "inventory.yaml").symlink_to(tmp_path / "kept")
+    assert name_head(tmp_path / "inventory.yaml", "a", "b")
+    assert (tmp_path / "inventory.yaml").is_symlink()
+    assert (tmp_path / "kept").read_text() == INVENTORY.replace("head: a", "head: b")
+
+
 def test_line_ends_of_windows_stay(tmp_path):
     file = tmp_path / "inventory.yaml"
     before = INVENTORY.replace("  # the quiet one", "").replace("\n", "\r\n").encode()
     file.write_bytes(before)
     assert name_head(file, "a", "b")
     assert file.read_bytes() == before.replace(b"head: a", b"head: b")
+
+
+def test_a_comment_with_the_same_words_stays_as_it_is():
+    assert head_named("# was head: a\nhead: a\n", "a", "b") == "# was head: a\nhead: b\n"
+    assert head_named("bulkhead: x  # head: a\nhead: a\n", "a", "b") == "bulkhead: x  # head: a\nhead: b\n"
 
 
 @pytest.mark.parametrize("text", ["fleet: home\n", "{head: a}\n", "head: ab\n", "head: a\n---\nhead: a\n"])

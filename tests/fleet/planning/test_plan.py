@@ -24,3 +24,14 @@ async def test_a_fleet_that_never_ran_knows_the_key_that_its_first_start_makes(t
     assert about_keys == [
         "warning: b: `keys:` names ux, which nobody has. `sparkfleet keys create ux` makes it."
     ]
+
+
+async def test_keys_of_a_store_that_cannot_be_read_are_not_called_missing(tmp_path, monkeypatch):
+    monkeypatch.setenv("SPARKFLEET_HOME", str(tmp_path / "state"))
+    (tmp_path / "state" / "home").mkdir(parents=True)
+    (tmp_path / "state" / "home" / "sparkfleet.db").write_bytes(b"no database" * 1000)
+    (tmp_path / "inventory.yaml").write_text("fleet: home\nhead: this\nnodes:\n  this: {address: local}\n")
+    lines = []
+    async with Session(tmp_path / "inventory.yaml", lambda event: lines.append(event.line)) as session:
+        await plan_deployments(session, [deployment("ux")])
+    assert not [line for line in lines if "`keys:`" in line]

@@ -141,3 +141,10 @@ def test_the_last_start_of_a_plan_is_the_sum_of_its_steps():
     assert last_start_s(known, made) == 240.0
     assert last_start_s(known, plan(groups=2)) == 240.0, "groups of one kind start at the same time"
     assert last_start_s({}, made) is None
+
+
+def test_a_file_that_cannot_be_written_is_no_error(tmp_path):
+    """A start that has succeeded ended with an error."""
+    (tmp_path / "file").write_text("in the way of a directory")
+    save_step_times(tmp_path / "file" / "times.json", TINY, {LOADING: 1.0})
+    assert load_step_times(tmp_path / "file" / "times.json") == {}

@@ -1,0 +1,84 @@
+"""Draining a node again, after a drain that was interrupted or failed."""
+
+import pytest
+from statuses import deployment, fleet, report, rung
+
+from sparkfleet.controlplane.state.drained import DrainedNode
+from sparkfleet.errors import ControlError
+from sparkfleet.fleet.deployments.apply import PreparedApply
+from sparkfleet.fleet.lifecycle.drain import PreparedDrain, carry_out_drain, prepare_drain
+from sparkfleet.fleet.planning.plan import Decided, FleetPlan
+from sparkfleet.planner.place.fleet_map import Fleet
+from sparkfleet.planner.types.plan import GroupPlan, Plan
+from sparkfleet.specs.load import parse_inventory
+
+INVENTORY = parse_inventory(
+    "fleet: home\nhead: a\nnodes:\n  a: {address: local}\n"
+    '  spark1: {address: 10.0.0.2, user: u, host_key: "SHA256:AAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA"}\n'
+)
+DRAINED = (DrainedNode(node="spark1", who="me", since=0.0),)
+
+
+class Answers:
+    """A controller that reports these statuses in turn, and a session with it."""
+
+    inventory = INVENTORY
+
+    def __init__(self, *statuses):
+        self.left = list(statuses)
+
+    async def controller(self):
+        return self
+
+    def again(self):
+        return self
+
+    async def __aenter__(self):
+        return self
+
+    async def __aexit__(self, *_):
+        pass
+
+    async def drain(self, node, who):
+        assert node == "spark1"
+
+    async def fleet(self):
+        return self.left.pop(0)
+
+    async def events(self, after, wait_s):
+        return []
+
+
+def moved(*groups, state):
+    """The status after a drain has planned the deployment for another node, on which `groups` of the former one are."""
+    one = deployment(*groups, state=state)
+    plan = one.plan.model_copy(update={"groups": (GroupPlan(ladder=(rung(nodes=("spark2",)),)),)})
+    return fleet(one.model_copy(update={"plan": plan}), drained=DRAINED)
+
+
+def nothing_to_move(session):
+    decided = Decided(Plan(deployments=(), refused=()), [])
+    planned = FleetPlan((), Fleet(name="home", nodes=()), None, decided, session, {})
+    return PreparedDrain("spark1", PreparedApply(planned, renew=False, retry=False), drained=False)
+
+
+async def test_it_waits_for_what_an_earlier_drain_is_still_moving():
+    session = Answers(moved(report(), state="updating"), moved(report(), state="ready"), moved(state="ready"))
+    steps = []
+    assert await carry_out_drain(session, nothing_to_move(session), steps.append) is None
+    assert [one.subjects for one in steps] == [("big",), ("big",)]
+    assert session.left == []
+
+
+async def test_what_did_not_start_elsewhere_is_an_error_and_not_called_gone():
+    session = Answers(moved(report(), state="failed"))
+    with pytest.raises(ControlError, match="big did not start on another node") as found:
+        await carry_out_drain(session, nothing_to_move(session), lambda _: None)
+    assert "what serves there goes on" in found.value.means
+
+
+async def test_a_drained_node_with_a_deployment_that_ends_is_not_empty():
+    ending = deployment(report(), state="stopping").model_copy(update={"plan": None})
+    prepared = await prepare_drain(Answers(fleet(ending, drained=DRAINED)), "spark1")
+    assert (prepared.apply, prepared.drained) == (None, False)
+    assert (await prepare_drain(Answers(fleet(drained=DRAINED)), "spark1")).drained

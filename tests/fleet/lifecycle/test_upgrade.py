@@ -1,0 +1,61 @@
+"""An upgrade in which a node is lost midway; `tests/integration/test_upgrade.py` has the whole on real Ray."""
+
+import pytest
+
+from sparkfleet.errors import ControlError, NodeError
+from sparkfleet.fleet.lifecycle.upgrade import UpgradePlan, upgrade
+from sparkfleet.specs.load import parse_inventory
+
+KEY = "SHA256:AAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA"
+
+
+class Losing:
+    """A session in which `b` is lost in this step, once, with the programs on its nodes and its lifecycle."""
+
+    inventory = parse_inventory(
+        "fleet: home\nhead: a\nnodes:\n  a: {address: local}\n"
+        f'  b: {{address: 10.0.0.2, user: u, host_key: "{KEY}"}}\n'
+    )
+
+    def __init__(self, lost_in):
+        self.programs = self.lifecycle = self
+        self.steps = []
+        self._lost_in = lost_in
+
+    async def pythons(self, on_event, wheels):
+        return {"a": "/new", "b": "/new"}
+
+    async def upgrade_step(self, node, step):
+        self.steps.append((step, node))
+        if (node, step) == ("b", self._lost_in):
+            self._lost_in = ""
+            raise NodeError("b: the connection was lost.")
+        return {"version": "2.0.0", "ray": "2.60.0", "outcome": "/outcome"}
+
+    async def controller(self):
+        return self
+
+    async def until_up(self, result, on_event):
+        assert result == "/outcome"
+
+    async def until_joined(self, client, on_event):
+        pass
+
+
+PLAN = UpgradePlan("1.0.0", {"a": "/old", "b": "/old"}, frozenset())
+
+
+async def test_a_node_that_is_lost_while_it_is_frozen_lets_all_go_on():
+    session = Losing("freeze")
+    with pytest.raises(NodeError):
+        await upgrade(session, PLAN)
+    assert {step for step, _ in session.steps} == {"try", "freeze", "thaw"}
+
+
+async def test_a_node_that_is_lost_while_it_is_ended_takes_all_back():
+    """The others had ended, and stayed down."""
+    session = Losing("end")
+    with pytest.raises(ControlError, match="the connection was lost") as found:
+        await upgrade(session, PLAN)
+    assert session.steps[-2:] == [("back", "a"), ("back", "b")]
+    assert "runs sparkfleet 1.0.0 again" in found.value.means
