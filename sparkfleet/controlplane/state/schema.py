@@ -103,7 +103,12 @@ CREATE TABLE drained_groups (
 ) STRICT;
 """
 
-SCHEMAS = (FIRST, SECOND, THIRD, FOURTH, FIFTH, SIXTH, SEVENTH, EIGHTH, NINTH, TENTH)
+ELEVENTH = """
+ALTER TABLE events ADD COLUMN request TEXT NOT NULL DEFAULT '';
+"""
+"""Id of the request that made a change, so that its repetition is recognised."""
+
+SCHEMAS = (FIRST, SECOND, THIRD, FOURTH, FIFTH, SIXTH, SEVENTH, EIGHTH, NINTH, TENTH, ELEVENTH)
 """Changes of each version."""
 
 IDENTITY_SINCE = 6
