@@ -1,7 +1,7 @@
 """Commands of the API: changes of the desired state and of drains, each stored with its event in one transaction.
 
-`request` is the id of a client's request, "" if it has none. Its second try changes nothing and is answered as the first one:
-the id is stored with the event, so a controller that was restarted between them knows it, too.
+`request` is the id of a client's request, "" if it has none. Its second try changes nothing and is answered as the first
+one: the id is stored with the event, so a controller that was restarted between them knows it, too.
 """
 
 from __future__ import annotations
@@ -53,6 +53,7 @@ class FleetCommands:
         who: str,
         retry: bool = False,
         base: int | None = None,
+        *,
         request: str = "",
     ) -> tuple[Desired, bool]:
         """Applies a deployment (see `DeploymentTable.put`); returns the desired state, and True if it changed."""
@@ -64,7 +65,7 @@ class FleetCommands:
             desired, changed = self._store.deployments.put(spec, plan, who, retry, older, base=base)
             if changed:
                 self._store.events.record(
-                    desired.name, desired.generation, "", "wanted", f"applied by {who}", request
+                    desired.name, desired.generation, "", "wanted", f"applied by {who}", request=request
                 )
         if changed:
             await self._journal.announce()
@@ -84,7 +85,7 @@ class FleetCommands:
         with self._store.together():
             self._store.deployments.remove(name)
             self._store.events.record(
-                name, desired[name].generation, "", "unwanted", f"deleted by {who}", request
+                name, desired[name].generation, "", "unwanted", f"deleted by {who}", request=request
             )
         await self._journal.announce()
         self._wake()
@@ -108,7 +109,9 @@ class FleetCommands:
             if not self._store.drains.undrain(node):
                 names = ", ".join(one.node for one in self._store.drains.nodes()) or "none"
                 raise ControlError(f"{node} is not drained.", do=f"Drained nodes: {names}.")
-            self._store.events.record("", 0, node, "drain", f"{node} may be used again, by {who}", request)
+            self._store.events.record(
+                "", 0, node, "drain", f"{node} may be used again, by {who}", request=request
+            )
         await self._journal.announce()
 
     async def drain_group(self, group: GroupKey, who: str) -> frozenset[str]:
@@ -136,7 +139,7 @@ class FleetCommands:
                 names = ", ".join(one.name for one in self._store.drains.groups()) or "none"
                 raise ControlError(f"{name_of(group)} is not drained.", do=f"Drained groups: {names}.")
             words = f"it gets requests again, by {who}"
-            self._store.events.record(group[0], group[1], name_of(group), "drain", words, request)
+            self._store.events.record(group[0], group[1], name_of(group), "drain", words, request=request)
         await self._journal.announce()
         return await self._gateways.confirmed()
 

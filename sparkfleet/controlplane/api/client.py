@@ -280,7 +280,7 @@ class FleetClient:
         if self.api is None:
             await self.ask_version()
         self.require_same_api()
-        return await self._call(method, path, body, params, once, {REQUEST_HEADER: uuid.uuid4().hex})
+        return await self._call(method, path, body, params, once, headers={REQUEST_HEADER: uuid.uuid4().hex})
 
     async def _call(
         self,
@@ -289,6 +289,7 @@ class FleetClient:
         body: str | None = None,
         params: dict[str, str] | None = None,
         once: bool = False,
+        *,
         headers: dict[str, str] | None = None,
     ) -> dict[str, Any]:
         """One call, retried while there is no answer: the controller may be restarting.

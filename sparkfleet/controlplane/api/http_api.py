@@ -105,7 +105,7 @@ class _Api:
         apply = ApplyRequest.model_validate_json(await request.read())
         spec, plan = sealed(apply.spec, apply.plan, self._sealer)
         desired, changed = await self._controller.commands.put(
-            spec, plan, apply.who, apply.retry, apply.base, _request_id(request)
+            spec, plan, apply.who, apply.retry, apply.base, request=_request_id(request)
         )
         return web.json_response(
             {"version": STATUS_VERSION, "generation": desired.generation, "changed": changed}

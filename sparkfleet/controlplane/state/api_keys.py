@@ -123,7 +123,7 @@ class ApiKeys:
             key = self._store.keys.remove(name_or_id)
             if key is None:
                 raise _no_key(name_or_id)
-            self._store.events.record("", 0, key.name, "key", f"key {key.name} revoked", request)
+            self._store.events.record("", 0, key.name, "key", f"key {key.name} revoked", request=request)
         return key.name, await self._announced()
 
     async def _change(self, key: KeyEntry, what: str) -> Late:

@@ -26,7 +26,7 @@ class EventTable:
         self._keep = keep
 
     def record(
-        self, deployment: str, generation: int, subject: str, kind: str, message: str, request: str = ""
+        self, deployment: str, generation: int, subject: str, kind: str, message: str, *, request: str = ""
     ) -> Event:
         """Writes an event, with the id of the request that caused it; the oldest beyond the kept ones are dropped."""
         row = (self._db.now(), deployment, generation, subject, kind, message)
