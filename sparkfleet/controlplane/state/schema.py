@@ -105,8 +105,10 @@ CREATE TABLE drained_groups (
 
 ELEVENTH = """
 ALTER TABLE events ADD COLUMN request TEXT NOT NULL DEFAULT '';
+DROP TABLE measurements;
 """
-"""Id of the request that made a change, so that its repetition is recognised."""
+"""Id of the request that made a change, so that its repetition is recognised. Measurements were written and never read: the
+report of a group has the present ones, and its `ready` event those of the start."""
 
 SCHEMAS = (FIRST, SECOND, THIRD, FOURTH, FIFTH, SIXTH, SEVENTH, EIGHTH, NINTH, TENTH, ELEVENTH)
 """Changes of each version."""
