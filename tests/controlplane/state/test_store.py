@@ -225,6 +225,21 @@ def test_what_an_older_version_gave_up_stays_given_up(tmp_path):
     store.close()
 
 
+def test_uses_of_keys_are_stored_after_the_clock_was_set_back(tmp_path, clock):
+    """They were not, for as long as it had been set back."""
+    store = Store(tmp_path / "s.db", clock=clock)
+    _, key = generate("ci")
+    store.keys.add(key)
+    clock.now = 10_000.0
+    store.keys.use({key.id: clock.now})
+    store.keys.use({key.id: 9_000.0})  # of a gateway that has not seen it for a while
+    assert store.keys.used() == {key.id: 10_000.0}
+    clock.now = 6_400.0
+    store.keys.use({key.id: clock.now})
+    assert store.keys.used() == {key.id: 6_400.0}
+    store.close()
+
+
 def test_events_of_an_older_store_are_kept_and_measurements_that_nothing_reads_are_not(tmp_path):
     with sqlite3.connect(tmp_path / "old.db") as db:
         db.executescript("".join(schema.SCHEMAS[:10]))
