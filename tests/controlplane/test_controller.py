@@ -326,7 +326,7 @@ async def test_a_command_that_failed_on_a_full_disk_has_changed_nothing(world, m
             store.events.read(),
         )
 
-    def refuses(*event):
+    def refuses(*event, **fields):
         raise sqlite3.OperationalError("database or disk is full")
 
     before, told = state(), []
