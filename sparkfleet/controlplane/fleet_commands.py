@@ -1,4 +1,8 @@
-"""Commands of the API: changes of the desired state and of drains, each stored with its event in one transaction."""
+"""Commands of the API: changes of the desired state and of drains, each stored with its event in one transaction.
+
+`request` is the id of a client's request, "" if it has none. Its second try changes nothing and is answered as the first
+one: the id is stored with the event, so a controller that was restarted between them knows it, too.
+"""
 
 from __future__ import annotations
 
@@ -43,21 +47,35 @@ class FleetCommands:
         self._wake = wake
 
     async def put(
-        self, spec: Deployment, plan: DeploymentPlan, who: str, retry: bool = False, base: int | None = None
+        self,
+        spec: Deployment,
+        plan: DeploymentPlan,
+        who: str,
+        retry: bool = False,
+        base: int | None = None,
+        *,
+        request: str = "",
     ) -> tuple[Desired, bool]:
         """Applies a deployment (see `DeploymentTable.put`); returns the desired state, and True if it changed."""
+        if (done := self._store.events.of_request(request)) is not None:
+            kept = self._store.deployments.history(done.deployment)
+            return next(one for one in kept if one.generation == done.generation), True
         older = self._fleet.older(spec.name)
         with self._store.together():
             desired, changed = self._store.deployments.put(spec, plan, who, retry, older, base=base)
             if changed:
-                self._store.events.record(desired.name, desired.generation, "", "wanted", f"applied by {who}")
+                self._store.events.record(
+                    desired.name, desired.generation, "", "wanted", f"applied by {who}", request=request
+                )
         if changed:
             await self._journal.announce()
             self._wake()
         return desired, changed
 
-    async def remove(self, name: str, who: str) -> None:
+    async def remove(self, name: str, who: str, request: str = "") -> None:
         """Deletes a deployment. Raises ControlError if it does not exist."""
+        if self._store.events.of_request(request) is not None:
+            return
         desired = self._store.deployments.desired()
         if name not in desired:
             raise ControlError(
@@ -66,7 +84,9 @@ class FleetCommands:
             )
         with self._store.together():
             self._store.deployments.remove(name)
-            self._store.events.record(name, desired[name].generation, "", "unwanted", f"deleted by {who}")
+            self._store.events.record(
+                name, desired[name].generation, "", "unwanted", f"deleted by {who}", request=request
+            )
         await self._journal.announce()
         self._wake()
 
@@ -81,13 +101,17 @@ class FleetCommands:
             self._store.events.record("", 0, node, "drain", f"{node} is drained by {who}")
         await self._journal.announce()
 
-    async def undrain(self, node: str, who: str) -> None:
+    async def undrain(self, node: str, who: str, request: str = "") -> None:
         """Takes that back. Raises ControlError if the node is not drained."""
+        if self._store.events.of_request(request) is not None:
+            return
         with self._store.together():
             if not self._store.drains.undrain(node):
                 names = ", ".join(one.node for one in self._store.drains.nodes()) or "none"
                 raise ControlError(f"{node} is not drained.", do=f"Drained nodes: {names}.")
-            self._store.events.record("", 0, node, "drain", f"{node} may be used again, by {who}")
+            self._store.events.record(
+                "", 0, node, "drain", f"{node} may be used again, by {who}", request=request
+            )
         await self._journal.announce()
 
     async def drain_group(self, group: GroupKey, who: str) -> frozenset[str]:
@@ -106,14 +130,16 @@ class FleetCommands:
         await self._journal.announce()
         return await self._gateways.confirmed()
 
-    async def undrain_group(self, group: GroupKey, who: str) -> frozenset[str]:
+    async def undrain_group(self, group: GroupKey, who: str, request: str = "") -> frozenset[str]:
         """Takes that back. Returns the gateways that do not know it yet. Raises ControlError if it is not drained."""
+        if self._store.events.of_request(request) is not None:
+            return await self._gateways.confirmed()
         with self._store.together():
             if not self._store.drains.undrain_group(group):
                 names = ", ".join(one.name for one in self._store.drains.groups()) or "none"
                 raise ControlError(f"{name_of(group)} is not drained.", do=f"Drained groups: {names}.")
             words = f"it gets requests again, by {who}"
-            self._store.events.record(group[0], group[1], name_of(group), "drain", words)
+            self._store.events.record(group[0], group[1], name_of(group), "drain", words, request=request)
         await self._journal.announce()
         return await self._gateways.confirmed()
 

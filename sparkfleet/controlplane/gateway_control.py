@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Mapping
 
 from sparkfleet.controlplane.desired import Desired
@@ -40,6 +41,8 @@ class GatewayControl:
     ) -> None:
         self.address = address
         """Of the head, with the endpoint at which the gateways listen."""
+        self._moving = asyncio.Lock()
+        """A second try of a client waits for the outcome of its first one."""
         self._fleet = fleet
         self._watch = watch
         self._publisher = publisher
@@ -82,8 +85,12 @@ class GatewayControl:
         Returns the gateways that have not changed yet. Raises ControlError if one cannot listen there. After any error the
         address is the one before: the caller takes its files back, too.
         """
-        if address == self.address:
-            return frozenset()
+        async with self._moving:
+            if address == self.address:
+                return await self.confirmed()
+            return await self._move(address, who)
+
+    async def _move(self, address: HeadAddress, who: str) -> frozenset[str]:
         before, self.address = self.address, address
         try:
             late = await self.confirmed()

@@ -67,7 +67,6 @@ class ReportIntake:
                 self._fleet.reports.repeat(report.name)
                 raise
         elif before is not None and before.measured != report.measured:
-            self._measure(report)
             await self._record(report, "measured", _speed_words(report))
         elif (
             report.phase in BEGINNING and report.detail and (before is None or before.detail != report.detail)
@@ -105,7 +104,6 @@ class ReportIntake:
         await self._effects.carry_out(on_report(state, report, self._clocks()), state.wanted)
         if report.phase is GroupPhase.READY:
             words = _ready_words(report)
-            self._measure(report)
             self._metrics.starts.labels(report.deployment, "adopted" if report.adopted else "ready").inc()
             if report.started_s is not None:
                 self._metrics.start.labels(report.deployment).observe(report.started_s)
@@ -115,9 +113,6 @@ class ReportIntake:
             self._count_failure(report)
         await self._record(report, report.phase.value, words)
         self._wake()
-
-    def _measure(self, report: GroupReport) -> None:
-        self._fleet.store.measurements.add(report.deployment, report.generation, report.name, report.measured)
 
     def _count_failure(self, report: GroupReport) -> None:
         cause = report.diagnosis.cause if report.diagnosis else Cause.UNKNOWN

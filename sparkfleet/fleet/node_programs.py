@@ -27,6 +27,7 @@ from sparkfleet.fabric.node_addresses import meet_on_lan, node_addresses
 from sparkfleet.fleet.events import FleetStep, OnEvent, StepRunning, ignored
 from sparkfleet.fleet.node_access import NodeAccess
 from sparkfleet.remote.channel import Completed
+from sparkfleet.runtime.node_command import node_command
 from sparkfleet.specs.inventory import Inventory
 
 RUN_S = 60.0
@@ -188,7 +189,7 @@ class NodePrograms:
         self, node: str, python: str, verb: str, request: OnNode, timeout_s: float = RUN_S
     ) -> Completed:
         return await self._access.channels[node].run(
-            (python, "-P", "-m", "sparkfleet.node_daemon.node_cli", verb),
+            node_command(python, verb),
             stdin=request.model_dump_json().encode(),
             timeout_s=timeout_s,
         )

@@ -15,7 +15,6 @@ from collections.abc import Set as AbstractSet
 from functools import partial
 from typing import Any
 
-import ray
 from ray import serve
 from ray.serve.handle import DeploymentHandle
 
@@ -37,6 +36,7 @@ from sparkfleet.gateway.usage_journal import UsageJournal
 from sparkfleet.runtime.files.fleet_paths import FleetPaths
 from sparkfleet.runtime.files.token_secrets import SecretLookup
 from sparkfleet.runtime.hang_guard import HangGuard, take_note
+from sparkfleet.runtime.named_actor import NamedActor
 from sparkfleet.telemetry.metrics import GatewayMetrics
 from sparkfleet.values import Value
 
@@ -128,7 +128,10 @@ class GatewayReplica:
 
     async def __init__(self, config_json: str) -> None:  # type: ignore[misc]  # Serve awaits it
         config = GatewayConfig.model_validate_json(config_json)
-        self._config, paths = config, FleetPaths.of_this_process()
+        self._controller, paths = (
+            NamedActor(config.controller, config.namespace),
+            FleetPaths.of_this_process(),
+        )
         self._secret = paths.read_engine_secret().encode()
         at = self._at = stored_listening(paths, config.listening)
         self._trouble = ""
@@ -182,22 +185,19 @@ class GatewayReplica:
         context = certificate.context if certificate is not None else None
         return await listen(self._gateway, at.host, at.port, tls=context)
 
-    def _controller(self) -> Any:
-        return ray.get_actor(self._config.controller, namespace=self._config.namespace)
-
     async def _fleet_view(self) -> str:
         """The fleet as the controller sees it, for the page."""
-        view: str = await self._controller().page.remote()
+        view: str = await (await self._controller.find()).page.remote()
         return view
 
     async def _change(self, change_json: str) -> str:
         """Lets the controller carry out an admin's change."""
-        answer: str = await self._controller().change.remote(change_json)
+        answer: str = await (await self._controller.find()).change.remote(change_json)
         return answer
 
     async def _rank_log(self, request_json: str) -> str:
         """Lets the controller read the end of a rank's log."""
-        answer: str = await self._controller().rank_log.remote(request_json)
+        answer: str = await (await self._controller.find()).rank_log.remote(request_json)
         return answer
 
     async def _follow(self) -> None:
@@ -205,7 +205,8 @@ class GatewayReplica:
         replica = serve.get_replica_context().replica_tag
         while True:
             try:
-                text = await self._controller().table.remote(self._gateway.table.version, replica)
+                controller = await self._controller.find()
+                text = await controller.table.remote(self._gateway.table.version, replica)
                 table = RoutingTable.model_validate_json(text)
             except Exception as error:
                 # With any failure of the controller the last table stays in use.
@@ -280,8 +281,8 @@ class GatewayReplica:
             usage_trouble=self._usage.trouble,
         )
         with contextlib.suppress(Exception):
-            controller = self._controller()
             async with asyncio.timeout(REGISTER_S):
+                controller = await self._controller.find()
                 if await controller.register_gateway.remote(report.model_dump_json()):
                     self._usage.stored(report)
 

@@ -87,6 +87,8 @@ def _named(lines: Mapping[str, int]) -> int:
 class Kernel(Value):
     """Kernel settings that affect serving. None: the kernel has no such setting."""
 
+    release: str = ""
+    """As `uname -r` prints it; "": not reported."""
     swappiness: int | None = None
     memory_pressure: float | None = None
     """Share of the last ten seconds in which all tasks waited for memory, per cent (PSI "full")."""
@@ -103,10 +105,11 @@ class Kernel(Value):
 
 
 class ReadKernel(Fact[Kernel]):
-    """Sysctls, memory pressure, the command line and whether the firewall is on."""
+    """Release, sysctls, memory pressure, the command line and whether the firewall is on."""
 
     argv = (
         *GREP,
+        "/proc/sys/kernel/osrelease",
         "/proc/sys/vm/swappiness",
         "/proc/sys/vm/overcommit_memory",
         "/proc/pressure/memory",
@@ -125,6 +128,7 @@ class ReadKernel(Fact[Kernel]):
             return (files.get(path) or [""])[0]
 
         return Kernel(
+            release=text(first("/proc/sys/kernel/osrelease")),
             swappiness=_count(first("/proc/sys/vm/swappiness")),
             memory_pressure=_pressure(files.get("/proc/pressure/memory", [])),
             command_line=text(first("/proc/cmdline"), 4096),

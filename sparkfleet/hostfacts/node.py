@@ -196,5 +196,7 @@ class NodeFacts(Value):
     processors: Processors
     gpu: Gpu | None
     engines: dict[str, InstalledEngine]
+    kernel: str = ""
+    """Release of its kernel; "": not known."""
     fleet_firewall: bool = False
     """True if the rules of `sparkfleet fabric firewall` are on the node."""

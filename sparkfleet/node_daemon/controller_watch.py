@@ -27,6 +27,7 @@ from sparkfleet.node_daemon.role_guard import read_role
 from sparkfleet.runtime import processes
 from sparkfleet.runtime.files.fleet_paths import FleetPaths
 from sparkfleet.runtime.files.state_probe import listens
+from sparkfleet.runtime.node_command import node_command
 from sparkfleet.specs.timeouts import Timeouts
 
 log = logging.getLogger(__name__)
@@ -132,7 +133,7 @@ def watch_of(paths: FleetPaths, request: UpRequest) -> ControllerWatch:
 
 async def _make(request: UpRequest) -> None:
     """Makes a controller in a process of its own: this one may have been connected to another cluster before."""
-    argv = (sys.executable, "-P", "-m", "sparkfleet.node_daemon.node_cli", "controller")
+    argv = node_command(sys.executable, "controller")
     process = await asyncio.create_subprocess_exec(*argv, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL)
     try:
         async with asyncio.timeout(MAKE_S):

@@ -35,6 +35,7 @@ from sparkfleet.node_daemon.role_guard import read_role
 from sparkfleet.remote.atomic_write import write_atomically
 from sparkfleet.runtime import processes
 from sparkfleet.runtime.files.fleet_paths import FleetPaths
+from sparkfleet.runtime.node_command import node_command
 
 HELD_S = 20.0
 """Time limit for the controller to notice that it has to wait: it looks every half second, at most a round later."""
@@ -127,7 +128,7 @@ async def _in(paths: FleetPaths, request: MoveRequest) -> dict[str, Any]:
     next_role = Role(python=sys.executable, up=request.up)
     write_atomically(paths.next_role, next_role.for_disk().encode(), durable=True)
     paths.outcome.unlink(missing_ok=True)
-    argv = (sys.executable, "-P", "-m", "sparkfleet.node_daemon.node_cli", "keep", str(paths.root), "next")
+    argv = node_command(sys.executable, "keep", str(paths.root), "next")
     environment = {LABEL: paths.label, MOVED: request.move.token}
     await asyncio.to_thread(service_manager.spawn, argv, environment, paths.logs / "boot.log")
     return {"outcome": str(paths.outcome)}

@@ -30,6 +30,7 @@ from sparkfleet.remote.atomic_write import write_atomically
 from sparkfleet.runtime.files.fleet_paths import FleetPaths
 from sparkfleet.runtime.files.log_limit import limit
 from sparkfleet.runtime.files.spared import spared
+from sparkfleet.runtime.node_command import node_command
 from sparkfleet.runtime.sealed_env import EnvSealer
 from sparkfleet.specs.timeouts import Timeouts
 
@@ -232,7 +233,7 @@ def resume(paths: FleetPaths) -> None:
 
 def start_watchdog(paths: FleetPaths, role: Role) -> str:
     """Starts the watchdog of a role that is stored; returns the service that starts it after a reboot, "" for none."""
-    argv = (role.python, "-P", "-m", "sparkfleet.node_daemon.node_cli", "keep", str(paths.root))
+    argv = node_command(role.python, "keep", str(paths.root))
     return service_manager.start(paths.label, argv, {LABEL: paths.label}, paths.logs / "boot.log")
 
 

@@ -122,7 +122,7 @@ ADOPTABLE = (Phase.PREPARING, Phase.RUNNING)
 
 
 class RankStatus(Value):
-    """Report of a rank's supervisor. Times are Unix seconds."""
+    """Report of a rank's supervisor."""
 
     id: RankId
     digest: str
@@ -131,6 +131,7 @@ class RankStatus(Value):
     pid: int | None = None
     """The engine's own process, None before it is started."""
     started_at: float
+    """Seconds of the node's monotonic clock: it orders the ranks of one boot, and names the run of a rank."""
     exit_code: int | None = None
     """Exit code of the engine (or of `prepare`); negative: the signal that ended it. Set in phase EXITED, unless only the
     rank's holder was lost."""

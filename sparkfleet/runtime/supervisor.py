@@ -108,7 +108,7 @@ class Supervisor:
         self._over = False  # true once it ended by itself: there is nothing to stop
         self._phase = "preparing" if order.prepare else "running"
         self._pid: int | None = None
-        self._started_at = time.time()
+        self._started_at = time.monotonic()  # of the whole node: a clock that is set back reorders no ranks
         self._exit_code: int | None = None
         self._reason = ""
         self._ooms = _oom_kills()

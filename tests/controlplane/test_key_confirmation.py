@@ -39,7 +39,7 @@ async def test_a_gateway_that_polls_confirms_at_once(world):
     poll = asyncio.create_task(follow(world))
     _, key, late = await world.controller.keys.create("laptop")
     assert late == frozenset()
-    assert (await world.controller.keys.revoke("laptop")) == (key, frozenset())
+    assert (await world.controller.keys.revoke("laptop")) == (key.name, frozenset())
     poll.cancel()
 
 

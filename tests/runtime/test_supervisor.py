@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import sparkfleet
@@ -33,6 +34,13 @@ async def test_it_is_small(runtime, herald, make_spec):
     supervisor = process(started.pid).parent
     resident = int(Path(f"/proc/{supervisor}/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
     assert resident < 25 << 20
+
+
+async def test_the_start_of_a_rank_is_on_the_clock_that_nobody_sets(runtime, herald, make_spec):
+    """After a clock was set back an hour a later group's rank looked earlier, and a shortage of memory ended the other."""
+    before = time.monotonic()
+    started = await runtime.start(make_spec(herald.script("signal.pause()")))
+    assert before < started.started_at < time.monotonic()
 
 
 def test_an_order_is_what_a_runtime_writes(tmp_path: Path, make_spec):

@@ -23,6 +23,10 @@ API_HEADER = "x-sparkfleet-api"
 """Header with the version in every request and every answer."""
 
 
+REQUEST_HEADER = "x-sparkfleet-request"
+"""Header with the id of a change, the same in each try: a try whose answer was lost may have been carried out."""
+
+
 class ApplyRequest(Value):
     """A deployment and the plan that its owner confirmed."""
 

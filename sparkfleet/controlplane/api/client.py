@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import uuid
 from collections.abc import Callable, Sequence
 from http import HTTPStatus
 from types import TracebackType
@@ -17,6 +18,7 @@ from sparkfleet import __version__
 from sparkfleet.controlplane.api.api_models import (
     API_HEADER,
     API_VERSION,
+    REQUEST_HEADER,
     ApplyRequest,
     KeyRequest,
     OpenDeployments,
@@ -210,7 +212,7 @@ class FleetClient:
         return await self._change("POST", path, request.model_dump_json(), once=True)
 
     async def revoke_key(self, name: str) -> dict[str, Any]:
-        """Revokes a key. Returns its `id`, its `name`, and `late`: gateways that may still accept it."""
+        """Revokes a key. Returns its `name`, and `late`: gateways that may still accept it."""
         return await self._change("DELETE", f"/v1/keys/{parse.quote(name, safe='')}")
 
     async def listen(self, address: HeadAddress, who: str) -> tuple[str, ...]:
@@ -271,11 +273,14 @@ class FleetClient:
         params: dict[str, str] | None = None,
         once: bool = False,
     ) -> dict[str, Any]:
-        """A call that changes something: only on a controller with the same version of the API."""
+        """A call that changes something: only on a controller with the same version of the API.
+
+        All of its tries have one id: the controller carries out one of them, and answers the others alike.
+        """
         if self.api is None:
             await self.ask_version()
         self.require_same_api()
-        return await self._call(method, path, body, params, once)
+        return await self._call(method, path, body, params, once, headers={REQUEST_HEADER: uuid.uuid4().hex})
 
     async def _call(
         self,
@@ -284,6 +289,8 @@ class FleetClient:
         body: str | None = None,
         params: dict[str, str] | None = None,
         once: bool = False,
+        *,
+        headers: dict[str, str] | None = None,
     ) -> dict[str, Any]:
         """One call, retried while there is no answer: the controller may be restarting.
 
@@ -294,7 +301,7 @@ class FleetClient:
         deadline = asyncio.get_running_loop().time() + self._patience_s
         while True:
             try:
-                return await self._once(method, path, body, params)
+                return await self._once(method, path, body, params, headers)
             except (
                 aiohttp.ClientConnectionError,
                 aiohttp.ClientPayloadError,  # it ended in the middle of an answer
@@ -308,13 +315,20 @@ class FleetClient:
                 await asyncio.sleep(0.25)
 
     async def _once(
-        self, method: str, path: str, body: str | None, params: dict[str, str] | None
+        self,
+        method: str,
+        path: str,
+        body: str | None,
+        params: dict[str, str] | None,
+        headers: dict[str, str] | None,
     ) -> dict[str, Any]:
         import aiohttp
 
         assert self._session is not None
         timeout = aiohttp.ClientTimeout(total=60)
-        async with self._session.request(method, path, data=body, params=params, timeout=timeout) as response:
+        async with self._session.request(
+            method, path, data=body, params=params, headers=headers, timeout=timeout
+        ) as response:
             if response.content_type != "application/json":
                 raise ControlError(
                     f"The controller returned {response.status} for {method} {path}, without a reason.",

@@ -19,6 +19,7 @@ from sparkfleet import __version__
 from sparkfleet.controlplane.api.api_models import (
     API_HEADER,
     API_VERSION,
+    REQUEST_HEADER,
     ApplyRequest,
     KeyRequest,
     OpenDeployments,
@@ -103,7 +104,9 @@ class _Api:
     async def put(self, request: web.Request) -> web.Response:
         apply = ApplyRequest.model_validate_json(await request.read())
         spec, plan = sealed(apply.spec, apply.plan, self._sealer)
-        desired, changed = await self._controller.commands.put(spec, plan, apply.who, apply.retry, apply.base)
+        desired, changed = await self._controller.commands.put(
+            spec, plan, apply.who, apply.retry, apply.base, request=_request_id(request)
+        )
         return web.json_response(
             {"version": STATUS_VERSION, "generation": desired.generation, "changed": changed}
         )
@@ -120,7 +123,7 @@ class _Api:
 
     async def delete(self, request: web.Request) -> web.Response:
         await self._controller.commands.remove(
-            request.match_info["name"], request.query.get("who", "somebody")
+            request.match_info["name"], request.query.get("who", "somebody"), _request_id(request)
         )
         return web.json_response({"version": STATUS_VERSION})
 
@@ -137,7 +140,7 @@ class _Api:
 
     async def undrain(self, request: web.Request) -> web.Response:
         await self._controller.commands.undrain(
-            request.match_info["name"], request.query.get("who", "somebody")
+            request.match_info["name"], request.query.get("who", "somebody"), _request_id(request)
         )
         return web.json_response({"version": STATUS_VERSION})
 
@@ -148,7 +151,9 @@ class _Api:
 
     async def undrain_group(self, request: web.Request) -> web.Response:
         group = required_group(request.match_info["group"])
-        late = await self._controller.commands.undrain_group(group, request.query.get("who", "somebody"))
+        late = await self._controller.commands.undrain_group(
+            group, request.query.get("who", "somebody"), _request_id(request)
+        )
         return web.json_response({"version": STATUS_VERSION, "late": sorted(late)})
 
     async def events(self, request: web.Request) -> web.Response:
@@ -193,10 +198,8 @@ class _Api:
         )
 
     async def revoke_key(self, request: web.Request) -> web.Response:
-        key, late = await self._controller.keys.revoke(request.match_info["name"])
-        return web.json_response(
-            {"version": STATUS_VERSION, "id": key.id, "name": key.name, "late": sorted(late)}
-        )
+        name, late = await self._controller.keys.revoke(request.match_info["name"], _request_id(request))
+        return web.json_response({"version": STATUS_VERSION, "name": name, "late": sorted(late)})
 
     async def stop(self, request: web.Request) -> web.Response:
         self._controller.commands.pause()
@@ -295,6 +298,10 @@ def _error(status: int, what: str, means: str = "", do: str = "") -> web.Respons
 
 def _json(value: Value) -> web.Response:
     return web.Response(text=value.model_dump_json(), content_type="application/json")
+
+
+def _request_id(request: web.Request) -> str:
+    return request.headers.get(REQUEST_HEADER, "")
 
 
 def _number(request: web.Request, name: str, default: int) -> int:

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from concurrent.futures import Future
-from typing import Any
 
 import ray
 from ray import serve
@@ -13,6 +11,7 @@ from ray.serve._private.constants import SERVE_CONTROLLER_NAME, SERVE_NAMESPACE
 from ray.serve.schema import ApplicationStatus, ApplicationStatusOverview
 from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
+from sparkfleet.controlplane.ray.controller_reporter import ControllerReporter
 from sparkfleet.controlplane.ray.ray_process import NODE_LABEL
 from sparkfleet.controlplane.serve_backend import CONTROLLER, NAMESPACE
 from sparkfleet.controlplane.state.status import GROUP_DEPLOYMENT, App, AppStatus, app_name, parse_app_name
@@ -21,11 +20,11 @@ from sparkfleet.group.crash_backoff import Backoff
 from sparkfleet.group.group import Barred, Group, Wanted, die_with_the_engine
 from sparkfleet.group.launch_plan import GroupLaunch
 from sparkfleet.group.rank import LocalRank, RankHolder, RankObservation, RemoteRank
-from sparkfleet.group.report import GroupReport
 from sparkfleet.group.speed import QuietBox
 from sparkfleet.runtime.base import RankStatus
 from sparkfleet.runtime.files.fleet_paths import FleetPaths
 from sparkfleet.runtime.hang_guard import HangGuard, take_note
+from sparkfleet.runtime.named_actor import NamedActor
 from sparkfleet.runtime.process import ProcessRuntime
 
 log = logging.getLogger(__name__)
@@ -112,36 +111,13 @@ def run_without_waiting(target: serve.RunTarget) -> None:
     serve.run_many([target], wait_for_ingress_deployment_creation=False, wait_for_applications_running=False)
 
 
-class ControllerReporter:
-    """Delivers reports to the controller's actor without waiting, and finds it again after it was restarted."""
-
-    def __init__(self) -> None:
-        self._controller: Any = None
-
-    def __call__(self, report: GroupReport) -> None:
-        """Sends a report; a controller that is away gets the next one."""
-        try:
-            if self._controller is None:
-                self._controller = ray.get_actor(CONTROLLER, namespace=NAMESPACE)
-            sent = self._controller.report.remote(report.model_dump_json())
-            sent.future().add_done_callback(self._arrived)
-        except Exception as error:
-            log.warning("no report to the controller: %r", error)
-            self._controller = None
-
-    def _arrived(self, sent: Future[None]) -> None:
-        """Looks the controller up again after a failure: another actor may have its name by now."""
-        if sent.exception() is not None:
-            self._controller = None
-
-
-def _wanted_by_controller(launch: GroupLaunch) -> Wanted:
+def _wanted_by_controller(launch: GroupLaunch, actor: NamedActor) -> Wanted:
     """Asks the controller; True if it does not answer: what is not known is never taken for "not wanted"."""
 
     async def wanted() -> bool:
         try:
             async with asyncio.timeout(WANTED_S):
-                controller = await asyncio.to_thread(ray.get_actor, CONTROLLER, namespace=NAMESPACE)
+                controller = await actor.find()
                 group = (launch.deployment, launch.generation, launch.replica)
                 return bool(await controller.is_still_wanted.remote(group, launch.rung))
         except Exception as error:
@@ -151,13 +127,13 @@ def _wanted_by_controller(launch: GroupLaunch) -> Wanted:
     return wanted
 
 
-def _barred_by_controller(launch: GroupLaunch) -> Barred:
+def _barred_by_controller(launch: GroupLaunch, actor: NamedActor) -> Barred:
     """Asks the controller for drained nodes; "" if it does not answer: an engine that is wanted starts without it."""
 
     async def barred() -> str:
         try:
             async with asyncio.timeout(WANTED_S):
-                controller = await asyncio.to_thread(ray.get_actor, CONTROLLER, namespace=NAMESPACE)
+                controller = await actor.find()
                 return str(await controller.bars.remote([placement.node for placement in launch.placements]))
         except Exception as error:
             log.warning("%s starts: the controller does not answer: %r", launch.name, error)
@@ -190,14 +166,15 @@ class GroupReplica:
         # One file per rung: a rung does not wait for the failures of another.
         files = paths.rank_files(launch.rank_id(paths.label).slug)
         begun, hung = files / f"begun.{launch.rung}", files / "hung"
+        controller = NamedActor(CONTROLLER, NAMESPACE)
         self._group = Group(
             launch,
             ranks,
             secret,
-            ControllerReporter(),
+            ControllerReporter(controller),
             Backoff(begun, launch.timeouts),
-            wanted=_wanted_by_controller(launch),
-            barred=_barred_by_controller(launch),
+            wanted=_wanted_by_controller(launch, controller),
+            barred=_barred_by_controller(launch, controller),
             after=take_note(hung),
             box=QuietBox(paths.run / "measuring"),
             ended=files / "ended",

@@ -15,7 +15,8 @@ from sparkfleet.errors import NodeError
 from sparkfleet.remote.local import execute
 from sparkfleet.runtime.files.fleet_paths import FleetPaths
 from sparkfleet.runtime.files.state_files import stopped_words
-from sparkfleet.runtime.files.state_probe import WATCHDOG, is_watchdog_of, watchdogs
+from sparkfleet.runtime.files.state_probe import is_watchdog_of, watchdogs
+from sparkfleet.runtime.node_command import node_command
 
 log = logging.getLogger(__name__)
 
@@ -88,7 +89,7 @@ class WatchdogWatch:
             python = Role.model_validate_json(await asyncio.to_thread(self._paths.role.read_bytes)).python
             request = OnNode(fleet=self._paths.root.name, state_dir=str(self._paths.root))
             done = await execute(
-                (python, "-P", "-m", os.fsdecode(WATCHDOG), "watch"),
+                node_command(python, "watch"),
                 env=self._environment(),
                 stdin=request.model_dump_json().encode(),
                 timeout_s=START_S,

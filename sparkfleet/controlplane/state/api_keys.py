@@ -110,14 +110,21 @@ class ApiKeys:
         text, key = rotate(self._known(name_or_id), until)
         return text, key, await self._change(key, "rotated")
 
-    async def revoke(self, name_or_id: str) -> tuple[KeyEntry, Late]:
-        """Revokes a key, which late gateways may still accept. Raises ControlError if it does not exist."""
+    async def revoke(self, name_or_id: str, request: str = "") -> tuple[str, Late]:
+        """Revokes a key, which late gateways may still accept; returns its name. Raises ControlError if it does not exist.
+
+        Args:
+            name_or_id: of the key.
+            request: see `FleetCommands`.
+        """
+        if (done := self._store.events.of_request(request)) is not None:
+            return done.subject, await self._confirm()
         with self._store.together():
             key = self._store.keys.remove(name_or_id)
             if key is None:
                 raise _no_key(name_or_id)
-            self._store.events.record("", 0, key.name, "key", f"key {key.name} revoked")
-        return key, await self._announced()
+            self._store.events.record("", 0, key.name, "key", f"key {key.name} revoked", request=request)
+        return key.name, await self._announced()
 
     async def _change(self, key: KeyEntry, what: str) -> Late:
         with self._store.together():

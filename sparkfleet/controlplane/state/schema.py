@@ -103,7 +103,14 @@ CREATE TABLE drained_groups (
 ) STRICT;
 """
 
-SCHEMAS = (FIRST, SECOND, THIRD, FOURTH, FIFTH, SIXTH, SEVENTH, EIGHTH, NINTH, TENTH)
+ELEVENTH = """
+ALTER TABLE events ADD COLUMN request TEXT NOT NULL DEFAULT '';
+DROP TABLE measurements;
+"""
+"""Id of the request that made a change, so that its repetition is recognised. Measurements were written and never read: the
+report of a group has the present ones, and its `ready` event those of the start."""
+
+SCHEMAS = (FIRST, SECOND, THIRD, FOURTH, FIFTH, SIXTH, SEVENTH, EIGHTH, NINTH, TENTH, ELEVENTH)
 """Changes of each version."""
 
 IDENTITY_SINCE = 6

@@ -1,4 +1,4 @@
-"""Desired state, keys, events and measurements in one SQLite file on the head node. One writer: the controller."""
+"""Desired state, keys and events in one SQLite file on the head node. One writer: the controller."""
 
 from __future__ import annotations
 
@@ -14,7 +14,6 @@ from sparkfleet.controlplane.state.tables.events import KEEP_EVENTS, EventTable
 from sparkfleet.controlplane.state.tables.failures import FailureTable
 from sparkfleet.controlplane.state.tables.groups import GroupTable
 from sparkfleet.controlplane.state.tables.keys import KeyTable
-from sparkfleet.controlplane.state.tables.measurements import KEEP_MEASUREMENTS, MeasurementTable
 from sparkfleet.controlplane.state.tables.usage_ledger import UsageLedger
 from sparkfleet.gateway.routing_table import KeyEntry
 
@@ -26,7 +25,6 @@ class Store(Database):
         path: the database file; created if it is missing, in a directory of mode 0700.
         clock: Unix seconds, replaceable in tests.
         keep_events: number of newest events that are kept.
-        keep_measurements: number of newest measurements of each deployment that are kept.
     """
 
     def __init__(
@@ -34,11 +32,9 @@ class Store(Database):
         path: Path,
         clock: Callable[[], float] = time.time,
         keep_events: int = KEEP_EVENTS,
-        keep_measurements: int = KEEP_MEASUREMENTS,
     ) -> None:
         super().__init__(path, clock)
         self.events = EventTable(self, keep_events)
-        self.measurements = MeasurementTable(self, keep_measurements)
         self.groups = GroupTable(self)
         self.failures = FailureTable(self)
         self.deployments = DeploymentTable(self, self.groups, self.events)

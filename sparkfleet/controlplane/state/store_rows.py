@@ -15,17 +15,6 @@ from sparkfleet.specs.deployment import Deployment
 from sparkfleet.values import Value
 
 
-class Measurement(Value):
-    """A measured value of a running group. Its name ends in the unit (`ttft_ms`, `decode_tps`)."""
-
-    at: float
-    deployment: str
-    generation: int
-    subject: str
-    name: str
-    value: float
-
-
 class KeySettings(Value):
     """The stored part of a key beside its name and its digest."""
 

@@ -90,7 +90,7 @@ def adopt_running(paths: FleetPaths, fleet: str, running: Collection[Generation]
 def begin_anew(
     paths: FleetPaths, fleet: str, name: str, running: Collection[Generation] = (), *, dry: bool = False
 ) -> RestoredStore:
-    """Puts an empty store in place: deployments, keys, events and measurements are forgotten, what runs is ended.
+    """Puts an empty store in place: deployments, keys and events are forgotten, what runs is ended.
 
     Args:
         paths: the fleet's directories on the head.

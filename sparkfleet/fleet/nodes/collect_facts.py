@@ -9,7 +9,7 @@ from typing import TypeVar
 
 from sparkfleet.errors import FactError, NodeError
 from sparkfleet.hostfacts.fact import failed
-from sparkfleet.hostfacts.memory import ReadKernel
+from sparkfleet.hostfacts.memory import Kernel, ReadKernel
 from sparkfleet.hostfacts.node import (
     Fact,
     Gpu,
@@ -63,14 +63,16 @@ async def _node(name: str, inventory: Inventory, channel: Channel) -> NodeFacts:
     python = sys.executable if node.is_local else ReadProcessors.argv[0]
     processors_argv = (python, *ReadProcessors.argv[1:])
     argvs = [ReadMemory.argv, processors_argv, ReadGpu.argv, ReadKernel.argv, *engines.values()]
-    memory, processors, gpu, kernel, *homes = await run_batch(channel, argvs, timeout_s=COMMAND_S)
+    memory, processors, gpu, settings, *homes = await run_batch(channel, argvs, timeout_s=COMMAND_S)
+    kernel = _kernel(settings)
     return NodeFacts(
         name=name,
         memory=_value(ReadMemory, memory, name),
         processors=_value(ReadProcessors, processors, name),
         gpu=_gpu(gpu),
         engines=_homes(node, own, dict(zip(engines, homes, strict=True)), name),
-        fleet_firewall=_fleet_firewall(kernel),
+        kernel=kernel.release,
+        fleet_firewall=kernel.fleet_firewall,
     )
 
 
@@ -107,11 +109,11 @@ def _homes(
     return {engine: InstalledEngine(python=python, version=version) for engine, version in versions.items()}
 
 
-def _fleet_firewall(answer: Answer) -> bool:
-    """True if the rules were read; what cannot be read closes nothing."""
+def _kernel(answer: Answer) -> Kernel:
+    """The kernel's settings as far as they were read; a firewall that cannot be read closes nothing."""
     if isinstance(answer, NodeError) or answer.exit_code not in ReadKernel.fine:
-        return False
-    return ReadKernel.parse(answer.stdout).fleet_firewall
+        return Kernel()
+    return ReadKernel.parse(answer.stdout)
 
 
 def _gpu(answer: Answer) -> Gpu | None:

@@ -57,8 +57,6 @@ class RuleContext(Value):
     """Repository and tag, without the digest; "" if no image is used."""
     image_digest: Text = None
     """"" if the image is named by its tag only."""
-    image_built: Release = None
-    """Day on which the image was built, e.g. "2026-04-02"."""
     nccl_version: Release = None
     flashinfer_version: Release = None
     cutlass_version: Release = None
@@ -107,7 +105,6 @@ class RuleContext(Value):
     batch_tokens: Number = None
     """Most tokens of one prefill step."""
     context: Number = None
-    prompt_tokens: Number = None
     concurrency: Number = None
     flags: Flags = None
     env: Environment = None

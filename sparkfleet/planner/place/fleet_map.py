@@ -35,6 +35,8 @@ class SiteClass(Value):
     gpu: str
     """Name of the GPU; "" if there is none."""
     driver: str = ""
+    kernel: str = ""
+    """Release of the kernel, if all nodes have the same one; "": they differ, or it is not known."""
     memory_total: int
     """Of the smallest node, bytes."""
     topology: Topology = "none"
@@ -170,11 +172,13 @@ class Fleet(Value):
 
     def _class(self, names: Sequence[str], topology: Topology, links: Sequence[LinkFacts]) -> SiteClass:
         gpu, driver, _ = self._kind(names[0])
+        kernels = {self.by_name[name].kernel for name in names}
         slowest = max(links, key=lambda link: (link.latency_us, -link.gb_per_s), default=None)
         site = SiteClass(
             ranks=len(names),
             gpu=gpu,
             driver=driver,
+            kernel=kernels.pop() if len(kernels) == 1 else "",
             topology=topology,
             memory_total=min(self._kind(name)[2] for name in names),
         )

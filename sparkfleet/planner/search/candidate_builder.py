@@ -70,6 +70,7 @@ def known_of(stacked: StackedProposal) -> RuleContext:
         "topology": site.topology,
         "link": site.link_id,
         "driver": site.driver or None,
+        "kernel_os": site.kernel or None,
         "needs": case.spec.needs,
         "license_policy": case.spec.license,
         "fits_one_node": _fits_one(case, proposal, stack),

@@ -179,7 +179,7 @@ async def test_keys(served):
         for name in ("", ".", "two words", "a\nb", "\x1b[31m", "x" * 64):
             with pytest.raises(ControlError, match="cannot name a key"):
                 await fleet.create_key(name)
-        assert (await fleet.revoke_key("laptop"))["id"] == made["id"]
+        assert (await fleet.revoke_key(made["id"]))["name"] == "laptop"
         assert await fleet.keys() == []
 
 
@@ -191,8 +191,8 @@ async def test_a_key_is_not_rotated_twice_by_one_command(served, monkeypatch, ca
         await fleet.create_key("ci")
         real = fleet._once
 
-        async def once(method, path, body, params):
-            answer = await real(method, path, body, params)
+        async def once(method, *rest):
+            answer = await real(method, *rest)
             if method == "POST":
                 made.append(answer["key"])
                 raise ConnectionResetError("the controller ended")
@@ -203,6 +203,74 @@ async def test_a_key_is_not_rotated_twice_by_one_command(served, monkeypatch, ca
         with pytest.raises(ControlError, match="answer was lost"):
             await asked
     assert len(made) == 1
+
+
+@pytest.mark.parametrize("restarted", [False, True])
+@pytest.mark.parametrize("verb", ["apply", "apply --retry", "delete", "undrain", "undrain group", "revoke"])
+async def test_a_change_whose_answer_was_lost_is_made_once_and_reported(
+    served, tmp_path, monkeypatch, verb, restarted
+):
+    """The second try of `delete` found no deployment, and the user an error about one that was deleted."""
+    if verb != "apply":
+        await served.put()
+    await served.controller.commands.drain("spark-1", "me")
+    if verb == "undrain group":
+        await served.controller.commands.drain_group(("tiny", 1, 0), "me")
+    await served.controller.keys.create("laptop")
+    another = World(tmp_path)  # the controller after a restart, with the same store
+    api = http_api.build(another.controller, ApiTokens(TOKEN), another.metrics.registry, SEALER)
+    async with TestServer(api) as restart, client(served, patience_s=5.0) as fleet:
+        tries = []
+        real = fleet._once
+
+        async def once(method, *rest):
+            answer = await real(method, *rest)
+            if method in ("PUT", "DELETE"):
+                tries.append(method)
+                if len(tries) == 1:
+                    if restarted:
+                        fleet._session._base_url = restart.make_url("")
+                    raise ConnectionResetError("the controller ended")
+            return answer
+
+        monkeypatch.setattr(fleet, "_once", once)
+        calls = {
+            "apply": (lambda: fleet.apply(request()), (1, True)),
+            "apply --retry": (
+                lambda: fleet.apply(request().model_copy(update={"retry": True, "base": 1})),
+                (2, True),
+            ),
+            "delete": (lambda: fleet.delete("tiny", "me"), None),
+            "undrain": (lambda: fleet.undrain("spark-1", "me"), None),
+            "undrain group": (lambda: fleet.undrain_group("tiny/g1/0", "me"), ()),
+            "revoke": (lambda: fleet.revoke_key("laptop"), {"version": 1, "name": "laptop", "late": []}),
+        }
+        call, answer = calls[verb]
+        before = len(another.store.events.read())
+        assert await call() == answer
+        assert len(another.store.events.read()) == before + 1
+        assert len(tries) == 2
+        if verb not in ("apply", "apply --retry"):  # another command finds nothing to change
+            with pytest.raises(ControlError):
+                await call()
+    another.store.close()
+
+
+async def test_a_second_try_does_not_delete_what_was_applied_meanwhile(served, monkeypatch):
+    await served.put()
+    async with client(served, patience_s=5.0) as fleet:
+        real = fleet._once
+
+        async def once(method, *rest):
+            answer = await real(method, *rest)
+            if method == "DELETE" and not (await fleet.history("tiny"))[1:]:
+                await served.put()
+                raise ConnectionResetError("the controller ended")
+            return answer
+
+        monkeypatch.setattr(fleet, "_once", once)
+        await fleet.delete("tiny", "me")
+    assert served.store.deployments.desired()["tiny"].generation == 2
 
 
 async def test_keys_are_limited_and_rotated(served):
@@ -581,5 +649,9 @@ async def test_an_endpoint_at_which_no_gateway_can_listen_stays_where_it_is(serv
     async with client(served) as fleet:
         with pytest.raises(ControlError, match="Port 9000") as caught:
             await fleet.listen(ADDRESS.model_copy(update={"gateway_port": 9000}), "me")
+        wanted = ADDRESS.model_copy(update={"gateway_port": 9000})
+        tries = [asyncio.create_task(served.controller.gateways.listen(wanted, "me")) for _ in range(2)]
+        refused = await asyncio.gather(*tries, return_exceptions=True)  # the second one is not "done already"
+        assert ["Port 9000" in str(one) for one in refused] == [True, True]
         assert "listens at http://127.0.0.1:8000, as before" in caught.value.means
         assert (await fleet.fleet()).listening == ADDRESS.listening

@@ -151,25 +151,6 @@ def test_what_a_start_was_doing_pushes_out_nothing_else(store, monkeypatch):
     assert [event.kind for event in store.events.read()] == ["failed", "progress", "progress", "ready"]
 
 
-def test_measurements(store):
-    store.measurements.add("a", 1, "a/g1/0", {"ttft_ms": 12.5, "decode_tps": 40.0})
-    assert {m.name: m.value for m in store.measurements.of("a")} == {"ttft_ms": 12.5, "decode_tps": 40.0}
-    assert store.measurements.of("a", generation=2) == ()
-
-
-def test_measurements_do_not_pile_up_for_ever(tmp_path):
-    """Of each deployment the newest are kept, whatever was measured on another."""
-    store = Store(tmp_path / "few.db", keep_measurements=3)
-    store.measurements.add("quiet", 1, "quiet/g1/0", {"ttft_ms": 1.0})
-    for number in range(5):
-        store.measurements.add(
-            "busy", number, "busy/g1/0", {"ttft_ms": float(number), "decode_tps": number + 0.5}
-        )
-    assert [one.value for one in store.measurements.of("busy")] == [3.5, 4.0, 4.5]
-    assert [one.value for one in store.measurements.of("quiet")] == [1.0]
-    store.close()
-
-
 def test_where_a_group_stands_comes_back_after_a_restart(tmp_path, store):
     store.deployments.put(deployment(), plan(), "me")
     standing = Standing(rung=2, tries=1, given_up=True, restarts=2, falls=(1.5,), passed=("a", "b"))
@@ -241,6 +222,38 @@ def test_what_an_older_version_gave_up_stays_given_up(tmp_path):
     db.close()
     store = Store(tmp_path / "old.db")
     assert store.groups.standings() == {("tiny", 1, 1): Standing(rung=2, tries=1, given_up=True)}
+    store.close()
+
+
+def test_uses_of_keys_are_stored_after_the_clock_was_set_back(tmp_path, clock):
+    """They were not, for as long as it had been set back."""
+    store = Store(tmp_path / "s.db", clock=clock)
+    _, key = generate("ci")
+    store.keys.add(key)
+    clock.now = 10_000.0
+    store.keys.use({key.id: clock.now})
+    store.keys.use({key.id: 9_000.0})  # of a gateway that has not seen it for a while
+    assert store.keys.used() == {key.id: 10_000.0}
+    clock.now = 6_400.0
+    store.keys.use({key.id: clock.now})
+    assert store.keys.used() == {key.id: 6_400.0}
+    store.close()
+
+
+def test_events_of_an_older_store_are_kept_and_measurements_that_nothing_reads_are_not(tmp_path):
+    with sqlite3.connect(tmp_path / "old.db") as db:
+        db.executescript("".join(schema.SCHEMAS[:10]))
+        db.execute("INSERT INTO measurements VALUES (1, 1.0, 'tiny', 1, 'tiny/g1/0', 'ttft_ms', 12.5)")
+        db.execute(
+            "INSERT INTO events VALUES (7, 1.0, 'tiny', 1, 'tiny/g1/0', 'ready', 'measured TTFT 12 ms')"
+        )
+        db.execute("PRAGMA user_version = 10")
+    db.close()
+    store = Store(tmp_path / "old.db")
+    assert [(event.id, event.message) for event in store.events.read()] == [(7, "measured TTFT 12 ms")]
+    assert store.events.of_request("") is None
+    tables = store.execute("SELECT name FROM sqlite_master WHERE name LIKE 'measurements%'")
+    assert tables.fetchall() == []
     store.close()
 
 

@@ -112,6 +112,12 @@ async def test_the_firewalls_rules(read, closed):
     assert facts.fleet_firewall is closed
 
 
+async def test_the_release_of_the_kernel_is_read_for_rules_about_it():
+    release = "/proc/sys/kernel/osrelease:6.17.0-1031-nvidia\n"
+    (facts,) = await survey(inventory(), {"a": channel(responses={ReadKernel.argv: release})})
+    assert facts.kernel == "6.17.0-1031-nvidia"
+
+
 async def test_rules_that_cannot_be_read_close_nothing():
     failed = Completed(argv=("grep",), exit_code=1, stdout=RULES, stderr="")
     (facts,) = await survey(inventory(), {"a": channel(responses={ReadKernel.argv: failed})})

@@ -138,7 +138,7 @@ class Database:
         """Moves the change from SQLite's log into the file itself, and announces it.
 
         The log is lost if the file is damaged or replaced for a moment and somebody opens it meanwhile: SQLite writes it
-        into what it finds there. What is left in it are events and measurements.
+        into what it finds there. What is left in it are events.
         """
         with suppress(sqlite3.Error):  # a full disk: the change is in the log, and the next one moves both
             self._db.execute("PRAGMA wal_checkpoint(PASSIVE)")

@@ -25,12 +25,15 @@ class EventTable:
         self._db = database
         self._keep = keep
 
-    def record(self, deployment: str, generation: int, subject: str, kind: str, message: str) -> Event:
-        """Writes an event; the oldest beyond the kept ones are dropped."""
+    def record(
+        self, deployment: str, generation: int, subject: str, kind: str, message: str, *, request: str = ""
+    ) -> Event:
+        """Writes an event, with the id of the request that caused it; the oldest beyond the kept ones are dropped."""
         row = (self._db.now(), deployment, generation, subject, kind, message)
         cursor = self._db.execute(
-            "INSERT INTO events (at, deployment, generation, subject, kind, message) VALUES (?, ?, ?, ?, ?, ?)",
-            row,
+            "INSERT INTO events (at, deployment, generation, subject, kind, message, request)"
+            " VALUES (?, ?, ?, ?, ?, ?, ?)",
+            (*row, request),
         )
         assert cursor.lastrowid is not None
         self._db.execute("DELETE FROM events WHERE id <= ?", (cursor.lastrowid - self._keep,))
@@ -57,6 +60,16 @@ class EventTable:
             (subject, kind, at),
         )
         return tuple(map(event_of, rows))
+
+    def of_request(self, request: str) -> Event | None:
+        """The event of a change that a request with this id has made; None if it made none, and for the id ""."""
+        if not request:
+            return None
+        row = self._db.execute(
+            "SELECT id, at, deployment, generation, subject, kind, message FROM events WHERE request = ?",
+            (request,),
+        ).fetchone()
+        return event_of(row) if row else None
 
     def last_id(self) -> int:
         """Id of the newest event, 0 if there is none."""

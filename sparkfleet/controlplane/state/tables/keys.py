@@ -76,8 +76,12 @@ class KeyTable:
         return dict(self._db.execute("SELECT id, used FROM keys WHERE used IS NOT NULL"))
 
     def use(self, used: Mapping[str, float]) -> None:
-        """Stores the last use of keys, by their ids. Uses within `USED_S` of a stored one are not written."""
-        known = self.used()
+        """Stores the last use of keys, by their ids. Uses within `USED_S` of a stored one are not written.
+
+        A stored use after now is of a clock that was set back: it counts as none.
+        """
+        now = self._db.now()
+        known = {key: at for key, at in self.used().items() if at <= now}
         later = [(at, key) for key, at in used.items() if at - known.get(key, 0.0) >= USED_S]
         if later:
             self._db.executemany("UPDATE keys SET used = ? WHERE id = ?", later)
