@@ -23,7 +23,7 @@ QUESTION = re.compile(r"(What|How|Which|Where|Who|Whom|Whose|Whether|When|Why)\b
 
 RIDDLES = re.compile(
     r"\b(wants(?!=)|wanted to|told|tells|said|says|whom|heard|hears|believed?|lies|hopes|nowhere|anew|whoever"
-    r"|dealt out|not understood|remembered not|what is remembered|to be had|becomes? of|became of)\b",
+    r"|dealt out|not understood|stands? for|stood for|remembered not|what is remembered|to be had|becomes? of|became of)\b",
     re.IGNORECASE,
 )
 """Things do not speak, listen or believe; each of the other words has a plainer one."""

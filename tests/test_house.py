@@ -36,6 +36,7 @@ def written(root: Path, part: str, text: str) -> Path:
         ('raise ValueError(f"{node} says nothing.")', "1: 'says'"),
         ('"""A log.\n\nIt is Told of later.\n"""\n', "3: 'Told'"),
         ('do = "The weights " "could not be asked: nowhere to be found."', "1: 'nowhere'"),
+        ('help = "A directory stands for all files in it."', "1: 'stands for'"),
         ('help = "Take what is remembered."', "1: 'what is remembered'"),
     ],
 )
