@@ -29,8 +29,8 @@ from grafana_foundation_sdk.models.prometheus import PromQueryFormat
 
 from sparkfleet.telemetry.dashboards.boards import DASHBOARDS
 from sparkfleet.telemetry.dashboards.panels import (
-    PLAIN,
-    PREDICTED,
+    SERIES_COLOURS,
+    STATE_COLOURS,
     GrafanaDashboard,
     Panel,
     PanelQuery,
@@ -74,9 +74,11 @@ def panel(one: Panel) -> Builder:
         built = built.thresholds(
             dashboard.ThresholdsConfig().mode(models.ThresholdsMode.ABSOLUTE).steps(steps)
         )
+    named = {"timeseries": SERIES_COLOURS, "timeline": STATE_COLOURS}.get(one.kind, ())
+    for legend, colour in named:
+        built = built.override_by_regexp(legend, colours(colour))
     if one.kind == "timeseries":
-        built = built.min(0).fill_opacity(8).override_by_regexp(".*predicted.*", colours(PREDICTED))
-        built = built.override_by_regexp(".*measured.*", colours(PLAIN))
+        built = built.min(0).fill_opacity(8)
         if one.limits:
             style = common.GraphThresholdsStyleConfig().mode(GraphTresholdsStyleMode.DASHED)
             built = built.thresholds_style(style)

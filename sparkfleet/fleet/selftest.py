@@ -17,10 +17,14 @@ from sparkfleet.fleet.deployments.status import FleetCondition, delete_deploymen
 from sparkfleet.fleet.doctor import examine_fleet
 from sparkfleet.fleet.events import OnEvent, ignored
 from sparkfleet.fleet.lifecycle.bring_up import page_cache_denied, take_down
+from sparkfleet.fleet.nodes.collect_facts import survey
 from sparkfleet.fleet.planning.measured import canary_words, measured_words
+from sparkfleet.fleet.report.outcome import rung_lines
 from sparkfleet.fleet.session import Session
 from sparkfleet.hostfacts.network.link import LinkFacts, LinkProvenance
+from sparkfleet.hostfacts.node import NodeFacts
 from sparkfleet.planner.place.fleet_map import links_of
+from sparkfleet.planner.search.cpu_models import uses_gpu
 from sparkfleet.runtime.files.fleet_paths import FleetPaths
 from sparkfleet.specs.deployment import Deployment
 from sparkfleet.specs.fields import quote
@@ -29,14 +33,20 @@ from sparkfleet.values import Value
 
 NAME = "selftest"
 """Of its deployment and of its key."""
+ON_GPUS, ON_CPUS = "Qwen/Qwen3-0.6B", "builtin:tiny"
+"""Models of the test: the built-in ones run on CPUs only, and a GPU has to prove the image that is planned for it. That
+one has 1.5 GB, and published figures of a Spark against which the prediction can be held."""
 QUESTION = "What is a DGX Spark?"
 TOKENS = 40
+REPORT = "`sparkfleet bundle` has its events and the end of its log: please attach it to a report."
 LEFT_BYTES = GIB
 """Memory that an ended engine may leave unreturned: files that others read meanwhile are in the page cache."""
 INSTEAD = {"pci_links": "pci_by_address"}
 """Facts that another one replaces: a netdev's PCIe link is found by its name or by its address."""
 SLOW = 0.7
 """A link that reaches less than this share of the planner's figure is a fault; rails differ by less among published ones."""
+LATE = 2.0
+"""The same for a latency above this multiple: each token of a split model waits for it twice a layer."""
 
 
 class SelftestStep(Value):
@@ -59,14 +69,20 @@ class _Seen(NamedTuple):
 
 
 async def selftest(
-    session: Session, nodes: Sequence[str], *, engines: bool = True, on_event: OnEvent = ignored
+    session: Session,
+    nodes: Sequence[str],
+    *,
+    engines: bool = True,
+    model: str | None = None,
+    on_event: OnEvent = ignored,
 ) -> AsyncIterator[SelftestStep]:
     """Tries one assumption after the other. Deployments that serve go on; the fleet is left up or down as it was.
 
     Args:
         session: the fleet.
         nodes: only these, and the links between them; empty: all.
-        engines: start `builtin:tiny` on each node, and over each link between two.
+        engines: start a small model on each node, and over each link between two.
+        model: this one; None: one that the engines of the nodes can serve.
         on_event: receives the steps of each start.
 
     Raises:
@@ -100,7 +116,7 @@ async def selftest(
                 if len(group) == 1
                 else f"{'+'.join(group)}: one engine of two ranks"
             )
-            yield await _step(title, lambda group=group: _engine(session, group, on_event))  # type: ignore[misc]
+            yield await _step(title, lambda group=group: _engine(session, group, model, on_event))  # type: ignore[misc]
     finally:
         if before.condition is FleetCondition.DOWN:
             await take_down(session)
@@ -172,7 +188,7 @@ def link_seen(measured: LinkFacts, assumed: LinkFacts) -> _Seen:
         f"{measured.gb_per_s:.1f} GB/s and {measured.latency_us:.0f} µs measured;"
         f" assumed of such links: {assumed.gb_per_s:.1f} GB/s, {assumed.latency_us:.0f} µs"
     )
-    fine = measured.gb_per_s >= SLOW * assumed.gb_per_s
+    fine = measured.gb_per_s >= SLOW * assumed.gb_per_s and measured.latency_us <= LATE * assumed.latency_us
     return _Seen(
         fine, words, "" if fine else "`sparkfleet doctor` looks for the cause; plans use the measured figure."
     )
@@ -197,26 +213,16 @@ def _pairs(session: Session, names: Sequence[str]) -> list[tuple[str, ...]]:
     return [*found, *zip(switched[::2], switched[1::2], strict=False)]
 
 
-async def _engine(session: Session, nodes: tuple[str, ...], on_event: OnEvent) -> _Seen:
+async def _engine(session: Session, nodes: tuple[str, ...], model: str | None, on_event: OnEvent) -> _Seen:
     """Starts the small model, asks it, and ends it; with its memory before and after."""
-    spec = Deployment.model_validate(
-        {
-            "name": NAME,
-            "model": "builtin:tiny",
-            "context": 512,
-            "concurrency": 4,
-            "nodes": nodes,
-            **({"parallel": {"tp": len(nodes)}} if len(nodes) > 1 else {}),
-        }
-    )
+    others = session.inventory.nodes.keys() - set(nodes)
+    spec = engine_spec(await survey(session.inventory, session.channels, others), model)
     prepared = await prepare_apply(session, [spec])
     applied = await carry_out(session, prepared, on_event)
     try:
         state = applied.settled[NAME]
         if state.state != "ready":
-            return _Seen(
-                False, f"did not start: {state.detail}", f"`sparkfleet describe {NAME}` before it is deleted."
-            )
+            return _Seen(False, f"did not start: {state.detail}", REPORT)
         tokens = await _asked(session)
         free = await _free(session, nodes)
     finally:
@@ -225,10 +231,30 @@ async def _engine(session: Session, nodes: tuple[str, ...], on_event: OnEvent) -
     return engine_seen(state, tokens, returned)
 
 
+def engine_spec(nodes: Sequence[NodeFacts], model: str | None = None) -> Deployment:
+    """The deployment of a test on these nodes, on all of them as one if there are several. Pure."""
+    usual = ON_GPUS if all(map(uses_gpu, nodes)) else ON_CPUS
+    fields = {
+        "name": NAME,
+        "model": model or usual,
+        "context": 512,
+        "concurrency": 4,
+        "nodes": tuple(node.name for node in nodes),
+    }
+    return Deployment.model_validate(fields | ({"parallel": {"tp": len(nodes)}} if len(nodes) > 1 else {}))
+
+
 def engine_seen(state: DeploymentStatus, tokens: int, returned: int) -> _Seen:
-    """An engine that has answered and ended. `returned`: bytes that its nodes have more of since. Pure."""
+    """An engine that has answered and ended; on a lower rung than the planned one it is a fault.
+
+    `returned`: bytes that its nodes have more of since. Pure.
+    """
     group = state.groups[0]
+    rungs = tuple(rung_lines(state, group))
+    if group.rung:
+        return _Seen(False, "; ".join(rungs), REPORT)
     words = [
+        *rungs,
         f"answered {tokens} tokens",
         measured_words(state, group),
         canary_words(group) or "not checked by the canary",

@@ -128,6 +128,11 @@ class GatewayApp:
         """Number of requests in flight."""
         return self._in_flight
 
+    @property
+    def waiting(self) -> int:
+        """Number of them that wait for a free slot of a group."""
+        return sum(self.proxy.queues.waiting(model) for model in self.table.models)
+
     async def drain(self, timeout_s: float) -> bool:
         """Refuses new requests, and waits for those in flight. True if all ended in time."""
         self._draining = True

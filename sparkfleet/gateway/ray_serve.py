@@ -269,6 +269,7 @@ class GatewayReplica:
             url=self._server.url,
             metrics_url=f"http://127.0.0.1:{self._page.port}/metrics",
             at=time.time(),
+            waiting=self._gateway.waiting,
             trouble=self._trouble or (self._certificate.trouble if self._certificate is not None else ""),
             certificate=certificate,
             external_trouble=self._gateway.external_trouble,

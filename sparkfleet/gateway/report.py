@@ -67,6 +67,8 @@ class GatewayReport(Value):
     url: str
     metrics_url: str
     at: float
+    waiting: int = 0
+    """Requests that wait for a free slot of a group."""
     external_trouble: str = ""
     """Failures of endpoints outside the fleet, in words; "" for none."""
     trouble: str = ""

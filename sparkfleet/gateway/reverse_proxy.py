@@ -39,7 +39,9 @@ from sparkfleet.gateway.request.usage_option import USAGE_PATHS
 from sparkfleet.gateway.request_context import RequestContext
 from sparkfleet.gateway.request_parser import RequestTarget, is_form
 from sparkfleet.gateway.routing_table import ModelEntry, RoutingTable
+from sparkfleet.telemetry import catalogue
 from sparkfleet.telemetry.metrics import GatewayMetrics
+from sparkfleet.telemetry.samples import Sample, sample
 
 BODIES_HELD = 4
 """Longest requests that the budget of bodies holds at once, at least."""
@@ -51,7 +53,7 @@ class ReverseProxy:
 
     Args:
         picker: finds the engines of groups.
-        metrics: counts answers.
+        metrics: counts answers, and shows the queues.
         table: the first routing table.
         limits: the longest request, and its time to arrive.
         budget_bytes: bytes of bodies that are held at once.
@@ -81,6 +83,7 @@ class ReverseProxy:
         self.limits = limits
         self.loads = InFlight()
         self.queues = ModelQueues(waiting, longest_s)
+        metrics.show(self._samples)
         self.loads.on_end = self.queues.pump
         self.loads.on_pause = self.queues.pump_in
         self.bodies = BodyBudget(budget_bytes)
@@ -98,6 +101,11 @@ class ReverseProxy:
         }
         self.upstream.trouble = {url: why for url, why in self.upstream.trouble.items() if url in listed}
         self.queues.refresh()
+
+    def _samples(self) -> list[Sample]:
+        return [
+            sample(catalogue.WAITING, name, value=self.queues.waiting(name)) for name in self.table.models
+        ]
 
     def limit_bodies(self, max_body_bytes: int) -> None:
         """Accepts requests up to this length from now on."""

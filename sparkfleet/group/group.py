@@ -1,7 +1,8 @@
 """A group: one running engine instance, as a replica of a Serve deployment.
 
 The replica's actor holds every rank of the engine, proves that it generates, reports to the controller, and dies at once
-when any rank does, so that Serve replaces the whole group. It is not on the data path.
+when any rank does, so that Serve replaces the whole group. If it only loses the holder of a rank, and the engine goes on
+generating, the next actor adopts that. It is not on the data path.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ from sparkfleet.group.misplaced import watch_sockets
 from sparkfleet.group.rank import RankHolder
 from sparkfleet.group.rank_set import Ranks, cancel
 from sparkfleet.group.report import GroupPhase, GroupReport
-from sparkfleet.group.serving_watch import beat, follow, stays_well
+from sparkfleet.group.serving_watch import beat, follow, generates, stays_well
 from sparkfleet.group.speed import TURN_S, QuietBox, measured_speed
 from sparkfleet.group.startup_watch import Starting, longest_s, never_ready
 from sparkfleet.runtime.base import Phase, RankStatus
@@ -211,10 +212,11 @@ class Group:
         )
 
     async def watch(self) -> str:
-        """Reports every few seconds; returns the reason when the engine has ended and no rank of it is left.
+        """Reports every few seconds; returns the reason when the engine has ended and no rank of it is left, or when its
+        ranks were released for the group's next actor.
 
         It ends when a rank has exited, with any code, when its counters stop and a probe fails, when its health check
-        fails, or when memory ran out.
+        fails, or when memory ran out. It is released if the holder of a rank is lost and it goes on generating.
         """
         assert self._probe is not None
         works = [beat(self._report_load), self._ranks.watch_answers()]
@@ -227,6 +229,9 @@ class Group:
         try:
             await self._until_exit(*works)
         except EngineError as error:
+            if words := await self._outlives_a_holder():
+                await self._release(words)
+                return words
             diagnosis = await self._ranks.diagnose(error, self._exited, served=True)
             self.ended = error.what.removesuffix(".")
             if diagnosis.says != error.what:
@@ -246,7 +251,7 @@ class Group:
         """
         failed = self._report.phase is GroupPhase.FAILED  # its last report must be the reason
         if not failed and await self._wanted():
-            await self._release()
+            await self._release(RELEASED)
             return
         serves = self._report.phase is GroupPhase.READY  # an engine that still loads has no requests
         async with self._heard():
@@ -276,10 +281,23 @@ class Group:
             self._enter(GroupPhase.STARTING)
             self._began = time.monotonic()
 
-    async def _release(self) -> None:
+    async def _outlives_a_holder(self) -> str:
+        """Words for an engine that is wanted and generates although a rank's holder was lost; "" for any other end.
+
+        Only a token proves that the rank without a holder runs: its node cannot be asked.
+        """
+        lost = self._exited
+        if lost is None or lost.exit_code is not None or self._is_custom:  # a rank's own end has a code
+            return ""
+        assert self._probe is not None
+        if not await generates(self._read_load, self._probe.one_token) or not await self._wanted():
+            return ""
+        return f"{lost.reason}; the engine generates on all ranks and runs on, and the group's next actor adopts it"
+
+    async def _release(self, words: str) -> None:
         await self._close()
         await self._ranks.release()
-        self._enter(GroupPhase.STOPPED, RELEASED)
+        self._enter(GroupPhase.STOPPED, words)
 
     async def _close(self) -> None:
         if self._memory is not None:

@@ -317,7 +317,7 @@ class RemoteRank:
         return self._read(await self._ask(self._actor.status.remote))
 
     async def wait(self) -> RankStatus:
-        """See `RankHolder.wait`. A node that is gone is an exit, too."""
+        """See `RankHolder.wait`. A node or an actor that is gone is an exit, too, without an exit code."""
         try:
             return self._read(await self._ask(self._actor.wait.remote))
         except NodeError as error:

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable
-from typing import NoReturn
+from collections.abc import Awaitable, Callable, Coroutine
+from typing import Any, NoReturn
 
 from sparkfleet.errors import EngineError
 from sparkfleet.group.engine_load import Load
@@ -26,7 +26,12 @@ UNWELL = 3
 LONGEST_CHECK_S = 6.0
 """Seconds that a check takes at most: its own limit, and some for a busy machine."""
 
-Ask = Callable[[float], Awaitable[None]]
+ALIVE_S = 3.0
+"""Time limit for an engine to prove that all of its ranks compute: a node that lost its power takes longer to boot, and a
+rung without it is not taken so soon."""
+ALIVE_LOOK_S = 0.2
+
+Ask = Callable[[float], Coroutine[Any, Any, None]]
 """Requests one token within this many seconds. Raises EngineError."""
 
 
@@ -71,6 +76,31 @@ async def follow(
     finally:
         if asking is not None:
             await cancel(asking)
+
+
+async def generates(read: Callable[[], Awaitable[Load]], ask: Ask) -> bool:
+    """True if an engine generates a token within `ALIVE_S`: the requested one or, while all its slots are taken, another's.
+
+    Every rank takes part in each token. Other counters do not count: blocks are allocated before a rank computes.
+
+    Args:
+        read: reads the current load.
+        ask: requests one token.
+    """
+    asking = asyncio.create_task(ask(ALIVE_S))
+    try:
+        async with asyncio.timeout(ALIVE_S):
+            before = (await read()).figures
+            while not asking.done():
+                await asyncio.wait({asking}, timeout=ALIVE_LOOK_S)
+                now = (await read()).figures
+                if before and now and now[0] > before[0]:
+                    return True
+            return asking.exception() is None
+    except TimeoutError:
+        return False
+    finally:
+        await cancel(asking)
 
 
 async def stays_well(

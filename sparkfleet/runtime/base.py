@@ -132,7 +132,8 @@ class RankStatus(Value):
     """The engine's own process, None before it is started."""
     started_at: float
     exit_code: int | None = None
-    """Exit code of the engine (or of `prepare`); negative: the signal that ended it. Set in phase EXITED."""
+    """Exit code of the engine (or of `prepare`); negative: the signal that ended it. Set in phase EXITED, unless only the
+    rank's holder was lost."""
     reason: str = ""
     owned: bool = False
 

@@ -178,10 +178,13 @@ SPEED = (
     ),
     _alert(
         "QueueLong",
-        f"sparkfleet_group_requests_waiting > {_AT} sparkfleet_group_slots",
+        # The gateway holds back what exceeds the slots; engines have queues only of what they were sent nevertheless.
+        """sum by (deployment) (sparkfleet_group_requests_waiting
+             or label_replace(sparkfleet_requests_waiting, "deployment", "$1", "model", "(.+)"))
+            > sum by (deployment) (sparkfleet_group_slots)""",
         "5m",
         "warning",
-        summary="{{ $labels.group }} has {{ $value }} requests waiting, more than it can run.",
+        summary="{{ $labels.deployment }} has {{ $value }} requests waiting, more than its groups can run.",
         means="TTFT grows by a whole round of answers.",
         look="Requests by key on the Deployment dashboard: who sends them.",
         do="Add a replica with `sparkfleet scale {{ $labels.deployment }}`, or limit the client.",

@@ -133,6 +133,9 @@ REQUESTS = _gateway(
     "Requests answered, by the status the client saw (499: it disconnected before).",
 )
 IN_FLIGHT = _gateway("requests_in_flight", "requests", "model", "Requests in flight.")
+WAITING = _gateway(
+    "requests_waiting", "requests", "model", "Requests in flight that wait until a group has a free slot."
+)
 TTFT = _histogram(
     "gateway",
     "ttft_seconds",

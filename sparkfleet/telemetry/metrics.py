@@ -114,11 +114,29 @@ class _Gaps:
         return list(zip(bounds, map(float, accumulate(self._counts)), strict=True))
 
 
-class GatewayMetrics:
+class PageMetrics:
+    """Metrics of one page: the version, and samples of the present state, which are read whenever the page is."""
+
+    def __init__(self, registry: CollectorRegistry | None) -> None:
+        self.registry = registry or CollectorRegistry()
+        self._read: Samples = tuple
+        self.registry.register(SampleCollector(self._samples))
+        build_info(self.registry)
+
+    def show(self, read: Samples) -> None:
+        """Exports these samples from now on, in place of earlier ones."""
+        self._read = read
+
+    def _samples(self) -> Iterable[Sample]:
+        return self._read()
+
+
+class GatewayMetrics(PageMetrics):
     """Counters of one gateway replica."""
 
     def __init__(self, registry: CollectorRegistry | None = None) -> None:
-        self.registry = registry = registry or CollectorRegistry()
+        super().__init__(registry)
+        registry = self.registry
         self.requests = LabelledSeries(counter(catalogue.REQUESTS, registry))
         self.in_flight = LabelledSeries(gauge(catalogue.IN_FLIGHT, registry))
         self.ttft = LabelledSeries(histogram(catalogue.TTFT, registry))
@@ -133,22 +151,19 @@ class GatewayMetrics:
         self.external = LabelledSeries(counter(catalogue.EXTERNAL, registry))
         self.replays = LabelledSeries(counter(catalogue.REPLAYS, registry))
         self.certificate_expiry = gauge(catalogue.CERTIFICATE_EXPIRY, registry)
-        build_info(registry)
 
 
-class ControlMetrics:
+class ControlMetrics(PageMetrics):
     """Metrics of the controller."""
 
     def __init__(self, registry: CollectorRegistry | None = None) -> None:
-        self.registry = registry = registry or CollectorRegistry()
+        super().__init__(registry)
+        registry = self.registry
         self.starts = counter(catalogue.STARTS, registry)
         self.start = histogram(catalogue.START, registry)
         self.start_phase = histogram(catalogue.START_PHASE, registry)
         self.restarts = counter(catalogue.RESTARTS, registry)
         self.canary_failures = counter(catalogue.CANARY_FAILURES, registry)
-        self._read: Samples = tuple
-        registry.register(SampleCollector(self._samples))
-        build_info(registry)
 
     def begin_counters(self, deployment: str) -> None:
         """Lets the counters of a deployment begin at 0.
@@ -158,13 +173,6 @@ class ControlMetrics:
         self.canary_failures.labels(deployment)
         for cause in Cause:
             self.restarts.labels(deployment, cause.value)
-
-    def show(self, read: Samples) -> None:
-        """Exports these samples of the present state, read whenever the page is, in place of earlier ones."""
-        self._read = read
-
-    def _samples(self) -> Iterable[Sample]:
-        return self._read()
 
 
 def counter(spec: MetricSpec, registry: CollectorRegistry) -> Counter:

@@ -122,6 +122,14 @@ ENGINES = RuleGroup(
             trtllm="trtllm_time_per_output_token_seconds",
         ),
         *_of_engines(
+            "tokens_per_step",
+            "Tokens per step of speculative decoding: accepted draft tokens and the one that the target adds.",
+            vllm=f"1 + {_GROUP} (rate(vllm:spec_decode_num_accepted_tokens_total[5m]))"
+            f" / ({_GROUP} (rate(vllm:spec_decode_num_drafts_total[5m])) > 0)",
+            # 0 before its first step.
+            sglang="max by (deployment, group, node) (sglang:spec_accept_length) > 0",
+        ),
+        *_of_engines(
             "accepted_by_position:rate5m",
             "Accepted draft tokens per second by their position in the draft.",
             vllm="sum by (deployment, group, node, position)"

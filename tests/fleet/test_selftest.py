@@ -5,7 +5,7 @@ import pytest
 from sparkfleet.controlplane.state.status import DeploymentStatus
 from sparkfleet.doctor.collect import RawAnswer
 from sparkfleet.errors import SpecError
-from sparkfleet.fleet.selftest import engine_seen, facts_seen, link_seen, selftest
+from sparkfleet.fleet.selftest import engine_seen, engine_spec, facts_seen, link_seen, selftest
 from sparkfleet.fleet.session import Session
 from sparkfleet.group.report import GroupPhase, GroupReport
 from sparkfleet.hostfacts.network.link import LinkFacts
@@ -49,10 +49,14 @@ def test_a_fact_that_no_command_gives_is_a_fault_with_the_command_for_a_report()
     assert "sparkfleet bundle" in do
 
 
-@pytest.mark.parametrize(("measured", "fine"), [(20.0, True), (15.0, True), (13.0, False)])
-def test_a_link_is_held_against_the_planners_figure(measured, fine):
-    seen = link_seen(link(measured), link(20.0))
-    assert (seen.fine, f"{measured:.1f} GB/s" in seen.words, bool(seen.do)) == (fine, True, not fine)
+@pytest.mark.parametrize(
+    ("measured", "latency_us", "fine"),
+    [(20.0, 20.0, True), (15.0, 39.0, True), (13.0, 20.0, False), (20.0, 41.0, False)],
+)
+def test_a_link_is_held_against_the_planners_figures(measured, latency_us, fine):
+    seen = link_seen(link(measured, latency_us), link(20.0))
+    figures = f"{measured:.1f} GB/s and {latency_us:.0f} µs measured"
+    assert (seen.fine, figures in seen.words, bool(seen.do)) == (fine, True, not fine)
 
 
 @pytest.mark.parametrize(
@@ -65,6 +69,44 @@ def test_an_engine_answers_and_returns_its_memory(tokens, returned, fine):
         assert (
             seen.words == "answered 40 tokens; TTFT 24 ms, 61.0 tok/s for one user; not checked by the canary"
         )
+
+
+def of(state, plan, rung=0):
+    """The state of a selftest that runs at a rung of this plan; rungs above it ran out of memory."""
+    group = state.groups[0].model_copy(update={"rung": rung})
+    return state.model_copy(update={"plan": plan, "groups": (group,), "passed": (("out of memory",) * rung,)})
+
+
+@pytest.mark.parametrize("count", [1, 2])
+def test_on_sparks_the_engine_is_one_that_is_planned_for_their_gpus(sparks, plan, count):
+    """It was a built-in model: no plan serves one on a GPU, so that every Spark had a fault and no image was tried."""
+    fleet = sparks(count)
+    spec = engine_spec(fleet.nodes)
+    (group,) = plan(fleet, spec).deployments[0].groups
+    candidate = group.choice.candidate
+    assert (candidate.device, candidate.runtime) == ("cuda", "container")
+    assert (candidate.shape.nodes, candidate.shape.tp) == (tuple(node.name for node in fleet.nodes), count)
+    assert group.choice.prediction.decode_tps_per_request is not None
+
+
+def test_on_cpus_it_is_a_built_in_model_and_a_given_one_is_used_everywhere(sparks, cpu_node):
+    assert engine_spec([cpu_node()]).model == "builtin:tiny"
+    assert engine_spec([cpu_node(), *sparks(1).nodes]).model == "builtin:tiny"
+    assert engine_spec(sparks(1).nodes, "Qwen/Qwen3-1.7B").model == "Qwen/Qwen3-1.7B"
+
+
+def test_an_engine_of_another_image_than_the_planned_one_is_a_fault_with_the_reason(sparks, plan):
+    fleet = sparks(1)
+    planned = plan(fleet, engine_spec(fleet.nodes)).deployments[0]
+    first, second = (str(rung.candidate) for rung in planned.groups[0].ladder[:2])
+    as_planned = engine_seen(of(state(), planned), 40, GIB)
+    assert as_planned.fine
+    assert first in as_planned.words
+    fallen = engine_seen(of(state(), planned, rung=1), 40, GIB)
+    assert not fallen.fine
+    assert f"rung 1 not used, {first}: out of memory" in fallen.words
+    assert second in fallen.words
+    assert "`sparkfleet bundle`" in fallen.do
 
 
 async def test_a_node_that_does_not_exist_is_refused(tmp_path):

@@ -16,7 +16,7 @@ from sparkfleet.engines.fake import Pace
 from sparkfleet.gateway.access.keys import generate
 from sparkfleet.gateway.app import GatewayApp
 from sparkfleet.gateway.engine.endpoints import StaticPicker
-from sparkfleet.gateway.routing_table import KeyLimits, RoutingTable
+from sparkfleet.gateway.routing_table import GroupEntry, KeyLimits, RoutingTable
 
 if TYPE_CHECKING:
     from conftest import Door, OpenDoor
@@ -401,6 +401,26 @@ async def test_what_is_in_flight_is_seen(open_door: OpenDoor) -> None:
     assert door.value("sparkfleet_requests_in_flight", model="tiny") == 1
     assert door.gateway.in_flight == 1
     asking.cancel()
+
+
+async def test_requests_that_wait_for_a_slot_are_seen(open_door: OpenDoor) -> None:
+    one = GroupEntry(app="app-0", concurrency=1, context=4096)
+    table = [model("tiny", groups=(one,)), model("idle")]
+    door = await open_door(pace=Pace(ttft_s=3600), models=table)
+    asking = [asyncio.create_task(door.post()) for _ in range(3)]
+
+    async def waiting(count: int) -> None:
+        async with asyncio.timeout(5):
+            while door.registry.get_sample_value("sparkfleet_requests_waiting", {"model": "tiny"}) != count:
+                await asyncio.sleep(0.001)
+
+    await waiting(2)
+    assert door.gateway.waiting == 2
+    assert door.registry.get_sample_value("sparkfleet_requests_waiting", {"model": "idle"}) == 0
+    assert door.value("sparkfleet_requests_in_flight", model="tiny") == 3
+    for task in asking:
+        task.cancel()
+    await waiting(0)
 
 
 async def test_clients_cannot_make_up_labels(open_door: OpenDoor) -> None:

@@ -12,7 +12,7 @@ from sparkfleet.engines.fake import FakeEngine
 from sparkfleet.errors import EngineError, NodeError
 from sparkfleet.gateway.access.keys import engine_token
 from sparkfleet.group import group as module
-from sparkfleet.group import hang_detector, rank_set
+from sparkfleet.group import hang_detector, rank_set, serving_watch
 from sparkfleet.group import rank as rank_module
 from sparkfleet.group.canary import Probe
 from sparkfleet.group.engine_load import Load
@@ -326,6 +326,65 @@ async def test_an_engine_that_is_still_wanted_runs_on_when_its_actor_is_stopped_
     assert "the group's last actor: it did not run for 8 s and was ended" in words
     await following.stop(drain_s=0)
     assert world.runtime.stopped == [world.rank_id()], "nobody wants it now"
+
+
+async def held_through_actors(world, **fields):
+    """A group over two nodes that serves, and the watch over it."""
+    group = world.group(placements=TWO, remote=True, **{"wanted": lambda: answer(True), **fields})
+    await group.start()
+    watching = asyncio.create_task(group.watch())
+    await asyncio.sleep(0.05)
+    return group, watching
+
+
+async def test_an_engine_that_generates_after_the_loss_of_a_ranks_holder_is_adopted_on_all_nodes(world):
+    """All ranks were stopped and loaded anew for the death of a process that none of them needs."""
+    group, watching = await held_through_actors(world)
+    await world.actors[0].kill()
+    words = await asyncio.wait_for(watching, 5)
+    assert words.startswith("b: the node or its rank's actor is gone; the engine generates on all ranks")
+    last = world.reports[-1]
+    assert (last.phase, last.detail, group.ended) == (GroupPhase.STOPPED, words, "")
+    assert GroupPhase.FAILED not in world.phases, "it would count against its rung"
+    following = world.group(placements=TWO, remote=True)
+    await following.start()
+    assert world.reports[-1].adopted
+    assert [len(runtime.started) for runtime in world.runtimes] == [1, 1]
+    assert [runtime.stopped for runtime in world.runtimes] == [[], []]
+    await following.stop(drain_s=0)
+
+
+async def test_a_rank_that_ends_without_a_holder_ends_the_others_with_the_next_actor(world):
+    _, watching = await held_through_actors(world)
+    await world.actors[0].kill()
+    await asyncio.wait_for(watching, 5)
+    world.runtimes[1].crash(world.rank_id(1))
+    following = world.group(placements=TWO, remote=True)
+    await following.start()
+    assert not world.reports[-1].adopted
+    assert world.runtimes[0].stopped == [world.rank_id(0)], "none runs alone"
+    assert any("rank 1 on b: its supervisor was killed" in one.lost for one in world.reports)
+    await following.stop(drain_s=0)
+
+
+@pytest.mark.parametrize("why", ["no token", "not wanted", "it exited"])
+async def test_the_loss_of_a_holder_ends_an_engine_that_is_dead_or_not_wanted(world, monkeypatch, why):
+    """A node without power: nothing may hold the memory of the others until a lease is over."""
+    monkeypatch.setattr(serving_watch, "ALIVE_S", 0.2)
+    wanted = {"wanted": lambda: answer(False)} if why == "not wanted" else {}
+    group, watching = await held_through_actors(world, **wanted)
+    if why == "no token":
+        stuck(monkeypatch, never)
+    if why == "it exited":
+        world.runtimes[1].exit(world.rank_id(1), 3)
+    else:
+        await world.actors[0].kill()
+    words = await asyncio.wait_for(watching, 5)
+    end = "the engine exited with code 3" if why == "it exited" else "b: the node or its rank's actor is gone"
+    assert words.startswith(f"The engine exited on b (rank 1): {end}")
+    assert world.reports[-1].phase is GroupPhase.FAILED
+    assert world.runtimes[0].stopped == [world.rank_id(0)]
+    await group.stop(drain_s=0)
 
 
 async def test_one_that_failed_is_stopped_although_it_is_wanted(world, monkeypatch):

@@ -1,4 +1,5 @@
 import asyncio
+import itertools
 import time
 
 import pytest
@@ -7,7 +8,7 @@ from sparkfleet.errors import EngineError
 from sparkfleet.group import serving_watch
 from sparkfleet.group.engine_load import Load
 from sparkfleet.group.hang_detector import Liveness
-from sparkfleet.group.serving_watch import beat, follow, stays_well
+from sparkfleet.group.serving_watch import beat, follow, generates, stays_well
 from sparkfleet.specs.timeouts import Timeouts
 
 QUICK = Timeouts(stuck_s=0.05, idle_s=0.1, health_every_s=0.01)
@@ -195,3 +196,39 @@ async def test_the_time_in_which_nobody_checked_does_not_count(monkeypatch):
     with pytest.raises(EngineError, match="is not healthy"):
         await stays_well(is_well, "/well", QUICK.model_copy(update={"unwell_s": 0.2}), lambda words: None)
     assert len(asked) > 8
+
+
+FULL = 30.0
+"""Seconds for which a requested token waits behind those of others: longer than a proof may take."""
+
+
+@pytest.mark.parametrize(
+    ("answer", "tokens", "blocks", "alive"),
+    [
+        (None, 0, 0, True),
+        (FULL, 1, 0, True),
+        (FULL, 0, 1, False),
+        (FULL, 0, 0, False),
+        (EngineError("HTTP 500"), 0, 0, False),
+    ],
+)
+async def test_only_a_token_proves_that_all_ranks_compute(monkeypatch, answer, tokens, blocks, alive):
+    monkeypatch.setattr(serving_watch, "ALIVE_S", 0.3)
+    monkeypatch.setattr(serving_watch, "ALIVE_LOOK_S", 0.01)
+    engine, times = Engine(STILL, [answer]), itertools.count()
+
+    async def read():
+        now = next(times)
+        return Load(running=4, waiting=1, figures=(7.0 + tokens * now, 3.0 + blocks * now))
+
+    assert await generates(read, engine.ask) is alive
+    assert not tokens or engine.left, "a probe that is not needed any more is cancelled"
+
+
+async def test_metrics_that_do_not_answer_delay_no_proof(monkeypatch):
+    monkeypatch.setattr(serving_watch, "ALIVE_S", 0.1)
+
+    async def read():
+        await asyncio.Event().wait()
+
+    assert not await generates(read, Engine(STILL, [FULL]).ask)

@@ -118,6 +118,26 @@ def test_an_actor_that_is_killed_beside_a_stopped_supervisor_costs_no_engine(fle
     assert fleet.group()["adopted"]
 
 
+def test_a_rank_actor_that_is_killed_under_load_costs_no_engine(fleet):
+    """The group's actor stopped all ranks for the death of a process that only held one of them."""
+    fleet.serve(fleet.anew(fleet.spec(TWO)))
+    before = pids(fleet)
+    with Asking(fleet, "tiny") as asking:
+        fleet.until(lambda: asking.ends["whole"], timeout=60)
+        actors = running(fleet, "spark2", "ray::RankActor")  # an older generation's may still be ending
+        assert actors
+        fleet.lab.exec("spark2", ["kill", "-KILL", *map(str, actors)])
+        fleet.until(lambda: (now := fleet.ready_group()) and now["adopted"], timeout=120)
+        whole_again(fleet, asking)
+    assert pids(fleet) == before
+    assert not asking.dishonest, asking.dishonest
+    for node, pid in zip(("spark1", "spark2"), before, strict=True):
+        assert pid in fleet.engines(node)
+    _, events = events_of(fleet, "tiny")
+    assert any("the engine generates on all ranks and runs on" in one["message"] for one in events), events
+    assert not [one for one in events if one["kind"] in ("failed", "lost")], events
+
+
 @pytest.mark.parametrize("node", ["spark1", "spark2"])
 def test_a_watchdog_that_is_killed_is_named_and_started_again_beside_its_ray(fleet, node):
     """It was away until the next reboot: a later end of Ray was the end of the fleet."""

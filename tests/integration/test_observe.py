@@ -15,7 +15,8 @@ ELSEWHERE = {
     # Series that this fleet cannot have: a node of CPUs without rails, no drafts, no prediction of the check's speed.
     "sparkfleet:rail_bytes:rate1m", "sparkfleet:rail_rdma_bytes:rate1m", "sparkfleet:gpu_power_watts",
     "sparkfleet:output_tokens_per_watt_hour", "sparkfleet:acceptance:ratio10m",
-    "sparkfleet:engine_accepted_by_position:rate5m", "sparkfleet:check_decode:ratio", "sparkfleet:check_ttft:ratio",
+    "sparkfleet:engine_accepted_by_position:rate5m", "sparkfleet:engine_tokens_per_step",
+    "sparkfleet:check_decode:ratio", "sparkfleet:check_ttft:ratio",
 }  # fmt: skip
 ONLY_REAL = re.compile(r"sparkfleet:(engine_(kv_cache|prefix_cache|preemptions|ttft|itl))")
 """Series that the fake engine's page lacks."""

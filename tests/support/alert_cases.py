@@ -112,7 +112,8 @@ CASES = {
     ),
     "QueueLong": Case(
         {
-            f"sparkfleet_group_requests_waiting{{{GROUP}}}": "9x40 0x200",
+            f"sparkfleet_group_requests_waiting{{{GROUP}}}": "1x300",
+            'sparkfleet_requests_waiting{model="d"}': "4x40 0x200",
             f"sparkfleet_group_slots{{{GROUP}}}": "4x300",
         },
         "8m",

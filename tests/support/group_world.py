@@ -1,7 +1,9 @@
 """A group on fakes, which the tests of `group/group.py` share: a runtime per node, and a fake engine on the first."""
 
 import asyncio
+from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 
 from sparkfleet.group import rank as rank_module
 from sparkfleet.group import rank_set as ranks
@@ -9,7 +11,7 @@ from sparkfleet.group import serving_watch
 from sparkfleet.group.crash_backoff import Backoff
 from sparkfleet.group.group import Group
 from sparkfleet.group.launch_plan import GroupLaunch, Ports, RankPlacement
-from sparkfleet.group.rank import LocalRank
+from sparkfleet.group.rank import LocalRank, RankObservation, RemoteRank
 from sparkfleet.group.rank_node import spec_here as spec_of
 from sparkfleet.group.speed import QuietBox
 from sparkfleet.planner.types.plan import Candidate, GroupShape
@@ -55,6 +57,40 @@ async def never(*_, **__):
     await asyncio.Event().wait()
 
 
+class ActorLostError(Exception):
+    """Stands for Ray's error of a call of an actor that is gone."""
+
+
+class FakeRankActor:
+    """A rank's actor on another node, without Ray."""
+
+    def __init__(self, rank):
+        self._rank = rank
+        self._lost = asyncio.Event()
+
+    def __getattr__(self, name):
+        return SimpleNamespace(remote=partial(self._call, name))
+
+    async def kill(self):
+        """Ends it: calls fail, and its rank runs on without a holder."""
+        self._lost.set()
+        await self._rank.release()
+
+    async def _call(self, name, *args):
+        if self._lost.is_set():
+            raise ActorLostError
+        calls = [asyncio.create_task(one) for one in (getattr(self._rank, name)(*args), self._lost.wait())]
+        await asyncio.wait(calls, return_when=asyncio.FIRST_COMPLETED)
+        await ranks.cancel(calls[1])
+        if not calls[0].done():
+            await ranks.cancel(calls[0])
+            raise ActorLostError
+        answer = calls[0].result()
+        if name not in ("adopt", "start", "status", "wait") or answer is None:
+            return answer
+        return RankObservation(status=answer, log_path=self._rank.log_path).model_dump_json()
+
+
 class World:
     """A runtime per node; the engine listens on the first."""
 
@@ -64,13 +100,19 @@ class World:
         self.runtimes = [FakeRuntime(), FakeRuntime()]
         self.runtime = self.runtimes[0]
         self.reports = []
+        self.actors = []
+        """Of the ranks on other nodes, of the newest group that has such."""
 
-    def group(self, *, wanted=not_wanted, barred=not_barred, after="", **fields):
+    def group(self, *, wanted=not_wanted, barred=not_barred, after="", remote=False, **fields):
+        """A group. `remote`: its further ranks are held through actors."""
         asked, wanted = wanted, order(**fields)
         ranks = [
             LocalRank(FleetPaths(ROOT), self.runtimes[rank], wanted, rank, SECRET)
             for rank in range(len(wanted.placements))
         ]
+        if remote:
+            self.actors = [FakeRankActor(rank) for rank in ranks[1:]]
+            ranks[1:] = [RemoteRank(one._rank.node, one, ActorLostError) for one in self.actors]
         return Group(
             wanted,
             ranks,

@@ -10,9 +10,10 @@ from observed_values import NODE, predicted
 from sparkfleet.controlplane.state.status import NodeReport
 from sparkfleet.group.report import GroupPhase, GroupReport
 from sparkfleet.hostfacts.network.rdma import ReadRdmaCounters
-from sparkfleet.telemetry.catalogue import PLACES, START_PHASES
+from sparkfleet.telemetry.catalogue import PLACES, START_PHASES, WAITING
 from sparkfleet.telemetry.metrics import PATHS, GatewayMetrics, path_label
 from sparkfleet.telemetry.node_readings import RESOURCES
+from sparkfleet.telemetry.samples import sample
 
 MEASURED = {
     "ttft_ms": 250.0, "decode_tps": 20.0, "text_perplexity": 2.0, "own_perplexity": 1.5, "own_agreement": 0.9,
@@ -101,7 +102,8 @@ def _past(world: World, name: str) -> None:
 
 def busy_gateway(models: Iterable[str], keys: int, paths: Iterable[str] = PATHS) -> GatewayMetrics:
     """A gateway's counters after weeks: every model on some paths with every status, and every key on every model."""
-    metrics = GatewayMetrics()
+    metrics, models = GatewayMetrics(), tuple(models)
+    metrics.show(lambda: [sample(WAITING, name, value=2) for name in models])
     for name in models:
         for path in paths:
             for status in STATUSES:

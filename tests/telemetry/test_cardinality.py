@@ -1,5 +1,10 @@
 """The number of series grows with nodes and groups alone, and not with their product, with clients or with requests."""
 
+import json
+import subprocess
+import sys
+from pathlib import Path
+
 import pytest
 from large_fleet import busy_gateway, large_fleet
 from prometheus_client import generate_latest
@@ -51,3 +56,27 @@ def test_the_gateways_page_grows_with_models_and_three_series_for_a_key_of_each(
 def test_paths_of_a_client_make_no_series(path):
     known = series(busy_gateway(["m"], 1, [*PATHS, "/other"]).registry)
     assert series(busy_gateway(["m"], 1, [*PATHS, "/other", path]).registry) == known
+
+
+@pytest.mark.full
+def test_a_scrape_of_eight_nodes_and_sixteen_groups_takes_at_most_one_percent_of_a_core():
+    """CPU of the process, not time that passes: half of the limit on a busy machine (docs/metrics.md)."""
+    script = Path(__file__).resolve().parents[2] / "benchmarks" / "scrape.py"
+    argv = [
+        sys.executable,
+        script,
+        "--nodes",
+        "8",
+        "--groups",
+        "16",
+        "--keys",
+        "20",
+        "--rounds",
+        "10",
+        "--json",
+    ]
+    done = subprocess.run(argv, capture_output=True, text=True, timeout=120, check=False)
+    rows = {row["page"]: row for row in json.loads(done.stdout)}
+    assert rows.keys() == {"controller", "gateway"}
+    assert all(row["series"] > 4000 and row["core_percent"] <= 1 for row in rows.values()), rows
+    assert done.returncode == 0, done.stderr

@@ -4,13 +4,16 @@ import json
 import re
 import subprocess
 from importlib.resources import files
+from itertools import product
 
 import pytest
 import yaml
 
-from sparkfleet.telemetry.catalogue import CATALOGUE
+from sparkfleet.controlplane.views.metrics_export import DEPLOYMENT_STATES
+from sparkfleet.telemetry.catalogue import BOUNDS, CATALOGUE
 from sparkfleet.telemetry.dashboards.boards import DASHBOARDS
 from sparkfleet.telemetry.recording import RECORDING
+from sparkfleet.telemetry.rule_values import rule_file
 
 PANELS = [(board, panel) for board in DASHBOARDS for panel in board.panels]
 UNITS = {
@@ -75,6 +78,25 @@ def test_the_json_is_that_of_the_values(board):
 
 
 @pytest.mark.parametrize("board", DASHBOARDS, ids=lambda one: one.uid)
+def test_a_colour_has_one_meaning(board):
+    """Green is right, orange worth a look, red wrong; blue is measured, purple predicted."""
+    for panel in (one for one in document(board)["panels"] if one["type"] != "row"):
+        config = panel["fieldConfig"]
+        steps = config["defaults"].get("thresholds", {}).get("steps", [])
+        assert {step["color"] for step in steps} <= {"green", "orange", "red"}
+        named = {
+            one["matcher"]["options"]: one["properties"][0]["value"]["fixedColor"]
+            for one in config["overrides"]
+        }
+        if panel["type"] == "state-timeline":
+            for state in DEPLOYMENT_STATES:
+                found = [colour for legend, colour in named.items() if re.fullmatch(legend, f"tiny {state}")]
+                assert found == [{"ready": "green", "failed": "red"}.get(state, "orange")]
+        elif panel["type"] == "timeseries":
+            assert named == {".*predicted.*": "purple", ".*measured.*": "blue"}
+
+
+@pytest.mark.parametrize("board", DASHBOARDS, ids=lambda one: one.uid)
 def test_panels_do_not_overlap(board):
     places = [one["gridPos"] for one in document(board)["panels"]]
     for index, a in enumerate(places):
@@ -98,6 +120,66 @@ def test_prometheus_reads_every_query(tmp_path):
     path.write_text(yaml.safe_dump({"groups": [{"name": "panels", "rules": rules}]}))
     done = subprocess.run(["promtool", "check", "rules", path], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
+
+
+BUCKETS = ("0.1", "1", "+Inf")
+VALUES = {
+    "bound": BOUNDS, "direction": ("received", "sent"), "group": ("d/g1/0", "d/g1/1", "d/g1/2", "d/g1/3"),
+    "kind": ("proposed", "accepted", "input", "output"), "le": BUCKETS, "model": ("d",), "deployment": ("d",),
+    "mode": ("prefill_compute", "decode"), "node": ("spark1",), "state": ("ready",), "status": ("200", "503"),
+}  # fmt: skip
+"""Values of labels on a fleet that has everything; of others one."""
+RUNNING = (1, 3, 9, 20)
+"""Requests on each group."""
+
+
+def series_of(name, labels, counts):
+    """Every series of a name, as promtool writes them."""
+    for values in product(*(VALUES.get(label, ("x",)) for label in labels)):
+        at = ",".join(f'{label}="{value}"' for label, value in zip(labels, values, strict=True))
+        steps = "0+60x120" if counts else "1x120"
+        if name == "sparkfleet_group_requests_running":
+            steps = f"{RUNNING[VALUES['group'].index(values[labels.index('group')])]}x120"
+        yield {"series": f"{name}{{{at}}}", "values": steps}
+
+
+def whole_fleet():
+    """Series of everything in the catalogue, and of the engines that the rules read, whose groups all run each engine."""
+    yield from series_of("up", ("job",), counts=False)
+    for spec in CATALOGUE:
+        if spec.kind == "histogram":
+            for part in ("sum", "count"):
+                yield from series_of(f"{spec.name}_{part}", spec.labels, counts=True)
+            yield from series_of(f"{spec.name}_bucket", (*spec.labels, "le"), counts=True)
+        else:
+            yield from series_of(
+                spec.name, spec.labels, counts=spec.kind == "counter" or spec.name.endswith("draft_tokens")
+            )
+    of_engines = {
+        name for rule in RECORDING[0].rules for name in re.findall(r"(?:vllm:|sglang:|trtllm_)\w+", rule.expr)
+    }
+    labels = ("deployment", "group", "node", "mode", "position", "token_position")
+    for name in sorted(of_engines):
+        histogram = ("le",) if name.endswith("_bucket") else ()
+        yield from series_of(name, labels + histogram, counts=name.endswith(("_total", "_bucket")))
+
+
+def test_on_a_fleet_that_has_everything_each_query_and_each_rule_has_data(tmp_path):
+    """Those as well that a fleet of CPUs, of one node or without drafts leaves empty."""
+    exprs = [re.sub(r"\$\w+", ".*", query.expr) for _, panel in PANELS for query in panel.queries]
+    exprs += [f'{rule.record}{{engine="{rule.engine}"}}' for group in RECORDING for rule in group.rules]
+    checks = [
+        {"expr": f"count({expr}) > bool 0", "eval_time": "20m", "exp_samples": [{"labels": "{}", "value": 1}]}
+        for expr in exprs
+    ]
+    (tmp_path / "recording.yaml").write_text(rule_file(RECORDING, "here"))
+    path = tmp_path / "test.yaml"
+    test = {"interval": "15s", "input_series": list(whole_fleet()), "promql_expr_test": checks}
+    path.write_text(
+        yaml.safe_dump({"rule_files": ["recording.yaml"], "evaluation_interval": "15s", "tests": [test]})
+    )
+    done = subprocess.run(["promtool", "test", "rules", path], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
 
 
 def test_speed_by_the_number_of_requests(tmp_path):

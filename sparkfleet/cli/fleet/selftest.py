@@ -13,7 +13,7 @@ from sparkfleet.cli.fleet.doctor import NodesArgument
 from sparkfleet.cli.options import DEFAULT_INVENTORY, InventoryOption, YesOption, open_session, run
 from sparkfleet.cli.output import console, fold
 from sparkfleet.cli.progress import ProgressLine
-from sparkfleet.fleet.selftest import NAME, SelftestStep, selftest
+from sparkfleet.fleet.selftest import NAME, ON_CPUS, ON_GPUS, SelftestStep, selftest
 from sparkfleet.fleet.session import Session
 from sparkfleet.specs.fields import quote
 
@@ -26,23 +26,32 @@ def self_test(
         bool,
         typer.Option("--engines/--no-engines", help="Start a small model on each node and over each link."),
     ] = True,
+    model: Annotated[
+        str | None,
+        typer.Option(
+            "--model",
+            help=f"Model to start. Left out: {ON_GPUS} on a GPU, of 1.5 GB, {ON_CPUS} elsewhere.",
+            show_default=False,
+        ),
+    ] = None,
     inventory: InventoryOption = DEFAULT_INVENTORY,
     yes: YesOption = False,
 ) -> int:
     """Try on the nodes what the lab assumes of them, one thing after the other. Exit code 1 on a fault."""
-    return run(_selftest(open_session(inventory), nodes or [], engines, yes))
+    return run(_selftest(open_session(inventory), nodes or [], engines, model, yes))
 
 
-async def _selftest(session: Session, nodes: list[str], engines: bool, yes: bool) -> int:
+async def _selftest(session: Session, nodes: list[str], engines: bool, model: str | None, yes: bool) -> int:
     session.inventory.require_nodes(nodes)
     if engines:
         console.print(
-            f"A deployment {quote(NAME)} of a small model is started and ended on each node and over each link."
+            f"A deployment {quote(NAME)} of a small model is started and ended on each node and over each link;"
+            " its weights and the planned image are fetched if they are not there."
         )
         confirm("Start?", yes)
     steps = []
     with ProgressLine() as progress:
-        async for step in selftest(session, nodes, engines=engines, on_event=progress):
+        async for step in selftest(session, nodes, engines=engines, model=model, on_event=progress):
             progress.done()
             steps.append(step)
             console.print(_line(step))

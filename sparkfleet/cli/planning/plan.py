@@ -274,7 +274,7 @@ def refusal_lines(
         yield from explain_why(None, refusal.rejected, shown.why)
     else:
         yield from explain_refusal(refusal, everything=shown.everything, lighter=fewer_bits_lines(lighter))
-        yield from _hint(fleet)
+        yield from _hint(spec, fleet)
 
 
 def _headline(spec: Deployment, plan: DeploymentPlan | None, fleet: Fleet) -> Iterator[str]:
@@ -291,9 +291,10 @@ def _headline(spec: Deployment, plan: DeploymentPlan | None, fleet: Fleet) -> It
     yield from headline.split("\n")
 
 
-def _hint(fleet: Fleet) -> list[str]:
-    """The way to plan without a Spark at hand."""
-    if any(node.gpu for node in fleet.nodes):
+def _hint(spec: Deployment, fleet: Fleet) -> list[str]:
+    """The way to plan without a Spark at hand; none for built-in models, which no GPU serves."""
+    models = [variant.model for variant in spec.resolved()]
+    if any(node.gpu for node in fleet.nodes) or all(model.startswith("builtin:") for model in models):
         return []
     return ["  hint        no node here has a GPU; `--assume dgx-spark` plans as if each node were a Spark"]
 

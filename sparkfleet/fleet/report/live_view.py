@@ -96,6 +96,7 @@ class LiveView(NamedTuple):
     """Of all groups that count tokens."""
     running: int = 0
     waiting: int = 0
+    """At the gateway and in the queues of engines."""
     nodes: Sequence[NodeRow] = ()
     groups: Sequence[GroupRow] = ()
 
@@ -146,7 +147,7 @@ class LiveReadings:
             trouble=tuple(filter(None, (status.trouble, *status.warnings, *status.gateway_troubles))),
             tps=sum(rates) if rates else None,
             running=sum(group.running for group in groups),
-            waiting=sum(group.waiting for group in groups),
+            waiting=sum(group.waiting for group in groups) + sum(one.waiting for one in status.gateways),
             nodes=tuple(_nodes(found)),
             groups=(*groups, *waiting),
         )

@@ -52,6 +52,7 @@ def fleet_lines(
         yield from _entry_lines(fleet)
         yield from _certificate_lines(fleet, now)
         yield from fleet.gateway_troubles
+        yield from (f"metrics {one.metrics_url} (on the head)" for one in fleet.gateways if one.metrics_url)
         if not fleet.deployments:
             yield ""
             yield NOTHING_DEPLOYED

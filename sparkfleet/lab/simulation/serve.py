@@ -169,7 +169,8 @@ class SimulatedServe:
     # what happens by itself
 
     def lose_actor(self, key: GroupKey, why: str) -> None:
-        """The group's actor is killed; its engine goes on, and the next actor may adopt it."""
+        """The group's actor is killed, or ends after the loss of a rank's holder; its engine goes on, and the next actor may
+        adopt it."""
         app = self.apps.get(key)
         if app is None or app.status in ("retiring", "failed"):
             return

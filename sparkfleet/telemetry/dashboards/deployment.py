@@ -115,11 +115,15 @@ DEPLOYMENT = GrafanaDashboard(
             "Load",
             panel(
                 "Lanes are in use",
-                "Requests that run and wait, and those that the group is planned for.",
+                "Requests that run, wait, and fit by the plan; and those that the gateway holds until a slot is free.",
                 "short",
                 one(f"sparkfleet_group_requests_running{{{_D}}}", "{{group}} running"),
                 one(f"sparkfleet_group_requests_waiting{{{_D}}}", "{{group}} waiting"),
                 one(f"sparkfleet_group_slots{{{_D}}}", "{{group}} planned"),
+                one(
+                    'sum by (model) (sparkfleet_requests_waiting{model=~"$deployment"})',
+                    "{{model}} at the gateway",
+                ),
             ),
             panel(
                 "The KV cache fills",
@@ -171,9 +175,10 @@ DEPLOYMENT = GrafanaDashboard(
                 may_be_empty=NO_DRAFTS,
             ),
             panel(
-                "A step was predicted to yield this many tokens",
-                "Predicted tokens per step of speculative decoding.",
+                "A step yields this many tokens",
+                "Acceptance length: accepted draft tokens and the one that the target adds, measured and predicted.",
                 "short",
+                one(f"sparkfleet:engine_tokens_per_step{{{_D}}}", "{{group}} measured"),
                 one(f"sparkfleet_predicted_tokens_per_step{{{_D}}}", "{{group}} predicted"),
                 may_be_empty=NO_DRAFTS,
             ),

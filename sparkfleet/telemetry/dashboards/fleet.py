@@ -121,7 +121,7 @@ FLEET = GrafanaDashboard(
             ),
             panel(
                 "Requests run and wait",
-                "Requests that the engines work on, and those in their queues.",
+                "Requests that the engines work on or queue, and those that the gateway holds until a slot is free.",
                 "short",
                 one(
                     "sum by (deployment) (sparkfleet_group_requests_running)",
@@ -131,6 +131,7 @@ FLEET = GrafanaDashboard(
                     "sum by (deployment) (sparkfleet_group_requests_waiting)",
                     "{{deployment}} waiting",
                 ),
+                one("sum by (model) (sparkfleet_requests_waiting)", "{{model}} waiting at the gateway"),
             ),
         ),
         row(

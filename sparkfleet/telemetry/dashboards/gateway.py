@@ -37,9 +37,10 @@ GATEWAY = GrafanaDashboard(
             ),
             panel(
                 "Requests are in flight",
-                "Requests that the gateways carry, by model.",
+                "Requests that the gateways carry, by model, and those of them that wait for a slot of a group.",
                 "short",
                 one(f"sum by (model) (sparkfleet_requests_in_flight{{{_M}}})", "{{model}}"),
+                one(f"sum by (model) (sparkfleet_requests_waiting{{{_M}}})", "{{model}} waiting"),
             ),
             panel(
                 "Requests were sent again to another engine",

@@ -11,6 +11,9 @@ PanelKind = Literal["timeseries", "stat", "table", "timeline"]
 GOOD, WARN, BAD, PLAIN, PREDICTED = "green", "orange", "red", "blue", "purple"
 """Colours mean the same on every dashboard: right, worth a look, wrong; measured, predicted."""
 
+SERIES_COLOURS = ((".*predicted.*", PREDICTED), (".*measured.*", PLAIN))
+STATE_COLOURS = ((".* ready", GOOD), (".* (starting|updating|stopping)", WARN), (".* failed", BAD))
+"""Colours of series by their legends: of every time series, and of every timeline of states."""
 
 TOKENS_S = "suffix: tok/s"
 NO_GPU = "no GPU on a node of CPUs"

@@ -195,6 +195,16 @@ def test_without_a_gpu_there_is_a_hint(sparkfleet, deployments, tmp_path):
     assert sparkfleet(*argv, "dgx-spark")[0] == EXITS["pending"]
 
 
+def test_for_a_built_in_model_there_is_no_hint_that_would_not_help(sparkfleet, tmp_path):
+    inventory, facts, file = (tmp_path / name for name in ("inventory.yaml", "facts.yaml", "tiny.yaml"))
+    inventory.write_text("fleet: desk\nhead: a\nnodes:\n  a: {address: local}\n")
+    facts.write_text("a: {gpu: null}\n")
+    file.write_text("name: tiny\nmodel: builtin:tiny\n")
+    code, out, _ = sparkfleet("plan", file, "-i", inventory, "--assume", facts)
+    assert code == EXITS["infeasible"]
+    assert "hint" not in out
+
+
 def test_nodes_that_do_not_answer_can_be_assumed(sparkfleet, deployments, two_sparks, monkeypatch):
     async def find_controller(*_):
         raise UnreachableError("spark1: no answer", do="Look at its cable.")

@@ -58,6 +58,12 @@ def test_a_group_says_what_it_does_and_how_fast_it_was_predicted():
     assert (view.running, view.waiting) == (2, 1)
 
 
+def test_requests_that_wait_at_the_gateway_are_counted_with_those_in_engines():
+    gateway = GatewayReport(replica="r", url="http://a", metrics_url="", at=1.0, waiting=40)
+    found = up(deployment(report(running=16, waiting=1)), gateways=(gateway,))
+    assert LiveReadings().add(found, 0.0).waiting == 41
+
+
 def test_a_deployment_without_a_group_has_a_row():
     (row,) = LiveReadings().add(up(deployment(state="failed", detail="no rung is left")), 0.0).groups
     assert (row.name, row.state, row.detail) == ("big", "failed", "no rung is left")

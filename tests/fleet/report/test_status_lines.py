@@ -151,6 +151,16 @@ def test_the_status_has_the_end_of_the_certificate_and_the_trouble_with_newer_fi
     assert expired[2] == "gateway: cert.pem cannot be used"
 
 
+def test_the_gateways_metrics_have_an_address_as_far_as_it_is_known():
+    def shown(url):
+        gateway = GatewayReport(replica="r", url="http://10.0.0.1:8000", metrics_url=url, at=NOW)
+        return lines(fleet(gateways=(gateway,)))[1:3]
+
+    address = "http://127.0.0.1:41235/metrics"
+    assert shown(address) == [f"metrics {address} (on the head)", ""]
+    assert shown("") == ["", lines(fleet())[-1]]
+
+
 def test_further_addresses_of_the_endpoint_are_shown_with_their_state():
     entries = (
         EntryReport(node="s2", url="http://192.168.1.21:8000/v1", listening=True, connections=1),

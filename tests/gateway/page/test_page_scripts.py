@@ -313,6 +313,49 @@ def test_a_prompt_is_not_sent_twice_at_once(run):
     assert run(script, view=answer(deployments=(served(group()),))) == 0
 
 
+def test_a_queue_is_shown_with_its_wait(run):
+    script = OPEN + 'return $("summary").textContent + $("deployments").textContent;'
+    none, one, many = (
+        run(script, view=answer(deployments=(served(group(waiting=2), queued=queued, wait_s=wait_s),)))
+        for queued, wait_s in ((0, 0), (1, 7), (12, 45))
+    )
+    assert "at the gateway" not in none
+    assert "requests: 0 running, 2 waiting" in none
+    assert "requests: 0 running, 14 waiting" in many, "those at the gateway and those in the engine"
+    assert (
+        "1 request waits at the gateway until a group has room; one that comes now would wait about 7 s"
+        in one
+    )
+    assert "12 requests wait at the gateway" in many
+    assert "about 45 s" in many
+
+
+def test_recent_requests_have_tokens_times_and_speed(run):
+    """The speed is that of the tokens after the first one; a request that failed has none."""
+    script = (
+        OPEN.replace("{ requests: [] }", "{ requests: recent }")
+        + 'return $("requests").children.map((row) => row.children.slice(1).map((cell) => cell.textContent));'
+    )
+    at = {"at": 1000.0, "path": "/v1/chat/completions", "prompt": None, "answer": None}
+    whole = {
+        "key": "me",
+        "model": "tiny",
+        "status": 200,
+        "error": None,
+        "input_tokens": 500,
+        "output_tokens": 41,
+    }
+    failed = {"key": None, "model": None, "status": 404, "error": "no_such_model", "input_tokens": None}
+    recent = [
+        at | whole | {"first_byte_ms": 250.0, "ms": 2250.0},
+        at | failed | {"output_tokens": None, "first_byte_ms": None, "ms": 1.5},
+    ]
+    assert run(script, view=answer(deployments=(served(group()),)), recent=recent) == [
+        ["me", "tiny", "200", "500", "41", "250 ms", "2250 ms", "20.0 tok/s"],
+        ["–", "/v1/chat/completions", "404 no_such_model", "–", "–", "–", "1.50 ms", "–"],
+    ]
+
+
 def test_bands_and_dials_are_drawn_without_a_measurement(run):
     script = """
     const { bandBar, dial } = await import("./draw.mjs");

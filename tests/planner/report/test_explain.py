@@ -146,3 +146,11 @@ def test_the_embedded_engine_says_that_speed_is_not_known(cpu_node, ask):
 )
 def test_the_cost_of_a_change(change, words):
     assert words in "\n".join(explain_change(Change(verb="change", name="m", **change)))
+
+
+@pytest.mark.parametrize(("starts", "words"), [(1, "(loads 31 GB, the"), (2, "(each loads 31 GB, the")])
+def test_a_restart_has_the_bytes_that_it_loads(sparks, plan, ask, starts, words):
+    change = Change(verb="change", name="m", starts=starts, ends=("g1/0",), expected_s=250.0)
+    found = plan(sparks(1), ask(FP8)).of("m")
+    assert words in " ".join("\n".join(explain_change(change, found)).split())
+    assert "loads" not in "\n".join(explain_change(Change(verb="change", name="m", keeps=("g1/0",)), found))

@@ -18,7 +18,7 @@ def explain_change(change: Change, plan: DeploymentPlan | None = None) -> list[s
     nodes = dict.fromkeys(node for rung in chosen for node in rung.candidate.shape.nodes)
     places = f" on {', '.join(nodes)}" if nodes else ""
     lines = ["", *lines_of("changes", f"{words}  {change.name}{places}")]
-    effect = [f"  {_effect(change)}"] if change.verb == "change" else []
+    effect = [f"  {_effect(change, chosen)}"] if change.verb == "change" else []
     lines += lines_of("", *_weights(chosen), *effect, *(f"  {field}" for field in change.fields))
     counted = f"{counts['start']} to start, {counts['change']} to change"
     return lines + lines_of("verdict", f"{verdict}: {counted}" if (verdict := _verdict(plan)) else counted)
@@ -34,7 +34,7 @@ def _verdict(plan: DeploymentPlan | None) -> str:
     return f"{fits}, {min(rates):.3g} tok/s for one user" if rates else fits
 
 
-def _effect(change: Change) -> str:
+def _effect(change: Change, chosen: Sequence[Rung]) -> str:
     """The cost of a change: engines that start, end and go on."""
     goes_on = (
         f"{_names(change.keeps)} {'goes' if len(change.keeps) == 1 else 'go'} on" if change.keeps else ""
@@ -43,16 +43,26 @@ def _effect(change: Change) -> str:
         ended = f"ends {_names(change.ends)}; " if change.ends else "restarts no engine: "
         return f"{ended}{goes_on or 'no group is left'}"
     engines = "engine" if change.starts == 1 else f"{change.starts} engines"
-    took = f" (the last start took {_seconds_in_words(change.expected_s)})" if change.expected_s else ""
+    cost = f" ({', '.join(found)})" if (found := [*_costs(change, chosen)]) else ""
     if not change.ends:
-        return f"starts {'one more' if change.starts == 1 else change.starts} engine{took}; {goes_on}"
+        return f"starts {'one more' if change.starts == 1 else change.starts} engine{cost}; {goes_on}"
     old, ends = _names(change.ends), "ends" if len(change.ends) == 1 else "end"
     serves = {
         True: f"{old} {'serves' if len(change.ends) == 1 else 'serve'} until then",
         False: f"{old} {ends} first, because memory does not hold both",
         None: f"{old} {'serves' if len(change.ends) == 1 else 'serve'} until then if memory holds both",
     }[change.together]
-    return f"restarts {'the ' if change.starts == 1 else ''}{engines}{took}; {serves}{goes_on and f'; {goes_on}'}"
+    return f"restarts {'the ' if change.starts == 1 else ''}{engines}{cost}; {serves}{goes_on and f'; {goes_on}'}"
+
+
+def _costs(change: Change, chosen: Sequence[Rung]) -> Iterator[str]:
+    """Bytes that each engine loads, if all load as many, and the time that it took last, as far as they are known."""
+    sizes = {rung.prediction.weights_bytes for rung in chosen}
+    gigabytes = round(sizes.pop() / GB) if len(sizes) == 1 else 0
+    if gigabytes:
+        yield f"{'each ' * (change.starts > 1)}loads {gigabytes} GB"
+    if change.expected_s:
+        yield f"the last start took {_seconds_in_words(change.expected_s)}"
 
 
 def _names(groups: Sequence[str]) -> str:
