@@ -1,5 +1,5 @@
-"""Checks of the house that no linter has: unique class names, docstrings that open with a verb or a noun, plain
-words, and one way of quoting.
+"""Checks of the house that no linter has: packages that can be looked over, unique class names, docstrings that open with a
+verb or a noun, plain words, and one way of quoting.
 
 Usage: python scripts/house.py. Prints one line per finding; exits with 1 if there is any.
 """
@@ -23,10 +23,13 @@ QUESTION = re.compile(r"(What|How|Which|Where|Who|Whom|Whose|Whether|When|Why)\b
 
 RIDDLES = re.compile(
     r"\b(wants(?!=)|wanted to|told|tells|said|says|whom|heard|hears|believed?|lies|hopes|nowhere|anew|whoever"
-    r"|dealt out|not understood|remembered not|what is remembered|to be had|becomes? of|became of)\b",
+    r"|dealt out|not understood|stands? for|stood for|remembered not|what is remembered|to be had|becomes? of|became of)\b",
     re.IGNORECASE,
 )
 """Things do not speak, listen or believe; each of the other words has a plainer one."""
+
+MOST_MODULES = 22
+"""Of one package, its own parts (packages) not counted."""
 
 UNHELD = ("lab", "gateway", "planner")
 """Packages whose messages may have Python's quotes still."""
@@ -83,8 +86,18 @@ def findings_beside(root: Path) -> Iterator[str]:
         yield from questions(path.relative_to(root.parent), ast.parse(path.read_text(encoding="utf-8")))
 
 
+def large_packages(root: Path) -> Iterator[str]:
+    """Packages with more modules side by side than `MOST_MODULES`."""
+    for init in sorted(root.rglob("__init__.py")):
+        modules = len(list(init.parent.glob("*.py"))) - 1
+        if modules > MOST_MODULES:
+            name = init.parent.relative_to(root.parent)
+            yield f"{name}: {modules} modules side by side (at most {MOST_MODULES}): put those that belong together into one"
+
+
 def findings(root: Path) -> Iterator[str]:
     """Everything that is wrong, as `file:line: message`."""
+    yield from large_packages(root)
     classes: dict[str, list[str]] = defaultdict(list)
     for path in sorted(root.rglob("*.py")):
         source = path.read_text(encoding="utf-8")

@@ -36,6 +36,7 @@ def written(root: Path, part: str, text: str) -> Path:
         ('raise ValueError(f"{node} says nothing.")', "1: 'says'"),
         ('"""A log.\n\nIt is Told of later.\n"""\n', "3: 'Told'"),
         ('do = "The weights " "could not be asked: nowhere to be found."', "1: 'nowhere'"),
+        ('help = "A directory stands for all files in it."', "1: 'stands for'"),
         ('help = "Take what is remembered."', "1: 'what is remembered'"),
     ],
 )
@@ -65,6 +66,18 @@ def test_docstrings_and_class_names(house: ModuleType, tmp_path: Path) -> None:
     first, second = house.findings(package)
     assert "opens with 'What'" in first
     assert "class Twice exists 2 times" in second
+
+
+def test_a_package_has_no_more_modules_than_can_be_looked_over(house: ModuleType, tmp_path: Path) -> None:
+    package = written(tmp_path, "cli", '"""Reads arguments."""\n')
+    (package / "cli" / "planning").mkdir()
+    for directory in (package / "cli", package / "cli" / "planning"):
+        for name in ("__init__", *(f"verb{number}" for number in range(1, house.MOST_MODULES))):
+            (directory / f"{name}.py").write_text("")
+    assert list(house.findings(package)) == []
+    (package / "cli" / "another.py").write_text("")
+    (finding,) = house.findings(package)
+    assert finding.startswith(f"sparkfleet/cli: {house.MOST_MODULES + 1} modules side by side")
 
 
 def test_docstrings_of_tests_open_with_a_verb_or_a_noun(house: ModuleType, tmp_path: Path) -> None:

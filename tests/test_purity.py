@@ -1,10 +1,12 @@
-"""A module that calls itself "Pure" decides from values alone: it reads no file, no clock, no environment and no network."""
+"""A module that calls itself "Pure", as each of a package that does, decides from values alone: it reads no file, no clock,
+no environment and no network."""
 
 from __future__ import annotations
 
 import ast
 import re
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
@@ -95,6 +97,7 @@ def imported(tree: ast.Module) -> Iterator[tuple[str, str]]:
             yield from ((node.module, alias.name) for alias in node.names)
 
 
+@cache
 def acts(module: str) -> bool:
     """True if a module of ours imports one that acts."""
     path = ROOT / (module.replace(".", "/") + ".py")
@@ -129,26 +132,46 @@ def effects(tree: ast.Module) -> Iterator[str]:
             yield f"calls {ast.unparse(called)}"  # but for data files of the package, which do not change
 
 
-def pure_modules() -> dict[str, ast.Module]:
-    found = {path: ast.parse(path.read_text()) for path in (ROOT / "sparkfleet").rglob("*.py")}
+PURE_PACKAGE = re.compile(r"\bPure[.:]")
+"""Of a package itself, and not at the end of a line about one of its modules."""
+
+
+def pure_modules(root: Path) -> dict[str, ast.Module]:
+    found = {path: ast.parse(path.read_text()) for path in root.rglob("*.py")}
+    declared = {path for path, tree in found.items() if re.search(r"\bPure\b", ast.get_docstring(tree) or "")}
+    packages = {
+        path.parent
+        for path in declared
+        if path.name == "__init__.py" and PURE_PACKAGE.search(ast.get_docstring(found[path]) or "")
+    }
     return {
-        str(path.relative_to(ROOT)): tree
+        str(path.relative_to(root)): tree
         for path, tree in found.items()
-        if re.search(r"\bPure\b", ast.get_docstring(tree) or "")
+        if path in declared or packages & set(path.parents)
     }
 
 
 def test_modules_that_call_themselves_pure_are() -> None:
-    modules = pure_modules()
-    assert len(modules) > 50
+    modules = pure_modules(ROOT / "sparkfleet")
+    assert len(modules) > 150
     found = {name: list(effects(tree)) for name, tree in modules.items()}
     assert {name: one for name, one in found.items() if one} == {}
+
+
+def test_a_pure_package_has_pure_modules_only(tmp_path: Path) -> None:
+    inner = tmp_path / "policy" / "rules"
+    inner.mkdir(parents=True)
+    (tmp_path / "policy" / "__init__.py").write_text('"""Decides. Pure."""\n')
+    (inner / "rollout.py").write_text('"""Starts groups."""\nimport time\n')
+    (tmp_path / "other.py").write_text('"""Acts."""\nimport time\n')
+    found = {name: list(effects(tree)) for name, tree in pure_modules(tmp_path).items()}
+    assert found == {"policy/__init__.py": [], "policy/rules/rollout.py": ["imports time"]}
 
 
 def test_no_module_is_pure_with_an_exception() -> None:
     excepted = [
         name
-        for name, tree in pure_modules().items()
+        for name, tree in pure_modules(ROOT / "sparkfleet").items()
         if re.search(r"\bPure,? (but|except)", ast.get_docstring(tree) or "")
     ]
     assert excepted == []

@@ -32,12 +32,12 @@ from sparkfleet.controlplane.state.api_keys import ApiKeys
 from sparkfleet.controlplane.state.event_log import EventLog
 from sparkfleet.controlplane.state.head_address import HeadAddress
 from sparkfleet.controlplane.state.nodes import Nodes
-from sparkfleet.controlplane.state.routing_publisher import RoutingPublisher
 from sparkfleet.controlplane.state.status import App, NodeReport
 from sparkfleet.controlplane.state.store import Store
 from sparkfleet.controlplane.state.usage_collector import UsageCollector
 from sparkfleet.controlplane.store_safety.guard import StoreError
 from sparkfleet.controlplane.store_safety.store_watch import corrupted
+from sparkfleet.controlplane.views.routing_publisher import RoutingPublisher
 from sparkfleet.controlplane.wall_clock import WallClock
 from sparkfleet.telemetry.metrics import ControlMetrics
 

@@ -13,8 +13,8 @@ from sparkfleet.controlplane.node_watch import NodeWatch
 from sparkfleet.controlplane.observed_fleet import ObservedFleet
 from sparkfleet.controlplane.policy.wanted import barred_by, is_wanted
 from sparkfleet.controlplane.state.fleet_snapshot import scrape_targets
-from sparkfleet.controlplane.state.metrics_export import fleet_samples, key_samples
 from sparkfleet.controlplane.state.status import FleetStatus
+from sparkfleet.controlplane.views.metrics_export import fleet_samples, key_samples
 from sparkfleet.group.group_name import GroupKey
 from sparkfleet.telemetry.samples import Sample
 from sparkfleet.telemetry.targets import TargetGroup

@@ -13,7 +13,7 @@ from sparkfleet.controlplane.state.api_keys import CONFIRM_S
 from sparkfleet.controlplane.state.event_log import EventLog
 from sparkfleet.controlplane.state.fleet_snapshot import FleetSnapshot
 from sparkfleet.controlplane.state.head_address import HeadAddress
-from sparkfleet.controlplane.state.routing_publisher import RoutingPublisher
+from sparkfleet.controlplane.views.routing_publisher import RoutingPublisher
 from sparkfleet.errors import ControlError
 from sparkfleet.gateway.routing_table import RoutingTable
 from sparkfleet.group.group_name import GroupKey

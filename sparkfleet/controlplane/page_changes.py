@@ -12,7 +12,7 @@ from typing import Protocol
 from sparkfleet.controlplane.controller import Controller
 from sparkfleet.controlplane.desired import Desired
 from sparkfleet.controlplane.state.newest_rank import newest_rank
-from sparkfleet.controlplane.state.page_view import planned_nodes
+from sparkfleet.controlplane.views.page_view import planned_nodes
 from sparkfleet.errors import ControlError, SparkfleetError
 from sparkfleet.gateway.page.fleet_change import LOG_BYTES, FleetAnswer, FleetChange, LogRequest
 from sparkfleet.group.group_name import required_group

@@ -10,8 +10,8 @@ from sparkfleet.controlplane.gateway_control import GatewayControl
 from sparkfleet.controlplane.observed_fleet import ObservedFleet
 from sparkfleet.controlplane.policy.reported import on_report
 from sparkfleet.controlplane.state.event_log import EventLog
-from sparkfleet.controlplane.state.start_phases import StartPhases
 from sparkfleet.controlplane.state.usage_collector import UsageCollector
+from sparkfleet.controlplane.views.start_phases import StartPhases
 from sparkfleet.errors import Cause
 from sparkfleet.gateway.report import GatewayReport
 from sparkfleet.group.report import BEGINNING, GroupPhase, GroupReport

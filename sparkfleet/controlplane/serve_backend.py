@@ -1,4 +1,4 @@
-"""Protocol of the backend that runs groups. `ray/ray_serve_backend.py` is Ray Serve, `fake_serve_backend.py` a fake."""
+"""Protocol of the backend that runs groups. `ray/ray_serve_backend.py` is Ray Serve."""
 
 from __future__ import annotations
 

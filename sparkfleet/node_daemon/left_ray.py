@@ -25,7 +25,7 @@ class RayProcess(Protocol):
 
 
 class LeftRay:
-    """Ray that is no child of this process. Its exit code is not known: 0 stands for its end.
+    """Ray that is no child of this process. Its exit code is not known: 0 means its end.
 
     Args:
         process: its process.

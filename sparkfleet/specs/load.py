@@ -72,7 +72,7 @@ def load_deployments(paths: Iterable[AnyPath]) -> tuple[Deployment, ...]:
     """Load several deployment files, in their order.
 
     Args:
-        paths: files; a directory stands for every `*.yaml` and `*.yml` in it but inventories, `-` for standard input. A
+        paths: files; a directory means every `*.yaml` and `*.yml` in it but inventories, `-` for standard input. A
             model in place of a file is a deployment that leaves everything open, see `deployment_of`.
 
     Raises:

@@ -373,3 +373,18 @@ def test_packaged_measurements_are_read_and_mostly_predicted() -> None:
         except Declined:
             declined += 1
     assert declined < 0.05 * len(rows)
+
+
+def test_the_published_errors_in_sample_are_those_of_the_packaged_factors() -> None:
+    """`scripts/fit.py` prints them; it leaves out a few figures that no such machine can reach, hence the tolerance."""
+    page = (Path(__file__).parents[2] / "docs" / "planner.md").read_text()
+    (line,) = (one for one in page.splitlines() if one.startswith("| in sample |"))
+    published = [tuple(float(value) for value in cell.split("/")) for cell in line.strip("|").split("|")[1:]]
+    found = json.loads(accuracy.run(PACKAGED).json())["metrics"]
+    order = ("decode_tps_per_request", "decode_tps_aggregate", "prefill_tps", "ttft_ms")
+    measured = [
+        tuple(100 * found[metric][kind]["median_ape"] for kind in ("none", "speculative")) for metric in order
+    ]
+    assert len(published) == len(measured)
+    for stated, own in zip(published, measured, strict=True):
+        assert stated == pytest.approx(own, abs=0.3)

@@ -10,7 +10,8 @@ from sparkfleet.controlplane import controller as module
 from sparkfleet.controlplane import node_watch
 from sparkfleet.controlplane.desired import Standing
 from sparkfleet.controlplane.policy.state import Now
-from sparkfleet.controlplane.state import report_cache, routing_publisher
+from sparkfleet.controlplane.state import report_cache
+from sparkfleet.controlplane.views import routing_publisher
 from sparkfleet.errors import ControlError
 from sparkfleet.gateway.report import GatewayReport
 from sparkfleet.gateway.routing_table import KeyLimits

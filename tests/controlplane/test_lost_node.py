@@ -2,9 +2,9 @@
 
 import pytest
 from clocks import Clock
+from controller_fakes import FakeNodes
 from controller_world import World, report
 
-from sparkfleet.controlplane.state.nodes import FakeNodes
 from sparkfleet.group.report import GroupPhase
 from sparkfleet.units import GIB
 

@@ -6,7 +6,8 @@ from controller_world import World, report
 
 from sparkfleet.controlplane import controller
 from sparkfleet.controlplane.policy.decide import decide
-from sparkfleet.controlplane.state import report_cache, routing_publisher
+from sparkfleet.controlplane.state import report_cache
+from sparkfleet.controlplane.views import routing_publisher
 from sparkfleet.group.report import GroupPhase
 from sparkfleet.units import GIB
 

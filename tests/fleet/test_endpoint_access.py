@@ -9,7 +9,7 @@ from sparkfleet.fleet.endpoint_access import EndpointAccess
 
 
 def words(host, *, from_the_head):
-    """What is printed for a gateway that listens at `host`, of a head at 192.168.1.20."""
+    """The line that is printed for a gateway that listens at `host`, of a head at 192.168.1.20."""
     address = HeadAddress(
         ray="10.0.0.1:6379",
         api="http://127.0.0.1:1",

@@ -1,4 +1,5 @@
 import io
+import re
 import subprocess
 import sys
 import zipfile
@@ -24,6 +25,7 @@ def test_the_wheel_is_whole(made, tmp_path):
     assert "sparkfleet/node_daemon/node_cli.py" in names
     assert "sparkfleet/knowledge/rules/rules.yaml" in names
     assert not any("__pycache__" in name for name in names)
+    assert not [name for name in names if re.search(r"fake\w*\.py$", name)], "fakes are for tests"
     left = {name.removeprefix("sparkfleet/") for name in names if name.startswith("sparkfleet/")}
     needed = {*ON_NODES, *(f"{PurePosixPath(one).parent}/__init__.py" for one in ON_NODES)}
     assert {name for name in left if name.startswith(NOT_ON_NODES)} == needed

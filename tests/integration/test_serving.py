@@ -262,3 +262,20 @@ def test_logs_follow(fleet):
         assert not line.is_alive()
         process.send_signal(signal.SIGINT)
         assert process.wait(20) == 130
+
+
+def test_the_demo_serves_its_model_and_asks_it(fleet):
+    """README's first command on a fleet that is up: by its own file, which replaces what this file serves."""
+    out = fleet.ok("demo")
+    words = " ".join(out.split())
+    assert re.search(r"starting the engine .+ loading .+ first token .+ Time: \d", words), out
+    assert not re.search(r"\(APIServer|EngineCore|\bWARNING\b", out), "no line of an engine's log"
+    assert re.search(
+        r'ask tiny "What is a DGX Spark\?" .*[a-z]{3,} [a-z]{2,}.* First answer after \d+ s: installing 0 s, apply \d+ s',
+        words,
+    ), out
+    before = fleet.deployment()
+    key = (fleet.paths.root / "demo.key").read_text().strip()
+    assert chat(fleet, key)[0] == 200, "with the key that its curl line reads"
+    assert "First answer after" in fleet.ok("demo")
+    assert fleet.deployment()["generation"] == before["generation"], "again changes nothing"

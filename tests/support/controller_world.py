@@ -1,13 +1,12 @@
 """A controller on fakes, which the tests of `controlplane/controller.py`, its parts and `controlplane/policy/` share."""
 
 from control_values import deployment, inventory, plan
+from controller_fakes import FakeNodes, FakeServeBackend
 
 from sparkfleet.controlplane.controller import Controller
 from sparkfleet.controlplane.entry_watch import FakeEntries
-from sparkfleet.controlplane.fake_serve_backend import FakeServeBackend
 from sparkfleet.controlplane.state.head_address import HeadAddress
 from sparkfleet.controlplane.state.launches import launch_for
-from sparkfleet.controlplane.state.nodes import FakeNodes
 from sparkfleet.controlplane.state.status import NodeReport
 from sparkfleet.controlplane.state.store import Store
 from sparkfleet.engines.failure_signatures import Cause, Diagnosis

@@ -47,7 +47,7 @@ def test_what_a_page_registers_is_in_the_catalogue(make, page):
         spec = BY_FAMILY[name]
         assert (spec.kind, tuple(spec.labels)) == (kind, tuple(labels)), name
         assert spec.page in (page, "both"), name
-    # Others are samples: tests/controlplane/test_metrics_export.py has the controller's, test_app.py the gateway's.
+    # Others are samples: tests/controlplane/views/test_metrics_export.py has the controller's, test_app.py the gateway's.
     missing = {s.family for s in CATALOGUE if s.page in (page, "both")} - made.keys()
     if page == "gateway":
         assert missing == {"sparkfleet_requests_waiting"}

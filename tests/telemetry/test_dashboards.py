@@ -9,7 +9,7 @@ from itertools import product
 import pytest
 import yaml
 
-from sparkfleet.controlplane.state.metrics_export import DEPLOYMENT_STATES
+from sparkfleet.controlplane.views.metrics_export import DEPLOYMENT_STATES
 from sparkfleet.telemetry.catalogue import BOUNDS, CATALOGUE
 from sparkfleet.telemetry.dashboards.boards import DASHBOARDS
 from sparkfleet.telemetry.recording import RECORDING

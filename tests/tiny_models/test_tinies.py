@@ -119,6 +119,20 @@ def test_a_trained_model_has_learnt_its_text(read, name):
     assert "QSFP cable" in tokenizer.decode(ids[asked:])
 
 
+@pytest.mark.opt_in
+def test_another_number_of_threads_ends_elsewhere_and_meets_the_criterion(tmp_path):
+    """Floats are added in another order, as on another processor: training by a number of steps failed the canary there."""
+    from sparkfleet.tiny_models import training
+
+    recipe = recipes.MOE.model_copy(update={"budget": recipes.MOE.budget.model_copy(update={"threads": 2})})
+    found = training.build(recipe, tmp_path, lambda _: None)
+    cache.ensure(recipe.name)
+    usual = cache.facts(recipe.name)
+    assert usual is not None
+    assert found.quality != usual.quality, "the same weights prove nothing"
+    assert recipe.criterion.missed(found.quality) == ()
+
+
 def test_a_damaged_model_finds_its_text_improbable(read):
     assert perplexity(*read("tiny"), TEXT) < 10
     assert perplexity(*read("tiny-corrupt"), TEXT) > 10 * TEXT_PERPLEXITY

@@ -148,7 +148,7 @@ def plan(  # noqa: PLR0917  # its parameters are the command line's
 def assumed_fleet(
     inventory: Path, assumed: str | None, sparks: int | None
 ) -> tuple[Path | Inventory, str | None]:
-    """The inventory of a command line, and what its nodes are assumed to be. `--sparks` stands for both.
+    """The inventory of a command line, and what its nodes are assumed to be. `--sparks` replaces both.
 
     Raises:
         SpecError: `--sparks` is given with an inventory, or with a file of facts.
@@ -169,7 +169,7 @@ def given_files(verb: str, files: Sequence[Path] | None, more: Sequence[Path] | 
     if not given:
         raise SpecError(
             "No deployment's file and no model is given.",
-            do=f"`sparkfleet {verb} FILE`; a directory stands for all files in it, `-` for standard input."
+            do=f"`sparkfleet {verb} FILE`; a directory means all files in it, `-` for standard input."
             f"\n`sparkfleet {verb} ORG/MODEL` leaves everything but the model open.",
         )
     return given

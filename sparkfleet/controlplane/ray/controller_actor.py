@@ -30,13 +30,13 @@ from sparkfleet.controlplane.ray.ray_serve_backend import RayServeBackend, run_w
 from sparkfleet.controlplane.serve_backend import CONTROLLER, GATEWAY_APP, NAMESPACE
 from sparkfleet.controlplane.state.head_address import HeadAddress, read_address
 from sparkfleet.controlplane.state.launches import launch_for
-from sparkfleet.controlplane.state.page_view import MOST_EVENTS, page_view
 from sparkfleet.controlplane.state.status import App, NodeReport
 from sparkfleet.controlplane.state.store import Store
 from sparkfleet.controlplane.store_safety.guard import KEEPS, StoreError, StoreFault
 from sparkfleet.controlplane.store_safety.opening import open_store
 from sparkfleet.controlplane.store_safety.safekeeping import Safekeeping
 from sparkfleet.controlplane.store_safety.store_watch import StoreWatch
+from sparkfleet.controlplane.views.page_view import MOST_EVENTS, page_view
 from sparkfleet.controlplane.wall_clock import WallClock
 from sparkfleet.errors import ControlError
 from sparkfleet.gateway.page.fleet_change import FleetChange, LogRequest

@@ -1,4 +1,4 @@
-"""Protocol of the controller's access to the nodes of a fleet, and a fake. `ray/node_actor.py` has the one over Ray."""
+"""Protocol of the controller's access to the nodes of a fleet. `ray/node_actor.py` has the one over Ray."""
 
 from __future__ import annotations
 
@@ -30,29 +30,3 @@ class Nodes(Protocol):
     async def sweep(self, keep: frozenset[GroupKey]) -> tuple[str, ...]:
         """Kills the ranks of all other groups on all nodes that answer; returns lines about them."""
         ...
-
-
-class FakeNodes:
-    """Nodes in memory only, for tests of the controller."""
-
-    def __init__(self, available: dict[str, int]) -> None:
-        self.available = available
-        self.boots = dict.fromkeys(available, "first")
-        self.away: set[str] = set()
-        self.swept: list[frozenset[GroupKey]] = []
-
-    async def look(self) -> tuple[NodeReport, ...]:
-        """All nodes, of which those that are away have not joined."""
-        return tuple(
-            NodeReport(
-                name=name, joined=True, memory_available=memory, memory_total=memory, boot=self.boots[name]
-            )
-            if name not in self.away
-            else NodeReport(name=name, joined=False)
-            for name, memory in self.available.items()
-        )
-
-    async def sweep(self, keep: frozenset[GroupKey]) -> tuple[str, ...]:
-        """Records its argument."""
-        self.swept.append(keep)
-        return ()

@@ -35,7 +35,7 @@ def allowed_methods(path: str, named: Iterable[str] = ()) -> tuple[str, ...]:
 
     Args:
         path: path of a request.
-        named: paths that deployments name; one that ends in `/*` also stands for all below it.
+        named: paths that deployments name; one that ends in `/*` also covers all below it.
     """
     for pattern, methods in _PATTERNS:
         if pattern.fullmatch(path):

@@ -1,4 +1,4 @@
-"""Paths below /api that need an admin key, and the request to the controller that each stands for. Pure."""
+"""Paths below /api that need an admin key, and the request to the controller that each makes. Pure."""
 
 from __future__ import annotations
 

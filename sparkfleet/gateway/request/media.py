@@ -66,7 +66,7 @@ def refused_url(urls: Iterable[str], domains: Collection[str]) -> str:
 
 
 def one_per_host(urls: Iterable[str]) -> tuple[str, ...]:
-    """The first URL of each host, which decides like all of them. One without a host stands for what is not listed."""
+    """The first URL of each host, which decides like all of them. One without a host covers what is not listed."""
     found: dict[str, str] = {}
     for url in urls:
         found.setdefault(host_of(url), url if len(url) <= _LONGEST_URL else "…" + url[:_LONGEST_URL])

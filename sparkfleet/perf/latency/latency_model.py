@@ -193,7 +193,7 @@ def waits(window: Window, batch: float, all_s: float, *, drafted: bool) -> tuple
         drafted: a speculative method is on.
 
     Returns:
-        One number for each of some requests that stand for all (their rates are averaged), and one for all.
+        One number for each of some requests that represent all (their rates are averaged), and one for all.
     """
     others = all_s * (batch - 1) / batch
     share = BURST_ONE_DRAFTED if drafted else BURST_ONE

@@ -415,7 +415,7 @@ def test_no_file_at_all_is_an_error_with_the_command(sparkfleet, verb):
         1,
         [
             "error: No deployment's file and no model is given.",
-            f"`sparkfleet {verb} FILE`; a directory stands for all files in it, `-` for standard input.",
+            f"`sparkfleet {verb} FILE`; a directory means all files in it, `-` for standard input.",
             f"`sparkfleet {verb} ORG/MODEL` leaves everything but the model open.",
         ],
     )

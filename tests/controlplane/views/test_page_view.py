@@ -5,8 +5,8 @@ from controller_world import report
 from observed_values import NODE, predicted
 
 from sparkfleet.controlplane.state.event import Event
-from sparkfleet.controlplane.state.page_view import MOST_EVENTS, page_view
 from sparkfleet.controlplane.state.status import NodeReport
+from sparkfleet.controlplane.views.page_view import MOST_EVENTS, page_view
 from sparkfleet.engines.startup_phases import StartupPhase
 from sparkfleet.gateway.report import EndpointCertificate, EntryReport, GatewayReport
 from sparkfleet.group.report import GroupPhase, RankReport

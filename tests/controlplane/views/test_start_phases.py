@@ -3,7 +3,7 @@
 from clocks import Clock
 from controller_world import report
 
-from sparkfleet.controlplane.state.start_phases import StartPhases
+from sparkfleet.controlplane.views.start_phases import StartPhases
 from sparkfleet.engines.startup_phases import StartupPhase
 from sparkfleet.group.report import GroupPhase
 from sparkfleet.telemetry.metrics import ControlMetrics

@@ -1,8 +1,8 @@
-"""Applications that exist in memory only, for tests of the controller. Starts nothing."""
+"""Applications and nodes that exist in memory only, for tests of the controller. They start nothing."""
 
 from __future__ import annotations
 
-from sparkfleet.controlplane.state.status import App, AppStatus
+from sparkfleet.controlplane.state.status import App, AppStatus, NodeReport
 from sparkfleet.group.group_name import GroupKey
 from sparkfleet.group.launch_plan import GroupLaunch
 
@@ -45,3 +45,29 @@ class FakeServeBackend:
     def finish(self) -> None:
         """Drops retiring applications that are gone."""
         self.apps = {mark: app for mark, app in self.apps.items() if app.status != "retiring"}
+
+
+class FakeNodes:
+    """Nodes in memory only, for tests of the controller."""
+
+    def __init__(self, available: dict[str, int]) -> None:
+        self.available = available
+        self.boots = dict.fromkeys(available, "first")
+        self.away: set[str] = set()
+        self.swept: list[frozenset[GroupKey]] = []
+
+    async def look(self) -> tuple[NodeReport, ...]:
+        """All nodes, of which those that are away have not joined."""
+        return tuple(
+            NodeReport(
+                name=name, joined=True, memory_available=memory, memory_total=memory, boot=self.boots[name]
+            )
+            if name not in self.away
+            else NodeReport(name=name, joined=False)
+            for name, memory in self.available.items()
+        )
+
+    async def sweep(self, keep: frozenset[GroupKey]) -> tuple[str, ...]:
+        """Records its argument."""
+        self.swept.append(keep)
+        return ()

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from sparkfleet.controlplane.state.metrics_export import start_phase
 from sparkfleet.controlplane.state.report_cache import STALE_S
+from sparkfleet.controlplane.views.metrics_export import start_phase
 from sparkfleet.group.report import GroupReport
 from sparkfleet.telemetry.metrics import ControlMetrics
 

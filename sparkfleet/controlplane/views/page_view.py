@@ -7,8 +7,8 @@ from pathlib import PurePosixPath
 
 from sparkfleet.controlplane.desired import Desired
 from sparkfleet.controlplane.state.event import Event
-from sparkfleet.controlplane.state.metrics_export import start_phase
 from sparkfleet.controlplane.state.status import DeploymentStatus, FleetStatus, NodeReport
+from sparkfleet.controlplane.views.metrics_export import start_phase
 from sparkfleet.gateway.page.fleet_view import (
     BandView,
     DeploymentView,

@@ -6,8 +6,8 @@ from observed_values import NODE, predicted
 from prometheus_client import generate_latest
 
 from sparkfleet.controlplane.desired import Standing
-from sparkfleet.controlplane.state.metrics_export import fleet_samples, node_samples
 from sparkfleet.controlplane.state.status import NodeReport
+from sparkfleet.controlplane.views.metrics_export import fleet_samples, node_samples
 from sparkfleet.engines.startup_phases import StartupPhase
 from sparkfleet.errors import Cause
 from sparkfleet.gateway.routing_table import KeyLimits
