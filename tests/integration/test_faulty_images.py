@@ -131,7 +131,7 @@ def fleet(tmp_path_factory):
         good = box_image.prepared(lab)
         fleet.ok("up")
         fleet.until(lambda: GATEWAY_PORT in fleet.listening("spark1"), timeout=60)
-        before = on_each(lab, fleet.listening)
+        before = settled_ports(fleet)
         good_one = DEPLOYMENT.format(model="tiny", image=good, more="engine: vllm\nnodes: [spark1]\n")
         fleet.apply(good_one, timeout=SLOW_S)
         yield fleet
@@ -139,11 +139,23 @@ def fleet(tmp_path_factory):
         # Before `down`, which would sweep whatever is left.
         fleet.until(lambda: fleet.placement_groups() == [], timeout=60)
         assert on_each(lab, fleet.containers) == {"spark1": [], "spark2": []}
-        assert on_each(lab, fleet.listening) == before
+        assert settled_ports(fleet) == before
         fleet.ok("down")
         assert on_each(lab, fleet.containers) == {"spark1": [], "spark2": []}
         assert on_each(lab, fleet.processes) == {"spark1": [], "spark2": []}
         assert on_each(lab, fleet.listening) == {"spark1": [], "spark2": []}
+
+
+def settled_ports(fleet):
+    """Ports that each node listens on, once two looks in a row agree: Ray's agents open theirs after the gateway."""
+    looks = [{}]
+
+    def agree():
+        looks.append(on_each(fleet.lab, fleet.listening))
+        return looks[-1] == looks[-2]
+
+    fleet.until(agree, timeout=60, every=5)
+    return looks[-1]
 
 
 def on_each(lab, look):
