@@ -246,7 +246,7 @@ class ReverseProxy:
         body = record.continuation()
         if body is not None and record.continuations < CONTINUATIONS:
             request = replace(asked, body=RequestBody(body))
-            if (answer := await self._ask_for_rest(exchange, wanted, lost.weights, request)) is not None:
+            if (answer := await self._ask_for_rest(exchange, wanted, lost, request)) is not None:
                 record.resume()
                 exchange.replays += ("continued",)
                 return answer
@@ -254,17 +254,19 @@ class ReverseProxy:
         return None
 
     async def _ask_for_rest(
-        self, exchange: RequestContext, wanted: RequestTarget, weights: str, request: Request
+        self, exchange: RequestContext, wanted: RequestTarget, lost: Attempts, request: Request
     ) -> UpstreamAnswer | None:
         assert exchange.slot is not None
         try:
             choice = candidates_of(exchange, self.table, wanted, self.loads)
             same = tuple(
-                one for one in choice.groups if one.weights == weights and one.app not in exchange.lost_apps
+                one
+                for one in choice.groups
+                if one.weights == lost.weights and one.app not in exchange.lost_apps
             )
             choice = replace(choice, groups=same, spare=())
             attempts = Attempts(
-                self._picker, self.upstream, choice, exchange.slot, request=request, continues=True
+                self._picker, self.upstream, choice, exchange.slot, request=request, lost=lost
             )
             answer = await attempts.answer()
         except ApiError:
@@ -272,7 +274,7 @@ class ReverseProxy:
         if not answer.is_stream or answer.status != HTTPStatus.OK:
             answer.close()
             return None
-        attempts.retries += exchange.attempts.retries if exchange.attempts is not None else 0
+        attempts.retries += lost.retries
         exchange.attempts = attempts
         exchange.slot.answered(is_stream=True)
         return answer
