@@ -154,14 +154,14 @@ class ReverseProxy:
                 return await _explain(exchange, choice, send)
             if wanted.usage is not None and exchange.path in USAGE_PATHS:
                 edit = wanted.usage
-                body, wanted = body.replaced(edit.start, edit.end, edit.text.encode()), wanted.after(edit)
+                body, wanted = body.replaced((edit.start, edit.end, edit.text.encode())), wanted.after(edit)
                 exchange.hides_usage = True
             span = None
             if wanted.model != choice.model.name or choice.spare:
                 span = _model_span(exchange.headers, body, wanted)
             if wanted.model != choice.model.name and span is not None:
                 name = _name_in(exchange.headers, choice.model.name)
-                body, span = body.replaced(*span, name), (span[0], span[0] + len(name))
+                body, span = body.replaced((*span, name)), (span[0], span[0] + len(name))
             if choice.model.replay and body.size <= INLINE_BYTES and not is_form(exchange.headers):
                 exchange.replay = plan_of(exchange.path, body)
             exchange.request = _request(exchange, scope, body, span)

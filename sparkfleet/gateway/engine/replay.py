@@ -131,7 +131,7 @@ def _is_neutral(name: str, value: object) -> bool:
 def with_token_ids(body: RequestBody) -> RequestBody:
     """A request that also asks for the ids of tokens."""
     place = next(iter(body)).index(b"{") + 1
-    return body.replaced(place, place, RETURN_IDS)
+    return body.replaced((place, place, RETURN_IDS))
 
 
 class StreamRecord:

@@ -264,7 +264,7 @@ def _message(engine: Target, request: Request) -> tuple[bytes, RequestBody]:
         key = read_key(engine.external)
     except KeyUnusable as error:
         raise EngineLost(str(error), deliveries=0) from None
-    body = request.body.replaced(*request.model_span, json.dumps(engine.external.model).encode())
+    body = request.body.replaced((*request.model_span, json.dumps(engine.external.model).encode()))
     headers = tuple(one for one in request.headers if one[0].encode() in PASSED_HEADERS)
     target = target_of(engine.external, request.target)
     return _head(engine.url, target, headers, key, replace(request, body=body)), body
