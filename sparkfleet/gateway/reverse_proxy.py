@@ -26,6 +26,7 @@ from sparkfleet.gateway.engine.attempts import Attempts
 from sparkfleet.gateway.engine.endpoints import Picker
 from sparkfleet.gateway.engine.engine_error import in_dialect, lacks_path, read_error
 from sparkfleet.gateway.engine.external import ExternalPicker
+from sparkfleet.gateway.engine.failure_event import FailureWatch
 from sparkfleet.gateway.engine.loop_detector import LoopDetector
 from sparkfleet.gateway.engine.relay import AnswerPath, loop_event, lost_event, relay
 from sparkfleet.gateway.engine.replay import CONTINUATIONS, StreamRecord, plan_of
@@ -231,7 +232,7 @@ class ReverseProxy:
             finally:
                 answer.close()
         last = path.rest(whole=complete) + (b"" if complete else _cut_short(exchange, path))
-        if complete or last:
+        if complete or exchange.is_stream:
             await send({"type": "http.response.body", "body": last, "more_body": False})
 
     async def _continued(
@@ -239,9 +240,11 @@ class ReverseProxy:
     ) -> UpstreamAnswer | None:
         """The answer of another group with the rest of a stream whose group was lost; None if there is none."""
         record, lost = path.record, exchange.attempts
-        if record is None or asked is None or lost is None or (path.loops is not None and path.loops.found):
+        if lost is None or (path.loops is not None and path.loops.found):
             return None
         self.loads.fail(lost.app)
+        if record is None or asked is None:
+            return None
         exchange.lost_apps += (lost.app,)
         body = record.continuation()
         if body is not None and record.continuations < CONTINUATIONS:
@@ -306,15 +309,17 @@ class _Routed(NamedTuple):
 def _path(
     exchange: RequestContext, answer: UpstreamAnswer, meter: UsageMeter, model: ModelEntry
 ) -> AnswerPath:
-    """Way of an answer's bytes: a stream is searched for loops, freed of usage, and recorded, if it is to be."""
+    """Way of an answer's bytes: a stream is searched for loops and failures, freed of usage, recorded."""
     if not answer.is_stream:
         return AnswerPath(meter)
     can_continue = exchange.replay is not None and exchange.attempts is not None and exchange.attempts.weights
+    record = StreamRecord(exchange.replay) if exchange.replay is not None and can_continue else None
     return AnswerPath(
         meter,
         LoopDetector(model.loop_tokens) if model.loop_tokens else None,
         UsageHider(nulls=answer.is_external) if exchange.hides_usage else None,
-        StreamRecord(exchange.replay) if exchange.replay is not None and can_continue else None,
+        record,
+        FailureWatch() if record is None else None,
     )
 
 
@@ -324,6 +329,8 @@ def _cut_short(exchange: RequestContext, path: AnswerPath) -> bytes:
         exchange.found_loop()
         return loop_event(exchange.dialect, path.meter, path.loops.tokens)
     exchange.lost_engine()
+    if path.has_report:
+        return b""
     return lost_event(exchange.dialect, path.meter) if exchange.is_stream else b""
 
 
