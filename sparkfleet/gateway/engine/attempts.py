@@ -65,7 +65,7 @@ class Attempts:
         )
         """The groups by the forecast that it was admitted with, until the first try."""
         self._failed: set[str] = set()
-        self._sent = lost._sent if lost is not None else 0
+        self._sent: int = lost._sent if lost is not None else 0
         self._deliveries = DELIVERIES - 1 if lost is not None else 0
         self._held: UpstreamAnswer | None = None
         self.group = ""
