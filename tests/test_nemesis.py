@@ -57,6 +57,9 @@ class StubFleet:
     def __init__(self):
         self.lab = self
         self.returncode = 0
+        self.answers = True
+        self.status = {}
+        self.verb = (0, "", "")
         self.event = 10
         self.log = []
         self.supervisors = 1
@@ -74,14 +77,18 @@ class StubFleet:
         return condition()
 
     def fleet_status(self):
-        nodes = [{"joined": True}]
-        return {
+        nodes = [{"name": node, "joined": True} for node in NODES]
+        return self.answers and {
             "last_event": self.event,
             "deployments": [self.one],
             "nodes": nodes,
             "trouble": "",
             "warnings": [],
+            **self.status,
         }
+
+    def run(self, verb):
+        return self.verb
 
     def deployments(self):
         return [self.one]
@@ -162,10 +169,78 @@ def test_lost_state_orphans_and_silence_are_wrong(stub):
     assert "neither status nor an event named it within 20 s" in wrong
 
 
-def test_what_status_shows_of_a_fault_counts_as_named(stub):
+def stopped(target, node="spark1"):
+    return Fault("process", target, node, "STOP", 20.0)
+
+
+def names(stub, fault, **status):
+    """True if a status with these fields, or an event that has come since, names a fault."""
     before = stub.nemesis._state()
-    assert not stub.nemesis._is_named(STOPPED, before)
+    stub.status = status
+    return stub.nemesis._is_named(fault, before)
+
+
+def test_what_status_shows_of_a_fault_counts_as_named(stub):
+    node = stopped("node actor", "spark2")
+    assert not names(stub, node)
+    before = stub.nemesis._state()
     stub.one["detail"] = "spark2 does not answer (for 9 s)"
+    assert stub.nemesis._is_named(node, before)
+    assert not stub.nemesis._is_named(stopped("watchdog"), before), "something else is shown"
+    assert not names(stub, node), "it was there before"
+
+
+@pytest.mark.parametrize(
+    ("target", "words"),
+    [
+        ("raylet", "spark1: Ray's raylet is stopped, and nothing new starts here"),
+        ("watchdog", "spark1: The Ray watchdog is stopped, and Ray would not be started again here"),
+        ("GCS", "The nodes have not been read for 10 s: Ray's GCS on the head does not answer."),
+        ("Serve controller", "The list of what runs has not ended for 10 s: Ray Serve does not answer"),
+        ("supervisor", "rank 0 on spark1 has not answered for 9 s: its supervisor or its holder hangs"),
+        ("rank actor", "rank 1 on spark2 has not answered for 9 s: its supervisor or its holder hangs"),
+        ("engine", "the engine's counters have not moved for 9 s: it hangs, or computes a long prompt"),
+    ],
+)
+def test_a_warning_names_the_process_that_it_is_about_and_no_other(stub, target, words):
+    assert names(stub, stopped(target), warnings=[words])
+    assert not names(stub, stopped("gateway"), warnings=[words])
+    assert not names(stub, stopped(target), warnings=["somebody's disk is 91% full"])
+
+
+def test_an_event_names_a_fault_by_its_kind_or_its_words_and_a_step_of_a_start_does_not(stub):
+    before = stub.nemesis._state()
+    stub.event = 11
+    event = {"deployment": "pair", "subject": "pair/g1/0", "kind": "starting", "message": "the group's last actor"}
+    for kind, named in (("starting", True), ("progress", False)):
+        stub.log = [event | {"kind": kind}]
+        assert stub.nemesis._is_named(stopped("actor of pair"), before) is named
+        assert not stub.nemesis._is_named(STOPPED, before)
+    stub.log = [event | {"subject": "jiztt5c8", "kind": "gateway", "message": "gateway listening"}]
     assert stub.nemesis._is_named(STOPPED, before)
-    stub.one["detail"], stub.event = "", 11
-    assert stub.nemesis._is_named(STOPPED, before)
+
+
+def test_without_an_answer_only_a_fault_of_the_controller_is_named(stub):
+    before = stub.nemesis._state()
+    stub.answers = False
+    assert stub.nemesis._is_named(stopped("controller"), before)
+    assert not stub.nemesis._is_named(stopped("GCS"), before)
+    token = Fault("file", "api.token", "spark1", "unreadable", 20.0)
+    stub.verb = (5, "", "The token api.token cannot be read.")
+    assert stub.nemesis._is_named(token, before)
+    stub.verb = (5, "", "The controller does not answer.")
+    assert not stub.nemesis._is_named(token, before)
+
+
+def test_every_target_has_words_or_a_reason_to_have_none():
+    without = {one.target for one in faults(1) if not soak.words_of(one)}
+    assert without == {"clock", *COMMANDS}
+    assert {soak.words_of(one) for one in faults(1) if one.kind == "file"} == {(name,) for name in FILES}
+
+
+def test_a_silent_supervisor_is_wrong_and_a_silent_command_is_not(stub):
+    stub.nemesis._named_at = None
+    (wrong,) = judged(stub, stopped("supervisor"), lambda: None)
+    assert "neither status nor an event named it" in wrong
+    stub.nemesis.wrong.clear()
+    assert judged(stub, Fault("command", "up", "here", "whole"), lambda: None, lasted=40.0) == []
