@@ -45,10 +45,12 @@ def test_a_stop_lasts_and_what_may_cost_an_engine_is_marked():
     for one in faults(2):
         if one.how == "STOP":
             assert 5 <= one.seconds <= 60
-        if one.target in ("engine", "raylet", "power"):
+        if one.target in ("engine", "power") or (one.target, one.how) in (("raylet", "KILL"), ("supervisor", "KILL")):
             assert one.keeps == ()
-        if one.target in ("gateway", "controller", "actor of pair"):
+        if one.target in ("gateway", "controller", "actor of pair", "rank actor"):
             assert one.keeps == ("pair", "alone")
+        if one.target == "GCS" or (one.target, one.how) == ("raylet", "STOP"):
+            assert one.keeps == (("pair", "alone") if one.seconds < 50 else ())
 
 
 class StubFleet:
@@ -146,6 +148,15 @@ def test_an_engine_may_be_lost_for_a_reason_and_not_without(stub):
     stub.one = {**stub.one, "groups": [{"ranks": [{"pid": 100, "node": "spark1"}]}]}
     (wrong,) = judged(stub, ENGINE, lambda: stub.fail(""))
     assert "no event names the reason" in wrong
+
+
+def test_an_engine_that_goes_with_its_node_needs_a_reason_unless_status_named_the_node(stub):
+    power = Fault("power", "power", "spark2", "off", 20.0)
+    assert judged(stub, power, lambda: stub.fail("")) == []
+    stub.nemesis._named_at = None
+    stub.fail("")
+    wrong = judged(stub, power, lambda: stub.one.update(groups=[{"ranks": [{"pid": 102, "node": "spark1"}]}]))
+    assert any("no event names the reason" in line for line in wrong)
 
 
 def test_a_fault_that_may_cost_none_is_wrong_even_with_a_reason(stub):

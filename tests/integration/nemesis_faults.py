@@ -40,11 +40,15 @@ KEEPS = (
     "controller",
     "actor of pair",
     "actor of alone",
+    "rank actor",
     "node actor",
     "Serve controller",
+    "GCS",
     "watchdog",
 )
-"""Processes whose loss costs no engine, nor a stop of any length."""
+"""Processes whose loss costs no engine, nor a stop, of any length or as `STOPS_KEEP_S` has it."""
+STOPS_KEEP_S = {"supervisor": 60, "raylet": 49, "GCS": 49}
+"""Longest stop of a process that costs no engine, seconds: Ray gives up a raylet that does not answer for 55 s."""
 FILES = {
     "api.token": NODES[:1],
     "address.json": NODES[:1],
@@ -110,9 +114,9 @@ def choose(random):
         target = random.choice(sorted(PROCESSES))
         how = random.choice(("KILL", "STOP"))
         seconds = random.randint(*STOPS_S) if how == "STOP" else 0
-        keeps = ("pair", "alone") if target in KEEPS else ()
-        if how == "STOP" and target in ("supervisor", "rank actor"):
-            keeps = ("pair", "alone")
+        longest = STOPS_KEEP_S.get(target, STOPS_S[1] if target in KEEPS else 0)
+        spares = seconds <= longest if how == "STOP" else target in KEEPS
+        keeps = ("pair", "alone") if spares else ()
         return Fault(kind, target, random.choice(PROCESSES[target][1]), how, seconds, keeps)
     if kind == "rail":
         rail = random.choice((0, 1, None))

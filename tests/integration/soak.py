@@ -197,7 +197,7 @@ class Nemesis:
             self._say("lost", f"the engine of {name}")
             if name in fault.keeps:
                 self._complain(f"{fault}: cost the engine of {name}: {reasons or 'without a reason'}")
-            elif not reasons and fault.kind != "power":
+            elif not reasons and not (fault.kind == "power" and (self._named_at or lasted < NAMED_S)):
                 self._complain(f"{fault}: the engine of {name} was lost, and no event names the reason")
         if after["wanted"] != before["wanted"]:
             self._complain(f"{fault}: the state changed from {before['wanted']} to {after['wanted']}")
