@@ -1,7 +1,11 @@
 """The faults of `scripts/soak`: a seed replays them, and every part of the catalogue has its turn."""
 
 import json
+import os
 import random
+import subprocess
+import sys
+from pathlib import Path
 
 import pytest
 import soak
@@ -65,6 +69,7 @@ class StubFleet:
         self.event = 10
         self.log = []
         self.supervisors = 1
+        self.left = {}
         self.placed = ["one"]
         self.one = {
             "name": "pair",
@@ -95,10 +100,10 @@ class StubFleet:
     def deployments(self):
         return [self.one]
 
-    def listed(self, node):
-        return dict.fromkeys(
-            range(self.supervisors if node == "spark1" else 0), "-m sparkfleet.runtime.supervisor"
-        )
+    def python(self, node, code):
+        """Strays of a node, as the program that the nemesis runs there prints them."""
+        nothing = {"supervisors": 0, "engines": [], "ports": [], "shared": []}
+        return json.dumps(nothing | ({"supervisors": self.supervisors, **self.left} if node == "spark1" else {}))
 
     def placement_groups(self):
         return self.placed
@@ -178,6 +183,48 @@ def test_lost_state_orphans_and_silence_are_wrong(stub):
     stub.placed, stub.nemesis._named_at = ["one"], None
     (wrong,) = judged(stub, GATEWAY, lambda: None)
     assert "neither status nor an event named it within 20 s" in wrong
+
+
+@pytest.mark.parametrize(
+    ("kind", "line", "words"),
+    [
+        ("engines", "python -m sparkfleet.engines.fake", "an engine without a supervisor on spark1: python"),
+        ("ports", "8123 of python -m http.server", "a listening port on spark1: 8123 of python"),
+        ("shared", "psm_1", "/dev/shm/psm_1 on spark1, which no process uses"),
+    ],
+)
+def test_what_no_group_reports_is_an_orphan(stub, kind, line, words):
+    (wrong,) = judged(stub, GATEWAY, lambda: stub.left.update({kind: [line]}))
+    assert words in wrong
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="reads Linux's /proc")
+def test_the_program_of_a_node_finds_what_nobody_holds():
+    """It runs here: this test has no supervisor, and beside it others may run."""
+    listens = "import socket, time; s = socket.create_server(('127.0.0.1', 0)); print(s.getsockname()[1], flush=True)"
+    argv = [sys.executable, "-c", f"{listens}; time.sleep(60)", "sparkfleet.engines.fake", "of this test"]
+    segment = Path(f"/dev/shm/sparkfleet-test-{os.getpid()}")
+    with subprocess.Popen(argv, stdout=subprocess.PIPE, text=True, start_new_session=True) as engine:
+        try:
+            port = int(engine.stdout.readline())
+            segment.write_text("left")
+            found = strays()
+            with segment.open():
+                assert segment.name not in strays()["shared"], "this process uses it"
+        finally:
+            engine.kill()
+            segment.unlink(missing_ok=True)
+    assert any("of this test" in line for line in found["engines"])
+    assert any(line.startswith(f"{port} of ") for line in found["ports"])
+    assert segment.name in found["shared"]
+    again = strays()
+    assert not any("of this test" in line for line in again["engines"])
+    assert not any(line.startswith(f"{port} of ") for line in again["ports"])
+
+
+def strays():
+    done = subprocess.run([sys.executable, "-c", soak.STRAYS], capture_output=True, text=True, check=True)
+    return json.loads(done.stdout)
 
 
 def stopped(target, node="spark1"):

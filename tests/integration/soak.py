@@ -14,7 +14,7 @@ forth or back), or is a second command line (`nemesis_faults.py`). During and af
 - no state is lost: deployments, their generations and files are the same;
 - within 15 s `status` shows every fault that is still there, or an event names it;
 - both deployments serve again, in bounded time;
-- no orphan stays: engines, supervisors, placement groups, shared memory;
+- no orphan stays: engines, supervisors, placement groups, listening ports, shared memory;
 - clients get whole answers or honest errors.
 
 Between faults it counts processes, memory, descriptors, ports and rows, which may not go on growing. Needs root on Linux, as
@@ -108,6 +108,50 @@ print(json.dumps({"kinds": kinds, "rss_mib": rss, "fds": fds, "ports": ports, "r
                   "tmp_mib": size(pathlib.Path(f"/tmp/sparkfleet-{me}")),
                   "shm_mib": size(pathlib.Path("/dev/shm"))}))
 """
+
+STRAYS = """
+import json, os, pathlib
+me = os.getuid()
+parents, words, sockets, used = {}, {}, {}, set()
+for entry in pathlib.Path("/proc").iterdir():
+    try:
+        if not entry.name.isdigit() or entry.stat().st_uid != me:
+            continue
+        pid = int(entry.name)
+        parents[pid] = int((entry / "stat").read_text().rpartition(")")[2].split()[1])
+        words[pid] = (entry / "cmdline").read_bytes().replace(bytes(1), b" ").decode(errors="replace").strip()
+        links = [os.readlink(fd) for fd in (entry / "fd").iterdir()]
+        used |= {line.split(maxsplit=5)[-1].strip() for line in open(entry / "maps")} | set(links)
+        sockets |= {link[8:-1]: pid for link in links if link.startswith("socket:")}
+    except OSError:
+        continue
+def line_of(pid):
+    while pid in words:
+        yield pid
+        pid = parents.get(pid, 0)
+own = set(line_of(os.getpid()))
+def belongs(pid, signs):
+    return pid in own or any(sign in words[one] for one in line_of(pid) for sign in signs)
+supervisor = "sparkfleet.runtime.supervisor"
+ours = (supervisor, "sparkfleet.node_daemon", "gcs_server", "raylet", "ray::", "/ray/")
+engines = ("vllm.entrypoints", "EngineCore", "sparkfleet.engines.fake")
+ports = {}
+for table in ("/proc/net/tcp", "/proc/net/tcp6"):
+    for line in open(table).readlines()[1:]:
+        fields = line.split()
+        if fields[3] == "0A" and fields[9] in sockets:
+            ports[int(fields[1].rpartition(":")[2], 16)] = sockets[fields[9]]
+shared = [one for one in pathlib.Path("/dev/shm").iterdir() if one.is_file() and one.lstat().st_uid == me]
+print(json.dumps({
+    "supervisors": sum(supervisor in line for pid, line in words.items() if pid not in own),
+    "engines": [line for pid, line in words.items()
+                if any(one in line for one in engines) and not belongs(pid, (supervisor,))],
+    "ports": [f"{port} of {words[pid]}" for port, pid in sorted(ports.items()) if not belongs(pid, ours)],
+    "shared": [one.name for one in shared if str(one) not in used and not one.name.startswith("libpod_")],
+}))
+"""
+"""Of one node: its supervisors, engines that none holds, ports that neither a rank nor Ray nor a part of the fleet listens on,
+and shared memory that no process uses (podman's locks have no process)."""
 
 WATCHED = ("controller", "gateway", "gcs", "raylet", "keeper", "serve", "proxy")
 """Processes that live on through faults of engines: they are where a leak would grow."""
@@ -217,16 +261,19 @@ class Nemesis:
             self._complain(f"{fault}: an orphan: {line}")
 
     def _strays(self):
-        """Whatever runs beside what the groups report."""
+        """Whatever runs, listens or is left beside what the groups report. No deployment here has an image, so there are no
+        containers: `tests/runtime/test_podman.py` has theirs."""
         groups = [group for one in self.fleet.deployments() for group in one["groups"]]
         ranks = [rank for group in groups for rank in group["ranks"]]
         found = []
         for node in NODES:
-            listed = self.fleet.listed(node)
-            supervisors = [pid for pid, line in listed.items() if "sparkfleet.runtime.supervisor" in line]
+            there = json.loads(self.fleet.python(node, STRAYS))
             expected = sum(rank["node"] == node for rank in ranks)
-            if len(supervisors) != expected:
-                found.append(f"{len(supervisors)} supervisors on {node} for {expected} ranks")
+            if there["supervisors"] != expected:
+                found.append(f"{there['supervisors']} supervisors on {node} for {expected} ranks")
+            found += [f"an engine without a supervisor on {node}: {line[:160]}" for line in there["engines"]]
+            found += [f"a listening port on {node}: {line[:160]}" for line in there["ports"]]
+            found += [f"/dev/shm/{name} on {node}, which no process uses" for name in there["shared"]]
         placed = self.fleet.placement_groups()
         if len(placed) != len(groups):
             found.append(f"placement groups {placed} for {len(groups)} groups")
