@@ -9,14 +9,14 @@ from pathlib import Path
 
 import pytest
 import soak
-from nemesis_faults import COMMANDS, FILES, HARMS, JUMPS_S, NODES, PROCESSES, Fault, choose
+from nemesis_faults import COMMANDS, FILES, HARMS, JUMPS_S, NODES, PROCESSES, Fault, choose, small_node
 
 STOPPED = Fault("process", "gateway", "spark1", "STOP", 10.0)
 
 
-def faults(seed, count=2000):
+def faults(seed, count=2000, small=NODES[0]):
     chooser = random.Random(seed)
-    return [choose(chooser) for _ in range(count)]
+    return [choose(chooser, small) for _ in range(count)]
 
 
 def test_a_seed_replays_its_faults_and_another_has_others():
@@ -45,11 +45,22 @@ def test_everything_that_can_be_hit_is_hit():
     }
 
 
+def test_either_nodes_disk_is_filled_and_the_node_with_it_keeps_its_power():
+    assert {small_node(seed) for seed in range(2)} == set(NODES)
+    for node, dark in zip(NODES, ({"spark2"}, set()), strict=True):
+        found = faults(1, small=node)
+        assert {(one.node, one.keeps) for one in found if one.kind == "disk"} == {(node, ("pair", "alone"))}
+        assert {one.node for one in found if one.kind == "power"} == dark
+
+
 def test_a_stop_lasts_and_what_may_cost_an_engine_is_marked():
     for one in faults(2):
         if one.how == "STOP":
             assert 5 <= one.seconds <= 60
-        if one.target in ("engine", "power") or (one.target, one.how) in (("raylet", "KILL"), ("supervisor", "KILL")):
+        if one.target in ("engine", "power") or (one.target, one.how) in (
+            ("raylet", "KILL"),
+            ("supervisor", "KILL"),
+        ):
             assert one.keeps == ()
         if one.target in ("gateway", "controller", "actor of pair", "rank actor"):
             assert one.keeps == ("pair", "alone")
@@ -103,7 +114,9 @@ class StubFleet:
     def python(self, node, code):
         """Strays of a node, as the program that the nemesis runs there prints them."""
         nothing = {"supervisors": 0, "engines": [], "ports": [], "shared": []}
-        return json.dumps(nothing | ({"supervisors": self.supervisors, **self.left} if node == "spark1" else {}))
+        return json.dumps(
+            nothing | ({"supervisors": self.supervisors, **self.left} if node == "spark1" else {})
+        )
 
     def placement_groups(self):
         return self.placed
@@ -269,7 +282,12 @@ def test_a_warning_names_the_process_that_it_is_about_and_no_other(stub, target,
 def test_an_event_names_a_fault_by_its_kind_or_its_words_and_a_step_of_a_start_does_not(stub):
     before = stub.nemesis._state()
     stub.event = 11
-    event = {"deployment": "pair", "subject": "pair/g1/0", "kind": "starting", "message": "the group's last actor"}
+    event = {
+        "deployment": "pair",
+        "subject": "pair/g1/0",
+        "kind": "starting",
+        "message": "the group's last actor",
+    }
     for kind, named in (("starting", True), ("progress", False)):
         stub.log = [event | {"kind": kind}]
         assert stub.nemesis._is_named(stopped("actor of pair"), before) is named
@@ -291,8 +309,9 @@ def test_without_an_answer_only_a_fault_of_the_controller_is_named(stub):
 
 
 def test_every_target_has_words_or_a_reason_to_have_none():
-    without = {one.target for one in faults(1) if not soak.words_of(one)}
-    assert without == {"clock", *COMMANDS}
+    found = faults(1) + faults(1, small="spark2")
+    without = {one.target for one in found if not soak.words_of(one)}
+    assert without == {"clock", "disk without the store", *COMMANDS}
     assert {soak.words_of(one) for one in faults(1) if one.kind == "file"} == {(name,) for name in FILES}
 
 

@@ -6,7 +6,7 @@
     scripts/soak --list --seed 7            prints the faults of a seed, and does nothing
 
 A fault hits one process (of ours, of Ray, of an engine: killed, or stopped for 5 to 60 s), a rail, a node's power, a file of
-the state directory (away, garbage, unreadable), the disk of the head's state directory (full), a node's clock (an hour
+the state directory (away, garbage, unreadable), the disk of a node's state directory (full), a node's clock (an hour
 forth or back), or is a second command line (`nemesis_faults.py`). During and after each:
 
 - no engine ends that was alive and wanted without an event that names the reason, and none at all for faults that may not
@@ -34,7 +34,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 
 from asking import Asking
 from lab_fleet import LabFleet
-from nemesis_faults import COMMANDS, DISK, NODES, Hand, choose
+from nemesis_faults import COMMANDS, DISK, NODES, Hand, choose, small_node
 from node_faults import STATE, Clocks, small_disk
 from pair_fleet import TINY, PairFleet
 
@@ -150,7 +150,7 @@ print(json.dumps({
     "shared": [one.name for one in shared if str(one) not in used and not one.name.startswith("libpod_")],
 }))
 """
-"""Of one node: its supervisors, engines that none holds, ports that neither a rank nor Ray nor a part of the fleet listens on,
+"""Of one node: its supervisors, engines that none holds, ports on which neither a rank nor Ray nor a part of the fleet listens,
 and shared memory that no process uses (podman's locks have no process)."""
 
 WATCHED = ("controller", "gateway", "gcs", "raylet", "keeper", "serve", "proxy")
@@ -169,6 +169,7 @@ class Nemesis:
     def __init__(self, fleet, seed, clocks):
         self.fleet = fleet
         self._random = random.Random(seed)
+        self._small = small_node(seed)
         self._hand = Hand(fleet, self._command, clocks)
         self._lost = []
         self._began = time.time()
@@ -199,7 +200,7 @@ class Nemesis:
     def _next(self):
         """The next fault; one that may cost engines only as long as the breaker lets them start again."""
         while True:
-            fault = choose(self._random)
+            fault = choose(self._random, self._small)
             recent = sum(time.time() - at < WINDOW_S for at in self._lost)
             if len(fault.keeps) == len(("pair", "alone")) or recent < LOSSES:
                 return fault
@@ -296,7 +297,9 @@ class Nemesis:
             code, out, err = self.fleet.run("status")
             return code != 0 and fault.target in f"{out}{err}"
         lines = [line for line in _lines(status) if line not in before["lines"]] if status else []
-        lines += [_event_line(event) for event in self._events(before["event"]) if event["kind"] != "progress"]
+        lines += [
+            _event_line(event) for event in self._events(before["event"]) if event["kind"] != "progress"
+        ]
         return any(word in line for word in words_of(fault) for line in lines)
 
     # -- what is there
@@ -369,12 +372,14 @@ NAMES = {
     "both rails": ("spark2", "pair"),
     "power": ("{node} does not answer", "{node} left the fleet"),
     "disk": ("disk",),
+    # What runs there writes nothing that it cannot do without; a start that needs room names it.
+    "disk without the store": (),
     # An hour ahead harms nothing until it is set back, and that ends at once with an event of the head's.
     "clock": (),
     # A second command line is no fault.
     **dict.fromkeys(COMMANDS, ()),
 }
-"""By target, words of the product by which it is named; a file by its name. () has its reason beside it."""
+"""By target, words of the product by which it is named; a file by its name. A target without words has its reason above."""
 
 
 def _lines(status):
@@ -443,7 +448,7 @@ def main():
     print(f"seed {options.seed}", flush=True)
     if options.list:
         chooser = random.Random(options.seed)
-        print("\n".join(str(choose(chooser)) for _ in range(50)))
+        print("\n".join(str(choose(chooser, small_node(options.seed))) for _ in range(50)))
         return 0
     with tempfile.TemporaryDirectory() as place:
         directory = Path(place)
@@ -452,7 +457,7 @@ def main():
             fleet = PairFleet(lab, directory, options.real)
             fleet.bring()
             clocks = Clocks(fleet, NODES)
-            small_disk(fleet, "spark1", STATE, DISK)
+            small_disk(fleet, small_node(options.seed), STATE, DISK)
             fleet.ok("up")
             nemesis = Nemesis(fleet, options.seed, clocks)
             nemesis.serve()
