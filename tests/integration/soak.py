@@ -150,8 +150,8 @@ print(json.dumps({
     "shared": [one.name for one in shared if str(one) not in used and not one.name.startswith("libpod_")],
 }))
 """
-"""Of one node: its supervisors, engines that none holds, ports on which neither a rank nor Ray nor a part of the fleet listens,
-and shared memory that no process uses (podman's locks have no process)."""
+"""Of one node: its supervisors, engines that none holds, ports on which neither a rank nor Ray nor a part of the fleet
+listens, and shared memory that no process uses (podman's locks have no process)."""
 
 WATCHED = ("controller", "gateway", "gcs", "raylet", "keeper", "serve", "proxy")
 """Processes that live on through faults of engines: they are where a leak would grow."""
