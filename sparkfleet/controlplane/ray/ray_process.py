@@ -13,7 +13,6 @@ from sparkfleet.controlplane.ray.ray_tls import tls_environment
 from sparkfleet.controlplane.state.head_address import HeadAddress, gateway_tls, read_address, write_address
 from sparkfleet.gateway.listening import GatewayEntry
 from sparkfleet.runtime.files.fleet_paths import STATE_VARIABLE, FleetPaths
-from sparkfleet.runtime.files.log_limit import LIMIT_BYTES
 from sparkfleet.runtime.files.state_probe import RAY_LABEL
 from sparkfleet.runtime.ports import free_port
 from sparkfleet.specs.inventory import Gateway
@@ -138,11 +137,6 @@ def ray_environment(paths: FleetPaths, base: Mapping[str, str] = os.environ) -> 
         # Ray reads a whole message before it checks the token, by default up to 512 MB. Ours have kilobytes.
         "RAY_max_grpc_message_size": str(GRPC_BYTES),
         "RAY_agent_max_grpc_message_size": str(GRPC_BYTES),
-        # Each log of Ray's session, with one older file. Without these, output of workers, raylet and GCS has no limit, and
-        # the other logs keep five older files of 512 MB. A worker's output then goes through a pipe, and a worker that ends
-        # waits for all who hold it (Ray 2.60; ray-project/ray#66231): a child that may outlive it needs outputs of its own.
-        "RAY_ROTATION_MAX_BYTES": str(LIMIT_BYTES),
-        "RAY_ROTATION_BACKUP_COUNT": "1",
         "RAY_SERVE_LOG_TO_STDERR": "0",
         # The gateway is asynchronous throughout: no thread hop per chunk.
         "RAY_SERVE_RUN_USER_CODE_IN_SEPARATE_THREAD": "0",

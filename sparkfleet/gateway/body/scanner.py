@@ -144,8 +144,7 @@ async def _start() -> _Scanner:
 def _open_program(its: socket.socket) -> subprocess.Popen[bytes]:
     # Streams go first if every core is busy: from its first instruction, as its imports take 0.3 s.
     argv = ["nice", "-n", str(NICENESS), sys.executable, "-P", "-m", "sparkfleet.gateway.body.scan_program"]
-    # The end of a Ray worker waits for all who hold its standard error (see ray_environment).
-    return subprocess.Popen(argv, stdin=its.fileno(), stdout=its.fileno(), stderr=subprocess.DEVNULL)
+    return subprocess.Popen(argv, stdin=its.fileno(), stdout=its.fileno())
 
 
 def _unreadable() -> ApiError:

@@ -72,7 +72,6 @@ def test_rays_environment_is_safe_and_not_the_users(paths):
     assert env["RAY_worker_niceness"] == "0"
     assert env["RAY_enable_metrics_collection"] == "0"
     assert int(env["RAY_max_grpc_message_size"]) == int(env["RAY_agent_max_grpc_message_size"]) == 32 << 20
-    assert (env["RAY_ROTATION_MAX_BYTES"], env["RAY_ROTATION_BACKUP_COUNT"]) == (str(10 << 20), "1")
     assert env["RAY_raylet_liveness_self_check_interval_ms"] == "3000"
     assert env[LABEL] == paths.label
     assert env["PATH"] == "/bin"
