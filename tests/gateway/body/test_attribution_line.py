@@ -103,6 +103,10 @@ def test_lines_are_read_without_a_copy_of_their_pieces():
             slices.append(part := super().__getitem__(place))
             return part
 
+        def __radd__(self, before):
+            slices.append(whole := before + bytes(self))
+            return whole
+
     body = RequestBody()
     body._pieces = [Piece(b'"x-anthropic-billing-header: no digits",'.ljust(PIECE_BYTES)) for _ in range(4)]
     body.size = 4 * PIECE_BYTES

@@ -118,6 +118,14 @@ async def test_after_two_continuations_it_ends_with_an_error(open_door: OpenDoor
     assert door.value("sparkfleet_replays_total", model="tiny", outcome="failed") == 1
 
 
+async def test_tries_before_the_first_byte_and_for_the_rest_are_three_together(open_door: OpenDoor) -> None:
+    door = await open_door(engines=[engine(), engine(2), engine(2), engine()], models=[tiny(*"wwww")])
+    await door.engines[0].aclose()
+    _, _, body = await door.post(COMPLETIONS, **GREEDY)
+    assert failed(body)
+    assert [len(one.requests) for one in door.engines[1:]] == [1, 1, 0]
+
+
 async def test_one_engine_that_fails_at_the_rest_is_enough(open_door: OpenDoor) -> None:
     engines = [engine(5), engine(0, "drop"), engine()]
     door = await open_door(engines=engines, models=[tiny("w", "w", "w")])
