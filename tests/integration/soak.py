@@ -141,7 +141,12 @@ for table in ("/proc/net/tcp", "/proc/net/tcp6"):
         fields = line.split()
         if fields[3] == "0A" and fields[9] in sockets:
             ports[int(fields[1].rpartition(":")[2], 16)] = sockets[fields[9]]
-shared = [one for one in pathlib.Path("/dev/shm").iterdir() if one.is_file() and one.lstat().st_uid == me]
+def is_own(path):
+    try:
+        return path.is_file() and path.lstat().st_uid == me
+    except OSError:  # Ray removes its own at once
+        return False
+shared = list(filter(is_own, pathlib.Path("/dev/shm").iterdir()))
 print(json.dumps({
     "supervisors": sum(supervisor in line for pid, line in words.items() if pid not in own),
     "engines": [line for pid, line in words.items()
