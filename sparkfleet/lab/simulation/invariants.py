@@ -41,6 +41,24 @@ BACK_S = 10.0
 """Time limit for a controller to work again once its store is back, simulated seconds."""
 
 
+def forgotten(wanted: Mapping[str, Desired], confirmed: Mapping[str, Desired], now: float) -> Iterator[str]:
+    """Deployments that the store has otherwise than the controller confirmed them. A command that failed changes nothing.
+
+    Args:
+        wanted: the store's.
+        confirmed: what the controller confirmed to users, without what they deleted.
+        now: simulated seconds.
+    """
+    for name in sorted(wanted.keys() | confirmed.keys()):
+        stored, known = wanted.get(name), confirmed.get(name)
+        if stored != known:
+            yield f"{now:.1f} s: {name} was confirmed as {_generation(known)}, and the store has {_generation(stored)}"
+
+
+def _generation(one: Desired | None) -> str:
+    return f"generation {one.generation}" if one else "deleted"
+
+
 def ended_without_reason(
     ended: list[tuple[float, SimulatedEngine, str]],
     wanted: Mapping[str, Desired],

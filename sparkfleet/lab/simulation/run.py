@@ -142,6 +142,7 @@ class Simulation:
                 if waits or group not in self._since:
                     self._since[group] = world.time.seconds
         found = [
+            *invariants.forgotten(wanted, self._users.confirmed, world.time.seconds),
             *self._ended_without_reason(wanted),
             *invariants.start_storms(world.serve, world.time.seconds),
             *invariants.wedged_again(world.serve, world.time.seconds),

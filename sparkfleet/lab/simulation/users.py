@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import sqlite3
 
+from sparkfleet.controlplane.desired import Desired
 from sparkfleet.errors import ControlError
 from sparkfleet.lab.simulation.plans import edited, random_plan
 from sparkfleet.lab.simulation.world import UserAction, World
@@ -22,6 +23,8 @@ class Users:
 
     def __init__(self, world: World) -> None:
         self._world = world
+        self.confirmed: dict[str, Desired] = {}
+        """Each deployment as the controller confirmed it last; none of those that it confirmed to be deleted."""
 
     async def act(self) -> None:
         """Carries out what they want to do now."""
@@ -56,6 +59,7 @@ class Users:
             desired, changed = await self._world.controller.commands.put(
                 spec, plan, "somebody", retry=what == "again"
             )
+            self.confirmed[name] = desired
             self._world.note(
                 f"{name} {what}: generation {desired.generation}, changed: {changed}, {desired.groups}"
             )
@@ -66,6 +70,7 @@ class Users:
         if self._world.controller is not None:
             with contextlib.suppress(ControlError, sqlite3.Error):
                 await self._world.controller.commands.remove(name, "somebody")
+                self.confirmed.pop(name, None)
                 self._world.note(f"{name} removed")
 
     async def drain(self, node: str) -> None:

@@ -7,7 +7,16 @@ import pytest
 from sparkfleet.controlplane import gateway_control
 from sparkfleet.lab.simulation import __main__ as command
 
-GIVEN = ("--hours", "1.0000001", "--nodes", "2", "--fault-every", "59.12345678", "--drain-every", "3600.12345678")
+GIVEN = (
+    "--hours",
+    "1.0000001",
+    "--nodes",
+    "2",
+    "--fault-every",
+    "59.12345678",
+    "--drain-every",
+    "3600.12345678",
+)
 """Figures with more digits than a short form of them has."""
 
 

@@ -11,6 +11,7 @@ from sparkfleet.controlplane.policy import decide as policy
 from sparkfleet.controlplane.policy import fallback
 from sparkfleet.controlplane.policy.ladder import RETRIES, step
 from sparkfleet.controlplane.policy.state import FleetState
+from sparkfleet.controlplane.state.tables.deployments import DeploymentTable
 from sparkfleet.lab.simulation import faults, invariants, store_place, users
 from sparkfleet.lab.simulation.faults import FAULTS
 from sparkfleet.lab.simulation.fleet import MEMORY, SimulatedFleet
@@ -131,6 +132,25 @@ def test_a_given_up_group_that_runs_on_is_found():
 
     assert len(found("running", True)) == len(found("starting", True)) == len(one.groups)
     assert found("running", False) == found("failed", True) == []
+
+
+@pytest.mark.parametrize(("method", "answer"), [("_write", None), ("remove", True)])
+def test_a_store_that_forgets_what_was_confirmed_is_found(method, answer, monkeypatch):
+    """It has neither the deployment nor its deletion, and everything else agrees with it."""
+    monkeypatch.setattr(DeploymentTable, method, lambda *_: answer)
+    found = [line for seed in range(3) for line in simulate(seed, hours=0.5).violations]
+    assert any("was confirmed as" in line and "and the store has" in line for line in found)
+
+
+def test_what_is_stored_otherwise_than_it_was_confirmed_is_forgotten():
+    spec, plan = random_plan("a", ("spark1",), random.Random(1))
+    one = Desired(spec=spec, plan=plan, generation=1, who="me", since=0.0)
+    other = one.model_copy(update={"spec": spec.model_copy(update={"concurrency": spec.concurrency + 1})})
+    assert list(invariants.forgotten({"a": one}, {"a": one.model_copy()}, 2.0)) == []
+    (line,) = invariants.forgotten({"a": one}, {}, 2.0)
+    assert line == "2.0 s: a was confirmed as deleted, and the store has generation 1"
+    assert len(list(invariants.forgotten({}, {"a": one}, 2.0))) == 1
+    assert len(list(invariants.forgotten({"a": other}, {"a": one}, 2.0))) == 1
 
 
 def test_an_engine_that_dies_again_and_again_is_found():
