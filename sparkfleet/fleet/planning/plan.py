@@ -221,8 +221,8 @@ def open_rendezvous(plan: Plan, exposed: Collection[str]) -> tuple[str, ...]:
         return ()
     return (
         f"warning: {', '.join(nodes)}: the port where ranks meet (PyTorch's store) is open on every address, asks for no"
-        " token and unpickles: whoever reaches it runs code. `sparkfleet fabric firewall --apply` closes it to machines that"
-        " are no nodes.",
+        " token and unpickles: any machine that reaches it runs code. `sparkfleet fabric firewall --apply` closes it"
+        " to machines that are no nodes.",
     )
 
 

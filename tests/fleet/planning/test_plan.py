@@ -26,7 +26,7 @@ def test_a_pair_without_the_firewall_is_planned_with_a_warning_that_names_the_co
     assert {len(rung.candidate.shape.nodes) for rung in found.deployments[0].groups[0].ladder} == {2}
     (line,) = open_rendezvous(found, ("spark2", "spark1"))
     assert line.startswith("warning: spark1, spark2: the port where ranks meet (PyTorch's store) is open")
-    assert "unpickles: whoever reaches it runs code" in line
+    assert "unpickles: any machine that reaches it runs code" in line
     assert "`sparkfleet fabric firewall --apply` closes it" in line
     assert open_rendezvous(found, ("spark2",))[0].startswith("warning: spark2: ")
     assert open_rendezvous(found, ()) == ()
