@@ -11,8 +11,8 @@ PACKAGE = Path(sparkfleet.__file__).parent
 HERE_ONLY = ("lab", "tiny_models", "accuracy")
 """Parts that start programs on the developer's machine only."""
 SAFE = {"-I", "-P"}
-BY_A_SUPERVISOR = {"engines/vllm.py", "group/launch_plan.py"}
-"""Engines, in environments of their owners, and what prepares their files."""
+BY_A_SUPERVISOR = {"engines/vllm.py"}
+"""Engines, in environments of their owners."""
 
 
 def word(node):

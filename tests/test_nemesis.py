@@ -1,18 +1,22 @@
 """The faults of `scripts/soak`: a seed replays them, and every part of the catalogue has its turn."""
 
 import json
+import os
 import random
+import subprocess
+import sys
+from pathlib import Path
 
 import pytest
 import soak
-from nemesis_faults import COMMANDS, FILES, HARMS, JUMPS_S, NODES, PROCESSES, Fault, choose
+from nemesis_faults import COMMANDS, FILES, HARMS, JUMPS_S, NODES, PROCESSES, Fault, choose, small_node
 
 STOPPED = Fault("process", "gateway", "spark1", "STOP", 10.0)
 
 
-def faults(seed, count=2000):
+def faults(seed, count=2000, small=NODES[0]):
     chooser = random.Random(seed)
-    return [choose(chooser) for _ in range(count)]
+    return [choose(chooser, small) for _ in range(count)]
 
 
 def test_a_seed_replays_its_faults_and_another_has_others():
@@ -41,14 +45,27 @@ def test_everything_that_can_be_hit_is_hit():
     }
 
 
+def test_either_nodes_disk_is_filled_and_the_node_with_it_keeps_its_power():
+    assert {small_node(seed) for seed in range(2)} == set(NODES)
+    for node, dark in zip(NODES, ({"spark2"}, set()), strict=True):
+        found = faults(1, small=node)
+        assert {(one.node, one.keeps) for one in found if one.kind == "disk"} == {(node, ("pair", "alone"))}
+        assert {one.node for one in found if one.kind == "power"} == dark
+
+
 def test_a_stop_lasts_and_what_may_cost_an_engine_is_marked():
     for one in faults(2):
         if one.how == "STOP":
             assert 5 <= one.seconds <= 60
-        if one.target in ("engine", "raylet", "power"):
+        if one.target in ("engine", "power") or (one.target, one.how) in (
+            ("raylet", "KILL"),
+            ("supervisor", "KILL"),
+        ):
             assert one.keeps == ()
-        if one.target in ("gateway", "controller", "actor of pair"):
+        if one.target in ("gateway", "controller", "actor of pair", "rank actor"):
             assert one.keeps == ("pair", "alone")
+        if one.target == "GCS" or (one.target, one.how) == ("raylet", "STOP"):
+            assert one.keeps == (("pair", "alone") if one.seconds < 50 else ())
 
 
 class StubFleet:
@@ -57,9 +74,13 @@ class StubFleet:
     def __init__(self):
         self.lab = self
         self.returncode = 0
+        self.answers = True
+        self.status = {}
+        self.verb = (0, "", "")
         self.event = 10
         self.log = []
         self.supervisors = 1
+        self.left = {}
         self.placed = ["one"]
         self.one = {
             "name": "pair",
@@ -74,21 +95,27 @@ class StubFleet:
         return condition()
 
     def fleet_status(self):
-        nodes = [{"joined": True}]
-        return {
+        nodes = [{"name": node, "joined": True} for node in NODES]
+        return self.answers and {
             "last_event": self.event,
             "deployments": [self.one],
             "nodes": nodes,
             "trouble": "",
             "warnings": [],
+            **self.status,
         }
+
+    def run(self, verb):
+        return self.verb
 
     def deployments(self):
         return [self.one]
 
-    def listed(self, node):
-        return dict.fromkeys(
-            range(self.supervisors if node == "spark1" else 0), "-m sparkfleet.runtime.supervisor"
+    def python(self, node, code):
+        """Strays of a node, as the program that the nemesis runs there prints them."""
+        nothing = {"supervisors": 0, "engines": [], "ports": [], "shared": []}
+        return json.dumps(
+            nothing | ({"supervisors": self.supervisors, **self.left} if node == "spark1" else {})
         )
 
     def placement_groups(self):
@@ -141,6 +168,15 @@ def test_an_engine_may_be_lost_for_a_reason_and_not_without(stub):
     assert "no event names the reason" in wrong
 
 
+def test_an_engine_that_goes_with_its_node_needs_a_reason_unless_status_named_the_node(stub):
+    power = Fault("power", "power", "spark2", "off", 20.0)
+    assert judged(stub, power, lambda: stub.fail("")) == []
+    stub.nemesis._named_at = None
+    stub.fail("")
+    wrong = judged(stub, power, lambda: stub.one.update(groups=[{"ranks": [{"pid": 102, "node": "spark1"}]}]))
+    assert any("no event names the reason" in line for line in wrong)
+
+
 def test_a_fault_that_may_cost_none_is_wrong_even_with_a_reason(stub):
     (wrong,) = judged(stub, GATEWAY, lambda: stub.fail("it exited: signal 9"))
     assert wrong.startswith("gateway on spark1: STOP for 20 s: cost the engine of pair")
@@ -162,10 +198,126 @@ def test_lost_state_orphans_and_silence_are_wrong(stub):
     assert "neither status nor an event named it within 20 s" in wrong
 
 
-def test_what_status_shows_of_a_fault_counts_as_named(stub):
+@pytest.mark.parametrize(
+    ("kind", "line", "words"),
+    [
+        ("engines", "python -m sparkfleet.engines.fake", "an engine without a supervisor on spark1: python"),
+        ("ports", "8123 of python -m http.server", "a listening port on spark1: 8123 of python"),
+        ("shared", "psm_1", "/dev/shm/psm_1 on spark1, which no process uses"),
+    ],
+)
+def test_what_no_group_reports_is_an_orphan(stub, kind, line, words):
+    (wrong,) = judged(stub, GATEWAY, lambda: stub.left.update({kind: [line]}))
+    assert words in wrong
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="reads Linux's /proc")
+def test_the_program_of_a_node_finds_what_nobody_holds():
+    """It runs here: this test has no supervisor, and beside it others may run."""
+    listens = "import socket, time; s = socket.create_server(('127.0.0.1', 0)); print(s.getsockname()[1], flush=True)"
+    argv = [sys.executable, "-c", f"{listens}; time.sleep(60)", "sparkfleet.engines.fake", "of this test"]
+    segment = Path(f"/dev/shm/sparkfleet-test-{os.getpid()}")
+    with subprocess.Popen(argv, stdout=subprocess.PIPE, text=True, start_new_session=True) as engine:
+        try:
+            port = int(engine.stdout.readline())
+            segment.write_text("left")
+            found = strays()
+            with segment.open():
+                assert segment.name not in strays()["shared"], "this process uses it"
+        finally:
+            engine.kill()
+            segment.unlink(missing_ok=True)
+    assert any("of this test" in line for line in found["engines"])
+    assert any(line.startswith(f"{port} of ") for line in found["ports"])
+    assert segment.name in found["shared"]
+    again = strays()
+    assert not any("of this test" in line for line in again["engines"])
+    assert not any(line.startswith(f"{port} of ") for line in again["ports"])
+
+
+def strays():
+    done = subprocess.run([sys.executable, "-c", soak.STRAYS], capture_output=True, text=True, check=True)
+    return json.loads(done.stdout)
+
+
+def stopped(target, node="spark1"):
+    return Fault("process", target, node, "STOP", 20.0)
+
+
+def names(stub, fault, **status):
+    """True if a status with these fields, or an event that has come since, names a fault."""
     before = stub.nemesis._state()
-    assert not stub.nemesis._is_named(STOPPED, before)
+    stub.status = status
+    return stub.nemesis._is_named(fault, before)
+
+
+def test_what_status_shows_of_a_fault_counts_as_named(stub):
+    node = stopped("node actor", "spark2")
+    assert not names(stub, node)
+    before = stub.nemesis._state()
     stub.one["detail"] = "spark2 does not answer (for 9 s)"
+    assert stub.nemesis._is_named(node, before)
+    assert not stub.nemesis._is_named(stopped("watchdog"), before), "something else is shown"
+    assert not names(stub, node), "it was there before"
+
+
+@pytest.mark.parametrize(
+    ("target", "words"),
+    [
+        ("raylet", "spark1: Ray's raylet is stopped, and nothing new starts here"),
+        ("watchdog", "spark1: The Ray watchdog is stopped, and Ray would not be started again here"),
+        ("GCS", "The nodes have not been read for 10 s: Ray's GCS on the head does not answer."),
+        ("Serve controller", "The list of what runs has not ended for 10 s: Ray Serve does not answer"),
+        ("supervisor", "rank 0 on spark1 has not answered for 9 s: its supervisor or its holder hangs"),
+        ("rank actor", "rank 1 on spark2 has not answered for 9 s: its supervisor or its holder hangs"),
+        ("engine", "the engine's counters have not moved for 9 s: it hangs, or computes a long prompt"),
+    ],
+)
+def test_a_warning_names_the_process_that_it_is_about_and_no_other(stub, target, words):
+    assert names(stub, stopped(target), warnings=[words])
+    assert not names(stub, stopped("gateway"), warnings=[words])
+    assert not names(stub, stopped(target), warnings=["somebody's disk is 91% full"])
+
+
+def test_an_event_names_a_fault_by_its_kind_or_its_words_and_a_step_of_a_start_does_not(stub):
+    before = stub.nemesis._state()
+    stub.event = 11
+    event = {
+        "deployment": "pair",
+        "subject": "pair/g1/0",
+        "kind": "starting",
+        "message": "the group's last actor",
+    }
+    for kind, named in (("starting", True), ("progress", False)):
+        stub.log = [event | {"kind": kind}]
+        assert stub.nemesis._is_named(stopped("actor of pair"), before) is named
+        assert not stub.nemesis._is_named(STOPPED, before)
+    stub.log = [event | {"subject": "jiztt5c8", "kind": "gateway", "message": "gateway listening"}]
     assert stub.nemesis._is_named(STOPPED, before)
-    stub.one["detail"], stub.event = "", 11
-    assert stub.nemesis._is_named(STOPPED, before)
+
+
+def test_without_an_answer_only_a_fault_of_the_controller_is_named(stub):
+    before = stub.nemesis._state()
+    stub.answers = False
+    assert stub.nemesis._is_named(stopped("controller"), before)
+    assert not stub.nemesis._is_named(stopped("GCS"), before)
+    token = Fault("file", "api.token", "spark1", "unreadable", 20.0)
+    stub.verb = (5, "", "The token api.token cannot be read.")
+    assert stub.nemesis._is_named(token, before)
+    stub.verb = (5, "", "The controller does not answer.")
+    assert not stub.nemesis._is_named(token, before)
+
+
+def test_every_target_has_words_or_a_reason_to_have_none():
+    found = faults(1) + faults(1, small="spark2")
+    without = {one.target for one in found if not soak.words_of(one)}
+    assert without == {"clock", "disk without the store", *COMMANDS}
+    assert {soak.words_of(one) for one in faults(1) if one.kind == "file"} == {(name,) for name in FILES}
+
+
+def test_a_silent_supervisor_is_wrong_and_a_silent_command_is_not(stub):
+    stub.nemesis._named_at = None
+    (wrong,) = judged(stub, stopped("supervisor"), lambda: None)
+    assert "neither status nor an event named it" in wrong
+    stub.nemesis.wrong.clear()
+    assert judged(stub, Fault("command", "up", "here", "whole"), lambda: None, lasted=40.0) == []

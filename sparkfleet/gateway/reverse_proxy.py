@@ -26,6 +26,7 @@ from sparkfleet.gateway.engine.attempts import Attempts
 from sparkfleet.gateway.engine.endpoints import Picker
 from sparkfleet.gateway.engine.engine_error import in_dialect, lacks_path, read_error
 from sparkfleet.gateway.engine.external import ExternalPicker
+from sparkfleet.gateway.engine.failure_event import FailureWatch
 from sparkfleet.gateway.engine.loop_detector import LoopDetector
 from sparkfleet.gateway.engine.relay import AnswerPath, loop_event, lost_event, relay
 from sparkfleet.gateway.engine.replay import CONTINUATIONS, StreamRecord, plan_of
@@ -154,14 +155,14 @@ class ReverseProxy:
                 return await _explain(exchange, choice, send)
             if wanted.usage is not None and exchange.path in USAGE_PATHS:
                 edit = wanted.usage
-                body, wanted = body.replaced(edit.start, edit.end, edit.text.encode()), wanted.after(edit)
+                body, wanted = body.replaced((edit.start, edit.end, edit.text.encode())), wanted.after(edit)
                 exchange.hides_usage = True
             span = None
             if wanted.model != choice.model.name or choice.spare:
                 span = _model_span(exchange.headers, body, wanted)
             if wanted.model != choice.model.name and span is not None:
                 name = _name_in(exchange.headers, choice.model.name)
-                body, span = body.replaced(*span, name), (span[0], span[0] + len(name))
+                body, span = body.replaced((*span, name)), (span[0], span[0] + len(name))
             if choice.model.replay and body.size <= INLINE_BYTES and not is_form(exchange.headers):
                 exchange.replay = plan_of(exchange.path, body)
             exchange.request = _request(exchange, scope, body, span)
@@ -231,7 +232,7 @@ class ReverseProxy:
             finally:
                 answer.close()
         last = path.rest(whole=complete) + (b"" if complete else _cut_short(exchange, path))
-        if complete or last:
+        if complete or exchange.is_stream:
             await send({"type": "http.response.body", "body": last, "more_body": False})
 
     async def _continued(
@@ -239,14 +240,16 @@ class ReverseProxy:
     ) -> UpstreamAnswer | None:
         """The answer of another group with the rest of a stream whose group was lost; None if there is none."""
         record, lost = path.record, exchange.attempts
-        if record is None or asked is None or lost is None or (path.loops is not None and path.loops.found):
+        if lost is None or (path.loops is not None and path.loops.found):
             return None
         self.loads.fail(lost.app)
+        if record is None or asked is None:
+            return None
         exchange.lost_apps += (lost.app,)
         body = record.continuation()
         if body is not None and record.continuations < CONTINUATIONS:
             request = replace(asked, body=RequestBody(body))
-            if (answer := await self._ask_for_rest(exchange, wanted, lost.weights, request)) is not None:
+            if (answer := await self._ask_for_rest(exchange, wanted, lost, request)) is not None:
                 record.resume()
                 exchange.replays += ("continued",)
                 return answer
@@ -254,17 +257,19 @@ class ReverseProxy:
         return None
 
     async def _ask_for_rest(
-        self, exchange: RequestContext, wanted: RequestTarget, weights: str, request: Request
+        self, exchange: RequestContext, wanted: RequestTarget, lost: Attempts, request: Request
     ) -> UpstreamAnswer | None:
         assert exchange.slot is not None
         try:
             choice = candidates_of(exchange, self.table, wanted, self.loads)
             same = tuple(
-                one for one in choice.groups if one.weights == weights and one.app not in exchange.lost_apps
+                one
+                for one in choice.groups
+                if one.weights == lost.weights and one.app not in exchange.lost_apps
             )
             choice = replace(choice, groups=same, spare=())
             attempts = Attempts(
-                self._picker, self.upstream, choice, exchange.slot, request=request, continues=True
+                self._picker, self.upstream, choice, exchange.slot, request=request, lost=lost
             )
             answer = await attempts.answer()
         except ApiError:
@@ -272,7 +277,7 @@ class ReverseProxy:
         if not answer.is_stream or answer.status != HTTPStatus.OK:
             answer.close()
             return None
-        attempts.retries += exchange.attempts.retries if exchange.attempts is not None else 0
+        attempts.retries += lost.retries
         exchange.attempts = attempts
         exchange.slot.answered(is_stream=True)
         return answer
@@ -304,15 +309,17 @@ class _Routed(NamedTuple):
 def _path(
     exchange: RequestContext, answer: UpstreamAnswer, meter: UsageMeter, model: ModelEntry
 ) -> AnswerPath:
-    """Way of an answer's bytes: a stream is searched for loops, freed of usage, and recorded, if it is to be."""
+    """Way of an answer's bytes: a stream is searched for loops and failures, freed of usage, recorded."""
     if not answer.is_stream:
         return AnswerPath(meter)
     can_continue = exchange.replay is not None and exchange.attempts is not None and exchange.attempts.weights
+    record = StreamRecord(exchange.replay) if exchange.replay is not None and can_continue else None
     return AnswerPath(
         meter,
         LoopDetector(model.loop_tokens) if model.loop_tokens else None,
         UsageHider(nulls=answer.is_external) if exchange.hides_usage else None,
-        StreamRecord(exchange.replay) if exchange.replay is not None and can_continue else None,
+        record,
+        FailureWatch() if record is None else None,
     )
 
 
@@ -322,6 +329,8 @@ def _cut_short(exchange: RequestContext, path: AnswerPath) -> bytes:
         exchange.found_loop()
         return loop_event(exchange.dialect, path.meter, path.loops.tokens)
     exchange.lost_engine()
+    if path.has_report:
+        return b""
     return lost_event(exchange.dialect, path.meter) if exchange.is_stream else b""
 
 

@@ -29,7 +29,7 @@ from sparkfleet.group.crash_backoff import Backoff
 from sparkfleet.group.engine_load import Load, read_load
 from sparkfleet.group.hang_detector import Liveness
 from sparkfleet.group.launch_plan import GroupLaunch, is_forwarded
-from sparkfleet.group.misplaced import watch_sockets
+from sparkfleet.group.misplaced import refuse_exposed, watch_sockets
 from sparkfleet.group.rank import RankHolder
 from sparkfleet.group.rank_set import Ranks, cancel
 from sparkfleet.group.report import GroupPhase, GroupReport
@@ -330,6 +330,7 @@ class Group:
             paths = {"/v1/models", self._health or "/", self._engine.metrics_path or "/"}
             await self._probe.refuses_strangers(*sorted(paths))
         if self._is_custom:
+            await refuse_exposed(self._ranks.holders[0].sockets)
             return DraftTokenCounts()
         self._enter(GroupPhase.PROBING, "requesting a first token")
         before = await drafts_of(self._probe, self._engine, self._launch.candidate.speculation)

@@ -331,4 +331,4 @@ def _prepare(launch: GroupLaunch, python: str) -> tuple[str, ...]:
     if not names:
         return ()
     # In sparkfleet's own environment on the node: an engine's environment or image may lack sparkfleet.
-    return (python, "-m", "sparkfleet.tiny_models", "build", *names)
+    return (python, "-P", "-m", "sparkfleet.tiny_models", "build", *names)

@@ -10,17 +10,17 @@ import math
 import os
 import re
 import time
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, Protocol
 
 from sparkfleet.errors import EngineError, NodeError, SparkfleetError
 from sparkfleet.group.launch_plan import ALONE, GroupLaunch, Ports, keys_dir, launch_digest
-from sparkfleet.group.misplaced import Listening
+from sparkfleet.group.misplaced import Listening, sockets_of
 from sparkfleet.group.mpi_keys import write_keys
 from sparkfleet.group.rank_node import prepare_cache, spec_here
-from sparkfleet.hostfacts.network.listening_sockets import ListeningSocket, ReadSockets
+from sparkfleet.hostfacts.network.listening_sockets import ReadSockets
 from sparkfleet.hostfacts.node import ReadMemory
 from sparkfleet.remote import page_cache
 from sparkfleet.remote.local import LocalChannel
@@ -39,7 +39,7 @@ from sparkfleet.runtime.environment import labels
 from sparkfleet.runtime.files.fleet_paths import FleetPaths
 from sparkfleet.runtime.files.token_secrets import TokenSecrets
 from sparkfleet.runtime.ports import free_port
-from sparkfleet.runtime.processes import descendants, labelled, process, processes, variable
+from sparkfleet.runtime.processes import descendants, labelled, process, processes
 from sparkfleet.specs.timeouts import GIVEN_BACK_S
 from sparkfleet.staging.agent.images import staged_name
 from sparkfleet.values import Value
@@ -98,7 +98,7 @@ class RankHolder(Protocol):
         ...
 
     async def sockets(self) -> Listening | None:
-        """Listening sockets of all its processes; None if they cannot be read, and for a rank on another node."""
+        """Listening sockets of all processes of a custom workload; None if they cannot be read, and on another node."""
         ...
 
     async def tail(self) -> str:
@@ -222,11 +222,14 @@ class LocalRank:
 
     async def sockets(self) -> Listening | None:
         """See `RankHolder.sockets`."""
+        if (port := self._launch.candidate.port) is None:
+            return None
         with suppress(SparkfleetError):
             pid = (await self._held.status()).pid
             listed = await LocalChannel(self.node).run(ReadSockets.argv, timeout_s=SOCKETS_S)
             pids = await asyncio.to_thread(_processes, pid, labels(self._paths.label, str(self._id)))
-            return _listening(pids, ReadSockets.parse(listed.stdout))
+            found = sockets_of(pids, port, ReadSockets.parse(listed.stdout))
+            return Listening(address=ALONE, port=port, sockets=found)  # a forwarder has the node's address
         return None
 
     async def tail(self) -> str:
@@ -378,17 +381,6 @@ def _processes(pid: int | None, carried: Mapping[str, str]) -> set[int]:
     own = process(pid)
     found = {one.pid for one in (*descendants(pid, processes()), *labelled(carried))} | {pid}
     return found - {own.parent if own else 0}
-
-
-def _listening(pids: Collection[int], found: Sequence[ListeningSocket]) -> Listening | None:
-    """Sockets of these processes beside the address in their environment."""
-    for pid in pids:
-        host, port = variable(pid, "SPARKFLEET_HOST"), variable(pid, "SPARKFLEET_PORT")
-        if host and port and port.isdigit():
-            return Listening(
-                address=host, port=int(port), sockets=tuple(one for one in found if one.pid in pids)
-            )
-    return None
 
 
 def _tail(path: Path) -> str:

@@ -255,9 +255,10 @@ class Deployment(Constraints):
     runtime: Literal["auto", RuntimeName] = "auto"
     """Run engines in a container, or as a process of an environment that is installed on the node."""
     command: Arguments = ()
-    """For `engine: custom`: the command line, one argument per item; with an image, inside its container."""
+    """For `engine: custom`: the command line, one argument per item; with an image, inside its container. It has to listen
+    on the address in $SPARKFLEET_HOST, 127.0.0.1, and on no other: one that other machines reach is stopped."""
     port: Annotated[int, Field(ge=1, le=65_535)] | None = None
-    """For `engine: custom`: the port that it listens on."""
+    """For `engine: custom`: the port that it listens on, also in $SPARKFLEET_PORT."""
     health: HttpPath | None = None
     """For `engine: custom`: the path that returns 200 when the workload is ready, and as long as it is healthy, also under
     load. After a minute without a 200 it is restarted. Left out: /health, probed only until the workload is ready."""

@@ -75,7 +75,7 @@ def test_logs_and_answers_are_filtered_on_a_terminal_only(monkeypatch, terminal,
     assert (sink.text, sink.buffer.getvalue()) == (text, raw)
 
 
-def test_a_key_is_read_from_a_file_or_standard_input(tmp_path, monkeypatch, capsys):
+def test_a_key_is_read_from_a_file_or_standard_input_or_the_environment(tmp_path, monkeypatch):
     (tmp_path / "key").write_text("sk-1\n")
     assert key_of(f"@{tmp_path / 'key'}") == "sk-1"
     monkeypatch.setattr(sys, "stdin", io.StringIO("sk-2\n"))
@@ -83,15 +83,27 @@ def test_a_key_is_read_from_a_file_or_standard_input(tmp_path, monkeypatch, caps
     assert key_of("") == "", "the command has one made for itself"
     monkeypatch.setenv("SPARKFLEET_API_KEY", "sk-3")
     assert key_of(os.environ["SPARKFLEET_API_KEY"]) == "sk-3"
-    assert capsys.readouterr().err == ""
-    assert key_of("sk-4") == "sk-4"
-    assert "can see the key of this command" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("variable", ["", "sk-3"])
+def test_a_key_among_the_arguments_is_refused_with_the_ways_that_work(variable, monkeypatch):
+    monkeypatch.setenv("SPARKFLEET_API_KEY", variable)
+    with pytest.raises(ControlError, match="every user of this machine can see") as caught:
+        key_of("sk-4")
+    assert all(way in caught.value.do for way in ("--key @FILE", "--key -", "SPARKFLEET_API_KEY"))
+    assert "sk-4" not in str(caught.value)
 
 
 @pytest.mark.parametrize(
-    ("given", "words"), [("-", "no API key"), ("@/nowhere", "cannot be read"), ("a\nb", "no API key")]
+    ("given", "words"),
+    [
+        ("-", "no API key"),
+        ("@/nowhere", "cannot be read"),
+        ("a\nb", "SPARKFLEET_API_KEY contains no API key"),
+    ],
 )
 def test_what_is_no_key_is_refused(given, words, monkeypatch):
     monkeypatch.setattr(sys, "stdin", io.StringIO(""))
+    monkeypatch.setenv("SPARKFLEET_API_KEY", given)
     with pytest.raises(ControlError, match=words):
         key_of(given)

@@ -104,7 +104,7 @@ def test_bytes_are_replaced_across_pieces(start: int) -> None:
     body = RequestBody()
     for at in range(0, len(whole), PIECE_BYTES):
         body.add(whole[at : at + PIECE_BYTES])
-    made = body.replaced(start, start + 12, b"tiny")
+    made = body.replaced((start, start + 12, b"tiny"))
     assert made.whole() == whole[:start] + b"tiny" + whole[start + 12 :]
     assert made.size == len(whole) - 8
 

@@ -12,9 +12,11 @@ from sparkfleet.group import group as module
 from sparkfleet.group import rank as rank_module
 from sparkfleet.group.canary import Probe, Score
 from sparkfleet.group.engine_load import Load
+from sparkfleet.group.misplaced import Listening
 from sparkfleet.group.rank import LocalRank
 from sparkfleet.group.report import GroupPhase
 from sparkfleet.group.speed import QuietBox
+from sparkfleet.hostfacts.network.listening_sockets import ListeningSocket
 from sparkfleet.specs.timeouts import Timeouts
 
 
@@ -420,6 +422,24 @@ async def test_of_a_workload_of_its_own_only_the_health_is_asked(world, monkeypa
     assert not watching.done()
     watching.cancel()
     await group.stop(drain_s=1)
+
+
+async def test_a_workload_of_its_own_that_serves_every_address_is_stopped_before_it_counts_as_ready(
+    world, monkeypatch
+):
+    async def everywhere(rank):
+        found = (ListeningSocket(address="*", port=5005),)
+        return Listening(address="127.0.0.1", port=5005, sockets=found)
+
+    monkeypatch.setattr(LocalRank, "sockets", everywhere)
+    fields = {"engine": "custom", "command": ("serve",), "port": None, "health": "/health"}
+    group = world.group(candidate=order().candidate.model_copy(update=fields))
+    with pytest.raises(
+        EngineError, match=r"It listens on \*:5005 .*its requests arrive at 127\.0\.0\.1:5005"
+    ):
+        await group.start()
+    assert GroupPhase.READY not in world.phases
+    assert world.runtime.stopped == [world.rank_id()]
 
 
 async def test_a_log_of_an_earlier_start_says_nothing_of_this_one(tmp_path):

@@ -72,7 +72,7 @@ def test_what_the_deployment_sets_is_told_to_the_tool_by_name_only(spec):
 
 
 def test_what_is_embedded_is_made_by_the_node_and_not_by_the_image(spec):
-    assert spec(python="/inside/only").prepare[:3] == (sys.executable, "-m", "sparkfleet.tiny_models")
+    assert spec(python="/inside/only").prepare[:4] == (sys.executable, "-P", "-m", "sparkfleet.tiny_models")
 
 
 def test_on_cpus_ranks_have_no_gpu_and_no_rdma(spec):

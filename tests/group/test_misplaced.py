@@ -1,4 +1,4 @@
-"""A custom workload that listens where no request arrives."""
+"""A custom workload that listens where no request arrives, or where other machines reach it."""
 
 import asyncio
 import sys
@@ -9,7 +9,7 @@ from group_world import SECRET, order
 from sparkfleet.errors import EngineError
 from sparkfleet.group import misplaced
 from sparkfleet.group.launch_plan import RankPlacement
-from sparkfleet.group.misplaced import Listening, elsewhere, watch_sockets
+from sparkfleet.group.misplaced import Listening, elsewhere, refuse_exposed, sockets_of, watch_sockets
 from sparkfleet.group.rank import LocalRank
 from sparkfleet.hostfacts.network.listening_sockets import ListeningSocket
 from sparkfleet.runtime.base import RankSpec
@@ -25,7 +25,15 @@ def sockets(*places):
     ("found", "words", "same_port"),
     [
         ((), "", False),
-        ((("*", 5005),), "", False),
+        ((("*", 5005),), "*:5005", True),
+        (
+            (("10.0.0.1", 5005), ("*", 5005)),
+            "*:5005, 10.0.0.1:5005",
+            True,
+        ),  # IPv4 as it should be, IPv6 everywhere
+        ((("10.0.0.1", 5005), ("192.168.1.5", 5005)), "10.0.0.1:5005, 192.168.1.5:5005", True),
+        ((("10.0.0.1", 5005), ("::1", 5005)), "", False),
+        ((("10.0.0.1", 5005), ("*", 9000)), "", False),
         ((("10.0.0.1", 5005), ("127.0.0.1", 9000)), "", False),
         ((("127.0.0.1", 5005),), "127.0.0.1:5005", True),
         ((("127.0.0.1", 9000), ("10.0.0.2", 5005)), "10.0.0.2:5005, 127.0.0.1:9000", True),
@@ -35,6 +43,44 @@ def sockets(*places):
 )
 def test_only_a_workload_that_listens_and_not_there_is_misplaced(found, words, same_port):
     assert elsewhere(sockets(*found), "10.0.0.1", 5005) == (words, same_port)
+
+
+@pytest.mark.parametrize("address", ["*", "192.168.1.5"])
+async def test_a_healthy_workload_that_other_machines_reach_is_refused_with_what_mends_it(address):
+    async def read():
+        return Listening(
+            address="127.0.0.1", port=5005, sockets=sockets((address, 5005), ("127.0.0.1", 9000))
+        )
+
+    with pytest.raises(EngineError) as caught:
+        await refuse_exposed(read)
+    assert f"{address}:5005" in caught.value.what
+    assert "its requests arrive at 127.0.0.1:5005" in caught.value.what
+    assert "without a key" in caught.value.means
+    assert "$SPARKFLEET_HOST" in caught.value.do
+    assert "0.0.0.0" not in caught.value.do
+
+
+@pytest.mark.parametrize("places", [(), (("127.0.0.1", 5005), ("::1", 5005)), (("*", 9000),)])
+async def test_a_healthy_workload_that_nobody_else_reaches_is_not_refused(places):
+    readings = iter([None, Listening(address="127.0.0.1", port=5005, sockets=sockets(*places))])
+
+    async def read():
+        return next(readings)
+
+    await refuse_exposed(read)
+    await refuse_exposed(read)
+    assert next(readings, None) is None
+
+
+def test_the_sockets_of_a_container_whose_processes_are_roots_are_found_by_their_port():
+    theirs, roots, other = (
+        ListeningSocket(address="*", port=port, pid=pid)
+        for port, pid in ((5005, 7), (5005, None), (22, None))
+    )
+    assert sockets_of({7}, 5005, (theirs, roots, other)) == (theirs,)
+    assert sockets_of({8}, 5005, (theirs, roots, other)) == (roots,)
+    assert sockets_of({8}, 5006, (theirs, roots, other)) == ()
 
 
 async def test_its_port_on_a_wrong_address_is_named_at_once_and_ends_the_start_soon(monkeypatch):
@@ -58,7 +104,7 @@ async def test_another_port_is_named_and_waited_for(monkeypatch):
     said = []
 
     async def read():
-        places = [("*", 9000)] if len(said) < 20 else [("*", 9000), ("*", 5005)]
+        places = [("*", 9000)] if len(said) < 20 else [("*", 9000), ("10.0.0.1", 5005)]
         return Listening(address="10.0.0.1", port=5005, sockets=sockets(*places))
 
     with pytest.raises(TimeoutError):
@@ -75,7 +121,6 @@ if sys.argv[1:]:
     time.sleep(60)
 subprocess.run([sys.executable, __file__, "child"])
 """
-EXPECTED = (("SPARKFLEET_HOST", "10.9.9.9"), ("SPARKFLEET_PORT", "4711"))
 
 
 async def test_sockets_are_those_of_a_ranks_children_and_of_nobody_else(tmp_path):
@@ -83,7 +128,10 @@ async def test_sockets_are_those_of_a_ranks_children_and_of_nobody_else(tmp_path
     program = tmp_path / "listens.py"
     program.write_text(LISTENS)
     own = await asyncio.start_server(lambda reader, writer: None, "127.0.0.1", 0)
-    launch = order(placements=(RankPlacement(node="this"),))
+    fields = {"engine": "custom", "command": ("serve",), "port": 4711}
+    launch = order(
+        placements=(RankPlacement(node="this"),), candidate=order().candidate.model_copy(update=fields)
+    )
     runtime = ProcessRuntime(tmp_path / "run", FleetPaths(tmp_path).label)
     rank = LocalRank(FleetPaths(tmp_path), runtime, launch, 0, SECRET)
     log = tmp_path / "log"
@@ -91,7 +139,6 @@ async def test_sockets_are_those_of_a_ranks_children_and_of_nobody_else(tmp_path
         id=rank._id,
         digest="listens",
         argv=(sys.executable, str(program)),
-        env=EXPECTED,
         log_path=str(log),
         port=1,
         host="127.0.0.1",
@@ -104,7 +151,7 @@ async def test_sockets_are_those_of_a_ranks_children_and_of_nobody_else(tmp_path
                 break
             await asyncio.sleep(0.05)
         (one,) = found.sockets
-        assert (found.address, found.port) == ("10.9.9.9", 4711)
+        assert (found.address, found.port) == ("127.0.0.1", 4711)
         assert (one.address, str(one.port) in log.read_text()) == ("127.0.0.1", True)
     finally:
         await rank.stop()

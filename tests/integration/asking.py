@@ -131,9 +131,8 @@ def _error(text):
 
 def _end(lines, tokens):
     events = [line.removeprefix("data: ") for line in lines if line.startswith("data: ")]
-    spoken = events[:-1] if events[-1:] == ["[DONE]"] else events  # vLLM says it after its own errors, too
-    if spoken and _error(spoken[-1]):
-        return "told", spoken[-1][:200]
+    if events and _error(events[-1]):
+        return "told", events[-1][:200]
     if not events or events[-1] != "[DONE]":
         return "cut", f"{len(events)} events and no [DONE]"
     usage = next(

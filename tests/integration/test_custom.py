@@ -30,7 +30,7 @@ def fleet(pair):
 
 
 def custom(name, port):
-    command = json.dumps([sys.executable, str(SERVER), "0.0.0.0", str(port)])
+    command = json.dumps([sys.executable, str(SERVER), "127.0.0.1", str(port)])
     return (
         f"name: {name}\nmodel: speech/{name}\nengine: custom\ncommand: {command}\nport: {port}\nmemory: 20 GiB\n"
         "nodes: [spark1]\n"
@@ -39,7 +39,7 @@ def custom(name, port):
 
 def running(fleet, port):
     """Processes on the node of a workload that has this port."""
-    return [line for line in fleet.processes("spark1") if line.endswith(f"{SERVER} 0.0.0.0 {port}")]
+    return [line for line in fleet.processes("spark1") if line.endswith(f"{SERVER} 127.0.0.1 {port}")]
 
 
 @pytest.mark.full
@@ -143,16 +143,24 @@ def test_one_that_falls_again_and_again_is_stopped_until_it_is_applied_again(fle
 
 
 @pytest.mark.full
-def test_one_that_listens_on_the_wrong_address_is_named_within_a_minute(fleet):
-    text = custom("astray", 5010).replace('"0.0.0.0"', '"127.0.0.9"') + "health: /health\n"
-    code, out, err = fleet.run("apply", "--yes", fleet.write("astray.yaml", text))
+@pytest.mark.parametrize(
+    ("name", "port", "address", "place"),
+    [("astray", 5010, "127.0.0.9", "127.0.0.9"), ("exposed", 5013, "0.0.0.0", "*")],
+)
+def test_one_that_listens_on_the_wrong_address_or_on_every_one_is_named_within_a_minute(
+    fleet, name, port, address, place
+):
+    text = custom(name, port).replace('"127.0.0.1"', f'"{address}"') + "health: /health\n"
+    code, out, err = fleet.run("apply", "--yes", fleet.write(f"{name}.yaml", text))
     assert code != 0, out
-    _, events = events_of(fleet, "astray")
+    assert not fleet.is_ready(name)
+    _, events = events_of(fleet, name)
     began = next(event["at"] for event in events if event["kind"] == "starting")
     named = [
         event
         for event in events
-        if "istens on 127.0.0.9:5010, and its requests arrive at 127.0.0.1:5010" in event["message"]
+        if f"istens on {place}:{port}" in event["message"]
+        and f"its requests arrive at 127.0.0.1:{port}" in event["message"]
     ]
     assert named, f"{out}\n{err}"
     assert named[0]["at"] - began < 60

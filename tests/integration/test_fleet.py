@@ -75,7 +75,9 @@ def test_it_serves_from_the_node_that_was_named_and_over_the_rail(fleet):
 
 
 def test_the_endpoint_is_reached_from_here_through_ssh(fleet):
-    assert fleet.is_sound(fleet.ok("ask", "tiny", "What is a rail?", "--key", fleet.key))
+    assert fleet.is_sound(
+        fleet.ok("ask", "tiny", "What is a rail?", "--key", "@" + fleet.write("asking.key", fleet.key))
+    )
     out = fleet.ok("ask", "tiny", "What is a rail?")
     assert "sparkfleet-ask" not in fleet.ok("keys", "list"), "the key of the question is revoked"
     assert fleet.is_sound(out)

@@ -92,7 +92,10 @@ def test_the_head_is_moved_with_deployments_and_keys_and_engines_live_on(fleet):
         assert pids(fleet, after) == before, "no engine was started again"
         assert {one["name"]: one["generation"] for one in after["deployments"]} == generations
         assert all(one["groups"][0]["adopted"] for one in after["deployments"])
-        assert re.search(r"\w", fleet.ok("ask", "tiny", "What is a rail?", "--key", fleet.key))
+        assert re.search(
+            r"\w",
+            fleet.ok("ask", "tiny", "What is a rail?", "--key", "@" + fleet.write("asking.key", fleet.key)),
+        )
         controllers = {node: commands(fleet, node, "ray::ControllerActor") for node in NODES}
         assert controllers == {"spark1": 0, "spark2": 1}
         assert {node: commands(fleet, node, "raylet/raylet ") for node in NODES} == dict.fromkeys(NODES, 1)

@@ -23,9 +23,9 @@ KeyOption = Annotated[
     typer.Option(
         "--key",
         envvar="SPARKFLEET_API_KEY",
-        help="An API key of the endpoint: @FILE, or - to read it from standard input. A key itself is visible to every"
-        " user of this machine while the command runs; SPARKFLEET_API_KEY is not. Without one the command makes a key"
-        " for itself and revokes it at its end.",
+        help="An API key of the endpoint: @FILE, or - to read it from standard input. A key itself is refused: every"
+        " user of this machine would see it while the command runs. Without one the command makes a key for itself and"
+        " revokes it at its end.",
         show_envvar=True,
     ),
 ]
@@ -48,7 +48,7 @@ def key_of(given: str) -> str:
     """The key of `--key`: from a file, from standard input or from the environment; "" if none is given.
 
     Raises:
-        ControlError: its file cannot be read, or contains no key.
+        ControlError: its file cannot be read, or contains no key; or the key itself is among the arguments.
     """
     if not given:
         return ""
@@ -60,11 +60,12 @@ def key_of(given: str) -> str:
         except (OSError, UnicodeDecodeError) as error:
             raise ControlError(f"The API key in {given[1:]} cannot be read: {error}.") from None
     if given != os.environ.get("SPARKFLEET_API_KEY"):
-        errors.print(
-            "warning: every user of this machine can see the key of this command (`ps`). Set SPARKFLEET_API_KEY, or"
-            " pass --key @FILE."
+        raise ControlError(
+            "--key has an API key itself, which every user of this machine can see (`ps`).",
+            means="Nothing was sent. If it is a key, it should be replaced: `sparkfleet keys rotate NAME`.",
+            do="Pass --key @FILE, or --key - and the key on standard input, or set SPARKFLEET_API_KEY.",
         )
-    return _one_line(given, "The option --key")
+    return _one_line(given, "SPARKFLEET_API_KEY")
 
 
 def _one_line(text: str, source: str) -> str:

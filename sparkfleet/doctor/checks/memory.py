@@ -31,16 +31,19 @@ def strangers(node: NodeSnapshot, found: tuple[GpuProcess, ...]) -> list[GpuProc
     "no leftover process uses GPU memory",
     source="vllm-project/vllm#48140: a start needs its share free",
 )
-def memory_leftover(
-    node: NodeSnapshot, gpu_processes: tuple[GpuProcess, ...], processes: tuple[HoldingProcess, ...]
-) -> Iterator[CheckFault]:
+def memory_leftover(node: NodeSnapshot, gpu_processes: tuple[GpuProcess, ...]) -> Iterator[CheckFault]:
     """Reports GPU processes that sparkfleet did not start: no plan accounts for their memory."""
-    users = {one.pid: one for one in processes}
-    for one in strangers(node, gpu_processes):
-        held = one.memory or 0
-        if held < thresholds.LEFTOVER_GB * GB and one.memory is not None:
-            continue
-        size = f"{held / GIB:.1f} GiB" if one.memory is not None else "an unknown amount"
+    held = [one for one in gpu_processes if one.memory is None or one.memory >= thresholds.LEFTOVER_GB * GB]
+    if held and node.processes is None:
+        pids = ", ".join(str(one.pid) for one in held)
+        yield not_known(
+            f"{node.name}: whether sparkfleet started process {pids}, which uses the GPU, is not known, because the"
+            " processes of the node could not be read"
+        )
+        return
+    users = {one.pid: one for one in node.processes or ()}
+    for one in strangers(node, tuple(held)):
+        size = f"{one.memory / GIB:.1f} GiB" if one.memory is not None else "an unknown amount"
         yield error(
             f"{node.name}: process {one.pid} ({one.name or 'unnamed'}) holds {size} of unified memory",
             means="sparkfleet did not start it. Engines lack that memory; if it runs out, the host freezes.",

@@ -19,8 +19,11 @@ from sparkfleet.gateway.body.request_body import RequestBody
 _BEGINNING = b'"x-anthropic-billing-header:'
 _LONGEST = 256
 """Bytes of the line with its beginning; what follows is left as it is."""
-_MOST = 8
-"""Lines that are changed, of one body: Claude Code sends one."""
+_MOST_LINES = 8
+"""Lines that are read, of one body: Claude Code sends one."""
+_MOST = 16
+"""Digits that are changed, of one body: Claude Code sends two of them."""
+_OVERLAP = len(_BEGINNING) - 1
 _END = re.compile(rb'["\\\n]')
 _DIGITS = re.compile(rb"(?:\bcch=|\bcc_version=[0-9]+\.[0-9]+\.[0-9]+\.)([0-9A-Za-z]+)")
 
@@ -31,26 +34,30 @@ def without_changing_digits(body: RequestBody) -> RequestBody:
     Args:
         body: of a request to Anthropic's API: JSON.
     """
-    for start, end in list(_spans(body)):
-        body = body.replaced(start, end, b"0" * (end - start))
-    return body
+    spans = list(itertools.islice(_spans(body), _MOST))
+    return body.replaced(*[(start, end, b"0" * (end - start)) for start, end in spans]) if spans else body
 
 
 def _spans(body: RequestBody) -> Iterator[tuple[int, int]]:
     """Begin and end of the digits in the body."""
-    found, at, tail = 0, 0, b""
-    pieces = [*body, b""]
-    for piece, following in itertools.pairwise(pieces):
+    for begin, line in itertools.islice(_lines(body), _MOST_LINES):
+        end = _END.search(line, len(_BEGINNING))
+        for match in _DIGITS.finditer(line, 0, end.start() if end else len(line)):
+            yield begin + match.start(1), begin + match.end(1)
+
+
+def _lines(body: RequestBody) -> Iterator[tuple[int, bytes]]:
+    """Place and first bytes of each such line. Copies nothing but these."""
+    at, tail = 0, b""
+    for piece, following in itertools.pairwise([*body, b""]):
         # A line that goes on in the next piece is found in this one.
-        window = tail + piece
-        place = window.find(_BEGINNING)
-        while place >= 0 and found < _MOST:
-            line = (window + following[:_LONGEST])[place : place + _LONGEST]
-            end = _END.search(line, len(_BEGINNING))
-            begin = at - len(tail) + place
-            for match in _DIGITS.finditer(line, 0, end.start() if end else len(line)):
-                yield begin + match.start(1), begin + match.end(1)
-            found += 1
-            place = window.find(_BEGINNING, place + 1)
+        place = (tail + piece[:_OVERLAP]).find(_BEGINNING)
+        if place >= 0:
+            yield at - len(tail) + place, (tail[place:] + piece[:_LONGEST])[:_LONGEST]
+        place = piece.find(_BEGINNING)
+        while place >= 0:
+            line = piece[place : place + _LONGEST]
+            yield at + place, line + following[: _LONGEST - len(line)]
+            place = piece.find(_BEGINNING, place + 1)
         at += len(piece)
-        tail = piece[-(len(_BEGINNING) - 1) :]
+        tail = piece[-_OVERLAP:]

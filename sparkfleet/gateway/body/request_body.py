@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Iterator
 
 PIECE_BYTES = 1 << 18
@@ -42,16 +43,22 @@ class RequestBody:
         """All bytes at once: for short bodies."""
         return b"".join(self)
 
-    def replaced(self, start: int, end: int, text: bytes) -> RequestBody:
-        """A body with `text` in place of its bytes from `start` to `end`, which are few."""
-        made, at = RequestBody(), 0
+    def replaced(self, *edits: tuple[int, int, bytes]) -> RequestBody:
+        """A body with other bytes at a few places. Pieces without one are shared, not copied.
+
+        Args:
+            edits: begin and end of the bytes that are replaced, and what takes their place; in order, without overlap.
+        """
+        made, left, at, done = RequestBody(), deque(edits), 0, 0
         for piece in self:
-            after = at + len(piece)
-            if after <= start or at >= end:
-                made.add(piece)
-            else:
-                made.add(piece[: max(0, start - at)])
-                made.add(text if at <= start else b"")
-                made.add(piece[max(0, end - at) :] if after > end else b"")
+            after, parts = at + len(piece), list[bytes]()
+            while left and left[0][0] < after:
+                start, end, text = left.popleft()
+                parts += piece[max(0, done - at) : start - at], text
+                done = end
+            touched = parts or done > at
+            if new := b"".join([*parts, piece[max(0, done - at) :]]) if touched else piece:
+                made._pieces.append(new)
+                made.size += len(new)
             at = after
         return made

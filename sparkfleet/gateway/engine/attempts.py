@@ -18,10 +18,10 @@ from sparkfleet.gateway.routing_table import GroupEntry
 
 log = logging.getLogger("sparkfleet.gateway")
 
-ATTEMPTS = 4
-"""Engines that one request is sent to, at most."""
+ATTEMPTS = 3
+"""Times that one request is sent, at most: two retries, those to the same engine and for the rest of a stream included."""
 DELIVERIES = 2
-"""Engines that may fail while they have the request: one that kills engines must not reach them all."""
+"""Times that it may be lost with an engine that had it: one that kills engines must not reach them all."""
 PICK_S = 5.0
 """Seconds to wait for a group of a model that is ready by the table."""
 
@@ -37,8 +37,8 @@ class Attempts:
         request: the request to send.
         on_answer: called when an engine has begun to answer, so that the request's body is not needed again.
         token_ids: ask for ids of tokens, if the engine returns them.
-        continues: True for the rest of a stream whose engine was lost: one more may be lost with it, and its group is
-            chosen now, not when the slot was granted.
+        lost: the tries before, for the rest of a stream whose engine was lost: they count, one more engine may be lost
+            with it, and its group is chosen now, not when the slot was granted.
     """
 
     def __init__(
@@ -51,7 +51,7 @@ class Attempts:
         request: Request,
         on_answer: Callable[[], None] = lambda: None,
         token_ids: bool = False,
-        continues: bool = False,
+        lost: Attempts | None = None,
     ) -> None:
         self._picker = picker
         self._upstream = upstream
@@ -60,10 +60,13 @@ class Attempts:
         self._on_answer = on_answer
         self._slot = slot
         self._token_ids = token_ids
-        self._admitted: list[GroupEntry] | None = None if continues else [one.group for one in slot.found]
+        self._admitted: list[GroupEntry] | None = (
+            None if lost is not None else [one.group for one in slot.found]
+        )
         """The groups by the forecast that it was admitted with, until the first try."""
         self._failed: set[str] = set()
-        self._deliveries = DELIVERIES - 1 if continues else 0
+        self._sent: int = lost._sent if lost is not None else 0
+        self._deliveries = DELIVERIES - 1 if lost is not None else 0
         self._held: UpstreamAnswer | None = None
         self.group = ""
         """The group of the last try."""
@@ -91,7 +94,7 @@ class Attempts:
             self._on_answer()
 
     async def _next(self) -> Target | None:
-        if len(self._failed) >= ATTEMPTS or self._deliveries >= DELIVERIES:
+        if self._sent >= ATTEMPTS or self._deliveries >= DELIVERIES:
             return None
         ranked, self._admitted = self._admitted or self._choice.ranked(), None
         if not ranked:
@@ -126,17 +129,20 @@ class Attempts:
         assert request is not None
         if self._token_ids and self.weights:
             request = replace(request, body=with_token_ids(request.body), model_span=None)
+        most = min(ATTEMPTS - self._sent, DELIVERIES - self._deliveries)
         try:
-            answer = await self._upstream.open(engine, request)
+            answer = await self._upstream.open(engine, request, most=most)
         except EngineLost as lost:
             log.warning("%s: lost %s at %s: %s", request.id, engine.group or "an engine", engine.url, lost)
             self._fail(engine)
-            self._deliveries += lost.delivered
+            self._sent += lost.deliveries or 1
+            self._deliveries += lost.deliveries
             return None
+        self._sent += answer.deliveries
         if not answer.engine_is_failing:
             return answer
         self._fail(engine)
-        self._deliveries += 1
+        self._deliveries += answer.deliveries
         self._hold(answer)
         return None
 

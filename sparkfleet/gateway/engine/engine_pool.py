@@ -27,12 +27,12 @@ class EngineLost(Exception):
     """An engine was lost before the first byte of its answer.
 
     Args:
-        delivered: True if it already had the request, which may then have killed it.
+        deliveries: times that it had the request, which may then have killed it.
     """
 
-    def __init__(self, why: str, *, delivered: bool) -> None:
+    def __init__(self, why: str, *, deliveries: int) -> None:
         super().__init__(why)
-        self.delivered = delivered
+        self.deliveries = deliveries
 
 
 class EnginePool:
@@ -67,9 +67,9 @@ class EnginePool:
             async with asyncio.timeout(TLS_CONNECT_S if at.tls else CONNECT_S):
                 return await self._connect(at)
         except TimeoutError:
-            raise EngineLost("no connection in time", delivered=False) from None
+            raise EngineLost("no connection in time", deliveries=0) from None
         except OSError as error:
-            raise EngineLost(str(error), delivered=False) from error
+            raise EngineLost(str(error), deliveries=0) from error
 
     def give_back(self, connection: EngineConnection) -> None:
         """Keeps a connection that has carried a whole answer, and closes any other."""

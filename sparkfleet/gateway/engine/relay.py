@@ -9,6 +9,7 @@ from __future__ import annotations
 from sparkfleet.gateway.api_errors import Dialect, error_json
 from sparkfleet.gateway.asgi import DirectWriter, Send
 from sparkfleet.gateway.engine.connection import EngineConnectionLost
+from sparkfleet.gateway.engine.failure_event import FailureWatch
 from sparkfleet.gateway.engine.loop_detector import LoopDetector
 from sparkfleet.gateway.engine.replay import StreamRecord
 from sparkfleet.gateway.engine.upstream import UpstreamAnswer
@@ -23,10 +24,11 @@ class AnswerPath:
         meter: counts.
         loops: ends an answer that repeats itself; None: it may.
         hider: takes out a usage that the client did not ask for; None: there is none.
-        record: notes what the client has got; None: it will not be continued.
+        record: notes what the client has got, and finds the engine's report that it failed; None: it will not be continued.
+        failures: finds that report without a record; None: it is no stream.
     """
 
-    __slots__ = ("hider", "loops", "meter", "record")
+    __slots__ = ("failures", "hider", "loops", "meter", "record")
 
     def __init__(
         self,
@@ -34,8 +36,10 @@ class AnswerPath:
         loops: LoopDetector | None = None,
         hider: UsageHider | None = None,
         record: StreamRecord | None = None,
+        failures: FailureWatch | None = None,
     ) -> None:
         self.meter, self.loops, self.hider, self.record = meter, loops, hider, record
+        self.failures = failures
 
     @property
     def is_changed(self) -> bool:
@@ -45,7 +49,12 @@ class AnswerPath:
     @property
     def is_broken(self) -> bool:
         """True if the engine itself has reported that it failed."""
-        return self.record is not None and self.record.failed
+        return (self.record is not None and self.record.failed) or self.has_report
+
+    @property
+    def has_report(self) -> bool:
+        """True if the client has the engine's own report of that."""
+        return self.failures is not None and self.failures.failed
 
     @property
     def is_over(self) -> bool:
@@ -59,11 +68,15 @@ class AnswerPath:
         self.meter.feed(chunk)
         if self.loops is not None:
             self.loops.feed(chunk)
+        if self.failures is not None:
+            chunk = self.failures.feed(chunk)
         return chunk if self.hider is None else self.hider.feed(chunk)
 
     def rest(self, *, whole: bool) -> bytes:
         """Bytes that were held back, at the end of the stream. `whole`: false if it broke."""
         left = self.record.rest() if self.record is not None and whole else b""
+        if self.failures is not None:
+            left += self.failures.rest()
         return left if self.hider is None else self.hider.feed(left) + self.hider.rest()
 
 
@@ -103,8 +116,17 @@ async def _pump(answer: UpstreamAnswer, direct: DirectWriter, path: AnswerPath) 
         feed(chunk)
         return write(chunk)
 
+    def watching(chunk: bytes) -> bool:
+        feed(chunk)
+        passed = watch(chunk)
+        if passed is not chunk and path.has_report:
+            answer.stop()
+        return write(passed) if passed else True
+
     if not path.is_changed and path.loops is None:
         feed, write, sink = path.meter.feed, direct.write, counting
+        if path.failures is not None:
+            watch, sink = path.failures.feed, watching
     if answer.first and not sink(answer.first):
         await direct.drained()
     await answer.pump(sink, direct.drained)

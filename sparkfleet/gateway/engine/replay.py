@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from sparkfleet.gateway.body.request_body import RequestBody
+from sparkfleet.gateway.engine.failure_event import is_failure
 from sparkfleet.gateway.engine.usage_event import EVENT_END
 
 CHAT = "/v1/chat/completions"
@@ -131,7 +132,7 @@ def _is_neutral(name: str, value: object) -> bool:
 def with_token_ids(body: RequestBody) -> RequestBody:
     """A request that also asks for the ids of tokens."""
     place = next(iter(body)).index(b"{") + 1
-    return body.replaced(place, place, RETURN_IDS)
+    return body.replaced((place, place, RETURN_IDS))
 
 
 class StreamRecord:
@@ -198,7 +199,7 @@ class StreamRecord:
         except ValueError:
             self._exact = False
             return event
-        if _is_failure(document):
+        if is_failure(document):
             self.failed = True
             return b""
         choices = document.get("choices")
@@ -256,10 +257,3 @@ class StreamRecord:
 def _prompt_ids(document: Mapping[str, Any], choice: Mapping[str, Any]) -> list[int] | None:
     found = document.get("prompt_token_ids") or choice.get("prompt_token_ids")
     return list(found) if isinstance(found, list) else None
-
-
-def _is_failure(document: Mapping[str, Any]) -> bool:
-    """True for an engine's report that it failed; a fault of the request is the client's to read."""
-    error = document.get("error")
-    code = error.get("code") if isinstance(error, dict) else None
-    return isinstance(error, dict) and not (isinstance(code, int) and code < 500)

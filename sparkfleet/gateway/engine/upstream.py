@@ -88,6 +88,8 @@ class UpstreamAnswer:
     _pool: EnginePool
     is_external: bool = False
     """True if it comes from outside the fleet."""
+    deliveries: int = 1
+    """Times that the engine had the request: two if a kept connection was lost first."""
     _is_open: bool = True
 
     @property
@@ -168,19 +170,24 @@ class Upstream:
         self.trouble: dict[str, str] = {}
         """The reason of the last failure of an endpoint outside the fleet, by URL, until it answers."""
 
-    async def open(self, engine: Target, request: Request) -> UpstreamAnswer:
+    async def open(self, engine: Target, request: Request, *, most: int = 2) -> UpstreamAnswer:
         """Sends the request and waits, without a time limit, for the first chunk of the answer.
 
         The engine may just have closed a kept connection; a second try on a new one shows if the engine itself is gone.
         A request that was lost on a new one is not sent to the same engine again: it may be the cause.
 
+        Args:
+            engine: its address.
+            request: what is sent.
+            most: times that it may be sent; 1: there is no second try.
+
         Raises:
             EngineLost: it cannot be reached, or was lost.
         """
         if engine.external is None:
-            return await self._open(engine, request)
+            return await self._open(engine, request, most)
         try:
-            answer = await self._open(engine, request)
+            answer = await self._open(engine, request, most)
         except EngineLost as lost:
             self.trouble[engine.url] = str(lost)
             raise
@@ -190,7 +197,7 @@ class Upstream:
             self.trouble.pop(engine.url, None)
         return answer
 
-    async def _open(self, engine: Target, request: Request) -> UpstreamAnswer:
+    async def _open(self, engine: Target, request: Request, most: int) -> UpstreamAnswer:
         head, body = _message(engine, request)
         is_head = request.method == "HEAD"
         connection = await self._pool.take(engine.url, fresh=False)
@@ -198,14 +205,18 @@ class Upstream:
         try:
             return await self._ask(connection, engine, head, body, is_head=is_head)
         except EngineConnectionLost as lost:
-            if not was_kept:
-                raise EngineLost(str(lost), delivered=True) from lost
+            if not was_kept or most < 2:
+                raise EngineLost(str(lost), deliveries=1) from lost
         try:
             connection = await self._pool.take(engine.url, fresh=True)
-            return await self._ask(connection, engine, head, body, is_head=is_head)
-        except (EngineConnectionLost, EngineLost) as lost:
-            # Also if none can be opened any more: it had the request on the kept one, and may have died of it.
-            raise EngineLost(str(lost), delivered=True) from lost
+            answer = await self._ask(connection, engine, head, body, is_head=is_head)
+        except EngineConnectionLost as lost:
+            raise EngineLost(str(lost), deliveries=2) from lost
+        except EngineLost as lost:
+            # It had the request on the kept one, and may have died of it.
+            raise EngineLost(str(lost), deliveries=1) from lost
+        answer.deliveries = 2
+        return answer
 
     async def aclose(self) -> None:
         """Closes all connections."""
@@ -217,10 +228,10 @@ class Upstream:
         try:
             await connection.ask(head, body, is_head=is_head)
             if engine.external is not None and connection.status in _REFUSED_OUTSIDE:
-                raise EngineLost(_refused(engine.external, connection.status), delivered=False)
+                raise EngineLost(_refused(engine.external, connection.status), deliveries=0)
             if connection.status == HTTPStatus.UNAUTHORIZED:
                 # The engine refused the gateway's token, not the client's key: another engine has taken the port.
-                raise EngineLost("it does not accept the gateway's token", delivered=False)
+                raise EngineLost("it does not accept the gateway's token", deliveries=0)
             first = await connection.readany()
             return UpstreamAnswer(connection, first, self._pool, engine.external is not None)
         except BaseException:
@@ -248,12 +259,12 @@ def _message(engine: Target, request: Request) -> tuple[bytes, RequestBody]:
         head = _head(engine.url, request.target, request.headers, engine.token, request)
         return head, request.body
     if request.model_span is None:
-        raise EngineLost("the place of the model's name in the request is not known", delivered=False)
+        raise EngineLost("the place of the model's name in the request is not known", deliveries=0)
     try:
         key = read_key(engine.external)
     except KeyUnusable as error:
-        raise EngineLost(str(error), delivered=False) from None
-    body = request.body.replaced(*request.model_span, json.dumps(engine.external.model).encode())
+        raise EngineLost(str(error), deliveries=0) from None
+    body = request.body.replaced((*request.model_span, json.dumps(engine.external.model).encode()))
     headers = tuple(one for one in request.headers if one[0].encode() in PASSED_HEADERS)
     target = target_of(engine.external, request.target)
     return _head(engine.url, target, headers, key, replace(request, body=body)), body

@@ -32,10 +32,19 @@ _COMPARED = ("query", "queries", "documents", "items", "text_1", "text_2", "data
 _INSIDE = ("content", "text", "output", "source")
 """Fields of messages, parts and tool results with input. Not the arguments of calls: they are the tool's own data. The
 source of a document of Anthropic's API may have parts of its own."""
+_COUNTED = frozenset(
+    {"arguments", "function_call", "input", "reasoning", "reasoning_content", "thinking", "tool_calls"}
+)
+"""Further fields of messages and parts that chat templates may put into the prompt: calls of tools, and earlier thoughts. Of
+these only the length is read."""
 _LIMITS = ("max_tokens", "max_completion_tokens", "max_output_tokens")
 _CHARACTERS_PER_TOKEN = 3
 """Characters per token: fewer than the four of plain English, so that code is overestimated rather than underestimated.
-Outside ASCII each character counts as a token."""
+Each digit, and each character outside ASCII, counts as a token."""
+_DIGITS = b"0123456789"
+_IMAGE_TOKENS = 2_000
+"""Tokens of an image or video whose size is not read: a screenshot of 1920 x 1080 has 2,025 if a token is one of 32 x 32
+pixels (Qwen3-VL), and other families make a few hundred to four thousand of it."""
 _MOST_CHARACTERS_PER_TOKEN = 12
 """Characters per token, at most, in a whole prompt: a group is certainly too small only by this. Outside ASCII 4."""
 _MOST_PARTS = 20_000
@@ -52,11 +61,11 @@ class Requirements(NamedTuple):
     audio: bool = False
     """It has sound. Support is not known of any weights: no group is refused for it, and those with vision come first."""
     tokens: int = 0
-    """Estimated upper limit of prompt and answer, tokens. It only orders the groups."""
+    """Estimated upper limit of prompt and answer, tokens, with tools, calls and images. It only orders the groups."""
     prompt_tokens: int = 0
     """The prompt's part of it."""
     least_tokens: int = 0
-    """Estimated lower limit of the prompt."""
+    """Estimated lower limit of the prompt: of its texts and token ids only."""
     characters: int = 0
     """Length of the prompt's texts."""
     prefix: tuple[int, ...] = ()
@@ -83,18 +92,23 @@ def needs_of(document: dict[str, Any]) -> Requirements:
     vision = audio = False
     tokens = least = 0
     texts: list[str] = []
+    counted: list[object] = [document.get("tools"), document.get("functions")]
     for part in islice(_parts(document), _MOST_PARTS):
         if isinstance(part, str):
-            ascii_only = part.isascii()
-            tokens += len(part) // _CHARACTERS_PER_TOKEN if ascii_only else len(part)
-            least += len(part) // (_MOST_CHARACTERS_PER_TOKEN if ascii_only else 4)
+            tokens += _most_tokens(part)
+            least += len(part) // (_MOST_CHARACTERS_PER_TOKEN if part.isascii() else 4)
             texts.append(part)
         elif isinstance(part, dict):
-            vision = vision or _is_one_of(part, VISUAL)
+            if _is_one_of(part, VISUAL):
+                vision = True
+                tokens += _IMAGE_TOKENS
+            if not _COUNTED.isdisjoint(part):
+                counted += [part[name] for name in _COUNTED if name in part]
             audio = audio or _is_one_of(part, AUDIBLE)
         elif isinstance(part, int):  # a prompt may be a list of token ids
             tokens += 1
             least += 1
+    tokens += _most_tokens('", "'.join(islice(_json_texts(counted), _MOST_PARTS)))
     return Requirements(
         vision=vision,
         tools=_calls_tools(document),
@@ -171,6 +185,27 @@ def _parts(document: dict[str, Any], fields: Iterable[str] = _PROMPTS) -> Iterat
                 break
         else:
             left.pop()
+
+
+def _most_tokens(text: str) -> int:
+    """Tokens of a text, rather too many."""
+    plain = text.encode("ascii", "ignore")
+    digits = len(plain) - len(plain.translate(None, _DIGITS))
+    return len(text) - len(plain) + digits + (len(plain) - digits) // _CHARACTERS_PER_TOKEN
+
+
+def _json_texts(values: list[object]) -> Iterator[str]:
+    """The texts in JSON values, keys included, and a short one for anything else; in any order, without recursion."""
+    left = [value for value in values if value is not None]
+    while left:
+        value = left.pop()
+        if isinstance(value, dict):
+            yield from value
+            left += value.values()
+        elif isinstance(value, list):
+            left += value
+        else:
+            yield value if isinstance(value, str) else "null"
 
 
 def _is_one_of(part: dict[str, Any], types: frozenset[str]) -> bool:

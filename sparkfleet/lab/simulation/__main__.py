@@ -44,9 +44,9 @@ def main(argv: list[str]) -> int:
             failed += 1
             print("\n".join(report.violations))
             print(
-                f"replay: python -m sparkfleet.lab.simulation --seed {report.seed} --runs 1 --hours {given.hours:g}"
-                f" --nodes {given.nodes} --fault-every {given.fault_every:g}"
-                f" --drain-every {given.drain_every:g} --log"
+                f"replay: python -m sparkfleet.lab.simulation --seed {report.seed} --runs 1 --hours {given.hours}"
+                f" --nodes {given.nodes} --fault-every {given.fault_every}"
+                f" --drain-every {given.drain_every} --log"
             )
     print(
         f"{hours:.0f} simulated fleet-hours, {sum(faults.values())} faults, {failed} of {given.runs} runs failed"

@@ -88,6 +88,26 @@ async def test_nor_does_it_where_the_gateway_has_kept_their_connections(open_doo
     assert sorted(len(each.requests) for each in door.engines) == [1, 1, 2, 2]
 
 
+async def test_a_second_try_on_the_same_engine_counts(open_door: OpenDoor) -> None:
+    """Each drops the request on its kept connection, and again on a new one."""
+    door = await open_door(engines=[paced_engine() for _ in range(3)])
+    for _ in door.engines:
+        assert (await door.post())[0] == 200
+    for each in door.engines:
+        each.fault = FAILING["drops"]
+    assert (await door.post())[0] == 503
+    assert sum(len(each.requests) for each in door.engines) == 3 + attempts.DELIVERIES
+
+
+async def test_a_request_is_retried_twice_and_not_more(open_door: OpenDoor) -> None:
+    door = await open_door(engines=[paced_engine() for _ in range(4)])
+    for gone in door.engines[:3]:
+        await gone.aclose()
+    assert (await door.post())[0] == 503
+    assert not door.engines[3].requests
+    assert door.value("sparkfleet_retries_total", model="tiny") == 2
+
+
 async def test_at_most_so_many_engines_are_asked(open_door: OpenDoor) -> None:
     door = await open_door(engines=[paced_engine() for _ in range(attempts.ATTEMPTS + 1)])
     for gone in door.engines[:-1]:

@@ -113,6 +113,56 @@ async def test_what_an_engine_compressed_stays_compressed(raw_engine: RawEngine)
         assert await answer.read() == packed
 
 
+HEAD = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\nconnection: close\r\n\r\n"
+CHUNK = b'data: {"id": "a", "choices": [{"index": 0, "text": "the \\"error\\""}]}\n\n'
+DONE = b"data: [DONE]\n\n"
+DIED = {
+    "/v1/completions": b'data: {"error": {"message": "EngineCore died", "type": "x", "code": 500}}\n\n',
+    "/v1/chat/completions": b'data: {"error":{"message":"EngineCore died","type":"x","code":500}}\n\n',
+    "/v1/messages": b'event: error\ndata: {"type":"error","error":{"type":"x","message":"died"}}\n\n',
+}
+
+
+@pytest.mark.parametrize("path", DIED)
+async def test_an_engine_that_reports_its_own_end_has_not_answered(raw_engine: RawEngine, path: str) -> None:
+    """vLLM sends an error and [DONE] when its workers have died: a client that reads to [DONE] took it for the whole."""
+    door = await raw_engine(HEAD + CHUNK + DIED[path] + DONE)
+    status, _, body = await door.post(path, stream=True, stream_options={"include_usage": True})
+    assert (status, body) == (200, CHUNK + DIED[path])
+    assert door.value("sparkfleet_errors_total", model="tiny", kind="engine_lost") == 1
+    assert door.value("sparkfleet_requests_total", model="tiny", path=path, status="502") == 1
+    assert door.gateway.proxy.loads.is_open("app-0")
+
+
+async def test_such_a_report_ends_a_stream_whose_usage_is_hidden_too(raw_engine: RawEngine) -> None:
+    died = DIED["/v1/completions"]
+    door = await raw_engine(HEAD + CHUNK + died + DONE)
+    _, _, body = await door.post("/v1/completions", stream=True)
+    assert body == CHUNK + died
+
+
+@pytest.mark.parametrize("error", [{"code": 400}, {"type": "invalid_request_error"}])
+async def test_a_fault_of_the_request_is_no_failure_of_the_engine(
+    raw_engine: RawEngine, error: dict[str, object]
+) -> None:
+    refused = b"data: " + json.dumps({"error": {"message": "no", **error}}).encode() + b"\n\n"
+    door = await raw_engine(HEAD + CHUNK + refused + DONE)
+    _, _, body = await door.post("/v1/completions", stream=True)
+    assert body == CHUNK + refused + DONE
+    assert not door.value("sparkfleet_errors_total", model="tiny", kind="engine_lost")
+    assert not door.gateway.proxy.loads.is_open("app-0")
+
+
+@pytest.mark.parametrize("streaming", [True, False])
+async def test_an_answer_that_is_cut_counts_for_the_circuit_of_its_group(
+    open_door: OpenDoor, streaming: bool
+) -> None:
+    door = await open_door(engines=[paced_engine(InjectedFault(kind="die", after=1))])
+    with contextlib.suppress(aiohttp.ClientPayloadError):
+        await door.post(stream=streaming)
+    assert door.gateway.proxy.loads.is_open("app-0")
+
+
 class RawEngine:
     """Makes doors before an "engine" that answers every request with the same bytes and hangs up."""
 

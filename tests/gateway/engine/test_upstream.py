@@ -65,7 +65,7 @@ async def test_an_engine_that_is_not_there_never_had_the_request() -> None:
     upstream = Upstream()
     with pytest.raises(EngineLost) as caught:
         await upstream.open(target, request())
-    assert caught.value.delivered is False
+    assert caught.value.deliveries == 0
     await upstream.aclose()
 
 
@@ -83,8 +83,19 @@ async def test_a_connection_that_the_engine_closed_while_idle_is_no_loss() -> No
         engine.fault = InjectedFault(kind="drop", times=1)
         answer = await upstream.open(Target(url=engine.url), request())
         assert answer.status == 200
-        assert len(engine.requests) == 3
+        assert (len(engine.requests), answer.deliveries) == (3, 2)
         answer.close()
+        await upstream.aclose()
+
+
+async def test_a_kept_connection_is_the_only_try_if_no_more_are_left() -> None:
+    async with FakeEngine(model="tiny") as engine:
+        upstream = Upstream()
+        await served(upstream, engine)
+        engine.fault = InjectedFault(kind="drop", times=1)
+        with pytest.raises(EngineLost) as caught:
+            await upstream.open(Target(url=engine.url), request(), most=1)
+        assert (len(engine.requests), caught.value.deliveries) == (2, 1)
         await upstream.aclose()
 
 
@@ -95,7 +106,7 @@ async def test_an_engine_that_drops_a_kept_and_a_new_connection_is_lost_and_had_
         engine.fault = InjectedFault(kind="drop")
         with pytest.raises(EngineLost) as caught:
             await upstream.open(Target(url=engine.url), request())
-        assert caught.value.delivered is True
+        assert caught.value.deliveries == 2
         assert len(engine.requests) == 3
         await upstream.aclose()
 
@@ -107,7 +118,7 @@ async def test_an_engine_that_died_of_a_request_on_a_kept_connection_had_it() ->
         engine.fault = InjectedFault(kind="die")
         with pytest.raises(EngineLost) as caught:
             await upstream.open(Target(url=engine.url), request())
-        assert caught.value.delivered is True
+        assert caught.value.deliveries == 1
         await upstream.aclose()
 
 
@@ -116,7 +127,7 @@ async def test_a_request_that_was_lost_on_a_new_connection_is_not_sent_to_the_sa
         upstream = Upstream()
         with pytest.raises(EngineLost) as caught:
             await upstream.open(Target(url=engine.url), request())
-        assert caught.value.delivered is True
+        assert caught.value.deliveries == 1
         assert len(engine.requests) == 1
         await upstream.aclose()
 

@@ -109,11 +109,49 @@ def test_tools_that_may_be_called_need_a_parser(body: dict[str, Any], wanted: bo
         ({"prompt": [1, 2, 3]}, 3),
         ({"prompt": ["x" * 30, "x" * 30]}, 20),
         ({"system": [{"type": "text", "text": "x" * 30}], **said({"type": "text", "text": "x" * 60})}, 30),
-        (said(IMAGE), 0),
+        ({"prompt": "1" * 300 + "x" * 300}, 400),
+        ({"prompt": "é" + "x" * 300}, 101),
+        (said(IMAGE), 2000),
+        (said({"type": "tool_result", "content": [IMAGE, IMAGE]}), 4000),
+        (said({"type": "thinking", "thinking": "x" * 300}), 100),
     ],
 )
 def test_the_length_is_estimated(body: dict[str, Any], tokens: int) -> None:
     assert needs_of(body).tokens == tokens
+
+
+AGENTS = 36_000 * "x"
+SCHEMA = {"type": "object", "properties": {"path": {"type": "string", "description": AGENTS}}}
+COUNTED: dict[str, dict[str, Any]] = {
+    "tools, chat": {"tools": [{"type": "function", "function": {"name": "look", "parameters": SCHEMA}}]},
+    "tools, messages": {"tools": [{"name": "look", "input_schema": SCHEMA}]},
+    "functions": {"functions": [{"name": "look", "parameters": SCHEMA}]},
+    "calls, chat": {
+        "messages": [{"role": "assistant", "tool_calls": [{"function": {"arguments": AGENTS}}]}],
+    },
+    "calls, messages": said({"type": "tool_use", "name": "x", "input": {"path": [AGENTS]}}),
+    "calls, responses": {"input": [{"type": "function_call", "arguments": AGENTS}]},
+    "thinking": said({"type": "thinking", "thinking": AGENTS}),
+    "reasoning": {"messages": [{"role": "assistant", "reasoning_content": AGENTS}]},
+    "images": said(*[IMAGE] * 6),
+}
+
+
+@pytest.mark.parametrize("body", COUNTED.values(), ids=COUNTED)
+def test_an_agents_body_finds_the_group_that_it_fits(body: dict[str, Any]) -> None:
+    """12,000 tokens of tools or calls counted as none, and went to a context of 8,192."""
+    needs = needs_of(body)
+    assert 12_000 <= needs.prompt_tokens < 13_000
+    assert needs.least_tokens == 0, "nobody is refused for an estimate"
+    assert doubts(SIGHTED, needs) < doubts(BLIND, needs)
+
+
+def test_a_hostile_set_of_tools_is_read_in_part_only() -> None:
+    deep: object = "x"
+    for _ in range(100_000):
+        deep = {"a": deep}
+    tools = [deep, [0] * 1_000_000, {str(number): number for number in range(100_000)}]
+    assert 0 < needs_of({"tools": tools}).prompt_tokens < 500_000
 
 
 VALUES = st.recursive(
