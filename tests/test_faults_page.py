@@ -1,4 +1,4 @@
-"""docs/faults.md: each fault has a test that exists and injects it on a real part."""
+"""docs/faults.md: each fault has a test that exists, and real parts are claimed only for those that use them."""
 
 import ast
 import re
@@ -48,3 +48,13 @@ def test_a_name_that_does_not_exist_is_found():
 
 def test_the_runbook_links_the_page():
     assert "(faults.md)" in (ROOT / "docs/runbook.md").read_text()
+
+
+def test_real_parts_are_claimed_for_integration_tests_only():
+    page = PAGE.read_text()
+    claim = next(part for part in page.partition("\n## ")[0].split(". ") if "real parts" in part)
+    elsewhere = [
+        name for name in re.findall(r"`(tests/[^:`]+)", page) if not name.startswith("tests/integration")
+    ]
+    assert elsewhere
+    assert claim.startswith("Tests in `tests/integration` inject it on real parts")

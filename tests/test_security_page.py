@@ -1,5 +1,6 @@
 """docs/security.md and SECURITY.md agree with the code."""
 
+import re
 from pathlib import Path
 
 import pytest
@@ -19,16 +20,28 @@ def test_every_advisory_that_plans_warn_of_is_on_the_page(advisory):
     assert advisory.id in VULNERABILITIES
 
 
-@pytest.mark.parametrize("name", ["Ray", "vLLM", "SGLang", "TensorRT-LLM", "LiteLLM", "Ollama"])
-def test_every_program_of_the_issue_is_on_the_page(name):
-    assert name in VULNERABILITIES
+ROWS = [line.strip("|").split("|") for line in VULNERABILITIES.splitlines() if line.startswith("| [")]
+ENGINES = {"vLLM": "vllm", "SGLang": "sglang", "TensorRT-LLM": "trtllm"}
+
+
+@pytest.mark.parametrize("name", ["Ray", *ENGINES, "LiteLLM", "Ollama"])
+def test_every_program_of_the_issue_has_a_row(name):
+    assert any(name in advisory for advisory, *_ in ROWS)
+    assert f"No advisory of {name}" not in VULNERABILITIES
+
+
+@pytest.mark.parametrize("name", ENGINES)
+def test_plans_warn_of_every_advisory_of_an_engine_on_the_page(name):
+    known = {one.id: one.engine for one in ADVISORIES.content.advisories}
+    listed = re.findall(r"CVE-\d+-\d+", " ".join(advisory for advisory, *_ in ROWS if name in advisory))
+    assert set(listed) <= set(known)
+    assert ENGINES[name] in {known[one] for one in listed}
 
 
 def test_every_row_has_what_the_default_does():
-    rows = [line.strip("|").split("|") for line in VULNERABILITIES.splitlines() if line.startswith("| [")]
-    assert len(rows) > 8
-    assert all(len(cells) == 3 and all(cell.strip() for cell in cells) for cells in rows)
-    assert all("](https://" in cells[0] for cells in rows)
+    assert len(ROWS) > 8
+    assert all(len(cells) == 3 and all(cell.strip() for cell in cells) for cells in ROWS)
+    assert all("](https://" in cells[0] for cells in ROWS)
 
 
 def test_the_way_to_report_names_a_verb_that_exists_and_the_page():

@@ -44,6 +44,8 @@ if TYPE_CHECKING:  # slow imports, for a controller that answers
 
 FIRST_KEY = "default"
 """Name of the key that the first start of a fleet makes."""
+RENDEZVOUS_ENGINES = ("vllm", "sglang")
+"""Engines whose ranks meet at PyTorch's store; TensorRT-LLM's meet by MPI."""
 
 
 class Planned(Value):
@@ -184,6 +186,8 @@ async def plan_deployments(
         session.report(TroubleFound(line=line))
     checkpoints = await checkpoints_for(session, specs, fleet)
     decided = decide(specs, fleet, status, checkpoints, renew=renew, retry=retry)
+    for line in open_rendezvous(decided.plan, fleet.exposed):
+        session.report(TroubleFound(line=line))
     times = load_step_times(FleetPaths.default(session.inventory.fleet).step_times)
     stored = around.get(session.inventory.head, NodeSurroundings()).generations
     decided = expecting(decided, times)
@@ -203,6 +207,22 @@ def missing_keys(specs: Sequence[Deployment], known: Collection[str]) -> tuple[s
         f" `sparkfleet keys create {missing[0]}` makes it."
         for spec in specs
         if (missing := [name for name in spec.keys or () if name not in known])
+    )
+
+
+def open_rendezvous(plan: Plan, exposed: Collection[str]) -> tuple[str, ...]:
+    """A line with the nodes on which ranks would meet at a port that no firewall closes; none without such nodes. Pure."""
+    rungs = [rung for one in plan.deployments for group in one.groups for rung in group.ladder]
+    shapes = [rung.candidate.shape for rung in rungs if rung.candidate.engine in RENDEZVOUS_ENGINES]
+    nodes = sorted(
+        {node for shape in shapes if len(shape.nodes) > 1 for node in shape.nodes if node in exposed}
+    )
+    if not nodes:
+        return ()
+    return (
+        f"warning: {', '.join(nodes)}: the port where ranks meet (PyTorch's store) is open on every address, asks for no"
+        " token and unpickles: any machine that reaches it runs code. `sparkfleet fabric firewall --apply` closes it"
+        " to machines that are no nodes.",
     )
 
 

@@ -27,9 +27,10 @@ class Advisory(Value):
     """Affected versions, as a range (versions.py)."""
     fixed: str
     """First version without it; "" if none was published."""
-    effect: Literal["takeover", "model-code", "port-code", "denial"]
-    """takeover: a request to the API runs code; model-code: a repository of weights does; port-code: a message to an inner
-    port; denial: a request stops the server."""
+    effect: Literal["takeover", "option-code", "model-code", "port-code", "access", "denial", "port-denial"]
+    """takeover: a request to the API runs code; option-code: the same, with an option that sparkfleet does not set;
+    model-code: a repository of weights does; port-code: a message to an inner port; access: a request gets what it should
+    not, without code; denial: a request stops the server; port-denial: a message to an inner port does."""
     title: str
     sources: Sources
     date: Date

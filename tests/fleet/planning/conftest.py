@@ -1,5 +1,5 @@
 """Fixtures of the tests of planning."""
 
-from planner_fixtures import ask, sparks
+from planner_fixtures import ask, plan, sparks
 
-__all__ = ["ask", "sparks"]
+__all__ = ["ask", "plan", "sparks"]

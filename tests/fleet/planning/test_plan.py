@@ -1,5 +1,9 @@
-from sparkfleet.fleet.planning.plan import missing_keys, plan_deployments
+import pytest
+
+from sparkfleet.fleet.planning import plan as plan_module
+from sparkfleet.fleet.planning.plan import missing_keys, open_rendezvous, plan_deployments
 from sparkfleet.fleet.session import Session
+from sparkfleet.knowledge.models.known_models import known_checkpoint
 from sparkfleet.specs.deployment import Deployment
 
 
@@ -12,6 +16,47 @@ def test_keys_that_nobody_has_are_named_with_the_command_that_makes_one():
         [deployment("ux", "me"), deployment("me", name="b"), deployment(name="c")], ["me"]
     ) == ("warning: tiny: `keys:` names ux, which nobody has. `sparkfleet keys create ux` makes it.",)
     assert missing_keys([deployment()], []) == ()
+
+
+@pytest.mark.parametrize("engine", ["vllm", "sglang"])
+def test_a_pair_without_the_firewall_is_planned_with_a_warning_that_names_the_command(
+    plan, sparks, ask, engine
+):
+    found = plan(sparks(2), ask(engine=engine, parallel={"tp": 2}, speculation="none"))
+    assert {len(rung.candidate.shape.nodes) for rung in found.deployments[0].groups[0].ladder} == {2}
+    (line,) = open_rendezvous(found, ("spark2", "spark1"))
+    assert line.startswith("warning: spark1, spark2: the port where ranks meet (PyTorch's store) is open")
+    assert "unpickles: any machine that reaches it runs code" in line
+    assert "`sparkfleet fabric firewall --apply` closes it" in line
+    assert open_rendezvous(found, ("spark2",))[0].startswith("warning: spark2: ")
+    assert open_rendezvous(found, ()) == ()
+
+
+def test_groups_of_one_node_have_no_port_where_ranks_meet(plan, sparks, ask):
+    found = plan(sparks(2), ask(engine="vllm", parallel={"tp": 1}))
+    assert found.deployments
+    assert open_rendezvous(found, ("spark1", "spark2")) == ()
+
+
+async def test_the_warning_of_a_pair_is_one_line_of_a_plan(tmp_path, monkeypatch, sparks, ask):
+    monkeypatch.setenv("SPARKFLEET_HOME", str(tmp_path / "state"))
+    (tmp_path / "inventory.yaml").write_text("fleet: home\nhead: this\nnodes:\n  this: {address: local}\n")
+    exposed = ("spark1", "spark2")
+
+    async def fleet_of(*_):
+        return sparks(2, assumed=False).model_copy(update={"exposed": exposed})
+
+    async def checkpoints_for(*_):
+        return {spec.model: known_checkpoint(spec.model)}
+
+    monkeypatch.setattr(plan_module, "fleet_of", fleet_of)
+    monkeypatch.setattr(plan_module, "checkpoints_for", checkpoints_for)
+    spec = ask(engine="vllm", parallel={"tp": 2})
+    lines = []
+    async with Session(tmp_path / "inventory.yaml", lambda event: lines.append(event.line)) as session:
+        found = await plan_deployments(session, [spec])
+    assert [line for line in lines if "ranks meet" in line] == [*open_rendezvous(found.decided.plan, exposed)]
+    assert len([line for line in lines if "ranks meet" in line]) == 1
 
 
 async def test_a_fleet_that_never_ran_knows_the_key_that_its_first_start_makes(tmp_path, monkeypatch):
