@@ -14,9 +14,9 @@ from sparkfleet.planner.types.plan import Candidate
 class Custom:
     """A workload with its own command line.
 
-    Variables that begin with SPARKFLEET_ pass it the checkpoint's directory, the served name and the port to listen on. It
-    checks no internal token, and its metrics are unknown: only a declared health path makes the group probe it while it
-    serves.
+    Variables that begin with SPARKFLEET_ pass it the checkpoint's directory, the served name, and the address and port to
+    listen on. It checks no internal token, and its metrics are unknown: only a declared health path makes the group probe
+    it while it serves.
     """
 
     name = "custom"

@@ -14,6 +14,7 @@ from sparkfleet.group.rank import LocalRank
 from sparkfleet.hostfacts.network.listening_sockets import ListeningSocket
 from sparkfleet.runtime.base import RankSpec
 from sparkfleet.runtime.files.fleet_paths import FleetPaths
+from sparkfleet.runtime.ports import free_port
 from sparkfleet.runtime.process import ProcessRuntime
 
 
@@ -114,32 +115,32 @@ async def test_another_port_is_named_and_waited_for(monkeypatch):
 
 
 LISTENS = """
-import socket, subprocess, sys, time
+import os, socket, subprocess, sys, time
 if sys.argv[1:]:
-    listener = socket.create_server(("127.0.0.1", 0))
-    print(listener.getsockname()[1], flush=True)
+    listener = socket.create_server((sys.argv[1], int(sys.argv[2])))
     time.sleep(60)
-subprocess.run([sys.executable, __file__, "child"])
+subprocess.run([sys.executable, __file__, *os.environ["LISTENS_ON"].split(":")])
 """
 
 
-async def test_sockets_are_those_of_a_ranks_children_and_of_nobody_else(tmp_path):
+@pytest.mark.parametrize(("address", "place"), [("127.0.0.1", "127.0.0.1"), ("0.0.0.0", "*")])
+async def test_sockets_are_those_of_a_ranks_children_and_of_nobody_else(tmp_path, address, place):
     """A real supervisor, whose engine's child listens; this process listens, too."""
     program = tmp_path / "listens.py"
     program.write_text(LISTENS)
     own = await asyncio.start_server(lambda reader, writer: None, "127.0.0.1", 0)
-    fields = {"engine": "custom", "command": ("serve",), "port": 4711}
+    fields = {"engine": "custom", "command": ("serve",), "port": free_port("127.0.0.1")}
     launch = order(
         placements=(RankPlacement(node="this"),), candidate=order().candidate.model_copy(update=fields)
     )
     runtime = ProcessRuntime(tmp_path / "run", FleetPaths(tmp_path).label)
     rank = LocalRank(FleetPaths(tmp_path), runtime, launch, 0, SECRET)
-    log = tmp_path / "log"
     spec = RankSpec(
         id=rank._id,
         digest="listens",
         argv=(sys.executable, str(program)),
-        log_path=str(log),
+        env=(("LISTENS_ON", f"{address}:{fields['port']}"),),
+        log_path=str(tmp_path / "log"),
         port=1,
         host="127.0.0.1",
     )
@@ -151,8 +152,8 @@ async def test_sockets_are_those_of_a_ranks_children_and_of_nobody_else(tmp_path
                 break
             await asyncio.sleep(0.05)
         (one,) = found.sockets
-        assert (found.address, found.port) == ("127.0.0.1", 4711)
-        assert (one.address, str(one.port) in log.read_text()) == ("127.0.0.1", True)
+        assert (found.address, found.port) == ("127.0.0.1", fields["port"])
+        assert (one.address, one.port) == (place, fields["port"])
     finally:
         await rank.stop()
         own.close()

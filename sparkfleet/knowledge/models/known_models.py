@@ -194,7 +194,8 @@ def _of_another_engine(name: str, size: int | None) -> FactError:
     return FactError(
         f"{name}: stored as EXL3, GGUF or MLX, by its name, {known}.",
         means="vLLM, SGLang and TensorRT-LLM are planned with safetensors of their own formats.",
-        do=f"{weights.capitalize()}; or deploy llama.cpp's server as a container with `engine: custom` and its `memory`.",
+        do=f"{weights.capitalize()}; or deploy llama.cpp's server as a container with `engine: custom`, its `memory` and"
+        " `env: {LLAMA_ARG_HOST: 127.0.0.1}`: its image listens on every address.",
     )
 
 
