@@ -37,7 +37,7 @@ def memory_leftover(node: NodeSnapshot, gpu_processes: tuple[GpuProcess, ...]) -
     if held and node.processes is None:
         pids = ", ".join(str(one.pid) for one in held)
         yield not_known(
-            f"{node.name}: whether sparkfleet started process {pids}, which uses the GPU, is not known, because the"
+            f"{node.name}: whether sparkfleet started what uses the GPU (process {pids}) is not known, because the"
             " processes of the node could not be read"
         )
         return

@@ -29,6 +29,7 @@ from sparkfleet.planner.place.fleet_map import Fleet, links_of
 from sparkfleet.planner.report.carry_over import RunningGroup, carried_over
 from sparkfleet.planner.report.diff import Change, Verb, compare
 from sparkfleet.planner.report.prediction_terms import PredictionSum, prediction_sums
+from sparkfleet.planner.report.rendezvous import open_rendezvous
 from sparkfleet.planner.rules.failure_memory import without_failed
 from sparkfleet.planner.search.planner import plan_fleet
 from sparkfleet.planner.types.image_refs import digests_of, with_digests
@@ -44,8 +45,6 @@ if TYPE_CHECKING:  # slow imports, for a controller that answers
 
 FIRST_KEY = "default"
 """Name of the key that the first start of a fleet makes."""
-RENDEZVOUS_ENGINES = ("vllm", "sglang")
-"""Engines whose ranks meet at PyTorch's store; TensorRT-LLM's meet by MPI."""
 
 
 class Planned(Value):
@@ -207,22 +206,6 @@ def missing_keys(specs: Sequence[Deployment], known: Collection[str]) -> tuple[s
         f" `sparkfleet keys create {missing[0]}` makes it."
         for spec in specs
         if (missing := [name for name in spec.keys or () if name not in known])
-    )
-
-
-def open_rendezvous(plan: Plan, exposed: Collection[str]) -> tuple[str, ...]:
-    """A line with the nodes on which ranks would meet at a port that no firewall closes; none without such nodes. Pure."""
-    rungs = [rung for one in plan.deployments for group in one.groups for rung in group.ladder]
-    shapes = [rung.candidate.shape for rung in rungs if rung.candidate.engine in RENDEZVOUS_ENGINES]
-    nodes = sorted(
-        {node for shape in shapes if len(shape.nodes) > 1 for node in shape.nodes if node in exposed}
-    )
-    if not nodes:
-        return ()
-    return (
-        f"warning: {', '.join(nodes)}: the port where ranks meet (PyTorch's store) is open on every address, asks for no"
-        " token and unpickles: any machine that reaches it runs code. `sparkfleet fabric firewall --apply` closes it"
-        " to machines that are no nodes.",
     )
 
 

@@ -1,9 +1,8 @@
-import pytest
-
 from sparkfleet.fleet.planning import plan as plan_module
-from sparkfleet.fleet.planning.plan import missing_keys, open_rendezvous, plan_deployments
+from sparkfleet.fleet.planning.plan import missing_keys, plan_deployments
 from sparkfleet.fleet.session import Session
 from sparkfleet.knowledge.models.known_models import known_checkpoint
+from sparkfleet.planner.report.rendezvous import open_rendezvous
 from sparkfleet.specs.deployment import Deployment
 
 
@@ -16,26 +15,6 @@ def test_keys_that_nobody_has_are_named_with_the_command_that_makes_one():
         [deployment("ux", "me"), deployment("me", name="b"), deployment(name="c")], ["me"]
     ) == ("warning: tiny: `keys:` names ux, which nobody has. `sparkfleet keys create ux` makes it.",)
     assert missing_keys([deployment()], []) == ()
-
-
-@pytest.mark.parametrize("engine", ["vllm", "sglang"])
-def test_a_pair_without_the_firewall_is_planned_with_a_warning_that_names_the_command(
-    plan, sparks, ask, engine
-):
-    found = plan(sparks(2), ask(engine=engine, parallel={"tp": 2}, speculation="none"))
-    assert {len(rung.candidate.shape.nodes) for rung in found.deployments[0].groups[0].ladder} == {2}
-    (line,) = open_rendezvous(found, ("spark2", "spark1"))
-    assert line.startswith("warning: spark1, spark2: the port where ranks meet (PyTorch's store) is open")
-    assert "unpickles: any machine that reaches it runs code" in line
-    assert "`sparkfleet fabric firewall --apply` closes it" in line
-    assert open_rendezvous(found, ("spark2",))[0].startswith("warning: spark2: ")
-    assert open_rendezvous(found, ()) == ()
-
-
-def test_groups_of_one_node_have_no_port_where_ranks_meet(plan, sparks, ask):
-    found = plan(sparks(2), ask(engine="vllm", parallel={"tp": 1}))
-    assert found.deployments
-    assert open_rendezvous(found, ("spark1", "spark2")) == ()
 
 
 async def test_the_warning_of_a_pair_is_one_line_of_a_plan(tmp_path, monkeypatch, sparks, ask):
