@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 
-from sparkfleet.perf.prediction import Split
+from sparkfleet.perf.prediction import Speculation, Split
 from sparkfleet.planner.capacity.memory_ledger import MemoryLedger
 from sparkfleet.planner.capacity.sizing import Proposal, VariantContext, size
 from sparkfleet.planner.search.enumerate import ProposalEnumerator
@@ -13,7 +13,7 @@ from sparkfleet.planner.search.objective import total
 from sparkfleet.planner.search.rung_builder import because, tps_alone
 from sparkfleet.planner.search.spread import line, stays
 from sparkfleet.planner.types.plan import Rejection
-from sparkfleet.specs.deployment import EngineName, Method
+from sparkfleet.specs.deployment import EngineName
 
 Left = Sequence[tuple[Proposal, Evaluation | None]]
 """Proposals that were not chosen, the best first, with their evaluations if they were judged."""
@@ -51,34 +51,30 @@ class Alternatives:
                 yield f"{line(split, tps, ours)} (the other nodes are kept for the other deployments)"
 
     def note_slower(self, choice: Evaluation, left: Left) -> None:
-        """Reasons for the rest: the best of each shape and engine, by its numbers."""
-        noted: set[tuple[Split, EngineName]] = set()
-        compared: set[tuple[EngineName, Method]] = set()
+        """A reason for each of the rest, by its numbers; nodes of another kind are another place, not another way."""
+        noted: set[tuple[Split, EngineName, Speculation]] = set()
         for proposal, earlier in left:
-            if (proposal.split, proposal.engine) in noted:
-                pair = (proposal.engine, proposal.speculation.method)
-                if pair not in compared:  # the best of each, as `left` is in that order
-                    compared.add(pair)
-                    self._proposals.account.judged(*pair, self._compared(choice, proposal, earlier), "slower")
-                continue
-            noted.add((proposal.split, proposal.engine))
-            self._rejected.append(self._slower(choice, proposal, earlier))
+            way = (proposal.split, proposal.engine, proposal.speculation)
+            if way not in noted:  # the best of each, as `left` is in that order
+                noted.add(way)
+                self._rejected.append(self._slower(choice, proposal, earlier))
 
     def _slower(self, choice: Evaluation, proposal: Proposal, judged: Evaluation | None) -> Rejection:
         slow = judged.slowed_by[0].rule if judged and judged.slowed_by else None
+        tps = tps_alone(judged) if judged else self._promised(proposal)
         plain = f"{self._proposals.first(proposal).name} · {proposal.speculation}"
         return Rejection(
             what=f"{proposal.split} · {judged.rung.candidate.how if judged and judged.rung else plain}",
-            reason=self._compared(choice, proposal, judged),
+            reason=self._compared(choice, proposal, tps),
             why="slower",
-            tps=round(tps_alone(judged) if judged else self._promised(proposal), 2),
+            tps=round(tps, 2),
             rule=slow.id if slow else "",
             source=slow.sources[0] if slow else "",
             engine=proposal.engine,
             methods=(proposal.speculation.method,),
         )
 
-    def _compared(self, choice: Evaluation, proposal: Proposal, judged: Evaluation | None) -> str:
+    def _compared(self, choice: Evaluation, proposal: Proposal, tps: float) -> str:
         """The objective's numbers for the proposal and for the choice, and the cause of the difference."""
         case = self._case
         if case.objective == "throughput":
@@ -89,7 +85,7 @@ class Alternatives:
                 self._total(choice.proposal, case.groups(choice.proposal.split.ranks)),
             )
             return f"{total:.0f} tok/s{copies} for {case.concurrency} requests together against {ours:.0f}"
-        tps, best = tps_alone(judged) if judged else self._promised(proposal), tps_alone(choice)
+        best = tps_alone(choice)
         return f"{tps:.3g} tok/s for one user against {best:.3g}{because(proposal, choice, tps, best, case)}"
 
     def _total(self, proposal: Proposal, groups: int) -> float:

@@ -7,6 +7,7 @@ from sparkfleet.planner.report.diff import Change, compare
 from sparkfleet.planner.report.explain.change import explain_change
 from sparkfleet.planner.report.explain.fleet import explain_fleet, explain_nodes
 from sparkfleet.planner.report.explain.plan import explain_plan, explain_refusal, explain_why
+from sparkfleet.planner.search.enumerate import ProposalEnumerator
 
 FP8 = "Qwen/Qwen3.6-27B-FP8"
 PINNED = {"engine": "sglang", "image": "scitrera/dgx-spark-sglang:0.5.12"}
@@ -84,6 +85,35 @@ def test_why_tells_everything_about_a_candidate(sparks, plan, ask):
     slower = "\n".join(explain_why(found, found.rejected, "TP=2"))
     assert "tok/s for one user against" in slower
     assert "no candidate is described" in explain_why(found, found.rejected, "TP=64")[0]
+
+
+def test_all_lists_every_candidate_that_was_not_better(sparks, plan, ask, monkeypatch):
+    """Each proposal that had room is a rung, or a line of its own with its numbers or the rule that rejects it."""
+    proposed = []
+    sized = ProposalEnumerator.sized
+
+    def recorded(self):
+        for one in sized(self):
+            proposed.append(one[0])
+            yield one
+
+    monkeypatch.setattr(ProposalEnumerator, "sized", recorded)
+    found = plan(sparks(2), ask(FP8)).deployments[0]
+    text = " ".join(" ".join(explain_plan(found, everything=True)).split())
+    ladder = [rung.candidate for rung in found.groups[0].ladder]
+    taken = {(str(one.shape.split), one.engine, str(one.speculation)) for one in ladder}
+    left = {(str(one.split), one.engine, str(one.speculation)) for one in proposed} - taken
+    named = {
+        (split, one.engine, speculation)
+        for split, engine, speculation in left
+        for one in found.rejected
+        if one.engine == engine and one.what.startswith(f"{split} · ") and one.what.endswith(speculation)
+    }
+    assert len(left) > 8
+    assert named == left
+    slower = [one for one in found.rejected if one.why == "slower"]
+    assert len({one.what for one in slower}) == len(slower)
+    assert all(f"{one.what} {one.reason}" in text for one in slower)
 
 
 def test_why_tells_how_much_is_prefilled_at_a_time(sparks, plan, ask):
