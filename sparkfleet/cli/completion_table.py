@@ -24,9 +24,10 @@ def table() -> dict[str, Any]:
     """Content of the file, from the verbs themselves. Loads all of them."""
     from sparkfleet.knowledge.rules.rules import load_book
 
+    book = load_book()
     return {
         "verbs": {name: _described(name, verbs.load_command(name)) for name in verbs.VERBS},
-        "rules": sorted(rule.id for rule in load_book().rules),
+        "rules": sorted([*(rule.id for rule in book.rules), *dict(book.not_rules)]),
     }
 
 

@@ -124,7 +124,7 @@ class Diagnosis(Value):
 
     cause: Cause
     rule: str = ""
-    """Id of the rule, for `sparkfleet explain`; "" if there is none."""
+    """Id of the known issue, for `sparkfleet explain`; "" if there is none."""
     signature: str = ""
     says: str
     """One sentence."""

@@ -1,7 +1,7 @@
 """Environment variables that pin a group's traffic to the rails of its own link, and keep compiled kernels. Pure.
 
 NCCL carries the collectives, Gloo and PyTorch's TensorPipe the rendezvous, UCX MPI's messages. Without these variables each
-takes the default route, which on a Spark is Wi-Fi or the 10 GbE port (rules mgmt-ip-wall, one-half-only).
+takes the default route, which on a Spark is Wi-Fi or the 10 GbE port (issues mgmt-ip-wall, one-half-only).
 All are per rank: netdevs may be named differently on each node.
 """
 

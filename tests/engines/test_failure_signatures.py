@@ -12,7 +12,7 @@ from sparkfleet.engines.failure_signatures import (
     first_cause,
 )
 from sparkfleet.errors import SpecError
-from sparkfleet.knowledge.rules.rules import load_rules
+from sparkfleet.knowledge.rules.rules import load_book
 
 EXAMPLES = [(one, line) for one in SIGNATURES.content.signatures for line in one.examples]
 
@@ -37,9 +37,10 @@ def test_every_example_is_recognised_by_its_signature(signature, line):
     assert found.evidence == line.strip()
 
 
-def test_every_rule_that_a_signature_names_is_there():
-    rules = {rule.id for rule in load_rules()}
-    assert {one.rule for one in SIGNATURES.content.signatures if one.rule} <= rules
+def test_every_issue_that_a_signature_names_is_there():
+    book = load_book()
+    known = {rule.id for rule in book.rules} | dict(book.not_rules).keys()
+    assert {one.rule for one in SIGNATURES.content.signatures if one.rule} <= known
 
 
 LOADED = "[2026-06-01 08:00:00 TP0] Load weight end. type=Qwen3_5ForCausalLM, dtype=torch.bfloat16, avail mem=21.73 GB"

@@ -63,8 +63,6 @@ class RuleContext(Value):
     ptxas_version: Release = None
     """Of the ptxas that Triton calls."""
     fastsafetensors_version: Release = None
-    torch_archs: Text = None
-    """`torch.cuda.get_arch_list()`, joined by blanks."""
 
     # The checkpoint
     model: Text = None
@@ -136,8 +134,6 @@ class RuleContext(Value):
     swap_gb: Number = None
     swappiness: Number = None
     shm_gb: Number = None
-    container_memory_limit: YesNo = None
-    restart_policy: Text = None
     kernel_log_no_memory: YesNo = None
     """NV_ERR_NO_MEMORY in the kernel log since boot."""
 
@@ -145,9 +141,6 @@ class RuleContext(Value):
     gpu_util_percent: Number = None
     gpu_power_w: Number = None
     sm_clock_mhz: Number = None
-    power_drained: YesNo = None
-    """True if it was unplugged for minutes since it became slow."""
-    silent_power_offs: Number = None
     hottest_zone_c: Number = None
     ec_firmware: Text = None
     driver_mismatch: YesNo = None
@@ -161,8 +154,6 @@ class RuleContext(Value):
     """Negotiated speed of a QSFP port."""
     rail_gbps: Number = None
     """Measured RDMA bandwidth of the slower rail, Gb/s."""
-    nccl_gb_per_s: Number = None
-    """Measured bus bandwidth of a large collective, GB/s."""
     rails: Number = None
     """Number of rails of the link that have an address and are used."""
     rails_share_subnet: YesNo = None
@@ -172,12 +163,7 @@ class RuleContext(Value):
     rail_neighbours_known: YesNo = None
     gid_index_differs: YesNo = None
     """True if the IPv4 RoCE v2 entry has another index on some rail."""
-    gloo_interface_exists: YesNo = None
-    docker0_shared: YesNo = None
-    """True if docker0 has the same address on several nodes."""
-    nccl_init_hangs: YesNo = None
     memlock_unlimited: YesNo = None
-    rdma_in_container: YesNo = None
     ufw_active: YesNo = None
     ufw_allows_rails: YesNo = None
     node_address: Text = None
@@ -190,8 +176,6 @@ class RuleContext(Value):
     clock_synced: YesNo = None
     kho_off: YesNo = None
     hf_refs_main: YesNo = None
-    weights_on_all_nodes: YesNo = None
-    entrypoint_overridden: YesNo = None
 
     @property
     def image_name(self) -> str | None:

@@ -88,7 +88,7 @@ class Warn(Value):
 
 
 class Doctor(Value):
-    """A check of nodes, links or of a launch, without an effect on plans."""
+    """A check of nodes and links, without an effect on plans."""
 
     do: Literal["doctor"]
 
@@ -291,5 +291,5 @@ def planning_rules() -> tuple[Rule, ...]:
 
 @cache
 def doctor_rules() -> tuple[Rule, ...]:
-    """Rules of node, link and launch checks; `rule.facts` has the facts that they need."""
+    """Rules of node and link checks; `rule.facts` has the facts that they need."""
     return tuple(rule for rule in load_rules() if isinstance(rule.then, Doctor))

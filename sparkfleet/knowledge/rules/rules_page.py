@@ -12,7 +12,7 @@ _SECTIONS = {
     "require": "Candidate changed",
     "penalise": "Candidate ranked lower",
     "warn": "Candidate kept, with a warning",
-    "doctor": "Checks of nodes, links and launches",
+    "doctor": "Checks of nodes and links",
 }
 
 _HEAD = """\
