@@ -25,6 +25,7 @@ import sys
 import tempfile
 import urllib.request
 from collections.abc import Iterator, Sequence
+from collections.abc import Set as AbstractSet
 from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -36,7 +37,7 @@ from paced.contenders import OTHERS, Contender, NotHere, ours
 
 from sparkfleet.gateway.access.keys import digest, generate
 from sparkfleet.gateway.app import GatewayApp
-from sparkfleet.gateway.engine.endpoints import StaticPicker, Target
+from sparkfleet.gateway.engine.endpoints import Target
 from sparkfleet.gateway.http_server import freeze_heap, serve
 from sparkfleet.gateway.routing_table import GroupEntry, KeyEntry, ModelEntry, RoutingTable
 
@@ -152,6 +153,20 @@ async def measure_small(contenders: Sequence[Contender], seconds: float, rounds:
 # Processes
 
 
+class FixedPicker:
+    """The engine of each group, in place of Ray Serve's replicas."""
+
+    def __init__(self, engines: Sequence[Target]) -> None:
+        self._engines = {engine.app: engine for engine in engines}
+
+    async def pick(
+        self, model: ModelEntry, groups: Sequence[GroupEntry], *, exclude: AbstractSet[str]
+    ) -> Target | None:
+        """The engine of the first group whose engine is not excluded."""
+        found = (self._engines[group.app] for group in groups)
+        return next((engine for engine in found if engine.url not in exclude), None)
+
+
 async def run_gateway(engine: str, port: int, key_sha256: str) -> None:
     """The gateway, in this process, until it is ended."""
     entry = ModelEntry(
@@ -159,7 +174,7 @@ async def run_gateway(engine: str, port: int, key_sha256: str) -> None:
     )
     key = KeyEntry(id="key-bench", name="bench", sha256=key_sha256)
     table = RoutingTable(version=1, models={"fake": entry}, keys=(key,))
-    picker = StaticPicker([Target(url=engine, app="fake", token="bench")])
+    picker = FixedPicker([Target(url=engine, app="fake", token="bench")])
     await serve(GatewayApp(picker, table=table), "127.0.0.1", port, connections=4096)
     freeze_heap()
     await asyncio.Event().wait()

@@ -30,21 +30,6 @@ class Entries(Protocol):
         ...
 
 
-class FakeEntries:
-    """Entries in memory only, for tests of the controller and for the simulation."""
-
-    def __init__(self) -> None:
-        self.wanted: Mapping[str, EntryOrder] = {}
-        self.reports: dict[str, EntryReport | None] = {}
-        """Reports that differ from an entry that works; None: it does not answer."""
-
-    async def keep(self, wanted: Mapping[str, EntryOrder]) -> tuple[EntryReport, ...]:
-        """Records its argument."""
-        self.wanted = wanted
-        found = (self.reports.get(node, EntryReport(node=node, listening=True)) for node in wanted)
-        return tuple(one for one in found if one is not None)
-
-
 class EntryWatch:
     """Keeps the entries as the head's address has them, and knows their state.
 

@@ -48,7 +48,6 @@ NOT_ON_NODES = (
         "planner/rules/rule_facts.py",
     ),
     *("planner/report/explain/", "planner/report/prediction_terms.py"),
-    *("remote/fake.py", "runtime/fake.py"),  # used by tests
 )
 """Parts of the package that no process of a node imports. A node's environment is without them."""
 

@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from fake_channel import FakeChannel
 
 from sparkfleet.checkpoints.remote_metadata import program
 from sparkfleet.errors import FactError, NodeError
@@ -19,7 +20,6 @@ from sparkfleet.fleet.planning.checkpoints import (
     search,
 )
 from sparkfleet.hostfacts.node import Gpu, NodeFacts, Processors, UnifiedMemory
-from sparkfleet.remote.fake import FakeChannel
 from sparkfleet.remote.local import LocalChannel
 from sparkfleet.specs.deployment import Deployment
 from sparkfleet.specs.load import parse_inventory

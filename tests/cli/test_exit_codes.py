@@ -6,13 +6,13 @@ from collections.abc import Iterator
 
 import pytest
 import typer
+from fake_channel import FakeChannel
 
 from sparkfleet.cli.exit_codes import Exit
 from sparkfleet.cli.verbs import VERBS, load_command
 from sparkfleet.errors import UnreadableStateError, WrongFleetError
 from sparkfleet.fleet import node_access
 from sparkfleet.fleet import session as session_module
-from sparkfleet.remote.fake import FakeChannel
 from sparkfleet.remote.unreachable import Refused
 
 HOST_KEY = 'user: u, host_key: "SHA256:AAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA"'

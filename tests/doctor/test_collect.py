@@ -3,6 +3,7 @@ import base64
 import time
 
 import pytest
+from fake_channel import Call, FakeChannel, program_request, program_result
 from sparks import Spark, inventory
 
 from sparkfleet.doctor.collect import gather, netdevs_of, read_raw, silent
@@ -11,7 +12,6 @@ from sparkfleet.doctor.report import DoctorReport
 from sparkfleet.errors import NodeError
 from sparkfleet.remote.batch import PROGRAM
 from sparkfleet.remote.channel import Completed
-from sparkfleet.remote.fake import Call, FakeChannel, program_request, program_result
 from sparkfleet.remote.unreachable import HostKeyChanged, Suspected
 
 

@@ -3,13 +3,13 @@
 import base64
 
 import pytest
+from fake_channel import FakeChannel, program_request, program_result
 
 from sparkfleet.fabric.port_scan import NeighbourAnswer, PortScan
 from sparkfleet.hostfacts.network.netdev import NetAddress, Netdev
 from sparkfleet.hostfacts.network.rdma import RdmaLink
 from sparkfleet.remote.batch import PROGRAM
 from sparkfleet.remote.channel import Completed
-from sparkfleet.remote.fake import FakeChannel, program_request, program_result
 from sparkfleet.specs.load import load_inventory, parse_inventory
 
 RDMA = {

@@ -3,13 +3,13 @@ import json
 import time
 
 import pytest
+from fake_channel import FakeChannel
 
 from sparkfleet.errors import NodeError
 from sparkfleet.fabric import apply as module
 from sparkfleet.fabric.apply import HELPER, Helper, NotPermitted, apply_plan, find_helper, full_ping, sudoers
 from sparkfleet.fabric.netplan import FabricPlan, NodePlan, PortPlan
 from sparkfleet.remote.channel import Completed
-from sparkfleet.remote.fake import FakeChannel
 
 DIGEST = hashlib.sha256(HELPER).hexdigest()
 SUDO = ("sudo", "-n", "/usr/local/sbin/sparkfleet-rails")

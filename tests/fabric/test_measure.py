@@ -2,12 +2,12 @@ import asyncio
 import json
 
 import pytest
+from fake_channel import FakeChannel, program_result
 
 from sparkfleet.errors import FactError, NodeError
 from sparkfleet.fabric.link_load import RailPair, Rdma, Tcp, has_perftest
 from sparkfleet.fabric.measure import pairs_of, prove
 from sparkfleet.remote.channel import Completed
-from sparkfleet.remote.fake import FakeChannel, program_result
 from sparkfleet.remote.local import LocalChannel
 from sparkfleet.specs.inventory import RailEnd
 from sparkfleet.units import GB

@@ -11,11 +11,12 @@ from typing import Any
 import aiohttp
 import pytest
 from prometheus_client import CollectorRegistry
+from static_picker import StaticPicker
 
 from sparkfleet.engines.fake import FakeEngine, Pace
 from sparkfleet.gateway.access.keys import generate
 from sparkfleet.gateway.app import GatewayApp
-from sparkfleet.gateway.engine.endpoints import StaticPicker, Target
+from sparkfleet.gateway.engine.endpoints import Target
 from sparkfleet.gateway.http_server import Server, serve
 from sparkfleet.gateway.routing_table import GroupEntry, KeyEntry, ModelEntry, RoutingTable
 

@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING, Any
 import aiohttp
 import pytest
 from gateway_values import CHAT, PACED, model
+from static_picker import StaticPicker
 
 from sparkfleet.engines.fake import Pace
 from sparkfleet.gateway.access.keys import generate
 from sparkfleet.gateway.app import GatewayApp
-from sparkfleet.gateway.engine.endpoints import StaticPicker
 from sparkfleet.gateway.routing_table import GroupEntry, KeyLimits, RoutingTable
 
 if TYPE_CHECKING:

@@ -13,11 +13,12 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from static_picker import StaticPicker
 
 from sparkfleet.engines.fake import FakeEngine
 from sparkfleet.gateway.access.keys import generate
 from sparkfleet.gateway.app import GatewayApp
-from sparkfleet.gateway.engine.endpoints import StaticPicker, Target
+from sparkfleet.gateway.engine.endpoints import Target
 from sparkfleet.gateway.http_server import serve
 from sparkfleet.gateway.routing_table import GroupEntry, ModelEntry, RoutingTable
 

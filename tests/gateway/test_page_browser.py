@@ -7,12 +7,13 @@ from contextlib import AsyncExitStack
 from importlib.resources import files
 
 import pytest
+from static_picker import StaticPicker
 
 from sparkfleet.engines.fake.engine import FakeEngine
 from sparkfleet.engines.fake.pace import Pace
 from sparkfleet.gateway.access.keys import generate
 from sparkfleet.gateway.app import GatewayApp
-from sparkfleet.gateway.engine.endpoints import StaticPicker, Target
+from sparkfleet.gateway.engine.endpoints import Target
 from sparkfleet.gateway.http_server import serve
 from sparkfleet.gateway.page.fleet_change import FleetAnswer, FleetChange, LogRequest
 from sparkfleet.gateway.page.fleet_view import (

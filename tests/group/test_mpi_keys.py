@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 from address_values import cable, inventory, spark
 from control_values import deployment, plan
+from fake_runtime import FakeRuntime
 from launches import launches_for
 
 from sparkfleet.controlplane.desired import Desired
@@ -16,7 +17,6 @@ from sparkfleet.group.rank import LocalRank
 from sparkfleet.group.rank_node import spec_here
 from sparkfleet.planner.types.plan import GroupShape
 from sparkfleet.runtime.base import ContainerSpec
-from sparkfleet.runtime.fake import FakeRuntime
 from sparkfleet.runtime.files.fleet_paths import FleetPaths
 
 SECRET = "s" * 64

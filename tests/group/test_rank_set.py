@@ -4,6 +4,7 @@ import asyncio
 import pickle
 
 import pytest
+from fake_runtime import FakeRank, FakeRuntime
 
 from sparkfleet.errors import Cause, EngineError, NodeError, SparkfleetError
 from sparkfleet.group import rank as rank_module
@@ -15,7 +16,6 @@ from sparkfleet.group.rank_set import Ranks
 from sparkfleet.perf.prediction import Speculation
 from sparkfleet.planner.types.plan import Candidate, GroupShape
 from sparkfleet.remote import page_cache
-from sparkfleet.runtime.fake import FakeRank, FakeRuntime
 from sparkfleet.runtime.files.fleet_paths import FleetPaths
 from sparkfleet.runtime.files.token_secrets import TokenSecrets
 from sparkfleet.specs.timeouts import Timeouts

@@ -5,13 +5,13 @@ import subprocess
 import sys
 
 import pytest
+from fake_channel import FakeChannel, program_request, program_result
 
 from sparkfleet.errors import NodeError
 from sparkfleet.install import release as release_module
 from sparkfleet.install.environment import PROGRAM, install
 from sparkfleet.remote.agent import ProgramError, call
 from sparkfleet.remote.channel import Completed
-from sparkfleet.remote.fake import FakeChannel, program_request, program_result
 from sparkfleet.remote.local import LocalChannel
 
 OWN = f"3.{sys.version_info.minor}"

@@ -4,6 +4,7 @@ import sqlite3
 
 import pytest
 from control_values import deployment, inventory, plan
+from fake_runtime import FakeRuntime
 
 from sparkfleet.controlplane.api.api_models import ApplyRequest, UpRequest
 from sparkfleet.controlplane.desired import Standing
@@ -11,7 +12,6 @@ from sparkfleet.controlplane.state.store import Store
 from sparkfleet.controlplane.state.tables.groups import GroupTable
 from sparkfleet.node_daemon import engine_prestart
 from sparkfleet.planner.types.plan import GroupShape
-from sparkfleet.runtime.fake import FakeRuntime
 from sparkfleet.units import GIB
 
 

@@ -9,6 +9,7 @@ import subprocess
 from pathlib import Path
 
 import pytest
+from fake_channel import FakeChannel
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -16,7 +17,6 @@ from sparkfleet.errors import NodeError
 from sparkfleet.remote.agent import Installed, Lines, NoAnswer, Program, ProgramError, call, validated
 from sparkfleet.remote.batch import run_batch
 from sparkfleet.remote.channel import Completed
-from sparkfleet.remote.fake import FakeChannel
 from sparkfleet.remote.local import LocalChannel
 from sparkfleet.values import Value
 

@@ -3,13 +3,13 @@ from __future__ import annotations
 import asyncio
 
 import pytest
+from fake_channel import Call, FakeChannel, program_result
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from sparkfleet.errors import NodeError
 from sparkfleet.remote.batch import run_batch
 from sparkfleet.remote.channel import Completed
-from sparkfleet.remote.fake import Call, FakeChannel, program_result
 from sparkfleet.remote.local import LocalChannel
 
 

@@ -5,10 +5,11 @@ from __future__ import annotations
 import asyncio
 import json
 
+from fake_channel import FakeChannel
+
 from sparkfleet.checkpoints.remote_metadata import MetadataRequest, Outline, program
 from sparkfleet.errors import FactError, NodeError
 from sparkfleet.remote.channel import Completed
-from sparkfleet.remote.fake import FakeChannel
 from sparkfleet.remote.local import LocalChannel
 from sparkfleet.remote.metadata import ask_outlines
 

@@ -1,5 +1,6 @@
+from fake_channel import FakeChannel
+
 from sparkfleet.remote.channel import Completed
-from sparkfleet.remote.fake import FakeChannel
 from sparkfleet.remote.page_cache import COMMAND, DROP_BY_HAND, drop, how_to_permit, may_drop, sudoers
 
 

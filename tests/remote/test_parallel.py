@@ -3,9 +3,9 @@ from __future__ import annotations
 import asyncio
 
 import pytest
+from fake_channel import FakeChannel
 
 from sparkfleet.errors import FactError, NodeError
-from sparkfleet.remote.fake import FakeChannel
 from sparkfleet.remote.parallel import fan_out
 from sparkfleet.remote.unreachable import Suspected
 

@@ -5,10 +5,10 @@ import subprocess
 import sys
 
 import pytest
+from fake_channel import FakeChannel
 
 from sparkfleet.errors import NodeError
 from sparkfleet.remote.channel import Completed
-from sparkfleet.remote.fake import FakeChannel
 from sparkfleet.staging.agent_client import call
 from sparkfleet.staging.errors import HubUnreachable, StagingError
 from sparkfleet.values import Value

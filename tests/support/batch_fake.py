@@ -2,10 +2,11 @@
 
 import base64
 
+from fake_channel import Call, FakeChannel, program_request, program_result
+
 from sparkfleet.errors import NodeError
 from sparkfleet.remote.batch import PROGRAM
 from sparkfleet.remote.channel import Completed
-from sparkfleet.remote.fake import Call, FakeChannel, program_request, program_result
 
 
 class BatchFake(FakeChannel):

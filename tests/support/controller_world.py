@@ -4,13 +4,13 @@ from control_values import deployment, inventory, plan
 from controller_fakes import FakeNodes, FakeServeBackend
 
 from sparkfleet.controlplane.controller import Controller
-from sparkfleet.controlplane.entry_watch import FakeEntries
 from sparkfleet.controlplane.state.head_address import HeadAddress
 from sparkfleet.controlplane.state.launches import launch_for
 from sparkfleet.controlplane.state.status import NodeReport
 from sparkfleet.controlplane.state.store import Store
 from sparkfleet.engines.failure_signatures import Cause, Diagnosis
 from sparkfleet.group.report import GroupPhase, GroupReport
+from sparkfleet.lab.simulation.entries import SimulatedEntries
 from sparkfleet.telemetry.metrics import ControlMetrics
 from sparkfleet.units import GIB
 
@@ -32,7 +32,7 @@ class World:
         self.metrics = ControlMetrics()
         self.inventory_nodes = ("this",)
         self.nodes = FakeNodes({"this": 100 * GIB})
-        self.entries = FakeEntries()
+        self.entries = SimulatedEntries()
         self.controller = self.restarted()
 
     def restarted(self, **more):

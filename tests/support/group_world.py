@@ -5,6 +5,8 @@ from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 
+from fake_runtime import FakeRuntime
+
 from sparkfleet.group import rank as rank_module
 from sparkfleet.group import rank_set as ranks
 from sparkfleet.group import serving_watch
@@ -15,7 +17,6 @@ from sparkfleet.group.rank import LocalRank, RankObservation, RemoteRank
 from sparkfleet.group.rank_node import spec_here as spec_of
 from sparkfleet.group.speed import QuietBox
 from sparkfleet.planner.types.plan import Candidate, GroupShape
-from sparkfleet.runtime.fake import FakeRuntime
 from sparkfleet.runtime.files.fleet_paths import FleetPaths
 from sparkfleet.specs.timeouts import Timeouts
 

@@ -1,10 +1,10 @@
-"""Endpoints of the groups' engines: a small protocol and an in-memory fake."""
+"""Endpoints of the groups' engines: the protocol by which one is picked."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from collections.abc import Set as AbstractSet
 from typing import Protocol
 
@@ -85,17 +85,3 @@ async def _within(limit_s: float, found: Awaitable[Target | None]) -> Target | N
             return await found
     except TimeoutError:
         return None
-
-
-class StaticPicker:
-    """A fixed set of engines, one or more of each group. For tests, and for measuring the gateway alone."""
-
-    def __init__(self, engines: Iterable[Target]) -> None:
-        self._engines = tuple(engines)
-
-    async def pick(
-        self, model: ModelEntry, groups: Sequence[GroupEntry], *, exclude: AbstractSet[str]
-    ) -> Target | None:
-        """The first engine of the first group that has one that is not excluded."""
-        known = (engine for group in groups for engine in self._engines if engine.app == group.app)
-        return next((engine for engine in known if engine.url not in exclude), None)

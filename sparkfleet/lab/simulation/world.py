@@ -12,7 +12,6 @@ from functools import partial
 from typing import Literal
 
 from sparkfleet.controlplane.controller import Controller
-from sparkfleet.controlplane.entry_watch import FakeEntries
 from sparkfleet.controlplane.state.head_address import HeadAddress
 from sparkfleet.controlplane.state.status import NodeReport, app_name
 from sparkfleet.controlplane.store_safety.guard import StoreError
@@ -22,6 +21,7 @@ from sparkfleet.errors import Cause
 from sparkfleet.group.group_name import GroupKey
 from sparkfleet.group.launch_plan import GroupLaunch
 from sparkfleet.group.report import GroupReport
+from sparkfleet.lab.simulation.entries import SimulatedEntries
 from sparkfleet.lab.simulation.fleet import SimulatedFleet
 from sparkfleet.lab.simulation.plans import launch
 from sparkfleet.lab.simulation.serve import Outcome, SimulatedServe
@@ -150,7 +150,7 @@ class World:
             address=HeadAddress(ray="", api="", gateway_host="127.0.0.1", gateway_port=8000),
             launch_of=launch,
             nodes=SimulatedNodes(self),
-            entries=FakeEntries(),
+            entries=SimulatedEntries(),
             here=NodeReport(name=head.name, joined=True, boot=f"{head.name}-{head.boots}"),
             clocks=self.time.now,
             wall=self._wall,

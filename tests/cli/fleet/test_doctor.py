@@ -5,6 +5,7 @@ import zlib
 from base64 import b64encode
 
 import pytest
+from fake_channel import FakeChannel
 from sparks import INVENTORY, Spark
 
 import sparkfleet
@@ -17,7 +18,6 @@ from sparkfleet.fleet import doctor as use_case
 from sparkfleet.fleet.node_access import NodeAccess
 from sparkfleet.hostfacts.gpu import ReadGpuState
 from sparkfleet.hostfacts.venv import ReadPythonEnvironment
-from sparkfleet.remote.fake import FakeChannel
 
 
 @pytest.fixture

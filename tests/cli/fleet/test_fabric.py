@@ -1,6 +1,7 @@
 import json
 
 import pytest
+from fake_channel import FakeChannel
 
 from sparkfleet.fabric.apply import FabricOutcome, Helper, NotPermitted
 from sparkfleet.fabric.firewall import ADDRESSES
@@ -10,7 +11,6 @@ from sparkfleet.fleet import node_access
 from sparkfleet.fleet.setup import rails
 from sparkfleet.hostfacts.network.listening_sockets import ReadSockets
 from sparkfleet.hostfacts.network.netdev import NetAddress, Netdev
-from sparkfleet.remote.fake import FakeChannel
 
 RAIL = "enp1s0f1np1"
 

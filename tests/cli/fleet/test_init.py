@@ -1,12 +1,12 @@
 import resource
 
 import pytest
+from fake_channel import FakeChannel
 
 from sparkfleet.errors import NodeError, SparkfleetError
 from sparkfleet.fleet.setup import enrolment as module
 from sparkfleet.fleet.setup.enrolment import Host, parse_host
 from sparkfleet.remote.channel import Completed
-from sparkfleet.remote.fake import FakeChannel
 from sparkfleet.remote.ssh.host_keys import HostKey
 from sparkfleet.specs.load import load_inventory
 

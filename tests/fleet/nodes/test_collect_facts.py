@@ -2,13 +2,13 @@ import sys
 
 import pytest
 from batch_fake import BatchFake
+from fake_channel import FakeChannel
 
 from sparkfleet.errors import FactError, NodeError
 from sparkfleet.fleet.nodes.collect_facts import survey
 from sparkfleet.hostfacts.memory import ReadKernel
 from sparkfleet.hostfacts.node import InstalledEngine, ReadInstalledEngines, ReadProcessors
 from sparkfleet.remote.channel import Completed
-from sparkfleet.remote.fake import FakeChannel
 from sparkfleet.remote.unreachable import Unreachable
 from sparkfleet.specs.load import parse_inventory
 

@@ -13,11 +13,11 @@ from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
+from static_picker import StaticPicker
 
 from sparkfleet.errors import ControlError
 from sparkfleet.gateway.access.certificates import DAYS, CertificateStore, check_files
 from sparkfleet.gateway.app import GatewayApp
-from sparkfleet.gateway.engine.endpoints import StaticPicker
 from sparkfleet.gateway.http_server import Server, serve
 from sparkfleet.gateway.listening import GatewayTls
 

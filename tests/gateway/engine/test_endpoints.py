@@ -6,9 +6,10 @@ import asyncio
 from collections.abc import Mapping
 
 import pytest
+from static_picker import StaticPicker
 
 from sparkfleet.gateway.engine import endpoints as module
-from sparkfleet.gateway.engine.endpoints import StaticPicker, Target, first_found
+from sparkfleet.gateway.engine.endpoints import Target, first_found
 from sparkfleet.gateway.routing_table import GroupEntry, ModelEntry
 
 GROUPS = tuple(GroupEntry(app=app) for app in ("a", "b"))

@@ -9,13 +9,14 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from gateway_values import CHAT
+from static_picker import StaticPicker
 
 from sparkfleet.engines.fake import FakeEngine, InjectedFault, Pace
 from sparkfleet.gateway.access.certificates import CertificateStore
 from sparkfleet.gateway.access.keys import generate
 from sparkfleet.gateway.app import GatewayApp
 from sparkfleet.gateway.engine import engine_pool
-from sparkfleet.gateway.engine.endpoints import StaticPicker, Target
+from sparkfleet.gateway.engine.endpoints import Target
 from sparkfleet.gateway.engine.external import KeyUnusable, read_key, target_of
 from sparkfleet.gateway.http_server import serve
 from sparkfleet.gateway.listening import GatewayTls

@@ -1,10 +1,10 @@
 from __future__ import annotations
 
 import pytest
+from fake_channel import Call, FakeChannel
 
 from sparkfleet.errors import NodeError
 from sparkfleet.remote.channel import Channel, Completed
-from sparkfleet.remote.fake import Call, FakeChannel
 
 
 def test_is_a_channel():

@@ -3,10 +3,10 @@ from __future__ import annotations
 import asyncio
 
 import pytest
+from fake_runtime import FakeRuntime
 
 from sparkfleet.errors import NodeError
 from sparkfleet.runtime.base import Phase, Runtime
-from sparkfleet.runtime.fake import FakeRuntime
 
 
 @pytest.fixture
