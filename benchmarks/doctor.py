@@ -1,4 +1,4 @@
-"""How long `sparkfleet doctor` takes, and what it sends: against the number of nodes, over real SSH to simulated Sparks.
+"""Time and traffic of `sparkfleet doctor` against the number of nodes, over real SSH to simulated Sparks.
 
     python benchmarks/doctor.py [--nodes 2 8 32] [--rounds 3] [--json]
 

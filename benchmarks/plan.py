@@ -1,4 +1,4 @@
-"""How long planning takes: against the number of nodes, and for 64 nodes with 20 deployments.
+"""Time of planning against the number of nodes, and for 64 nodes with 20 deployments.
 
     python benchmarks/plan.py [--nodes 1 2 4 8 16 32 64 128] [--deployments 20] [--rounds 3] [--json]
 

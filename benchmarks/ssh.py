@@ -1,4 +1,4 @@
-"""What a command over SSH costs: one after another, and eight at once, over one connection to a real sshd on loopback.
+"""Time of a command over SSH: one after another, and eight at once, over one connection to a real sshd on loopback.
 
     python benchmarks/ssh.py [--commands 80] [--at-once 1 8] [--rounds 4] [--json]
     python benchmarks/ssh.py --against ../older           # another checkout of sparkfleet beside this one

@@ -114,7 +114,7 @@ class Bench:
         return took
 
     def footprint(self) -> dict[str, float]:
-        """What everything but the engine holds and uses while nothing is asked."""
+        """Memory and processor time of everything but the engine, without requests."""
         ours = processes.labelled({LABEL: self.paths.label})
         supervisors = [p for p in processes.labelled({FLEET_LABEL: self.paths.label}) if p not in ours]
         before, began = _cpu_s(ours), time.perf_counter()

@@ -2,7 +2,7 @@
 
     python scripts/field_reports.py [--check]
 
-`--check` writes nothing and ends with 1 where the file is not what would be written. Predictions change whenever factors are
+`--check` writes nothing and ends with 1 if the file is not what would be written. Predictions change whenever factors are
 fitted again, so run it after scripts/fit.py.
 """
 

@@ -3,7 +3,7 @@
     python scripts/fit.py                    fit, validate, write factors.yaml, print the tables of docs/planner.md
     python scripts/fit.py --thorough         also leaves runs and families of models out (three times as long)
     python scripts/fit.py --dry-run          the same without writing
-    python scripts/fit.py --head-to-heads FILE    also says how many head-to-heads held-out predictions get right
+    python scripts/fit.py --head-to-heads FILE    also prints how many head-to-heads held-out predictions get right
     python scripts/fit.py --rows FILE --configs FILE
 
 Method. Physics (perf/latency/roofline_terms.py) gives every measurement a sum of terms in seconds. One
@@ -12,7 +12,7 @@ logarithm of time then finds, all at once:
 
     coefficients   log-normal priors around what the ceilings suggest
     acceptance     logits by method, content, family, with normal priors around typical values
-    effects        one per key (calibration.py), shrunk to zero by a ridge: rare cells keep what the general ones say
+    effects        one per key (calibration.py), shrunk to zero by a ridge: rare cells keep the general ones' values
 
 Errors count as in a Cauchy distribution (patched stacks and boots differ by 2x), and a source with n rows counts as n^0.65
 of them. Validation repeats the whole fit without each group of sources (LOSO), of runs, and of families of models (LOMO);

@@ -1,5 +1,5 @@
-"""Checks of the house that no linter has: packages that can be looked over, unique class names, docstrings that open with a
-verb or a noun, plain words, and one way of quoting.
+"""Checks of the house that no linter has: packages that can be looked over, unique class names, no test doubles, docstrings
+that open with a verb or a noun, plain words in code and documents, and one way of quoting.
 
 Usage: python scripts/house.py. Prints one line per finding; exits with 1 if there is any.
 """
@@ -7,16 +7,22 @@ Usage: python scripts/house.py. Prints one line per finding; exits with 1 if the
 from __future__ import annotations
 
 import ast
+import io
 import re
 import sys
+import tokenize
 from collections import defaultdict
 from collections.abc import Iterator
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
 PACKAGE = ROOT / "sparkfleet"
-BESIDE = (ROOT / "tests", ROOT / "scripts")
+BESIDE = (ROOT / "tests", ROOT / "scripts", ROOT / "benchmarks")
 """Code of which only the docstrings are checked."""
+PLAIN = (ROOT / "scripts", ROOT / "benchmarks", ROOT / "tests" / "support")
+"""Code beside the package with plain words, too."""
+GENERATED = ("rules.md", "decisions.md")
+"""Documents whose words are not checked: one is made of the rules' texts, the other is a record."""
 
 QUESTION = re.compile(r"(What|How|Which|Where|Who|Whom|Whose|Whether|When|Why)\b")
 """A docstring's first line is a verb phrase or a noun phrase."""
@@ -27,6 +33,9 @@ RIDDLES = re.compile(
     re.IGNORECASE,
 )
 """Things do not speak, listen or believe; each of the other words has a plainer one."""
+
+DOUBLES = re.compile(r"(Fake|Stub|Mock|Dummy)[A-Z]")
+"""Names of classes that only tests use: they are in tests/support. The fake engine is for users, too."""
 
 MOST_MODULES = 22
 """Of one package, its own parts (packages) not counted."""
@@ -43,12 +52,13 @@ def public_classes(tree: ast.Module) -> Iterator[ast.ClassDef]:
 
 
 def docstrings(tree: ast.Module) -> Iterator[tuple[int, str]]:
-    """Line and first line of every docstring of a module."""
+    """Line and first line of every docstring, those of values included."""
     for node in ast.walk(tree):
         if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
-            text = ast.get_docstring(node)
-            if text:
-                yield getattr(node, "lineno", 1), text.splitlines()[0]
+            for part in node.body:
+                match part:
+                    case ast.Expr(value=ast.Constant(value=str(text))) if text.strip():
+                        yield part.lineno, text.strip().splitlines()[0]
 
 
 def riddles(tree: ast.Module) -> Iterator[tuple[int, str]]:
@@ -58,6 +68,22 @@ def riddles(tree: ast.Module) -> Iterator[tuple[int, str]]:
             prose = re.sub(r"`[^`\n]*`|--[\w-]+", lambda code: " " * len(code[0]), node.value)
             for found in RIDDLES.finditer(prose):
                 yield node.lineno + prose[: found.start()].count("\n"), found[0]
+
+
+def riddles_of_text(text: str) -> Iterator[tuple[int, str]]:
+    """Line and word of `RIDDLES` in a document, without its code, options and links."""
+    code = re.compile(r"```.*?```|`[^`\n]*`|--[\w-]+|^ {4}.*?$|\]\([^)]*\)", re.DOTALL | re.MULTILINE)
+    prose = code.sub(lambda found: re.sub(r"[^\n]", " ", found[0]), text)
+    for found in RIDDLES.finditer(prose):
+        yield prose[: found.start()].count("\n") + 1, found[0]
+
+
+def riddles_of_comments(source: str) -> Iterator[tuple[int, str]]:
+    """Line and word of `RIDDLES` in comments."""
+    for token in tokenize.generate_tokens(io.StringIO(source).readline):
+        if token.type == tokenize.COMMENT:
+            for _, word in riddles_of_text(token.string):
+                yield token.start[0], word
 
 
 def representations(tree: ast.Module) -> Iterator[tuple[int, str]]:
@@ -81,9 +107,31 @@ def questions(name: Path, tree: ast.Module) -> Iterator[str]:
 
 
 def findings_beside(root: Path) -> Iterator[str]:
-    """Docstrings of tests and scripts that are wrong, as `file:line: message`."""
+    """Docstrings of tests, scripts and benchmarks that are wrong, as `file:line: message`."""
     for path in sorted(root.rglob("*.py")):
         yield from questions(path.relative_to(root.parent), ast.parse(path.read_text(encoding="utf-8")))
+
+
+def unclear(name: Path, source: str, tree: ast.Module) -> Iterator[str]:
+    """Words of messages, docstrings and comments that have plainer ones."""
+    for line, word in (*riddles(tree), *riddles_of_comments(source)):
+        yield f"{name}:{line}: {word!r} in a message, a docstring or a comment: use a plainer word"
+
+
+def unclear_beside(root: Path) -> Iterator[str]:
+    """Such words in code beside the package, but for this file, which lists them."""
+    for path in sorted(root.rglob("*.py")):
+        if path != Path(__file__).resolve():
+            source = path.read_text(encoding="utf-8")
+            yield from unclear(path.relative_to(root.parent), source, ast.parse(source))
+
+
+def unclear_documents(root: Path) -> Iterator[str]:
+    """Such words in documents."""
+    for path in sorted((*root.glob("*.md"), *(root / "docs").rglob("*.md"))):
+        if path.name not in GENERATED:
+            for line, word in riddles_of_text(path.read_text(encoding="utf-8")):
+                yield f"{path.relative_to(root)}:{line}: {word!r} in a document: use a plainer word"
 
 
 def large_packages(root: Path) -> Iterator[str]:
@@ -105,9 +153,10 @@ def findings(root: Path) -> Iterator[str]:
         tree = ast.parse(source)
         for one in public_classes(tree):
             classes[one.name].append(f"{name}:{one.lineno}")
+            if DOUBLES.match(one.name) and name.parts[1:3] != ("engines", "fake"):
+                yield f"{name}:{one.lineno}: class {one.name} is a test double: put it into tests/support"
         yield from questions(name, tree)
-        for line, word in riddles(tree):
-            yield f"{name}:{line}: {word!r} in a message or a docstring: use a plainer word"
+        yield from unclear(name, source, tree)
         if name.parts[1] not in UNHELD:
             for line, value in representations(tree):
                 yield f"{name}:{line}: {{{value}!r}} in a message: use `quote` of specs/fields.py"
@@ -118,7 +167,12 @@ def findings(root: Path) -> Iterator[str]:
 
 def main() -> int:
     """Prints the findings. Returns the exit code."""
-    lines = [*findings(PACKAGE), *(line for root in BESIDE for line in findings_beside(root))]
+    lines = [
+        *findings(PACKAGE),
+        *(line for root in BESIDE for line in findings_beside(root)),
+        *(line for root in PLAIN for line in unclear_beside(root)),
+        *unclear_documents(ROOT),
+    ]
     for line in lines:
         print(line)
     return 1 if lines else 0

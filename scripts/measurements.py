@@ -3,7 +3,7 @@
     python scripts/measurements.py ROWS.csv...     normalise rows (same columns) and write the packaged file
 
 A row of a later file whose figures an earlier one has of the same model is a copy and is left out. Figures and what was run
-are facts and are kept with their source. Of the notes only the words remain that say how the figure was measured, which is
+are facts and are kept with their source. Of the notes only the words about the method of measurement remain, which is
 all that `accuracy.rows` reads; nothing else of anybody's prose is kept.
 """
 

@@ -2,7 +2,7 @@
 
     python scripts/plot_accuracy.py [ROWS.csv]
 
-Each dot is one published figure; the lines are equal, half and double. In sample where ROWS.csv is what was fitted on.
+Each dot is one published figure; the lines are equal, half and double. In sample if ROWS.csv is what was fitted on.
 """
 
 from __future__ import annotations

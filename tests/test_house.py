@@ -53,11 +53,42 @@ def test_a_riddle_is_found_with_its_line(house: ModuleType, tmp_path: Path, text
         'told = "The node reports 5 GiB."',
         'help = "Pass `engine says hello` as it is."',
         'argv = "restore --begin-anew FLEET"',
-        '# it says nothing\nx = "The weights are stored on the node."',
     ],
 )
-def test_names_code_and_comments_are_no_riddles(house: ModuleType, tmp_path: Path, text: str) -> None:
+def test_names_and_code_are_no_riddles(house: ModuleType, tmp_path: Path, text: str) -> None:
     assert list(house.findings(written(tmp_path, "cli", text))) == []
+
+
+def test_a_comment_has_plain_words(house: ModuleType, tmp_path: Path) -> None:
+    text = 'x = 1\ny = "Stored."  # the log says so, `says` does not\n'
+    (found,) = house.findings(written(tmp_path, "cli", text))
+    assert found.startswith("sparkfleet/cli/module.py:2: 'says' in a message, a docstring or a comment")
+    (beside,) = house.unclear_beside(tmp_path)
+    assert beside.endswith(found.partition("sparkfleet/")[2])
+
+
+def test_a_document_has_plain_words(house: ModuleType, tmp_path: Path) -> None:
+    (tmp_path / "docs").mkdir()
+    text = "# Logs\n\n`grep says` and [this](what-it-says.md)\n\n    it says\n\nThe log says so.\n"
+    for name in ("logs.md", "decisions.md"):
+        (tmp_path / "docs" / name).write_text(text, encoding="utf-8")
+    assert list(house.unclear_documents(tmp_path)) == [
+        "docs/logs.md:7: 'says' in a document: use a plainer word"
+    ]
+
+
+def test_values_have_docstrings_too(house: ModuleType, tmp_path: Path) -> None:
+    text = 'WAIT_S = 5.0\n"""How long it waits."""\n'
+    (found,) = house.findings(written(tmp_path, "cli", text))
+    assert found.startswith("sparkfleet/cli/module.py:2: a docstring opens with 'How'")
+
+
+def test_the_package_has_no_test_doubles(house: ModuleType, tmp_path: Path) -> None:
+    text = 'class FakeChannel:\n    """A node in memory."""\n'
+    (found,) = house.findings(written(tmp_path, "remote", text))
+    assert found.startswith("sparkfleet/remote/module.py:1: class FakeChannel is a test double")
+    fake = written(tmp_path / "users", "engines/fake", text.replace("Channel", "Engine"))
+    assert list(house.findings(fake)) == []
 
 
 def test_docstrings_and_class_names(house: ModuleType, tmp_path: Path) -> None:
@@ -85,7 +116,7 @@ def test_docstrings_of_tests_open_with_a_verb_or_a_noun(house: ModuleType, tmp_p
         tmp_path, "cli", 'def test_it() -> None:\n    """Whether it works."""\n    told = "it says"\n'
     )
     (finding,) = house.findings_beside(package)
-    assert finding.startswith("sparkfleet/cli/module.py:1: a docstring opens with 'Whether'")
+    assert finding.startswith("sparkfleet/cli/module.py:2: a docstring opens with 'Whether'")
 
 
 def test_a_message_quotes_as_the_others_do(house: ModuleType, tmp_path: Path) -> None:

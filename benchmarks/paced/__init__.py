@@ -1,1 +1,1 @@
-"""A paced engine, the clients of a load, and the gateways that stand between them: for `benchmarks/gateway.py`."""
+"""A paced engine, the clients of a load, and the gateways between them: for `benchmarks/gateway.py`."""

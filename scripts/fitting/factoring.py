@@ -117,7 +117,7 @@ def _counts(problem: Problem, keys: list[tuple[str, ...]]) -> collections.Counte
 
 
 def _spreads(quantity: str, problem: Problem, factors: Factors) -> dict[tuple[str, str], float]:
-    """Standard deviation (log) of what is left over where a key applies, from medians (robust)."""
+    """Standard deviation (log) of the rest to which a key applies, from medians (robust)."""
     left: dict[tuple[str, str], list[float]] = collections.defaultdict(list)
     for i, case in enumerate(problem.cases):
         error = case_errors(case, factors).get(problem.what[i]) if problem.fitted[i] else None

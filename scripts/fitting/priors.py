@@ -14,7 +14,7 @@ from sparkfleet.perf.model_shape import Layers, from_counts
 
 Priors = dict[str, tuple[float, float]]
 
-# Where coefficients are expected before anything was measured: (value, strength of the prior).
+# Expected coefficients before anything was measured: (value, strength of the prior).
 DECODE_PRIORS = {
     "weights": (1.08, 2.4),
     "experts": (1.25, 1.2),
@@ -124,7 +124,7 @@ def expectation(name: str, priors: Priors) -> tuple[float, float]:
 
 
 def expected(priors: Priors, key: Callable[[Setup, str], str]) -> dict[str, float]:
-    """Coefficients of what nobody measured: every engine, format, kind and kernel, where its prior has it."""
+    """Coefficients of what nobody measured: every engine, format, kind and kernel, at its prior."""
     found = {}
     for setup in possible_setups():
         for term in priors:

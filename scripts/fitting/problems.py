@@ -70,7 +70,7 @@ class Problem:
     y: Array
     """Logarithm of the measured time."""
     seconds: Array
-    """rows × terms, as the ceilings say."""
+    """rows × terms, from the ceilings."""
     columns: Array
     """rows × terms, which coefficient each is multiplied by."""
     names: list[str]
@@ -150,13 +150,13 @@ def _prefill_terms(case: PublishedCase, *, mean: bool, fixed: bool) -> dict[str,
 
 
 YIELD = "yield"
-"""Tokens per step, where somebody published them, are fitted beside the rates: they tell acceptance from the step."""
+"""Tokens per step, if somebody published them, are fitted beside the rates: they separate acceptance from the step."""
 
 
 def decode_problem(
     cases: Sequence[PublishedCase], prefill: Callable[[PublishedCase, float], float]
 ) -> Problem:
-    """Decode rates; `prefill` says how long a batch of the case's prompts takes."""
+    """Decode rates; `prefill` returns the seconds that a batch of the case's prompts takes."""
     rows: list[Row] = []
     mixes: list[tuple[float, ...]] = []
     common = said_of_several(cases)

@@ -49,7 +49,7 @@ def yield_of(logit: Array, drafts: Array) -> tuple[Array, Array]:
 
 @dataclass
 class Unknowns:
-    """Everything to be found as one vector: coefficients, then acceptance, then effects; and where each row uses which."""
+    """Everything to be found as one vector: coefficients, acceptance, effects; with the positions that each row uses."""
 
     accept: dict[str, int]
     effects: dict[str, int]

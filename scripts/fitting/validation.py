@@ -152,7 +152,7 @@ def _weighed_quantile(errors: Sequence[tuple[str, float]]) -> float:
 
 
 def coverage(errors: Errors, bands: dict[str, float]) -> dict[str, float]:
-    """Share of the errors that lie in their band, by quantity and speculation."""
+    """Share of the errors within their band, by quantity and speculation."""
     inside: dict[str, list[bool]] = collections.defaultdict(list)
     for case, metric, error, known in errors:
         key = band_key(case, metric, known)
@@ -162,7 +162,7 @@ def coverage(errors: Errors, bands: dict[str, float]) -> dict[str, float]:
 
 
 def monotone(halves: dict[str, float]) -> dict[str, float]:
-    """Every support of every quantity, at least as wide as where more is known."""
+    """Every support of every quantity, at least as wide as those of better known ones."""
     bands: dict[str, float] = {}
     for stem in sorted({key.rpartition("/")[0] for key in halves}):
         widest = 0.0

@@ -1,4 +1,4 @@
-"""The decisions of `decisions.py`, made with less evidence: regret where the best configuration was not known."""
+"""The decisions of `decisions.py`, made with less evidence: regret if the best configuration was not known."""
 
 from __future__ import annotations
 

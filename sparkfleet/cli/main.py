@@ -61,7 +61,7 @@ verb imports, a fifth of the time to its first output; most verbs end before the
 def main() -> None:
     """Entry point of `sparkfleet`."""
     for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
-        if getattr(sys, name) is None:  # it was closed by whoever started this (`>&-`)
+        if getattr(sys, name) is None:  # its parent process closed it (`>&-`)
             setattr(sys, name, open(os.devnull, mode, encoding="utf-8"))  # noqa: SIM115  # for this process
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):

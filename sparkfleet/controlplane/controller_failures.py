@@ -80,7 +80,7 @@ class ControllerFailures:
             return self.trouble
         for work, began, late_s in reversed(self._in_hand):
             if (took_s := self._steady() - began) >= late_s:
-                tens_s = took_s // 10 * 10  # readers of the page hear every change
+                tens_s = took_s // 10 * 10  # readers of the page get every change
                 return (
                     f"{work} has not ended for {tens_s:.0f} s: Ray Serve or Ray's GCS on the head does not answer;"
                     " `pkill -9 -f ray::ServeController` there lets Ray start another Serve, and engines go on"

@@ -423,7 +423,7 @@ def begin(seconds: float, ports: Any, how: Backend) -> dict[str, str]:
     fifo = state / "fifo"
     fifo.unlink(missing_ok=True)
     os.mkfifo(fifo, 0o600)
-    (state / "outcome").unlink(missing_ok=True)  # that of the change before says nothing about this one
+    (state / "outcome").unlink(missing_ok=True)  # that of the change before is no evidence about this one
     (state / "token").write_text(token)
     _leave_behind(fifo, seconds, saved, how)
     os.close(lock)

@@ -98,7 +98,7 @@ async def take_down(paths: FleetPaths) -> None:
     service_manager.stop(paths.label)
     with contextlib.suppress(FileNotFoundError):
         paths.role.replace(paths.ended_role)
-    if paths.root.exists():  # for whoever waits for a start that is under way
+    if paths.root.exists():  # for processes that wait for a start that is under way
         _write_outcome(paths, error_answer(taken_down()))
     await node_lifecycle.down(paths)
     paths.ended_role.unlink(missing_ok=True)

@@ -222,7 +222,7 @@ def from_counts(
     """Shapes of a model of which only parameter counts (billions) are known, by the proportions that such models have.
 
     A dense 8B has 4096 × 34 layers, a 30B-A3B MoE 2048 × 48: width grows with the cube root of the active
-    parameters, depth with the rest. `notes` may say "sliding", "gdn", "mamba", "mla" as benchmarks do.
+    parameters, depth with the rest. `notes` may name "sliding", "gdn", "mamba", "mla" as benchmarks do.
     """
     moe = active_b < 0.8 * total_b
     scale = math.sqrt(total_b * active_b) if moe else total_b

@@ -61,7 +61,7 @@ def unknown(noun: str, found: str, known: Iterable[str], *, also: Iterable[str] 
     """The message for a name that is not in `known`. Names in `also` may be suggested, but are not listed."""
     names = tuple(known)
     meant = nearest(found, (*names, *also))
-    shown = 12 if meant else 40  # behind a suggestion the list is for those whom it does not help
+    shown = 12 if meant else 40  # behind a suggestion the list is for those that it does not help
     listed = ", ".join(names[:shown]) + (f", … ({len(names)} in all)" if len(names) > shown else "")
     hint = f' Did you mean "{meant}"?' if meant else ""
     return f"unknown {noun} {quote(found)}.{hint} Known: {listed}."

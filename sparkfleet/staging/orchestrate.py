@@ -141,7 +141,7 @@ class _Stager:
                 return await self._download(node, manifest)
 
             await self._first_that_reaches(puller(manifest, have, lacking), download)
-            return []  # another node than planned may have pulled it: the copies are planned anew
+            return []  # another node than planned may have pulled it: the copies are planned again
         arrived, failed = await run_copies(self._fleet, manifest, self._need.wanted.revision, found.copies)
         self._moved += sum(done.moved_bytes for done in arrived.values())
         return failed

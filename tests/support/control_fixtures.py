@@ -10,7 +10,7 @@ from sparkfleet.engines.fake import FakeEngine, Pace
 
 @pytest.fixture
 def clock():
-    """For what takes a clock: it stands until a test sets its `now`."""
+    """A clock that does not move until a test sets its `now`."""
     return Clock()
 
 

@@ -59,7 +59,7 @@ async def never(*_, **__):
 
 
 class ActorLostError(Exception):
-    """Stands for Ray's error of a call of an actor that is gone."""
+    """In place of Ray's error of a call of an actor that is gone."""
 
 
 class FakeRankActor:

@@ -56,7 +56,7 @@ signal.pause()
 
 
 class Herald:
-    """Hears what scripts `tell`."""
+    """Receives what scripts `tell`."""
 
     def __init__(self) -> None:
         self._heard: asyncio.Queue[str] = asyncio.Queue()
@@ -247,7 +247,7 @@ class Proxy:
         self._writers.clear()
 
     def stall(self) -> None:
-        """Carry nothing more, and say nothing."""
+        """Carry nothing more, without an error."""
         self._flows.clear()
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:

@@ -1,4 +1,4 @@
-"""Two healthy Sparks and their cable, as their commands tell it; and ways to make them ill."""
+"""Two healthy Sparks and their cable, by the output of their commands; and ways to make them ill."""
 
 import base64
 import json

@@ -167,7 +167,7 @@ class TopApp(App[None]):
         self.set_interval(self._every_s, self._age)
 
     def on_resize(self, event: Resize) -> None:
-        """Other columns, if the width asks for them."""
+        """Other columns, if the width has changed enough."""
         if (event.size.width < NARROW) != self._narrow:
             self._narrow = not self._narrow
             selected = self._selected()

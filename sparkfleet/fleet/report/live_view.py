@@ -189,7 +189,7 @@ class LiveReadings:
             return None
         counted = self._counted.setdefault(group.name, deque())
         if counted and group.tokens < counted[-1][1]:
-            counted.clear()  # another engine, whose counter began anew
+            counted.clear()  # another engine, whose counter began at 0
         counted.append((now, group.tokens))
         while len(counted) > 2 and now - counted[1][0] >= WINDOW_S:
             counted.popleft()

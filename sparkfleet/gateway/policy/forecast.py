@@ -3,8 +3,8 @@
 1. Doubts: groups with unknown capabilities, or with less context than an overestimate of the request, come last.
 2. Predicted finish: waiting for a slot and for earlier prompts, the prompt's own part that is not cached, the answer
    at the speed that the group has under its present load. A warm prefix counts as the seconds of prefill that it saves, so
-   that a request waits for it exactly as long as that is worth: with one prefix in all prompts the least busy group wins,
-   where routers with a threshold sent everything to one (sgl-project/sglang#21199).
+   that a request waits for it exactly as long as that is worth: with one prefix in all prompts the least busy group wins;
+   routers with a threshold sent everything to one (sgl-project/sglang#21199).
 3. Equal ones take turns.
 """
 

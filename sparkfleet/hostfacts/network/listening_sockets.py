@@ -42,7 +42,7 @@ class ReadSockets(Fact[tuple[ListeningSocket, ...]]):
     def parse(output: str) -> tuple[ListeningSocket, ...]:
         """Sockets from lines such as `LISTEN 0 4096 127.0.0.1:8000 0.0.0.0:* users:(("python3",pid=1,fd=3))`."""
         lines = [line for line in output.splitlines()[:20_000] if line.strip()]
-        # The batch truncates a very long list and ends it with a line that says so; the line before that is incomplete.
+        # The batch truncates a very long list and ends it with a line about that; the line before that is incomplete.
         if lines and lines[-1].startswith("[cut: "):
             del lines[-2:]
         return tuple(_socket(line) for line in lines)

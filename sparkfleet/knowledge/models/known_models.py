@@ -90,7 +90,7 @@ class UnshapedModel(Value):
     match: tuple[str, ...] = ()
     """Globs of others that are refused for the same reason, letter case aside."""
     reason: str = ""
-    """Why no plan is made; "": the shapes of its layers are not known."""
+    """Reason why no plan is made; "": the shapes of its layers are not known."""
     do: str = ""
     """Remedy; "": its config.json."""
     sources: Sources

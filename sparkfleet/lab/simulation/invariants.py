@@ -282,7 +282,7 @@ def everything_wanted(
     """Groups that are wanted, possible, and do not serve. To be checked when faults have ceased for long.
 
     A group that is given up, as `status` shows, is not possible if the others have the memory of all its rungs: a neighbour
-    that fell to a rung on its node stays there, and people's edits of a plan may want more than its nodes have, of which the
+    that fell to a rung on its node stays there, and people's edits of a plan may need more than its nodes have, of which the
     planner would make no plan.
     """
     rungs = _rungs(wanted, standings)

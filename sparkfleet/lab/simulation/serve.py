@@ -292,7 +292,7 @@ class SimulatedServe:
         def run(key: GroupKey, app: SimulatedApp) -> None:
             if outcome.takes_down:
                 name = outcome.takes_down
-                # Serve starts anew what it had; while no controller works, nobody counts that.
+                # Serve starts what it had again; while no controller works, nobody counts that.
                 self.wedged[key, app.order.rung] += app.stored
                 self._power_off(name, self._chance.uniform(60, 240))
                 return

@@ -283,7 +283,7 @@ def _first_token(model: LatencyModel, workload: Workload, batch: float, per_toke
 def _open_loop(model: LatencyModel, workload: Workload, one_s: float) -> tuple[float, float, float]:
     """(tok/s of one request, of all, seconds to the first token) when requests arrive at a rate of their own.
 
-    As many run as it takes to finish requests as fast as they arrive, or as many as are allowed. Where prompts come
+    As many run as it takes to finish requests as fast as they arrive, or as many as are allowed. If prompts come
     faster than they can be prefilled, the queue grows until the last one has come.
     """
     rate = workload.arrivals_per_s or 0.0

@@ -288,7 +288,7 @@ def _shared(proposal: Proposal, room: MemoryBudget) -> float:
 
 
 def _sizes(case: VariantContext, engine: EngineName, settings: Settings) -> Iterator[tuple[int, int, str]]:
-    """Context, concurrency, KV precision: what was asked for first, then less of what was not."""
+    """Context, concurrency, KV precision: the requested sizes first, then less of those that are open."""
     smaller = () if settings.kv_dtype != "auto" else (KV_SMALL[engine],)
     for context in _contexts(case):
         for concurrency in _concurrencies(case):

@@ -44,12 +44,12 @@ DEFAULT_TOKENS: Mapping[str, int] = {
     "dspark": 7,
     "draft": 4,
 }
-"""Draft tokens per step if neither the deployment, nor publications, nor the drafter's block say how many. Blocks of the
+"""Draft tokens per step if neither the deployment, nor publications, nor the drafter's block give a number. Blocks of the
 published DFlash2 and DSpark drafters have 8 tokens with the one before them, and 7 (z-lab, RadixArk; SGLang's default)."""
 ALIKE = {"vllm": {"nextn": "mtp"}, "sglang": {"mtp": "nextn"}, "trtllm": {"nextn": "mtp"}}
 """The same head by another engine's name: the planner tries it under the engine's own."""
 HEADS = {"vllm": "mtp", "sglang": "nextn"}
-"""The method that needs no published evidence where the checkpoint has a head, by engine."""
+"""The method that needs no published evidence if the checkpoint has a head, by engine."""
 
 
 class Exclusion(NamedTuple):
@@ -68,7 +68,7 @@ class SpeculationOptions(NamedTuple):
 
 
 class Drafts(NamedTuple):
-    """Facts about drafts: those that a deployment names were read, of the others publications tell."""
+    """Facts about drafts: read from their files if a deployment names them, otherwise from publications."""
 
     checkpoint: Checkpoint
     """Of the model."""
@@ -86,7 +86,7 @@ def drafting_for(
         variant: of the deployment.
         drafts: facts of the checkpoint and of drafts.
         engine: by the name that deployments give it.
-        concurrency: requests at once that a depth is chosen for where a deployment pins the method alone.
+        concurrency: requests at once that a depth is chosen for if a deployment pins the method alone.
     """
     wanted = variant.speculation
     known = _speculators(variant.model.partition("@")[0], engine)

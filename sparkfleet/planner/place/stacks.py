@@ -120,7 +120,7 @@ def _pinned_image(variant: Variant, engine: EngineName) -> Iterator[Stack]:
         return
     plain = {(build.engine_version or "").partition(" ")[0] for build in builds}
     version = builds[0].engine_version or "" if len(builds) == 1 else plain.pop() if len(plain) == 1 else ""
-    # Whoever pins a tag that was moved may have any of its builds: then the version has no build.
+    # A deployment that pins a tag that was moved may have any of its builds: then the version has no build.
     alike = len({build.engine_version for build in builds}) == 1
     yield Stack(engine, version, "container", image, known=builds[-1] if alike else None)
 

@@ -153,7 +153,7 @@ class ProposalEnumerator:
         return tuple(self.stacks)
 
     def _leave_out(self, variant: Variant) -> None:
-        """Engines that the deployment does not want."""
+        """Excludes the engines that the deployment does not name."""
         if variant.engine != "auto":
             fate = Fate(Stage.ENGINE, f"the deployment sets `engine: {variant.engine}`", "engine")
             for engine in ENGINES:

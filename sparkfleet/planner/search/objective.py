@@ -32,8 +32,8 @@ def worth(
 ) -> float:
     """Value of a proposal under the objective. Only comparable within one deployment, between equal objectives.
 
-    Nodes cost nothing here: those that other deployments want are not offered (`VariantContext.share`), and how much faster
-    more of them have to be is decided where candidates on different numbers of nodes meet (`spread`).
+    Nodes cost nothing here: those that other deployments need are not offered (`VariantContext.share`), and how much faster
+    more of them have to be is decided when candidates on different numbers of nodes are compared (`spread`).
 
     Args:
         case: the variant.

@@ -309,7 +309,7 @@ class VariantPlanner:
             return False
         last = len(ladder) == LADDER - 1
         plain = any(one.proposal.speculation.method == "none" for one in ladder)
-        # Drafts that are looked up in the text follow only where somebody saw them to be worth it.
+        # Drafts that are looked up in the text follow only if somebody measured a gain.
         lookup = proposal.speculation.method in LOOKUPS and not lookup_pays(self._case)
         if lookup and proof_of(self._case, proposal).level > EvidenceLevel.SIBLING:
             return False
