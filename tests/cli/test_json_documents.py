@@ -1,8 +1,8 @@
 """The JSON documents of the first build: programs that read them find every field in today's, so `version` is 1 still.
 
-`json_v1.txt` has the fields that documents had before names and packages changed (the parent of commit 6b63dcf3), by document;
-those of a stored plan are the fields under `plan.deployments[].plan`. A field that has to go, or to change its meaning, raises
-`version` of its document, and is written down in decision 99.
+`json_v1.txt` has the fields that documents had before names and packages changed (the parent of commit 6b63dcf3), by
+document; those of a stored plan are the fields under `plan.deployments[].plan`. A field that has to go, or to change its
+meaning, raises `version` of its document, and is written down in decision 99.
 """
 
 from __future__ import annotations

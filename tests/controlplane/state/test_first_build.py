@@ -1,7 +1,7 @@
 """The store of the first build (commit 7a783744), as its own code wrote it: today's code reads it and starts what it has.
 
-`first_build.sql` is a dump of two planned deployments: a ladder of five rungs, of which the second serves, and a pinned one over
-two nodes with arguments of its own.
+`first_build.sql` is a dump of two planned deployments: a ladder of five rungs, of which the second serves, and a pinned one
+over two nodes with arguments of its own.
 """
 
 from __future__ import annotations
