@@ -31,6 +31,7 @@ OPTIONAL = re.compile(r"[][]")
 FILE = re.compile(
     r"(?<![\w@/.~-])((?:sparkfleet|scripts|tests|benchmarks|docs|deployments|observe|grafana)/[\w/.-]*\w)"
 )
+CLASS = re.compile(r"^class (\w+)", re.MULTILINE)
 MODULE = re.compile(r"(?<![\w@/.~*-])([a-z_]+/[\w/.-]*\.(?:py|ya?ml|csv|json))\b")
 """A file that is named from its top package: `perf/local_measurements.py`."""
 PACKAGES = frozenset(one.name for one in (ROOT / "sparkfleet").iterdir() if one.is_dir())
@@ -173,6 +174,14 @@ def test_modules_of_structures_are_there():
     named = re.findall(r"`([\w/]+\.py)`", (ROOT / "docs" / "structures.md").read_text())
     assert len(named) > 20
     assert [one for one in named if not any(path.endswith(f"/{one}") for path in known)] == []
+
+
+def test_classes_of_structures_are_there():
+    """The nouns of a request and of a deployment, from room to room."""
+    known = {name for one in (ROOT / "sparkfleet").rglob("*.py") for name in CLASS.findall(one.read_text())}
+    named = re.findall(r"`([A-Z][a-z]+[A-Z]\w+|[A-Z][a-z]{3,})`", (ROOT / "docs" / "structures.md").read_text())
+    assert {"Deployment", "Candidate", "GroupPlan", "GroupLaunch", "RankCommand"} <= set(named)
+    assert [one for one in named if one not in known] == []
 
 
 def test_commands_of_messages_are_real():
