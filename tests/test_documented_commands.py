@@ -179,7 +179,9 @@ def test_modules_of_structures_are_there():
 def test_classes_of_structures_are_there():
     """The nouns of a request and of a deployment, from room to room."""
     known = {name for one in (ROOT / "sparkfleet").rglob("*.py") for name in CLASS.findall(one.read_text())}
-    named = re.findall(r"`([A-Z][a-z]+[A-Z]\w+|[A-Z][a-z]{3,})`", (ROOT / "docs" / "structures.md").read_text())
+    named = re.findall(
+        r"`([A-Z][a-z]+[A-Z]\w+|[A-Z][a-z]{3,})`", (ROOT / "docs" / "structures.md").read_text()
+    )
     assert {"Deployment", "Candidate", "GroupPlan", "GroupLaunch", "RankCommand"} <= set(named)
     assert [one for one in named if one not in known] == []
 

@@ -18,7 +18,7 @@ from sparkfleet.fleet.doctor import examine_fleet
 from sparkfleet.fleet.events import OnEvent, ignored
 from sparkfleet.fleet.lifecycle.bring_up import page_cache_denied, take_down
 from sparkfleet.fleet.nodes.collect_facts import survey
-from sparkfleet.fleet.planning.measured import canary_words, measured_words
+from sparkfleet.fleet.planning.group_measurements import canary_words, measured_words
 from sparkfleet.fleet.report.outcome import rung_lines
 from sparkfleet.fleet.session import Session
 from sparkfleet.hostfacts.network.link import LinkFacts, LinkProvenance

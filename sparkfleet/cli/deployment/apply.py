@@ -31,7 +31,7 @@ from sparkfleet.cli.planning.plan import (
 )
 from sparkfleet.errors import SpecError
 from sparkfleet.fleet.deployments.apply import PreparedApply, carry_out, create_first_key, prepare_apply
-from sparkfleet.fleet.planning.measured import NOT_MEASURED, is_predicted, measured_words
+from sparkfleet.fleet.planning.group_measurements import NOT_MEASURED, is_predicted, measured_words
 from sparkfleet.fleet.session import Session
 from sparkfleet.specs.load import load_deployments
 

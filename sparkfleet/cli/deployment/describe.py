@@ -18,7 +18,7 @@ from sparkfleet.cli.output import OUTPUT_VERSION, console, event_line, print_jso
 from sparkfleet.controlplane.state.event import Event
 from sparkfleet.controlplane.state.status import DeploymentStatus
 from sparkfleet.fleet.deployments.status import describe_deployment
-from sparkfleet.fleet.planning.measured import canary_words, measured_words
+from sparkfleet.fleet.planning.group_measurements import canary_words, measured_words
 from sparkfleet.fleet.report.outcome import failed_lines, rung_lines
 from sparkfleet.fleet.session import Session
 from sparkfleet.group.report import GroupReport

@@ -13,7 +13,7 @@ from typing import NamedTuple
 from sparkfleet.controlplane.state.status import DeploymentStatus, NodeReport
 from sparkfleet.fleet.deployments.status import FleetOverview
 from sparkfleet.fleet.deployments.watch import step_detail, step_of_group
-from sparkfleet.fleet.planning.measured import rung_of
+from sparkfleet.fleet.planning.group_measurements import rung_of
 from sparkfleet.fleet.report.status_lines import entry_state, state_words
 from sparkfleet.group.report import BEGINNING, GroupPhase, GroupReport
 from sparkfleet.planner.report.explain.layout import band_ends

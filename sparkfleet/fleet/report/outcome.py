@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 
 from sparkfleet.controlplane.policy.ladder import instead
 from sparkfleet.controlplane.state.status import DeploymentStatus
-from sparkfleet.fleet.planning.measured import rung_of
+from sparkfleet.fleet.planning.group_measurements import rung_of
 from sparkfleet.group.report import GroupReport
 from sparkfleet.planner.types.plan import GroupPlan, Rung
 

@@ -15,11 +15,11 @@ from typing import IO, Any
 
 from sparkfleet.lab.errors import LabError
 from sparkfleet.lab.layout import MOST_NODES
+from sparkfleet.units import MIB
 
 FOLDER = "sparkfleet-report"
 FORMAT = 2
 """Version of the content that can be replayed."""
-MIB = 1 << 20
 FILE_BYTES = 64 * MIB
 """Largest file. Bundles of two nodes have less than 1 MiB."""
 UNPACKED_BYTES = 512 * MIB
