@@ -147,9 +147,9 @@ def no_controller(head: str, note: Mapping[str, Any], spoilt: Sequence[str]) -> 
 
 
 def _troubles(client: FleetClient) -> Iterator[str]:
-    from sparkfleet.controlplane.api.client import trouble_of, unlike
+    from sparkfleet.controlplane.api.client_errors import not_working, unlike
 
-    if words := trouble_of(client):
+    if words := not_working(client.trouble):
         yield words
     if client.version not in ("", __version__):
         yield " ".join(str(unlike(client.version)).splitlines())

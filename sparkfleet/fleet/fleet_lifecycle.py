@@ -8,7 +8,8 @@ from collections.abc import Collection, Sequence
 from pathlib import Path
 
 from sparkfleet.controlplane.api.api_models import ApplyRequest
-from sparkfleet.controlplane.api.client import FleetClient, Held
+from sparkfleet.controlplane.api.client import FleetClient
+from sparkfleet.controlplane.api.client_errors import Held
 from sparkfleet.controlplane.state.head_address import HeadAddress
 from sparkfleet.errors import ControlError, NodeError
 from sparkfleet.fleet.events import FleetStep, OnEvent, StepRunning, ignored

@@ -4,7 +4,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from sparkfleet.controlplane.api.client import Held
+from sparkfleet.controlplane.api.client_errors import Held
 from sparkfleet.fleet.events import ignored
 from sparkfleet.fleet.fleet_lifecycle import FleetLifecycle
 

@@ -14,7 +14,6 @@ from urllib import parse
 
 from pydantic import ValidationError
 
-from sparkfleet import __version__
 from sparkfleet.controlplane.api.api_models import (
     API_HEADER,
     API_VERSION,
@@ -24,6 +23,14 @@ from sparkfleet.controlplane.api.api_models import (
     OpenDeployments,
     RotateRequest,
 )
+from sparkfleet.controlplane.api.client_errors import (
+    Failing,
+    answer_lost,
+    error_class,
+    unanswered,
+    unlike,
+    unlike_api,
+)
 from sparkfleet.controlplane.desired import Desired
 from sparkfleet.controlplane.sealing import has_open_values
 from sparkfleet.controlplane.state.api_keys import KeyRow
@@ -31,7 +38,7 @@ from sparkfleet.controlplane.state.event import Event
 from sparkfleet.controlplane.state.head_address import HeadAddress, read_address
 from sparkfleet.controlplane.state.status import FleetStatus
 from sparkfleet.controlplane.state.tables.usage_ledger import UsageRow
-from sparkfleet.errors import ControlError, UnreadableStateError, WrongFleetError
+from sparkfleet.errors import ControlError, WrongFleetError
 from sparkfleet.gateway.routing_table import KeyLimits
 from sparkfleet.runtime.files.fleet_paths import FleetPaths
 from sparkfleet.specs.deployment import Deployment
@@ -48,14 +55,6 @@ Reach = Callable[[str, int], contextlib.AbstractAsyncContextManager[tuple[str, i
 
 PATIENCE_S = 20.0
 """Seconds for which calls wait for a controller that does not answer: Ray restarts it within 3 to 8 s."""
-
-
-class Failing(ControlError):
-    """Error that the controller itself returned."""
-
-
-class Held(Failing, UnreadableStateError):
-    """The controller answers, and changes nothing until its store can be used."""
 
 
 def key_request(name: str, limits: KeyLimits) -> KeyRequest:
@@ -309,9 +308,9 @@ class FleetClient:
                 TimeoutError,
             ) as error:
                 if once and not isinstance(error, aiohttp.ClientConnectorError):
-                    raise _answer_lost() from error
+                    raise answer_lost() from error
                 if asyncio.get_running_loop().time() > deadline:
-                    raise _unanswered(self.address) from error
+                    raise unanswered(self.address.api) from error
                 await asyncio.sleep(0.25)
 
     async def _once(
@@ -338,18 +337,10 @@ class FleetClient:
             if API_HEADER in response.headers or response.status < HTTPStatus.INTERNAL_SERVER_ERROR:
                 self.api = _number(response.headers.get(API_HEADER, "0"))
         if "error" in answer:
-            raise _kind(response.status)(
+            raise error_class(response.status)(
                 answer["error"]["what"], means=answer["error"]["means"], do=answer["error"]["do"]
             )
         return answer
-
-
-def _kind(status: int) -> type[ControlError]:
-    if status == HTTPStatus.SERVICE_UNAVAILABLE:
-        return Held
-    if status == HTTPStatus.UNAUTHORIZED:
-        return WrongFleetError
-    return Failing if status >= HTTPStatus.INTERNAL_SERVER_ERROR else ControlError
 
 
 async def connect(paths: FleetPaths, patience_s: float = 0.0) -> FleetClient | None:
@@ -397,64 +388,5 @@ async def answering(
     return client
 
 
-def trouble_of(client: FleetClient) -> str:
-    """Line about a controller that does not work; "" if it works.
-
-    Args:
-        client: the result of `answering`.
-    """
-    if not client.trouble:
-        return ""
-    return (
-        f"The controller does not work: {client.trouble}."
-        " Running groups go on serving; changes are stored, and take effect when it is back."
-    )
-
-
-def unlike(version: str) -> ControlError:
-    """Line about a controller of another release than this command, or of another build of the same one."""
-    differ = (
-        f"The control plane runs another build of sparkfleet {version} than this command."
-        if version == __version__
-        else f"The control plane runs sparkfleet {version}, this command is {__version__}."
-    )
-    return ControlError(
-        differ,
-        means="The two may not be compatible.",
-        do="`sparkfleet upgrade` with the newer one installs it on every node; engines go on.",
-    )
-
-
-def unlike_api(version: str, api: int) -> ControlError:
-    """Line about a controller with another version of the API than this command's."""
-    newer = api > API_VERSION
-    return ControlError(
-        f"The control plane runs sparkfleet {version or '?'} with version {api} of its API, this command is {__version__}"
-        f" with version {API_VERSION}.",
-        means="Nothing was changed: a request could mean something else to the controller.",
-        do=f"Use a command of sparkfleet {version}, which is newer."
-        if newer
-        else f"`sparkfleet upgrade` installs this one on every node, and engines go on; or use a command of sparkfleet"
-        f" {version}.",
-    )
-
-
 def _number(text: str) -> int:
     return int(text) if text.isdecimal() else 0
-
-
-def _answer_lost() -> ControlError:
-    return ControlError(
-        "The controller's answer was lost, and with it the text of the key.",
-        means="The key may have been made or rotated; a former text is accepted for as long as you requested.",
-        do="`sparkfleet keys list` shows the key. `sparkfleet keys rotate NAME` gives it another text, and ends the former"
-        " one if the lost rotation was made.",
-    )
-
-
-def _unanswered(address: HeadAddress) -> ControlError:
-    return ControlError(
-        f"The controller does not answer at {address.api}.",
-        means="The fleet is down, or its controller is restarting.",
-        do="Run `sparkfleet up` to start it again; the desired state is on the head's disk.",
-    )

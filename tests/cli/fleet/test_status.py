@@ -3,7 +3,7 @@ import json
 import pytest
 import statuses
 
-from sparkfleet.controlplane.api.client import Held
+from sparkfleet.controlplane.api.client_errors import Held
 from sparkfleet.controlplane.state.status import DeploymentStatus
 from sparkfleet.errors import UnreachableError, UnreadableStateError, WrongFleetError
 from sparkfleet.fleet import session as module

@@ -9,7 +9,8 @@ from aiohttp import web
 
 from sparkfleet.controlplane.api import api_server
 from sparkfleet.controlplane.api.api_server import ApiServer, refusing
-from sparkfleet.controlplane.api.client import FleetClient, Held, answering
+from sparkfleet.controlplane.api.client import FleetClient, answering
+from sparkfleet.controlplane.api.client_errors import Held
 from sparkfleet.controlplane.state.head_address import HeadAddress
 from sparkfleet.controlplane.store_safety.guard import StoreError, StoreFault
 

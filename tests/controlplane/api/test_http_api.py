@@ -16,7 +16,8 @@ from sparkfleet import __version__
 from sparkfleet.controlplane.api import http_api
 from sparkfleet.controlplane.api.api_models import API_HEADER, API_VERSION, ApplyRequest
 from sparkfleet.controlplane.api.api_tokens import ApiTokens
-from sparkfleet.controlplane.api.client import FleetClient, answering, trouble_of
+from sparkfleet.controlplane.api.client import FleetClient, answering
+from sparkfleet.controlplane.api.client_errors import not_working
 from sparkfleet.controlplane.state.head_address import HeadAddress
 from sparkfleet.errors import ControlError, WrongFleetError
 from sparkfleet.gateway.report import FormerUsage, GatewayReport, KeyUsage
@@ -488,9 +489,9 @@ async def test_events_of_another_version_are_told_by_that_version(unused_tcp_por
 async def test_a_controller_that_does_not_work_says_why(served):
     async with client(served) as fleet:
         address = fleet.address
-    assert trouble_of(await answering(address, TOKEN)) == ""
+    assert not_working((await answering(address, TOKEN)).trouble) == ""
     await served.controller.failures.begin(OSError("Serve does not answer"))
-    words = trouble_of(await answering(address, TOKEN))
+    words = not_working((await answering(address, TOKEN)).trouble)
     assert words.startswith("The controller does not work: its work failed: OSError('Serve does not answer')")
 
 
