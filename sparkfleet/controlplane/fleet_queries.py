@@ -69,7 +69,7 @@ class FleetQueries:
             warnings=(
                 *self._failures.warnings.values(),
                 *self._watch.overdue(),
-                *self._watch.spoilt(),
+                *self._watch.troubles(),
                 *self._entries.warnings(),
                 *self._unpinned(),
             ),

@@ -1,4 +1,4 @@
-"""Reads the state of the nodes every few seconds, and records which have joined or left the fleet."""
+"""Reads the state of the nodes every few seconds, and records which have joined or left the fleet, and their troubles."""
 
 from __future__ import annotations
 
@@ -73,9 +73,9 @@ class NodeWatch:
             " What serves goes on; nothing is started or moved until it answers.",
         )
 
-    def spoilt(self) -> tuple[str, ...]:
-        """Files on nodes that cannot be used, each with its node and what puts it right."""
-        return tuple(f"{node.name}: {words}" for node in self.reports for words in node.spoilt)
+    def troubles(self) -> tuple[str, ...]:
+        """What nodes cannot use, and their rails that are down, each with its node and what puts it right."""
+        return tuple(f"{node.name}: {words}" for node in self.reports for words in node.troubles)
 
     async def run(self) -> None:
         """Reads until it is cancelled; a failed reading is followed by the next."""
@@ -91,7 +91,7 @@ class NodeWatch:
         began = self._steady()
         async with asyncio.timeout(LONGEST_S):
             nodes = await self._nodes.look()
-        before, spoilt = {node.name: node.joined for node in self.reports}, self.spoilt()
+        before, known = {node.name: node.joined for node in self.reports}, self.troubles()
         self._see(nodes, began)
         for node in nodes:
             comes = node.joined and not before.get(node.name, False)  # its actor may have just begun
@@ -102,6 +102,6 @@ class NodeWatch:
             if node.joined != before.get(node.name, False):
                 words = "joined the fleet" if node.joined else "left the fleet: Ray on it does not answer"
                 await self._journal.record("", 0, node.name, "node", f"{node.name} {words}")
-            for words in node.spoilt:
-                if f"{node.name}: {words}" not in spoilt:
+            for words in node.troubles:
+                if f"{node.name}: {words}" not in known:
                     await self._journal.record("", 0, node.name, "node", words)

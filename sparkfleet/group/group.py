@@ -15,7 +15,6 @@ import signal
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Sequence
 from functools import partial
-from pathlib import Path
 from typing import Any, NoReturn, Protocol, TypeVar
 
 import aiohttp
@@ -26,6 +25,7 @@ from sparkfleet.errors import EngineError, NodeError, SparkfleetError
 from sparkfleet.gateway.access.keys import engine_token
 from sparkfleet.group.canary import FIRST_TOKEN_S, Probe, drafts_of, sanity, wait_healthy
 from sparkfleet.group.crash_backoff import Backoff
+from sparkfleet.group.end_note import EndNote
 from sparkfleet.group.engine_load import Load, read_load
 from sparkfleet.group.hang_detector import Liveness
 from sparkfleet.group.launch_plan import GroupLaunch, is_forwarded
@@ -38,7 +38,6 @@ from sparkfleet.group.speed import TURN_S, QuietBox, measured_speed
 from sparkfleet.group.startup_watch import Starting, longest_s, never_ready
 from sparkfleet.runtime.base import Phase, RankStatus
 from sparkfleet.runtime.files.token_secrets import mark_of
-from sparkfleet.runtime.hang_guard import leave_note, take_note
 
 log = logging.getLogger(__name__)
 
@@ -86,8 +85,7 @@ class Group:
         barred: is asked before its engine is started, and not before it is adopted.
         after: the end of the actor before, if that is known; its first report has it.
         box: turns of the groups of rank 0's box, so that none is measured while another starts.
-        ended: note of the reason for which its engine ended, for the group's next actor: Ray's head, and with it the
-            controller, may be away for as long as this one lives.
+        end_note: of its engine's last end, for the group's next actor.
         token_secret: the secret of rank 0's token once it is held; None: the engine secret.
     """
 
@@ -103,7 +101,7 @@ class Group:
         barred: Barred,
         after: str,
         box: QuietBox,
-        ended: Path,
+        end_note: EndNote,
         token_secret: Callable[[], str] | None = None,
     ) -> None:
         self._launch = launch
@@ -115,8 +113,8 @@ class Group:
         self._barred = barred
         self._box = box
         self._after = f"{ACTOR}: {after}" if after else ""
-        self._ended_note = ended
-        self._lost = take_note(ended)
+        self._end_note = end_note
+        self._lost = end_note.take()
         self._engine: Engine = engine_by_name(launch.candidate.engine)
         self._began = time.monotonic()
         self._report = GroupReport(
@@ -172,9 +170,8 @@ class Group:
             await self._start()
 
     async def _start(self) -> None:
-        self._enter(
-            GroupPhase.STARTING, self._after
-        )  # first of all: a start that takes the node down must be known
+        # First of all: a start that takes the node down must be known.
+        self._enter(GroupPhase.STARTING, self._after, lost=self._lost)
         try:
             statuses = await self._ranks.adopt()
             adopted = bool(statuses)
@@ -210,6 +207,7 @@ class Group:
             ranks=self._ranks.reports(statuses),
             lost="",
         )
+        self._end_note.serves()
 
     async def watch(self) -> str:
         """Reports every few seconds; returns the reason when the engine has ended and no rank of it is left, or when its
@@ -237,7 +235,7 @@ class Group:
             if diagnosis.says != error.what:
                 self.ended += f" ({diagnosis})"
             self._enter(GroupPhase.FAILED, self.ended, diagnosis=diagnosis)
-            leave_note(self._ended_note, self.ended)
+            self._end_note.leave(self.ended)
         finally:
             if measuring is not None:
                 await cancel(measuring)
@@ -264,6 +262,7 @@ class Group:
             await self._close()
         if not failed:
             self._backoff.forget()
+            self._end_note.forget()
             self._enter(GroupPhase.STOPPED)
 
     async def _fail(self, error: SparkfleetError) -> None:

@@ -160,6 +160,7 @@ async def down(paths: FleetPaths) -> None:
                     await client.stop()
                     await _nothing_served(client)
         await ProcessRuntime(paths.run, paths.label).sweep(frozenset())
+        paths.forget_ends()
         await clear_leftovers(paths)
         # On the head: unfinished starts were stopped, even if no controller ran to record it. A store that cannot be used is
         # left as it is, for `sparkfleet restore`.

@@ -4,8 +4,10 @@ import pytest
 from clocks import Clock
 from controller_fakes import FakeNodes
 from controller_world import World, report
+from observed_values import NODE
 
 from sparkfleet.group.report import GroupPhase
+from sparkfleet.telemetry.node_readings import RailReading
 from sparkfleet.units import GIB
 
 
@@ -102,6 +104,46 @@ async def test_a_file_of_a_node_that_its_next_start_needs_is_a_warning_and_an_ev
     assert world.controller.queries.status().warnings == (f"this: {words}",)
     events = [event.message for event in world.store.events.read() if "secret" in event.message]
     assert events == [words]
+    world.nodes.look = sound
+    await world.look()
+    assert world.controller.queries.status().warnings == ()
+
+
+@pytest.mark.parametrize(
+    ("ups", "named"),
+    [
+        ((True, False), "rail roce1 has no carrier: the cable is out, or the other node off"),
+        (
+            (False, False),
+            "rail roce0 has no carrier and rail roce1 has no carrier: the cable is out, or the other node off",
+        ),
+        ((True, None), "rail roce1 does not exist: the cable is out"),
+        ((True, True), ""),
+        ((), ""),
+    ],
+)
+async def test_a_rail_that_is_down_is_a_warning_and_an_event_although_nothing_runs_over_it(world, ups, named):
+    """Only a rail that carries something was named, by what then failed."""
+    sound = world.nodes.look
+    await world.look()
+    rails = tuple(RailReading(netdev=f"roce{number}", up=up) for number, up in enumerate(ups))
+
+    async def look():
+        return tuple(
+            node.model_copy(update={"readings": NODE.readings.model_copy(update={"rails": rails})})
+            for node in await sound()
+        )
+
+    world.nodes.look = look
+    await world.look()
+    await world.look()
+    warnings = world.controller.queries.status().warnings
+    events = [event.message for event in world.store.events.read() if "the cable is out" in event.message]
+    assert (len(warnings), len(events)) == ((1, 1) if named else (0, 0))
+    assert all(
+        words.startswith(f"this: {named}") and "`sparkfleet doctor this`" in words for words in warnings
+    )
+    assert all(words.startswith(named) for words in events)
     world.nodes.look = sound
     await world.look()
     assert world.controller.queries.status().warnings == ()

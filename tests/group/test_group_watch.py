@@ -328,6 +328,32 @@ async def test_an_engine_that_is_still_wanted_runs_on_when_its_actor_is_stopped_
     assert world.runtime.stopped == [world.rank_id()], "nobody wants it now"
 
 
+async def test_an_engine_that_a_reboot_ended_is_named_as_that_once(world):
+    """Its node reports nothing at a loss of power: the engine was only "starting" again, without a reason."""
+    group = world.group(wanted=lambda: answer(True))
+    await group.start()
+    await group.stop(drain_s=0)  # released: the note stays, as after a loss of power
+    world.boot = "second"
+    world.runtime.exit(world.rank_id(), -9, "")
+    following = world.group()
+    await following.start()
+    words = "a was switched off or restarted while its engine served; the engine is loaded again"
+    assert {report.lost for report in world.reports} == {"", words}
+    assert (world.reports[-1].phase, world.reports[-1].lost) == (GroupPhase.READY, "")
+    await following.stop(drain_s=0)
+
+
+async def test_an_engine_that_was_stopped_by_intention_was_not_ended_by_the_next_reboot(world):
+    group = world.group()
+    await group.start()
+    await group.stop(drain_s=0)
+    world.boot = "second"
+    following = world.group()
+    await following.start()
+    assert {report.lost for report in world.reports} == {""}
+    await following.stop(drain_s=0)
+
+
 async def held_through_actors(world, **fields):
     """A group over two nodes that serves, and the watch over it."""
     group = world.group(placements=TWO, remote=True, **{"wanted": lambda: answer(True), **fields})

@@ -247,7 +247,7 @@ class Nemesis:
             self._say("lost", f"the engine of {name}")
             if name in fault.keeps:
                 self._complain(f"{fault}: cost the engine of {name}: {reasons or 'without a reason'}")
-            elif not reasons and not (fault.kind == "power" and (self._named_at or lasted < NAMED_S)):
+            elif not reasons:
                 self._complain(f"{fault}: the engine of {name} was lost, and no event names the reason")
         if after["wanted"] != before["wanted"]:
             self._complain(f"{fault}: the state changed from {before['wanted']} to {after['wanted']}")
@@ -371,10 +371,7 @@ NAMES = {
     "raylet": ("raylet", "{node} does not answer", "{node} left the fleet"),
     "GCS": ("GCS",),
     "watchdog": ("watchdog",),
-    # A cut rail is known by what went over it: Ray's word of spark2, and the ranks of pair.
-    "rail 0": ("spark2", "pair"),
-    "rail 1": ("spark2", "pair"),
-    "both rails": ("spark2", "pair"),
+    **dict.fromkeys(("rail 0", "rail 1", "both rails"), ("no carrier",)),
     "power": ("{node} does not answer", "{node} left the fleet"),
     "disk": ("disk",),
     # What runs there writes nothing that it cannot do without; a start that needs room names it.

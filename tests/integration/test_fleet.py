@@ -1,5 +1,7 @@
 """A fleet of two Sparks over SSH: brought up, served from, rebooted, taken down."""
 
+import json
+
 import pytest
 from pair_fleet import TINY
 
@@ -104,6 +106,10 @@ def test_the_other_node_is_rebooted_and_it_heals_by_itself(fleet):
     assert fleet.deployment()["groups"][0]["node"] == "spark2"
     assert before is not None
     assert fleet.chat()
+    reasons = [event["message"] for event in json.loads(fleet.ok("describe", "tiny", "--json"))["events"]]
+    assert (
+        "spark2 was switched off or restarted while its engine served; the engine is loaded again" in reasons
+    )
 
 
 def test_the_head_is_rebooted_and_the_engine_elsewhere_is_adopted(fleet):

@@ -11,6 +11,7 @@ from sparkfleet.group import rank as rank_module
 from sparkfleet.group import rank_set as ranks
 from sparkfleet.group import serving_watch
 from sparkfleet.group.crash_backoff import Backoff
+from sparkfleet.group.end_note import EndNote
 from sparkfleet.group.group import Group
 from sparkfleet.group.launch_plan import GroupLaunch, Ports, RankPlacement
 from sparkfleet.group.rank import LocalRank, RankObservation, RemoteRank
@@ -100,6 +101,8 @@ class World:
         self.paths = FleetPaths(tmp_path)
         self.runtimes = [FakeRuntime(), FakeRuntime()]
         self.runtime = self.runtimes[0]
+        self.boot = "first"
+        """Boot id of rank 0's node."""
         self.reports = []
         self.actors = []
         """Of the ranks on other nodes, of the newest group that has such."""
@@ -124,7 +127,7 @@ class World:
             barred=barred,
             after=after,
             box=QuietBox(self.paths.run / "measuring"),
-            ended=self.paths.root / "ended",
+            end_note=EndNote(self.paths.root / "ended", "a", self.boot),
         )
 
     @property

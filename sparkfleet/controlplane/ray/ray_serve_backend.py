@@ -17,11 +17,13 @@ from sparkfleet.controlplane.serve_backend import CONTROLLER, NAMESPACE
 from sparkfleet.controlplane.state.status import GROUP_DEPLOYMENT, App, AppStatus, app_name, parse_app_name
 from sparkfleet.errors import EngineError
 from sparkfleet.group.crash_backoff import Backoff
+from sparkfleet.group.end_note import EndNote
 from sparkfleet.group.group import Barred, Group, Wanted, die_with_the_engine
 from sparkfleet.group.launch_plan import GroupLaunch
 from sparkfleet.group.rank import LocalRank, RankHolder, RankObservation, RemoteRank
 from sparkfleet.group.speed import QuietBox
 from sparkfleet.runtime.base import RankStatus
+from sparkfleet.runtime.boot_id import this_boot
 from sparkfleet.runtime.files.fleet_paths import FleetPaths
 from sparkfleet.runtime.hang_guard import HangGuard, take_note
 from sparkfleet.runtime.named_actor import NamedActor
@@ -164,7 +166,8 @@ class GroupReplica:
         first = _local_rank(paths, launch, 0)
         ranks: list[RankHolder] = [first, *_remote_ranks(launch)]
         # One file per rung: a rung does not wait for the failures of another.
-        files = paths.rank_files(launch.rank_id(paths.label).slug)
+        slug = launch.rank_id(paths.label).slug
+        files = paths.rank_files(slug)
         begun, hung = files / f"begun.{launch.rung}", files / "hung"
         controller = NamedActor(CONTROLLER, NAMESPACE)
         self._group = Group(
@@ -177,7 +180,7 @@ class GroupReplica:
             barred=_barred_by_controller(launch, controller),
             after=take_note(hung),
             box=QuietBox(paths.run / "measuring"),
-            ended=files / "ended",
+            end_note=EndNote(paths.end_note(slug), launch.placements[0].node, this_boot()),
             token_secret=lambda: first.token_secret,
         )
         self._guard = HangGuard(HUNG_S, hung)

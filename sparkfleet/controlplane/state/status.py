@@ -38,6 +38,17 @@ class NodeReport(Value):
     spoilt: tuple[str, ...] = ()
     """Things that its next start needs and cannot use, with what puts it right: files, Ray, its watchdog."""
 
+    @property
+    def troubles(self) -> tuple[str, ...]:
+        """What it cannot use, and the rails that are down, each in words."""
+        rails = self.readings.rails if self.readings else ()
+        states = {None: "does not exist", False: "has no carrier"}
+        down = " and ".join(f"rail {rail.netdev} {states[rail.up]}" for rail in rails if not rail.up)
+        if not down:
+            return self.spoilt
+        means = "the cable is out, or the other node off; groups over the link have half of its bandwidth, or none"
+        return (*self.spoilt, f"{down}: {means}. Check it: `sparkfleet doctor {self.name}`.")
+
 
 AppStatus = Literal["starting", "running", "failed", "retiring"]
 

@@ -93,6 +93,15 @@ class FleetPaths:
         """Directory of the files of a rank's engine, by its id's slug."""
         return self.ranks / slug
 
+    def end_note(self, slug: str) -> Path:
+        """Note of the last end of the engine of which this is rank 0 (`group/end_note.py`); a reboot keeps it."""
+        return self.rank_files(slug) / "ended"
+
+    def forget_ends(self) -> None:
+        """Removes all notes of last ends, after an intended stop of everything."""
+        for note in self.ranks.glob("*/ended"):
+            note.unlink(missing_ok=True)
+
     def rank_log(self, slug: str) -> Path:
         """The log of a rank, by its id's slug."""
         return self.logs / f"{slug}.log"
