@@ -80,7 +80,7 @@ class SimulatedServe:
         send: takes a group's report on its way to the controller.
         repeat: takes one that only repeats what was sent before.
         barred: the reason not to start an engine on these nodes, "" for none; None if the controller does not answer.
-        pause: awaited in every call: others may run meanwhile, or the caller's process may end.
+        pause: awaited in every call: others may run meanwhile, or the caller's process may end, or the call may fail.
         power_off: switches a node off for so many seconds.
     """
 

@@ -12,12 +12,14 @@ from sparkfleet.controlplane.policy import fallback
 from sparkfleet.controlplane.policy.ladder import RETRIES, step
 from sparkfleet.controlplane.policy.state import FleetState
 from sparkfleet.controlplane.state.tables.deployments import DeploymentTable
-from sparkfleet.lab.simulation import faults, invariants, store_place, users
-from sparkfleet.lab.simulation.faults import FAULTS
+from sparkfleet.controlplane.store_safety.store_lock import StoreLock
+from sparkfleet.lab.simulation import faults, invariants, serve, store_place, users
+from sparkfleet.lab.simulation.faults import FAULTS, RACES
 from sparkfleet.lab.simulation.fleet import MEMORY, SimulatedFleet
 from sparkfleet.lab.simulation.plans import random_plan
 from sparkfleet.lab.simulation.run import simulate
 from sparkfleet.lab.simulation.timeline import Timeline
+from sparkfleet.lab.simulation.world import ServeFailedError
 
 
 @pytest.mark.parametrize(("seed", "nodes"), [(1, 2), (2, 3), (3, 4)])
@@ -200,6 +202,47 @@ def test_a_ready_engine_outlives_an_actor_that_is_lost_before_it_adopts_it():
 def test_starts_of_an_older_group_are_counted_by_a_controller_to_which_it_has_not_reported():
     """It was started again without end: each controller ended the attempt that the one before had stored."""
     assert simulate(738042884, 3.0, 5, 180.0).violations == []
+
+
+def raced_often(seed):
+    return simulate(seed, hours=1.0, race_every_s=120.0)
+
+
+def test_with_two_controllers_and_a_serve_that_is_slow_or_fails_the_invariants_hold():
+    reports = [raced_often(seed) for seed in range(2)]
+    assert [report.violations for report in reports] == [[], []]
+    assert all(report.faults[race] > 3 for report in reports for race in RACES)
+    assert all(any("its store is in use" in line for line in report.log) for report in reports)
+
+
+def test_a_controller_that_acts_beside_another_is_found(monkeypatch):
+    monkeypatch.setattr(StoreLock, "take", lambda _: None)
+    assert "process 1 of the controller acts beside process 2" in raced_often(0).violations[0]
+
+
+def test_two_plans_from_one_generation_that_are_both_applied_are_found(monkeypatch):
+    put = DeploymentTable.put
+    monkeypatch.setattr(DeploymentTable, "put", lambda *given, base=None: put(*given))
+    assert "two plans from generation 1 of a were applied" in raced_often(0).violations[0]
+
+
+def test_calls_of_serve_that_fail_or_last_are_survived(monkeypatch):
+    kinds = {"calls of Serve are slow", "calls of Serve fail"}
+    monkeypatch.setattr(faults, "RACES", {k: v for k, v in RACES.items() if k in kinds})
+    seen = []
+    for name in ("deploy", "retire"):
+        real = getattr(serve.SimulatedServe, name)
+
+        async def call(self, *given, real=real):
+            try:
+                await real(self, *given)
+            except ServeFailedError as error:
+                seen.append(error)
+                raise
+
+        monkeypatch.setattr(serve.SimulatedServe, name, call)
+    assert [raced_often(seed).violations for seed in range(2)] == [[], []]
+    assert len(seen) > 3
 
 
 def drained_often(seed):
