@@ -17,6 +17,8 @@ from sparkfleet.units import GIB
 
 NAMES = ("a", "b")
 """Deployments of the simulated users."""
+EVERY_CALL = ("list", "deploy", "retire", "renew")
+"""Calls of Ray Serve."""
 
 
 @dataclass(frozen=True)
@@ -237,6 +239,7 @@ class Faults:
         self._world.time.after(lasts_s, partial(setattr, self._world, "slow_s", 0.0))
 
     def _serve_fails(self) -> None:
+        self._world.failing = self._world.race_chance.choice((("deploy",), ("retire",), EVERY_CALL))
         self._world.fails = self._world.race_chance.choice((0.1, 0.5, 1.0))
         lasts_s = self._world.race_chance.uniform(10, 300)
         self._world.time.after(lasts_s, partial(setattr, self._world, "fails", 0.0))

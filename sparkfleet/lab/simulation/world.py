@@ -123,7 +123,9 @@ class World:
         self.slow_s = 0.0
         """Most seconds that a call of Serve takes."""
         self.fails = 0.0
-        """Share of the calls of Serve that fail."""
+        """Share of calls of Serve that fail."""
+        self.failing: tuple[str, ...] = ()
+        """Calls of which some fail."""
         self.act: Callable[[], Awaitable[None]] = _nothing
         """Lets users act while a call of Serve takes its time."""
         self.has_acted = False
@@ -194,7 +196,9 @@ class World:
     def hold(self, error: StoreError) -> None:
         """The controller waits for its store, and looks for it again."""
         if not self.is_held:
-            self.note(f"the controller waits: its store is {error.fault}")  # no path: a replay has the same log
+            self.note(
+                f"the controller waits: its store is {error.fault}"
+            )  # no path: a replay has the same log
         self.is_held, self.controller = True, None
         self._inbox.clear()
         self.time.after(LOOKS_AGAIN_S, self._look_again)
@@ -300,14 +304,14 @@ class World:
         if self._inbox and self.chance.random() < 0.5:
             await self.deliver()
 
-    async def _serve_pause(self) -> None:
+    async def _serve_pause(self, call: str) -> None:
         """As `pause`; calls of Serve may be slow, and fail."""
         if self.slow_s:
             self.time.move_to(self.time.seconds + self.race_chance.uniform(0.0, self.slow_s))
             self.changed_at = self.time.seconds
             await self.act()
         await self.pause()
-        if self.fails and self.race_chance.random() < self.fails:
+        if call in self.failing and self.fails and self.race_chance.random() < self.fails:
             raise ServeFailedError("Serve does not answer")
 
     async def deliver(self) -> None:
