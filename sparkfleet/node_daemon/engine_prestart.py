@@ -45,8 +45,8 @@ async def start_engines(paths: FleetPaths, request: UpRequest, runtime: Runtime)
 
     A group is left to the controller if its memory is not available yet (that of a rank that was just ended becomes
     available late, and a group's actor waits for it), if its last start took this node down, or if this node is drained. If
-    the store cannot be used (another process works with it), or not be written, nothing more is stored, ended or started: the
-    controller reports why.
+    the store cannot be used, or not be written, or another process works with it, nothing more is stored, ended or started:
+    the controller reports why.
     """
     lock = StoreLock(paths.root)
     try:

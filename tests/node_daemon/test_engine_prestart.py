@@ -61,7 +61,8 @@ async def test_a_store_that_another_process_works_with_is_left_to_it(head):
     other = StoreLock(head.paths.root)
     other.take()
     await head.up(plan())
-    assert head.started == [] and not head.paths.database.exists()
+    assert head.started == []
+    assert not head.paths.database.exists()
     other.release()
     await head.up(plan())
     assert head.started == ["tiny"]

@@ -56,7 +56,7 @@ class Faults:
         """No more faults; machines, network and disk are well, and every rung starts."""
         self._active = False
         self._world.bad.clear()
-        self._world.loses = self._world.slow_s = self._world.fails = 0.0
+        self._world.loses = self._world.calls.slow_s = self._world.calls.fails = 0.0
         self._world.end_lingering()
         self._world.store.set_full(False)
         self._world.place.put("right")
@@ -234,15 +234,15 @@ class Faults:
         self._world.replace_controller(self._world.race_chance.uniform(2, 90))
 
     def _serve_slow(self) -> None:
-        self._world.slow_s = self._world.race_chance.choice((2.0, 15.0))
+        self._world.calls.slow_s = self._world.race_chance.choice((2.0, 15.0))
         lasts_s = self._world.race_chance.uniform(10, 300)
-        self._world.time.after(lasts_s, partial(setattr, self._world, "slow_s", 0.0))
+        self._world.time.after(lasts_s, partial(setattr, self._world.calls, "slow_s", 0.0))
 
     def _serve_fails(self) -> None:
-        self._world.failing = self._world.race_chance.choice((("deploy",), ("retire",), EVERY_CALL))
-        self._world.fails = self._world.race_chance.choice((0.1, 0.5, 1.0))
+        self._world.calls.failing = self._world.race_chance.choice((("deploy",), ("retire",), EVERY_CALL))
+        self._world.calls.fails = self._world.race_chance.choice((0.1, 0.5, 1.0))
         lasts_s = self._world.race_chance.uniform(10, 300)
-        self._world.time.after(lasts_s, partial(setattr, self._world, "fails", 0.0))
+        self._world.time.after(lasts_s, partial(setattr, self._world.calls, "fails", 0.0))
 
     def _two_of_one_plan(self) -> None:
         self._world.people.append(("race", self._world.race_chance.choice(NAMES)))
@@ -285,4 +285,4 @@ RACES: dict[str, Callable[[Faults], None]] = {
     "calls of Serve fail": Faults._serve_fails,
     "two applied from one generation": Faults._two_of_one_plan,
 }
-"""Every kind of race. They are drawn apart from the faults, so that a seed without them gives the run that it always gave."""
+"""Every kind of race. They are drawn apart from the faults: a seed without them gives the run that it always gave."""

@@ -176,7 +176,7 @@ class Simulation:
         ]
         late = world.time.seconds - invariants.FAILED_STARTS_S
         world.serve.failures = [one for one in world.serve.failures if one[0] >= late]
-        if world.controller is None or world.store.is_full or world.slow_s or world.fails:
+        if world.controller is None or world.store.is_full or world.calls.slow_s or world.calls.fails:
             self._working_since = world.time.seconds
         else:
             found += invariants.stays_on_gone_nodes(
@@ -242,6 +242,7 @@ def simulate(
     hours: float,
     nodes: int = 3,
     fault_every_s: float = FAULT_EVERY_S,
+    *,
     drain_every_s: float = DRAIN_EVERY_S,
     race_every_s: float = RACE_EVERY_S,
 ) -> Report:

@@ -51,6 +51,18 @@ class ServeFailedError(RuntimeError):
 
 
 @dataclass
+class CallTrouble:
+    """Trouble of Serve's calls for now."""
+
+    slow_s: float = 0.0
+    """Most seconds that one takes."""
+    fails: float = 0.0
+    """Share of them that fail."""
+    failing: tuple[str, ...] = ()
+    """The calls of which some fail."""
+
+
+@dataclass
 class Report:
     """Result of one run."""
 
@@ -120,12 +132,7 @@ class World:
         """The controller whose round runs."""
         self.rounds: list[tuple[float, int]] = []
         """Rounds since the last check: when, of which process, by their order."""
-        self.slow_s = 0.0
-        """Most seconds that a call of Serve takes."""
-        self.fails = 0.0
-        """Share of calls of Serve that fail."""
-        self.failing: tuple[str, ...] = ()
-        """Calls of which some fail."""
+        self.calls = CallTrouble()
         self.act: Callable[[], Awaitable[None]] = _nothing
         """Lets users act while a call of Serve takes its time."""
         self.has_acted = False
@@ -219,7 +226,7 @@ class World:
             self.time.after(back_after_s, self.start_controller)
 
     def replace_controller(self, lives_s: float) -> None:
-        """Ray starts another controller, and the process of this one lives on for so long: it was stopped, or lost its Ray."""
+        """Ray starts another controller, and this one's process lives on for so long: it was stopped, or lost its Ray."""
         if self.controller is None or self.lingering is not None:
             return
         lingering = self.lingering = self.controller
@@ -306,12 +313,12 @@ class World:
 
     async def _serve_pause(self, call: str) -> None:
         """As `pause`; calls of Serve may be slow, and fail."""
-        if self.slow_s:
-            self.time.move_to(self.time.seconds + self.race_chance.uniform(0.0, self.slow_s))
+        if self.calls.slow_s:
+            self.time.move_to(self.time.seconds + self.race_chance.uniform(0.0, self.calls.slow_s))
             self.changed_at = self.time.seconds
             await self.act()
         await self.pause()
-        if call in self.failing and self.fails and self.race_chance.random() < self.fails:
+        if call in self.calls.failing and self.race_chance.random() < self.calls.fails:
             raise ServeFailedError("Serve does not answer")
 
     async def deliver(self) -> None:

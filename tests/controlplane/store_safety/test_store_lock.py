@@ -37,7 +37,7 @@ def test_a_store_that_another_process_works_with_is_refused_with_that_process_un
     with pytest.raises(StoreError) as caught:
         lock.take()
     assert caught.value.fault is StoreFault.IN_USE
-    assert f"({other.pid})" in caught.value.what and str(tmp_path) in caught.value.what
+    assert caught.value.what == f"Another process ({other.pid}) works with the store in {tmp_path}."
     assert f"`kill {other.pid}`" in caught.value.do
     other.kill()
     other.wait()
