@@ -6,7 +6,7 @@ import contextlib
 import random
 import sqlite3
 from collections import Counter
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -20,6 +20,7 @@ from sparkfleet.controlplane.store_safety.guard import StoreError
 from sparkfleet.controlplane.wall_clock import WallClock
 from sparkfleet.engines.failure_signatures import Diagnosis
 from sparkfleet.errors import Cause
+from sparkfleet.gateway.routing_table import GroupEntry
 from sparkfleet.group.group_name import GroupKey
 from sparkfleet.group.launch_plan import GroupLaunch
 from sparkfleet.group.report import GroupReport
@@ -157,6 +158,8 @@ class World:
         self._inbox: list[GroupReport] = []
         self._delivering = False
         self._wall = WallClock(self.time.now)
+        self._table: Mapping[str, GroupEntry] = {}
+        """The table that the gateways hold, as it was read last."""
         self._lock = self.place.lock()
         self._lingering_lock = self.place.lock()
         self._number = 0
@@ -251,6 +254,8 @@ class World:
         self.caller = controller
         self.rounds.append((self.time.seconds, number))
         await controller.round()
+        if controller.gateways.is_current:
+            self._table = controller.gateways.snapshot().published
 
     def end_controller_in_round(self) -> None:
         """The controller's process ends at its next call."""
@@ -298,9 +303,10 @@ class World:
         return None if self.controller is None else self.controller.queries.bars(nodes)
 
     def _is_published(self, group: GroupKey) -> bool:
-        """True if this controller's table names a group as ready."""
-        table = {} if self.controller is None else self.controller.gateways.snapshot().published
-        entry = table.get(app_name(*group))
+        """True if the gateways' table names a group as ready. It is that of the controller before until this one has its own."""
+        if self.caller is not None and self.caller.gateways.is_current:
+            self._table = self.caller.gateways.snapshot().published
+        entry = self._table.get(app_name(*group))
         return entry is not None and entry.ready
 
     async def pause(self) -> None:

@@ -40,6 +40,7 @@ def reports(monkeypatch):
 def test_the_printed_replay_of_a_seed_fails_in_the_same_step(reports, monkeypatch, capsys):
     async def leave(self, group):
         self._fleet.retire(group)
+        return True
 
     monkeypatch.setattr(gateway_control.GatewayControl, "leave", leave)
     assert command.main(["--seed", "2", "--runs", "2", "--jobs", "1", *GIVEN]) == 1

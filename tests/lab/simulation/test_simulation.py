@@ -104,6 +104,7 @@ def test_a_group_that_fails_at_each_restart_and_is_left_at_its_rung_is_found(mon
 def test_a_group_that_ends_while_the_gateways_send_it_requests_is_found(monkeypatch):
     async def leave(self, group):
         self._fleet.retire(group)
+        return True
 
     assert simulate(1, 3.0, race_every_s=NEVER).violations == []
     monkeypatch.setattr(gateway_control.GatewayControl, "leave", leave)
