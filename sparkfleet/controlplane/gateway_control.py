@@ -77,7 +77,7 @@ class GatewayControl:
     async def leave(self, group: GroupKey) -> bool:
         """Takes a group out of the table before it ends, and keeps it out for the rest of the round.
 
-        Returns False, and changes nothing, while the gateways keep the table of the controller before: it may have the group.
+        Returns False, and changes nothing, while the gateways keep the former controller's table, which may have the group.
         """
         await self.publish(without=group)
         if not self.is_current:

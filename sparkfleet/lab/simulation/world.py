@@ -303,7 +303,7 @@ class World:
         return None if self.controller is None else self.controller.queries.bars(nodes)
 
     def _is_published(self, group: GroupKey) -> bool:
-        """True if the gateways' table names a group as ready. It is that of the controller before until this one has its own."""
+        """True if the gateways' table names a group as ready; the former controller's until this one has its own."""
         if self.caller is not None and self.caller.gateways.is_current:
             self._table = self.caller.gateways.snapshot().published
         entry = self._table.get(app_name(*group))
