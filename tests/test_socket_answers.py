@@ -1,6 +1,5 @@
 """The scanner's judgement of sockets: against real servers of each protocol, and bytes that no rule knows."""
 
-import asyncio
 import contextlib
 import http.server
 import json
