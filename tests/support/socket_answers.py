@@ -80,7 +80,7 @@ def judge(answer: bytes) -> Verdict:
 
 
 def _http(answer: bytes) -> Verdict | None:
-    if answer.startswith(b"<!DOCTYPE HTML") and b"Error code: 4" in answer:
+    if answer.startswith(b"<!DOCTYPE HTML") and b"Error code: " in answer:
         return Verdict(Kind.REFUSED, "HTTP/0.9: an error page of Python's http.server")
     words = answer.split(b" ", 2)
     if not words[0].startswith(b"HTTP/1.") or len(words) < 2 or not words[1][:3].isdigit():
