@@ -77,10 +77,11 @@ class GatewayControl:
     async def leave(self, group: GroupKey) -> bool:
         """Takes a group out of the table before it ends, and keeps it out for the rest of the round.
 
-        Returns False, and changes nothing, while the gateways keep the former controller's table, which may have the group.
+        Returns False, and changes nothing, if it serves and the gateways keep the former controller's table.
         """
         await self.publish(without=group)
-        if not self.is_current:
+        serves = any(app.group == group and app.status == "running" for app in self._fleet.apps)
+        if serves and not self.is_current:
             return False
         self._fleet.retire(group)
         return True

@@ -58,11 +58,13 @@ async def test_nothing_is_retired_while_the_gateways_have_the_table_of_the_contr
     """It may name the group as ready; the groups report within seconds, and the end is decided again."""
     await world.put()
     await world.ready(1)
+    await world.put(concurrency=8)
     world.restarted()
     await world.controller.commands.remove("tiny", "me")
-    seen = tables_at_ends(world, monkeypatch)
     await world.controller.reconcile()
     assert world.apps.apps["tiny", 1, 0].status == "running"
+    assert world.apps.apps["tiny", 2, 0].status == "retiring", "it does not serve yet"
+    seen = tables_at_ends(world, monkeypatch)
     await world.ready(1)
     assert world.apps.apps["tiny", 1, 0].status == "retiring"
     assert seen == [{}]
