@@ -152,9 +152,7 @@ class Simulation:
                     self._since[group] = world.time.seconds
         found = [*invariants.forgotten(wanted, self._users.confirmed, world.time.seconds)]
         if not found:
-            self._users.confirmed.update(
-                wanted
-            )  # equal ones, which the next step compares without reading them
+            self._users.confirmed.update(wanted)  # equal ones: the next step compares them at once
         found += [
             *self._ended_without_reason(wanted),
             *invariants.start_storms(world.serve, world.time.seconds),
