@@ -207,7 +207,7 @@ def _options(argv: Sequence[str] | None) -> tuple[argparse.Namespace, list[str]]
         help="leave out what passed on exactly these files; in labs, models, fleets and sglang also on files that differ"
         " in other tests alone",
     )
-    parser.add_argument("--soak-minutes", type=float, default=10, metavar="N", help="default: %(default)s")
+    parser.add_argument("--soak-minutes", type=float, default=30.0, metavar="N", help="default: %(default)s")
     options, words = parser.parse_known_args(argv)
     chosen = [piece for piece in PIECES if not (words and piece in COMMANDS)]
     options.pieces = options.pieces.split(",") if options.pieces else chosen

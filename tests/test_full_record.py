@@ -193,9 +193,16 @@ def test_what_has_passed_is_left_out_only_on_request(
     assert script.main(["--pieces", "units,checks"]) == 0
     assert world == [("checks", []), ("units", [])]
     world.clear()
-    assert script.main(["--pieces", "checks,units,soak", "--resume", "--soak-minutes", "30"]) == 0
-    assert world == [("units", ["a"]), ("soak", ["--minutes", "30.0"])]
+    assert script.main(["--pieces", "checks,units,soak", "--resume", "--soak-minutes", "5"]) == 0
+    assert world == [("units", ["a"]), ("soak", ["--minutes", "5.0"])]
     assert "checks: has passed on tree f00" in capsys.readouterr().out
+
+
+def test_the_soak_takes_half_an_hour_unless_another_time_is_given(
+    script: ModuleType, world: list[tuple[str, list[str]]]
+) -> None:
+    script.main(["--pieces", "soak"])
+    assert world == [("soak", ["--minutes", "30.0"])]
 
 
 def test_a_piece_that_fails_is_an_exit_code(script: ModuleType, world: list[tuple[str, list[str]]]) -> None:

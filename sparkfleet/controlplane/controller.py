@@ -169,6 +169,8 @@ class Controller:
             log.exception("a round of reconciling failed")
             with contextlib.suppress(sqlite3.Error):  # a full disk may be the cause of the failure
                 await self.journal.record_once("", 0, "reconcile", "error", f"could not reconcile: {error!r}")
+            with contextlib.suppress(Exception):  # groups may have ended although Ray Serve does not answer
+                await self.gateways.publish()
 
     async def reconcile(self) -> None:
         """Runs one round: observes, decides, acts, publishes. Ends after observing if that shows nothing new."""

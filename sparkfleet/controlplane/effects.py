@@ -49,7 +49,7 @@ class Effects:
         journal: keeps events.
         metrics: counts groups that were given up.
         launch_of: see `LaunchOf`.
-        leave: takes a group out of the gateways' table.
+        leave: takes a group out of the gateways' table; False if it cannot yet.
         clocks: replaceable by a simulation.
     """
 
@@ -62,7 +62,7 @@ class Effects:
         journal: EventLog,
         metrics: ControlMetrics,
         launch_of: LaunchOf,
-        leave: Callable[[GroupKey], Awaitable[None]],
+        leave: Callable[[GroupKey], Awaitable[bool]],
         clocks: Clocks,
     ) -> None:
         self._fleet = fleet
@@ -143,8 +143,9 @@ class Effects:
                 await self._apps.deploy(launch)
                 # Only now: if Serve did not accept the launch, a counted failure is not counted again.
                 self._fleet.pending = pending_after(self._fleet.pending, action, self._clocks())
-            case RetireGroup(group=group):
-                await self._leave(group)
+            case RetireGroup(group=group) if await self._leave(
+                group
+            ):  # else it is decided again in the next round
                 await self._journal.record(*group[:2], "", "retire", action.reason)
                 await self._apps.retire(*group)
             case EndGroup(group=group):

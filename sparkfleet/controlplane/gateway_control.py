@@ -74,10 +74,17 @@ class GatewayControl:
         gateways = self._fleet.reports.gateways
         return await self._publisher.held_by(lambda: [report.replica for report in gateways()], CONFIRM_S)
 
-    async def leave(self, group: GroupKey) -> None:
-        """Takes a group out of the table before it ends, and keeps it out for the rest of the round."""
+    async def leave(self, group: GroupKey) -> bool:
+        """Takes a group out of the table before it ends, and keeps it out for the rest of the round.
+
+        Returns False, and changes nothing, if it serves and the gateways keep the former controller's table.
+        """
         await self.publish(without=group)
+        serves = any(app.group == group and app.status == "running" for app in self._fleet.apps)
+        if serves and not self.is_current:
+            return False
         self._fleet.retire(group)
+        return True
 
     async def listen(self, address: HeadAddress, who: str) -> frozenset[str]:
         """Lets the gateways listen at the endpoint of this address. Streams on the old one go on.

@@ -107,8 +107,9 @@ class ReportIntake:
             self._metrics.starts.labels(report.deployment, "adopted" if report.adopted else "ready").inc()
             if report.started_s is not None:
                 self._metrics.start.labels(report.deployment).observe(report.started_s)
-            await self._gateways.publish()
             self._journal.settle(report.name)
+        if report.phase in (GroupPhase.READY, GroupPhase.FAILED):
+            await self._gateways.publish()  # not by a round alone: it may wait for Ray Serve
         if report.phase is GroupPhase.FAILED:
             self._count_failure(report)
         await self._record(report, report.phase.value, words)

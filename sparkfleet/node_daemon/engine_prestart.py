@@ -20,6 +20,7 @@ from sparkfleet.controlplane.state.status import NodeReport
 from sparkfleet.controlplane.state.store import Store
 from sparkfleet.controlplane.store_safety.guard import StoreError
 from sparkfleet.controlplane.store_safety.opening import open_store
+from sparkfleet.controlplane.store_safety.store_lock import StoreLock
 from sparkfleet.errors import SparkfleetError
 from sparkfleet.group.group_name import name_of
 from sparkfleet.group.launch_plan import ALONE, GroupLaunch, Ports
@@ -44,12 +45,16 @@ async def start_engines(paths: FleetPaths, request: UpRequest, runtime: Runtime)
 
     A group is left to the controller if its memory is not available yet (that of a rank that was just ended becomes
     available late, and a group's actor waits for it), if its last start took this node down, or if this node is drained. If
-    the store cannot be used, or not be written, nothing more is stored, ended or started: the controller reports why.
+    the store cannot be used, or not be written, or another process works with it, nothing more is stored, ended or started:
+    the controller reports why.
     """
+    lock = StoreLock(paths.root)
     try:
+        lock.take()
         store = open_store(paths, request.inventory.fleet, await asyncio.to_thread(_running, paths.label))
     except StoreError as error:
         log.error("no engine is started before Ray: %s", error)
+        lock.release()
         return
     try:
         await _start_all(paths, request, runtime, store)
@@ -57,6 +62,7 @@ async def start_engines(paths: FleetPaths, request: UpRequest, runtime: Runtime)
         log.error("no further engine is started before Ray: %s", error)
     finally:
         store.close()
+        lock.release()
 
 
 async def _start_all(paths: FleetPaths, request: UpRequest, runtime: Runtime, store: Store) -> None:

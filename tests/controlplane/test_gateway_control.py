@@ -3,7 +3,10 @@
 import sqlite3
 
 import pytest
-from controller_world import ADDRESS
+from controller_world import ADDRESS, report
+
+from sparkfleet.controlplane.state import report_cache
+from sparkfleet.group.report import GroupPhase
 
 
 async def test_an_address_whose_change_fails_is_not_used(world, monkeypatch):
@@ -20,3 +23,75 @@ async def test_an_address_whose_change_fails_is_not_used(world, monkeypatch):
         await gateways.listen(ADDRESS.model_copy(update={"gateway_port": 8001}), "me")
     assert gateways.address == ADDRESS
     assert (await world.table()).listening == ADDRESS.listening
+
+
+def tables_at_ends(world, monkeypatch):
+    """The models of the gateways' table at each end of a group."""
+    seen = []
+    retire = world.apps.retire
+
+    async def watched(*group):
+        seen.append((await world.table()).models)
+        await retire(*group)
+
+    monkeypatch.setattr(world.apps, "retire", watched)
+    return seen
+
+
+async def test_a_group_leaves_the_table_before_it_ends_although_another_one_has_just_been_started(
+    world, monkeypatch
+):
+    """For ten seconds after its start a controller kept its own table, too, and requests of the ended group were cut."""
+    seen = tables_at_ends(world, monkeypatch)
+    await world.put()
+    await world.ready(1)
+    await world.put(concurrency=8)
+    world.apps.become("tiny", 2, "running")  # its report is late
+    await world.controller.commands.remove("tiny", "me")
+    await world.controller.reconcile()
+    assert seen == [{}, {}]
+
+
+async def test_nothing_is_retired_while_the_gateways_have_the_table_of_the_controller_before(
+    world, monkeypatch
+):
+    """It may name the group as ready; the groups report within seconds, and the end is decided again."""
+    await world.put()
+    await world.ready(1)
+    await world.put(concurrency=8)
+    world.restarted()
+    await world.controller.commands.remove("tiny", "me")
+    await world.controller.reconcile()
+    assert world.apps.apps["tiny", 1, 0].status == "running"
+    assert world.apps.apps["tiny", 2, 0].status == "retiring", "it does not serve yet"
+    seen = tables_at_ends(world, monkeypatch)
+    await world.ready(1)
+    assert world.apps.apps["tiny", 1, 0].status == "retiring"
+    assert seen == [{}]
+
+
+@pytest.fixture
+async def unanswered(world, monkeypatch):
+    """The same with a ready group, while Ray Serve does not answer."""
+
+    async def fails():
+        raise TimeoutError("Serve")
+
+    await world.put()
+    await world.ready(1)
+    assert (await world.table()).models["tiny"].state == "ready"
+    monkeypatch.setattr(world.apps, "list", fails)
+    return world
+
+
+async def test_a_group_that_fails_leaves_the_table_although_ray_serve_does_not_answer(unanswered):
+    await unanswered.controller.intake.report(report(phase=GroupPhase.FAILED))
+    assert (await unanswered.table()).models["tiny"].state != "ready"
+
+
+async def test_a_group_that_falls_silent_leaves_the_table_although_ray_serve_does_not_answer(
+    unanswered, monkeypatch
+):
+    monkeypatch.setattr(report_cache, "STALE_S", 0.0)
+    await unanswered.controller.round()
+    assert (await unanswered.table()).models["tiny"].state != "ready"

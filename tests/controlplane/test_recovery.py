@@ -103,6 +103,9 @@ async def test_memory_that_ran_out_long_ago_moves_nothing_when_a_node_with_a_sma
         later.setattr(module, "STARVED_S", 0.0)
         await world.controller.reconcile()
     assert world.rungs == [0]
+    await world.controller.journal.record(
+        "", 0, "", "note", "a fleet at rest is only observed until something changes"
+    )
     await world.controller.reconcile()
     assert world.rungs == [0, 1]
 

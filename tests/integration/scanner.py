@@ -1,7 +1,9 @@
-"""Every listening socket of a node asked without a token, by a program that runs on the nodes themselves."""
+"""Every listening socket of a node asked without a token, over HTTP, gRPC and plain TCP, by a program that runs on nodes."""
 
 import json
 from typing import NamedTuple
+
+from socket_answers import PROBES, Kind, judge
 
 from sparkfleet.hostfacts.network.listening_sockets import ReadSockets
 
@@ -58,7 +60,7 @@ POSTS = (
 )
 BODY = json.dumps({"model": "tiny", "prompt": "A rail is", "text": "A rail is", "max_tokens": 3})
 
-_ASK = r"""
+ASK = r"""
 import asyncio, json, sys
 told = json.load(sys.stdin)
 
@@ -69,7 +71,7 @@ async def ask(address, port, sends):
         return None
     got = b""
     try:
-        writer.write(sends.encode())
+        writer.write(sends.encode("latin-1"))
         while len(got) < 4000 and (more := await asyncio.wait_for(reader.read(4000), told["wait_s"])):
             got += more
     except (OSError, asyncio.TimeoutError):
@@ -107,20 +109,27 @@ class Answer(NamedTuple):
 
     @property
     def is_data(self):
-        """True if it gave data away: an answer with a body to its request. HTTP/2's own frames are none."""
-        return self.status == 200
+        """True if it gave data away: what no rule of `judge` knows as a refusal or a greeting."""
+        return self.verdict.kind is Kind.DATA
+
+    @property
+    def verdict(self):
+        """Kind and protocol of the answer."""
+        return judge(self.text.encode("latin-1"))
 
 
 def requests():
-    """Requests, as they go over the wire."""
+    """Requests by their names, as they go over the wire."""
     for path in PATHS:
-        yield f"GET {path} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n"
+        yield f"GET {path}", f"GET {path} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n"
     for path in POSTS:
         head = (
             f"Host: x\r\nConnection: close\r\nContent-Type: application/json\r\nContent-Length: {len(BODY)}"
         )
-        yield f"POST {path} HTTP/1.1\r\n{head}\r\n\r\n{BODY}"
-    yield "OPTIONS /v1/models HTTP/1.1\r\nHost: x\r\nOrigin: http://x\r\nConnection: close\r\n\r\n"
+        yield f"POST {path}", f"POST {path} HTTP/1.1\r\n{head}\r\n\r\n{BODY}"
+    head = "Host: x\r\nOrigin: http://x\r\nConnection: close"
+    yield "OPTIONS /v1/models", f"OPTIONS /v1/models HTTP/1.1\r\n{head}\r\n\r\n"
+    yield from ((name, probe.decode("latin-1")) for name, probe in PROBES.items())
 
 
 def sockets(lab, node):
@@ -142,10 +151,11 @@ def scan(lab, node, asking, addresses):
     targets = sorted(
         {(address, one.port) for one in found for address in (addresses if one.anywhere else (one.address,))}
     )
-    told = {"targets": targets, "lines": list(requests()), "wait_s": 2}
-    done = lab.exec(asking, ["python3", "-I", "-c", _ASK], stdin=json.dumps(told), timeout_s=600)
+    named = {line: name for name, line in requests()}
+    told = {"targets": targets, "lines": list(named), "wait_s": 2}
+    done = lab.exec(asking, ["python3", "-I", "-c", ASK], stdin=json.dumps(told), timeout_s=600)
     assert done.returncode == 0, done.stderr
     return [
-        Answer(node, names[port], address, port, line.partition(" HTTP")[0], asking, text or "")
+        Answer(node, names[port], address, port, named[line], asking, text or "")
         for address, port, line, text in json.loads(done.stdout)
     ]

@@ -250,8 +250,7 @@ def test_a_missing_identity_file_is_named_and_nothing_changes(fleet):
 def test_a_store_without_permissions_is_a_warning_until_it_has_them(fleet):
     fleet.serve(fleet.spec(HERE))
     before = pids(fleet)
-    name = yaml.safe_load((fleet.directory / "inventory.yaml").read_text())["fleet"]
-    database = f"{STATE}/{name}/sparkfleet.db"
+    database = store_of(fleet)
 
     def warnings():
         return fleet.status()["warnings"]
@@ -265,6 +264,46 @@ def test_a_store_without_permissions_is_a_warning_until_it_has_them(fleet):
     finally:
         as_root(fleet, "spark1", "chmod", "600", database)
     fleet.until(lambda: not warnings(), timeout=15)
+    assert pids(fleet) == before
+
+
+def store_of(fleet):
+    """The store's file on the head."""
+    name = yaml.safe_load((fleet.directory / "inventory.yaml").read_text())["fleet"]
+    return f"{STATE}/{name}/sparkfleet.db"
+
+
+def is_held(fleet, words):
+    """True if `status` has it that the controller waits for its store, for this reason."""
+    code, out, err = fleet.run("status")
+    return code == 5 and "held" in out and words in " ".join(f"{out}{err}".split())
+
+
+def test_a_controller_that_starts_on_a_store_that_it_may_not_read_waits_and_is_back_with_it(fleet):
+    fleet.serve(fleet.spec(HERE))
+    before, database = pids(fleet), store_of(fleet)
+    as_root(fleet, "spark1", "chmod", "0", database)
+    try:
+        (controller,) = running(fleet, "spark1", "ray::ControllerActor")
+        as_root(fleet, "spark1", "kill", "-9", str(controller))
+        fleet.until(lambda: is_held(fleet, f"{database} cannot be used"), timeout=30)
+        assert fleet.chat()
+    finally:
+        as_root(fleet, "spark1", "chmod", "600", database)
+    fleet.until(fleet.is_ready, timeout=10)
+    assert pids(fleet) == before
+
+
+def test_of_two_controllers_that_live_at_once_one_acts(fleet):
+    """The lock of the state directory is another process's: no controller that starts changes anything meanwhile."""
+    fleet.serve(fleet.spec(HERE))
+    before, root = pids(fleet), store_of(fleet).rpartition("/")[0]
+    (controller,) = running(fleet, "spark1", "ray::ControllerActor")
+    taken = f"kill -9 {controller}; exec flock --exclusive --wait 10 {root} sleep 30"
+    as_root(fleet, "spark1", "sh", "-c", f"({taken}) >/dev/null 2>&1 &")
+    fleet.until(lambda: is_held(fleet, "works with the store in"), timeout=25)
+    assert fleet.chat()
+    fleet.until(fleet.is_ready, timeout=50)
     assert pids(fleet) == before
 
 
@@ -309,14 +348,17 @@ def small(fleet):
     fleet.ok("up")
 
 
-def test_a_disk_that_fills_up_while_weights_are_copied_is_named_and_the_old_one_serves(fleet, small):
-    fleet.serve(fleet.spec(HERE))
+@pytest.mark.parametrize(("node", "now", "then"), [("spark2", HERE, THERE), ("spark1", THERE, HERE)])
+def test_a_disk_that_fills_up_while_weights_are_copied_is_named_and_the_old_one_serves(
+    fleet, small, node, now, then
+):
+    fleet.serve(fleet.spec(now))
     before = pids(fleet)
-    small("spark2", MODELS, "4m")
-    code, out, err = fleet.run("apply", "--yes", fleet.write("tiny2.yaml", fleet.spec(THERE)))
+    small(node, MODELS, "4m")
+    code, out, err = fleet.run("apply", "--yes", fleet.write("tiny2.yaml", fleet.spec(then)))
     words = " ".join(f"{out}{err}".split())
     assert code != 0, words
-    assert "spark2" in words
+    assert node in words
     assert "No space left" in words or "is full" in words or "free" in words, words
     assert pids(fleet) == before
     assert fleet.is_ready()
@@ -343,6 +385,50 @@ def test_a_full_disk_on_the_head_costs_no_engine_and_is_named_until_there_is_roo
         assert set(asking.ends) == {"whole"}, asking.answers
         assert pids(fleet) == before, f"{out}{err}\n{events_of(fleet, 'tiny')[1]}"
         fleet.apply(other, "other.yaml")
+    finally:
+        free(fleet, "spark1", STATE)
+        fleet.ok("down")
+
+
+def test_an_up_on_a_full_disk_of_the_head_names_it_and_works_once_there_is_room(fleet, small):
+    fleet.ok("down")
+    small("spark1", STATE, "64m", keep=True)
+    fill(fleet, "spark1", STATE)
+    try:
+        code, out, err = fleet.run("up")
+        words = " ".join(f"{out}{err}".split())
+        assert code != 0, words
+        assert "No space left" in words or "full" in words, words
+        free(fleet, "spark1", STATE)
+        fleet.ok("up")
+        fleet.serve(fleet.anew(fleet.spec(HERE)))
+    finally:
+        free(fleet, "spark1", STATE)
+        fleet.ok("down")
+
+
+def test_a_controller_that_starts_on_a_full_disk_waits_or_works_and_changes_nothing_until_there_is_room(
+    fleet, small
+):
+    fleet.ok("down")
+    small("spark1", STATE, "64m", keep=True)
+    try:
+        fleet.ok("up")
+        fleet.serve(fleet.anew(fleet.spec(HERE)))
+        before = pids(fleet)
+        fill(fleet, "spark1", STATE)
+        (controller,) = running(fleet, "spark1", "ray::ControllerActor")
+        as_root(fleet, "spark1", "kill", "-9", str(controller))
+
+        def named():
+            _, out, err = fleet.run("status")
+            return "full" in f"{out}{err}"
+
+        fleet.until(named, timeout=40)
+        assert fleet.chat()
+        free(fleet, "spark1", STATE)
+        fleet.until(lambda: fleet.is_ready() and not named(), timeout=30)
+        assert pids(fleet) == before
     finally:
         free(fleet, "spark1", STATE)
         fleet.ok("down")

@@ -10,6 +10,7 @@ from sparkfleet.controlplane.api.api_models import ApplyRequest, UpRequest
 from sparkfleet.controlplane.desired import Standing
 from sparkfleet.controlplane.state.store import Store
 from sparkfleet.controlplane.state.tables.groups import GroupTable
+from sparkfleet.controlplane.store_safety.store_lock import StoreLock
 from sparkfleet.node_daemon import engine_prestart
 from sparkfleet.planner.types.plan import GroupShape
 from sparkfleet.units import GIB
@@ -54,6 +55,17 @@ async def test_only_engines_whose_memory_is_free_are_started(head):
     head.memory = 102 * GIB
     await head.up()
     assert head.started == ["small", "large"]
+
+
+async def test_a_store_that_another_process_works_with_is_left_to_it(head):
+    other = StoreLock(head.paths.root)
+    other.take()
+    await head.up(plan())
+    assert head.started == []
+    assert not head.paths.database.exists()
+    other.release()
+    await head.up(plan())
+    assert head.started == ["tiny"]
 
 
 async def test_what_is_started_is_written_down_before(head):

@@ -7,6 +7,7 @@ import contextlib
 import logging
 import os
 import time
+from collections.abc import Collection
 from functools import partial
 from logging.handlers import RotatingFileHandler
 from pathlib import Path
@@ -22,6 +23,7 @@ from sparkfleet.controlplane.clocks import read_clocks
 from sparkfleet.controlplane.controller import Controller
 from sparkfleet.controlplane.controller_life import ControllerLife
 from sparkfleet.controlplane.controller_note import NoteWriter
+from sparkfleet.controlplane.desired import Generation
 from sparkfleet.controlplane.page_changes import answered, carry_out, log_end
 from sparkfleet.controlplane.ray.entry_actor import EntryActors
 from sparkfleet.controlplane.ray.node_actor import NodeActors, rails_of
@@ -33,8 +35,10 @@ from sparkfleet.controlplane.state.launches import launch_for
 from sparkfleet.controlplane.state.status import App, NodeReport
 from sparkfleet.controlplane.state.store import Store
 from sparkfleet.controlplane.store_safety.guard import KEEPS, StoreError, StoreFault
+from sparkfleet.controlplane.store_safety.mark import StoreMark
 from sparkfleet.controlplane.store_safety.opening import open_store
 from sparkfleet.controlplane.store_safety.safekeeping import Safekeeping
+from sparkfleet.controlplane.store_safety.store_lock import StoreLock
 from sparkfleet.controlplane.store_safety.store_watch import StoreWatch
 from sparkfleet.controlplane.views.page_view import MOST_EVENTS, page_view
 from sparkfleet.controlplane.wall_clock import WallClock
@@ -89,6 +93,7 @@ class ControllerActor:
         self._apps = RayServeBackend()
         self._serve: asyncio.Task[None] | None = None
         self._note = NoteWriter(self._paths)
+        self._lock = StoreLock(self._paths.root)
         self._server = ApiServer(
             config.address.api,
             self._paths.api_token,
@@ -96,7 +101,7 @@ class ControllerActor:
             lambda words: self._note.change(api=words),
         )
         self._life = ControllerLife(
-            open_store=lambda running, known: open_store(self._paths, config.inventory.fleet, running, known),
+            open_store=self._open_store,
             running=self._running,
             make=self._make,
             work=self._work,
@@ -186,6 +191,10 @@ class ControllerActor:
         self._server.show(lambda tokens: refusing(error, tokens))
 
     # its work
+
+    def _open_store(self, running: Collection[Generation], known: StoreMark | None) -> Store:
+        self._lock.take()
+        return open_store(self._paths, self._config.inventory.fleet, running, known)
 
     def _make(self, store: Store) -> Controller:
         inventory = self._config.inventory

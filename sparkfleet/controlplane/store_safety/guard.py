@@ -31,6 +31,8 @@ class StoreFault(StrEnum):
     OLDER = "older"
     NEWER_RELEASE = "newer release"
     MOVED = "moved"
+    IN_USE = "in use"
+    """Another process works with it."""
     SECRET = "secret"  # noqa: S105 (a reason)
     """Sealed values of the store could not be opened, nor others sealed."""
 

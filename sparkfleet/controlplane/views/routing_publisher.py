@@ -53,7 +53,8 @@ class RoutingPublisher:
         """
         models, now = view.models(without), self._table
         same = now.version > 0 and (models, keys, listening) == (now.models, now.keys, now.listening)
-        settling = not view.all_reported() and self._steady() - self._began < SETTLE_S
+        is_first = now.version == 0  # afterwards a group that has not reported is one that starts
+        settling = is_first and not view.all_reported() and self._steady() - self._began < SETTLE_S
         if same or settling:
             return not settling
         # Not counted from 1: a gateway must never mistake the table of a restarted controller for one it has.

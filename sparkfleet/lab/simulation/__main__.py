@@ -5,13 +5,14 @@ from __future__ import annotations
 import argparse
 import os
 import sys
+import time
 from collections import Counter
 from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor
 from functools import partial
 from multiprocessing import get_context
 
-from sparkfleet.lab.simulation.run import DRAIN_EVERY_S, FAULT_EVERY_S, simulate
+from sparkfleet.lab.simulation.run import DRAIN_EVERY_S, FAULT_EVERY_S, RACE_EVERY_S, simulate
 from sparkfleet.lab.simulation.world import Report
 
 
@@ -29,11 +30,15 @@ def main(argv: list[str]) -> int:
         "--drain-every", type=float, default=DRAIN_EVERY_S, help="mean seconds between drained nodes, or inf"
     )
     parser.add_argument(
+        "--race-every", type=float, default=RACE_EVERY_S, help="mean seconds between races, or inf"
+    )
+    parser.add_argument(
         "--jobs", type=int, default=os.cpu_count() or 1, help="processes that run seeds side by side"
     )
     parser.add_argument("--log", action="store_true", help="print what happened in each run")
     given = parser.parse_args(argv)
     faults: Counter[str] = Counter()
+    began = time.monotonic()
     hours, failed = 0.0, 0
     for report in _reports(given):
         hours += report.hours
@@ -46,10 +51,12 @@ def main(argv: list[str]) -> int:
             print(
                 f"replay: python -m sparkfleet.lab.simulation --seed {report.seed} --runs 1 --hours {given.hours}"
                 f" --nodes {given.nodes} --fault-every {given.fault_every}"
-                f" --drain-every {given.drain_every} --log"
+                f" --drain-every {given.drain_every} --race-every {given.race_every} --log"
             )
+    minutes = (time.monotonic() - began) / 60
     print(
-        f"{hours:.0f} simulated fleet-hours, {sum(faults.values())} faults, {failed} of {given.runs} runs failed"
+        f"{hours:.0f} simulated fleet-hours, {sum(faults.values())} faults, {failed} of {given.runs} runs failed;"
+        f" {minutes:.1f} min, {hours / minutes:.0f} fleet-hours a minute"
     )
     return 1 if failed else 0
 
@@ -62,6 +69,7 @@ def _reports(given: argparse.Namespace) -> Iterator[Report]:
         nodes=given.nodes,
         fault_every_s=given.fault_every,
         drain_every_s=given.drain_every,
+        race_every_s=given.race_every,
     )
     seeds = range(given.seed, given.seed + given.runs)
     if given.jobs <= 1 or given.runs <= 1:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from functools import partial
 
 from sparkfleet.engines.failure_signatures import Diagnosis
@@ -16,6 +17,17 @@ from sparkfleet.units import GIB
 
 NAMES = ("a", "b")
 """Deployments of the simulated users."""
+EVERY_CALL = ("list", "deploy", "retire", "renew")
+"""Calls of Ray Serve."""
+
+
+@dataclass(frozen=True)
+class Rates:
+    """Mean times between two events, simulated seconds; inf for none."""
+
+    fault_s: float
+    drain_s: float
+    race_s: float
 
 
 class Faults:
@@ -30,19 +42,22 @@ class Faults:
         self._chance = world.chance
         self._active = False
 
-    def begin(self, every_s: float, drain_every_s: float) -> None:
-        """Inject faults at random moments, and drain nodes, that many seconds apart on average."""
+    def begin(self, every: Rates) -> None:
+        """Inject faults and races at random moments, and drain nodes."""
         self._active = True
         self._world.time.after(1.0, lambda: self._world.people.append(("apply", NAMES[0])))
-        self._next(every_s)
-        if drain_every_s != float("inf"):
-            self._next_drain(drain_every_s)
+        self._next(every.fault_s)
+        if every.drain_s != float("inf"):
+            self._next_drain(every.drain_s)
+        if every.race_s != float("inf"):
+            self._next_race(every.race_s)
 
     def end(self) -> None:
         """No more faults; machines, network and disk are well, and every rung starts."""
         self._active = False
         self._world.bad.clear()
-        self._world.loses = 0.0
+        self._world.loses = self._world.calls.slow_s = self._world.calls.fails = 0.0
+        self._world.end_lingering()
         self._world.store.set_full(False)
         self._world.place.put("right")
         for name, node in self._world.fleet.nodes.items():
@@ -199,6 +214,39 @@ class Faults:
 
         self._world.time.after(chance.expovariate(1.0 / every_s), happen)
 
+    # races
+
+    def _next_race(self, every_s: float) -> None:
+        """Something happens at the same time as something else, or takes long, or fails."""
+        chance = self._world.race_chance
+
+        def happen() -> None:
+            if not self._active:
+                return
+            name = chance.choice(sorted(RACES))
+            self._world.record(name)
+            RACES[name](self)
+            self._next_race(every_s)
+
+        self._world.time.after(chance.expovariate(1.0 / every_s), happen)
+
+    def _controller_replaced(self) -> None:
+        self._world.replace_controller(self._world.race_chance.uniform(2, 90))
+
+    def _serve_slow(self) -> None:
+        self._world.calls.slow_s = self._world.race_chance.choice((2.0, 15.0))
+        lasts_s = self._world.race_chance.uniform(10, 300)
+        self._world.time.after(lasts_s, partial(setattr, self._world.calls, "slow_s", 0.0))
+
+    def _serve_fails(self) -> None:
+        self._world.calls.failing = self._world.race_chance.choice((("deploy",), ("retire",), EVERY_CALL))
+        self._world.calls.fails = self._world.race_chance.choice((0.1, 0.5, 1.0))
+        lasts_s = self._world.race_chance.uniform(10, 300)
+        self._world.time.after(lasts_s, partial(setattr, self._world.calls, "fails", 0.0))
+
+    def _two_of_one_plan(self) -> None:
+        self._world.people.append(("race", self._world.race_chance.choice(NAMES)))
+
 
 FAULTS: dict[str, Callable[[Faults], None]] = {
     "node rebooted": Faults._reboot,
@@ -230,3 +278,11 @@ FAULTS: dict[str, Callable[[Faults], None]] = {
     "two applied at once": lambda faults: faults._user("apply", "apply"),
 }
 """Every kind of fault, by the words that a run prints."""
+
+RACES: dict[str, Callable[[Faults], None]] = {
+    "controller replaced while its process lives": Faults._controller_replaced,
+    "calls of Serve are slow": Faults._serve_slow,
+    "calls of Serve fail": Faults._serve_fails,
+    "two applied from one generation": Faults._two_of_one_plan,
+}
+"""Every kind of race. They are drawn apart from the faults: a seed without them gives the run that it always gave."""

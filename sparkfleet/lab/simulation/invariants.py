@@ -51,7 +51,7 @@ def forgotten(wanted: Mapping[str, Desired], confirmed: Mapping[str, Desired], n
     """
     for name in sorted(wanted.keys() | confirmed.keys()):
         stored, known = wanted.get(name), confirmed.get(name)
-        if stored != known:
+        if stored is not known and stored != known:
             yield f"{now:.1f} s: {name} was confirmed as {_generation(known)}, and the store has {_generation(stored)}"
 
 
@@ -100,6 +100,19 @@ def not_ready_in_table(
             gone_for = now - ended_at.get(group, now)
             if (engine is None or not engine.ready) and gone_for > STALE_TABLE_S:
                 yield f"{now:.1f} s: the table names {entry.app} as ready; its engine ended {gone_for:.0f} s ago"
+
+
+def older_acts(rounds: Sequence[tuple[float, int]]) -> Iterator[str]:
+    """Rounds of a controller's process after one of a process that started later: two controllers act.
+
+    Args:
+        rounds: when, and of which process, counted from the first one.
+    """
+    newest = 0
+    for at, number in rounds:
+        if number < newest:
+            yield f"{at:.1f} s: process {number} of the controller acts beside process {newest}"
+        newest = max(newest, number)
 
 
 def waits_for_nothing(held: bool, place: StorePlace, now: float) -> Iterator[str]:

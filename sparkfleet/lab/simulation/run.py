@@ -7,12 +7,14 @@ import contextlib
 import logging
 import sqlite3
 from collections.abc import Iterator, Mapping
+from pathlib import Path
+from tempfile import TemporaryDirectory
 
 from sparkfleet.controlplane.desired import Desired, Standing
 from sparkfleet.controlplane.store_safety.guard import StoreError
 from sparkfleet.group.group_name import GroupKey
 from sparkfleet.lab.simulation import invariants
-from sparkfleet.lab.simulation.faults import Faults
+from sparkfleet.lab.simulation.faults import Faults, Rates
 from sparkfleet.lab.simulation.users import Users
 from sparkfleet.lab.simulation.world import ControllerKilledError, Report, World
 
@@ -26,6 +28,8 @@ FAULT_EVERY_S = 60.0
 """Mean time between two faults."""
 DRAIN_EVERY_S = 3600.0
 """Mean time between two drained nodes."""
+RACE_EVERY_S = 900.0
+"""Mean time between two races: things that happen at once, and calls that take long or fail."""
 
 
 class Simulation:
@@ -34,15 +38,15 @@ class Simulation:
     Args:
         seed: of all chance.
         nodes: how many.
-        fault_every_s: mean time between two faults.
-        drain_every_s: mean time between two drained nodes; inf for none.
+        every: mean times between two of each.
+        root: an empty directory.
     """
 
-    def __init__(self, seed: int, nodes: int, fault_every_s: float, drain_every_s: float) -> None:
-        self._drain_every_s = drain_every_s
-        self._fault_every_s = fault_every_s
-        self._world = World(seed, nodes)
+    def __init__(self, seed: int, nodes: int, every: Rates, root: Path) -> None:
+        self._every = every
+        self._world = World(seed, nodes, root)
         self._users = Users(self._world)
+        self._world.act = self._users.act_in_a_call
         self._faults = Faults(self._world)
         self._asked_at = float("-inf")
         self._ended_at: dict[GroupKey, float] = {}
@@ -53,7 +57,7 @@ class Simulation:
         """Faults for so many simulated hours, then quiet."""
         world = self._world
         world.start_controller()
-        self._faults.begin(self._fault_every_s, self._drain_every_s)
+        self._faults.begin(self._every)
         await self._until(hours * 3600.0)
         self._faults.end()
         await self._settle()
@@ -67,7 +71,7 @@ class Simulation:
     async def _step(self, limit: float) -> None:
         world = self._world
         drained, standings = world.drained(), world.store.groups.standings()
-        people = False
+        world.has_acted = False
         quiet_for = world.time.seconds - world.changed_at
         tick = world.time.seconds + min(30.0, max(0.5, quiet_for / 2))
         if world.time.move_to(min(limit, tick, max(world.time.seconds, world.time.next_at()))):
@@ -77,26 +81,31 @@ class Simulation:
         world.serve.heartbeats(HEARTBEAT_S)
         try:
             await world.deliver()
-            people = bool(world.people)
             await self._users.act()
             await self._round()
         except ControllerKilledError:
-            world.end_controller(world.chance.uniform(1, 20))
+            if world.dying:
+                world.end_controller(world.chance.uniform(1, 20))
         await self._check()
-        self._check_drained(drained, {} if people else standings)
+        self._check_drained(drained, {} if world.has_acted else standings)
 
     async def _round(self) -> None:
         world = self._world
+        if world.lingering is not None:
+            try:
+                await world.round(world.lingering)
+            except (ControllerKilledError, StoreError):
+                world.end_lingering()
         if world.controller is None:
             return
         if world.dying:
             raise ControllerKilledError
         if world.time.seconds - world.looked_at >= LOOK_S:
-            world.looked_at = world.time.seconds
+            world.looked_at, world.caller = world.time.seconds, world.controller
             with contextlib.suppress(sqlite3.Error):
                 await world.controller.watch.look()
         try:
-            await world.controller.round()
+            await world.round(world.controller)
         except StoreError as error:
             world.hold(error)
         world.report.rounds += 1
@@ -141,15 +150,21 @@ class Simulation:
             for group in one.groups:
                 if waits or group not in self._since:
                     self._since[group] = world.time.seconds
-        found = [
-            *invariants.forgotten(wanted, self._users.confirmed, world.time.seconds),
+        found = [*invariants.forgotten(wanted, self._users.confirmed, world.time.seconds)]
+        if not found:
+            self._users.confirmed.update(wanted)  # equal ones: the next step compares them at once
+        found += [
             *self._ended_without_reason(wanted),
             *invariants.start_storms(world.serve, world.time.seconds),
             *invariants.wedged_again(world.serve, world.time.seconds),
             *invariants.crashes_on(world.serve, world.time.seconds, self._working_since),
             *(f"{at:.1f} s: {key} was retired while it was in the table" for at, key in world.serve.cut),
-            *invariants.waits_for_nothing(world.is_held, world.place, world.time.seconds),
+            *invariants.waits_for_nothing(
+                world.is_held and world.lingering is None, world.place, world.time.seconds
+            ),
+            *invariants.older_acts(world.rounds),
         ]
+        world.rounds = [max(world.rounds, key=lambda one: one[1])] if world.rounds else []
         for _, engine, _ in world.fleet.ended:
             world.ready_at.pop(engine.group, None)
         world.fleet.ended.clear()
@@ -159,7 +174,7 @@ class Simulation:
         ]
         late = world.time.seconds - invariants.FAILED_STARTS_S
         world.serve.failures = [one for one in world.serve.failures if one[0] >= late]
-        if world.controller is None or world.store.is_full:
+        if world.controller is None or world.store.is_full or world.calls.slow_s or world.calls.fails:
             self._working_since = world.time.seconds
         else:
             found += invariants.stays_on_gone_nodes(
@@ -225,7 +240,9 @@ def simulate(
     hours: float,
     nodes: int = 3,
     fault_every_s: float = FAULT_EVERY_S,
+    *,
     drain_every_s: float = DRAIN_EVERY_S,
+    race_every_s: float = RACE_EVERY_S,
 ) -> Report:
     """One run from a seed.
 
@@ -236,9 +253,12 @@ def simulate(
         fault_every_s: mean time between two faults, simulated seconds.
         drain_every_s: mean time between two drained nodes; inf for none. They have a chance of their own, so that a seed
             without them gives the run that it gave before there were any.
+        race_every_s: mean time between two races, which have a chance of their own, too; inf for none.
     """
     logging.disable(logging.CRITICAL)  # injected failures are logged with tracebacks
     try:
-        return asyncio.run(Simulation(seed, nodes, fault_every_s, drain_every_s).run(hours))
+        every = Rates(fault_every_s, drain_every_s, race_every_s)
+        with TemporaryDirectory() as root:
+            return asyncio.run(Simulation(seed, nodes, every, Path(root)).run(hours))
     finally:
         logging.disable(logging.NOTSET)

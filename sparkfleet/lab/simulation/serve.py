@@ -80,7 +80,8 @@ class SimulatedServe:
         send: takes a group's report on its way to the controller.
         repeat: takes one that only repeats what was sent before.
         barred: the reason not to start an engine on these nodes, "" for none; None if the controller does not answer.
-        pause: awaited in every call: others may run meanwhile, or the caller's process may end.
+        pause: awaited in every call, with its name: others may run meanwhile, the caller's process may end, or the call may
+            fail.
         power_off: switches a node off for so many seconds.
     """
 
@@ -94,7 +95,7 @@ class SimulatedServe:
         send: Callable[[GroupReport], None],
         repeat: Callable[[GroupReport], None],
         barred: Callable[[Sequence[str]], str | None],
-        pause: Callable[[], Awaitable[None]],
+        pause: Callable[[str], Awaitable[None]],
         power_off: Callable[[str, float], None],
     ) -> None:
         self._fleet = fleet
@@ -128,12 +129,12 @@ class SimulatedServe:
         """See `ServeBackend`."""
         found = tuple(_listed(*key, app.status) for key, app in self.apps.items())
         self._looked_unix = max(self._looked_unix, self._time.unix())
-        await self._pause()
+        await self._pause("list")
         return found
 
     async def deploy(self, order: GroupLaunch) -> None:
         """See `ServeBackend`."""
-        await self._pause()
+        await self._pause("deploy")
         key = (order.deployment, order.generation, order.replica)
         self.calls.append((self._time.seconds, "deploy", key))
         before = self.apps.get(key)
@@ -143,11 +144,11 @@ class SimulatedServe:
             self._fleet.end(key, "deployed over")
         self.apps[key] = SimulatedApp(order, construction=before.construction if before else 0)
         self._construct(key)
-        await self._pause()
+        await self._pause("deploy")
 
     async def retire(self, deployment: str, generation: int, replica: int) -> None:
         """See `ServeBackend`."""
-        await self._pause()
+        await self._pause("retire")
         key = (deployment, generation, replica)
         self.calls.append((self._time.seconds, "retire", key))
         app = self.apps.get(key)
@@ -159,11 +160,11 @@ class SimulatedServe:
         app.construction += 1
         self._fleet.end(key, "retired")
         self._time.after(self._chance.uniform(1, 30), lambda: self._remove(key, app))
-        await self._pause()
+        await self._pause("retire")
 
     async def renew(self) -> None:
         """See `ServeBackend`."""
-        await self._pause()
+        await self._pause("renew")
         self._looked_unix = self._time.unix()
 
     # what happens by itself

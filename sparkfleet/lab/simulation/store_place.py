@@ -11,6 +11,7 @@ from sparkfleet.controlplane.state.status import App
 from sparkfleet.controlplane.state.store import Store
 from sparkfleet.controlplane.store_safety.guard import StoreContent, StoreError, StoreFault, judge
 from sparkfleet.controlplane.store_safety.mark import StoreMark, mark_of
+from sparkfleet.controlplane.store_safety.store_lock import StoreLock
 from sparkfleet.lab.simulation.plans import random_plan
 from sparkfleet.lab.simulation.timeline import Timeline
 
@@ -47,15 +48,17 @@ class StorePlace:
         time: the simulated clock.
         names: nodes.
         chance: draws the deployments of the foreign store.
+        root: a real directory, for the lock of the process that works with the store.
     """
 
-    def __init__(self, time: Timeline, names: tuple[str, ...], chance: random.Random) -> None:
+    def __init__(self, time: Timeline, names: tuple[str, ...], chance: random.Random, root: Path) -> None:
         self._time = time
+        self._root = root
         self.right = SimulatedStore(time)
         """The one that has everything that was ever applied."""
         self.content: Content = "right"
         self.back_at = float("-inf")
-        """Moment at which the right one came back last, simulated seconds."""
+        """Moment at which the right one came back last, or the process ended that worked with it, simulated seconds."""
         self._older = SimulatedStore(time)
         self._foreign = SimulatedStore(time, "other")
         self._foreign.deployments.put(*random_plan("z", names, chance), "somebody else")
@@ -76,6 +79,10 @@ class StorePlace:
             self.back_at = self._time.seconds
         self.content = content
         return True
+
+    def lock(self) -> StoreLock:
+        """The lock as a new process of the controller sees it."""
+        return StoreLock(self._root)
 
     def open(self, running: Sequence[App] = ()) -> SimulatedStore:
         """The store in the place, if the guard lets it be used; without the guard a missing one would be made.

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import sqlite3
 
 from sparkfleet.controlplane.desired import Desired
+from sparkfleet.controlplane.state.newer_generations import OvertakenError
 from sparkfleet.errors import ControlError
 from sparkfleet.lab.simulation.plans import edited, random_plan
 from sparkfleet.lab.simulation.world import UserAction, World
@@ -30,7 +32,10 @@ class Users:
         """Carries out what they want to do now."""
         while self._world.people:
             what, name = self._world.people.pop(0)
-            if what == "remove":
+            self._world.has_acted = True
+            if what == "race":
+                await self.race(name)
+            elif what == "remove":
                 await self.remove(name)
             elif what == "drain":
                 await self.drain(name)
@@ -38,6 +43,46 @@ class Users:
                 await self.undrain(name)
             else:
                 await self.apply(name, what)
+
+    async def act_in_a_call(self) -> None:
+        """Carries out what they want to do with deployments while the controller waits for a call of its own.
+
+        Nodes are drained between two rounds only: what was started on them is checked by round.
+        """
+        world = self._world
+        drains = [one for one in world.people if one[0] in ("drain", "undrain")]
+        world.people = [one for one in world.people if one not in drains]
+        await self.act()
+        world.people = drains
+
+    async def race(self, name: str) -> None:
+        """Two users apply plans that they made from the same generation, at the same moment: one of them is refused."""
+        world = self._world
+        if world.controller is None:
+            return
+        world.place.keep_older()
+        there = world.store.deployments.desired().get(name)
+        base = there.generation if there else 0
+        outcomes = await asyncio.gather(*(self._put_on(name, base) for _ in range(2)))
+        changed = [one for one in outcomes if one is not None]
+        if len(changed) > 1:
+            world.report.violations.append(
+                f"{world.time.seconds:.1f} s: two plans from generation {base} of {name} were applied"
+            )
+        world.changed_at = world.time.seconds
+
+    async def _put_on(self, name: str, base: int) -> Desired | None:
+        """Applies a new plan that was made from a generation; None if it was refused or changed nothing."""
+        world = self._world
+        assert world.controller is not None
+        names = [one for one in world.names if one not in world.drained()]
+        spec, plan = random_plan(name, names, world.race_chance)
+        with contextlib.suppress(OvertakenError, sqlite3.Error):
+            desired, changed = await world.controller.commands.put(spec, plan, "somebody", base=base)
+            self.confirmed[name] = desired
+            world.note(f"{name} applied from {base}: generation {desired.generation}, {desired.groups}")
+            return desired if changed else None
+        return None
 
     async def apply(self, name: str, what: UserAction = "apply") -> None:
         """Applies a deployment for a user: a new one, an unchanged one ("again"), or a changed one ("edit")."""

@@ -6,9 +6,10 @@ import contextlib
 import random
 import sqlite3
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
+from pathlib import Path
 from typing import Literal
 
 from sparkfleet.controlplane.controller import Controller
@@ -18,6 +19,7 @@ from sparkfleet.controlplane.store_safety.guard import StoreError
 from sparkfleet.controlplane.wall_clock import WallClock
 from sparkfleet.engines.failure_signatures import Diagnosis
 from sparkfleet.errors import Cause
+from sparkfleet.gateway.routing_table import GroupEntry
 from sparkfleet.group.group_name import GroupKey
 from sparkfleet.group.launch_plan import GroupLaunch
 from sparkfleet.group.report import GroupReport
@@ -32,12 +34,33 @@ from sparkfleet.telemetry.metrics import ControlMetrics
 LOOKS_AGAIN_S = 5.0
 """Seconds after which a controller looks for its store again; the real one does after one."""
 
-UserAction = Literal["apply", "again", "edit", "remove", "drain", "undrain"]
-"""An action of a user on a deployment or, the last two, on a node; "again": an apply without a change."""
+UserAction = Literal["apply", "again", "edit", "remove", "race", "drain", "undrain"]
+"""An action of a user on a deployment or, the last two, on a node; "again": an apply without a change; "race": two users who
+apply plans that they made from the same generation."""
 
 
 class ControllerKilledError(BaseException):
     """The controller's process ends here; nothing of it may catch this."""
+
+
+async def _nothing() -> None:
+    pass
+
+
+class ServeFailedError(RuntimeError):
+    """A call of Serve failed. It may have done its work before."""
+
+
+@dataclass
+class CallTrouble:
+    """Trouble of Serve's calls for now."""
+
+    slow_s: float = 0.0
+    """Most seconds that one takes."""
+    fails: float = 0.0
+    """Share of them that fail."""
+    failing: tuple[str, ...] = ()
+    """The calls of which some fail."""
 
 
 @dataclass
@@ -78,15 +101,17 @@ class World:
     Args:
         seed: of all chance.
         nodes: how many.
+        root: an empty directory: the lock of the store is a real one.
     """
 
-    def __init__(self, seed: int, nodes: int) -> None:
+    def __init__(self, seed: int, nodes: int, root: Path) -> None:
         self.chance = random.Random(seed)  # noqa: S311  # it is to be repeatable
         self.drain_chance = random.Random(f"drains {seed}")  # noqa: S311
+        self.race_chance = random.Random(f"races {seed}")  # noqa: S311
         self.time = Timeline()
         self.names = tuple(f"spark{n}" for n in range(1, nodes + 1))
         self.fleet = SimulatedFleet(self.names, self.time)
-        self.place = StorePlace(self.time, self.names, self.chance)
+        self.place = StorePlace(self.time, self.names, self.chance, root)
         self.store = self.place.right
         """Everything that was applied, whatever is in its place."""
         self.serve = SimulatedServe(
@@ -97,11 +122,22 @@ class World:
             send=self._send,
             repeat=self._repeat,
             barred=self._barred_by,
-            pause=self.pause,
+            pause=self._serve_pause,
             power_off=self.off,
         )
         self.serve.published = self._is_published
         self.controller: Controller | None = None
+        self.lingering: Controller | None = None
+        """The controller before, if its process still lives although Ray has started another."""
+        self.caller: Controller | None = None
+        """The controller whose round runs."""
+        self.rounds: list[tuple[float, int]] = []
+        """Rounds since the last check: when, of which process, by their order."""
+        self.calls = CallTrouble()
+        self.act: Callable[[], Awaitable[None]] = _nothing
+        """Lets users act while a call of Serve takes its time."""
+        self.has_acted = False
+        """True if users did anything in this step."""
         self.dying = False
         """The controller's process ends at its next call."""
         self.is_held = False
@@ -122,6 +158,13 @@ class World:
         self._inbox: list[GroupReport] = []
         self._delivering = False
         self._wall = WallClock(self.time.now)
+        self._table: Mapping[str, GroupEntry] = {}
+        """The table that the gateways hold, as it was read last."""
+        self._lock = self.place.lock()
+        self._lingering_lock = self.place.lock()
+        self._number = 0
+        """Of the controller's process that started last: the first one is 1."""
+        self._lingering_number = 0
 
     def drained(self) -> frozenset[str]:
         """Drained nodes."""
@@ -134,12 +177,14 @@ class World:
         if self.controller is not None or not self.fleet.head.up:
             return
         try:
+            self._lock.take()
             store = self.place.open()
         except StoreError as error:
             self.hold(error)
             return
         self.is_held = False
         self.dying = False
+        self._number += 1
         self.looked_at = float("-inf")
         head = self.fleet.head
         self.controller = Controller(
@@ -161,7 +206,9 @@ class World:
     def hold(self, error: StoreError) -> None:
         """The controller waits for its store, and looks for it again."""
         if not self.is_held:
-            self.note(f"the controller waits: {error.what}")
+            self.note(
+                f"the controller waits: its store is {error.fault}"
+            )  # no path: a replay has the same log
         self.is_held, self.controller = True, None
         self._inbox.clear()
         self.time.after(LOOKS_AGAIN_S, self._look_again)
@@ -175,10 +222,40 @@ class World:
         if self.controller is None and not self.is_held:
             return
         self.controller, self.is_held = None, False
+        self._lock.release()
         self._inbox.clear()
         self.note("the controller ends")
         if back_after_s is not None:
             self.time.after(back_after_s, self.start_controller)
+
+    def replace_controller(self, lives_s: float) -> None:
+        """Ray starts another controller, and this one's process lives on for so long: it was stopped, or lost its Ray."""
+        if self.controller is None or self.lingering is not None:
+            return
+        lingering = self.lingering = self.controller
+        self._lingering_number = self._number
+        self._lingering_lock, self._lock = self._lock, self.place.lock()
+        self.controller = None
+        self.time.after(lives_s, lambda: self.end_lingering() if self.lingering is lingering else None)
+        self.note("the controller is replaced, and its process lives on")
+        self.start_controller()
+
+    def end_lingering(self) -> None:
+        """The process of the controller before ends, if it still lives."""
+        if self.lingering is not None:
+            self.lingering = None
+            self._lingering_lock.release()
+            self.place.back_at = self.time.seconds
+            self.note("the process of the controller before ends")
+
+    async def round(self, controller: Controller) -> None:
+        """A round of a controller's work."""
+        number = self._lingering_number if controller is self.lingering else self._number
+        self.caller = controller
+        self.rounds.append((self.time.seconds, number))
+        await controller.round()
+        if controller.gateways.is_current:
+            self._table = controller.gateways.snapshot().published
 
     def end_controller_in_round(self) -> None:
         """The controller's process ends at its next call."""
@@ -191,6 +268,7 @@ class World:
             return
         fleet.power_off(name)
         if name == fleet.head.name:
+            self.end_lingering()
             self.end_controller(None)
             self.serve.clear()
         self.serve.notice_nodes()
@@ -225,17 +303,29 @@ class World:
         return None if self.controller is None else self.controller.queries.bars(nodes)
 
     def _is_published(self, group: GroupKey) -> bool:
-        """True if this controller's table names a group as ready."""
-        table = {} if self.controller is None else self.controller.gateways.snapshot().published
-        entry = table.get(app_name(*group))
+        """True if the gateways' table names a group as ready; the former controller's until this one has its own."""
+        if self.caller is not None and self.caller.gateways.is_current:
+            self._table = self.caller.gateways.snapshot().published
+        entry = self._table.get(app_name(*group))
         return entry is not None and entry.ready
 
     async def pause(self) -> None:
         """Let what runs beside the caller happen: reports arrive, or the controller's process ends."""
-        if self.dying:
+        dies = self.dying and self.caller is self.controller
+        if dies or self.caller not in (self.controller, self.lingering):
             raise ControllerKilledError
         if self._inbox and self.chance.random() < 0.5:
             await self.deliver()
+
+    async def _serve_pause(self, call: str) -> None:
+        """As `pause`; calls of Serve may be slow, and fail."""
+        if self.calls.slow_s:
+            self.time.move_to(self.time.seconds + self.race_chance.uniform(0.0, self.calls.slow_s))
+            self.changed_at = self.time.seconds
+            await self.act()
+        await self.pause()
+        if call in self.calls.failing and self.race_chance.random() < self.calls.fails:
+            raise ServeFailedError("Serve does not answer")
 
     async def deliver(self) -> None:
         """Let the reports that have arrived reach the controller."""

@@ -1,5 +1,6 @@
 """The command of the simulation: a seed that fails is printed with a command that fails again in the same step."""
 
+import re
 import shlex
 
 import pytest
@@ -16,6 +17,8 @@ GIVEN = (
     "59.12345678",
     "--drain-every",
     "3600.12345678",
+    "--race-every",
+    "90000.12345678",
 )
 """Figures with more digits than a short form of them has."""
 
@@ -37,6 +40,7 @@ def reports(monkeypatch):
 def test_the_printed_replay_of_a_seed_fails_in_the_same_step(reports, monkeypatch, capsys):
     async def leave(self, group):
         self._fleet.retire(group)
+        return True
 
     monkeypatch.setattr(gateway_control.GatewayControl, "leave", leave)
     assert command.main(["--seed", "2", "--runs", "2", "--jobs", "1", *GIVEN]) == 1
@@ -63,4 +67,5 @@ def test_runs_that_hold_end_with_0_and_no_replay(reports, capsys):
     assert command.main(["--seed", "2", "--runs", "1", "--hours", "0.05", "--nodes", "1"]) == 0
     out = capsys.readouterr().out
     assert "replay" not in out
-    assert f"{reports[0].faults.total()} faults, 0 of 1 runs failed" in out
+    assert f"{reports[0].faults.total()} faults, 0 of 1 runs failed; " in out
+    assert re.search(r"; \d+\.\d min, \d+ fleet-hours a minute$", out)
