@@ -398,13 +398,31 @@ _ABSENT: dict[str, _Absent] = {
 
 
 def no_such_response(response: str) -> ApiError:
-    """404: another key made the stored response."""
-    return ApiError(
-        f"There is no stored response {_short(response)}.",
-        do="A response belongs to the API key that made it.",
-        status=404,
-        code="response_not_found",
-        kind="not_found",
+    """404: another key made the stored response, or no gateway of this head knows of it."""
+    return _no_response(
+        f"There is no stored response {_short(response)}.", "A response belongs to the API key that made it."
+    )
+
+
+def response_gone() -> ApiError:
+    """404: the group that had the stored response is no longer there."""
+    return _no_response(
+        "The stored response is gone.",
+        "The engine that had it was replaced: send the earlier messages with the request.",
+    )
+
+
+def _no_response(what: str, do: str) -> ApiError:
+    return ApiError(what, do=do, status=404, code="response_not_found", kind="not_found")
+
+
+def holder_not_ready(entry: ModelEntry, app: str, now: float) -> ApiError:
+    """503: the group that has the stored response is not ready."""
+    return _later(
+        f'The group of "{entry.name}" that has the stored response, {app}, is not ready.',
+        entry.retry_s(now),
+        code="model_not_ready",
+        kind="not_ready",
     )
 
 

@@ -8,10 +8,12 @@ from sparkfleet.gateway.access.allowed_paths import allowed_methods
 from sparkfleet.gateway.api_errors import (
     ApiError,
     forbidden,
+    holder_not_ready,
     media_refused,
     no_such_path,
     none_ready_for,
     not_ready,
+    response_gone,
     too_long,
     unable,
     unknown_model,
@@ -40,6 +42,8 @@ def candidates_of(
     if refused := refused_url(wanted.needs.media, model.media_domains):
         raise media_refused(model, refused, host_of(refused))
     assert exchange.key is not None
+    if wanted.group:
+        model = _with_holder(model, wanted.group)
     spare = _spare(exchange, model, wanted.needs)
     try:
         able = _able(model, wanted.needs)
@@ -60,6 +64,17 @@ def _resolve(table: RoutingTable, exchange: RequestContext, name: str) -> ModelE
     if not model.allows(exchange.key):
         raise forbidden(name, exchange.key.name)
     return model
+
+
+def _with_holder(model: ModelEntry, app: str) -> ModelEntry:
+    """The model with the group alone that has a stored response."""
+    groups = tuple(one for one in model.groups if one.app == app)
+    external = tuple(one for one in model.external if one.app == app)
+    if not groups and not external:
+        raise response_gone()
+    if groups and model.state == "ready" and not groups[0].ready:
+        raise holder_not_ready(model, app, time.time())
+    return model.model_copy(update={"groups": groups, "external": external})
 
 
 def _spare(exchange: RequestContext, model: ModelEntry, needs: Requirements) -> tuple[GroupEntry, ...]:

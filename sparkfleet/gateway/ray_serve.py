@@ -21,6 +21,7 @@ from ray.serve.handle import DeploymentHandle
 from sparkfleet.errors import ControlError
 from sparkfleet.gateway.access.certificates import CertificateStore
 from sparkfleet.gateway.access.keys import engine_token
+from sparkfleet.gateway.access.response_owners import ResponseOwners
 from sparkfleet.gateway.app import GatewayApp
 from sparkfleet.gateway.body.body_budget import BUDGET_BYTES
 from sparkfleet.gateway.engine.endpoints import Target, first_found
@@ -137,6 +138,7 @@ class GatewayReplica:
         self._trouble = ""
         self._metrics = GatewayMetrics()
         self._picker = ServePicker(SecretLookup(paths))
+        self._owners = ResponseOwners(paths.stored_responses)
         self._gateway = GatewayApp(
             self._picker,
             self._metrics,
@@ -144,6 +146,7 @@ class GatewayReplica:
             budget_bytes=max(BUDGET_BYTES, BODIES_HELD * at.max_body_bytes),
             origins=at.origins,
             page=PageApp(self._fleet_view, self._change, self._rank_log),
+            owners=self._owners,
         )
         self._usage = UsageJournal(
             paths.gateway_usage,
@@ -161,7 +164,7 @@ class GatewayReplica:
         """Ends of servers at earlier addresses."""
         self._guard = HangGuard(HUNG_S, note)
         self._guard.start()
-        steps = (self._follow(), self._register(), self._usage.keep())
+        steps = (self._follow(), self._register(), self._usage.keep(), self._owners.keep())
         self._tasks = [asyncio.create_task(one) for one in steps]
 
     async def __del__(self) -> None:
@@ -171,6 +174,7 @@ class GatewayReplica:
         self._server.stop_accepting()  # new connections go to the replica that shares the port
         await self._gateway.drain(DRAIN_S)
         await self._usage.flush()
+        await self._owners.flush()
         await self._server.aclose()
         await self._page.aclose()
         await self._gateway.aclose()
