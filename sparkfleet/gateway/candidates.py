@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 
 from sparkfleet.gateway.access.allowed_paths import allowed_methods
@@ -12,6 +13,7 @@ from sparkfleet.gateway.api_errors import (
     media_refused,
     no_such_path,
     none_ready_for,
+    none_ready_so_large,
     not_ready,
     response_gone,
     too_long,
@@ -21,6 +23,7 @@ from sparkfleet.gateway.api_errors import (
 from sparkfleet.gateway.choice import Choice
 from sparkfleet.gateway.engine.external import EXTERNAL_PATHS
 from sparkfleet.gateway.in_flight import InFlight
+from sparkfleet.gateway.policy.absences import wants_of
 from sparkfleet.gateway.request.media import host_of, refused_url
 from sparkfleet.gateway.request.requirements import Requirements, can, lacking, too_small
 from sparkfleet.gateway.request_context import RequestContext
@@ -51,8 +54,10 @@ def candidates_of(
         if not spare:
             raise
         able = ()
+    wants = wants_of(exchange.path, wanted.needs)
+    able = loads.absences.without(able, wants)
     session = f"{exchange.key.id}:{exchange.session}" if exchange.session else ""
-    return Choice(model, able, wanted.needs, loads, exchange.key.id, exchange.priority, session, spare)
+    return Choice(model, able, wanted.needs, loads, exchange.key.id, exchange.priority, session, spare, wants)
 
 
 def _resolve(table: RoutingTable, exchange: RequestContext, name: str) -> ModelEntry:
@@ -98,4 +103,14 @@ def _able(model: ModelEntry, needs: Requirements) -> tuple[GroupEntry, ...]:
     able = tuple(group for group in ready if can(group, needs))
     if ready and not able:
         raise none_ready_for(model, needs.abilities, time.time())
-    return able
+    fitting = tuple(group for group in able if too_small([group], needs) is None)
+    if (largest := too_small(able, needs)) is not None:
+        later = [one for one in model.groups if not one.ready and can(one, needs)]
+        if later and too_small(later, needs) is None:
+            raise none_ready_so_large(model, max(later, key=_context), time.time())
+        raise too_long(model, needs.least_tokens, largest.context or 0, largest.app)
+    return fitting
+
+
+def _context(group: GroupEntry) -> float:
+    return math.inf if group.context is None else group.context

@@ -10,6 +10,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable
 from time import monotonic
 
+from sparkfleet.gateway.policy.absences import Absences
 from sparkfleet.gateway.policy.circuit import Circuit, opened
 from sparkfleet.gateway.policy.forecast import GroupForecast, GroupLoad, forecasts
 from sparkfleet.gateway.policy.learned import LearnedSpeeds
@@ -35,6 +36,7 @@ class InFlight:
         """Of the groups that failed and have not answered since."""
         self._asked: dict[str, int] = {}
         self._turn = 0
+        self.absences = Absences()
         self.learned = LearnedSpeeds()
         self.caches = PrefixCaches()
         self.sessions = Sessions()
@@ -80,6 +82,7 @@ class InFlight:
         self._pause(app, opened(self._circuits.get(app), self._clock()))
         self.caches.forget(app)
         self.sessions.forget(app)
+        self.absences.forget(app)
         self.on_end()  # another group may now be the best of those that wait
 
     def _pause(self, app: str, circuit: Circuit) -> None:

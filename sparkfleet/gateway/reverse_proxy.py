@@ -18,7 +18,7 @@ from sparkfleet.gateway.access.response_owners import (
 )
 from sparkfleet.gateway.admission.key_limiter import KeyLimiter
 from sparkfleet.gateway.admission.model_queue import ModelQueues
-from sparkfleet.gateway.api_errors import ApiError, no_such_response, not_its_task
+from sparkfleet.gateway.api_errors import ApiError, largest_context, no_such_response, not_its_task
 from sparkfleet.gateway.asgi import Headers, Receive, Scope, Send, WhileConnected, direct_writer, respond
 from sparkfleet.gateway.body.attribution_line import without_changing_digits
 from sparkfleet.gateway.body.body_budget import BodyBudget, HeldBody
@@ -29,7 +29,7 @@ from sparkfleet.gateway.candidates import candidates_of
 from sparkfleet.gateway.choice import Choice
 from sparkfleet.gateway.engine.attempts import Attempts
 from sparkfleet.gateway.engine.endpoints import Picker
-from sparkfleet.gateway.engine.engine_error import in_dialect, lacks_path, read_error
+from sparkfleet.gateway.engine.engine_error import in_dialect, lacks_path, lengthened, read_error
 from sparkfleet.gateway.engine.external import ExternalPicker
 from sparkfleet.gateway.engine.failure_event import FailureWatch
 from sparkfleet.gateway.engine.loop_detector import LoopDetector
@@ -104,6 +104,7 @@ class ReverseProxy:
         self._limiter.keep(key.id for key in table.keys)
         apps = [group.app for entry in table.models.values() for group in (*entry.groups, *entry.external)]
         self.loads.keep(apps, table.models)
+        self.loads.absences.keep(app for entry in table.models.values() for app in entry.apps)
         listed = {
             one.external.url for entry in table.models.values() for one in entry.external if one.external
         }
@@ -252,7 +253,7 @@ class ReverseProxy:
             try:
                 meter = self._begin_answer(exchange, answer, sent)
                 if answer.is_error:
-                    await _pass_error_on(exchange, answer, send, meter)
+                    await _pass_error_on(exchange, answer, send, meter, slot.choice.model)
                     return
                 path = _path(exchange, answer, meter, slot.choice.model)
                 await send(_start(exchange, answer, path))
@@ -408,15 +409,17 @@ async def _explain(exchange: RequestContext, choice: Choice, send: Send) -> None
 
 
 async def _pass_error_on(
-    exchange: RequestContext, answer: UpstreamAnswer, send: Send, meter: UsageMeter
+    exchange: RequestContext, answer: UpstreamAnswer, send: Send, meter: UsageMeter, model: ModelEntry
 ) -> None:
-    given = await read_error(answer)
+    given = await read_error(answer) if answer.error is None else answer.error
     if lacks_path(given, answer.status):
         refusal = not_its_task(exchange.model, exchange.path)
         exchange.status, exchange.kind = refusal.status, refusal.kind
         body = refusal.body(exchange.dialect)
     else:
         body = in_dialect(given, answer.status, exchange.dialect)
+        if answer.unfit == "context" and (largest := largest_context(model)):
+            body = lengthened(body, largest)
     meter.feed(body)
     headers = [header for header in answer.headers() if header[0] not in _OF_THE_BODY]
     await respond(send, exchange.status, [*headers, JSON, *id_headers(exchange)], body)
