@@ -25,13 +25,17 @@ ENDS = _ends()
 """Characters up to the end of each block."""
 
 
-def prefix_of(texts: Iterable[str]) -> tuple[int, ...]:
+def prefix_of(texts: Iterable[str], salt: str = "") -> tuple[int, ...]:
     """The names of a prompt's whole blocks, each of all characters up to its end.
 
     A name has 32 bits: a wrong match costs a prediction, not an answer.
+
+    Args:
+        texts: the texts of the prompt.
+        salt: keeps its blocks apart from those of others, as in the engine.
     """
     text = "\0".join(texts)
-    found, start, name = [], 0, 0
+    found, start, name = [], 0, crc32(salt.encode("utf-8", "surrogatepass")) if salt else 0
     for end in ENDS:
         if end > len(text):
             break
