@@ -16,7 +16,6 @@ are answered, on 32 connections. The client and the engine take part of the mach
 from __future__ import annotations
 
 import argparse
-import asyncio
 import gc
 import json
 import statistics
@@ -37,8 +36,9 @@ from paced.contenders import OTHERS, Contender, NotHere, ours
 from sparkfleet.gateway.access.keys import digest, generate
 from sparkfleet.gateway.app import GatewayApp
 from sparkfleet.gateway.engine.endpoints import StaticPicker, Target
-from sparkfleet.gateway.http_server import freeze_heap, serve
+from sparkfleet.gateway.http_server import serve
 from sparkfleet.gateway.routing_table import GroupEntry, KeyEntry, ModelEntry, RoutingTable
+from sparkfleet.runtime.still_heap import StillHeap
 
 STREAMS = (1, 8, 32, 64, 256, 1000)
 TTFT_S = 0.04
@@ -160,9 +160,11 @@ async def run_gateway(engine: str, port: int, key_sha256: str) -> None:
     key = KeyEntry(id="key-bench", name="bench", sha256=key_sha256)
     table = RoutingTable(version=1, models={"fake": entry}, keys=(key,))
     picker = StaticPicker([Target(url=engine, app="fake", token="bench")])
-    await serve(GatewayApp(picker, table=table), "127.0.0.1", port, connections=4096)
-    freeze_heap()
-    await asyncio.Event().wait()
+    app = GatewayApp(picker, table=table)
+    await serve(app, "127.0.0.1", port, connections=4096)
+    heap = StillHeap()
+    heap.begin()
+    await heap.keep(lambda: not app.in_flight)
 
 
 @contextmanager

@@ -25,7 +25,7 @@ from sparkfleet.gateway.access.response_owners import ResponseOwners
 from sparkfleet.gateway.app import GatewayApp
 from sparkfleet.gateway.body.body_budget import BUDGET_BYTES
 from sparkfleet.gateway.engine.endpoints import Target, first_found
-from sparkfleet.gateway.http_server import Server, freeze_heap
+from sparkfleet.gateway.http_server import Server
 from sparkfleet.gateway.http_server import serve as listen
 from sparkfleet.gateway.listening import GatewayListening, GatewayTls, stored_listening
 from sparkfleet.gateway.metrics_page import serve_metrics
@@ -38,6 +38,7 @@ from sparkfleet.runtime.files.fleet_paths import FleetPaths
 from sparkfleet.runtime.files.token_secrets import SecretLookup
 from sparkfleet.runtime.hang_guard import HangGuard, take_note
 from sparkfleet.runtime.named_actor import NamedActor
+from sparkfleet.runtime.still_heap import StillHeap
 from sparkfleet.telemetry.metrics import GatewayMetrics
 from sparkfleet.values import Value
 
@@ -157,14 +158,21 @@ class GatewayReplica:
         self._server: Server = await self._listen(at, self._certificate)
         port = paths.metrics_port
         self._page: Server = await serve_metrics(self._metrics.registry, port)
-        freeze_heap()
+        heap = StillHeap()
+        heap.begin()
         note = paths.run / "gateway.hung"
         self._after = take_note(note)
         self._leaving: list[asyncio.Task[None]] = []
         """Ends of servers at earlier addresses."""
         self._guard = HangGuard(HUNG_S, note)
         self._guard.start()
-        steps = (self._follow(), self._register(), self._usage.keep(), self._owners.keep())
+        steps = (
+            self._follow(),
+            self._register(),
+            self._usage.keep(),
+            self._owners.keep(),
+            heap.keep(lambda: not self._gateway.in_flight),
+        )
         self._tasks = [asyncio.create_task(one) for one in steps]
 
     async def __del__(self) -> None:

@@ -45,17 +45,9 @@ def prefix_of(texts: Iterable[str], salt: str = "") -> tuple[int, ...]:
     return tuple(found)
 
 
-def share_of(blocks: int, prefix: tuple[int, ...], characters: int) -> float:
-    """Share of a prompt that its first `blocks` are, 0 to 1.
-
-    Args:
-        blocks: number of blocks.
-        prefix: all of them.
-        characters: length of the whole prompt; 0: that of its blocks.
-    """
-    if not blocks or not prefix:
-        return 0.0
-    return min(1.0, ENDS[blocks - 1] / max(characters, ENDS[len(prefix) - 1]))
+def length_of(prefix: tuple[int, ...], characters: int) -> int:
+    """Characters of a prompt: those of its texts, or at least those of its blocks."""
+    return max(characters, ENDS[len(prefix) - 1]) if prefix else characters
 
 
 def matched(prefix: tuple[int, ...], known: Container[int]) -> int:
