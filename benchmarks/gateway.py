@@ -3,6 +3,7 @@
     python benchmarks/gateway.py                                # what is installed of all contenders
     python benchmarks/gateway.py --streams 64 256 --rounds 3 --json
     python benchmarks/gateway.py --litellm VENV/bin/litellm --vllm-router VENV/bin/vllm-router --only sparkfleet nginx
+    python benchmarks/gateway.py --memory 1000000               # of sparkfleet's gateway, per 100,000 requests
     python benchmarks/gateway.py --url-gateway http://spark1:8000 --key sk-sf-… --model qwen3-235b \\
                                  --url-direct http://127.0.0.1:8001 --key-direct …   # a fleet that is running
 
@@ -16,7 +17,6 @@ are answered, on 32 connections. The client and the engine take part of the mach
 from __future__ import annotations
 
 import argparse
-import asyncio
 import gc
 import json
 import statistics
@@ -32,14 +32,15 @@ from pathlib import Path
 from time import perf_counter
 
 import uvloop
-from paced.client import Samples, Side, small_requests, streams
+from paced.client import Samples, Side, mixed_requests, small_requests, streams
 from paced.contenders import OTHERS, Contender, NotHere, ours
 
 from sparkfleet.gateway.access.keys import digest, generate
 from sparkfleet.gateway.app import GatewayApp
 from sparkfleet.gateway.engine.endpoints import Target
-from sparkfleet.gateway.http_server import freeze_heap, serve
+from sparkfleet.gateway.http_server import serve
 from sparkfleet.gateway.routing_table import GroupEntry, KeyEntry, ModelEntry, RoutingTable
+from sparkfleet.runtime.still_heap import StillHeap
 
 STREAMS = (1, 8, 32, 64, 256, 1000)
 TTFT_S = 0.04
@@ -51,6 +52,8 @@ ENOUGH = 128
 """Answers of each contender in a round, at least; a stream has as many as that takes, up to `_MOST_EACH`."""
 _MOST_EACH = 8
 SMALL_CLIENTS = 32
+MEMORY_EACH = 100_000
+MEMORY_TOKENS = 4
 
 
 @dataclass(frozen=True)
@@ -150,6 +153,27 @@ async def measure_small(contenders: Sequence[Contender], seconds: float, rounds:
     return {name: statistics.median(values) for name, values in found.items()}
 
 
+async def measure_memory(gateway: Contender, total: int, each: int) -> list[tuple[int, float]]:
+    """Resident memory of the gateway, MiB, after each so many requests: half of them streams, connections opened anew."""
+    assert gateway.process is not None
+    found = []
+    for done in range(each, total + each, each):
+        failed = await mixed_requests(gateway.side, SMALL_CLIENTS, each, MEMORY_TOKENS)
+        if failed:
+            print(f"{failed} requests failed", file=sys.stderr)
+        found.append((done, rss_mib(gateway.process.pid)))
+        print(f"{done:>9} requests: {found[-1][1]:.1f} MiB", file=sys.stderr)
+    return found
+
+
+def rss_mib(pid: int) -> float:
+    """Resident memory of a process."""
+    (line,) = (
+        one for one in Path(f"/proc/{pid}/status").read_text().splitlines() if one.startswith("VmRSS:")
+    )
+    return int(line.split()[1]) / 1024
+
+
 # Processes
 
 
@@ -175,9 +199,11 @@ async def run_gateway(engine: str, port: int, key_sha256: str) -> None:
     key = KeyEntry(id="key-bench", name="bench", sha256=key_sha256)
     table = RoutingTable(version=1, models={"fake": entry}, keys=(key,))
     picker = FixedPicker([Target(url=engine, app="fake", token="bench")])
-    await serve(GatewayApp(picker, table=table), "127.0.0.1", port, connections=4096)
-    freeze_heap()
-    await asyncio.Event().wait()
+    app = GatewayApp(picker, table=table)
+    await serve(app, "127.0.0.1", port, connections=4096)
+    heap = StillHeap()
+    heap.begin()
+    await heap.keep(lambda: not app.in_flight)
 
 
 @contextmanager
@@ -199,8 +225,8 @@ def paced_engine() -> Iterator[str]:
         yield url
 
 
-def set_pace(engine: str, load: Load, tokens: int) -> None:
-    body = json.dumps({"ttft": TTFT_S, "itl": load.itl_s, "tokens": tokens}).encode()
+def set_pace(engine: str, load: Load, tokens: int, ttft_s: float = TTFT_S) -> None:
+    body = json.dumps({"ttft": ttft_s, "itl": load.itl_s, "tokens": tokens}).encode()
     with urllib.request.urlopen(urllib.request.Request(engine + "/pace", body, method="PUT")) as answer:
         answer.read()
 
@@ -276,6 +302,8 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--tokens", type=int, default=TOKENS, help="of every answer")
     parser.add_argument("--rate", type=float, default=RATE, help="tokens per second of all streams, at most")
     parser.add_argument("--small-s", type=float, default=2.0, help="seconds of small requests; 0: none")
+    parser.add_argument("--memory", type=int, default=0, metavar="REQUESTS", help="only sparkfleet's memory")
+    parser.add_argument("--memory-each", type=int, default=MEMORY_EACH, help="requests between two readings")
     parser.add_argument("--limit-s", type=float, default=20.0, help="longest round of a contender")
     parser.add_argument("--only", nargs="*", default=[], help="contenders beside the bare engine")
     for name in OTHERS:
@@ -314,6 +342,18 @@ async def run(arguments: argparse.Namespace) -> tuple[list[Line], dict[str, floa
         return lines, small
 
 
+async def run_memory(arguments: argparse.Namespace) -> list[tuple[int, float]]:
+    """The readings, with the count of requests before each."""
+    arguments.only = ["sparkfleet"]
+    with ExitStack() as stack:
+        engine = stack.enter_context(paced_engine())
+        gateway = start_all(engine, arguments, stack)[-1]
+        if gateway.name != "sparkfleet":
+            return []
+        set_pace(engine, Load(SMALL_CLIENTS, 0.0, 1), MEMORY_TOKENS, ttft_s=0.0)
+        return await measure_memory(gateway, arguments.memory, arguments.memory_each)
+
+
 async def compare_running(arguments: argparse.Namespace) -> tuple[list[Line], dict[str, float]]:
     """A fleet's gateway and its engine, which has its own pace."""
     direct = Contender("direct", Side(arguments.url_direct, arguments.key_direct, arguments.model))
@@ -326,6 +366,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     arguments = parse(argv)
     if arguments.run_gateway:
         uvloop.run(run_gateway(arguments.run_gateway, arguments.port, arguments.key))
+        return 0
+    if arguments.memory:
+        print(json.dumps({"version": 1, "rss_mib": uvloop.run(run_memory(arguments))}))
         return 0
     lines, small = uvloop.run(run(arguments))
     if arguments.json:

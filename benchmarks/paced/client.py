@@ -16,6 +16,8 @@ from paced.engine import TOKEN
 
 ANSWER_S = 60.0
 _SHOWN = 300
+_KEPT = 50
+"""Requests on one connection of `mixed_requests`."""
 
 
 @dataclass
@@ -196,3 +198,24 @@ async def small_requests(side: Side, clients: int, seconds: float) -> tuple[floa
     for client in connected:
         client.close()
     return done / took, len(failed.failed)
+
+
+async def mixed_requests(side: Side, clients: int, total: int, tokens: int) -> int:
+    """Sends so many requests, every other one a stream, on connections that carry `_KEPT` each. Returns the failures."""
+    asked = [side.request(stream=stream, tokens=tokens) for stream in (True, False)]
+    left, failed = iter(range(total)), 0
+
+    async def one() -> None:
+        nonlocal failed
+        client, carried = await connect(side), 0
+        for number in left:
+            if carried == _KEPT:
+                client.close()
+                client, carried = await connect(side), 0
+            carried += 1
+            await client.ask(asked[number % 2])
+            failed += client.status != 200
+        client.close()
+
+    await asyncio.gather(*(one() for _ in range(clients)))
+    return failed

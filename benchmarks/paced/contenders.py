@@ -17,7 +17,7 @@ from pathlib import Path
 
 from paced.client import Side
 
-START_S = 60.0
+START_S = 180.0
 _CONNECTIONS = 4096
 
 

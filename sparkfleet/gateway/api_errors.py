@@ -12,7 +12,7 @@ from typing import Literal, NamedTuple
 
 from sparkfleet.errors import SparkfleetError
 from sparkfleet.gateway.request.requirements import Ability
-from sparkfleet.gateway.routing_table import ModelEntry
+from sparkfleet.gateway.routing_table import GroupEntry, ModelEntry
 
 Dialect = Literal["openai", "anthropic"]
 
@@ -237,6 +237,17 @@ def none_ready_for(entry: ModelEntry, needs: Iterable[Ability], now: float) -> A
     )
 
 
+def none_ready_so_large(entry: ModelEntry, larger: GroupEntry, now: float) -> ApiError:
+    """503: the prompt is too long for the groups that are ready, and `larger` is not."""
+    context = f"with a context of {larger.context} tokens" if larger.context else "whose context is not known"
+    return _later(
+        f'The prompt is too long for the groups of "{entry.name}" that are ready; {larger.app}, {context}, is not.',
+        entry.retry_s(now),
+        code="model_not_ready",
+        kind="not_ready",
+    )
+
+
 def no_engine(entry: ModelEntry, now: float) -> ApiError:
     """503: the deployment should serve, but no group takes the request."""
     return _later(
@@ -283,6 +294,15 @@ def too_long(entry: ModelEntry, least: int, largest: int, where: str) -> ApiErro
         kind="unsupported",
         param="messages",
     )
+
+
+def largest_context(entry: ModelEntry) -> str:
+    """The largest context of a deployment and its group, in a sentence; "" if none is known."""
+    known = [one for one in (*entry.groups, *entry.external) if one.context is not None]
+    if not known:
+        return ""
+    largest = max(known, key=lambda one: one.context or 0)
+    return f'The largest context of "{entry.name}" is {largest.context} tokens, on {largest.app}.'
 
 
 def no_table() -> ApiError:
@@ -398,13 +418,31 @@ _ABSENT: dict[str, _Absent] = {
 
 
 def no_such_response(response: str) -> ApiError:
-    """404: another key made the stored response."""
-    return ApiError(
-        f"There is no stored response {_short(response)}.",
-        do="A response belongs to the API key that made it.",
-        status=404,
-        code="response_not_found",
-        kind="not_found",
+    """404: another key made the stored response, or no gateway of this head knows of it."""
+    return _no_response(
+        f"There is no stored response {_short(response)}.", "A response belongs to the API key that made it."
+    )
+
+
+def response_gone() -> ApiError:
+    """404: the group that had the stored response is no longer there."""
+    return _no_response(
+        "The stored response is gone.",
+        "The engine that had it was replaced: send the earlier messages with the request.",
+    )
+
+
+def _no_response(what: str, do: str) -> ApiError:
+    return ApiError(what, do=do, status=404, code="response_not_found", kind="not_found")
+
+
+def holder_not_ready(entry: ModelEntry, app: str, now: float) -> ApiError:
+    """503: the group that has the stored response is not ready."""
+    return _later(
+        f'The group of "{entry.name}" that has the stored response, {app}, is not ready.',
+        entry.retry_s(now),
+        code="model_not_ready",
+        kind="not_ready",
     )
 
 

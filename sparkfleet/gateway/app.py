@@ -12,6 +12,7 @@ from sparkfleet.gateway.access.allowed_paths import allowed_methods
 from sparkfleet.gateway.access.cors import allowed_origin, preflight, readable_by
 from sparkfleet.gateway.access.keys import authenticate, expired_key
 from sparkfleet.gateway.access.limits import RequestLimits, check_headers
+from sparkfleet.gateway.access.response_owners import ResponseOwners
 from sparkfleet.gateway.admission.model_queue import LONGEST_S, WAITING
 from sparkfleet.gateway.api_errors import (
     ApiError,
@@ -70,6 +71,7 @@ class GatewayApp:
         longest_s: seconds that each of them waits, at most.
         origins: origins of other sites whose scripts may read answers.
         page: answers what is not of the API; None: nothing does.
+        owners: of stored responses; None: they are known as long as this gateway runs.
     """
 
     def __init__(
@@ -85,6 +87,7 @@ class GatewayApp:
         longest_s: float = LONGEST_S,
         origins: Collection[str] = (),
         page: PageApp | None = None,
+        owners: ResponseOwners | None = None,
     ) -> None:
         self.metrics = metrics or GatewayMetrics()
         self._page = page
@@ -97,6 +100,7 @@ class GatewayApp:
             waiting=waiting,
             longest_s=longest_s,
             capture=page.capture if page is not None else None,
+            owners=owners,
         )
         self.origins = frozenset(origins)
         """Origins of other sites whose scripts may read answers."""

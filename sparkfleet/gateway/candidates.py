@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import math
 import time
 
 from sparkfleet.gateway.access.allowed_paths import allowed_methods
 from sparkfleet.gateway.api_errors import (
     ApiError,
     forbidden,
+    holder_not_ready,
     media_refused,
     no_such_path,
     none_ready_for,
+    none_ready_so_large,
     not_ready,
+    response_gone,
     too_long,
     unable,
     unknown_model,
@@ -19,6 +23,7 @@ from sparkfleet.gateway.api_errors import (
 from sparkfleet.gateway.choice import Choice
 from sparkfleet.gateway.engine.external import EXTERNAL_PATHS
 from sparkfleet.gateway.in_flight import InFlight
+from sparkfleet.gateway.policy.absences import wants_of
 from sparkfleet.gateway.request.media import host_of, refused_url
 from sparkfleet.gateway.request.requirements import Requirements, can, lacking, too_small
 from sparkfleet.gateway.request_context import RequestContext
@@ -40,6 +45,8 @@ def candidates_of(
     if refused := refused_url(wanted.needs.media, model.media_domains):
         raise media_refused(model, refused, host_of(refused))
     assert exchange.key is not None
+    if wanted.group:
+        model = _with_holder(model, wanted.group)
     spare = _spare(exchange, model, wanted.needs)
     try:
         able = _able(model, wanted.needs)
@@ -47,8 +54,10 @@ def candidates_of(
         if not spare:
             raise
         able = ()
+    wants = wants_of(exchange.path, wanted.needs)
+    able = loads.absences.without(able, wants)
     session = f"{exchange.key.id}:{exchange.session}" if exchange.session else ""
-    return Choice(model, able, wanted.needs, loads, exchange.key.id, exchange.priority, session, spare)
+    return Choice(model, able, wanted.needs, loads, exchange.key.id, exchange.priority, session, spare, wants)
 
 
 def _resolve(table: RoutingTable, exchange: RequestContext, name: str) -> ModelEntry:
@@ -60,6 +69,17 @@ def _resolve(table: RoutingTable, exchange: RequestContext, name: str) -> ModelE
     if not model.allows(exchange.key):
         raise forbidden(name, exchange.key.name)
     return model
+
+
+def _with_holder(model: ModelEntry, app: str) -> ModelEntry:
+    """The model with the group alone that has a stored response."""
+    groups = tuple(one for one in model.groups if one.app == app)
+    external = tuple(one for one in model.external if one.app == app)
+    if not groups and not external:
+        raise response_gone()
+    if groups and model.state == "ready" and not groups[0].ready:
+        raise holder_not_ready(model, app, time.time())
+    return model.model_copy(update={"groups": groups, "external": external})
 
 
 def _spare(exchange: RequestContext, model: ModelEntry, needs: Requirements) -> tuple[GroupEntry, ...]:
@@ -83,4 +103,14 @@ def _able(model: ModelEntry, needs: Requirements) -> tuple[GroupEntry, ...]:
     able = tuple(group for group in ready if can(group, needs))
     if ready and not able:
         raise none_ready_for(model, needs.abilities, time.time())
-    return able
+    fitting = tuple(group for group in able if too_small([group], needs) is None)
+    if (largest := too_small(able, needs)) is not None:
+        later = [one for one in model.groups if not one.ready and can(one, needs)]
+        if later and too_small(later, needs) is None:
+            raise none_ready_so_large(model, max(later, key=_context), time.time())
+        raise too_long(model, needs.least_tokens, largest.context or 0, largest.app)
+    return fitting
+
+
+def _context(group: GroupEntry) -> float:
+    return math.inf if group.context is None else group.context

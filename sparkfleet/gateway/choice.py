@@ -34,6 +34,18 @@ class Choice:
     """Name of its session, with that of its key; "" for none."""
     spare: tuple[GroupEntry, ...] = ()
     """Endpoints outside the fleet that may serve it, in the order of the deployment."""
+    wants: tuple[str, ...] = ()
+    """What it needs that only engines know (`wants_of`)."""
+
+    def larger_later(self, context: int) -> GroupEntry | None:
+        """The group with the largest context, if it has more than this and is not ready."""
+        known = [one for one in self.model.groups if one.context is not None]
+        largest = max(known, key=lambda one: one.context or 0, default=None)
+        return (
+            largest
+            if largest is not None and not largest.ready and (largest.context or 0) > context
+            else None
+        )
 
     def forecasts(self) -> list[GroupForecast]:
         """The forecast of each group, best first, at this moment; those outside the fleet as a deployment allows."""
@@ -59,9 +71,7 @@ class Choice:
     def explain(self, found: list[GroupForecast]) -> dict[str, Any]:
         """The decision for people and programs: the chosen group, the reason, each forecast, and who was left out."""
         able = {group.app for group in self.groups}
-        left_out = {
-            group.app: _lack(group, self.needs) for group in self.model.groups if group.app not in able
-        }
+        left_out = {group.app: self._lack(group) for group in self.model.groups if group.app not in able}
         return {
             "model": self.model.name,
             "group": found[0].group.app if found else None,
@@ -77,6 +87,17 @@ class Choice:
             line["circuit"] = circuit
         return line
 
+    def _lack(self, group: GroupEntry) -> str:
+        if not can(group, self.needs):
+            return "takes no " + " or ".join(
+                one for one in self.needs.abilities if getattr(group, one) is False
+            )
+        if not group.ready:
+            return "is not ready"
+        if too_small([group], self.needs) is not None:
+            return f"its context of {group.context} tokens is too short"
+        return f"its engine does not serve {' with '.join(self.wants)}"
+
     def _reason(self, found: list[GroupForecast]) -> str:
         if not found:
             return "no group can serve it"
@@ -90,14 +111,6 @@ class Choice:
 
 def _takes_the_waiting(group: GroupEntry) -> bool:
     return group.external is not None and group.external.when == "busy"
-
-
-def _lack(group: GroupEntry, needs: Requirements) -> str:
-    if not can(group, needs):
-        return "takes no " + " or ".join(one for one in needs.abilities if getattr(group, one) is False)
-    if group.ready and too_small([group], needs) is not None:
-        return f"its context of {group.context} tokens is too short"
-    return "is not ready"
 
 
 class Slot:

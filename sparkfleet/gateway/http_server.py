@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import gc
 import socket
 import ssl
 from collections.abc import Callable, Iterator
@@ -26,9 +25,6 @@ HEAD_S = 15.0
 """From the opening of a connection, or the first byte of a request, to the end of its headers."""
 IDLE_S = 75
 """Seconds for which an idle connection is kept: longer than by clients, so that they rarely meet a closed one."""
-
-_YOUNG = 20_000
-"""Objects that are made before Python looks for cycles among the new ones: a request makes about a hundred."""
 
 
 class _UntilClose(RequestResponseCycle):
@@ -73,6 +69,7 @@ class _Direct(RequestResponseCycle):
 
     def _begin(self, status: int, headers: Headers) -> None:
         self.response_started = True
+        self.forget_itself()
         self.waiting_for_100_continue = False
         lines = [STATUS_LINE[status][:-2]]
         for name, value in (*self.default_headers, *headers):
@@ -110,6 +107,10 @@ class _Direct(RequestResponseCycle):
             if not self.keep_alive:
                 self.transport.close()
             self.on_response()
+
+    def forget_itself(self) -> None:
+        """Ends its reference to itself, so that it is freed without a search for cycles. Its scope has been read."""
+        self.scope.pop("extensions", None)  # type: ignore[misc]  # of a TypedDict
 
     def write(self, chunk: bytes) -> bool:
         if self.disconnected:
@@ -173,6 +174,9 @@ class GuardedProtocol(HttpToolsProtocol):
         super().connection_lost(exc)
         for gone in tuple(self._watchers):
             gone()
+        if isinstance(self.cycle, _Direct):
+            self.cycle.forget_itself()
+        self.cycle = None  # type: ignore[assignment]  # it refers to this object, too
 
     def data_received(self, data: bytes) -> None:
         """Parses data, and refuses a head that does not end."""
@@ -348,16 +352,6 @@ async def serve(
     task = asyncio.create_task(server.serve(sockets=[listener]), name=f"sparkfleet gateway on port {port}")
     await server.is_listening(task)
     return Server(server, listener, task, "http" if tls is None else "https")
-
-
-def freeze_heap() -> None:
-    """Leaves all that exists out of later garbage collections, which stop every stream. Call it when a program serves.
-
-    A process of Ray has half a million objects: a full collection of them takes 0.1 s and more.
-    """
-    gc.collect()
-    gc.freeze()
-    gc.set_threshold(_YOUNG, 20, 20)
 
 
 class _Server(uvicorn.Server):

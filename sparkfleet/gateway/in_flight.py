@@ -10,12 +10,13 @@ from collections import Counter
 from collections.abc import Callable, Iterable
 from time import monotonic
 
+from sparkfleet.gateway.policy.absences import Absences
 from sparkfleet.gateway.policy.circuit import Circuit, opened
 from sparkfleet.gateway.policy.forecast import GroupForecast, GroupLoad, forecasts
 from sparkfleet.gateway.policy.learned import LearnedSpeeds
 from sparkfleet.gateway.policy.prefix_cache import PrefixCaches
 from sparkfleet.gateway.policy.sessions import SessionPlace, Sessions
-from sparkfleet.gateway.request.prefix_blocks import share_of
+from sparkfleet.gateway.request.prefix_blocks import ENDS, length_of
 from sparkfleet.gateway.request.requirements import Requirements
 from sparkfleet.gateway.routing_table import GroupEntry
 
@@ -35,6 +36,7 @@ class InFlight:
         """Of the groups that failed and have not answered since."""
         self._asked: dict[str, int] = {}
         self._turn = 0
+        self.absences = Absences()
         self.learned = LearnedSpeeds()
         self.caches = PrefixCaches()
         self.sessions = Sessions()
@@ -80,6 +82,7 @@ class InFlight:
         self._pause(app, opened(self._circuits.get(app), self._clock()))
         self.caches.forget(app)
         self.sessions.forget(app)
+        self.absences.forget(app)
         self.on_end()  # another group may now be the best of those that wait
 
     def _pause(self, app: str, circuit: Circuit) -> None:
@@ -109,8 +112,7 @@ class InFlight:
         self, groups: Iterable[GroupEntry], needs: Requirements, model: str = "", session: str = ""
     ) -> list[GroupForecast]:
         """The forecast of a request on each of these groups, best first. `session`: see `Sessions`."""
-        now = self._clock()
-        loads = [self._load(group, needs, now) for group in groups]
+        loads = self._loads(groups, needs)
         if place := self.sessions.place(session):
             loads = [_with_session(load, place, needs.prompt_tokens) for load in loads]
         return forecasts(loads, needs, self.learned.answer_tokens(model, needs.answer_tokens))
@@ -124,22 +126,30 @@ class InFlight:
         self.sessions.keep(there)
         self.learned.keep(there, models)
 
-    def _load(self, group: GroupEntry, needs: Requirements, now: float) -> GroupLoad:
-        app = group.app
-        circuit = self._circuits.get(app)
-        prefix = needs.prefix
-        blocks = self.caches.blocks(app, prefix)
-        prefill_factor, decode_factor = self.learned.factors(app)
-        return GroupLoad(
-            group,
-            self._held.get(app, 0),
-            self._pending.get(app, 0),
-            circuit is not None and circuit.is_open(now),
-            self._asked.get(app, 0),
-            share_of(blocks, prefix, needs.characters) if blocks else 0.0,
-            prefill_factor,
-            decode_factor,
-        )
+    def _loads(self, groups: Iterable[GroupEntry], needs: Requirements) -> list[GroupLoad]:
+        """The groups at this moment. In one loop: a request waits for it (benchmarks/policy.py)."""
+        now, prefix, caches, factors = self._clock(), needs.prefix, self.caches, self.learned.factors
+        held, pending, asked, circuits = self._held, self._pending, self._asked, self._circuits
+        whole = length_of(prefix, needs.characters)
+        found = []
+        for group in groups:
+            app = group.app
+            circuit = circuits.get(app)
+            blocks = caches.blocks(app, prefix)
+            prefill_factor, decode_factor = factors(app)
+            found.append(
+                GroupLoad(
+                    group,
+                    held.get(app, 0),
+                    pending.get(app, 0),
+                    circuit is not None and circuit.is_open(now),
+                    asked.get(app, 0),
+                    ENDS[blocks - 1] / whole if blocks else 0.0,
+                    prefill_factor,
+                    decode_factor,
+                )
+            )
+        return found
 
 
 def _with_session(load: GroupLoad, place: SessionPlace, prompt_tokens: int) -> GroupLoad:

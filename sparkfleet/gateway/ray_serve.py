@@ -21,10 +21,11 @@ from ray.serve.handle import DeploymentHandle
 from sparkfleet.errors import ControlError
 from sparkfleet.gateway.access.certificates import CertificateStore
 from sparkfleet.gateway.access.keys import engine_token
+from sparkfleet.gateway.access.response_owners import ResponseOwners
 from sparkfleet.gateway.app import GatewayApp
 from sparkfleet.gateway.body.body_budget import BUDGET_BYTES
 from sparkfleet.gateway.engine.endpoints import Target, first_found
-from sparkfleet.gateway.http_server import Server, freeze_heap
+from sparkfleet.gateway.http_server import Server
 from sparkfleet.gateway.http_server import serve as listen
 from sparkfleet.gateway.listening import GatewayListening, GatewayTls, stored_listening
 from sparkfleet.gateway.metrics_page import serve_metrics
@@ -37,6 +38,7 @@ from sparkfleet.runtime.files.fleet_paths import FleetPaths
 from sparkfleet.runtime.files.token_secrets import SecretLookup
 from sparkfleet.runtime.hang_guard import HangGuard, take_note
 from sparkfleet.runtime.named_actor import NamedActor
+from sparkfleet.runtime.still_heap import StillHeap
 from sparkfleet.telemetry.metrics import GatewayMetrics
 from sparkfleet.values import Value
 
@@ -137,6 +139,7 @@ class GatewayReplica:
         self._trouble = ""
         self._metrics = GatewayMetrics()
         self._picker = ServePicker(SecretLookup(paths))
+        self._owners = ResponseOwners(paths.stored_responses)
         self._gateway = GatewayApp(
             self._picker,
             self._metrics,
@@ -144,6 +147,7 @@ class GatewayReplica:
             budget_bytes=max(BUDGET_BYTES, BODIES_HELD * at.max_body_bytes),
             origins=at.origins,
             page=PageApp(self._fleet_view, self._change, self._rank_log),
+            owners=self._owners,
         )
         self._usage = UsageJournal(
             paths.gateway_usage,
@@ -154,14 +158,21 @@ class GatewayReplica:
         self._server: Server = await self._listen(at, self._certificate)
         port = paths.metrics_port
         self._page: Server = await serve_metrics(self._metrics.registry, port)
-        freeze_heap()
+        heap = StillHeap()
+        heap.begin()
         note = paths.run / "gateway.hung"
         self._after = take_note(note)
         self._leaving: list[asyncio.Task[None]] = []
         """Ends of servers at earlier addresses."""
         self._guard = HangGuard(HUNG_S, note)
         self._guard.start()
-        steps = (self._follow(), self._register(), self._usage.keep())
+        steps = (
+            self._follow(),
+            self._register(),
+            self._usage.keep(),
+            self._owners.keep(),
+            heap.keep(lambda: not self._gateway.in_flight),
+        )
         self._tasks = [asyncio.create_task(one) for one in steps]
 
     async def __del__(self) -> None:
@@ -171,6 +182,7 @@ class GatewayReplica:
         self._server.stop_accepting()  # new connections go to the replica that shares the port
         await self._gateway.drain(DRAIN_S)
         await self._usage.flush()
+        await self._owners.flush()
         await self._server.aclose()
         await self._page.aclose()
         await self._gateway.aclose()

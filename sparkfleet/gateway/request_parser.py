@@ -38,6 +38,10 @@ class RequestTarget(NamedTuple):
     """Edit of the body that asks for the usage of its stream; None if it has none or asks itself."""
     previous: str = ""
     """Stored response that it continues; "" for none."""
+    claimed: str = ""
+    """Id that it gives its answer, which vLLM and SGLang accept; "" for none."""
+    group: str = ""
+    """The group that has the stored response which it names; "" if it names none."""
 
     def after(self, edit: BodyEdit) -> RequestTarget:
         """The same of the body after an edit."""
@@ -118,13 +122,18 @@ def _in_json(body: bytes | bytearray) -> RequestTarget:
     model = value.get("model")
     if model is not None and not isinstance(model, str):
         raise bad_request('"model" must be a string.', param="model")
-    previous = value.get("previous_response_id")
     return RequestTarget(
         model or "",
         needs_of(value),
         usage=usage_option(value, body),
-        previous=previous if isinstance(previous, str) else "",
+        previous=_string(value, "previous_response_id"),
+        claimed=_string(value, "request_id"),
     )
+
+
+def _string(value: dict[str, Any], name: str) -> str:
+    given = value.get(name)
+    return given if isinstance(given, str) else ""
 
 
 def _bad_json(why: str) -> ApiError:

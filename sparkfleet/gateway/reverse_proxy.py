@@ -10,10 +10,15 @@ from time import perf_counter
 from typing import Any, NamedTuple
 
 from sparkfleet.gateway.access.limits import RequestLimits, check_encoding, check_target, read_body
-from sparkfleet.gateway.access.response_owners import RESPONSES, ResponseOwners, response_of
+from sparkfleet.gateway.access.response_owners import (
+    RESPONSES,
+    ResponseOwners,
+    StoredResponse,
+    response_of,
+)
 from sparkfleet.gateway.admission.key_limiter import KeyLimiter
 from sparkfleet.gateway.admission.model_queue import ModelQueues
-from sparkfleet.gateway.api_errors import ApiError, no_such_response, not_its_task
+from sparkfleet.gateway.api_errors import ApiError, largest_context, no_such_response, not_its_task
 from sparkfleet.gateway.asgi import Headers, Receive, Scope, Send, WhileConnected, direct_writer, respond
 from sparkfleet.gateway.body.attribution_line import without_changing_digits
 from sparkfleet.gateway.body.body_budget import BodyBudget, HeldBody
@@ -24,7 +29,7 @@ from sparkfleet.gateway.candidates import candidates_of
 from sparkfleet.gateway.choice import Choice
 from sparkfleet.gateway.engine.attempts import Attempts
 from sparkfleet.gateway.engine.endpoints import Picker
-from sparkfleet.gateway.engine.engine_error import in_dialect, lacks_path, read_error
+from sparkfleet.gateway.engine.engine_error import in_dialect, lacks_path, lengthened, read_error
 from sparkfleet.gateway.engine.external import ExternalPicker
 from sparkfleet.gateway.engine.failure_event import FailureWatch
 from sparkfleet.gateway.engine.loop_detector import LoopDetector
@@ -39,7 +44,7 @@ from sparkfleet.gateway.page.text_capture import BODY_BYTES, TextCapture, prompt
 from sparkfleet.gateway.request.usage_option import USAGE_PATHS
 from sparkfleet.gateway.request_context import RequestContext
 from sparkfleet.gateway.request_parser import RequestTarget, is_form
-from sparkfleet.gateway.routing_table import ModelEntry, RoutingTable
+from sparkfleet.gateway.routing_table import KeyEntry, ModelEntry, RoutingTable
 from sparkfleet.telemetry import catalogue
 from sparkfleet.telemetry.metrics import GatewayMetrics
 from sparkfleet.telemetry.samples import Sample, sample
@@ -61,6 +66,7 @@ class ReverseProxy:
         waiting: requests that wait for one model, at most.
         longest_s: seconds that each of them waits, at most.
         capture: decides if texts are kept; None: never.
+        owners: of stored responses; None: known as long as this one runs.
     """
 
     def __init__(
@@ -74,11 +80,12 @@ class ReverseProxy:
         waiting: int,
         longest_s: float,
         capture: TextCapture | None,
+        owners: ResponseOwners | None = None,
     ) -> None:
         self._picker = ExternalPicker(picker)
         self._metrics = metrics
         self._capture = capture
-        self._owners = ResponseOwners()
+        self._owners = owners or ResponseOwners()
         self._limiter = KeyLimiter()
         self.table = table
         self.limits = limits
@@ -97,6 +104,7 @@ class ReverseProxy:
         self._limiter.keep(key.id for key in table.keys)
         apps = [group.app for entry in table.models.values() for group in (*entry.groups, *entry.external)]
         self.loads.keep(apps, table.models)
+        self.loads.absences.keep(app for entry in table.models.values() for app in entry.apps)
         listed = {
             one.external.url for entry in table.models.values() for one in entry.external if one.external
         }
@@ -145,10 +153,7 @@ class ReverseProxy:
                 exchange.prompt = prompt_of(body.whole())
             if exchange.dialect == "anthropic":
                 body = without_changing_digits(body)
-            wanted = await self._scan(exchange, scope["query_string"], receive, body)
-            for response in (response_of(exchange.path), wanted.previous):
-                if self._owners.belongs_to_another(response, exchange.key.id):
-                    raise no_such_response(response)
+            wanted = await self._target(exchange, scope["query_string"], receive, body)
             choice = candidates_of(exchange, table, wanted, self.loads)
             exchange.admitted.charge(wanted.needs.prompt_tokens)
             if exchange.explains == "only":
@@ -175,6 +180,34 @@ class ReverseProxy:
                 if exchange.slot is not None:
                     exchange.slot.close()
         return None
+
+    async def _target(
+        self, exchange: RequestContext, query: bytes, receive: Receive, body: RequestBody
+    ) -> RequestTarget:
+        """The target of a request. One that names a stored response goes to the group that has it.
+
+        Raises:
+            ApiError: the request has a fault, or its key has no such response.
+        """
+        assert exchange.key is not None
+        if response := response_of(exchange.path):
+            made = self._owned(response, exchange.key)
+            return RequestTarget(made.model, group=made.app)
+        wanted = await self._scan(exchange, query, receive, body)
+        if exchange.path != RESPONSES:
+            return wanted
+        claimed = self._owners.of(wanted.claimed)
+        if claimed is not None and claimed.key != exchange.key.id:
+            raise no_such_response(wanted.claimed)  # its answer would take that one's place
+        if wanted.previous:
+            wanted = wanted._replace(group=self._owned(wanted.previous, exchange.key).app)
+        return wanted
+
+    def _owned(self, response: str, key: KeyEntry) -> StoredResponse:
+        made = self._owners.of(response)
+        if made is None or made.key != key.id:
+            raise no_such_response(response)
+        return made
 
     async def _scan(
         self, exchange: RequestContext, query: bytes, receive: Receive, body: RequestBody
@@ -220,7 +253,7 @@ class ReverseProxy:
             try:
                 meter = self._begin_answer(exchange, answer, sent)
                 if answer.is_error:
-                    await _pass_error_on(exchange, answer, send, meter)
+                    await _pass_error_on(exchange, answer, send, meter, slot.choice.model)
                     return
                 path = _path(exchange, answer, meter, slot.choice.model)
                 await send(_start(exchange, answer, path))
@@ -293,8 +326,11 @@ class ReverseProxy:
             exchange.is_stream = True
             self._metrics.ttft.labels(exchange.model).observe(perf_counter() - sent)
             on_gap = self._metrics.itl.labels(exchange.model).observe
-        if exchange.path == RESPONSES and exchange.key is not None:
-            self._owners.note(answer.first, exchange.key.id)
+        if exchange.path == RESPONSES and answer.status < 400:
+            assert exchange.key is not None
+            assert exchange.attempts is not None
+            made = StoredResponse(exchange.key.id, exchange.model, exchange.attempts.app)
+            self._owners.note(answer.first, made)
         exchange.meter = UsageMeter(sent, on_gap)
         return exchange.meter
 
@@ -373,15 +409,17 @@ async def _explain(exchange: RequestContext, choice: Choice, send: Send) -> None
 
 
 async def _pass_error_on(
-    exchange: RequestContext, answer: UpstreamAnswer, send: Send, meter: UsageMeter
+    exchange: RequestContext, answer: UpstreamAnswer, send: Send, meter: UsageMeter, model: ModelEntry
 ) -> None:
-    given = await read_error(answer)
+    given = await read_error(answer) if answer.error is None else answer.error
     if lacks_path(given, answer.status):
         refusal = not_its_task(exchange.model, exchange.path)
         exchange.status, exchange.kind = refusal.status, refusal.kind
         body = refusal.body(exchange.dialect)
     else:
         body = in_dialect(given, answer.status, exchange.dialect)
+        if answer.unfit == "context" and (largest := largest_context(model)):
+            body = lengthened(body, largest)
     meter.feed(body)
     headers = [header for header in answer.headers() if header[0] not in _OF_THE_BODY]
     await respond(send, exchange.status, [*headers, JSON, *id_headers(exchange)], body)

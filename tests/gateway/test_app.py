@@ -35,9 +35,10 @@ REFUSALS = {
     "far too deep": ("POST", CHAT, b"[" * 40_000, 400, "too_complex"),
     "no model": ("POST", CHAT, b"{}", 400, "missing_model"),
     "no body": ("POST", CHAT, b"", 400, "missing_model"),
-    "nothing says which": ("GET", "/v1/responses/resp_1", b"", 400, "missing_model"),
+    "a response that nobody made": ("GET", "/v1/responses/resp_1", b"", 404, "response_not_found"),
+    "the same of a model": ("DELETE", "/v1/responses/resp_1?model=tiny", b"", 404, "response_not_found"),
     "unknown model": ("POST", CHAT, b'{"model": "huge"}', 404, "model_not_found"),
-    "unknown model in the query": ("DELETE", "/v1/responses/resp_1?model=huge", b"", 404, "model_not_found"),
+    "unknown model in the query": ("POST", f"{CHAT}?model=huge", b"", 404, "model_not_found"),
     "not for this key": ("POST", CHAT, b'{"model": "private"}', 403, "model_not_allowed"),
     "starting": ("POST", CHAT, b'{"model": "starting"}', 503, "model_not_ready"),
     "failed": ("POST", CHAT, b'{"model": "failed"}', 503, "model_not_ready"),
@@ -449,7 +450,9 @@ async def test_the_access_log_has_a_line_per_request_and_no_secrets(
             stream=True, stream_options={"include_usage": True}, prompt="my secret diary"
         )
         await door.post("/v1/responses/" + "x" * 1000 + "/cancel", model="huge\r\nforged line")
-    good, bad = (json.loads(r.getMessage()) for r in caplog.records if r.name == "sparkfleet.gateway.access")
+        await door.post(model="huge\r\nforged line")
+    lines = [json.loads(r.getMessage()) for r in caplog.records if r.name == "sparkfleet.gateway.access"]
+    good, long, bad = lines
     assert good["id"] == headers["x-request-id"]
     assert {
         k: good[k] for k in ("key", "model", "group", "method", "path", "status", "error", "retries")
@@ -466,6 +469,6 @@ async def test_the_access_log_has_a_line_per_request_and_no_secrets(
     assert (good["input_tokens"], good["output_tokens"], good["events"]) == (3, 10, 14)
     assert good["ms"] >= good["first_byte_ms"] >= 20
     assert (bad["model"], bad["status"], bad["error"]) == (None, 404, "unknown_model")
-    assert len(bad["path"]) == 200
+    assert (len(long["path"]), long["model"]) == (200, None)
     for secret in (door.key, door.key[-20:], door.engine.token, "diary", "hums", "forged"):
         assert secret not in caplog.text

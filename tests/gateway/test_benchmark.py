@@ -8,6 +8,8 @@ import math
 import sys
 from pathlib import Path
 
+import pytest
+
 SCRIPT = Path(__file__).parents[2] / "benchmarks" / "gateway.py"
 QUICK = ("--streams", "1", "3", "--rounds", "1", "--tokens", "4", "--small-s", "0.2")
 
@@ -39,6 +41,26 @@ async def test_it_measures_the_gateway_against_the_bare_engine() -> None:
         assert math.isfinite(line["added_ttft_p50_ms"])
     assert set(report["small_requests_per_s"]) == {"direct", "sparkfleet"}
     assert min(report["small_requests_per_s"].values()) > 0
+
+
+@pytest.mark.parametrize(
+    ("script", "arguments", "names"),
+    [
+        ("chunk.py", ("--tokens", "64", "--rounds", "3"), ("count", "failure", "usage", "loops", "record")),
+        ("policy.py", ("--groups", "2", "--rounds", "3"), ("decide_us", "record_us", "parse_us")),
+    ],
+)
+async def test_the_steps_of_a_stream_and_of_a_decision_are_measured(
+    script: str, arguments: tuple[str, ...], names: tuple[str, ...]
+) -> None:
+    child = await asyncio.create_subprocess_exec(
+        sys.executable, str(SCRIPT.with_name(script)), "--json", *arguments, stdout=asyncio.subprocess.PIPE
+    )
+    out, _ = await child.communicate()
+    report = json.loads(out)
+    (found,) = report.get("lines", [report])
+    assert child.returncode == 0
+    assert all(0 < found[name] < 10_000 for name in names)
 
 
 async def test_the_benchmark_of_long_bodies_can_be_started() -> None:

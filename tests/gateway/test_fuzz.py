@@ -5,24 +5,35 @@ from __future__ import annotations
 import asyncio
 import http.client
 import json
+import re
 import socket
 import threading
+import time
 from collections.abc import Iterator
 from typing import Any
+from urllib.parse import quote
 
+import jsonschema
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from static_picker import StaticPicker
 
 from sparkfleet.engines.fake import FakeEngine
+from sparkfleet.gateway.access.allowed_paths import _PATTERNS
 from sparkfleet.gateway.access.keys import generate
 from sparkfleet.gateway.app import GatewayApp
 from sparkfleet.gateway.engine.endpoints import Target
 from sparkfleet.gateway.http_server import serve
-from sparkfleet.gateway.routing_table import GroupEntry, ModelEntry, RoutingTable
+from sparkfleet.gateway.page.fleet_change import FleetAnswer
+from sparkfleet.gateway.page.fleet_view import FleetView
+from sparkfleet.gateway.page.openapi import openapi
+from sparkfleet.gateway.page.page_app import PageApp
+from sparkfleet.gateway.routing_table import GroupEntry, KeyLimits, ModelEntry, RoutingTable
 
+VIEW = FleetView(at=time.time(), fleet="home", sparkfleet="0")
 KEY, ENTRY = generate("fuzz")
+ADMIN, ADMIN_ENTRY = generate("boss", KeyLimits(admin=True, inference=False))
 TOKEN = "internal-token"
 EXAMPLES = settings(max_examples=150, deadline=None)
 
@@ -44,13 +55,26 @@ class Running:
         await self.engine.__aenter__()
         group = GroupEntry(app="app", concurrency=8, context=4096)
         entry = ModelEntry(name="tiny", groups=(group,), deployment="d", state="ready", aliases=("gpt-4o",))
-        table = RoutingTable(version=1, models={"tiny": entry}, keys=(ENTRY,))
+        table = RoutingTable(version=1, models={"tiny": entry}, keys=(ENTRY, ADMIN_ENTRY))
         picker = StaticPicker([Target(url=self.engine.url, token=TOKEN, app="app")])
-        self.app = GatewayApp(picker, table=table, max_body_s=1.0)
-        self.server = await serve(self.app, "127.0.0.1", 0, head_s=0.2)
+        self.passed: list[str] = []
+        """Changes, and questions for logs, that reached the controller."""
+        page = PageApp(self._view, self._pass, self._pass)
+        self.app = GatewayApp(picker, table=table, max_body_s=1.0, page=page)
+        self.server = await serve(self.app, "127.0.0.1", 0)
+        self.hasty = await serve(self.app, "127.0.0.1", 0, head_s=0.2)
+        """For heads that never end."""
+
+    async def _view(self) -> str:
+        return VIEW.model_dump_json()
+
+    async def _pass(self, request: str) -> str:
+        self.passed.append(request)
+        return FleetAnswer(done="done", node="spark1", path="/x", log="").model_dump_json()
 
     async def _stop(self) -> None:
         await self.server.aclose(1)
+        await self.hasty.aclose(1)
         await self.app.aclose()
         await self.engine.aclose()
 
@@ -113,9 +137,24 @@ FIELDS = st.dictionaries(
     JSON,
     max_size=6,
 )  # fmt: skip
+ENDPOINTS = [
+    "/v1/chat/completions", "/v1/completions", "/v1/responses", "/v1/responses/resp_1", "/v1/responses/resp_1/cancel",
+    "/v1/responses/resp_1/input_items", "/v1/embeddings", "/v1/moderations", "/v1/audio/transcriptions",
+    "/v1/audio/translations", "/v1/audio/speech", "/v1/images/generations", "/v1/images/edits", "/v1/images/variations",
+    "/v1/messages", "/v1/messages/count_tokens", "/v1/rerank", "/v1/score", "/v1/classify", "/v1/pooling", "/v1/tokenize",
+    "/v1/detokenize",
+]  # fmt: skip
+
+
+def test_every_allowed_path_is_among_the_requests() -> None:
+    for pattern, _ in _PATTERNS:
+        assert any(pattern.fullmatch(path) for path in ENDPOINTS), pattern.pattern
+    for path in ENDPOINTS:
+        assert any(pattern.fullmatch(path) for pattern, _ in _PATTERNS), path
+
+
 PATHS = st.sampled_from(
-    ["/v1/chat/completions", "/v1/completions", "/v1/responses", "/v1/messages", "/v1/embeddings",
-     "/v1/audio/transcriptions", "/v1/responses/resp_1", "/v1/models", "/v1/models/tiny", "/v1/tokenize",
+    [*ENDPOINTS, "/v1/models", "/v1/models/tiny",
      "/v1//completions", "/v1/../metrics", "/v1/%2e%2e/x", "/", "/health", "/v1/load_lora_adapter", "/v1/rerank"]
 )  # fmt: skip
 HEADERS = st.dictionaries(
@@ -188,7 +227,7 @@ PIECES = st.lists(
 @EXAMPLES
 @given(pieces=PIECES, hangs_up=st.booleans())
 def test_bytes_that_are_no_request_hurt_nobody(running: Running, pieces: list[bytes], hangs_up: bool) -> None:
-    with socket.create_connection(("127.0.0.1", running.server.port), timeout=5) as raw:
+    with socket.create_connection(("127.0.0.1", running.hasty.port), timeout=5) as raw:
         try:
             for piece in pieces:
                 raw.sendall(piece)
@@ -207,4 +246,71 @@ def test_bytes_that_are_no_request_hurt_nobody(running: Running, pieces: list[by
     connection.request("GET", "/health")
     assert connection.getresponse().status == 200
     connection.close()
+    assert running.internal_errors() == 0
+
+
+# The HTTP API of the page, by its own description
+
+DOCUMENT = openapi("0")
+TEMPLATES = sorted(DOCUMENT["paths"])
+GOOD = {"{name}": "tiny", "{group}": "tiny/g1/0"}
+
+
+@EXAMPLES
+@given(
+    template=st.sampled_from(TEMPLATES),
+    method=st.sampled_from(["get", "put", "post", "delete", "patch", "options"]),
+    name=st.one_of(st.none(), st.text(max_size=12), st.sampled_from(["..", "tiny/g1/x", "a" * 70, "%00", "tiny/"])),
+    query=st.lists(
+        st.tuples(
+            st.sampled_from(["replica", "rank", "lines", "generation", "minutes", "x", ""]),
+            st.one_of(st.integers(-5, 10**12).map(str), st.text(max_size=6)),
+        ),
+        max_size=3,
+    ),
+    body=st.one_of(st.none(), st.none(), st.binary(min_size=1, max_size=50), JSON.map(lambda one: json.dumps(one).encode())),
+    key=st.sampled_from([ADMIN, ADMIN, ADMIN, KEY, "sk-sf-wrong", ""]),
+    headers=HEADERS,
+)  # fmt: skip
+def test_the_api_answers_as_it_is_described(
+    running: Running,
+    template: str,
+    method: str,
+    name: str | None,
+    query: list[tuple[str, str]],
+    body: bytes | None,
+    key: str,
+    headers: dict[str, str],
+) -> None:
+    """Each path and method of `/api`, with right and wrong names, parameters, keys and bodies."""
+    path = template
+    for part, good in GOOD.items():
+        path = path.replace(part, good if name is None else quote(name, safe="/%."))
+    asked = "&".join(f"{quote(one)}={quote(value)}" for one, value in query)
+    sent = {one: value.encode("latin-1") for one, value in headers.items()}
+    if key:
+        sent["authorization"] = f"Bearer {key}".encode()
+    running.passed.clear()
+    connection = http.client.HTTPConnection("127.0.0.1", running.server.port, timeout=30)
+    connection.request(method.upper(), path + (f"?{asked}" if asked else ""), body=body, headers=sent)
+    answer = connection.getresponse()
+    text = answer.read()
+    connection.close()
+    operation = DOCUMENT["paths"][template].get(method)
+    if operation is None:
+        assert answer.status in (404, 405)
+    elif re.fullmatch(r"[^{]*", template) or name is None:
+        assert str(answer.status) in operation["responses"]
+    else:
+        assert str(answer.status) in {*operation["responses"], "404", "405"}
+    if answer.status != 200:
+        assert json.loads(text)["error"]["message"]
+        assert not running.passed
+    elif operation is not None:
+        assert key in (ADMIN, KEY, "")
+        assert not running.passed or (key == ADMIN and body is None), (
+            "only an admin's request without a body passes"
+        )
+        schema = operation["responses"]["200"]["content"]["application/json"]["schema"]
+        jsonschema.validate(json.loads(text), {**schema, "components": DOCUMENT["components"]})
     assert running.internal_errors() == 0

@@ -136,7 +136,7 @@ def long_chat(door: Door, **more: Any) -> tuple[bytes, str]:
         (CHAT, {"stream": True}),
         (CHAT, {"stream": True, "temperature": 0}),
         ("/v1/messages", {"system": "x-anthropic-billing-header: cc_version=2.1.39.c39; cch=56445;"}),
-        ("/v1/responses", {"input": "x", "previous_response_id": "resp_1"}),
+        ("/v1/responses", {"input": "x", "request_id": "resp_1"}),
         ("/v1/audio/transcriptions", {"model": "tiny"}),
         ("/v1/audio/transcriptions", {"model": "alias"}),
     ],

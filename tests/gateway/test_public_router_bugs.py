@@ -1,23 +1,26 @@
 """Defects that public routers had, each with its report: this gateway must not have them.
 
-Others are tested where they belong: a stream that breaks ends without `[DONE]` (maximhq/bifrost#5546) in
-engine/test_attempts.py and test_relay.py, one prefix in all prompts (sgl-project/sglang#21199) and prefixes of
-whole conversations in policy/test_forecast.py.
+Others are tested where they belong: the table in docs/gateway.md has all of them.
 """
 
 from __future__ import annotations
 
+import ast
 import asyncio
 import json
+import re
 from contextlib import suppress
-from typing import TYPE_CHECKING
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import aiohttp
 import pytest
 
 from sparkfleet.engines.fake import FakeEngine, InjectedFault, Pace
+from sparkfleet.gateway.in_flight import InFlight
 from sparkfleet.gateway.policy import circuit
-from sparkfleet.gateway.routing_table import GroupEntry, ModelEntry
+from sparkfleet.gateway.request.requirements import needs_of
+from sparkfleet.gateway.routing_table import GroupEntry, GroupSpeed, ModelEntry
 
 if TYPE_CHECKING:
     from conftest import Door, OpenDoor
@@ -167,3 +170,100 @@ async def test_a_stream_is_never_sent_to_a_second_engine(open_door: OpenDoor) ->
     status, _, body = await door.post(stream=True)
     assert (status, b"[DONE]" in body) == (200, False)
     assert not door.engines[1].requests
+
+
+def test_a_prompt_that_nobody_has_cached_goes_to_the_idle_group_whatever_its_cache_has() -> None:
+    """sgl-project/sglang#14305, #14532: it went to the worker with the smallest tree, although that one was overloaded."""
+    speed = GroupSpeed(prefill_tps=2000, alone_tps=40, together_tps=160, concurrency=8)
+    busy, idle = (GroupEntry(app=app, concurrency=8, context=65536, speed=speed) for app in ("busy", "idle"))
+    loads = InFlight()
+    system = needs_of({"messages": [{"role": "system", "content": "You are careful. " * 2000}]})
+    loads.caches.add(idle, system.prefix)
+    for _ in range(6):
+        loads.begin("busy", 1000)
+    unique = needs_of({"messages": [{"role": "user", "content": "Something else. " * 2000}]})
+    assert loads.caches.blocks("idle", unique.prefix) == 0
+    assert loads.forecasts([busy, idle], unique)[0].group.app == "idle"
+
+
+async def test_of_streams_that_are_open_at_once_none_is_sent_to_the_busier_group(open_door: OpenDoor) -> None:
+    """sgl-project/sglang#15473: loads were not counted on one path, so that the first worker got everything."""
+    door = await house(open_door, None, None)
+    for engine in door.engines:
+        engine.pace = Pace(ttft_s=0.05, itl_s=0.002, tokens=8)
+    for path in ("/v1/chat/completions", "/v1/completions", "/v1/messages", "/v1/responses"):
+        before = [len(engine.requests) for engine in door.engines]
+        await asyncio.gather(*(door.post(path, stream=number % 2 == 0, input="a") for number in range(8)))
+        assert [len(engine.requests) - was for engine, was in zip(door.engines, before, strict=True)] == [
+            4,
+            4,
+        ]
+
+
+async def test_a_group_that_fails_is_not_tried_by_each_request(open_door: OpenDoor) -> None:
+    """AMD-AGI/Infera#82: what had failed was forgotten with each request, so that all paid for it again."""
+    door = await house(open_door, InjectedFault(kind="drop"), None)
+    assert [(await door.post())[0] for _ in range(12)] == [200] * 12
+    assert len(door.engines[0].requests) == 1
+
+
+@pytest.mark.parametrize("stream", [True, False])
+async def test_if_all_fail_before_the_first_byte_the_status_is_an_errors(
+    open_door: OpenDoor, stream: bool
+) -> None:
+    """BerriAI/litellm#38610, #36768: the stream of a failed fallback began with 200."""
+    for kind in ("drop", "status"):
+        fault = InjectedFault.model_validate({"kind": kind, "status": 503})
+        door = await house(open_door, fault, fault)
+        status, headers, body = await door.post("/v1/messages", stream=stream)
+        assert (status, headers["content-type"]) == (503, "application/json")
+        assert json.loads(body)["error"]["message"]
+
+
+async def test_nothing_is_sent_again_for_a_client_that_has_left(open_door: OpenDoor) -> None:
+    """maximhq/bifrost#7035, musistudio/claude-code-router#1605: retries went on after the client had left."""
+    door = await house(open_door, InjectedFault(kind="hang"), InjectedFault(kind="hang"))
+    with suppress(TimeoutError):
+        async with asyncio.timeout(0.2):
+            await door.post()
+    for engine in door.engines:
+        await engine.until(lambda one: one.running == 0)
+        await engine.aclose()  # a connection that breaks now would be tried again for a client that is there
+    assert await door.gateway.drain(5)
+    assert sum(len(engine.requests) for engine in door.engines) == 1
+    assert held(door) == [0, 0]
+
+
+def test_prompts_with_another_salt_share_nothing() -> None:
+    """smg-project/smg#2420: a prompt was held to a worker for a prefix that the engine keeps apart."""
+    prompt: dict[str, Any] = {"messages": [{"role": "user", "content": "Some long question. " * 500}]}
+    plain, salted, same, other = (
+        needs_of({**prompt, **salt}).prefix
+        for salt in ({}, {"cache_salt": "a"}, {"cache_salt": "a"}, {"extra_key": "b"})
+    )
+    assert salted == same
+    assert not {*plain} & {*salted}
+    assert not {*salted} & {*other}
+    assert needs_of({**prompt, "cache_salt": 7}).prefix == plain
+
+
+# The list in the documents
+
+ROOT = Path(__file__).parents[2]
+ROW = re.compile(r"\| .*?`(tests/[a-z_/]+\.py)`: `(test_[a-z_]+)`")
+
+
+def test_each_bug_of_the_table_has_its_test() -> None:
+    page = (ROOT / "docs" / "gateway.md").read_text().partition("## Defects of public routers")[2]
+    lines = [
+        line for line in page.partition("\n## ")[0].splitlines() if line.startswith("| ") and "#" in line
+    ]
+    rows = [ROW.search(line) for line in lines]
+    assert len(lines) >= 20
+    assert None not in rows
+    for row in rows:
+        assert row is not None
+        tree = ast.parse((ROOT / row[1]).read_text())
+        assert row[2] in {
+            node.name for node in ast.walk(tree) if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
+        }, row[0]

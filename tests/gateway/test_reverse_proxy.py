@@ -90,14 +90,6 @@ async def test_requests_without_a_body_find_their_model(open_door: OpenDoor, met
     assert "x-sparkfleet-model" not in [name.lower() for name, _ in seen["headers"]]
 
 
-@pytest.mark.parametrize("method", ["GET", "DELETE"])
-async def test_a_stored_response_is_read_and_deleted(door: Door, method: str) -> None:
-    async with door.http.request(method, f"{door.url}/v1/responses/resp_1?model=tiny") as answer:
-        assert (await answer.json())["path"] == "/v1/responses/resp_1?model=tiny"
-    async with door.http.put(f"{door.url}/v1/responses/resp_1?model=tiny") as answer:
-        assert (answer.status, answer.headers["allow"]) == (405, "GET, DELETE")
-
-
 async def test_a_path_that_another_deployment_names_is_not_of_this_one(open_door: OpenDoor) -> None:
     door = await open_door(models=[model("tiny"), model("video", endpoints=("/v1/videos",))])
     status, _, body = await door.post("/v1/videos")

@@ -193,7 +193,7 @@ class ResponsesApi:
             "total_tokens": job.prompt_tokens + len(job.words),
         }
         return {
-            "id": job.id,
+            "id": f"resp_{job.id}",
             "object": "response",
             "created_at": 0,
             "model": job.model,

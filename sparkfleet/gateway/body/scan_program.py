@@ -60,6 +60,7 @@ class ScanAnswer(Value):
     span: tuple[int, int] | None = None
     usage: BodyEdit | None = None
     previous: str = ""
+    claimed: str = ""
     fault: ScanFault | None = None
 
     def target(self) -> RequestTarget:
@@ -70,7 +71,7 @@ class ScanAnswer(Value):
         """
         if self.fault is not None:
             raise self.fault.error()
-        return RequestTarget(self.model, self.needs, self.span, self.usage, self.previous)
+        return RequestTarget(self.model, self.needs, self.span, self.usage, self.previous, self.claimed)
 
 
 def scan(content_type: bytes, body: bytes | bytearray) -> ScanAnswer:
@@ -86,7 +87,12 @@ def scan(content_type: bytes, body: bytes | bytearray) -> ScanAnswer:
         return _fault(bad_request("The request body takes too much memory to read.", code="too_complex"))
     span = found.span if is_form(headers) else model_span(body)
     return ScanAnswer(
-        model=found.model, needs=found.needs, span=span, usage=found.usage, previous=found.previous
+        model=found.model,
+        needs=found.needs,
+        span=span,
+        usage=found.usage,
+        previous=found.previous,
+        claimed=found.claimed,
     )
 
 

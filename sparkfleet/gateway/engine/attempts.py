@@ -8,12 +8,14 @@ import time
 from collections.abc import Callable
 from dataclasses import replace
 
-from sparkfleet.gateway.api_errors import ApiError, engine_lost, no_engine
+from sparkfleet.gateway.api_errors import ApiError, engine_lost, no_engine, none_ready_so_large
 from sparkfleet.gateway.choice import Choice, Slot
 from sparkfleet.gateway.engine.endpoints import Picker, Target
+from sparkfleet.gateway.engine.engine_error import read_error, unfitness
 from sparkfleet.gateway.engine.engine_pool import EngineLost
 from sparkfleet.gateway.engine.replay import with_token_ids
 from sparkfleet.gateway.engine.upstream import Request, Upstream, UpstreamAnswer
+from sparkfleet.gateway.policy.absences import AUDIO
 from sparkfleet.gateway.routing_table import GroupEntry
 
 log = logging.getLogger("sparkfleet.gateway")
@@ -65,6 +67,10 @@ class Attempts:
         )
         """The groups by the forecast that it was admitted with, until the first try."""
         self._failed: set[str] = set()
+        self._unfit: set[str] = set()
+        """Groups whose engine lacks something that the request needs."""
+        self._context = 0
+        """The largest context that was too short."""
         self._sent: int = lost._sent if lost is not None else 0
         self._deliveries = DELIVERIES - 1 if lost is not None else 0
         self._held: UpstreamAnswer | None = None
@@ -77,10 +83,10 @@ class Attempts:
         self.retries = 0
 
     async def answer(self) -> UpstreamAnswer:
-        """The first answer of a working engine; if all fail, the last one's own error.
+        """The first answer of a working engine; if all fail, or lack something that it needs, the last one's own error.
 
         Raises:
-            ApiError: 503, no engine was found or all were lost.
+            ApiError: 503, no engine was found, all were lost, or one with a sufficient context is not ready.
         """
         try:
             while (engine := await self._next()) is not None:
@@ -97,6 +103,7 @@ class Attempts:
         if self._sent >= ATTEMPTS or self._deliveries >= DELIVERIES:
             return None
         ranked, self._admitted = self._admitted or self._choice.ranked(), None
+        ranked = [one for one in ranked if self._may_fit(one)] if self._unfit else ranked
         if not ranked:
             return None
         # Before the first wait: of simultaneous requests each must count for the next.
@@ -138,6 +145,8 @@ class Attempts:
             self._sent += lost.deliveries or 1
             self._deliveries += lost.deliveries
             return None
+        if answer.is_error and not answer.engine_is_failing and await self._is_unfit(engine, answer):
+            return None
         self._sent += answer.deliveries
         if not answer.engine_is_failing:
             return answer
@@ -146,6 +155,31 @@ class Attempts:
         self._hold(answer)
         return None
 
+    async def _is_unfit(self, engine: Target, answer: UpstreamAnswer) -> bool:
+        """True if another group may serve what this one's engine refused: it was not the request's fault.
+
+        Such a try does not count: the engine did nothing but refuse.
+        """
+        answer.error = await read_error(answer)
+        why = unfitness(answer.error, answer.status, has_audio=self._choice.needs.audio)
+        if why is None:
+            return False
+        answer.unfit = why
+        for what in self._choice.wants:
+            if (what == AUDIO) == (why == "audio") and why != "context":
+                self._choice.loads.absences.note(engine.app, what)
+        known = (*self._choice.groups, *self._choice.spare)
+        if why == "context":
+            self._context = max(
+                [self._context, *(one.context or 0 for one in known if one.app == engine.app)]
+            )
+        self._unfit.add(engine.app)
+        self._hold(answer)
+        return True
+
+    def _may_fit(self, group: GroupEntry) -> bool:
+        return group.app not in self._unfit and (group.context is None or group.context > self._context)
+
     def _fail(self, engine: Target) -> None:
         self._failed.add(engine.url)
         self._choice.loads.fail(engine.app)
@@ -153,6 +187,8 @@ class Attempts:
     def _give_up(self) -> UpstreamAnswer:
         if self._held is None:
             raise self._refusal()
+        if self._held.unfit == "context" and (larger := self._choice.larger_later(self._context)) is not None:
+            raise none_ready_so_large(self._choice.model, larger, time.time())
         answer, self._held = self._held, None
         return answer
 

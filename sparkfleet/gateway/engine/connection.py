@@ -226,6 +226,7 @@ class EngineConnection(asyncio.Protocol):
             self._lost = self._lost or EngineConnectionLost(str(exc or "it closed the connection"))
         self._reusable = False
         self._wake()
+        del self._parser  # they refer to each other: only a collection of cycles would free them
 
     def _fail(self, why: str) -> None:
         self._lost = EngineConnectionLost(why)

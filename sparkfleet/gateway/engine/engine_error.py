@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 from contextlib import suppress
-from typing import Any
+from typing import Any, Literal
 
 from sparkfleet.gateway.api_errors import Dialect, error_json
 from sparkfleet.gateway.engine.connection import EngineConnectionLost
@@ -23,6 +24,15 @@ LONGEST_TEXT = 4000
 READ_S = 10.0
 """Time limit for an error's body: a failing server may never end it."""
 NOT_IMPLEMENTED = 501
+Unfitness = Literal["path", "context", "audio"]
+"""Lack of an engine for which it refuses a request that another group may serve."""
+_TOO_LONG = re.compile(
+    r"(?:maximum|available) context (?:length|size)|model's context length|maximum (?:model|input|sequence) length"
+    r"|max_(?:model_len|seq_len|num_tokens)|context_length_exceeded|exceed_context_size"
+)
+"""vLLM 0.32, SGLang, TensorRT-LLM, llama.cpp; of llama.cpp and OpenAI also in `code` or `type`."""
+_NO_SOUND = re.compile(r"audio|not a multimodal model|multimodal inputs?")
+_OF_LENGTH = (400, 413)
 _OF_FRAMEWORKS = {404: "Not Found", 405: "Method Not Allowed"}
 """Starlette's words for a path, or a method, that a server does not have."""
 
@@ -57,16 +67,49 @@ def in_dialect(body: bytes, status: int, dialect: Dialect) -> bytes:
     )
 
 
+def unfitness(body: bytes, status: int, *, has_audio: bool) -> Unfitness | None:
+    """The lack of the engine for which it refused a request; None if the fault is the request's own.
+
+    Args:
+        body, status: the engine's error.
+        has_audio: the request has sound.
+    """
+    if lacks_path(body, status):
+        return "path"
+    if status not in _OF_LENGTH:
+        return None
+    fields = _fields(body)
+    parts = (
+        *(fields.get(name) for name in ("message", "code", "type", "detail")),
+        _parsed(body).get("error"),
+    )
+    said = " ".join(map(_text, parts))
+    if _TOO_LONG.search(said):
+        return "context"
+    return "audio" if has_audio and _NO_SOUND.search(said.lower()) else None
+
+
+def lengthened(body: bytes, sentence: str) -> bytes:
+    """An error in the form of a client's API with one sentence more in its message."""
+    document = json.loads(body)
+    document["error"]["message"] += f" {sentence}"
+    return json.dumps(document).encode()
+
+
 def lacks_path(body: bytes, status: int) -> bool:
     """True for the error of an engine that does not have the path of the request, rather than of the request itself.
 
     vLLM serves the paths of a task only if its model has the task.
     """
-    parsed = _parsed(body)
-    inner = parsed.get("error")
-    fields = inner if isinstance(inner, dict) else parsed
+    inner, fields = _parsed(body).get("error"), _fields(body)
     said = _text(fields.get("message")) or _text(inner) or _text(fields.get("detail"))
     return status == NOT_IMPLEMENTED or _OF_FRAMEWORKS.get(status) == said
+
+
+def _fields(body: bytes) -> dict[str, Any]:
+    parsed = _parsed(body)
+    inner = parsed.get("error")
+    return inner if isinstance(inner, dict) else parsed
 
 
 def _parsed(body: bytes) -> dict[str, Any]:

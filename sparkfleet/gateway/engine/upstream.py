@@ -90,6 +90,10 @@ class UpstreamAnswer:
     """True if it comes from outside the fleet."""
     deliveries: int = 1
     """Times that the engine had the request: two if a kept connection was lost first."""
+    error: bytes | None = None
+    """Its body, if it is an error that was read."""
+    unfit: str = ""
+    """Lack of the engine for which it refused the request (`engine_error.Unfitness`)."""
     _is_open: bool = True
 
     @property

@@ -36,6 +36,7 @@ _REFUSED = {
 def openapi(version: str) -> dict[str, Any]:
     """The document, OpenAPI 3.1. `version`: of sparkfleet."""
     schema = FleetView.model_json_schema(ref_template="#/components/schemas/{model}")
+    del schema["additionalProperties"]  # the gateway adds to it: no answer would be valid
     schemas = {**schema.pop("$defs", {}), "FleetView": schema}
     fleet = {
         "anyOf": [

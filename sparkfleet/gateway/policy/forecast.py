@@ -94,7 +94,8 @@ def forecasts(loads: Sequence[GroupLoad], needs: Requirements, answer_tokens: fl
 
 
 def _order(one: GroupForecast) -> tuple[tuple[int, int], float, int]:
-    return one.doubts, one.total_s, one.turn
+    _, doubts, wait_s, prefill_s, decode_s, _, _, turn = one
+    return doubts, wait_s + prefill_s + decode_s, turn
 
 
 def _forecast(

@@ -25,13 +25,17 @@ ENDS = _ends()
 """Characters up to the end of each block."""
 
 
-def prefix_of(texts: Iterable[str]) -> tuple[int, ...]:
+def prefix_of(texts: Iterable[str], salt: str = "") -> tuple[int, ...]:
     """The names of a prompt's whole blocks, each of all characters up to its end.
 
     A name has 32 bits: a wrong match costs a prediction, not an answer.
+
+    Args:
+        texts: the texts of the prompt.
+        salt: keeps its blocks apart from those of others, as in the engine.
     """
     text = "\0".join(texts)
-    found, start, name = [], 0, 0
+    found, start, name = [], 0, crc32(salt.encode("utf-8", "surrogatepass")) if salt else 0
     for end in ENDS:
         if end > len(text):
             break
@@ -41,17 +45,9 @@ def prefix_of(texts: Iterable[str]) -> tuple[int, ...]:
     return tuple(found)
 
 
-def share_of(blocks: int, prefix: tuple[int, ...], characters: int) -> float:
-    """Share of a prompt that its first `blocks` are, 0 to 1.
-
-    Args:
-        blocks: number of blocks.
-        prefix: all of them.
-        characters: length of the whole prompt; 0: that of its blocks.
-    """
-    if not blocks or not prefix:
-        return 0.0
-    return min(1.0, ENDS[blocks - 1] / max(characters, ENDS[len(prefix) - 1]))
+def length_of(prefix: tuple[int, ...], characters: int) -> int:
+    """Characters of a prompt: those of its texts, or at least those of its blocks."""
+    return max(characters, ENDS[len(prefix) - 1]) if prefix else characters
 
 
 def matched(prefix: tuple[int, ...], known: Container[int]) -> int:

@@ -37,6 +37,8 @@ _COUNTED = frozenset(
 )
 """Further fields of messages and parts that chat templates may put into the prompt: calls of tools, and earlier thoughts. Of
 these only the length is read."""
+_SALTS = ("cache_salt", "extra_key")
+"""Fields of vLLM and SGLang: a prompt with another value finds nothing in their caches (smg-project/smg#2420)."""
 _LIMITS = ("max_tokens", "max_completion_tokens", "max_output_tokens")
 _CHARACTERS_PER_TOKEN = 3
 """Characters per token: fewer than the four of plain English, so that code is overestimated rather than underestimated.
@@ -117,7 +119,9 @@ def needs_of(document: dict[str, Any]) -> Requirements:
         prompt_tokens=tokens,
         least_tokens=least,
         characters=sum(map(len, texts)),
-        prefix=prefix_of(texts),
+        prefix=prefix_of(
+            texts, "\0".join(given for name in _SALTS if isinstance(given := document.get(name), str))
+        ),
         media=_media(document),
     )
 

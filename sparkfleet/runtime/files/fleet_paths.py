@@ -112,6 +112,11 @@ class FleetPaths:
         return self.root / "usage"
 
     @property
+    def stored_responses(self) -> Path:
+        """Owners of responses that engines have stored: see `gateway/access/response_owners.py`."""
+        return self.root / "responses" / "owners"
+
+    @property
     def metrics_port(self) -> Path:
         """Port of the gateway's metrics page on this head."""
         return self.root / "metrics.port"

@@ -5,24 +5,27 @@ from __future__ import annotations
 import json
 import socket
 from collections.abc import AsyncIterator, Awaitable, Callable
-from typing import TYPE_CHECKING
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
 
 import anthropic
 import openai
 import pytest
 from aiohttp import web
 from aiohttp.test_utils import TestServer
-from gateway_values import CHAT
+from gateway_values import CHAT, model
 
 from sparkfleet.gateway.engine import engine_error
 from sparkfleet.gateway.engine.endpoints import Target
-from sparkfleet.gateway.engine.engine_error import in_dialect
+from sparkfleet.gateway.engine.engine_error import in_dialect, unfitness
+from sparkfleet.gateway.routing_table import GroupEntry
 
 if TYPE_CHECKING:
     from conftest import Door, OpenDoor
 
     Answers = Callable[[web.Request], Awaitable[web.StreamResponse]]
     Failing = Callable[[Answers], Awaitable[Door]]
+    Unlike = Callable[..., Awaitable["House"]]
 
 WORDS = "The input (9000 tokens) is longer than the model's context length (4096 tokens)."
 VLLM = json.dumps({"error": {"message": WORDS, "type": "BadRequestError", "param": None, "code": 400}})
@@ -200,3 +203,208 @@ async def test_what_an_engine_does_not_find_itself_is_its_own_to_tell(failing: F
 
     door = await failing(refuse)
     assert (await door.post())[2] == words.encode()
+
+
+# Groups that lack something
+
+
+LONG = "This model's maximum context length is {} tokens. However, your prompt contains 9000 input tokens."
+
+
+def lacking(status: int, said: object) -> Answers:
+    async def refuse(request: web.Request) -> web.Response:
+        return web.json_response(said, status=status)
+
+    return refuse
+
+
+def too_long(context: int) -> Answers:
+    error = {"message": LONG.format(context), "type": "BadRequestError", "param": "input_tokens", "code": 400}
+    return lacking(400, {"error": error})
+
+
+async def well(request: web.Request) -> web.Response:
+    return web.json_response({"id": "chatcmpl-1"})
+
+
+@dataclass
+class House:
+    """A door before engines that answer everything in one way, each with the number of its requests."""
+
+    door: Door
+    asked: list[int]
+
+    async def post(self, path: str = CHAT, **more: object) -> tuple[int, dict[str, Any]]:
+        status, _, body = await self.door.post(path, **more)
+        return status, json.loads(body)
+
+
+@pytest.fixture
+async def unlike(open_door: OpenDoor) -> AsyncIterator[Unlike]:
+    """Makes a door before unlike groups, from pairs of a group and its engine's answers."""
+    servers: list[TestServer] = []
+
+    async def make(*pairs: tuple[GroupEntry, Answers]) -> House:
+        asked = [0] * len(pairs)
+
+        def counted(number: int, answers: Answers) -> Answers:
+            async def count(request: web.Request) -> web.StreamResponse:
+                asked[number] += 1
+                return await answers(request)
+
+            return count
+
+        targets = []
+        for number, (group, answers) in enumerate(pairs):
+            app = web.Application()
+            app.router.add_route("*", "/{path:.*}", counted(number, answers))
+            servers.append(TestServer(app))
+            await servers[-1].start_server()
+            url = str(servers[-1].make_url("")).rstrip("/")
+            targets.append(Target(url=url, group=group.app, app=group.app))
+        groups = tuple(group for group, _ in pairs)
+        door = await open_door(engines=[], models=[model("tiny", groups=groups)])
+        door.picker.targets = targets
+        return House(door, asked)
+
+    yield make
+    for server in servers:
+        await server.close()
+
+
+FIRST, SECOND, THIRD = (GroupEntry(app=f"app-{number}", concurrency=4) for number in range(3))
+NO_PATH = lacking(404, {"detail": "Not Found"})
+
+
+@pytest.mark.parametrize(
+    "path", ["/v1/responses", "/v1/messages", "/v1/audio/transcriptions", "/v1/embeddings"]
+)
+async def test_a_group_whose_engine_lacks_the_path_is_left_out(unlike: Unlike, path: str) -> None:
+    """One engine serves it, a custom workload of the same deployment does not."""
+    house = await unlike((FIRST, NO_PATH), (SECOND, lacking(501, {"error": "no"})), (THIRD, well))
+    assert [(await house.post(path))[0] for _ in range(4)] == [200] * 4
+    assert house.asked == [1, 1, 4], "their refusals were remembered"
+    assert not house.door.gateway.proxy.loads.circuit_line("app-0")
+    assert not house.door.value("sparkfleet_retries_total", model="tiny")
+    status, _, body = await house.door.post(path, x=1)
+    async with house.door.http.post(
+        house.door.url + path, json=house.door.body(path), headers={"x-sparkfleet-explain": "only"}
+    ) as answer:
+        left_out = (await answer.json())["left_out"]
+    assert left_out["app-0"] == f"its engine does not serve {path}"
+    assert (status, body) == (200, b'{"id": "chatcmpl-1"}')
+
+
+async def test_what_a_group_lacks_is_forgotten_when_it_starts_again(unlike: Unlike) -> None:
+    house = await unlike((FIRST, NO_PATH), (SECOND, well))
+    assert (await house.post("/v1/responses"))[0] == 200
+    gateway = house.door.gateway
+    entry = gateway.table.models["tiny"]
+    starting = entry.model_copy(update={"groups": (FIRST.model_copy(update={"ready": False}), SECOND)})
+    for version, now in ((2, starting), (3, entry)):
+        gateway.table = gateway.table.model_copy(update={"version": version, "models": {"tiny": now}})
+    assert (await house.post("/v1/responses"))[0] == 200
+    assert house.asked == [2, 2]
+
+
+async def test_a_path_that_all_engines_lack_is_refused_each_time_by_one(unlike: Unlike) -> None:
+    house = await unlike((FIRST, NO_PATH), (SECOND, NO_PATH))
+    for _ in range(2):
+        status, body = await house.post("/v1/embeddings")
+        assert (status, body["error"]["code"]) == (404, "unsupported_by_model")
+
+
+async def test_a_method_that_an_engine_lacks_leaves_its_path_in_use(unlike: Unlike) -> None:
+    async def makes_only(request: web.Request) -> web.Response:
+        if request.method == "DELETE":
+            return web.json_response({"detail": "Method Not Allowed"}, status=405)
+        return web.json_response({"id": "resp_1"})
+
+    house = await unlike((FIRST, makes_only), (SECOND, NO_PATH))
+    assert (await house.post("/v1/responses"))[0] == 200
+    async with house.door.http.delete(house.door.url + "/v1/responses/resp_1") as answer:
+        assert answer.status == 404
+    assert (await house.post("/v1/responses"))[0] == 200
+    assert house.asked[0] == 3
+
+
+SOUND = [{"role": "user", "content": [{"type": "input_audio", "input_audio": {"data": "", "format": "wav"}}]}]
+
+
+@pytest.mark.parametrize(
+    "said", ["At most 0 audio(s) may be provided in one prompt.", "tiny is not a multimodal model"]
+)
+async def test_sound_goes_to_the_group_whose_engine_hears(unlike: Unlike, said: str) -> None:
+    deaf = lacking(400, {"error": {"message": said, "type": "BadRequestError", "param": None, "code": 400}})
+    house = await unlike((FIRST, deaf), (SECOND, well))
+    assert [(await house.post(messages=SOUND))[0] for _ in range(3)] == [200] * 3
+    assert house.asked == [1, 3]
+    house.asked[0] = 0
+    assert {(await house.post())[0] for _ in range(2)} == {400, 200}, "it takes part in what it can do"
+
+
+async def test_a_prompt_that_is_too_long_for_one_engine_goes_to_a_larger_group(unlike: Unlike) -> None:
+    """The gateway's estimate was below the engine's count: nothing of it reaches the client."""
+    small, equal, large = (
+        one.model_copy(update={"context": size})
+        for one, size in ((FIRST, 4096), (SECOND, 4096), (THIRD, 8192))
+    )
+    house = await unlike((small, too_long(4096)), (equal, too_long(4096)), (large, well))
+    assert [(await house.post())[0] for _ in range(4)] == [200] * 4
+    assert house.asked[0] + house.asked[1] <= 4, "at most one of the small ones for each"
+    assert house.asked[2] == 4
+    assert not house.door.gateway.proxy.loads.circuit_line("app-0")
+
+
+@pytest.mark.parametrize("path", [CHAT, "/v1/messages"])
+async def test_a_prompt_that_is_too_long_for_all_names_the_largest_context(unlike: Unlike, path: str) -> None:
+    small, large = (one.model_copy(update={"context": size}) for one, size in ((FIRST, 4096), (SECOND, 8192)))
+    house = await unlike((small, too_long(4096)), (large, too_long(8192)))
+    for _ in range(2):
+        status, body = await house.post(path)
+        assert status == 400
+        assert body["error"]["message"].endswith(
+            '9000 input tokens. The largest context of "tiny" is 8192 tokens, on app-1.'
+        )
+        assert (body["error"]["param"], body["error"]["code"]) == ("input_tokens", 400), "the engine's own"
+
+
+async def test_a_prompt_that_needs_a_group_that_starts_is_later(unlike: Unlike) -> None:
+    small = FIRST.model_copy(update={"context": 4096})
+    starts = SECOND.model_copy(update={"context": 8192, "ready": False})
+    house = await unlike((small, too_long(4096)), (starts, well))
+    status, headers, body = await house.door.post()
+    assert (status, json.loads(body)["error"]["code"]) == (503, "model_not_ready")
+    assert "app-1, with a context of 8192 tokens" in json.loads(body)["error"]["message"]
+    assert int(headers["retry-after"]) > 0
+    certain = [{"role": "user", "content": "x" * 12 * 5000}]
+    status, body = await house.post(messages=certain)
+    assert (status, house.asked) == (503, [1, 0]), "nobody was asked"
+
+
+async def test_a_fault_of_the_client_is_told_by_the_first_engine(unlike: Unlike) -> None:
+    """A 400 is only repeated if the engine refuses for its own limits."""
+    wrong = lacking(400, {"error": {"message": "temperature must be non-negative", "type": "x", "code": 400}})
+    house = await unlike((FIRST, wrong), (SECOND, wrong))
+    status, body = await house.post()
+    assert (status, body["error"]["message"]) == (400, "temperature must be non-negative")
+    assert sum(house.asked) == 1
+
+
+@pytest.mark.parametrize(
+    ("said", "why"),
+    [
+        ({"error": {"message": LONG.format(1), "code": 400}}, "context"),
+        ({"message": WORDS, "code": 400}, "context"),
+        ({"error": "The sum of prompt length (9351), query length (0) should not exceed max_num_tokens (8192)"}, "context"),
+        ({"error": {"message": "exceeds the available context size", "type": "exceed_context_size_error"}}, "context"),
+        ({"error": {"message": "too long", "code": "context_length_exceeded"}}, "context"),
+        ({"error": {"message": "max_tokens must be at least 1", "code": 400}}, None),
+        ({"error": {"message": "At most 0 audio(s) may be provided in one prompt."}}, None),
+        ([1], None),
+    ],
+)  # fmt: skip
+def test_the_lack_in_an_engines_words(said: object, why: str | None) -> None:
+    """vLLM, SGLang, TensorRT-LLM (NVIDIA/TensorRT-LLM#9277), llama.cpp, OpenAI."""
+    assert unfitness(json.dumps(said).encode(), 400, has_audio=False) == why
+    assert unfitness(json.dumps(said).encode(), 429, has_audio=False) is None

@@ -134,6 +134,33 @@ async def test_an_engine_that_reports_its_own_end_has_not_answered(raw_engine: R
     assert door.gateway.proxy.loads.is_open("app-0")
 
 
+@pytest.mark.parametrize(
+    "odd", [b"data: {broken\n\n", b"data: \xff\xfe\n\n", b": \n\n", b"\n\n\n", b"retry: 9\n\n"]
+)
+@pytest.mark.parametrize("usage", [True, False])
+async def test_an_event_that_is_no_json_passes_and_the_stream_goes_on(
+    raw_engine: RawEngine, odd: bytes, usage: bool
+) -> None:
+    """BerriAI/litellm#40404: a broken line ended a stream whose other tokens all came."""
+    sent = CHUNK + odd + CHUNK + DONE
+    door = await raw_engine(HEAD + sent)
+    options = {} if usage else {"stream_options": {"include_usage": True}}
+    status, _, body = await door.post("/v1/completions", stream=True, **options)
+    assert (status, body) == (200, sent)
+    assert not door.value("sparkfleet_errors_total", model="tiny", kind="engine_lost")
+
+
+async def test_an_error_of_a_limit_in_the_stream_passes_once_and_the_stream_ends(
+    raw_engine: RawEngine,
+) -> None:
+    """BerriAI/litellm#26015: a 429 in the middle made an endless loop."""
+    event = b'data: {"error": {"message": "slow down", "type": "rate_limit_error", "code": 429}}\n\n'
+    door = await raw_engine(HEAD + CHUNK + event + DONE)
+    async with asyncio.timeout(5):
+        status, _, body = await door.post("/v1/completions", stream=True)
+    assert (status, body) == (200, CHUNK + event + DONE)
+
+
 async def test_such_a_report_ends_a_stream_whose_usage_is_hidden_too(raw_engine: RawEngine) -> None:
     died = DIED["/v1/completions"]
     door = await raw_engine(HEAD + CHUNK + died + DONE)

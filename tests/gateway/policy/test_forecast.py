@@ -18,7 +18,7 @@ from sparkfleet.gateway.policy.forecast import GroupLoad, forecasts, reason_of
 from sparkfleet.gateway.policy.learned import FARTHEST, LearnedSpeeds
 from sparkfleet.gateway.policy.prefix_cache import PrefixCaches, room_of
 from sparkfleet.gateway.policy.speeds import decode_tps
-from sparkfleet.gateway.request.prefix_blocks import ENDS, prefix_of, share_of
+from sparkfleet.gateway.request.prefix_blocks import ENDS, length_of, prefix_of
 from sparkfleet.gateway.request.requirements import Requirements, can, needs_of, too_small
 from sparkfleet.gateway.routing_table import GroupEntry, GroupSpeed
 
@@ -182,8 +182,7 @@ def test_a_cache_forgets_what_was_used_least_recently_and_the_end_before_the_beg
     assert (caches.blocks("one", new), caches.blocks("one", old)) == (5, 3)
     caches.forget("one")
     assert caches.blocks("one", new) == 0
-    assert share_of(2, old, 8192) == 1024 / 8192
-    assert share_of(0, old, 0) == 0.0
+    assert (length_of(old, 8192), length_of(old, 0), length_of((), 7)) == (8192, 8 * 512, 7)
 
 
 def test_one_prefix_in_all_prompts_does_no_harm() -> None:
