@@ -18,9 +18,9 @@ from sparkfleet.fleet.deployments.status import FleetCondition, delete_deploymen
 from sparkfleet.fleet.doctor import examine_fleet
 from sparkfleet.fleet.events import OnEvent, ignored
 from sparkfleet.fleet.lifecycle.bring_up import page_cache_denied, take_down
+from sparkfleet.fleet.lifecycle.reboot import BACK_S, Survival, served_by, survive_reboot
 from sparkfleet.fleet.nodes.all_reduce import AllReduceMeasurement, Sent, measure_all_reduce, rail_bytes
 from sparkfleet.fleet.nodes.collect_facts import survey
-from sparkfleet.fleet.nodes.reboot import BACK_S, Survival, served_by, survive_reboot
 from sparkfleet.fleet.planning.measured import canary_words, measured_words
 from sparkfleet.fleet.report.outcome import rung_lines
 from sparkfleet.fleet.session import Session

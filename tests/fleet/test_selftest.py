@@ -5,8 +5,8 @@ import pytest
 from sparkfleet.controlplane.state.status import DeploymentStatus
 from sparkfleet.doctor.collect import RawAnswer
 from sparkfleet.errors import SpecError
+from sparkfleet.fleet.lifecycle.reboot import Survival
 from sparkfleet.fleet.nodes.all_reduce import AllReduceMeasurement
-from sparkfleet.fleet.nodes.reboot import Survival
 from sparkfleet.fleet.selftest import (
     all_reduce_seen,
     engine_seen,

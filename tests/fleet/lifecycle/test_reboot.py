@@ -5,7 +5,7 @@ import pytest
 from sparkfleet.controlplane.state.status import DeploymentStatus, FleetStatus, NodeReport
 from sparkfleet.errors import ControlError
 from sparkfleet.fleet.events import ignored
-from sparkfleet.fleet.nodes.reboot import boot_of, not_back, served_by, survive_reboot
+from sparkfleet.fleet.lifecycle.reboot import boot_of, not_back, served_by, survive_reboot
 from sparkfleet.fleet.session import Session
 from sparkfleet.group.report import GroupPhase, GroupReport, RankReport
 
