@@ -32,7 +32,7 @@ from sparkfleet.planner.types.plan import Candidate
 from sparkfleet.runtime.files.fleet_paths import FleetPaths
 from sparkfleet.specs.deployment import Deployment
 from sparkfleet.specs.fields import quote
-from sparkfleet.units import GIB
+from sparkfleet.units import GIB, gib
 from sparkfleet.values import Value
 
 NAME = "selftest"
@@ -424,7 +424,7 @@ def engine_seen(state: DeploymentStatus, tokens: int, returned: int) -> _Seen:
     if returned < -LEFT_BYTES:
         return _Seen(
             False,
-            f"its end left {-returned / GIB:.1f} GiB less memory than while it ran",
+            f"its end left {gib(-returned, exact=True)} less memory than while it ran",
             "`sparkfleet doctor`",
         )
     return _Seen(tokens > 1, "; ".join(words))

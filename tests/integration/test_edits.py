@@ -50,6 +50,8 @@ SEEN = {
     "media_domains: [example.org]": {"media_domains": ["example.org"]},
 }
 """Edits that change an engine's command."""
+LIVE_AFTERWARDS = {"media_domains: [example.org]": {"media_domains": []}}
+"""Edits that take back what an engine was started with, and restart none."""
 AT_ONCE_S = 1.0
 """Longest time until an edit that no engine sees has taken effect."""
 
@@ -160,6 +162,11 @@ def test_edits_of_the_command_restart_the_engine_and_fail_no_request(fleet, base
         assert "restarts the engine" in " ".join(out.split()), words
         assert not engines(fleet) & before, words
         assert failed == [], words
+        if words in LIVE_AFTERWARDS:
+            before = engines(fleet)
+            out = apply(fleet, changed(base, LIVE_AFTERWARDS[words]))
+            assert "restarts no engine" in out, words
+            assert engines(fleet) == before, words
     apply(fleet, base)
     fleet.until(lambda: len(fleet.deployment()["groups"]) == 1)
 

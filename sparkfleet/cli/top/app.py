@@ -27,7 +27,7 @@ from sparkfleet.errors import SparkfleetError
 from sparkfleet.fleet.deployments.status import FleetOverview
 from sparkfleet.fleet.report.live_view import GroupRow, LiveReadings, LiveView, NodeRow, bar, sparkline
 from sparkfleet.fleet.report.status_lines import NOTHING_DEPLOYED
-from sparkfleet.units import GIB
+from sparkfleet.units import gib_of
 
 EVERY_S = 1.0
 """Seconds between two readings."""
@@ -358,10 +358,8 @@ def _memory(row: NodeRow, width: int) -> Text:
     if row.memory_used is None or row.memory_total is None or row.memory_available is None:
         return Text("not read")
     style = "red" if row.memory_used >= FULL else "yellow" if row.memory_used >= HIGH else "green"
-    used = (row.memory_total - row.memory_available) / GIB
-    return Text.assemble(
-        (bar(row.memory_used, width), style), f" {used:.0f} of {row.memory_total / GIB:.0f} GiB"
-    )
+    used = row.memory_total - row.memory_available
+    return Text.assemble((bar(row.memory_used, width), style), f" {gib_of(used, row.memory_total)}")
 
 
 def _gpu(row: NodeRow) -> str:

@@ -13,7 +13,7 @@ from sparkfleet.gateway.report import EntryReport
 from sparkfleet.group.report import BEGINNING, GroupPhase, GroupReport
 from sparkfleet.planner.report.explain.layout import band_ends
 from sparkfleet.planner.types.plan import Candidate, DeploymentPlan
-from sparkfleet.units import GIB
+from sparkfleet.units import gib_of
 
 DAY_S = 86_400
 HISTORY_S = 3600.0
@@ -199,7 +199,7 @@ def _node(node: NodeReport) -> str:
         return "gone: Ray on it does not answer"
     if node.memory_total is None or node.memory_available is None:
         return "joined · memory not read"
-    return f"joined · {node.memory_available / GIB:.1f} of {node.memory_total / GIB:.1f} GiB available"
+    return f"joined · {gib_of(node.memory_available, node.memory_total)} available"
 
 
 def duration_words(seconds: float) -> str:

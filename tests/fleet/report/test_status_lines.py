@@ -42,7 +42,7 @@ def test_a_ready_deployment_on_two_nodes():
         "        380 ms to the first token, 24.7 tok/s for one user (predicted 21–28)",
         "",
         "nodes",
-        "  spark1  joined · 34.0 of 120.0 GiB available",
+        "  spark1  joined · 34 of 120 GiB available",
         "  s2      gone: Ray on it does not answer",
     ]
     assert all(len(line) <= 80 for line in shown)
