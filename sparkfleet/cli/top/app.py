@@ -27,7 +27,7 @@ from sparkfleet.errors import SparkfleetError
 from sparkfleet.fleet.deployments.status import FleetOverview
 from sparkfleet.fleet.report.live_view import GroupRow, LiveReadings, LiveView, NodeRow, bar, sparkline
 from sparkfleet.fleet.report.status_lines import NOTHING_DEPLOYED
-from sparkfleet.units import gib_of
+from sparkfleet.units import gib, gib_of
 
 EVERY_S = 1.0
 """Seconds between two readings."""
@@ -181,7 +181,7 @@ class TopApp(App[None]):
         self._node_columns()
         groups = self.screen_stack[0].query_one("#groups", DataTable)
         groups.clear(columns=True)
-        on, more = ((), ()) if self._narrow else (("on",), ("acceptance", "one user"))
+        on, more = ((), ()) if self._narrow else (("on",), ("memory", "acceptance", "one user"))
         groups.add_columns("group", "state", *on, "tok/s", "trend", "running", "waiting", *more)
 
     def _node_columns(self) -> None:
@@ -387,7 +387,8 @@ def _group_cells(row: GroupRow, narrow: bool) -> Sequence[Text]:
     if narrow:
         return (*first, *rest)
     accepted = Text("–" if row.acceptance is None else f"{row.acceptance:.0%}", justify="right")
-    return (*first, Text(visible(row.where)), *rest, accepted, Text(_one_user(row)))
+    memory = Text("–" if row.memory is None else gib(row.memory), justify="right")
+    return (*first, Text(visible(row.where)), *rest, memory, accepted, Text(_one_user(row)))
 
 
 def _one_user(row: GroupRow) -> str:
