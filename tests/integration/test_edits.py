@@ -33,6 +33,9 @@ UNSEEN = {
     "replicas: 1": {"replicas": 1},
     "runtime: process": {"runtime": "process"},
     "aliases and keys at once": {"aliases": ["gpt-4o"], "keys": ["default"]},
+    "loop_tokens: 200": {"loop_tokens": 200},
+    "replay: true": {"replay": True},
+    "external: one endpoint": {"external": [{"url": "http://127.0.0.1:9/v1", "model": "elsewhere"}]},
     "the model as a variant": {"model": None, "variants": [{"model": "builtin:tiny"}]},
 }
 """Edits that no engine's command has: a field, and what it is changed to; None takes it out."""
@@ -46,6 +49,7 @@ SEEN = {
     "context: 1024": {"context": 1024},
     "concurrency: 8": {"concurrency": 8},
     "engine_args: [--seed, 7]": {"engine_args": ["--seed", "7"]},
+    "env: {SEEN: yes}": {"env": {"SEEN": "yes"}},
     "speculation: ngram": {"speculation": {"method": "ngram", "tokens": 2}},
     "media_domains: [example.org]": {"media_domains": ["example.org"]},
 }

@@ -35,7 +35,7 @@ PAGES = ("log", "events", "reasons")
 """Actions that open a page."""
 OLD_S = 4.0
 """Age from which figures are named old. A reading over SSH takes a second."""
-NARROW = 125
+NARROW = 135
 """Columns below which less important ones are left out."""
 WIDE_BAR, NARROW_BAR = 16, 8
 WIDE_NAME, NARROW_NAME = 40, 20
