@@ -88,7 +88,7 @@ async def survive_reboot(session: Session, node: str, on_event: OnEvent) -> Surv
         with suppress(NodeError):  # a node that goes at once cuts the connection
             await channel.run(("sudo", "-n", *REBOOT), timeout_s=COMMAND_S)
     else:
-        words = f"{node} cannot be rebooted from here without a password. Type on it: sudo {' '.join(REBOOT)}"
+        words = f"On {node}, type: sudo {' '.join(REBOOT)}   (from here it needs a password)"
         on_event(TroubleFound(line=words))
     return await _back(session.inventory, node, boot, served_by(before, node))
 
