@@ -100,7 +100,7 @@ def hub_refs(node: NodeSnapshot, disks: Disks) -> Iterator[CheckFault]:
     if broken:
         yield note(
             f"{node.name}: no refs/main in the cache of {', '.join(broken[:4])}{' …' if len(broken) > 4 else ''}",
-            means="Offline they load by snapshot path only, not by name.",
+            means="Without internet an engine finds these models by their directory only, not by their name.",
             do="sparkfleet models push MODEL   # or copy its refs/ directory as well",
         )
 
