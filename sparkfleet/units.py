@@ -4,3 +4,30 @@ KIB = 1 << 10
 MIB = 1 << 20
 GIB = 1 << 30
 GB = 10**9
+
+
+def short_number(value: float) -> str:
+    """A number with two digits, or all digits before its point."""
+    return f"{value:.0f}" if value >= 10 else f"{value:.2g}"
+
+
+def gib(size: float, *, exact: bool = False) -> str:
+    """`45 GiB`, `2.5 GiB`: memory. `exact`: with a decimal, if two close sizes are compared."""
+    return f"{_digits(size / GIB, exact)} GiB"
+
+
+def gib_of(part: float, whole: float) -> str:
+    """`45 of 122 GiB`."""
+    return f"{short_number(part / GIB)} of {gib(whole)}"
+
+
+def gb(size: float, *, exact: bool = False) -> str:
+    """`45 GB`, `2.5 MB`: disks, files, downloads. `exact`: with a decimal, if two close sizes are compared."""
+    for unit, factor in (("TB", 1e12), ("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
+        if size >= factor:
+            return f"{_digits(size / factor, exact)} {unit}"
+    return f"{size:.0f} B"
+
+
+def _digits(value: float, exact: bool) -> str:
+    return f"{value:.1f}" if exact else short_number(value)

@@ -14,6 +14,7 @@ from rich.text import Text
 from sparkfleet.cli.escapes import SafeConsole
 from sparkfleet.cli.loading import loading
 from sparkfleet.errors import SparkfleetError
+from sparkfleet.units import gb
 
 if TYPE_CHECKING:  # slow imports, of which only the types are used
     from sparkfleet.controlplane.state.event import Event
@@ -94,23 +95,15 @@ def event_line(event: Event) -> Text:
     )  # fmt: skip
 
 
-def size_text(size: float) -> str:
-    """`4.1 GB`: decimal, as disks and downloads are counted."""
-    for unit, factor in (("TB", 1e12), ("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
-        if size >= factor:
-            return f"{size / factor:.1f} {unit}"
-    return f"{size:.0f} B"
-
-
 def progress_text(progress: TransferProgress) -> str:
     """`spark1 → spark2: 62 %, 31.2 of 50.3 GB, 1.1 GB/s, 17 s left`."""
     where = f"{progress.source} → {progress.node}" if progress.source else progress.node
     if progress.text:
         return f"{where}: {progress.text}"
     share = 100 * progress.done_bytes / progress.total_bytes if progress.total_bytes else 100.0
-    parts = [f"{share:.0f} %", f"{size_text(progress.done_bytes)} of {size_text(progress.total_bytes)}"]
+    parts = [f"{share:.0f} %", f"{gb(progress.done_bytes)} of {gb(progress.total_bytes)}"]
     if progress.bytes_per_s:
-        parts.append(f"{size_text(progress.bytes_per_s)}/s")
+        parts.append(f"{gb(progress.bytes_per_s)}/s")
     if progress.eta_s:
         parts.append(f"{progress.eta_s:.0f} s left")
     doing = {"hub": "from the Hub ", "checking": "checking ", "lan": "over the LAN "}.get(progress.phase, "")

@@ -14,7 +14,7 @@ from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 
 from sparkfleet.errors import Cause
 from sparkfleet.knowledge.data_file import DataFile, Entries
-from sparkfleet.units import GIB
+from sparkfleet.units import GIB, gib
 from sparkfleet.values import Value
 
 LOW_BYTES = 3 * GIB
@@ -207,7 +207,7 @@ def _by_the_end(failure: Failure, lines: Sequence[str]) -> Diagnosis:
     """Diagnosis if no signature matches: by memory and exit code, with the last line that looks like an error."""
     low, code = failure.memory_low, failure.exit_code
     if low is not None and low < LOW_BYTES:
-        says = f"The node had only {low / GIB:.1f} GiB of memory left."
+        says = f"The node had only {gib(low, exact=True)} of memory left."
         return Diagnosis(cause=Cause.MEMORY, says=says)
     evidence = _looks_like_an_error(lines)
     if code in KILLED:

@@ -108,7 +108,7 @@ async def measure_pair(pair: Pair, channels: Mapping[str, Channel], *, seconds: 
     loader = await _loader(pair, ends)
     rails = await _with_gids(pair, ends, loader)
     latencies = [await loader.latency(rail) for rail in rails]
-    before = await _sent(ends[0], pair)
+    before = await bytes_sent(ends[0], _devices(pair))
     rates = await asyncio.gather(*(loader.bandwidth(rail, seconds) for rail in rails))
     proof = await _proof(ends[0], pair, before, loader)
     return LinkMeasurement(
@@ -156,18 +156,22 @@ def _key(end: RailEnd) -> tuple[str | None, str]:
 
 
 async def _proof(channel: Channel, pair: Pair, before: Mapping[str, int], loader: Loader) -> TransportProof:
-    proof = prove(pair, before, await _sent(channel, pair), loader.method)
+    proof = prove(pair, before, await bytes_sent(channel, _devices(pair)), loader.method)
     for _ in range(SETTLE_TRIES):
         if proof.holds:
             break
         await asyncio.sleep(SETTLE_PAUSE_S)
-        proof = prove(pair, before, await _sent(channel, pair), loader.method)
+        proof = prove(pair, before, await bytes_sent(channel, _devices(pair)), loader.method)
     return proof
 
 
-async def _sent(channel: Channel, pair: Pair) -> dict[str, int]:
-    """Bytes sent so far by each device of a node: netdevs as the kernel counts, RDMA devices as they count."""
-    readers = {end.rdma: ReadRdmaCounters(end.rdma) for end, _ in pair.rails if end.rdma}
+def _devices(pair: Pair) -> list[str]:
+    return [end.rdma for end, _ in pair.rails if end.rdma]
+
+
+async def bytes_sent(channel: Channel, rdma: Sequence[str]) -> dict[str, int]:
+    """Bytes sent so far by each device of a node: netdevs as the kernel counts, these RDMA devices as they count."""
+    readers = {device: ReadRdmaCounters(device) for device in rdma}
     netdevs = await ask(channel, ReadNetdevs.argv, ReadNetdevs.parse)
     traffic, *counters = await run_batch(channel, [ReadTraffic.argv, *(one.argv for one in readers.values())])
     cables = {netdev.name for netdev in netdevs if _leads_out(netdev)}

@@ -133,9 +133,10 @@ class GatewayApp:
         return self._in_flight
 
     @property
-    def waiting(self) -> int:
-        """Number of them that wait for a free slot of a group."""
-        return sum(self.proxy.queues.waiting(model) for model in self.table.models)
+    def queued(self) -> dict[str, int]:
+        """Number of them that wait for a free slot of a group, by model; models that none waits for are left out."""
+        found = {model: self.proxy.queues.waiting(model) for model in self.table.models}
+        return {model: count for model, count in found.items() if count}
 
     async def drain(self, timeout_s: float) -> bool:
         """Refuses new requests, and waits for those in flight. True if all ended in time."""

@@ -276,13 +276,14 @@ class GatewayReplica:
         return present
 
     async def _report(self) -> None:
-        certificate = self._present()
+        certificate, queued = self._present(), self._gateway.queued
         report = GatewayReport(
             replica=serve.get_replica_context().replica_tag,
             url=self._server.url,
             metrics_url=f"http://127.0.0.1:{self._page.port}/metrics",
             at=time.time(),
-            waiting=self._gateway.waiting,
+            waiting=sum(queued.values()),
+            queued=queued,
             trouble=self._trouble or (self._certificate.trouble if self._certificate is not None else ""),
             certificate=certificate,
             external_trouble=self._gateway.external_trouble,

@@ -69,6 +69,8 @@ class GatewayReport(Value):
     at: float
     waiting: int = 0
     """Requests that wait for a free slot of a group."""
+    queued: Mapping[str, int] = Field(default_factory=dict)
+    """The same by model, for those that any wait for."""
     external_trouble: str = ""
     """Failures of endpoints outside the fleet, in words; "" for none."""
     trouble: str = ""

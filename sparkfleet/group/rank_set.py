@@ -18,7 +18,7 @@ from sparkfleet.group.report import RankReport
 from sparkfleet.runtime.base import ADOPTABLE, RankStatus
 from sparkfleet.runtime.control_socket import BY_REQUEST, NO_OWNER
 from sparkfleet.runtime.ports import free_port
-from sparkfleet.units import GIB
+from sparkfleet.units import gib
 
 log = logging.getLogger(__name__)
 
@@ -277,13 +277,13 @@ class Ranks:
         """Waits for the predicted memory: that of a group that has just stopped becomes available late."""
         deadline = time.monotonic() + self._launch.timeouts.memory_s
         while lacking := [
-            f"{rank.node} has {memory / GIB:.1f} GiB"
+            f"{rank.node} has {gib(memory, exact=True)}"
             for rank, memory in zip(self.holders, await self._memory(), strict=True)
             if memory < self._launch.needs
         ]:
             if time.monotonic() > deadline:
                 raise EngineError(
-                    f"Each rank is predicted to need {self._launch.needs / GIB:.1f} GiB; {', '.join(lacking)} available.",
+                    f"Each rank is predicted to need {gib(self._launch.needs, exact=True)}; {', '.join(lacking)} available.",
                     means="It was not started: a Spark that runs out of memory has to be switched off.",
                     do="Run `sparkfleet doctor`: it lists the processes that hold the memory.",
                     because=Cause.MEMORY,
@@ -332,7 +332,7 @@ async def _lines(rank: RankHolder) -> tuple[str, ...]:
 
 def _runs_out(memory: int, node: str) -> EngineError:
     return EngineError(
-        f"{node} has only {memory / GIB:.1f} GiB of memory left: the group was stopped.",
+        f"{node} has only {gib(memory, exact=True)} of memory left: the group was stopped.",
         means="A host without memory does not recover: it has to be switched off.",
         do="Set a smaller context or concurrency; `sparkfleet plan` shows which ones fit.",
         because=Cause.MEMORY,

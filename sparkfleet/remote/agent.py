@@ -100,6 +100,35 @@ class Program:
 
 
 @dataclass(frozen=True)
+class SentInto:
+    """A program that is sent to another interpreter than the node's: one of an engine's environment or container.
+
+    Attributes:
+        program: the program; it may use what that environment has.
+        interpreter: the interpreter's command, 3.11 or later.
+    """
+
+    program: Program
+    interpreter: tuple[str, ...]
+
+    @property
+    def argv(self) -> tuple[str, ...]:
+        """See `Runnable`."""
+        return (*self.interpreter, "-P", "-c", _far_half(), self.program.name)
+
+    def order(self, request: object) -> bytes:
+        """See `Runnable`."""
+        return self.program.order(request)
+
+    def no_answer(self, node: str, output: str) -> NoAnswer:
+        """See `Runnable`."""
+        return NoAnswer(
+            f"{node}: {' '.join(self.interpreter)} did not {self.program.does} {output}",
+            do="`sparkfleet logs` has the engine's output.",
+        )
+
+
+@dataclass(frozen=True)
 class Installed:
     """A program of the sparkfleet on a node: its interpreter, and a module that reads only the request."""
 

@@ -42,6 +42,7 @@ from sparkfleet.staging.hub_http import (
 )
 from sparkfleet.staging.manifest import MAX_FILES, File, Manifest, by_path
 from sparkfleet.staging.storage_layout import size_of
+from sparkfleet.units import gb
 
 TRIES = 3
 """Failures in a row without progress. The library itself tries each request of a download up to six times."""
@@ -168,7 +169,7 @@ class Hub:
                 return
         if too_large:
             raise StagingError(
-                f"{file.path} has {file.size / 1e9:.0f} GB; the Hub serves files above 50 GB by Xet only.",
+                f"{file.path} has {gb(file.size)}; the Hub serves files above 50 GB by Xet only.",
                 do="Unset HF_HUB_DISABLE_XET on the node. If hf_xet is missing: `sparkfleet up` installs it.",
             )
         headers = build_hf_headers(token=self._token)

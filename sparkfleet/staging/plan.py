@@ -13,6 +13,7 @@ from sparkfleet.errors import SpecError
 from sparkfleet.specs.inventory import Inventory, Link, RailEnd
 from sparkfleet.staging.errors import StagingError
 from sparkfleet.staging.manifest import Manifest
+from sparkfleet.units import gb
 from sparkfleet.values import Value
 
 Over = Literal["link", "lan"]
@@ -271,11 +272,11 @@ def _demand_room(manifest: Manifest, lacking: Mapping[str, Have], reserve_bytes:
     }
     if full:
         each = ", ".join(
-            f"{node} needs {size / 1e9:.1f} GB and has {lacking[node].free_bytes / 1e9:.1f} GB free"
+            f"{node} needs {gb(size, exact=True)} and has {gb(lacking[node].free_bytes, exact=True)} free"
             for node, size in full.items()
         )
         raise StagingError(
-            f"{manifest.name} does not fit on disk: {each} ({reserve_bytes / 1e9:.1f} GB are kept in reserve).",
+            f"{manifest.name} does not fit on disk: {each} ({gb(reserve_bytes, exact=True)} are kept in reserve).",
             means="Nothing was transferred.",
             do="Free disk space: `sparkfleet models prune` removes models that no deployment uses.",
         )

@@ -72,6 +72,7 @@ LABELS: dict[str, str] = {
     "speculation": "Speculative method in words.",
     "checkpoint": "Hub id, directory, or embedded model.",
     "node": "Name of a node in the inventory.",
+    "rank": "Number of a rank in its group, from 0.",
     "gpu": "Index of a GPU of the node.",
     "resource": "Resource that tasks wait for: cpu, memory, io.",
     "share": "some: at least one task waited; full: all of them did.",
@@ -308,6 +309,12 @@ PREDICTED_PREFILL = _controller(
 )
 PREDICTED_MEMORY = _controller(
     "predicted_memory_bytes", "bytes", "deployment group bound", "Predicted memory of one rank."
+)
+RANK_MEMORY = _controller(
+    "rank_memory_bytes",
+    "bytes",
+    "deployment group rank node",
+    "Memory that a rank takes on its node: that of its processes, and what the GPU's driver holds for them.",
 )
 PREDICTED_STEP = _controller(
     "predicted_tokens_per_step",

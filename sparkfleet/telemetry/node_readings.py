@@ -19,6 +19,7 @@ from sparkfleet.hostfacts.gpu import GpuState, ReadGpuState
 from sparkfleet.hostfacts.kernel_log import KernelLog, ReadKernelLog
 from sparkfleet.hostfacts.memory import MemoryMap, ReadMemoryMap
 from sparkfleet.hostfacts.network.rdma import RdmaCounters, ReadRdmaCounters
+from sparkfleet.telemetry.rank_memory import RankMemory
 from sparkfleet.values import Value
 
 SLOW_EVERY_S = 10.0
@@ -69,6 +70,8 @@ class SlowReadings(Value):
     disks: Mapping[str, DiskSpace] = {}
     """By name (`catalogue.PLACES`)."""
     kernel: KernelLog | None = None
+    ranks: tuple[RankMemory, ...] = ()
+    """Memory of the ranks that run here."""
 
 
 class NodeReadings(Value):

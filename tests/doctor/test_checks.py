@@ -365,7 +365,7 @@ FAULTS = [
     (jetson, "machine-is-a-spark", "error", "spark2 is not a DGX Spark but an NVIDIA Jetson: it has /etc/nv_tegra_release"),
     (n1x, "machine-is-a-spark", "error", "RTX Spark N1X: its GPU is 10de:2e03"),
     (gh200, "machine-is-a-spark", "error", "NVIDIA GH200 480GB"),
-    (disk_nearly_full, "disk-low", "warning", "5.0 of 3700 GB are free"),
+    (disk_nearly_full, "disk-low", "warning", "5 GB of 3.7 TB are free"),
     (no_refs, "hub-refs", "info", "no refs/main in the cache of Qwen/Qwen3-8B"),
     (shm_full, "shm-size", "warning", "30 GB are used in /dev/shm"),
     (no_card, "cx7-present", "info", "no ConnectX-7"),
@@ -585,14 +585,14 @@ async def test_weights_that_do_not_fit(findings):
     needed = Needed(deployment="big", model="Qwen/Big", weights_bytes=4 * 10**12, nodes=("spark2",))
     (told,) = await findings(needed=[needed])
     assert (told.id, told.severity) == ("disk-for-weights", "error")
-    assert "spark2: 3200 GB are free" in told.what
-    assert "4400 GB" in told.what
+    assert "spark2: 3.2 TB are free" in told.what
+    assert "4.4 TB" in told.what
 
 
 async def test_weights_that_fit_on_no_node(findings):
     needed = Needed(deployment="big", model="Qwen/Big", weights_bytes=4 * 10**12)
     (told,) = await findings(needed=[needed])
-    assert "no node has enough space: 3200 GB on spark1, 3200 GB on spark2 are free" in told.what
+    assert "no node has enough space: 3.2 TB on spark1, 3.2 TB on spark2 are free" in told.what
 
 
 async def test_weights_that_fit_on_one_node_are_fine_if_no_node_is_pinned(sparks, findings):

@@ -5,7 +5,19 @@ import pytest
 from sparkfleet.controlplane.state.status import DeploymentStatus
 from sparkfleet.doctor.collect import RawAnswer
 from sparkfleet.errors import SpecError
-from sparkfleet.fleet.selftest import engine_seen, engine_spec, facts_seen, link_seen, selftest
+from sparkfleet.fleet.lifecycle.reboot import Survival
+from sparkfleet.fleet.nodes.all_reduce import AllReduceMeasurement
+from sparkfleet.fleet.selftest import (
+    all_reduce_seen,
+    engine_seen,
+    engine_spec,
+    facts_seen,
+    link_seen,
+    planned_link,
+    rails_seen,
+    selftest,
+    survival_seen,
+)
 from sparkfleet.fleet.session import Session
 from sparkfleet.group.report import GroupPhase, GroupReport
 from sparkfleet.hostfacts.network.link import LinkFacts
@@ -57,6 +69,75 @@ def test_a_link_is_held_against_the_planners_figures(measured, latency_us, fine)
     seen = link_seen(link(measured, latency_us), link(20.0))
     figures = f"{measured:.1f} GB/s and {latency_us:.0f} µs measured"
     assert (seen.fine, figures in seen.words, bool(seen.do)) == (fine, True, not fine)
+
+
+def test_a_pair_is_planned_with_its_slowest_link():
+    """Nodes on a switch have a link each."""
+    fast, slow, other = link(20.0), link(15.0, 28.0), link(1.0).model_copy(update={"nodes": ("b", "c")})
+    assert planned_link([fast, slow, other], ("a", "b")) == slow
+
+
+@pytest.mark.parametrize(
+    ("rails", "fault"),
+    [
+        ({"r1": 500, "r2": 480}, ""),
+        ({"r1": 500, "r2": 260}, ""),
+        ({"r1": 500, "r2": 240}, "b: r2 carries less than 50% of what r1 carries"),
+        ({"r1": 0, "r2": 500}, "b: r1 carried nothing"),
+        ({"r1": 0, "r2": 0}, "b sent its messages over another network than the rails"),
+    ],
+)
+def test_a_dead_or_lopsided_rail_of_any_node_is_a_fault(rails, fault):
+    seen = rails_seen({"a": {"r1": 500, "r2": 500}, "b": rails})
+    assert seen.fine == (not fault)
+    assert fault in seen.words
+    assert "b r1 0.0 MB" in seen.words
+
+
+def test_by_tcp_the_first_rail_carries_all_of_it():
+    sent = {"a": {"r1": 900, "r2": 0}}
+    assert rails_seen(sent, split=False, at_least=900).fine
+    assert not rails_seen(sent, split=False, at_least=901).fine
+
+
+def all_reduce(**more):
+    of_nccl = {"backend": "nccl", "library": "2.28.3", "latency_us": 25.0, "gb_per_s": 21.0, "moved": 1000}
+    sent = {"a": {"r1": 500, "r2": 500}}
+    return AllReduceMeasurement.model_validate(of_nccl | {"by_rdma": True, "sent": sent} | more)
+
+
+def test_an_all_reduce_of_nccl_is_held_against_the_figures_of_the_plan_and_its_rails_are_even():
+    seen = all_reduce_seen(all_reduce(), link(22.1, 24.0))
+    assert seen.fine
+    assert seen.words == (
+        "NCCL 2.28.3: 21.0 GB/s and 25 µs measured; assumed of such links: 22.1 GB/s, 24 µs;"
+        " sent: a r1 0.0 MB, r2 0.0 MB"
+    )
+    for slow in ({"gb_per_s": 13.0}, {"latency_us": 60.0}, {"sent": {"a": {"r1": 0, "r2": 1000}}}):
+        slower = all_reduce_seen(all_reduce(**slow), link(22.1, 24.0))
+        assert (slower.fine, bool(slower.do)) == (False, True)
+
+
+def test_gloo_of_cpus_is_not_held_against_figures_of_nccl_but_has_to_use_the_rail():
+    of_cpus = {"backend": "gloo", "library": "", "gb_per_s": 0.2, "latency_us": 3600.0, "by_rdma": False}
+    seen = all_reduce_seen(all_reduce(**of_cpus, sent={"a": {"r1": 1001}}), link(22.1, 24.0))
+    assert seen.fine
+    assert seen.words.startswith("gloo on CPUs: 0.20 GB/s, 3600 µs")
+    assert not all_reduce_seen(all_reduce(**of_cpus, sent={"a": {"r1": 999}}), link(22.1, 24.0)).fine
+
+
+@pytest.mark.parametrize(
+    ("survival", "fine", "words"),
+    [
+        (Survival(node_s=70.2, served_s=251.0), True, "all that it served was ready after 251 s"),
+        (Survival(node_s=70.2, missing=("tiny",)), False, "not ready again within 30 min: tiny"),
+        (Survival(missing=("tiny",)), False, "not part of the fleet again within 30 min"),
+    ],
+)
+def test_a_reboot_is_survived_if_all_that_the_node_served_is_back(survival, fine, words):
+    seen = survival_seen(survival)
+    assert (seen.fine, bool(seen.do)) == (fine, not fine)
+    assert words in seen.words
 
 
 @pytest.mark.parametrize(

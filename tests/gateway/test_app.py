@@ -416,7 +416,7 @@ async def test_requests_that_wait_for_a_slot_are_seen(open_door: OpenDoor) -> No
                 await asyncio.sleep(0.001)
 
     await waiting(2)
-    assert door.gateway.waiting == 2
+    assert door.gateway.queued == {"tiny": 2}
     assert door.registry.get_sample_value("sparkfleet_requests_waiting", {"model": "idle"}) == 0
     assert door.value("sparkfleet_requests_in_flight", model="tiny") == 3
     for task in asking:

@@ -8,6 +8,7 @@ from sparkfleet.hostfacts.network.rdma import RdmaCounters
 from sparkfleet.perf.prediction import Band, Prediction, Provenance
 from sparkfleet.planner.types.plan import DeploymentPlan
 from sparkfleet.telemetry.node_readings import DiskSpace, NodeReadings, RailReading, SlowReadings
+from sparkfleet.telemetry.rank_memory import RankMemory
 from sparkfleet.units import GIB
 
 BAND = Band(low=800.0, mid=1000.0, high=1200.0, provenance=Provenance.CALIBRATED)
@@ -44,6 +45,7 @@ NODE = NodeReport(
             temperature_c=70.0,
             disks={"root": DiskSpace(free=1, total=2)},
             kernel=KernelLog(out_of_gpu_memory=3, xids=(79, 79, 13), slot_power=False),
+            ranks=(RankMemory(deployment="m", generation=1, replica=0, rank=0, bytes=49 << 30),),
         ),
     ),
 )  # fmt: skip

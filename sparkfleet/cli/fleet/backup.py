@@ -20,12 +20,13 @@ from sparkfleet.cli.options import (
     open_session,
     run,
 )
-from sparkfleet.cli.output import OUTPUT_VERSION, console, print_json, size_text
+from sparkfleet.cli.output import OUTPUT_VERSION, console, print_json
 from sparkfleet.controlplane.state.store_copies import RestoredStore, StoreCopy
 from sparkfleet.errors import SpecError
 from sparkfleet.fleet.lifecycle.store import adopt_running, begin_anew, copy_store, list_copies, restore_copy
 from sparkfleet.fleet.session import Session
 from sparkfleet.remote.atomic_write import write_atomically
+from sparkfleet.units import gb
 
 CHUNK = 1 << 20
 
@@ -120,7 +121,7 @@ def _lines(found: Sequence[StoreCopy]) -> list[str]:
     for copy in found:
         at = datetime.fromtimestamp(copy.at).strftime("%Y-%m-%d %H:%M:%S")
         content = copy.trouble or f"{copy.changes} changes; {', '.join(copy.deployments) or 'no deployment'}"
-        lines.append(f"{copy.name}  {at}  {copy.occasion}  {size_text(copy.bytes)}  {content}")
+        lines.append(f"{copy.name}  {at}  {copy.occasion}  {gb(copy.bytes)}  {content}")
     return [*lines, "", "`sparkfleet restore COPY` puts one in place; `latest` is the newest sound one."]
 
 

@@ -11,10 +11,11 @@ import typer
 from sparkfleet.cli.confirm import confirm
 from sparkfleet.cli.exit_codes import Exit
 from sparkfleet.cli.options import DEFAULT_INVENTORY, InventoryOption, YesOption, open_session, run
-from sparkfleet.cli.output import console, size_text
+from sparkfleet.cli.output import console
 from sparkfleet.fleet.bundle.archive import replaced_words, with_readme, write_bundle
 from sparkfleet.fleet.bundle.collect import collect
 from sparkfleet.fleet.session import Session
+from sparkfleet.units import gb
 
 
 def bundle(
@@ -38,7 +39,7 @@ async def _bundle(session: Session, output: Path | None, show: bool, yes: bool) 
             console.print(f"--- {part.path}", markup=False)
             console.print(part.text, markup=False)
         else:
-            console.print(f"  {size_text(len(part.text)):>9}  {part.path}", markup=False)
+            console.print(f"  {gb(len(part.text)):>9}  {part.path}", markup=False)
     for line in found.missing:
         console.print(f"  not there  {line}", markup=False)
     console.print(f"Replaced by stand-ins: {replaced_words(found.replaced)}.")
@@ -48,5 +49,5 @@ async def _bundle(session: Session, output: Path | None, show: bool, yes: bool) 
     console.print("`sparkfleet bundle --show` prints all of it. Nothing is sent.")
     confirm(f"Write {path}?", yes)
     size = write_bundle(path, found)
-    console.print(f"{path}: {size_text(size)}. Read it before you attach it to a report.")
+    console.print(f"{path}: {gb(size)}. Read it before you attach it to a report.")
     return Exit.DONE

@@ -12,11 +12,12 @@ from sparkfleet.cli.options import (
     open_session,
     run,
 )
-from sparkfleet.cli.output import OUTPUT_VERSION, console, errors, print_json, size_text
+from sparkfleet.cli.output import OUTPUT_VERSION, console, errors, print_json
 from sparkfleet.cli.planning.models import KeepOption, counted, model_table
 from sparkfleet.cli.progress import ProgressLine
 from sparkfleet.fleet.session import Session
 from sparkfleet.fleet.storage.prune import Pruned, Surplus, remove_surplus, surplus_of
+from sparkfleet.units import gb
 
 
 def prune(
@@ -37,7 +38,7 @@ async def _prune(session: Session, keep: frozenset[str], yes: bool, json: bool) 
         out.print(model_table(surplus.models))
     for node, images in surplus.images.items():
         for image in images:
-            out.print(f"{node}: image {image.digest[:12]}  {size_text(image.size)} unpacked", markup=False)
+            out.print(f"{node}: image {image.digest[:12]}  {gb(image.size)} unpacked", markup=False)
             if image.names:
                 names = ", ".join(image.names)
                 out.print(
@@ -67,7 +68,7 @@ def _counted(surplus: Surplus) -> str:
 def _print_removed(removed: Pruned) -> None:
     freed = sum(size for one in removed.models for size in one.freed_bytes.values())
     count = sum(len(one.images) for one in removed.images.values())
-    console.print(f"Removed: {size_text(freed)} of models, {count} image{'s' * (count != 1)}.")
+    console.print(f"Removed: {gb(freed)} of models, {count} image{'s' * (count != 1)}.")
     for node, one in removed.images.items():
         for reason in one.kept:
             console.print(f"{node}: stays: {reason}", markup=False)

@@ -20,7 +20,7 @@ from sparkfleet.specs.fields import quote
 STYLES = {"ok": "green", "fault": "bold red", "skipped": "dim"}
 
 
-def self_test(
+def self_test(  # noqa: PLR0917  # its parameters are the command line's
     nodes: NodesArgument = None,
     engines: Annotated[
         bool,
@@ -34,24 +34,42 @@ def self_test(
             show_default=False,
         ),
     ] = None,
+    reboot: Annotated[
+        str | None,
+        typer.Option(
+            "--reboot",
+            metavar="NODE",
+            help="Reboot this node at the end, and wait until it and what it serves are back.",
+            show_default=False,
+        ),
+    ] = None,
     inventory: InventoryOption = DEFAULT_INVENTORY,
     yes: YesOption = False,
 ) -> int:
     """Try on the nodes what the lab assumes of them, one thing after the other. Exit code 1 on a fault."""
-    return run(_selftest(open_session(inventory), nodes or [], engines, model, yes))
+    return run(
+        _selftest(open_session(inventory), nodes or [], engines=engines, model=model, reboot=reboot, yes=yes)
+    )
 
 
-async def _selftest(session: Session, nodes: list[str], engines: bool, model: str | None, yes: bool) -> int:
-    session.inventory.require_nodes(nodes)
+async def _selftest(
+    session: Session, nodes: list[str], *, engines: bool, model: str | None, reboot: str | None, yes: bool
+) -> int:
+    session.inventory.require_nodes([*nodes, *([reboot] if reboot else [])])
     if engines:
         console.print(
             f"A deployment {quote(NAME)} of a small model is started and ended on each node and over each link;"
             " its weights and the planned image are fetched if they are not there."
         )
+    if reboot:
+        console.print(f"{reboot} is rebooted at the end: what it serves is away until then.")
+    if engines or reboot:
         confirm("Start?", yes)
     steps = []
     with ProgressLine() as progress:
-        async for step in selftest(session, nodes, engines=engines, model=model, on_event=progress):
+        async for step in selftest(
+            session, nodes, engines=engines, model=model, reboot=reboot, on_event=progress
+        ):
             progress.done()
             steps.append(step)
             console.print(_line(step))

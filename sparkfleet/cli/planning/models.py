@@ -18,7 +18,7 @@ from sparkfleet.cli.options import (
     open_session,
     run,
 )
-from sparkfleet.cli.output import OUTPUT_VERSION, console, errors, print_json, size_text
+from sparkfleet.cli.output import OUTPUT_VERSION, console, errors, print_json
 from sparkfleet.cli.progress import ProgressLine
 from sparkfleet.fleet.session import Session
 from sparkfleet.fleet.storage.models import (
@@ -33,6 +33,7 @@ from sparkfleet.fleet.storage.models import (
 from sparkfleet.staging.agent.scan import HeldVersion
 from sparkfleet.staging.manifest import StagingItem
 from sparkfleet.staging.settings import Need, Staged
+from sparkfleet.units import gb
 
 app = typer.Typer(help="Weights on the nodes: list, download, copy, remove.", no_args_is_help=True)
 
@@ -142,7 +143,7 @@ async def _prune(session: Session, keep: frozenset[str], yes: bool, json: bool) 
         console.print("Nothing to remove: every cached model is used.")
     else:
         freed = sum(size for one in removed for size in one.freed_bytes.values())
-        console.print(f"Removed {counted(len(doomed))}: {size_text(freed)} freed.")
+        console.print(f"Removed {counted(len(doomed))}: {gb(freed)} freed.")
     return Exit.DONE
 
 
@@ -156,7 +157,7 @@ def model_table(rows: Iterable[ModelRow]) -> Table:
         total = whole_bytes(row)
         on = ", ".join(_share(node, held, total) for node, held in nodes.items())
         revision = " ".join((first.commit[:7], *first.revisions)).strip()
-        table.add_row(first.name, revision or "–", size_text(total), on)
+        table.add_row(first.name, revision or "–", gb(total), on)
     return table
 
 
@@ -184,7 +185,7 @@ def _as_json(row: ModelRow) -> dict[str, Any]:
 
 def _summary(done: Staged) -> str:
     commit = f" at {done.commit[:7]}" if done.commit else ""
-    moved = f"{size_text(done.moved_bytes)} moved" if done.moved_bytes else "nothing had to be copied"
+    moved = f"{gb(done.moved_bytes)} moved" if done.moved_bytes else "nothing had to be copied"
     return f"{done.wanted.name}{commit} is on {', '.join(done.paths)}; {moved}."
 
 

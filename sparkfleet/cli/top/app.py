@@ -27,7 +27,7 @@ from sparkfleet.errors import SparkfleetError
 from sparkfleet.fleet.deployments.status import FleetOverview
 from sparkfleet.fleet.report.live_view import GroupRow, LiveReadings, LiveView, NodeRow, bar, sparkline
 from sparkfleet.fleet.report.status_lines import NOTHING_DEPLOYED
-from sparkfleet.units import GIB
+from sparkfleet.units import gib, gib_of
 
 EVERY_S = 1.0
 """Seconds between two readings."""
@@ -35,7 +35,7 @@ PAGES = ("log", "events", "reasons")
 """Actions that open a page."""
 OLD_S = 4.0
 """Age from which figures are named old. A reading over SSH takes a second."""
-NARROW = 125
+NARROW = 135
 """Columns below which less important ones are left out."""
 WIDE_BAR, NARROW_BAR = 16, 8
 WIDE_NAME, NARROW_NAME = 40, 20
@@ -181,7 +181,7 @@ class TopApp(App[None]):
         self._node_columns()
         groups = self.screen_stack[0].query_one("#groups", DataTable)
         groups.clear(columns=True)
-        on, more = ((), ()) if self._narrow else (("on",), ("acceptance", "one user"))
+        on, more = ((), ()) if self._narrow else (("on",), ("memory", "acceptance", "one user"))
         groups.add_columns("group", "state", *on, "tok/s", "trend", "running", "waiting", *more)
 
     def _node_columns(self) -> None:
@@ -358,10 +358,8 @@ def _memory(row: NodeRow, width: int) -> Text:
     if row.memory_used is None or row.memory_total is None or row.memory_available is None:
         return Text("not read")
     style = "red" if row.memory_used >= FULL else "yellow" if row.memory_used >= HIGH else "green"
-    used = (row.memory_total - row.memory_available) / GIB
-    return Text.assemble(
-        (bar(row.memory_used, width), style), f" {used:.0f} of {row.memory_total / GIB:.0f} GiB"
-    )
+    used = row.memory_total - row.memory_available
+    return Text.assemble((bar(row.memory_used, width), style), f" {gib_of(used, row.memory_total)}")
 
 
 def _gpu(row: NodeRow) -> str:
@@ -389,7 +387,8 @@ def _group_cells(row: GroupRow, narrow: bool) -> Sequence[Text]:
     if narrow:
         return (*first, *rest)
     accepted = Text("–" if row.acceptance is None else f"{row.acceptance:.0%}", justify="right")
-    return (*first, Text(visible(row.where)), *rest, accepted, Text(_one_user(row)))
+    memory = Text("–" if row.memory is None else gib(row.memory), justify="right")
+    return (*first, Text(visible(row.where)), *rest, memory, accepted, Text(_one_user(row)))
 
 
 def _one_user(row: GroupRow) -> str:

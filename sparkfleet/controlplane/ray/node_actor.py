@@ -34,6 +34,7 @@ from sparkfleet.telemetry.node_readings import (
     RailDevices,
     SlowReadings,
 )
+from sparkfleet.telemetry.rank_memory import memory_of_ranks
 
 log = logging.getLogger(__name__)
 
@@ -157,9 +158,11 @@ class NodeAgent:
 
     async def _read_slow(self) -> None:
         try:
-            self._slow = await asyncio.to_thread(self._reader.read_slow)
+            slow = await asyncio.to_thread(self._reader.read_slow)
+            ranks = await asyncio.to_thread(memory_of_ranks, await self._runtime.list())
+            self._slow = slow.model_copy(update={"ranks": ranks})
         except Exception:  # the next attempt may work; old readings would look like new ones
-            log.exception("GPU, disks and kernel log could not be read")
+            log.exception("GPU, disks, kernel log and the ranks' memory could not be read")
             self._slow = SlowReadings()
         finally:
             self._slow_at, self._reading = time.monotonic(), None

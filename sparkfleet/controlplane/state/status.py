@@ -151,6 +151,20 @@ class FleetStatus(Value):
         )
         return (*own, *outside)
 
+    def queued(self, name: str) -> int:
+        """Requests for a deployment that wait at the gateways for a free slot of a group."""
+        return sum(one.queued.get(name, 0) for one in self.gateways)
+
+    def memory_of(self, group: GroupKey) -> tuple[tuple[str, int], ...]:
+        """Node and bytes of each rank of a group, as measured on the nodes; ranks that were not measured are left out."""
+        found = [
+            (rank.rank, node.name, rank.bytes)
+            for node in self.nodes
+            for rank in (node.readings.slow.ranks if node.readings else ())
+            if (rank.deployment, rank.generation, rank.replica) == group
+        ]
+        return tuple((name, held) for _, name, held in sorted(found))
+
     deployments: tuple[DeploymentStatus, ...]
     last_event: int
     trouble: str = ""

@@ -181,6 +181,9 @@ def _slow(node: str, found: SlowReadings) -> Iterator[Sample]:
     for place, space in found.disks.items():
         yield sample(c.NODE_DISK_FREE, node, place, value=space.free)
         yield sample(c.NODE_DISK_TOTAL, node, place, value=space.total)
+    for one in found.ranks:
+        key = (one.deployment, one.generation, one.replica)
+        yield sample(c.RANK_MEMORY, one.deployment, name_of(key), str(one.rank), node, value=one.bytes)
     if found.kernel is not None:
         yield sample(c.NODE_NO_MEMORY, node, value=found.kernel.out_of_gpu_memory)
         for xid, times in Counter(found.kernel.xids).items():

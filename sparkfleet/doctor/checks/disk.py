@@ -9,7 +9,7 @@ from sparkfleet.doctor.check import Check, fleet_check, node_check
 from sparkfleet.doctor.findings import CheckFault, error, not_known, note, warning
 from sparkfleet.doctor.snapshot import FleetReadings, Needed, NodeSnapshot
 from sparkfleet.hostfacts.disk import Disks
-from sparkfleet.units import GB
+from sparkfleet.units import GB, gb
 
 
 @fleet_check(
@@ -30,14 +30,14 @@ def disk_for_weights(fleet: FleetReadings) -> Iterator[CheckFault]:
                 f"{node.name}: free space for weights is not known, because its disks were not read"
             )
         elif missing and free is not None and free < _required(missing):
-            yield _too_little(f"{node.name}: {free / GB:.0f} GB are free", missing)
+            yield _too_little(f"{node.name}: {gb(free)} are free", missing)
     for one in fleet.needed:
         rooms = {node.name: _free(node) for node in fleet.answered}
         somewhere = any(not _is_missing(node, one) or _is_uncounted(node, one) for node in fleet.answered)
         if one.nodes or somewhere or not rooms or None in rooms.values():
             continue
         if all(free is not None and free < _required([one]) for free in rooms.values()):
-            listed = ", ".join(f"{(free or 0) / GB:.0f} GB on {name}" for name, free in rooms.items())
+            listed = ", ".join(f"{gb(free or 0)} on {name}" for name, free in rooms.items())
             yield _too_little(f"no node has enough space: {listed} are free", [one])
 
 
@@ -52,9 +52,9 @@ def _required(missing: Sequence[Needed]) -> float:
 
 def _too_little(free: str, missing: Sequence[Needed]) -> CheckFault:
     return error(
-        f"{free}, less than the {_required(missing) / GB:.0f} GB that weights need",
+        f"{free}, less than the {gb(_required(missing))} that weights need",
         means="The download would fail half way. Missing: "
-        + ", ".join(f"{one.model} {one.weights_bytes / GB:.1f} GB" for one in missing),
+        + ", ".join(f"{one.model} {gb(one.weights_bytes, exact=True)}" for one in missing),
         do=("sparkfleet models list", "sparkfleet models prune", "df -h ~/.cache/huggingface"),
     )
 
@@ -82,7 +82,7 @@ def disk_low(node: NodeSnapshot, disks: Disks) -> Iterator[CheckFault]:
         seen.add(place.device)
         if place.free < min(thresholds.DISK_LOW_GB * GB, place.total // 10):
             yield warning(
-                f"{node.name}: {place.free / GB:.1f} of {place.total / GB:.0f} GB are free at {place.path}",
+                f"{node.name}: {gb(place.free)} of {gb(place.total)} are free at {place.path}",
                 means="Images, weights and logs do not fit; Ray stops placing work on a full disk.",
                 do=(f"sudo du -xh --max-depth=2 {place.path} | sort -h | tail", "sparkfleet models prune"),
             )
@@ -100,7 +100,7 @@ def hub_refs(node: NodeSnapshot, disks: Disks) -> Iterator[CheckFault]:
     if broken:
         yield note(
             f"{node.name}: no refs/main in the cache of {', '.join(broken[:4])}{' …' if len(broken) > 4 else ''}",
-            means="Offline they load by snapshot path only, not by name.",
+            means="Without internet an engine finds these models by their directory only, not by their name.",
             do="sparkfleet models push MODEL   # or copy its refs/ directory as well",
         )
 
@@ -117,7 +117,7 @@ def shm_size(node: NodeSnapshot, disks: Disks) -> Iterator[CheckFault]:
     used = shm.total - shm.free if shm else 0
     if shm and used > thresholds.SHARED_MEMORY_GB * GB / 8:
         yield warning(
-            f"{node.name}: {used / GB:.0f} GB are used in /dev/shm",
+            f"{node.name}: {gb(used)} are used in /dev/shm",
             means="Files in /dev/shm use unified memory: engines get that much less. Crashed processes leave such files.",
             do="ls -lhS /dev/shm | head   # remove files of ended processes",
         )

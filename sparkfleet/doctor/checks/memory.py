@@ -13,7 +13,7 @@ from sparkfleet.hostfacts.kernel_log import KernelLog
 from sparkfleet.hostfacts.memory import Kernel, MemoryMap
 from sparkfleet.hostfacts.processes import HoldingProcess
 from sparkfleet.remote.page_cache import DROP_BY_HAND
-from sparkfleet.units import GB, GIB
+from sparkfleet.units import GB, GIB, gib, gib_of
 
 
 def _ours(node: NodeSnapshot) -> frozenset[int]:
@@ -43,7 +43,7 @@ def memory_leftover(node: NodeSnapshot, gpu_processes: tuple[GpuProcess, ...]) -
         return
     users = {one.pid: one for one in node.processes or ()}
     for one in strangers(node, tuple(held)):
-        size = f"{one.memory / GIB:.1f} GiB" if one.memory is not None else "an unknown amount"
+        size = gib(one.memory, exact=True) if one.memory is not None else "an unknown amount"
         yield error(
             f"{node.name}: process {one.pid} ({one.name or 'unnamed'}) holds {size} of unified memory",
             means="sparkfleet did not start it. Engines lack that memory; if it runs out, the host freezes.",
@@ -60,7 +60,7 @@ def memory_hogs(
     for one in processes:
         if not one.ours and one.resident > memory.total // 10:
             yield warning(
-                f"{node.name}: process {one.pid} holds {one.resident / GIB:.1f} GiB of unified memory",
+                f"{node.name}: process {one.pid} holds {gib(one.resident, exact=True)} of unified memory",
                 means="CPU and GPU share this memory: engines get that much less.",
                 do=(f"ps -o user,etime,args -p {one.pid}", f"kill {one.pid}   # if it is not needed"),
                 command=one.command,
@@ -81,7 +81,7 @@ def memory_retained(
     if any(one.memory is None for one in gpu_processes) or kept <= thresholds.UNACCOUNTED_GB * GB:
         return
     yield error(
-        f"{node.name}: {kept / GIB:.1f} GiB of unified memory belong to no process",
+        f"{node.name}: {gib(kept, exact=True)} of unified memory belong to no process",
         means="The driver did not free the memory of an ended CUDA process; engines get that much less.",
         do=(
             "Wait two minutes and run `sparkfleet doctor` again.",
@@ -100,7 +100,7 @@ def memory_free(node: NodeSnapshot, memory: MemoryMap) -> Iterator[CheckFault]:
     """Reports less available memory than the host needs."""
     if memory.available < thresholds.AVAILABLE_GIB * GIB and memory.total > 32 * GIB and not _ours(node):
         yield warning(
-            f"{node.name}: {memory.available / GIB:.1f} of {memory.total / GIB:.1f} GiB are available",
+            f"{node.name}: {gib_of(memory.available, memory.total)} are available",
             means="A Spark that runs out of memory does not kill a process: it freezes, SSH included.",
             do="ps -eo pid,rss,args --sort=-rss | head",
         )
@@ -116,7 +116,7 @@ def page_cache(node: NodeSnapshot, memory: MemoryMap) -> Iterator[CheckFault]:
     """Reports a large page cache: CUDA counts it as used; `up` drops it before each cold start."""
     if memory.page_cache > thresholds.PAGE_CACHE_GIB * GIB and memory.total > 32 * GIB:
         yield note(
-            f"{node.name}: {memory.page_cache / GIB:.0f} GiB of files are cached in memory",
+            f"{node.name}: {gib(memory.page_cache)} of files are cached in memory",
             means="Engines count cached files as used memory and may refuse to start.",
             do=DROP_BY_HAND,
         )
@@ -128,7 +128,7 @@ def swap(node: NodeSnapshot, memory: MemoryMap, kernel: Kernel) -> Iterator[Chec
     """Reports swap with the kernel's default swappiness."""
     if memory.swap_total and (kernel.swappiness or 0) > thresholds.SWAPPINESS:
         yield warning(
-            f"{node.name}: {memory.swap_total / GIB:.0f} GiB of swap with vm.swappiness {kernel.swappiness}",
+            f"{node.name}: {gib(memory.swap_total)} of swap with vm.swappiness {kernel.swappiness}",
             means="When memory runs out, the host freezes for minutes before anything is killed.",
             do=(
                 "sudo swapoff -a   # until the next boot",

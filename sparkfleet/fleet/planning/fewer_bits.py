@@ -9,7 +9,7 @@ from sparkfleet.knowledge.models.fewer_bits import checkpoints_with_fewer_bits
 from sparkfleet.planner.report.explain.layout import lines_of
 from sparkfleet.planner.types.plan import DeploymentPlan, Plan, Rung
 from sparkfleet.specs.deployment import Deployment
-from sparkfleet.units import GB
+from sparkfleet.units import gb
 from sparkfleet.values import Value
 
 GAIN = 1.15
@@ -105,7 +105,7 @@ def _gain(before: DeploymentPlan, after: DeploymentPlan) -> float:
 
 def fewer_bits_lines(options: Sequence[FewerBits]) -> list[str]:
     """Lines of a plan: each of the other weights with its size and speed, and the line of a deployment that chooses it."""
-    texts = [f"`model: {one.model}` ({one.bytes_on_disk / GB:.0f} GB): {_outcome(one)}" for one in options]
+    texts = [f"`model: {one.model}` ({gb(one.bytes_on_disk)}): {_outcome(one)}" for one in options]
     return lines_of("fewer bits", *texts)
 
 

@@ -76,6 +76,9 @@ class GroupRow(NamedTuple):
     slots: int = 0
     """Requests at once that it was planned for; 0: not known."""
     waiting: int = 0
+    """In its engine's queue; the first group of a deployment also has those that wait at the gateway."""
+    memory: int | None = None
+    """Bytes that its fullest rank takes, as measured; None before that."""
     acceptance: float | None = None
     """Share of draft tokens that its engine accepted since it started; None without speculation."""
     measured_tps: float | None = None
@@ -129,9 +132,12 @@ class LiveReadings:
         status = found.status
         drained = {one.name for one in status.drained_groups}
         groups = tuple(
-            self._group(deployment, group, now, drained=group.name in drained)
+            self._group(deployment, group, now, drained=group.name in drained)._replace(
+                waiting=group.waiting + (0 if at else status.queued(deployment.name)),
+                memory=max((held for _, held in status.memory_of(group.group)), default=None),
+            )
             for deployment in status.deployments
-            for group in deployment.groups
+            for at, group in enumerate(deployment.groups)
         )
         names = {group.name for group in groups}
         for kept in (self._counted, self._history):
@@ -149,7 +155,8 @@ class LiveReadings:
             trouble=tuple(filter(None, (status.trouble, *status.warnings, *status.gateway_troubles))),
             tps=sum(rates) if rates else None,
             running=sum(group.running for group in groups),
-            waiting=sum(group.waiting for group in groups) + sum(one.waiting for one in status.gateways),
+            waiting=sum(group.waiting for one in status.deployments for group in one.groups)
+            + sum(one.waiting for one in status.gateways),
             nodes=tuple(_nodes(found)),
             groups=(*groups, *waiting),
         )
@@ -177,7 +184,6 @@ class LiveReadings:
             history=tuple(history),
             running=group.running,
             slots=(candidate.concurrency or 0) if candidate else 0,
-            waiting=group.waiting,
             acceptance=group.accepted / group.drafted if group.drafted else None,
             measured_tps=group.measured.get("decode_tps"),
             predicted=band_ends(band) if band else "",

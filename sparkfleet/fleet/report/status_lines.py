@@ -13,7 +13,7 @@ from sparkfleet.gateway.report import EntryReport
 from sparkfleet.group.report import BEGINNING, GroupPhase, GroupReport
 from sparkfleet.planner.report.explain.layout import band_ends
 from sparkfleet.planner.types.plan import Candidate, DeploymentPlan
-from sparkfleet.units import GIB
+from sparkfleet.units import GIB, gib, gib_of, short_number
 
 DAY_S = 86_400
 HISTORY_S = 3600.0
@@ -31,6 +31,7 @@ class _Past(NamedTuple):
     recent: Sequence[Event]
     now: float
     last_start: LastStart
+    fleet: FleetStatus
     drained: Collection[str] = ()
     """Names of groups that get no new requests."""
 
@@ -61,7 +62,7 @@ def fleet_lines(
             if only is None:
                 yield ""
             drained_groups = {one.name for one in fleet.drained_groups}
-            yield from _deployment_lines(deployment, _Past(recent, now, last_start, drained_groups))
+            yield from _deployment_lines(deployment, _Past(recent, now, last_start, fleet, drained_groups))
     if only is None and len(fleet.nodes) > 1:
         yield ""
         yield "nodes"
@@ -108,7 +109,9 @@ def state_words(deployment: DeploymentStatus) -> str:
 
 
 def _deployment_lines(deployment: DeploymentStatus, past: _Past) -> Iterator[str]:
-    yield f"{deployment.name} · {state_words(deployment)}{f' · {deployment.detail}' if deployment.detail else ''}"
+    queued = past.fleet.queued(deployment.name)
+    waiting = f"{queued} request{'s' * (queued != 1)} waiting at the gateway" if queued else ""
+    yield " · ".join(filter(None, (deployment.name, state_words(deployment), deployment.detail, waiting)))
     for group in deployment.groups:
         label = f"g{group.generation}/{group.replica}"
         rung = deployment.rung_of(group)
@@ -140,6 +143,8 @@ def _group_lines(
             yield f"drained: no new requests · `sparkfleet undrain {group.name}`"
         if words := _speed(deployment, group):
             yield words
+        if words := _memory(deployment, group, past.fleet):
+            yield words
         if group.rung:
             yield (
                 f"rung {group.rung + 1} of its ladder: what was planned first failed"
@@ -168,6 +173,18 @@ def _speed(deployment: DeploymentStatus, group: GroupReport) -> str:
         predicted = f" (predicted {band_ends(band)})" if band else ""
         words.append(f"{group.measured['decode_tps']:.1f} tok/s for one user{predicted}")
     return ", ".join(words)
+
+
+def _memory(deployment: DeploymentStatus, group: GroupReport, fleet: FleetStatus) -> str:
+    """`47 GiB of memory taken (predicted 45–56)`, with the nodes if there are several; "" before it is measured."""
+    measured = fleet.memory_of(group.group)
+    if not measured:
+        return ""
+    rung = deployment.rung_of(group)
+    need = rung.prediction.memory_bytes_per_rank if rung else None
+    ends = f" (predicted {short_number(need.low / GIB)}–{short_number(need.high / GIB)})" if need else ""
+    taken = ", ".join(f"{gib(held)} on {node}" for node, held in measured)
+    return f"memory: {taken if len(measured) > 1 else gib(measured[0][1])}{ends}"
 
 
 def _start(deployment: DeploymentStatus, group: GroupReport, past: _Past) -> str:
@@ -199,7 +216,7 @@ def _node(node: NodeReport) -> str:
         return "gone: Ray on it does not answer"
     if node.memory_total is None or node.memory_available is None:
         return "joined · memory not read"
-    return f"joined · {node.memory_available / GIB:.1f} of {node.memory_total / GIB:.1f} GiB available"
+    return f"joined · {gib_of(node.memory_available, node.memory_total)} available"
 
 
 def duration_words(seconds: float) -> str:

@@ -19,6 +19,7 @@ from sparkfleet.knowledge.data_file import DataFile, Date, Entries, Sources
 from sparkfleet.knowledge.measurements import architectures, siblings
 from sparkfleet.knowledge.models.model_names import matches
 from sparkfleet.knowledge.models.published_checkpoints import published
+from sparkfleet.units import gb
 from sparkfleet.values import Value
 
 EMPTY: Mapping[str, str | int | bool] = MappingProxyType({})
@@ -183,7 +184,7 @@ def _license(name: str) -> License:
 
 
 def _of_another_engine(name: str, size: int | None) -> FactError:
-    known = "and its size is not known" if size is None else f"{size / 1e9:.0f} GB"
+    known = "and its size is not known" if size is None else gb(size)
     weights = "take weights in a format of vLLM, SGLang or TensorRT-LLM"
     if "exl3" in name.lower():
         return FactError(
@@ -200,7 +201,7 @@ def _of_another_engine(name: str, size: int | None) -> FactError:
 
 
 def _without_shapes(name: str, size: int | None) -> FactError:
-    known = "" if size is None else f"{size / 1e9:.0f} GB are published, but "
+    known = "" if size is None else f"{gb(size)} are published, but "
     return FactError(
         f"{name}: {known}the shapes of its layers are not known.",
         means="Without them neither the KV cache nor the speed can be derived.",

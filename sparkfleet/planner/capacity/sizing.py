@@ -25,7 +25,7 @@ from sparkfleet.planner.place.stacks import Stack
 from sparkfleet.planner.rules.rule_facts import checkpoint_situation
 from sparkfleet.planner.types.plan import GroupShape, Rejection
 from sparkfleet.specs.deployment import Deployment, EngineName, Objective, Variant
-from sparkfleet.units import GIB
+from sparkfleet.units import GIB, gib
 
 DEFAULT_CONTEXT = 32_768
 LEAST_CONTEXT = 2048
@@ -374,7 +374,7 @@ def too_large(case: VariantContext, proposal: Proposal, sized: Sizing, room: Mem
         there = f"and {share:g} of the memory, set in the deployment, is {given:.0f}"
     return Rejection(
         what=_on(proposal),
-        reason=f"does not fit: {sized.needs.mid / GIB:.0f} GiB needed on {where}"
+        reason=f"does not fit: {gib(sized.needs.mid)} needed on {where}"
         f" ({largest.bytes / GIB:.0f} for {largest.name}), {there}",
         why="memory",
     )

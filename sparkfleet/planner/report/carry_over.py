@@ -13,6 +13,9 @@ Member = tuple[int, int]
 
 FOLLOWS = ("memory_fraction",)
 """Fields that follow from a prediction: a better prediction alone is no reason to restart a model."""
+ALLOWS = "media_domains"
+"""Hosts that an engine may fetch from. The gateway checks a deployment's own list first, at once, so an engine with further
+hosts may go on ([decision 101](decisions.md))."""
 
 
 class RunningGroup(Value):
@@ -76,7 +79,9 @@ def carried_over(plan: DeploymentPlan, running: Sequence[RunningGroup]) -> Carri
     return CarriedOver(plan.model_copy(update={"groups": tuple(groups)}), tuple(kept))
 
 
-def same_engine(one: Candidate, other: Candidate) -> bool:
-    """True if two candidates start the same engine with the same settings on the same nodes."""
-    follows = dict.fromkeys(FOLLOWS)
-    return one.model_copy(update=follows) == other.model_copy(update=follows)
+def same_engine(running: Candidate, planned: Candidate) -> bool:
+    """True if what runs serves as what is planned would: the same settings on the same nodes, and no host of media less."""
+    if not set(planned.media_domains) <= set(running.media_domains):
+        return False
+    follows = dict.fromkeys((*FOLLOWS, ALLOWS))
+    return running.model_copy(update=follows) == planned.model_copy(update=follows)

@@ -20,7 +20,7 @@ from sparkfleet.planner.search.constraints import open_ring, wanted
 from sparkfleet.planner.types.embedded_model import EmbeddedModel
 from sparkfleet.planner.types.plan import Candidate, GroupPlan, GroupShape, Rejection, Rung, Why
 from sparkfleet.specs.deployment import Deployment, EngineName, Method, Variant
-from sparkfleet.units import GIB, MIB
+from sparkfleet.units import GIB, MIB, gib
 
 DEFAULT_CONTEXT = 512
 DEFAULT_CONCURRENCY = 8
@@ -195,7 +195,7 @@ def _stack_refusal(variant: Variant, node: NodeFacts, ledger: MemoryLedger) -> R
         return _no(variant, node, f"vLLM's CPU build refuses {method}: only its model runner for GPUs has it")
     free, needed = ledger.room(node.name).at_most, _memory(stack).high
     if needed > free:
-        words = f"needs {needed / GIB:.1f} GiB; {free / GIB:.1f} GiB are available"
+        words = f"needs {gib(needed, exact=True)}; {gib(free, exact=True)} are available"
         return _no(variant, node, words, "memory")
     return None
 
@@ -287,7 +287,7 @@ def _no_site(variant: Variant, fleet: Fleet, able: Sequence[NodeFacts], placed: 
         return []
     if shape.ranks == 1:
         count = variant.replicas or 1
-        reason = f"memory has room for {placed} of {count} replicas; {MEMORY.high / GIB:.1f} GiB are reserved for each"
+        reason = f"memory has room for {placed} of {count} replicas; {gib(MEMORY.high, exact=True)} are reserved for each"
         return [Rejection(what=f"replicas: {count}", reason=reason, why="memory")]
     if fleet.open_rings(shape.ranks, [node.name for node in able]):
         return [open_ring(shape.ranks)]

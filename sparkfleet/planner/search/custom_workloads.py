@@ -11,7 +11,7 @@ from sparkfleet.planner.place.fleet_map import Fleet
 from sparkfleet.planner.search.rung_builder import ServedVariant, nth
 from sparkfleet.planner.types.plan import Candidate, GroupPlan, GroupShape, Rejection, Rung
 from sparkfleet.specs.deployment import Variant
-from sparkfleet.units import GIB
+from sparkfleet.units import gib
 
 UNASKED = "no `health` path is given: hangs after the start are not detected"
 
@@ -44,7 +44,7 @@ def custom_groups(
         return groups, [], []
     for group in groups:
         ledger.take_back(name, group.choice.candidate.shape.nodes, size_)
-    words = f"{size_ / GIB:.0f} GiB declared, and no usable node has that much free"
+    words = f"{gib(size_)} declared, and no usable node has that much free"
     if groups:
         words += f" for more than {len(groups)} of {wanted} replicas"
     near = [f"fits with `replicas: {len(groups)}`"] if groups else []

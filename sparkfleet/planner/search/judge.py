@@ -44,7 +44,7 @@ from sparkfleet.planner.search.candidate_builder import (
 )
 from sparkfleet.planner.search.objective import doubt, evidence_of, proof_of, worth
 from sparkfleet.planner.types.plan import ENGINE_LABELS, Candidate, PublishedRuns, Rejection, Rung
-from sparkfleet.units import GIB
+from sparkfleet.units import GIB, gib
 
 STACKS_TRIED = 6
 """Images that are tried per proposal, best evidence first."""
@@ -334,7 +334,7 @@ def _at_the_edge(stacked: StackedProposal, sized: Sizing) -> Iterator[str]:
     if stacked.case.edge:
         needs = sized.needs
         yield (
-            f"at the edge of the memory: {needs.mid / GIB:.1f} GiB are expected, {needs.low / GIB:.1f} at least,"
+            f"at the edge of the memory: {gib(needs.mid, exact=True)} are expected, {needs.low / GIB:.1f} at least,"
             f" and {stacked.room.at_most / GIB:.1f} leave the host {FLOOR / GIB:.0f};"
             " it may swap, or run out of memory at its start"
         )
@@ -353,7 +353,8 @@ def _notes(case: VariantContext, stack: Stack, proposal: Proposal, verdict: Judg
     for finding in verdict.doubts:
         serious = finding.rule.severity in ("garbage", "fails") and finding.rule.effect.do == "reject"
         if serious and not _seen_to_work(case, stack, proposal):
-            yield f"possible ({', '.join(finding.unknown)} not known): {finding.rule.title} ({finding.rule.id})"
+            unknown = ", ".join(name.replace("_", " ") for name in finding.unknown)
+            yield f"may apply ({unknown} not known): {finding.rule.title} ({finding.rule.id})"
     prompts = verdict.limits.prompt_tokens
     if prompts is not None and prompts < (case.variant.context or DEFAULT_CONTEXT):
         cause = next(one for one in verdict.required_by if _limits_of(one).prompt_tokens == prompts)

@@ -35,7 +35,7 @@ def stays(case: VariantContext, fewer: Evaluation, more: Evaluation) -> str:
     if gain < required:
         return f"{gain:.2f}× as fast; two boots of one plan differ by up to {required:.2f}×"
     if more.worth < required * fewer.worth:
-        return f"{gain:.2f}× as fast as predicted, but with fewer published measurements"
+        return f"predicted {gain:.2f}× as fast, but with fewer published measurements"
     return _lost(case, narrow, wide)
 
 

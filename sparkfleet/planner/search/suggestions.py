@@ -16,7 +16,7 @@ from sparkfleet.planner.capacity.sizing import LEAST_CONTEXT, Proposal, VariantC
 from sparkfleet.planner.place.fleet_map import GROUP_SIZES, Pool, SiteClass, Topology, link_id
 from sparkfleet.planner.place.stacks import Stack, splits_for
 from sparkfleet.planner.search.judge import assess
-from sparkfleet.units import GB
+from sparkfleet.units import gb
 
 SMALLER = ("fp8", "nvfp4")
 """Formats to suggest, from the least loss to the most."""
@@ -164,5 +164,5 @@ def _smaller(case: VariantContext, places: Sequence[SuggestedPlacement], holds: 
         requantized = replace(case, predictor=Predictor(other))
         # Its images differ from those of the places: only memory is checked.
         if less and any(_has_room(requantized, place, holds) for place in places):
-            yield f"fits as {quant.upper()} (about {other.bytes_on_disk / GB:.0f} GB of weights)"
+            yield f"fits as {quant.upper()} (about {gb(other.bytes_on_disk)} of weights)"
             return

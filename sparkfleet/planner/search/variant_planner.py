@@ -34,7 +34,7 @@ from sparkfleet.planner.search.rung_builder import (
 from sparkfleet.planner.search.spread import stays
 from sparkfleet.planner.search.suggestions import NodeKind, joined, nearest
 from sparkfleet.planner.types.plan import GroupPlan, Rejection, Rung
-from sparkfleet.units import GIB
+from sparkfleet.units import gib
 
 LADDER = 5
 """Rungs of a ladder: more would take an hour to fail."""
@@ -240,7 +240,7 @@ class VariantPlanner:
         """Nodes for the first choice of so many ranks, if all its replicas have room."""
         found = self._place(needs_of(judged), judged, 0)
         if found is None:
-            self._no_room(judged.proposal, f"no node has {needs_of(judged).mid / GIB:.1f} GiB left")
+            self._no_room(judged.proposal, f"no node has {gib(needs_of(judged).mid, exact=True)} left")
             return
         if self._holds(judged.proposal.pool, needs_of(judged)):
             search.first, search.nodes = judged, found

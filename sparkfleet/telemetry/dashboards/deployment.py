@@ -62,9 +62,10 @@ DEPLOYMENT = GrafanaDashboard(
                 *_bounds("sparkfleet_predicted_total_tokens_per_second"),
             ),
             panel(
-                "Each rank was predicted to need this memory",
-                "Predicted memory of one rank; the Node dashboard shows what is left.",
+                "Each rank takes this memory, against its prediction",
+                "What its processes and the GPU's driver hold for it; the Node dashboard shows what is left.",
                 "bytes",
+                one(f"sparkfleet_rank_memory_bytes{{{_D}}}", "{{group}} rank {{rank}} on {{node}}"),
                 *_bounds("sparkfleet_predicted_memory_bytes"),
                 span=12,
             ),

@@ -180,7 +180,7 @@ async def test_a_narrow_terminal_has_fewer_columns(world):
         await until(pilot, lambda: shown(pilot, "#groups"))
         assert len(shown(pilot, "#groups")[0]) == 6
         await pilot.resize_terminal(*WIDE)
-        await until(pilot, lambda: len(shown(pilot, "#groups")[0]) == 9)
+        await until(pilot, lambda: len(shown(pilot, "#groups")[0]) == 10)
 
 
 async def test_long_names_do_not_push_the_figures_out_of_sight(world):

@@ -1,4 +1,4 @@
-from statuses import deployment, fleet, report
+from statuses import deployment, fleet, holding, report
 
 from sparkfleet.controlplane.state.drained import DrainedGroup, DrainedNode
 from sparkfleet.controlplane.state.status import NodeReport
@@ -62,6 +62,20 @@ def test_requests_that_wait_at_the_gateway_are_counted_with_those_in_engines():
     gateway = GatewayReport(replica="r", url="http://a", metrics_url="", at=1.0, waiting=40)
     found = up(deployment(report(running=16, waiting=1)), gateways=(gateway,))
     assert LiveReadings().add(found, 0.0).waiting == 41
+
+
+def test_those_of_a_deployment_are_in_the_row_of_its_first_group():
+    queued = {"big": 3, "other": 7}
+    gateway = GatewayReport(replica="r", url="http://a", metrics_url="", at=1.0, waiting=10, queued=queued)
+    found = up(deployment(report(waiting=1), report(1, waiting=2), planned=2), gateways=(gateway, gateway))
+    assert [row.waiting for row in LiveReadings().add(found, 0.0).groups] == [7, 2]
+
+
+def test_the_memory_of_a_group_is_that_of_its_fullest_rank():
+    found = up(deployment(report()), nodes=holding({"spark1": 47 * GIB, "s2": 46 * GIB}))
+    (row,) = LiveReadings().add(found, 0.0).groups
+    assert row.memory == 47 * GIB
+    assert LiveReadings().add(up(deployment(report())), 0.0).groups[0].memory is None
 
 
 def test_a_deployment_without_a_group_has_a_row():

@@ -3,7 +3,7 @@
 from functools import partial
 
 import pytest
-from statuses import NOW, deployment, fleet, report
+from statuses import NOW, deployment, fleet, holding, report
 
 from sparkfleet.controlplane.state.drained import DrainedGroup
 from sparkfleet.controlplane.state.event import Event
@@ -42,10 +42,29 @@ def test_a_ready_deployment_on_two_nodes():
         "        380 ms to the first token, 24.7 tok/s for one user (predicted 21–28)",
         "",
         "nodes",
-        "  spark1  joined · 34.0 of 120.0 GiB available",
+        "  spark1  joined · 34 of 120 GiB available",
         "  s2      gone: Ray on it does not answer",
     ]
     assert all(len(line) <= 80 for line in shown)
+
+
+def test_the_memory_that_ranks_take_is_beside_the_prediction():
+    alone = lines(fleet(deployment(report()), nodes=holding({"spark1": 47 * GIB})))
+    assert [line.strip() for line in alone if "memory:" in line] == ["memory: 47 GiB (predicted 40–50)"]
+    both = lines(fleet(deployment(report()), nodes=holding({"spark1": 47 * GIB, "s2": 9 * GIB})))
+    assert "        memory: 47 GiB on spark1, 9 GiB on s2 (predicted 40–50)" in both
+    assert "memory:" not in "".join(lines(fleet(deployment(report()))))
+
+
+def test_requests_that_wait_at_the_gateway_are_in_the_line_of_their_deployment():
+    gateway = GatewayReport(
+        replica="r", url="http://a", metrics_url="", at=1.0, waiting=10, queued={"big": 3, "other": 7}
+    )
+    shown = lines(fleet(deployment(report()), gateways=(gateway,)))
+    assert "big · ready · 3 requests waiting at the gateway" in shown
+    assert "big · ready · 1 request waiting at the gateway" in lines(
+        fleet(deployment(report()), gateways=(gateway.model_copy(update={"queued": {"big": 1}}),))
+    )
 
 
 def test_a_drained_group_is_shown_with_the_command_that_brings_it_back():

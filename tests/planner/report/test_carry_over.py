@@ -1,3 +1,4 @@
+import pytest
 from control_values import plan
 
 from sparkfleet.planner.report.carry_over import RunningGroup, carried_over
@@ -29,6 +30,24 @@ def test_of_two_running_groups_one_is_ended_when_one_is_wanted():
 
 def test_a_better_prediction_of_the_memory_share_restarts_nothing():
     assert carried_over(plan(memory_fraction=0.5), [running(plan(memory_fraction=0.6))]).kept == ((1, 0),)
+
+
+@pytest.mark.parametrize(
+    ("running_with", "planned_with", "goes_on"),
+    [
+        (("a.org", "b.org"), ("a.org",), True),
+        (("a.org", "b.org"), ("b.org", "a.org"), True),
+        (("a.org",), (), True),
+        (("a.org",), ("a.org", "b.org"), False),
+        ((), ("a.org",), False),
+    ],
+)
+def test_a_host_of_media_less_restarts_nothing_and_one_more_does(running_with, planned_with, goes_on):
+    """The gateway refuses the host that was taken out; a new one the engine itself would refuse."""
+    found = carried_over(plan(media_domains=planned_with), [running(plan(media_domains=running_with))])
+    assert found.kept == (((1, 0) if goes_on else None),)
+    # the running engine keeps the command that it was started with
+    assert found.plan.groups[0].choice.candidate.media_domains == (running_with if goes_on else planned_with)
 
 
 def test_a_group_at_a_lower_rung_keeps_it_and_takes_the_new_rungs_below():

@@ -18,7 +18,9 @@ function fill(node, attributes, children) {
 export const coded = (words) => words.split("`").map((part, index) => (index % 2 ? el("code", {}, part) : part));
 
 export const STATES = { ready: "good", running: "good", drained: "warn", starting: "warn", updating: "warn", barred: "warn", preparing: "warn", probing: "warn", draining: "warn", stopping: "warn", failed: "bad", stopped: "soft" };
-export const gib = (bytes) => `${(bytes / 2 ** 30).toFixed(1)} GiB`;
+export const gib = (bytes) => `${digits(bytes / 2 ** 30)} GiB`;
+// Two digits, or all before the point: as the command line has them.
+const digits = (value) => (value >= 10 ? value.toFixed(0) : String(Number(value.toPrecision(2))));
 export const short = (value) => (!Number.isFinite(value) ? "–" : value >= 100 ? value.toFixed(0) : value >= 10 ? value.toFixed(1) : value.toFixed(2));
 export function clock(at) {
   const when = new Date(at * 1000);

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from sparkfleet.planner.report.diff import Change
 from sparkfleet.planner.report.explain.layout import lines_of
 from sparkfleet.planner.types.plan import DeploymentPlan, Rung
-from sparkfleet.units import GB
+from sparkfleet.units import gb, gib
 
 
 def explain_change(change: Change, plan: DeploymentPlan | None = None) -> list[str]:
@@ -56,13 +56,15 @@ def _effect(change: Change, chosen: Sequence[Rung]) -> str:
 
 
 def _costs(change: Change, chosen: Sequence[Rung]) -> Iterator[str]:
-    """Bytes that each engine loads, if all load as many, and the time that it took last, as far as they are known."""
+    """Bytes that each engine loads, if all load as many, and the time that it took last. Before its first start that is not
+    predicted: published starts of one model differ by a factor of ten."""
     sizes = {rung.prediction.weights_bytes for rung in chosen}
-    gigabytes = round(sizes.pop() / GB) if len(sizes) == 1 else 0
-    if gigabytes:
-        yield f"{'each ' * (change.starts > 1)}loads {gigabytes} GB"
+    if len(sizes) == 1 and (size := sizes.pop()):
+        yield f"{'each ' * (change.starts > 1)}loads {gib(size)}"
     if change.expected_s:
         yield f"the last start took {_seconds_in_words(change.expected_s)}"
+    else:
+        yield "no start of it was timed here yet"
 
 
 def _names(groups: Sequence[str]) -> str:
@@ -84,4 +86,4 @@ def _weights(chosen: Sequence[Rung]) -> Iterator[str]:
         guessed = any(rung.prediction.weights_estimated for rung in of_model)
         about, note = ("about ", " (estimated from the config)") if guessed else ("", "")
         on = "each node" if len(nodes) > 1 else "".join(nodes)
-        yield f"  weights: {about}{size / GB:.0f} GB on {on}, copied if not there{note}"
+        yield f"  weights: {about}{gb(size)} on {on}, copied if not there{note}"

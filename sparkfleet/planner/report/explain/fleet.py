@@ -9,7 +9,7 @@ from sparkfleet.hostfacts.node import NodeFacts
 from sparkfleet.planner.report.explain.layout import labelled, lines_of, plural
 from sparkfleet.planner.types.plan import DeploymentPlan, NodeLoad
 from sparkfleet.specs.deployment import Deployment
-from sparkfleet.units import GIB
+from sparkfleet.units import GIB, gib_of
 
 
 def explain_fleet(
@@ -72,6 +72,6 @@ def explain_nodes(loads: Sequence[NodeLoad]) -> list[str]:
     lines: list[str] = []
     for load in (load for load in loads if load.placed):
         placed = ", ".join(f"{name} {size / GIB:.0f}" for name, size in load.placed)
-        left = f"{max(0, load.left) / GIB:.0f} of {load.total / GIB:.0f} GiB left"
+        left = f"{gib_of(max(0, load.left), load.total)} left"
         lines.append(labelled("nodes" if not lines else "", f"{load.node}: {placed} GiB; {left}"))
     return lines

@@ -6,6 +6,7 @@ import re
 import textwrap
 
 from sparkfleet.perf.prediction import Band
+from sparkfleet.units import short_number
 
 INDENT = "  "
 LABEL = 12
@@ -21,11 +22,6 @@ _GLUE = "\x00"
 def band_ends(band: Band) -> str:
     """The low and the high end of a band, two digits each: `11–26`."""
     return f"{short_number(band.low)}–{short_number(band.high)}"
-
-
-def short_number(value: float) -> str:
-    """A number with two digits, or all digits before its point."""
-    return f"{value:.0f}" if value >= 10 else f"{value:.2g}"
 
 
 def plural(number: int, noun: str) -> str:

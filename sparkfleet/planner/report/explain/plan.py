@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from sparkfleet.hostfacts.node import NodeFacts
 from sparkfleet.perf.latency.roofline_terms import own_chunk
 from sparkfleet.perf.prediction import Band, Prediction, Provenance
-from sparkfleet.planner.report.explain.layout import band_ends, labelled, lines_of, short_number
+from sparkfleet.planner.report.explain.layout import band_ends, labelled, lines_of
 from sparkfleet.planner.report.explain.rejected import other_lines, rejected_lines
 from sparkfleet.planner.types.image_refs import image_of, tag_words
 from sparkfleet.planner.types.plan import (
@@ -19,7 +19,7 @@ from sparkfleet.planner.types.plan import (
     Rejection,
     Rung,
 )
-from sparkfleet.units import GIB
+from sparkfleet.units import GIB, short_number
 
 
 def explain_plan(
@@ -74,7 +74,9 @@ def _group_lines(group: GroupPlan, places: Sequence[str], totals: Mapping[str, i
 def _settings_lines(rung: Rung) -> list[str]:
     """Settings of the deployment's own arguments, and rules that changed the candidate."""
     lines = lines_of("fixed", f"{', '.join(rung.said)} (engine_args of the deployment)") if rung.said else []
-    return lines + (lines_of("rules", ", ".join(rung.rules)) if rung.rules else [])
+    return lines + (
+        lines_of("rules", f"{', '.join(rung.rules)} (`sparkfleet explain RULE`)") if rung.rules else []
+    )
 
 
 def _image_lines(candidate: Candidate) -> list[str]:
@@ -83,14 +85,15 @@ def _image_lines(candidate: Candidate) -> list[str]:
 
 
 def _fallback_lines(first: Rung, rest: Sequence[Rung]) -> list[str]:
-    """The rungs below the choice, in order, each with the line that chooses it; with nodes only if those are others."""
+    """The rungs below the choice, numbered as `status` does, with the line that chooses each; with nodes only if they are
+    others."""
     if not rest:
         return []
     same = all(rung.candidate.shape == first.candidate.shape for rung in rest)
     names = [rung.candidate.how if same else str(rung.candidate) for rung in rest]
     texts = (
-        f"{number}. {' · '.join(part for part in (name, _brief(rung), _chosen_by(rung, first)) if part)}"
-        for number, (name, rung) in enumerate(zip(names, rest, strict=True), start=1)
+        f"rung {number}: {' · '.join(part for part in (name, _brief(rung), _chosen_by(rung, first)) if part)}"
+        for number, (name, rung) in enumerate(zip(names, rest, strict=True), start=2)
     )
     return lines_of("if it fails", *texts)
 

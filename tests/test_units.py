@@ -1,0 +1,24 @@
+"""Sizes in words: memory in binary units, disks and downloads in decimal ones."""
+
+import pytest
+
+from sparkfleet.units import GIB, gb, gib, gib_of
+
+
+@pytest.mark.parametrize(
+    ("size", "text"),
+    [(0, "0 B"), (999, "999 B"), (1000, "1 kB"), (2.53e9, "2.5 GB"), (51e9, "51 GB"), (3.7e12, "3.7 TB")],
+)
+def test_decimal_sizes(size, text):
+    assert gb(size) == text
+
+
+def test_memory_has_two_digits_or_no_decimal():
+    assert [gib(number * GIB) for number in (0, 0.154, 2.5, 9.97, 45.3, 121.7)] == [
+        *("0 GiB", "0.15 GiB", "2.5 GiB", "10 GiB", "45 GiB", "122 GiB"),
+    ]
+    assert gib_of(45.3 * GIB, 121.7 * GIB) == "45 of 122 GiB"
+
+
+def test_close_sizes_are_compared_with_a_decimal():
+    assert (gib(112.9 * GIB, exact=True), gb(12.34e9, exact=True)) == ("112.9 GiB", "12.3 GB")
