@@ -110,7 +110,7 @@ class _Direct(RequestResponseCycle):
 
     def forget_itself(self) -> None:
         """Ends its reference to itself, so that it is freed without a search for cycles. Its scope has been read."""
-        self.scope.pop("extensions", None)  # type: ignore[misc]  # of a TypedDict
+        self.scope.pop("extensions", None)
 
     def write(self, chunk: bytes) -> bool:
         if self.disconnected:
