@@ -154,7 +154,7 @@ async def measure_small(contenders: Sequence[Contender], seconds: float, rounds:
 
 
 async def measure_memory(gateway: Contender, total: int, each: int) -> list[tuple[int, float]]:
-    """Resident memory of the gateway, MiB, after each so many requests: half of them streams, connections opened anew."""
+    """Resident memory of the gateway, MiB, after each so many requests: half of them streams, each on a new connection."""
     assert gateway.process is not None
     found = []
     for done in range(each, total + each, each):

@@ -74,7 +74,7 @@ class NodeWatch:
         )
 
     def troubles(self) -> tuple[str, ...]:
-        """What nodes cannot use, and their rails that are down, each with its node and what puts it right."""
+        """Things that nodes cannot use, and their rails that are down, each with its node and what puts it right."""
         return tuple(f"{node.name}: {words}" for node in self.reports for words in node.troubles)
 
     async def run(self) -> None:

@@ -35,7 +35,7 @@ class Choice:
     spare: tuple[GroupEntry, ...] = ()
     """Endpoints outside the fleet that may serve it, in the order of the deployment."""
     wants: tuple[str, ...] = ()
-    """What it needs that only engines know (`wants_of`)."""
+    """Needs that only engines know (`wants_of`)."""
 
     def larger_later(self, context: int) -> GroupEntry | None:
         """The group with the largest context, if it has more than this and is not ready."""

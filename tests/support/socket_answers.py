@@ -31,7 +31,7 @@ class Kind(StrEnum):
     NOTHING = "nothing"
     REFUSED = "refused"
     GREETING = "greeting"
-    """What a protocol sends to everybody before anybody authenticates."""
+    """Bytes that a protocol sends to everybody before anybody authenticates."""
     DATA = "data"
 
 

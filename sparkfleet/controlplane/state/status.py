@@ -40,7 +40,7 @@ class NodeReport(Value):
 
     @property
     def troubles(self) -> tuple[str, ...]:
-        """What it cannot use, and the rails that are down, each in words."""
+        """Things that it cannot use, and the rails that are down, each in words."""
         rails = self.readings.rails if self.readings else ()
         states = {None: "does not exist", False: "has no carrier"}
         down = " and ".join(f"rail {rail.netdev} {states[rail.up]}" for rail in rails if not rail.up)

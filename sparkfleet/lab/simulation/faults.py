@@ -22,7 +22,7 @@ EVERY_CALL = ("list", "deploy", "retire", "renew")
 
 
 @dataclass(frozen=True)
-class Rates:
+class EventIntervals:
     """Mean times between two events, simulated seconds; inf for none."""
 
     fault_s: float
@@ -42,7 +42,7 @@ class Faults:
         self._chance = world.chance
         self._active = False
 
-    def begin(self, every: Rates) -> None:
+    def begin(self, every: EventIntervals) -> None:
         """Inject faults and races at random moments, and drain nodes."""
         self._active = True
         self._world.time.after(1.0, lambda: self._world.people.append(("apply", NAMES[0])))

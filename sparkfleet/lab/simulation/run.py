@@ -14,7 +14,7 @@ from sparkfleet.controlplane.desired import Desired, Standing
 from sparkfleet.controlplane.store_safety.guard import StoreError
 from sparkfleet.group.group_name import GroupKey
 from sparkfleet.lab.simulation import invariants
-from sparkfleet.lab.simulation.faults import Faults, Rates
+from sparkfleet.lab.simulation.faults import EventIntervals, Faults
 from sparkfleet.lab.simulation.users import Users
 from sparkfleet.lab.simulation.world import ControllerKilledError, Report, World
 
@@ -42,7 +42,7 @@ class Simulation:
         root: an empty directory.
     """
 
-    def __init__(self, seed: int, nodes: int, every: Rates, root: Path) -> None:
+    def __init__(self, seed: int, nodes: int, every: EventIntervals, root: Path) -> None:
         self._every = every
         self._world = World(seed, nodes, root)
         self._users = Users(self._world)
@@ -257,7 +257,7 @@ def simulate(
     """
     logging.disable(logging.CRITICAL)  # injected failures are logged with tracebacks
     try:
-        every = Rates(fault_every_s, drain_every_s, race_every_s)
+        every = EventIntervals(fault_every_s, drain_every_s, race_every_s)
         with TemporaryDirectory() as root:
             return asyncio.run(Simulation(seed, nodes, every, Path(root)).run(hours))
     finally:

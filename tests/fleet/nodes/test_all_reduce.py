@@ -3,6 +3,7 @@
 import sys
 
 import pytest
+from sparkfleet.remote.fake import FakeChannel
 
 from sparkfleet.engines.base import RankRail
 from sparkfleet.engines.rendezvous import RankNetwork
@@ -10,7 +11,6 @@ from sparkfleet.errors import NodeError
 from sparkfleet.fleet.nodes import all_reduce
 from sparkfleet.fleet.nodes.all_reduce import measure_all_reduce, rail_bytes
 from sparkfleet.planner.types.plan import Candidate, GroupShape
-from sparkfleet.remote.fake import FakeChannel
 from sparkfleet.remote.local import LocalChannel
 from sparkfleet.specs.inventory import Link
 
