@@ -153,6 +153,7 @@ def judged(fleet, fault, change, lasted=20.0):
 
 
 ENGINE = Fault("process", "engine", "spark1", "KILL")
+POWER = Fault("power", "power", "spark2", "off", 20.0)
 GATEWAY = Fault("process", "gateway", "spark1", "STOP", 20, ("pair", "alone"))
 
 
@@ -160,21 +161,12 @@ def test_a_fault_that_cost_nothing_is_well(stub):
     assert judged(stub, GATEWAY, lambda: None) == []
 
 
-def test_an_engine_may_be_lost_for_a_reason_and_not_without(stub):
-    assert judged(stub, ENGINE, lambda: stub.fail("it exited: signal 9")) == []
+@pytest.mark.parametrize("fault", [ENGINE, POWER])
+def test_an_engine_may_be_lost_for_a_reason_and_not_without(stub, fault):
+    assert judged(stub, fault, lambda: stub.fail("it exited: signal 9")) == []
     stub.log = []
     stub.one = {**stub.one, "groups": [{"ranks": [{"pid": 100, "node": "spark1"}]}]}
-    (wrong,) = judged(stub, ENGINE, lambda: stub.fail(""))
-    assert "no event names the reason" in wrong
-
-
-def test_an_engine_that_goes_with_its_node_needs_a_reason_unless_status_named_the_node(stub):
-    power = Fault("power", "power", "spark2", "off", 20.0)
-    assert judged(stub, power, lambda: stub.fail("")) == []
-    stub.nemesis._named_at = None
-    stub.fail("")
-    wrong = judged(stub, power, lambda: stub.one.update(groups=[{"ranks": [{"pid": 102, "node": "spark1"}]}]))
-    assert any("no event names the reason" in line for line in wrong)
+    assert any("no event names the reason" in line for line in judged(stub, fault, lambda: stub.fail("")))
 
 
 def test_a_fault_that_may_cost_none_is_wrong_even_with_a_reason(stub):

@@ -3,7 +3,7 @@
 import sys
 
 import pytest
-from sparkfleet.remote.fake import FakeChannel
+from fake_channel import FakeChannel
 
 from sparkfleet.engines.base import RankRail
 from sparkfleet.engines.rendezvous import RankNetwork
