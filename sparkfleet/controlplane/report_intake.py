@@ -66,8 +66,8 @@ class ReportIntake:
             except Exception:  # the store refused it, as on a full disk
                 self._fleet.reports.repeat(report.name)
                 raise
-        elif before is not None and before.measured != report.measured:
-            await self._record(report, "measured", _speed_words(report))
+        elif before is not None and before.measured != report.measured and (speed := _speed_words(report)):
+            await self._record(report, "measured", speed)
         elif (
             report.phase in BEGINNING and report.detail and (before is None or before.detail != report.detail)
         ):

@@ -54,6 +54,14 @@ async def test_a_gateway_is_known_although_its_usage_cannot_be_stored(world, mon
     assert world.controller.fleet.reports.gateways() == (gateway,)
 
 
+async def test_a_measurement_is_an_event_and_the_next_actor_that_has_none_yet_is_not(world):
+    await world.put()
+    measured = {"ttft_ms": 24.0, "decode_tps": 17.3}
+    for found in ({}, measured, measured, {}):
+        await world.controller.intake.report(report(phase=GroupPhase.READY, measured=found))
+    assert await world.messages("measured") == ["TTFT 24 ms, 17.3 tok/s for one user"]
+
+
 async def test_an_engine_that_was_lost_between_two_actors_is_an_event_once(world):
     await world.put()
     for detail in ("", "waiting for memory"):

@@ -71,7 +71,7 @@ def draw_fleet(fleet):
 
 def draw_top(fleet):
     """`top` after some seconds of its own."""
-    terminal = Tmux(fleet.directory, {}, [SPARKFLEET, "top"], 130, 16)
+    terminal = Tmux(fleet.directory, {}, [SPARKFLEET, "top"], 140, 16)
     try:
         time.sleep(30)
         save("top", Text.from_ansi(terminal.shown(escapes=True).rstrip("\n")), "sparkfleet top")
