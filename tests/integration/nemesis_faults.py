@@ -194,12 +194,12 @@ class Hand:
         return True
 
     def _find(self, target, node):
-        """The id of a process, the lowest of several; None if there is none."""
+        """The id of a process, the lowest of several; None if there is none. A shell that cron runs it in is not it."""
         words = PROCESSES[target][0]
         listed = self._fleet.listed(node) if words else self._fleet.engines(node)
-        return min(
-            (pid for pid, line in listed.items() if words in line and "hang_guard" not in line), default=None
-        )
+        others = ("hang_guard", "/bin/sh -c")
+        found = (pid for pid, line in listed.items() if words in line and not any(o in line for o in others))
+        return min(found, default=None)
 
     def _signal(self, node, pid, name):
         self._fleet.lab.exec(node, ["kill", f"-{name}", str(pid)])
