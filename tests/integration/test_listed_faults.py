@@ -282,6 +282,7 @@ def is_held(fleet, words):
 def test_a_controller_that_starts_on_a_store_that_it_may_not_read_waits_and_is_back_with_it(fleet):
     fleet.serve(fleet.spec(HERE))
     before, database = pids(fleet), store_of(fleet)
+    assert fleet.chat()
     as_root(fleet, "spark1", "chmod", "0", database)
     try:
         (controller,) = running(fleet, "spark1", "ray::ControllerActor")
@@ -298,6 +299,7 @@ def test_of_two_controllers_that_live_at_once_one_acts(fleet):
     """The lock of the state directory is another process's: no controller that starts changes anything meanwhile."""
     fleet.serve(fleet.spec(HERE))
     before, root = pids(fleet), store_of(fleet).rpartition("/")[0]
+    assert fleet.chat()
     (controller,) = running(fleet, "spark1", "ray::ControllerActor")
     taken = f"kill -9 {controller}; exec flock --exclusive --wait 10 {root} sleep 30"
     as_root(fleet, "spark1", "sh", "-c", f"({taken}) >/dev/null 2>&1 &")
