@@ -143,9 +143,9 @@ class Effects:
                 await self._apps.deploy(launch)
                 # Only now: if Serve did not accept the launch, a counted failure is not counted again.
                 self._fleet.pending = pending_after(self._fleet.pending, action, self._clocks())
-            case RetireGroup(group=group) if await self._leave(
-                group
-            ):  # else it is decided again in the next round
+            case RetireGroup(group=group):
+                if not await self._leave(group):
+                    return  # it is decided again in the next round
                 await self._journal.record(*group[:2], "", "retire", action.reason)
                 await self._apps.retire(*group)
             case EndGroup(group=group):

@@ -10,7 +10,7 @@ It needs the engine's PyTorch, and nothing else beside the standard library. The
     rounds            all-reduces of the small one, one after the other; of the large one a twentieth
     seconds           time limit of each call
 
-The result is {"latency_us", "gb_per_s", "moved", "library"}: microseconds of a small one, bus bandwidth of a large one
+The result is {"latency_us", "gb_per_s", "moved", "nccl"}: microseconds of a small one, bus bandwidth of a large one
 (1e9 bytes per second), bytes that a rank has sent in all large ones, and the version of NCCL.
 """
 
@@ -89,7 +89,7 @@ def measure(request: dict[str, Any], listener: socket.socket | None) -> dict[str
         "latency_us": small_s * 1e6,
         "gb_per_s": share * request["large"] / large_s / 1e9,
         "moved": int(share * request["large"] * (WARM_UP + REPEATED * few + 1)),
-        "library": ".".join(map(str, torch.cuda.nccl.version())) if on_gpu else "",
+        "nccl": ".".join(map(str, torch.cuda.nccl.version())) if on_gpu else "",
     }
 
 

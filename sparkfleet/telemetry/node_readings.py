@@ -19,6 +19,7 @@ from sparkfleet.hostfacts.gpu import GpuState, ReadGpuState
 from sparkfleet.hostfacts.kernel_log import KernelLog, ReadKernelLog
 from sparkfleet.hostfacts.memory import MemoryMap, ReadMemoryMap
 from sparkfleet.hostfacts.network.rdma import RdmaCounters, ReadRdmaCounters
+from sparkfleet.telemetry.local_command import run_here
 from sparkfleet.telemetry.rank_memory import RankMemory
 from sparkfleet.values import Value
 
@@ -26,8 +27,6 @@ SLOW_EVERY_S = 10.0
 """Seconds between two readings of the GPU, the temperature and the disks."""
 LOG_EVERY_S = 60.0
 """Seconds between two readings of the kernel's log."""
-COMMAND_S = 5.0
-"""Time limit of a command; `nvidia-smi` takes 50 ms, and minutes if the driver is stuck."""
 RESOURCES = ("cpu", "memory", "io")
 _ERRORS = ("rx_errors", "tx_errors", "rx_dropped")
 
@@ -172,29 +171,16 @@ class NodeReader:
 
 def _gpus() -> tuple[GpuState, ...] | None:
     try:
-        return ReadGpuState.answer(*_run(ReadGpuState.argv))
+        return ReadGpuState.answer(*run_here(ReadGpuState.argv))
     except (FactError, OSError, subprocess.SubprocessError):
         return None
 
 
 def _kernel_log() -> KernelLog | None:
     try:
-        return ReadKernelLog.answer(*_run(ReadKernelLog.argv))
+        return ReadKernelLog.answer(*run_here(ReadKernelLog.argv))
     except (FactError, OSError, subprocess.SubprocessError):
         return None
-
-
-def _run(argv: tuple[str, ...]) -> tuple[int, str, str]:
-    done = subprocess.run(
-        argv,
-        capture_output=True,
-        text=True,
-        errors="replace",
-        timeout=COMMAND_S,
-        check=False,
-        stdin=subprocess.DEVNULL,
-    )
-    return done.returncode, done.stdout, done.stderr
 
 
 def _disks() -> dict[str, DiskSpace]:

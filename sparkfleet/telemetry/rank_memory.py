@@ -14,12 +14,10 @@ from sparkfleet.errors import FactError
 from sparkfleet.hostfacts.fact import number
 from sparkfleet.hostfacts.gpu import ReadGpuProcesses
 from sparkfleet.runtime.base import RankStatus
+from sparkfleet.runtime.containers.container_tools import TOOLS
 from sparkfleet.runtime.processes import Process, descendants, memory_bytes, process, processes
+from sparkfleet.telemetry.local_command import run_here
 from sparkfleet.values import Value
-
-COMMAND_S = 5.0
-"""Time limit of a command. `nvidia-smi` takes 50 ms, and minutes if the driver is stuck."""
-TOOLS = ("docker", "podman")
 
 
 class RankMemory(Value):
@@ -66,30 +64,16 @@ def container_of(words: Sequence[bytes]) -> tuple[str, str] | None:
 def _first_process(tool: str, name: str) -> int:
     """Pid of a container's first process; 0 if it has none or the tool does not answer."""
     try:
-        answer = _output((tool, "inspect", "--format", "{{.State.Pid}}", name))
+        code, out, _ = run_here((tool, "inspect", "--format", "{{.State.Pid}}", name))
     except (OSError, subprocess.SubprocessError):
         return 0
-    return int(number(answer) or 0)
+    return 0 if code else int(number(out) or 0)
 
 
 def _on_gpu() -> Mapping[int, int]:
     """Bytes that the driver holds, by pid; empty without a GPU, or if it does not answer."""
     try:
-        found = ReadGpuProcesses.parse(_output(ReadGpuProcesses.argv))
+        found = ReadGpuProcesses.answer(*run_here(ReadGpuProcesses.argv))
     except (FactError, OSError, subprocess.SubprocessError):
         return {}
     return {one.pid: one.memory or 0 for one in found}
-
-
-def _output(argv: Sequence[str]) -> str:
-    """Standard output of a command. Raises OSError and SubprocessError."""
-    done = subprocess.run(
-        argv,
-        capture_output=True,
-        text=True,
-        errors="replace",
-        timeout=COMMAND_S,
-        check=True,
-        stdin=subprocess.DEVNULL,
-    )
-    return done.stdout

@@ -1,6 +1,7 @@
 """Faults of docs/faults.md that have no other file: real Ray, SSH and disks on two simulated Sparks, fake engines."""
 
 import time
+from contextlib import contextmanager
 
 import pytest
 import yaml
@@ -350,6 +351,18 @@ def small(fleet):
     fleet.ok("up")
 
 
+@contextmanager
+def small_state(fleet, small, node):
+    """A fleet that is down, with a small disk for the state directory of a node; at the end with room, and down again."""
+    fleet.ok("down")
+    small(node, STATE, "64m", keep=True)
+    try:
+        yield
+    finally:
+        free(fleet, node, STATE)
+        fleet.ok("down")
+
+
 @pytest.mark.parametrize(("node", "now", "then"), [("spark2", HERE, THERE), ("spark1", THERE, HERE)])
 def test_a_disk_that_fills_up_while_weights_are_copied_is_named_and_the_old_one_serves(
     fleet, small, node, now, then
@@ -367,9 +380,7 @@ def test_a_disk_that_fills_up_while_weights_are_copied_is_named_and_the_old_one_
 
 
 def test_a_full_disk_on_the_head_costs_no_engine_and_is_named_until_there_is_room(fleet, small):
-    fleet.ok("down")
-    small("spark1", STATE, "64m", keep=True)
-    try:
+    with small_state(fleet, small, "spark1"):
         fleet.ok("up")
         fleet.serve(fleet.anew(fleet.spec(HERE)))
         before = pids(fleet)
@@ -387,16 +398,11 @@ def test_a_full_disk_on_the_head_costs_no_engine_and_is_named_until_there_is_roo
         assert set(asking.ends) == {"whole"}, asking.answers
         assert pids(fleet) == before, f"{out}{err}\n{events_of(fleet, 'tiny')[1]}"
         fleet.apply(other, "other.yaml")
-    finally:
-        free(fleet, "spark1", STATE)
-        fleet.ok("down")
 
 
 def test_an_up_on_a_full_disk_of_the_head_names_it_and_works_once_there_is_room(fleet, small):
-    fleet.ok("down")
-    small("spark1", STATE, "64m", keep=True)
-    fill(fleet, "spark1", STATE)
-    try:
+    with small_state(fleet, small, "spark1"):
+        fill(fleet, "spark1", STATE)
         code, out, err = fleet.run("up")
         words = " ".join(f"{out}{err}".split())
         assert code != 0, words
@@ -404,17 +410,12 @@ def test_an_up_on_a_full_disk_of_the_head_names_it_and_works_once_there_is_room(
         free(fleet, "spark1", STATE)
         fleet.ok("up")
         fleet.serve(fleet.anew(fleet.spec(HERE)))
-    finally:
-        free(fleet, "spark1", STATE)
-        fleet.ok("down")
 
 
 def test_a_controller_that_starts_on_a_full_disk_waits_or_works_and_changes_nothing_until_there_is_room(
     fleet, small
 ):
-    fleet.ok("down")
-    small("spark1", STATE, "64m", keep=True)
-    try:
+    with small_state(fleet, small, "spark1"):
         fleet.ok("up")
         fleet.serve(fleet.anew(fleet.spec(HERE)))
         before = pids(fleet)
@@ -431,15 +432,10 @@ def test_a_controller_that_starts_on_a_full_disk_waits_or_works_and_changes_noth
         free(fleet, "spark1", STATE)
         fleet.until(lambda: fleet.is_ready() and not named(), timeout=30)
         assert pids(fleet) == before
-    finally:
-        free(fleet, "spark1", STATE)
-        fleet.ok("down")
 
 
 def test_a_full_disk_of_a_node_ends_nothing_there_and_a_start_waits_for_room(fleet, small):
-    fleet.ok("down")
-    small("spark2", STATE, "64m", keep=True)
-    try:
+    with small_state(fleet, small, "spark2"):
         fleet.ok("up")
         fleet.serve(fleet.anew(fleet.spec(THERE)))
         (before,) = pids(fleet)
@@ -463,9 +459,6 @@ def test_a_full_disk_of_a_node_ends_nothing_there_and_a_start_waits_for_room(fle
         fleet.until(started_or_named, timeout=60)
         free(fleet, "spark2", STATE)
         fleet.until(lambda: fleet.ready_group() and pids(fleet) != [before], timeout=120)
-    finally:
-        free(fleet, "spark2", STATE)
-        fleet.ok("down")
 
 
 # --- clocks

@@ -35,9 +35,9 @@ def answers(monkeypatch, outputs):
     def run(argv):
         if argv[0] not in outputs:
             raise FileNotFoundError(argv[0])
-        return outputs[argv[0]]
+        return 0, outputs[argv[0]], ""
 
-    monkeypatch.setattr(rank_memory, "_output", run)
+    monkeypatch.setattr(rank_memory, "run_here", run)
 
 
 def test_a_rank_takes_what_its_process_and_their_children_hold(engine, monkeypatch):

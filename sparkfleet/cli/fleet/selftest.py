@@ -13,7 +13,8 @@ from sparkfleet.cli.fleet.doctor import NodesArgument
 from sparkfleet.cli.options import DEFAULT_INVENTORY, InventoryOption, YesOption, open_session, run
 from sparkfleet.cli.output import console, fold
 from sparkfleet.cli.progress import ProgressLine
-from sparkfleet.fleet.selftest import NAME, ON_CPUS, ON_GPUS, SelftestStep, selftest
+from sparkfleet.fleet.selftest import SelftestStep, selftest
+from sparkfleet.fleet.selftest_verdicts import NAME, ON_CPUS, ON_GPUS
 from sparkfleet.fleet.session import Session
 from sparkfleet.specs.fields import quote
 

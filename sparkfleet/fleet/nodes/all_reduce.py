@@ -44,15 +44,16 @@ class RankAllReduce(Value):
     gb_per_s: float
     moved: int
     """Bytes that a rank has sent in the large ones."""
-    library: str = ""
-    """Version of NCCL."""
+    nccl: str = ""
+    """Version of NCCL; "" on CPUs."""
 
 
 class AllReduceMeasurement(Value):
     """All-reduces between all ranks of a group."""
 
     backend: Literal["nccl", "gloo"]
-    library: str
+    nccl: str
+    """See `RankAllReduce`."""
     latency_us: float
     """Of a small one, microseconds; the slowest rank's."""
     gb_per_s: float
@@ -149,7 +150,7 @@ async def measure_all_reduce(
     found = await _together([channels[node] for node in nodes], interpreters, requests)
     return AllReduceMeasurement(
         backend=backend,
-        library=found[0].library,
+        nccl=found[0].nccl,
         latency_us=max(one.latency_us for one in found),
         gb_per_s=min(one.gb_per_s for one in found),
         moved=min(one.moved for one in found),

@@ -176,7 +176,7 @@ def _speed(deployment: DeploymentStatus, group: GroupReport) -> str:
 
 
 def _memory(deployment: DeploymentStatus, group: GroupReport, fleet: FleetStatus) -> str:
-    """`47 GiB of memory taken (predicted 45–56)`, with the nodes if there are several; "" before it is measured."""
+    """`memory: 47 GiB (predicted 45–56)`, with the nodes if there are several; "" before it is measured."""
     measured = fleet.memory_of(group.group)
     if not measured:
         return ""

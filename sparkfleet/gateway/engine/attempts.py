@@ -165,14 +165,14 @@ class Attempts:
         if why is None:
             return False
         answer.unfit = why
-        for what in self._choice.wants:
-            if (what == AUDIO) == (why == "audio") and why != "context":
-                self._choice.loads.absences.note(engine.app, what)
-        known = (*self._choice.groups, *self._choice.spare)
         if why == "context":
-            self._context = max(
-                [self._context, *(one.context or 0 for one in known if one.app == engine.app)]
-            )
+            known = (*self._choice.groups, *self._choice.spare)
+            own = (one.context or 0 for one in known if one.app == engine.app)
+            self._context = max([self._context, *own])
+        else:
+            for what in self._choice.wants:
+                if (what == AUDIO) == (why == "audio"):
+                    self._choice.loads.absences.note(engine.app, what)
         self._unfit.add(engine.app)
         self._hold(answer)
         return True

@@ -15,7 +15,7 @@ FOLLOWS = ("memory_fraction",)
 """Fields that follow from a prediction: a better prediction alone is no reason to restart a model."""
 ALLOWS = "media_domains"
 """Hosts that an engine may fetch from. The gateway checks a deployment's own list first, at once, so an engine with further
-hosts may go on ([decision 101](decisions.md))."""
+hosts may go on (decision 101 of docs/decisions.md)."""
 
 
 class RunningGroup(Value):

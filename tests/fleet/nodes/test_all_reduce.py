@@ -56,7 +56,7 @@ async def test_two_ranks_of_pytorch_measure_each_other(monkeypatch):
     on_loopback(monkeypatch)
     channels = {"a": LocalChannel("a"), "b": LocalChannel("b")}
     found = await measure_all_reduce(candidate(device="cpu"), "selftest", (), channels)
-    assert (found.backend, found.library, found.by_rdma) == ("gloo", "", False)
+    assert (found.backend, found.nccl, found.by_rdma) == ("gloo", "", False)
     assert found.latency_us > 0
     assert found.gb_per_s > 0
     # five to warm up, five times one, and one whose sum is checked
