@@ -1,4 +1,4 @@
-"""The fleets that the integration tests share. One stands at a time: two would take each other's processors."""
+"""The fleets that the integration tests share. One runs at a time in each process of pytest."""
 
 import shutil
 
