@@ -1,4 +1,4 @@
-"""Every alert fires on a real fleet and clears: real Prometheus, Alertmanager, Ray and gateway.
+"""Every alert fires on a real fleet and clears, and dashboards have data: real Prometheus, Alertmanager, Ray and gateway.
 
 Two simulated Sparks with fake engines as real processes. The rules are the shipped ones with shorter waits and windows, made
 from the same values (`quick`). Faults are what a node's kernel, driver, cables, processes and files really show; what is not
@@ -21,6 +21,7 @@ import yaml
 from asking import Asking
 from node_faults import STATE, as_root
 from pair_fleet import LINK, TINY
+from shown import ONLY_REAL, OUTSIDE, without_data
 
 from sparkfleet.controlplane.controller_failures import LIST_LATE_S
 from sparkfleet.lab.meminfo import meminfo
@@ -125,9 +126,9 @@ class Watch:
         return {one["labels"]["alertname"] for one in self._http.get(url).json()}
 
     def query(self, expr):
-        """Values of an expression, for a failure."""
+        """Values of an expression."""
         url = f"http://{self.fleet.lab.nodes[0].address}:{PORTS[0]}/api/v1/query"
-        return self._http.get(url, params={"query": expr}).json()["data"]["result"]
+        return self._http.get(url, params={"query": expr}, timeout=60).json()["data"]["result"]
 
     def attempt(self, inject, *args):
         """Inject a fault; one that cannot be injected does not hide the others."""
@@ -449,7 +450,7 @@ def a_certificate_ends(fleet, watch):
         fleet.write("inventory.yaml", before)
 
 
-def test_every_alert_fires_on_its_fault_and_clears(pair, watch):
+def test_every_alert_fires_on_its_fault_and_clears_and_every_panel_has_shown_something(pair, watch):
     pair.key = json.loads(pair.ok("keys", "create", "asker", "--json"))["key"]
     over = []
 
@@ -466,9 +467,11 @@ def test_every_alert_fires_on_its_fault_and_clears(pair, watch):
         ):  # fmt: skip
             watch.attempt(stage, faults)
         watch.clears(*over)
+        empty = without_data(watch.query, ONLY_REAL | OUTSIDE, during="40m")
     finally:
         pair.ok("keys", "revoke", "asker")
     assert watch.broken == []
     assert watch.missed == []
     assert watch.stuck == []
     assert {one.name for one in EVERY_ALERT} - watch.all_fired == set()
+    assert empty == []

@@ -7,20 +7,16 @@ import time
 
 import httpx
 import pytest
+from shown import ONLY_REAL, ONLY_SPARKS, OUTSIDE, substituted, without_data
 
 from sparkfleet.telemetry.dashboards.boards import DASHBOARDS
 from sparkfleet.telemetry.recording import RECORDING
 
-ELSEWHERE = {
-    # Series that this fleet cannot have: a node of CPUs without rails, no drafts, no prediction of the check's speed.
-    "sparkfleet:rail_bytes:rate1m", "sparkfleet:rail_rdma_bytes:rate1m", "sparkfleet:gpu_power_watts",
-    "sparkfleet:output_tokens_per_watt_hour", "sparkfleet:acceptance:ratio10m",
-    "sparkfleet:engine_accepted_by_position:rate5m", "sparkfleet:engine_tokens_per_step",
-    "sparkfleet:check_decode:ratio", "sparkfleet:check_ttft:ratio",
-}  # fmt: skip
-ONLY_REAL = re.compile(r"sparkfleet:(engine_(kv_cache|prefix_cache|preemptions|ttft|itl))")
-"""Series that the fake engine's page lacks."""
 START_S = 20
+MORE = """speculation: {method: ngram, tokens: 3}
+external: [{url: "http://127.0.0.1:9/v1", model: elsewhere}]
+"""
+"""Drafts, and an endpoint at which nobody listens."""
 
 
 def free_port():
@@ -92,15 +88,15 @@ class Watched:
 
 @pytest.fixture(scope="module")
 def watched(fleet, tmp_path_factory):
-    """A fleet that serves `tiny`, watched."""
-    fleet.apply(fleet.write("tiny.yaml", fleet.spec()))
+    """A fleet that serves `tiny` with drafts, and sends elsewhere what it cannot serve, watched."""
+    fleet.apply(fleet.write("tiny.yaml", fleet.spec(MORE)))
     one = Watched(fleet, tmp_path_factory.mktemp("observe"))
     yield one
     one.end()
 
 
 def load(fleet, name="tiny"):
-    """One streamed and one whole answer."""
+    """One streamed and one whole answer, and one that is longer than the model's context."""
     body = {"model": name, "messages": [{"role": "user", "content": "What is a rail?"}], "max_tokens": 30}
     headers = {"authorization": f"Bearer {fleet.key}"}
     for stream in (True, False):
@@ -108,37 +104,33 @@ def load(fleet, name="tiny"):
             f"{fleet.endpoint}/chat/completions", json={**body, "stream": stream}, headers=headers, timeout=60
         )
         assert answer.status_code == 200, answer.text
-
-
-def substituted(expr):
-    return re.sub(r"\$\w+", ".*", expr)
-
-
-def missing(fleet, watched):
-    """Panels and recording rules without data, of those that this fleet must have."""
-    panels = [panel for board in DASHBOARDS for panel in board.panels if not panel.may_be_empty]
-    assert len(panels) > 25
-    found = [
-        panel.title
-        for panel in panels
-        if not any(watched.query(substituted(query.expr)) for query in panel.queries)
-    ]
-    for rule in (rule for group in RECORDING for rule in group.rules):
-        here = rule.engine in ("", "vllm") and rule.record not in ELSEWHERE
-        if here and (fleet.real or not ONLY_REAL.match(rule.record)) and not watched.query(rule.record):
-            found.append(rule.record)
-    return found
+    answer = httpx.post(
+        f"{fleet.endpoint}/chat/completions",
+        json={**body, "max_tokens": 100_000},
+        headers=headers,
+        timeout=60,
+    )
+    assert answer.status_code == 502, answer.text
 
 
 def test_every_panel_and_every_rule_has_data(fleet, watched):
+    absent = ONLY_SPARKS if fleet.real else ONLY_SPARKS | ONLY_REAL
+
     def complete():
         load(fleet)
-        return not missing(fleet, watched)
+        return not without_data(watched.query, absent)
 
     try:
         fleet.until(complete, timeout=60, every=1)
     finally:
-        assert missing(fleet, watched) == []
+        assert without_data(watched.query, absent) == []
+
+
+def test_what_this_fleet_cannot_show_the_other_shows():
+    assert not (ONLY_REAL | OUTSIDE) & ONLY_SPARKS
+    names = {panel.title for board in DASHBOARDS for panel in board.panels}
+    names |= {rule.record for group in RECORDING for rule in group.rules}
+    assert names >= ONLY_SPARKS | ONLY_REAL | OUTSIDE
 
 
 def test_every_target_answers_and_every_query_is_one(fleet, watched):
