@@ -25,6 +25,7 @@ from sparkfleet.gateway.page.fleet_view import (
     GpuView,
     GroupView,
     LinkView,
+    MemoryView,
     NodeView,
     StoppedView,
 )
@@ -96,6 +97,7 @@ class Fleet:
             how="vLLM 0.32 · NVFP4", shape="spark1+spark2 · TP=2", rung=2, rungs=3, reason="fastest that fits",
             passed=(NASTY,), drained=self.group_drained, running=1, slots=4, tokens=self.tokens,
             measured={"decode_tps": 17.5, "ttft_ms": 900.0},
+            memory=(MemoryView(node="spark1", bytes=71 * GIB), MemoryView(node="spark2", bytes=70 * GIB)),
             predicted={"check_decode_tps": BAND, "total_tps": BAND, "prefill_tps": BAND},
         )  # fmt: skip
         starting = GroupView(

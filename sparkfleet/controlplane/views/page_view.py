@@ -18,6 +18,7 @@ from sparkfleet.gateway.page.fleet_view import (
     GpuView,
     GroupView,
     LinkView,
+    MemoryView,
     NodeView,
     RailView,
     RejectedView,
@@ -62,9 +63,7 @@ def page_view(
             for one in status.nodes
         ),
         links=_links(inventory, up),
-        deployments=tuple(
-            _deployment(one, {group.name for group in status.drained_groups}) for one in status.deployments
-        ),
+        deployments=tuple(_deployment(one, status) for one in status.deployments),
         stopped=_stopped(status, stopped),
         events=tuple(_event(one) for one in list(events)[: -MOST_EVENTS - 1 : -1]),
         trouble=status.trouble,
@@ -150,7 +149,7 @@ def _rail(one: RailReading) -> RailView:
     )
 
 
-def _deployment(one: DeploymentStatus, drained: Collection[str]) -> DeploymentView:
+def _deployment(one: DeploymentStatus, status: FleetStatus) -> DeploymentView:
     return DeploymentView(
         name=one.name,
         state=one.state,
@@ -158,7 +157,7 @@ def _deployment(one: DeploymentStatus, drained: Collection[str]) -> DeploymentVi
         generation=one.generation,
         since=one.since,
         objective=one.plan.objective if one.plan else "",
-        groups=tuple(_group(one, report, drained=report.name in drained) for report in one.groups),
+        groups=tuple(_group(one, report, status) for report in one.groups),
         rejected=tuple(
             RejectedView(what=each.what, reason=each.reason, rule=each.rule)
             for each in (one.plan.rejected[:MOST_REJECTED] if one.plan else ())
@@ -166,11 +165,11 @@ def _deployment(one: DeploymentStatus, drained: Collection[str]) -> DeploymentVi
     )
 
 
-def _group(one: DeploymentStatus, report: GroupReport, *, drained: bool) -> GroupView:
+def _group(one: DeploymentStatus, report: GroupReport, status: FleetStatus) -> GroupView:
     base = GroupView(
         name=report.name,
         state=report.phase.value,
-        drained=drained,
+        drained=any(report.name == group.name for group in status.drained_groups),
         detail=f"no report for {report.silent_s:.0f} s: this is from before"
         if report.silent_s
         else report.detail,
@@ -187,6 +186,7 @@ def _group(one: DeploymentStatus, report: GroupReport, *, drained: bool) -> Grou
         drafted=report.drafted,
         accepted=report.accepted,
         started_s=report.started_s,
+        memory=tuple(MemoryView(node=node, bytes=held) for node, held in status.memory_of(report.group)),
         measured=report.measured,
     )
     index = one.index_of(report.group)

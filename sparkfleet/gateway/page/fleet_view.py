@@ -62,6 +62,13 @@ class LinkView(Value):
     """Rails of which every end has a carrier."""
 
 
+class MemoryView(Value):
+    """Memory that one rank takes, as measured on its node."""
+
+    node: str
+    bytes: int
+
+
 class GroupView(Value):
     """One group. A number that is not known is None."""
 
@@ -102,6 +109,8 @@ class GroupView(Value):
     drafted: float = 0.0
     accepted: float = 0.0
     started_s: float | None = None
+    memory: tuple[MemoryView, ...] = ()
+    """Of each rank, by rank; ranks that were not measured are left out."""
     measured: Mapping[str, float] = {}
     predicted: Mapping[str, BandView] = {}
     notes: tuple[str, ...] = ()

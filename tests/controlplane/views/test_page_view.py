@@ -11,7 +11,8 @@ from sparkfleet.engines.startup_phases import StartupPhase
 from sparkfleet.gateway.report import EndpointCertificate, EntryReport, GatewayReport
 from sparkfleet.group.report import GroupPhase, RankReport
 from sparkfleet.planner.types.plan import Rejection
-from sparkfleet.telemetry.node_readings import RailReading
+from sparkfleet.telemetry.node_readings import RailReading, SlowReadings
+from sparkfleet.telemetry.rank_memory import RankMemory
 
 
 async def status_of(world, **fields):
@@ -73,6 +74,34 @@ async def test_the_endpoints_addresses_are_those_of_the_status(world):
         "gateway: the port is taken",
         "external endpoint, asked by http://a: no key",
     )
+
+
+async def test_a_group_has_the_memory_of_each_rank_that_was_measured(world):
+    status = await status_of(world)
+    (running,) = status.deployments[0].groups
+    nodes = tuple(
+        NodeReport(
+            name=name,
+            joined=True,
+            readings=NODE.readings.model_copy(
+                update={"slow": SlowReadings(ranks=(RankMemory(**rank_of(running, rank), bytes=held),))}
+            ),
+        )
+        for rank, (name, held) in ((1, ("b", 46 << 30)), (0, ("a", 47 << 30)))
+    )
+    view = page_view(status.model_copy(update={"nodes": (*nodes, NODE)}), world.inventory(), (), 5.0)
+    (group,) = view.deployments[0].groups
+    assert [(one.node, one.bytes) for one in group.memory] == [("a", 47 << 30), ("b", 46 << 30)]
+    assert page_view(status, world.inventory(), (), 5.0).deployments[0].groups[0].memory == ()
+
+
+def rank_of(group, rank):
+    return {
+        "deployment": group.deployment,
+        "generation": group.generation,
+        "replica": group.replica,
+        "rank": rank,
+    }
 
 
 async def test_a_group_without_a_report_is_named(world):

@@ -18,6 +18,7 @@ from sparkfleet.gateway.page.fleet_view import (
     FleetView,
     GroupView,
     LinkView,
+    MemoryView,
     NodeView,
 )
 from sparkfleet.units import GIB
@@ -522,6 +523,27 @@ def test_a_rung_has_its_reasons_and_a_plan_that_is_not_known_promises_none(run):
     assert none is None
     assert first == "Rung 1 of 1 of its ladder: whyfastest that fits"
     assert second.endswith("whynexta rung above was left: out of memory")
+
+
+MEMORY = BandView(low=40 * GIB, mid=45 * GIB, high=50 * GIB, provenance="calibrated")
+
+
+@pytest.mark.parametrize(
+    ("held", "predicted", "words"),
+    [
+        ({"a": 47}, {"memory_bytes": MEMORY}, "memory per rank47 GiB (45 GiB predicted)"),
+        ({"a": 47, "b": 46}, {"memory_bytes": MEMORY}, "memory per rank47 GiB on a, 46 GiB on b (45 GiB predicted)"),
+        ({"a": 47}, {}, "memory per rank47 GiB"),
+        ({}, {"memory_bytes": MEMORY}, "memory per rank45 GiB predicted"),
+        ({}, {}, None),
+    ],
+)  # fmt: skip
+def test_the_memory_of_ranks_is_shown_with_its_prediction(run, held, predicted, words):
+    memory = tuple(MemoryView(node=name, bytes=gib * GIB) for name, gib in held.items())
+    view = answer(deployments=(served(group(memory=memory, predicted=predicted)),))
+    named = '.all().filter((one) => one.tag === "dt").map((one) => one.parent.textContent)'
+    rows = run(OPEN + f'return $("deployments"){named};', view=view)
+    assert [row for row in rows if row.startswith("memory")] == ([words] if words else [])
 
 
 def test_a_drained_group_is_not_ready(run):

@@ -188,6 +188,11 @@ function meters(one) {
     meter("decode now", decode, total, highest(`${one.name} decode`, decode)),
     meter("prefill, last requests", prompts, band.prefill_tps, highest(`${one.name} prefill`, prompts)));
 }
+function memoryOf(group) {
+  const band = group.predicted.memory_bytes, held = group.memory.map((one) => `${gib(one.bytes)}${group.memory.length > 1 ? ` on ${one.node}` : ""}`).join(", ");
+  const predicted = band && `${gib(band.mid)} predicted`;
+  return held && predicted ? `${held} (${predicted})` : held || predicted;
+}
 function groupOf(deployment, group) {
   const predicted = group.predicted, measured = group.measured, shown = group.drained && group.state === "ready" ? "drained" : group.state;
   const dial = (name, value) => el("div", {}, el("dt", {}, name), el("dd", {}, value));
@@ -200,7 +205,7 @@ function groupOf(deployment, group) {
       dial("requests", requests),
       group.drafted ? dial("drafts accepted", `${Math.round((100 * group.accepted) / group.drafted)} %`) : null,
       group.context ? dial("context", `${group.context.toLocaleString()} tokens`) : null,
-      predicted.memory_bytes ? dial("memory per rank", `${gib(predicted.memory_bytes.mid)} predicted`) : null,
+      memoryOf(group) ? dial("memory per rank", memoryOf(group)) : null,
       group.started_s ? dial("started in", lasted(group.started_s)) : null),
     predicted.check_decode_tps ? bandBar("One user, after the start", "tok/s", predicted.check_decode_tps, measured.decode_tps) : measured.decode_tps ? el("p", { class: "soft" }, `One user, after the start: measured ${short(measured.decode_tps)} tok/s, TTFT ${short(measured.ttft_ms)} ms; no prediction for this hardware`) : null,
     predicted.check_ttft_ms ? bandBar("Its first token (TTFT)", "ms", predicted.check_ttft_ms, measured.ttft_ms) : null,
