@@ -167,7 +167,7 @@ async def test_a_fault_is_reported_by_its_name(lab, request, harm, known_as, wor
     harm(lab)
     found = await examined(lab)
     told = [one for one in bad(found) if one.id == known_as]
-    assert any(words in one.what for one in told), bad(found)
+    assert any(words in one.what for one in told), found  # with what was not read, as under load
     assert all(one.means and one.do for one in told)
 
 
