@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import asyncio
 import http.client
 import json
 import re
 import socket
-import threading
-import time
 from collections.abc import Iterator
 from typing import Any
 from urllib.parse import quote
@@ -17,94 +14,17 @@ import jsonschema
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from static_picker import StaticPicker
+from running_gateway import ADMIN, KEY, RunningGateway
 
-from sparkfleet.engines.fake import FakeEngine
 from sparkfleet.gateway.access.allowed_paths import _PATTERNS
-from sparkfleet.gateway.access.keys import generate
-from sparkfleet.gateway.app import GatewayApp
-from sparkfleet.gateway.engine.endpoints import Target
-from sparkfleet.gateway.http_server import serve
-from sparkfleet.gateway.page.fleet_change import FleetAnswer
-from sparkfleet.gateway.page.fleet_view import FleetView
 from sparkfleet.gateway.page.openapi import openapi
-from sparkfleet.gateway.page.page_app import PageApp
-from sparkfleet.gateway.routing_table import GroupEntry, KeyLimits, ModelEntry, RoutingTable
 
-VIEW = FleetView(at=time.time(), fleet="home", sparkfleet="0")
-KEY, ENTRY = generate("fuzz")
-ADMIN, ADMIN_ENTRY = generate("boss", KeyLimits(admin=True, inference=False))
-TOKEN = "internal-token"
 EXAMPLES = settings(max_examples=150, deadline=None)
 
 
-class Running:
-    """A gateway and its engine on a loop in a thread of their own."""
-
-    def __init__(self) -> None:
-        self.loop = asyncio.new_event_loop()
-        self.thread = threading.Thread(target=self.loop.run_forever, daemon=True)
-        self.thread.start()
-        self.run(self._start())
-
-    def run(self, made: Any) -> Any:
-        return asyncio.run_coroutine_threadsafe(made, self.loop).result(30)
-
-    async def _start(self) -> None:
-        self.engine = FakeEngine(model="tiny", token=TOKEN)
-        await self.engine.__aenter__()
-        group = GroupEntry(app="app", concurrency=8, context=4096)
-        entry = ModelEntry(name="tiny", groups=(group,), deployment="d", state="ready", aliases=("gpt-4o",))
-        table = RoutingTable(version=1, models={"tiny": entry}, keys=(ENTRY, ADMIN_ENTRY))
-        picker = StaticPicker([Target(url=self.engine.url, token=TOKEN, app="app")])
-        self.passed: list[str] = []
-        """Changes, and questions for logs, that reached the controller."""
-        page = PageApp(self._view, self._pass, self._pass)
-        self.app = GatewayApp(picker, table=table, max_body_s=1.0, page=page)
-        self.server = await serve(self.app, "127.0.0.1", 0)
-        self.hasty = await serve(self.app, "127.0.0.1", 0, head_s=0.2)
-        """For heads that never end."""
-
-    async def _view(self) -> str:
-        return VIEW.model_dump_json()
-
-    async def _pass(self, request: str) -> str:
-        self.passed.append(request)
-        return FleetAnswer(done="done", node="spark1", path="/x", log="").model_dump_json()
-
-    async def _stop(self) -> None:
-        await self.server.aclose(1)
-        await self.hasty.aclose(1)
-        await self.app.aclose()
-        await self.engine.aclose()
-
-    def stop(self) -> None:
-        self.run(self._stop())
-        self.loop.call_soon_threadsafe(self.loop.stop)
-        self.thread.join()
-        self.loop.close()
-
-    def internal_errors(self) -> float:
-        samples = [
-            sample.value
-            for metric in self.app.metrics.registry.collect()
-            for sample in metric.samples
-            if sample.name == "sparkfleet_errors_total" and sample.labels["kind"] == "internal"
-        ]
-        return sum(samples)
-
-    def assert_nothing_stays(self) -> None:
-        assert self.run(self.app.drain(10)), "a request stays in flight"
-        self.app._draining = False
-        assert self.app.proxy.bodies.held == 0
-        assert self.app.proxy.loads.held("app") == self.app.proxy.loads.pending("app") == 0
-        assert not self.app.proxy.queues._running
-        assert self.internal_errors() == 0
-
-
 @pytest.fixture(scope="module")
-def running() -> Iterator[Running]:
-    made = Running()
+def running() -> Iterator[RunningGateway]:
+    made = RunningGateway()
     yield made
     made.assert_nothing_stays()
     made.stop()
@@ -184,7 +104,7 @@ def _body(document: dict[str, Any]) -> bytes:
     has_key=st.sampled_from([True, True, True, False]),
 )  # fmt: skip
 def test_every_request_has_an_answer_and_leaves_nothing(
-    running: Running,
+    running: RunningGateway,
     method: str,
     path: str,
     query: str,
@@ -226,7 +146,9 @@ PIECES = st.lists(
 
 @EXAMPLES
 @given(pieces=PIECES, hangs_up=st.booleans())
-def test_bytes_that_are_no_request_hurt_nobody(running: Running, pieces: list[bytes], hangs_up: bool) -> None:
+def test_bytes_that_are_no_request_hurt_nobody(
+    running: RunningGateway, pieces: list[bytes], hangs_up: bool
+) -> None:
     with socket.create_connection(("127.0.0.1", running.hasty.port), timeout=5) as raw:
         try:
             for piece in pieces:
@@ -273,7 +195,7 @@ GOOD = {"{name}": "tiny", "{group}": "tiny/g1/0"}
     headers=HEADERS,
 )  # fmt: skip
 def test_the_api_answers_as_it_is_described(
-    running: Running,
+    running: RunningGateway,
     template: str,
     method: str,
     name: str | None,

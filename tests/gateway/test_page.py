@@ -275,7 +275,9 @@ async def test_every_route_is_in_the_document_and_every_documented_one_answers(h
     assert undocumented == set()
     for path, methods in document["paths"].items():
         assert home.page.owns(path)
-        place = path.format(name="open", group="open/g1/0") + ("?minutes=1" if "capture" in path else "")
+        place = path.format(name="open", node="spark1", group="open/g1/0") + (
+            "?minutes=1" if "capture" in path else ""
+        )
         for method in ("get", "post", "put", "delete"):
             key = {"authorization": f"Bearer {home.admin}"}
             async with home.http.request(method, place, headers=key) as answer:
@@ -327,6 +329,7 @@ CHANGES = [
     ("DELETE", "/api/nodes/spark1/drain", {"verb": "undrain", "node": "spark1"}),
     ("PUT", "/api/groups/open/g1/0/drain", {"verb": "drain", "group": "open/g1/0", "node": None}),
     ("DELETE", "/api/groups/open/g1/0/drain", {"verb": "undrain", "group": "open/g1/0"}),
+    ("PUT", "/api/groups/open%2Fg1%2F0/drain", {"verb": "drain", "group": "open/g1/0"}),
     (
         "POST",
         "/api/deployments/open/stop?generation=3",
@@ -383,15 +386,15 @@ async def test_the_page_itself_may(home):
     ("method", "path", "status"),
     [
         ("GET", "/api/nothing", 404),
-        ("POST", "/api/deployments/Open/stop", 404),
+        ("POST", "/api/deployments/Open/stop", 400),
         ("POST", "/api/deployments/../stop", 404),
         ("POST", "/api/deployments/open/delete", 404),
         ("GET", "/api/deployments/open/stop", 405),
         ("POST", "/api/deployments/open/stop?generation=x", 400),
         ("POST", "/api/deployments/open/stop?force=1", 400),
         ("PUT", f"/api/nodes/{'a' * 40}/drain", 400),
-        ("PUT", "/api/groups/open/drain", 404),
-        ("PUT", "/api/groups/open/g1/x/drain", 404),
+        ("PUT", "/api/groups/open/drain", 400),
+        ("PUT", "/api/groups/open/g1/x/drain", 400),
         ("POST", "/api/groups/open/g1/0/drain", 405),
         ("PUT", "/api/groups/open/g1/0/drain?force=1", 400),
         ("GET", "/api/deployments/open/logs?lines=2001", 400),

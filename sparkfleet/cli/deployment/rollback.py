@@ -47,6 +47,6 @@ async def _rollback(name: str, generation: int | None, session: Session, yes: bo
 
 def print_change(prepared: PreparedApply) -> None:
     """Print the effect of a prepared apply, without the plan."""
-    for one in prepared.planned.decided.planned:
+    for one in prepared.planned.decision.planned:
         for line in explain_change(one.change, one.plan):
             print_line(line)

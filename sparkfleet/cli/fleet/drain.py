@@ -82,7 +82,7 @@ async def _drain(node: str, session: Session, yes: bool) -> int:
 
 
 def _moved(prepared: PreparedDrain) -> str:
-    names = [one.spec.name for one in prepared.apply.planned.decided.pending] if prepared.apply else []
+    names = [one.spec.name for one in prepared.apply.planned.decision.pending] if prepared.apply else []
     return f" and move {', '.join(names)}" if names else ""
 
 

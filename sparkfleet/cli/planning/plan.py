@@ -197,14 +197,14 @@ async def _plan(files: list[Path], inventory: Path | Inventory, assumed: str | N
         _explain(sums or {}, shown)
         for line in _next_lines(files, planned):
             print_line(line)
-    if planned.decided.plan.refused:
+    if planned.decision.plan.refused:
         return Exit.INFEASIBLE
-    return Exit.PENDING if planned.decided.pending or gateway else Exit.DONE
+    return Exit.PENDING if planned.decision.pending or gateway else Exit.DONE
 
 
 def _next_lines(files: Sequence[Path], planned: FleetPlan) -> Iterator[str]:
     """The command that serves a model that was planned by its name, and the file for those who add fields."""
-    pending = {one.spec.name for one in planned.decided.pending}
+    pending = {one.spec.name for one in planned.decision.pending}
     for given in files:
         spec = deployment_of(given)
         if spec is None or spec.name not in pending:
@@ -226,8 +226,8 @@ def _lines(
 
 def print_plans(found: FleetPlan, shown: Shown = SHORT) -> None:
     """Print every plan and every refusal, each with an empty line behind it."""
-    planned = {one.spec.name: one for one in found.decided.planned}
-    refused = {one.name: one for one in found.decided.plan.refused}
+    planned = {one.spec.name: one for one in found.decision.planned}
+    refused = {one.name: one for one in found.decision.plan.refused}
     fewer_bits = found.fewer_bits()
     for spec in found.specs:
         lighter = fewer_bits.get(spec.name, ())
@@ -239,7 +239,7 @@ def print_plans(found: FleetPlan, shown: Shown = SHORT) -> None:
             print_line(line)
         console.print()
     if len(found.specs) > 1:
-        for line in explain_nodes(found.decided.plan.nodes):
+        for line in explain_nodes(found.decision.plan.nodes):
             print_line(line)
         console.print()
 
@@ -312,14 +312,14 @@ def _explain(sums: Sums, shown: Shown) -> None:
 
 
 def _print(found: FleetPlan, sums: Sums | None) -> None:
-    decided, fleet = found.decided, found.fleet
+    decision, fleet = found.decision, found.fleet
     explained = {} if sums is None else {"explained": _as_json(sums)}
     print_json(
         {
             "version": OUTPUT_VERSION,
-            "deployments": [one.model_dump(mode="json") for one in decided.planned],
-            "refused": [one.model_dump(mode="json") for one in decided.plan.refused],
-            "nodes": [one.model_dump(mode="json") for one in decided.plan.nodes],
+            "deployments": [one.model_dump(mode="json") for one in decision.planned],
+            "refused": [one.model_dump(mode="json") for one in decision.plan.refused],
+            "nodes": [one.model_dump(mode="json") for one in decision.plan.nodes],
             "fewer_bits": _as_json(found.fewer_bits()),
             "assumed": list(fleet.assumed),
         }

@@ -44,6 +44,34 @@ ANSWER_S = 10.0
 """Time limit of a node's answer; after it the node is left out of this round."""
 LOOK_S = 5.0
 """The same for a reading of its memory, which takes milliseconds: a lost node is named within 15 s."""
+HANG_S = 10.0
+"""An actor that has answered, and has not for so long, is replaced."""
+START_S = 120.0
+"""Time limit of the first answer. On a busy node a process of Ray takes tens of seconds to start, and one that is started in
+its place after fewer would slow the node down further and be no sooner: every look would start another."""
+
+
+class _Agent:
+    """An actor of a node, and its last answer.
+
+    Args:
+        node_id: Ray's id of the node.
+        actor: handle of its `NodeAgent`. Ray ends the actor once the handle is gone.
+        now: seconds of a clock that only goes forward.
+    """
+
+    def __init__(self, node_id: str, actor: Any, now: float) -> None:
+        self.node_id = node_id
+        self.actor = actor
+        self._patience_until = now + START_S
+
+    def has_answered(self, now: float) -> None:
+        """It lives, and starts no more."""
+        self._patience_until = now + HANG_S
+
+    def is_hung(self, now: float) -> bool:
+        """True if another has to take its place."""
+        return now >= self._patience_until
 
 
 class NodeActors:
@@ -52,13 +80,20 @@ class NodeActors:
     Args:
         names: the nodes of the inventory.
         rails: devices of the rails of each node that has any.
+        clock: a clock that only goes forward, seconds.
     """
 
-    def __init__(self, names: Collection[str], rails: Mapping[str, tuple[RailDevices, ...]]) -> None:
+    def __init__(
+        self,
+        names: Collection[str],
+        rails: Mapping[str, tuple[RailDevices, ...]],
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
         self._names = tuple(names)
         self._rails = rails
-        self._agents: dict[str, tuple[str, Any]] = {}
-        """Ray's id and the actor of each node, by name."""
+        self._clock = clock
+        self._agents: dict[str, _Agent] = {}
+        """By name of the node."""
 
     async def look(self) -> tuple[NodeReport, ...]:
         """See `Nodes.look`. Memory and boot are unknown if the node has joined but its actor does not answer."""
@@ -100,23 +135,34 @@ class NodeActors:
         )
 
     async def _ask(self, name: str, call: Callable[[], Awaitable[T]], limit_s: float = ANSWER_S) -> T | None:
+        agent = self._agents.get(name)
         try:
             async with asyncio.timeout(limit_s):
-                return await call()
+                answer = await call()
         except (ray.exceptions.RayError, TimeoutError) as error:
             log.warning("node %s does not answer: %r", name, error)
-            self._agents.pop(name, None)
+            ended = isinstance(error, ray.exceptions.RayError)
+            if (
+                agent is not None
+                and (ended or agent.is_hung(self._clock()))
+                and self._agents.get(name) is agent
+            ):
+                del self._agents[name]
             return None
+        if agent is not None:
+            agent.has_answered(self._clock())
+        return answer
 
     def _joined(self) -> dict[str, Any]:
         """The actor of every node of the fleet that is alive in Ray. Blocks for a moment."""
         alive = {node["Labels"].get(NODE_LABEL): node["NodeID"] for node in ray.nodes() if node["Alive"]}
         for name in self._names:
             known = self._agents.get(name)
-            if name in alive and (known is None or known[0] != alive[name]):
+            if name in alive and (known is None or known.node_id != alive[name]):
                 options = {"label_selector": {NODE_LABEL: name}, "num_cpus": 0}
-                self._agents[name] = (alive[name], NodeAgent.options(**options).remote())  # type: ignore[attr-defined]
-        return {name: self._agents[name][1] for name in self._names if name in alive}
+                actor = NodeAgent.options(**options).remote()  # type: ignore[attr-defined]
+                self._agents[name] = _Agent(alive[name], actor, self._clock())
+        return {name: self._agents[name].actor for name in self._names if name in alive}
 
 
 def rails_of(inventory: Inventory) -> dict[str, tuple[RailDevices, ...]]:

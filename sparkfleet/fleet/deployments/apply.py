@@ -44,7 +44,7 @@ class PreparedApply(NamedTuple):
     @property
     def changes_nothing(self) -> bool:
         """True if the fleet is up and runs all of it already."""
-        return self.planned.client is not None and not self.planned.decided.pending and not self.gateway
+        return self.planned.client is not None and not self.planned.decision.pending and not self.gateway
 
 
 class AppliedDeployments(NamedTuple):
@@ -109,7 +109,7 @@ async def carry_out(
     if prepared.gateway:
         await change_gateway(session)
         client = await session.controller()  # with the new address
-    pending = prepared.planned.decided.pending
+    pending = prepared.planned.decision.pending
     file = FleetPaths.default(session.inventory.fleet).step_times
     subject = started_by(tuple(one.plan for one in pending))
     with StepTimer(on_event, expected_times(load_step_times(file), subject)) as timer:
@@ -129,7 +129,7 @@ async def _ready_to_start(
 
     status = prepared.planned.status
     failed = status.failures if status and not prepared.retry else ()
-    before = [one.plan for one in prepared.planned.decided.pending]
+    before = [one.plan for one in prepared.planned.decision.pending]
     plans = await pinned(session, before, failed, on_event, renew=prepared.renew)
     await bring(session, plans, on_event)
     return plans
@@ -182,7 +182,7 @@ def _requests(prepared: PreparedApply, plans: Sequence[DeploymentPlan]) -> list[
         ApplyRequest(
             spec=p.spec, plan=plan, who=who(), retry=prepared.retry, base=planned.base_of(p.spec.name)
         )
-        for p, plan in zip(planned.decided.pending, plans, strict=True)
+        for p, plan in zip(planned.decision.pending, plans, strict=True)
     ]
 
 

@@ -7,7 +7,13 @@ from sparkfleet.errors import ControlError, SpecError
 from sparkfleet.fleet.deployments.apply import PreparedApply, prepare_apply
 from sparkfleet.fleet.deployments.history import history_of
 from sparkfleet.fleet.deployments.status import find
-from sparkfleet.fleet.planning.plan import Decided, FleetPlan, Planned, memory_holds_both, running_groups
+from sparkfleet.fleet.planning.plan import (
+    FleetDecision,
+    FleetPlan,
+    Planned,
+    memory_holds_both,
+    running_groups,
+)
 from sparkfleet.fleet.session import Session
 from sparkfleet.planner.place.fleet_map import Fleet
 from sparkfleet.planner.report.diff import Change, compare
@@ -77,9 +83,9 @@ async def _prepared(
         status = await client.fleet()
     change = _change(spec, plan, status, retry=retry)
     planned = Planned(spec=spec, plan=plan, change=change)
-    decided = Decided(Plan(deployments=(plan,)), [planned])
+    decision = FleetDecision(Plan(deployments=(plan,)), [planned])
     fleet = Fleet(name=session.inventory.fleet, nodes=())
-    return PreparedApply(FleetPlan((spec,), fleet, status, decided, client.again(), {}), False, retry)
+    return PreparedApply(FleetPlan((spec,), fleet, status, decision, client.again(), {}), False, retry)
 
 
 def _refuse_unpinned_code(spec: Deployment) -> None:

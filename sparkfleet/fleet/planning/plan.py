@@ -57,8 +57,8 @@ class Planned(Value):
     """Measurements of its groups, each with the prediction of their plan."""
 
 
-class Decided(NamedTuple):
-    """Plans for all deployments of a command line."""
+class FleetDecision(NamedTuple):
+    """Plans for all deployments of a command line, and the change that each makes."""
 
     plan: Plan
     planned: list[Planned]
@@ -77,7 +77,7 @@ class FleetPlan(NamedTuple):
     fleet: Fleet
     status: FleetStatus | None
     """Status of the fleet when the plan was made; None if the fleet is down, or its nodes are assumed."""
-    decided: Decided
+    decision: FleetDecision
     client: FleetClient | None
     """Of the controller, not entered; None if the fleet is down, or its nodes are assumed."""
     checkpoints: Mapping[str, Checkpoint]
@@ -105,7 +105,7 @@ class FleetPlan(NamedTuple):
         Raises:
             SpecError: a ladder has no such rung.
         """
-        return {one.spec.name: self._sums(one.plan, rung) for one in self.decided.planned}
+        return {one.spec.name: self._sums(one.plan, rung) for one in self.decision.planned}
 
     def fewer_bits(self) -> dict[str, tuple[FewerBits, ...]]:
         """Published checkpoints in fewer bits with which a deployment would be served, or served faster, by its name."""
@@ -113,7 +113,7 @@ class FleetPlan(NamedTuple):
         def replan(specs: Sequence[Deployment], checkpoints: Mapping[str, Checkpoint]) -> Plan:
             return planned_with(specs, self.fleet, self.status, checkpoints)
 
-        return plans_with_fewer_bits(self.specs, self.decided.plan, self.checkpoints, replan)
+        return plans_with_fewer_bits(self.specs, self.decision.plan, self.checkpoints, replan)
 
     def _sums(self, plan: DeploymentPlan, rung: int) -> tuple[PredictionSum, ...]:
         ladder = plan.groups[0].ladder
@@ -131,9 +131,9 @@ class FleetPlan(NamedTuple):
 
     def require_feasible(self) -> None:
         """Raise Infeasible if any deployment cannot be served: then none of the others is applied either."""
-        if not self.decided.plan.refused:
+        if not self.decision.plan.refused:
             return
-        names = ", ".join(one.name for one in self.decided.plan.refused)
+        names = ", ".join(one.name for one in self.decision.plan.refused)
         raise Infeasible(
             f"Nothing was applied: this fleet cannot serve {names}.",
             do="Change the deployment or the inventory as the reasons above suggest, or leave its file out.",
@@ -184,13 +184,13 @@ async def plan_deployments(
     for line in other_fleet_lines(around):
         session.report(TroubleFound(line=line))
     checkpoints = await checkpoints_for(session, specs, fleet)
-    decided = decide(specs, fleet, status, checkpoints, renew=renew, retry=retry)
-    for line in open_rendezvous(decided.plan, fleet.exposed):
+    decision = decide(specs, fleet, status, checkpoints, renew=renew, retry=retry)
+    for line in open_rendezvous(decision.plan, fleet.exposed):
         session.report(TroubleFound(line=line))
     times = load_step_times(FleetPaths.default(session.inventory.fleet).step_times)
     stored = around.get(session.inventory.head, NodeSurroundings()).generations
-    decided = expecting(decided, times)
-    return FleetPlan(tuple(specs), fleet, status, decided, client, checkpoints, stored, around)
+    decision = expecting(decision, times)
+    return FleetPlan(tuple(specs), fleet, status, decision, client, checkpoints, stored, around)
 
 
 async def _stored_key_names(session: Session) -> Collection[str] | None:
@@ -209,9 +209,9 @@ def missing_keys(specs: Sequence[Deployment], known: Collection[str]) -> tuple[s
     )
 
 
-def expecting(decided: Decided, times: StepTimes) -> Decided:
+def expecting(decision: FleetDecision, times: StepTimes) -> FleetDecision:
     """The same with the time that the last start of the same took on this fleet."""
-    return decided._replace(planned=[_expecting(one, times) for one in decided.planned])
+    return decision._replace(planned=[_expecting(one, times) for one in decision.planned])
 
 
 def _expecting(one: Planned, times: StepTimes) -> Planned:
@@ -257,7 +257,7 @@ def decide(
     *,
     renew: bool = False,
     retry: bool = False,
-) -> Decided:
+) -> FleetDecision:
     """Plan deployments together, and compare those that fit with the applied generations.
 
     Args:
@@ -274,7 +274,7 @@ def decide(
         for spec in specs
         if (one := found.of(spec.name)) is not None
     ]
-    return Decided(found, planned)
+    return FleetDecision(found, planned)
 
 
 def planned_with(

@@ -11,7 +11,7 @@ from pydantic import ValidationError
 from sparkfleet.gateway.asgi import Headers
 from sparkfleet.gateway.page.fleet_change import CaptureRequest, ChangeVerb, FleetChange, LogRequest
 
-NODES = "/api/nodes/{name}/drain"
+NODES = "/api/nodes/{node}/drain"
 GROUPS = "/api/groups/{group}/drain"
 CAPTURE = "/api/capture"
 LOGS = "/api/deployments/{name}/logs"
@@ -20,8 +20,8 @@ DEPLOYMENTS: dict[str, ChangeVerb] = {
     "/api/deployments/{name}/start": "start",
     "/api/deployments/{name}/restart": "restart",
 }
-_NAME = "([a-z0-9][a-z0-9._-]{0,62})"
-_GROUP = "([a-z0-9][a-z0-9._-]{0,62}/g[0-9]{1,9}/[0-9]{1,5})"
+_NAMES = {"{node}": "([^/]+)", "{name}": "([^/]+)", "{group}": "(.+)"}
+"""Parts of paths that are names; the request to the controller has their form."""
 _NUMBER = re.compile(r"[0-9]{1,9}")
 
 
@@ -42,7 +42,7 @@ class AdminRoute(NamedTuple):
         """The request to the controller, or to the gateway itself.
 
         Raises:
-            ValueError: a parameter is unknown or no number, with the reason for people.
+            ValueError: a name is none, or a parameter is unknown or no number, with the reason for people.
         """
         if self.template == LOGS:
             return LogRequest.model_validate(
@@ -68,7 +68,7 @@ def match(path: str) -> AdminRoute | None:
     if path == CAPTURE:
         return AdminRoute(CAPTURE, "")
     for template in (NODES, GROUPS, LOGS, *DEPLOYMENTS):
-        pattern = template.replace("{name}", _NAME).replace("{group}", _GROUP)
+        pattern = re.sub(r"{\w+}", lambda one: _NAMES[one[0]], template)
         if found := re.fullmatch(pattern, path):
             return AdminRoute(template, found[1])
     return None

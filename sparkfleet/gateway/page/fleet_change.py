@@ -30,7 +30,7 @@ class FleetChange(Value):
     """For `drain` and `undrain` of a group."""
     deployment: PublicName | None = None
     """For the others."""
-    generation: int | None = None
+    generation: Annotated[int, Field(ge=0, lt=10**9)] | None = None
     """Generation that was shown when the change was confirmed: with another one nothing is changed. None: not known."""
     who: str
     """For the event."""

@@ -6,8 +6,16 @@ from collections.abc import Mapping
 from typing import Any
 
 from sparkfleet.gateway.page.admin_routes import CAPTURE, DEPLOYMENTS, GROUPS, LOGS, NODES
-from sparkfleet.gateway.page.fleet_change import LOG_LINES, MOST_LINES, ChangeVerb
+from sparkfleet.gateway.page.fleet_change import (
+    LOG_LINES,
+    MOST_LINES,
+    CaptureRequest,
+    ChangeVerb,
+    FleetChange,
+    LogRequest,
+)
 from sparkfleet.gateway.page.fleet_view import FleetView
+from sparkfleet.values import Value
 
 _Fields = Mapping[str, Mapping[str, Any]]
 MOST_REQUESTS = 100
@@ -24,10 +32,12 @@ _GROUP_SUMMARIES: dict[ChangeVerb, str] = {
     "drain": "Lets no new request go to a group, DEPLOYMENT/gN/N. Its engine and the requests on it go on.",
     "undrain": "Lets requests go to a drained group again.",
 }
+_OF_A_GROUP = "With its slashes, as they are or encoded: tiny/g1/0."
 _REFUSED = {
-    "400": {"description": "A parameter is wrong, or the request has a body."},
+    "400": {"description": "A name or a parameter is wrong, or the request has a body."},
     "401": {"description": "No valid key."},
     "403": {"description": "The key is no admin key, or a page of another site sent the request."},
+    "404": {"description": "The path is none of these: a name in it is empty, or has a slash."},
     "409": {"description": "The controller refused; nothing was changed."},
     "503": {"description": "The controller does not answer."},
 }
@@ -44,6 +54,7 @@ def openapi(version: str) -> dict[str, Any]:
             {**_object(_NO_VIEW, required=True), "description": "The controller has not answered yet."},
         ]
     }
+    deployment = _name("name", FleetChange, "deployment")
     requests = {"type": "array", "items": _object(_REQUEST), "description": f"At most {MOST_REQUESTS}."}
     return {
         "openapi": "3.1.0",
@@ -72,17 +83,22 @@ def openapi(version: str) -> dict[str, Any]:
                 "As the access log has them. For admin keys with `prompt` and `answer` while an admin has switched that on.",
             ),
             CAPTURE: {
-                "put": _capture("Keeps the first characters of prompts and answers", _number("minutes")),
+                "put": _capture(
+                    "Keeps the first characters of prompts and answers", *_numbers(CaptureRequest, "minutes")
+                ),
                 "delete": _capture("Deletes the kept texts"),
             },
-            NODES: {"put": _change("drain"), "delete": _change("undrain")},
-            GROUPS: {"put": _of_group("drain"), "delete": _of_group("undrain")},
-            **{path: {"post": _change(verb, "generation")} for path, verb in DEPLOYMENTS.items()},
+            NODES: _drains(_SUMMARIES, _name("node", FleetChange, "node")),
+            GROUPS: _drains(_GROUP_SUMMARIES, _name("group", FleetChange, "group", _OF_A_GROUP)),
+            **{
+                path: {"post": _change(_SUMMARIES[verb], deployment, *_numbers(FleetChange, "generation"))}
+                for path, verb in DEPLOYMENTS.items()
+            },
             LOGS: {
                 "get": {
                     "summary": f"The last lines of a rank's log, {LOG_LINES} unless `lines` is given, at most {MOST_LINES}.",
                     "security": [{"key": []}],
-                    "parameters": [_NAME, *map(_number, ("replica", "rank", "lines"))],
+                    "parameters": [deployment, *_numbers(LogRequest, "replica", "rank", "lines")],
                     "responses": {"200": _answer("node", "path", "log"), **_REFUSED},
                 }
             },
@@ -135,29 +151,43 @@ def _object(fields: _Fields, *, required: bool = False) -> dict[str, Any]:
     return {"type": "object", "properties": fields, **({"required": list(fields)} if required else {})}
 
 
-_NAME = {"name": "name", "in": "path", "required": True, "schema": {"type": "string"}}
+def _name(name: str, of: type[Value], field: str, description: str = "") -> dict[str, Any]:
+    """A parameter that is part of the path, in the form of a field of the request to the controller."""
+    described = {"description": description} if description else {}
+    return {"name": name, "in": "path", "required": True, **described, "schema": _schema(of, field)}
 
 
-def _number(name: str) -> dict[str, Any]:
-    return {"name": name, "in": "query", "schema": {"type": "integer", "minimum": 0}}
+def _numbers(of: type[Value], *fields: str) -> list[dict[str, Any]]:
+    """Parameters that are numbers, in the bounds of fields of the request to the controller."""
+    required = of.model_json_schema().get("required", ())
+    return [
+        {"name": name, "in": "query", "required": name in required, "schema": _schema(of, name)}
+        for name in fields
+    ]
 
 
-def _change(verb: ChangeVerb, *numbers: str) -> dict[str, Any]:
+def _schema(of: type[Value], field: str) -> dict[str, Any]:
+    """A field's schema, without the null that no address has."""
+    whole = of.model_json_schema()["properties"][field]
+    found = next((one for one in whole.get("anyOf", ()) if one["type"] != "null"), whole)
+    return {name: value for name, value in found.items() if name != "title"}
+
+
+def _change(summary: str, name: dict[str, Any], *numbers: dict[str, Any]) -> dict[str, Any]:
     described = (
         "With `generation`, nothing is changed if another one was applied meanwhile." if numbers else ""
     )
     return {
-        "summary": _SUMMARIES[verb],
+        "summary": summary,
         "description": described,
         "security": [{"key": []}],
-        "parameters": [_NAME, *map(_number, numbers)],
+        "parameters": [name, *numbers],
         "responses": {"200": _answer("done"), **_REFUSED},
     }
 
 
-def _of_group(verb: ChangeVerb) -> dict[str, Any]:
-    name = {**_NAME, "name": "group", "description": "With its slashes: tiny/g1/0."}
-    return {**_change(verb), "summary": _GROUP_SUMMARIES[verb], "parameters": [name]}
+def _drains(summaries: Mapping[ChangeVerb, str], name: dict[str, Any]) -> dict[str, Any]:
+    return {"put": _change(summaries["drain"], name), "delete": _change(summaries["undrain"], name)}
 
 
 def _capture(summary: str, *parameters: dict[str, Any]) -> dict[str, Any]:

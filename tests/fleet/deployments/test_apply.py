@@ -127,7 +127,7 @@ async def test_a_fleet_that_is_down_is_brought_up_and_the_second_time_nothing_ch
     events = []
     prepared = await prepare_apply(session, [TINY])
     assert not prepared.changes_nothing
-    assert [one.change.verb for one in prepared.planned.decided.pending] == ["start"]
+    assert [one.change.verb for one in prepared.planned.decision.pending] == ["start"]
     applied = await carry_out(session, prepared, events.append)
     assert (applied.failed, applied.settled["tiny"].state) == (False, "ready")
     assert [one.step for one in events if isinstance(one, StepEnded)] == list(applied.times)
@@ -166,7 +166,7 @@ async def test_of_an_infeasible_plan_nothing_is_carried_out(session, controller,
     monkeypatch.setattr("sparkfleet.fleet.storage.stage.bring", never)
     large = Deployment(name="large", model="builtin:tiny", replicas=99)
     prepared = await prepare_apply(session, [TINY, large])
-    if not prepared.planned.decided.plan.refused:
+    if not prepared.planned.decision.plan.refused:
         pytest.fail("99 groups fit one node")
     with pytest.raises(Infeasible, match="this fleet cannot serve large"):
         await carry_out(session, prepared)
@@ -187,7 +187,7 @@ async def test_a_fleet_that_is_down_has_the_generations_of_its_store(session, co
     prepared = await prepare_apply(session, [TINY])
     paths = FleetPaths.default("home")
     paths.create()
-    (plan,) = prepared.planned.decided.plan.deployments
+    (plan,) = prepared.planned.decision.plan.deployments
     store = Store(paths.database)
     store.deployments.put(TINY, plan, "anna")
     store.close()
@@ -219,7 +219,7 @@ async def test_a_stored_plan_that_runs_code_of_a_checkpoint_without_a_commit_is_
     with pytest.raises(SpecError, match="tiny: --trust-remote-code runs") as caught:
         await prepare_restart(session, "tiny")
     assert "`sparkfleet apply` it" in caught.value.do
-    (refused,) = (await prepare_scale(session, "tiny", 2)).planned.decided.plan.refused
+    (refused,) = (await prepare_scale(session, "tiny", 2)).planned.decision.plan.refused
     assert refused.rejected[0].reason.startswith("--trust-remote-code runs")
     assert "set `trust_remote_code: true`" in refused.nearest[0]
 

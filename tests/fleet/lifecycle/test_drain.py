@@ -7,7 +7,7 @@ from sparkfleet.controlplane.state.drained import DrainedNode
 from sparkfleet.errors import ControlError
 from sparkfleet.fleet.deployments.apply import PreparedApply
 from sparkfleet.fleet.lifecycle.drain import PreparedDrain, carry_out_drain, prepare_drain
-from sparkfleet.fleet.planning.plan import Decided, FleetPlan
+from sparkfleet.fleet.planning.plan import FleetDecision, FleetPlan
 from sparkfleet.planner.place.fleet_map import Fleet
 from sparkfleet.planner.types.plan import GroupPlan, Plan
 from sparkfleet.specs.load import parse_inventory
@@ -57,8 +57,8 @@ def moved(*groups, state):
 
 
 def nothing_to_move(session):
-    decided = Decided(Plan(deployments=(), refused=()), [])
-    planned = FleetPlan((), Fleet(name="home", nodes=()), None, decided, session, {})
+    decision = FleetDecision(Plan(deployments=(), refused=()), [])
+    planned = FleetPlan((), Fleet(name="home", nodes=()), None, decision, session, {})
     return PreparedDrain("spark1", PreparedApply(planned, renew=False, retry=False), drained=False)
 
 

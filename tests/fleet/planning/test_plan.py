@@ -34,7 +34,9 @@ async def test_the_warning_of_a_pair_is_one_line_of_a_plan(tmp_path, monkeypatch
     lines = []
     async with Session(tmp_path / "inventory.yaml", lambda event: lines.append(event.line)) as session:
         found = await plan_deployments(session, [spec])
-    assert [line for line in lines if "ranks meet" in line] == [*open_rendezvous(found.decided.plan, exposed)]
+    assert [line for line in lines if "ranks meet" in line] == [
+        *open_rendezvous(found.decision.plan, exposed)
+    ]
     assert len([line for line in lines if "ranks meet" in line]) == 1
 
 

@@ -1,0 +1,108 @@
+"""The actors through which the controller reads its nodes: which it waits for, and which it replaces."""
+
+import asyncio
+from types import SimpleNamespace
+
+import pytest
+import ray
+from clocks import Clock
+from observed_values import NODE
+
+from sparkfleet.controlplane.ray import node_actor
+from sparkfleet.controlplane.ray.node_actor import HANG_S, START_S, NodeActors
+from sparkfleet.controlplane.ray.ray_process import NODE_LABEL
+
+SEEN = (NODE.readings.model_dump_json(), "boot", ())
+
+
+class Cluster:
+    """One node, `a`, and the actors that were started on it."""
+
+    def __init__(self):
+        self.started, self.answer, self.node_id = 0, SEEN, "id"
+
+    def nodes(self):
+        return [{"Labels": {NODE_LABEL: "a"}, "NodeID": self.node_id, "Alive": True}]
+
+    def options(self, **_):
+        return self
+
+    def remote(self):
+        self.started += 1
+        return SimpleNamespace(look=SimpleNamespace(remote=self._look))
+
+    async def _look(self, _):
+        if self.answer is None:
+            await asyncio.Event().wait()
+        if isinstance(self.answer, Exception):
+            raise self.answer
+        return self.answer
+
+
+@pytest.fixture
+def cluster(monkeypatch):
+    one = Cluster()
+    monkeypatch.setattr(ray, "nodes", one.nodes)
+    monkeypatch.setattr(node_actor, "NodeAgent", one)
+    monkeypatch.setattr(node_actor, "LOOK_S", 0.01)
+    return one
+
+
+@pytest.fixture
+def clock():
+    return Clock()
+
+
+@pytest.fixture
+def actors(cluster, clock):
+    return NodeActors(["a"], {}, clock)
+
+
+async def looks(actors, clock, count, every_s):
+    """True for each look that was answered."""
+    found = []
+    for _ in range(count):
+        (node,) = await actors.look()
+        assert node.joined
+        found.append(node.memory_total is not None)
+        clock.now += every_s
+    return found
+
+
+async def test_one_that_starts_slowly_is_waited_for(cluster, actors, clock):
+    """Another in its place would start as slowly, on a node that is busier by one more start."""
+    cluster.answer = None
+    assert not any(await looks(actors, clock, 20, 5.0))
+    assert cluster.started == 1
+    cluster.answer = SEEN
+    assert await looks(actors, clock, 1, 5.0) == [True]
+    assert cluster.started == 1
+
+
+async def test_one_that_does_not_start_is_replaced(cluster, actors, clock):
+    cluster.answer = None
+    await looks(actors, clock, 1, START_S)
+    await looks(actors, clock, 2, 1.0)
+    assert cluster.started == 2
+
+
+async def test_one_that_hangs_is_replaced_and_its_successor_has_time_to_start(cluster, actors, clock):
+    assert await looks(actors, clock, 1, HANG_S / 2) == [True]
+    cluster.answer = None
+    await looks(actors, clock, 1, HANG_S / 2)
+    assert cluster.started == 1, "one late answer is none that hangs"
+    await looks(actors, clock, 10, HANG_S)
+    assert cluster.started == 2
+
+
+async def test_one_that_has_ended_is_replaced_at_once(cluster, actors, clock):
+    cluster.answer = ray.exceptions.ActorDiedError()
+    await looks(actors, clock, 3, 1.0)
+    assert cluster.started == 3
+
+
+async def test_a_node_that_joined_again_has_a_new_one(cluster, actors, clock):
+    await looks(actors, clock, 2, 1.0)
+    cluster.node_id = "another"
+    await looks(actors, clock, 2, 1.0)
+    assert cluster.started == 2
