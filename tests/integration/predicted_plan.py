@@ -17,9 +17,17 @@ from sparkfleet.perf.prediction import Band
 from sparkfleet.runtime.files.fleet_paths import FleetPaths
 
 
+TTFT = Band(low=10, mid=100, high=10_000, basis="a test")
+"""ms; nothing is too slow for it."""
+
+
 def predicting(plan, alone, together):
     """The plan with these speeds, tok/s, as the lower ends of what each rung is predicted to reach."""
-    update = {"check_decode_tps": _above(alone), "decode_tps_aggregate": _above(together)}
+    update = {
+        "check_decode_tps": _above(alone),
+        "decode_tps_aggregate": _above(together),
+        "check_ttft_ms": TTFT,
+    }
 
     def rung(one):
         return one.model_copy(update={"prediction": one.prediction.model_copy(update=update)})

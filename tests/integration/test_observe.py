@@ -14,9 +14,9 @@ from sparkfleet.telemetry.recording import RECORDING
 
 START_S = 20
 MORE = """speculation: {method: ngram, tokens: 3}
-external: [{url: "http://127.0.0.1:9/v1", model: elsewhere}]
+external: [{url: "http://127.0.0.1:9/v1", model: elsewhere}, {url: "http://127.0.0.1:10/v1", model: elsewhere}]
 """
-"""Drafts, and an endpoint at which nobody listens."""
+"""Drafts, and endpoints at which nobody listens."""
 
 
 def free_port():
