@@ -16,7 +16,6 @@ from sparkfleet.controlplane.api.client import connect
 from sparkfleet.perf.prediction import Band
 from sparkfleet.runtime.files.fleet_paths import FleetPaths
 
-
 TTFT = Band(low=10, mid=100, high=10_000, basis="a test")
 """ms; nothing is too slow for it."""
 

@@ -17,6 +17,8 @@ MORE = """speculation: {method: ngram, tokens: 3}
 external: [{url: "http://127.0.0.1:9/v1", model: elsewhere}, {url: "http://127.0.0.1:10/v1", model: elsewhere}]
 """
 """Drafts, and endpoints at which nobody listens."""
+PROMPT = "A rail is one half of a QSFP cable: one network device. What is a rail?"
+"""It is answered in words that it holds itself, of which drafts are made."""
 
 
 def free_port():
@@ -96,21 +98,25 @@ def watched(fleet, tmp_path_factory):
 
 
 def load(fleet, name="tiny"):
-    """One streamed and one whole answer, and one that is longer than the model's context."""
-    body = {"model": name, "messages": [{"role": "user", "content": "What is a rail?"}], "max_tokens": 30}
+    """One streamed and one whole answer, and one that no group can give, for the endpoints outside."""
+    body = {"model": name, "messages": [{"role": "user", "content": PROMPT}], "max_tokens": 30}
     headers = {"authorization": f"Bearer {fleet.key}"}
     for stream in (True, False):
         answer = httpx.post(
             f"{fleet.endpoint}/chat/completions", json={**body, "stream": stream}, headers=headers, timeout=60
         )
         assert answer.status_code == 200, answer.text
+    message = {
+        "role": "user",
+        "content": [{"type": "image_url", "image_url": {"url": "data:image/png;base64,AAAA"}}],
+    }
     answer = httpx.post(
         f"{fleet.endpoint}/chat/completions",
-        json={**body, "max_tokens": 100_000},
+        json={**body, "messages": [message]},
         headers=headers,
         timeout=60,
     )
-    assert answer.status_code == 502, answer.text
+    assert answer.status_code in (400, 502), answer.text
 
 
 def test_every_panel_and_every_rule_has_data(fleet, watched):

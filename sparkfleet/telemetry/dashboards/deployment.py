@@ -188,16 +188,16 @@ DEPLOYMENT = GrafanaDashboard(
             "Starts",
             panel(
                 "A start takes this long, by phase",
-                "Mean duration of each phase of the starts of the last day.",
+                "Mean duration of each phase of the starts since the controller began.",
                 "s",
                 one(
-                    f"""sum by (deployment, phase) (increase(sparkfleet_start_phase_seconds_sum{{{_D}}}[1d]))
-                            / (sum by (deployment, phase) (increase(sparkfleet_start_phase_seconds_count{{{_D}}}[1d]))
-                            > 0)""",
+                    # Not `increase`: that of a series which begins with its first start is 0.
+                    f"""sum by (deployment, phase) (sparkfleet_start_phase_seconds_sum{{{_D}}})
+                            / (sum by (deployment, phase) (sparkfleet_start_phase_seconds_count{{{_D}}}) > 0)""",
                     "{{deployment}} {{phase}}",
                 ),
                 span=12,
-                may_be_empty="no start within a day",
+                may_be_empty="no start since the controller began",
             ),
             panel(
                 "The canary read this after the start",
