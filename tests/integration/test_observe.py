@@ -116,7 +116,8 @@ def load(fleet, name="tiny"):
 
 def go_outside(fleet):
     """Requests while the group is drained: they leave the fleet, to endpoints that do not answer."""
-    group = fleet.deployment()["groups"][0]["name"]
+    one = fleet.deployment()["groups"][0]
+    group = f"tiny/g{one['generation']}/{one['replica']}"
     fleet.ok("drain", "--yes", group)
     try:
         for _ in range(2):
