@@ -1,9 +1,12 @@
 """Real Prometheus and Alertmanager on a real fleet: every panel's query and every recording rule returns data."""
 
+import json
 import re
 import socket
 import subprocess
+import threading
 import time
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import httpx
 import pytest
@@ -13,10 +16,10 @@ from sparkfleet.telemetry.dashboards.boards import DASHBOARDS
 from sparkfleet.telemetry.recording import RECORDING
 
 START_S = 20
-MORE = """speculation: {method: ngram, tokens: 3}
-external: [{url: "http://127.0.0.1:9/v1", model: elsewhere}, {url: "http://127.0.0.1:10/v1", model: elsewhere}]
+MORE = """speculation: {{method: ngram, tokens: 3}}
+external: [{{url: "http://127.0.0.1:9/v1", model: a}}, {{url: "http://127.0.0.1:{port}/v1", model: b}}]
 """
-"""Drafts, and endpoints at which nobody listens."""
+"""Drafts, and endpoints outside the fleet: at the first one nobody listens."""
 PROMPT = "A rail is one half of a QSFP cable: one network device. What is a rail?"
 """It is answered in words that it holds itself, of which drafts are made."""
 
@@ -25,6 +28,35 @@ def free_port():
     with socket.socket() as one:
         one.bind(("127.0.0.1", 0))
         return one.getsockname()[1]
+
+
+class Outside(BaseHTTPRequestHandler):
+    """An endpoint outside the fleet that gives each prompt one answer."""
+
+    def do_POST(self):
+        self.rfile.read(int(self.headers["content-length"]))
+        message = {"role": "assistant", "content": "From outside."}
+        choice = {"index": 0, "finish_reason": "stop", "message": message}
+        body = json.dumps(
+            {"id": "1", "object": "chat.completion", "model": "b", "choices": [choice]}
+        ).encode()
+        self.send_response(200)
+        self.send_header("content-type", "application/json")
+        self.send_header("content-length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, *_):
+        pass
+
+
+@pytest.fixture(scope="module")
+def outside():
+    """Its port."""
+    with ThreadingHTTPServer(("127.0.0.1", 0), Outside) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        yield server.server_port
+        server.shutdown()
 
 
 class Watched:
@@ -89,9 +121,9 @@ class Watched:
 
 
 @pytest.fixture(scope="module")
-def watched(fleet, tmp_path_factory):
+def watched(fleet, outside, tmp_path_factory):
     """A fleet that serves `tiny` with drafts, and sends elsewhere what it cannot serve, watched."""
-    fleet.apply(fleet.write("tiny.yaml", fleet.spec(MORE)))
+    fleet.apply(fleet.write("tiny.yaml", fleet.spec(MORE.format(port=outside))))
     one = Watched(fleet, tmp_path_factory.mktemp("observe"))
     yield one
     one.end()
@@ -115,19 +147,18 @@ def load(fleet, name="tiny"):
 
 
 def go_outside(fleet):
-    """Requests while the group is drained: they leave the fleet, to endpoints that do not answer."""
+    """One request while the group is drained: it leaves the fleet, and the second endpoint answers."""
     one = fleet.deployment()["groups"][0]
     group = f"tiny/g{one['generation']}/{one['replica']}"
     fleet.ok("drain", "--yes", group)
     try:
-        for _ in range(2):
-            answer = httpx.post(
-                f"{fleet.endpoint}/chat/completions",
-                json={"model": "tiny", "messages": [{"role": "user", "content": PROMPT}]},
-                headers={"authorization": f"Bearer {fleet.key}"},
-                timeout=60,
-            )
-            assert answer.status_code in (502, 503), answer.text
+        answer = httpx.post(
+            f"{fleet.endpoint}/chat/completions",
+            json={"model": "tiny", "messages": [{"role": "user", "content": PROMPT}]},
+            headers={"authorization": f"Bearer {fleet.key}"},
+            timeout=60,
+        )
+        assert answer.json()["choices"][0]["message"]["content"] == "From outside."
     finally:
         fleet.ok("undrain", group)
 
@@ -135,10 +166,9 @@ def go_outside(fleet):
 def test_every_panel_and_every_rule_has_data(fleet, watched):
     absent = ONLY_SPARKS if fleet.real else ONLY_SPARKS | ONLY_REAL
 
-    go_outside(fleet)
-
     def complete():
         load(fleet)
+        go_outside(fleet)
         return not without_data(watched.query, absent)
 
     try:
