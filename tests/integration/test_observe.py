@@ -130,7 +130,7 @@ def watched(fleet, outside, tmp_path_factory):
 
 
 def load(fleet, name="tiny"):
-    """One streamed and one whole answer."""
+    """One streamed and one whole answer, and a refusal."""
     # Greedy: vLLM's CPU build cannot sample while it verifies drafts (docs/builtin.md).
     body = {
         "model": name,
@@ -144,6 +144,10 @@ def load(fleet, name="tiny"):
             f"{fleet.endpoint}/chat/completions", json={**body, "stream": stream}, headers=headers, timeout=60
         )
         assert answer.status_code == 200, answer.text
+    refused = httpx.post(
+        f"{fleet.endpoint}/chat/completions", json={"model": name, "messages": 1}, headers=headers, timeout=60
+    )
+    assert refused.status_code == 400, refused.text
 
 
 def go_outside(fleet):
