@@ -27,7 +27,7 @@ PIECES: Mapping[str, tuple[str, ...]] = {
     "labs": (*PYTEST, "-n", "2", "--dist", "loadfile", "tests/integration", "tests/lab"),
     # Models are trained and measured with several threads, and engines are sensitive to load: one test after the other.
     "models": (*PYTEST, "--real", "tests/tiny_models"),
-    # With the production timeouts a fleet mostly waits: one alone uses 0.3 to 0.6 of a core (`top` over ten minutes).
+    # With the production timeouts a fleet mostly waits; engines that three start at once delay each other (decision 103).
     "fleets": (*PYTEST, "-n", "2", "--dist", "loadfile", "--real", "tests/integration"),
     "sglang": (*PYTEST, "--real", "tests/integration/test_sglang.py", "tests/engines/test_real_parsers.py"),
     "soak": ("scripts/soak",),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
@@ -11,6 +11,7 @@ from typing import Any
 import aiohttp
 import pytest
 from prometheus_client import CollectorRegistry
+from running_gateway import RunningGateway
 from static_picker import StaticPicker
 
 from sparkfleet.engines.fake import FakeEngine, Pace
@@ -127,3 +128,12 @@ async def open_door() -> AsyncIterator[OpenDoor]:
 async def door(open_door: OpenDoor) -> Door:
     """One gateway before one engine that answers at once."""
     return await open_door()
+
+
+@pytest.fixture(scope="module")
+def running() -> Iterator[RunningGateway]:
+    """A gateway for clients that block. At its end nothing of a request has stayed, and none had an internal error."""
+    made = RunningGateway()
+    yield made
+    made.assert_nothing_stays()
+    made.stop()

@@ -6,12 +6,10 @@ import http.client
 import json
 import re
 import socket
-from collections.abc import Iterator
 from typing import Any
 from urllib.parse import quote
 
 import jsonschema
-import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from running_gateway import ADMIN, KEY, RunningGateway
@@ -20,14 +18,6 @@ from sparkfleet.gateway.access.allowed_paths import _PATTERNS
 from sparkfleet.gateway.page.openapi import openapi
 
 EXAMPLES = settings(max_examples=150, deadline=None)
-
-
-@pytest.fixture(scope="module")
-def running() -> Iterator[RunningGateway]:
-    made = RunningGateway()
-    yield made
-    made.assert_nothing_stays()
-    made.stop()
 
 
 JSON = st.recursive(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -20,14 +19,6 @@ ALLOWED = [one for one in OPERATIONS if "{group}" not in one.path]
 """schemathesis makes no name with a slash."""
 FORBIDDEN = [one for one in OPERATIONS if one.query or one.path_parameters]
 """Those without a parameter forbid nothing."""
-
-
-@pytest.fixture(scope="module")
-def running() -> Iterator[RunningGateway]:
-    made = RunningGateway()
-    yield made
-    made.assert_nothing_stays()
-    made.stop()
 
 
 def label(one: Any) -> str:

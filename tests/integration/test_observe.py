@@ -1,12 +1,10 @@
 """Real Prometheus and Alertmanager on a real fleet: every panel's query and every recording rule returns data."""
 
-import json
 import re
 import socket
 import subprocess
-import threading
+import sys
 import time
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import httpx
 import pytest
@@ -17,7 +15,7 @@ from sparkfleet.telemetry.recording import RECORDING
 
 START_S = 20
 MORE = """speculation: {{method: ngram, tokens: 3}}
-external: [{{url: "http://127.0.0.1:9/v1", model: a}}, {{url: "http://127.0.0.1:{port}/v1", model: b}}]
+external: [{{url: "http://127.0.0.1:9/v1", model: a}}, {{url: "{url}/v1", model: b}}]
 """
 """Drafts, and endpoints outside the fleet: at the first one nobody listens."""
 PROMPT = "A rail is one half of a QSFP cable: one network device. What is a rail?"
@@ -30,33 +28,13 @@ def free_port():
         return one.getsockname()[1]
 
 
-class Outside(BaseHTTPRequestHandler):
-    """An endpoint outside the fleet that gives each prompt one answer."""
-
-    def do_POST(self):
-        self.rfile.read(int(self.headers["content-length"]))
-        message = {"role": "assistant", "content": "From outside."}
-        choice = {"index": 0, "finish_reason": "stop", "message": message}
-        body = json.dumps(
-            {"id": "1", "object": "chat.completion", "model": "b", "choices": [choice]}
-        ).encode()
-        self.send_response(200)
-        self.send_header("content-type", "application/json")
-        self.send_header("content-length", str(len(body)))
-        self.end_headers()
-        self.wfile.write(body)
-
-    def log_message(self, *_):
-        pass
-
-
 @pytest.fixture(scope="module")
 def outside():
-    """Its port."""
-    with ThreadingHTTPServer(("127.0.0.1", 0), Outside) as server:
-        threading.Thread(target=server.serve_forever, daemon=True).start()
-        yield server.server_port
-        server.shutdown()
+    """URL of an endpoint that belongs to no fleet."""
+    argv = [sys.executable, "-m", "sparkfleet.engines.fake", "--model", "b"]
+    with subprocess.Popen(argv, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, text=True) as engine:
+        yield engine.stdout.readline().split()[-1]
+        engine.terminate()
 
 
 class Watched:
@@ -123,7 +101,7 @@ class Watched:
 @pytest.fixture(scope="module")
 def watched(fleet, outside, tmp_path_factory):
     """A fleet that serves `tiny` with drafts, and sends elsewhere what it cannot serve, watched."""
-    fleet.apply(fleet.write("tiny.yaml", fleet.spec(MORE.format(port=outside))))
+    fleet.apply(fleet.write("tiny.yaml", fleet.spec(MORE.format(url=outside))))
     one = Watched(fleet, tmp_path_factory.mktemp("observe"))
     yield one
     one.end()
@@ -162,7 +140,7 @@ def go_outside(fleet):
             headers={"authorization": f"Bearer {fleet.key}"},
             timeout=60,
         )
-        assert answer.json()["choices"][0]["message"]["content"] == "From outside."
+        assert answer.status_code == 200, answer.text
     finally:
         fleet.ok("undrain", group)
 

@@ -45,14 +45,14 @@ ANSWER_S = 10.0
 LOOK_S = 5.0
 """The same for a reading of its memory, which takes milliseconds: a lost node is named within 15 s."""
 HANG_S = 10.0
-"""An actor that has answered, and has not for so long, is replaced."""
+"""Seconds of silence after which an actor that has answered before is replaced."""
 START_S = 120.0
-"""Time limit of the first answer. On a busy node a process of Ray takes tens of seconds to start, and one that is started in
-its place after fewer would slow the node down further and be no sooner: every look would start another."""
+"""Seconds that an actor has for its first answer. On a busy node a process of Ray takes tens of seconds to start; another
+in its place would be no sooner, and slow the node down further: every look would start one."""
 
 
-class _Agent:
-    """An actor of a node, and its last answer.
+class _KeptAgent:
+    """An actor of a node, and the end of the patience with it.
 
     Args:
         node_id: Ray's id of the node.
@@ -66,7 +66,7 @@ class _Agent:
         self._patience_until = now + START_S
 
     def has_answered(self, now: float) -> None:
-        """It lives, and starts no more."""
+        """Extends the patience: it has started, and lives."""
         self._patience_until = now + HANG_S
 
     def is_hung(self, now: float) -> bool:
@@ -92,7 +92,7 @@ class NodeActors:
         self._names = tuple(names)
         self._rails = rails
         self._clock = clock
-        self._agents: dict[str, _Agent] = {}
+        self._agents: dict[str, _KeptAgent] = {}
         """By name of the node."""
 
     async def look(self) -> tuple[NodeReport, ...]:
@@ -160,8 +160,8 @@ class NodeActors:
             known = self._agents.get(name)
             if name in alive and (known is None or known.node_id != alive[name]):
                 options = {"label_selector": {NODE_LABEL: name}, "num_cpus": 0}
-                actor = NodeAgent.options(**options).remote()  # type: ignore[attr-defined]
-                self._agents[name] = _Agent(alive[name], actor, self._clock())
+                actor = NodeAgent.options(**options).remote()  # type: ignore[attr-defined]  # added by the decorator
+                self._agents[name] = _KeptAgent(alive[name], actor, self._clock())
         return {name: self._agents[name].actor for name in self._names if name in alive}
 
 
