@@ -102,6 +102,7 @@ class Watched:
 def watched(fleet, outside, tmp_path_factory):
     """A fleet that serves `tiny` with drafts, and sends elsewhere what it cannot serve, watched."""
     fleet.apply(fleet.write("tiny.yaml", fleet.spec(MORE.format(url=outside))))
+    fleet.until(lambda: len(fleet.deployment()["groups"]) == 1)  # the one before takes some seconds to leave
     one = Watched(fleet, tmp_path_factory.mktemp("observe"))
     yield one
     one.end()
@@ -130,7 +131,7 @@ def load(fleet, name="tiny"):
 
 def go_outside(fleet):
     """One request while the group is drained: it leaves the fleet, and the second endpoint answers."""
-    one = fleet.deployment()["groups"][0]
+    (one,) = fleet.deployment()["groups"]
     group = f"tiny/g{one['generation']}/{one['replica']}"
     fleet.ok("drain", "--yes", group)
     try:
