@@ -1,19 +1,21 @@
-"""Writes the SHA-256 of every wheel that `up` installs on a node, and of those that tests and checks need here.
+"""Writes the SHA-256 of every wheel that `up` installs on a node, and of those that the demo, tests and checks need here.
 
     sparkfleet/install/hashes.txt    a node's
     scripts/hashes-dev.txt           of the extra "dev", beside those
+    scripts/hashes-local.txt         of the embedded engine, beside both
 
 pip resolves sparkfleet's requirements at the versions of constraints.txt for each Python and processor, and reports the
 wheels that it would install; nothing is installed. The index is pip's own. Its files must be PyPI's: a mirror gives the
-same bytes, an index that builds its own wheels does not. The embedded engine is left out: torch's build for CPUs is on
-another index.
+same bytes, an index that builds its own wheels does not. The embedded engine is not resolved, because its requirements
+name builds for CUDA: its wheels are the rest of constraints.txt, without torch, whose build for CPUs is on another index.
 
-    python scripts/hashes.py [node|dev]
+    python scripts/hashes.py [node|dev|local]
 """
 
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 import tempfile
@@ -27,11 +29,16 @@ PROCESSORS = ("aarch64", "x86_64")
 GLIBC = 35
 """Minor version of the oldest glibc of a node: DGX OS is Ubuntu 24.04 with 2.39, and Debian 12 has 2.36."""
 EXTRAS = {"node": ("head",), "dev": ("head", "dev")}
-"""The extras of each file. That of `dev` has what the node's file lacks."""
-FILES = {"node": ROOT / "sparkfleet" / "install" / "hashes.txt", "dev": ROOT / "scripts" / "hashes-dev.txt"}
+"""The extras of each file that is resolved. That of `dev` has what the node's file lacks."""
+FILES = {
+    "node": ROOT / "sparkfleet" / "install" / "hashes.txt",
+    "dev": ROOT / "scripts" / "hashes-dev.txt",
+    "local": ROOT / "scripts" / "hashes-local.txt",
+}
 HEADS = {
     "node": "# The wheels of what `up` installs on nodes",
     "dev": "# The wheels of what tests and checks need beside those of a node",
+    "local": "# The wheels of the embedded engine beside those of a node and of tests",
 }
 END = (
     ", by the SHA-256 that PyPI has of them; for aarch64 and x86_64, Python\n"
@@ -45,8 +52,8 @@ Wheels = dict[str, dict[Kind, str]]
 
 
 def main(names: list[str]) -> None:
-    """Write the files of these names; without any, all."""
-    for name in names or EXTRAS:
+    """Write the files of these names; without any, all, each after those whose wheels it leaves out."""
+    for name in names or FILES:
         wheels = _resolved(name)
         own = wheels if name == "node" else {pin: wheels[pin] for pin in wheels.keys() - _kept("node")}
         FILES[name].write_text(HEADS[name] + END + "\n".join(_lines(own)) + "\n")
@@ -58,13 +65,31 @@ def _resolved(name: str) -> Wheels:
     for processor in PROCESSORS:
         for python in PYTHONS:
             print(f"resolving {name} for Python {python} on {processor}", flush=True)
-            for pin, digest in _wheels(EXTRAS[name], python, processor):
+            wheels = _rest(python, processor) if name == "local" else _wheels(EXTRAS[name], python, processor)
+            for pin, digest in wheels:
                 found.setdefault(pin, {})[python, processor] = digest
     return found
 
 
 def _kept(name: str) -> set[str]:
     return {line.split()[0] for line in FILES[name].read_text().splitlines() if not line.startswith("#")}
+
+
+def _rest(python: str, processor: str) -> Iterator[tuple[str, str]]:
+    """As `_wheels`, for the pins of constraints.txt that no other file has, but for those without a wheel for this kind."""
+    kept = _kept("node") | _kept("dev")
+    pins = [line for line in (ROOT / "constraints.txt").read_text().splitlines() if "==" in line]
+    rest = {pin for pin in pins if pin.lower().replace("_", "-") not in kept}
+    while True:
+        try:
+            yield from _reported(["--no-deps", *sorted(rest)], python, processor)
+            return
+        except subprocess.CalledProcessError as error:
+            absent = re.search(r"No matching distribution found for (\S+)", error.stderr)
+            if not absent:
+                raise
+            print(f"no wheel of {absent[1]} for Python {python} on {processor}", flush=True)
+            rest.remove(absent[1])
 
 
 def _lines(wheels: Wheels) -> Iterator[str]:
@@ -82,17 +107,28 @@ def _marker(kinds: list[Kind]) -> Iterator[str]:
 
 def _wheels(extras: tuple[str, ...], python: str, processor: str) -> Iterator[tuple[str, str]]:
     """`name==version` and the SHA-256 of each wheel."""
+    yield from _reported(
+        ["--constraint", str(ROOT / "constraints.txt"), *_requirements(extras)], python, processor
+    )
+
+
+def _reported(requirements: list[str], python: str, processor: str) -> Iterator[tuple[str, str]]:
+    """`name==version` and the SHA-256 of each wheel that pip would install for these requirements.
+
+    Raises:
+        CalledProcessError: pip's words are its `stderr`.
+    """
     with tempfile.TemporaryDirectory() as directory:
         report = Path(directory) / "report.json"
         subprocess.run(
             [
                 *(sys.executable, "-m", "pip", "install", "--dry-run", "--quiet", "--ignore-installed"),
                 *("--target", directory, "--report", str(report), "--only-binary=:all:"),
-                *("--constraint", str(ROOT / "constraints.txt"), "--python-version", python),
-                *_tags(python, processor),
-                *_requirements(extras),
+                *("--python-version", python, *_tags(python, processor), *requirements),
             ],
             check=True,
+            stderr=subprocess.PIPE,
+            text=True,
         )
         for one in json.loads(report.read_text())["install"]:
             about, archive = one["metadata"], one["download_info"]["archive_info"]

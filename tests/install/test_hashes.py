@@ -162,25 +162,23 @@ def needed(name, extras=()):
     return {name for name, _ in found} - {"sparkfleet"}
 
 
-def test_setup_checks_the_packages_of_tests_and_checks_too():
+def pins(path):
+    """`name==version` of each line, the name as an index has it."""
+    lines = [line for line in (ROOT / path).read_text().splitlines() if line and not line.startswith("#")]
+    parts = [line.split()[0].partition("==") for line in lines]
+    return [f"{canonicalize_name(name)}=={version}" for name, _, version in parts]
+
+
+def test_setup_checks_every_package():
     """A package that changes in constraints.txt and not here would be installed by its version alone."""
-    texts = [
-        (ROOT / file).read_text() for file in ("sparkfleet/install/hashes.txt", "scripts/hashes-dev.txt")
-    ]
-    lines = [line for text in texts for line in text.splitlines() if not line.startswith("#")]
-    pins = [line.split()[0] for line in lines]
-    constraints = {
-        f"{canonicalize_name(name)}=={version}"
-        for line in (ROOT / "constraints.txt").read_text().splitlines()
-        if line and not line.startswith("#")
-        for name, _, version in [line.partition("==")]
-    }
-    assert {
-        f"{canonicalize_name(pin.partition('==')[0])}=={pin.partition('==')[2]}" for pin in pins
-    } <= constraints
-    hashed = {canonicalize_name(pin.partition("==")[0]) for pin in pins}
-    assert needed("sparkfleet", {"head", "dev"}) <= hashed
-    assert all(re.search(r"( --hash=sha256:[0-9a-f]{64})+$", line) for line in lines)
+    files = ["sparkfleet/install/hashes.txt", "scripts/hashes-dev.txt", "scripts/hashes-local.txt"]
+    hashed = [pin for file in files for pin in pins(file)]
+    assert sorted(hashed) == sorted(pins("constraints.txt"))
+    node_and_dev = {pin.partition("==")[0] for file in files[:2] for pin in pins(file)}
+    assert needed("sparkfleet", {"head", "dev"}) <= node_and_dev
+    for file in files:
+        lines = [line for line in (ROOT / file).read_text().splitlines() if not line.startswith("#")]
+        assert all(re.search(r"( --hash=sha256:[0-9a-f]{64})+$", line) for line in lines)
 
 
 def test_no_script_builds_a_package():
