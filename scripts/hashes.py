@@ -155,4 +155,7 @@ def _requirements(extras: tuple[str, ...]) -> list[str]:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1:])
+    try:
+        main(sys.argv[1:])
+    except subprocess.CalledProcessError as error:
+        sys.exit(error.stderr)

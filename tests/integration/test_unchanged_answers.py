@@ -91,10 +91,16 @@ REQUESTS = {
 }
 
 
+DEPLOYMENT = (
+    TINY.replace("builtin:tiny", "builtin:tiny-vision")
+    + "engine_args: [--enable-auto-tool-choice, --tool-call-parser=hermes]\n"
+)
+
+
 @pytest.fixture(scope="module", autouse=True)
 def engine(fleet):
-    """Address and token of the engine, whose model takes images."""
-    fleet.apply(fleet.write("tiny.yaml", TINY.replace("builtin:tiny", "builtin:tiny-vision")))
+    """Address and token of the engine, whose model takes images and tools."""
+    fleet.apply(fleet.write("tiny.yaml", DEPLOYMENT))
     fleet.until(lambda: fleet.deployment()["state"] == "ready" and len(fleet.deployment()["groups"]) == 1)
     (group,) = fleet.deployment()["groups"]
     name = f"tiny/g{group['generation']}/{group['replica']}"
@@ -153,11 +159,12 @@ def collect(value, path, found):
     if isinstance(value, dict):
         for key, one in value.items():
             collect(one, (*path, key), found)
-    elif isinstance(value, list) and path[-1] == "choices":
+    elif isinstance(value, list) and path[-1] in ("choices", "tool_calls"):
         for one in value:
             collect(one, (*path, one["index"]), found)
     elif isinstance(value, str) and path[-1] in ("content", "text", "delta", "arguments", "partial_json"):
-        found[path] = found.get(path, "") + value
+        joint = (*path, "joined")  # the field itself may be null in other events
+        found[joint] = found.get(joint, "") + value
     elif isinstance(value, list):
         found[path] = found.get(path, []) + value
     elif path[-1] != "sequence_number":
