@@ -1,15 +1,16 @@
 """Writes the SHA-256 of every wheel that `up` installs on a node, and of those that the demo, tests and checks need here.
 
     sparkfleet/install/hashes.txt    a node's
-    scripts/hashes-dev.txt           of the extra "dev", beside those
-    scripts/hashes-local.txt         of the embedded engine, beside both
+    scripts/hashes-local.txt         of the extra "local", the embedded engine, beside those
+    scripts/hashes-dev.txt           of the extra "dev", beside both
 
 pip resolves sparkfleet's requirements at the versions of constraints.txt for each Python and processor, and reports the
 wheels that it would install; nothing is installed. The index is pip's own. Its files must be PyPI's: a mirror gives the
 same bytes, an index that builds its own wheels does not. The embedded engine is not resolved, because its requirements
-name builds for CUDA: its wheels are the rest of constraints.txt, without torch, whose build for CPUs is on another index.
+name builds for CUDA: its packages are those that it has here, after `scripts/setup`, without torch, whose build for CPUs is
+on another index.
 
-    python scripts/hashes.py [node|dev|local]
+    python scripts/hashes.py [node|local|dev]
 """
 
 from __future__ import annotations
@@ -21,7 +22,10 @@ import sys
 import tempfile
 import tomllib
 from collections.abc import Iterator
+from itertools import takewhile
 from pathlib import Path
+
+from sparkfleet.install.release import pins_of
 
 ROOT = Path(__file__).parents[1]
 PYTHONS = ("3.11", "3.12", "3.13")
@@ -29,16 +33,17 @@ PROCESSORS = ("aarch64", "x86_64")
 GLIBC = 35
 """Minor version of the oldest glibc of a node: DGX OS is Ubuntu 24.04 with 2.39, and Debian 12 has 2.36."""
 EXTRAS = {"node": ("head",), "dev": ("head", "dev")}
-"""The extras of each file that is resolved. That of `dev` has what the node's file lacks."""
+"""The extras of each file that is resolved."""
 FILES = {
     "node": ROOT / "sparkfleet" / "install" / "hashes.txt",
-    "dev": ROOT / "scripts" / "hashes-dev.txt",
     "local": ROOT / "scripts" / "hashes-local.txt",
+    "dev": ROOT / "scripts" / "hashes-dev.txt",
 }
+"""Each file has what those before it lack."""
 HEADS = {
     "node": "# The wheels of what `up` installs on nodes",
-    "dev": "# The wheels of what tests and checks need beside those of a node",
-    "local": "# The wheels of the embedded engine beside those of a node and of tests",
+    "local": "# The wheels of the embedded engine beside those of a node",
+    "dev": "# The wheels of what tests and checks need beside those of a node and of the embedded engine",
 }
 END = (
     ", by the SHA-256 that PyPI has of them; for aarch64 and x86_64, Python\n"
@@ -52,10 +57,10 @@ Wheels = dict[str, dict[Kind, str]]
 
 
 def main(names: list[str]) -> None:
-    """Write the files of these names; without any, all, each after those whose wheels it leaves out."""
+    """Write the files of these names; without any, all."""
     for name in names or FILES:
         wheels = _resolved(name)
-        own = wheels if name == "node" else {pin: wheels[pin] for pin in wheels.keys() - _kept("node")}
+        own = {pin: wheels[pin] for pin in wheels.keys() - _before(name)}
         FILES[name].write_text(HEADS[name] + END + "\n".join(_lines(own)) + "\n")
         print(f"wrote {FILES[name].relative_to(ROOT)}: {len(own)} packages")
 
@@ -65,31 +70,35 @@ def _resolved(name: str) -> Wheels:
     for processor in PROCESSORS:
         for python in PYTHONS:
             print(f"resolving {name} for Python {python} on {processor}", flush=True)
-            wheels = _rest(python, processor) if name == "local" else _wheels(EXTRAS[name], python, processor)
+            wheels = (
+                _engine(python, processor) if name == "local" else _wheels(EXTRAS[name], python, processor)
+            )
             for pin, digest in wheels:
                 found.setdefault(pin, {})[python, processor] = digest
     return found
 
 
-def _kept(name: str) -> set[str]:
-    return {line.split()[0] for line in FILES[name].read_text().splitlines() if not line.startswith("#")}
+def _before(name: str) -> set[str]:
+    """The pins of the files before this one."""
+    earlier = takewhile(lambda one: one != name, FILES)
+    lines = (line for one in earlier for line in FILES[one].read_text().splitlines())
+    return {line.split()[0] for line in lines if not line.startswith("#")}
 
 
-def _rest(python: str, processor: str) -> Iterator[tuple[str, str]]:
-    """As `_wheels`, for the pins of constraints.txt that no other file has, but for those without a wheel for this kind."""
-    kept = _kept("node") | _kept("dev")
-    pins = [line for line in (ROOT / "constraints.txt").read_text().splitlines() if "==" in line]
-    rest = {pin for pin in pins if pin.lower().replace("_", "-") not in kept}
+def _engine(python: str, processor: str) -> Iterator[tuple[str, str]]:
+    """As `_wheels`, for the embedded engine's packages that have a wheel for this Python and processor."""
+    tested = {line.lower().replace("_", "-") for line in (ROOT / "constraints.txt").read_text().splitlines()}
+    pins = tested & {*pins_of("sparkfleet", frozenset({"local"}))} - _before("local")
     while True:
         try:
-            yield from _reported(["--no-deps", *sorted(rest)], python, processor)
+            yield from _reported(["--no-deps", *sorted(pins)], python, processor)
             return
         except subprocess.CalledProcessError as error:
             absent = re.search(r"No matching distribution found for (\S+)", error.stderr)
             if not absent:
                 raise
             print(f"no wheel of {absent[1]} for Python {python} on {processor}", flush=True)
-            rest.remove(absent[1])
+            pins.remove(absent[1])
 
 
 def _lines(wheels: Wheels) -> Iterator[str]:

@@ -90,7 +90,7 @@ def release() -> Release:
     """
     name = f"sparkfleet-{__version__}-py3-none-any.whl"
     wheel = _own_wheel()
-    installed = tuple(sorted(_pins("sparkfleet", frozenset({HEAD}))))
+    installed = tuple(sorted(pins_of("sparkfleet", frozenset({HEAD}))))
     hashes = hashes_of(installed if is_node_software_installed() else ())
     # With the tested versions the pins are the same wherever `up` runs, and so is the environment's name.
     pins = tuple(line.partition(" ")[0] for line in hashes) or installed
@@ -108,6 +108,28 @@ def hashes_of(pins: Iterable[str]) -> tuple[str, ...]:
     text = (files("sparkfleet.install") / HASHES).read_text("utf-8")
     lines = tuple(line for line in text.splitlines() if line and not line.startswith("#"))
     return lines if {*pins} <= {line.partition(" ")[0] for line in lines} else ()
+
+
+def pins_of(name: str, extras: frozenset[str]) -> Iterator[str]:
+    """Pins of all that is installed here of what `name` needs with these extras, directly or not, without `name` itself."""
+    from packaging.utils import canonicalize_name  # a slow import, for releases only
+
+    seen: set[str] = {canonicalize_name(name)}
+    waiting = [(name, frozenset[str]()), (name, extras)]
+    while waiting:
+        for requirement in _requirements(*waiting.pop()):
+            needed = canonicalize_name(requirement.name)
+            try:
+                version = metadata.version(needed)
+            except metadata.PackageNotFoundError:
+                continue  # for another platform, or of an extra that is not requested
+            if needed not in seen:
+                seen.add(needed)
+                yield f"{needed}=={version.partition('+')[0]}"
+            # Requested again with extras: their requirements count, too. Each set of extras is visited once.
+            if (key := f"{needed}[{','.join(sorted(requirement.extras))}]") not in seen:
+                seen.add(key)
+                waiting.append((needed, frozenset(requirement.extras)))
 
 
 def _own_wheel() -> bytes:
@@ -180,28 +202,6 @@ def _zip(content: dict[str, bytes], record: str) -> bytes:
 
 def _hash(data: bytes) -> str:
     return base64.urlsafe_b64encode(hashlib.sha256(data).digest()).rstrip(b"=").decode()
-
-
-def _pins(name: str, extras: frozenset[str]) -> Iterator[str]:
-    """Pins of everything that `name` needs with these extras, directly or not, without `name` itself."""
-    from packaging.utils import canonicalize_name  # a slow import, for releases only
-
-    seen: set[str] = {canonicalize_name(name)}
-    waiting = [(name, frozenset[str]()), (name, extras)]
-    while waiting:
-        for requirement in _requirements(*waiting.pop()):
-            needed = canonicalize_name(requirement.name)
-            try:
-                version = metadata.version(needed)
-            except metadata.PackageNotFoundError:
-                continue  # for another platform, or of an extra that is not requested
-            if needed not in seen:
-                seen.add(needed)
-                yield f"{needed}=={version.partition('+')[0]}"
-            # Requested again with extras: their requirements count, too. Each set of extras is visited once.
-            if (key := f"{needed}[{','.join(sorted(requirement.extras))}]") not in seen:
-                seen.add(key)
-                waiting.append((needed, frozenset(requirement.extras)))
 
 
 def _distribution(name: str) -> metadata.Distribution:
