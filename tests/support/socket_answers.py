@@ -13,6 +13,7 @@ PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
 GRPC_PATHS = (
     "/grpc.health.v1.Health/Check",
     "/grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo",
+    "/grpc.channelz.v1.Channelz/GetServers",
     "/ray.rpc.NodeInfoGcsService/GetAllNodeInfo",
     "/ray.rpc.ActorInfoGcsService/GetAllActorInfo",
     "/ray.rpc.InternalKVGcsService/InternalKVKeys",
