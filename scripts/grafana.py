@@ -27,8 +27,10 @@ from grafana_foundation_sdk.models import dashboard as models
 from grafana_foundation_sdk.models.common import GraphTresholdsStyleMode
 from grafana_foundation_sdk.models.prometheus import PromQueryFormat
 
+from sparkfleet.telemetry.catalogue import CATALOGUE
 from sparkfleet.telemetry.dashboards.boards import DASHBOARDS
 from sparkfleet.telemetry.dashboards.panels import (
+    PLAIN,
     SERIES_COLOURS,
     STATE_COLOURS,
     GrafanaDashboard,
@@ -39,6 +41,10 @@ from sparkfleet.telemetry.dashboards.panels import (
 
 OUT = Path(__file__).resolve().parent.parent / "sparkfleet" / "telemetry" / "dashboards" / "json"
 HEIGHT = 8
+_NEUTRAL = {"stat": ((PLAIN, None),)}
+"""Colour of a number that is neither right nor wrong."""
+_ADDED = ("Time", "Value", "__name__", "instance", "job")
+"""Columns of a table that no series of ours has."""
 Builder = timeseries.Panel | stat.Panel | table.Panel | statetimeline.Panel
 BUILDERS = {
     "timeseries": timeseries.Panel,
@@ -69,20 +75,38 @@ def panel(one: Panel) -> Builder:
     built = built.unit(one.unit).span(one.span).height(4 if one.kind == "stat" else HEIGHT)
     for letter, each in zip("ABCDEFGH", one.queries, strict=False):
         built = built.with_target(query(each, one).ref_id(letter))
-    if one.limits:
-        steps = [models.Threshold(color=colour, value=value) for colour, value in one.limits]
+    if limits := one.limits or _NEUTRAL.get(one.kind):  # Grafana's own are green, and red from 80
+        steps = [models.Threshold(color=colour, value=value) for colour, value in limits]
         built = built.thresholds(
             dashboard.ThresholdsConfig().mode(models.ThresholdsMode.ABSOLUTE).steps(steps)
         )
+    if one.kind == "table":
+        built = built.with_transformation(models.DataTransformerConfig("organize", options=columns(one)))
     named = {"timeseries": SERIES_COLOURS, "timeline": STATE_COLOURS}.get(one.kind, ())
     for legend, colour in named:
         built = built.override_by_regexp(legend, colours(colour))
     if one.kind == "timeseries":
         built = built.min(0).fill_opacity(8)
+        # Grafana's own axis of zeros ends at 100, which is 10000 % of a ratio.
+        if one.unit == "percentunit":
+            built = built.max(1)
+        elif one.unit == "short":
+            built = built.axis_soft_max(1)
         if one.limits:
             style = common.GraphThresholdsStyleConfig().mode(GraphTresholdsStyleMode.DASHED)
             built = built.thresholds_style(style)
     return built
+
+
+def columns(one: Panel) -> dict[str, Any]:
+    """Options of a table's columns: those of the panel, in its order, named in words."""
+    (series,) = (each for each in CATALOGUE if each.name == one.queries[0].expr)
+    hidden = (*_ADDED, *(label for label in series.labels if label not in one.columns))
+    return {
+        "excludeByName": dict.fromkeys(hidden, True),
+        "indexByName": {name: place for place, name in enumerate(one.columns)},
+        "renameByName": {name: name.replace("_", " ") for name in one.columns},
+    }
 
 
 def colours(name: str) -> list[models.DynamicConfigValue]:

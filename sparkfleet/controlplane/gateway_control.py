@@ -77,14 +77,20 @@ class GatewayControl:
     async def leave(self, group: GroupKey) -> bool:
         """Takes a group out of the table before it ends, and keeps it out for the rest of the round.
 
-        Returns False, and changes nothing, if it serves and the gateways keep the former controller's table.
+        Returns False, and changes nothing, if it may be in the table of the former controller, which the gateways keep.
         """
         await self.publish(without=group)
-        serves = any(app.group == group and app.status == "running" for app in self._fleet.apps)
-        if serves and not self.is_current:
+        if not self.is_current and self._may_serve(group):
             return False
         self._fleet.retire(group)
         return True
+
+    def _may_serve(self, group: GroupKey) -> bool:
+        """True unless its start is under way or failed: an engine serves on while its actor is replaced."""
+        status = next((app.status for app in self._fleet.apps if app.group == group), "")
+        return status == "running" or (
+            status == "starting" and group not in self._fleet.store.groups.starts()
+        )
 
     async def listen(self, address: HeadAddress, who: str) -> frozenset[str]:
         """Lets the gateways listen at the endpoint of this address. Streams on the old one go on.

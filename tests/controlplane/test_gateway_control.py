@@ -62,14 +62,33 @@ async def test_nothing_is_retired_while_the_gateways_have_the_table_of_the_contr
     await world.ready(1)
     await world.put(concurrency=8)
     world.restarted()
+    world.apps.become("tiny", 2, "failed")
     await world.controller.commands.remove("tiny", "me")
     await world.controller.reconcile()
     assert world.apps.apps["tiny", 1, 0].status == "running"
-    assert world.apps.apps["tiny", 2, 0].status == "retiring", "it does not serve yet"
+    assert world.apps.apps["tiny", 2, 0].status == "retiring", "it does not serve"
     seen = tables_at_ends(world, monkeypatch)
     await world.ready(1)
     assert world.apps.apps["tiny", 1, 0].status == "retiring"
     assert seen == [{}]
+
+
+async def test_a_group_whose_actor_is_just_replaced_is_not_retired_either(world, monkeypatch):
+    """Its engine serves on, and the table names it (simulation, seed 1018, four nodes: it was ended at once)."""
+    monkeypatch.setattr(routing_publisher, "SETTLE_S", 3600.0)
+    await world.put()
+    await world.ready(1)
+    await world.put(concurrency=8)
+    world.apps.become("tiny", 2, "running")  # it has not reported: the table is kept
+    world.restarted()
+    world.apps.become("tiny", 1, "starting")
+    await world.controller.commands.remove("tiny", "me")
+    await world.controller.reconcile()
+    assert world.apps.apps["tiny", 1, 0].status == "starting"
+    seen = tables_at_ends(world, monkeypatch)
+    await world.ready(2)
+    assert {app.status for app in world.apps.apps.values()} == {"retiring"}
+    assert seen == [{}, {}]
 
 
 @pytest.fixture

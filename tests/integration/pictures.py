@@ -1,8 +1,9 @@
 """Draws the pictures of the README from a fleet that runs: two simulated Sparks under load, and the plan of two real ones.
 
-    python tests/integration/pictures.py        # by scripts/pictures; needs root, tmux and Chromium
+    python tests/integration/pictures.py        # by scripts/pictures; needs root, tmux, Chromium and npm
 
-Every picture is what a command printed or a browser drew: SVG of the terminal's own characters, PNG of the page. The engines
+Every picture is what a command printed or a browser drew: SVG of the terminal's own characters, PNG of the page and of the
+dashboards (`dashboard_pictures.py`). The engines
 of the simulated Sparks are the packaged fake one, so their numbers are no measurements of anything, and the README says so.
 """
 
@@ -16,6 +17,7 @@ import tempfile
 import time
 from pathlib import Path
 
+import dashboard_pictures
 from asking import Asking
 from lab_fleet import SPARKFLEET
 from pair_fleet import TINY, Pair
@@ -27,8 +29,8 @@ from tmux import Tmux
 ROOT = Path(__file__).parents[2]
 PICTURES = ROOT / "docs" / "img"
 COLUMNS, LINES = 104, 30
-LOAD_S = 45
-"""Seconds under load before the pictures are taken: the sparklines show a minute."""
+LOAD_S = 300
+"""Seconds under load before the pictures are taken: some series of the dashboards are means of five minutes."""
 PLAN = (
     "plan",
     *("-i", "docs/examples/inventory-two-sparks.yaml", "--assume", "dgx-spark"),
@@ -62,11 +64,19 @@ def draw_fleet(fleet):
         TINY.replace("name: tiny", "name: assistant") + "nodes: [spark1]\n" + paced, name="assistant.yaml"
     )
     fleet.apply(TINY.replace("name: tiny", "name: both") + "parallel: {tp: 2}\n" + paced, name="both.yaml")
-    with Asking(fleet, "assistant", streams=3), Asking(fleet, "both", streams=2):
+    begun = time.time()
+    with (
+        dashboard_pictures.prometheus_on_head(fleet) as prometheus,
+        Asking(fleet, "assistant", streams=3),
+        Asking(fleet, "both", streams=2),
+    ):
         time.sleep(LOAD_S)
         save("status", Text(fleet.ok("status").rstrip()), "sparkfleet status")
         draw_top(fleet)
         draw_page(fleet)
+        with tempfile.TemporaryDirectory(prefix="dashboards") as place:
+            for path in dashboard_pictures.draw(prometheus, begun, Path(place), PICTURES):
+                print(f"docs/img/{path.name}: {path.stat().st_size // 1000} kB")
 
 
 def draw_top(fleet):

@@ -12,8 +12,10 @@ import pytest
 import yaml
 from lab_fleet import CHECKOUT, LabFleet, lab_of
 from live_fleet import Fleet
+from unchanged_answers import REQUESTS, Side, answers_of_both, joined, without_own
 
 from sparkfleet.engines.registry import engine_by_name
+from sparkfleet.gateway.access.keys import engine_token
 from sparkfleet.group.canary import sum_series
 
 PYTHON = Path(os.environ.get("SPARKFLEET_SGLANG_PYTHON") or CHECKOUT / ".venv-sglang/bin/python")
@@ -40,6 +42,8 @@ context: 512
 concurrency: 4
 """
 QUESTION = {"model": "tiny", "prompt": "A rail is", "max_tokens": 40, "temperature": 0}
+UNCHANGED = [name for name in REQUESTS if name not in ("a named tool", "an image")]
+"""Requests that a model without tools and images takes."""
 RAILS = ("enp1s0f1np1", "enP2p1s0f1np1")
 LAN = "enP7s7"
 
@@ -126,6 +130,23 @@ class TestOneNode:
         chunks = list(stream)
         assert "QSFP" in "".join(chunk.choices[0].delta.content or "" for chunk in chunks if chunk.choices)
         assert chunks[-1].usage.completion_tokens > 1
+
+    @pytest.mark.parametrize("name", UNCHANGED)
+    @pytest.mark.parametrize("stream", [False, True], ids=["whole", "streamed"])
+    def test_an_answer_is_the_engines_own(self, here, name, stream):
+        """Ids and times aside, byte for byte; a stream without the borders between its events."""
+        (group,) = here.deployment()["groups"]
+        token = engine_token(
+            here.paths.read_engine_secret().encode(), f"tiny/g{group['generation']}/{group['replica']}"
+        )
+        path, body = REQUESTS[name]
+        body = {"model": "tiny", **body, "stream": stream}
+        gateway = Side(here.endpoint.removesuffix("/v1"), here.key)
+        direct, through = answers_of_both(Side(group["url"], token), gateway, path, body)
+        assert direct[0] == 200, direct
+        assert (through[0], through[1]) == direct[:2]
+        same = joined if stream else without_own
+        assert same(through[2]) == same(direct[2])
 
     def test_its_load_and_its_tokens_are_seen_while_it_generates(self, here, client):
         (group,) = here.deployment()["groups"]

@@ -3,93 +3,19 @@
 A stream is compared without the borders between its events: vLLM joins what its reader has not taken yet.
 """
 
-import base64
 import json
-import re
-import struct
-import zlib
+import socket
+import sys
+from pathlib import Path
 
-import httpx
 import pytest
 from live_fleet import TINY
+from unchanged_answers import REQUESTS, Side, answers_of_both, joined, without_own
 
 from sparkfleet.gateway.access.keys import engine_token
+from sparkfleet.tiny_models import cache
 
 pytestmark = [pytest.mark.integration, pytest.mark.full]
-
-OWN = re.compile(rb'"(id|created|created_at|completed_at|item_id|call_id|request_id)":("[^"]*"|[0-9.]+|null)')
-"""Fields that differ between two equal requests."""
-MESSAGES = [{"role": "user", "content": "What is a rail?"}]
-TOOL = {
-    "type": "function",
-    "function": {
-        "name": "look",
-        "parameters": {
-            "type": "object",
-            "properties": {"node": {"type": "string", "maxLength": 8}},
-            "required": ["node"],
-        },
-    },
-}
-SCHEMA = {
-    "type": "object",
-    "properties": {"rails": {"type": "integer", "minimum": 0, "maximum": 9}},
-    "required": ["rails"],
-    "additionalProperties": False,
-}
-CHAT = {"messages": MESSAGES, "max_tokens": 24, "temperature": 0}
-
-
-def picture(size=16):
-    """A PNG of one grey, as a `data:` URL."""
-
-    def chunk(kind, data):
-        return struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
-
-    header = struct.pack(">IIBBBBB", size, size, 8, 0, 0, 0, 0)
-    rows = zlib.compress((b"\0" + b"\x80" * size) * size)
-    png = b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", header) + chunk(b"IDAT", rows) + chunk(b"IEND", b"")
-    return "data:image/png;base64," + base64.b64encode(png).decode()
-
-
-IMAGE = {"type": "image_url", "image_url": {"url": picture()}}
-REQUESTS = {
-    "words": ("/v1/chat/completions", CHAT),
-    "logprobs": ("/v1/chat/completions", {**CHAT, "logprobs": True, "top_logprobs": 3}),
-    "three answers": ("/v1/chat/completions", {**CHAT, "n": 3, "temperature": 1, "seed": 7}),
-    "a named tool": (
-        "/v1/chat/completions",
-        {
-            **CHAT,
-            "max_tokens": 60,
-            "tools": [TOOL],
-            "tool_choice": {"type": "function", "function": {"name": "look"}},
-        },
-    ),
-    "structured output": (
-        "/v1/chat/completions",
-        {
-            **CHAT,
-            "response_format": {"type": "json_schema", "json_schema": {"name": "rails", "schema": SCHEMA}},
-        },
-    ),
-    "a stop word": ("/v1/chat/completions", {**CHAT, "stop": [" a"]}),
-    "a completion": ("/v1/completions", {"prompt": "The DGX Spark", "max_tokens": 16, "temperature": 0}),
-    "logprobs of a prompt": (
-        "/v1/completions",
-        {"prompt": ["One", "Two"], "max_tokens": 4, "temperature": 0, "logprobs": 2, "echo": True},
-    ),
-    "a response": (
-        "/v1/responses",
-        {"input": "What is a rail?", "max_output_tokens": 16, "temperature": 0, "store": False},
-    ),
-    "a message": ("/v1/messages", {"messages": MESSAGES, "max_tokens": 16, "temperature": 0}),
-    "an image": (
-        "/v1/chat/completions",
-        {**CHAT, "messages": [{"role": "user", "content": [{"type": "text", "text": "Look:"}, IMAGE]}]},
-    ),
-}
-
 
 DEPLOYMENT = (
     TINY.replace("builtin:tiny", "builtin:tiny-vision")
@@ -99,75 +25,72 @@ DEPLOYMENT = (
 
 @pytest.fixture(scope="module", autouse=True)
 def engine(fleet):
-    """Address and token of the engine, whose model takes images and tools."""
+    """The engine, whose model takes images and tools."""
     fleet.apply(fleet.write("tiny.yaml", DEPLOYMENT))
     fleet.until(lambda: fleet.deployment()["state"] == "ready" and len(fleet.deployment()["groups"]) == 1)
     (group,) = fleet.deployment()["groups"]
     name = f"tiny/g{group['generation']}/{group['replica']}"
-    return group["url"], engine_token(fleet.paths.read_engine_secret().encode(), name)
+    return Side(group["url"], engine_token(fleet.paths.read_engine_secret().encode(), name))
 
 
-def answer(url, token, path, body):
-    """(status, content type, body) of one request."""
-    found = httpx.post(url + path, json=body, headers={"authorization": f"Bearer {token}"}, timeout=120)
-    return found.status_code, found.headers["content-type"], found.content
-
-
-def both(fleet, engine, name, **more):
-    """The same request, answered by the engine and through the gateway; each a second time, from a warm cache."""
-    path, body = REQUESTS[name]
-    body = {"model": "tiny", **body, **more}
-    endpoint = fleet.endpoint.removesuffix("/v1")
-    for _ in range(2):
-        direct = answer(*engine, path, body)
-        through = answer(endpoint, fleet.key, path, body)
-    return direct, through
+@pytest.fixture
+def gateway(fleet):
+    return Side(fleet.endpoint.removesuffix("/v1"), fleet.key)
 
 
 @pytest.mark.parametrize("name", REQUESTS)
-def test_an_answer_is_the_engines_own(fleet, engine, name):
-    direct, through = both(fleet, engine, name)
+def test_an_answer_is_the_engines_own(engine, gateway, name):
+    path, body = REQUESTS[name]
+    direct, through = answers_of_both(engine, gateway, path, {"model": "tiny", **body})
     assert direct[0] == 200, direct
     assert (through[0], through[1]) == direct[:2]
-    assert OWN.sub(rb'"\1":0', through[2]) == OWN.sub(rb'"\1":0', direct[2])
+    assert without_own(through[2]) == without_own(direct[2])
 
 
 @pytest.mark.parametrize("name", REQUESTS)
 @pytest.mark.parametrize("counted", [True, False], ids=["with usage", "without"])
-def test_a_stream_is_the_engines_own(fleet, engine, name, counted):
+def test_a_stream_is_the_engines_own(engine, gateway, name, counted):
+    path, body = REQUESTS[name]
     options = {"stream_options": {"include_usage": True}} if counted else {}
-    direct, through = both(fleet, engine, name, stream=True, **options)
+    body = {"model": "tiny", **body, "stream": True, **options}
+    direct, through = answers_of_both(engine, gateway, path, body)
     assert direct[0] == 200, direct
     assert (through[0], through[1]) == direct[:2]
     assert joined(through[2]) == joined(direct[2])
 
 
-def joined(stream):
-    """All fields of a stream's events by their path: texts and lists joined, each other value once for each change."""
-    found = {}
-    for line in OWN.sub(rb'"\1":0', stream).splitlines():
-        if line.startswith(b"data: {"):
-            collect(json.loads(line.removeprefix(b"data: ")), (), found)
-        elif line not in (b"", b":"):
-            values = found.setdefault(("line",), [])
-            if line not in values:
-                values.append(line)
-    return found
+@pytest.fixture
+def vectors(fleet):
+    """vLLM as a workload of its owner's, which makes embeddings of the tiny model's last layer."""
+    with socket.create_server(("127.0.0.1", 0)) as probe:
+        port = probe.getsockname()[1]
+    vllm = str(Path(sys.executable).with_name("vllm"))
+    command = [vllm, "serve", str(cache.path("tiny")), "--served-model-name=vectors", "--host=127.0.0.1"]
+    command += [
+        f"--port={port}",
+        "--runner=pooling",
+        "--convert=embed",
+        "--max-model-len=512",
+        "--enforce-eager",
+    ]
+    spec = {
+        "name": "vectors",
+        "model": "tiny/vectors",
+        "engine": "custom",
+        "command": command,
+        "port": port,
+        "health": "/health",
+        "memory": "3 GiB",
+    }
+    fleet.apply(fleet.write("vectors.yaml", json.dumps(spec)))
+    yield Side(f"http://127.0.0.1:{port}", "")
+    fleet.ok("delete", "--yes", "vectors")
 
 
-def collect(value, path, found):
-    if isinstance(value, dict):
-        for key, one in value.items():
-            collect(one, (*path, key), found)
-    elif isinstance(value, list) and path[-1] in ("choices", "tool_calls"):
-        for one in value:
-            collect(one, (*path, one["index"]), found)
-    elif isinstance(value, str) and path[-1] in ("content", "text", "delta", "arguments", "partial_json"):
-        joint = (*path, "joined")  # the field itself may be null in other events
-        found[joint] = found.get(joint, "") + value
-    elif isinstance(value, list):
-        found[path] = found.get(path, []) + value
-    elif path[-1] != "sequence_number":
-        values = found.setdefault(path, [])
-        if value not in values:
-            values.append(value)
+def test_embeddings_are_the_engines_own(vectors, gateway):
+    body = {"model": "vectors", "input": ["A rail is", "a cable"]}
+    for more in ({}, {"encoding_format": "base64"}):
+        direct, through = answers_of_both(vectors, gateway, "/v1/embeddings", {**body, **more})
+        assert direct[0] == 200, direct
+        assert (through[0], through[1]) == direct[:2]
+        assert without_own(through[2]) == without_own(direct[2])

@@ -10,14 +10,15 @@ import pytest
 import yaml
 
 from sparkfleet.controlplane.views.metrics_export import DEPLOYMENT_STATES
-from sparkfleet.telemetry.catalogue import BOUNDS, CATALOGUE
+from sparkfleet.telemetry.catalogue import BOUNDS, CATALOGUE, GROUP_INFO
 from sparkfleet.telemetry.dashboards.boards import DASHBOARDS
+from sparkfleet.telemetry.dashboards.fleet import FLEET
 from sparkfleet.telemetry.recording import RECORDING
 from sparkfleet.telemetry.rule_values import rule_file
 
 PANELS = [(board, panel) for board in DASHBOARDS for panel in board.panels]
 UNITS = {
-    "s", "bytes", "short", "percentunit", "watt", "celsius", "hertz", "Bps", "reqps", "suffix: tok/s",
+    "s", "bytes", "short", "percentunit", "watt", "celsius", "hertz", "Bps", "reqps", "suffix:tok/s",
 }  # fmt: skip
 
 
@@ -83,7 +84,11 @@ def test_a_colour_has_one_meaning(board):
     for panel in (one for one in document(board)["panels"] if one["type"] != "row"):
         config = panel["fieldConfig"]
         steps = config["defaults"].get("thresholds", {}).get("steps", [])
-        assert {step["color"] for step in steps} <= {"green", "orange", "red"}
+        if panel["type"] == "stat" and len(steps) == 1:
+            assert steps[0]["color"] == "blue"
+        else:
+            assert {step["color"] for step in steps} <= {"green", "orange", "red"}
+        assert steps or panel["type"] != "stat", "Grafana's own limits make each number from 80 on red"
         named = {
             one["matcher"]["options"]: one["properties"][0]["value"]["fixedColor"]
             for one in config["overrides"]
@@ -94,6 +99,26 @@ def test_a_colour_has_one_meaning(board):
                 assert found == [{"ready": "green", "failed": "red"}.get(state, "orange")]
         elif panel["type"] == "timeseries":
             assert named == {".*predicted.*": "purple", ".*measured.*": "blue"}
+
+
+def test_a_table_has_its_columns_in_order_and_no_other():
+    (panel,) = (one for board in DASHBOARDS for one in board.panels if one.kind == "table")
+    (shown,) = (one for one in document(FLEET)["panels"] if one["title"] == panel.title)
+    (change,) = shown["transformations"]
+    assert change["id"] == "organize"
+    hidden = set(change["options"]["excludeByName"])
+    columns = {*GROUP_INFO.labels, "Time", "Value", "__name__", "instance", "job"}
+    assert columns - hidden == set(panel.columns)
+    assert tuple(sorted(panel.columns, key=change["options"]["indexByName"].get)) == panel.columns
+
+
+@pytest.mark.parametrize("board", DASHBOARDS, ids=lambda one: one.uid)
+def test_an_axis_of_zeros_is_readable(board):
+    """Grafana's own ends at 100, which is 10000 % of a ratio."""
+    for panel in (one for one in document(board)["panels"] if one["type"] == "timeseries"):
+        config = panel["fieldConfig"]["defaults"]
+        assert config.get("max") == (1 if config["unit"] == "percentunit" else None)
+        assert config["custom"].get("axisSoftMax") == (1 if config["unit"] == "short" else None)
 
 
 @pytest.mark.parametrize("board", DASHBOARDS, ids=lambda one: one.uid)

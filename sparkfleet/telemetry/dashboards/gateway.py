@@ -48,6 +48,7 @@ GATEWAY = GrafanaDashboard(
                 "reqps",
                 one(f"sum by (model) (rate(sparkfleet_retries_total{{{_M}}}[5m]))", "{{model}}"),
                 may_be_empty=NO_FAILURE,
+                span=6,
             ),
             panel(
                 "Requests left the fleet",
@@ -58,18 +59,21 @@ GATEWAY = GrafanaDashboard(
                     "{{model}}",
                 ),
                 may_be_empty=NO_EXTERNAL,
+                span=6,
             ),
             panel(
                 "These keys send requests",
                 "Requests per second by API key.",
                 "reqps",
                 one(f"sum by (key) (rate(sparkfleet_key_requests_total{{{_M}}}[5m]))", "{{key}}"),
+                span=6,
             ),
             panel(
                 "Paths of the API are used",
                 "Requests per second by path.",
                 "reqps",
                 one(f"sum by (path) (rate(sparkfleet_requests_total{{{_M}}}[5m]))", "{{path}}"),
+                span=6,
             ),
         ),
         row(

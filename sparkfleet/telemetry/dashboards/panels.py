@@ -15,7 +15,7 @@ SERIES_COLOURS = ((".*predicted.*", PREDICTED), (".*measured.*", PLAIN))
 STATE_COLOURS = ((".* ready", GOOD), (".* (starting|updating|stopping)", WARN), (".* failed", BAD))
 """Colours of series by their legends: of every time series, and of every timeline of states."""
 
-TOKENS_S = "suffix: tok/s"
+TOKENS_S = "suffix:tok/s"
 NO_GPU = "no GPU on a node of CPUs"
 NO_RAIL = "one node has no rails"
 NO_DRAFTS = "no speculation"
@@ -42,13 +42,15 @@ class Panel(Value):
     title: str
     description: str
     unit: str
-    """Grafana's id of the unit: s, bytes, short, percentunit, watt, celsius, hertz, tokens/s as "suffix: tok/s"."""
+    """Grafana's id of the unit: s, bytes, short, percentunit, watt, celsius, hertz, tokens/s as "suffix:tok/s"."""
     queries: tuple[PanelQuery, ...]
     kind: PanelKind = "timeseries"
     span: int = 8
     """Width of 24."""
     limits: Limits = ()
     """Colour from each value on, in order; the first has None."""
+    columns: tuple[str, ...] = ()
+    """Labels that a table shows, in order."""
     may_be_empty: str = ""
     """Reason for which the panel has no data on some fleets, in words; "": it always has."""
 
@@ -97,6 +99,7 @@ def panel(
     kind: PanelKind = "timeseries",
     span: int = 8,
     limits: Limits = (),
+    columns: tuple[str, ...] = (),
     may_be_empty: str = "",
 ) -> Panel:
     """A panel of these queries."""
@@ -108,6 +111,7 @@ def panel(
         kind=kind,
         span=span,
         limits=limits,
+        columns=columns,
         may_be_empty=may_be_empty,
     )
 
