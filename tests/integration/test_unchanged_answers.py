@@ -6,7 +6,6 @@ A stream is compared without the borders between its events: vLLM joins what its
 import json
 import socket
 import sys
-from pathlib import Path
 
 import pytest
 from live_fleet import TINY
@@ -64,15 +63,9 @@ def vectors(fleet):
     """vLLM as a workload of its owner's, which makes embeddings of the tiny model's last layer."""
     with socket.create_server(("127.0.0.1", 0)) as probe:
         port = probe.getsockname()[1]
-    vllm = str(Path(sys.executable).with_name("vllm"))
-    command = [vllm, "serve", str(cache.path("tiny")), "--served-model-name=vectors", "--host=127.0.0.1"]
-    command += [
-        f"--port={port}",
-        "--runner=pooling",
-        "--convert=embed",
-        "--max-model-len=512",
-        "--enforce-eager",
-    ]
+    command = [sys.executable, "-m", "vllm.entrypoints.openai.api_server", f"--model={cache.path('tiny')}"]
+    command += ["--served-model-name=vectors", "--host=127.0.0.1", f"--port={port}", "--max-model-len=512"]
+    command += ["--runner=pooling", "--convert=embed", "--enforce-eager", "--gpu-memory-utilization=0.1"]
     spec = {
         "name": "vectors",
         "model": "tiny/vectors",
