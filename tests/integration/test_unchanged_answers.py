@@ -4,7 +4,6 @@ A stream is compared without the borders between its events: vLLM joins what its
 """
 
 import json
-import socket
 import sys
 
 import pytest
@@ -12,6 +11,7 @@ from live_fleet import TINY
 from unchanged_answers import REQUESTS, Side, answers_of_both, joined, without_own
 
 from sparkfleet.gateway.access.keys import engine_token
+from sparkfleet.runtime.ports import free_port
 from sparkfleet.tiny_models import cache
 
 pytestmark = [pytest.mark.integration, pytest.mark.full]
@@ -61,8 +61,7 @@ def test_a_stream_is_the_engines_own(engine, gateway, name, counted):
 @pytest.fixture
 def vectors(fleet):
     """vLLM as a workload of its owner's, which makes embeddings of the tiny model's last layer."""
-    with socket.create_server(("127.0.0.1", 0)) as probe:
-        port = probe.getsockname()[1]
+    port = free_port()
     command = [sys.executable, "-m", "vllm.entrypoints.openai.api_server", f"--model={cache.path('tiny')}"]
     command += ["--served-model-name=vectors", "--host=127.0.0.1", f"--port={port}", "--max-model-len=512"]
     command += ["--runner=pooling", "--convert=embed", "--enforce-eager", "--gpu-memory-utilization=0.1"]
