@@ -10,6 +10,7 @@ from sparkfleet.controlplane.gateway_control import GatewayControl
 from sparkfleet.controlplane.observed_fleet import ObservedFleet
 from sparkfleet.controlplane.policy.reported import on_report
 from sparkfleet.controlplane.state.event_log import EventLog
+from sparkfleet.controlplane.state.report_cache import Arrival
 from sparkfleet.controlplane.state.usage_collector import UsageCollector
 from sparkfleet.controlplane.views.start_phases import StartPhases
 from sparkfleet.errors import Cause
@@ -56,7 +57,12 @@ class ReportIntake:
         self._phases = StartPhases(metrics, lambda: clocks().steady)
 
     async def report(self, report: GroupReport) -> None:
-        """Takes a group's report."""
+        """Takes a group's report. One that a newer one has overtaken is dropped."""
+        arrival = self._fleet.reports.arrival(report)
+        if arrival is Arrival.LATE and report.phase is GroupPhase.FAILED:
+            await self._failed_late(report)
+        if arrival is not Arrival.NEWEST:
+            return
         before = self._fleet.reports.newest(report.name)
         self._phases.see(report)
         self._fleet.forecast.see(report)
@@ -97,6 +103,12 @@ class ReportIntake:
             report.name, GroupPhase.FAILED.value, self._clocks().unix - FRESH_S
         )
         return any(event.message == report.lost for event in recent)
+
+    async def _failed_late(self, report: GroupReport) -> None:
+        """Counts the failure of an actor that has been replaced, and leaves the group as its present actor reports it."""
+        # What follows from it ends the record of the present start, which the next report begins again.
+        self._fleet.reports.repeat(report.name)
+        await self._phase_changed(report)
 
     async def _phase_changed(self, report: GroupReport) -> None:
         words = report.detail

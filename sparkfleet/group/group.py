@@ -13,6 +13,7 @@ import logging
 import os
 import signal
 import time
+import uuid
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Sequence
 from functools import partial
 from typing import Any, NoReturn, Protocol, TypeVar
@@ -126,6 +127,7 @@ class Group:
             engine=launch.candidate.engine,
             rung=launch.rung,
             since=time.time(),
+            actor=uuid.uuid4().hex,
         )
         self._is_custom = launch.candidate.engine == "custom"
         self._health = launch.candidate.health if self._is_custom else self._engine.health_path
@@ -494,7 +496,14 @@ class Group:
     def _enter(self, phase: GroupPhase, detail: str = "", **more: object) -> None:
         since = self._report.since if phase is self._report.phase else time.time()
         self._report = self._report.model_copy(
-            update={"phase": phase, "detail": detail, "since": since, "step": None, **more}
+            update={
+                "phase": phase,
+                "detail": detail,
+                "since": since,
+                "step": None,
+                "number": self._report.number + 1,
+                **more,
+            }
         )
         self._report_to(self._report)
 

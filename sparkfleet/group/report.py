@@ -57,6 +57,10 @@ class GroupReport(NamedGroupValue):
     ranks: tuple[RankReport, ...] = ()
     since: float
     """Begin of this phase, Unix seconds."""
+    actor: str = ""
+    """Id of the actor that sent it, another one for each life of the group's actor; "" from a release before this field."""
+    number: int = 0
+    """Its number among the reports of that actor, from 1. A repeated report has the same one."""
     started_s: float | None = None
     """Seconds from start to ready."""
     adopted: bool = False

@@ -146,3 +146,30 @@ async def test_an_end_that_was_reported_as_a_failure_is_not_reported_again_as_a_
     await world.controller.intake.report(report(phase=GroupPhase.READY))
     await world.controller.intake.report(report(lost="another end"))
     assert await world.messages("lost") == ["another end"]
+
+
+async def test_an_older_report_of_the_same_actor_changes_nothing(world):
+    """`probing` arrived 0.6 ms after `ready`: the group before was retired, and this one counted as not ready for 2 s."""
+    await world.put()
+    ready = report(phase=GroupPhase.READY, actor="a", number=8, url="http://127.0.0.1:1")
+    probing = report(phase=GroupPhase.PROBING, actor="a", number=7, detail="checking its output (canary)")
+    for one in (ready, probing):
+        await world.controller.intake.report(one)
+    assert world.controller.fleet.state().is_ready(("tiny", 1, 0))
+    assert not await world.messages("probing")
+
+
+async def test_a_failure_that_arrives_after_the_next_actor_s_first_report_counts_and_the_start_goes_on(world):
+    await world.put()
+    for one in (
+        report(phase=GroupPhase.READY, actor="a", number=8),
+        report(phase=GroupPhase.PREPARING, actor="b", number=1),
+        report(phase=GroupPhase.FAILED, actor="a", number=9, detail="the engine exited"),
+    ):
+        await world.controller.intake.report(one)
+    assert len(world.store.groups.standings()[("tiny", 1, 0)].falls) == 1
+    assert await world.messages("failed") == ["the engine exited"]
+    assert world.controller.fleet.reports.newest("tiny/g1/0").actor == "b"
+    assert not world.store.groups.starts()
+    await world.controller.intake.report(report(phase=GroupPhase.PREPARING, actor="b", number=2))
+    assert world.store.groups.starts(), "the record of its start begins again"

@@ -3,15 +3,34 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection
+from enum import Enum, auto
 
 from sparkfleet.gateway.report import GatewayReport
 from sparkfleet.group.group_name import GroupKey
-from sparkfleet.group.report import GroupReport
+from sparkfleet.group.report import GroupPhase, GroupReport
 
 STALE_S = 15.0
 """Seconds without a report after which a group does not count as ready."""
 FORGET_S = 600.0
 """Seconds without a report after which a gateway replica counts as a new one."""
+REPLACED_S = 6.0
+"""Seconds after a report of a group's actor in which another actor that reported before it counts as replaced: three
+heartbeats. Not for ever: of two actors that report in turns the one that lives must win, whichever was known first."""
+ACTORS = 8
+"""Most actors of a group of which the last report's number is remembered."""
+
+_LAST = (GroupPhase.STOPPED, GroupPhase.FAILED)
+"""Phases after which an actor reports no more."""
+
+
+class Arrival(Enum):
+    """Place of a report among those of its group. Ray does not keep the order of calls of an actor that is asynchronous."""
+
+    NEWEST = auto()
+    OVERTAKEN = auto()
+    """A newer one of the same actor, or the same one after its actor was replaced, has arrived before."""
+    LATE = auto()
+    """The last news of an actor that has been replaced."""
 
 
 class ReportCache:
@@ -27,9 +46,28 @@ class ReportCache:
         self._gateways: dict[str, tuple[float, GatewayReport]] = {}
         self._repeated: set[str] = set()
         """Groups whose next report counts as a change."""
+        self._numbers: dict[str, dict[str, int]] = {}
+        """By group: the number of the last report of each actor, in the order in which these were known."""
+
+    def arrival(self, report: GroupReport) -> Arrival:
+        """The place of a group's report among those that have arrived. Only the newest is to be stored."""
+        before = self._groups.get(report.name)
+        if not report.actor or before is None:
+            self._numbers[report.name] = {report.actor: report.number}
+            return Arrival.NEWEST
+        numbers = self._numbers.setdefault(report.name, {})
+        known, (at, last) = numbers.get(report.actor), before
+        other_reports = report.actor != last.actor and last.phase not in _LAST
+        is_replaced = known is not None and other_reports and self._steady() - at < REPLACED_S
+        if known is not None and (report.number < known or (is_replaced and report.number == known)):
+            return Arrival.OVERTAKEN
+        numbers[report.actor] = report.number
+        if len(numbers) > ACTORS:
+            del numbers[next(iter(numbers))]
+        return Arrival.LATE if is_replaced else Arrival.NEWEST
 
     def group(self, report: GroupReport) -> bool:
-        """Stores a group's report; True if its phase has changed, or counts as changed."""
+        """Stores a group's newest report; True if its phase has changed, or counts as changed."""
         before = self._groups.get(report.name)
         changed = report.name in self._repeated or before is None or before[1].phase is not report.phase
         self._groups[report.name] = (self._steady(), report)
@@ -90,4 +128,5 @@ class ReportCache:
     def forget(self, keep: Collection[GroupKey]) -> None:
         """Drops reports of other groups."""
         self._groups = {name: entry for name, entry in self._groups.items() if entry[1].group in keep}
+        self._numbers = {name: numbers for name, numbers in self._numbers.items() if name in self._groups}
         self._repeated &= self._groups.keys()

@@ -61,6 +61,10 @@ class SimulatedApp:
     """Phase of its group; None while it is not placed."""
     report: GroupReport | None = None
     last_report_at: float = float("-inf")
+    actor: int = 0
+    """Order of its present actor among all of the run."""
+    reports: int = 0
+    """Changes that this actor has reported."""
     barred_since: float = 0.0
     """Begin of its wait for a drained node, if its phase is that."""
     stored: bool = False
@@ -118,6 +122,8 @@ class SimulatedServe:
         """True if the gateways' table names a group as ready."""
         self.cut: list[tuple[float, GroupKey]] = []
         """Groups that were retired since the last check while the table named them as ready."""
+        self._actors = 0
+        """Actors of groups that were started."""
         self._looked_unix = 0.0
         """Wall clock of its last look at its actors: it looks at none before that."""
         self.wedged: Counter[tuple[GroupKey, int]] = Counter()
@@ -217,6 +223,8 @@ class SimulatedServe:
     def _construct(self, key: GroupKey) -> None:
         app = self.apps[key]
         app.construction += 1
+        self._actors += 1
+        app.actor, app.reports = self._actors, 0
         app.phase = app.report = None
         app.stalled = False
         if app.has_served:
@@ -334,6 +342,7 @@ class SimulatedServe:
 
     def _send_report(self, key: GroupKey, app: SimulatedApp, phase: GroupPhase, **fields: object) -> None:
         app.phase = phase
+        app.reports += 1
         app.report = GroupReport.model_validate(
             {
                 "deployment": key[0],
@@ -343,6 +352,8 @@ class SimulatedServe:
                 "node": app.order.candidate.shape.nodes[0],
                 "since": self._time.unix(),
                 "rung": app.order.rung,
+                "actor": str(app.actor),
+                "number": app.reports,
                 "url": "http://127.0.0.1:1",
                 **fields,
             }

@@ -23,6 +23,7 @@ from sparkfleet.gateway.routing_table import GroupEntry
 from sparkfleet.group.group_name import GroupKey
 from sparkfleet.group.launch_plan import GroupLaunch
 from sparkfleet.group.report import GroupReport
+from sparkfleet.lab.simulation.arrived_reports import ArrivedReports
 from sparkfleet.lab.simulation.entries import SimulatedEntries
 from sparkfleet.lab.simulation.fleet import SimulatedFleet
 from sparkfleet.lab.simulation.plans import launch
@@ -155,6 +156,8 @@ class World:
         """Moment of the last event or user's action, simulated seconds."""
         self.ready_at: dict[GroupKey, float] = {}
         """Unix seconds of each engine's readiness by a wall clock that was never set back."""
+        self.arrived = ArrivedReports()
+        """Reports that have reached this controller."""
         self._inbox: list[GroupReport] = []
         self._delivering = False
         self._wall = WallClock(self.time.now)
@@ -186,6 +189,7 @@ class World:
         self.dying = False
         self._number += 1
         self.looked_at = float("-inf")
+        self.arrived = ArrivedReports()
         head = self.fleet.head
         self.controller = Controller(
             fleet=FLEET,
@@ -336,9 +340,11 @@ class World:
         self._delivering = True
         try:
             while self._inbox and self.controller is not None:
-                report = self._inbox.pop(0)
+                report, controller = self._inbox.pop(0), self.controller
                 with contextlib.suppress(sqlite3.Error):  # goes back to the group, which repeats it
-                    await self.controller.intake.report(report)
+                    await controller.intake.report(report)
+                newest = controller.fleet.reports.newest(report.name)
+                self.report.violations += self.arrived.take(report, newest, self.time.seconds)
         finally:
             self._delivering = False
 
