@@ -10,7 +10,7 @@ from sparkfleet.controlplane.gateway_control import GatewayControl
 from sparkfleet.controlplane.observed_fleet import ObservedFleet
 from sparkfleet.controlplane.policy.reported import on_report
 from sparkfleet.controlplane.state.event_log import EventLog
-from sparkfleet.controlplane.state.report_cache import Arrival
+from sparkfleet.controlplane.state.report_cache import ReportOrder
 from sparkfleet.controlplane.state.usage_collector import UsageCollector
 from sparkfleet.controlplane.views.start_phases import StartPhases
 from sparkfleet.errors import Cause
@@ -58,10 +58,10 @@ class ReportIntake:
 
     async def report(self, report: GroupReport) -> None:
         """Takes a group's report. One that a newer one has overtaken is dropped."""
-        arrival = self._fleet.reports.arrival(report)
-        if arrival is Arrival.LATE and report.phase is GroupPhase.FAILED:
+        order = self._fleet.reports.order(report)
+        if order is ReportOrder.LATE and report.phase is GroupPhase.FAILED:
             await self._failed_late(report)
-        if arrival is not Arrival.NEWEST:
+        if order is not ReportOrder.NEWEST:
             return
         before = self._fleet.reports.newest(report.name)
         self._phases.see(report)

@@ -23,7 +23,7 @@ _LAST = (GroupPhase.STOPPED, GroupPhase.FAILED)
 """Phases after which an actor reports no more."""
 
 
-class Arrival(Enum):
+class ReportOrder(Enum):
     """Place of a report among those of its group. Ray does not keep the order of calls of an actor that is asynchronous."""
 
     NEWEST = auto()
@@ -49,22 +49,22 @@ class ReportCache:
         self._numbers: dict[str, dict[str, int]] = {}
         """By group: the number of the last report of each actor, in the order in which these were known."""
 
-    def arrival(self, report: GroupReport) -> Arrival:
+    def order(self, report: GroupReport) -> ReportOrder:
         """The place of a group's report among those that have arrived. Only the newest is to be stored."""
         before = self._groups.get(report.name)
         if not report.actor or before is None:
             self._numbers[report.name] = {report.actor: report.number}
-            return Arrival.NEWEST
+            return ReportOrder.NEWEST
         numbers = self._numbers.setdefault(report.name, {})
         known, (at, last) = numbers.get(report.actor), before
         other_reports = report.actor != last.actor and last.phase not in _LAST
         is_replaced = known is not None and other_reports and self._steady() - at < REPLACED_S
         if known is not None and (report.number < known or (is_replaced and report.number == known)):
-            return Arrival.OVERTAKEN
+            return ReportOrder.OVERTAKEN
         numbers[report.actor] = report.number
         if len(numbers) > ACTORS:
             del numbers[next(iter(numbers))]
-        return Arrival.LATE if is_replaced else Arrival.NEWEST
+        return ReportOrder.LATE if is_replaced else ReportOrder.NEWEST
 
     def group(self, report: GroupReport) -> bool:
         """Stores a group's newest report; True if its phase has changed, or counts as changed."""

@@ -19,7 +19,7 @@ class _Arrived:
 
 
 class ArrivedReports:
-    """What one controller has received, by group and actor. Ids of simulated actors are their order."""
+    """Reports that one controller has received, by group and actor. Ids of simulated actors are their order."""
 
     def __init__(self) -> None:
         self._by_group: dict[str, dict[int, _Arrived]] = {}
@@ -39,8 +39,9 @@ class ArrivedReports:
         arrived, actor = self._by_group.setdefault(report.name, {}), int(report.actor)
         known = arrived.setdefault(actor, _Arrived(report.number, now))
         known.number = max(known.number, report.number)
-        held = arrived.get(int(newest.actor))
+        held, since_s = arrived.get(int(newest.actor)), now - known.first_at
+        believed = f"{now:.1f} s: {report.name} is {newest.phase} by"
         if held is not None and newest.number < held.number:
-            yield f"{now:.1f} s: {report.name} is {newest.phase} by report {newest.number}, and {held.number} has arrived"
-        if actor == max(arrived) and newest.actor != report.actor and now - known.first_at > TAKEN_S:
-            yield f"{now:.1f} s: {report.name} is {newest.phase} by an actor that was replaced {now - known.first_at:.1f} s ago"
+            yield f"{believed} report {newest.number}, and {held.number} has arrived"
+        if actor == max(arrived) and newest.actor != report.actor and since_s > TAKEN_S:
+            yield f"{believed} an actor that was replaced {since_s:.1f} s ago"

@@ -156,15 +156,13 @@ class World:
         """Moment of the last event or user's action, simulated seconds."""
         self.ready_at: dict[GroupKey, float] = {}
         """Unix seconds of each engine's readiness by a wall clock that was never set back."""
-        self.arrived = ArrivedReports()
-        """Reports that have reached this controller."""
+        self.arrived = ArrivedReports()  # at this controller
         self._inbox: list[GroupReport] = []
         self._delivering = False
         self._wall = WallClock(self.time.now)
         self._table: Mapping[str, GroupEntry] = {}
         """The table that the gateways hold, as it was read last."""
-        self._lock = self.place.lock()
-        self._lingering_lock = self.place.lock()
+        self._lock, self._lingering_lock = self.place.lock(), self.place.lock()
         self._number = 0
         """Of the controller's process that started last: the first one is 1."""
         self._lingering_number = 0

@@ -1,6 +1,6 @@
 """Reports and their age: a silent group shows as silent, not as its last report."""
 
-from sparkfleet.controlplane.state.report_cache import ACTORS, REPLACED_S, STALE_S, Arrival, ReportCache
+from sparkfleet.controlplane.state.report_cache import ACTORS, REPLACED_S, STALE_S, ReportCache, ReportOrder
 from sparkfleet.group.report import GroupPhase, GroupReport
 
 
@@ -41,8 +41,8 @@ def arrivals(cache, *reports):
     """The arrival of each, the newest ones stored."""
     found = []
     for one in reports:
-        found.append(cache.arrival(one))
-        if found[-1] is Arrival.NEWEST:
+        found.append(cache.order(one))
+        if found[-1] is ReportOrder.NEWEST:
             cache.group(one)
     return found
 
@@ -51,9 +51,11 @@ def test_a_report_that_a_newer_one_of_its_actor_has_overtaken_is_not_the_newest(
     """`probing` arrived 0.6 ms after `ready`: the engine counted as not ready, and 69 requests got 503."""
     cache = ReportCache(lambda: 0.0)
     ready, probing = by("a", 5), by("a", 4, GroupPhase.PROBING)
-    assert arrivals(cache, ready, probing, ready) == [Arrival.NEWEST, Arrival.OVERTAKEN, Arrival.NEWEST], (
-        "a report may be repeated"
-    )
+    assert arrivals(cache, ready, probing, ready) == [
+        ReportOrder.NEWEST,
+        ReportOrder.OVERTAKEN,
+        ReportOrder.NEWEST,
+    ], "a report may be repeated"
     assert cache.newest("m/g1/0").phase is GroupPhase.READY
 
 
@@ -62,8 +64,12 @@ def test_an_actor_that_was_replaced_does_not_take_its_group_back():
     cache = ReportCache(lambda: 0.0)
     before, after = by("a", 9), by("b", 1, GroupPhase.PREPARING)
     failed = by("a", 10, GroupPhase.FAILED)
-    assert arrivals(cache, before, after) == [Arrival.NEWEST] * 2
-    assert arrivals(cache, before, failed, failed) == [Arrival.OVERTAKEN, Arrival.LATE, Arrival.OVERTAKEN]
+    assert arrivals(cache, before, after) == [ReportOrder.NEWEST] * 2
+    assert arrivals(cache, before, failed, failed) == [
+        ReportOrder.OVERTAKEN,
+        ReportOrder.LATE,
+        ReportOrder.OVERTAKEN,
+    ]
     assert cache.newest("m/g1/0") == after
 
 
@@ -71,27 +77,27 @@ def test_of_two_actors_the_one_that_goes_on_reporting_wins():
     """After a restart of the controller the first report of an actor may come after those of the one that replaced it."""
     now = [0.0]
     cache = ReportCache(lambda: now[0])
-    assert arrivals(cache, by("b", 1), by("a", 9)) == [Arrival.NEWEST] * 2
-    assert arrivals(cache, by("b", 2)) == [Arrival.LATE]
+    assert arrivals(cache, by("b", 1), by("a", 9)) == [ReportOrder.NEWEST] * 2
+    assert arrivals(cache, by("b", 2)) == [ReportOrder.LATE]
     now[0] += REPLACED_S
-    assert arrivals(cache, by("b", 3)) == [Arrival.NEWEST]
-    assert arrivals(cache, by("a", 10, GroupPhase.FAILED)) == [Arrival.LATE]
+    assert arrivals(cache, by("b", 3)) == [ReportOrder.NEWEST]
+    assert arrivals(cache, by("a", 10, GroupPhase.FAILED)) == [ReportOrder.LATE]
 
 
 def test_an_actor_that_has_failed_is_not_the_group_s_last():
     cache = ReportCache(lambda: 0.0)
-    assert arrivals(cache, by("b", 1), by("a", 9, GroupPhase.FAILED), by("b", 2)) == [Arrival.NEWEST] * 3
+    assert arrivals(cache, by("b", 1), by("a", 9, GroupPhase.FAILED), by("b", 2)) == [ReportOrder.NEWEST] * 3
 
 
 def test_reports_of_a_release_without_numbers_are_newest_as_they_arrive():
     cache = ReportCache(lambda: 0.0)
-    assert arrivals(cache, report(), by("a", 1), report(), by("a", 1)) == [Arrival.NEWEST] * 4
+    assert arrivals(cache, report(), by("a", 1), report(), by("a", 1)) == [ReportOrder.NEWEST] * 4
 
 
 def test_the_numbers_of_a_few_actors_are_remembered_and_those_of_no_group_that_is_gone():
     cache = ReportCache(lambda: 0.0)
     failed = [by(str(n), 1, GroupPhase.FAILED) for n in range(2 * ACTORS)]
-    assert set(arrivals(cache, *failed)) == {Arrival.NEWEST}
+    assert set(arrivals(cache, *failed)) == {ReportOrder.NEWEST}
     assert len(cache._numbers["m/g1/0"]) == ACTORS
     cache.forget([])
     assert not cache._numbers
