@@ -14,10 +14,13 @@ import grpc
 import pytest
 import scanner
 import zmq
+from cryptography.x509.oid import ExtendedKeyUsageOID
 from hypothesis import given
 from hypothesis import strategies as st
 from scanner import Answer
-from socket_answers import GRPC_PATHS, PROBES, Kind, grpc_call, judge
+from socket_answers import GRPC_PATHS, OVER_TLS, PROBES, Kind, grpc_call, judge
+
+from sparkfleet.runtime.authority import FleetAuthority, names_of_this_host
 
 CALL = GRPC_PATHS[-1]
 
@@ -27,6 +30,7 @@ def asked(port, *lines):
     told = {
         "targets": [("127.0.0.1", port)],
         "lines": [line.decode("latin-1") for line in lines],
+        "over_tls": OVER_TLS.decode(),
         "wait_s": 3,
     }
     done = subprocess.run(
@@ -55,9 +59,12 @@ class Service(grpc.GenericRpcHandler):
 
 
 @contextlib.contextmanager
-def grpc_server(message):
+def grpc_server(message, credentials=None):
     server = grpc.server(ThreadPoolExecutor(2), handlers=(Service(message),))
-    port = server.add_insecure_port("127.0.0.1:0")
+    if credentials is None:
+        port = server.add_insecure_port("127.0.0.1:0")
+    else:
+        port = server.add_secure_port("127.0.0.1:0", credentials)
     server.start()
     try:
         yield port
@@ -135,6 +142,22 @@ def test_a_socket_that_requires_tls_refuses(tmp_path):
     assert verdict.kind in {Kind.NOTHING, Kind.REFUSED}
     assert judge(bytes.fromhex("15030100020246")) == (Kind.REFUSED, "TLS: it requires a handshake")
     assert judge(bytes.fromhex("15030100020246") + b"more").kind is Kind.DATA
+
+
+@pytest.mark.parametrize("asks_for_one", [False, True])
+def test_a_grpc_server_behind_tls_is_asked_as_somebody_without_a_certificate(asks_for_one):
+    authority = FleetAuthority(b"secret", "test")
+    made = authority.issue("test", names_of_this_host(()), 1, [ExtendedKeyUsageOID.SERVER_AUTH])
+    credentials = grpc.ssl_server_credentials(
+        [(made.key, made.certificate)], authority.pem(), require_client_auth=asks_for_one
+    )
+    with grpc_server(b"numbers of the node", credentials) as port:
+        plain, over_tls = asked(port, grpc_call(CALL), OVER_TLS + grpc_call(CALL))
+    assert plain.kind in {Kind.NOTHING, Kind.REFUSED}
+    if asks_for_one:
+        assert over_tls == (Kind.REFUSED, "TLSv1.3: it requires a certificate, or another protocol")
+    else:
+        assert over_tls.kind is Kind.DATA
 
 
 def test_an_http_server_refuses_what_is_no_request_and_gives_its_page():

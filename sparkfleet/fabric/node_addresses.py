@@ -37,11 +37,6 @@ def node_addresses(inventory: Inventory) -> dict[str, NodeAddress]:
     return _on_one_subnet(inventory) or {name: _managed(inventory, name) for name in inventory.nodes}
 
 
-def meet_on_lan(inventory: Inventory) -> bool:
-    """True if the nodes meet on a management network, not on rails or loopback. Raises ControlError as `node_addresses`."""
-    return any(one.netdev is None and one.address != LOOPBACK for one in node_addresses(inventory).values())
-
-
 def _on_one_subnet(inventory: Inventory) -> dict[str, NodeAddress] | None:
     """The first rail subnet, in the order of the inventory, in which every node has an address."""
     networks = common_networks(inventory.links, tuple(inventory.nodes))

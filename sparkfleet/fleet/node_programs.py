@@ -23,7 +23,7 @@ from sparkfleet.controlplane.api.api_models import (
 )
 from sparkfleet.controlplane.api.store_request import OnNode, StoreRequest
 from sparkfleet.errors import ControlError, NodeError
-from sparkfleet.fabric.node_addresses import meet_on_lan, node_addresses
+from sparkfleet.fabric.node_addresses import node_addresses
 from sparkfleet.fleet.events import FleetStep, OnEvent, StepRunning, ignored
 from sparkfleet.fleet.node_access import NodeAccess
 from sparkfleet.remote.channel import Completed
@@ -106,7 +106,6 @@ class NodePrograms:
             host=node_addresses(self._inventory)[node].address,
             head=self._inventory.head,
             ray=prepared.address.ray,
-            ray_tls=meet_on_lan(self._inventory),
             ray_token=prepared.ray_token,
             engine_secret=prepared.engine_secret,
             engine_tokens=prepared.engine_tokens,

@@ -39,7 +39,7 @@ from sparkfleet.controlplane.state.store import Store
 from sparkfleet.controlplane.store_safety.guard import StoreError
 from sparkfleet.controlplane.store_safety.opening import read_content
 from sparkfleet.errors import ControlError
-from sparkfleet.fabric.node_addresses import meet_on_lan, node_addresses
+from sparkfleet.fabric.node_addresses import node_addresses
 from sparkfleet.gateway.access.certificates import check_files
 from sparkfleet.gateway.access.keys import metrics_token
 from sparkfleet.node_daemon.engine_prestart import start_engines
@@ -103,7 +103,7 @@ async def up(request: UpRequest) -> tuple[HeadAddress, subprocess.Popen[bytes] |
         check_certificate(address)
         token = metrics_token(paths.read_token_secrets().for_metrics.encode())
         write_atomically(paths.metrics_token, token.encode())
-        prepare_tls(paths, address.ray.rpartition(":")[0] if meet_on_lan(request.inventory) else None)
+        prepare_tls(paths, address.ray.rpartition(":")[0])
         ray_head = _start(paths, ray_argv(paths, address, request.inventory.head))
         await start_engines(paths, request, ProcessRuntime(paths.run, paths.label))
         await asyncio.to_thread(start_controller, paths, request, address, ray_head)
@@ -143,7 +143,7 @@ async def join(request: JoinRequest, resumed: bool = False) -> RayProcess:
             return left
         await clear_leftovers(paths)
         shutil.rmtree(paths.run / "ray", ignore_errors=True)
-        prepare_tls(paths, request.host if request.ray_tls else None)
+        prepare_tls(paths, request.host)
         return _start(paths, argv)
 
 

@@ -21,9 +21,10 @@ from cryptography.x509.oid import NameOID, ObjectIdentifier
 
 _CURVE = ec.SECP256R1()
 _P256_ORDER = 0xFFFFFFFF00000000FFFFFFFFFFFFFFFFBCE6FAADA7179E84F3B9CAC2FC632551
-_SINCE = datetime(2025, 1, 1, tzinfo=UTC)
-"""Begin of the authority's validity: the same in each of its certificates."""
-_AUTHORITY_DAYS = 30 * 365
+_SINCE = datetime(2000, 1, 1, tzinfo=UTC)
+"""Begin of the authority's validity: the same in each of its certificates, and before any clock, also that of a node which
+was off for long and has not yet asked for the time."""
+_UNTIL = datetime(2055, 1, 1, tzinfo=UTC)
 _PEM = serialization.Encoding.PEM
 _SIGNS_ONLY = x509.KeyUsage(
     digital_signature=False,
@@ -63,26 +64,32 @@ class FleetAuthority:
         return self._certificate.public_bytes(_PEM)
 
     def issue(
-        self, subject: str, names: Sequence[x509.GeneralName], days: int, usages: Iterable[ObjectIdentifier]
+        self,
+        subject: str,
+        names: Sequence[x509.GeneralName],
+        days: int | None,
+        usages: Iterable[ObjectIdentifier],
     ) -> IssuedCertificate:
         """A new key with a certificate.
 
         Args:
             subject: its common name.
             names: host names and addresses for which it is valid.
-            days: its validity, from yesterday on.
+            days: its validity, from yesterday on; None: the authority's own, whatever this machine's clock.
             usages: of X.509's extended key usages.
         """
         key = ec.generate_private_key(_CURVE)
         now = datetime.now(UTC)
+        since = _SINCE if days is None else now - timedelta(days=1)
+        until = _UNTIL if days is None else now + timedelta(days=days)
         made = (
             x509.CertificateBuilder()
             .subject_name(_name(subject))
             .issuer_name(self._certificate.subject)
             .public_key(key.public_key())
             .serial_number(x509.random_serial_number())
-            .not_valid_before(now - timedelta(days=1))
-            .not_valid_after(now + timedelta(days=days))
+            .not_valid_before(since)
+            .not_valid_after(until)
             .add_extension(x509.SubjectAlternativeName(names), critical=False)
             .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
             .add_extension(x509.ExtendedKeyUsage(usages), critical=False)
@@ -131,7 +138,7 @@ def _own(key: ec.EllipticCurvePrivateKey) -> x509.Certificate:
         .public_key(public)
         .serial_number(int.from_bytes(identifier.digest[:16]))
         .not_valid_before(_SINCE)
-        .not_valid_after(_SINCE + timedelta(days=_AUTHORITY_DAYS))
+        .not_valid_after(_UNTIL)
         .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
         .add_extension(identifier, critical=False)
         .add_extension(_SIGNS_ONLY, critical=True)

@@ -2,7 +2,7 @@ import pytest
 from address_values import cable, end, inventory, spark
 
 from sparkfleet.errors import ControlError
-from sparkfleet.fabric.node_addresses import meet_on_lan, node_addresses
+from sparkfleet.fabric.node_addresses import node_addresses
 
 
 def test_a_fleet_of_one_stays_on_loopback():
@@ -50,10 +50,3 @@ def test_a_local_node_without_a_rail_has_no_address_for_the_others():
 def test_a_local_node_on_a_rail_has_an_address():
     found = node_addresses(inventory({"a": {"address": "local"}, "b": spark(2)}, (cable("a", "b", 100),)))
     assert found["a"].address == "192.168.100.10"
-
-
-def test_nodes_meet_on_the_lan_only_if_neither_loopback_nor_a_rail_joins_them_all():
-    two = {"a": spark(1), "b": spark(2)}
-    assert meet_on_lan(inventory(two))
-    assert not meet_on_lan(inventory(two, (cable("a", "b", 100),)))
-    assert not meet_on_lan(inventory({"this": {"address": "local"}}))

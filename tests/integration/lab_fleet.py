@@ -181,8 +181,10 @@ class LabFleet(FleetCommands):
         address = json.loads(self.python(head, find))["ray"]
         prologue = (
             "import os, pathlib\n"
-            "root = next(pathlib.Path.home().glob('.local/state/sparkfleet/*/ray.token'))\n"
-            "os.environ.update(RAY_AUTH_MODE='token', RAY_AUTH_TOKEN_PATH=str(root))\n"
+            "from sparkfleet.controlplane.ray.ray_process import ray_environment\n"
+            "from sparkfleet.runtime.files.fleet_paths import FleetPaths\n"
+            "root = next(pathlib.Path.home().glob('.local/state/sparkfleet/*/ray.token')).parent\n"
+            "os.environ.update(ray_environment(FleetPaths(root), os.environ))\n"
         )
         code = prologue + program.format(address=address, host=address.rpartition(":")[0])
         return json.loads(self.python(head, code).splitlines()[-1])

@@ -1,9 +1,10 @@
-"""Every listening socket of a node asked without a token, over HTTP, gRPC and plain TCP, by a program that runs on nodes."""
+"""Every listening socket of a node asked without a token, over HTTP, gRPC, TLS without a certificate, and plain TCP, by a
+program that runs on nodes."""
 
 import json
 from typing import NamedTuple
 
-from socket_answers import PROBES, Kind, judge
+from socket_answers import OVER_TLS, PROBES, Kind, judge
 
 from sparkfleet.hostfacts.network.listening_sockets import ReadSockets
 
@@ -61,12 +62,18 @@ POSTS = (
 BODY = json.dumps({"model": "tiny", "prompt": "A rail is", "text": "A rail is", "max_tokens": 3})
 
 ASK = r"""
-import asyncio, json, sys
+import asyncio, json, ssl, sys
 told = json.load(sys.stdin)
+anybody = ssl.create_default_context()
+anybody.check_hostname, anybody.verify_mode = False, ssl.CERT_NONE
+anybody.set_alpn_protocols(["h2"])
 
 async def ask(address, port, sends):
+    over_tls = sends.startswith(told["over_tls"])
+    sends = sends.removeprefix(told["over_tls"])
     try:
-        reader, writer = await asyncio.wait_for(asyncio.open_connection(address, port), 3)
+        opening = asyncio.open_connection(address, port, ssl=anybody if over_tls else None)
+        reader, writer = await asyncio.wait_for(opening, 3)
     except (OSError, asyncio.TimeoutError) as error:
         return None
     got = b""
@@ -76,6 +83,8 @@ async def ask(address, port, sends):
             got += more
     except (OSError, asyncio.TimeoutError):
         pass
+    if over_tls and not got:
+        got = (told["over_tls"] + writer.get_extra_info("ssl_object").version()).encode()
     writer.close()
     return got.decode("latin-1")
 
@@ -152,7 +161,7 @@ def scan(lab, node, asking, addresses):
         {(address, one.port) for one in found for address in (addresses if one.anywhere else (one.address,))}
     )
     named = {line: name for name, line in requests()}
-    told = {"targets": targets, "lines": list(named), "wait_s": 2}
+    told = {"targets": targets, "lines": list(named), "over_tls": OVER_TLS.decode(), "wait_s": 2}
     done = lab.exec(asking, ["python3", "-I", "-c", ASK], stdin=json.dumps(told), timeout_s=600)
     assert done.returncode == 0, done.stderr
     return [

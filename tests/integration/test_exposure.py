@@ -64,26 +64,14 @@ def test_the_scan_reaches_what_is_open(served, answers):
     assert {one.status for one in asked if one.request not in PROBES} == {401}  # by HTTP
 
 
-GRPC_HEALTH = "gRPC /grpc.health.v1.Health/Check"
-"""Ray's servers answer it to each other before anybody authenticates: a byte for "it lives"."""
-LIVES = "\x08\x01"
-"""The message of a server that does."""
-
-
-def is_grpc_health(answer):
-    """True for "it lives" and nothing else."""
-    return (
-        answer.request == GRPC_HEALTH
-        and answer.verdict.words == f"HTTP/2, {5 + len(LIVES)} bytes of a message"
-    )
-
-
 def test_sockets_of_other_protocols_are_judged_too(answers):
-    """Ray's are gRPC; if none was recognised, the scanner would prove nothing about them."""
-    kinds = {(one.process, one.verdict.words.partition(",")[0].partition(" ")[0]) for one in answers}
+    """Ray's are gRPC behind TLS; if none was recognised, the scanner would prove nothing about them."""
+    kinds = {(one.process, one.verdict.words.partition(":")[0].partition(",")[0]) for one in answers}
     for process, words in sorted(kinds):
         print(process, words)
-    assert any(process == "gcs_server" and words == "HTTP/2" for process, words in kinds)
+    over_tls = {process for process, words in kinds if words == "TLSv1.3"}
+    assert {"gcs_server", "raylet"} < over_tls
+    assert any(process.startswith("ray::") for process in over_tls)
 
 
 LOCAL = {
@@ -101,18 +89,7 @@ HEALTH = {
     ("ray::DashboardA", "GET /-/healthz"): "Ray's own: it lives",
 }
 """Answers to everybody who reaches a socket."""
-OPEN_IN_RAY = {
-    "gRPC /grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo",
-    "gRPC /grpc.channelz.v1.Channelz/GetServers",
-}
-"""Answers of every gRPC server of Ray to everybody: the interfaces that Ray publishes, and its own address with counts and
-times of calls. No setting of Ray 2.60 is known that closes them (docs/security.md)."""
 PAGE = files("sparkfleet.gateway.page").joinpath("static/index.html").read_bytes()
-
-
-def is_open_in_ray(answer):
-    """True for those answers by a process of Ray's, and by no other."""
-    return answer.request in OPEN_IN_RAY and answer.process.startswith(("gcs_server", "raylet", "ray::"))
 
 
 def is_the_page(answer):
@@ -128,9 +105,7 @@ def test_no_socket_gives_data_without_a_token(answers):
         for one in answers
         if one.is_data
         and (one.process, one.request) not in HEALTH
-        and not is_open_in_ray(one)
         and not is_the_page(one)
-        and not is_grpc_health(one)
         and not ((one.process, one.request) in LOCAL and one.address.startswith("127."))
     }
     for line in sorted(told):

@@ -143,3 +143,9 @@ def test_a_live_head_with_a_spoilt_role_joins_nobody(node, ray):
     node.address.unlink()
     ray_watchdog.begin_join(joining(node, "127.0.0.1:1"))
     assert node.started == [1]
+
+
+def test_a_role_of_a_build_whose_ray_had_tls_on_some_networks_only_is_read(node, ray):
+    request = joining(node, ray)
+    role(node, {"join": request.model_dump() | {"ray_tls": True}})
+    assert read_role(node).join == request

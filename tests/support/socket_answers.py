@@ -22,6 +22,10 @@ GRPC_PATHS = (
 )
 """Calls whose empty request is a valid one, of the servers that a node of Ray has."""
 
+OVER_TLS = b"over TLS: "
+"""Begins a request that goes over TLS without a certificate, and the answer of a server that sends no byte after the
+handshake: the version of TLS follows."""
+
 _DATA, _HEADERS, _SETTINGS, _LAST_TYPE = 0, 1, 4, 9
 _ALERT = 0x15
 
@@ -66,6 +70,7 @@ PROBES: dict[str, bytes] = {
     "redis INFO": b"INFO\r\n",
     "64 bytes": bytes(64),
     **{f"gRPC {path}": grpc_call(path) for path in GRPC_PATHS},
+    **{f"gRPC {path} over TLS": OVER_TLS + grpc_call(path) for path in GRPC_PATHS},
 }
 """Bytes for sockets that speak something other than HTTP, by their names."""
 
@@ -109,6 +114,9 @@ def _http2(answer: bytes) -> Verdict | None:
 
 
 def _tls(answer: bytes) -> Verdict | None:
+    if answer.startswith(OVER_TLS):
+        version = answer.removeprefix(OVER_TLS).decode("latin-1")
+        return Verdict(Kind.REFUSED, f"{version}: it requires a certificate, or another protocol")
     if len(answer) < 7 or answer[0] != _ALERT or answer[1] != 3:
         return None
     whole = len(answer) == 5 + int.from_bytes(answer[3:5], "big")

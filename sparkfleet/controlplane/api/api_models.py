@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Literal
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from sparkfleet.controlplane.api.store_request import OnNode
 from sparkfleet.controlplane.state.head_address import HeadAddress, HeadMove
@@ -103,13 +103,21 @@ class JoinRequest(OnNode):
     """Address of the head's Ray, `address:port`."""
     head: str = ""
     """The head's name; "" in a role that an older release stored."""
-    ray_tls: bool = False
-    """True if Ray's connections have TLS: see `controlplane/ray/ray_tls.py`."""
     ray_token: str
     engine_secret: str
     engine_tokens: str = ""
     joined: bool = False
     """True if Ray on it is part of the fleet and goes on; only its role and its secrets are written again."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _of_an_older_release(cls, given: object) -> object:
+        """Drops a field of earlier builds, whose Ray had TLS on some networks only: a node reads the role that it has."""
+        return (
+            {name: one for name, one in given.items() if name != "ray_tls"}
+            if isinstance(given, dict)
+            else given
+        )
 
 
 class MoveRequest(OnNode):

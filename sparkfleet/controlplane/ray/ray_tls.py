@@ -1,14 +1,14 @@
-"""TLS between Ray's processes, for fleets whose nodes meet on a management network.
+"""TLS between Ray's processes.
 
-Ray's token authenticates its clients and encrypts nothing: on a LAN others could read it on the wire. Rails are cables
-between the nodes, and loopback is the node itself, so there Ray goes without. Both ends of a connection show a certificate
-of the fleet's authority, which each node derives from Ray's token: what joins needs the token, as before.
+Ray's token authenticates its clients and encrypts nothing, its gRPC servers listen on every address, read whole messages
+before they look for a token, and answer two services to everybody (`grpc.reflection`, `grpc.channelz`). With TLS nothing is
+read from those without a certificate of the fleet's authority, which each node derives from Ray's token: what joins needs
+the token, as before.
 """
 
 from __future__ import annotations
 
 import contextlib
-import shutil
 import socket
 
 from cryptography.x509.oid import ExtendedKeyUsageOID
@@ -17,31 +17,25 @@ from sparkfleet.remote.atomic_write import write_atomically
 from sparkfleet.runtime.authority import FleetAuthority, names_of_this_host
 from sparkfleet.runtime.files.fleet_paths import FleetPaths
 
-DAYS = 3650
-"""Validity of a certificate. A new one is made at each start of Ray, which reads it only then."""
 
-
-def prepare_tls(paths: FleetPaths, host: str | None) -> None:
-    """Stores this node's certificate for the next start of Ray; without a host, removes it.
+def prepare_tls(paths: FleetPaths, host: str) -> None:
+    """Stores a new certificate of this node for the next start of Ray, which reads it only then.
 
     Args:
         paths: the fleet's directories on this node, with Ray's token.
-        host: this node's address towards the other nodes; None: Ray goes without TLS.
+        host: this node's address towards the other nodes.
     """
-    if host is None:
-        shutil.rmtree(paths.ray_tls, ignore_errors=True)
-        return
     authority = FleetAuthority(paths.ray_token.read_bytes().strip(), "ray")
     usages = (ExtendedKeyUsageOID.SERVER_AUTH, ExtendedKeyUsageOID.CLIENT_AUTH)
     names = names_of_this_host((host, *_addresses(host)))
-    made = authority.issue("sparkfleet ray", names, DAYS, usages)
+    made = authority.issue("sparkfleet ray", names, None, usages)
     write_atomically(paths.ray_tls / "authority.pem", authority.pem())
     write_atomically(paths.ray_tls / "key.pem", made.key)
     write_atomically(paths.ray_tls / "certificate.pem", made.certificate)
 
 
 def tls_environment(paths: FleetPaths) -> dict[str, str]:
-    """Ray's settings for it; none if this node's Ray goes without."""
+    """Ray's settings for it; none before its certificate is made."""
     certificate = paths.ray_tls / "certificate.pem"
     if not certificate.exists():
         return {}

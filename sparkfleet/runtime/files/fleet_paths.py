@@ -46,7 +46,7 @@ class FleetPaths:
         self.metrics_token = root / "metrics.token"
         """The token for the engines' metrics pages, for Prometheus: derived from the engine secret, on the head."""
         self.ray_tls = root / "ray-tls"
-        """This node's certificate for Ray and the authority's, if nodes meet on a management network: see `ray_tls.py`."""
+        """This node's certificate for Ray and the authority's: see `ray_tls.py`."""
         self.tls = root / "tls"
         """The endpoint's generated certificate, and that of the fleet's authority."""
         self.demo_key = root / "demo.key"

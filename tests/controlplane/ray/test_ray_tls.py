@@ -1,4 +1,4 @@
-"""The certificate of a node's Ray: made with Ray's token, and gone once the nodes meet on rails."""
+"""The certificate of a node's Ray, made with Ray's token."""
 
 import stat
 
@@ -43,12 +43,20 @@ def test_a_name_is_valid_with_its_addresses(paths):
     assert "no-such-host.invalid" in names.get_values_for_type(x509.DNSName)
 
 
-def test_each_start_has_a_new_key_and_a_start_on_rails_none(paths):
+def test_each_start_has_a_new_key(paths):
     prepare_tls(paths, "10.1.2.3")
     before = (paths.ray_tls / "key.pem").read_bytes()
     prepare_tls(paths, "10.1.2.3")
     assert (paths.ray_tls / "key.pem").read_bytes() != before
-    prepare_tls(paths, None)
-    prepare_tls(paths, None)
-    assert not paths.ray_tls.exists()
+
+
+def test_a_certificate_is_valid_whatever_the_clock_of_its_node(paths):
+    """A node that was off for months starts with an old time and corrects it later; the other way round it had expired."""
+    prepare_tls(paths, "10.1.2.3")
+    found = x509.load_pem_x509_certificate((paths.ray_tls / "certificate.pem").read_bytes())
+    assert found.not_valid_before_utc.year == 2000
+    assert found.not_valid_after_utc.year == 2055
+
+
+def test_before_it_is_made_ray_has_no_settings_of_others(paths):
     assert "RAY_USE_TLS" not in ray_environment(paths, {"RAY_USE_TLS": "1"})
