@@ -11,6 +11,9 @@ from sparkfleet.engines.startup_phases import StartupPhase
 from sparkfleet.group.group_name import NamedGroupValue
 from sparkfleet.values import Value
 
+HEARTBEAT_S = 2.0
+"""Seconds between two reports of a group that serves."""
+
 
 class GroupPhase(StrEnum):
     """Phases of a group's life, in order."""

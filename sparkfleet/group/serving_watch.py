@@ -14,9 +14,9 @@ from sparkfleet.errors import EngineError
 from sparkfleet.group.engine_load import Load
 from sparkfleet.group.hang_detector import Liveness
 from sparkfleet.group.rank_set import cancel
+from sparkfleet.group.report import HEARTBEAT_S
 from sparkfleet.specs.timeouts import Timeouts
 
-HEARTBEAT_S = 2.0
 AGAIN_S = 1.0
 """Seconds between a failed probe and the next: one broken connection does not prove that the engine is dead."""
 

@@ -7,15 +7,15 @@ from enum import Enum, auto
 
 from sparkfleet.gateway.report import GatewayReport
 from sparkfleet.group.group_name import GroupKey
-from sparkfleet.group.report import GroupPhase, GroupReport
+from sparkfleet.group.report import HEARTBEAT_S, GroupPhase, GroupReport
 
 STALE_S = 15.0
 """Seconds without a report after which a group does not count as ready."""
 FORGET_S = 600.0
 """Seconds without a report after which a gateway replica counts as a new one."""
-REPLACED_S = 6.0
-"""Seconds after a report of a group's actor in which another actor that reported before it counts as replaced: three
-heartbeats. Not for ever: of two actors that report in turns the one that lives must win, whichever was known first."""
+REPLACED_S = 3 * HEARTBEAT_S
+"""Seconds after a report of a group's actor in which another actor that reported before it counts as replaced. Not for
+ever: of two actors that report in turns the one that lives must win, whichever was known first."""
 ACTORS = 8
 """Most actors of a group of which the last report's number is remembered."""
 
@@ -50,15 +50,18 @@ class ReportCache:
         """By group: the number of the last report of each actor, in the order in which these were known."""
 
     def order(self, report: GroupReport) -> ReportOrder:
-        """The place of a group's report among those that have arrived. Only the newest is to be stored."""
+        """Notes the number of a group's report, and returns its place among those that have arrived.
+
+        Only the newest is to be stored, by `group`.
+        """
         before = self._groups.get(report.name)
         if not report.actor or before is None:
             self._numbers[report.name] = {report.actor: report.number}
             return ReportOrder.NEWEST
         numbers = self._numbers.setdefault(report.name, {})
         known, (at, last) = numbers.get(report.actor), before
-        other_reports = report.actor != last.actor and last.phase not in _LAST
-        is_replaced = known is not None and other_reports and self._steady() - at < REPLACED_S
+        another_lives = report.actor != last.actor and last.phase not in _LAST
+        is_replaced = known is not None and another_lives and self._steady() - at < REPLACED_S
         if known is not None and (report.number < known or (is_replaced and report.number == known)):
             return ReportOrder.OVERTAKEN
         numbers[report.actor] = report.number
