@@ -2,6 +2,8 @@
 
 import time
 
+from sparkfleet.engines.startup_phases import step_of
+
 
 class FleetCommands:
     """A fleet driven by its command line; a class of fleets has `directory`, `run`, `deployments` and `diagnosis`."""
@@ -23,6 +25,11 @@ class FleetCommands:
     def deployment(self, name="tiny"):
         """One deployment's status, or None."""
         return next((d for d in self.deployments() if d["name"] == name), None)
+
+    def start_phases(self, name="tiny"):
+        """Phases of the start in the engine's log. The line of progress has those that a look each second finds."""
+        lines = self.ok("logs", name, "--tail", "2000").splitlines()
+        return {step.phase for line in lines if (step := step_of(line)) is not None}
 
     def until(self, condition, timeout=240, every=None):
         """Wait for something to become true; says what the fleet was doing if it does not."""
