@@ -13,10 +13,9 @@ import logging
 import os
 import signal
 import time
-import uuid
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from functools import partial
-from typing import Any, NoReturn, Protocol, TypeVar
+from typing import Any, NoReturn, TypeVar
 
 import aiohttp
 
@@ -33,7 +32,8 @@ from sparkfleet.group.launch_plan import GroupLaunch, is_forwarded
 from sparkfleet.group.misplaced import refuse_exposed, watch_sockets
 from sparkfleet.group.rank import RankHolder
 from sparkfleet.group.rank_set import Ranks, cancel
-from sparkfleet.group.report import GroupPhase, GroupReport
+from sparkfleet.group.report import GroupPhase
+from sparkfleet.group.report_sender import GroupReporter, ReportSender
 from sparkfleet.group.serving_watch import beat, follow, generates, stays_well
 from sparkfleet.group.speed import TURN_S, QuietBox, measured_speed
 from sparkfleet.group.startup_watch import Starting, longest_s, never_ready
@@ -55,14 +55,6 @@ ACTOR = "the group's last actor"
 RELEASED = f"{ACTOR} was stopped by Ray Serve while its engine is wanted: the engine runs on, and the next actor adopts it"
 
 T = TypeVar("T")
-
-
-class GroupReporter(Protocol):
-    """Receives a group's reports. Never raises: a controller that is away must not stop a group."""
-
-    def __call__(self, report: GroupReport) -> None:
-        """Sends the report without waiting."""
-        ...
 
 
 Wanted = Callable[[], Awaitable[bool]]
@@ -109,7 +101,7 @@ class Group:
         self._ranks = Ranks(launch, ranks, backoff)
         self._backoff = backoff
         self._token_secret = token_secret or (lambda: secret)
-        self._report_to = report
+        self._reports = ReportSender(launch, report)
         self._wanted = wanted
         self._barred = barred
         self._box = box
@@ -118,17 +110,6 @@ class Group:
         self._lost = end_note.take()
         self._engine: Engine = engine_by_name(launch.candidate.engine)
         self._began = time.monotonic()
-        self._report = GroupReport(
-            deployment=launch.deployment,
-            generation=launch.generation,
-            replica=launch.replica,
-            phase=GroupPhase.STARTING,
-            node=launch.placements[0].node,
-            engine=launch.candidate.engine,
-            rung=launch.rung,
-            since=time.time(),
-            actor=uuid.uuid4().hex,
-        )
         self._is_custom = launch.candidate.engine == "custom"
         self._health = launch.candidate.health if self._is_custom else self._engine.health_path
         self._probe: Probe | None = None
@@ -148,12 +129,12 @@ class Group:
     @property
     def url(self) -> str:
         """Address of the engine, once `start` has returned."""
-        return self._report.url
+        return self._reports.last.url
 
     @property
     def secret(self) -> str:
         """Mark of the secret of its engine's token, once `start` has returned."""
-        return self._report.secret
+        return self._reports.last.secret
 
     @property
     def name(self) -> str:
@@ -168,21 +149,21 @@ class Group:
         Raises:
             EngineError: it exited, or it is up and does not generate. No process of it is left.
         """
-        async with self._heard():
+        async with self._reports.repeating():
             await self._start()
 
     async def _start(self) -> None:
         # First of all: a start that takes the node down must be known.
-        self._enter(GroupPhase.STARTING, self._after, lost=self._lost)
+        self._reports.enter(GroupPhase.STARTING, self._after, lost=self._lost)
         try:
             statuses = await self._ranks.adopt()
             adopted = bool(statuses)
             if not adopted:
-                self._enter(GroupPhase.STARTING, self._after, lost=self._lost or self._ranks.lost)
+                self._reports.enter(GroupPhase.STARTING, self._after, lost=self._lost or self._ranks.lost)
                 await self._until_allowed()
             async with self._box.starting():
                 if not adopted:
-                    statuses = await self._ranks.start(partial(self._enter, GroupPhase.STARTING))
+                    statuses = await self._ranks.start(partial(self._reports.enter, GroupPhase.STARTING))
                 self._memory = asyncio.create_task(self._ranks.watch_memory())
                 url = f"http://{self._launch.placements[0].address}:{statuses[0].port}"
                 self._session = aiohttp.ClientSession()
@@ -190,7 +171,9 @@ class Group:
                 token = engine_token(secret.encode(), self._launch.name)
                 self._probe = Probe(self._session, url, self._launch.deployment, token)
                 ranks = self._ranks.reports(statuses)
-                self._enter(self._report.phase, url=url, ranks=ranks, adopted=adopted, secret=mark_of(secret))
+                self._reports.enter(
+                    self._reports.last.phase, url=url, ranks=ranks, adopted=adopted, secret=mark_of(secret)
+                )
                 drafts = await self._until_exit(self._bring_up(adopted))
             # The API of a custom workload is unknown: only its health can be checked.
             measured = {} if self._is_custom else await self._until_exit(self._checked(drafts, adopted))
@@ -202,7 +185,7 @@ class Group:
             failure = _unexpected(error)
             await self._fail(failure)
             raise failure from error
-        self._enter(
+        self._reports.enter(
             GroupPhase.READY,
             started_s=round(time.monotonic() - self._began, 3),
             measured=measured,
@@ -236,7 +219,7 @@ class Group:
             self.ended = error.what.removesuffix(".")
             if diagnosis.says != error.what:
                 self.ended += f" ({diagnosis})"
-            self._enter(GroupPhase.FAILED, self.ended, diagnosis=diagnosis)
+            self._reports.enter(GroupPhase.FAILED, self.ended, diagnosis=diagnosis)
             self._end_note.leave(self.ended)
         finally:
             if measuring is not None:
@@ -249,14 +232,14 @@ class Group:
 
         An engine that is still wanted runs on, without a wait, for the next actor of this group.
         """
-        failed = self._report.phase is GroupPhase.FAILED  # its last report must be the reason
+        failed = self._reports.last.phase is GroupPhase.FAILED  # its last report must be the reason
         if not failed and await self._wanted():
             await self._release(RELEASED)
             return
-        serves = self._report.phase is GroupPhase.READY  # an engine that still loads has no requests
-        async with self._heard():
+        serves = self._reports.last.phase is GroupPhase.READY  # an engine that still loads has no requests
+        async with self._reports.repeating():
             if serves and drain_s > 0:
-                self._enter(GroupPhase.DRAINING)
+                self._reports.enter(GroupPhase.DRAINING)
                 with contextlib.suppress(TimeoutError, SparkfleetError):
                     async with asyncio.timeout(drain_s):
                         await self._until_exit(self._idle())
@@ -265,21 +248,21 @@ class Group:
         if not failed:
             self._backoff.forget()
             self._end_note.forget()
-            self._enter(GroupPhase.STOPPED)
+            self._reports.enter(GroupPhase.STOPPED)
 
     async def _fail(self, error: SparkfleetError) -> None:
         """Reports a failed start, and ends what it has started."""
         diagnosis = await self._ranks.diagnose(error, self._exited)
-        self._enter(GroupPhase.FAILED, str(error), diagnosis=diagnosis, was_starting=True)
+        self._reports.enter(GroupPhase.FAILED, str(error), diagnosis=diagnosis, was_starting=True)
         await self.stop(drain_s=0)
 
     async def _until_allowed(self) -> None:
         """Waits while one of its nodes is drained. Reports that each time, as a silent group counts as gone."""
         while reason := await self._barred():
-            self._enter(GroupPhase.BARRED, reason)
+            self._reports.enter(GroupPhase.BARRED, reason)
             await asyncio.sleep(BARRED_LOOK_S)
-        if self._report.phase is GroupPhase.BARRED:
-            self._enter(GroupPhase.STARTING)
+        if self._reports.last.phase is GroupPhase.BARRED:
+            self._reports.enter(GroupPhase.STARTING)
             self._began = time.monotonic()
 
     async def _outlives_a_holder(self) -> str:
@@ -298,7 +281,7 @@ class Group:
     async def _release(self, words: str) -> None:
         await self._close()
         await self._ranks.release()
-        self._enter(GroupPhase.STOPPED, words)
+        self._reports.enter(GroupPhase.STOPPED, words)
 
     async def _close(self) -> None:
         if self._memory is not None:
@@ -333,7 +316,7 @@ class Group:
         if self._is_custom:
             await refuse_exposed(self._ranks.holders[0].sockets)
             return DraftTokenCounts()
-        self._enter(GroupPhase.PROBING, "requesting a first token")
+        self._reports.enter(GroupPhase.PROBING, "requesting a first token")
         before = await drafts_of(self._probe, self._engine, self._launch.candidate.speculation)
         first_s = min(FIRST_TOKEN_S, self._launch.silence_s)
         wait_s = max(first_s, self._launch.patience_s) if adopted else first_s
@@ -345,13 +328,16 @@ class Group:
         assert self._probe is not None
         measured: dict[str, float] = {}
         if not adopted or await self._is_unused():
-            self._enter(GroupPhase.PROBING, "measuring its speed")
+            self._reports.enter(GroupPhase.PROBING, "measuring its speed")
             measured = await self._measured(TURN_S)
-        self._enter(GroupPhase.PROBING, "checking its output (canary)")
+        self._reports.enter(GroupPhase.PROBING, "checking its output (canary)")
         async with self._box.starting():
             found = await sanity(self._probe, self._engine, self._launch.candidate.speculation, before)
-        self._enter(
-            GroupPhase.PROBING, self._report.detail, unchecked=found.unchecked(), complaint=found.complaint()
+        self._reports.enter(
+            GroupPhase.PROBING,
+            self._reports.last.detail,
+            unchecked=found.unchecked(),
+            complaint=found.complaint(),
         )
         if complaint := found.complaint():
             raise EngineError(
@@ -377,7 +363,7 @@ class Group:
     async def _measure_once_idle(self) -> None:
         """Measures an engine that serves already, while it has no requests of others and no other engine starts."""
         pause_s = LOOK_S
-        while "decode_tps" not in self._report.measured:
+        while "decode_tps" not in self._reports.last.measured:
             await asyncio.sleep(pause_s)
             if self._load.figures is None or self._load.running + self._load.waiting:
                 continue
@@ -387,7 +373,7 @@ class Group:
                 pause_s = LATER_S
                 continue
             if found and not (await self._read_load()).running:
-                self._enter(self._report.phase, measured=self._report.measured | found)
+                self._reports.enter(self._reports.last.phase, measured=self._reports.last.measured | found)
 
     async def _progress(self, starting: Starting) -> None:
         """Reports the progress of the start, from each rank's phase and its log.
@@ -408,7 +394,7 @@ class Group:
             preparing = any(status.phase is Phase.PREPARING for status in statuses)
             phase = GroupPhase.PREPARING if preparing else GroupPhase.STARTING
             words = " · ".join(filter(None, (self._misplaced, starting.words())))
-            self._enter(phase, words, step=starting.step(), ranks=self._ranks.reports(statuses))
+            self._reports.enter(phase, words, step=starting.step(), ranks=self._ranks.reports(statuses))
             await asyncio.sleep(START_PROGRESS_S)
 
     async def _watch_sockets(self) -> NoReturn:
@@ -437,30 +423,16 @@ class Group:
     def _exit(self, rank: int, status: RankStatus) -> EngineError:
         place = self._ranks.place_of(rank)
         what = f"The engine exited while it was starting{place} ({_exit_words(status)})."
-        if self._report.phase is GroupPhase.READY:
+        if self._reports.last.phase is GroupPhase.READY:
             what = f"The engine exited{place}: {_first_line(status.reason) or _exit_words(status)}."
         return EngineError(
             what, means=status.reason, do=f"Read the whole log: `sparkfleet logs {self._launch.deployment}`."
         )
 
-    @contextlib.asynccontextmanager
-    async def _heard(self) -> AsyncIterator[None]:
-        """Repeats the last report while it is entered, as a silent group counts as gone: a pause before a restart, a first
-        token, a measurement and a drain take longer than that."""
-        beating = asyncio.create_task(beat(self._repeat))
-        try:
-            yield
-        finally:
-            await cancel(beating)
-
-    def _repeat(self) -> None:
-        if self._report.phase is not GroupPhase.FAILED:  # a restarted controller would count it again
-            self._report_to(self._report)
-
     def _report_load(self) -> None:
         load = self._load
-        self._enter(
-            self._report.phase,
+        self._reports.enter(
+            self._reports.last.phase,
             self._doubts(),
             running=load.running,
             waiting=load.waiting,
@@ -492,20 +464,6 @@ class Group:
             if not self._engine.metrics_path:
                 return  # nothing is known of its work
             await asyncio.sleep(0.2)
-
-    def _enter(self, phase: GroupPhase, detail: str = "", **more: object) -> None:
-        since = self._report.since if phase is self._report.phase else time.time()
-        self._report = self._report.model_copy(
-            update={
-                "phase": phase,
-                "detail": detail,
-                "since": since,
-                "step": None,
-                "number": self._report.number + 1,
-                **more,
-            }
-        )
-        self._report_to(self._report)
 
 
 async def die_with_the_engine(group: Group) -> None:

@@ -134,23 +134,6 @@ async def test_an_engine_that_runs_on_a_drained_node_is_adopted(world, engine):
     await group.stop(drain_s=0)
 
 
-async def test_each_change_has_the_next_number_of_this_actor_and_a_repeated_report_its_own(world):
-    """Reports may reach the controller in another order than that in which they were sent."""
-    group = world.group()
-    await group.start()
-    sent = [(one.actor, one.number) for one in world.reports]
-    actor = sent[0][0]
-    assert actor
-    assert list(dict.fromkeys(sent)) == [(actor, number) for number in range(1, sent[-1][1] + 1)]
-    group._repeat()
-    assert world.reports[-1] == world.reports[-2]
-    await group.stop(drain_s=0)
-    after = world.group()
-    await after.start()
-    assert world.reports[-1].actor != actor
-    await after.stop(drain_s=0)
-
-
 async def test_a_rank_that_runs_already_is_adopted(world, engine):
     await world.runtime.start(rank_spec(order(), 0, engine, SECRET))
     group = world.group()
