@@ -236,7 +236,7 @@ def start_all(engine: str, arguments: argparse.Namespace, stack: ExitStack) -> l
     folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
     key, _ = generate("bench")
     starts = {
-        name: (lambda name=name: OTHERS[name](engine, folder, getattr(arguments, name.replace("-", "_"))))
+        name: (lambda name=name: OTHERS[name]([engine], folder, getattr(arguments, name.replace("-", "_"))))
         for name in OTHERS
     }
     starts["sparkfleet"] = lambda: ours(engine, folder, __file__, key, digest(key.encode()))

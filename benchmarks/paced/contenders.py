@@ -11,7 +11,7 @@ import sys
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -105,10 +105,18 @@ def _program(name: str, given: str) -> str:
     return found
 
 
-def nginx(engine: str, folder: Path, given: str) -> Contender:
-    """nginx as a reverse proxy: one worker, kept connections, no buffering, no key checked."""
+def nginx(engines: Sequence[str], folder: Path, given: str, *, balance: str = "") -> Contender:
+    """nginx as a reverse proxy: one worker, kept connections, no buffering, no key checked.
+
+    Args:
+        engines: their URLs.
+        folder: for its files.
+        given: its program; "": the one on the path.
+        balance: its directive for the choice of an engine; "": in turn.
+    """
     program, port = _program("nginx", given), _free_port()
     config = folder / "nginx.conf"
+    servers = " ".join(f"server {one.removeprefix('http://')};" for one in engines)
     config.write_text(
         f"""daemon off; worker_processes 1; pid {folder}/nginx.pid; error_log {folder}/error.log;
 worker_rlimit_nofile 65536;
@@ -116,8 +124,8 @@ events {{ worker_connections {4 * _CONNECTIONS}; }}
 http {{
   access_log off; client_body_temp_path {folder}/body; proxy_temp_path {folder}/proxy;
   fastcgi_temp_path {folder}/fastcgi; uwsgi_temp_path {folder}/uwsgi; scgi_temp_path {folder}/scgi;
-  keepalive_requests 1000000;
-  upstream engine {{ server {engine.removeprefix("http://")}; keepalive {_CONNECTIONS}; keepalive_requests 1000000; }}
+  keepalive_requests 1000000; client_body_buffer_size 1m; client_max_body_size 64m;
+  upstream engine {{ {balance} {servers} keepalive {_CONNECTIONS}; keepalive_requests 1000000; }}
   server {{
     listen 127.0.0.1:{port} backlog=4096;
     location / {{
@@ -134,14 +142,16 @@ http {{
     return _await(Contender("nginx", Side(f"http://127.0.0.1:{port}"), process), log)
 
 
-def vllm_router(engine: str, folder: Path, given: str) -> Contender:
-    """vLLM's router (Rust), in its fastest configuration: no key checked, no prefix tree."""
+def vllm_router(
+    engines: Sequence[str], folder: Path, given: str, *, policy: str = "round_robin"
+) -> Contender:
+    """vLLM's router (Rust), by default in its fastest configuration: no key checked, no prefix tree."""
     program, port = _program("vllm-router", given), _free_port()
     log = folder / "vllm-router.log"
-    argv = [program, "--worker-urls", engine, "--host", "127.0.0.1", "--port", str(port)]
+    argv = [program, "--worker-urls", *engines, "--host", "127.0.0.1", "--port", str(port)]
     argv += [
         "--policy",
-        "round_robin",
+        policy,
         "--max-concurrent-requests",
         str(_CONNECTIONS),
         "--log-level",
@@ -152,15 +162,19 @@ def vllm_router(engine: str, folder: Path, given: str) -> Contender:
     return _await(Contender("vllm-router", Side(f"http://127.0.0.1:{port}"), process), log)
 
 
-def litellm(engine: str, folder: Path, given: str) -> Contender:
+def litellm(engines: Sequence[str], folder: Path, given: str) -> Contender:
     """LiteLLM's proxy with one worker and its master key."""
     program, port = _program("litellm", given), _free_port()
     config = folder / "litellm.yaml"
+    models = "".join(
+        f"""  - model_name: fake
+    litellm_params: {{model: openai/fake, api_base: "{one}/v1", api_key: none}}
+"""
+        for one in engines
+    )
     config.write_text(
         f"""model_list:
-  - model_name: fake
-    litellm_params: {{model: openai/fake, api_base: "{engine}/v1", api_key: none}}
-general_settings: {{master_key: sk-bench}}
+{models}general_settings: {{master_key: sk-bench}}
 litellm_settings: {{telemetry: false}}
 """
     )
@@ -181,14 +195,21 @@ litellm_settings: {{telemetry: false}}
     return _await(Contender("litellm", Side(f"http://127.0.0.1:{port}", "sk-bench"), process), log)
 
 
-def ours(engine: str, folder: Path, script: str, key: str, sha256: str) -> Contender:
-    """sparkfleet's gateway as its Serve replica runs it: keys are checked and usage is counted."""
+def ours(engines: str, folder: Path, script: str, key: str, sha256: str) -> Contender:
+    """sparkfleet's gateway as its Serve replica runs it: keys are checked and usage is counted.
+
+    Args:
+        engines: for the program, which knows their form.
+        folder: for its log.
+        script: the program that runs the gateway with `--run-gateway`.
+        key, sha256: its only API key, and the digest of that.
+    """
     port = _free_port()
     log = folder / "sparkfleet.log"
-    argv = [sys.executable, script, "--run-gateway", engine, "--port", str(port), "--key", sha256]
+    argv = [sys.executable, script, "--run-gateway", engines, "--port", str(port), "--key", sha256]
     process = _start("sparkfleet", argv, log)
     return _await(Contender("sparkfleet", Side(f"http://127.0.0.1:{port}", key), process), log)
 
 
-Start = Callable[[str, Path, str], Contender]
+Start = Callable[[Sequence[str], Path, str], Contender]
 OTHERS: dict[str, Start] = {"nginx": nginx, "vllm-router": vllm_router, "litellm": litellm}

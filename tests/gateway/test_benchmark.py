@@ -77,3 +77,25 @@ async def test_a_contender_that_is_not_installed_is_reported() -> None:
     assert "nginx is left out: no program no-such-program" in trouble
     assert "direct" in out
     assert "sparkfleet" not in out
+
+
+async def test_it_compares_the_choice_of_an_engine_with_that_of_other_routers() -> None:
+    script = SCRIPT.parent / "routing.py"
+    quick = ("--json", "--loads", "unlike", "agents", "--requests", "24", "--scale", "100")
+    child = await asyncio.create_subprocess_exec(
+        sys.executable,
+        str(script),
+        *quick,
+        "--only",
+        "sparkfleet",
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.PIPE,
+    )
+    out, trouble = await child.communicate()
+    assert child.returncode == 0, trouble.decode()
+    unlike, alone, agents = json.loads(out)["lines"]
+    assert (unlike["load"], unlike["contender"], alone["contender"]) == ("unlike", "sparkfleet", "one engine")
+    assert (unlike["answered"], unlike["refused"]) == (24, 0), "long prompts and images, too"
+    assert set(unlike["by_kind"]) >= {"short", "vision"}
+    assert agents["hit_rate"] > 0
+    assert agents["hit_rate"] >= alone["hit_rate"] - 0.3

@@ -1,0 +1,444 @@
+"""Compares the choice of an engine side by side: the same requests through each gateway to the same two engines.
+
+    python benchmarks/routing.py                              # what is installed of all contenders
+    python benchmarks/routing.py --loads unlike --vllm-router VENV/bin/vllm-router
+    python benchmarks/routing.py --only "sparkfleet" "nginx least_conn" --seed 2 --json
+
+Three loads, each with two engines of its own for each contender:
+
+- `unlike`: one engine is slow, with vision and a long context, the other quick, with 8K; short and long prompts, images.
+- `agents`: conversations that grow with each turn, on two equal engines; `hit rate` is the share of prompt tokens that the
+  engine had cached. The best possible is that of one engine that serves all conversations (`one engine`).
+- `shared`: one prefix in all prompts, which harmed a router (sgl-project/sglang#21199).
+
+The gateways and the HTTP are real; the engines (`paced/prefix_engine.py`) wait as long as a prompt's uncached part and the
+answer would take, on a clock that runs `--scale` times as fast. Seconds are those of the engines' clock.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import random
+import statistics
+import sys
+import tempfile
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack
+from dataclasses import asdict, dataclass, field, replace
+from functools import partial
+from pathlib import Path
+from time import perf_counter
+from typing import Any
+
+import aiohttp
+import uvloop
+from gateway import FixedPicker, process
+from paced.client import Side
+from paced.contenders import Contender, NotHere, nginx, ours, vllm_router
+from paced.prefix_engine import CHARACTERS, EngineSpeed
+
+from sparkfleet.gateway import choice
+from sparkfleet.gateway.access.keys import digest, generate
+from sparkfleet.gateway.app import GatewayApp
+from sparkfleet.gateway.choice import LEARN_S
+from sparkfleet.gateway.engine.endpoints import Target
+from sparkfleet.gateway.http_server import serve
+from sparkfleet.gateway.routing_table import GroupEntry, GroupSpeed, KeyEntry, ModelEntry, RoutingTable
+
+CAREFUL = EngineSpeed(prefill_tps=900, alone_tps=14, together_tps=60, vision=True)
+QUICK = EngineSpeed(prefill_tps=4000, alone_tps=45, together_tps=220, concurrency=16, context=8192)
+EQUAL = EngineSpeed(prefill_tps=2000, alone_tps=40, together_tps=160)
+BUSY = EngineSpeed(prefill_tps=12_000, alone_tps=60, together_tps=1000, concurrency=36)
+IMAGE = "data:image/png;base64,iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9"
+REQUEST_S = 120.0
+
+
+@dataclass(frozen=True)
+class SentRequest:
+    """One request."""
+
+    messages: tuple[dict[str, Any], ...]
+    answer: int
+    """Tokens."""
+    kind: str
+    at: float = 0.0
+    """Seconds after the begin of the load, or after the answer before it in its conversation."""
+
+    @property
+    def prompt(self) -> int:
+        """Tokens."""
+        return sum(len(str(one["content"])) for one in self.messages) // CHARACTERS
+
+
+@dataclass
+class RequestOutcome:
+    """RequestOutcome of one request. Seconds of the engines' clock."""
+
+    kind: str
+    status: int = 0
+    ttft_s: float = 0.0
+    total_s: float = 0.0
+    prompt: int = 0
+    cached: int = 0
+
+
+Conversation = Sequence[SentRequest]
+"""Requests of which each is sent after the answer of the one before."""
+
+
+@dataclass(frozen=True)
+class Load:
+    """Requests, and the engines that they are for."""
+
+    engines: tuple[EngineSpeed, ...]
+    conversations: tuple[Conversation, ...]
+
+
+@dataclass(frozen=True)
+class Line:
+    """Result of one contender with one load. Seconds of the engines' clock."""
+
+    load: str
+    contender: str
+    answered: int
+    refused: int
+    """Requests with an error, each of which one of the engines could have served."""
+    ttft_s: float
+    completion_s: float
+    hit_rate: float
+    by_kind: dict[str, float] = field(default_factory=dict)
+    """Mean completion of each kind of request."""
+
+
+# Loads
+
+
+def words(drawn: random.Random, tokens: int) -> str:
+    """Text of so many tokens."""
+    return "".join(f"{drawn.randrange(16**3):03x} " for _ in range(tokens))
+
+
+def arrivals(drawn: random.Random, rate: float, count: int) -> Iterator[float]:
+    at = 0.0
+    for _ in range(count):
+        yield (at := at + drawn.expovariate(rate))
+
+
+def unlike(drawn: random.Random, count: int) -> Load:
+    """8 of 10 requests fit both engines."""
+    found = []
+    for at in arrivals(drawn, 0.3, count):
+        kind, content = drawn.random(), None
+        if kind < 0.8:
+            name, prompt, answer = "short", drawn.randrange(100, 3000), drawn.randrange(50, 300)
+        elif kind < 0.9:
+            name, prompt, answer = "long", drawn.randrange(9000, 16_000), drawn.randrange(50, 200)
+        else:
+            name, prompt, answer = "vision", 800, 150
+            content = [{"type": "image_url", "image_url": {"url": IMAGE}}]
+        text = words(drawn, prompt)
+        message = {
+            "role": "user",
+            "content": text if content is None else [{"type": "text", "text": text}, *content],
+        }
+        found.append([SentRequest((message,), answer, name, at)])
+    return Load((CAREFUL, QUICK), tuple(found))
+
+
+def agents(drawn: random.Random, count: int) -> Load:
+    """12 conversations with a common system prompt of 500 tokens; each turn adds 200 to 1,500 tokens to it."""
+    system = {"role": "system", "content": words(drawn, 500)}
+    found = []
+    for _ in range(12):
+        messages, turns = [system], []
+        for turn in range(max(1, count // 12)):
+            messages.append({"role": "user", "content": words(drawn, drawn.randrange(200, 1500))})
+            pause = drawn.uniform(0, 40) if turn == 0 else drawn.expovariate(1 / 20)
+            turns.append(SentRequest(tuple(messages), drawn.randrange(50, 200), "turn", pause))
+            messages.append({"role": "assistant", "content": words(drawn, 100)})
+        found.append(turns)
+    return Load((EQUAL, EQUAL), tuple(found))
+
+
+def shared(drawn: random.Random, count: int) -> Load:
+    """9,800 tokens, of which 2,548 are common; 430 of answer; 3 a second."""
+    common = words(drawn, 2548)
+    found = [
+        [SentRequest(({"role": "user", "content": common + words(drawn, 9800 - 2548)},), 430, "shared", at)]
+        for at in arrivals(drawn, 3.0, count)
+    ]
+    return Load((BUSY, BUSY), tuple(found))
+
+
+LOADS: dict[str, Callable[[random.Random, int], Load]] = {
+    "unlike": unlike,
+    "agents": agents,
+    "shared": shared,
+}
+
+
+# Measuring
+
+
+class Clients:
+    """The clients of one contender.
+
+    Args:
+        contender: answers.
+        scale: speed of the engines' clock.
+    """
+
+    def __init__(self, contender: Contender, scale: float) -> None:
+        self._side = contender.side
+        self._scale = scale
+        self.outcomes: list[RequestOutcome] = []
+
+    async def run(self, load: Load) -> list[RequestOutcome]:
+        limit = aiohttp.TCPConnector(limit=0)
+        async with aiohttp.ClientSession(
+            connector=limit, timeout=aiohttp.ClientTimeout(REQUEST_S)
+        ) as session:
+            await asyncio.gather(*(self._converse(session, one) for one in load.conversations))
+        return self.outcomes
+
+    async def _converse(self, session: aiohttp.ClientSession, turns: Conversation) -> None:
+        for one in turns:
+            await asyncio.sleep(one.at / self._scale)
+            outcome = RequestOutcome(one.kind, prompt=one.prompt)
+            self.outcomes.append(outcome)
+            await self._ask(session, one, outcome)
+
+    async def _ask(self, session: aiohttp.ClientSession, one: SentRequest, outcome: RequestOutcome) -> None:
+        body = {
+            "model": "fake",
+            "messages": one.messages,
+            "max_tokens": one.answer,
+            "stream": True,
+            "stream_options": {"include_usage": True},
+        }
+        headers = {"authorization": f"Bearer {self._side.key}"} if self._side.key else {}
+        begun = perf_counter()
+        url = f"{self._side.url}/v1/chat/completions"
+        async with session.post(url, json=body, headers=headers) as answer:
+            async for line in answer.content:
+                if not outcome.ttft_s and b'"content"' in line:
+                    outcome.ttft_s = (perf_counter() - begun) * self._scale
+                if b'"cached_tokens"' in line:
+                    usage = json.loads(line.removeprefix(b"data: "))["usage"]
+                    outcome.cached = usage["prompt_tokens_details"]["cached_tokens"]
+            outcome.status = answer.status
+        outcome.total_s = (perf_counter() - begun) * self._scale
+
+
+def line_of(load: str, contender: str, outcomes: Sequence[RequestOutcome]) -> Line:
+    good = [one for one in outcomes if one.status == 200]
+    kinds = sorted({one.kind for one in good})
+    return Line(
+        load=load,
+        contender=contender,
+        answered=len(good),
+        refused=len(outcomes) - len(good),
+        ttft_s=mean([one.ttft_s for one in good]),
+        completion_s=mean([one.total_s for one in good]),
+        hit_rate=sum(one.cached for one in good) / max(1, sum(one.prompt for one in good)),
+        by_kind={kind: mean([one.total_s for one in good if one.kind == kind]) for kind in kinds},
+    )
+
+
+def mean(values: Sequence[float]) -> float:
+    return statistics.fmean(values) if values else float("nan")
+
+
+# Processes
+
+
+async def run_gateway(engines: str, port: int, key_sha256: str) -> None:
+    """The gateway, in this process, until it is ended. `engines`: JSON, URLs with their speeds."""
+    groups, targets = [], []
+    for number, (url, given) in enumerate(json.loads(engines)):
+        speed = EngineSpeed(**given)
+        choice.LEARN_S = LEARN_S / speed.scale  # of the engines' clock, as everything else
+        groups.append(group_of(f"engine{number}", speed))
+        targets.append(Target(url=url, app=f"engine{number}", token="bench"))
+    entry = ModelEntry(name="fake", groups=tuple(groups), deployment="fake", state="ready")
+    key = KeyEntry(id="key-bench", name="bench", sha256=key_sha256)
+    app = GatewayApp(FixedPicker(targets), table=RoutingTable(version=1, models={"fake": entry}, keys=(key,)))
+    await serve(app, "127.0.0.1", port, connections=4096)
+    await asyncio.Event().wait()
+
+
+def group_of(app: str, speed: EngineSpeed) -> GroupEntry:
+    """The engine as the controller's table has it."""
+    return GroupEntry(
+        app=app,
+        vision=speed.vision,
+        context=speed.context,
+        concurrency=speed.concurrency,
+        speed=GroupSpeed(
+            prefill_tps=speed.prefill_tps * speed.scale,
+            alone_tps=speed.alone_tps * speed.scale,
+            together_tps=speed.together_tps * speed.scale,
+            concurrency=speed.concurrency,
+        ),
+    )
+
+
+Start = Callable[[Sequence[str], Sequence[EngineSpeed], Path, argparse.Namespace], Contender]
+
+
+def _sparkfleet(
+    urls: Sequence[str],
+    speeds: Sequence[EngineSpeed],
+    folder: Path,
+    arguments: argparse.Namespace,
+    *,
+    factors: Sequence[float] = (),
+) -> Contender:
+    """`factors`: the plan's speeds over the true ones."""
+    known = [
+        replace(
+            speed,
+            prefill_tps=speed.prefill_tps * factor,
+            alone_tps=speed.alone_tps * factor,
+            together_tps=speed.together_tps * factor,
+        )
+        for speed, factor in zip(speeds, factors or [1.0] * len(speeds), strict=True)
+    ]
+    key, _ = generate("bench")
+    engines = json.dumps([(url, asdict(speed)) for url, speed in zip(urls, known, strict=True)])
+    return ours(engines, folder, __file__, key, digest(key.encode()))
+
+
+def _vllm_router(
+    urls: Sequence[str],
+    speeds: Sequence[EngineSpeed],
+    folder: Path,
+    arguments: argparse.Namespace,
+    *,
+    policy: str,
+) -> Contender:
+    return vllm_router(urls, folder, arguments.vllm_router, policy=policy)
+
+
+def _nginx(
+    urls: Sequence[str], speeds: Sequence[EngineSpeed], folder: Path, arguments: argparse.Namespace
+) -> Contender:
+    return nginx(urls, folder, arguments.nginx, balance="least_conn;")
+
+
+CONTENDERS: dict[str, Start] = {
+    "sparkfleet": _sparkfleet,
+    "sparkfleet, plan 2x off": partial(_sparkfleet, factors=(2.0, 0.5)),
+    "nginx least_conn": _nginx,
+    "vllm-router round_robin": partial(_vllm_router, policy="round_robin"),
+    "vllm-router power_of_two": partial(_vllm_router, policy="power_of_two"),
+    "vllm-router cache_aware": partial(_vllm_router, policy="cache_aware"),
+}
+
+
+def measure(name: str, load: Load, arguments: argparse.Namespace) -> list[Line]:
+    """A line for each contender that starts."""
+    found = []
+    if name == "agents":
+        slots = sum(one.concurrency for one in load.engines)
+        alone = Load((replace(load.engines[0], concurrency=slots),), load.conversations)
+        found.append(_measure(name, "one engine", alone, _bare, arguments))
+    for contender, start in CONTENDERS.items():
+        if arguments.only and contender not in arguments.only:
+            continue
+        try:
+            found.append(_measure(name, contender, load, start, arguments))
+        except NotHere as error:
+            print(f"{contender} is left out: {error}", file=sys.stderr)
+    return found
+
+
+def _measure(name: str, contender: str, load: Load, start: Start, arguments: argparse.Namespace) -> Line:
+    with ExitStack() as stack:
+        folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
+        speeds = [replace(one, scale=arguments.scale) for one in load.engines]
+        urls = [
+            stack.enter_context(process("-m", "paced.prefix_engine", json.dumps(asdict(one))))[0]
+            for one in speeds
+        ]
+        one = start(urls, speeds, folder, arguments)
+        stack.callback(one.end)
+        return line_of(name, contender, uvloop.run(Clients(one, arguments.scale).run(load)))
+
+
+def _bare(
+    urls: Sequence[str], speeds: Sequence[EngineSpeed], folder: Path, arguments: argparse.Namespace
+) -> Contender:
+    return Contender("direct", Side(urls[0]))
+
+
+# Output
+
+
+def show(lines: Sequence[Line]) -> None:
+    print(
+        f"{'load':8}{'':26}{'answered':>9}{'refused':>9}{'TTFT s':>9}{'mean s':>9}{'hit rate':>10}  mean s by kind"
+    )
+    for line in lines:
+        kinds = ", ".join(f"{kind} {seconds:.1f}" for kind, seconds in line.by_kind.items())
+        print(
+            f"{line.load:8}{line.contender:26}{line.answered:>9}{line.refused:>9}{line.ttft_s:>9.2f}"
+            f"{line.completion_s:>9.2f}{line.hit_rate:>10.1%}  {kinds}"
+        )
+    for text in ratios(lines):
+        print(text)
+
+
+def ratios(lines: Sequence[Line]) -> Iterator[str]:
+    """Each other contender against sparkfleet."""
+    mine = {line.load: line for line in lines if line.contender == "sparkfleet"}
+    for line in lines:
+        own = mine.get(line.load)
+        if own is None or line is own:
+            continue
+        kind = "short" if "short" in own.by_kind and "short" in line.by_kind else ""
+        ratio = line.by_kind[kind] / own.by_kind[kind] if kind else line.completion_s / own.completion_s
+        yield (
+            f"{line.load}: {line.contender} / sparkfleet: completion{f' of {kind} requests' if kind else ''} {ratio:.2f}×,"
+            f" TTFT {line.ttft_s / own.ttft_s:.2f}×, hit rate {(line.hit_rate - own.hit_rate) * 100:+.1f} points"
+        )
+
+
+def parse(argv: Sequence[str] | None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--loads", nargs="*", default=list(LOADS), choices=list(LOADS))
+    parser.add_argument("--requests", type=int, default=240, help="of each load")
+    parser.add_argument("--scale", type=float, default=20.0, help="speed of the engines' clock")
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--only", nargs="*", default=[], help="contenders")
+    parser.add_argument("--nginx", default="", metavar="PROGRAM")
+    parser.add_argument("--vllm-router", default="", metavar="PROGRAM")
+    parser.add_argument("--json", action="store_true")
+    parser.add_argument("--run-gateway", default="", help=argparse.SUPPRESS)
+    parser.add_argument("--port", type=int, default=0, help=argparse.SUPPRESS)
+    parser.add_argument("--key", default="", help=argparse.SUPPRESS)
+    return parser.parse_args(argv)
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    arguments = parse(argv)
+    if arguments.run_gateway:
+        uvloop.run(run_gateway(arguments.run_gateway, arguments.port, arguments.key))
+        return 0
+    lines = []
+    for name in arguments.loads:
+        load = LOADS[name](random.Random(arguments.seed), arguments.requests)
+        lines += measure(name, load, arguments)
+    if arguments.json:
+        print(json.dumps({"version": 1, "lines": [asdict(line) for line in lines]}, indent=2))
+    else:
+        show(lines)
+    return 1 if any(line.refused for line in lines if line.contender.startswith("sparkfleet")) else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
