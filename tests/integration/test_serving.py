@@ -269,7 +269,9 @@ def test_the_demo_serves_its_model_and_asks_it(fleet):
     out = fleet.ok("demo")
     words = " ".join(out.split())
     assert re.search(r"starting the engine .+ first token .+ Time: \d", words), out
-    assert fleet.start_phases() >= {"loading", "warming", "up"}, "of the engine's own log, by which a start is shown"
+    assert fleet.start_phases() >= {"loading", "warming", "up"}, (
+        "of the engine's own log, by which a start is shown"
+    )
     assert not re.search(r"\(APIServer|EngineCore|\bWARNING\b", out), "no line of an engine's log"
     assert re.search(
         r'ask tiny "What is a DGX Spark\?" .*[a-z]{3,} [a-z]{2,}.* First answer after \d+ s: installing 0 s, apply \d+ s',
