@@ -4,12 +4,14 @@
     python benchmarks/routing.py --loads unlike --vllm-router VENV/bin/vllm-router
     python benchmarks/routing.py --only "sparkfleet" "nginx least_conn" --seed 2 --json
 
-Three loads, each with two engines of its own for each contender:
+Five loads, each with two engines of its own for each contender:
 
 - `unlike`: one engine is slow, with vision and a long context, the other quick, with 8K; short and long prompts, images.
 - `agents`: conversations that grow with each turn, on two equal engines; `hit rate` is the share of prompt tokens that the
   engine had cached. The best possible is that of one engine that serves all conversations (`one engine`).
 - `shared`: one prefix in all prompts, which harmed a router (sgl-project/sglang#21199).
+- `queue`: more short requests than the quick one of two unlike engines can serve.
+- `clients`: six clients that ask without a pause, on two equal engines with four slots each.
 
 The gateways and the HTTP are real; the engines (`paced/prefix_engine.py`) wait as long as a prompt's uncached part and the
 answer would take, on a clock that runs `--scale` times as fast. Seconds are those of the engines' clock.
@@ -50,6 +52,7 @@ from sparkfleet.gateway.routing_table import GroupEntry, GroupSpeed, KeyEntry, M
 CAREFUL = EngineSpeed(prefill_tps=900, alone_tps=14, together_tps=60, vision=True)
 QUICK = EngineSpeed(prefill_tps=4000, alone_tps=45, together_tps=220, concurrency=16, context=8192)
 EQUAL = EngineSpeed(prefill_tps=2000, alone_tps=40, together_tps=160)
+FOUR_SLOTS = EngineSpeed(prefill_tps=2000, alone_tps=40, together_tps=110, concurrency=4)
 BUSY = EngineSpeed(prefill_tps=12_000, alone_tps=60, together_tps=1000, concurrency=36)
 IMAGE = "data:image/png;base64,iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9"
 REQUEST_S = 120.0
@@ -172,10 +175,33 @@ def shared(drawn: random.Random, count: int) -> Load:
     return Load((BUSY, BUSY), tuple(found))
 
 
+def queue(drawn: random.Random, count: int) -> Load:
+    """1.4 a second; the quick engine decodes 1.3 of them."""
+    found = []
+    for at in arrivals(drawn, 1.4, count):
+        message = {"role": "user", "content": words(drawn, drawn.randrange(100, 1000))}
+        found.append([SentRequest((message,), drawn.randrange(50, 300), "short", at)])
+    return Load((CAREFUL, QUICK), tuple(found))
+
+
+def clients(drawn: random.Random, count: int) -> Load:
+    """Short prompts, long answers."""
+    found = [
+        [
+            SentRequest(({"role": "user", "content": words(drawn, 50)},), 450, "client")
+            for _ in range(max(1, count // 6))
+        ]
+        for _ in range(6)
+    ]
+    return Load((FOUR_SLOTS, FOUR_SLOTS), tuple(found))
+
+
 LOADS: dict[str, Callable[[random.Random, int], Load]] = {
     "unlike": unlike,
     "agents": agents,
     "shared": shared,
+    "queue": queue,
+    "clients": clients,
 }
 
 
@@ -270,18 +296,19 @@ async def run_gateway(engines: str, port: int, key_sha256: str) -> None:
 
 
 def group_of(app: str, speed: EngineSpeed) -> GroupEntry:
-    """The engine as the controller's table has it."""
+    """The engine as the controller's table has it. A speed of 0: the plan predicts none."""
+    predicted = GroupSpeed(
+        prefill_tps=speed.prefill_tps * speed.scale or 1,
+        alone_tps=speed.alone_tps * speed.scale or 1,
+        together_tps=speed.together_tps * speed.scale,
+        concurrency=speed.concurrency,
+    )
     return GroupEntry(
         app=app,
         vision=speed.vision,
         context=speed.context,
         concurrency=speed.concurrency,
-        speed=GroupSpeed(
-            prefill_tps=speed.prefill_tps * speed.scale,
-            alone_tps=speed.alone_tps * speed.scale,
-            together_tps=speed.together_tps * speed.scale,
-            concurrency=speed.concurrency,
-        ),
+        speed=predicted if speed.alone_tps else None,
     )
 
 
@@ -296,7 +323,7 @@ def _sparkfleet(
     *,
     factors: Sequence[float] = (),
 ) -> Contender:
-    """`factors`: the plan's speeds over the true ones."""
+    """`factors`: the plan's speeds over the true ones; 0: it predicts none."""
     known = [
         replace(
             speed,
@@ -331,6 +358,7 @@ def _nginx(
 CONTENDERS: dict[str, Start] = {
     "sparkfleet": _sparkfleet,
     "sparkfleet, plan 2x off": partial(_sparkfleet, factors=(2.0, 0.5)),
+    "sparkfleet, no plan": partial(_sparkfleet, factors=(0.0, 0.0)),
     "nginx least_conn": _nginx,
     "vllm-router round_robin": partial(_vllm_router, policy="round_robin"),
     "vllm-router power_of_two": partial(_vllm_router, policy="power_of_two"),

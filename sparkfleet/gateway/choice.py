@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from time import perf_counter
 from typing import Any
 
-from sparkfleet.gateway.in_flight import InFlight
+from sparkfleet.gateway.in_flight import NOBODY, InFlight
 from sparkfleet.gateway.policy.forecast import GroupForecast, reason_of
 from sparkfleet.gateway.request.requirements import Requirements, can, too_small
 from sparkfleet.gateway.routing_table import GroupEntry, ModelEntry, Priority
@@ -47,9 +48,13 @@ class Choice:
             else None
         )
 
-    def forecasts(self) -> list[GroupForecast]:
-        """The forecast of each group, best first, at this moment; those outside the fleet as a deployment allows."""
-        own = self.loads.forecasts(self.groups, self.needs, self.model.name, self.session)
+    def forecasts(self, ahead: Mapping[str, int] = NOBODY) -> list[GroupForecast]:
+        """The forecast of each group, best first, at this moment; those outside the fleet as a deployment allows.
+
+        Args:
+            ahead: number of requests that wait for each group before this one.
+        """
+        own = self.loads.forecasts(self.groups, self.needs, self.model.name, self.session, ahead)
         return self._with_spare(own) if self.spare else own
 
     def _with_spare(self, own: list[GroupForecast]) -> list[GroupForecast]:
@@ -131,6 +136,8 @@ class Slot:
         """The group that counts it; "" for none."""
         self._last = ""
         """The group of the last try."""
+        self._common = ""
+        """Its model, if nothing is predicted for that group (`LearnedSpeeds`)."""
         self._number = 0
         """Its number at that group."""
         self._cold = 0
@@ -153,10 +160,8 @@ class Slot:
         self._forecast = next((one for one in self.found if one.group.app == group.app), None)
         warm = self._forecast.warm_tokens if self._forecast is not None else 0
         self._cold = max(0, self._needs.prompt_tokens - warm)
-        self._factors = (
-            self._loads.learned.prefill_factor(self._app),
-            self._loads.learned.decode_factor(self._app),
-        )
+        self._common = "" if group.speed is not None else self._model
+        self._factors = self._loads.learned.factors(self._app, self._common)
         self._number = self._loads.begin(self._app, self._cold)
         self._loads.caches.add(group, self._needs.prefix)
         self._loads.sessions.note(self.choice.session, group.app, self._needs.prompt_tokens)
@@ -176,7 +181,7 @@ class Slot:
         if is_stream and self._forecast is not None and not self._continues:
             predicted = (self._forecast.prefill_s + self._forecast.wait_s) / self._factors[0]
             if predicted >= LEARN_S and not self._forecast.is_full:
-                self._loads.learned.saw_prefill(self._app, predicted, self._first - self._begun)
+                self._loads.learned.saw_prefill(self._app, predicted, self._first - self._begun, self._common)
 
     def ended(self, tokens: int, *, is_stream: bool) -> None:
         """Records a whole answer of so many tokens."""
@@ -187,7 +192,7 @@ class Slot:
             return
         expected = self._loads.learned.answer_tokens(self._model, self._needs.answer_tokens)
         predicted = self._forecast.decode_s / self._factors[1] * tokens / max(1.0, expected)
-        self._loads.learned.saw_decode(self._last, predicted, perf_counter() - self._first)
+        self._loads.learned.saw_decode(self._last, predicted, perf_counter() - self._first, self._common)
 
     def close(self) -> None:
         """Ends it: it no longer counts anywhere."""

@@ -7,8 +7,9 @@ requests only, and they need not communicate.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from time import monotonic
+from types import MappingProxyType
 
 from sparkfleet.gateway.policy.absences import Absences
 from sparkfleet.gateway.policy.circuit import Circuit, opened
@@ -19,6 +20,9 @@ from sparkfleet.gateway.policy.sessions import SessionPlace, Sessions
 from sparkfleet.gateway.request.prefix_blocks import ENDS, length_of
 from sparkfleet.gateway.request.requirements import Requirements
 from sparkfleet.gateway.routing_table import GroupEntry
+
+NOBODY: Mapping[str, int] = MappingProxyType({})
+"""No requests wait."""
 
 
 class InFlight:
@@ -109,10 +113,23 @@ class InFlight:
         return self._pending[app]
 
     def forecasts(
-        self, groups: Iterable[GroupEntry], needs: Requirements, model: str = "", session: str = ""
+        self,
+        groups: Iterable[GroupEntry],
+        needs: Requirements,
+        model: str = "",
+        session: str = "",
+        ahead: Mapping[str, int] = NOBODY,
     ) -> list[GroupForecast]:
-        """The forecast of a request on each of these groups, best first. `session`: see `Sessions`."""
-        loads = self._loads(groups, needs)
+        """The forecast of a request on each of these groups, best first.
+
+        Args:
+            groups: the groups.
+            needs: the request's requirements.
+            model: its model.
+            session: see `Sessions`.
+            ahead: number of requests that wait for each group before this one.
+        """
+        loads = self._loads(groups, needs, model, ahead)
         if place := self.sessions.place(session):
             loads = [_with_session(load, place, needs.prompt_tokens) for load in loads]
         return forecasts(loads, needs, self.learned.answer_tokens(model, needs.answer_tokens))
@@ -126,7 +143,9 @@ class InFlight:
         self.sessions.keep(there)
         self.learned.keep(there, models)
 
-    def _loads(self, groups: Iterable[GroupEntry], needs: Requirements) -> list[GroupLoad]:
+    def _loads(
+        self, groups: Iterable[GroupEntry], needs: Requirements, model: str, ahead: Mapping[str, int]
+    ) -> list[GroupLoad]:
         """The groups at this moment. In one loop: a request waits for it (benchmarks/policy.py)."""
         now, prefix, caches, factors = self._clock(), needs.prefix, self.caches, self.learned.factors
         held, pending, asked, circuits = self._held, self._pending, self._asked, self._circuits
@@ -136,11 +155,11 @@ class InFlight:
             app = group.app
             circuit = circuits.get(app)
             blocks = caches.blocks(app, prefix)
-            prefill_factor, decode_factor = factors(app)
+            prefill_factor, decode_factor = factors(app, model if group.speed is None else "")
             found.append(
                 GroupLoad(
                     group,
-                    held.get(app, 0),
+                    held.get(app, 0) + ahead.get(app, 0),
                     pending.get(app, 0),
                     circuit is not None and circuit.is_open(now),
                     asked.get(app, 0),

@@ -146,12 +146,16 @@ class ModelQueues:
     def _grant_one(self, model: str) -> bool:
         waiters = [one for one in self._waiting.get(model, ()) if not one.granted.done()]
         waiters.sort(key=lambda one: self._order(model, one))
+        ahead: Counter[str] = Counter()
         for waiter in waiters[:_LOOKED_AT]:
-            found = waiter.choice.forecasts()
+            found = waiter.choice.forecasts(ahead)
             if _has_room(found):
                 waiter.granted.set_result(self._grant(waiter.choice, found))
                 self._remove(model, waiter)
                 return True
+            ahead[found[0].group.app] += (
+                1  # without it, all would wait for the quickest group while others are idle
+            )
         return False
 
     def _order(self, model: str, waiter: _Waiter) -> tuple[bool, int, int]:

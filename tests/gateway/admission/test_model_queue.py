@@ -18,7 +18,7 @@ from sparkfleet.gateway.api_errors import ApiError, not_ready
 from sparkfleet.gateway.choice import Choice
 from sparkfleet.gateway.in_flight import InFlight
 from sparkfleet.gateway.request.requirements import Requirements
-from sparkfleet.gateway.routing_table import GroupEntry, KeyLimits, ModelEntry, RoutingTable
+from sparkfleet.gateway.routing_table import GroupEntry, GroupSpeed, KeyLimits, ModelEntry, RoutingTable
 
 if TYPE_CHECKING:
     from conftest import Door, OpenDoor
@@ -97,6 +97,29 @@ async def test_a_request_that_needs_another_group_holds_up_nobody() -> None:
     seeing.close()
     (await blocked).close()
     (await next_one).close()
+
+
+async def test_of_those_that_wait_some_go_to_the_slower_group_that_is_idle() -> None:
+    """Each of them counts those before it: the quick group alone would have kept all."""
+    quick = GroupSpeed(prefill_tps=4000, alone_tps=40, together_tps=80, concurrency=4)
+    slow = GroupSpeed(prefill_tps=2000, alone_tps=12, together_tps=24, concurrency=4)
+    house = House(
+        GroupEntry(app="quick", concurrency=4, speed=quick), GroupEntry(app="slow", concurrency=4, speed=slow)
+    )
+    asking = [house.start("a") for _ in range(4)]
+    await settle()
+    assert (house.loads.held("quick"), house.loads.held("slow")) == (4, 0)
+    asking += [house.start("a") for _ in range(8)]
+    await settle()
+    assert house.loads.held("slow") > 0
+    assert house.queues.waiting("tiny") > 0, "it is not worth it for the first of them"
+    while asking:  # all are served in the end
+        ended = [task for task in asking if task.done()]
+        assert ended
+        for task in ended:
+            (await task).close()
+            asking.remove(task)
+        await settle()
 
 
 async def test_a_full_queue_says_when_to_come_back() -> None:
@@ -334,7 +357,7 @@ async def test_speeds_are_learned_from_streams(open_door: OpenDoor) -> None:
     for _ in range(3):
         assert (await door.post(stream=True, messages=[{"role": "user", "content": "x" * 9000}]))[0] == 200
     learned = door.gateway.proxy.loads.learned
-    assert learned.decode_factor("app-0") < 0.9  # 20 tok/s were assumed, 1000 seen
-    assert learned.prefill_factor("app-0") < 0.9
+    assert learned.factors("app-0")[1] < 0.9  # 20 tok/s were assumed, 1000 seen
+    assert learned.factors("app-0")[0] < 0.9
     assert learned.answer_tokens("tiny", 0) < 256
     assert door.gateway.proxy.loads.pending("app-0") == 0
