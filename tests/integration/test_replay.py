@@ -9,7 +9,7 @@ pytestmark = pytest.mark.integration
 
 TWO = "nodes: [spark1, spark2]\nreplicas: 2\n"
 TOKENS = 450
-"""Of each answer, nearly the whole context: a group that generates by its last report probably still does when it is killed."""
+"""Of each answer, nearly the whole context: a group that generates by its last report probably does when it is killed."""
 
 
 def groups(fleet):
