@@ -14,7 +14,8 @@ Five loads, each with two engines of its own for each contender:
 - `clients`: six clients that ask without a pause, on two equal engines with four slots each.
 
 The gateways and the HTTP are real; the engines (`paced/prefix_engine.py`) wait as long as a prompt's uncached part and the
-answer would take, on a clock that runs `--scale` times as fast. Seconds are those of the engines' clock.
+answer would take, on a clock that runs `--scale` times as fast. Seconds are those of the engines' clock. An answer's speed
+beside others falls by the curve that sparkfleet assumes: those with a wrong plan and with none show it without that.
 """
 
 from __future__ import annotations
@@ -39,7 +40,7 @@ import uvloop
 from gateway import FixedPicker, process
 from paced.client import Side
 from paced.contenders import Contender, NotHere, nginx, ours, vllm_router
-from paced.prefix_engine import CHARACTERS, EngineSpeed
+from paced.prefix_engine import EngineSpeed
 
 from sparkfleet.gateway import choice
 from sparkfleet.gateway.access.keys import digest, generate
@@ -69,15 +70,10 @@ class SentRequest:
     at: float = 0.0
     """Seconds after the begin of the load, or after the answer before it in its conversation."""
 
-    @property
-    def prompt(self) -> int:
-        """Tokens."""
-        return sum(len(str(one["content"])) for one in self.messages) // CHARACTERS
-
 
 @dataclass
 class RequestOutcome:
-    """RequestOutcome of one request. Seconds of the engines' clock."""
+    """Outcome of one request. Seconds of the engines' clock."""
 
     kind: str
     status: int = 0
@@ -232,7 +228,7 @@ class Clients:
     async def _converse(self, session: aiohttp.ClientSession, turns: Conversation) -> None:
         for one in turns:
             await asyncio.sleep(one.at / self._scale)
-            outcome = RequestOutcome(one.kind, prompt=one.prompt)
+            outcome = RequestOutcome(one.kind)
             self.outcomes.append(outcome)
             await self._ask(session, one, outcome)
 
@@ -253,6 +249,7 @@ class Clients:
                     outcome.ttft_s = (perf_counter() - begun) * self._scale
                 if b'"cached_tokens"' in line:
                     usage = json.loads(line.removeprefix(b"data: "))["usage"]
+                    outcome.prompt = usage["prompt_tokens"]
                     outcome.cached = usage["prompt_tokens_details"]["cached_tokens"]
             outcome.status = answer.status
         outcome.total_s = (perf_counter() - begun) * self._scale
@@ -285,7 +282,7 @@ async def run_gateway(engines: str, port: int, key_sha256: str) -> None:
     groups, targets = [], []
     for number, (url, given) in enumerate(json.loads(engines)):
         speed = EngineSpeed(**given)
-        choice.LEARN_S = LEARN_S / speed.scale  # of the engines' clock, as everything else
+        choice.LEARN_S = LEARN_S / speed.scale  # on the engines' clock, as all speeds
         groups.append(group_of(f"engine{number}", speed))
         targets.append(Target(url=url, app=f"engine{number}", token="bench"))
     entry = ModelEntry(name="fake", groups=tuple(groups), deployment="fake", state="ready")

@@ -8,6 +8,8 @@ from asking import Asking
 pytestmark = pytest.mark.integration
 
 TWO = "nodes: [spark1, spark2]\nreplicas: 2\n"
+KILLS = 3
+"""At most: all streams of a group may be between two answers at that moment."""
 TOKENS = 450
 """Of each answer, nearly the whole context: a group that generates by its last report probably does when it is killed."""
 
@@ -33,15 +35,6 @@ def kill_one_under_load(fleet):
     return asking
 
 
-def until_it_meets_a_stream(met, kill):
-    """The last of at most three kills: all streams of a group may be between two answers at that moment."""
-    for _ in range(3):
-        asking = kill()
-        if met(asking):
-            return asking
-    raise AssertionError("three kills met no stream: nothing was proved")
-
-
 def continued(fleet):
     """Number of streams that went on."""
     page = fleet.lab.exec(
@@ -61,23 +54,23 @@ def test_greedy_streams_of_a_killed_group_end_whole_on_the_other(pair):
     Not for any engine: the ids of tokens are vLLM's own.
     """
     serve_two(pair, "replay: true\n")
-
-    def kill():
+    for _ in range(KILLS):
         asking = kill_one_under_load(pair)
         assert set(asking.ends) == {"whole"}, [one for one in asking.answers if one["end"] != "whole"]
-        return asking
-
-    until_it_meets_a_stream(lambda _: continued(pair) > 0, kill)
+        if continued(pair):
+            break
+    else:
+        pytest.fail("the kills met no stream: nothing was proved")
 
 
 @pytest.mark.full
 @pytest.mark.any_engine
 def test_without_replay_the_same_kill_ends_them_with_an_error(pair):
     serve_two(pair)
-
-    def kill():
+    for _ in range(KILLS):
         asking = kill_one_under_load(pair)
         assert asking.dishonest == []
-        return asking
-
-    until_it_meets_a_stream(lambda asking: asking.ends["told"] > 0, kill)
+        if asking.ends["told"]:
+            break
+    else:
+        pytest.fail("the kills met no stream: nothing was proved")

@@ -153,9 +153,8 @@ class ModelQueues:
                 waiter.granted.set_result(self._grant(waiter.choice, found))
                 self._remove(model, waiter)
                 return True
-            ahead[found[0].group.app] += (
-                1  # without it, all would wait for the quickest group while others are idle
-            )
+            # Not counted, all would wait for the quickest group while others are idle.
+            ahead[found[0].group.app] += 1
         return False
 
     def _order(self, model: str, waiter: _Waiter) -> tuple[bool, int, int]:
