@@ -19,7 +19,7 @@ from sparkfleet.gateway.policy.prefix_cache import PrefixCaches
 from sparkfleet.gateway.policy.sessions import SessionPlace, Sessions
 from sparkfleet.gateway.request.prefix_blocks import ENDS, length_of
 from sparkfleet.gateway.request.requirements import Requirements
-from sparkfleet.gateway.routing_table import GroupEntry
+from sparkfleet.gateway.routing_table import GroupEntry, GroupSpeed
 
 NOBODY: Mapping[str, int] = MappingProxyType({})
 """No requests wait."""
@@ -39,6 +39,8 @@ class InFlight:
         self._circuits: dict[str, Circuit] = {}
         """Of the groups that failed and have not answered since."""
         self._asked: dict[str, int] = {}
+        self._speeds: dict[str, GroupSpeed | None] = {}
+        """Of the groups of the last table."""
         self._turn = 0
         self.absences = Absences()
         self.learned = LearnedSpeeds()
@@ -134,9 +136,16 @@ class InFlight:
             loads = [_with_session(load, place, needs.prompt_tokens) for load in loads]
         return forecasts(loads, needs, self.learned.answer_tokens(model, needs.answer_tokens))
 
-    def keep(self, apps: Iterable[str], models: Iterable[str] = ()) -> None:
-        """Forgets all other applications and models: they are gone."""
-        there = frozenset(apps)
+    def follow(self, groups: Iterable[GroupEntry], models: Iterable[str] = ()) -> None:
+        """Forgets all other groups and models: they are gone. A group's corrections are those of its present plan."""
+        before, self._speeds = self._speeds, {}
+        for group in groups:
+            self._speeds[group.app] = group.speed
+            if before.get(group.app, group.speed) != group.speed:
+                self.learned.forget(group.app)
+            if group.speed is not None and group.measured:
+                self.learned.measured(group.app, group.measured)
+        there = self._speeds.keys()
         self._circuits = {app: circuit for app, circuit in self._circuits.items() if app in there}
         self._asked = {app: turn for app, turn in self._asked.items() if app in there}
         self.caches.keep(there)

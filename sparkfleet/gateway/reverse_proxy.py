@@ -102,8 +102,8 @@ class ReverseProxy:
         """Routes by this table from now on, those that wait as well, and forgets what is not in it."""
         self.table = table
         self._limiter.keep(key.id for key in table.keys)
-        apps = [group.app for entry in table.models.values() for group in (*entry.groups, *entry.external)]
-        self.loads.keep(apps, table.models)
+        groups = [group for entry in table.models.values() for group in (*entry.groups, *entry.external)]
+        self.loads.follow(groups, table.models)
         self.loads.absences.keep(app for entry in table.models.values() for app in entry.apps)
         listed = {
             one.external.url for entry in table.models.values() for one in entry.external if one.external

@@ -107,6 +107,8 @@ class GroupEntry(Value):
     """Requests that it decodes at once."""
     speed: GroupSpeed | None = None
     """Predicted speed; the gateways correct it by what they measure."""
+    measured: float | None = None
+    """Measured over predicted decode speed, of one short request at its start."""
     weights: str = ""
     """Mark of its weights and its generation, if its engine returns ids of tokens: a stream of one group can be continued on
     another with the same mark. "" if it does not."""

@@ -141,7 +141,7 @@ class Admission(RuleBasedStateMachine):
     def table(self, groups: list[GroupEntry]) -> None:
         """The controller publishes another table."""
         self.groups = tuple(groups)
-        self.loads.keep([group.app for group in groups], ["m"])
+        self.loads.follow(groups, ["m"])
         self.queues.refresh()
         self.settle()
 

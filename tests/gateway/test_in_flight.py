@@ -137,7 +137,7 @@ def test_what_is_gone_is_forgotten_but_not_what_it_still_has_in_hand() -> None:
     loads.begin("small")
     loads.begin("large")
     loads.fail("small")
-    loads.keep(["large"])
+    loads.follow([LARGE])
     assert first(loads, SMALL, LARGE) == "large"  # 1 of 8 against 1 of 2
     loads.end("small")
     assert loads.held("small") == 0

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
+from types import MappingProxyType
 
 from sparkfleet.controlplane.desired import Desired
 from sparkfleet.engines.tool_parsers import parsers_of
@@ -12,8 +14,12 @@ from sparkfleet.perf.prediction import Prediction
 from sparkfleet.planner.types.plan import Candidate
 from sparkfleet.specs.deployment import Deployment
 
+UNMEASURED: Mapping[str, float] = MappingProxyType({})
 
-def group_entry(app: str, desired: Desired, replica: int, rung: int) -> GroupEntry:
+
+def group_entry(
+    app: str, desired: Desired, replica: int, rung: int, measured: Mapping[str, float] = UNMEASURED
+) -> GroupEntry:
     """A group's entry in the routing table, without its readiness.
 
     Args:
@@ -21,6 +27,7 @@ def group_entry(app: str, desired: Desired, replica: int, rung: int) -> GroupEnt
         desired: its deployment.
         replica: index of the group in its deployment.
         rung: index of its rung.
+        measured: readings of its start, by name.
     """
     group = desired.plan.groups[replica]
     chosen = group.rung_at(rung)
@@ -36,6 +43,7 @@ def group_entry(app: str, desired: Desired, replica: int, rung: int) -> GroupEnt
         context=candidate.context,
         concurrency=candidate.concurrency,
         speed=speed_of(chosen.prediction),
+        measured=measured_of(chosen.prediction, measured.get("decode_tps")),
         weights=weights_of(candidate, desired.groups[replica][1]),
     )
 
@@ -64,6 +72,17 @@ def weights_of(candidate: Candidate, generation: int) -> str:
         return ""
     kind = (candidate.quant, candidate.dtype, candidate.kv_dtype, candidate.engine_version)
     return " ".join((candidate.model, *kind, f"g{generation}"))
+
+
+def measured_of(prediction: Prediction, decode_tps: float | None) -> float | None:
+    """Measured over predicted decode speed of the short request of a group's start; None if either is not known.
+
+    Its first token is no such evidence for prefill: with a short prompt it is overhead.
+    """
+    expected = prediction.check_decode_tps
+    if not decode_tps or expected is None or expected.mid <= 0:
+        return None
+    return decode_tps / expected.mid
 
 
 def speed_of(prediction: Prediction) -> GroupSpeed | None:

@@ -118,9 +118,14 @@ class FleetSnapshot:
         """The planned groups, and older ones that serve until these are ready. Drained ones are not ready."""
         there = {app.name for app in serving}
         ready = {app.name for app in serving if app.group not in self.drained}
-        rungs = {app_name(*report.group): report.rung for report in self.reports}
+        reports = {app_name(*report.group): report for report in self.reports}
         names = [app_name(*group) for group in desired.groups]
-        planned = [group_entry(app, desired, at, rungs.get(app, 0)) for at, app in enumerate(names)]
+        planned = [
+            group_entry(app, desired, at, one.rung, one.measured)
+            if (one := reports.get(app))
+            else group_entry(app, desired, at, 0)
+            for at, app in enumerate(names)
+        ]
         older = [self.published.get(app, GroupEntry(app=app)) for app in sorted(there.difference(names))]
         return tuple(one.model_copy(update={"ready": one.app in ready}) for one in (*planned, *older))
 

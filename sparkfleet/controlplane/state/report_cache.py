@@ -107,7 +107,7 @@ class ReportCache:
         return tuple(report for at, report in self._groups.values() if now - at < STALE_S)
 
     def outline(self) -> list[tuple[object, ...]]:
-        """Phase, rung and failure of each group, on which the gateways' table and the policy depend; not its load."""
+        """The phase, rung, failure and measured speed of each group: the gateways' table and the policy depend on them. Not its load."""
         now = self._steady()
         return [
             (
@@ -118,6 +118,7 @@ class ReportCache:
                 one.rung,
                 one.diagnosis,
                 one.was_starting,
+                one.measured.get("decode_tps"),
                 now - at < STALE_S,
             )
             for at, one in self._groups.values()

@@ -48,8 +48,7 @@ class _Corrections:
     def see(self, app: str, predicted_s: float, measured_s: float, common: str) -> None:
         if predicted_s <= 0 or measured_s <= 0:
             return
-        most = math.log(FARTHEST)
-        found = min(most, max(-most, math.log(measured_s / predicted_s)))
+        found = _bounded(measured_s / predicted_s)
         begin = 0.0
         if common:
             shared = self._common.setdefault(common, _Learned())
@@ -59,9 +58,22 @@ class _Corrections:
             self._of[app] = _Learned(begin, PREDICTED)
         self._of[app].see(found)
 
+    def begin(self, app: str, ratio: float) -> None:
+        known = self._of.get(app)
+        if known is None or known.seen <= PREDICTED:
+            self._of[app] = _Learned(_bounded(ratio), PREDICTED)
+
+    def forget(self, app: str) -> None:
+        self._of.pop(app, None)
+
     def keep(self, apps: Set[str], models: Set[str]) -> None:
         self._of = {app: known for app, known in self._of.items() if app in apps}
         self._common = {model: known for model, known in self._common.items() if model in models}
+
+
+def _bounded(ratio: float) -> float:
+    most = math.log(FARTHEST)
+    return min(most, max(-most, math.log(ratio)))
 
 
 class LearnedSpeeds:
@@ -95,6 +107,15 @@ class LearnedSpeeds:
         """Learns from the length of an answer."""
         usual = self._answers.get(model, ANSWER_TOKENS)
         self._answers[model] = usual + WEIGHT * (tokens - usual)
+
+    def measured(self, app: str, ratio: float) -> None:
+        """Begins at the decode speed of a group's start, measured over predicted, until traffic has shown another."""
+        self._decode.begin(app, 1 / ratio)
+
+    def forget(self, app: str) -> None:
+        """Forgets the corrections of a group: its predictions have changed."""
+        self._prefill.forget(app)
+        self._decode.forget(app)
 
     def keep(self, apps: Iterable[str], models: Iterable[str]) -> None:
         """Forgets all other groups and models."""

@@ -2,8 +2,15 @@ import pytest
 from control_values import plan
 
 from sparkfleet.controlplane.desired import Desired
-from sparkfleet.controlplane.state.capabilities import group_entry, tools_of, vision_of, weights_of
+from sparkfleet.controlplane.state.capabilities import (
+    group_entry,
+    measured_of,
+    tools_of,
+    vision_of,
+    weights_of,
+)
 from sparkfleet.gateway.routing_table import GroupEntry
+from sparkfleet.perf.prediction import Band, Prediction
 from sparkfleet.planner.types.plan import Candidate, GroupShape
 from sparkfleet.specs.deployment import Deployment
 
@@ -128,3 +135,13 @@ def test_of_a_workload_of_its_own_only_what_is_declared_is_known(fields, context
     assert group_entry("a", desired(spec, made), 0, 0) == GroupEntry(
         app="a", context=context, concurrency=concurrency
     )
+
+
+@pytest.mark.parametrize(
+    ("expected", "measured", "ratio"),
+    [(20.0, 25.0, 1.25), (20.0, None, None), (20.0, 0.0, None), (0.0, 25.0, None), (None, 25.0, None)],
+)
+def test_the_speed_of_a_start_counts_if_it_was_predicted_and_measured(expected, measured, ratio):
+    none = Band(low=0.0, mid=0.0, high=0.0)
+    check = None if expected is None else none.model_copy(update={"mid": expected})
+    assert measured_of(Prediction(memory_bytes_per_rank=none, check_decode_tps=check), measured) == ratio

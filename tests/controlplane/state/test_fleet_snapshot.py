@@ -8,6 +8,7 @@ from sparkfleet.controlplane.state.fleet_snapshot import FleetSnapshot
 from sparkfleet.controlplane.state.status import App
 from sparkfleet.gateway.routing_table import ExternalAddress, GroupEntry
 from sparkfleet.group.report import GroupPhase, GroupReport
+from sparkfleet.perf.prediction import Band
 
 
 def wanted(*visions, generation=2, **fields):
@@ -69,6 +70,19 @@ def test_a_group_further_down_its_ladder_can_do_what_that_rung_can():
     found = entry(desired.model_copy(update={"plan": made}), running(2, rung=1))
     assert [group.context for group in found.groups] == [128]
     assert found.context == 128
+
+
+def test_a_group_has_the_speed_that_its_start_was_measured_at():
+    desired = wanted(True)
+    (group,) = desired.plan.groups
+    band = Band(low=10.0, mid=20.0, high=30.0)
+    prediction = group.choice.prediction.model_copy(update={"check_decode_tps": band})
+    group = group.model_copy(update={"ladder": (group.choice.model_copy(update={"prediction": prediction}),)})
+    desired = desired.model_copy(update={"plan": desired.plan.model_copy(update={"groups": (group,)})})
+    app, report = running(2)
+    for measured, ratio in (({}, None), ({"decode_tps": 15.0}, 0.75)):
+        there = app, report.model_copy(update={"measured": measured})
+        assert [group.measured for group in entry(desired, there).groups] == [ratio]
 
 
 def test_the_longest_context_is_the_models():

@@ -33,6 +33,14 @@ def test_a_report_of_the_same_phase_is_a_change_if_the_one_before_is_to_be_repea
     assert not cache._repeated
 
 
+def test_a_speed_that_is_measured_later_changes_the_outline_and_load_does_not():
+    cache, found = ReportCache(lambda: 0.0), []
+    for changed in ({}, {"running": 3.0}, {"measured": {"decode_tps": 20.0}}):
+        cache.group(report().model_copy(update=changed))
+        found.append(cache.outline())
+    assert found[0] == found[1] != found[2]
+
+
 def by(actor, number, phase=GroupPhase.READY):
     return report().model_copy(update={"actor": actor, "number": number, "phase": phase})
 

@@ -15,7 +15,6 @@ from hypothesis import strategies as st
 
 from sparkfleet.gateway.in_flight import InFlight
 from sparkfleet.gateway.policy.forecast import GroupLoad, forecasts, reason_of
-from sparkfleet.gateway.policy.learned import FARTHEST, LearnedSpeeds
 from sparkfleet.gateway.policy.prefix_cache import PrefixCaches, room_of
 from sparkfleet.gateway.policy.speeds import decode_tps
 from sparkfleet.gateway.request.prefix_blocks import ENDS, length_of, prefix_of
@@ -116,49 +115,6 @@ def test_the_curve_meets_its_prediction() -> None:
     one = group("one", alone=40, together=160)
     assert decode_tps(one, 0, 8) == pytest.approx(40)
     assert decode_tps(one, 7, 8) * 8 == pytest.approx(160)
-
-
-# Learning
-
-
-def test_speeds_are_learned_within_bounds() -> None:
-    learned = LearnedSpeeds()
-    for _ in range(100):
-        learned.saw_prefill("a", 1.0, 2.0)
-        learned.saw_decode("a", 1.0, 1e9)
-        learned.saw_answer("m", 1000)
-    assert learned.factors("a") == pytest.approx((2.0, FARTHEST), rel=0.01)
-    assert learned.answer_tokens("m", 0) == pytest.approx(1000, rel=0.01)
-    assert learned.answer_tokens("m", 5) == 5
-    learned.saw_prefill("a", 0.0, 1.0)
-    learned.keep([], [])
-    assert (learned.factors("a"), learned.answer_tokens("m", 0)) == ((1.0, 1.0), 256)
-
-
-def test_the_first_observations_correct_a_prediction_the_most() -> None:
-    learned = LearnedSpeeds()
-    steps = [1.0]
-    for _ in range(12):
-        learned.saw_decode("a", 1.0, 4.0)
-        steps.append(learned.factors("a")[1])
-    assert steps[1] == pytest.approx(4 ** (1 / 3)), "the prediction counts for two"
-    assert steps[3] > 2
-    assert steps == sorted(steps)
-
-
-def test_a_group_without_a_prediction_begins_at_what_others_of_its_model_have_shown() -> None:
-    learned = LearnedSpeeds()
-    for _ in range(30):
-        learned.saw_prefill("a", 1.0, 0.25, "m")
-        learned.saw_decode("a", 1.0, 0.25, "m")
-    assert learned.factors("b", "m") == pytest.approx(learned.factors("a", "m"), rel=0.01)
-    learned.saw_decode("b", 1.0, 1.0, "m")
-    assert learned.factors("b", "m")[1] == pytest.approx(0.25 * 4 ** (1 / 3), rel=0.15)
-    assert learned.factors("c") == learned.factors("c", "other") == (1.0, 1.0), (
-        "predicted, and of another model"
-    )
-    learned.keep(["a"], [])
-    assert learned.factors("b", "m") == (1.0, 1.0)
 
 
 # Prefixes

@@ -42,7 +42,7 @@ def test_a_lost_or_removed_group_is_forgotten() -> None:
     loads.fail("b")
     assert loads.sessions.place("s") is None
     loads.sessions.note("s", "b", 100)
-    loads.keep(["a"])
+    loads.follow([A])
     assert loads.sessions.place("s") is None
 
 
