@@ -107,7 +107,7 @@ class ReportCache:
         return tuple(report for at, report in self._groups.values() if now - at < STALE_S)
 
     def outline(self) -> list[tuple[object, ...]]:
-        """The phase, rung, failure and measured speed of each group: the gateways' table and the policy depend on them. Not its load."""
+        """Phase, rung, failure and measured speed of each group, on which the gateways' table and the policy depend."""
         now = self._steady()
         return [
             (
