@@ -5,7 +5,7 @@
     python benchmarks/routing.py --only "sparkfleet" "nginx least_conn" --seed 2 --json
 
 The loads are those of `paced/loads.py`, each with two engines of its own for each contender; `hit rate` is the share of
-prompt tokens that the engine had cached. The best possible for `agents` is that of one engine that serves all (`one engine`).
+prompt tokens that the engine had cached. The best possible for `agents` is that of one engine for all (`one engine`).
 
 The gateways and the HTTP are real; the engines (`paced/prefix_engine.py`) wait as long as a prompt's uncached part and the
 answer would take, on a clock that runs `--scale` times as fast. Seconds are those of the engines' clock. An answer's speed
