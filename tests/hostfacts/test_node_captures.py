@@ -260,6 +260,12 @@ def test_sockets():
     assert (found[3].process, found[3].pid) == ("python3", 4211)
 
 
+def test_a_nodes_own_reading_counts_more_lines_than_a_batch_has_room_for():
+    assert ReadKernelLog.argv[6:8] == ("-n", "200")
+    assert ReadKernelLog.argv_here[6:8] == ("-n", "5000")
+    assert ReadKernelLog.argv_here[8:] == ReadKernelLog.argv[8:]
+
+
 def test_kernel_log():
     said = (
         "NVRM: Xid (PCI:000f:01:00): 119, pid=1, Timeout\n"
