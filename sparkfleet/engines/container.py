@@ -14,7 +14,6 @@ Flags that are left out, and why:
 
 from __future__ import annotations
 
-import hashlib
 import json
 from collections.abc import Mapping
 from typing import Any, Literal
@@ -39,6 +38,9 @@ SHM = "16g"
 STACK_BYTES = 64 << 20
 """Stack limit that NVIDIA recommends for its containers."""
 LABEL = "sparkfleet."
+_SPEC = "1"
+"""Value of the label `spec`, which no code here reads. Earlier builds skip containers without it, so that an upgrade that goes
+back would leave them running: the label can go with the next release."""
 OWN_ENTRYPOINT = (
     "vllm/vllm-openai",
     "vllm/vllm-openai-cpu",
@@ -96,8 +98,7 @@ def run_argv(launch: RankCommand, box: ContainerOptions) -> tuple[str, ...]:
     """
     unlabelled = (*_isolation(box), *_mounts(launch, box), *_env(launch, box))
     command = _command(launch, box)
-    digest = specification(launch, box.image)
-    labels = _labels(box.identity, digest)
+    labels = _labels(box.identity)
     name = ("--name", box.identity.container_name)
     return (
         *(box.tool, "run", "--rm", "--pull=never", "--log-driver=none"),
@@ -106,17 +107,6 @@ def run_argv(launch: RankCommand, box: ContainerOptions) -> tuple[str, ...]:
         *unlabelled,
         *command,
     )
-
-
-def specification(launch: RankCommand, image: str) -> str:
-    """Hash of image, command, variables, files and mounts. A running container with the same hash may be adopted.
-
-    Ports that are arguments of their own do not count: a group that starts again gets others.
-    """
-    text = launch.model_dump_json(exclude={"ports"})
-    for port in launch.ports:
-        text = text.replace(f'"{port}"', '"{port}"').replace(f':{port}"', ':{port}"')
-    return hashlib.sha256(f"{image}\n{text}".encode()).hexdigest()[:16]
 
 
 def stop_argv(tool: Tool, name: str, grace_s: float) -> tuple[str, ...]:
@@ -143,8 +133,6 @@ class RunningContainer(Value):
 
     name: str
     identity: RankLabels
-    specification: str
-    running: bool
 
 
 def found(listing: str) -> tuple[RunningContainer, ...]:
@@ -173,12 +161,7 @@ def _found(row: Mapping[str, Any]) -> RunningContainer | None:
             fleet=labels["fleet"], deployment=labels["deployment"], generation=int(labels["generation"]),
             group=int(labels["group"]), rank=int(labels["rank"]),
         )  # fmt: skip
-        return RunningContainer(
-            name=str(name),
-            identity=identity,
-            specification=labels["spec"],
-            running=str(row.get("State")).lower() == "running",
-        )
+        return RunningContainer(name=str(name), identity=identity)
     except (KeyError, ValueError):
         return None
 
@@ -196,8 +179,8 @@ def _own_labels(labels: object) -> dict[str, str]:
     }
 
 
-def _labels(identity: RankLabels, digest: str) -> tuple[str, ...]:
-    pairs = {**identity.model_dump(), "spec": digest}
+def _labels(identity: RankLabels) -> tuple[str, ...]:
+    pairs = {**identity.model_dump(), "spec": _SPEC}
     return tuple(word for name, value in pairs.items() for word in ("--label", f"{LABEL}{name}={value}"))
 
 
