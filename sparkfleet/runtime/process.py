@@ -175,7 +175,7 @@ class ProcessRuntime:
         return status
 
     def _order(self, spec: RankSpec, files: RankFiles) -> dict[str, object]:
-        order = spec.model_dump(mode="json", exclude={"host", "files", "rendezvous_port"})
+        order = spec.model_dump(mode="json", exclude={"host", "files"})
         known = {"fleet": self._fleet, "name": files.name, "rank": str(spec.id), "digest": spec.digest}
         forward = order["forward"] and {**order["forward"], "port": spec.port}
         return {**order, **known, "forward": forward, "log_path": os.path.abspath(spec.log_path)}
