@@ -39,8 +39,8 @@ STACK_BYTES = 64 << 20
 """Stack limit that NVIDIA recommends for its containers."""
 LABEL = "sparkfleet."
 _SPEC = "1"
-"""Value of the label `spec`, which no code here reads. Earlier builds skip containers without it, so that an upgrade that goes
-back would leave them running: the label can go with the next release."""
+"""Value of the label `spec`, which no code here reads. Earlier builds skip containers without it, and would leave them
+running after an upgrade that goes back: the label can go with the next release."""
 OWN_ENTRYPOINT = (
     "vllm/vllm-openai",
     "vllm/vllm-openai-cpu",

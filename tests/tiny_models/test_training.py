@@ -223,8 +223,8 @@ class TestRounds:
         reached = training.descend(self.course(30.0, 9.0, 6.0), self.recipe(small), said.append)
         assert reached.steps == small.budget.steps + 2 * 3
         assert [one.step for one in said] == list(range(1, reached.steps + 1))
-        assert said[-1].fraction == 1.0
-        assert all(0 < one.fraction <= 1 and one.limit == 6 for one in said)
+        assert said[-1].step == said[-1].steps
+        assert all(0 < one.step <= one.steps and one.limit == 6 for one in said)
 
     def test_a_model_that_misses_its_criterion_fails_with_its_numbers(self, small):
         with pytest.raises(FactError, match=r"in 10 steps: perplexity of the known text 8 \(at most 6\)"):
