@@ -20,6 +20,7 @@ from sparkfleet.controlplane.fleet_commands import FleetCommands
 from sparkfleet.controlplane.fleet_queries import FleetQueries
 from sparkfleet.controlplane.gateway_control import GatewayControl
 from sparkfleet.controlplane.node_watch import NodeWatch
+from sparkfleet.controlplane.nodes import Nodes
 from sparkfleet.controlplane.observed_fleet import ObservedFleet
 from sparkfleet.controlplane.policy.decide import decide
 from sparkfleet.controlplane.policy.memory_admission import depends_on_memory
@@ -31,7 +32,6 @@ from sparkfleet.controlplane.serve_backend import ServeBackend
 from sparkfleet.controlplane.state.api_keys import ApiKeys
 from sparkfleet.controlplane.state.event_log import EventLog
 from sparkfleet.controlplane.state.head_address import HeadAddress
-from sparkfleet.controlplane.state.nodes import Nodes
 from sparkfleet.controlplane.state.status import App, NodeReport
 from sparkfleet.controlplane.state.store import Store
 from sparkfleet.controlplane.state.usage_collector import UsageCollector

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 
 from sparkfleet.controlplane.clocks import Clocks
-from sparkfleet.controlplane.desired import Desired
+from sparkfleet.controlplane.nodes import Nodes
 from sparkfleet.controlplane.observed_fleet import ObservedFleet
 from sparkfleet.controlplane.policy.actions import (
     Action,
@@ -28,8 +28,8 @@ from sparkfleet.controlplane.policy.actions import (
 from sparkfleet.controlplane.policy.after import begun, pending_after
 from sparkfleet.controlplane.policy.state import NEVER_FAILED
 from sparkfleet.controlplane.serve_backend import ServeBackend
+from sparkfleet.controlplane.state.desired import Desired
 from sparkfleet.controlplane.state.event_log import EventLog
-from sparkfleet.controlplane.state.nodes import Nodes
 from sparkfleet.errors import SparkfleetError
 from sparkfleet.group.group_name import GroupKey, name_of
 from sparkfleet.group.launch_plan import GroupLaunch

@@ -6,8 +6,8 @@ import asyncio
 import logging
 from collections.abc import Callable
 
+from sparkfleet.controlplane.nodes import Nodes
 from sparkfleet.controlplane.state.event_log import EventLog
-from sparkfleet.controlplane.state.nodes import Nodes
 from sparkfleet.controlplane.state.status import NodeReport
 
 log = logging.getLogger(__name__)

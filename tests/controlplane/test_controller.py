@@ -8,9 +8,9 @@ from prometheus_client import generate_latest
 
 from sparkfleet.controlplane import controller as module
 from sparkfleet.controlplane import node_watch
-from sparkfleet.controlplane.desired import Standing
 from sparkfleet.controlplane.policy.state import Now
 from sparkfleet.controlplane.state import report_cache
+from sparkfleet.controlplane.state.desired import Standing
 from sparkfleet.controlplane.views import routing_publisher
 from sparkfleet.errors import ControlError
 from sparkfleet.gateway.report import GatewayReport

@@ -7,12 +7,13 @@ import pytest
 from group_world import SECRET, TWO, never, order, quick_world, rank_spec, vanish
 
 from sparkfleet.engines.token_api import Scored
+from sparkfleet.engines.token_scores import Score
 from sparkfleet.errors import EngineError, NodeError
 from sparkfleet.group import group as module
 from sparkfleet.group import rank as rank_module
-from sparkfleet.group.canary import Probe, Score
 from sparkfleet.group.engine_load import Load
 from sparkfleet.group.misplaced import Listening
+from sparkfleet.group.probe import Probe
 from sparkfleet.group.rank import LocalRank
 from sparkfleet.group.report import GroupPhase
 from sparkfleet.group.speed import QuietBox

@@ -5,7 +5,7 @@ from address_values import cable, inventory, spark
 from control_values import deployment, plan
 from launches import launches_for
 
-from sparkfleet.controlplane.desired import Desired
+from sparkfleet.controlplane.state.desired import Desired
 from sparkfleet.engines.harmony import ENCODINGS
 from sparkfleet.errors import ControlError
 from sparkfleet.gateway.access.keys import engine_token, metrics_token

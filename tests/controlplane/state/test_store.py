@@ -5,8 +5,8 @@ import sqlite3
 import pytest
 from control_values import deployment, plan
 
-from sparkfleet.controlplane.desired import Standing
 from sparkfleet.controlplane.state import schema
+from sparkfleet.controlplane.state.desired import Standing
 from sparkfleet.controlplane.state.store import Store
 from sparkfleet.gateway.access.keys import generate, rotate
 from sparkfleet.gateway.routing_table import KeyLimits

@@ -10,7 +10,6 @@ from hypothesis import strategies as st
 from policy_world import NODES, PolicyWorld, application, desired, observed, seen
 
 from sparkfleet.controlplane import policy
-from sparkfleet.controlplane.desired import Standing
 from sparkfleet.controlplane.policy.actions import (
     EndGroup,
     GiveUp,
@@ -27,6 +26,7 @@ from sparkfleet.controlplane.policy.reported import on_report
 from sparkfleet.controlplane.policy.rest import is_at_rest
 from sparkfleet.controlplane.policy.rollout import forget_ended
 from sparkfleet.controlplane.policy.state import GONE_S, FleetState, Now, Pending
+from sparkfleet.controlplane.state.desired import Standing
 from sparkfleet.engines.failure_signatures import Diagnosis
 from sparkfleet.errors import Cause
 from sparkfleet.group.report import GroupPhase, GroupReport

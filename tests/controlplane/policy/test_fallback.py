@@ -4,9 +4,9 @@ import pytest
 from control_values import deployment, plan
 from controller_world import diagnosed, report
 
-from sparkfleet.controlplane.desired import Standing
 from sparkfleet.controlplane.policy import fallback as module
 from sparkfleet.controlplane.policy import state as seen
+from sparkfleet.controlplane.state.desired import Standing
 from sparkfleet.engines.failure_signatures import Cause, Diagnosis
 from sparkfleet.group.report import GroupPhase
 from sparkfleet.perf.prediction import Band
