@@ -87,25 +87,24 @@ class ContainerOptions(Value):
     """Variables of the launch whose values are passed in the tool's own environment and only named in its arguments."""
 
 
-def run_argv(launch: RankCommand, box: ContainerOptions) -> tuple[str, ...]:
+def run_argv(command: RankCommand, options: ContainerOptions) -> tuple[str, ...]:
     """`docker run` or `podman run` for one rank.
 
-    The values of `launch.token_env`, `launch.metrics_env` and of `box.private` have to be in the environment of the tool
-    itself. Only users who may inspect containers on the node can read them.
+    The values of `command.token_env`, `command.metrics_env` and of `options.private` have to be in the environment of the
+    tool itself. Only users who may inspect containers on the node can read them.
 
     Raises:
-        EngineError: the launch has files, but the options have no directory for them.
+        EngineError: the command has files, but the options have no directory for them.
     """
-    unlabelled = (*_isolation(box), *_mounts(launch, box), *_env(launch, box))
-    command = _command(launch, box)
-    labels = _labels(box.identity)
-    name = ("--name", box.identity.container_name)
+    unlabelled = (*_isolation(options), *_mounts(command, options), *_env(command, options))
+    labels = _labels(options.identity)
+    name = ("--name", options.identity.container_name)
     return (
-        *(box.tool, "run", "--rm", "--pull=never", "--log-driver=none"),
+        *(options.tool, "run", "--rm", "--pull=never", "--log-driver=none"),
         *name,
         *labels,
         *unlabelled,
-        *command,
+        *_command(command, options),
     )
 
 
@@ -184,38 +183,42 @@ def _labels(identity: RankLabels) -> tuple[str, ...]:
     return tuple(word for name, value in pairs.items() for word in ("--label", f"{LABEL}{name}={value}"))
 
 
-def _isolation(box: ContainerOptions) -> tuple[str, ...]:
-    flags = ["--network", "host", "--shm-size", SHM, *_capabilities(box)]
-    flags += ["--pids-limit", str(PIDS)] if box.tool == "docker" else []
-    flags += _read_only(box) if _is_engines_own(box) else []
-    if box.gpu:
-        flags += ["--gpus", "all"] if box.tool == "docker" else ["--device", "nvidia.com/gpu=all"]
+def _isolation(options: ContainerOptions) -> tuple[str, ...]:
+    flags = ["--network", "host", "--shm-size", SHM, *_capabilities(options)]
+    flags += ["--pids-limit", str(PIDS)] if options.tool == "docker" else []
+    flags += _read_only(options) if _is_engines_own(options) else []
+    if options.gpu:
+        flags += ["--gpus", "all"] if options.tool == "docker" else ["--device", "nvidia.com/gpu=all"]
         flags += ["--ulimit", "memlock=-1:-1", "--ulimit", f"stack={STACK_BYTES}:{STACK_BYTES}"]
-    if box.rdma:
+    if options.rdma:
         flags += ["--device", "/dev/infiniband"]
     return tuple(flags)
 
 
-def _capabilities(box: ContainerOptions) -> list[str]:
-    kept = [*CAPABILITIES, *(SSHD_CAPABILITIES if box.logs_in else ()), *(["IPC_LOCK"] if box.rdma else [])]
+def _capabilities(options: ContainerOptions) -> list[str]:
+    kept = [
+        *CAPABILITIES,
+        *(SSHD_CAPABILITIES if options.logs_in else ()),
+        *(["IPC_LOCK"] if options.rdma else []),
+    ]
     added = [word for name in kept for word in ("--cap-add", name)]
     return ["--cap-drop", "ALL", *added, "--security-opt", "no-new-privileges"]
 
 
-def _read_only(box: ContainerOptions) -> list[str]:
+def _read_only(options: ContainerOptions) -> list[str]:
     """A read-only root file system, with memory where programs write. Compiled code is loaded from there: `exec`."""
     places = [word for path in _WRITABLE for word in ("--tmpfs", f"{path}:rw,exec,nosuid,nodev,mode=1777")]
     return ["--read-only", *places, "--env", f"HOME={HOME_IN_MEMORY}"]
 
 
-def _mounts(launch: RankCommand, box: ContainerOptions) -> tuple[str, ...]:
-    mounts = list(launch.mounts)
-    if launch.files:
-        if not box.files_dir:
+def _mounts(command: RankCommand, options: ContainerOptions) -> tuple[str, ...]:
+    mounts = list(command.mounts)
+    if command.files:
+        if not options.files_dir:
             raise EngineError(
-                f"{box.identity.container_name}: no directory on the node is set for its files."
+                f"{options.identity.container_name}: no directory on the node is set for its files."
             )
-        mounts.append(Mount(source=box.files_dir, target=FILES_IN_CONTAINER))
+        mounts.append(Mount(source=options.files_dir, target=FILES_IN_CONTAINER))
     return tuple(word for mount in mounts for word in ("--volume", _volume(mount)))
 
 
@@ -223,27 +226,27 @@ def _volume(mount: Mount) -> str:
     return f"{mount.source}:{mount.target}:{'ro' if mount.read_only else 'rw'}"
 
 
-def _env(launch: RankCommand, box: ContainerOptions) -> tuple[str, ...]:
+def _env(command: RankCommand, options: ContainerOptions) -> tuple[str, ...]:
     flags: list[str] = []
-    for name, value in launch.env:
-        flags += ["--env", name if name in box.private else f"{name}={value}"]
-    for name in (launch.token_env, launch.metrics_env):
+    for name, value in command.env:
+        flags += ["--env", name if name in options.private else f"{name}={value}"]
+    for name in (command.token_env, command.metrics_env):
         flags += ["--env", name] if name else []
     return tuple(flags)
 
 
-def _command(launch: RankCommand, box: ContainerOptions) -> tuple[str, ...]:
-    if launch.argv and _is_engines_own(box):
-        return ("--entrypoint", launch.argv[0], box.image, *launch.argv[1:])
-    return (box.image, *launch.argv)
+def _command(command: RankCommand, options: ContainerOptions) -> tuple[str, ...]:
+    if command.argv and _is_engines_own(options):
+        return ("--entrypoint", command.argv[0], options.image, *command.argv[1:])
+    return (options.image, *command.argv)
 
 
-def _is_engines_own(box: ContainerOptions) -> bool:
+def _is_engines_own(options: ContainerOptions) -> bool:
     """True if the image's entrypoint is the engine itself.
 
     Others' entrypoints prepare the image when it starts: NVIDIA's links libraries in it, which a read-only root refuses.
     """
-    return _repository(box.origin or box.image) in OWN_ENTRYPOINT
+    return _repository(options.origin or options.image) in OWN_ENTRYPOINT
 
 
 def _repository(image: str) -> str:

@@ -87,7 +87,7 @@ async def test_a_new_generation_that_fails_leaves_the_old_one_and_says_so(world)
     assert (await world.table()).models["tiny"].apps == ("tiny--g1-0",)
     failed = [
         event
-        for event in await world.controller.journal.events(0, "tiny", 0)
+        for event in await world.controller.event_log.events(0, "tiny", 0)
         if event.message == "no such flag"
     ]
     assert {event.kind for event in failed} == {"failed"}
@@ -150,7 +150,7 @@ async def test_a_newer_table_wakes_a_waiting_gateway(world):
 
 
 async def test_an_event_wakes_a_waiting_watcher(world):
-    waiting = asyncio.create_task(world.controller.journal.events(0, None, wait_s=30))
+    waiting = asyncio.create_task(world.controller.event_log.events(0, None, wait_s=30))
     await asyncio.sleep(0)
     await world.put()
     assert (await asyncio.wait_for(waiting, 5))[0].kind == "wanted"
@@ -202,7 +202,7 @@ async def test_a_round_that_fails_is_written_down_and_the_next_one_works(world, 
     monkeypatch.setattr(module, "TICK_S", 0.01)
     running = asyncio.create_task(world.controller.run())
     try:
-        events = await asyncio.wait_for(world.controller.journal.events(0, None, wait_s=5), 6)
+        events = await asyncio.wait_for(world.controller.event_log.events(0, None, wait_s=5), 6)
         assert "Serve is away" in events[0].message
         while len(calls) < 2:
             await asyncio.sleep(0.01)
@@ -372,7 +372,7 @@ async def test_a_watch_over_the_nodes_that_failed_is_taken_up_again(world, monke
     monkeypatch.setattr(module, "TICK_S", 0.01)
     running = asyncio.create_task(world.controller.run())
     try:
-        events = await asyncio.wait_for(world.controller.journal.events(0, None, wait_s=5), 6)
+        events = await asyncio.wait_for(world.controller.event_log.events(0, None, wait_s=5), 6)
     finally:
         running.cancel()
     assert [(event.subject, event.message) for event in events] == [("this", "this joined the fleet")]

@@ -19,7 +19,7 @@ async def test_an_address_whose_change_fails_is_not_used(world, monkeypatch):
     gateways = world.controller.gateways
     await world.put()
     await world.ready(1)
-    monkeypatch.setattr(world.controller.journal, "record", full)
+    monkeypatch.setattr(world.controller.event_log, "record", full)
     with pytest.raises(sqlite3.OperationalError):
         await gateways.listen(ADDRESS.model_copy(update={"gateway_port": 8001}), "me")
     assert gateways.address == ADDRESS

@@ -15,7 +15,7 @@ from sparkfleet.errors import EngineError
 
 IMAGE = "nvcr.io/nvidia/vllm@sha256:" + "0" * 64
 WHO = RankLabels(fleet="home-1", deployment="m", generation=3, group=0, rank=1)
-LAUNCH = RankCommand(
+COMMAND = RankCommand(
     argv=("vllm", "serve", "/m", "--port", "4321"),
     env=(("A", "1"), ("HF_TOKEN", "hf_secret")),
     token_env="VLLM_API_KEY",
@@ -23,8 +23,10 @@ LAUNCH = RankCommand(
 )
 
 
-def argv(launch=LAUNCH, **fields):
-    return run_argv(launch, ContainerOptions(**{"tool": "docker", "image": IMAGE, "identity": WHO, **fields}))
+def argv(command=COMMAND, **fields):
+    return run_argv(
+        command, ContainerOptions(**{"tool": "docker", "image": IMAGE, "identity": WHO, **fields})
+    )
 
 
 def test_word_for_word():
@@ -114,14 +116,14 @@ def test_other_entrypoints_stay(image):
 
 
 def test_the_entrypoint_of_an_image_is_kept():
-    assert argv(LAUNCH.model_copy(update={"argv": ()}))[-1] == IMAGE
+    assert argv(COMMAND.model_copy(update={"argv": ()}))[-1] == IMAGE
 
 
 def test_files_are_mounted_at_one_place():
-    launch = LAUNCH.model_copy(update={"files": (LaunchFile(name="o.yaml", text=""),)})
-    assert "/state/r:/run/sparkfleet:ro" in argv(launch, files_dir="/state/r")
+    command = COMMAND.model_copy(update={"files": (LaunchFile(name="o.yaml", text=""),)})
+    assert "/state/r:/run/sparkfleet:ro" in argv(command, files_dir="/state/r")
     with pytest.raises(EngineError, match="no directory"):
-        argv(launch)
+        argv(command)
 
 
 def test_the_former_release_finds_the_container_after_an_upgrade_that_goes_back():

@@ -147,7 +147,7 @@ class ControllerActor:
         if (controller := self._life.controller) is None:
             raise ControlError("The controller waits for its store.")
         status = controller.queries.status()
-        events = await controller.journal.events(max(0, status.last_event - MOST_EVENTS), None, 0)
+        events = await controller.event_log.events(max(0, status.last_event - MOST_EVENTS), None, 0)
         view = page_view(status, self._config.inventory, events, time.time(), controller.queries.stopped())
         return view.model_dump_json()
 

@@ -16,7 +16,7 @@ from sparkfleet.fleet.session import Session
 from sparkfleet.hostfacts.node import Gpu, InstalledEngine, NodeFacts, Processors, UnifiedMemory
 from sparkfleet.knowledge.models.known_models import known_checkpoint
 from sparkfleet.planner.place.fleet_map import Fleet
-from sparkfleet.planner.rules.failure_memory import Remembered, fingerprint
+from sparkfleet.planner.rules.failure_memory import RememberedFailure, fingerprint
 from sparkfleet.planner.types.image_refs import digests_of, with_digests
 from sparkfleet.specs.deployment import Deployment
 from sparkfleet.specs.load import load_deployment, load_inventory
@@ -305,7 +305,7 @@ class TestApplying:
         top, *lower = fresh.plan.groups[0].ladder
         assert fresh.plan.drivers == (("spark1", "580.142"),)
         mark = fingerprint(top.candidate, fresh.plan.drivers)
-        status = statuses.fleet(failures=(Remembered(fingerprint=mark, words="known issue"),))
+        status = statuses.fleet(failures=(RememberedFailure(fingerprint=mark, words="known issue"),))
         (barred,) = decide([spec], fleet, status, known).planned
         assert barred.plan.groups[0].ladder == tuple(lower)
         assert "`sparkfleet apply --retry`" in barred.plan.rejected[0].reason
