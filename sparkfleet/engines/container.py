@@ -16,13 +16,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from typing import Any, Literal
+from typing import Any
 
 from sparkfleet.engines.base import FILES_IN_CONTAINER, Mount, RankCommand
 from sparkfleet.errors import EngineError
+from sparkfleet.hostfacts.container import Tool
 from sparkfleet.values import Value
-
-Tool = Literal["docker", "podman"]
 
 CAPABILITIES = ("DAC_OVERRIDE",)
 """Of root's capabilities the one that stays: the rank's files (0600) and its cache of kernels belong to the node's user."""

@@ -1,4 +1,4 @@
-"""Runtime of one rank on a node: a supervised process group or container (`process`), and `fake`."""
+"""Runtime of one rank on a node: a supervised process group or container (`process.py`)."""
 
 from __future__ import annotations
 

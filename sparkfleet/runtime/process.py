@@ -13,8 +13,8 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import sparkfleet
-from sparkfleet.engines.container import Tool
 from sparkfleet.errors import NodeError
+from sparkfleet.hostfacts.container import Tool
 from sparkfleet.remote.atomic_write import make_private, write_atomically
 from sparkfleet.remote.local import execute
 from sparkfleet.runtime.base import Phase, RankId, RankSpec, RankStatus

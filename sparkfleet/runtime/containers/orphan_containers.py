@@ -11,7 +11,8 @@ import math
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
-from sparkfleet.engines.container import RankLabels, Tool, find_argv, found, stop_argv
+from sparkfleet.engines.container import RankLabels, find_argv, found, stop_argv
+from sparkfleet.hostfacts.container import Tool
 from sparkfleet.runtime.base import RankId
 from sparkfleet.runtime.containers.container_tools import ask, is_used
 from sparkfleet.runtime.processes import Killed

@@ -17,9 +17,10 @@ import pytest
 from container_values import name_of, supervisor_of
 
 from sparkfleet.engines.base import RankCommand
-from sparkfleet.engines.container import ContainerOptions, RankLabels, Tool
+from sparkfleet.engines.container import ContainerOptions, RankLabels
 from sparkfleet.engines.container import run_argv as engines_run_argv
 from sparkfleet.errors import NodeError
+from sparkfleet.hostfacts.container import Tool
 from sparkfleet.runtime import process as process_module
 from sparkfleet.runtime.base import ContainerSpec, Phase, RankSpec
 from sparkfleet.runtime.containers import container as container_module
