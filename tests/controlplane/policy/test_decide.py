@@ -33,7 +33,7 @@ from sparkfleet.group.report import GroupPhase, GroupReport
 
 NOW = Now.at(10_000.0)
 TINY = ("tiny", 1, 0)
-VALUES = tuple(f"sparkfleet.controlplane.{name}" for name in ("policy", "desired", "state.status"))
+VALUES = tuple(f"sparkfleet.controlplane.{name}" for name in ("policy", "state.desired", "state.status"))
 
 
 def test_the_policy_reaches_no_clock_no_disk_and_no_log():
