@@ -59,7 +59,7 @@ SHAPES = {
 
 
 def write(directory, *, weights=True, positions=512):
-    """A checkpoint in a directory; `positions` tells one from another."""
+    """A checkpoint in a directory; `positions` makes it differ from others."""
     directory.mkdir(parents=True, exist_ok=True)
     (directory / "config.json").write_text(json.dumps({**CONFIG, "max_position_embeddings": positions}))
     if weights:

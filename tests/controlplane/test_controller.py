@@ -211,7 +211,7 @@ async def test_a_round_that_fails_is_written_down_and_the_next_one_works(world, 
 
 
 async def test_a_round_that_ray_serve_does_not_let_end_is_a_trouble_until_it_answers(world, monkeypatch):
-    """A Serve controller that hung (stopped, in a loop) was named nowhere, and nothing was restarted any more."""
+    """No message named a Serve controller that hung (stopped, in a loop), and nothing was restarted any more."""
     answers = asyncio.Event()
 
     async def hangs():
@@ -449,7 +449,7 @@ async def test_a_gateway_that_has_gone_quiet_is_not_shown(world, monkeypatch):
 
 
 async def test_who_is_told_ready_finds_it_in_the_table(world):
-    """No round lies between the two: the next request after `apply` goes to the gateway at once."""
+    """No round is between the two: the next request after `apply` goes to the gateway at once."""
     await world.put()
     world.apps.become("tiny", 1, "running")
     await world.controller.reconcile()

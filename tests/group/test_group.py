@@ -214,7 +214,7 @@ async def test_no_rank_survives_alone(world):
 
 
 async def test_the_next_actor_reports_the_end_that_the_last_one_could_not(world):
-    """Ray's head was away, and so the controller: the engine was loaded anew, and no event named the reason."""
+    """Ray's head was away, and so the controller: the engine was loaded again, and no event named the reason."""
     group = world.group(placements=TWO)
     await group.start()
     watching = asyncio.create_task(group.watch())

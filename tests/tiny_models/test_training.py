@@ -80,7 +80,7 @@ def test_the_same_recipe_gives_the_same_bytes(checkpoint, small, tmp_path):
 
 
 def test_a_hybrid_has_its_own_output_matrix(small, tmp_path):
-    """vLLM does not take the vocabulary's for it, whatever the configuration says."""
+    """vLLM does not take the vocabulary's for it, with any configuration."""
     shape = {**HYBRID.config, "hidden_size": 64, "linear_key_head_dim": 32, "linear_value_head_dim": 32}
     recipe = small.model_copy(update={"model_type": HYBRID.model_type, "config": shape})
     training.build(recipe, tmp_path, lambda _: None)
@@ -198,7 +198,7 @@ def test_tokenizer_config_is_plain(checkpoint):
 
 
 class TestRounds:
-    """A training of one number, judged by what the test says."""
+    """A training of one number, with the quality that the test gives."""
 
     def course(self, *judged):
         left, weight = list(judged), torch.ones(1, requires_grad=True)

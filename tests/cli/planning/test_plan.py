@@ -281,7 +281,7 @@ class TestApplying:
         ("state", "verb"), [("ready", "keep"), ("starting", "keep"), ("failed", "start")]
     )
     def test_what_is_given_up_is_asked_for_once_more(self, deployments, state, verb):
-        """The same file again changes nothing, except of what has failed: every message about that says so."""
+        """The same file again changes nothing, except of what has failed, as every message about that advises."""
         spec, fleet = load_deployment(deployments / "tiny-local.yaml"), Fleet(nodes=(self.node(),))
         (planned,) = decide([spec], fleet, None, {}).planned
         known = DeploymentStatus(
@@ -324,7 +324,7 @@ class TestApplying:
         assert decide([spec], fleet, at_the_top, known, retry=True).planned[0].change.verb == "keep"
 
     def test_a_tag_that_is_deployed_keeps_its_digest_until_it_is_to_be_renewed(self):
-        """Whatever the tag stands for by now."""
+        """The tag may have another digest by now."""
         tag, pinned = "localhost/tts:latest", f"localhost/tts:latest@sha256:{'a' * 64}"
         spec = Deployment.model_validate(
             {

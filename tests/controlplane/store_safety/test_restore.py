@@ -1,4 +1,4 @@
-"""A lost store: put back from a copy, made of what runs, or begun anew by name."""
+"""A lost store: restored from a copy, made of what runs, or replaced by an empty one on request."""
 
 import contextlib
 import sqlite3
