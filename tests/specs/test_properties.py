@@ -1,4 +1,4 @@
-"""Whatever is in a file: it loads, or an error says where it is wrong. Nothing else ever happens."""
+"""A file with any content loads, or raises an error with the place of the fault. Nothing else ever happens."""
 
 from __future__ import annotations
 
