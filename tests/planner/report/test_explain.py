@@ -1,6 +1,7 @@
 import re
 
 import pytest
+import yaml
 from planning_values import plan_on
 
 from sparkfleet.planner.report.diff import Change, compare
@@ -189,3 +190,25 @@ def test_a_restart_has_the_bytes_that_it_loads(sparks, plan, ask, starts, words)
     found = plan(sparks(1), ask(FP8)).of("m")
     assert words in " ".join("\n".join(explain_change(change, found)).split())
     assert "loads" not in "\n".join(explain_change(Change(verb="change", name="m", keeps=("g1/0",)), found))
+
+
+@pytest.mark.parametrize(
+    "model",
+    [
+        "nvidia/Gemma-4-31B-IT-NVFP4",
+        "nvidia/Gemma-4-26B-A4B-NVFP4",
+        "Qwen/Qwen3.6-27B-FP8",
+        "nvidia/Qwen3.5-122B-A10B-NVFP4",
+        "nvidia/NVIDIA-Nemotron-3-Super-120B-A12B-NVFP4",
+        "RadixArk/Qwen3.8-Flash-Next-NVFP4",
+        "openai/gpt-oss-120b",
+    ],
+)
+def test_the_line_of_every_rung_plans(sparks, plan, ask, model):
+    text = " ".join(" ".join(explain_plan(plan(sparks(1), ask(model)).deployments[0])).split())
+    for rung in re.split(r"rung \d+: ", text)[1:]:
+        fields = yaml.safe_load("\n".join(re.findall(r"`((?:engine|speculation): [^`]+)`", rung))) or {}
+        found = plan(sparks(1), ask(model, **fields))
+        assert found.refused == (), fields
+        chosen = found.deployments[0].groups[0].choice.candidate
+        assert chosen.speculation.method == fields.get("speculation", chosen.speculation.method)
