@@ -215,6 +215,14 @@ class TestRules:
         assert dict(rung.candidate.env)["TRITON_PTXAS_PATH"]
         assert "trtllm-ptxas-path" in rung.rules
 
+    def test_two_ranks_do_not_autotune_on_a_release_that_hangs_with_a_kept_cache(self, sparks, plan, ask):
+        pinned = {"engine": "vllm", "image": "vllm/vllm-openai:v0.31.0-aarch64"}
+        for ranks in (1, 2):
+            rung = choice(plan(sparks(2), ask("openai/gpt-oss-120b", parallel={"tp": ranks}, **pinned)))
+            assert ("--no-enable-flashinfer-autotune" in rung.candidate.engine_args) == (ranks == 2)
+            assert ("autotune-cache-deadlock" in rung.rules) == (ranks == 2)
+            assert not any("autotune" in note for note in rung.notes)
+
     def test_eager_mode_is_predicted_slower(self, sparks, plan, ask):
         image = {
             "engine": "vllm",
