@@ -41,7 +41,10 @@ def _faults(items: Sequence[str]) -> Iterator[tuple[int, str]]:
         elif _ONE_DASH.fullmatch(item):
             yield number, f'found {quote(item)}. Expected two dashes: "-{item}".'
         elif complete and not item.startswith("-"):
-            yield number, f"found {quote(item)}, which is no flag and follows none that takes a value.{_meant(item)}"
+            yield (
+                number,
+                f"found {quote(item)}, which is no flag and follows none that takes a value.{_meant(item)}",
+            )
         complete = "=" in item if item.startswith("-") else complete
 
 

@@ -10,7 +10,9 @@ from sparkfleet.specs.load import parse_deployment
 
 
 def parsed(*items: str) -> tuple[str, ...]:
-    return parse_deployment(f"name: x\nmodel: org/name\nengine_args: {json.dumps(items)}", "d.yaml").engine_args
+    return parse_deployment(
+        f"name: x\nmodel: org/name\nengine_args: {json.dumps(items)}", "d.yaml"
+    ).engine_args
 
 
 @pytest.mark.parametrize(

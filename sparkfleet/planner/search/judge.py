@@ -315,7 +315,7 @@ def _predicted(
         notes=(
             *_at_the_edge(stacked, sized),
             *_notes(case, stack, proposal, verdict),
-            *_flag_faults(candidate),
+            *_flag_faults(candidate, case.variant.engine_args),
         ),
         said=in_words(case.variant.engine_args),
     )
@@ -340,9 +340,12 @@ def _at_the_edge(stacked: StackedProposal, sized: Sizing) -> Iterator[str]:
         )
 
 
-def _flag_faults(candidate: Candidate) -> Iterator[str]:
-    """Flags and values of the deployment that the engine does not take, as far as its release is known."""
-    for one in flag_faults(candidate.engine, candidate.engine_version, parse_flags(candidate.engine_args)):
+def _flag_faults(candidate: Candidate, given: tuple[str, ...]) -> Iterator[str]:
+    """Flags and values of the deployment that the engine does not take, as far as its release is known.
+
+    Those that rules and images add are not judged: they are known to be flags of that build.
+    """
+    for one in flag_faults(candidate.engine, candidate.engine_version, parse_flags(given)):
         yield f"{one.words(candidate.engine, candidate.engine_version)}: the engine may refuse to start"
 
 

@@ -1,3 +1,5 @@
+import re
+
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -222,6 +224,24 @@ class TestRules:
             assert ("--no-enable-flashinfer-autotune" in rung.candidate.engine_args) == (ranks == 2)
             assert ("autotune-cache-deadlock" in rung.rules) == (ranks == 2)
             assert not any("autotune" in note for note in rung.notes)
+
+    @pytest.mark.parametrize(
+        ("model", "nodes"),
+        [("local-inference-lab/Qwen3.8-Flash-Next-NVFP4", 2), ("deepseek-ai/DeepSeek-V4.1-Flash", 4)],
+    )
+    def test_no_note_contradicts_the_flags_and_the_image_of_the_plan(self, sparks, plan, ask, model, nodes):
+        rung = choice(plan(sparks(nodes, switch=nodes > 2), ask(model)))
+        assert "b12x" in (rung.candidate.image or "")
+        assert re.search(r"--gdn-decode-kernel|--engram-table-memory", " ".join(rung.candidate.engine_args))
+        notes = " ".join(rung.notes)
+        assert "is no flag of" not in notes
+        assert "vLLM 0.11 and 0.12" not in notes
+
+    def test_a_flag_of_the_deployment_that_no_release_has_is_noted(self, sparks, plan, ask):
+        spec = ask(
+            "local-inference-lab/Qwen3.8-Flash-Next-NVFP4", engine="vllm", engine_args=["--no-such-flag=1"]
+        )
+        assert "--no-such-flag is no flag of vLLM" in " ".join(choice(plan(sparks(2), spec)).notes)
 
     def test_eager_mode_is_predicted_slower(self, sparks, plan, ask):
         image = {
