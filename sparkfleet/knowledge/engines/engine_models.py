@@ -90,8 +90,7 @@ def loading(engine: str, version: str | None, model_type: str | None) -> Loading
 def earliest(engine: str | None, model_type: str | None) -> str | None:
     """The oldest release whose builds may load a type of models; None if the lists give none.
 
-    Of an architecture that a release was the first to list that is the one read before it, because builds between the two may
-    have it.
+    For an architecture that a release was the first to list, the one read before it: builds between the two may have it.
     """
     known = ENGINE_MODELS.content
     one = next((one for one in known.architectures if model_type in one.model_types), None)

@@ -28,6 +28,24 @@ def test_asked_nodes_with_unmeasured_links(sparks, plan, ask):
     assert line.endswith("; links not measured\n")
 
 
+@pytest.mark.parametrize("order", [1, -1])
+def test_a_link_that_is_slower_than_the_others_is_named(spark, link, ask, order):
+    nodes = tuple(spark(name) for name in ("a", "b", "c"))
+    links = (link("a", "b"), link("b", "c", rails=1, gb_per_s=13.6, latency_us=30.0))[::order]
+    line = " ".join(explain_fleet(ask(FP8), None, nodes, "home", links=links).split())
+    assert "2 links (RoCE both rails, 22.1 GB/s, 24 µs; b–c: RoCE 1 rail, 13.6 GB/s, 30 µs)" in line
+
+
+def test_links_that_were_measured_alike_have_the_figures_of_the_slowest(spark, link, ask):
+    nodes = tuple(spark(f"n{at}") for at in range(6))
+    fast = [link(f"n{at}", switch="sw", gb_per_s=22.0 + at / 10) for at in range(5)]
+    line = explain_fleet(ask(FP8), None, nodes, "home", links=fast)
+    assert "5 links (RoCE both rails, 22.0 GB/s, 24 µs)" in " ".join(line.split())
+    slow = [link(f"n{at}", switch="sw", kind="tcp", rails=1, gb_per_s=1.1) for at in range(6)]
+    line = explain_fleet(ask(FP8), None, nodes, "home", links=fast[:1] * 7 + slow[:4])
+    assert "; n0–sw, n1–sw, n2–sw and 1 more: TCP 1 rail, 1.1 GB/s, 24 µs)" in " ".join(line.split())
+
+
 def test_choice_ladder_and_rejected(sparks, plan, ask):
     lines = explain_plan(plan(sparks(2), ask(FP8, **PINNED)).deployments[0])
     text = "\n".join(lines)
