@@ -153,7 +153,8 @@ def _lessened(sized: Sizing, smaller: Sizing, verdict: Judgement) -> str:
         if now < then
     ]
     less += [f"a KV cache in {smaller.kv_dtype}"] if smaller.kv_dtype != sized.kv_dtype else []
-    rules = ", ".join(finding.rule.id for finding in verdict.required_by)
+    limiting = [one for one in verdict.required_by if _limits_of(one) != RuleLimits()]
+    rules = ", ".join(finding.rule.id for finding in limiting or verdict.required_by)
     return f"{', '.join(less)}: {sized.context} × {sized.concurrency} does not fit within what rules require ({rules})"
 
 
