@@ -145,8 +145,8 @@ class VariantContext:
 def size(case: VariantContext, proposal: Proposal, room: MemoryBudget, settings: Settings) -> Sizing:
     """The first sizes that fit, else the first that are tight, else the smallest, which do not fit.
 
-    A context that is too short to work with is not preferred for its room: then the first of the others that is tight. At the
-    edge of the memory the smallest that is long enough to work with.
+    The first tight ones with a context to work with are preferred to a shorter context that fits. At the edge of the
+    memory the smallest ones with a context to work with.
     """
 
     def at(context: int, concurrency: int, kv: str) -> Sizing:
