@@ -243,6 +243,18 @@ class TestRules:
         )
         assert "--no-such-flag is no flag of vLLM" in " ".join(choice(plan(sparks(2), spec)).notes)
 
+    @pytest.mark.parametrize("content", ["agent", "edits"])
+    def test_an_agent_gets_drafts_that_keep_the_prefix_cache(self, sparks, plan, ask, content):
+        model = "nvidia/Qwen3.5-122B-A10B-NVFP4"
+        assert choice(plan(sparks(1), ask(model))).candidate.speculation.method == "dflash"
+        found = plan(sparks(1), ask(model, content=content)).deployments[0]
+        assert found.groups[0].choice.candidate.speculation.method == "mtp"
+        lost = {one.rule for one in found.rejected if "DFLASH" in one.what}
+        below = [note for rung in found.groups[0].ladder[1:] for note in rung.notes]
+        assert "agent-prefix-cache-empty" in lost or any("agent-prefix-cache-empty" in note for note in below)
+        only = choice(plan(sparks(1), ask(model, content=content, engine="vllm", speculation="dflash")))
+        assert any("agent-prefix-cache-empty" in note for note in only.notes)
+
     def test_eager_mode_is_predicted_slower(self, sparks, plan, ask):
         image = {
             "engine": "vllm",
