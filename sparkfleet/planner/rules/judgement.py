@@ -128,9 +128,11 @@ def _outgrown(finding: RuleMatch) -> bool:
     if situation.engine_version is not None and parse_version(situation.engine_version) is not None:
         return False
     oldest = earliest(situation.engine, situation.model_type)
+    if oldest is None:
+        return False
     # A snapshot of a release is it or any later one.
-    later = oldest and situation.model_copy(update={"engine_version": f"{oldest}.dev0"})
-    return bool(later) and finding.rule.applies(later) is Truth.NO
+    later = situation.model_copy(update={"engine_version": f"{oldest}.dev0"})
+    return finding.rule.applies(later) is Truth.NO
 
 
 _COMMON = ("device", "engine", "engine_version", "image", "model", "quant", "features", "nodes", "topology")
