@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from sparkfleet.errors import NodeError
+from sparkfleet.errors import NodeError, SparkfleetError
 
 
 class StagingError(NodeError):
@@ -19,6 +19,10 @@ class ModelAbsent(StagingError):
 
 class ModelNotShown(StagingError):
     """The Hub does not show such a model without a token of its owner (HTTP status 401): it may be private, or not exist."""
+
+
+class ConnectionVariableError(SparkfleetError):
+    """An environment variable of this machine is wrong, so that no HTTP client can be made: a proxy, a file, an address."""
 
 
 KINDS: dict[str, type[StagingError]] = {

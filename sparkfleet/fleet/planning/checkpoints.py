@@ -316,8 +316,8 @@ def _with_pattern(known: Checkpoint) -> Checkpoint:
 def _is_refuted(model: str, known: Checkpoint | None, reason: SparkfleetError) -> bool:
     """True if the Hub's refusal counts more than what the name is like.
 
-    A published name may be missing at a mirror, and a private model of one's own is like a published one. Without a token the
-    Hub refuses private names as it refuses wrong ones, so the owner decides: whoever publishes models has no such one.
+    A published name may be missing at a mirror, and a private model of one's own is like a published one. Without a token
+    the Hub refuses private names as it refuses wrong ones, so the owner decides: whoever publishes models has no such one.
     """
     if known is None:
         return isinstance(reason, (ModelAbsent, ModelNotShown))
