@@ -1,6 +1,7 @@
 import ast
 import errno
 import inspect
+import io
 import os
 import re
 import subprocess
@@ -122,20 +123,60 @@ def test_a_bug_is_not_hidden(monkeypatch):
         module.main()
 
 
-@pytest.mark.parametrize("argv", [["explain"], ["explain", "--json"], ["--help"]])
-def test_a_reader_that_leaves_is_no_error(argv):
-    """`sparkfleet explain | head` ended with exit code 1."""
+def without_reader(argv, cwd):
+    """Exit code and standard error of a command line whose output nobody reads."""
     reads, writes = os.pipe()
     os.close(reads)
     with subprocess.Popen(
-        [str(Path(sys.executable).parent / "sparkfleet"), *argv],
-        stdout=writes,
-        stderr=subprocess.PIPE,
-        text=True,
-    ) as running:
+        [sys.executable, "-m", "sparkfleet", *argv], stdout=writes, stderr=subprocess.PIPE, text=True, cwd=cwd,
+        env={**os.environ, "PYTHONPATH": str(Path(module.__file__).parents[2])},
+    ) as running:  # fmt: skip
         os.close(writes)
         _, err = running.communicate(timeout=60)
-    assert (running.returncode, err) == (0, "")
+    return running.returncode, err
+
+
+@pytest.mark.parametrize("argv", [["explain"], ["explain", "--json"], ["--help"]])
+def test_a_reader_that_leaves_gets_the_code_of_a_closed_pipe(argv, tmp_path):
+    """`set -o pipefail; sparkfleet apply … | grep -q x` was 0, although the deployment did not fit."""
+    assert without_reader(argv, tmp_path) == (141, "")
+
+
+@pytest.mark.parametrize(
+    ("argv", "endless"),
+    [
+        (["logs", "tiny"], True),
+        (["events"], True),
+        (["status", "--watch"], True),
+        (["status"], False),
+        (["apply", "x.yaml"], False),
+        ([], False),
+    ],
+)
+def test_only_an_endless_verb_is_done_when_its_reader_leaves(monkeypatch, argv, endless):
+    monkeypatch.setattr(module.sys, "argv", ["sparkfleet", *argv])
+    monkeypatch.setattr(module.sys, "stderr", io.StringIO())
+    monkeypatch.setattr(module.os, "dup2", lambda *_: None)
+    assert outcome(monkeypatch, BrokenPipeError()) == (0 if endless else 141)
+
+
+def test_ctrl_c_during_the_imports(tmp_path):
+    """It ended with a traceback of imports in the first tenth of a second."""
+    code = (
+        "import sys\n"
+        "class Slow:\n"
+        "    def find_spec(self, name, *_):\n"
+        "        if name == 'typer': raise KeyboardInterrupt\n"
+        "sys.meta_path.insert(0, Slow())\n"
+        "sys.argv = ['sparkfleet', 'version']\n"
+        "import runpy\n"
+        "runpy.run_module('sparkfleet', run_name='__main__')\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=False, cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": str(Path(module.__file__).parents[2])},
+    )  # fmt: skip
+    assert (done.returncode, done.stdout, done.stderr) == (130, "", "")
 
 
 @pytest.mark.parametrize("closed", ["<&-", ">&-", "2>&-"])
