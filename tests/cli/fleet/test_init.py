@@ -217,3 +217,12 @@ def test_nobody_on_the_lan(sparkfleet, monkeypatch, tmp_path):
     code, _, err = sparkfleet("init", "-i", tmp_path / "inventory.yaml")
     assert code == 1
     assert "No Spark answered" in err
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1:9", "no-such-host.invalid"])
+def test_a_host_that_does_not_answer_is_not_looked_for_in_an_inventory(sparkfleet, tmp_path, host):
+    """It named `address` and `port` of an inventory that does not exist yet."""
+    code, _, err = sparkfleet("init", host, "-i", tmp_path / "inventory.yaml")
+    assert code == 1
+    assert "`sparkfleet init USER@HOST:PORT`" in err
+    assert "inventory" not in err
