@@ -21,8 +21,8 @@ from textual.screen import Screen
 from textual.widgets import DataTable, Footer, RichLog, Static
 from textual.widgets.data_table import RowDoesNotExist
 
-from sparkfleet.cli.exit_codes import Exit
 from sparkfleet.cli.escapes import visible
+from sparkfleet.cli.exit_codes import Exit
 from sparkfleet.cli.output import STATE_STYLE
 from sparkfleet.errors import SparkfleetError
 from sparkfleet.fleet.deployments.status import FleetOverview

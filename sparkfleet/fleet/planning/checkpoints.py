@@ -385,6 +385,13 @@ def _not_found(model: str, answers: Sequence[NodeAnswer], hub: AtHub) -> FactErr
     if model.startswith("/"):
         return FactError(f"{model}: is not a directory on {looked}.", means=means, do=_put(bool(answers)))
     name, _, revision = model.partition("@")
+    if "/" not in name:
+        near = _near_without_owner(name)
+        hint = f" Did you mean {' or '.join(near)}?" if near else ""
+        return FactError(
+            f"{name}: a model of the Hub has the name of its owner.",
+            do=f"Give ORG/MODEL, or the absolute path of a directory with config.json.{hint}",
+        )
     what = (
         f"{name} (revision {revision or 'main'}) is not in the Hub cache of {looked}, and not known by name."
     )
@@ -441,6 +448,16 @@ def _near(name: str) -> list[str]:
     names = (*(one.id for one in load_published().values()), *architectures(), *globs)
     ids = {one.lower(): one for one in names if _PLANNED_ID.fullmatch(one)}
     return [ids[one] for one in get_close_matches(name.lower(), ids, n=3, cutoff=0.6)]
+
+
+def _near_without_owner(name: str) -> list[str]:
+    """The published models whose names without their owner differ least from this one."""
+    ids = {
+        one.rpartition("/")[2].lower(): one
+        for one in (*(one.id for one in load_published().values()), *architectures())
+        if _PLANNED_ID.fullmatch(one)
+    }
+    return [ids[one] for one in get_close_matches(name.lower(), ids, n=3, cutoff=0.75)]
 
 
 def _words(places: Sequence[str]) -> str:

@@ -574,3 +574,9 @@ class TestNamesThatOwnersType:
         argv = ("plan", "Qwen/Qwen3-32B-AWQ", "--sparks", "1", "--offline", "--json")
         (group,) = json.loads(sparkfleet(*argv)[1])["deployments"][0]["plan"]["groups"]
         assert group["ladder"][0]["candidate"]["image"] == "nvcr.io/nvidia/vllm:26.07-py3"
+
+
+def test_a_rung_without_an_explanation_is_not_ignored(sparkfleet):
+    code, _, err = sparkfleet("plan", "--sparks", "1", "Qwen/Qwen3.6-27B-FP8", "--rung", "3")
+    assert code == EXITS["error"]
+    assert "--explain --rung 3" in err
