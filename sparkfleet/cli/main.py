@@ -113,8 +113,14 @@ def _code() -> int:
         if not (hasattr(error, "show") and hasattr(error, "format_message")):
             raise
         error.show()
-        _print_document(SparkfleetError(error.format_message()))
+        _print_document(SparkfleetError(error.format_message(), do=_usage_of(error)))
         return Exit.ERROR
+
+
+def _usage_of(error: Exception) -> str:
+    """The command that prints the arguments and options of what was typed wrongly."""
+    path = str(getattr(getattr(error, "ctx", None), "command_path", "")).rpartition("sparkfleet")[2].strip()
+    return f"`sparkfleet{f' {path}' if path else ''} --help` prints the arguments and options."
 
 
 def _print_error(error: SparkfleetError) -> None:

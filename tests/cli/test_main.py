@@ -2,6 +2,7 @@ import ast
 import errno
 import inspect
 import io
+import json
 import os
 import re
 import subprocess
@@ -433,6 +434,28 @@ def test_help_of_a_verb(entered):
     assert code == 0
     assert "Number of engine instances" in out
     assert "--engine" not in out
+
+
+def test_help_of_a_verb_of_a_group(entered):
+    """`unexpected argument`."""
+    code, out, _ = entered("help", "fabric", "plan")
+    assert code == 0
+    assert "Show the planned addresses of the rails" in " ".join(out.split())
+    assert entered("help", "fabric", "nope")[2].splitlines()[1] == "`sparkfleet help fabric` lists them."
+    assert (
+        entered("help", "fabric", "plan", "x")[2].splitlines()[0] == 'error: "fabric plan" has no verb "x".'
+    )
+
+
+@pytest.mark.parametrize(
+    ("argv", "verb"),
+    [(["plan", "--nope", "--json"], " plan"), (["keys", "create", "--json"], " keys create")],
+)
+def test_a_wrong_command_line_has_a_remedy_for_programs(entered, monkeypatch, argv, verb):
+    monkeypatch.setattr(sys, "argv", ["sparkfleet", *argv])
+    code, out, _ = entered(*argv)
+    assert code == 1
+    assert json.loads(out)["error"]["do"] == f"`sparkfleet{verb} --help` prints the arguments and options."
 
 
 def test_help_of_a_verb_that_does_not_exist(entered):
