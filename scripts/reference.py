@@ -43,7 +43,7 @@ def _verbs() -> Iterator[str]:
     yield "document has a `version`."
     yield "An error is a document there, too: `error` with `what`, `means` and `do`, and `exit_code`."
     yield "`SPARKFLEET_INVENTORY` is the inventory of a verb without `--inventory`, and `SPARKFLEET_API_KEY` the key of"
-    yield "`ask` without `--key`. What is in brackets may be left out; … stands for several.\n"
+    yield "`ask` without `--key`. What is in brackets may be left out; … means several.\n"
     yield "| exit code | meaning |\n|---|---|"
     for part in command_line.EPILOG.partition(": ")[2].split(" · "):
         code, _, meaning = part.partition(" ")

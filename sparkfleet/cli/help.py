@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -34,7 +34,7 @@ def show_help(
     return Exit.DONE
 
 
-def _show(group: typer.core.TyperGroup, context: typer.Context, verbs: Sequence[str]) -> None:
+def _show(group: typer.core.TyperGroup, context: Any, verbs: Sequence[str]) -> None:
     """Print the help of a verb of a group, or of one below it. Raises SpecError if there is none."""
     command = group.get_command(context, verbs[0])
     if command is None:
@@ -52,7 +52,7 @@ def _show(group: typer.core.TyperGroup, context: typer.Context, verbs: Sequence[
             )
 
 
-def _path(context: typer.Context) -> list[str]:
+def _path(context: Any) -> list[str]:
     """The verbs of a context, without the program."""
     if context.parent is None:
         return []

@@ -281,7 +281,7 @@ def _settled(
         return whole
     config = next((one for one in there if isinstance(one, Checkpoint)), None)
     known = None if isinstance(here, FactError) else _known(model)
-    if here is None and config is None and hub.reason is not None and _is_refuted(model, known, hub.reason):
+    if here is None and config is None and hub.reason is not None and _is_refuted(known, hub.reason):
         return _absent(model, known, answers, hub.reason)
     by_name = known if known is not None and _is_published(known.id) else None
     found = here or by_name or config or hub.checkpoint or known
@@ -313,11 +313,12 @@ def _with_pattern(known: Checkpoint) -> Checkpoint:
     return known.model_copy(update={"origin": origin})
 
 
-def _is_refuted(model: str, known: Checkpoint | None, reason: SparkfleetError) -> bool:
+def _is_refuted(known: Checkpoint | None, reason: SparkfleetError) -> bool:
     """True if the Hub's refusal counts more than what the name is like.
 
     A published name may be missing at a mirror, and a private model of one's own is like a published one. Without a token
-    the Hub refuses private names as it refuses wrong ones, so the owner decides: whoever publishes models has no such one.
+    the Hub refuses private names as it refuses wrong ones, so the owner decides: one that publishes models has
+    none of that name.
     """
     if known is None:
         return isinstance(reason, (ModelAbsent, ModelNotShown))
