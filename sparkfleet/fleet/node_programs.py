@@ -223,7 +223,7 @@ def _remedy(number: int, node: str) -> str:
     if number in (errno.ENOSPC, errno.EDQUOT):
         return f"Free disk space on {node}"
     if number == errno.EROFS:
-        return f"Mount that file system of {node} writable"
+        return f"Make that file system writable on {node}"
     return f"Give the user of the fleet the permission for it on {node}"
 
 

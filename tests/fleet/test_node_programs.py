@@ -45,7 +45,7 @@ def programs(access, monkeypatch):
 
 REMEDIES = {
     errno.ENOSPC: "Free disk space on a",
-    errno.EROFS: "Mount that file system of a writable",
+    errno.EROFS: "Make that file system writable on a",
     errno.EACCES: "Give the user of the fleet the permission for it on a",
 }
 
