@@ -56,14 +56,23 @@ def test_an_address_for_a_message():
     assert without_credentials("a:b@c:1") == "'c:1'"
 
 
-@pytest.mark.parametrize("variable", ["HF_ENDPOINT", "HTTPS_PROXY", "PIP_INDEX_URL"])
+PLAN = ("plan", "--sparks", "1", "Qwen/Qwen3.6-27B-FP8")
+STATUS = ("knowledge", "status")
+
+
 @pytest.mark.parametrize(
-    "verb", [("knowledge", "status"), ("inspect", "a/b"), ("plan", "--sparks", "1", "Qwen/Qwen3.6-27B-FP8")]
+    ("verb", "variable"),
+    [
+        *(
+            (verb, name)
+            for verb in (PLAN, STATUS, ("inspect", "a/b"))
+            for name in ("HF_ENDPOINT", "HTTPS_PROXY")
+        ),
+        (STATUS, "PIP_INDEX_URL"),
+    ],
 )
 def test_verbs_end_with_the_error(tmp_path, verb, variable):
     """In a process of its own: huggingface_hub reads HF_ENDPOINT once, when it is imported."""
-    if variable == "PIP_INDEX_URL" and verb[0] != "knowledge":
-        pytest.skip("they do not read it")
     hub = {} if variable == "HF_ENDPOINT" else {"HF_ENDPOINT": "http://127.0.0.1:9"}
     kept = {key: value for key, value in os.environ.items() if key != "HF_HUB_OFFLINE"}
     run = subprocess.run(
