@@ -35,4 +35,7 @@ def with_table(page: str, table: str) -> str:
 
 
 if __name__ == "__main__":
+    from arguments import check_arguments  # beside this script
+
+    check_arguments(__doc__, "--check")
     sys.exit(main())

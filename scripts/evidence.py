@@ -29,4 +29,7 @@ def main() -> int:
 
 
 if __name__ == "__main__":
+    from arguments import check_arguments  # beside this script
+
+    check_arguments(__doc__, "--check")
     sys.exit(main())

@@ -120,4 +120,7 @@ def _refused(plan: Plan) -> str:
 
 
 if __name__ == "__main__":
+    from arguments import check_arguments  # beside this script
+
+    check_arguments(__doc__, "--check")
     sys.exit(main())

@@ -164,6 +164,9 @@ def _requirements(extras: tuple[str, ...]) -> list[str]:
 
 
 if __name__ == "__main__":
+    from arguments import check_arguments  # beside this script
+
+    check_arguments(__doc__, words=True)
     try:
         main(sys.argv[1:])
     except subprocess.CalledProcessError as error:

@@ -82,4 +82,7 @@ def main() -> None:
 
 
 if __name__ == "__main__":
+    from arguments import check_arguments  # beside this script
+
+    check_arguments(__doc__, words=True)
     main()

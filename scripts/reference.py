@@ -39,8 +39,11 @@ def _verbs() -> Iterator[str]:
     root: Any = typer.main.get_command(command_line.app)
     yield "# Verbs\n"
     yield WRITTEN
-    yield "`sparkfleet VERB --help` prints the same. Verbs that read take `--json`; each document has a `version`."
-    yield "An error is a document there, too: `error` with `what`, `means` and `do`, and `exit_code`.\n"
+    yield "`sparkfleet VERB --help` and `sparkfleet help VERB` print the same. Verbs that read take `--json`; each"
+    yield "document has a `version`."
+    yield "An error is a document there, too: `error` with `what`, `means` and `do`, and `exit_code`."
+    yield "`SPARKFLEET_INVENTORY` is the inventory of a verb without `--inventory`, and `SPARKFLEET_API_KEY` the key of"
+    yield "`ask` without `--key`. What is in brackets may be left out; … means several.\n"
     yield "| exit code | meaning |\n|---|---|"
     for part in command_line.EPILOG.partition(": ")[2].split(" · "):
         code, _, meaning = part.partition(" ")
@@ -63,14 +66,47 @@ def _verb(command: Any, name: str, above: Any, level: str) -> Iterator[str]:
         return
     arguments = [one for one in command.params if one.param_type_name == "argument"]
     options = [one for one in command.params if one.param_type_name == "option" and not one.hidden]
-    words = " ".join(one.metavar or one.name.upper() for one in arguments)
+    words = " ".join(map(_operand, arguments))
     yield f"    {name} {words}".rstrip() + "\n"
+    if arguments:
+        yield "| argument | meaning |\n|---|---|"
+        for one in arguments:
+            yield f"| `{_cell(_operand(one))}` | {_cell(_meaning(one))} |"
+        yield ""
     if options:
         yield "| option | meaning |\n|---|---|"
         for one in options:
             names = ", ".join(f"`{option}`" for option in (*one.opts, *one.secondary_opts))
-            yield f"| {names} | {_cell(one.help or '')} |"
+            yield f"| {names} | {_cell(_meaning(one))} |"
         yield ""
+
+
+def _operand(argument: Any) -> str:
+    """`NAME`, `[NAME]` if it may be left out, `[NAME]…` if there may be several."""
+    word = argument.metavar or argument.name.upper()
+    return f"{word if argument.required else f'[{word}]'}{'…' if argument.nargs == -1 else ''}"
+
+
+def _meaning(parameter: Any) -> str:
+    """The help of an argument or option, with its default, its range and its environment variable as `--help` has them."""
+    parts = [parameter.help or ""]
+    shown = parameter.show_default
+    if isinstance(shown, str):
+        parts.append(f"Default: {shown}.")
+    elif shown and parameter.default not in (None, "", (), []) and not isinstance(parameter.default, bool):
+        parts.append(f"Default: {getattr(parameter.default, 'value', parameter.default)}.")
+    elif shown and isinstance(parameter.default, bool) and parameter.secondary_opts:
+        chosen = (parameter.opts if parameter.default else parameter.secondary_opts)[0]
+        parts.append(f"Default: `{chosen}`.")
+    limits = (
+        parameter if hasattr(parameter, "min") else getattr(parameter, "type", None)
+    )  # by Typer's release
+    low, high = (getattr(limits, bound, None) for bound in ("min", "max"))
+    if low is not None or high is not None:
+        parts.append(f"From {low} to {high}." if high is not None else f"At least {low}.")
+    if parameter.envvar:
+        parts.append(f"Environment variable: `{parameter.envvar}`.")
+    return " ".join(filter(None, parts))
 
 
 def _fields(schema: Mapping[str, Any], title: str) -> Iterator[str]:
@@ -154,4 +190,7 @@ def main() -> int:
 
 
 if __name__ == "__main__":
+    from arguments import check_arguments  # beside this script
+
+    check_arguments(__doc__, "--check")
     sys.exit(main())

@@ -1,5 +1,5 @@
 """Runs the command line as `python -m sparkfleet`."""
 
-from sparkfleet.cli.main import main
+from sparkfleet.cli.entry import main
 
 main()

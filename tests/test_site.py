@@ -70,3 +70,17 @@ def _is_there(target: Path, heading: str) -> bool:
         return target.exists()
     titles = re.findall(r"^#+ (.*)$", target.read_text(), re.MULTILINE) if target.exists() else []
     return heading in {re.sub(r"[^\w -]", "", title.lower()).replace(" ", "-") for title in titles}
+
+
+def test_the_page_of_verbs_has_what_help_has():
+    """Meanings of arguments, defaults, ranges and environment variables were in `--help` alone."""
+    page = (ROOT / "docs" / "reference" / "verbs.md").read_text()
+    for words in (
+        "    sparkfleet doctor [NODE]…\n",
+        "    sparkfleet rollback NAME [GENERATION]\n",
+        "| `N` | Number of engine instances. From 1 to 1024. |",
+        "| `--max-tokens` | Most tokens of the answer. Default: 256. At least 1. |",
+        "Environment variable: `SPARKFLEET_INVENTORY`.",
+        "Environment variable: `SPARKFLEET_API_KEY`.",
+    ):
+        assert words in page

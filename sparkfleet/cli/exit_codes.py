@@ -24,3 +24,5 @@ class Exit(IntEnum):
     """Another fleet than the inventory's answers. Nothing was changed."""
     INTERRUPTED = 130
     """Ctrl-C: the command stopped watching; the fleet continues the work."""
+    READER_LEFT = 141
+    """The reader of the output closed the pipe (128 + SIGPIPE) before the command knew its outcome; 0 of an endless one."""

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from collections.abc import Sequence
+from typing import Annotated, Any
 
 import typer
 
@@ -13,21 +14,46 @@ from sparkfleet.specs.fields import quote
 
 def show_help(
     ctx: typer.Context,
-    verb: Annotated[
-        str | None,
-        typer.Argument(help="A verb; left out: all of them.", metavar="[VERB]", show_default=False),
+    verbs: Annotated[
+        list[str] | None,
+        typer.Argument(
+            help="A verb, or one of a group (`fabric plan`); left out: all of them.",
+            metavar="VERB",
+            show_default=False,
+        ),
     ] = None,
 ) -> int:
     """Show the verbs, or the options of one."""
     whole = ctx.parent.command if ctx.parent is not None else None
     if ctx.parent is None or not isinstance(whole, typer.core.TyperGroup):
         raise SpecError("There is no help outside of the command line.")
-    if verb is None:
+    if not verbs:
         typer.echo(whole.get_help(ctx.parent))
         return Exit.DONE
-    command = whole.get_command(ctx.parent, verb)
-    if command is None:
-        raise SpecError(f"There is no verb {quote(verb)}.", do="`sparkfleet help` lists them.")
-    with typer.Context(command, info_name=verb, parent=ctx.parent) as inner:
-        typer.echo(command.get_help(inner))
+    _show(whole, ctx.parent, verbs)
     return Exit.DONE
+
+
+def _show(group: typer.core.TyperGroup, context: Any, verbs: Sequence[str]) -> None:
+    """Print the help of a verb of a group, or of one below it. Raises SpecError if there is none."""
+    command = group.get_command(context, verbs[0])
+    if command is None:
+        path = " ".join(("sparkfleet", "help", *_path(context)))
+        raise SpecError(f"There is no verb {quote(verbs[0])}.", do=f"`{path}` lists them.")
+    with typer.Context(command, info_name=verbs[0], parent=context) as inner:
+        if not verbs[1:]:
+            typer.echo(command.get_help(inner))
+        elif isinstance(command, typer.core.TyperGroup):
+            _show(command, inner, verbs[1:])
+        else:
+            name = " ".join(_path(inner))
+            raise SpecError(
+                f"{quote(name)} has no verb {quote(verbs[1])}.", do=f"`sparkfleet help {name}` prints it."
+            )
+
+
+def _path(context: Any) -> list[str]:
+    """The verbs of a context, without the program."""
+    if context.parent is None:
+        return []
+    return [*_path(context.parent), context.info_name or ""]

@@ -47,9 +47,19 @@ FOLLOWED = frozenset({"logs", "events", "status", "ps"})
 """Verbs that have such an option."""
 
 
+def is_endless(argv: Sequence[str]) -> bool:
+    """True if a command line prints what is read until nobody reads on, such as `logs | head`."""
+    verb = _verb(argv)
+    return verb in {"logs", "events"} or (verb in FOLLOWED and bool(ENDLESS.intersection(argv)))
+
+
 def interrupted_words(argv: Sequence[str]) -> str:
     """The words after Ctrl-C in a command line, without the program's name; "" if it was the usual end of it."""
-    verb = next((word for word in argv if not word.startswith("-")), "")
+    verb = _verb(argv)
     if verb in FOLLOWED:
         return "" if ENDLESS.intersection(argv) else _READS
     return WORDS.get(verb, _OTHER)
+
+
+def _verb(argv: Sequence[str]) -> str:
+    return next((word for word in argv if not word.startswith("-")), "")

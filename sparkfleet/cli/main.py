@@ -13,14 +13,15 @@ import typer
 
 from sparkfleet import __version__
 from sparkfleet.cli.exit_codes import Exit
-from sparkfleet.cli.interrupted import interrupted_words
+from sparkfleet.cli.interrupted import interrupted_words, is_endless
 from sparkfleet.cli.loading import loading
 from sparkfleet.cli.verbs import LazyGroup
 from sparkfleet.errors import SURROUNDINGS, SparkfleetError
 
 EPILOG = (
     "Exit codes: 0 done or no change · 1 error · 2 plan, fabric plan: changes pending · 3 infeasible · "
-    "4 head unreachable · 5 state unreadable · 6 another fleet answers · 130 interrupted (the fleet continues)"
+    "4 head unreachable · 5 state unreadable · 6 another fleet answers · 130 interrupted (the fleet continues) · "
+    "141 the reader of its output left"
 )
 
 
@@ -96,9 +97,10 @@ def _code() -> int:
         if words := str(error) or interrupted_words(sys.argv[1:]):
             typer.echo(words, err=True)
         return Exit.INTERRUPTED
-    except BrokenPipeError:  # `sparkfleet logs NAME | head`
+    except BrokenPipeError:  # `sparkfleet logs NAME | head`; of other verbs the outcome is not known
         sys.stderr.close()
-        return Exit.DONE
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # what is still buffered is no error at the end
+        return Exit.DONE if is_endless(sys.argv[1:]) else Exit.READER_LEFT
     except OSError as error:
         if error.errno not in SURROUNDINGS:
             raise
@@ -111,8 +113,14 @@ def _code() -> int:
         if not (hasattr(error, "show") and hasattr(error, "format_message")):
             raise
         error.show()
-        _print_document(SparkfleetError(error.format_message()))
+        _print_document(SparkfleetError(error.format_message(), do=_usage_of(error)))
         return Exit.ERROR
+
+
+def _usage_of(error: Exception) -> str:
+    """The command that prints the arguments and options of what was typed wrongly."""
+    path = str(getattr(getattr(error, "ctx", None), "command_path", "")).rpartition("sparkfleet")[2].strip()
+    return f"`sparkfleet{f' {path}' if path else ''} --help` prints the arguments and options."
 
 
 def _print_error(error: SparkfleetError) -> None:

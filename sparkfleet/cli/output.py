@@ -21,8 +21,8 @@ if TYPE_CHECKING:  # slow imports, of which only the types are used
     from sparkfleet.staging.progress import TransferProgress
 
 OUTPUT_VERSION = 1
-_TEXT_BEGINS = re.compile(r" {5,}|(?: {0,4}\S.{0,30}? {2,})?")
-"""Matches the indentation, or a label with the spaces behind it."""
+_TEXT_BEGINS = re.compile(r" {5,}|  if it fails |(?: {0,4}\S.{0,30}? {2,})?")
+"""Matches the indentation, or a label with the spaces behind it; one label is as wide as its column, and has one space."""
 
 # Lines wrap at the terminal's width; without a terminal they do not wrap, so that grep finds whole lines.
 console = SafeConsole()

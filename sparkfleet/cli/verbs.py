@@ -227,7 +227,7 @@ VERBS: Mapping[str, Verb] = {
     "prune": Verb(
         "fleet.prune",
         "prune",
-        "Remove models and images that no deployment uses from the nodes. Shows them and asks first.",
+        "Remove models and images that no deployment uses from the nodes. Shows them before you confirm.",
         VerbPanel.NODES,
     ),
     "backup": Verb(

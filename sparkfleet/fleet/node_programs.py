@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import getpass
 import json
 import os
@@ -10,6 +11,8 @@ import socket
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
+
+from pydantic_core import PydanticSerializationError
 
 from sparkfleet.controlplane.api.api_models import (
     ApplyRequest,
@@ -22,7 +25,7 @@ from sparkfleet.controlplane.api.api_models import (
     UpRequest,
 )
 from sparkfleet.controlplane.api.store_request import OnNode, StoreRequest
-from sparkfleet.errors import ControlError, NodeError
+from sparkfleet.errors import SURROUNDINGS, ControlError, NodeError
 from sparkfleet.fabric.node_addresses import node_addresses
 from sparkfleet.fleet.events import FleetStep, OnEvent, StepRunning, ignored
 from sparkfleet.fleet.node_access import NodeAccess
@@ -172,26 +175,72 @@ class NodePrograms:
     ) -> dict[str, Any]:
         full = request.model_copy(update={"state_dir": self._access.state_dir(node)})
         answer = await self._boot(node, verb, full, python)
-        if "error" in answer:
-            raise ControlError(**answer["error"])
-        return answer
+        if "error" not in answer:
+            return answer
+        found = ControlError(**answer["error"])
+        if number := answer.get("errno"):
+            again = f"`{_command(verb, request)}`"
+            raise ControlError(
+                f"{node}: {found.what}", means=found.means, do=f"{_remedy(number, node)}, then {again}."
+            )
+        raise found
 
     async def _boot(self, node: str, verb: str, request: OnNode, python: str | None = None) -> dict[str, Any]:
         """Answer of a verb, with this interpreter or that of the node's environment."""
         done = await self._run(node, python or (await self.pythons())[node], verb, request)
         if done.exit_code != 0:
-            raise NodeError(f"{node}: sparkfleet could not be started: {done.stderr.strip()[-500:]}")
+            reason = done.stderr.strip()[-500:]
+            number = next((one for one in SURROUNDINGS if reason.endswith(os.strerror(one))), None)
+            raise NodeError(
+                f"{node}: sparkfleet could not be started: {reason}",
+                do="" if number is None else f"{_remedy(number, node)}, then run the command again.",
+            )
         answer: dict[str, Any] = json.loads(done.stdout)
         return answer
 
     async def _run(
         self, node: str, python: str, verb: str, request: OnNode, timeout_s: float = RUN_S
     ) -> Completed:
+        try:
+            given = request.model_dump_json().encode()
+        except PydanticSerializationError as error:  # bytes of an argument that are no text
+            raise ControlError(
+                "An argument is not text in UTF-8.",
+                means=f"No name has such characters, so nothing was sent to {node}.",
+                do=f"`{_command(verb, request)}` with a name in UTF-8."
+                if verb in {"store", *_COMMANDS}
+                else "",
+            ) from error
         return await self._access.channels[node].run(
             node_command(python, verb),
-            stdin=request.model_dump_json().encode(),
+            stdin=given,
             timeout_s=timeout_s,
         )
+
+
+def _remedy(number: int, node: str) -> str:
+    """The remedy for an error of a node's disk, by its number."""
+    if number in (errno.ENOSPC, errno.EDQUOT):
+        return f"Free disk space on {node}"
+    if number == errno.EROFS:
+        return f"Make that file system writable on {node}"
+    return f"Give the user of the fleet the permission for it on {node}"
+
+
+def _command(verb: str, request: OnNode) -> str:
+    """The command that carries out a step again."""
+    if isinstance(request, StoreRequest):
+        return "sparkfleet backup" if request.verb == "copy" else "sparkfleet restore"
+    return _COMMANDS[verb]
+
+
+_COMMANDS = {
+    "gateway": "sparkfleet up",
+    "move": "sparkfleet move-head",
+    "secrets": "sparkfleet keys rotate-internal",
+    "upgrade": "sparkfleet upgrade",
+}
+"""By the verb of the node's program."""
 
 
 def who() -> str:

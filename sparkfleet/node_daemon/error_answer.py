@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from typing import Any
 
-from sparkfleet.errors import SparkfleetError
+from sparkfleet.errors import SURROUNDINGS, SparkfleetError
+
+A_FILE = "a file of the fleet's state"
+"""Name of a file whose error has none."""
 
 
 def error_answer(error: SparkfleetError | OSError, *, means: str = "", do: str = "") -> dict[str, Any]:
-    """`error` with its three parts.
+    """`error` with its three parts, and with its number if it is of the node's disk: the caller has the node's name.
 
     Args:
         error: the reason.
@@ -17,4 +20,7 @@ def error_answer(error: SparkfleetError | OSError, *, means: str = "", do: str =
     """
     if isinstance(error, SparkfleetError):
         return {"error": {"what": error.what, "means": error.means, "do": error.do}}
-    return {"error": {"what": f"{error.filename}: {error.strerror}.", "means": means, "do": do}}
+    found: dict[str, Any] = {
+        "error": {"what": f"{error.filename or A_FILE}: {error.strerror}.", "means": means, "do": do}
+    }
+    return found | {"errno": error.errno} if error.errno in SURROUNDINGS else found

@@ -49,9 +49,11 @@ def main() -> int:
         print(error, file=sys.stderr)
         return error.exit_code
     except OSError as error:
-        if error.errno not in SURROUNDINGS or error.filename is None:
+        if error.errno not in SURROUNDINGS:
             raise
-        print(f"{error.filename}: {error.strerror}", file=sys.stderr)
+        from sparkfleet.node_daemon.error_answer import A_FILE
+
+        print(f"{error.filename or A_FILE}: {error.strerror}", file=sys.stderr)
         return 1
     return 0
 

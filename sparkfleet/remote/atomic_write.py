@@ -22,8 +22,12 @@ def write_atomically(path: Path, content: bytes, *, mode: int = 0o600, durable: 
             if durable:
                 os.fsync(fd)
         beside.replace(path)
-    except BaseException:
+    except BaseException as error:
         beside.unlink(missing_ok=True)
+        if (
+            isinstance(error, OSError) and error.errno is not None and error.filename is None
+        ):  # of a full disk: a write has no name
+            error.filename = str(path)
         raise
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from sparkfleet.errors import NodeError
+from sparkfleet.errors import NodeError, SparkfleetError
 
 
 class StagingError(NodeError):
@@ -13,5 +13,19 @@ class HubUnreachable(StagingError):
     """The Hub does not answer this node. Another node may reach it."""
 
 
-KINDS: dict[str, type[StagingError]] = {kind.__name__: kind for kind in (StagingError, HubUnreachable)}
+class ModelAbsent(StagingError):
+    """The Hub has no such model (HTTP status 404); or it is private, and of another account than the token."""
+
+
+class ModelNotShown(StagingError):
+    """The Hub does not show such a model without a token of its owner (HTTP status 401): it may be private, or not exist."""
+
+
+class ConnectionVariableError(SparkfleetError):
+    """An environment variable of this machine is wrong, so that no HTTP client can be made: a proxy, a file, an address."""
+
+
+KINDS: dict[str, type[StagingError]] = {
+    kind.__name__: kind for kind in (StagingError, HubUnreachable, ModelAbsent, ModelNotShown)
+}
 """By their names in the messages of a node's program."""

@@ -31,7 +31,7 @@ from pydantic import ValidationError
 from sparkfleet import __version__
 from sparkfleet.checkpoints.io.safe_io import SHOWN_CHARACTERS, shown
 from sparkfleet.errors import SparkfleetError
-from sparkfleet.staging.errors import HubUnreachable, StagingError
+from sparkfleet.staging.errors import HubUnreachable, ModelAbsent, ModelNotShown, StagingError
 from sparkfleet.staging.file_selection import wanted
 from sparkfleet.staging.hub_http import (
     HttpTimeouts,
@@ -291,7 +291,8 @@ class Hub:
         )
 
     def _absent(self, status: int) -> StagingError:
-        return StagingError(
+        kind = ModelNotShown if status == 401 else ModelAbsent
+        return kind(
             f"the Hub has no model {self.name}, or it is private: refused {self._with_token()} (HTTP status {status}).",
             do=f"Check the name at {self.endpoint}/{self.name}. If it is private: `hf auth login`, or set HF_TOKEN.",
         )

@@ -16,7 +16,7 @@ from huggingface_hub.errors import OfflineModeIsEnabled
 from huggingface_hub.utils import disable_progress_bars, logging
 
 from sparkfleet.checkpoints.io.hub_cache import is_offline
-from sparkfleet.checkpoints.io.safe_io import shown
+from sparkfleet.staging.connection_variables import check_hub_address
 from sparkfleet.staging.errors import StagingError
 from sparkfleet.values import Value
 
@@ -45,14 +45,9 @@ def use_bounded_client(endpoint: str, timeouts: HttpTimeouts) -> None:
 
 
 def checked_endpoint(endpoint: str) -> str:
-    """`endpoint`, or HF_ENDPOINT, or the public Hub, without a slash at its end. Raises StagingError."""
+    """`endpoint`, or HF_ENDPOINT, or the public Hub, without a slash at its end. Raises ConnectionVariableError."""
     given = endpoint or os.environ.get("HF_ENDPOINT") or constants.ENDPOINT
-    parts = urlsplit(given)
-    if parts.scheme not in ("http", "https") or not parts.hostname:
-        raise StagingError(
-            f"HF_ENDPOINT is {shown(given)}, which is not an http(s) address.",
-            do="Set it to the address of a Hub, such as https://huggingface.co, or unset it.",
-        )
+    check_hub_address(given)
     return given.rstrip("/")
 
 

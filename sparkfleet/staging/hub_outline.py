@@ -38,7 +38,8 @@ from sparkfleet.checkpoints.remote_metadata import (
 from sparkfleet.checkpoints.remote_metadata_program import loaded
 from sparkfleet.errors import FactError, SparkfleetError
 from sparkfleet.remote.atomic_write import write_atomically
-from sparkfleet.staging.errors import HubUnreachable, StagingError
+from sparkfleet.staging.connection_variables import check_connection_variables
+from sparkfleet.staging.errors import ConnectionVariableError, HubUnreachable, StagingError
 from sparkfleet.staging.manifest import COMMIT
 
 if TYPE_CHECKING:
@@ -70,9 +71,12 @@ class AtHub(NamedTuple):
 
 
 def at_hub(model: str) -> AtHub:
-    """The facts of `organisation/name[@revision]` at the Hub, or of its cached outline. Errors are returned.
+    """The facts of `organisation/name[@revision]` at the Hub, or of its cached outline. Errors of the Hub are returned.
 
     With HF_HUB_OFFLINE only the cache is read, and a model that is not in it has neither facts nor a reason.
+
+    Raises:
+        ConnectionVariableError: an environment variable of this machine is wrong, so no request can be made.
     """
     try:
         wanted = MetadataRequest.of(model)
@@ -88,12 +92,15 @@ def at_hub(model: str) -> AtHub:
         return AtHub(cache.outline(cache.commit()))
     try:
         return _asked(wanted, cache)
+    except ConnectionVariableError:
+        raise
     except SparkfleetError as error:
         kept = cache.outline(cache.commit())
         return AtHub(kept, None if kept else error)
 
 
 def _asked(wanted: MetadataRequest, cache: _Cache) -> AtHub:
+    check_connection_variables()  # before the import, in which huggingface_hub reads some of them
     from sparkfleet.staging.hub import Hub  # a slow import, only if the Hub is queried
     from sparkfleet.staging.hub_http import HttpTimeouts
 

@@ -107,3 +107,10 @@ def test_what_is_no_key_is_refused(given, words, monkeypatch):
     monkeypatch.setenv("SPARKFLEET_API_KEY", given)
     with pytest.raises(ControlError, match=words):
         key_of(given)
+
+
+def test_a_key_file_that_does_not_exist_has_a_remedy():
+    with pytest.raises(ControlError) as caught:
+        key_of("@/nowhere")
+    assert caught.value.what == "The API key in /nowhere cannot be read: No such file or directory."
+    assert "--key @FILE" in caught.value.do

@@ -1,6 +1,8 @@
 import ast
 import errno
 import inspect
+import io
+import json
 import os
 import re
 import subprocess
@@ -122,20 +124,60 @@ def test_a_bug_is_not_hidden(monkeypatch):
         module.main()
 
 
-@pytest.mark.parametrize("argv", [["explain"], ["explain", "--json"], ["--help"]])
-def test_a_reader_that_leaves_is_no_error(argv):
-    """`sparkfleet explain | head` ended with exit code 1."""
+def without_reader(argv, cwd):
+    """Exit code and standard error of a command line whose output nobody reads."""
     reads, writes = os.pipe()
     os.close(reads)
     with subprocess.Popen(
-        [str(Path(sys.executable).parent / "sparkfleet"), *argv],
-        stdout=writes,
-        stderr=subprocess.PIPE,
-        text=True,
-    ) as running:
+        [sys.executable, "-m", "sparkfleet", *argv], stdout=writes, stderr=subprocess.PIPE, text=True, cwd=cwd,
+        env={**os.environ, "PYTHONPATH": str(Path(module.__file__).parents[2])},
+    ) as running:  # fmt: skip
         os.close(writes)
         _, err = running.communicate(timeout=60)
-    assert (running.returncode, err) == (0, "")
+    return running.returncode, err
+
+
+@pytest.mark.parametrize("argv", [["explain"], ["explain", "--json"], ["--help"]])
+def test_a_reader_that_leaves_gets_the_code_of_a_closed_pipe(argv, tmp_path):
+    """`set -o pipefail; sparkfleet apply … | grep -q x` was 0, although the deployment did not fit."""
+    assert without_reader(argv, tmp_path) == (141, "")
+
+
+@pytest.mark.parametrize(
+    ("argv", "endless"),
+    [
+        (["logs", "tiny"], True),
+        (["events"], True),
+        (["status", "--watch"], True),
+        (["status"], False),
+        (["apply", "x.yaml"], False),
+        ([], False),
+    ],
+)
+def test_only_an_endless_verb_is_done_when_its_reader_leaves(monkeypatch, argv, endless):
+    monkeypatch.setattr(module.sys, "argv", ["sparkfleet", *argv])
+    monkeypatch.setattr(module.sys, "stderr", io.StringIO())
+    monkeypatch.setattr(module.os, "dup2", lambda *_: None)
+    assert outcome(monkeypatch, BrokenPipeError()) == (0 if endless else 141)
+
+
+def test_ctrl_c_during_the_imports(tmp_path):
+    """It ended with a traceback of imports in the first tenth of a second."""
+    code = (
+        "import sys\n"
+        "class Slow:\n"
+        "    def find_spec(self, name, *_):\n"
+        "        if name == 'typer': raise KeyboardInterrupt\n"
+        "sys.meta_path.insert(0, Slow())\n"
+        "sys.argv = ['sparkfleet', 'version']\n"
+        "import runpy\n"
+        "runpy.run_module('sparkfleet', run_name='__main__')\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=False, cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": str(Path(module.__file__).parents[2])},
+    )  # fmt: skip
+    assert (done.returncode, done.stdout, done.stderr) == (130, "", "")
 
 
 @pytest.mark.parametrize("closed", ["<&-", ">&-", "2>&-"])
@@ -392,6 +434,28 @@ def test_help_of_a_verb(entered):
     assert code == 0
     assert "Number of engine instances" in out
     assert "--engine" not in out
+
+
+def test_help_of_a_verb_of_a_group(entered):
+    """`unexpected argument`."""
+    code, out, _ = entered("help", "fabric", "plan")
+    assert code == 0
+    assert "Show the planned addresses of the rails" in " ".join(out.split())
+    assert entered("help", "fabric", "nope")[2].splitlines()[1] == "`sparkfleet help fabric` lists them."
+    assert (
+        entered("help", "fabric", "plan", "x")[2].splitlines()[0] == 'error: "fabric plan" has no verb "x".'
+    )
+
+
+@pytest.mark.parametrize(
+    ("argv", "verb"),
+    [(["plan", "--nope", "--json"], " plan"), (["keys", "create", "--json"], " keys create")],
+)
+def test_a_wrong_command_line_has_a_remedy_for_programs(entered, monkeypatch, argv, verb):
+    monkeypatch.setattr(sys, "argv", ["sparkfleet", *argv])
+    code, out, _ = entered(*argv)
+    assert code == 1
+    assert json.loads(out)["error"]["do"] == f"`sparkfleet{verb} --help` prints the arguments and options."
 
 
 def test_help_of_a_verb_that_does_not_exist(entered):

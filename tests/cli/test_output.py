@@ -20,6 +20,10 @@ from sparkfleet.cli import output
             "  what happens  It stops after two or three days.",
             ["  what happens  It stops after two or", "                  three days."],
         ),
+        (
+            "  if it fails rung 2: spark1+spark2 with another engine",
+            ["  if it fails rung 2: spark1+spark2 with", "                another engine"],
+        ),
         ("no label, and longer than the line is wide", ["no label, and longer than the line is", "  wide"]),
         (
             "x https://example.org/a-very-long-path/of-one-word",

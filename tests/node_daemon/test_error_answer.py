@@ -13,5 +13,12 @@ def test_an_error_of_ours_has_its_own_parts():
 def test_one_of_the_system_names_its_file():
     error = OSError(errno.ENOSPC, "No space left on device", "/state/x")
     assert error_answer(error, means="half done", do="repeat it") == {
-        "error": {"what": "/state/x: No space left on device.", "means": "half done", "do": "repeat it"}
+        "error": {"what": "/state/x: No space left on device.", "means": "half done", "do": "repeat it"},
+        "errno": errno.ENOSPC,
     }
+
+
+def test_one_without_a_file_is_of_the_state():
+    """`None: No space left on device.`"""
+    found = error_answer(OSError(errno.ENOSPC, "No space left on device"))
+    assert found["error"]["what"] == "a file of the fleet's state: No space left on device."

@@ -147,13 +147,15 @@ def test_a_verb_on_the_store_loads_nothing_of_the_other_verbs(tmp_path):
     assert done.stdout.splitlines() == ['{"copies": []}', "0 False False"]
 
 
-def test_a_home_that_cannot_be_written_is_one_line(monkeypatch, capsys, tmp_path):
+@pytest.mark.parametrize("named", [True, False])
+def test_a_home_that_cannot_be_written_is_one_line(monkeypatch, capsys, tmp_path, named):
     def read_only(request):
-        raise OSError(errno.EROFS, os.strerror(errno.EROFS), str(tmp_path))
+        raise OSError(errno.EROFS, os.strerror(errno.EROFS), *([str(tmp_path)] if named else []))
 
     monkeypatch.setattr(node_lifecycle, "prepare", read_only)
     monkeypatch.setattr(sys, "argv", ["node_cli", "prepare"])
     request = UpRequest(fleet="home", state_dir=str(tmp_path), inventory=inventory()).model_dump_json()
     monkeypatch.setattr(sys, "stdin", io.StringIO(request))
     assert node_cli.main() == 1
-    assert capsys.readouterr().err == f"{tmp_path}: Read-only file system\n"
+    place = tmp_path if named else "a file of the fleet's state"
+    assert capsys.readouterr().err == f"{place}: Read-only file system\n"

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import errno
 import os
 import stat
 
@@ -38,3 +39,16 @@ def test_a_very_long_name_can_still_be_replaced(tmp_path):
     path = tmp_path / ("n" * 250)
     write_atomically(path, b"content")
     assert path.read_bytes() == b"content"
+
+
+def test_a_full_disk_has_the_path(tmp_path, monkeypatch):
+    """A write that fails names no file, so the error was `None: No space left on device`."""
+
+    def full(_):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(OSError, match="No space left") as caught:
+        write_atomically(tmp_path / "token", b"x", durable=True)
+    assert caught.value.filename == str(tmp_path / "token")
+    assert list(tmp_path.iterdir()) == []

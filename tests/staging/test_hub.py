@@ -14,7 +14,7 @@ from aiohttp import web
 
 from sparkfleet.staging import hub as hub_module
 from sparkfleet.staging import hub_http
-from sparkfleet.staging.errors import HubUnreachable, StagingError
+from sparkfleet.staging.errors import ConnectionVariableError, HubUnreachable, StagingError
 from sparkfleet.staging.hub import Hub
 from sparkfleet.staging.hub_http import ANSWER_BYTES, HttpTimeouts
 from sparkfleet.staging.manifest import File
@@ -399,10 +399,10 @@ async def test_answers_that_no_hub_gives_are_errors_in_words(serve, revision, tr
 
 @pytest.mark.parametrize("endpoint", ["ftp://x", "huggingface.co", "http://"])
 def test_an_invalid_endpoint(endpoint, monkeypatch):
-    with pytest.raises(StagingError, match="HF_ENDPOINT"):
+    with pytest.raises(ConnectionVariableError, match="HF_ENDPOINT"):
         Hub(MODEL, endpoint=endpoint)
     monkeypatch.setenv("HF_ENDPOINT", endpoint)
-    with pytest.raises(StagingError, match="HF_ENDPOINT"):
+    with pytest.raises(ConnectionVariableError, match="HF_ENDPOINT"):
         Hub(MODEL)
 
 

@@ -58,7 +58,10 @@ def key_of(given: str) -> str:
         try:
             return _one_line(Path(given[1:]).expanduser().read_text()[:KEY_BYTES], given[1:])
         except (OSError, UnicodeDecodeError) as error:
-            raise ControlError(f"The API key in {given[1:]} cannot be read: {error}.") from None
+            raise ControlError(
+                f"The API key in {given[1:]} cannot be read: {getattr(error, 'strerror', None) or 'it is no text'}.",
+                do="Pass --key @FILE with the key's file; without --key the command makes a key for itself.",
+            ) from None
     if given != os.environ.get("SPARKFLEET_API_KEY"):
         raise ControlError(
             "--key has an API key itself, which every user of this machine can see (`ps`).",

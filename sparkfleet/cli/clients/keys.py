@@ -289,7 +289,10 @@ def _expiry(text: str) -> float:
     try:
         at = datetime.fromisoformat(text).timestamp()
     except ValueError:
-        at = time.time() + seconds_of(text)
+        try:
+            at = time.time() + seconds_of(text)
+        except SpecError as error:
+            raise SpecError(error.what, do="Expected 12h, 30d, or a date such as 2027-01-31.") from None
     if at <= time.time():
         raise SpecError(
             f"{quote(text)} is in the past.",

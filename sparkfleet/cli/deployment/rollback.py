@@ -27,7 +27,11 @@ def rollback(
     name: NameArgument,
     generation: Annotated[
         int | None,
-        typer.Argument(help="The generation; left out: the one before the current one.", show_default=False),
+        typer.Argument(
+            help="The generation; left out: the one before the current one.",
+            metavar="GENERATION",
+            show_default=False,
+        ),
     ] = None,
     inventory: InventoryOption = DEFAULT_INVENTORY,
     yes: YesOption = False,

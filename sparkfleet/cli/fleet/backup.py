@@ -37,7 +37,7 @@ ToOption = Annotated[
     ),
 ]
 CopyArgument = Annotated[
-    str, typer.Argument(metavar="[COPY]", help="Name of a copy, or `latest`. Without it: list them.")
+    str, typer.Argument(metavar="COPY", help="Name of a copy, or `latest`. Without it: list them.")
 ]
 
 

@@ -18,7 +18,7 @@ def events(
     name: Annotated[
         str | None,
         typer.Argument(
-            help="The deployment's name; left out: the whole fleet.", metavar="[NAME]", show_default=False
+            help="The deployment's name; left out: the whole fleet.", metavar="NAME", show_default=False
         ),
     ] = None,
     inventory: InventoryOption = DEFAULT_INVENTORY,

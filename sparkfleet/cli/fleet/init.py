@@ -70,8 +70,12 @@ HostKeysOption = Annotated[
         show_default=False,
     ),
 ]
+NEW_FLEET = "home"
+"""Name of a fleet without --fleet."""
 AnyOption = Annotated[bool, typer.Option("--any", help="Also accept machines that are no Sparks.")]
-FleetOption = Annotated[str, typer.Option("--fleet", help="Name of a new fleet.")]
+FleetOption = Annotated[
+    str | None, typer.Option("--fleet", help="Name of a new fleet.", show_default=NEW_FLEET)
+]
 
 
 class Options(NamedTuple):
@@ -83,7 +87,7 @@ class Options(NamedTuple):
     yes: bool
     known: bool
     any: bool
-    fleet: str
+    fleet: str | None
     host_keys: tuple[str, ...]
 
 
@@ -95,7 +99,7 @@ def init(  # noqa: PLR0917  # its parameters are the command line's
     yes: YesOption = False,
     known: KnownOption = False,
     everything: AnyOption = False,
-    fleet: FleetOption = "home",
+    fleet: FleetOption = None,
     host_keys: HostKeysOption = None,
 ) -> int:
     """Find the Sparks and the cables between them, and write inventory.yaml. Changes nothing on any node."""
@@ -112,6 +116,12 @@ async def _init(hosts: list[Host], options: Options) -> int:
             do=_ELSEWHERE,
         )
     old = load_inventory(options.inventory) if options.inventory.exists() else None
+    if old is not None and options.fleet not in {None, old.fleet}:
+        raise SparkfleetError(
+            f"{options.inventory} is the inventory of fleet {old.fleet}; --fleet {options.fleet} names a new one.",
+            means="Nodes, keys and state go by the name of a fleet, so it stays as it is.",
+            do=f"`sparkfleet init … --fleet {options.fleet} --inventory FILE` writes another inventory.",
+        )
     hosts = hosts or hosts_of(old) or await _discovered()
     nodes = await _pinned(hosts, old, options)
     async with channels_to(nodes) as channels:
@@ -122,7 +132,7 @@ async def _init(hosts: list[Host], options: Options) -> int:
         names = named(machines, old)
         console.print("Looking for cables …")
         found = await find_cables(names, nodes, channels)
-    new = new_inventory(names, found, old, fleet=options.fleet, file=options.inventory)
+    new = new_inventory(names, found, old, fleet=options.fleet or NEW_FLEET, file=options.inventory)
     _show(found, new.doubts)
     return _write(new.text, options)
 

@@ -82,7 +82,10 @@ async def _up(session: Session, ports: ObservePorts, json: bool) -> int:
 
 
 async def _down(session: Session) -> int:
-    host = await observe_down(session)
+    host, stopped = await observe_down(session)
+    if not stopped:
+        console.print(f"No change: none of these containers is on {session.inventory.head}.", markup=False)
+        return Exit.DONE
     console.print(f"Stopped. The data is in {host.directory}/data on {session.inventory.head}.", markup=False)
     return Exit.DONE
 

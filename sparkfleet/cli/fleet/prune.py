@@ -26,7 +26,7 @@ def prune(
     yes: YesOption = False,
     json: JsonOption = False,
 ) -> int:
-    """Remove models and images that no deployment uses from the nodes. Shows them and asks first."""
+    """Remove models and images that no deployment uses from the nodes. Shows them before you confirm."""
     return run(_prune(open_session(inventory), frozenset(keep or ()), yes, json))
 
 

@@ -35,7 +35,7 @@ EVERY_S = 1.0
 def status(
     name: Annotated[
         str | None,
-        typer.Argument(help="The only deployment that is shown.", metavar="[NAME]", show_default=False),
+        typer.Argument(help="The only deployment that is shown.", metavar="NAME", show_default=False),
     ] = None,
     inventory: InventoryOption = DEFAULT_INVENTORY,
     watch: Annotated[

@@ -34,8 +34,9 @@ def top(inventory: InventoryOption = DEFAULT_INVENTORY) -> int:
 
 async def _top(session: Session) -> int:
     loading.erase()
-    await TopApp(partial(fleet_state, session), SessionPages(session)).run_async()
-    return Exit.DONE
+    app = TopApp(partial(fleet_state, session), SessionPages(session))
+    await app.run_async()
+    return app.return_code or Exit.DONE
 
 
 class SessionPages:

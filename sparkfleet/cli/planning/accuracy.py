@@ -17,7 +17,11 @@ from sparkfleet.errors import SparkfleetError, SpecError
 def accuracy(
     rows: Annotated[
         Path | None,
-        typer.Argument(help="CSV of measurements, one per row.", metavar="ROWS.csv", show_default=False),
+        typer.Argument(
+            help="CSV of measurements, one per row; left out: the packaged ones.",
+            metavar="ROWS.csv",
+            show_default=False,
+        ),
     ] = None,
     configs: Annotated[
         Path | None,

@@ -18,7 +18,7 @@ def explain(
         str | None,
         typer.Argument(
             help="A rule's id, as plans show it; left out: the list of all.",
-            metavar="[RULE]",
+            metavar="RULE",
             show_default=False,
         ),
     ] = None,

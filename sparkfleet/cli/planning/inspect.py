@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated
@@ -47,7 +48,7 @@ def inspect(
         found = _find(model, inventory)
     except FactError as error:
         here = Path(model)
-        if here.is_absolute() or not here.exists():
+        if here.is_absolute() or not os.path.exists(here):  # Path.exists raises for a name that is too long
             raise
         if not (here / "config.json").is_file():
             raise FactError(

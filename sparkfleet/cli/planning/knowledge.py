@@ -11,6 +11,7 @@ from sparkfleet.cli.exit_codes import Exit
 from sparkfleet.cli.options import JsonOption
 from sparkfleet.cli.output import OUTPUT_VERSION, console, print_json
 from sparkfleet.knowledge.parts import GUIDE
+from sparkfleet.staging.connection_variables import check_connection_variables, check_endpoint_variable
 
 if TYPE_CHECKING:
     from sparkfleet.fleet.knowledge.status import PartStatus
@@ -36,6 +37,8 @@ def status(
     json: JsonOption = False,
 ) -> int:
     """Show each part of the knowledge: entries, age, and what is newer upstream. Changes nothing."""
+    # Before the import, in which huggingface_hub reads HF_ENDPOINT.
+    check_endpoint_variable() if offline else check_connection_variables()
     from sparkfleet.fleet.knowledge.status import knowledge_status  # a slow import
 
     found = knowledge_status(date.today(), offline=offline, index=index)

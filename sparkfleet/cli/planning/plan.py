@@ -102,7 +102,14 @@ ExplainOption = Annotated[
     ),
 ]
 RungOption = Annotated[
-    int, typer.Option("--rung", min=1, metavar="N", help="With --explain: the rung of the ladder, from 1.")
+    int | None,
+    typer.Option(
+        "--rung",
+        min=1,
+        metavar="N",
+        help="With --explain: the rung of the ladder, from 1.",
+        show_default="1",
+    ),
 ]
 
 _WITHOUT_NODES = "`--assume dgx-spark` plans without contacting the nodes."
@@ -136,11 +143,16 @@ def plan(  # noqa: PLR0917  # its parameters are the command line's
     why: WhyOption = None,
     offline: OfflineOption = False,
     explain: ExplainOption = False,
-    rung: RungOption = 1,
+    rung: RungOption = None,
     json: JsonOption = False,
 ) -> int:
     """Show what `apply` would do, with its reasons. Changes nothing."""
-    shown = Shown(everything, why, json, rung - 1 if explain else None)
+    if rung is not None and not explain:
+        raise SpecError(
+            f"--rung {rung} chooses the prediction that --explain shows.",
+            do=f"`sparkfleet plan … --explain --rung {rung}`; `--all` lists the rungs.",
+        )
+    shown = Shown(everything, why, json, (rung or 1) - 1 if explain else None)
     given = given_files("plan", files, file)
     return run(_plan(given, *assumed_fleet(inventory, assumed, sparks), shown))
 

@@ -22,6 +22,7 @@ from textual.widgets import DataTable, Footer, RichLog, Static
 from textual.widgets.data_table import RowDoesNotExist
 
 from sparkfleet.cli.escapes import visible
+from sparkfleet.cli.exit_codes import Exit
 from sparkfleet.cli.output import STATE_STYLE
 from sparkfleet.errors import SparkfleetError
 from sparkfleet.fleet.deployments.status import FleetOverview
@@ -135,6 +136,8 @@ class TopApp(App[None]):
         Binding("e", "events", "Events"),
         Binding("r,enter", "reasons", "Reasons"),
         Binding("q", "quit", "Quit"),
+        # Textual's own ctrl+c copies a selection, or shows a hint for ctrl+q.
+        Binding("ctrl+c", "interrupt", show=False, priority=True),
     ]
 
     def __init__(
@@ -149,6 +152,10 @@ class TopApp(App[None]):
         self._good_at = time.monotonic()
         self._narrow = False
         self._has_entries = False
+
+    def action_interrupt(self) -> None:
+        """End the view as Ctrl-C ends any verb."""
+        self.exit(return_code=Exit.INTERRUPTED)
 
     def compose(self) -> ComposeResult:
         """The widgets."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import io
 import os
 import tarfile
@@ -60,8 +61,9 @@ def write_bundle(path: Path, found: BundleContents) -> int:
     except FileExistsError as error:
         raise SparkfleetError(f"{path} exists already.", do="`--output FILE` writes another one.") from error
     except OSError as error:
-        if path.is_file():  # a part of it
-            path.unlink()
+        with contextlib.suppress(OSError):  # a name that is too long is none of a file
+            if path.is_file():  # a part of it
+                path.unlink()
         raise SparkfleetError(
             f"{path} cannot be written: {error.strerror}.", do="`--output FILE` writes another one."
         ) from error

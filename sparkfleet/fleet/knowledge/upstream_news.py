@@ -31,6 +31,7 @@ from packaging.utils import (
 from packaging.version import InvalidVersion, Version
 
 from sparkfleet.knowledge.parts import first_day
+from sparkfleet.staging.connection_variables import is_address, without_credentials
 from sparkfleet.staging.hub_http import HttpTimeouts, checked_endpoint, use_bounded_client
 
 PUBLIC_INDEX = "https://pypi.org/simple"
@@ -119,8 +120,10 @@ def newest_release(index: str, package: str, *, candidates: bool = False, wait_s
 
 
 def _page(url: str, wait_s: float) -> tuple[str, bytes]:
-    if urlsplit(url).scheme not in ("http", "https") or not urlsplit(url).hostname:
-        raise NotReached("the package index is not an http(s) address")
+    if not is_address(url, ("http", "https")):
+        configured = os.environ.get("PIP_INDEX_URL", "").strip().rstrip("/")
+        source = "PIP_INDEX_URL" if configured and url.startswith(configured) else "the package index"
+        raise NotReached(f"{source} is {without_credentials(url)}, which is not an http(s) address")
     try:
         with (
             httpx2.Client(follow_redirects=True, max_redirects=5, timeout=wait_s) as client,

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
-import yaml
 from pydantic import Field, ValidationError
 
 from sparkfleet.errors import SpecError
 from sparkfleet.hostfacts.node import Gpu, InstalledEngine, NodeFacts, Processors, UnifiedMemory
 from sparkfleet.knowledge.hardware import SparkModel, hardware
-from sparkfleet.specs.fields import quote
+from sparkfleet.specs.document import Document, FileProblem, UnreadableError, read
+from sparkfleet.specs.fields import FrozenDict, quote
+from sparkfleet.specs.findings import explained
 from sparkfleet.specs.inventory import Inventory
 from sparkfleet.units import GB
 from sparkfleet.values import Value
@@ -40,7 +42,7 @@ class AssumedNode(Value):
     driver: str = ""
     processors: int = SPARK_CORES
     machine: str = "aarch64"
-    engines: dict[str, InstalledEngine] = Field(default_factory=dict)
+    engines: FrozenDict[str, InstalledEngine] = FrozenDict()
 
 
 def assume(what: str, inventory: Inventory) -> tuple[NodeFacts, ...]:
@@ -108,28 +110,58 @@ def _facts(name: str, node: AssumedNode) -> NodeFacts:
         memory=UnifiedMemory(total=round(node.memory_total_gb * GB), available=max(0, round(available * GB))),
         processors=Processors(count=node.processors, machine=node.machine),
         gpu=None if node.gpu is None else Gpu(name=node.gpu, driver=node.driver),
-        engines=node.engines,
+        engines=dict(node.engines),
     )
 
 
 def _read(what: str, kinds: list[str]) -> dict[str, AssumedNode]:
     try:
-        data = yaml.safe_load(Path(what).read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
+        document = read(Path(what).read_text(encoding="utf-8"))
+    except UnreadableError as error:
+        raise _wrong(what, [FileProblem(error.line, (), error.text)]) from None
+    except (OSError, UnicodeDecodeError) as error:
         raise SpecError(
             f"--assume {quote(what)}: {getattr(error, 'strerror', None) or 'is not YAML'}.",
             means="It is neither a kind of machine nor a file with facts.",
             do=f"Kinds: {', '.join(kinds)}.",
         ) from error
-    if not isinstance(data, dict):
+    if not isinstance(document.value, dict):
         raise SpecError(f"{what}: expected a mapping of nodes to their facts.")
-    return {str(name): _node(what, str(name), node or {}) for name, node in data.items()}
+    problems = list(document.findings)
+    nodes = {}
+    for name, facts in document.value.items():
+        try:
+            nodes[name] = AssumedNode.model_validate(facts or {}, strict=False)
+        except ValidationError as error:
+            problems += _problems(document, name, error)
+    if problems:
+        raise _wrong(what, problems)
+    return nodes
 
 
-def _node(file: str, name: str, facts: object) -> AssumedNode:
-    try:
-        return AssumedNode.model_validate(facts, strict=False)
-    except ValidationError as error:
-        first = error.errors()[0]
-        where = ".".join((name, *map(str, first["loc"])))
-        raise SpecError(f"{file}: {where}: {first['msg']}.") from error
+def _problems(document: Document, name: str, error: ValidationError) -> Iterator[FileProblem]:
+    """The errors of one node, with their lines."""
+    lines = {where[1:]: line for where, line in document.lines.items() if where[:1] == (name,)}
+    of_node = Document(document.value[name], lines, ())
+    for found in explained(AssumedNode, of_node, error.errors(include_url=False)):
+        yield FileProblem(found.line or document.lines[name,], (name, *found.where), _plain(found.text))
+
+
+def _plain(text: str) -> str:
+    """Words of an error without those that specs have no description for."""
+    return text.replace("Expected Input should be ", "Expected ").removesuffix(" Expected it.")
+
+
+def _wrong(file: str, problems: Sequence[FileProblem]) -> SpecError:
+    """The error of a file, one line for each problem, as those of inventories and deployments."""
+    return SpecError(
+        "\n".join(
+            ": ".join(
+                filter(
+                    None,
+                    (f"{file}:{one.line}" if one.line else file, ".".join(map(str, one.where)), one.text),
+                )
+            )
+            for one in sorted(problems, key=lambda one: one.line or 0)
+        )
+    )

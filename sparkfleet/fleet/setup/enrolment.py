@@ -28,6 +28,7 @@ from sparkfleet.hostfacts.machine import MachineIdentity, ReadIdentity, ReadPciD
 from sparkfleet.remote.batch import run_batch
 from sparkfleet.remote.channel import Channel
 from sparkfleet.remote.open_channel import open_channel
+from sparkfleet.remote.unreachable import Refused, UnknownHost
 from sparkfleet.specs.fields import quote
 from sparkfleet.specs.inventory import Inventory, Node
 from sparkfleet.specs.load import parse_inventory
@@ -126,6 +127,10 @@ async def hosts_on_lan() -> tuple[Announced, ...]:
 # --- host keys --------------------------------------------------------------------------------------------------------
 
 
+_CHECK_HOST = "Check the HOST that was given; with another port it is `sparkfleet init USER@HOST:PORT`."
+"""Remedy for a machine that no inventory has."""
+
+
 async def read_keys(
     hosts: Sequence[Host], old: Inventory | None, *, accept_known: bool
 ) -> tuple[ShownKey, ...]:
@@ -139,7 +144,16 @@ async def read_keys(
     before = _before(old)
     given = dict.fromkeys(host.where for host in hosts)
     far = [one for one in given if one[0] != "local" and not (one in before and before[one].jump)]
-    keys = await asyncio.gather(*(fingerprint(*one) for one in far))
+
+    async def read(address: str, port: int) -> HostKey:
+        try:
+            return await fingerprint(address, port)
+        except (Refused, UnknownHost) as error:
+            if (address, port) in before:
+                raise
+            raise type(error)(error.what, means=error.means, do=_CHECK_HOST) from error
+
+    keys = await asyncio.gather(*(read(*one) for one in far))
     return tuple(
         ShownKey(
             where,

@@ -13,6 +13,7 @@ from pydantic import Field
 
 from sparkfleet.staging.agent.protocol import LineReporter, program
 from sparkfleet.staging.agent.transfer import RESERVE_BYTES, STREAMS, Arrival, Arrived
+from sparkfleet.staging.connection_variables import check_connection_variables
 from sparkfleet.staging.manifest import File, Manifest
 from sparkfleet.staging.storage_layout import HubPlace, hub_directory
 from sparkfleet.values import Value
@@ -47,9 +48,8 @@ class PullRequest(Value):
 
 def work(request: PullRequest, reporter: LineReporter) -> Value:
     """The manifest if the request has none, else the result of the download."""
-    from sparkfleet.staging.hub import (
-        Hub,
-    )  # a slow import, for this program only: the CLI imports the request
+    check_connection_variables()  # before the import, in which huggingface_hub reads some of them
+    from sparkfleet.staging.hub import Hub  # a slow import, for this program only: the CLI has the request
 
     hub = Hub(request.name, endpoint=request.endpoint, token=request.token, note=reporter.note)
     if request.manifest is None:

@@ -160,3 +160,10 @@ def test_a_key_for_administration_only_is_made(fleet: Fleet) -> None:
     ((_, made),) = fleet.calls
     assert made == KeyLimits(admin=True, inference=False)
     assert verb.words_of(made) == "admin only"
+
+
+def test_the_remedy_for_an_end_is_one_that_is_accepted():
+    """`or 0` was in it, which is refused as past."""
+    with pytest.raises(SpecError, match="is no time") as caught:
+        verb._expiry("31.01.2027")
+    assert caught.value.do == "Expected 12h, 30d, or a date such as 2027-01-31."

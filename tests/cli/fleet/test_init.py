@@ -217,3 +217,24 @@ def test_nobody_on_the_lan(sparkfleet, monkeypatch, tmp_path):
     code, _, err = sparkfleet("init", "-i", tmp_path / "inventory.yaml")
     assert code == 1
     assert "No Spark answered" in err
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1:9", "no-such-host.invalid"])
+def test_a_host_that_does_not_answer_is_not_looked_for_in_an_inventory(sparkfleet, tmp_path, host):
+    """It named `address` and `port` of an inventory that does not exist yet."""
+    code, _, err = sparkfleet("init", host, "-i", tmp_path / "inventory.yaml")
+    assert code == 1
+    assert "`sparkfleet init USER@HOST:PORT`" in err
+    assert "inventory" not in err
+
+
+def test_another_fleets_name_is_not_ignored(sparkfleet, machines, tmp_path):
+    file = tmp_path / "inventory.yaml"
+    assert sparkfleet("init", *HOSTS, "--yes", *GIVEN, "--fleet", "mine", "-i", file)[0] == 0
+    before = file.read_text()
+    assert load_inventory(file).fleet == "mine"
+    assert sparkfleet("init", "--yes", "--fleet", "mine", "-i", file)[0] == 0
+    code, _, err = sparkfleet("init", "--yes", "--fleet", "other", "-i", file)
+    assert code == 1
+    assert f"{file} is the inventory of fleet mine; --fleet other names a new one." in err
+    assert file.read_text() == before

@@ -175,6 +175,24 @@ class TestFactsFromAFile:
         assert code == EXITS["error"]
         assert said in err
 
+    @pytest.mark.parametrize(
+        ("text", "said"),
+        [
+            ("spark1: {memory_gb: 64}", ":1: spark1.memory_gb: unknown field "),
+            ("spark1:\n  memory_total_gb: many", ":2: spark1.memory_total_gb: found "),
+            ("spark1:\n  engines:\n    vllm: {python: /p}", ":3: spark1.engines.vllm.version: missing."),
+            ("spark1: 5", ":1: spark1: found the number 5. Expected a mapping"),
+            ("spark1: {}\nspark1: {}", ":2: spark1: "),
+        ],
+    )
+    def test_an_error_has_its_line_and_its_field(
+        self, sparkfleet, deployments, two_sparks, tmp_path, text, said
+    ):
+        file = tmp_path / "facts.yaml"
+        file.write_text(text)
+        _, _, err = sparkfleet("plan", deployments / "qwen3-30b-a3b.yaml", "-i", two_sparks, "--assume", file)
+        assert f"{file}{said}" in err
+
     def test_neither_a_kind_nor_a_file(self, sparkfleet, deployments, two_sparks):
         code, _, err = sparkfleet(
             "plan", deployments / "qwen3-30b-a3b.yaml", "-i", two_sparks, "--assume", "dgx"
@@ -556,3 +574,9 @@ class TestNamesThatOwnersType:
         argv = ("plan", "Qwen/Qwen3-32B-AWQ", "--sparks", "1", "--offline", "--json")
         (group,) = json.loads(sparkfleet(*argv)[1])["deployments"][0]["plan"]["groups"]
         assert group["ladder"][0]["candidate"]["image"] == "nvcr.io/nvidia/vllm:26.07-py3"
+
+
+def test_a_rung_without_an_explanation_is_not_ignored(sparkfleet):
+    code, _, err = sparkfleet("plan", "--sparks", "1", "Qwen/Qwen3.6-27B-FP8", "--rung", "3")
+    assert code == EXITS["error"]
+    assert "--explain --rung 3" in err

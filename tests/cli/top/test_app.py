@@ -256,3 +256,16 @@ async def test_a_reading_that_does_not_come_back_makes_the_figures_old(world, mo
         pilot.app._read_fleet = hangs
         await until(pilot, lambda: "s old" in words(pilot, "#head"))
         assert len(shown(pilot, "#groups")) == 2
+
+
+@pytest.mark.parametrize("page", [False, True])
+async def test_ctrl_c_ends_it_as_any_verb(world, page):
+    """Textual copied a selection instead, and `top` went on."""
+    view = app(world)
+    async with view.run_test(size=WIDE) as pilot:
+        await until(pilot, lambda: shown(pilot, "#groups"))
+        if page:
+            await opened(pilot, "l")
+        await pilot.press("ctrl+c")
+        await until(pilot, lambda: view.return_code is not None)
+    assert view.return_code == 130

@@ -32,3 +32,9 @@ def test_a_file_that_cannot_be_written_is_named(tmp_path):
 
 def test_nothing_replaced_is_said():
     assert replaced_words({}) == "nothing"
+
+
+def test_a_name_that_is_too_long_is_an_error_in_words(tmp_path):
+    """It ended with a traceback."""
+    with pytest.raises(SparkfleetError, match="cannot be written: File name too long"):
+        write_bundle(tmp_path / ("a" * 300), BundleContents((), {}, ()))

@@ -19,6 +19,7 @@ from sparkfleet.fleet.planning.checkpoints import (
 from sparkfleet.remote.local import LocalChannel
 from sparkfleet.specs.deployment import Deployment
 from sparkfleet.specs.load import parse_inventory
+from sparkfleet.staging.errors import ModelAbsent, ModelNotShown, StagingError
 from sparkfleet.staging.hub_outline import AtHub
 
 
@@ -234,3 +235,61 @@ def test_a_model_of_the_hub_that_writes_no_text_is_refused_with_its_reason(monke
     monkeypatch.setattr("sparkfleet.fleet.planning.checkpoints.at_hub", lambda _: AtHub(None, refusal))
     with pytest.raises(FactError, match=r"by its file modules\.json"):
         find_checkpoint("nobody/has-this-at-all")
+
+
+class TestRefusedByTheHub:
+    """Names without files anywhere, and what the Hub answers about them."""
+
+    TYPO = "Qwen/Qwen3.6-27B-FP"
+
+    @pytest.fixture
+    def answered(self, monkeypatch):
+        def answer(kind):
+            reason = kind("the Hub has no model of that name, or it is private.")
+            monkeypatch.setattr("sparkfleet.fleet.planning.checkpoints.at_hub", lambda _: AtHub(None, reason))
+
+        return answer
+
+    @pytest.mark.parametrize("kind", [ModelAbsent, ModelNotShown])
+    async def test_a_typo_in_a_published_name(self, one, answered, kind):
+        answered(kind)
+        error = await one(self.TYPO)
+        assert isinstance(error, FactError)
+        assert error.what.startswith("the Hub has no model")
+        assert error.do.startswith("Did you mean Qwen/Qwen3.6-27B-FP8")
+        assert "hf download" not in error.do
+
+    async def test_files_on_a_node_count_more(self, one, answered, nodes):
+        answered(ModelAbsent)
+        cached(nodes["spark2"].hub, self.TYPO, weights=False)
+        assert (await one(self.TYPO)).max_positions == 512
+
+    @pytest.mark.parametrize(
+        ("name", "kind"),
+        [
+            (KNOWN, ModelAbsent),
+            (KNOWN, ModelNotShown),
+            ("me/Qwen3.6-27B-mine", ModelNotShown),
+            (TYPO, StagingError),
+        ],
+    )
+    async def test_a_published_name_and_a_private_model_are_planned(self, one, answered, name, kind):
+        answered(kind)
+        found = await one(name)
+        assert found.id == name
+        assert "the Hub has no model" in found.origin
+
+    async def test_offline_the_pattern_and_the_format_are_named(self, one):
+        assert (await one(self.TYPO)).origin == (
+            "known by the pattern of Qwen/Qwen3.5-27B only; format assumed: BF16"
+        )
+        assert (await one("unsloth/Qwen3.6-27B-NVFP4")).origin.endswith("format by its name: NVFP4")
+        assert not (await one(KNOWN)).origin
+
+
+@pytest.mark.parametrize("name", ["nope", "a" * 300, f"org/{'a' * 300}", f"/{'a' * 300}"])
+def test_inspect_of_a_name_that_none_has(sparkfleet, name):
+    """A long one ended with a traceback, and one without an owner had `hf download nope` as its remedy."""
+    code, _, err = sparkfleet("inspect", name, "--offline")
+    assert (code, "hf download" in err) == (1, False)
+    assert name != "nope" or "Give ORG/MODEL" in err

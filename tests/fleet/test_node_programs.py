@@ -1,0 +1,77 @@
+"""Errors of the program on a node, with the node's name and the command to type."""
+
+import errno
+import json
+import os
+
+import pytest
+
+from sparkfleet.controlplane.api.api_models import SecretsRequest
+from sparkfleet.controlplane.api.store_request import StoreRequest
+from sparkfleet.errors import ControlError, NodeError
+from sparkfleet.fleet.node_programs import NodePrograms
+from sparkfleet.remote.channel import Completed
+from sparkfleet.specs.load import parse_inventory
+
+
+class Access:
+    """A head whose program ends in one way."""
+
+    def __init__(self, answer=None, stderr=""):
+        self.inventory = parse_inventory("fleet: home\nhead: a\nnodes: {a: {address: local}}\n", "i.yaml")
+        self.channels = {"a": self}
+        self._answer = answer
+        self._stderr = stderr
+
+    def state_dir(self, node):
+        return f"/state/{node}"
+
+    async def run(self, argv, **_):
+        out = "" if self._answer is None else json.dumps(self._answer)
+        return Completed(
+            argv=tuple(argv), exit_code=int(self._answer is None), stdout=out, stderr=self._stderr
+        )
+
+
+def programs(access, monkeypatch):
+    made = NodePrograms(access)
+
+    async def pythons():
+        return {"a": "python"}
+
+    monkeypatch.setattr(made, "pythons", pythons)
+    return made
+
+
+REMEDIES = {
+    errno.ENOSPC: "Free disk space on a",
+    errno.EROFS: "Make that file system writable on a",
+    errno.EACCES: "Give the user of the fleet the permission for it on a",
+}
+
+
+@pytest.mark.parametrize(("number", "remedy"), REMEDIES.items())
+async def test_a_disk_has_its_node_and_a_remedy(monkeypatch, number, remedy):
+    parts = {"what": "/state/a/token: No.", "means": "The change may be half done.", "do": ""}
+    made = programs(Access({"error": parts, "errno": number}), monkeypatch)
+    with pytest.raises(ControlError) as caught:
+        await made.secrets_step("a", SecretsRequest(fleet="home", step="begin"))
+    assert caught.value.what == "a: /state/a/token: No."
+    assert caught.value.do == f"{remedy}, then `sparkfleet keys rotate-internal`."
+
+
+async def test_a_program_that_cannot_write_has_a_remedy(monkeypatch):
+    full = os.strerror(errno.ENOSPC)
+    made = programs(Access(stderr=f"/state/a: {full}\n"), monkeypatch)
+    with pytest.raises(NodeError) as caught:
+        await made.secrets_step("a", SecretsRequest(fleet="home", step="begin"))
+    assert caught.value.do == "Free disk space on a, then run the command again."
+
+
+async def test_a_name_that_is_no_text_is_an_error(monkeypatch):
+    """`sparkfleet restore -y $'\\xff'` ended with a traceback."""
+    made = programs(Access({}), monkeypatch)
+    request = StoreRequest(fleet="home", verb="restore").model_copy(update={"name": "\udcff"})
+    with pytest.raises(ControlError, match="not text in UTF-8") as caught:
+        await made._answered("a", "store", request)
+    assert "`sparkfleet restore`" in caught.value.do
