@@ -52,9 +52,9 @@ def take_copy(paths: FleetPaths, occasion: Occasion, now: float | None = None) -
         beside.replace(path)
     finally:
         beside.unlink(missing_ok=True)
-    # Never the new one: a clock that was set back makes it the oldest by its name.
+    # Never the new one: a store that was begun anew without its mark has fewer changes than its copies.
     others = [other for other in _of(paths, occasion) if other != path]
-    for old in others[KEPT - 1 :]:
+    for old in sorted(others, key=_age, reverse=True)[KEPT - 1 :]:
         old.unlink(missing_ok=True)
     return path
 
@@ -82,12 +82,21 @@ def copy_database(source: Path, target: Path) -> None:
 
 
 def copies(paths: FleetPaths) -> tuple[StoreCopy, ...]:
-    """All copies, newest first, each checked. One that is dropped meanwhile is left out."""
+    """All copies, each checked. One that is dropped meanwhile is left out.
+
+    The newest are first: those with the most changes, which rise across restorations, and of equal ones by the clock. A clock
+    that was ahead for a while would make an old copy the newest for as long.
+    """
     found = []
     for path in _of(paths):
         with contextlib.suppress(FileNotFoundError):
             found.append(_described(path))
-    return tuple(found)
+    return tuple(sorted(found, key=lambda one: (one.changes, one.at), reverse=True))
+
+
+def most_changes(paths: FleetPaths) -> int:
+    """The highest number of changes in any copy; 0 without one."""
+    return max((0, *(_age(path)[0] for path in _of(paths))))
 
 
 def find_copy(paths: FleetPaths, name: str) -> Path:
@@ -120,6 +129,20 @@ def _taken(path: Path) -> float:
         return path.stat().st_mtime
 
 
+def _age(path: Path) -> tuple[int, float]:
+    """Changes in a copy, and the moment in its name; -1 changes for one that cannot be read."""
+    changes = -1
+    with (
+        contextlib.suppress(sqlite3.Error, TypeError),  # TypeError: without a row
+        contextlib.closing(sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True)) as db,
+    ):
+        (changes,) = db.execute("SELECT changes FROM identity").fetchone()
+    try:
+        return changes, _taken(path)
+    except OSError:  # dropped meanwhile
+        return changes, 0.0
+
+
 def _described(path: Path) -> StoreCopy:
     occasion = path.stem.rpartition("-")[2]
     known: Occasion = occasion if occasion in ("change", "hourly", "asked") else "other"  # type: ignore[assignment]
@@ -128,11 +151,10 @@ def _described(path: Path) -> StoreCopy:
         content = read_content(path)
         if content is None:
             return copy.model_copy(update={"trouble": "it is empty"})
-        require_known_fields(path)
-        named = {"deployments": tuple(_deployments(path))}
         if content.identity is not None:
-            named |= content.identity.model_dump()
-        return copy.model_copy(update=named)
+            copy = copy.model_copy(update=content.identity.model_dump())
+        require_known_fields(path)
+        return copy.model_copy(update={"deployments": tuple(_deployments(path))})
     except StoreError as error:
         return copy.model_copy(update={"trouble": error.what})
 

@@ -18,7 +18,7 @@ from sparkfleet.controlplane.desired import Desired, Generation
 from sparkfleet.controlplane.state.store import Store
 from sparkfleet.controlplane.state.store_copies import RestoredStore
 from sparkfleet.controlplane.store_safety.applied import Applied, applied_in, read_applied
-from sparkfleet.controlplane.store_safety.copies import copies, copy_database
+from sparkfleet.controlplane.store_safety.copies import copies, copy_database, most_changes
 from sparkfleet.controlplane.store_safety.guard import StoreError, StoreFault
 from sparkfleet.controlplane.store_safety.mark import StoreMark, mark_of, read_mark, write_mark
 from sparkfleet.controlplane.store_safety.opening import named_errors, read_content, require_known_fields
@@ -156,7 +156,7 @@ def _put_in_place(
     before = read_mark(paths)
     new = _new(paths)
     with named_errors(new), _opened(new) as store:
-        mark = _own_identity(store, fleet, before, running)
+        mark = _own_identity(store, fleet, before, running, most_changes(paths))
         content = applied_in(store)
     aside = set_aside(paths)
     new.replace(paths.database)
@@ -170,10 +170,11 @@ def _put_in_place(
 
 
 def _own_identity(
-    store: Store, fleet: str, before: StoreMark | None, running: Collection[Generation]
+    store: Store, fleet: str, before: StoreMark | None, running: Collection[Generation], copied: int
 ) -> StoreMark:
     identity = store.identity()
-    changes = max(identity.changes, before.changes if before else 0) + 1
+    # Above those of the copies, too, by which the latest one is chosen: the mark may be gone.
+    changes = max(identity.changes, before.changes if before else 0, copied) + 1
     store.identify(
         identity.model_copy(update={"id": secrets.token_hex(16), "fleet": fleet, "changes": changes})
     )

@@ -193,3 +193,14 @@ def test_a_store_that_is_gone_is_named_with_the_ways_back(paths, store):
     with pytest.raises(StoreError, match="There is no store") as error:
         take_copy(paths, "asked")
     assert "sparkfleet restore" in error.value.do
+
+
+def test_after_a_clock_that_was_ahead_the_latest_copy_has_the_last_change(paths, store):
+    """`restore latest` put the empty store of two hours ahead in place, and it was never dropped."""
+    ahead = take_copy(paths, "change", now=10_000.0)
+    for at in range(KEPT):
+        store.deployments.put(deployment(), plan(concurrency=at + 1), "me")
+        made = take_copy(paths, "change", now=2800.0 + at)
+    assert find_copy(paths, "latest") == made
+    assert not ahead.exists()
+    assert [copy.changes for copy in copies(paths)] == list(range(KEPT, 0, -1))
