@@ -22,16 +22,20 @@ WAIT_S = 60.0
 async def start(name: str, value: str, wait_s: float = WAIT_S) -> None:
     """Starts a guard of the processes with this variable, in place of a former one. It outlives this process."""
     await end(value)
-    argv = (sys.executable, "-P", "-m", "sparkfleet.runtime.thaw_guard", name, value, str(wait_s))
-    nothing = [(os.POSIX_SPAWN_OPEN, n, os.devnull, os.O_RDWR, 0) for n in range(3)]
-    environment = {key: text for key, text in os.environ.items() if key != name} | {LABEL: value}
-    # Not a Popen, which warns of a process that its parent leaves to itself.
-    os.posix_spawn(sys.executable, argv, environment, file_actions=nothing, setsid=True)
+    _spawn(name, value, wait_s)
 
 
 async def end(value: str) -> None:
     """Ends the guards of the processes with this value: they are continued or ended."""
     await processes.kill_all(lambda: processes.labelled({LABEL: value}), grace_s=0.0)
+
+
+def _spawn(name: str, value: str, wait_s: float) -> None:
+    argv = (sys.executable, "-P", "-m", "sparkfleet.runtime.thaw_guard", name, value, str(wait_s))
+    nothing = [(os.POSIX_SPAWN_OPEN, n, os.devnull, os.O_RDWR, 0) for n in range(3)]
+    environment = {key: text for key, text in os.environ.items() if key != name} | {LABEL: value}
+    # Not a Popen, which warns of a process that its parent leaves to itself.
+    os.posix_spawn(sys.executable, argv, environment, file_actions=nothing, setsid=True)
 
 
 def main() -> None:

@@ -1,5 +1,6 @@
 """Steps of an upgrade, each on its node; `tests/integration/test_upgrade.py` has the whole on real Ray."""
 
+import asyncio
 import contextlib
 import json
 import os
@@ -192,7 +193,7 @@ async def test_after_a_command_that_was_killed_frozen_processes_continue(paths, 
     deadline = time.monotonic() + 30
     while processes.is_stopped(ray.pid):
         assert time.monotonic() < deadline
-        time.sleep(0.05)
+        await asyncio.sleep(0.05)
 
 
 @pytest.mark.parametrize("last", ["thaw", "end"])

@@ -84,8 +84,8 @@ def copy_database(source: Path, target: Path) -> None:
 def copies(paths: FleetPaths) -> tuple[StoreCopy, ...]:
     """All copies, each checked. One that is dropped meanwhile is left out.
 
-    The newest are first: those with the most changes, which rise across restorations, and of equal ones by the clock. A clock
-    that was ahead for a while would make an old copy the newest for as long.
+    The newest are first: those with the most changes, which rise across restorations, and of equal ones by the clock. A
+    clock that was ahead for a while would make an old copy the newest for as long.
     """
     found = []
     for path in _of(paths):

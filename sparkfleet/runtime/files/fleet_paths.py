@@ -186,8 +186,8 @@ class FleetPaths:
         return read_secret(
             self.api_token,
             means="No command reaches the controller without it; what runs goes on.",
-            do=f"`openssl rand -hex {SECRET_BYTES} > {self.api_token}` on the head makes another: the controller takes it with"
-            " the next request.",
+            do=f"`openssl rand -hex {SECRET_BYTES} > {self.api_token}` on the head makes another: the controller takes it"
+            " with the next request.",
         )
 
     def read_token_secrets(self) -> TokenSecrets:
@@ -225,7 +225,7 @@ def _check_owner(directory: Path) -> None:
 
 
 def read_secret(path: Path, means: str = "", do: str = "") -> str:
-    """A secret of one line. By default that of the engines, from which their tokens and the key of sealed values are derived.
+    """A secret of one line; by default that of the engines, from which their tokens and the key of sealed values derive.
 
     Args:
         path: its file.

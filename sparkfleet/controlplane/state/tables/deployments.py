@@ -194,8 +194,8 @@ class DeploymentTable:
     def history(self, name: str) -> tuple[Desired, ...]:
         """The last `KEEP_GENERATIONS` generations of a deployment, oldest first, also after a delete.
 
-        Of all deleted ones together `KEEP_DELETED` are kept, and the last one of each. Those are left out that a newer release
-        stored, with fields that this one does not know.
+        Of all deleted ones together `KEEP_DELETED` are kept, and the last one of each. Those are left out that a newer
+        release stored, with fields that this one does not know.
         """
         return self._db.parse(f"history of {name}", lambda: self._read_history(name))
 
