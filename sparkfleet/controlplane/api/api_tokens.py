@@ -45,7 +45,7 @@ class ApiTokens:
         return any(good)
 
     def _follow(self) -> None:
-        """Reads files that have changed. One that cannot be used leaves the last token, and is read again at the next request.
+        """Reads files that have changed. One that cannot be used leaves the last token, and is read at the next request.
 
         A moment without a free descriptor, or with another owner, is no reason to refuse a token for good.
         """
