@@ -25,7 +25,7 @@ from sparkfleet.controlplane.api.store_request import OnNode, StoreRequest
 from sparkfleet.errors import ControlError, NodeError
 from sparkfleet.fabric.node_addresses import node_addresses
 from sparkfleet.fleet.events import FleetStep, OnEvent, StepRunning, ignored
-from sparkfleet.fleet.node_access import NodeAccess
+from sparkfleet.fleet.node_access import NodeAccess, json_answer
 from sparkfleet.remote.channel import Completed
 from sparkfleet.runtime.node_command import node_command
 from sparkfleet.specs.inventory import Inventory
@@ -181,8 +181,7 @@ class NodePrograms:
         done = await self._run(node, python or (await self.pythons())[node], verb, request)
         if done.exit_code != 0:
             raise NodeError(f"{node}: sparkfleet could not be started: {done.stderr.strip()[-500:]}")
-        answer: dict[str, Any] = json.loads(done.stdout)
-        return answer
+        return json_answer(node, done.stdout)
 
     async def _run(
         self, node: str, python: str, verb: str, request: OnNode, timeout_s: float = RUN_S
