@@ -21,6 +21,8 @@ from sparkfleet.specs.fields import quote
 KEPT = 7
 """Copies kept of each occasion."""
 HOURLY_S = 3600.0
+PART_S = 3600.0
+"""Age of a part of a copy that nothing writes any more."""
 
 
 def take_copy(paths: FleetPaths, occasion: Occasion, now: float | None = None) -> Path:
@@ -57,6 +59,19 @@ def take_copy(paths: FleetPaths, occasion: Occasion, now: float | None = None) -
     for old in sorted(others, key=_age, reverse=True)[KEPT - 1 :]:
         old.unlink(missing_ok=True)
     return path
+
+
+def remove_parts(paths: FleetPaths, now: float | None = None) -> None:
+    """Removes parts of copies whose program was killed: those of the controller, and others after an hour.
+
+    To be called by the controller before it copies; `sparkfleet backup` may be copying.
+    """
+    before = (time.time() if now is None else now) - PART_S
+    for path in paths.backups.glob(".*.db*"):
+        own = any(f"-{occasion}.db" in path.name for occasion in ("change", "hourly"))
+        with contextlib.suppress(OSError):
+            if own or path.stat().st_mtime < before:
+                path.unlink()
 
 
 def copy_database(source: Path, target: Path) -> None:

@@ -7,6 +7,7 @@ still runs is mistaken for something newer. A controller that waits for a store 
 from __future__ import annotations
 
 import contextlib
+import logging
 import secrets
 import sqlite3
 import time
@@ -24,6 +25,8 @@ from sparkfleet.controlplane.store_safety.mark import StoreMark, mark_of, read_m
 from sparkfleet.controlplane.store_safety.opening import named_errors, read_content, require_known_fields
 from sparkfleet.errors import ControlError
 from sparkfleet.runtime.files.fleet_paths import FleetPaths
+
+log = logging.getLogger(__name__)
 
 NEW = ".sparkfleet.db.new"
 
@@ -81,7 +84,8 @@ def adopt_running(paths: FleetPaths, fleet: str, running: Collection[Generation]
     if base is not None:
         with named_errors(paths.backups / base.name):
             copy_database(paths.backups / base.name, _new(paths))
-    _fill(paths, chosen, records)
+    with named_errors(_new(paths)):
+        _fill(paths, chosen, records)
     restored = _put_in_place(paths, fleet, "what runs", running)
     left = {d.name for _, record in records[:1] for d in record.deployments} - found.keys()
     return restored.model_copy(update={"left_out": tuple(sorted(left))})
@@ -145,6 +149,12 @@ def _records(paths: FleetPaths, fleet: str) -> list[tuple[str, Applied]]:
             copy_database(paths.backups / copy.name, beside)
             with _opened(beside) as store:
                 records.append((copy.name, applied_in(store)))
+        except (
+            sqlite3.Error,
+            OSError,
+            StoreError,
+        ) as error:  # no room for it: another record may have everything
+            log.warning("the copy %s is left out: %s", copy.name, error)
         finally:
             _remove(beside)
     return records

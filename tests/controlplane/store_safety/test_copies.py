@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import os
 import sqlite3
 
 import pytest
@@ -204,3 +205,16 @@ def test_after_a_clock_that_was_ahead_the_latest_copy_has_the_last_change(paths,
     assert find_copy(paths, "latest") == made
     assert not ahead.exists()
     assert [copy.changes for copy in copies(paths)] == list(range(KEPT, 0, -1))
+
+
+def test_parts_of_copies_whose_controller_was_killed_are_removed_at_the_next_start(paths, store, clock):
+    """They stayed for ever, with their journals."""
+    kept = take_copy(paths, "change", now=1000.0)
+    names = (".20261128T000000000000Z-change.db", ".20261128T000000000000Z-change.db-journal")
+    asked, old = ".20261128T000000000000Z-asked.db", ".reading-20261127T000000000000Z-asked.db"
+    for name in (*names, asked, old):
+        (paths.backups / name).touch()
+    os.utime(paths.backups / old, (1000.0, 1000.0))
+    Safekeeping(paths, store, lambda words: None, clock)
+    left = {path.name for path in paths.backups.iterdir()}
+    assert left == {kept.name, asked}, "`sparkfleet backup` may be writing that one"
