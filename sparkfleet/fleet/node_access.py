@@ -17,6 +17,7 @@ from sparkfleet.fleet.nodes.surroundings import NodeRole
 from sparkfleet.remote.channel import Channel
 from sparkfleet.remote.open_channel import open_channels
 from sparkfleet.runtime.files.state_probe import found, state_root
+from sparkfleet.specs.fields import quote
 from sparkfleet.specs.inventory import Inventory
 from sparkfleet.values import Value
 
@@ -118,7 +119,7 @@ def json_answer(node: str, printed: str) -> dict[str, Any]:
         answer = None
     if not isinstance(answer, dict):
         raise NodeError(
-            f"{node}: the answer of the node cannot be read: it begins with {printed.strip()[:60]!r}.",
+            f"{node}: the answer of the node cannot be read: it begins with {quote(printed.strip()[:60])}.",
             means="A login script or a wrapper of python3 there prints to the standard output.",
             do=f"Check that `ssh {node} true` prints nothing.",
         )

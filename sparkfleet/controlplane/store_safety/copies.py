@@ -54,7 +54,7 @@ def take_copy(paths: FleetPaths, occasion: Occasion, now: float | None = None) -
         beside.replace(path)
     finally:
         beside.unlink(missing_ok=True)
-    # Never the new one: a store that was begun anew without its mark has fewer changes than its copies.
+    # Never the new one: an empty store that was made without its mark has fewer changes than its copies.
     others = [other for other in _of(paths, occasion) if other != path]
     for old in sorted(others, key=_age, reverse=True)[KEPT - 1 :]:
         old.unlink(missing_ok=True)
