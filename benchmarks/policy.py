@@ -4,12 +4,14 @@
     python benchmarks/policy.py --groups 1 4 16 --characters 400000 --json
 
 `decide` is what a request pays; `record` is what sending it adds (its prefix is noted); `parse` is the prefix's own part of
-reading the body. Processor time, so that what else the machine does counts little.
+reading the body; `wait` is what each of 1,000 requests pays that come at once while all groups are full. Processor time, so
+that what else the machine does counts little.
 """
 
 from __future__ import annotations
 
 import argparse
+import asyncio
 import json
 import random
 import statistics
@@ -18,12 +20,15 @@ from collections.abc import Callable, Sequence
 from time import thread_time
 from typing import Any
 
+from sparkfleet.gateway.admission.model_queue import ModelQueues
+from sparkfleet.gateway.choice import Choice
 from sparkfleet.gateway.in_flight import InFlight
 from sparkfleet.gateway.request.prefix_blocks import prefix_of
 from sparkfleet.gateway.request.requirements import Requirements
-from sparkfleet.gateway.routing_table import GroupEntry, GroupSpeed
+from sparkfleet.gateway.routing_table import GroupEntry, GroupSpeed, ModelEntry
 
 _CALLS = 20
+_WAITING = 1000
 
 
 def median_us(call: Callable[[], object], rounds: int) -> float:
@@ -35,6 +40,25 @@ def median_us(call: Callable[[], object], rounds: int) -> float:
             call()
         samples.append((thread_time() - before) / _CALLS)
     return statistics.median(samples) * 1e6
+
+
+async def wait_us(entries: Sequence[GroupEntry], loads: InFlight, needs: Requirements) -> float:
+    """Processor time of a request that begins to wait, mean over 1,000, microseconds."""
+    for entry in entries:
+        while loads.has_room(entry):
+            loads.begin(entry.app)
+    model = ModelEntry(name="m", groups=tuple(entries), deployment="engine", state="ready")
+    queues = ModelQueues()
+    choice = Choice(model, tuple(entries), needs, loads)
+    before = thread_time()
+    waiting = [asyncio.create_task(queues.enter(lambda: choice)) for _ in range(_WAITING)]
+    while queues.waiting("m") < _WAITING:
+        await asyncio.sleep(0)
+    found = (thread_time() - before) / _WAITING
+    for task in waiting:
+        task.cancel()
+    await asyncio.gather(*waiting, return_exceptions=True)
+    return found * 1e6
 
 
 def measure(groups: int, characters: int, rounds: int) -> dict[str, Any]:
@@ -68,6 +92,7 @@ def measure(groups: int, characters: int, rounds: int) -> dict[str, Any]:
         "decide_us": median_us(lambda: loads.forecasts(entries, needs, "m"), rounds),
         "record_us": median_us(lambda: loads.caches.add(entries[0], prefix), rounds),
         "parse_us": median_us(lambda: prefix_of([text]), rounds),
+        "wait_us": asyncio.run(wait_us(entries, loads, needs)),
     }
 
 
@@ -87,7 +112,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     for line in lines:
         print(
             f"{line['groups']:>3} groups, {line['blocks']} blocks: decide {line['decide_us']:.1f} µs,"
-            f" record {line['record_us']:.1f} µs, parse {line['parse_us']:.1f} µs"
+            f" record {line['record_us']:.1f} µs, parse {line['parse_us']:.1f} µs,"
+            f" wait {line['wait_us']:.0f} µs"
         )
     return 0
 

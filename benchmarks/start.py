@@ -22,13 +22,13 @@ from pathlib import Path
 
 import aiohttp
 
-from sparkfleet.controlplane.desired import Desired
 from sparkfleet.controlplane.ray.ray_process import LABEL
+from sparkfleet.controlplane.state.desired import Desired
 from sparkfleet.controlplane.state.launches import launch_for
 from sparkfleet.errors import EngineError
 from sparkfleet.fleet.nodes.collect_facts import survey
-from sparkfleet.group.canary import Probe, wait_healthy
 from sparkfleet.group.launch_plan import Ports
+from sparkfleet.group.probe import Probe, wait_healthy
 from sparkfleet.group.rank_node import spec_here
 from sparkfleet.planner.place.fleet_map import Fleet
 from sparkfleet.planner.search.planner import plan_fleet

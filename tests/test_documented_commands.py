@@ -23,7 +23,7 @@ SOURCES = sorted(
 CODE = re.compile(r"(`+)(.+?)\1", re.DOTALL)
 FENCE = re.compile(r"^ *```.*?^ *```", re.DOTALL | re.MULTILINE)
 PLACEHOLDER = re.compile(r"[A-Z][A-Z0-9_/-]*|.*[…{}<>$].*|\.\.\.")
-"""A word that stands for others: NAME, {name}, $NAME, …"""
+"""A placeholder for other words: NAME, {name}, $NAME, …"""
 FILLED = re.compile(r"\{\{.*?\}\}|\$?\{.*?\}")
 """A value that is filled in: of a template of Prometheus, of an f-string, of JavaScript."""
 OPTIONAL = re.compile(r"[][]")

@@ -20,6 +20,7 @@ from sparkfleet.controlplane.fleet_commands import FleetCommands
 from sparkfleet.controlplane.fleet_queries import FleetQueries
 from sparkfleet.controlplane.gateway_control import GatewayControl
 from sparkfleet.controlplane.node_watch import NodeWatch
+from sparkfleet.controlplane.nodes import Nodes
 from sparkfleet.controlplane.observed_fleet import ObservedFleet
 from sparkfleet.controlplane.policy.decide import decide
 from sparkfleet.controlplane.policy.memory_admission import depends_on_memory
@@ -31,7 +32,6 @@ from sparkfleet.controlplane.serve_backend import ServeBackend
 from sparkfleet.controlplane.state.api_keys import ApiKeys
 from sparkfleet.controlplane.state.event_log import EventLog
 from sparkfleet.controlplane.state.head_address import HeadAddress
-from sparkfleet.controlplane.state.nodes import Nodes
 from sparkfleet.controlplane.state.status import App, NodeReport
 from sparkfleet.controlplane.state.store import Store
 from sparkfleet.controlplane.state.usage_collector import UsageCollector
@@ -96,16 +96,16 @@ class Controller:
         """Inputs of the last whole round, if it found nothing to do and time alone changes nothing."""
         self._rests_since = 0.0
 
-        self.journal = EventLog(store)
-        self.failures = ControllerFailures(store, self.journal, steady=self._steady)
+        self.event_log = EventLog(store)
+        self.failures = ControllerFailures(store, self.event_log, steady=self._steady)
         self.fleet = ObservedFleet(store, here, clocks)
-        self.watch = NodeWatch(nodes, self.fleet.see_nodes, self.journal, self._steady)
+        self.watch = NodeWatch(nodes, self.fleet.see_nodes, self.event_log, self._steady)
         publisher = RoutingPublisher(self._steady)
-        self.gateways = GatewayControl(self.fleet, self.watch, publisher, self.journal, address)
-        self.entries = EntryWatch(entries, lambda: self.gateways.address, self.journal, self._steady)
-        self.keys = ApiKeys(store, self.journal, self.fleet.reports, self.gateways.confirmed)
+        self.gateways = GatewayControl(self.fleet, self.watch, publisher, self.event_log, address)
+        self.entries = EntryWatch(entries, lambda: self.gateways.address, self.event_log, self._steady)
+        self.keys = ApiKeys(store, self.event_log, self.fleet.reports, self.gateways.confirmed)
         self.usage = UsageCollector(store.usage, self.fleet.reports, self._steady)
-        self.commands = FleetCommands(self.fleet, self.watch, self.gateways, self.journal, self._wake.set)
+        self.commands = FleetCommands(self.fleet, self.watch, self.gateways, self.event_log, self._wake.set)
         self.queries = FleetQueries(
             fleet, self.fleet, self.watch, self.gateways, entries=self.entries, failures=self.failures
         )
@@ -113,7 +113,7 @@ class Controller:
             fleet=self.fleet,
             apps=apps,
             nodes=nodes,
-            journal=self.journal,
+            event_log=self.event_log,
             metrics=metrics,
             launch_of=launch_of,
             leave=self.gateways.leave,
@@ -124,7 +124,7 @@ class Controller:
             effects=self._effects,
             gateways=self.gateways,
             usage=self.usage,
-            journal=self.journal,
+            event_log=self.event_log,
             metrics=metrics,
             clocks=clocks,
             wake=self._wake.set,
@@ -159,7 +159,7 @@ class Controller:
             with self.failures.working("a round of its work"):
                 await self.reconcile()
             self.failures.warn("reconcile", "")
-            self.journal.settle("reconcile")
+            self.event_log.settle("reconcile")
         except StoreError:
             raise
         except Exception as error:
@@ -168,7 +168,9 @@ class Controller:
             self.failures.warn("reconcile", f"The fleet could not be reconciled: {_shortly(error)}.")
             log.exception("a round of reconciling failed")
             with contextlib.suppress(sqlite3.Error):  # a full disk may be the cause of the failure
-                await self.journal.record_once("", 0, "reconcile", "error", f"could not reconcile: {error!r}")
+                await self.event_log.record_once(
+                    "", 0, "reconcile", "error", f"could not reconcile: {error!r}"
+                )
             with contextlib.suppress(Exception):  # groups may have ended although Ray Serve does not answer
                 await self.gateways.publish()
 
@@ -210,7 +212,7 @@ class Controller:
             words = (
                 f"the clock of the head was set back by {back_s:.0f} s: Ray Serve's controller is restarted"
             )
-            await self.journal.record("", 0, "clock", "clock", words)
+            await self.event_log.record("", 0, "clock", "clock", words)
 
     async def _sweep_after(self, before: Sequence[App]) -> None:
         """Ends what retired groups left on the nodes: Serve may have ended a group's actor while it started its ranks."""

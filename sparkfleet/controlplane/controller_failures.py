@@ -37,7 +37,7 @@ class ControllerFailures:
 
     Args:
         store: has those of earlier processes.
-        journal: receives a new one.
+        event_log: receives a new one.
         clock: Unix seconds, replaceable in tests.
         steady: a clock that only goes forward, seconds.
     """
@@ -45,12 +45,12 @@ class ControllerFailures:
     def __init__(
         self,
         store: Store,
-        journal: EventLog,
+        event_log: EventLog,
         clock: Callable[[], float] = time.time,
         steady: Callable[[], float] = time.monotonic,
     ) -> None:
         self._store = store
-        self._journal = journal
+        self._event_log = event_log
         self._clock = clock
         self._steady = steady
         self._in_hand: list[tuple[str, float, float]] = []
@@ -97,12 +97,12 @@ class ControllerFailures:
     async def resumed(self, reason: str) -> None:
         """Records that it works again, and for what it had waited."""
         words = f"the controller works again; it had waited: {reason}"
-        await self._journal.record("", 0, SUBJECT, "store", words)
+        await self._event_log.record("", 0, SUBJECT, "store", words)
 
     async def record_hang(self, reason: str) -> None:
         """Records the end of the controller before, which hung; "" for none."""
         if reason:
-            await self._journal.record("", 0, SUBJECT, KIND, f"the controller before: {reason}")
+            await self._event_log.record("", 0, SUBJECT, KIND, f"the controller before: {reason}")
 
     async def slowed(self, work: Awaitable[None]) -> None:
         """Runs the controller's work; if it fails, records the reason and fails after a pause in which the API answers."""
@@ -122,7 +122,7 @@ class ControllerFailures:
             wait_s = pause_s(len(self._recent()), PAUSES)
             when = f" in {wait_s:.0f} s" if wait_s else ""
             self.trouble = f"{why}; it restarts{when}"
-            await self._journal.record("", 0, SUBJECT, KIND, self.trouble)
+            await self._event_log.record("", 0, SUBJECT, KIND, self.trouble)
         except sqlite3.Error:  # if failures cannot be counted, it must not restart without a pause
             wait_s = PAUSES.longest_pause_s
             self.trouble = f"{why}; it restarts in {wait_s:.0f} s"

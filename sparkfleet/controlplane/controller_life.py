@@ -15,7 +15,7 @@ from typing import Protocol
 
 from sparkfleet.controlplane.controller import Controller
 from sparkfleet.controlplane.controller_note import NoteWriter
-from sparkfleet.controlplane.desired import Generation
+from sparkfleet.controlplane.state.desired import Generation
 from sparkfleet.controlplane.state.status import App
 from sparkfleet.controlplane.state.store import Store
 from sparkfleet.controlplane.store_safety.guard import StoreError

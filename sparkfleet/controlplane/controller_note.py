@@ -10,7 +10,7 @@ from typing import Literal
 
 from pydantic import ValidationError
 
-from sparkfleet.controlplane.desired import Generation
+from sparkfleet.controlplane.state.desired import Generation
 from sparkfleet.errors import SparkfleetError
 from sparkfleet.remote.atomic_write import write_atomically
 from sparkfleet.runtime.files.fleet_paths import FleetPaths

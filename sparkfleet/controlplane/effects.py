@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 
 from sparkfleet.controlplane.clocks import Clocks
-from sparkfleet.controlplane.desired import Desired
+from sparkfleet.controlplane.nodes import Nodes
 from sparkfleet.controlplane.observed_fleet import ObservedFleet
 from sparkfleet.controlplane.policy.actions import (
     Action,
@@ -28,8 +28,8 @@ from sparkfleet.controlplane.policy.actions import (
 from sparkfleet.controlplane.policy.after import begun, pending_after
 from sparkfleet.controlplane.policy.state import NEVER_FAILED
 from sparkfleet.controlplane.serve_backend import ServeBackend
+from sparkfleet.controlplane.state.desired import Desired
 from sparkfleet.controlplane.state.event_log import EventLog
-from sparkfleet.controlplane.state.nodes import Nodes
 from sparkfleet.errors import SparkfleetError
 from sparkfleet.group.group_name import GroupKey, name_of
 from sparkfleet.group.launch_plan import GroupLaunch
@@ -46,7 +46,7 @@ class Effects:
         fleet: keeps standings, starts and failures in its store, and the pending decisions.
         apps: run the groups.
         nodes: the nodes of the fleet.
-        journal: keeps events.
+        event_log: keeps events.
         metrics: counts groups that were given up.
         launch_of: see `LaunchOf`.
         leave: takes a group out of the gateways' table; False if it cannot yet.
@@ -59,7 +59,7 @@ class Effects:
         fleet: ObservedFleet,
         apps: ServeBackend,
         nodes: Nodes,
-        journal: EventLog,
+        event_log: EventLog,
         metrics: ControlMetrics,
         launch_of: LaunchOf,
         leave: Callable[[GroupKey], Awaitable[bool]],
@@ -69,7 +69,7 @@ class Effects:
         self._store = fleet.store
         self._apps = apps
         self._nodes = nodes
-        self._journal = journal
+        self._event_log = event_log
         self._metrics = metrics
         self._launch_of = launch_of
         self._leave = leave
@@ -122,19 +122,21 @@ class Effects:
     async def _record(self, action: Action) -> None:
         match action:
             case LadderStep(group=group):
-                await self._journal.record(*group[:2], name_of(group), "fallback", action.reason)
+                await self._event_log.record(*group[:2], name_of(group), "fallback", action.reason)
             case GiveUp(group=group):
                 self._metrics.starts.labels(group[0], "failed").inc()
-                await self._journal.record(*group[:2], name_of(group), "failed", action.reason)
+                await self._event_log.record(*group[:2], name_of(group), "failed", action.reason)
             case WaitForNodes(group=group):
-                await self._journal.record(*group[:2], name_of(group), "waits", action.reason)
+                await self._event_log.record(*group[:2], name_of(group), "waits", action.reason)
             case WaitForMemory(deployment=name, generation=generation):
-                await self._journal.record(name, generation, f"{name}/g{generation}", "waits", action.reason)
+                await self._event_log.record(
+                    name, generation, f"{name}/g{generation}", "waits", action.reason
+                )
 
     async def _do(self, action: Action, desired: Mapping[str, Desired]) -> None:
         match action:
             case StartGroup(group=group) if launch := await self._launch(desired[group[0]], group):
-                await self._journal.record(*group[:2], name_of(group), "deploy", action.reason)
+                await self._event_log.record(*group[:2], name_of(group), "deploy", action.reason)
                 await self._nodes.sweep(self._fleet.kept(), self._store.deployments.generations())
                 self._keep(action)
                 await self._apps.deploy(launch)
@@ -146,7 +148,7 @@ class Effects:
             case RetireGroup(group=group):
                 if not await self._leave(group):
                     return  # it is decided again in the next round
-                await self._journal.record(*group[:2], "", "retire", action.reason)
+                await self._event_log.record(*group[:2], "", "retire", action.reason)
                 await self._apps.retire(*group)
             case EndGroup(group=group):
                 await self._apps.retire(*group)
@@ -160,5 +162,5 @@ class Effects:
         except SparkfleetError as error:
             reason = " ".join(filter(None, (error.what, error.do)))
             self._keep(WaitForNodes(group=group, reason=reason))
-            await self._journal.record_once(*group[:2], name_of(group), "waits", reason)
+            await self._event_log.record_once(*group[:2], name_of(group), "waits", reason)
             return None

@@ -36,7 +36,7 @@ class EntryWatch:
     Args:
         entries: the access to them.
         address: the head's present address.
-        journal: receives an event if the state of one changes.
+        event_log: receives an event if the state of one changes.
         steady: a clock that only goes forward, seconds.
     """
 
@@ -44,12 +44,12 @@ class EntryWatch:
         self,
         entries: Entries,
         address: Callable[[], HeadAddress],
-        journal: EventLog,
+        event_log: EventLog,
         steady: Callable[[], float],
     ) -> None:
         self._entries = entries
         self._address = address
-        self._journal = journal
+        self._event_log = event_log
         self._steady = steady
         self._found: dict[str, EntryReport] = {}
         self._good_at: dict[str, float] = {}
@@ -115,4 +115,4 @@ class EntryWatch:
         words = f"entry listening on {one.node}" if one.listening else f"no entry on {one.node}"
         words += f": {one.trouble}" if one.trouble else ""
         words += f"; the one before: {one.after}" if one.after else ""
-        await self._journal.record("", 0, one.node, "gateway", words)
+        await self._event_log.record("", 0, one.node, "gateway", words)

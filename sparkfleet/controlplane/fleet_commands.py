@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from sparkfleet.controlplane.desired import Desired
 from sparkfleet.controlplane.gateway_control import GatewayControl
 from sparkfleet.controlplane.node_watch import NodeWatch
 from sparkfleet.controlplane.observed_fleet import ObservedFleet
+from sparkfleet.controlplane.state.desired import Desired
 from sparkfleet.controlplane.state.event_log import EventLog
 from sparkfleet.errors import ControlError
 from sparkfleet.group.group_name import GroupKey, name_of
@@ -27,7 +27,7 @@ class FleetCommands:
         fleet: the fleet.
         watch: knows the nodes.
         gateways: get the table after a change of a drained group.
-        journal: wakes clients that wait for events.
+        event_log: wakes clients that wait for events.
         wake: lets the controller begin a round now.
     """
 
@@ -36,14 +36,14 @@ class FleetCommands:
         fleet: ObservedFleet,
         watch: NodeWatch,
         gateways: GatewayControl,
-        journal: EventLog,
+        event_log: EventLog,
         wake: Callable[[], None],
     ) -> None:
         self._fleet = fleet
         self._store = fleet.store
         self._watch = watch
         self._gateways = gateways
-        self._journal = journal
+        self._event_log = event_log
         self._wake = wake
 
     async def put(
@@ -68,7 +68,7 @@ class FleetCommands:
                     desired.name, desired.generation, "", "wanted", f"applied by {who}", request=request
                 )
         if changed:
-            await self._journal.announce()
+            await self._event_log.announce()
             self._wake()
         return desired, changed
 
@@ -87,7 +87,7 @@ class FleetCommands:
             self._store.events.record(
                 name, desired[name].generation, "", "unwanted", f"deleted by {who}", request=request
             )
-        await self._journal.announce()
+        await self._event_log.announce()
         self._wake()
 
     async def drain(self, node: str, who: str) -> None:
@@ -99,7 +99,7 @@ class FleetCommands:
             if not self._store.drains.drain(node, who):
                 return
             self._store.events.record("", 0, node, "drain", f"{node} is drained by {who}")
-        await self._journal.announce()
+        await self._event_log.announce()
 
     async def undrain(self, node: str, who: str, request: str = "") -> None:
         """Takes that back. Raises ControlError if the node is not drained."""
@@ -112,7 +112,7 @@ class FleetCommands:
             self._store.events.record(
                 "", 0, node, "drain", f"{node} may be used again, by {who}", request=request
             )
-        await self._journal.announce()
+        await self._event_log.announce()
 
     async def drain_group(self, group: GroupKey, who: str) -> frozenset[str]:
         """Lets the gateways send no new requests to a group; its engine and what runs on it go on.
@@ -127,7 +127,7 @@ class FleetCommands:
             if self._store.drains.drain_group(group, who):
                 words = f"no new requests go to it: it is drained by {who}"
                 self._store.events.record(group[0], group[1], name_of(group), "drain", words)
-        await self._journal.announce()
+        await self._event_log.announce()
         return await self._gateways.confirmed()
 
     async def undrain_group(self, group: GroupKey, who: str, request: str = "") -> frozenset[str]:
@@ -140,7 +140,7 @@ class FleetCommands:
                 raise ControlError(f"{name_of(group)} is not drained.", do=f"Drained groups: {names}.")
             words = f"it gets requests again, by {who}"
             self._store.events.record(group[0], group[1], name_of(group), "drain", words, request=request)
-        await self._journal.announce()
+        await self._event_log.announce()
         return await self._gateways.confirmed()
 
     def pause(self) -> None:

@@ -6,12 +6,12 @@ from collections.abc import Iterator, Sequence
 
 from sparkfleet import __version__
 from sparkfleet.controlplane.controller_failures import ControllerFailures
-from sparkfleet.controlplane.desired import Desired
 from sparkfleet.controlplane.entry_watch import EntryWatch
 from sparkfleet.controlplane.gateway_control import GatewayControl
 from sparkfleet.controlplane.node_watch import NodeWatch
 from sparkfleet.controlplane.observed_fleet import ObservedFleet
 from sparkfleet.controlplane.policy.wanted import barred_by, is_wanted
+from sparkfleet.controlplane.state.desired import Desired
 from sparkfleet.controlplane.state.fleet_snapshot import scrape_targets
 from sparkfleet.controlplane.state.status import FleetStatus
 from sparkfleet.controlplane.views.metrics_export import fleet_samples, key_samples

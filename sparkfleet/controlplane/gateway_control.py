@@ -5,11 +5,11 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Mapping
 
-from sparkfleet.controlplane.desired import Desired
 from sparkfleet.controlplane.node_watch import NodeWatch
 from sparkfleet.controlplane.observed_fleet import ObservedFleet
 from sparkfleet.controlplane.policy.state import FleetState, nodes_of
 from sparkfleet.controlplane.state.api_keys import CONFIRM_S
+from sparkfleet.controlplane.state.desired import Desired
 from sparkfleet.controlplane.state.event_log import EventLog
 from sparkfleet.controlplane.state.fleet_snapshot import FleetSnapshot
 from sparkfleet.controlplane.state.head_address import HeadAddress
@@ -27,7 +27,7 @@ class GatewayControl:
         fleet: the fleet.
         watch: has the nodes that do not answer.
         publisher: holds the last published table.
-        journal: receives a change of the address.
+        event_log: receives a change of the address.
         address: of the head, with the endpoint.
     """
 
@@ -36,7 +36,7 @@ class GatewayControl:
         fleet: ObservedFleet,
         watch: NodeWatch,
         publisher: RoutingPublisher,
-        journal: EventLog,
+        event_log: EventLog,
         address: HeadAddress,
     ) -> None:
         self.address = address
@@ -46,7 +46,7 @@ class GatewayControl:
         self._fleet = fleet
         self._watch = watch
         self._publisher = publisher
-        self._journal = journal
+        self._event_log = event_log
         self._published_from: tuple[object, ...] = ()
         """Inputs of the table that the gateways have."""
 
@@ -112,7 +112,7 @@ class GatewayControl:
                 means = f"The gateway listens at {troubles[0].url}, as before."
                 raise ControlError(troubles[0].trouble, means=means)
             words = ", ".join((address.endpoint, *map(address.endpoint_at, address.entries)))
-            await self._journal.record("", 0, "", "gateway", f"the endpoint is {words} now, by {who}")
+            await self._event_log.record("", 0, "", "gateway", f"the endpoint is {words} now, by {who}")
         except Exception:
             self.address = before
             await self.confirmed()

@@ -6,8 +6,8 @@ import asyncio
 import logging
 from collections.abc import Callable
 
+from sparkfleet.controlplane.nodes import Nodes
 from sparkfleet.controlplane.state.event_log import EventLog
-from sparkfleet.controlplane.state.nodes import Nodes
 from sparkfleet.controlplane.state.status import NodeReport
 
 log = logging.getLogger(__name__)
@@ -31,7 +31,7 @@ class NodeWatch:
     Args:
         nodes: the nodes of the fleet.
         see: receives each reading and the time at which it began (monotonic clock).
-        journal: receives an event for each node that joins or leaves.
+        event_log: receives an event for each node that joins or leaves.
         steady: a clock that only goes forward, seconds.
     """
 
@@ -39,12 +39,12 @@ class NodeWatch:
         self,
         nodes: Nodes,
         see: See,
-        journal: EventLog,
+        event_log: EventLog,
         steady: Callable[[], float],
     ) -> None:
         self._nodes = nodes
         self._see = see
-        self._journal = journal
+        self._event_log = event_log
         self._steady = steady
         self.reports: tuple[NodeReport, ...] = ()
         self._read_at = steady()
@@ -101,7 +101,7 @@ class NodeWatch:
         for node in nodes:
             if node.joined != before.get(node.name, False):
                 words = "joined the fleet" if node.joined else "left the fleet: Ray on it does not answer"
-                await self._journal.record("", 0, node.name, "node", f"{node.name} {words}")
+                await self._event_log.record("", 0, node.name, "node", f"{node.name} {words}")
             for words in node.troubles:
                 if f"{node.name}: {words}" not in known:
-                    await self._journal.record("", 0, node.name, "node", words)
+                    await self._event_log.record("", 0, node.name, "node", words)

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 
 from sparkfleet.controlplane.clocks import Clocks
-from sparkfleet.controlplane.desired import Desired
 from sparkfleet.controlplane.policy.pending_starts import learn_boots
 from sparkfleet.controlplane.policy.state import FleetState, Pending, SeenNodes
+from sparkfleet.controlplane.state.desired import Desired
 from sparkfleet.controlplane.state.report_cache import ReportCache
 from sparkfleet.controlplane.state.start_forecast import StartForecast
 from sparkfleet.controlplane.state.status import App, NodeReport

@@ -10,7 +10,7 @@ from collections.abc import Awaitable, Callable
 from typing import Protocol
 
 from sparkfleet.controlplane.controller import Controller
-from sparkfleet.controlplane.desired import Desired
+from sparkfleet.controlplane.state.desired import Desired
 from sparkfleet.controlplane.state.newest_rank import newest_rank
 from sparkfleet.controlplane.views.page_view import planned_nodes
 from sparkfleet.errors import ControlError, SparkfleetError

@@ -28,7 +28,7 @@ class ReportIntake:
         effects: carry out the policy's actions on a new phase.
         gateways: get the table as soon as a group is ready.
         usage: adds up the usage that gateways report.
-        journal: receives events.
+        event_log: receives events.
         metrics: counts starts and failures.
         clocks: replaceable by a simulation.
         wake: lets the controller begin a round now.
@@ -41,7 +41,7 @@ class ReportIntake:
         effects: Effects,
         gateways: GatewayControl,
         usage: UsageCollector,
-        journal: EventLog,
+        event_log: EventLog,
         metrics: ControlMetrics,
         clocks: Clocks,
         wake: Callable[[], None],
@@ -50,7 +50,7 @@ class ReportIntake:
         self._effects = effects
         self._gateways = gateways
         self._usage = usage
-        self._journal = journal
+        self._event_log = event_log
         self._metrics = metrics
         self._clocks = clocks
         self._wake = wake
@@ -94,7 +94,7 @@ class ReportIntake:
             words += f"; {report.trouble}" if report.trouble else ""
             words += f"; the one before: {report.after}" if report.after else ""
             words += f"; {report.usage_trouble}" if report.usage_trouble else ""
-            await self._journal.record("", 0, report.replica, "gateway", words)
+            await self._event_log.record("", 0, report.replica, "gateway", words)
         return is_stored
 
     def _is_known(self, report: GroupReport) -> bool:
@@ -119,7 +119,7 @@ class ReportIntake:
             self._metrics.starts.labels(report.deployment, "adopted" if report.adopted else "ready").inc()
             if report.started_s is not None:
                 self._metrics.start.labels(report.deployment).observe(report.started_s)
-            self._journal.settle(report.name)
+            self._event_log.settle(report.name)
         if report.phase in (GroupPhase.READY, GroupPhase.FAILED):
             await self._gateways.publish()  # not by a round alone: it may wait for Ray Serve
         if report.phase is GroupPhase.FAILED:
@@ -134,10 +134,10 @@ class ReportIntake:
             self._metrics.canary_failures.labels(report.deployment).inc()
 
     async def _record(self, report: GroupReport, kind: str, words: str) -> None:
-        await self._journal.record(report.deployment, report.generation, report.name, kind, words)
+        await self._event_log.record(report.deployment, report.generation, report.name, kind, words)
 
     async def _record_once(self, report: GroupReport, kind: str, words: str) -> None:
-        await self._journal.record_once(report.deployment, report.generation, report.name, kind, words)
+        await self._event_log.record_once(report.deployment, report.generation, report.name, kind, words)
 
 
 def _ready_words(report: GroupReport) -> str:

@@ -86,6 +86,6 @@ def note(what: str, *, means: str = "", do: str | tuple[str, ...] = (), **eviden
     return _fault(Severity.INFO, what, means, do, evidence)
 
 
-def not_known(what: str, *, do: str | tuple[str, ...] = ()) -> CheckFault:
+def not_known(what: str) -> CheckFault:
     """A check that could not be decided."""
-    return _fault(Severity.UNKNOWN, what, "", do, {})
+    return _fault(Severity.UNKNOWN, what, "", (), {})

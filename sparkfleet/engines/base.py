@@ -106,8 +106,6 @@ class RankCommand(Value):
     files: tuple[LaunchFile, ...] = ()
     mounts: tuple[Mount, ...] = ()
     """Directories that a container needs besides the files."""
-    ports: tuple[int, ...] = ()
-    """TCP ports that the command assigns to it; engines open more of their own choice."""
     health_path: str = "/health"
     """Answers 200 when the server is up, which does not prove that it can generate. "" if nothing answers."""
 

@@ -14,16 +14,14 @@ Flags that are left out, and why:
 
 from __future__ import annotations
 
-import hashlib
 import json
 from collections.abc import Mapping
-from typing import Any, Literal
+from typing import Any
 
 from sparkfleet.engines.base import FILES_IN_CONTAINER, Mount, RankCommand
 from sparkfleet.errors import EngineError
+from sparkfleet.hostfacts.container import Tool
 from sparkfleet.values import Value
-
-Tool = Literal["docker", "podman"]
 
 CAPABILITIES = ("DAC_OVERRIDE",)
 """Of root's capabilities the one that stays: the rank's files (0600) and its cache of kernels belong to the node's user."""
@@ -39,6 +37,9 @@ SHM = "16g"
 STACK_BYTES = 64 << 20
 """Stack limit that NVIDIA recommends for its containers."""
 LABEL = "sparkfleet."
+_SPEC = "1"
+"""Value of the label `spec`, which no code here reads. Earlier builds skip containers without it, and would leave them
+running after an upgrade that goes back: the label can go with the next release."""
 OWN_ENTRYPOINT = (
     "vllm/vllm-openai",
     "vllm/vllm-openai-cpu",
@@ -85,38 +86,25 @@ class ContainerOptions(Value):
     """Variables of the launch whose values are passed in the tool's own environment and only named in its arguments."""
 
 
-def run_argv(launch: RankCommand, box: ContainerOptions) -> tuple[str, ...]:
+def run_argv(command: RankCommand, options: ContainerOptions) -> tuple[str, ...]:
     """`docker run` or `podman run` for one rank.
 
-    The values of `launch.token_env`, `launch.metrics_env` and of `box.private` have to be in the environment of the tool
-    itself. Only users who may inspect containers on the node can read them.
+    The values of `command.token_env`, `command.metrics_env` and of `options.private` have to be in the environment of the
+    tool itself. Only users who may inspect containers on the node can read them.
 
     Raises:
-        EngineError: the launch has files, but the options have no directory for them.
+        EngineError: the command has files, but the options have no directory for them.
     """
-    unlabelled = (*_isolation(box), *_mounts(launch, box), *_env(launch, box))
-    command = _command(launch, box)
-    digest = specification(launch, box.image)
-    labels = _labels(box.identity, digest)
-    name = ("--name", box.identity.container_name)
+    unlabelled = (*_isolation(options), *_mounts(command, options), *_env(command, options))
+    labels = _labels(options.identity)
+    name = ("--name", options.identity.container_name)
     return (
-        *(box.tool, "run", "--rm", "--pull=never", "--log-driver=none"),
+        *(options.tool, "run", "--rm", "--pull=never", "--log-driver=none"),
         *name,
         *labels,
         *unlabelled,
-        *command,
+        *_command(command, options),
     )
-
-
-def specification(launch: RankCommand, image: str) -> str:
-    """Hash of image, command, variables, files and mounts. A running container with the same hash may be adopted.
-
-    Ports that are arguments of their own do not count: a group that starts again gets others.
-    """
-    text = launch.model_dump_json(exclude={"ports"})
-    for port in launch.ports:
-        text = text.replace(f'"{port}"', '"{port}"').replace(f':{port}"', ':{port}"')
-    return hashlib.sha256(f"{image}\n{text}".encode()).hexdigest()[:16]
 
 
 def stop_argv(tool: Tool, name: str, grace_s: float) -> tuple[str, ...]:
@@ -143,8 +131,6 @@ class RunningContainer(Value):
 
     name: str
     identity: RankLabels
-    specification: str
-    running: bool
 
 
 def found(listing: str) -> tuple[RunningContainer, ...]:
@@ -173,12 +159,7 @@ def _found(row: Mapping[str, Any]) -> RunningContainer | None:
             fleet=labels["fleet"], deployment=labels["deployment"], generation=int(labels["generation"]),
             group=int(labels["group"]), rank=int(labels["rank"]),
         )  # fmt: skip
-        return RunningContainer(
-            name=str(name),
-            identity=identity,
-            specification=labels["spec"],
-            running=str(row.get("State")).lower() == "running",
-        )
+        return RunningContainer(name=str(name), identity=identity)
     except (KeyError, ValueError):
         return None
 
@@ -196,43 +177,47 @@ def _own_labels(labels: object) -> dict[str, str]:
     }
 
 
-def _labels(identity: RankLabels, digest: str) -> tuple[str, ...]:
-    pairs = {**identity.model_dump(), "spec": digest}
+def _labels(identity: RankLabels) -> tuple[str, ...]:
+    pairs = {**identity.model_dump(), "spec": _SPEC}
     return tuple(word for name, value in pairs.items() for word in ("--label", f"{LABEL}{name}={value}"))
 
 
-def _isolation(box: ContainerOptions) -> tuple[str, ...]:
-    flags = ["--network", "host", "--shm-size", SHM, *_capabilities(box)]
-    flags += ["--pids-limit", str(PIDS)] if box.tool == "docker" else []
-    flags += _read_only(box) if _is_engines_own(box) else []
-    if box.gpu:
-        flags += ["--gpus", "all"] if box.tool == "docker" else ["--device", "nvidia.com/gpu=all"]
+def _isolation(options: ContainerOptions) -> tuple[str, ...]:
+    flags = ["--network", "host", "--shm-size", SHM, *_capabilities(options)]
+    flags += ["--pids-limit", str(PIDS)] if options.tool == "docker" else []
+    flags += _read_only(options) if _is_engines_own(options) else []
+    if options.gpu:
+        flags += ["--gpus", "all"] if options.tool == "docker" else ["--device", "nvidia.com/gpu=all"]
         flags += ["--ulimit", "memlock=-1:-1", "--ulimit", f"stack={STACK_BYTES}:{STACK_BYTES}"]
-    if box.rdma:
+    if options.rdma:
         flags += ["--device", "/dev/infiniband"]
     return tuple(flags)
 
 
-def _capabilities(box: ContainerOptions) -> list[str]:
-    kept = [*CAPABILITIES, *(SSHD_CAPABILITIES if box.logs_in else ()), *(["IPC_LOCK"] if box.rdma else [])]
+def _capabilities(options: ContainerOptions) -> list[str]:
+    kept = [
+        *CAPABILITIES,
+        *(SSHD_CAPABILITIES if options.logs_in else ()),
+        *(["IPC_LOCK"] if options.rdma else []),
+    ]
     added = [word for name in kept for word in ("--cap-add", name)]
     return ["--cap-drop", "ALL", *added, "--security-opt", "no-new-privileges"]
 
 
-def _read_only(box: ContainerOptions) -> list[str]:
+def _read_only(options: ContainerOptions) -> list[str]:
     """A read-only root file system, with memory where programs write. Compiled code is loaded from there: `exec`."""
     places = [word for path in _WRITABLE for word in ("--tmpfs", f"{path}:rw,exec,nosuid,nodev,mode=1777")]
     return ["--read-only", *places, "--env", f"HOME={HOME_IN_MEMORY}"]
 
 
-def _mounts(launch: RankCommand, box: ContainerOptions) -> tuple[str, ...]:
-    mounts = list(launch.mounts)
-    if launch.files:
-        if not box.files_dir:
+def _mounts(command: RankCommand, options: ContainerOptions) -> tuple[str, ...]:
+    mounts = list(command.mounts)
+    if command.files:
+        if not options.files_dir:
             raise EngineError(
-                f"{box.identity.container_name}: no directory on the node is set for its files."
+                f"{options.identity.container_name}: no directory on the node is set for its files."
             )
-        mounts.append(Mount(source=box.files_dir, target=FILES_IN_CONTAINER))
+        mounts.append(Mount(source=options.files_dir, target=FILES_IN_CONTAINER))
     return tuple(word for mount in mounts for word in ("--volume", _volume(mount)))
 
 
@@ -240,27 +225,27 @@ def _volume(mount: Mount) -> str:
     return f"{mount.source}:{mount.target}:{'ro' if mount.read_only else 'rw'}"
 
 
-def _env(launch: RankCommand, box: ContainerOptions) -> tuple[str, ...]:
+def _env(command: RankCommand, options: ContainerOptions) -> tuple[str, ...]:
     flags: list[str] = []
-    for name, value in launch.env:
-        flags += ["--env", name if name in box.private else f"{name}={value}"]
-    for name in (launch.token_env, launch.metrics_env):
+    for name, value in command.env:
+        flags += ["--env", name if name in options.private else f"{name}={value}"]
+    for name in (command.token_env, command.metrics_env):
         flags += ["--env", name] if name else []
     return tuple(flags)
 
 
-def _command(launch: RankCommand, box: ContainerOptions) -> tuple[str, ...]:
-    if launch.argv and _is_engines_own(box):
-        return ("--entrypoint", launch.argv[0], box.image, *launch.argv[1:])
-    return (box.image, *launch.argv)
+def _command(command: RankCommand, options: ContainerOptions) -> tuple[str, ...]:
+    if command.argv and _is_engines_own(options):
+        return ("--entrypoint", command.argv[0], options.image, *command.argv[1:])
+    return (options.image, *command.argv)
 
 
-def _is_engines_own(box: ContainerOptions) -> bool:
+def _is_engines_own(options: ContainerOptions) -> bool:
     """True if the image's entrypoint is the engine itself.
 
     Others' entrypoints prepare the image when it starts: NVIDIA's links libraries in it, which a read-only root refuses.
     """
-    return _repository(box.origin or box.image) in OWN_ENTRYPOINT
+    return _repository(options.origin or options.image) in OWN_ENTRYPOINT
 
 
 def _repository(image: str) -> str:

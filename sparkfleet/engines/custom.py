@@ -58,6 +58,5 @@ class Custom:
             env=merged(declared, candidate.env),
             token_env="",
             mounts=checkpoint_mounts(context),
-            ports=(port,),
             health_path=candidate.health,
         )

@@ -170,11 +170,21 @@ def classify(failure: Failure, signatures: Sequence[Signature] | None = None) ->
 def first_cause(diagnoses: Iterable[Diagnosis]) -> Diagnosis:
     """The diagnosis of a group, of those of its ranks: a lost peer counts only if no rank has a cause for it.
 
+    A last line that sound starts have, too (`ends`), counts only if the other ranks have no cause at all: those of a rank
+    that waits for a failed one end with it.
+
     Raises:
         ValueError: there are none.
     """
-    order = list(Cause)
-    return min(diagnoses, key=lambda one: order.index(one.cause))
+    order = [cause for cause in Cause if cause is not Cause.UNKNOWN]
+    at_end = {one.id for one in SIGNATURES.content.signatures if one.ends}
+
+    def place(one: Diagnosis) -> float:
+        if one.cause is Cause.UNKNOWN:
+            return len(order) + 1
+        return len(order) if one.signature in at_end else order.index(one.cause)
+
+    return min(diagnoses, key=place)
 
 
 def _matches(signature: Signature, failure: Failure, lines: Sequence[str]) -> int | None:

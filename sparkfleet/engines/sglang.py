@@ -105,7 +105,6 @@ class Sglang:
             metrics_env=METRICS_ENV,
             files=_files(candidate),
             mounts=(*checkpoint_mounts(context), *cache_mounts(context), *encodings_mounts(context)),
-            ports=_ports(candidate, context),
             health_path=self.health_path if context.rank == 0 else "",
         )
 
@@ -271,8 +270,3 @@ def _files(candidate: Candidate) -> tuple[LaunchFile, ...]:
     common = (GUARD, LaunchFile(name=STORE, text="")) if alone else (GUARD,)
     steps = {str(one.first): {"candidate_steps": [one.tokens]} for one in _steps(candidate)}
     return (*common, LaunchFile(name=STEPS, text=json.dumps(steps))) if steps else common
-
-
-def _ports(candidate: Candidate, context: RankContext) -> tuple[int, ...]:
-    leads = context.rank == 0 and candidate.shape.ranks > 1
-    return (context.port, context.leader_port) if leads else (context.port,)

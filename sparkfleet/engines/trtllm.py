@@ -95,7 +95,6 @@ class Trtllm:
             token_env="",
             files=_files(candidate, context),
             mounts=_mounts(candidate, context),
-            ports=_ports(candidate, context),
             health_path="" if context.rank else self.health_path,
         )
 
@@ -187,9 +186,7 @@ def _speculation(candidate: Candidate, context: RankContext) -> dict[str, object
 
 
 def _argv(candidate: Candidate, context: RankContext) -> tuple[str, ...]:
-    port = str(
-        context.leader_port
-    )  # in the arguments, not in a file: ports do not count when a rank is adopted
+    port = str(context.leader_port)
     if context.rank:
         return ("bash", f"{FILES_IN_CONTAINER}/worker.sh", port)
     return ("bash", f"{FILES_IN_CONTAINER}/leader.sh", port, *_serve(candidate, context))
@@ -325,7 +322,3 @@ def _environment(candidate: Candidate, context: RankContext) -> Pairs:
     # Weights are staged before a rank starts; an engine never downloads.
     common = (("HF_HUB_OFFLINE", "1"), *encodings_env(context), *cache_env(context))
     return common if candidate.shape.ranks == 1 else (*common, *fabric_env(context, candidate.device))
-
-
-def _ports(candidate: Candidate, context: RankContext) -> tuple[int, ...]:
-    return (context.port,) if candidate.shape.ranks == 1 else (context.port, context.leader_port)

@@ -74,7 +74,6 @@ class Vllm:
             metrics_env=METRICS_ENV,
             files=files,
             mounts=(*checkpoint_mounts(context), *cache_mounts(context), *encodings_mounts(context)),
-            ports=_ports(candidate, context),
             health_path=self.health_path if leads else "",
         )
 
@@ -243,9 +242,3 @@ def _files(candidate: Candidate, context: RankContext) -> tuple[LaunchFile, ...]
     if candidate.device == "cpu" and candidate.shape.ranks > 1:
         files += cpu_files(candidate.engine_version, experts=candidate.shape.ep > 1)
     return (*files, START) if files and candidate.runtime == "container" else files
-
-
-def _ports(candidate: Candidate, context: RankContext) -> tuple[int, ...]:
-    if context.rank:
-        return ()
-    return (context.port,) if candidate.shape.ranks == 1 else (context.port, context.leader_port)

@@ -18,8 +18,8 @@ from sparkfleet.specs.load import load_inventory
 if TYPE_CHECKING:  # slow imports: those of a controller that answers, or of what changes a fleet
     from sparkfleet.controlplane.api.client import FleetClient
     from sparkfleet.fleet.endpoint_access import EndpointAccess
-    from sparkfleet.fleet.fleet_lifecycle import FleetLifecycle
     from sparkfleet.fleet.node_programs import NodePrograms
+    from sparkfleet.fleet.node_starts import FleetLifecycle
 
 
 class Session:
@@ -56,7 +56,7 @@ class Session:
     @cached_property
     def lifecycle(self) -> FleetLifecycle:
         """Start and end of the fleet."""
-        from sparkfleet.fleet.fleet_lifecycle import FleetLifecycle
+        from sparkfleet.fleet.node_starts import FleetLifecycle
 
         return FleetLifecycle(self.access, self.programs)
 

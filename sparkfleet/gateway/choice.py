@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from time import perf_counter
 from typing import Any
 
-from sparkfleet.gateway.in_flight import NOBODY, InFlight
+from sparkfleet.gateway.in_flight import NOBODY, InFlight, RequestsAhead
 from sparkfleet.gateway.policy.forecast import GroupForecast, reason_of
 from sparkfleet.gateway.request.requirements import Requirements, can, too_small
 from sparkfleet.gateway.routing_table import GroupEntry, ModelEntry, Priority
@@ -48,11 +47,34 @@ class Choice:
             else None
         )
 
-    def forecasts(self, ahead: Mapping[str, int] = NOBODY) -> list[GroupForecast]:
+    @property
+    def model_has_room(self) -> bool:
+        """True if some group of its model has a free slot, also one that it may not go to: the same for many requests."""
+        return bool(self.model.external) or any(
+            self.loads.has_room(one) for one in self.model.groups if one.ready
+        )
+
+    @property
+    def may_begin(self) -> bool:
+        """True if a group that it may go to has a free slot. Without one it waits, whatever the forecasts are."""
+        loads = self.loads
+        if any(loads.has_room(one) for one in self.groups):
+            return True
+        if not self.spare:
+            return not self.groups
+        are_open = all(loads.is_open(one.app) for one in self.groups)
+        return any(loads.has_room(one) for one in self.spare if are_open or _takes_the_waiting(one))
+
+    @property
+    def is_free(self) -> bool:
+        """True if each group that it may go to has a free slot."""
+        return all(self.loads.has_room(one) for one in self.groups)
+
+    def forecasts(self, ahead: RequestsAhead = NOBODY) -> list[GroupForecast]:
         """The forecast of each group, best first, at this moment; those outside the fleet as a deployment allows.
 
         Args:
-            ahead: number of requests that wait for each group before this one.
+            ahead: requests that wait before this one.
         """
         own = self.loads.forecasts(self.groups, self.needs, self.model.name, self.session, ahead)
         return self._with_spare(own) if self.spare else own
@@ -143,8 +165,10 @@ class Slot:
         self._cold = 0
         self._begun = perf_counter()
         self._first = 0.0
-        self._continues = False
-        """True once another group had begun to answer: the times of the present one are not those of a whole answer."""
+        self._expected = self._loads.learned.answer_tokens(self._model, self._needs.answer_tokens)
+        """Tokens of the answer that the forecasts are for."""
+        self._moved = False
+        """True once it is not at its first group: the forecasts are not for this moment, or not for the whole answer."""
         if found:
             self.move(found[0].group)
 
@@ -154,7 +178,7 @@ class Slot:
             return
         moved = bool(self._app)
         self._leave()
-        self._continues = self._continues or self._first > 0
+        self._moved = bool(self._last)
         self._first = 0.0
         self._app = self._last = group.app
         self._forecast = next((one for one in self.found if one.group.app == group.app), None)
@@ -177,8 +201,10 @@ class Slot:
             self._loads.succeed(self._app, self._number)
         self._first = perf_counter()
         self._loads.prefilled(self._app, self._cold)
+        if self._cold:
+            self._loads.on_end()  # the next prompt of this group is read sooner: it may be the best of those that wait
         self._cold = 0
-        if is_stream and self._forecast is not None and not self._continues:
+        if is_stream and self._forecast is not None and not self._moved:
             predicted = (self._forecast.prefill_s + self._forecast.wait_s) / self._factors[0]
             if predicted >= LEARN_S and not self._forecast.is_full:
                 self._loads.learned.saw_prefill(self._app, predicted, self._first - self._begun, self._common)
@@ -187,11 +213,10 @@ class Slot:
         """Records a whole answer of so many tokens."""
         if tokens:
             self._loads.learned.saw_answer(self._model, tokens)
-        learns = is_stream and self._first and not self._continues and tokens >= LEARN_TOKENS
+        learns = is_stream and self._first and not self._moved and tokens >= LEARN_TOKENS
         if not learns or self._forecast is None:
             return
-        expected = self._loads.learned.answer_tokens(self._model, self._needs.answer_tokens)
-        predicted = self._forecast.decode_s / self._factors[1] * tokens / max(1.0, expected)
+        predicted = self._forecast.decode_s / self._factors[1] * tokens / max(1.0, self._expected)
         self._loads.learned.saw_decode(self._last, predicted, perf_counter() - self._first, self._common)
 
     def close(self) -> None:

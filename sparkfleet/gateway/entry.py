@@ -35,7 +35,10 @@ CONNECT_S = 3.0
 """Time limit of one attempt."""
 RETRY_S = 0.2
 LINGER_S = 2.0
-"""Seconds in which a refused client may read its answer."""
+"""Seconds in which a client may read an answer behind which its connection ends."""
+STALLED_MS = 60_000
+"""Time after which the kernel ends the connection of a client that takes nothing, as the gateway ends its own: without it
+neither side would notice, as what the gateway sends is not read meanwhile."""
 _KEEPALIVE = (("TCP_KEEPIDLE", 10), ("TCP_KEEPINTVL", 5), ("TCP_KEEPCNT", 3))
 """TCP keepalive that ends the streams of a head that lost its power, after 25 s."""
 
@@ -163,7 +166,11 @@ class _Side(asyncio.Protocol):
             return False  # closes this one, and thereby the other
         if not self.other.transport.is_closing():
             self.other.transport.write_eof()
+            self.other.peer_ended()
         return True
+
+    def peer_ended(self) -> None:
+        """Called when the other side sends no more."""
 
     def pause_writing(self) -> None:
         if self.other is not None and not self.other.transport.is_closing():
@@ -199,6 +206,8 @@ class _Client(_Side):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         super().connection_made(transport)
+        connection = transport.get_extra_info("socket")
+        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, STALLED_MS)
         self._address = (transport.get_extra_info("peername") or ("",))[0]
         self._server.clients.add(self)
         self._reaching: asyncio.Task[None] | None = None
@@ -207,6 +216,10 @@ class _Client(_Side):
         else:
             self._answer(too_many_connections())
             self.transport.close()
+
+    def peer_ended(self) -> None:
+        # The gateway ends whole connections: an idle client would keep this one without it, and others out.
+        asyncio.get_running_loop().call_later(LINGER_S, self.transport.close)
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._server.clients.discard(self)

@@ -25,6 +25,22 @@ HEAD_S = 15.0
 """From the opening of a connection, or the first byte of a request, to the end of its headers."""
 IDLE_S = 75
 """Seconds for which an idle connection is kept: longer than by clients, so that they rarely meet a closed one."""
+STALLED_S = 60.0
+"""Seconds in which a client has to take a part of what is held for it. The kernel of a stopped program answers for it for
+ever, and its request would keep its slot on the engine; nginx's `send_timeout` is as long."""
+
+
+async def _drain(cycle: RequestResponseCycle) -> None:
+    """Waits until a slow client takes more, and ends the connection of one that takes nothing."""
+    left = cycle.transport.get_write_buffer_size()
+    while cycle.flow.write_paused and not cycle.disconnected:
+        try:
+            async with asyncio.timeout(STALLED_S):
+                await cycle.flow.drain()
+        except TimeoutError:
+            before, left = left, cycle.transport.get_write_buffer_size()
+            if left >= before:
+                cycle.transport.abort()
 
 
 class _UntilClose(RequestResponseCycle):
@@ -33,6 +49,7 @@ class _UntilClose(RequestResponseCycle):
     _endless = False
 
     async def send(self, message: Any) -> None:
+        await _drain(self)
         if message["type"] == "http.response.start":
             if not any(name.lower() == b"content-length" for name, _ in message.get("headers", ())):
                 self._endless = True
@@ -54,8 +71,8 @@ class _Direct(RequestResponseCycle):
     _head = b""
 
     async def send(self, message: Any) -> None:
-        if self.flow.write_paused and not self.disconnected:
-            await self.flow.drain()
+        if self.flow.write_paused:
+            await _drain(self)
         if self.disconnected:
             return
         if message["type"] == "http.response.start":
@@ -133,7 +150,7 @@ class _Direct(RequestResponseCycle):
         self.watchers.remove(gone)
 
     async def drained(self) -> None:
-        await self.flow.drain()
+        await _drain(self)
 
 
 class GuardedProtocol(HttpToolsProtocol):
@@ -194,7 +211,7 @@ class GuardedProtocol(HttpToolsProtocol):
                 self._refuse(headers_too_large())
 
     def _parse(self, data: bytes) -> None:
-        while data:
+        while data and not self.transport.is_closing():
             try:
                 self.parser.feed_data(data)
             except httptools.HttpParserUpgrade as upgrade:
@@ -208,8 +225,9 @@ class GuardedProtocol(HttpToolsProtocol):
                 return
 
     def on_message_begin(self) -> None:
-        """Begins a head."""
-        self._start_clock()
+        """Begins a head. Its clock starts once no answer before it is under way, which would end with it."""
+        if self.cycle is None or self.cycle.response_complete:
+            self._start_clock()
         self._head_size = 0
         self._in_head = True
         super().on_message_begin()
@@ -221,16 +239,19 @@ class GuardedProtocol(HttpToolsProtocol):
 
     def on_headers_complete(self) -> None:
         """Stops the clock at the end of a head, and begins the request."""
+        if self.parser.get_method() == b"CONNECT":
+            # An upgrade by itself, whatever its headers are: parsed once more it would be one again, without end.
+            return self._refuse(bad_request("CONNECT is a method of proxies, and this is none."))
         if self.parser.should_upgrade() and has_body(self.headers):
             # Java's client offers HTTP/2 with its first request; the parser would take the body for that protocol.
             self._again = self._head_without_upgrade()
-            return
+            return None
         self._stop_clock()
         self._in_head = False
         self._head_size = None
         super().on_headers_complete()
         if self.cycle is None:
-            return
+            return None
         # uvicorn has no place for other classes
         if self.scope["http_version"] == "1.0":
             self.cycle.__class__ = _UntilClose
@@ -238,6 +259,7 @@ class GuardedProtocol(HttpToolsProtocol):
             self.cycle.__class__ = _Direct
             self.cycle.watchers = self._watchers  # type: ignore[attr-defined]  # of the class it has now
             self.scope["extensions"] = {DIRECT: self.cycle}  # type: ignore[dict-item]
+        return None
 
     def on_chunk_header(self) -> None:
         """Counts from here: behind the last chunk come fields, which the parser does not limit."""
@@ -251,8 +273,14 @@ class GuardedProtocol(HttpToolsProtocol):
     def on_message_complete(self) -> None:
         """Ends a request, unless its head is parsed once more."""
         self._head_size = None
-        if not self._again:
+        if not self._again and self.cycle is not None:
             super().on_message_complete()
+
+    def on_response_complete(self) -> None:
+        """Goes on with the next request, and starts the clock of one whose head is not complete."""
+        super().on_response_complete()
+        if self._in_head:
+            self._start_clock()
 
     def _head_without_upgrade(self) -> bytes:
         line = b"%b %b HTTP/%b" % (

@@ -7,9 +7,9 @@ requests only, and they need not communicate.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
 from time import monotonic
-from types import MappingProxyType
 
 from sparkfleet.gateway.policy.absences import Absences
 from sparkfleet.gateway.policy.circuit import Circuit, opened
@@ -21,7 +21,22 @@ from sparkfleet.gateway.request.prefix_blocks import ENDS, length_of
 from sparkfleet.gateway.request.requirements import Requirements
 from sparkfleet.gateway.routing_table import GroupEntry, GroupSpeed
 
-NOBODY: Mapping[str, int] = MappingProxyType({})
+
+@dataclass(slots=True)
+class RequestsAhead:
+    """Requests that wait before one, by the group that each waits for."""
+
+    requests: Counter[str] = field(default_factory=Counter)
+    tokens: Counter[str] = field(default_factory=Counter)
+    """Of their prompts, as far as they are not cached."""
+
+    def add(self, found: GroupForecast, prompt_tokens: int) -> None:
+        """Counts one, with the forecast of the group that it waits for."""
+        self.requests[found.group.app] += 1
+        self.tokens[found.group.app] += max(0, prompt_tokens - found.warm_tokens)
+
+
+NOBODY = RequestsAhead()
 """No requests wait."""
 
 
@@ -110,6 +125,10 @@ class InFlight:
         """Requests in flight of a group."""
         return self._held[app]
 
+    def has_room(self, group: GroupEntry) -> bool:
+        """True if a group has a free slot, or its slots are not known."""
+        return not group.concurrency or self._held[group.app] < group.concurrency
+
     def pending(self, app: str) -> int:
         """Tokens of prompts for whose first token a group's requests wait."""
         return self._pending[app]
@@ -120,7 +139,7 @@ class InFlight:
         needs: Requirements,
         model: str = "",
         session: str = "",
-        ahead: Mapping[str, int] = NOBODY,
+        ahead: RequestsAhead = NOBODY,
     ) -> list[GroupForecast]:
         """The forecast of a request on each of these groups, best first.
 
@@ -129,7 +148,7 @@ class InFlight:
             needs: the request's requirements.
             model: its model.
             session: see `Sessions`.
-            ahead: number of requests that wait for each group before this one.
+            ahead: requests that wait before this one.
         """
         loads = self._loads(groups, needs, model, ahead)
         if place := self.sessions.place(session):
@@ -153,11 +172,12 @@ class InFlight:
         self.learned.keep(there, models)
 
     def _loads(
-        self, groups: Iterable[GroupEntry], needs: Requirements, model: str, ahead: Mapping[str, int]
+        self, groups: Iterable[GroupEntry], needs: Requirements, model: str, ahead: RequestsAhead
     ) -> list[GroupLoad]:
         """The groups at this moment. In one loop: a request waits for it (benchmarks/policy.py)."""
         now, prefix, caches, factors = self._clock(), needs.prefix, self.caches, self.learned.factors
         held, pending, asked, circuits = self._held, self._pending, self._asked, self._circuits
+        before, prompts = ahead.requests, ahead.tokens
         whole = length_of(prefix, needs.characters)
         found = []
         for group in groups:
@@ -168,8 +188,8 @@ class InFlight:
             found.append(
                 GroupLoad(
                     group,
-                    held.get(app, 0) + ahead.get(app, 0),
-                    pending.get(app, 0),
+                    held.get(app, 0) + before.get(app, 0),
+                    pending.get(app, 0) + prompts.get(app, 0),
                     circuit is not None and circuit.is_open(now),
                     asked.get(app, 0),
                     ENDS[blocks - 1] / whole if blocks else 0.0,

@@ -168,7 +168,7 @@ class ReverseProxy:
             if wanted.model != choice.model.name and span is not None:
                 name = _name_in(exchange.headers, choice.model.name)
                 body, span = body.replaced((*span, name)), (span[0], span[0] + len(name))
-            if choice.model.replay and body.size <= INLINE_BYTES and not is_form(exchange.headers):
+            if choice.model.replay and 0 < body.size <= INLINE_BYTES and not is_form(exchange.headers):
                 exchange.replay = plan_of(exchange.path, body)
             exchange.request = _request(exchange, scope, body, span)
             exchange.direct = direct_writer(scope)

@@ -27,6 +27,8 @@ MOST_PAIRS = 2000
 """Keys with models in a file, at most: 4 ms of the event loop."""
 MOST_FILES = 64
 """Files of former replicas that are read, at most."""
+WRITTEN_S = 60.0
+"""Seconds that a write takes at most: a younger part may be that of a replica which runs beside this one."""
 OLDEST_DAYS = 30
 """Age of a file that is still read: the store knows twice as long what it has of a replica."""
 
@@ -65,9 +67,20 @@ class UsageJournal:
         }
         for file, usage in tuple(self._left.items()):
             if usage in report.former:
-                file.unlink(missing_ok=True)
-                del self._left[file]
+                self._drop(file, usage)
         self._changed.set()
+
+    def _drop(self, file: Path, usage: FormerUsage) -> None:
+        """Removes a file that is stored, unless its replica, which may run beside this one for seconds, has counted on."""
+        try:
+            now = FormerUsage.model_validate_json(_content(file))
+        except (OSError, ValueError, _FileTooOld):
+            now = usage
+        if now == usage:
+            file.unlink(missing_ok=True)
+            del self._left[file]
+        else:
+            self._left[file] = now
 
     async def keep(self) -> None:
         """Keeps the file up to date, until it is cancelled."""
@@ -103,7 +116,8 @@ def read_left(directory: Path) -> tuple[dict[Path, FormerUsage], str]:
     troubles: list[str] = []
     try:
         for part in directory.glob(".*.json.*"):
-            part.unlink(missing_ok=True)  # of a write that was killed
+            if time.time() - part.stat().st_mtime > WRITTEN_S:
+                part.unlink(missing_ok=True)  # of a write that was killed
         files = sorted(directory.glob("*.json"))
     except OSError as error:
         return {}, _unusable(directory, error.strerror or str(error))

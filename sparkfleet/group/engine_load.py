@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from sparkfleet.engines.base import DraftTokenCounts, Engine
-from sparkfleet.group.canary import Probe
+from sparkfleet.group.probe import Probe
 
 
 class Load(NamedTuple):

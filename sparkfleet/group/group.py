@@ -23,13 +23,14 @@ from sparkfleet.engines.base import DraftTokenCounts, Engine
 from sparkfleet.engines.registry import engine_by_name
 from sparkfleet.errors import EngineError, NodeError, SparkfleetError
 from sparkfleet.gateway.access.keys import engine_token
-from sparkfleet.group.canary import FIRST_TOKEN_S, Probe, drafts_of, sanity, wait_healthy
+from sparkfleet.group.canary import drafts_of, sanity
 from sparkfleet.group.crash_backoff import Backoff
 from sparkfleet.group.end_note import EndNote
 from sparkfleet.group.engine_load import Load, read_load
 from sparkfleet.group.hang_detector import Liveness
 from sparkfleet.group.launch_plan import GroupLaunch, is_forwarded
 from sparkfleet.group.misplaced import refuse_exposed, watch_sockets
+from sparkfleet.group.probe import FIRST_TOKEN_S, Probe, wait_healthy
 from sparkfleet.group.rank import RankHolder
 from sparkfleet.group.rank_set import Ranks, cancel
 from sparkfleet.group.report import GroupPhase

@@ -174,7 +174,6 @@ def rank_spec(
         log_path=str(paths.rank_log(id_.slug)),
         port=ports.http if forward else http,
         forward=forward,
-        rendezvous_port=ports.rendezvous,
         lease_s=START_LEASE_S,
     )
 

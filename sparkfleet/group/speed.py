@@ -11,7 +11,7 @@ from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
 from statistics import median
 
-from sparkfleet.group.canary import StreamMeasurement
+from sparkfleet.group.probe import StreamMeasurement
 from sparkfleet.remote.atomic_write import make_private
 from sparkfleet.values import Value
 

@@ -10,6 +10,7 @@ from sparkfleet.hostfacts.fact import MOST_CHARACTERS, Fact, failed, json_of, te
 from sparkfleet.values import Value
 
 Tool = Literal["docker", "podman"]
+"""Name of a container tool."""
 
 _REFUSED = re.compile(r"permission denied", re.IGNORECASE)
 _MISSING = 127

@@ -48,7 +48,6 @@ class MachineIdentity(Value):
     """None if there is no `/etc/dgx-release`, as on some OEM images."""
     tegra: str = ""
     """First line of `/etc/nv_tegra_release`: only Jetsons have one."""
-    os: str = ""
     kernel: str = ""
     machine_id: str = ""
     """Not unique: OEM images share it (CVE-2026-24218)."""
@@ -93,11 +92,9 @@ class ReadIdentity(Fact[MachineIdentity]):
                 means="The machine and its operating system cannot be identified.",
                 do="Check that the node runs Linux and that /proc is mounted.",
             )
-        system = dict(settings(files.get("/etc/os-release", ())))
         return MachineIdentity(
             release=_release(files.get("/etc/dgx-release", ())),
             tegra=_first(files, "/etc/nv_tegra_release"),
-            os=system.get("PRETTY_NAME", ""),
             kernel=_first(files, "/proc/sys/kernel/osrelease"),
             machine_id=_first(files, "/etc/machine-id"),
             vendor=_first(files, f"{DMI}/sys_vendor"),

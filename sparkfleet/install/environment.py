@@ -11,8 +11,8 @@ from pathlib import Path
 
 from sparkfleet.errors import NodeError
 from sparkfleet.hostfacts.fact import text
+from sparkfleet.install.environment_program import OTHER_HASH
 from sparkfleet.install.release import Release, is_node_software_installed, release
-from sparkfleet.install.remote import OTHER_HASH
 from sparkfleet.remote.agent import Event, Program, ProgramError, call, validated
 from sparkfleet.remote.channel import Channel
 from sparkfleet.remote.local import LocalChannel
@@ -24,7 +24,7 @@ LOOK_S = 30.0
 REMOTE_WHEELS = ".cache/sparkfleet/wheels"
 """Below the node's home."""
 
-PROGRAM = Program.of("sparkfleet.install.remote", does="make sparkfleet's environment")
+PROGRAM = Program.of("sparkfleet.install.environment_program", does="make sparkfleet's environment")
 
 Step = Callable[[str, str], None]
 """Called with a node's name and its present step."""

@@ -10,7 +10,7 @@ from sparkfleet.runtime.files.state_probe import fleet_label
 from sparkfleet.values import Value
 
 REMOVE_S = 300.0
-PROGRAM = Program.of("sparkfleet.install.removal", does="remove sparkfleet")
+PROGRAM = Program.of("sparkfleet.install.removal_program", does="remove sparkfleet")
 
 
 class Removal(Value):

@@ -9,11 +9,11 @@ import sqlite3
 from collections.abc import Iterator
 
 from sparkfleet.controlplane.api.api_models import UpRequest
-from sparkfleet.controlplane.desired import Desired, Generation
 from sparkfleet.controlplane.policy.after import begun
 from sparkfleet.controlplane.policy.pending_starts import lost
 from sparkfleet.controlplane.policy.state import NEVER_FAILED, SeenNodes
 from sparkfleet.controlplane.sealing import sealed
+from sparkfleet.controlplane.state.desired import Desired, Generation
 from sparkfleet.controlplane.state.launches import launch_for
 from sparkfleet.controlplane.state.newer_generations import OvertakenError
 from sparkfleet.controlplane.state.status import NodeReport

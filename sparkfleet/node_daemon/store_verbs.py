@@ -11,7 +11,7 @@ from typing import Any
 
 from sparkfleet.controlplane.api.store_request import StoreRequest
 from sparkfleet.controlplane.controller_note import read_note
-from sparkfleet.controlplane.desired import Generation
+from sparkfleet.controlplane.state.desired import Generation
 from sparkfleet.controlplane.store_safety import restore
 from sparkfleet.controlplane.store_safety.copies import copies, find_copy, take_copy
 from sparkfleet.errors import ControlError, SparkfleetError

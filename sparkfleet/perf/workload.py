@@ -49,4 +49,4 @@ class Workload(Value):
 
 
 CHECK = Workload(prompt=1, generate=64, window="decode")
-"""Measured request to every group right after its start, alone: a word, and 64 tokens (group/canary.py)."""
+"""Measured request to every group right after its start, alone: a word, and 64 tokens (group/probe.py)."""

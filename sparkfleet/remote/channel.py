@@ -1,4 +1,4 @@
-"""Channel to a node: one small protocol, with `local`, `ssh` and `fake` beside it."""
+"""Channel to a node: one small protocol, with `local.py` and `ssh/` beside it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Runtime of one rank on a node: a supervised process group or container (`process`), and `fake`."""
+"""Runtime of one rank on a node: a supervised process group or container (`process.py`)."""
 
 from __future__ import annotations
 
@@ -100,8 +100,6 @@ class RankSpec(Value):
     port: int
     forward: Forward | None = None
     """With one, `port` is the forwarder's; None: the engine's own."""
-    rendezvous_port: int = 0
-    """Port of the group's rendezvous; 0 for a group of one."""
     lease_s: float = 30.0
     """Seconds without an owner after which the rank ends by itself."""
     grace_s: float = 10.0

@@ -27,7 +27,7 @@ _LINE_BYTES = 4096
 _CLOSE_S = 1.0
 
 
-class Door:
+class ControlSocket:
     """Answers requests with `answer`, and stops the rank with `stop`.
 
     Args:

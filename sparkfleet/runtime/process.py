@@ -13,14 +13,14 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import sparkfleet
-from sparkfleet.engines.container import Tool
 from sparkfleet.errors import NodeError
+from sparkfleet.hostfacts.container import Tool
 from sparkfleet.remote.atomic_write import make_private, write_atomically
 from sparkfleet.remote.local import execute
 from sparkfleet.runtime.base import Phase, RankId, RankSpec, RankStatus
 from sparkfleet.runtime.client import SupervisorAnswer, SupervisorConnection, ask, parse_answer
 from sparkfleet.runtime.containers.container_tools import TOOLS
-from sparkfleet.runtime.containers.orphan_containers import Leftovers
+from sparkfleet.runtime.containers.orphan_containers import OrphanContainers
 from sparkfleet.runtime.environment import FLEET_LABEL, RANK_LABEL, clean_environment, labels
 from sparkfleet.runtime.files.rankfiles import RankFiles
 from sparkfleet.runtime.processes import Killed, Process, kill_all, labelled, variable
@@ -53,7 +53,7 @@ class ProcessRuntime:
     def __init__(self, run_dir: Path, fleet: str, tools: Sequence[Tool] = TOOLS) -> None:
         self._run_dir = run_dir.absolute()
         self._fleet = fleet
-        self._leftovers = Leftovers(fleet, tools)
+        self._orphans = OrphanContainers(fleet, tools)
 
     async def start(self, spec: RankSpec) -> RankStatus:
         """See `Runtime.start`. Waits for a stopping rank of that id, and then starts it again."""
@@ -96,7 +96,7 @@ class ProcessRuntime:
         """See `Runtime.sweep`. Supervisors stop their ranks; other processes are killed; files are removed."""
         unwanted = [status.id for status in await self.list() if status.id not in keep]
         await asyncio.gather(*(self._stop(id_) for id_ in unwanted))
-        removed = await self._leftovers.remove(lambda id_: id_ not in keep, grace_s=_STRAY_GRACE_S)
+        removed = await self._orphans.remove(lambda id_: id_ not in keep, grace_s=_STRAY_GRACE_S)
         killed = await kill_all(lambda: self._strangers(keep), grace_s=_STRAY_GRACE_S)
         self._remove_traces(keep)
         return (*(f"rank {id_}" for id_ in unwanted), *removed.gone, *killed.gone)
@@ -175,7 +175,7 @@ class ProcessRuntime:
         return status
 
     def _order(self, spec: RankSpec, files: RankFiles) -> dict[str, object]:
-        order = spec.model_dump(mode="json", exclude={"host", "files", "rendezvous_port"})
+        order = spec.model_dump(mode="json", exclude={"host", "files"})
         known = {"fleet": self._fleet, "name": files.name, "rank": str(spec.id), "digest": spec.digest}
         forward = order["forward"] and {**order["forward"], "port": spec.port}
         return {**order, **known, "forward": forward, "log_path": os.path.abspath(spec.log_path)}
@@ -196,7 +196,7 @@ class ProcessRuntime:
             await self.kill(id_)
 
     async def _kill_strays(self, id_: RankId) -> Killed:
-        removed = await self._leftovers.remove(lambda one: str(one) == str(id_), grace_s=_STRAY_GRACE_S)
+        removed = await self._orphans.remove(lambda one: str(one) == str(id_), grace_s=_STRAY_GRACE_S)
         killed = await kill_all(lambda: self._carriers(id_), grace_s=_STRAY_GRACE_S)
         remove_recorded(self._files(id_).shared)
         return Killed(removed.gone + killed.gone, removed.survivors + killed.survivors)

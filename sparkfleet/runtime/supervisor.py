@@ -33,7 +33,7 @@ from typing import Any, NoReturn
 from sparkfleet.engines.guard import METRICS_TOKEN
 from sparkfleet.remote.atomic_write import make_private, write_atomically
 from sparkfleet.runtime.containers.container import Container, run_argv
-from sparkfleet.runtime.control_socket import Answer, Door
+from sparkfleet.runtime.control_socket import Answer, ControlSocket
 from sparkfleet.runtime.environment import clean_environment, labels
 from sparkfleet.runtime.exit_codes import NOT_EXECUTABLE, NOT_FOUND, meaning
 from sparkfleet.runtime.files.rankfiles import RankFiles
@@ -103,7 +103,7 @@ class Supervisor:
         self._files = files
         self._ready = ready
         self._log = RankLog(order.log_path, secrets=order.secrets())
-        self._door = Door(self.answer, self.stop, order.lease_s)
+        self._control = ControlSocket(self.answer, self.stop, order.lease_s)
         self._stopped = asyncio.Event()
         self._over = False  # true once it ended by itself: there is nothing to stop
         self._phase = "preparing" if order.prepare else "running"
@@ -121,7 +121,7 @@ class Supervisor:
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
             loop.add_signal_handler(number, self.stop, f"its supervisor got {number.name}")
-        await self._door.open(_listen(self._files))
+        await self._control.open(_listen(self._files))
         try:
             with spared(self._files.run_dir):
                 await self._live(self._begin_output())
@@ -136,7 +136,7 @@ class Supervisor:
         if not self._over and not self._stopped.is_set():
             self._reason = f"stopped: {why}"
             self._phase = "stopping"
-            self._door.refuse_owners()
+            self._control.refuse_owners()
             self._stopped.set()
 
     def answer(self) -> Answer:
@@ -150,7 +150,7 @@ class Supervisor:
             "started_at": self._started_at,
             "exit_code": self._exit_code,
             "reason": self._reason,
-            "owned": self._door.owned,
+            "owned": self._control.owned,
         }
         return {"ok": True, "grace_s": self._order.grace_s, "status": status}
 
@@ -169,7 +169,7 @@ class Supervisor:
             self._log.note(f"{_now()} removed its shared memory: {', '.join(removed)}")
         self._conclude(code, killed)
         self._announce()
-        await self._door.farewell(_LINGER_S if self._over else 0)
+        await self._control.farewell(_LINGER_S if self._over else 0)
 
     async def _look_at_memory(self, children: Children) -> None:
         pause_s = FIRST_LOOK_S

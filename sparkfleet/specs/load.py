@@ -20,6 +20,7 @@ from pydantic import ValidationError
 from pydantic_core import ErrorDetails
 
 from sparkfleet.errors import SpecError
+from sparkfleet.specs.argument_items import argument_problems
 from sparkfleet.specs.deployment import Deployment
 from sparkfleet.specs.document import MAX_BYTES, Document, FileProblem, UnreadableError, dump, read
 from sparkfleet.specs.fields import Spec, Where, escape, quote
@@ -194,6 +195,7 @@ def _parse(model: type[M], text: str, name: str) -> tuple[M, Document]:
     findings = [*document.findings, *explained(model, document, errors)]
     if isinstance(value, Deployment):
         findings += in_file(document, code_problems(value))
+        findings += in_file(document, argument_problems(value))
     if value is None or findings:
         raise _error(name, [*_other_kind(model, document)][:1] or findings)
     return value, document

@@ -40,13 +40,12 @@ from sparkfleet.staging.hub_http import (
     odd_answer,
     use_bounded_client,
 )
-from sparkfleet.staging.manifest import MAX_FILES, File, Manifest, by_path
+from sparkfleet.staging.manifest import COMMIT, MAX_FILES, File, Manifest, by_path
 from sparkfleet.staging.storage_layout import size_of
 from sparkfleet.units import gb
 
 TRIES = 3
 """Failures in a row without progress. The library itself tries each request of a download up to six times."""
-_COMMIT = re.compile(r"[0-9a-f]{40}", re.ASCII)
 _NOT_THE_HUB = (TypeError, KeyError, AttributeError, ValueError, RuntimeError, AssertionError)
 """Exceptions of the library's classes for answers that do not follow the Hub's API."""
 
@@ -107,7 +106,7 @@ class Hub:
                 if not wait_s:
                     raise
                 time.sleep(wait_s)
-        if not isinstance(commit, str) or not _COMMIT.fullmatch(commit):
+        if not isinstance(commit, str) or not COMMIT.fullmatch(commit):
             raise self._odd(f"names {shown(commit)} as its commit")
         return commit
 
@@ -116,7 +115,7 @@ class Hub:
         with self._worded():
             found = self._api.model_info(self.name, revision=revision, files_metadata=True)
             sizes = {one.rfilename: one.size for one in found.siblings or ()}
-        if not isinstance(found.sha, str) or not _COMMIT.fullmatch(found.sha):
+        if not isinstance(found.sha, str) or not COMMIT.fullmatch(found.sha):
             raise self._odd(f"names {shown(found.sha)} as its commit")
         return found.sha, {
             path: size for path, size in sizes.items() if isinstance(path, str) and type(size) is int

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import os
-import re
 import threading
 import time
 import zlib
@@ -40,6 +39,7 @@ from sparkfleet.checkpoints.remote_metadata_program import loaded
 from sparkfleet.errors import FactError, SparkfleetError
 from sparkfleet.remote.atomic_write import write_atomically
 from sparkfleet.staging.errors import HubUnreachable, StagingError
+from sparkfleet.staging.manifest import COMMIT
 
 if TYPE_CHECKING:
     from sparkfleet.staging.hub import Hub
@@ -56,7 +56,6 @@ READERS = 8
 """Files read concurrently: as many as huggingface_hub downloads."""
 FIRST_BYTES = 100_000
 """Size of a shard's first request: 97 % of headers are shorter (huggingface_hub, `parse_safetensors_file_metadata`)."""
-_COMMIT = re.compile(r"[0-9a-f]{40}", re.ASCII)
 _gave_up: dict[str, HubUnreachable] = {}
 """Endpoints that did not answer this process: other models do not wait for them again."""
 
@@ -282,14 +281,14 @@ class _Cache:
 
     def commit(self, age_s: float | None = None) -> str:
         """The commit of the revision, if it was seen at most `age_s` ago; else ""."""
-        if _COMMIT.fullmatch(self._wanted.revision):
+        if COMMIT.fullmatch(self._wanted.revision):
             return self._wanted.revision
         try:
             age = time.time() - self._ref.stat().st_mtime
             found = self._ref.read_bytes()[:40].decode("ascii", errors="replace")
         except OSError:
             return ""
-        return found if _COMMIT.fullmatch(found) and (age_s is None or 0 <= age < age_s) else ""
+        return found if COMMIT.fullmatch(found) and (age_s is None or 0 <= age < age_s) else ""
 
     def remember(self, commit: str) -> None:
         """Caches the commit of the revision."""

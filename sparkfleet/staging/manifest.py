@@ -18,7 +18,9 @@ Algorithm = Literal["sha256", "git-sha1"]
 
 _DIGEST_LENGTH = {"sha256": 64, "git-sha1": 40}
 _HEX = re.compile(r"[0-9a-f]+", re.ASCII)
-_COMMIT = re.compile(r"[0-9a-f]{7,64}", re.ASCII)
+COMMIT = re.compile(r"[0-9a-f]{40}", re.ASCII)
+"""A commit of the Hub, in full."""
+_REVISION = re.compile(r"[0-9a-f]{7,64}", re.ASCII)
 # rsync's daemon expands wildcards in requested paths, and file names are untrusted input.
 _PART = re.compile(r"[A-Za-z0-9_.+@=,-]{1,255}", re.ASCII)
 MAX_FILES = 20_000
@@ -68,7 +70,7 @@ class Manifest(Value):
 
     @model_validator(mode="after")
     def _is_consistent(self) -> Self:
-        if self.commit and not _COMMIT.fullmatch(self.commit):
+        if self.commit and not _REVISION.fullmatch(self.commit):
             raise ValueError(f"{shown(self.commit)} is not a commit")
         if len({file.path for file in self.files}) != len(self.files):
             raise ValueError("a file is listed twice")

@@ -87,10 +87,12 @@ DEPLOYMENTS = (
     ),
     _alert(
         "NoTokenProgress",
-        # TensorRT-LLM counts tokens only when a request is finished.
+        # TensorRT-LLM counts tokens only when a request is finished, and vLLM a prompt's with the first token of its answer:
+        # meanwhile a long one takes more and more of the KV cache.
         """(sparkfleet:engine_requests_running{engine!="trtllm"} > 0)
            and on (deployment, group) (sparkfleet:engine_generation_tokens:rate1m == 0)
-           and on (deployment, group) (sparkfleet:engine_prompt_tokens:rate1m == 0)""",
+           and on (deployment, group) (sparkfleet:engine_prompt_tokens:rate1m == 0)
+           unless on (deployment, group) (delta(sparkfleet:engine_kv_cache_used:ratio[2m]) != 0)""",
         "2m",
         "critical",
         summary="{{ $labels.group }} works on {{ $value }} requests, and no token has moved for three minutes.",
@@ -245,8 +247,10 @@ NODES = (
     ),
     _alert(
         "GpuAllocationFailed",
+        # The last reading an hour ago and before: after a gap at that moment all failures since the boot would count as new.
         """(sparkfleet_node_gpu_allocation_failures
-             - (sparkfleet_node_gpu_allocation_failures offset 1h or sparkfleet_node_gpu_allocation_failures * 0)) > 0""",
+             - (last_over_time(sparkfleet_node_gpu_allocation_failures[1d] offset 1h)
+                or sparkfleet_node_gpu_allocation_failures * 0)) > 0""",
         "0s",
         "critical",
         summary="{{ $labels.node }}: the driver failed to allocate memory {{ $value }} times (NV_ERR_NO_MEMORY).",
@@ -257,7 +261,7 @@ NODES = (
     _alert(
         "GpuXid",
         """(sum by (node, xid) (sparkfleet_node_gpu_xids)
-             - (sum by (node, xid) (sparkfleet_node_gpu_xids offset 1h)
+             - (sum by (node, xid) (last_over_time(sparkfleet_node_gpu_xids[1d] offset 1h))
                 or sum by (node, xid) (sparkfleet_node_gpu_xids) * 0)) > 0""",
         "0s",
         "critical",

@@ -178,7 +178,7 @@ def _gpus() -> tuple[GpuState, ...] | None:
 
 def _kernel_log() -> KernelLog | None:
     try:
-        return ReadKernelLog.answer(*run_here(ReadKernelLog.argv))
+        return ReadKernelLog.answer(*run_here(ReadKernelLog.argv_here))
     except (FactError, OSError, subprocess.SubprocessError):
         return None
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Literal
 
+from sparkfleet.hostfacts.container import Tool
 from sparkfleet.values import Value
 
-ContainerTool = Literal["docker", "podman"]
 Part = Literal["prometheus", "alertmanager", "grafana"]
 PARTS: tuple[Part, ...] = ("prometheus", "alertmanager", "grafana")
 RETENTION = "30d"
@@ -50,7 +50,7 @@ class ObservePorts(Value):
 class ObserveHost(Value):
     """The head, as far as the containers need it."""
 
-    tool: ContainerTool
+    tool: Tool
     fleet: str
     uid: int
     gid: int

@@ -43,11 +43,6 @@ class BuildProgress(Value):
     """The limit that it has to reach."""
 
     @property
-    def fraction(self) -> float:
-        """Share of the planned training that is done, 0 to 1."""
-        return self.step / self.steps if self.steps else 0.0
-
-    @property
     def criterion_words(self) -> str:
         """The criterion's current value and its limit; "" before the first measurement."""
         if self.measure is None or self.value is None or self.limit is None:

@@ -10,10 +10,6 @@ from sparkfleet.errors import SpecError
 from sparkfleet.tiny_models.criterion import Criterion
 from sparkfleet.values import Value
 
-PREFIX = "builtin:"
-"""Prefix of a recipe's name in a deployment: `model: builtin:tiny`."""
-
-
 Sizes = Mapping[str, int | float | bool]
 """Settings of an architecture. Their order is part of a digest: a moved one makes another checkpoint."""
 

@@ -1,4 +1,4 @@
-"""Cells of rows as people write them: a spelling never changes a number, and what cannot be read is declined or told."""
+"""Cells of rows as people write them: a spelling never changes a number, and an unreadable cell is declined or reported."""
 
 from __future__ import annotations
 

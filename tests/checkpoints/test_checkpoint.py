@@ -213,8 +213,6 @@ def quantised(*, packed: Callable[[str, int, int], list[Weight]], weights: Itera
     return found
 
 
-PROJECTIONS = 2 * (64 * 64 * 2 + 32 * 64 * 2 + 3 * 128 * 64)
-
 PACKINGS: dict[str, tuple[Config, Callable[[str, int, int], list[Weight]], str, float]] = {
     "gptq": (
         {"quant_method": "gptq", "bits": 4, "group_size": 32},

@@ -1,4 +1,4 @@
-"""A checkpoint read by its outline says what it says where it lies; and nothing that a node prints does any harm."""
+"""A checkpoint read by its outline equals the one read from its directory, and no output of a node does harm."""
 
 from __future__ import annotations
 

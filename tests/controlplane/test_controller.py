@@ -8,9 +8,9 @@ from prometheus_client import generate_latest
 
 from sparkfleet.controlplane import controller as module
 from sparkfleet.controlplane import node_watch
-from sparkfleet.controlplane.desired import Standing
 from sparkfleet.controlplane.policy.state import Now
 from sparkfleet.controlplane.state import report_cache
+from sparkfleet.controlplane.state.desired import Standing
 from sparkfleet.controlplane.views import routing_publisher
 from sparkfleet.errors import ControlError
 from sparkfleet.gateway.report import GatewayReport
@@ -87,7 +87,7 @@ async def test_a_new_generation_that_fails_leaves_the_old_one_and_says_so(world)
     assert (await world.table()).models["tiny"].apps == ("tiny--g1-0",)
     failed = [
         event
-        for event in await world.controller.journal.events(0, "tiny", 0)
+        for event in await world.controller.event_log.events(0, "tiny", 0)
         if event.message == "no such flag"
     ]
     assert {event.kind for event in failed} == {"failed"}
@@ -150,7 +150,7 @@ async def test_a_newer_table_wakes_a_waiting_gateway(world):
 
 
 async def test_an_event_wakes_a_waiting_watcher(world):
-    waiting = asyncio.create_task(world.controller.journal.events(0, None, wait_s=30))
+    waiting = asyncio.create_task(world.controller.event_log.events(0, None, wait_s=30))
     await asyncio.sleep(0)
     await world.put()
     assert (await asyncio.wait_for(waiting, 5))[0].kind == "wanted"
@@ -202,7 +202,7 @@ async def test_a_round_that_fails_is_written_down_and_the_next_one_works(world, 
     monkeypatch.setattr(module, "TICK_S", 0.01)
     running = asyncio.create_task(world.controller.run())
     try:
-        events = await asyncio.wait_for(world.controller.journal.events(0, None, wait_s=5), 6)
+        events = await asyncio.wait_for(world.controller.event_log.events(0, None, wait_s=5), 6)
         assert "Serve is away" in events[0].message
         while len(calls) < 2:
             await asyncio.sleep(0.01)
@@ -211,7 +211,7 @@ async def test_a_round_that_fails_is_written_down_and_the_next_one_works(world, 
 
 
 async def test_a_round_that_ray_serve_does_not_let_end_is_a_trouble_until_it_answers(world, monkeypatch):
-    """A Serve controller that hung (stopped, in a loop) was named nowhere, and nothing was restarted any more."""
+    """No message named a Serve controller that hung (stopped, in a loop), and nothing was restarted any more."""
     answers = asyncio.Event()
 
     async def hangs():
@@ -372,7 +372,7 @@ async def test_a_watch_over_the_nodes_that_failed_is_taken_up_again(world, monke
     monkeypatch.setattr(module, "TICK_S", 0.01)
     running = asyncio.create_task(world.controller.run())
     try:
-        events = await asyncio.wait_for(world.controller.journal.events(0, None, wait_s=5), 6)
+        events = await asyncio.wait_for(world.controller.event_log.events(0, None, wait_s=5), 6)
     finally:
         running.cancel()
     assert [(event.subject, event.message) for event in events] == [("this", "this joined the fleet")]
@@ -450,7 +450,7 @@ async def test_a_gateway_that_has_gone_quiet_is_not_shown(world, monkeypatch):
 
 
 async def test_who_is_told_ready_finds_it_in_the_table(world):
-    """No round lies between the two: the next request after `apply` goes to the gateway at once."""
+    """No round is between the two: the next request after `apply` goes to the gateway at once."""
     await world.put()
     world.apps.become("tiny", 1, "running")
     await world.controller.reconcile()

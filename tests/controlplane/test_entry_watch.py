@@ -43,7 +43,7 @@ async def seen(world, time, seconds):
 
 
 async def events(world):
-    found = await world.controller.journal.events(0, None, 0)
+    found = await world.controller.event_log.events(0, None, 0)
     return [one.message for one in found if one.subject == "spark2"]
 
 

@@ -100,7 +100,7 @@ async def test_a_report_is_known_although_its_loss_cannot_be_recorded(world, mon
 
 async def test_a_later_report_does_not_overtake_one_whose_event_waits(world):
     await world.put()
-    async with world.controller.journal._written:  # as while a client of the events reads them
+    async with world.controller.event_log._written:  # as while a client of the events reads them
         first = asyncio.create_task(world.controller.intake.report(report(lost="its engine ended")))
         second = asyncio.create_task(
             world.controller.intake.report(report(detail="loading", lost="its engine ended"))

@@ -1,4 +1,4 @@
-"""Two Sparks that are well are told to be; each thing that can be wrong is told by its own id and in its own words."""
+"""Two healthy Sparks have no finding; each fault has a finding with its own id and words."""
 
 import inspect
 import json

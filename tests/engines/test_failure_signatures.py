@@ -110,6 +110,20 @@ def test_the_rank_that_explains_the_others_is_the_cause_of_a_group():
     assert first_cause([unknown, gone]) is gone
 
 
+def test_the_end_of_a_log_that_sound_starts_have_hides_no_cause_of_another_rank():
+    """The line is printed by each start over two nodes; the candidate was excluded for ever."""
+    frozen = classify(failed(FROZEN, engine="sglang"))
+    for other in (failed(OOM, engine="sglang"), failed("ncclRemoteError", engine="sglang")):
+        assert first_cause([frozen, classify(other)]) == classify(other)
+    assert first_cause([classify(failed(exit_code=-9, engine="sglang")), frozen]) is frozen
+
+
+def test_a_line_that_vllm_prints_each_minute_while_others_load_is_no_lost_connection():
+    line = "INFO No available shared memory broadcast block found in 60 seconds. This typically happens when others load."
+    found = classify(failed(line, "AssertionError: no", exit_code=1))
+    assert found.cause is Cause.UNKNOWN
+
+
 def test_only_what_passes_by_itself_is_tried_again_as_it_is():
     assert [one for one in Cause if Diagnosis(cause=one, says="").again] == [
         Cause.PORT,

@@ -153,7 +153,6 @@ def test_two_ranks_advertise_their_own_addresses_and_one_serves(launch):
     assert dict(second.env)["SGLANG_HOST_IP"] == "192.168.100.12"
     assert dict(second.env)["NCCL_IB_HCA"] == "=rocep1s0f1,roceP2p1s0f1"
     assert (first.serves, second.serves) == (True, False)
-    assert (first.ports, second.ports) == ((4321, 29500), (4321,))
 
 
 MEETS = "SGLANG_DISTRIBUTED_INIT_METHOD_OVERRIDE"

@@ -93,7 +93,7 @@ PLAN = FabricPlan(
 
 
 class Fleet:
-    """Two nodes whose helpers remember what they were told."""
+    """Two nodes whose helpers record their requests."""
 
     def __init__(self, monkeypatch, *, deaf=(), failing=(), silent=(), down_s=0.0):
         self.told, self.silent = [], silent

@@ -98,7 +98,7 @@ async def test_a_sender_that_prints_garbage_is_an_error(said):
 
 
 class Listening(FakeChannel):
-    """A node whose listener says that it listens on this port."""
+    """A node whose listener reports this port."""
 
     def __init__(self, node, port):
         super().__init__(node, {("python3",): program_result(None, {"event": "listening", "port": port})})
@@ -112,7 +112,7 @@ async def test_a_listener_that_prints_garbage_is_an_error(port):
 
 
 class Serving(FakeChannel):
-    """A node on which the listening end runs until it is killed, and says when that was."""
+    """A node on which the listening end runs until it is killed, and records the time of that."""
 
     def __init__(self, node):
         super().__init__(node)

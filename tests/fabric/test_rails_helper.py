@@ -75,7 +75,7 @@ def test_any_json_is_refused_or_plain(value):
 
 @pytest.fixture
 def netplan(tmp_path, monkeypatch):
-    """The netplan back-end with a `netplan` that only remembers what it was told."""
+    """The netplan back-end with a `netplan` that only records its arguments."""
     told = []
     monkeypatch.setattr(rails_helper, "run", lambda *argv: told.append(argv) or "")
     return Netplan(tmp_path / "60-sparkfleet.yaml"), told

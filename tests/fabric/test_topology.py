@@ -50,7 +50,7 @@ def test_a_chain_is_neither_a_ring_nor_direct(cabled):
 
 
 def test_halves_that_are_adjacent_through_the_nic_are_one_cable(netdev, spark):
-    """A direct cable on which every half hears both halves of the other side, and its own other half."""
+    """A direct cable on which every half receives from both halves of the other side, and from its own other half."""
     names = HALVES[1]
     macs = [netdev(node, name).mac for node in (1, 2) for name in names]
     views = [

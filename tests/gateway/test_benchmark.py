@@ -47,7 +47,7 @@ async def test_it_measures_the_gateway_against_the_bare_engine() -> None:
     ("script", "arguments", "names"),
     [
         ("chunk.py", ("--tokens", "64", "--rounds", "3"), ("count", "failure", "usage", "loops", "record")),
-        ("policy.py", ("--groups", "2", "--rounds", "3"), ("decide_us", "record_us", "parse_us")),
+        ("policy.py", ("--groups", "2", "--rounds", "3"), ("decide_us", "record_us", "parse_us", "wait_us")),
     ],
 )
 async def test_the_steps_of_a_stream_and_of_a_decision_are_measured(

@@ -262,6 +262,36 @@ async def test_a_refused_client_that_does_not_close_is_closed(
     writer.close()
 
 
+async def test_a_client_that_says_nothing_goes_with_the_gateways_end(
+    ways: Ways, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The gateway ends an idle connection; the entry kept its client's for ever, and 2,048 of them kept all others out."""
+    monkeypatch.setattr(entry_module, "LINGER_S", 0.2)
+
+    async def hang_up(reader: Reader, writer: Writer) -> None:
+        writer.close()
+
+    entry, port = await ways.entry(await ways.gateway(hang_up))
+    _, writer = await asyncio.open_connection(HOST, port)
+    await until(lambda: entry.clients)
+    await until(lambda: not entry.clients, seconds=3)
+    writer.close()
+
+
+async def test_a_client_that_takes_nothing_is_ended(ways: Ways, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(entry_module, "STALLED_MS", 1000)
+
+    async def pour(reader: Reader, writer: Writer) -> None:
+        while True:
+            writer.write(bytes(1 << 16))
+            await writer.drain()
+
+    entry, port = await ways.entry(await ways.gateway(pour))
+    with socket.create_connection((HOST, port)):
+        await until(lambda: entry.clients)
+        await until(lambda: not entry.clients, seconds=20)
+
+
 async def test_one_client_leaves_room_for_others_and_a_full_entry_refuses(ways: Ways) -> None:
     entry, port = await ways.entry(await ways.gateway(echo), most=4)
     held = [await asyncio.open_connection(HOST, port) for _ in range(2)]

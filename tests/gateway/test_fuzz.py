@@ -86,7 +86,7 @@ def _body(document: dict[str, Any]) -> bytes:
 
 @EXAMPLES
 @given(
-    method=st.sampled_from(["GET", "POST", "POST", "POST", "PUT", "DELETE", "OPTIONS", "HEAD", "PATCH"]),
+    method=st.sampled_from(["GET", "POST", "POST", "POST", "PUT", "DELETE", "OPTIONS", "HEAD", "PATCH", "TRACE"]),
     path=PATHS,
     query=st.sampled_from(["", "?model=tiny", "?model=tiny&model=x", "?%", "?a=" + "b" * 500]),
     headers=HEADERS,
@@ -128,6 +128,7 @@ PIECES = st.lists(
          b"transfer-encoding: chunked\r\n", b"expect: 100-continue\r\n", b"5\r\nhello\r\n", b"0\r\n\r\n", b"ffffffffff\r\n",
          b"authorization: Bearer " + KEY.encode() + b"\r\n", b"upgrade: websocket\r\nconnection: upgrade\r\n",
          b'{"model": "tiny"}', b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n", b"\x16\x03\x01\x02\x00\x01", b"x" * 1000, b": \r\n",
+         b"CONNECT a:1 HTTP/1.1\r\n", b"HEAD / HTTP/1.1\r\n", b"upgrade: h2c\r\n",
          b"GET / HTTP/1.0\r\n\r\n", b"GET http://other/v1/models HTTP/1.1\r\n"]
     ),
     max_size=10,

@@ -481,6 +481,84 @@ async def test_a_body_behind_an_offer_of_another_protocol_arrives(
     assert [one.split(b" ")[0] for one in found] == [b"hello", b""]
 
 
+async def test_a_head_that_stays_incomplete_ends_its_connection_and_no_answer_before_it(start: Start) -> None:
+    async def slow(scope: Scope, receive: Receive, send: Send) -> None:
+        await send({"type": "http.response.start", "status": 200, "headers": []})
+        for _ in range(10):
+            await asyncio.sleep(0.1)
+            await send({"type": "http.response.body", "body": b"x", "more_body": True})
+        await send({"type": "http.response.body", "body": b"", "more_body": False})
+
+    server = await start(slow, head_s=0.3)
+    answer = await exchange(server, b"GET /a HTTP/1.1\r\nhost: x\r\n\r\nGET /b HTTP/1.1\r\nhost:")
+    assert answer.count(b"\r\nx\r\n") == 10
+    assert answer.endswith(b"0\r\n\r\n")
+
+
+LONG = b"x" * (1 << 20)
+
+
+async def endless(scope: Scope, receive: Receive, send: Send) -> None:
+    """An answer without an end: in parts, as an application sends it, or through the direct writer."""
+    await send({"type": "http.response.start", "status": 200, "headers": []})
+    await send({"type": "http.response.body", "body": LONG, "more_body": True})
+    direct = direct_writer(scope) if scope["path"] == "/direct" else None
+    async with WhileConnected(receive, direct):
+        while True:
+            if direct is None:
+                await send({"type": "http.response.body", "body": LONG, "more_body": True})
+            elif not direct.write(LONG):
+                await direct.drained()
+
+
+@pytest.mark.parametrize("line", [b"GET / HTTP/1.1", b"GET /direct HTTP/1.1", b"GET / HTTP/1.0"])
+async def test_a_client_that_takes_nothing_has_left_and_a_slow_one_has_not(
+    start: Start, monkeypatch: pytest.MonkeyPatch, line: bytes
+) -> None:
+    """A stopped program's kernel still answers for it: its request had its slot on the engine for ever."""
+    monkeypatch.setattr(http_server, "STALLED_S", 0.3)
+    ended = asyncio.Event()
+
+    async def app(scope: Scope, receive: Receive, send: Send) -> None:
+        try:
+            await endless(scope, receive, send)
+        finally:
+            ended.set()
+
+    server = await start(app)
+    with socket.create_connection((server.host, server.port)) as client:
+        client.setblocking(False)
+        client.sendall(line + b"\r\nhost: x\r\n\r\n")
+        for _ in range(20):
+            await asyncio.sleep(0.1)
+            with contextlib.suppress(BlockingIOError):
+                client.recv(1 << 20)
+        assert not ended.is_set(), "slow, and more slowly than anybody reads"
+        async with asyncio.timeout(5):
+            await ended.wait()
+
+
+@pytest.mark.parametrize("version", [b"1.1", b"1.0"])
+@pytest.mark.parametrize(
+    "rest",
+    [
+        b"\r\n",
+        b"content-length: 5\r\n\r\nhello",
+        b"transfer-encoding: chunked\r\n\r\n5\r\nhello\r\n0\r\n\r\n",
+        b"connection: upgrade\r\nupgrade: h2c\r\ncontent-length: 5\r\n\r\nhello",
+    ],
+)
+async def test_a_request_for_a_tunnel_is_refused_and_the_server_goes_on(
+    start: Start, version: bytes, rest: bytes
+) -> None:
+    """It is an upgrade without the header: its head was parsed again and again, and no other client was answered."""
+    server = await start()
+    answer = await exchange(server, b"CONNECT a:1 HTTP/" + version + b"\r\nhost: a:1\r\n" + rest)
+    assert answer.startswith(b"HTTP/1.1 400 ")
+    assert answer.count(b"HTTP/1.1") == 1
+    assert await get(server) == "/a"
+
+
 async def test_an_offer_without_a_body_loses_no_request_behind_it(start: Start) -> None:
     offer = b"GET /a HTTP/1.1\r\nconnection: upgrade\r\nupgrade: h2c\r\n\r\n"
     assert len(await answers(await start(told), 2000 * offer + LAST)) == 2001

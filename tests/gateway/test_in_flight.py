@@ -14,6 +14,7 @@ from sparkfleet.engines.fake import FakeEngine, InjectedFault, Pace
 from sparkfleet.gateway.engine.endpoints import Target
 from sparkfleet.gateway.in_flight import InFlight
 from sparkfleet.gateway.policy.circuit import OPEN_S
+from sparkfleet.gateway.policy.forecast import reason_of
 from sparkfleet.gateway.request.requirements import Requirements
 from sparkfleet.gateway.routing_table import GroupEntry, ModelEntry
 
@@ -116,12 +117,14 @@ def test_a_probe_without_a_verdict_makes_room_for_another() -> None:
     assert not loads.is_open("small")
 
 
-def test_one_that_failed_helps_out_where_the_others_are_busy() -> None:
+def test_one_that_failed_is_behind_the_others_however_busy_they_are() -> None:
     loads = InFlight()
     loads.fail("small")
     for _ in range(9):
         loads.begin("large")
-    assert first(loads, SMALL, LARGE) == "small"
+    (found, last) = loads.forecasts([SMALL, LARGE], NOTHING)
+    assert (found.group, last.group) == (LARGE, SMALL)
+    assert reason_of([found, last]) == "the only group that has not failed lately"
 
 
 def test_ability_comes_before_load() -> None:

@@ -72,6 +72,19 @@ async def test_a_group_that_failed_is_used_again(
     assert len(door.engines[0].requests) == 3
 
 
+async def test_those_that_wait_are_not_sent_through_a_dead_group_to_a_full_one(open_door: OpenDoor) -> None:
+    """A dead group has free slots, so that the queue in front of the others emptied itself through it."""
+    door = await house(open_door, None, None)
+    await door.engines[1].aclose()
+    posting = [asyncio.create_task(door.post()) for _ in range(30)]
+    most = 0
+    while not all(task.done() for task in posting):
+        most = max(most, door.engine.running)
+        await asyncio.sleep(0.002)
+    assert [task.result()[0] for task in posting] == [200] * 30
+    assert most <= 8, "its own slots, and the four that were sent to the dead group before that was known"
+
+
 async def test_one_request_tries_a_group_after_its_pause(
     open_door: OpenDoor, monkeypatch: pytest.MonkeyPatch
 ) -> None:

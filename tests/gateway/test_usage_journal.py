@@ -78,6 +78,24 @@ def test_what_a_killed_process_had_counted_is_read_by_the_next_one_and_stored_on
     assert (journal.former, list(tmp_path.iterdir())) == ((), [])
 
 
+async def test_the_file_of_a_gateway_that_counts_on_stays(tmp_path: Path) -> None:
+    """Two run side by side for seconds while one is replaced: what the former counted since its file was read was lost."""
+    former = UsageCounter()
+    its_journal = UsageJournal(tmp_path, "former", former)
+    former.add("ci", "tiny", Usage(10, 2))
+    await its_journal.flush()
+    counter = UsageCounter()
+    journal = UsageJournal(tmp_path, "next", counter)
+    stored = report("next", counter, journal)
+    former.add("ci", "tiny", Usage(10, 2))
+    await its_journal.flush()
+    journal.stored(stored)
+    (left,) = journal.former
+    assert [one.requests for one in left.usage] == [2]
+    journal.stored(report("next", counter, journal))
+    assert (journal.former, list(tmp_path.iterdir())) == ((), [])
+
+
 async def test_the_file_has_what_is_not_stored_and_goes_when_everything_is(tmp_path: Path) -> None:
     counter = UsageCounter()
     journal = UsageJournal(tmp_path, "one", counter)
@@ -158,11 +176,14 @@ def test_links_pipes_and_unreadable_files_are_named(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe.json")
     (tmp_path / "link.json").symlink_to("/etc/passwd")
     (tmp_path / "directory.json").mkdir()
-    (tmp_path / ".one.json.00000000").write_text("half of a wri")
+    killed, under_way = tmp_path / ".one.json.00000000", tmp_path / ".two.json.00000000"
+    for part in (killed, under_way):
+        part.write_text("half of a wri")
+    os.utime(killed, (0, 0))
     found, trouble = read_left(tmp_path)
     assert found == {}
     assert all(name in trouble for name in ("pipe.json", "link.json", "directory.json"))
-    assert not (tmp_path / ".one.json.00000000").exists()
+    assert (killed.exists(), under_way.exists()) == (False, True), "a replica that runs may be writing it"
     assert read_left(tmp_path / "none") == ({}, "")
 
 

@@ -8,7 +8,8 @@ from aiohttp.test_utils import TestServer
 from sparkfleet.engines.base import DraftTokenCounts
 from sparkfleet.engines.registry import engine_by_name
 from sparkfleet.engines.token_scores import OWN_TOKENS, TEXT, Score, agreement, perplexity
-from sparkfleet.group.canary import Probe, Sanity, only_character, sanity
+from sparkfleet.group.canary import Sanity, only_character, sanity
+from sparkfleet.group.probe import Probe
 from sparkfleet.perf.prediction import Speculation
 
 

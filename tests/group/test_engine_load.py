@@ -1,8 +1,8 @@
 import pytest
 
 from sparkfleet.engines.registry import engine_by_name
-from sparkfleet.group.canary import sum_series
 from sparkfleet.group.engine_load import read_load
+from sparkfleet.group.probe import sum_series
 
 VLLM = """
 vllm:num_requests_running{{engine="0"}} 1.0

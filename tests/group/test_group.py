@@ -7,16 +7,18 @@ import pytest
 from group_world import SECRET, TWO, never, order, quick_world, rank_spec, vanish
 
 from sparkfleet.engines.token_api import Scored
+from sparkfleet.engines.token_scores import Score
 from sparkfleet.errors import EngineError, NodeError
 from sparkfleet.group import group as module
 from sparkfleet.group import rank as rank_module
-from sparkfleet.group.canary import Probe, Score
 from sparkfleet.group.engine_load import Load
 from sparkfleet.group.misplaced import Listening
+from sparkfleet.group.probe import Probe
 from sparkfleet.group.rank import LocalRank
 from sparkfleet.group.report import GroupPhase
 from sparkfleet.group.speed import QuietBox
 from sparkfleet.hostfacts.network.listening_sockets import ListeningSocket
+from sparkfleet.planner.types.plan import GroupShape
 from sparkfleet.specs.timeouts import Timeouts
 
 
@@ -182,11 +184,17 @@ async def test_a_rank_that_is_held_by_another_group_is_waited_for(world, monkeyp
     await first.stop(drain_s=0)
 
 
+def _after(flag, argv):
+    return argv[argv.index(flag) + 1]
+
+
 async def test_every_rank_of_a_group_is_started_with_one_rendezvous(world):
-    group = world.group(placements=TWO)
+    shape = GroupShape(nodes=("a", "b"), tp=2)
+    candidate = order().candidate.model_copy(update={"shape": shape})
+    group = world.group(placements=TWO, candidate=candidate)
     await group.start()
-    first, second = (runtime.started[0] for runtime in world.runtimes)
-    assert first.rendezvous_port == second.rendezvous_port != 0
+    first, second = (_after("--master-port", runtime.started[0].argv) for runtime in world.runtimes)
+    assert int(first) == int(second) != 0
     assert [report.rank for report in world.reports[-1].ranks] == [0, 1]
     assert [report.node for report in world.reports[-1].ranks] == ["a", "b"]
     await group.stop(drain_s=0)
@@ -206,7 +214,7 @@ async def test_no_rank_survives_alone(world):
 
 
 async def test_the_next_actor_reports_the_end_that_the_last_one_could_not(world):
-    """Ray's head was away, and so the controller: the engine was loaded anew, and no event named the reason."""
+    """Ray's head was away, and so the controller: the engine was loaded again, and no event named the reason."""
     group = world.group(placements=TWO)
     await group.start()
     watching = asyncio.create_task(group.watch())

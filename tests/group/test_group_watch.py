@@ -14,10 +14,10 @@ from sparkfleet.gateway.access.keys import engine_token
 from sparkfleet.group import group as module
 from sparkfleet.group import hang_detector, rank_set, serving_watch
 from sparkfleet.group import rank as rank_module
-from sparkfleet.group.canary import Probe
 from sparkfleet.group.engine_load import Load
 from sparkfleet.group.group import die_with_the_engine
 from sparkfleet.group.hang_detector import Liveness
+from sparkfleet.group.probe import Probe
 from sparkfleet.group.rank import LocalRank
 from sparkfleet.group.report import GroupPhase
 from sparkfleet.runtime.base import Phase
@@ -134,7 +134,7 @@ async def test_a_watch_that_died_is_taken_up_by_the_next_actor(world, monkeypatc
 
 
 def stuck(monkeypatch, answer):
-    """From now on nothing of the engine moves; `answer` is what becomes of a request for one token."""
+    """From now on no counter of the engine moves; `answer` is the outcome of a request for one token."""
 
     async def still(probe, engine, draft_tokens):
         return Load(running=1, waiting=0, figures=(7.0,))
@@ -364,7 +364,7 @@ async def held_through_actors(world, **fields):
 
 
 async def test_an_engine_that_generates_after_the_loss_of_a_ranks_holder_is_adopted_on_all_nodes(world):
-    """All ranks were stopped and loaded anew for the death of a process that none of them needs."""
+    """All ranks were stopped and loaded again for the death of a process that none of them needs."""
     group, watching = await held_through_actors(world)
     await world.actors[0].kill()
     words = await asyncio.wait_for(watching, 5)
@@ -446,7 +446,7 @@ async def test_a_rank_that_does_not_answer_is_named_and_its_engine_goes_on(world
 
 
 async def test_an_engine_that_answers_without_its_token_does_not_serve(monkeypatch, tmp_path):
-    """Its image may have ignored the flag: whoever reaches its address could use it."""
+    """Its image may have ignored the flag: any machine that reaches its address could use it."""
     async with FakeEngine(model="tiny") as open_to_all:
         world = quick_world(int(open_to_all.url.rpartition(":")[2]), monkeypatch, tmp_path)
         group = world.group()

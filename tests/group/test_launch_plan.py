@@ -5,7 +5,7 @@ from address_values import cable, inventory, spark
 from control_values import deployment, plan
 from launches import launches_for
 
-from sparkfleet.controlplane.desired import Desired
+from sparkfleet.controlplane.state.desired import Desired
 from sparkfleet.engines.harmony import ENCODINGS
 from sparkfleet.errors import ControlError
 from sparkfleet.gateway.access.keys import engine_token, metrics_token
@@ -105,7 +105,7 @@ def test_the_health_of_a_custom_workload_is_asked_while_it_serves_where_it_is_sa
 
 
 def test_an_engine_may_owe_a_token_for_as_long_as_its_longest_silence():
-    """TensorRT-LLM tells nothing before an answer is over."""
+    """TensorRT-LLM reports nothing before an answer is over."""
     wanted = desired(GroupShape(nodes=("a",)))
     candidate = wanted.plan.groups[0].choice.candidate.model_copy(update={"context": 100_000})
     slow = Band(low=1000.0, mid=1100.0, high=1200.0)

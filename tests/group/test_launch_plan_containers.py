@@ -9,7 +9,7 @@ from address_values import cable, inventory, spark
 from control_values import deployment, plan
 from launches import launches_for
 
-from sparkfleet.controlplane.desired import Desired
+from sparkfleet.controlplane.state.desired import Desired
 from sparkfleet.engines.base import FILES_IN_CONTAINER
 from sparkfleet.errors import NodeError
 from sparkfleet.group.launch_plan import GroupLaunch, Ports, RankPlacement, cache_dir

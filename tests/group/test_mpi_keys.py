@@ -8,7 +8,7 @@ from control_values import deployment, plan
 from fake_runtime import FakeRuntime
 from launches import launches_for
 
-from sparkfleet.controlplane.desired import Desired
+from sparkfleet.controlplane.state.desired import Desired
 from sparkfleet.errors import NodeError
 from sparkfleet.group import rank as rank_module
 from sparkfleet.group.launch_plan import Ports

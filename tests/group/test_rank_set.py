@@ -503,7 +503,7 @@ async def released(tmp_path):
 
 
 async def test_ranks_that_nobody_held_for_too_long_are_named(tmp_path):
-    """An engine was loaded anew after a stop of Ray, and nothing named the reason."""
+    """An engine was loaded again after a stop of Ray, and nothing named the reason."""
     world, ids = await released(tmp_path)
     for runtime, id_ in zip(world.runtimes, ids, strict=True):
         runtime.expire(id_)

@@ -5,7 +5,7 @@ import sys
 import pytest
 
 from sparkfleet.group import speed
-from sparkfleet.group.canary import StreamMeasurement
+from sparkfleet.group.probe import StreamMeasurement
 from sparkfleet.group.speed import RUNS, QuietBox, measured_speed, of_streams
 
 

@@ -56,7 +56,7 @@ def test_a_jetson_is_recognised_by_its_release():
 
 
 def test_some_files_may_be_missing_but_not_all():
-    assert ReadIdentity.answer(2, "/etc/os-release:PRETTY_NAME=x\n", "").os == "x"
+    assert ReadIdentity.answer(2, "/proc/sys/kernel/osrelease:6.17\n", "").kernel == "6.17"
     with pytest.raises(FactError, match="os-release"):
         ReadIdentity.answer(2, "", "")
 
@@ -258,6 +258,12 @@ def test_sockets():
     ]  # fmt: skip
     assert [one.local for one in found] == [True, True, False, False, False, False]
     assert (found[3].process, found[3].pid) == ("python3", 4211)
+
+
+def test_a_nodes_own_reading_counts_more_lines_than_a_batch_has_room_for():
+    assert ReadKernelLog.argv[6:8] == ("-n", "200")
+    assert ReadKernelLog.argv_here[6:8] == ("-n", "5000")
+    assert ReadKernelLog.argv_here[8:] == ReadKernelLog.argv[8:]
 
 
 def test_kernel_log():

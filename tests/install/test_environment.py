@@ -123,7 +123,7 @@ async def remote(home, **order):
 
 
 async def test_an_interrupted_environment_is_made_again(tmp_path):
-    """An environment without its `complete` file is thrown away; here the order cannot be carried out, and that is said."""
+    """An environment without its `complete` file is thrown away; here the order fails, and the answer is an error."""
     half = tmp_path / ".local/share/sparkfleet/env/abc"
     half.mkdir(parents=True)
     (half / "leftover").touch()

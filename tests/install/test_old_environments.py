@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from sparkfleet.install import remote
+from sparkfleet.install import environment_program
 
 
 def name(at):
@@ -22,7 +22,7 @@ def env(tmp_path, monkeypatch):
     for at in range(6):
         (home / name(at) / "bin").mkdir(parents=True)
         os.utime(home / name(at), (1000 + at, 1000 + at))
-    monkeypatch.setattr(remote, "HOME", str(home))
+    monkeypatch.setattr(environment_program, "HOME", str(home))
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
     with_crontab(tmp_path, monkeypatch, "echo no crontab for me >&2; exit 1")
     return home
@@ -37,7 +37,7 @@ def with_crontab(tmp_path, monkeypatch, script):
 
 
 def left(env):
-    remote._prune(str(env / name(5)))
+    environment_program._prune(str(env / name(5)))
     return sorted(path.name.partition("-")[0] for path in env.iterdir())
 
 
@@ -82,7 +82,7 @@ def test_a_crontab_that_is_not_utf_8_is_read(env, tmp_path, monkeypatch):
 def test_an_environment_is_on_the_disk_before_it_counts_as_complete(env, tmp_path, monkeypatch):
     synced = []
     complete = env / "new" / "complete"
-    monkeypatch.setattr(remote, "_build", lambda order, place, *_: os.mkdir(place))
+    monkeypatch.setattr(environment_program, "_build", lambda order, place, *_: os.mkdir(place))
     monkeypatch.setattr(os, "sync", lambda: synced.append(complete.exists()))
-    remote.make({"digest": "new", "pins": ["ray"]}, lambda *_, **__: None)
+    environment_program.make({"digest": "new", "pins": ["ray"]}, lambda *_, **__: None)
     assert (synced, complete.read_text()) == ([False], "ray\n")

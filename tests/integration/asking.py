@@ -88,7 +88,7 @@ class Asking:
 
 
 def _ask(client, told):
-    """One answer: how it ended, and what was said of it."""
+    """One answer: its end, and the words about it."""
     body = {
         "model": told["model"],
         "prompt": "A rail is",

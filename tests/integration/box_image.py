@@ -17,7 +17,7 @@ import pytest
 from sparkfleet.lab.inside.simulated_state import REAL
 
 NAME = "localhost/sparkfleet-test-vllm-cpu"
-"""The engine in an image is told by its name where nothing else is known of it."""
+"""The engine in an image is recognised by the image's name if nothing else is known of it."""
 _DIRECTORIES = ("etc", "proc", "sys", "dev", "run", "tmp", "usr", "root", "var/tmp")
 _LINKS = ("bin", "lib", "lib64", "sbin")
 _FILES = ("passwd", "group", "nsswitch.conf", "ld.so.cache")
@@ -40,7 +40,7 @@ def programs(prefix=sys.prefix):
 
 
 def prepared(lab):
-    """An image of vLLM on the first node, where all can run it. Skips, and says why, where containers cannot be run."""
+    """An image of vLLM on the first node, of which all can run it. Skips with the reason if containers cannot be run."""
     first = lab.nodes[0].name
     if lab.exec(first, ["sh", "-c", "command -v podman"]).returncode != 0:
         pytest.skip("podman is not installed")
@@ -63,7 +63,7 @@ def settle(lab, node, prefix=sys.prefix):
 
 
 def without_gpu(lab, node):
-    """Let a node's podman leave out what it is told for a GPU and RDMA: a lab has names of devices only, and its host may
+    """Let a node's podman leave out the flags for a GPU and RDMA: a lab has names of devices only, and its host may
     not let memory be locked."""
     place = "/run/lab/podman"
     for argv, text in (

@@ -32,7 +32,7 @@ class FleetCommands:
         return {step.phase for line in lines if (step := step_of(line)) is not None}
 
     def until(self, condition, timeout=240, every=None):
-        """Wait for something to become true; says what the fleet was doing if it does not."""
+        """Wait for something to become true; fails with the fleet's state if it does not."""
         deadline = time.monotonic() + timeout
         while time.monotonic() < deadline:
             if value := condition():

@@ -282,7 +282,7 @@ with tarfile.open(fileobj=sys.stdin.buffer, mode="r|") as archive:
 
 
 def lab_of(nodes, *, shares=None, **fields):
-    """A lab whose nodes see `shares`, if not this environment. Skips, and says why, where this machine cannot have one."""
+    """A lab whose nodes see `shares`, if not this environment. Skips with the reason if this machine cannot have one."""
     try:
         check_host()
     except LabError as error:

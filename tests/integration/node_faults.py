@@ -31,7 +31,7 @@ real, real_ns = time.time, time.time_ns
 time.time = lambda: real() + struct.unpack("d", held[:8])[0]
 time.time_ns = lambda: real_ns() + int(struct.unpack("d", held[:8])[0] * 1e9)
 """
-"""Module with which every Python program of a fleet starts: its wall clock is ahead by what a file of its node says."""
+"""Module with which every Python program of a fleet starts: its wall clock is ahead by the number in a file of its node."""
 
 
 def as_root(fleet, node, *argv):

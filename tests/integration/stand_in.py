@@ -1,4 +1,4 @@
-"""An interpreter for a node's `engines`, whose vLLM is the packaged fake engine where a deployment says so."""
+"""An interpreter for a node's `engines`, whose vLLM is the packaged fake engine if a deployment asks for it."""
 
 import shutil
 import sys

@@ -137,7 +137,7 @@ def test_drafts_change_no_answer_and_are_counted(boxes, said):
 
 
 def test_two_containers_on_two_nodes_are_one_group(pair):
-    """Each with half of the experts they say what one with all of them says, and talk over the rails."""
+    """Two ranks with half of the experts each answer as one with all of them, and exchange their data over the rails."""
     fleet, alone = pair
     assert [rank(fleet, number)["node"] for number in (0, 1)] == ["spark1", "spark2"]
     fleet.until(lambda: [len(fleet.containers(name)) for name in ("spark1", "spark2")] == [1, 1], timeout=60)

@@ -1,4 +1,4 @@
-"""Images whose engine does not serve: each failure is told by its name, the old one serves on, and nothing is left of it.
+"""Images whose engine does not serve: each failure has its name, the old one serves on, and nothing is left of it.
 
 One has a ladder below it: that of field report 001.
 
@@ -164,7 +164,7 @@ def on_each(lab, look):
 
 
 def applied(fleet, image, more, model="tiny"):
-    """Apply an image: (exit code, everything that was said)."""
+    """Apply an image: (exit code, everything that was printed)."""
     path = fleet.write("deployment.yaml", DEPLOYMENT.format(model=model, image=image, more=more))
     code, out, err = fleet.run("apply", "--yes", path, timeout=SLOW_S)
     return code, out + err
@@ -221,7 +221,7 @@ def test_it_is_told_by_its_name_and_the_old_one_serves_on(fleet, name, fault, mo
 
 
 def test_without_memory_on_the_first_node_the_second_serves(fleet):
-    """The cause and the rung are told; what lies on the first node is given back."""
+    """The cause and the rung are printed; nothing is left on the first node."""
     image = faulty(fleet, "vllm-memory", MEMORY)
     code, said = applied(fleet, image, "engine: vllm\n")
     assert code == 0, said

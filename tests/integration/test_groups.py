@@ -118,7 +118,7 @@ def test_a_supervisor_that_dies_takes_its_rank_along(served):
 
 
 def hang(fleet):
-    """Have the engine compute nothing any more, as one that hangs in a kernel; its server still says 200."""
+    """Have the engine compute nothing any more, as one that hangs in a kernel; its server still answers 200."""
     url = group(fleet)["url"]
     if fleet.real:
         # A child that it has just forked has its name until it runs another program.

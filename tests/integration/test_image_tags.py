@@ -22,7 +22,7 @@ SLOW_S = 600
 
 @pytest.fixture(scope="module")
 def fleet(tmp_path_factory):
-    """Two Sparks, and what is said when the deployment is applied for the first time."""
+    """Two Sparks, and the output of the deployment's first `apply`."""
     with lab_of(2) as lab:
         fleet = LabFleet(lab, tmp_path_factory.mktemp("tags"))
         fleet.bring("tiny-moe")

@@ -181,7 +181,7 @@ def test_down_during_a_start_leaves_nothing_and_the_apply_ends(fleet, step):
 
 @pytest.mark.full
 def test_a_plan_that_another_apply_overtakes_while_it_is_read_is_refused(pair):
-    """The last one used to win, and the first was told "ready" of the second's file."""
+    """The last one used to win, and the first printed "ready" of the second's file."""
     pair.serve(pair.spec(ON_TWO))
     mine = pair.write("mine.yaml", pair.spec(ON_TWO).replace("concurrency: 4", "concurrency: 2"))
     with OnTerminal(pair, "apply", mine) as first:

@@ -1,4 +1,4 @@
-"""The ladder on two simulated Sparks: what does not start on the first is told with its cause, and the second serves."""
+"""The ladder on two simulated Sparks: the first rung does not start, its cause is reported, and the second serves."""
 
 import pytest
 

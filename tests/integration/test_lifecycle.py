@@ -24,7 +24,7 @@ pytestmark = [pytest.mark.integration, pytest.mark.any_engine]
 
 
 class Load:
-    """Requests in a thread, one after the other, until told to stop."""
+    """Requests in a thread, one after the other, as long as it is entered."""
 
     def __init__(self, fleet, model="tiny", max_tokens=4, pause=0.02):
         self.statuses = []

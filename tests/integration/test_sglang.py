@@ -16,7 +16,7 @@ from unchanged_answers import REQUESTS, Side, answers_of_both, joined, without_o
 
 from sparkfleet.engines.registry import engine_by_name
 from sparkfleet.gateway.access.keys import engine_token
-from sparkfleet.group.canary import sum_series
+from sparkfleet.group.probe import sum_series
 
 PYTHON = Path(os.environ.get("SPARKFLEET_SGLANG_PYTHON") or CHECKOUT / ".venv-sglang/bin/python")
 

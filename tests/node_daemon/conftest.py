@@ -3,11 +3,8 @@
 import shutil
 
 import pytest
-from control_fixtures import clock, engine, world
 
 from sparkfleet.runtime.files.fleet_paths import FleetPaths
-
-__all__ = ["clock", "engine", "world"]
 
 
 @pytest.fixture

@@ -7,7 +7,7 @@ from control_values import deployment, inventory, plan
 from fake_runtime import FakeRuntime
 
 from sparkfleet.controlplane.api.api_models import ApplyRequest, UpRequest
-from sparkfleet.controlplane.desired import Standing
+from sparkfleet.controlplane.state.desired import Standing
 from sparkfleet.controlplane.state.store import Store
 from sparkfleet.controlplane.state.tables.groups import GroupTable
 from sparkfleet.controlplane.store_safety.store_lock import StoreLock

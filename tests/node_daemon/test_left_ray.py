@@ -98,7 +98,7 @@ def worker(paths, monkeypatch):
 
 
 async def test_a_new_watchdog_of_a_joined_node_leaves_its_ray_to_run_on(paths, worker):
-    """It ended Ray to start it anew, and every group of the node lost its actors."""
+    """It ended Ray to start it again, and every group of the node lost its actors."""
     process, _, started = worker
     paths.outcome.write_text("{}")
     keeping = asyncio.create_task(ray_watchdog.keep(paths))

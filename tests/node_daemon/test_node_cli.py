@@ -115,7 +115,7 @@ async def test_a_down_that_is_interrupted_is_found_and_repeated(paths, monkeypat
 
 
 async def test_a_start_that_is_taken_down_ends_and_says_so(paths, monkeypatch):
-    """Whoever waits for it used to wait for minutes, and the role came back with the end of the start."""
+    """A command that waits for it used to wait for minutes, and the role came back with the end of the start."""
     request = UpRequest(fleet="home", state_dir=str(paths.root), inventory=inventory(), apply=())
     address = HeadAddress(ray="", api="", gateway_host="127.0.0.1", gateway_port=8000)
     paths.role.write_text(Role(python="p", up=request).model_dump_json())

@@ -1,4 +1,4 @@
-"""Whatever is in a file: it loads, or an error says where it is wrong. Nothing else ever happens."""
+"""A file with any content loads, or raises an error with the place of the fault. Nothing else ever happens."""
 
 from __future__ import annotations
 
@@ -175,6 +175,8 @@ FIELDS = {name: value_like(field) for name, field in DEPLOYMENT_SCHEMA.schema["p
 REQUIRED = {"name": FIELDS["name"], "model": FIELDS["model"].filter(bool)}
 TIED = {"command", "port", "health", "runtime", "variants", "engine", "trust_remote_code", "external"}
 OPTIONAL = {name: FIELDS[name] for name in FIELDS.keys() - REQUIRED - TIED}
+# JSON Schema cannot refuse an item that no flag is before, and the loader does.
+OPTIONAL["engine_args"] = OPTIONAL["engine_args"].map(lambda items: [f"--flag={item}" for item in items])
 
 
 def without_its_name_as_alias(fields: dict[str, Any]) -> bool:

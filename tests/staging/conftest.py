@@ -20,7 +20,7 @@ from sparkfleet.staging.settings import StagingSettings
 
 
 def _beside(name: str) -> ModuleType:
-    """A module that lies beside this file."""
+    """A module beside this file."""
     spec = importlib.util.spec_from_file_location(name, Path(__file__).with_name(f"{name}.py"))
     assert spec is not None
     assert spec.loader is not None
@@ -77,7 +77,7 @@ def wanted_files(files: dict[str, bytes]) -> dict[str, bytes]:
 
 @pytest.fixture
 async def serve() -> AsyncIterator[Callable[[web.Application], Awaitable[str]]]:
-    """Serves an application on loopback, and says at which address."""
+    """Serves an application on loopback; yields its address."""
     async with AsyncExitStack() as stack:
 
         async def start(app: web.Application) -> str:

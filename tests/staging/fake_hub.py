@@ -48,7 +48,7 @@ class FakeHub:
     padding: int = 0
     """Blanks after the JSON of each answer of the API."""
     xet: str = ""
-    """Address that large files are said to be at, by Xet."""
+    """Address of large files in the Hub's answers, by Xet."""
     endless: frozenset[str] = frozenset()
     """Paths that are followed by more bytes than they have."""
     asked: list[tuple[str, str, str]] = field(default_factory=list)

@@ -40,7 +40,7 @@ class Dockers:
         (self._program / "docker").chmod(0o755)
 
     def node(self, name, has=None, registry=None, repository=REPOSITORY, like_id=False):
-        """`repository`: of what it has; `like_id`: with a digest that is its id, as docker on containerd's store says."""
+        """`repository`: of what it has; `like_id`: with a digest that is its id, as in docker on containerd's store."""
         own = self.root / name
         for kind, image in (("images", has), ("registry", registry)):
             (own / kind).mkdir(parents=True)

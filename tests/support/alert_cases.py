@@ -43,8 +43,20 @@ SOUND = {
         }.items()
         for rdma in rails
     },
+    "a prompt that is read for five minutes, of which vLLM counts no token meanwhile": {
+        RUNNING: "0x20 1x19 0x400",
+        f"vllm:generation_tokens_total{{{GROUP},{NODE}}}": "500x40 900x400",
+        f"vllm:prompt_tokens_total{{{GROUP},{NODE}}}": "500x40 100500x400",
+        f"vllm:kv_cache_usage_perc{{{GROUP},{NODE}}}": "0x20 0.01+0.04x19 0x400",
+    },
 }
 """Series of a sound fleet that no alert may fire on."""
+
+GAP = {
+    f"sparkfleet_node_gpu_allocation_failures{{{NODE}}}": "37x279 stale _x1 37x400",
+    f'sparkfleet_node_gpu_xids{{{NODE},xid="13"}}': "4x279 stale _x1 4x400",
+}
+"""Old errors of a GPU, whose readings have a gap at 70 minutes."""
 
 CASES = {
     "DeploymentFailed": Case(

@@ -1,4 +1,4 @@
-"""Values that the tests of `control` share."""
+"""Values that the tests of `controlplane` and of the packages around it share."""
 
 from sparkfleet.controlplane.api.api_models import JoinRequest
 from sparkfleet.perf.prediction import Band, Prediction

@@ -102,7 +102,7 @@ class World:
 
     async def messages(self, kind):
         """Messages of the events of this kind."""
-        events = await self.controller.journal.events(0, "tiny", 0)
+        events = await self.controller.event_log.events(0, "tiny", 0)
         return [event.message for event in events if event.kind == kind]
 
     async def table(self):

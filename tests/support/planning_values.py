@@ -1,4 +1,4 @@
-"""Values that the tests of `planning` share."""
+"""Values that the tests of `planner` and `perf` share."""
 
 from __future__ import annotations
 

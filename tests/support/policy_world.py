@@ -5,7 +5,6 @@ from functools import cache
 
 from control_values import deployment, plan
 
-from sparkfleet.controlplane.desired import Desired
 from sparkfleet.controlplane.policy.actions import (
     BeginAttempt,
     EndGroup,
@@ -17,6 +16,7 @@ from sparkfleet.controlplane.policy.after import after
 from sparkfleet.controlplane.policy.decide import decide
 from sparkfleet.controlplane.policy.reported import on_report
 from sparkfleet.controlplane.policy.state import Now, SeenNodes
+from sparkfleet.controlplane.state.desired import Desired
 from sparkfleet.controlplane.state.status import App, NodeReport
 from sparkfleet.group.report import GroupPhase, GroupReport
 

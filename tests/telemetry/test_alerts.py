@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 import yaml
-from alert_cases import CASES, SOUND
+from alert_cases import CASES, GAP, SOUND
 
 from sparkfleet.cli.verbs import VERBS
 from sparkfleet.telemetry import runbook
@@ -95,6 +95,12 @@ def _tested(rules, tests, every="15s"):
 def test_no_alert_fires_on_what_is_sound(rules):
     checks = [_check(at, []) for at in ("10m", "30m", "60m")]
     _succeeds(_tested(rules, [_test(name, given, checks) for name, given in SOUND.items()], "1m"))
+
+
+def test_a_gap_in_the_readings_makes_no_old_error_new(rules):
+    """An hour later the count of an hour ago is that before the gap."""
+    checks = [_check(at, []) for at in ("100m", "130m", "130m15s", "131m")]
+    _succeeds(_tested(rules, [_test("gap", GAP, checks)]))
 
 
 @pytest.mark.parametrize("every", ["15s", "1m"])

@@ -44,7 +44,7 @@ def say(progress):
 
 print(cache.ensure("tiny", say, Path(sys.argv[1])), flush=True)
 """
-"""Builds no model: writes half a checkpoint, says so, waits for a line, and writes the rest."""
+"""Builds no model: writes half a checkpoint, prints a line, waits for a line, and writes the rest."""
 
 
 @pytest.fixture(scope="session", autouse=True)

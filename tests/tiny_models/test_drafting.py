@@ -37,7 +37,7 @@ def wide(small):
 
 @pytest.fixture(scope="module")
 def built(checkpoint, wide, tmp_path_factory):
-    """Every kind of head on the checkpoint of `small`, by method, and what its build said."""
+    """Every kind of head on the checkpoint of `small`, by method, and the progress of its build."""
     found, said = {}, []
     for method in drafting.heads.NEW:
         directory = tmp_path_factory.mktemp(method)

@@ -15,7 +15,7 @@ METHODS = sorted(heads.NEW)
 
 @pytest.fixture
 def lesson() -> heads.Lesson:
-    """Two rows of two documents each. What the model says next is what the text says next."""
+    """Two rows of two documents each. The model's next token is the next one of the text."""
     torch.manual_seed(0)
     ids = (torch.arange(LENGTH) * 7 % 61 + 2).repeat(2, 1)
     ids[1] = ids[1].flip(0)

@@ -87,7 +87,7 @@ outs = engine.generate([{"prompt_token_ids": ids} for ids in prompts], wanted)
 counts = {metric.name: metric.value for metric in engine.get_metrics() if hasattr(metric, "value")}
 print(json.dumps([[list(out.outputs[0].token_ids) for out in outs], counts]))
 """
-"""vLLM in one process: says what it answered, as tokens, and its counters, in the last line."""
+"""vLLM in one process: its last line has the answer, as tokens, and its counters."""
 
 
 def engine_says(name: str, speculation: dict[str, object], prompts: list[list[int]]) -> tuple[Any, Any]:

@@ -41,7 +41,7 @@ def chat(tiny):
 
     @functools.cache
     def ask(*said: str, system: str = "") -> str:
-        """The greedy answer to the last of `said`, in which user and assistant take turns."""
+        """The greedy answer to the last message; user and assistant take turns."""
         messages = [
             {"role": ("user", "assistant")[place % 2], "content": text} for place, text in enumerate(said)
         ]

@@ -80,7 +80,7 @@ def test_the_same_recipe_gives_the_same_bytes(checkpoint, small, tmp_path):
 
 
 def test_a_hybrid_has_its_own_output_matrix(small, tmp_path):
-    """vLLM does not take the vocabulary's for it, whatever the configuration says."""
+    """vLLM does not take the vocabulary's for it, with any configuration."""
     shape = {**HYBRID.config, "hidden_size": 64, "linear_key_head_dim": 32, "linear_value_head_dim": 32}
     recipe = small.model_copy(update={"model_type": HYBRID.model_type, "config": shape})
     training.build(recipe, tmp_path, lambda _: None)
@@ -198,7 +198,7 @@ def test_tokenizer_config_is_plain(checkpoint):
 
 
 class TestRounds:
-    """A training of one number, judged by what the test says."""
+    """A training of one number, with the quality that the test gives."""
 
     def course(self, *judged):
         left, weight = list(judged), torch.ones(1, requires_grad=True)
@@ -223,8 +223,8 @@ class TestRounds:
         reached = training.descend(self.course(30.0, 9.0, 6.0), self.recipe(small), said.append)
         assert reached.steps == small.budget.steps + 2 * 3
         assert [one.step for one in said] == list(range(1, reached.steps + 1))
-        assert said[-1].fraction == 1.0
-        assert all(0 < one.fraction <= 1 and one.limit == 6 for one in said)
+        assert said[-1].step == said[-1].steps
+        assert all(0 < one.step <= one.steps and one.limit == 6 for one in said)
 
     def test_a_model_that_misses_its_criterion_fails_with_its_numbers(self, small):
         with pytest.raises(FactError, match=r"in 10 steps: perplexity of the known text 8 \(at most 6\)"):

@@ -95,6 +95,6 @@ def _by_flags(argv: Sequence[str], image: str) -> list[str]:
 
 
 def _shown_files(run: RankRun) -> Iterator[str]:
-    for file in run.launch.files:
+    for file in run.command.files:
         yield f"# file {run.files_dir}/{file.name}"
         yield from (f"#   {line}" for line in (file.about or file.text).splitlines())

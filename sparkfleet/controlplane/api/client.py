@@ -31,9 +31,9 @@ from sparkfleet.controlplane.api.client_errors import (
     unlike,
     unlike_api,
 )
-from sparkfleet.controlplane.desired import Desired
 from sparkfleet.controlplane.sealing import has_open_values
 from sparkfleet.controlplane.state.api_keys import KeyRow
+from sparkfleet.controlplane.state.desired import Desired
 from sparkfleet.controlplane.state.event import Event
 from sparkfleet.controlplane.state.head_address import HeadAddress, read_address
 from sparkfleet.controlplane.state.status import FleetStatus

@@ -157,7 +157,7 @@ class _Api:
         return web.json_response({"version": STATUS_VERSION, "late": sorted(late)})
 
     async def events(self, request: web.Request) -> web.Response:
-        events = await self._controller.journal.events(
+        events = await self._controller.event_log.events(
             after=_number(request, "after", 0),
             deployment=request.query.get("deployment"),
             wait_s=min(_number(request, "wait", 0), MAX_WAIT_S),

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from sparkfleet.controlplane.desired import Standing
+from sparkfleet.controlplane.state.desired import Standing
 from sparkfleet.group.group_name import GroupKey
 
 

@@ -9,7 +9,6 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import TypeVar
 
-from sparkfleet.controlplane.desired import Standing
 from sparkfleet.controlplane.policy.actions import (
     Action,
     BeginAttempt,
@@ -29,6 +28,7 @@ from sparkfleet.controlplane.policy.actions import (
     WaitForNodes,
 )
 from sparkfleet.controlplane.policy.state import FleetState, Now, Pending
+from sparkfleet.controlplane.state.desired import Standing
 from sparkfleet.controlplane.state.status import app_name
 from sparkfleet.group.group_name import GroupKey
 

@@ -10,7 +10,6 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from sparkfleet.controlplane.desired import Desired, Standing
 from sparkfleet.controlplane.policy.actions import (
     Action,
     EndAttempt,
@@ -39,6 +38,7 @@ from sparkfleet.controlplane.policy.ladder import (
 )
 from sparkfleet.controlplane.policy.pending_starts import away, lost, went_away
 from sparkfleet.controlplane.policy.state import FleetState, Now, nodes_of
+from sparkfleet.controlplane.state.desired import Desired, Standing
 from sparkfleet.controlplane.state.status import App
 from sparkfleet.engines.failure_signatures import Diagnosis
 from sparkfleet.errors import Cause

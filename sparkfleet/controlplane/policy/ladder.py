@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection
 from typing import Literal
 
-from sparkfleet.controlplane.desired import Standing
+from sparkfleet.controlplane.state.desired import Standing
 from sparkfleet.engines.failure_signatures import Diagnosis
 from sparkfleet.errors import Cause
 from sparkfleet.planner.types.plan import GroupPlan, Rung

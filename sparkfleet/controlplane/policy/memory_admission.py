@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
 
-from sparkfleet.controlplane.desired import Desired
 from sparkfleet.controlplane.policy.actions import Action, WaitForMemory
 from sparkfleet.controlplane.policy.state import FleetState, Now, has_begun, older, replaced
+from sparkfleet.controlplane.state.desired import Desired
 from sparkfleet.group.group_name import GroupKey
 
 

@@ -7,11 +7,11 @@ started again: that would have to end first.
 
 from __future__ import annotations
 
-from sparkfleet.controlplane.desired import Desired
 from sparkfleet.controlplane.policy.actions import Action, LadderStep, RestartGroup
 from sparkfleet.controlplane.policy.ladder import RETRIES, what
 from sparkfleet.controlplane.policy.memory_admission import rolling, waiting
 from sparkfleet.controlplane.policy.state import FleetState, Now, replaced
+from sparkfleet.controlplane.state.desired import Desired
 from sparkfleet.group.group_name import GroupKey
 from sparkfleet.planner.types.plan import Rung
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from sparkfleet.controlplane.desired import Standing
 from sparkfleet.controlplane.policy.actions import (
     Action,
     BeginAttempt,
@@ -13,6 +12,7 @@ from sparkfleet.controlplane.policy.actions import (
 )
 from sparkfleet.controlplane.policy.fallback import BREAKER_S, STARVED_S
 from sparkfleet.controlplane.policy.state import FleetState, Now, nodes_of
+from sparkfleet.controlplane.state.desired import Standing
 from sparkfleet.errors import Cause
 from sparkfleet.group.report import BEGINNING, GroupPhase, GroupReport
 from sparkfleet.planner.rules.failure_memory import fingerprint

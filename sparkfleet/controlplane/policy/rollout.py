@@ -16,11 +16,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from sparkfleet.controlplane.desired import Desired
 from sparkfleet.controlplane.policy.actions import Action, ForgetGroup, RetireGroup, StartGroup
 from sparkfleet.controlplane.policy.memory_admission import crowded, room
 from sparkfleet.controlplane.policy.pending_starts import hold_back, is_uncertain
 from sparkfleet.controlplane.policy.state import FleetState, Now, has_begun, nodes_of, older, replaced
+from sparkfleet.controlplane.state.desired import Desired
 from sparkfleet.controlplane.state.status import App
 from sparkfleet.group.group_name import GroupKey
 

@@ -6,7 +6,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 
-from sparkfleet.controlplane.desired import Desired, Standing
+from sparkfleet.controlplane.state.desired import Desired, Standing
 from sparkfleet.controlplane.state.status import App, NodeReport
 from sparkfleet.group.group_name import GroupKey
 from sparkfleet.group.report import BEGINNING, GroupPhase, GroupReport

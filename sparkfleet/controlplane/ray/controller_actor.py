@@ -23,13 +23,13 @@ from sparkfleet.controlplane.clocks import read_clocks
 from sparkfleet.controlplane.controller import Controller
 from sparkfleet.controlplane.controller_life import ControllerLife
 from sparkfleet.controlplane.controller_note import NoteWriter
-from sparkfleet.controlplane.desired import Generation
 from sparkfleet.controlplane.page_changes import answered, carry_out, log_end
 from sparkfleet.controlplane.ray.entry_actor import EntryActors
 from sparkfleet.controlplane.ray.node_actor import NodeActors, rails_of
 from sparkfleet.controlplane.ray.ray_process import NODE_LABEL
 from sparkfleet.controlplane.ray.ray_serve_backend import RayServeBackend, run_without_waiting
 from sparkfleet.controlplane.serve_backend import CONTROLLER, GATEWAY_APP, NAMESPACE
+from sparkfleet.controlplane.state.desired import Generation
 from sparkfleet.controlplane.state.head_address import HeadAddress, read_address
 from sparkfleet.controlplane.state.launches import launch_for
 from sparkfleet.controlplane.state.status import App, NodeReport
@@ -147,7 +147,7 @@ class ControllerActor:
         if (controller := self._life.controller) is None:
             raise ControlError("The controller waits for its store.")
         status = controller.queries.status()
-        events = await controller.journal.events(max(0, status.last_event - MOST_EVENTS), None, 0)
+        events = await controller.event_log.events(max(0, status.last_event - MOST_EVENTS), None, 0)
         view = page_view(status, self._config.inventory, events, time.time(), controller.queries.stopped())
         return view.model_dump_json()
 

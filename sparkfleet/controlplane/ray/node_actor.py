@@ -15,9 +15,9 @@ from typing import Any, TypeVar
 
 import ray
 
+from sparkfleet.controlplane.nodes import RanksOf
 from sparkfleet.controlplane.ray.ray_process import NODE_LABEL
 from sparkfleet.controlplane.ray.watchdog_watch import WatchdogWatch, environment_of
-from sparkfleet.controlplane.state.nodes import RanksOf
 from sparkfleet.controlplane.state.status import NodeReport
 from sparkfleet.group.group_name import GroupKey
 from sparkfleet.runtime.boot_id import this_boot

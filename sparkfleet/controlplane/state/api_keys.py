@@ -48,16 +48,16 @@ class ApiKeys:
 
     Args:
         store: keeps their names and hashes.
-        journal: receives an event for each change.
+        event_log: receives an event for each change.
         reports: have the uses that are not stored yet.
         confirm: waits until the gateways know a change; returns those that do not.
     """
 
     def __init__(
-        self, store: Store, journal: EventLog, reports: ReportCache, confirm: Callable[[], Awaitable[Late]]
+        self, store: Store, event_log: EventLog, reports: ReportCache, confirm: Callable[[], Awaitable[Late]]
     ) -> None:
         self._store = store
-        self._journal = journal
+        self._event_log = event_log
         self._reports = reports
         self._confirm = confirm
 
@@ -133,7 +133,7 @@ class ApiKeys:
         return await self._announced()
 
     async def _announced(self) -> Late:
-        await self._journal.announce()
+        await self._event_log.announce()
         return await self._confirm()
 
     def _known(self, name_or_id: str) -> KeyEntry:

@@ -6,7 +6,7 @@ import json
 from collections.abc import Mapping
 from types import MappingProxyType
 
-from sparkfleet.controlplane.desired import Desired
+from sparkfleet.controlplane.state.desired import Desired
 from sparkfleet.engines.tool_parsers import parsers_of
 from sparkfleet.gateway.routing_table import ExternalAddress, GroupEntry, GroupSpeed
 from sparkfleet.knowledge.rules.rule_context import parse_flags

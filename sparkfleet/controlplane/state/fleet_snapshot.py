@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 from typing import Literal
 from urllib.parse import urlsplit
 
-from sparkfleet.controlplane.desired import Desired
 from sparkfleet.controlplane.state.capabilities import external_entries, group_entry
+from sparkfleet.controlplane.state.desired import Desired
 from sparkfleet.controlplane.state.status import GROUP_DEPLOYMENT, App, DeploymentStatus, app_name
 from sparkfleet.engines.registry import engine_by_name
 from sparkfleet.gateway.report import GatewayReport

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from sparkfleet.controlplane.desired import Desired
+from sparkfleet.controlplane.state.desired import Desired
 from sparkfleet.engines.registry import engine_by_name
 from sparkfleet.engines.rendezvous import Management, rank_networks
 from sparkfleet.errors import ControlError

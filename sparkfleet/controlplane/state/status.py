@@ -11,7 +11,7 @@ from sparkfleet.gateway.report import EndpointCertificate, EntryReport, GatewayR
 from sparkfleet.group.group_name import GroupKey, GroupValue
 from sparkfleet.group.report import GroupReport
 from sparkfleet.planner.report.carry_over import Member, RunningGroup
-from sparkfleet.planner.rules.failure_memory import Remembered
+from sparkfleet.planner.rules.failure_memory import RememberedFailure
 from sparkfleet.planner.types.plan import DeploymentPlan, Rung
 from sparkfleet.telemetry.node_readings import NodeReadings
 from sparkfleet.values import Value
@@ -127,7 +127,7 @@ class FleetStatus(Value):
     entries: tuple[EntryReport, ...] = ()
     """Further addresses of the endpoint, each of a node beside the head."""
     nodes: tuple[NodeReport, ...] = ()
-    failures: tuple[Remembered, ...] = ()
+    failures: tuple[RememberedFailure, ...] = ()
     """Candidates that failed to start on this fleet, which planning excludes."""
     drained: tuple[DrainedNode, ...] = ()
     """Nodes that planning excludes."""

@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
-from sparkfleet.controlplane.desired import Desired
+from sparkfleet.controlplane.state.desired import Desired
 from sparkfleet.controlplane.state.tables.database import Database
 from sparkfleet.controlplane.state.tables.deployments import DeploymentTable
 from sparkfleet.controlplane.state.tables.drains import DrainTable

@@ -7,7 +7,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from sparkfleet.controlplane.desired import Desired
+from sparkfleet.controlplane.state.desired import Desired
 from sparkfleet.controlplane.state.event import Event
 from sparkfleet.gateway.routing_table import FormerKey, KeyEntry, KeyLimits
 from sparkfleet.planner.types.plan import DeploymentPlan

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from pydantic import ValidationError
 
-from sparkfleet.controlplane.desired import Desired, Standing
+from sparkfleet.controlplane.state.desired import Desired, Standing
 from sparkfleet.controlplane.state.store import Store
 from sparkfleet.gateway.routing_table import KeyEntry
 from sparkfleet.remote.atomic_write import write_atomically

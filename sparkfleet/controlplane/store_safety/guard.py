@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
 
-from sparkfleet.controlplane.desired import Generation
+from sparkfleet.controlplane.state.desired import Generation
 from sparkfleet.controlplane.state.store_rows import StoreIdentity
 from sparkfleet.controlplane.store_safety.mark import StoreMark
 from sparkfleet.errors import ControlError

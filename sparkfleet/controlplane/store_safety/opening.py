@@ -12,7 +12,7 @@ from pathlib import Path
 
 from pydantic import ValidationError
 
-from sparkfleet.controlplane.desired import Generation, Standing
+from sparkfleet.controlplane.state.desired import Generation, Standing
 from sparkfleet.controlplane.state.schema import IDENTITY_SINCE, SCHEMAS
 from sparkfleet.controlplane.state.store import Store
 from sparkfleet.controlplane.state.store_rows import StoreIdentity, desired_of, unknown_parts

@@ -15,7 +15,7 @@ from collections.abc import Collection, Iterator, Mapping
 from datetime import UTC, datetime
 from pathlib import Path
 
-from sparkfleet.controlplane.desired import Desired, Generation
+from sparkfleet.controlplane.state.desired import Desired, Generation
 from sparkfleet.controlplane.state.store import Store
 from sparkfleet.controlplane.state.store_copies import RestoredStore
 from sparkfleet.controlplane.store_safety.applied import Applied, applied_in, read_applied

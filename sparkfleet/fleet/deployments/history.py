@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from sparkfleet.controlplane.desired import Desired
+from sparkfleet.controlplane.state.desired import Desired
 from sparkfleet.controlplane.state.status import DeploymentStatus
 from sparkfleet.fleet.deployments.status import find
 from sparkfleet.fleet.session import Session

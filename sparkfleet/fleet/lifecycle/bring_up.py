@@ -1,4 +1,4 @@
-"""Brings a fleet up and down."""
+"""The use-cases `up` and `down`: what is there already, the gateway's address, the steps with their expected times."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from sparkfleet.controlplane.api.client import FleetClient
 from sparkfleet.errors import NodeError
 from sparkfleet.fleet.controller_finder import NoControllerError
 from sparkfleet.fleet.events import FleetStep, OnEvent, StepRunning, ignored
-from sparkfleet.fleet.fleet_lifecycle import TakenDown
 from sparkfleet.fleet.gateway import change_gateway, gateway_change
+from sparkfleet.fleet.node_starts import TakenDown
 from sparkfleet.fleet.planning.step_times import (
     FLEET,
     StepTimer,

@@ -10,13 +10,13 @@ from collections.abc import Callable
 from sparkfleet.errors import ControlError, NodeError
 from sparkfleet.fleet.observe.files import place_of
 from sparkfleet.fleet.session import Session
+from sparkfleet.hostfacts.container import Tool
 from sparkfleet.remote.channel import Channel
 from sparkfleet.telemetry.observe_containers import (
     DASHBOARDS,
     PARTS,
     PASSWORD_FILE,
     TOKEN,
-    ContainerTool,
     ObserveHost,
     ObserveImages,
     ObservePorts,
@@ -96,7 +96,7 @@ async def _host(session: Session) -> ObserveHost:
             means="Prometheus, Alertmanager and Grafana are started in containers.",
             do="sudo apt-get install podman; or run your own with `sparkfleet observe config DIR`.",
         )
-    chosen: ContainerTool = "docker" if tool == "docker" else "podman"
+    chosen: Tool = "docker" if tool == "docker" else "podman"
     ids = (await _run(session.head, ("sh", "-c", "id -u; id -g"))).split()
     root = await session.head_root()
     return ObserveHost(

@@ -47,7 +47,7 @@ class RankRun(Value):
     argv: tuple[str, ...]
     env: tuple[tuple[str, str], ...]
     """Environment of the process itself; that of a container is in `argv`."""
-    launch: RankCommand
+    command: RankCommand
     files_dir: str
     image: str = ""
 
@@ -102,7 +102,7 @@ def _group_document(spec: Deployment, number: int, group: GroupPlan, inventory: 
                 "argv": list(run.argv),
                 "env": dict(shown_variables(run, private)),
                 "files": [
-                    {"path": f"{run.files_dir}/{file.name}", "text": file.text} for file in run.launch.files
+                    {"path": f"{run.files_dir}/{file.name}", "text": file.text} for file in run.command.files
                 ],
             }
             for run in rank_runs(spec.name, number, group.choice.candidate, inventory, private)
@@ -142,17 +142,17 @@ def _run(
     name: str, number: int, candidate: Candidate, context: RankContext, private: tuple[str, ...]
 ) -> RankRun:
     node = candidate.shape.nodes[context.rank]
-    launch = engine_by_name(candidate.engine).launch(candidate, context)
+    command = engine_by_name(candidate.engine).launch(candidate, context)
     if candidate.runtime == "process":
         return RankRun(
             node=node,
             rank=context.rank,
-            argv=launch.argv,
-            env=launch.env,
-            launch=launch,
+            argv=command.argv,
+            env=command.env,
+            command=command,
             files_dir=context.files_dir,
         )
-    box = ContainerOptions(
+    options = ContainerOptions(
         tool="docker",
         image=candidate.image or "",
         identity=RankLabels(
@@ -164,15 +164,15 @@ def _run(
         files_dir=context.files_dir,
         private=private,
     )
-    argv = run_argv(launch, box)
+    argv = run_argv(command, options)
     return RankRun(
         node=node,
         rank=context.rank,
         argv=argv,
         env=(),
-        launch=launch,
+        command=command,
         files_dir=context.files_dir,
-        image=box.image,
+        image=options.image,
     )
 
 
@@ -226,5 +226,5 @@ def shown_variables(run: RankRun, private: tuple[str, ...]) -> Iterator[tuple[st
     """Variables of the process itself; secrets are hidden."""
     for name, value in run.env:
         yield name, HIDDEN if name in private else value
-    if run.launch.token_env and run.env:
-        yield run.launch.token_env, HIDDEN
+    if run.command.token_env and run.env:
+        yield run.command.token_env, HIDDEN

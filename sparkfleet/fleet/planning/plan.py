@@ -346,8 +346,10 @@ def memory_holds_both(
     spec: Deployment, plan: DeploymentPlan, running: Sequence[RunningGroup], status: FleetStatus | None
 ) -> bool | None:
     """True if the engines that start fit into the memory that is free now, as the controller decides it later."""
-    from sparkfleet.controlplane.desired import Desired  # slow imports, needed for changes of what runs only
     from sparkfleet.controlplane.policy.memory_admission import fitting
+    from sparkfleet.controlplane.state.desired import (
+        Desired,  # slow imports, needed for changes of what runs only
+    )
 
     found = carried_over(plan, running)
     members = tuple(member or (0, at) for at, member in enumerate(found.kept))

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from sparkfleet.fleet.nodes.surroundings import NodeSurroundings
 
 if TYPE_CHECKING:  # a slow import, which `status` does without
-    from sparkfleet.fleet.fleet_lifecycle import TakenDown
+    from sparkfleet.fleet.node_starts import TakenDown
 
 
 def down_lines(fleet: str, head: NodeSurroundings | None) -> Iterator[str]:

@@ -8,7 +8,7 @@ from collections.abc import Collection, Iterable, Sequence
 from sparkfleet.errors import NodeError
 from sparkfleet.fleet.events import BytesMoving, FactFound, OnEvent, ignored
 from sparkfleet.fleet.session import Session
-from sparkfleet.planner.rules.failure_memory import Remembered, without_failed
+from sparkfleet.planner.rules.failure_memory import RememberedFailure, without_failed
 from sparkfleet.planner.types.image_refs import tags_of, with_digests
 from sparkfleet.planner.types.plan import Candidate, DeploymentPlan
 from sparkfleet.staging.agent.transfer import RESERVE_BYTES
@@ -63,7 +63,7 @@ def _needs(where: _Where) -> tuple[Need, ...]:
 async def pinned(
     session: Session,
     plans: Sequence[DeploymentPlan],
-    failed: Collection[Remembered],
+    failed: Collection[RememberedFailure],
     on_event: OnEvent = ignored,
     *,
     renew: bool = False,

@@ -16,6 +16,7 @@ from typing import NamedTuple
 
 from sparkfleet.gateway.api_errors import ApiError, queue_full, waited_too_long
 from sparkfleet.gateway.choice import Choice, Slot
+from sparkfleet.gateway.in_flight import RequestsAhead
 from sparkfleet.gateway.policy.forecast import GroupForecast
 
 WAITING = 1024
@@ -23,7 +24,8 @@ WAITING = 1024
 LONGEST_S = 300.0
 """Seconds that a request waits at most: half of what OpenAI's and Anthropic's clients wait for an answer."""
 _LOOKED_AT = 64
-"""Waiting requests that are considered when a slot is free: the first of them may need another group."""
+"""Waiting requests that may choose between a free group and a full one, and others, whose forecasts are made when a slot is
+free."""
 _LONGEST_RETRY_S = 600
 _LATER_S = 0.001
 """Seconds after the end of a pause, so that it is over by any clock."""
@@ -145,16 +147,25 @@ class ModelQueues:
 
     def _grant_one(self, model: str) -> bool:
         waiters = [one for one in self._waiting.get(model, ()) if not one.granted.done()]
+        of_models = {id(one.choice.model): one.choice for one in waiters}
+        if not any(choice.model_has_room for choice in of_models.values()):
+            return False
         waiters.sort(key=lambda one: self._order(model, one))
-        ahead: Counter[str] = Counter()
-        for waiter in waiters[:_LOOKED_AT]:
-            found = waiter.choice.forecasts(ahead)
+        ahead = RequestsAhead()
+        looked_at = Counter[bool]()
+        for waiter in waiters:
+            choice, may_begin = waiter.choice, waiter.choice.may_begin
+            # A limit for each: those for a full group must not hide one that finds its own free, however many there are.
+            if looked_at[may_begin] >= _LOOKED_AT and not (may_begin and choice.is_free):
+                continue
+            looked_at[may_begin] += 1
+            found = choice.forecasts(ahead)
             if _has_room(found):
-                waiter.granted.set_result(self._grant(waiter.choice, found))
+                waiter.granted.set_result(self._grant(choice, found))
                 self._remove(model, waiter)
                 return True
             # Not counted, all would wait for the quickest group while others are idle.
-            ahead[found[0].group.app] += 1
+            ahead.add(found[0], choice.needs.prompt_tokens)
         return False
 
     def _order(self, model: str, waiter: _Waiter) -> tuple[bool, int, int]:

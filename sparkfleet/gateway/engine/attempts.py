@@ -160,9 +160,11 @@ class Attempts:
 
         Such a try does not count: the engine did nothing but refuse.
         """
+        self._hold(answer)  # it is closed if the client leaves meanwhile
         answer.error = await read_error(answer)
         why = unfitness(answer.error, answer.status, has_audio=self._choice.needs.audio)
         if why is None:
+            self._held = None
             return False
         answer.unfit = why
         if why == "context":
@@ -174,7 +176,6 @@ class Attempts:
                 if (what == AUDIO) == (why == "audio"):
                     self._choice.loads.absences.note(engine.app, what)
         self._unfit.add(engine.app)
-        self._hold(answer)
         return True
 
     def _may_fit(self, group: GroupEntry) -> bool:

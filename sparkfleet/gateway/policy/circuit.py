@@ -1,7 +1,7 @@
 """Circuit of a group: open after a failure, half-open after a pause, closed by an answer. Pure.
 
-A group that failed has no requests in flight, so that it would be the first choice for all that wait. It counts as busy in
-all its slots while its circuit is open. After the pause one request, the probe, finds it idle; the others find it busy as
+A group that failed has no requests in flight, so that it would be the first choice for all that wait. It comes behind all
+others while its circuit is open. After the pause one request, the probe, finds it as any other; the others find it last as
 before, until an answer closes the circuit or a failure opens it for longer. A group without another beside it gets all
 requests meanwhile: a refusal would help nobody.
 """
@@ -30,7 +30,7 @@ class Circuit(NamedTuple):
     """Number of the last one."""
 
     def is_open(self, now: float) -> bool:
-        """True if no request finds the group idle."""
+        """True if the group comes behind all others."""
         return now < self.until
 
     def pause_s(self) -> float:

@@ -1,11 +1,12 @@
 """Forecast of a request on each group, and the order of the groups. Pure.
 
-1. Doubts: groups with unknown capabilities, or with less context than an overestimate of the request, come last.
-2. Predicted finish: waiting for a slot and for earlier prompts, the prompt's own part that is not cached, the answer
+1. Groups that failed lately (`Circuit`) come last: those that wait for the others must not be sent to them.
+2. Doubts: groups with unknown capabilities, or with less context than an overestimate of the request, come behind others.
+3. Predicted finish: waiting for a slot and for earlier prompts, the prompt's own part that is not cached, the answer
    at the speed that the group has under its present load. A warm prefix counts as the seconds of prefill that it saves, so
    that a request waits for it exactly as long as that is worth: with one prefix in all prompts the least busy group wins;
    routers with a threshold sent everything to one (sgl-project/sglang#21199).
-3. Equal ones take turns.
+4. Equal ones take turns.
 """
 
 from __future__ import annotations
@@ -49,6 +50,8 @@ class GroupForecast(NamedTuple):
     warm_tokens: int
     is_full: bool
     """True if all its slots are taken."""
+    failed: bool
+    """True if its circuit is open."""
     turn: int
 
     @property
@@ -93,9 +96,9 @@ def forecasts(loads: Sequence[GroupLoad], needs: Requirements, answer_tokens: fl
     return found
 
 
-def _order(one: GroupForecast) -> tuple[tuple[int, int], float, int]:
-    _, doubts, wait_s, prefill_s, decode_s, _, _, turn = one
-    return doubts, wait_s + prefill_s + decode_s, turn
+def _order(one: GroupForecast) -> tuple[bool, tuple[int, int], float, int]:
+    _, doubts, wait_s, prefill_s, decode_s, _, _, failed, turn = one
+    return failed, doubts, wait_s + prefill_s + decode_s, turn
 
 
 def _forecast(
@@ -105,8 +108,6 @@ def _forecast(
     slots = group.concurrency
     is_full = bool(slots) and held >= (slots or 0)
     slots = slots or fewest
-    if failed:
-        held += slots
     rate = prefill_tps(group) / prefill_factor
     decode_s = answer_tokens / decode_tps(group, held, slots) * decode_factor
     wait_s = pending / rate
@@ -116,7 +117,7 @@ def _forecast(
     warm_tokens = int(warm * prompt)
     prefill_s = (prompt - warm_tokens) / rate
     unsure = doubts(group, needs, abilities)
-    return GroupForecast(group, unsure, wait_s, prefill_s, decode_s, warm_tokens, is_full, turn)
+    return GroupForecast(group, unsure, wait_s, prefill_s, decode_s, warm_tokens, is_full, failed, turn)
 
 
 def reason_of(found: Iterable[GroupForecast]) -> str:
@@ -124,7 +125,9 @@ def reason_of(found: Iterable[GroupForecast]) -> str:
     ranked = list(found)
     if len(ranked) == 1:
         return "the only group that can serve it"
-    best, others = ranked[0], ranked[1:]
+    best, others = ranked[0], [one for one in ranked[1:] if one.failed <= ranked[0].failed]
+    if not others:
+        return "the only group that has not failed lately"
     if any(other.doubts > best.doubts for other in others) and min(o.total_s for o in others) < best.total_s:
         return "its capabilities and its context are known to suffice; those of faster groups are not"
     quickest = min(others, key=lambda other: other.total_s)

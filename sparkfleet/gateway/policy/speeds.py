@@ -27,9 +27,9 @@ def decode_tps(group: GroupEntry, held: int, slots: int) -> float:
     speed = group.speed
     if speed is None:
         return DECODE_TPS / (1 + held / slots)
+    together = held + 1 if held < slots else slots  # the others wait, which is counted as that
     if speed.concurrency <= 1 or speed.together_tps <= 0:
-        return speed.alone_tps / (1 + held / slots)
-    together = held + 1 if held < slots else slots
+        return speed.alone_tps / (1 + (together - 1) / slots)
     return _each(speed.alone_tps, speed.together_tps, speed.concurrency, together)
 
 

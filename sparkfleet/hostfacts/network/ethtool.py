@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from typing import Literal
 
 from sparkfleet.hostfacts.fact import text, unexpected_output
 from sparkfleet.values import Value
@@ -14,7 +13,6 @@ class LinkSettings(Value):
 
     speed_mb_per_s: int | None
     """Megabits per second; None if there is no link."""
-    duplex: Literal["Full", "Half"] | None
     link: bool | None
     """True if a link is detected; None if the driver does not report it."""
     reason: str = ""
@@ -34,20 +32,17 @@ class ReadLinkSettings:
         if "speed" not in lines and "link detected" not in lines:
             raise unexpected_output("link settings", output)
         speed = re.match(r"([0-9]{1,9})Mb/s", lines.get("speed", ""))
-        duplex = lines.get("duplex")
         detected = re.match(r"(yes|no)(?: \((.{1,80})\))?", lines.get("link detected", ""))
         return LinkSettings(
             speed_mb_per_s=int(speed[1]) if speed else None,
-            duplex="Full" if duplex == "Full" else "Half" if duplex == "Half" else None,
             link=None if detected is None else detected[1] == "yes",
             reason=text((detected[2] or "") if detected else ""),
         )
 
 
 class Fec(Value):
-    """Forward error correction of one netdev: configured, and active (`RS` on a healthy 200 Gb/s cable)."""
+    """Active forward error correction of one netdev (`RS` on a healthy 200 Gb/s cable)."""
 
-    configured: tuple[str, ...]
     active: tuple[str, ...]
     """Empty if there is none, as on a port without a cable."""
 
@@ -60,13 +55,12 @@ class ReadFec:
 
     @staticmethod
     def parse(output: str) -> Fec:
-        """FEC from the lines `Active FEC encoding(s)` and `Configured`. Raises FactError without an active one."""
+        """FEC from the line `Active FEC encoding(s)`. Raises FactError without an active one."""
         lines = _fields(output)
         active = next((value for key, value in lines.items() if key.startswith("active fec")), None)
         if active is None:
             raise unexpected_output("FEC", output)
-        asked = next((value for key, value in lines.items() if "configured fec" in key), "")
-        return Fec(configured=_words(asked), active=tuple(w for w in _words(active) if w.lower() != "none"))
+        return Fec(active=tuple(w for w in _words(active) if w.lower() != "none"))
 
 
 def _fields(output: str) -> dict[str, str]:

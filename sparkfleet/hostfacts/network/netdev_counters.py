@@ -14,24 +14,17 @@ Counter = Annotated[int, Field(ge=0, le=(1 << 64) - 1)]
 
 
 class Traffic(Value):
-    """Bytes that a netdev has carried since it came up. RDMA bypasses the kernel and is not included."""
+    """Bytes that a netdev has sent since it came up. RDMA bypasses the kernel and is not included."""
 
     netdev: str
-    rx_bytes: int
     tx_bytes: int
-    rx_errors: int = 0
-    tx_errors: int = 0
-    rx_dropped: int = 0
 
 
 class _RawCount(Entry):
     bytes: Counter = 0
-    errors: Counter = 0
-    dropped: Counter = 0
 
 
 class _RawStats(Entry):
-    rx: _RawCount
     tx: _RawCount
 
 
@@ -41,7 +34,7 @@ class _RawTraffic(Entry):
 
 
 class ReadTraffic(Fact[tuple[Traffic, ...]]):
-    """Byte and error counters of every netdev."""
+    """Bytes that every netdev has sent."""
 
     argv = ("ip", "-j", "-s", "link", "show")
 
@@ -53,11 +46,4 @@ class ReadTraffic(Fact[tuple[Traffic, ...]]):
 
 
 def _traffic(netdev: str, stats: _RawStats) -> Traffic:
-    return Traffic(
-        netdev=netdev,
-        rx_bytes=stats.rx.bytes,
-        tx_bytes=stats.tx.bytes,
-        rx_errors=stats.rx.errors,
-        tx_errors=stats.tx.errors,
-        rx_dropped=stats.rx.dropped,
-    )
+    return Traffic(netdev=netdev, tx_bytes=stats.tx.bytes)

@@ -70,7 +70,6 @@ class RdmaDevice(Value):
     """One RDMA device with its (first) port."""
 
     name: str
-    board: str
     part: int
     """4129 is a ConnectX-7."""
     state: str
@@ -110,7 +109,6 @@ def _device(block: str) -> RdmaDevice:
     try:
         return RdmaDevice(
             name=_whole(_NAME, first.strip()),
-            board=_whole(r"[!-~]{1,64}", found.get("board_id", "?")),
             part=_number(found["vendor_part_id"]),
             state=_whole(r"PORT_[A-Z_]{1,24}", found["state"]),
             active_mtu=_number(found["active_mtu"]),

@@ -84,3 +84,20 @@ def loading(engine: str, version: str | None, model_type: str | None) -> Loading
     if is_within(version, f">={releases[at]}"):
         return "listed"
     return "absent" if at and is_within(version, f"<={releases[at - 1]}") else "unknown"
+
+
+@lru_cache(maxsize=1024)
+def earliest(engine: str | None, model_type: str | None) -> str | None:
+    """The oldest release whose builds may load a type of models; None if the lists give none.
+
+    For an architecture that a release was the first to list, the one read before it: builds between the two may have it.
+    """
+    known = ENGINE_MODELS.content
+    one = next((one for one in known.architectures if model_type in one.model_types), None)
+    if one is None:
+        return None
+    if least := next((release for name, release in one.least.items() if name == engine), None):
+        return least
+    since = next((release for name, release in one.since.items() if name == engine), "any")
+    releases = next((releases for name, releases in known.read.items() if name == engine), ())
+    return releases[releases.index(since) - 1] if since in releases[1:] else None

@@ -14,7 +14,7 @@ from typing import Annotated, Literal
 
 from pydantic import BeforeValidator
 
-from sparkfleet.specs.deployment import Method
+from sparkfleet.specs.deployment import Method, TextKind
 from sparkfleet.values import Value
 
 
@@ -119,6 +119,8 @@ class RuleContext(Value):
     # Requirements of the deployment
     needs: Names = None
     """vision, tools."""
+    content: Annotated[TextKind | None, FactKind.TEXT] = None
+    """Kind of text that is mostly written."""
     license_policy: Annotated[Literal["open", "any"] | None, FactKind.TEXT] = None
 
     # The platform

@@ -48,6 +48,8 @@ class Penalise(Value):
     factor: Annotated[float, Field(gt=0, le=1)] | None = None
     """Factor on the speed (a TTFT is divided by it)."""
     metric: Metric = "decode_tps"
+    worth: Annotated[float, Field(gt=0, lt=1)] | None = None
+    """Factor on the rank alone, for an effect that no number of a plan has."""
 
 
 class RuleLimits(Value):
@@ -206,7 +208,8 @@ class Rule(Value):
         """Effect of the rule on a candidate, in words; "" if `then.do` covers it."""
         then = self.then
         if isinstance(then, Penalise):
-            return f"{then.metric} × {then.factor:g}" if then.factor else ""
+            ranked = f"rank × {then.worth:g}" if then.worth else ""
+            return f"{then.metric} × {then.factor:g}" if then.factor else ranked
         if not isinstance(then, Require):
             return ""
         pairs = (f"{name}={value}" for name, value in (*then.env, *then.speculative))

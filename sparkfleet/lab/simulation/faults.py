@@ -138,7 +138,7 @@ class Faults:
 
     def _actor_dies(self) -> None:
         if self._world.serve.apps:
-            self._world.serve.lose_actor(self._chance.choice(sorted(self._world.serve.apps)), "killed")
+            self._world.serve.lose_actor(self._chance.choice(sorted(self._world.serve.apps)))
 
     def _actor_stalls(self) -> None:
         if self._world.serve.apps:

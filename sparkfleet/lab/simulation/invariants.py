@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 
-from sparkfleet.controlplane.desired import Desired, Standing
 from sparkfleet.controlplane.policy.fallback import BREAKER_FAILURES, BREAKER_S
 from sparkfleet.controlplane.policy.ladder import RETRIES
 from sparkfleet.controlplane.policy.state import GONE_S
+from sparkfleet.controlplane.state.desired import Desired, Standing
 from sparkfleet.controlplane.state.event import Event
 from sparkfleet.gateway.routing_table import RoutingTable
 from sparkfleet.group.group_name import GroupKey, name_of

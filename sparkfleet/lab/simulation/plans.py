@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Sequence
 
-from sparkfleet.controlplane.desired import Desired
+from sparkfleet.controlplane.state.desired import Desired
 from sparkfleet.group.group_name import GroupKey
 from sparkfleet.group.launch_plan import GroupLaunch, RankPlacement
 from sparkfleet.perf.prediction import Band, Prediction

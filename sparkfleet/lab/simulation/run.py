@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from sparkfleet.controlplane.desired import Desired, Standing
+from sparkfleet.controlplane.state.desired import Desired, Standing
 from sparkfleet.controlplane.store_safety.guard import StoreError
 from sparkfleet.group.group_name import GroupKey
 from sparkfleet.lab.simulation import invariants

@@ -175,7 +175,7 @@ class SimulatedServe:
 
     # what happens by itself
 
-    def lose_actor(self, key: GroupKey, why: str) -> None:
+    def lose_actor(self, key: GroupKey) -> None:
         """The group's actor is killed, or ends after the loss of a rank's holder; its engine goes on, and the next actor may
         adopt it."""
         app = self.apps.get(key)

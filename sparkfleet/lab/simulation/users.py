@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import sqlite3
 
-from sparkfleet.controlplane.desired import Desired
+from sparkfleet.controlplane.state.desired import Desired
 from sparkfleet.controlplane.state.newer_generations import OvertakenError
 from sparkfleet.errors import ControlError
 from sparkfleet.lab.simulation.plans import edited, random_plan

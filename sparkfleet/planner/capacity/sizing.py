@@ -145,8 +145,8 @@ class VariantContext:
 def size(case: VariantContext, proposal: Proposal, room: MemoryBudget, settings: Settings) -> Sizing:
     """The first sizes that fit, else the first that are tight, else the smallest, which do not fit.
 
-    If only contexts fit that are too short to work with, the smallest of the others that is tight. At the edge
-    of the memory the smallest that is long enough to work with.
+    The first tight ones with a context to work with are preferred to a shorter context that fits. At the edge of the
+    memory the smallest ones with a context to work with.
     """
 
     def at(context: int, concurrency: int, kv: str) -> Sizing:
@@ -159,7 +159,7 @@ def size(case: VariantContext, proposal: Proposal, room: MemoryBudget, settings:
     tight: list[Sizing] = []
     for sizes in tried:
         if sizes[0] < WORKABLE_CONTEXT and tight and tight[-1].context >= WORKABLE_CONTEXT:
-            return tight[-1] if case.edge or smallest.verdict == "fits" else tight[0]
+            return tight[-1] if case.edge else tight[0]
         found = at(*sizes)
         if found.verdict == "fits":
             return found

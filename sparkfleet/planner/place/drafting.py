@@ -187,7 +187,7 @@ def _pinned(
     if support_of(engine, wanted.method) is None:
         return SpeculationOptions((), (Exclusion(wanted.method, _no_such(engine)),))
     draft = wanted.draft or (one.draft if one else None)
-    head = _head_of(wanted.method, drafts.checkpoint, draft)
+    head = _head_of(wanted.method, drafts.checkpoint, draft, engine)
     missing = _missing_head(wanted.method, head, drafts.checkpoint, draft)
     missing = missing or _closed(draft, drafts) or _unpinned(draft, variant)
     if missing:
@@ -225,13 +225,20 @@ def _depth(
     return one.tokens.at(concurrency) if one and one.tokens else DEFAULT_TOKENS[method]
 
 
-def _head_of(method: Method, checkpoint: Checkpoint, draft: str | None) -> str:
+def _head_of(method: Method, checkpoint: Checkpoint, draft: str | None, engine: EngineName) -> str:
     """The place of the drafting weights: the checkpoint, a separate one, or none."""
     if method == "ngram":
         return "none"
-    if method in ("mtp", "nextn") or (method == "dspark" and draft is None and _has_dspark(checkpoint)):
-        return "checkpoint"
-    return "separate"
+    if method in ("mtp", "nextn"):
+        # Gemma 4 has no head of its own: its drafter is a checkpoint, which one engine loads.
+        return "separate" if draft is not None and _loads(engine, draft) else "checkpoint"
+    return "checkpoint" if method == "dspark" and draft is None and _has_dspark(checkpoint) else "separate"
+
+
+def _loads(engine: EngineName, draft: str) -> bool:
+    """False if the draft is known, and the engine is none of those that load it."""
+    known = speculator_with(draft)
+    return known is None or engine in known.engines
 
 
 # --- reasons ----------------------------------------------------------------------------------------------------------

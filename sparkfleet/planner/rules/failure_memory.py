@@ -10,7 +10,7 @@ from sparkfleet.planner.types.plan import Candidate, DeploymentPlan, Rejection, 
 from sparkfleet.values import Value
 
 
-class Remembered(Value):
+class RememberedFailure(Value):
     """A candidate that failed to start on its nodes."""
 
     fingerprint: str
@@ -43,7 +43,7 @@ def fingerprint(candidate: Candidate, drivers: Collection[tuple[str, str]]) -> s
     return hashlib.sha256(f"{text}{where}".encode()).hexdigest()[:16]
 
 
-def without_failed(plan: DeploymentPlan, failed: Collection[Remembered]) -> DeploymentPlan:
+def without_failed(plan: DeploymentPlan, failed: Collection[RememberedFailure]) -> DeploymentPlan:
     """The plan with such rungs moved from the ladders to the rejected; a ladder with no other rung keeps them."""
     known = {one.fingerprint: one for one in failed}
     if not known:
@@ -59,7 +59,7 @@ def without_failed(plan: DeploymentPlan, failed: Collection[Remembered]) -> Depl
     return plan.model_copy(update={"groups": tuple(groups), "rejected": (*rejected.values(), *plan.rejected)})
 
 
-def _rejection(rung: Rung, failure: Remembered) -> Rejection:
+def _rejection(rung: Rung, failure: RememberedFailure) -> Rejection:
     reason = f"did not start here: {failure.words}; barred {failure.ends}; `sparkfleet apply --retry` tries it again"
     candidate = rung.candidate
     return Rejection(

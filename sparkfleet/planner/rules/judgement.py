@@ -11,6 +11,8 @@ is *possible*. What a finding may do:
 
 A rule of one source that a newer source contradicts only warns, with both sources (`Rule.effect`).
 
+What only releases can have that are older than the architecture of the model is not possible on a build of it.
+
 The exception is cheap insurance: the combination is the one that was seen to compute wrong results, and no version excludes
 it. The requirement costs speed at worst; leaving it out costs silent errors.
 """
@@ -22,6 +24,7 @@ from difflib import get_close_matches
 from functools import lru_cache
 
 from sparkfleet.errors import SparkfleetError
+from sparkfleet.knowledge.engines.engine_models import earliest
 from sparkfleet.knowledge.rules.rule_context import FACTS, FactKind, RuleContext, parse_flags
 from sparkfleet.knowledge.rules.rules import (
     SEVERITIES,
@@ -36,7 +39,7 @@ from sparkfleet.knowledge.rules.rules import (
     load_book,
     planning_rules,
 )
-from sparkfleet.knowledge.versions import Truth
+from sparkfleet.knowledge.versions import Truth, parse_version
 from sparkfleet.planner.types.plan import Rejection
 from sparkfleet.values import Value
 
@@ -114,7 +117,22 @@ def _judged(situation: RuleContext, rules: Iterable[Rule]) -> tuple[RuleMatch, .
         for rule in rules
         if (answer := rule.applies(situation)) is not Truth.NO
     ]
-    return tuple(sorted(found, key=_worst_first))
+    possible = (finding for finding in found if finding.certain or not _outgrown(finding))
+    return tuple(sorted(possible, key=_worst_first))
+
+
+def _outgrown(finding: RuleMatch) -> bool:
+    """True if only releases that are older than the architecture would make the rule fire: the engine, whose version is not
+    known, is none of them."""
+    situation = finding.situation
+    if situation.engine_version is not None and parse_version(situation.engine_version) is not None:
+        return False
+    oldest = earliest(situation.engine, situation.model_type)
+    if oldest is None:
+        return False
+    # A snapshot of a release is it or any later one.
+    later = situation.model_copy(update={"engine_version": f"{oldest}.dev0"})
+    return finding.rule.applies(later) is Truth.NO
 
 
 _COMMON = ("device", "engine", "engine_version", "image", "model", "quant", "features", "nodes", "topology")

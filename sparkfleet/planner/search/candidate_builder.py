@@ -72,6 +72,7 @@ def known_of(stacked: StackedProposal) -> RuleContext:
         "driver": site.driver or None,
         "kernel_os": site.kernel or None,
         "needs": case.spec.needs,
+        "content": case.spec.content,
         "license_policy": case.spec.license,
         "fits_one_node": _fits_one(case, proposal, stack),
     }

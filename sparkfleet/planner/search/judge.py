@@ -153,7 +153,8 @@ def _lessened(sized: Sizing, smaller: Sizing, verdict: Judgement) -> str:
         if now < then
     ]
     less += [f"a KV cache in {smaller.kv_dtype}"] if smaller.kv_dtype != sized.kv_dtype else []
-    rules = ", ".join(finding.rule.id for finding in verdict.required_by)
+    limiting = [one for one in verdict.required_by if _limits_of(one) != RuleLimits()]
+    rules = ", ".join(finding.rule.id for finding in limiting or verdict.required_by)
     return f"{', '.join(less)}: {sized.context} × {sized.concurrency} does not fit within what rules require ({rules})"
 
 
@@ -315,7 +316,7 @@ def _predicted(
         notes=(
             *_at_the_edge(stacked, sized),
             *_notes(case, stack, proposal, verdict),
-            *_flag_faults(candidate),
+            *_flag_faults(candidate, case.variant.engine_args),
         ),
         said=in_words(case.variant.engine_args),
     )
@@ -340,9 +341,12 @@ def _at_the_edge(stacked: StackedProposal, sized: Sizing) -> Iterator[str]:
         )
 
 
-def _flag_faults(candidate: Candidate) -> Iterator[str]:
-    """Flags and values of the deployment that the engine does not take, as far as its release is known."""
-    for one in flag_faults(candidate.engine, candidate.engine_version, parse_flags(candidate.engine_args)):
+def _flag_faults(candidate: Candidate, given: tuple[str, ...]) -> Iterator[str]:
+    """Flags and values of the deployment that the engine does not take, as far as its release is known.
+
+    Those that rules and images add are not judged: they are known to be flags of that build.
+    """
+    for one in flag_faults(candidate.engine, candidate.engine_version, parse_flags(given)):
         yield f"{one.words(candidate.engine, candidate.engine_version)}: the engine may refuse to start"
 
 

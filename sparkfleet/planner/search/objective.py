@@ -181,7 +181,7 @@ def doubt(case: VariantContext, stack: Stack, proposal: Proposal, verdict: RuleJ
     for finding in verdict.penalties:
         then = finding.rule.then
         if isinstance(then, Penalise) and then.factor is None and then.metric == "decode_tps":
-            factor *= DEMOTION
+            factor *= then.worth or DEMOTION
     return factor
 
 

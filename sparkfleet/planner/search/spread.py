@@ -30,12 +30,13 @@ def stays(case: VariantContext, fewer: Evaluation, more: Evaluation) -> str:
     if by_wide <= by_narrow and more.worth > fewer.worth:
         return ""  # wider groups on the same nodes: what was published decides, as between two proposals
     required = required_gain(by_wide, by_narrow)
+    # The line of the alternative has the rate of decoding; this is the prompt and the answer together.
     if gain < 1.0:
-        return "slower"
+        return "the whole answer is slower"
     if gain < required:
-        return f"{gain:.2f}× as fast; two boots of one plan differ by up to {required:.2f}×"
+        return f"the whole answer {gain:.2f}×; two boots of one plan differ by up to {required:.2f}×"
     if more.worth < required * fewer.worth:
-        return f"predicted {gain:.2f}× as fast, but with fewer published measurements"
+        return f"the whole answer {gain:.2f}×, but with fewer published measurements"
     return _lost(case, narrow, wide)
 
 

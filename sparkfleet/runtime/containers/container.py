@@ -54,7 +54,7 @@ def run_argv(argv: Sequence[str], id_file: Path) -> tuple[str, ...]:
 
 
 @dataclass(frozen=True, slots=True)
-class Autopsy:
+class ContainerExit:
     """Exit of a container."""
 
     state: str = ""
@@ -87,7 +87,7 @@ class Container:
         self._id_file = id_file
         self._tool = tool
         self._image = image
-        self._autopsy = Autopsy()
+        self._exit = ContainerExit()
 
     async def stop(self, client: asyncio.Future[int], grace_s: float) -> None:
         """Sends SIGTERM, after `grace_s` SIGKILL, to everything in it; returns when the client has ended, or will not.
@@ -109,8 +109,8 @@ class Container:
         if code == 0:
             last = printed.strip().rpartition("\n")[2]  # podman sometimes prints a warning first
             state, _, oom_killed = last.partition(" ")
-            self._autopsy = Autopsy(state, oom_killed == "true")
-        if self._autopsy.alive:
+            self._exit = ContainerExit(state, oom_killed == "true")
+        if self._exit.alive:
             await self._ask("kill", made)  # podman's `rm --force` begins with 10 s of grace
         await self._ask("rm", "--force", "--volumes", made)
         self._id_file.unlink(missing_ok=True)
@@ -123,11 +123,11 @@ class Container:
             tail: the last lines of output, including the tool's own.
         """
         code = _signalled(code)
-        if self._autopsy.alive:
+        if self._exit.alive:
             return code, f"the {self._tool} client that ran it {meaning(code)}"
-        if code in (_TOOL_FAILED, *_COMMAND) and not self._autopsy.began:
+        if code in (_TOOL_FAILED, *_COMMAND) and not self._exit.began:
             return code, self._tools_fault(code, tail)
-        hint = f" (out of memory, by {self._tool}'s record)" if self._autopsy.oom_killed else ""
+        hint = f" (out of memory, by {self._tool}'s record)" if self._exit.oom_killed else ""
         return code, f"the engine {meaning(code)}{hint}"
 
     def _id(self) -> str:

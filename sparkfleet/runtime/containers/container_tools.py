@@ -6,16 +6,12 @@ import os
 import shutil
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from sparkfleet.errors import Cause, NodeError
+from sparkfleet.hostfacts.container import Tool
 from sparkfleet.remote.channel import Completed
 from sparkfleet.remote.local import execute
 from sparkfleet.runtime.environment import clean_environment
-
-# Staging's programs on nodes start often, and an engine's module brings the planner's types.
-if TYPE_CHECKING:
-    from sparkfleet.engines.container import Tool
 
 TOOLS: tuple[Tool, ...] = ("docker", "podman")
 ANSWER_S = 15.0

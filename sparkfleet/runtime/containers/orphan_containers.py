@@ -11,7 +11,8 @@ import math
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
-from sparkfleet.engines.container import RankLabels, Tool, find_argv, found, stop_argv
+from sparkfleet.engines.container import RankLabels, find_argv, found, stop_argv
+from sparkfleet.hostfacts.container import Tool
 from sparkfleet.runtime.base import RankId
 from sparkfleet.runtime.containers.container_tools import ask, is_used
 from sparkfleet.runtime.processes import Killed
@@ -23,7 +24,7 @@ _IN_PROGRESS = "is already in progress"
 _GONE = "no such container"
 
 
-class Leftover(NamedTuple):
+class OrphanContainer(NamedTuple):
     """A container of the fleet, running or not."""
 
     tool: Tool
@@ -34,7 +35,7 @@ class Leftover(NamedTuple):
         return f"container {self.name} ({self.tool})"
 
 
-class Leftovers:
+class OrphanContainers:
     """Finds and removes the containers of one fleet on this node.
 
     Args:
@@ -56,14 +57,14 @@ class Leftovers:
             tuple(words for words, gone in ended if gone), tuple(words for words, gone in ended if not gone)
         )
 
-    async def _find(self, tool: Tool) -> list[Leftover]:
+    async def _find(self, tool: Tool) -> list[OrphanContainer]:
         listed = await ask(find_argv(tool, self._fleet)) if is_used(tool) else None
         if listed is None or listed.exit_code != 0:
             return []
-        return [Leftover(tool, one.name, _rank(one.identity)) for one in found(listed.stdout)]
+        return [OrphanContainer(tool, one.name, _rank(one.identity)) for one in found(listed.stdout)]
 
 
-async def _remove(one: Leftover, grace_s: float) -> bool:
+async def _remove(one: OrphanContainer, grace_s: float) -> bool:
     await ask(stop_argv(one.tool, one.name, math.ceil(grace_s)), grace_s)
     for _ in range(_REMOVALS):
         removed = await ask((one.tool, "rm", "--force", "--volumes", one.name))

@@ -16,9 +16,10 @@ import re
 import shutil
 import sys
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
 from sparkfleet.checkpoints.io.safe_io import shown
+from sparkfleet.hostfacts.container import Tool
 from sparkfleet.remote.channel import Completed
 from sparkfleet.remote.local import execute
 from sparkfleet.runtime.containers.container_tools import TOOLS, is_used
@@ -29,9 +30,6 @@ from sparkfleet.staging.locks import alone
 from sparkfleet.staging.manifest import Manifest
 from sparkfleet.staging.storage_layout import DirectoryPlace, check, directory_of, flush
 from sparkfleet.values import Value
-
-if TYPE_CHECKING:
-    from sparkfleet.engines.container import Tool
 
 ARCHIVE = "image.tar"
 LIMIT_S = 6 * 3600.0

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 import shutil
 import sys
 from collections.abc import Iterator
@@ -16,11 +15,9 @@ from sparkfleet.staging.agent.protocol import LineReporter, program
 from sparkfleet.staging.agent.scan import references
 from sparkfleet.staging.errors import StagingError
 from sparkfleet.staging.locks import try_lock
-from sparkfleet.staging.manifest import Manifest, StagingItem
+from sparkfleet.staging.manifest import COMMIT, Manifest, StagingItem
 from sparkfleet.staging.storage_layout import PART, HubPlace, hub_directory, size_of
 from sparkfleet.values import Value
-
-_COMMIT = re.compile(r"[0-9a-f]{40}", re.ASCII)
 
 
 class RemoveRequest(Value):
@@ -40,7 +37,7 @@ class Removed(Value):
 def work(request: RemoveRequest, reporter: LineReporter) -> Removed:
     """Remove a commit, and the blobs that no other commit uses. Raises StagingError if it is being staged."""
     StagingItem.model(request.name)  # a path is built from it
-    if not _COMMIT.fullmatch(request.commit):
+    if not COMMIT.fullmatch(request.commit):
         raise StagingError(f"{quote(request.commit)} is not a commit.")
     place = HubPlace(hub_directory(request.cache), request.name)
     lock = try_lock(place.lock)

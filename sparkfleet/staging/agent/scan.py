@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,7 +13,7 @@ from sparkfleet.checkpoints.io.safe_io import read_json_object, read_start
 from sparkfleet.errors import FactError
 from sparkfleet.runtime.files.builtin_models import builtin_directory
 from sparkfleet.staging.agent.protocol import LineReporter, program
-from sparkfleet.staging.manifest import BUILTIN, File, Kind, Manifest, StagingItem, by_path
+from sparkfleet.staging.manifest import BUILTIN, COMMIT, File, Kind, Manifest, StagingItem, by_path
 from sparkfleet.staging.storage_layout import (
     DirectoryPlace,
     HubPlace,
@@ -31,7 +30,6 @@ from sparkfleet.values import Value
 
 REF_BYTES = 256
 INDEX_BYTES = 64 << 20
-_COMMIT = re.compile(r"[0-9a-f]{40}", re.ASCII)
 _BLOB = {64: "sha256", 40: "git-sha1"}
 
 
@@ -109,7 +107,7 @@ def _wanted(wanted: StagingItem, cache: str) -> HeldVersion:
         )
     place = HubPlace(hub_directory(cache), wanted.name)
     commit = _commit(place.root / "refs" / wanted.revision)
-    if commit is None and _COMMIT.fullmatch(wanted.revision):
+    if commit is None and COMMIT.fullmatch(wanted.revision):
         commit = wanted.revision
     return _snapshot(place, wanted.name, commit) if commit else HeldVersion(kind="hub", name=wanted.name)
 
@@ -207,7 +205,7 @@ def _everything(cache: Path, override: str) -> Iterator[HeldVersion]:
         place = HubPlace(cache, name)
         commits = {path.name for path in (folder / "snapshots").glob("*")}
         commits |= {path.stem for path in (folder / ".sparkfleet").glob("*.json")}
-        for commit in sorted(commit for commit in commits if _COMMIT.fullmatch(commit)):
+        for commit in sorted(commit for commit in commits if COMMIT.fullmatch(commit)):
             yield _snapshot(place, name, commit)
     for path in _builtins(override):
         size = sum(size_of(file) or 0 for file in _files(path))
@@ -232,7 +230,7 @@ def _commit(reference: Path) -> str | None:
     if size_of(reference) is None:
         return None
     text = read_start(reference, REF_BYTES).decode("ascii", errors="replace").strip()
-    return text if _COMMIT.fullmatch(text) else None
+    return text if COMMIT.fullmatch(text) else None
 
 
 def _files(directory: Path) -> Iterator[Path]:

@@ -25,8 +25,6 @@ KEYS = sorted(
     {key for model in MODELS for key in model} | {"quantization_config", "text_config", "vision_config"}
 )
 
-NAMES = st.text(max_size=8) | st.sampled_from(KEYS)
-
 JSON = st.recursive(
     st.none()
     | st.booleans()

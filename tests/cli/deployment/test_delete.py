@@ -8,7 +8,7 @@ from sparkfleet.fleet import session as module
 
 
 class Controller:
-    """One that serves `m` until it is told to delete it."""
+    """A controller that serves `m` until a request deletes it."""
 
     def __init__(self):
         self.names = ["m"]

@@ -163,7 +163,7 @@ def test_weights_that_do_not_fit(sparkfleet, sparks, inventory, tmp_path):
 
 
 class Telling(FakeChannel):
-    """A Spark that also says what it has of checkpoints."""
+    """A Spark that also lists its checkpoints."""
 
     def __init__(self, spark, answer):
         super().__init__(spark.name, {program(): answer})

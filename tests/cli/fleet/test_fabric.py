@@ -31,7 +31,7 @@ def view(number, address=None, mtu=1500):
 
 @pytest.fixture
 def fleet(monkeypatch):
-    """Two Sparks; fleet["views"], ["helpers"] and ["applied"] are what is seen, allowed, and what becomes of it."""
+    """Two Sparks; fleet["views"] is what is seen, ["helpers"] what is allowed, and ["applied"] the result."""
     state = {"views": (view(1), view(2)), "helpers": {}, "applied": FabricOutcome(kept=True, problems=())}
 
     async def look(channels):

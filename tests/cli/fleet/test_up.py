@@ -8,7 +8,7 @@ from sparkfleet.controlplane.api.client import FleetClient
 from sparkfleet.controlplane.state.head_address import HeadAddress
 from sparkfleet.fleet import session as module
 from sparkfleet.fleet.events import FleetStep, StepRunning
-from sparkfleet.fleet.fleet_lifecycle import FleetLifecycle, TakenDown
+from sparkfleet.fleet.node_starts import FleetLifecycle, TakenDown
 
 ADDRESS = HeadAddress(
     ray="127.0.0.2:1", api="http://127.0.0.1:1", gateway_host="127.0.0.1", gateway_port=8000

@@ -63,7 +63,7 @@ def status(*specs):
 
 
 class Client:
-    """A controller that wants some deployments."""
+    """A controller with some desired deployments."""
 
     def __init__(self, *specs):
         self._status = status(*specs)

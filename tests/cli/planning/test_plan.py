@@ -16,7 +16,7 @@ from sparkfleet.fleet.session import Session
 from sparkfleet.hostfacts.node import Gpu, InstalledEngine, NodeFacts, Processors, UnifiedMemory
 from sparkfleet.knowledge.models.known_models import known_checkpoint
 from sparkfleet.planner.place.fleet_map import Fleet
-from sparkfleet.planner.rules.failure_memory import Remembered, fingerprint
+from sparkfleet.planner.rules.failure_memory import RememberedFailure, fingerprint
 from sparkfleet.planner.types.image_refs import digests_of, with_digests
 from sparkfleet.specs.deployment import Deployment
 from sparkfleet.specs.load import load_deployment, load_inventory
@@ -281,7 +281,7 @@ class TestApplying:
         ("state", "verb"), [("ready", "keep"), ("starting", "keep"), ("failed", "start")]
     )
     def test_what_is_given_up_is_asked_for_once_more(self, deployments, state, verb):
-        """The same file again changes nothing, except of what has failed: every message about that says so."""
+        """The same file again changes nothing, except of what has failed, as every message about that advises."""
         spec, fleet = load_deployment(deployments / "tiny-local.yaml"), Fleet(nodes=(self.node(),))
         (planned,) = decide([spec], fleet, None, {}).planned
         known = DeploymentStatus(
@@ -305,7 +305,7 @@ class TestApplying:
         top, *lower = fresh.plan.groups[0].ladder
         assert fresh.plan.drivers == (("spark1", "580.142"),)
         mark = fingerprint(top.candidate, fresh.plan.drivers)
-        status = statuses.fleet(failures=(Remembered(fingerprint=mark, words="known issue"),))
+        status = statuses.fleet(failures=(RememberedFailure(fingerprint=mark, words="known issue"),))
         (barred,) = decide([spec], fleet, status, known).planned
         assert barred.plan.groups[0].ladder == tuple(lower)
         assert "`sparkfleet apply --retry`" in barred.plan.rejected[0].reason
@@ -324,7 +324,7 @@ class TestApplying:
         assert decide([spec], fleet, at_the_top, known, retry=True).planned[0].change.verb == "keep"
 
     def test_a_tag_that_is_deployed_keeps_its_digest_until_it_is_to_be_renewed(self):
-        """Whatever the tag stands for by now."""
+        """The tag may have another digest by now."""
         tag, pinned = "localhost/tts:latest", f"localhost/tts:latest@sha256:{'a' * 64}"
         spec = Deployment.model_validate(
             {

@@ -446,7 +446,7 @@ async def test_a_controller_of_another_version_is_known_for_one(served, monkeypa
 async def test_a_controller_that_says_what_is_not_known_here_is_told_by_its_version(
     unused_tcp_port, version, words
 ):
-    """Of a checkout that was changed meanwhile it was told that 0.1.0 is not 0.1.0."""
+    """The message about a checkout that was changed meanwhile was that 0.1.0 is not 0.1.0."""
 
     async def fleet(request):
         return web.json_response({"version": 1, "sparkfleet": version, "moods": []})

@@ -1,7 +1,6 @@
 import pytest
 from control_values import plan
 
-from sparkfleet.controlplane.desired import Desired
 from sparkfleet.controlplane.state.capabilities import (
     group_entry,
     measured_of,
@@ -9,6 +8,7 @@ from sparkfleet.controlplane.state.capabilities import (
     vision_of,
     weights_of,
 )
+from sparkfleet.controlplane.state.desired import Desired
 from sparkfleet.gateway.routing_table import GroupEntry
 from sparkfleet.perf.prediction import Band, Prediction
 from sparkfleet.planner.types.plan import Candidate, GroupShape

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from sparkfleet.controlplane.desired import Standing
+from sparkfleet.controlplane.state.desired import Standing
 from sparkfleet.controlplane.state.launches import launch_for
 from sparkfleet.controlplane.state.store import Store
 from sparkfleet.group.launch_plan import GroupLaunch

@@ -3,7 +3,7 @@
 import pytest
 from control_values import deployment, plan
 
-from sparkfleet.controlplane.desired import Desired
+from sparkfleet.controlplane.state.desired import Desired
 from sparkfleet.controlplane.state.fleet_snapshot import FleetSnapshot
 from sparkfleet.controlplane.state.status import App
 from sparkfleet.gateway.routing_table import ExternalAddress, GroupEntry

@@ -1,4 +1,4 @@
-"""The predicted end of a start, as clients are told it."""
+"""The predicted end of a start, as clients get it."""
 
 from __future__ import annotations
 

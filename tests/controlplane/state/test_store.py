@@ -5,14 +5,14 @@ import sqlite3
 import pytest
 from control_values import deployment, plan
 
-from sparkfleet.controlplane.desired import Standing
 from sparkfleet.controlplane.state import schema
+from sparkfleet.controlplane.state.desired import Standing
 from sparkfleet.controlplane.state.store import Store
 from sparkfleet.controlplane.state.store_rows import desired_of
 from sparkfleet.controlplane.state.tables import deployments
 from sparkfleet.gateway.access.keys import generate, rotate
 from sparkfleet.gateway.routing_table import KeyLimits
-from sparkfleet.planner.rules.failure_memory import Remembered
+from sparkfleet.planner.rules.failure_memory import RememberedFailure
 
 
 @pytest.fixture
@@ -169,8 +169,8 @@ def test_what_does_not_start_is_remembered_as_long_as_it_lasts(store):
     store.failures.remember("for ever", "known issue", math.inf)
     store.failures.remember("short", "unknown", 3.0)
     assert store.failures.all() == (
-        Remembered(fingerprint="for ever", words="known issue"),
-        Remembered(fingerprint="short", words="unknown", until=5.0),
+        RememberedFailure(fingerprint="for ever", words="known issue"),
+        RememberedFailure(fingerprint="short", words="unknown", until=5.0),
     )
     store.failures.remember("other", "unknown", 2.0)
     assert [one.fingerprint for one in store.failures.all()] == ["for ever", "other"]
@@ -181,7 +181,7 @@ def test_what_does_not_start_is_remembered_as_long_as_it_lasts(store):
 def test_the_newest_of_its_kind_counts(store):
     store.failures.remember("one", "known issue", math.inf)
     store.failures.remember("one", "unknown", 10.0)
-    assert store.failures.all() == (Remembered(fingerprint="one", words="unknown", until=12.0),)
+    assert store.failures.all() == (RememberedFailure(fingerprint="one", words="unknown", until=12.0),)
 
 
 def test_what_is_asked_for_once_more_begins_anew(store):

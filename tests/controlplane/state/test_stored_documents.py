@@ -14,7 +14,7 @@ from control_values import deployment, inventory, plan
 from launches import launches_for
 from pydantic import BaseModel
 
-from sparkfleet.controlplane.desired import Desired, Standing
+from sparkfleet.controlplane.state.desired import Desired, Standing
 from sparkfleet.controlplane.state.head_address import HeadAddress
 from sparkfleet.controlplane.state.store import Store
 from sparkfleet.controlplane.state.store_rows import KeySettings, desired_of, desired_row

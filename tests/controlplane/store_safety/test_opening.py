@@ -8,7 +8,7 @@ import sqlite3
 import pytest
 from control_values import deployment, plan
 
-from sparkfleet.controlplane.desired import Standing
+from sparkfleet.controlplane.state.desired import Standing
 from sparkfleet.controlplane.state.schema import IDENTITY_SINCE, SCHEMAS
 from sparkfleet.controlplane.state.store import Store
 from sparkfleet.controlplane.store_safety import opening

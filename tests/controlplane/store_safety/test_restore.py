@@ -1,4 +1,4 @@
-"""A lost store: put back from a copy, made of what runs, or begun anew by name."""
+"""A lost store: restored from a copy, made of what runs, or replaced by an empty one on request."""
 
 import contextlib
 import sqlite3
@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from control_values import deployment, plan
 
-from sparkfleet.controlplane.desired import Standing
+from sparkfleet.controlplane.state.desired import Standing
 from sparkfleet.controlplane.store_safety import restore
 from sparkfleet.controlplane.store_safety.applied import applied_in, read_applied, write_applied
 from sparkfleet.controlplane.store_safety.copies import take_copy

@@ -5,7 +5,7 @@ from controller_world import diagnosed, report
 from observed_values import NODE, predicted
 from prometheus_client import generate_latest
 
-from sparkfleet.controlplane.desired import Standing
+from sparkfleet.controlplane.state.desired import Standing
 from sparkfleet.controlplane.state.status import NodeReport
 from sparkfleet.controlplane.views.metrics_export import fleet_samples, node_samples
 from sparkfleet.engines.startup_phases import StartupPhase

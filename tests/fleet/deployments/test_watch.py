@@ -1,4 +1,4 @@
-"""Waiting for deployments: it ends with what became of them, and sends the step that each is at meanwhile."""
+"""Waiting for deployments: it ends with their outcomes, and sends the step of each meanwhile."""
 
 import pytest
 from control_values import plan

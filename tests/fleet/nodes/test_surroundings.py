@@ -159,7 +159,7 @@ def test_a_role_that_cannot_be_read_is_none(states, text):
 
 
 async def test_every_verb_names_the_head_that_the_inventorys_node_has_joined(states, tmp_path):
-    """Its missing address was taken for a state that cannot be read, and a person was told to repair it."""
+    """Its missing address was taken for an unreadable state, and the message asked a person to repair it."""
     file = tmp_path / "inventory.yaml"
     file.write_text("fleet: home\nhead: this\nnodes:\n  this: {address: local}\n")
     joined = {"node": "this", "head": "b", "ray": "127.0.0.1:1"}

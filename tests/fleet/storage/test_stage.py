@@ -7,7 +7,7 @@ from rungs import rung as planned
 import sparkfleet.fleet.storage.stage as module
 from sparkfleet.fleet.events import FactFound
 from sparkfleet.fleet.storage.stage import bring, fallbacks_of, needs_of, pinned
-from sparkfleet.planner.rules.failure_memory import Remembered, fingerprint
+from sparkfleet.planner.rules.failure_memory import RememberedFailure, fingerprint
 from sparkfleet.planner.types.image_refs import with_digests
 from sparkfleet.specs.inventory import Inventory, Node
 from sparkfleet.staging.pin_images import Pinned
@@ -110,7 +110,7 @@ async def test_an_image_of_a_lower_rung_alone_is_not_asked_of_its_registry(asked
 
 async def test_what_did_not_start_by_its_digest_makes_room_for_the_next_rung(asked):
     plans = (plan_of(rung("a", image=TAG), rung("a", image=OTHER_TAG, engine="sglang")),)
-    failed = Remembered(fingerprint=fingerprint(rung("a").candidate, ()), words="out of memory")
+    failed = RememberedFailure(fingerprint=fingerprint(rung("a").candidate, ()), words="out of memory")
     (found,) = await pinned(Nowhere(), plans, (failed,))
     assert [one.candidate.image for one in found.groups[0].ladder] == [OTHER]
     assert asked[-1] == (OTHER_TAG, ("a",), "if-missing")

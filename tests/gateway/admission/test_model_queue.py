@@ -12,6 +12,7 @@ import aiohttp
 import pytest
 
 from sparkfleet.engines.fake import FakeEngine, Pace
+from sparkfleet.gateway import choice
 from sparkfleet.gateway.access.keys import generate
 from sparkfleet.gateway.admission.model_queue import ModelQueues, QueuedSlot
 from sparkfleet.gateway.api_errors import ApiError, not_ready
@@ -23,6 +24,7 @@ from sparkfleet.gateway.routing_table import GroupEntry, GroupSpeed, KeyLimits, 
 if TYPE_CHECKING:
     from conftest import Door, OpenDoor
 
+NOTHING = Requirements()
 ONE = GroupEntry(app="one", concurrency=1)
 SEES = GroupEntry(app="sees", concurrency=1, vision=True)
 
@@ -37,9 +39,11 @@ class House:
         self.loads.on_end = self.queues.pump
         self.done: list[str] = []
 
-    def choose(self, key: str, *apps: str, **more: Any) -> Callable[[], Choice]:
+    def choose(
+        self, key: str, *apps: str, needs: Requirements = NOTHING, **more: Any
+    ) -> Callable[[], Choice]:
         groups = tuple(group for group in self.model.groups if not apps or group.app in apps)
-        return lambda: Choice(self.model, groups, Requirements(), self.loads, key, **more)
+        return lambda: Choice(self.model, groups, needs, self.loads, key, **more)
 
     async def enter(self, key: str, *apps: str, **more: Any) -> QueuedSlot:
         slot = await self.queues.enter(self.choose(key, *apps, **more))
@@ -194,6 +198,96 @@ async def test_a_changed_table_is_seen_by_those_that_wait() -> None:
     moved.close()
     slot.close()
     assert house.queues.waiting("tiny") == 0
+
+
+async def test_a_first_token_lets_those_that_wait_choose_again() -> None:
+    """A prompt of 100 s was ahead on the idle group; once it is read, that group is the best, although no request ended."""
+    speed = GroupSpeed(prefill_tps=1000, alone_tps=20, together_tps=60, concurrency=4)
+    full, reads = (
+        GroupEntry(app=app, concurrency=slots, speed=speed) for app, slots in (("full", 1), ("reads", 4))
+    )
+    house = House(full, reads)
+    held = await house.enter("a", "full")
+    held.answered(is_stream=True)
+    long = await house.enter("b", "reads", needs=Requirements(tokens=100_200, prompt_tokens=100_000))
+    waiting = house.start("c", needs=Requirements(tokens=200, prompt_tokens=100))
+    await settle()
+    assert not waiting.done()
+    long.answered(is_stream=True)
+    await settle()
+    assert waiting.done()
+    assert house.loads.held("reads") == 2
+    for slot in (held, long, await waiting):
+        slot.close()
+
+
+async def test_any_number_that_waits_for_one_group_hides_none_that_finds_its_own_free() -> None:
+    house = House(ONE, SEES)
+    seeing, plain = await house.enter("a", "sees"), await house.enter("b", "one")
+    blocked = [house.start("c", "sees") for _ in range(70)]
+    await settle()
+    next_one = house.start("d", "one")
+    plain.close()
+    await settle()
+    assert next_one.done()
+    for task in blocked:
+        task.cancel()
+    for slot in (seeing, await next_one):
+        slot.close()
+
+
+async def test_the_prompts_of_those_before_it_are_read_before_its_own() -> None:
+    """Each is read for 10 s: the fifth would wait for 40 s for the quick group, and has its first token sooner elsewhere."""
+    quick = GroupSpeed(prefill_tps=4000, alone_tps=40, together_tps=120, concurrency=4)
+    slow = GroupSpeed(prefill_tps=1000, alone_tps=20, together_tps=60, concurrency=4)
+    house = House(
+        GroupEntry(app="quick", concurrency=4, speed=quick), GroupEntry(app="slow", concurrency=4, speed=slow)
+    )
+    held = [await house.enter("a", "quick") for _ in range(4)]
+    for slot in held:
+        slot.answered(is_stream=True)
+    needs = Requirements(tokens=40_100, prompt_tokens=40_000)
+    waiting = []
+    while not house.loads.held("slow"):
+        waiting.append(house.start("b", needs=needs))
+        await settle()
+    assert len(waiting) <= 5
+    for task in waiting:
+        task.cancel()
+    await settle()
+
+
+async def test_an_unusually_long_answer_is_no_slow_engine(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its forecast was for answers of the usual length at that moment: that is the length to compare it with."""
+    now = [1.0]
+    monkeypatch.setattr(choice, "perf_counter", lambda: now[0])
+    speed = GroupSpeed(prefill_tps=4000, alone_tps=40, together_tps=320, concurrency=8)
+    house = House(GroupEntry(app="one", concurrency=8, speed=speed))
+    slots = [await house.enter("a") for _ in range(8)]
+    for slot in slots:
+        slot.answered(is_stream=True)
+    now[0] += 2000 / 40
+    for slot in slots:
+        slot.close()
+        slot.ended(2000, is_stream=True)
+    assert house.loads.learned.answer_tokens("tiny", 0) > 1000
+    assert house.loads.learned.factors("one")[1] == pytest.approx(1.0, rel=0.05)
+
+
+async def test_full_groups_cost_a_request_that_waits_no_forecast(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With 1,000 that wait for 16 groups each arrival made 64 forecasts of each: no stream moved for 2.4 s."""
+    house = House(ONE, SEES)
+    held = [await house.enter("a", "one"), await house.enter("a", "sees")]
+    made: list[int] = []
+    forecasts = Choice.forecasts
+    monkeypatch.setattr(Choice, "forecasts", lambda *args: made.append(1) or forecasts(*args))
+    waiting = [house.start("b") for _ in range(100)]
+    await settle()
+    assert len(made) <= 1, "for the first, which found no queue"
+    for task in waiting:
+        task.cancel()
+    for slot in held:
+        slot.close()
 
 
 async def test_slots_that_are_not_known_are_never_waited_for() -> None:

@@ -180,6 +180,28 @@ async def test_an_error_of_the_client_is_passed_on_and_no_failure_of_the_engine(
     assert door.value("sparkfleet_errors_total", model="tiny", kind="engine_refused") == 1
 
 
+async def test_an_engine_whose_client_left_while_its_error_arrived_is_hung_up_on(open_door: OpenDoor) -> None:
+    ended = asyncio.Event()
+
+    async def refuse(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(b"HTTP/1.1 400 Bad\r\ncontent-length: 100\r\n\r\n{")
+        while await reader.read(4096):
+            pass
+        ended.set()
+        writer.close()
+
+    door = await open_door()
+    async with await asyncio.start_server(refuse, "127.0.0.1", 0) as engine:
+        port = engine.sockets[0].getsockname()[1]
+        door.picker.targets = [Target(url=f"http://127.0.0.1:{port}", app="app-0")]
+        asking = asyncio.create_task(door.post())
+        await asyncio.sleep(0.1)
+        asking.cancel()
+        async with asyncio.timeout(5):
+            await ended.wait()
+
+
 async def test_an_answer_that_is_given_up_for_another_engines_is_hung_up_on(open_door: OpenDoor) -> None:
     hung_up = asyncio.Event()
 

@@ -117,6 +117,13 @@ def test_the_curve_meets_its_prediction() -> None:
     assert decode_tps(one, 7, 8) * 8 == pytest.approx(160)
 
 
+def test_those_beyond_the_slots_wait_and_slow_nobody_down() -> None:
+    """With a plan for one request both were counted: the second behind it was told 41 s instead of 15."""
+    alone = group("one", alone=50, together=0.0, concurrency=1)
+    totals = [forecasts([GroupLoad(alone, held=held)], asked(0), 250)[0].total_s for held in (0, 1, 2)]
+    assert totals == pytest.approx([5, 10, 15])
+
+
 # Prefixes
 
 

@@ -1,4 +1,4 @@
-"""A custom workload, as somebody else's server would be: it listens, and says that it is well. Arguments: host, port."""
+"""A custom workload, as somebody else's server would be: it listens, and reports its health. Arguments: host, port."""
 
 import http.server
 import sys

@@ -1,7 +1,7 @@
 import pytest
 
 from sparkfleet.errors import SpecError
-from sparkfleet.knowledge.engines.engine_models import ENGINE_MODELS, loading
+from sparkfleet.knowledge.engines.engine_models import ENGINE_MODELS, earliest, loading
 
 
 @pytest.mark.parametrize(
@@ -34,6 +34,22 @@ from sparkfleet.knowledge.engines.engine_models import ENGINE_MODELS, loading
 )
 def test_architectures_of_a_release(engine, version, model_type, found):
     assert loading(engine, version, model_type) == found
+
+
+@pytest.mark.parametrize(
+    ("engine", "model_type", "found"),
+    [
+        ("vllm", "qwen4_exp", "0.28.0"),  # listed from 0.29 on; builds between the two may have it
+        ("vllm", "laguna", "0.25"),
+        ("vllm", "qwen3_moe", None),
+        ("sglang", "qwen4_exp", "0.5.12"),
+        ("trtllm", "qwen4_exp", None),
+        ("vllm", "no_such_type", None),
+        (None, None, None),
+    ],
+)
+def test_the_oldest_release_of_an_architecture(engine, model_type, found):
+    assert earliest(engine, model_type) == found
 
 
 def test_no_model_type_belongs_to_two_architectures():

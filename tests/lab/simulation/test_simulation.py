@@ -6,11 +6,11 @@ from types import SimpleNamespace
 import pytest
 
 from sparkfleet.controlplane import controller, fleet_queries, gateway_control
-from sparkfleet.controlplane.desired import Desired, Standing
 from sparkfleet.controlplane.policy import decide as policy
 from sparkfleet.controlplane.policy import fallback
 from sparkfleet.controlplane.policy.ladder import RETRIES, step
 from sparkfleet.controlplane.policy.state import FleetState
+from sparkfleet.controlplane.state.desired import Desired, Standing
 from sparkfleet.controlplane.state.tables.deployments import DeploymentTable
 from sparkfleet.controlplane.store_safety.store_lock import StoreLock
 from sparkfleet.lab.simulation import faults, invariants, serve, store_place, users

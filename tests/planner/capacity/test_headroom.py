@@ -59,11 +59,19 @@ def test_of_an_engine_whose_memory_is_not_modelled_nothing_is_said(cpu_node, ask
 
 
 def test_fewer_requests_before_a_context_too_short_to_work_with(sparks, plan, ask):
-    rung = choice(plan(sparks(8, switch=True), ask(GLM)))
+    rung = choice(plan(sparks(8, 112_000_000_000, switch=True), ask(GLM)))
     assert (rung.candidate.context, rung.candidate.concurrency) == (8192, 1)
     assert any(
         note.startswith("context 8192 instead of 32768, concurrency 1 instead of 4") for note in rung.notes
     )
+
+
+@pytest.mark.parametrize(("model", "nodes", "memory"), [(GPT, 2, 64), (GLM, 8, 126), (GLM, 8, 130.6)])
+def test_room_for_a_context_too_short_to_work_with_lowers_no_size(sparks, plan, ask, model, nodes, memory):
+    """Of GLM the smallest sizes fit with 130.6 GB and are tight with 126."""
+    rung = choice(plan(sparks(nodes, int(memory * 1e9), switch=nodes > 2), ask(model)))
+    assert (rung.candidate.context, rung.candidate.concurrency) == (32768, 4)
+    assert rung.prediction.verdict == "tight"
 
 
 def test_a_smaller_kv_cache_is_told(sparks, plan, ask):

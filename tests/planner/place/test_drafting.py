@@ -269,3 +269,24 @@ def test_an_engine_has_no_head_where_the_drafter_is_a_checkpoint_of_its_own(foun
     (mtp, *_) = found("vllm", model=model).options
     assert (mtp.method, mtp.draft) == ("mtp", "google/gemma-4-26B-A4B-it-assistant")
     assert "nextn" not in {one.method for one in found("sglang", model=model).options}
+
+
+@pytest.mark.parametrize(
+    ("pinned", "tokens"),
+    [
+        ("mtp", 4),
+        ({"method": "mtp", "draft": "google/gemma-4-26B-A4B-it-assistant"}, 4),
+        ({"method": "mtp", "tokens": 3, "draft": "google/gemma-4-26B-A4B-it-assistant"}, 3),
+    ],
+)
+def test_a_pinned_head_may_be_a_checkpoint_of_its_own(found, pinned, tokens):
+    (mtp,) = found("vllm", model="nvidia/Gemma-4-26B-A4B-NVFP4", speculation=pinned).options
+    assert (mtp.method, mtp.draft, mtp.tokens) == ("mtp", "google/gemma-4-26B-A4B-it-assistant", tokens)
+
+
+@pytest.mark.parametrize("draft", [None, "google/gemma-4-26B-A4B-it-assistant"])
+def test_an_engine_that_does_not_load_the_drafter_has_no_head(found, draft):
+    pinned = {"method": "nextn", "draft": draft} if draft else "nextn"
+    refused = found("sglang", model="nvidia/Gemma-4-26B-A4B-NVFP4", speculation=pinned)
+    assert refused.options == ()
+    assert "no MTP head" in reasons(refused)["nextn"]

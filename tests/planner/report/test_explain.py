@@ -1,6 +1,7 @@
 import re
 
 import pytest
+import yaml
 from planning_values import plan_on
 
 from sparkfleet.planner.report.diff import Change, compare
@@ -25,6 +26,24 @@ def test_asked_nodes_with_unmeasured_links(sparks, plan, ask):
     fleet, spec = sparks(2, assumed=False), ask(FP8)
     line = explain_fleet(spec, None, fleet.nodes, "home", links=fleet.links)
     assert line.endswith("; links not measured\n")
+
+
+@pytest.mark.parametrize("order", [1, -1])
+def test_a_link_that_is_slower_than_the_others_is_named(spark, link, ask, order):
+    nodes = tuple(spark(name) for name in ("a", "b", "c"))
+    links = (link("a", "b"), link("b", "c", rails=1, gb_per_s=13.6, latency_us=30.0))[::order]
+    line = " ".join(explain_fleet(ask(FP8), None, nodes, "home", links=links).split())
+    assert "2 links (RoCE both rails, 22.1 GB/s, 24 µs; b–c: RoCE 1 rail, 13.6 GB/s, 30 µs)" in line
+
+
+def test_links_that_were_measured_alike_have_the_figures_of_the_slowest(spark, link, ask):
+    nodes = tuple(spark(f"n{at}") for at in range(6))
+    fast = [link(f"n{at}", switch="sw", gb_per_s=22.0 + at / 10) for at in range(5)]
+    line = explain_fleet(ask(FP8), None, nodes, "home", links=fast)
+    assert "5 links (RoCE both rails, 22.0 GB/s, 24 µs)" in " ".join(line.split())
+    slow = [link(f"n{at}", switch="sw", kind="tcp", rails=1, gb_per_s=1.1) for at in range(6)]
+    line = explain_fleet(ask(FP8), None, nodes, "home", links=fast[:1] * 7 + slow[:4])
+    assert "; n0–sw, n1–sw, n2–sw and 1 more: TCP 1 rail, 1.1 GB/s, 24 µs)" in " ".join(line.split())
 
 
 def test_choice_ladder_and_rejected(sparks, plan, ask):
@@ -189,3 +208,25 @@ def test_a_restart_has_the_bytes_that_it_loads(sparks, plan, ask, starts, words)
     found = plan(sparks(1), ask(FP8)).of("m")
     assert words in " ".join("\n".join(explain_change(change, found)).split())
     assert "loads" not in "\n".join(explain_change(Change(verb="change", name="m", keeps=("g1/0",)), found))
+
+
+@pytest.mark.parametrize(
+    "model",
+    [
+        "nvidia/Gemma-4-31B-IT-NVFP4",
+        "nvidia/Gemma-4-26B-A4B-NVFP4",
+        "Qwen/Qwen3.6-27B-FP8",
+        "nvidia/Qwen3.5-122B-A10B-NVFP4",
+        "nvidia/NVIDIA-Nemotron-3-Super-120B-A12B-NVFP4",
+        "RadixArk/Qwen3.8-Flash-Next-NVFP4",
+        "openai/gpt-oss-120b",
+    ],
+)
+def test_the_line_of_every_rung_plans(sparks, plan, ask, model):
+    text = " ".join(" ".join(explain_plan(plan(sparks(1), ask(model)).deployments[0])).split())
+    for rung in re.split(r"rung \d+: ", text)[1:]:
+        fields = yaml.safe_load("\n".join(re.findall(r"`((?:engine|speculation): [^`]+)`", rung))) or {}
+        found = plan(sparks(1), ask(model, **fields))
+        assert found.refused == (), fields
+        chosen = found.deployments[0].groups[0].choice.candidate
+        assert chosen.speculation.method == fields.get("speculation", chosen.speculation.method)

@@ -1,7 +1,7 @@
 import pytest
 
 from sparkfleet.perf.prediction import Band, Prediction, Speculation
-from sparkfleet.planner.rules.failure_memory import Remembered, fingerprint, without_failed
+from sparkfleet.planner.rules.failure_memory import RememberedFailure, fingerprint, without_failed
 from sparkfleet.planner.types.plan import Candidate, DeploymentPlan, GroupPlan, GroupShape, Rung
 
 DRIVERS = tuple((f"spark{number}", "580.142") for number in (1, 2, 3))
@@ -29,7 +29,7 @@ def plan(*rungs, drivers=DRIVERS):
 
 def failed(rung, drivers=DRIVERS, **fields):
     mark = fingerprint(rung.candidate, drivers)
-    return Remembered(fingerprint=mark, words="out of memory: too little", **fields)
+    return RememberedFailure(fingerprint=mark, words="out of memory: too little", **fields)
 
 
 def first(plan_, *failures):

@@ -184,6 +184,24 @@ def test_possible_garbage_of_an_unknown_version_is_insured_against() -> None:
     assert "--moe-backend=marlin" in fold(found).flags
 
 
+@pytest.mark.parametrize("version", [None, "nightly", "0.1.dev20003+gad848fc41.d20260815"])
+def test_no_release_older_than_the_architecture_is_possible(version) -> None:
+    facts = {
+        "features": ("moe", "gdn", "hybrid"),
+        "quant": "nvfp4",
+        "engine_version": version,
+        "tp": 2.0,
+        "nodes": 2.0,
+    }
+    facts |= {"cuda_graphs": True, "speculation": "mtp", "concurrency": 4.0}
+    older = {"fp4-cutlass-gemm-runner-sm120", "fp4-cutlass-auto", "tp2-gdn-wrong-output"}
+    assert older <= possible(judge(situation(VLLM_AUTO, model_type="qwen3_moe", **facts)))
+    found = possible(judge(situation(VLLM_AUTO, model_type="qwen4_exp", **facts)))
+    assert not older & found
+    # Builds between 0.28 and 0.29, the first that lists the architecture, may have it.
+    assert "hybrid-mtp-prefix-cache-corrupts" in found
+
+
 def test_possible_garbage_of_an_unknown_checkpoint_is_not() -> None:
     found = judge(situation(VLLM_AUTO, engine_version="0.19.0"))
     assert "fp4-cutlass-auto" in possible(found)

@@ -1,3 +1,5 @@
+import re
+
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -214,6 +216,44 @@ class TestRules:
         rung = choice(plan(sparks(1), spec))
         assert dict(rung.candidate.env)["TRITON_PTXAS_PATH"]
         assert "trtllm-ptxas-path" in rung.rules
+
+    def test_two_ranks_do_not_autotune_on_a_release_that_hangs_with_a_kept_cache(self, sparks, plan, ask):
+        pinned = {"engine": "vllm", "image": "vllm/vllm-openai:v0.31.0-aarch64"}
+        for ranks in (1, 2):
+            rung = choice(plan(sparks(2), ask("openai/gpt-oss-120b", parallel={"tp": ranks}, **pinned)))
+            assert ("--no-enable-flashinfer-autotune" in rung.candidate.engine_args) == (ranks == 2)
+            assert ("autotune-cache-deadlock" in rung.rules) == (ranks == 2)
+            assert not any("autotune" in note for note in rung.notes)
+
+    @pytest.mark.parametrize(
+        ("model", "nodes"),
+        [("local-inference-lab/Qwen3.8-Flash-Next-NVFP4", 2), ("deepseek-ai/DeepSeek-V4.1-Flash", 4)],
+    )
+    def test_no_note_contradicts_the_flags_and_the_image_of_the_plan(self, sparks, plan, ask, model, nodes):
+        rung = choice(plan(sparks(nodes, switch=nodes > 2), ask(model)))
+        assert "b12x" in (rung.candidate.image or "")
+        assert re.search(r"--gdn-decode-kernel|--engram-table-memory", " ".join(rung.candidate.engine_args))
+        notes = " ".join(rung.notes)
+        assert "is no flag of" not in notes
+        assert "vLLM 0.11 and 0.12" not in notes
+
+    def test_a_flag_of_the_deployment_that_no_release_has_is_noted(self, sparks, plan, ask):
+        spec = ask(
+            "local-inference-lab/Qwen3.8-Flash-Next-NVFP4", engine="vllm", engine_args=["--no-such-flag=1"]
+        )
+        assert "--no-such-flag is no flag of vLLM" in " ".join(choice(plan(sparks(2), spec)).notes)
+
+    @pytest.mark.parametrize("content", ["agent", "edits"])
+    def test_an_agent_gets_drafts_that_keep_the_prefix_cache(self, sparks, plan, ask, content):
+        model = "nvidia/Qwen3.5-122B-A10B-NVFP4"
+        assert choice(plan(sparks(1), ask(model))).candidate.speculation.method == "dflash"
+        found = plan(sparks(1), ask(model, content=content)).deployments[0]
+        assert found.groups[0].choice.candidate.speculation.method == "mtp"
+        lost = {one.rule for one in found.rejected if "DFLASH" in one.what}
+        below = [note for rung in found.groups[0].ladder[1:] for note in rung.notes]
+        assert "agent-prefix-cache-empty" in lost or any("agent-prefix-cache-empty" in note for note in below)
+        only = choice(plan(sparks(1), ask(model, content=content, engine="vllm", speculation="dflash")))
+        assert any("agent-prefix-cache-empty" in note for note in only.notes)
 
     def test_eager_mode_is_predicted_slower(self, sparks, plan, ask):
         image = {

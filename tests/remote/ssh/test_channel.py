@@ -323,7 +323,7 @@ def _descriptors() -> int:
 
 
 async def _threads_ended() -> None:
-    """Those of connections that are closed: told to end, they need a moment."""
+    """Those of connections that are closed: they need a moment to end."""
     async with asyncio.timeout(20):
         while any(
             isinstance(t, Transport) or t.name.startswith("sparkfleet-ssh") for t in threading.enumerate()

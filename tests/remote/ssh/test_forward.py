@@ -10,7 +10,7 @@ from sparkfleet.remote.unreachable import Refused
 
 
 async def echo(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-    """Answers only after the other side has said everything: half-closing must work."""
+    """Answers only after the other side has sent everything: half-closing must work."""
     writer.write(await reader.read())
     await writer.drain()
     writer.close()

@@ -17,14 +17,15 @@ import pytest
 from container_values import name_of, supervisor_of
 
 from sparkfleet.engines.base import RankCommand
-from sparkfleet.engines.container import ContainerOptions, RankLabels, Tool
+from sparkfleet.engines.container import ContainerOptions, RankLabels
 from sparkfleet.engines.container import run_argv as engines_run_argv
 from sparkfleet.errors import NodeError
+from sparkfleet.hostfacts.container import Tool
 from sparkfleet.runtime import process as process_module
 from sparkfleet.runtime.base import ContainerSpec, Phase, RankSpec
 from sparkfleet.runtime.containers import container as container_module
 from sparkfleet.runtime.containers import orphan_containers
-from sparkfleet.runtime.containers.container import Autopsy, Container, run_argv
+from sparkfleet.runtime.containers.container import Container, ContainerExit, run_argv
 from sparkfleet.runtime.environment import FLEET_LABEL, RANK_LABEL, labels
 from sparkfleet.runtime.process import ProcessRuntime
 from sparkfleet.runtime.processes import process
@@ -597,8 +598,8 @@ def test_what_a_tool_says_in_words(tmp_path, code, tail, words):
     ("", False, False), ("created", False, False), ("exited", True, False), ("running", True, True),
 ])  # fmt: skip
 def test_an_autopsy(state, began, alive):
-    autopsy = Autopsy(state)
-    assert (autopsy.began, autopsy.alive) == (began, alive)
+    ended = ContainerExit(state)
+    assert (ended.began, ended.alive) == (began, alive)
 
 
 def test_what_a_supervisor_adds(tmp_path):

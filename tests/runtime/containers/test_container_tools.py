@@ -6,8 +6,8 @@ from typing import get_args
 
 import pytest
 
-from sparkfleet.engines.container import Tool
 from sparkfleet.errors import Cause, NodeError
+from sparkfleet.hostfacts.container import Tool
 from sparkfleet.runtime.containers import container_tools
 from sparkfleet.runtime.containers.container_tools import TOOLS, ask, is_used, tool_for
 

@@ -29,7 +29,7 @@ def test_the_newest_generations_of_each_rank_are_kept_and_nothing_else_is_touche
 
 
 def test_a_group_that_runs_under_the_name_of_an_old_generation_keeps_its_files(tmp_path):
-    """Others of its deployment were started anew since: its log was removed, and the files that its engine began with."""
+    """Others of its deployment were started since: its log was removed, and the files that its engine began with."""
     paths = FleetPaths(tmp_path)
     paths.logs.mkdir()
     slugs = [f"{paths.label}_a_b_g{generation}_0_0" for generation in (1, 2, 3, 4, 5)]

@@ -74,7 +74,7 @@ def test_files_that_another_sweep_removes_are_skipped(tmp_path, monkeypatch):
 
 
 class Sender:
-    """`serve` on 127.0.1.1 for whoever comes from 127.0.1.2."""
+    """`serve` on 127.0.1.1 for clients from 127.0.1.2."""
 
     def __init__(self, process, serving):
         self.process = process

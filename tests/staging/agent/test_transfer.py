@@ -23,7 +23,7 @@ MANIFEST = Manifest(kind="hub", name="o/n", commit="1" * 40, files=FILES)
 
 
 class Notes(LineReporter):
-    """Keeps what is said."""
+    """Keeps the lines that are reported."""
 
     def __init__(self):
         super().__init__()

@@ -8,8 +8,8 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from sparkfleet.controlplane.desired import Desired, Standing
 from sparkfleet.controlplane.sealing import has_open_values, may_have_open_values, sealed
+from sparkfleet.controlplane.state.desired import Desired, Standing
 from sparkfleet.controlplane.state.newer_generations import outdated
 from sparkfleet.controlplane.state.store_rows import desired_of, desired_row, documents
 from sparkfleet.controlplane.state.tables.database import Database

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 
 from sparkfleet.controlplane.state.tables.database import Database
-from sparkfleet.planner.rules.failure_memory import Remembered
+from sparkfleet.planner.rules.failure_memory import RememberedFailure
 
 
 class FailureTable:
@@ -18,13 +18,15 @@ class FailureTable:
     def __init__(self, database: Database) -> None:
         self._db = database
 
-    def all(self) -> tuple[Remembered, ...]:
+    def all(self) -> tuple[RememberedFailure, ...]:
         """Candidates that failed to start on this fleet, oldest first."""
         rows = self._db.execute(
             "SELECT fingerprint, words, until FROM failures WHERE until IS NULL OR until > ? ORDER BY rowid",
             (self._db.now(),),
         )
-        return tuple(Remembered(fingerprint=one, words=words, until=until) for one, words, until in rows)
+        return tuple(
+            RememberedFailure(fingerprint=one, words=words, until=until) for one, words, until in rows
+        )
 
     def remember(self, fingerprint: str, words: str, lasts_s: float) -> None:
         """Stores a candidate that failed to start, for this many seconds; expired ones are dropped."""

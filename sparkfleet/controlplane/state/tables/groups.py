@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from sparkfleet.controlplane.desired import Desired, Standing
+from sparkfleet.controlplane.state.desired import Desired, Standing
 from sparkfleet.controlplane.state.tables.database import Database
 from sparkfleet.group.group_name import GroupKey
 from sparkfleet.planner.report.carry_over import RunningGroup

@@ -41,7 +41,7 @@ def _fleet(facts: Sequence[NodeFacts], links: Sequence[LinkFacts], assumed: Sequ
         some = "" if len(assumed) == len(facts) else f"{', '.join(assumed)} "
         words += f" ({some}assumed, not read)"
     if links:
-        words += f", {plural(len(links), 'link')} ({_link(links[0])})"
+        words += f", {plural(len(links), 'link')} ({_links(links)})"
     if not assumed and any(link.provenance is LinkProvenance.DEFAULT for link in links):
         words += "; links not measured"
     return words
@@ -49,6 +49,32 @@ def _fleet(facts: Sequence[NodeFacts], links: Sequence[LinkFacts], assumed: Sequ
 
 def _left_out(drained: Sequence[str]) -> str:
     return f"; without {', '.join(drained)}: drained" if drained else ""
+
+
+ALIKE = 0.9
+"""Least bandwidth of a link, as a share of the fastest that it is shown with."""
+NAMED = 3
+"""Most links of one speed that are named."""
+
+
+def _links(links: Sequence[LinkFacts]) -> str:
+    """The speed of most links, by the slowest of them, and the others by name."""
+    groups: list[list[LinkFacts]] = []
+    for link in sorted(links, key=lambda one: -one.gb_per_s):
+        like = (one for one in groups if (one[0].kind, one[0].rails) == (link.kind, link.rails))
+        found = next((one for one in like if link.gb_per_s >= ALIKE * one[0].gb_per_s), None)
+        if found is None:
+            groups.append([link])
+        else:
+            found.append(link)
+    most, *others = sorted(groups, key=lambda one: -len(one))
+    return "; ".join((_link(most[-1]), *(f"{_names(one)}: {_link(one[-1])}" for one in others)))
+
+
+def _names(links: Sequence[LinkFacts]) -> str:
+    names = sorted("–".join((*link.nodes, link.switch) if link.switch else link.nodes) for link in links)
+    more = f" and {len(names) - NAMED} more" if len(names) > NAMED else ""
+    return ", ".join(names[:NAMED]) + more
 
 
 def _link(link: LinkFacts) -> str:

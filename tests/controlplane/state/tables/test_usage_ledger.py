@@ -1,4 +1,4 @@
-"""Usage is counted once, whoever restarts."""
+"""Usage is counted once, even if the gateway or the controller restarts."""
 
 from __future__ import annotations
 

@@ -4,9 +4,9 @@ import pytest
 from control_values import deployment, plan
 from controller_world import diagnosed, report
 
-from sparkfleet.controlplane.desired import Standing
 from sparkfleet.controlplane.policy import fallback as module
 from sparkfleet.controlplane.policy import state as seen
+from sparkfleet.controlplane.state.desired import Standing
 from sparkfleet.engines.failure_signatures import Cause, Diagnosis
 from sparkfleet.group.report import GroupPhase
 from sparkfleet.perf.prediction import Band
@@ -103,7 +103,7 @@ async def test_memory_that_ran_out_long_ago_moves_nothing_when_a_node_with_a_sma
         later.setattr(module, "STARVED_S", 0.0)
         await world.controller.reconcile()
     assert world.rungs == [0]
-    await world.controller.journal.record(
+    await world.controller.event_log.record(
         "", 0, "", "note", "a fleet at rest is only observed until something changes"
     )
     await world.controller.reconcile()
@@ -242,7 +242,9 @@ async def test_each_generation_that_waits_for_a_node_says_so(world):
     for concurrency in (8, 16):
         await world.put(concurrency=concurrency)
         await world.controller.reconcile()
-    waits = [event for event in await world.controller.journal.events(0, "tiny", 0) if event.kind == "waits"]
+    waits = [
+        event for event in await world.controller.event_log.events(0, "tiny", 0) if event.kind == "waits"
+    ]
     assert [event.generation for event in waits] == [2, 3]
 
 

@@ -1,4 +1,4 @@
-from sparkfleet.controlplane.state.nodes import RanksOf
+from sparkfleet.controlplane.nodes import RanksOf
 from sparkfleet.runtime.base import RankId
 
 

@@ -1,4 +1,4 @@
-"""Brings the nodes of a fleet up and down."""
+"""Starts and stops Ray and the controller on all nodes of a fleet, and waits for them."""
 
 from __future__ import annotations
 

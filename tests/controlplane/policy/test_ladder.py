@@ -1,8 +1,8 @@
 import pytest
 from rungs import sglang_rung as rung
 
-from sparkfleet.controlplane.desired import Standing
 from sparkfleet.controlplane.policy.ladder import passed_by, rung_with_less, rung_without, step
+from sparkfleet.controlplane.state.desired import Standing
 from sparkfleet.engines.failure_signatures import Cause, Diagnosis
 from sparkfleet.perf.prediction import Band, Prediction
 from sparkfleet.planner.types.plan import GroupPlan

@@ -2,10 +2,10 @@ from control_values import deployment, plan
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from sparkfleet.controlplane.desired import Desired, Standing
 from sparkfleet.controlplane.policy.actions import BeginAttempt, EndAttempt, StartGroup
 from sparkfleet.controlplane.policy.decide import decide as decide_state
 from sparkfleet.controlplane.policy.state import FleetState, Now
+from sparkfleet.controlplane.state.desired import Desired, Standing
 from sparkfleet.controlplane.state.status import App
 
 GIVEN_UP = {"standings": {("m", 2, 0): Standing(given_up=True)}}

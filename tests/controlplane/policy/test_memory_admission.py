@@ -2,11 +2,11 @@
 
 from control_values import deployment, plan
 
-from sparkfleet.controlplane.desired import Desired
 from sparkfleet.controlplane.policy.actions import StartGroup, WaitForMemory
 from sparkfleet.controlplane.policy.decide import decide
 from sparkfleet.controlplane.policy.memory_admission import fitting
 from sparkfleet.controlplane.policy.state import FleetState, Now
+from sparkfleet.controlplane.state.desired import Desired
 from sparkfleet.controlplane.state.status import App
 from sparkfleet.units import GIB
 

@@ -6,12 +6,12 @@ import pytest
 from control_values import deployment, plan
 from controller_world import diagnosed, report
 
-from sparkfleet.controlplane.desired import Standing
 from sparkfleet.controlplane.policy import pending_starts as module
 from sparkfleet.controlplane.policy.actions import BeginAttempt, EndAttempt
 from sparkfleet.controlplane.policy.after import after
 from sparkfleet.controlplane.policy.pending_starts import is_uncertain, learn_boots, lost
 from sparkfleet.controlplane.policy.state import FleetState, Now, Pending, SeenNodes
+from sparkfleet.controlplane.state.desired import Standing
 from sparkfleet.controlplane.state.status import NodeReport
 from sparkfleet.group.report import GroupPhase
 from sparkfleet.runtime.boot_id import this_boot

@@ -6,7 +6,7 @@ import pytest
 
 from sparkfleet.controlplane.api.client_errors import Held
 from sparkfleet.fleet.events import ignored
-from sparkfleet.fleet.fleet_lifecycle import FleetLifecycle
+from sparkfleet.fleet.node_starts import FleetLifecycle
 
 
 class Client:

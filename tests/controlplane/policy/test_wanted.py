@@ -5,9 +5,9 @@ from dataclasses import replace
 import pytest
 from policy_world import application, desired
 
-from sparkfleet.controlplane.desired import Standing
 from sparkfleet.controlplane.policy.state import FleetState
 from sparkfleet.controlplane.policy.wanted import is_wanted
+from sparkfleet.controlplane.state.desired import Standing
 
 OLD, NEW = ("tiny", 1, 0), ("tiny", 2, 0)
 STATE = FleetState(

@@ -10,7 +10,6 @@ from hypothesis import strategies as st
 from policy_world import NODES, PolicyWorld, application, desired, observed, seen
 
 from sparkfleet.controlplane import policy
-from sparkfleet.controlplane.desired import Standing
 from sparkfleet.controlplane.policy.actions import (
     EndGroup,
     GiveUp,
@@ -27,13 +26,14 @@ from sparkfleet.controlplane.policy.reported import on_report
 from sparkfleet.controlplane.policy.rest import is_at_rest
 from sparkfleet.controlplane.policy.rollout import forget_ended
 from sparkfleet.controlplane.policy.state import GONE_S, FleetState, Now, Pending
+from sparkfleet.controlplane.state.desired import Standing
 from sparkfleet.engines.failure_signatures import Diagnosis
 from sparkfleet.errors import Cause
 from sparkfleet.group.report import GroupPhase, GroupReport
 
 NOW = Now.at(10_000.0)
 TINY = ("tiny", 1, 0)
-VALUES = tuple(f"sparkfleet.controlplane.{name}" for name in ("policy", "desired", "state.status"))
+VALUES = tuple(f"sparkfleet.controlplane.{name}" for name in ("policy", "state.desired", "state.status"))
 
 
 def test_the_policy_reaches_no_clock_no_disk_and_no_log():

@@ -13,7 +13,7 @@ from sparkfleet.fleet.demo import demo
 from sparkfleet.fleet.session import Session
 from sparkfleet.specs.load import load_deployments, load_inventory
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 
 
 def test_the_packaged_files_are_those_of_the_repository():

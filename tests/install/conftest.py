@@ -1,5 +1,0 @@
-"""Fixtures that tests of `install` share with other packages."""
-
-from node_fixtures import ended, herald, proxied, serving, ssh, sshd
-
-__all__ = ["ended", "herald", "proxied", "serving", "ssh", "sshd"]
