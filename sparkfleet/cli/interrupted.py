@@ -19,7 +19,8 @@ WORDS: Mapping[str, str] = {
     "`sparkfleet down` stops the rest.",
     "delete": "Interrupted. If the deletion was accepted, it goes on: `sparkfleet status --watch` follows it.",
     "move-head": "Interrupted. `sparkfleet status` shows where the head is; `sparkfleet move-head` continues.",
-    "upgrade": "Interrupted. Engines go on. `sparkfleet up` with this release completes what was begun.",
+    "upgrade": "Interrupted. Engines go on. `sparkfleet upgrade` begins again; if the fleet is down, `sparkfleet up` with\n"
+    "this release completes what was begun.",
     "models": _COPIES,
     "init": "Interrupted. No node was changed, and the inventory is as it was.",
     "fabric": "Interrupted. `sparkfleet fabric plan` shows which addresses are not set; the same command continues.",

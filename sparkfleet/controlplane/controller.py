@@ -219,9 +219,10 @@ class Controller:
         retired = {app.group for app in before if app.status == "retiring"}
         if retired - {app.group for app in self.fleet.apps}:
             keep = self.fleet.kept() | {app.group for app in before} - retired
+            newest = self._store.deployments.generations()
             with contextlib.suppress(TimeoutError):  # their leases end them, too
                 async with asyncio.timeout(SWEEP_S):
-                    await self._nodes.sweep(keep)
+                    await self._nodes.sweep(keep, newest)
 
     def _forget_drained_groups(self) -> None:
         """Forgets drained groups that no longer exist: their names do not come again."""

@@ -137,7 +137,7 @@ class Effects:
         match action:
             case StartGroup(group=group) if launch := await self._launch(desired[group[0]], group):
                 await self._event_log.record(*group[:2], name_of(group), "deploy", action.reason)
-                await self._nodes.sweep(self._fleet.kept())
+                await self._nodes.sweep(self._fleet.kept(), self._store.deployments.generations())
                 self._keep(action)
                 await self._apps.deploy(launch)
             case RestartGroup(group=group) if launch := await self._launch(desired[group[0]], group):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterable
+from collections.abc import Container, Iterable, Mapping
 from typing import Protocol
 
 from sparkfleet.controlplane.state.status import NodeReport
@@ -11,13 +11,25 @@ from sparkfleet.runtime.base import RankId
 
 
 class RanksOf(Container[RankId]):
-    """All ranks of some groups."""
+    """All ranks of some groups, and those of later generations than were known when the groups were listed.
 
-    def __init__(self, groups: Iterable[GroupKey]) -> None:
+    A sweep takes as long as the engines that it ends, and its caller gives up before: meanwhile another generation may have
+    been applied and started.
+
+    Args:
+        groups: the groups.
+        newest: newest generation of each name at that time. A number is never given twice.
+    """
+
+    def __init__(self, groups: Iterable[GroupKey], newest: Mapping[str, int]) -> None:
         self._groups = {tuple(one) for one in groups}
+        self._newest = dict(newest)
 
     def __contains__(self, rank: object) -> bool:
-        return isinstance(rank, RankId) and (rank.deployment, rank.generation, rank.replica) in self._groups
+        if not isinstance(rank, RankId):
+            return False
+        is_later = rank.generation > self._newest.get(rank.deployment, 0)
+        return is_later or (rank.deployment, rank.generation, rank.replica) in self._groups
 
 
 class Nodes(Protocol):
@@ -27,6 +39,11 @@ class Nodes(Protocol):
         """Current state of every node of the inventory, in its order."""
         ...
 
-    async def sweep(self, keep: frozenset[GroupKey]) -> tuple[str, ...]:
-        """Kills the ranks of all other groups on all nodes that answer; returns lines about them."""
+    async def sweep(self, keep: frozenset[GroupKey], newest: Mapping[str, int]) -> tuple[str, ...]:
+        """Kills the ranks of all other groups on all nodes that answer; returns lines about them.
+
+        Args:
+            keep: groups that exist or are desired.
+            newest: newest generation of each name; later ones are left alone, because they were applied meanwhile.
+        """
         ...

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 
 from sparkfleet.planner.types.plan import DeploymentPlan, Rung
@@ -34,11 +35,23 @@ def sealed_deployment(spec: Deployment, sealer: EnvSealer) -> Deployment:
 
 def has_open_values(spec: Deployment) -> bool:
     """True if a value of the deployment would be sealed."""
-    return any(
-        bool(value) and not is_sealed(value) and not is_setting(name)
-        for variant in spec.resolved()
-        for name, value in variant.env.items()
-    )
+    return any(_is_open(name, value) for variant in spec.resolved() for name, value in variant.env.items())
+
+
+def may_have_open_values(document: str) -> bool:
+    """False if a deployment, as it is stored, has no value that would be sealed. Quicker than to read it as one."""
+    try:
+        spec = json.loads(document)
+        parts = (spec, *(spec.get("variants") or ()))
+        return any(
+            _is_open(name, str(value)) for one in parts for name, value in (one.get("env") or {}).items()
+        )
+    except (ValueError, AttributeError, TypeError):
+        return True  # another form: its reader decides
+
+
+def _is_open(name: str, value: str) -> bool:
+    return bool(value) and not is_sealed(value) and not is_setting(name)
 
 
 def _sealed_plan(plan: DeploymentPlan, spec: Deployment, sealer: EnvSealer) -> DeploymentPlan:

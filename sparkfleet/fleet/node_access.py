@@ -17,6 +17,7 @@ from sparkfleet.fleet.nodes.surroundings import NodeRole
 from sparkfleet.remote.channel import Channel
 from sparkfleet.remote.open_channel import open_channels
 from sparkfleet.runtime.files.state_probe import found, state_root
+from sparkfleet.specs.fields import quote
 from sparkfleet.specs.inventory import Inventory
 from sparkfleet.values import Value
 
@@ -89,10 +90,9 @@ class NodeAccess:
         """Result of a function of `runtime/files/state_probe.py` on a node. Needs no more there than python3.
 
         Raises:
-            NodeError: the node cannot be reached.
+            NodeError: the node cannot be reached, or its answer is none of ours.
         """
-        answer: dict[str, Any] = json.loads(await self._probed(node, probe, probe.__name__))
-        return answer
+        return json_answer(node, await self._probed(node, probe, probe.__name__))
 
     async def _probed(self, node: str, probe: Callable[[Path], dict[str, object]], *words: str) -> str:
         if self.inventory.nodes[node].is_local:
@@ -109,3 +109,18 @@ class NodeAccess:
         """Close every connection."""
         opened, self._opened = self._opened or {}, None
         await asyncio.gather(*(channel.close() for channel in opened.values()))
+
+
+def json_answer(node: str, printed: str) -> dict[str, Any]:
+    """Answer of a program on a node. Raises NodeError for anything else, such as the words of a login script."""
+    try:
+        answer = json.loads(printed)
+    except ValueError:
+        answer = None
+    if not isinstance(answer, dict):
+        raise NodeError(
+            f"{node}: the answer of the node cannot be read: it begins with {quote(printed.strip()[:60])}.",
+            means="A login script or a wrapper of python3 there prints to the standard output.",
+            do=f"Check that `ssh {node} true` prints nothing.",
+        )
+    return answer

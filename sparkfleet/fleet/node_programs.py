@@ -28,7 +28,7 @@ from sparkfleet.controlplane.api.store_request import OnNode, StoreRequest
 from sparkfleet.errors import SURROUNDINGS, ControlError, NodeError
 from sparkfleet.fabric.node_addresses import node_addresses
 from sparkfleet.fleet.events import FleetStep, OnEvent, StepRunning, ignored
-from sparkfleet.fleet.node_access import NodeAccess
+from sparkfleet.fleet.node_access import NodeAccess, json_answer
 from sparkfleet.remote.channel import Completed
 from sparkfleet.runtime.node_command import node_command
 from sparkfleet.specs.inventory import Inventory
@@ -195,8 +195,7 @@ class NodePrograms:
                 f"{node}: sparkfleet could not be started: {reason}",
                 do="" if number is None else f"{_remedy(number, node)}, then run the command again.",
             )
-        answer: dict[str, Any] = json.loads(done.stdout)
-        return answer
+        return json_answer(node, done.stdout)
 
     async def _run(
         self, node: str, python: str, verb: str, request: OnNode, timeout_s: float = RUN_S

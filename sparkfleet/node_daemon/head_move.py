@@ -72,6 +72,7 @@ async def _carry_out(request: MoveRequest, paths: FleetPaths) -> dict[str, Any]:
 async def _out(paths: FleetPaths, request: MoveRequest) -> dict[str, Any]:
     begin_move(paths, request.move)
     try:
+        api_token = paths.read_api_token()
         await _until_held(paths)
         with named_errors(paths.database):
             copy_database(paths.database, paths.moving_store)
@@ -84,7 +85,7 @@ async def _out(paths: FleetPaths, request: MoveRequest) -> dict[str, Any]:
         "bytes": len(copy),
         "sha256": hashlib.sha256(copy).hexdigest(),
         "ray_token": paths.ray_token.read_text(),
-        "api_token": paths.api_token.read_text(),
+        "api_token": api_token,
         "engine_secret": paths.read_engine_secret(),
         "engine_tokens": paths.read_token_secrets().text(),
     }

@@ -70,7 +70,7 @@ def prepare(request: UpRequest) -> Prepared:
     return Prepared(
         address=address,
         ray_token=paths.ray_token.read_text(),
-        api_token=paths.api_token.read_text(),
+        api_token=paths.read_api_token(),
         engine_secret=paths.read_engine_secret(),
         engine_tokens=paths.read_token_secrets().text(),
     )

@@ -1,7 +1,8 @@
 """Steps of an upgrade, as each node carries them out with the interpreter of the new release. Every step may be repeated.
 
 try      returns the versions of sparkfleet and Ray; on the head it reads the store, which the new release has to know
-freeze   stops the processes of Ray, so that none takes another's end for a failure; keeps the role of the former release
+freeze   stops the processes of Ray, so that none takes another's end for a failure; keeps the role of the former release;
+         they continue by themselves if no other step comes within a minute
 thaw     lets them continue
 end      ends them, engines go on; on the head it keeps the store as the former release left it
 back     ends what the new release has started, and starts the former one with what was kept
@@ -29,7 +30,7 @@ from sparkfleet.errors import ControlError, SparkfleetError
 from sparkfleet.node_daemon.error_answer import error_answer
 from sparkfleet.node_daemon.ray_watchdog import start_watchdog
 from sparkfleet.remote.atomic_write import write_atomically
-from sparkfleet.runtime import processes
+from sparkfleet.runtime import processes, thaw_guard
 from sparkfleet.runtime.files.fleet_paths import FleetPaths
 
 NEEDED = (
@@ -55,9 +56,12 @@ async def _carry_out(request: UpgradeRequest, paths: FleetPaths) -> dict[str, An
             return _tried(paths)
         case "freeze":
             _keep_role(paths)
+            # A command that is killed now, or loses its connection, could not let them continue.
+            await thaw_guard.start(LABEL, paths.label)
             await processes.freeze(lambda: _of_ray(paths))
         case "thaw":
             await processes.thaw(lambda: _of_ray(paths))
+            await thaw_guard.end(paths.label)
         case "end":
             await _end(paths)
         case "back":
@@ -98,6 +102,7 @@ def _keep_role(paths: FleetPaths) -> None:
 async def _end(paths: FleetPaths) -> None:
     _keep_role(paths)
     await processes.kill_all(lambda: _of_ray(paths), grace_s=0.0)
+    await thaw_guard.end(paths.label)
     if paths.database.exists() and not paths.former_store.exists():
         with named_errors(paths.database):
             copy_database(paths.database, paths.former_store)

@@ -382,6 +382,7 @@ async def test_a_watch_over_the_nodes_that_failed_is_taken_up_again(world, monke
 async def test_ranks_of_nobody_are_swept_before_a_deploy(world):
     await world.put()
     assert world.nodes.swept == [frozenset({("tiny", 1, 0)})]
+    assert world.nodes.swept_newest == {"tiny": 1}
 
 
 async def test_what_a_deleted_group_left_is_swept_when_its_application_is_gone(world):

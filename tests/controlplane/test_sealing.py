@@ -5,8 +5,14 @@ import sqlite3
 import pytest
 from control_values import deployment, plan
 
-from sparkfleet.controlplane.sealing import has_open_values, sealed, sealed_deployment
+from sparkfleet.controlplane.sealing import (
+    has_open_values,
+    may_have_open_values,
+    sealed,
+    sealed_deployment,
+)
 from sparkfleet.controlplane.state.store import Store
+from sparkfleet.controlplane.state.tables import deployments
 from sparkfleet.errors import ControlError
 from sparkfleet.runtime.sealed_env import EnvSealer
 from sparkfleet.specs.deployment import Deployment
@@ -62,3 +68,55 @@ def test_one_that_another_fleet_sealed_is_refused_in_a_request_and_stays_in_the_
     store.deployments.seal(SEALER)
     assert store.deployments.desired()["tiny"].spec == spec
     store.close()
+
+
+def test_a_long_history_without_open_values_is_not_parsed_at_a_start(tmp_path, monkeypatch):
+    """1,200 generations took 20 s on the event loop, and the guard (12 s) ended the controller at every start."""
+    store = Store(tmp_path / "s.db")
+    for n in range(4):
+        store.deployments.put(deployment(env={"VLLM_LOGGING_LEVEL": "DEBUG"}), plan(concurrency=n + 1), "me")
+    store.deployments.put(
+        deployment("sealed", env={"HF_TOKEN": SEALER.seal("HF_TOKEN", SECRET)}), plan(), "me"
+    )
+    store.deployments.remove("tiny")
+    store.close()
+    store = Store(tmp_path / "s.db")
+    parsed = []
+    monkeypatch.setattr(deployments, "desired_of", parsed.append)
+    store.deployments.seal(SEALER)
+    store.close()
+    assert parsed == []
+
+
+def test_a_start_that_is_ended_while_it_seals_has_sealed_what_it_reached(tmp_path, monkeypatch):
+    store = Store(tmp_path / "s.db")
+    for n in range(3):
+        store.deployments.put(deployment(env=ENV), plan(concurrency=n + 1, env=tuple(ENV.items())), "me")
+    reached = []
+
+    def killed(*values):
+        reached.append(values)
+        if len(reached) == 3:
+            raise KeyboardInterrupt
+        return sealed(*values)
+
+    monkeypatch.setattr(deployments, "sealed", killed)
+    with pytest.raises(KeyboardInterrupt):
+        store.deployments.seal(SEALER)
+    history = store.deployments.history("tiny")
+    store.close()
+    assert [has_open_values(one.spec) for one in history] == [False, False, True]
+
+
+@pytest.mark.parametrize(
+    ("document", "found"),
+    [
+        ('{"env":{"HF_TOKEN":"hf_0"}}', True),
+        ('{"variants":[{"env":null},{"env":{"HF_TOKEN":"hf_0"}}]}', True),
+        ('{"env":{"HF_TOKEN":"sealed:1:x","NCCL_DEBUG":"INFO","B":""}}', False),
+        ("{}", False),
+        ("[", True),
+    ],
+)
+def test_a_stored_document_that_may_have_open_values(document, found):
+    assert may_have_open_values(document) is found

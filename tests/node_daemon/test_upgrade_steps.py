@@ -1,5 +1,6 @@
 """Steps of an upgrade, each on its node; `tests/integration/test_upgrade.py` has the whole on real Ray."""
 
+import asyncio
 import contextlib
 import json
 import os
@@ -18,7 +19,7 @@ from sparkfleet.controlplane.state.schema import SCHEMAS
 from sparkfleet.controlplane.store_safety.mark import read_mark
 from sparkfleet.controlplane.store_safety.opening import open_store, read_content
 from sparkfleet.node_daemon import service_manager, upgrade_steps
-from sparkfleet.runtime import processes
+from sparkfleet.runtime import processes, thaw_guard
 
 
 @pytest.fixture
@@ -182,3 +183,22 @@ async def test_the_way_back_of_a_node_that_was_lost_before_its_end(paths, starte
     await step(paths, "freeze")
     assert await step(paths, "back") == {"outcome": str(paths.outcome)}
     assert [argv[0] for argv in started] == ["/former/python"]
+
+
+async def test_after_a_command_that_was_killed_frozen_processes_continue(paths, ray, monkeypatch):
+    """Without another step Ray stayed stopped on the node until somebody sent SIGCONT."""
+    monkeypatch.setattr(thaw_guard.start, "__defaults__", (0.5,))
+    await step(paths, "freeze")
+    assert processes.is_stopped(ray.pid)
+    deadline = time.monotonic() + 30
+    while processes.is_stopped(ray.pid):
+        assert time.monotonic() < deadline
+        await asyncio.sleep(0.05)
+
+
+@pytest.mark.parametrize("last", ["thaw", "end"])
+async def test_nothing_guards_what_continues_or_has_ended(paths, ray, last):
+    await step(paths, "freeze")
+    assert len(processes.labelled({thaw_guard.LABEL: paths.label})) == 1
+    await step(paths, last)
+    assert processes.labelled({thaw_guard.LABEL: paths.label}) == []

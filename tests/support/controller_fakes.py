@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from sparkfleet.controlplane.state.status import App, AppStatus, NodeReport
 from sparkfleet.group.group_name import GroupKey
 from sparkfleet.group.launch_plan import GroupLaunch
@@ -55,6 +57,7 @@ class FakeNodes:
         self.boots = dict.fromkeys(available, "first")
         self.away: set[str] = set()
         self.swept: list[frozenset[GroupKey]] = []
+        self.swept_newest: dict[str, int] = {}
 
     async def look(self) -> tuple[NodeReport, ...]:
         """All nodes, of which those that are away have not joined."""
@@ -67,7 +70,8 @@ class FakeNodes:
             for name, memory in self.available.items()
         )
 
-    async def sweep(self, keep: frozenset[GroupKey]) -> tuple[str, ...]:
-        """Records its argument."""
+    async def sweep(self, keep: frozenset[GroupKey], newest: Mapping[str, int]) -> tuple[str, ...]:
+        """Records its arguments."""
         self.swept.append(keep)
+        self.swept_newest = dict(newest)
         return ()

@@ -35,7 +35,7 @@ class ManyNodes:
         """All of them."""
         return self.reports
 
-    async def sweep(self, keep):
+    async def sweep(self, keep, newest):
         """Nothing to do."""
         return ()
 

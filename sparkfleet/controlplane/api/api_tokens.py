@@ -8,7 +8,8 @@ from pathlib import Path
 
 from sparkfleet.runtime.files.token_secrets import SECRET_BYTES, is_secret
 
-Stamp = tuple[int, int] | None
+Stamp = tuple[int, int, int, int]
+"""Inode, size, and times of a file's last change of content and of owner or mode."""
 
 
 class ApiTokens:
@@ -23,7 +24,8 @@ class ApiTokens:
     def __init__(self, token: str, path: Path | None = None, former: Path | None = None) -> None:
         self._current, self._former = token, tuple[str, ...]()
         self._path, self._former_path = path, former
-        self._stamps: tuple[Stamp, Stamp] | None = None
+        self._stamp: Stamp | None = None
+        self._former_stamp: Stamp | None = None
 
     @classmethod
     def read(cls, path: Path, former: Path) -> ApiTokens:
@@ -43,27 +45,26 @@ class ApiTokens:
         return any(good)
 
     def _follow(self) -> None:
-        """Reads files that have changed. A present token that cannot be used leaves the last one."""
-        stamps = (_stamp(self._path), _stamp(self._former_path))
-        if stamps == self._stamps:
-            return
-        self._stamps = stamps
-        if self._path is not None and stamps[0] is not None:
-            with suppress(OSError, ValueError):
+        """Reads files that have changed. One that cannot be used leaves the last token, and is read at the next request.
+
+        A moment without a free descriptor, or with another owner, is no reason to refuse a token for good.
+        """
+        with suppress(OSError, ValueError):
+            if self._path is not None and (stamp := _stamp(self._path)) != self._stamp:
                 token = self._path.read_text().strip()
-                self._current = token if is_secret(token) else self._current
-        self._former = ()
-        if self._former_path is not None and stamps[1] is not None:
-            with suppress(OSError, ValueError):
+                if is_secret(token):
+                    self._current, self._stamp = token, stamp
+        try:
+            if self._former_path is not None and (stamp := _stamp(self._former_path)) != self._former_stamp:
                 self._former = tuple(filter(is_secret, self._former_path.read_text().split()))
+                self._former_stamp = stamp
+        except (FileNotFoundError, ValueError):
+            self._former, self._former_stamp = (), None
+        except OSError:
+            pass
 
 
-def _stamp(path: Path | None) -> Stamp:
-    """Inode and time of a file's last change; None without a file."""
-    if path is None:
-        return None
-    try:
-        info = path.stat()
-    except OSError:
-        return None
-    return info.st_ino, info.st_mtime_ns
+def _stamp(path: Path) -> Stamp:
+    """Stamp of a file. Raises OSError if there is none, or it cannot be reached."""
+    info = path.stat()
+    return info.st_ino, info.st_size, info.st_mtime_ns, info.st_ctime_ns

@@ -347,8 +347,8 @@ async def connect(paths: FleetPaths, patience_s: float = 0.0) -> FleetClient | N
     """A client, if this fleet's controller answers; None if it does not. `patience_s`: see `answering`."""
     address = read_address(paths)
     try:
-        token = paths.api_token.read_text()
-    except (OSError, ValueError):
+        token = paths.read_api_token()
+    except ControlError:
         return None
     if address is None:
         return None

@@ -100,10 +100,11 @@ class NodeActors:
         agents = await asyncio.to_thread(self._joined)
         return tuple(await asyncio.gather(*(self._look(name, agents.get(name)) for name in self._names)))
 
-    async def sweep(self, keep: frozenset[GroupKey]) -> tuple[str, ...]:
+    async def sweep(self, keep: frozenset[GroupKey], newest: Mapping[str, int]) -> tuple[str, ...]:
         """See `Nodes.sweep`."""
         agents = await asyncio.to_thread(self._joined)
-        asked = (self._ask(name, partial(agent.sweep.remote, sorted(keep))) for name, agent in agents.items())
+        listed = (sorted(keep), dict(newest))
+        asked = (self._ask(name, partial(agent.sweep.remote, *listed)) for name, agent in agents.items())
         killed = await asyncio.gather(*asked)
         return tuple(
             f"{line} on {name}" for name, lines in zip(agents, killed, strict=True) for line in lines or ()
@@ -217,8 +218,8 @@ class NodeAgent:
         """The last bytes of a file in this fleet's directory of logs; None if it is none, or cannot be read."""
         return await asyncio.to_thread(log_end, self._paths.logs, path, limit)
 
-    async def sweep(self, keep: list[GroupKey]) -> tuple[str, ...]:
-        """Kills every rank on this node whose group is not in `keep`, and removes old logs."""
-        swept = await self._runtime.sweep(RanksOf(keep))
+    async def sweep(self, keep: list[GroupKey], newest: dict[str, int]) -> tuple[str, ...]:
+        """Kills every rank on this node whose group is not in `keep`, and removes old logs. `newest`: see `RanksOf`."""
+        swept = await self._runtime.sweep(RanksOf(keep, newest))
         await asyncio.to_thread(prune, self._paths, keep)
         return swept

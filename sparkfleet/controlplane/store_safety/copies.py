@@ -21,6 +21,8 @@ from sparkfleet.specs.fields import quote
 KEPT = 7
 """Copies kept of each occasion."""
 HOURLY_S = 3600.0
+PART_S = 3600.0
+"""Age of a part of a copy that nothing writes any more."""
 
 
 def take_copy(paths: FleetPaths, occasion: Occasion, now: float | None = None) -> Path:
@@ -52,11 +54,24 @@ def take_copy(paths: FleetPaths, occasion: Occasion, now: float | None = None) -
         beside.replace(path)
     finally:
         beside.unlink(missing_ok=True)
-    # Never the new one: a clock that was set back makes it the oldest by its name.
+    # Never the new one: an empty store that was made without its mark has fewer changes than its copies.
     others = [other for other in _of(paths, occasion) if other != path]
-    for old in others[KEPT - 1 :]:
+    for old in sorted(others, key=_age, reverse=True)[KEPT - 1 :]:
         old.unlink(missing_ok=True)
     return path
+
+
+def remove_parts(paths: FleetPaths, now: float | None = None) -> None:
+    """Removes parts of copies whose program was killed: those of the controller, and others after an hour.
+
+    To be called by the controller before it copies; `sparkfleet backup` may be copying.
+    """
+    before = (time.time() if now is None else now) - PART_S
+    for path in paths.backups.glob(".*.db*"):
+        own = any(f"-{occasion}.db" in path.name for occasion in ("change", "hourly"))
+        with contextlib.suppress(OSError):
+            if own or path.stat().st_mtime < before:
+                path.unlink()
 
 
 def copy_database(source: Path, target: Path) -> None:
@@ -82,12 +97,21 @@ def copy_database(source: Path, target: Path) -> None:
 
 
 def copies(paths: FleetPaths) -> tuple[StoreCopy, ...]:
-    """All copies, newest first, each checked. One that is dropped meanwhile is left out."""
+    """All copies, each checked. One that is dropped meanwhile is left out.
+
+    The newest are first: those with the most changes, which rise across restorations, and of equal ones by the clock. A
+    clock that was ahead for a while would make an old copy the newest for as long.
+    """
     found = []
     for path in _of(paths):
         with contextlib.suppress(FileNotFoundError):
             found.append(_described(path))
-    return tuple(found)
+    return tuple(sorted(found, key=lambda one: (one.changes, one.at), reverse=True))
+
+
+def most_changes(paths: FleetPaths) -> int:
+    """The highest number of changes in any copy; 0 without one."""
+    return max((0, *(_age(path)[0] for path in _of(paths))))
 
 
 def find_copy(paths: FleetPaths, name: str) -> Path:
@@ -120,6 +144,20 @@ def _taken(path: Path) -> float:
         return path.stat().st_mtime
 
 
+def _age(path: Path) -> tuple[int, float]:
+    """Changes in a copy, and the moment in its name; -1 changes for one that cannot be read."""
+    changes = -1
+    with (
+        contextlib.suppress(sqlite3.Error, TypeError),  # TypeError: without a row
+        contextlib.closing(sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True)) as db,
+    ):
+        (changes,) = db.execute("SELECT changes FROM identity").fetchone()
+    try:
+        return changes, _taken(path)
+    except OSError:  # dropped meanwhile
+        return changes, 0.0
+
+
 def _described(path: Path) -> StoreCopy:
     occasion = path.stem.rpartition("-")[2]
     known: Occasion = occasion if occasion in ("change", "hourly", "asked") else "other"  # type: ignore[assignment]
@@ -128,11 +166,10 @@ def _described(path: Path) -> StoreCopy:
         content = read_content(path)
         if content is None:
             return copy.model_copy(update={"trouble": "it is empty"})
-        require_known_fields(path)
-        named = {"deployments": tuple(_deployments(path))}
         if content.identity is not None:
-            named |= content.identity.model_dump()
-        return copy.model_copy(update=named)
+            copy = copy.model_copy(update=content.identity.model_dump())
+        require_known_fields(path)
+        return copy.model_copy(update={"deployments": tuple(_deployments(path))})
     except StoreError as error:
         return copy.model_copy(update={"trouble": error.what})
 

@@ -7,6 +7,7 @@ still runs is mistaken for something newer. A controller that waits for a store 
 from __future__ import annotations
 
 import contextlib
+import logging
 import secrets
 import sqlite3
 import time
@@ -18,12 +19,14 @@ from sparkfleet.controlplane.state.desired import Desired, Generation
 from sparkfleet.controlplane.state.store import Store
 from sparkfleet.controlplane.state.store_copies import RestoredStore
 from sparkfleet.controlplane.store_safety.applied import Applied, applied_in, read_applied
-from sparkfleet.controlplane.store_safety.copies import copies, copy_database
+from sparkfleet.controlplane.store_safety.copies import copies, copy_database, most_changes
 from sparkfleet.controlplane.store_safety.guard import StoreError, StoreFault
 from sparkfleet.controlplane.store_safety.mark import StoreMark, mark_of, read_mark, write_mark
 from sparkfleet.controlplane.store_safety.opening import named_errors, read_content, require_known_fields
 from sparkfleet.errors import ControlError
 from sparkfleet.runtime.files.fleet_paths import FleetPaths
+
+log = logging.getLogger(__name__)
 
 NEW = ".sparkfleet.db.new"
 
@@ -81,7 +84,8 @@ def adopt_running(paths: FleetPaths, fleet: str, running: Collection[Generation]
     if base is not None:
         with named_errors(paths.backups / base.name):
             copy_database(paths.backups / base.name, _new(paths))
-    _fill(paths, chosen, records)
+    with named_errors(_new(paths)):
+        _fill(paths, chosen, records)
     restored = _put_in_place(paths, fleet, "what runs", running)
     left = {d.name for _, record in records[:1] for d in record.deployments} - found.keys()
     return restored.model_copy(update={"left_out": tuple(sorted(left))})
@@ -145,6 +149,12 @@ def _records(paths: FleetPaths, fleet: str) -> list[tuple[str, Applied]]:
             copy_database(paths.backups / copy.name, beside)
             with _opened(beside) as store:
                 records.append((copy.name, applied_in(store)))
+        except (
+            sqlite3.Error,
+            OSError,
+            StoreError,
+        ) as error:  # no room for it: another record may have everything
+            log.warning("the copy %s is left out: %s", copy.name, error)
         finally:
             _remove(beside)
     return records
@@ -156,7 +166,7 @@ def _put_in_place(
     before = read_mark(paths)
     new = _new(paths)
     with named_errors(new), _opened(new) as store:
-        mark = _own_identity(store, fleet, before, running)
+        mark = _own_identity(store, fleet, before, running, most_changes(paths))
         content = applied_in(store)
     aside = set_aside(paths)
     new.replace(paths.database)
@@ -170,10 +180,11 @@ def _put_in_place(
 
 
 def _own_identity(
-    store: Store, fleet: str, before: StoreMark | None, running: Collection[Generation]
+    store: Store, fleet: str, before: StoreMark | None, running: Collection[Generation], copied: int
 ) -> StoreMark:
     identity = store.identity()
-    changes = max(identity.changes, before.changes if before else 0) + 1
+    # Above those of the copies, too, by which the latest one is chosen: the mark may be gone.
+    changes = max(identity.changes, before.changes if before else 0, copied) + 1
     store.identify(
         identity.model_copy(update={"id": secrets.token_hex(16), "fleet": fleet, "changes": changes})
     )

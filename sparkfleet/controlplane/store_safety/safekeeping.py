@@ -10,7 +10,7 @@ from collections.abc import Callable
 from sparkfleet.controlplane.state.store import Store
 from sparkfleet.controlplane.state.store_copies import Occasion
 from sparkfleet.controlplane.store_safety.applied import Applied, applied_in, write_applied
-from sparkfleet.controlplane.store_safety.copies import HOURLY_S, copies, take_copy
+from sparkfleet.controlplane.store_safety.copies import HOURLY_S, copies, remove_parts, take_copy
 from sparkfleet.controlplane.store_safety.guard import StoreError
 from sparkfleet.controlplane.store_safety.mark import is_kept, mark_of, write_mark
 from sparkfleet.errors import SparkfleetError
@@ -44,6 +44,7 @@ class Safekeeping:
         self._clock = clock
         self._writes = -1
         self._applied: Applied | None = None
+        remove_parts(paths)
         self._copied, self._hourly_at = self._last_copies()
         self._wait_until = 0.0
 

@@ -17,11 +17,20 @@ _TOKENS = re.compile(
 )
 _SEALED = re.compile(r"\bsealed:\d+:[A-Za-z0-9+/=_-]+")
 _BEARER = re.compile(r"(?i)\b(bearer|basic)(\s+)[A-Za-z0-9._~+/=-]{8,}")
+_QUOTED = r"(?:\\*\"[^\"\n]*\"|'[^'\n]*'(?:\"'\"'[^'\n]*')*)"
+"""A text in quotes, also escaped ones, and as `shlex.quote` writes one with an apostrophe."""
 _ASSIGNED = re.compile(
-    r"(?i)(\b[a-z0-9_.-]*(?:password|passwd|secret|api[_-]?key|access[_-]?key|(?:^|[_-])token|\btoken)\b[\"']?\s*[:=]\s*)"
-    r"(\"[^\"\n]*\"|'[^'\n]*'|[^\s,;}\])\"']+)"
+    r"(?i)(\b[a-z0-9_.-]*(?:password|passwd|secret|api[_-]?key|access[_-]?key|(?:^|[_-])token|\btoken)\b\\*[\"']?\s*[:=]\s*)"
+    rf"(\[\s*(?:{_QUOTED}[\s,]*)+\]?|\[[^\]\n]*\]?|(?:\w+\(?)?{_QUOTED}|[^\s,;}}\])\"']+)"
 )
-"""A field whose name is that of a secret, and its value. `max_tokens` is none: its name goes on."""
+"""A field whose name is that of a secret, and its value or list of values. `max_tokens` is none: its name goes on."""
+_OPTION = re.compile(
+    r"(?i)((?<![\w-])--?(?:[a-z0-9_.-]*[_.-])?(?:password|passwd|secret|api[_-]?key|access[_-]?key|token)"
+    r"(?:[ \t]+|\\*[\"']?\s*,\s*|\\*[\"']?[ \t]*\n[ \t]*-[ \t]+))"
+    rf"(?!-)({_QUOTED}|(?:(?<=[ \t])[^\s\"']+|[^\s,\]\"']+))"
+)
+"""An option with the name of a secret, and its value: in a command line, or the next element of a list, as JSON or YAML."""
+_URL_PASSWORD = re.compile(r"(?i)(\b[a-z][a-z0-9+.-]*://[^\s:/@\"']*:)[^\s/@\"']+(?=@)")
 _SECRET_FIELD = re.compile(r"(?i)password|passwd|secret|api[_-]?key|access[_-]?key|(?:^|[_-])token$")
 _SECRET_HEX = re.compile(r"(?<!sha256:)(?<![0-9A-Fa-f-])[0-9a-f]{64}(?![0-9A-Fa-f])")
 """Our own secrets. A digest of an image has the same form and is named as one."""
@@ -99,6 +108,8 @@ class Redactor:
             (_TOKENS, "secret", "<secret>"),
             (_SEALED, "secret", "<secret>"),
             (_BEARER, "secret", r"\1\2<secret>"),
+            (_URL_PASSWORD, "secret", r"\1<secret>"),
+            (_OPTION, "secret", r"\1<secret>"),
             (_ASSIGNED, "secret", r"\1<secret>"),
             (_SECRET_HEX, "secret", "<secret>"),
         ):
@@ -136,7 +147,11 @@ class Redactor:
             case str():
                 return self.text(value)
             case list() | tuple():
-                return [self.document(one, field) for one in value]
+                before = ("", *value)
+                return [
+                    self.document(one, before[n] if _is_secret_option(before[n]) else field)
+                    for n, one in enumerate(value)
+                ]
             case dict():
                 return {self.text(str(key)): self.document(one, str(key)) for key, one in value.items()}
         return value
@@ -192,3 +207,13 @@ class Redactor:
             return "::ffff:" + _IPV4.sub(self._ipv4, str(address.ipv4_mapped))
         kind = "fe80::" if address.is_link_local else ""
         return kind + self._named("ipv6", address.compressed)
+
+
+def _is_secret_option(word: Any) -> bool:
+    """True for an element of a command whose value is the next one: `--api-key`, but not `--api-key=x`."""
+    return (
+        isinstance(word, str)
+        and word.startswith("-")
+        and _SECRET_FIELD.search(word) is not None
+        and "=" not in word
+    )

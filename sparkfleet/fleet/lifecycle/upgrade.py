@@ -26,6 +26,8 @@ from sparkfleet.group.report import GroupPhase, GroupReport
 ADOPT_S = 90.0
 """Time limit for the groups that were ready to be ready again: adoption takes seconds, a new start minutes."""
 LOOK_S = 0.5
+END_S = 30.0
+"""Time limit of the end of the former release after Ctrl-C; a node that has not answered by then is taken back, too."""
 
 
 class UpgradePlan(NamedTuple):
@@ -107,7 +109,7 @@ async def upgrade(
     began = time.monotonic()
     await _freeze(session)
     try:
-        await _on_all(session, "end")
+        await _end(session)
         client = await session.lifecycle.bring_up((), on_event, wheels)
     except SparkfleetError as error:
         raise await _back(session, plan.former, version, error, on_event) from error
@@ -145,6 +147,25 @@ async def _freeze(session: Session) -> None:
     except BaseException:
         await asyncio.shield(_thaw(session))
         raise
+
+
+async def _end(session: Session) -> None:
+    """Ends the former release on every node. Interrupted, it lets every node run it again: none stays stopped or ended."""
+    ending = asyncio.ensure_future(_on_all(session, "end"))
+    try:
+        await asyncio.shield(ending)
+    except asyncio.CancelledError:
+        await asyncio.shield(_take_back(session, ending))
+        raise
+
+
+async def _take_back(session: Session, ending: asyncio.Future[dict[str, dict[str, Any]]]) -> None:
+    # After its end, not during it: the end would find what the way back has started.
+    _, late = await asyncio.wait([ending], timeout=END_S)
+    for one in late:
+        one.cancel()
+    steps = (session.programs.upgrade_step(node, "back") for node in session.inventory.nodes)
+    await asyncio.gather(ending, *steps, return_exceptions=True)
 
 
 async def _thaw(session: Session) -> None:

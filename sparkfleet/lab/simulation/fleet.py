@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
 
@@ -134,12 +135,14 @@ class SimulatedFleet:
             return NodeReport(name=node.name, joined=True)
         return _answer(node.name, self.free(node.name), node.boots)
 
-    def sweep(self, keep: frozenset[GroupKey]) -> tuple[str, ...]:
-        """End ranks of other groups on nodes that answer."""
+    def sweep(self, keep: frozenset[GroupKey], newest: Mapping[str, int]) -> tuple[str, ...]:
+        """End ranks of other groups on nodes that answer. `newest`: see `Nodes.sweep`."""
         gone = [
             group
             for group, one in self.engines.items()
-            if group not in keep and all(self.nodes[name].joined for name in one.nodes)
+            if group not in keep
+            and group[1] <= newest.get(group[0], 0)
+            and all(self.nodes[name].joined for name in one.nodes)
         ]
         for group in gone:
             self.end(group, "swept")

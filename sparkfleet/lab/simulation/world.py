@@ -90,10 +90,10 @@ class SimulatedNodes:
         await self._world.pause()
         return reports
 
-    async def sweep(self, keep: frozenset[GroupKey]) -> tuple[str, ...]:
+    async def sweep(self, keep: frozenset[GroupKey], newest: Mapping[str, int]) -> tuple[str, ...]:
         """See `Nodes`."""
         await self._world.pause()
-        return self._world.fleet.sweep(keep)
+        return self._world.fleet.sweep(keep, newest)
 
 
 class World:

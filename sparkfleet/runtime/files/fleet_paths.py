@@ -177,6 +177,19 @@ class FleetPaths:
         """See `read_secret`: of the engines."""
         return read_secret(self.engine_secret)
 
+    def read_api_token(self) -> str:
+        """The token of the controller's API, without the newline of an editor.
+
+        Raises:
+            ControlError: the file is missing, cannot be read, or has something else.
+        """
+        return read_secret(
+            self.api_token,
+            means="No command reaches the controller without it; what runs goes on.",
+            do=f"`openssl rand -hex {SECRET_BYTES} > {self.api_token}` on the head makes another: the controller takes it"
+            " with the next request.",
+        )
+
     def read_token_secrets(self) -> TokenSecrets:
         """The secrets of the engines' tokens; the engine secret if they were never changed.
 
@@ -211,8 +224,13 @@ def _check_owner(directory: Path) -> None:
         )
 
 
-def read_secret(path: Path) -> str:
-    """The engine secret, from which tokens of engines and the key of sealed values are derived.
+def read_secret(path: Path, means: str = "", do: str = "") -> str:
+    """A secret of one line; by default that of the engines, from which their tokens and the key of sealed values derive.
+
+    Args:
+        path: its file.
+        means: consequence for a person if it cannot be used; "": that of the engine secret.
+        do: remedy; "": that of the engine secret.
 
     Raises:
         ControlError: the file is missing, cannot be read, or has something else.
@@ -220,19 +238,20 @@ def read_secret(path: Path) -> str:
     try:
         secret = path.read_text().strip()
     except OSError as error:
-        raise _no_secret(path, error.strerror or str(error)) from error
+        raise _no_secret(path, error.strerror or str(error), means, do) from error
     except UnicodeDecodeError as error:
-        raise _no_secret(path, "it is not text") from error
+        raise _no_secret(path, "it is not text", means, do) from error
     if not is_secret(secret):
-        raise _no_secret(path, f"it does not have {2 * SECRET_BYTES} hexadecimal digits")
+        raise _no_secret(path, f"it does not have {2 * SECRET_BYTES} hexadecimal digits", means, do)
     return secret
 
 
-def _no_secret(path: Path, reason: str) -> ControlError:
+def _no_secret(path: Path, reason: str, means: str = "", do: str = "") -> ControlError:
     return ControlError(
         f"The secret {path} cannot be used: {reason}.",
-        means="Engines and gateways that run go on with it; none can be started.",
-        do=f"Put the file back (mode 0600): {path.name} is the same in the fleet's state directory on every node. If none"
+        means=means or "Engines and gateways that run go on with it; none can be started.",
+        do=do
+        or f"Put the file back (mode 0600): {path.name} is the same in the fleet's state directory on every node. If none"
         f" has it, `openssl rand -hex {SECRET_BYTES} > {path}` makes another; then apply each deployment with `env` again.",
     )
 

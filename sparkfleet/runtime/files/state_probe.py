@@ -59,7 +59,7 @@ def found(root: Path) -> dict[str, object]:
     role = _parsed(root / "role.json", missing, unreadable) or _parsed(root / ENDED_ROLE, [], [])
     python = role.get("python")
     address = _parsed(root / "address.json", missing, unreadable) or _in_run_directory(root, "address.json")
-    token = _text(root / "api.token", missing, unreadable)
+    token = _token(root / "api.token", missing, unreadable)
     state: dict[str, object] = {
         "root": str(root),
         "controller": _in_run_directory(root, "controller.json"),
@@ -153,6 +153,15 @@ def _text(path: Path, missing: list[str], unreadable: list[str]) -> str | None:
         missing.append(str(path))
     except (OSError, ValueError) as error:
         unreadable.append(f"{path}: {getattr(error, 'strerror', None) or error}")
+    return None
+
+
+def _token(path: Path, missing: list[str], unreadable: list[str]) -> str | None:
+    """The token of the controller's API, without the newline of `openssl` or an editor: no header can have one."""
+    text = _text(path, missing, unreadable)
+    if text is None or _SECRET.fullmatch(text.strip()):
+        return text and text.strip()
+    unreadable.append(f"{path}: it does not have 64 hexadecimal digits")
     return None
 
 

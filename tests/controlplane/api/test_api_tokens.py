@@ -1,3 +1,7 @@
+import errno
+import os
+from pathlib import Path
+
 import pytest
 
 from sparkfleet.controlplane.api.api_tokens import ApiTokens
@@ -58,3 +62,37 @@ def test_a_file_without_a_token_opens_nothing_at_the_start(files, content):
 def test_a_token_that_somebody_put_back_with_an_editor_is_taken(files):
     files[0].write_text(f"{OLD}\n")
     assert ApiTokens.read(*files).admits(f"Bearer {OLD}")
+
+
+def test_files_that_cannot_be_read_for_a_moment_are_read_at_the_next_request(files, monkeypatch):
+    """Without a free descriptor, or before its owner was put right, the new token was refused for good."""
+    present, former = files
+    tokens = ApiTokens.read(present, former)
+    assert tokens.admits(f"Bearer {OLD}")
+    former.write_text(OLD)
+    present.write_text(NEW)
+
+    def refuse(path):
+        raise OSError(errno.EMFILE, "Too many open files")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Path, "read_text", refuse)
+        assert not tokens.admits(f"Bearer {NEW}")
+        assert tokens.admits(f"Bearer {OLD}")
+    assert tokens.admits(f"Bearer {NEW}")
+    assert tokens.admits(f"Bearer {OLD}")
+    with monkeypatch.context() as patched:
+        patched.setattr(Path, "read_text", refuse)
+        former.write_text(OLD + "\n")
+        assert tokens.admits(f"Bearer {OLD}"), "a former token stays until its file is read or gone"
+
+
+def test_a_token_of_the_same_inode_and_time_that_becomes_readable_is_read(files):
+    """`chown` changes neither."""
+    present, former = files
+    tokens = ApiTokens.read(present, former)
+    assert tokens.admits(f"Bearer {OLD}")
+    at = present.stat().st_mtime_ns
+    present.write_text(NEW)
+    os.utime(present, ns=(at, at))
+    assert tokens.admits(f"Bearer {NEW}")

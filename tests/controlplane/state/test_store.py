@@ -8,6 +8,8 @@ from control_values import deployment, plan
 from sparkfleet.controlplane.state import schema
 from sparkfleet.controlplane.state.desired import Standing
 from sparkfleet.controlplane.state.store import Store
+from sparkfleet.controlplane.state.store_rows import desired_of
+from sparkfleet.controlplane.state.tables import deployments
 from sparkfleet.gateway.access.keys import generate, rotate
 from sparkfleet.gateway.routing_table import KeyLimits
 from sparkfleet.planner.rules.failure_memory import RememberedFailure
@@ -346,3 +348,33 @@ def test_an_adoption_that_fails_changes_nothing(store):
     assert store.deployments.desired() == {"tiny": desired}
     assert store.deployments.generations() == {"tiny": 1}
     assert (list(store.groups.starts()), store.keys.all()) == ([("tiny", 1, 0)], (key,))
+
+
+def test_of_deleted_deployments_only_the_last_generation_is_read_and_only_once(store, monkeypatch):
+    for name in ("a", "b"):
+        for n in range(3):
+            store.deployments.put(deployment(name), plan(name, concurrency=n + 1), "me")
+        store.deployments.remove(name)
+    read = []
+
+    def counted(row):
+        read.append(row)
+        return desired_of(row)
+
+    monkeypatch.setattr(deployments, "desired_of", counted)
+    assert [(one.name, one.generation) for one in store.deployments.stopped()] == [("a", 3), ("b", 3)]
+    assert len(read) == 2
+    store.deployments.put(deployment("c"), plan("c"), "me")
+    assert len(store.deployments.stopped()) == 2
+    assert sum(row[2] == 3 for row in read) == 2, "not again after a change"
+
+
+def test_generations_of_deleted_deployments_are_bounded_and_the_last_of_each_stays(store, monkeypatch):
+    monkeypatch.setattr(deployments, "KEEP_DELETED", 3)
+    for name in ("a", "b", "runs"):
+        for n in range(3):
+            store.deployments.put(deployment(name), plan(name, concurrency=n + 1), "me")
+    store.deployments.remove("a")
+    store.deployments.remove("b")
+    kept = {name: [one.generation for one in store.deployments.history(name)] for name in ("a", "b", "runs")}
+    assert kept == {"a": [3], "b": [1, 2, 3], "runs": [1, 2, 3]}

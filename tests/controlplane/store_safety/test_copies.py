@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import os
 import sqlite3
 
 import pytest
@@ -193,3 +194,27 @@ def test_a_store_that_is_gone_is_named_with_the_ways_back(paths, store):
     with pytest.raises(StoreError, match="There is no store") as error:
         take_copy(paths, "asked")
     assert "sparkfleet restore" in error.value.do
+
+
+def test_after_a_clock_that_was_ahead_the_latest_copy_has_the_last_change(paths, store):
+    """`restore latest` put the empty store of two hours ahead in place, and it was never dropped."""
+    ahead = take_copy(paths, "change", now=10_000.0)
+    for at in range(KEPT):
+        store.deployments.put(deployment(), plan(concurrency=at + 1), "me")
+        made = take_copy(paths, "change", now=2800.0 + at)
+    assert find_copy(paths, "latest") == made
+    assert not ahead.exists()
+    assert [copy.changes for copy in copies(paths)] == list(range(KEPT, 0, -1))
+
+
+def test_parts_of_copies_whose_controller_was_killed_are_removed_at_the_next_start(paths, store, clock):
+    """They stayed for ever, with their journals."""
+    kept = take_copy(paths, "change", now=1000.0)
+    names = (".20261128T000000000000Z-change.db", ".20261128T000000000000Z-change.db-journal")
+    asked, old = ".20261128T000000000000Z-asked.db", ".reading-20261127T000000000000Z-asked.db"
+    for name in (*names, asked, old):
+        (paths.backups / name).touch()
+    os.utime(paths.backups / old, (1000.0, 1000.0))
+    Safekeeping(paths, store, lambda words: None, clock)
+    left = {path.name for path in paths.backups.iterdir()}
+    assert left == {kept.name, asked}, "`sparkfleet backup` may be writing that one"

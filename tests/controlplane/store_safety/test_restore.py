@@ -8,6 +8,7 @@ import pytest
 from control_values import deployment, plan
 
 from sparkfleet.controlplane.state.desired import Standing
+from sparkfleet.controlplane.store_safety import restore
 from sparkfleet.controlplane.store_safety.applied import applied_in, read_applied, write_applied
 from sparkfleet.controlplane.store_safety.copies import take_copy
 from sparkfleet.controlplane.store_safety.guard import StoreError
@@ -141,3 +142,19 @@ def test_beginning_anew_takes_the_name_and_never_gives_a_generation_twice(lost):
     applied, generations = opened(lost, [("tiny", 3)])
     assert (applied.deployments, applied.keys, generations) == ((), (), {"tiny": 3})
     assert read_mark(lost).changes > 3
+
+
+def test_a_copy_that_cannot_be_read_for_want_of_room_is_left_out_of_the_records(lost, monkeypatch):
+    """`restore --adopt` ended with a traceback although the run directory had everything."""
+    whole = restore.copy_database
+
+    def full(source, target):
+        if target.name.startswith(".reading-"):
+            raise sqlite3.OperationalError("database or disk is full")
+        whole(source, target)
+
+    monkeypatch.setattr(restore, "copy_database", full)
+    assert adopt_running(lost, "home", [("tiny", 3)]).deployments == ("tiny (generation 3)",)
+    monkeypatch.setattr(restore, "_fill", lambda *_: full(lost.copy, lost.backups / ".reading-x"))
+    with pytest.raises(StoreError, match="database or disk is full"):
+        adopt_running(lost, "home", [("tiny", 3)])

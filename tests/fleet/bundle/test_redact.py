@@ -52,6 +52,24 @@ DIGEST = "ab" * 32
             "<node-1> and <node-1>.local, this, sparkling",
         ),
         ("the other value", "the <secret> value"),
+        (
+            "running: vllm serve m --api-key a,b;c --port 8000",
+            "running: vllm serve m --api-key <secret> --port 8000",
+        ),
+        ("server --password 'a b'\"'\"'c' -v", "server --password <secret> -v"),
+        ("['serve', '--api-key', 'abc', '-v']", "['serve', '--api-key', <secret>, '-v']"),
+        ('["--hf_token","abc","--port","8"]', '["--hf_token",<secret>,"--port","8"]'),
+        (r"{\"argv\": [\"--token\", \"abc\"]}", r"{\"argv\": [\"--token\", <secret>]}"),
+        ("command:\n  - --api-key\n  - abc\n  - -v", "command:\n  - --api-key\n  - <secret>\n  - -v"),
+        ("args: {'api_key': ['a]b', 'c'], 'port': 8000}", "args: {'api_key': <secret>, 'port': 8000}"),
+        ('"api_key": [\n  "abc"\n]', '"api_key": <secret>'),
+        ("Namespace(api_key=['abc'], port=1)", "Namespace(api_key=<secret>, port=1)"),
+        ("api_key=SecretStr('abc') token=b'abc'", "api_key=<secret>) token=<secret>"),
+        ("redis://u:a:b!@cache:6379", "redis://u:<secret>@cache:6379"),
+        (
+            "--max-tokens 30 --tokenizer x --api-key --port 8 --password-file /p the secret is out",
+            "--max-tokens 30 --tokenizer x --api-key --port 8 --password-file /p the secret is out",
+        ),
     ],
 )
 def test_a_text(text, expected):
@@ -102,3 +120,25 @@ def test_any_text_can_be_redacted_twice(text):
     redactor = Redactor()
     once = redactor.text(text)
     assert redactor.text(once) == once
+
+
+def test_a_command_in_a_document_loses_the_values_of_secret_options():
+    command = [
+        "vllm",
+        "serve",
+        "--api-key",
+        "abc",
+        "--token=abc",
+        "--port",
+        "8",
+        "--max-tokens",
+        "9",
+        "--password",
+    ]
+    found = Redactor().document({"command": command, "api_token": ["--port", "abc"], "mixed": [1, "x", None]})
+    kept = ["vllm", "serve", "--api-key", "<secret>", "--token=<secret>", "--port", "8", "--max-tokens", "9"]
+    assert found == {
+        "command": [*kept, "--password"],
+        "api_token": ["<secret>", "<secret>"],
+        "mixed": [1, "x", None],
+    }

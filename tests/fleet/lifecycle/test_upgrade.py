@@ -1,5 +1,7 @@
 """An upgrade in which a node is lost midway; `tests/integration/test_upgrade.py` has the whole on real Ray."""
 
+import asyncio
+
 import pytest
 
 from sparkfleet.errors import ControlError, NodeError
@@ -59,3 +61,31 @@ async def test_a_node_that_is_lost_while_it_is_ended_takes_all_back():
         await upgrade(session, PLAN)
     assert session.steps[-2:] == [("back", "a"), ("back", "b")]
     assert "runs sparkfleet 1.0.0 again" in found.value.means
+
+
+@pytest.mark.parametrize("fails", [False, True])
+async def test_after_ctrl_c_while_the_former_release_ends_it_runs_again(fails):
+    """Ray stayed stopped (SIGSTOP) on every node: neither `thaw` nor `back` was sent."""
+    session = Losing("")
+    ending, go_on = asyncio.Event(), asyncio.Event()
+    step = session.upgrade_step
+
+    async def slow(node, name):
+        answer = await step(node, name)
+        if name == "end":
+            ending.set()
+            await go_on.wait()
+            if fails:
+                raise NodeError("b: the connection was lost.")
+        return answer
+
+    session.upgrade_step = slow
+    running = asyncio.create_task(upgrade(session, PLAN))
+    await ending.wait()
+    running.cancel()
+    await asyncio.sleep(0)
+    assert "back" not in {name for name, _ in session.steps}, "after the end, not during it"
+    go_on.set()
+    with pytest.raises(asyncio.CancelledError):
+        await running
+    assert session.steps[-2:] == [("back", "a"), ("back", "b")]

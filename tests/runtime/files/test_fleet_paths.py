@@ -103,3 +103,13 @@ def test_the_secrets_of_the_head_are_on_the_disk_before_they_have_their_names(pa
     monkeypatch.setattr(os, "fsync", lambda number: synced.append(paths.engine_secret.exists()))
     paths.take(ray_token="", engine_secret="a" * 64)
     assert (paths.read_engine_secret(), synced) == ("a" * 64, [False])
+
+
+def test_the_api_token_is_read_without_its_newline_and_its_error_has_its_own_remedy(paths):
+    paths.create()
+    paths.api_token.write_text("a1" * 32 + "\n")
+    assert paths.read_api_token() == "a1" * 32
+    paths.api_token.write_text("garbage")
+    with pytest.raises(ControlError, match=re.escape(f"{paths.api_token} cannot be used")) as caught:
+        paths.read_api_token()
+    assert f"openssl rand -hex 32 > {paths.api_token}" in caught.value.do

@@ -1,5 +1,8 @@
+import os
+
+from sparkfleet.runtime.files import log_retention
 from sparkfleet.runtime.files.fleet_paths import FleetPaths
-from sparkfleet.runtime.files.log_retention import prune
+from sparkfleet.runtime.files.log_retention import KEPT_GONE, prune
 
 
 def test_the_newest_generations_of_each_rank_are_kept_and_nothing_else_is_touched(tmp_path):
@@ -39,3 +42,68 @@ def test_a_group_that_runs_under_the_name_of_an_old_generation_keeps_its_files(t
 
 def test_without_any_logs_there_is_nothing_to_do(tmp_path):
     assert prune(FleetPaths(tmp_path)) == ()
+
+
+def deployed(paths, name, at, generations=(1, 2)):
+    """Files of a deployment that changed last at this time."""
+    kernels = paths.kernels / name / "image"
+    kernels.mkdir(parents=True)
+    (kernels / "compiled").write_text("x")
+    made = [kernels, kernels.parent]
+    for generation in generations:
+        slug = f"{paths.label}_{name}_g{generation}_0_0"
+        paths.rank_files(slug).mkdir(parents=True)
+        paths.rank_log(slug).write_text("x")
+        made += [paths.rank_files(slug), paths.rank_log(slug)]
+    for path in made:
+        os.utime(path, (at, at))
+
+
+def named(paths):
+    """Names of deployments that have a log, a directory of a rank, or compiled kernels."""
+    slugs = [path.name for path in (*paths.logs.iterdir(), *paths.ranks.iterdir())]
+    return [
+        {slug.removeprefix(f"{paths.label}_").partition("_g")[0] for slug in slugs},
+        {path.name for path in paths.kernels.iterdir()},
+    ]
+
+
+def test_of_deployments_that_are_gone_the_last_ones_keep_their_files(tmp_path):
+    """200 names left 1,800 logs, 17.6 GiB, and as many caches of compiled kernels."""
+    paths = FleetPaths(tmp_path / "home")
+    paths.create()
+    deployed(paths, "runs_on", 1.0)
+    for n in range(KEPT_GONE + 3):
+        deployed(paths, f"try-{n}", 100.0 + n)
+    deployed(paths, "just-started", 1e12)
+    (paths.logs / "boot.log").write_text("x")
+    left = {"runs_on", "just-started", *(f"try-{n}" for n in range(4, KEPT_GONE + 3))}
+    removed = prune(paths, [("runs_on", 2, 0)])
+    assert removed
+    assert named(paths) == [{*left, "boot.log"}, left]
+    assert prune(paths, [("runs_on", 2, 0)]) == ()
+
+
+def test_while_nothing_is_to_run_no_deployment_counts_as_gone(tmp_path):
+    paths = FleetPaths(tmp_path / "home")
+    paths.create()
+    for n in range(KEPT_GONE + 3):
+        deployed(paths, f"try-{n}", 100.0 + n)
+    assert prune(paths, []) == ()
+
+
+def test_one_that_is_started_again_while_the_others_are_removed_keeps_its_files(tmp_path, monkeypatch):
+    paths = FleetPaths(tmp_path / "home")
+    paths.create()
+    for n in range(KEPT_GONE + 2):
+        deployed(paths, f"try-{n}", 100.0 + n)
+    remove = log_retention._remove
+
+    def starts(path):
+        os.utime(paths.kernels / "try-0" / "image")
+        remove(path)
+
+    monkeypatch.setattr(log_retention, "_remove", starts)
+    prune(paths, [("other", 1, 0)])
+    assert (paths.kernels / "try-0" / "image" / "compiled").exists()
+    assert not (paths.kernels / "try-1").exists()

@@ -15,6 +15,8 @@ from sparkfleet.gateway.access.keys import generate
 from sparkfleet.runtime.files.fleet_paths import FleetPaths
 from sparkfleet.runtime.files.state_probe import RAY_LABEL, fleet_label, found, keys, run_directory
 
+TOKEN = "a1" * 32
+
 
 @pytest.fixture
 def head(tmp_path):
@@ -23,7 +25,7 @@ def head(tmp_path):
         ray.bind(("127.0.0.1", 0))
         (tmp_path / "role.json").write_text(json.dumps({"python": "/opt/python"}))
         (tmp_path / "address.json").write_text(json.dumps({"ray": f"127.0.0.1:{ray.getsockname()[1]}"}))
-        (tmp_path / "api.token").write_text("secret")
+        (tmp_path / "api.token").write_text(TOKEN)
         yield tmp_path, ray
 
 
@@ -37,7 +39,7 @@ def test_a_node_that_knows_nothing_of_a_fleet(tmp_path):
 def test_a_head_tells_whether_its_ray_listens(head):
     root, ray = head
     said = found(root)
-    assert (said["python"], said["api_token"], said["ray"]) == ("/opt/python", "secret", False)
+    assert (said["python"], said["api_token"], said["ray"]) == ("/opt/python", TOKEN, False)
     ray.listen()
     assert found(root)["ray"] is True
 
@@ -95,7 +97,7 @@ def test_the_addresses_have_a_copy_in_the_run_directory(head):
     FleetPaths(root).create()
     (root / "address.json").rename(run_directory(root) / "address.json")
     state = found(root)
-    assert state["api_token"] == "secret"
+    assert state["api_token"] == TOKEN
     assert state["address"]["ray"].startswith("127.0.0.1:")
     shutil.rmtree(run_directory(root))
 
@@ -111,3 +113,14 @@ def test_the_keys_of_deployments_are_read_from_a_store_that_has_no_defaults(tmp_
         "laptop": ["other", "tiny"],
         "phone": ["tiny"],
     }
+
+
+def test_the_api_token_is_read_without_its_newline_and_nothing_else_is_taken_for_one(head):
+    """After `openssl rand -hex 32 > api.token` every command ended with a traceback: no header can have a newline."""
+    root, _ = head
+    (root / "api.token").write_text(f"{TOKEN}\n")
+    assert found(root)["api_token"] == TOKEN
+    (root / "api.token").write_text("garbage")
+    state = found(root)
+    assert state["unreadable"] == [f"{root / 'api.token'}: it does not have 64 hexadecimal digits"]
+    assert "address" not in state

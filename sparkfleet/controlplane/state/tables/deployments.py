@@ -8,7 +8,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from sparkfleet.controlplane.sealing import has_open_values, sealed
+from sparkfleet.controlplane.sealing import has_open_values, may_have_open_values, sealed
 from sparkfleet.controlplane.state.desired import Desired, Standing
 from sparkfleet.controlplane.state.newer_generations import outdated
 from sparkfleet.controlplane.state.store_rows import desired_of, desired_row, documents
@@ -23,11 +23,32 @@ from sparkfleet.specs.deployment import Deployment
 
 KEEP_GENERATIONS = 50
 """Generations of a deployment that are kept for `history` and `rollback`: each is some 10 to 100 KB of plan."""
+KEEP_DELETED = 200
+"""Generations of all deleted deployments together that are kept beside the last one of each."""
 
 _READ = "SELECT spec, plan, generation, who, since, members FROM deployments ORDER BY name"
 _READ_HISTORY = (
     "SELECT spec, plan, generation, who, since, members FROM history WHERE name = ? ORDER BY generation"
 )
+_READ_GENERATION = """
+SELECT spec, plan, generation, who, since, members FROM history WHERE name = ? AND generation = ? UNION ALL
+SELECT spec, plan, generation, who, since, members FROM deployments WHERE name = ? AND generation = ?
+"""
+_READ_LAST = """
+SELECT spec, plan, generation, who, since, members FROM history WHERE name = ? ORDER BY generation DESC
+"""
+_READ_SPECS = """
+SELECT name, generation, spec FROM history UNION ALL SELECT name, generation, spec FROM deployments
+"""
+_LAST_OF_DELETED = """
+SELECT name, max(generation) FROM history WHERE name NOT IN (SELECT name FROM deployments) GROUP BY name ORDER BY name
+"""
+_FORGET_OF_DELETED = """
+WITH deleted AS (SELECT name, generation, since FROM history WHERE name NOT IN (SELECT name FROM deployments))
+DELETE FROM history WHERE (name, generation) IN (SELECT name, generation FROM deleted)
+AND (name, generation) NOT IN (SELECT name, max(generation) FROM deleted GROUP BY name)
+AND (name, generation) NOT IN (SELECT name, generation FROM deleted ORDER BY since DESC LIMIT ?)
+"""
 _PUT = """
 INSERT OR REPLACE INTO deployments (spec, plan, generation, who, since, members, name) VALUES (?, ?, ?, ?, ?, ?, ?)
 """
@@ -54,6 +75,8 @@ class DeploymentTable:
         self._db = database
         self._groups = groups
         self._events = events
+        self._stopped: dict[tuple[str, int], Desired | None] = {}
+        """Last generations of deleted deployments, as read before: a stored generation does not change."""
 
     def desired(self) -> dict[str, Desired]:
         """Desired state of every deployment, by name."""
@@ -141,6 +164,7 @@ class DeploymentTable:
     def replace_all(self, deployments: Iterable[Desired]) -> None:
         """Replaces all deployments by these, with their generations as they are. To be called in a change."""
         self._db.forget_read()
+        self._stopped = {}
         self._db.execute("DELETE FROM deployments")
         self._groups.end_starts()
         for one in deployments:
@@ -152,7 +176,9 @@ class DeploymentTable:
         self._db.forget_read()
         with self._db.changing():
             self._groups.end_starts(name)
-            return self._db.execute("DELETE FROM deployments WHERE name = ?", (name,)).rowcount > 0
+            found = self._db.execute("DELETE FROM deployments WHERE name = ?", (name,)).rowcount > 0
+            self._db.execute(_FORGET_OF_DELETED, (KEEP_DELETED,))
+        return found
 
     def running(self, desired: Desired | None) -> list[RunningGroup]:
         """The groups of a deployment that are not given up, each at its rung."""
@@ -168,7 +194,8 @@ class DeploymentTable:
     def history(self, name: str) -> tuple[Desired, ...]:
         """The last `KEEP_GENERATIONS` generations of a deployment, oldest first, also after a delete.
 
-        Those are left out that a newer release stored, with fields that this one does not know.
+        Of all deleted ones together `KEEP_DELETED` are kept, and the last one of each. Those are left out that a newer
+        release stored, with fields that this one does not know.
         """
         return self._db.parse(f"history of {name}", lambda: self._read_history(name))
 
@@ -178,29 +205,44 @@ class DeploymentTable:
 
     def stopped(self) -> tuple[Desired, ...]:
         """The last generation of each deployment that was deleted, by name, as far as it is kept."""
-        names = self._db.execute(
-            "SELECT DISTINCT name FROM history WHERE name NOT IN (SELECT name FROM deployments) ORDER BY name"
-        ).fetchall()
-        return tuple(history[-1] for (name,) in names if (history := self.history(name)))
+        last = [(str(name), int(generation)) for name, generation in self._db.execute(_LAST_OF_DELETED)]
+        self._stopped = {
+            one: self._stopped[one] if one in self._stopped else self._last_readable(one[0]) for one in last
+        }
+        return tuple(one for one in self._stopped.values() if one is not None)
+
+    def _last_readable(self, name: str) -> Desired | None:
+        """The last generation that this release knows; only what is before it is read."""
+        rows = self._db.execute(_READ_LAST, (name,))
+        return next((one for row in rows if (one := _readable(row)) is not None), None)
 
     def seal(self, sealer: EnvSealer) -> None:
         """Seals the environment variables that an older release stored as they are; overwrites them on the disk.
 
         A generation with a value of another fleet stays as it is: the start of its engine reports that.
+
+        Plans are long (16 ms for 100 KB), and this runs at each start of a controller: those of generations without such a
+        value are not read. Each generation is a change of its own, so that a start that is ended early is not in vain.
         """
-        rows = [*self.desired().values(), *(one for name in self.generations() for one in self.history(name))]
-        opened = [one for one in rows if has_open_values(one.spec)]
+        rows = self._db.execute(_READ_SPECS)
+        opened = {(name, generation) for name, generation, spec in rows if may_have_open_values(spec)}
         if not opened:
             return
         self._db.execute("PRAGMA secure_delete=ON")
+        self._stopped = {}
+        for name, generation in sorted(opened):
+            row = self._db.execute(_READ_GENERATION, (name, generation) * 2).fetchone()
+            if (one := _readable(row)) is not None and has_open_values(one.spec):
+                with suppress(ControlError):
+                    self._seal(one, sealer)
+        self._db.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+
+    def _seal(self, one: Desired, sealer: EnvSealer) -> None:
+        found = (*documents(*sealed(one.spec, one.plan, sealer)), one.name, one.generation)
         self._db.forget_read()
         with self._db.changing():
-            for one in opened:
-                with suppress(ControlError):
-                    found = (*documents(*sealed(one.spec, one.plan, sealer)), one.name, one.generation)
-                    self._db.execute(_SEAL, found)
-                    self._db.execute(_SEAL_HISTORY, found)
-        self._db.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+            self._db.execute(_SEAL, found)
+            self._db.execute(_SEAL_HISTORY, found)
 
 
 def _readable(row: tuple[Any, ...]) -> Desired | None:

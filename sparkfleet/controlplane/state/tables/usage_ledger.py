@@ -14,7 +14,8 @@ from sparkfleet.gateway.report import KeyUsage
 from sparkfleet.values import Value
 
 KEEP_DAYS = 400
-"""Days that are kept: a year, and a month to look back on it."""
+"""Days that are kept: a year, and a month to look back on it. Earlier ones, too, until so many others have usage: a clock
+that is years ahead for one request may end none."""
 MARK_DAYS = 60
 """Days for which a replica's last totals are kept: twice as long as its file is read (gateway/usage_journal.py)."""
 
@@ -26,6 +27,9 @@ requests = requests + excluded.requests, uncounted = uncounted + excluded.uncoun
 input = input + excluded.input, output = output + excluded.output
 """
 _MARK = "INSERT OR REPLACE INTO usage_marks VALUES (?, ?, ?, ?, ?, ?, ?, ?)"
+_FORGET = """
+DELETE FROM usage WHERE day < ? AND day NOT IN (SELECT DISTINCT day FROM usage ORDER BY day DESC LIMIT ?)
+"""
 _READ = """
 SELECT day, key, model, requests, uncounted, input, output FROM usage WHERE day >= ? ORDER BY day, key, model
 """
@@ -99,7 +103,7 @@ class UsageLedger:
         # A key that rests while another is used keeps its mark: without it, its totals would be added again.
         self._db.execute("UPDATE usage_marks SET at = ? WHERE replica = ?", (now, replica))
         self._db.execute("DELETE FROM usage_marks WHERE at < ?", (now - MARK_DAYS * 86400,))
-        self._db.execute("DELETE FROM usage WHERE day < ?", (_days_ago(now, KEEP_DAYS),))
+        self._db.execute(_FORGET, (_days_ago(now, KEEP_DAYS), KEEP_DAYS))
 
 
 def _more(one: KeyUsage, before: tuple[int, ...]) -> list[int]:

@@ -92,7 +92,10 @@ def test_days_are_apart_and_old_ones_end(store: Store, clock: Clock) -> None:
     ]
     assert [row.requests for row in store.usage.last_days(1)] == [3]
     clock.now += (KEEP_DAYS + 2) * DAY
+    between = [(day_of(clock.now - n * DAY), "ci", "tiny", 0, 0, 0, 0) for n in range(1, KEEP_DAYS)]
+    store.executemany("INSERT INTO usage VALUES (?, ?, ?, ?, ?, ?, ?)", between)
     store.usage.add("g2", [total(1)])
+    store.execute("DELETE FROM usage WHERE requests = 0")
     assert [row.requests for row in store.usage.last_days(10 * KEEP_DAYS)] == [1]
     store.usage.add("g1", [total(1)])  # the same name years later, with smaller totals
     assert [row.requests for row in store.usage.last_days(1)] == [2]
@@ -128,3 +131,15 @@ def test_sums() -> None:
     ]
     assert sums(rows, ("key",)) == {("a",): (2, 4, 6), ("b",): (2, 4, 6)}
     assert len(sums(rows, ("key", "model"))) == 4
+
+
+def test_a_clock_that_is_years_ahead_for_one_request_ends_no_day(store: Store, clock: Clock) -> None:
+    """A node that had started before its time was set deleted 300 days."""
+    for day in range(3):
+        store.usage.add("g1", [total(day + 1)])
+        clock.now += DAY
+    clock.now += 3 * 365 * DAY
+    store.usage.add("g1", [total(4)])
+    clock.now -= 3 * 365 * DAY
+    store.usage.add("g1", [total(5)])
+    assert sum(row.requests for row in store.usage.last_days(10)) == 5
