@@ -122,7 +122,12 @@ class _Stager:
             seen = await self._fleet.look(self._need.nodes, request)
             have = {node: _have(seen[node]) for node in seen}
             found = plan(
-                self._inventory, manifest, have, self._need.nodes, self._fleet.settings.reserve_bytes
+                self._inventory,
+                manifest,
+                have,
+                self._need.nodes,
+                self._fleet.settings.reserve_bytes,
+                hub=self._need.hub != "never",
             )
             lacking = [node for node in self._need.nodes if not manifest.complete(have[node].held)]
             if not lacking:
@@ -135,6 +140,9 @@ class _Stager:
     async def _carry_out(
         self, manifest: Manifest, found: StagePlan, have: Mapping[str, Have], lacking: Sequence[str]
     ) -> list[NodeError]:
+        if found.no_route:
+            await self._download_itself(found.pull, manifest, found.no_route)
+            return []
         if found.pull:
 
             async def download(node: str) -> Arrived:
@@ -145,6 +153,18 @@ class _Stager:
         arrived, failed = await run_copies(self._fleet, manifest, self._need.wanted.revision, found.copies)
         self._moved += sum(done.moved_bytes for done in arrived.values())
         return failed
+
+    async def _download_itself(self, node: str, manifest: Manifest, no_route: str) -> None:
+        """Download on a node that no other one can send to."""
+        self._fleet.notify("note", self._name, node, f"{no_route} {node} downloads it from the Hub.")
+        try:
+            await self._download(node, manifest)
+        except StagingError as error:
+            raise StagingError(
+                f"{no_route} The download by {node} failed, too: {error.what}",
+                means=error.means,
+                do=" Or ".join(filter(None, (error.do, "connect them by a cable, and run `sparkfleet init`."))),
+            ) from error
 
     async def _first_that_reaches(self, nodes: Sequence[str], act: Callable[[str], Awaitable[T]]) -> T:
         """Result of the first node that reaches the Hub. Any other error is final."""

@@ -12,7 +12,9 @@ from pathlib import Path
 
 import pytest
 
+from sparkfleet.specs.inventory import Node
 from sparkfleet.staging.errors import StagingError
+from sparkfleet.staging.manifest import StagingItem
 from sparkfleet.staging.orchestrate import stage, survey
 from sparkfleet.staging.settings import Need
 from sparkfleet.staging.storage_layout import place_of, size_of
@@ -167,6 +169,29 @@ async def test_without_a_link_the_lan_is_used_and_reported(held, machines, stagi
         await staging(Need.model(MODEL, ("n2",)), "n1", "n2", linked=False)
     assert "rsync ended" in str(refused.value)
     assert any("over the LAN" in progress.text for progress in machines.heard)
+
+
+async def test_without_a_route_a_node_downloads_itself(hub, serve, held, machines, staging, wanted_files):
+    held("n1")
+    endpoint = await serve(hub.app())
+    local = Node(address="local")
+
+    async def run(need, **settings):
+        inventory = machines.inventory("n1", "n2", linked=False)
+        inventory = inventory.model_copy(update={"nodes": {**inventory.nodes, "n2": local}})
+        channels = machines.channels("n1", "n2")
+        return await stage(
+            inventory, channels, [need], machines.heard.append, settings=machines.settings("n1", "n2", **settings)
+        )
+
+    with pytest.raises(StagingError, match=r"not linked.*failed, too.*not reachable"):
+        await run(Need.model(MODEL, ("n1", "n2")), endpoint="http://127.0.0.1:9")
+    with pytest.raises(StagingError, match="not linked") as refused:
+        await run(Need(wanted=StagingItem.model(MODEL), nodes=("n2",), hub="never"), endpoint=endpoint)
+    assert "failed, too" not in refused.value.what
+    await run(Need.model(MODEL, ("n1", "n2")), endpoint=endpoint)
+    assert snapshot_of(machines.cache("n2"), hub.commit) == wanted_files
+    assert any("n2 downloads it from the Hub" in progress.text for progress in machines.heard)
 
 
 async def test_no_room_is_refused_before_anything_moves(hub, serve, machines, staging):
