@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextlib import suppress
 from typing import TypeVar
 
 from sparkfleet.errors import NodeError
@@ -244,9 +245,15 @@ class _Stager:
         for node in lacking:
             self._fleet.notify("image", self._name, node, "loading the image", source)
         load = request.model_copy(update={"action": "load", "id": seen[source].id, "manifest": manifest})
-        await self._fleet.images(lacking, load, lacking)
+        drop = request.model_copy(update={"action": "drop"})
         everybody = (source, *lacking)
-        await self._fleet.images(everybody, request.model_copy(update={"action": "drop"}), everybody)
+        try:
+            await self._fleet.images(lacking, load, lacking)
+        except NodeError:
+            with suppress(NodeError):  # the first error is the one to report
+                await self._fleet.images(everybody, drop, ())
+            raise
+        await self._fleet.images(everybody, drop, everybody)
 
     def _best_source(self, holders: Sequence[str], target: str) -> str:
         """A holder that is linked to the target, if there is one."""

@@ -162,14 +162,16 @@ class Arrival:
         self._reporter.note("another run is transferring it; waiting for that run.", "waiting")
 
 
-def demand_room(path: Path, needed_bytes: int, reserve_bytes: int) -> None:
+def demand_room(
+    path: Path, needed_bytes: int, reserve_bytes: int, means: str = "Nothing was transferred."
+) -> None:
     """Refuse if a disk has no room for `needed_bytes` and the reserve. Raises StagingError."""
     free = free_bytes(path)
     if needed_bytes and free < needed_bytes + reserve_bytes:
         raise StagingError(
             f"{path}: {needed_bytes / 1e9:.1f} GB more are needed, and {free / 1e9:.1f} GB are free"
             f" ({reserve_bytes / 1e9:.1f} GB of them are kept in reserve).",
-            means="Nothing was transferred.",
+            means=means,
             do="Free disk space: `sparkfleet models prune` removes models that no deployment uses.",
         )
 
