@@ -112,7 +112,10 @@ class _Stager:
 
     async def _ask_hub(self, node: str) -> Manifest:
         self._fleet.notify("looking", self._name, node, "reading its list of files from the Hub")
-        return await self._fleet.ask(node, "hub_download", self._pull_request(node, None), Manifest)
+        listener = self._fleet.listener("looking", self._name, node)
+        return await self._fleet.ask(
+            node, "hub_download", self._pull_request(node, None), Manifest, listener=listener
+        )
 
     async def _distribute(self, manifest: Manifest) -> dict[str, NodeScan]:
         """Pull and copy until every node has the model; plan again after each pass that made progress."""
