@@ -100,22 +100,39 @@ class _Stager:
         """Commit of a revision: one that nodes have complete, unless the need requires the Hub's."""
         seen = await self._fleet.look(self._need.nodes, LookRequest(wanted=(self._need.wanted,)))
         held = [have for node in seen for have in seen[node].wanted if have.complete and have.manifest]
-        if held and self._need.hub != "always":
-            return _most_common(held)
+        sure = [have for have in held if not have.no_tokenizer]
+        if self._need.hub != "always" and (sure or (held and self._need.hub == "never")):
+            return _most_common(sure or held)
         if self._need.hub == "never":
             raise StagingError(
                 f"no node has a complete copy of {self._need.wanted.title}.",
                 do=f"Download it: `sparkfleet models pull {self._name}`.",
             )
         order = sorted(self._need.nodes, key=lambda node: -seen[node].wanted[0].held_bytes)
-        return await self._first_that_reaches(order, self._ask_hub)
+        if not held or self._need.hub == "always":
+            return await self._first_that_reaches(order, self._ask_hub)
+        return await self._without_tokenizer(order, _most_common(held))
 
-    async def _ask_hub(self, node: str) -> Manifest:
+    async def _without_tokenizer(self, order: Sequence[str], copy: Manifest) -> Manifest:
+        """Files of a commit by the Hub, for a copy that may be a part of it; the copy's if the Hub cannot list them."""
+
+        async def ask(node: str) -> Manifest:
+            return await self._ask_hub(node, copy.commit)
+
+        try:
+            return await self._first_that_reaches(order, ask)
+        except StagingError as error:
+            text = f"{error.what} Taking the copy that the nodes have: it has no tokenizer, as drafts have none."
+            self._fleet.notify("note", self._name, order[0], text)
+            return copy
+
+    async def _ask_hub(self, node: str, revision: str = "") -> Manifest:
         self._fleet.notify("looking", self._name, node, "reading its list of files from the Hub")
         listener = self._fleet.listener("looking", self._name, node)
-        return await self._fleet.ask(
-            node, "hub_download", self._pull_request(node, None), Manifest, listener=listener
-        )
+        request = self._pull_request(node, None)
+        if revision:
+            request = request.model_copy(update={"revision": revision})
+        return await self._fleet.ask(node, "hub_download", request, Manifest, listener=listener)
 
     async def _distribute(self, manifest: Manifest) -> dict[str, NodeScan]:
         """Pull and copy until every node has the model; plan again after each pass that made progress."""
