@@ -122,7 +122,9 @@ class _Stager:
         try:
             return await self._first_that_reaches(order, ask)
         except StagingError as error:
-            text = f"{error.what} Taking the copy that the nodes have: it has no tokenizer, as drafts have none."
+            text = (
+                f"{error.what} Taking the copy that the nodes have: it has no tokenizer, as drafts have none."
+            )
             self._fleet.notify("note", self._name, order[0], text)
             return copy
 
@@ -184,7 +186,9 @@ class _Stager:
             raise StagingError(
                 f"{no_route} The download by {node} failed, too: {error.what}",
                 means=error.means,
-                do=" Or ".join(filter(None, (error.do, "connect them by a cable, and run `sparkfleet init`."))),
+                do=" Or ".join(
+                    filter(None, (error.do, "connect them by a cable, and run `sparkfleet init`."))
+                ),
             ) from error
 
     async def _first_that_reaches(self, nodes: Sequence[str], act: Callable[[str], Awaitable[T]]) -> T:

@@ -244,9 +244,7 @@ def _round(
         yield _any(routes, have_it, pending)
 
 
-def _any(
-    routes: _Routes, have_it: Sequence[str], pending: Sequence[str]
-) -> tuple[str, str, StagingRoute]:
+def _any(routes: _Routes, have_it: Sequence[str], pending: Sequence[str]) -> tuple[str, str, StagingRoute]:
     """The first copy that has any route. Raises the StagingError of the first pair if none has one."""
     refused: list[StagingError] = []
     for target in pending:

@@ -417,7 +417,9 @@ async def test_a_file_that_no_engine_loads_may_have_any_name(serve, path):
 
 @pytest.mark.parametrize("path", ["model (1).safetensors", "generation config.json", "tokenizer ü.model"])
 async def test_a_file_that_an_engine_may_load_has_a_plain_name(serve, path):
-    client = Client(await serve(odd_hub({"id": MODEL, "sha": COMMIT}, listed() + large("m.safetensors", path))))
+    client = Client(
+        await serve(odd_hub({"id": MODEL, "sha": COMMIT}, listed() + large("m.safetensors", path)))
+    )
     with pytest.raises(StagingError, match="staging accepts letters") as refused:
         await client.manifest("main")
     assert "HF_ENDPOINT" not in str(refused.value)

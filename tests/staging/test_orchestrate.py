@@ -180,7 +180,11 @@ async def test_without_a_route_a_node_downloads_itself(hub, serve, held, machine
         inventory = inventory.model_copy(update={"nodes": {**inventory.nodes, "n2": local}})
         channels = machines.channels("n1", "n2")
         return await stage(
-            inventory, channels, [need], machines.heard.append, settings=machines.settings("n1", "n2", **settings)
+            inventory,
+            channels,
+            [need],
+            machines.heard.append,
+            settings=machines.settings("n1", "n2", **settings),
         )
 
     with pytest.raises(StagingError, match=r"not linked.*failed, too.*not reachable"):

@@ -122,7 +122,9 @@ def local_address(source: From) -> str:
         own, theirs = ip_address(source.lan_address), ip_address(source.address)
         if own.version != theirs.version:
             return ""
-        with socket.socket(socket.AF_INET6 if own.version == 6 else socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        with socket.socket(
+            socket.AF_INET6 if own.version == 6 else socket.AF_INET, socket.SOCK_DGRAM
+        ) as probe:
             probe.bind((str(own), 0))
     except (ValueError, OSError):  # a name, or no address of this node
         return ""

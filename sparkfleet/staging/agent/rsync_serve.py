@@ -1,8 +1,8 @@
 """`python -m sparkfleet.staging.agent.rsync_serve`, on a node: serves one directory to one other node by rsync.
 
-It listens on the rail's address only, accepts connections from the peer's addresses only (a name may have several), and passes each to an
-`rsync --daemon` that serves one read-only module to clients with the secret of this transfer. The daemons end with this
-program, and this program ends when its reader is gone, for any reason, or its time is up.
+It listens on the rail's address only, accepts connections from the peer's addresses only (a name may have several), and
+passes each to an `rsync --daemon` that serves one read-only module to clients with the secret of this transfer. The daemons
+end with this program, and this program ends when its reader is gone, for any reason, or its time is up.
 """
 
 from __future__ import annotations
@@ -123,7 +123,12 @@ def _configured(root: Path, request: ServeRequest) -> Iterator[Path]:
         secrets, config = Path(scratch) / "secrets", Path(scratch) / "rsyncd.conf"
         for path, content in (
             (secrets, f"{USER}:{request.secret}\n"),
-            (config, configuration(root, tuple(ip for listen in request.listen for ip in _ips(listen.peer)), secrets)),
+            (
+                config,
+                configuration(
+                    root, tuple(ip for listen in request.listen for ip in _ips(listen.peer)), secrets
+                ),
+            ),
         ):
             path.touch(mode=0o600)
             path.write_text(content)
@@ -183,7 +188,10 @@ def _accept(
 
 
 def _hand_over(
-    bound: socket.socket, peers: tuple[str, ...], children: list[subprocess.Popen[bytes]], daemon: tuple[str, ...]
+    bound: socket.socket,
+    peers: tuple[str, ...],
+    children: list[subprocess.Popen[bytes]],
+    daemon: tuple[str, ...],
 ) -> None:
     try:
         connection, address = bound.accept()

@@ -102,7 +102,9 @@ def test_an_image_that_is_not_loaded_leaves_no_archive(free, words, tmp_path, mo
         loaded.extend(argv[1:2] if argv[1] == "load" else ())
         failed = argv[1] in ("load", "image")
         stdout = f"{layers}\n" if argv[1] == "info" else ""
-        return Completed(argv=tuple(argv), exit_code=int(failed), stdout=stdout, stderr="no space left on device")
+        return Completed(
+            argv=tuple(argv), exit_code=int(failed), stdout=stdout, stderr="no space left on device"
+        )
 
     def free_bytes(path):
         looked.append(path)
