@@ -104,11 +104,15 @@ def _snapshot(name: str, revision: str) -> tuple[str, str]:
 def _hub_cache() -> str:
     environment = os.environ
     if environment.get("HF_HUB_CACHE"):
-        return environment["HF_HUB_CACHE"]
+        return _expanded(environment["HF_HUB_CACHE"])
     if environment.get("HF_HOME"):
-        return os.path.join(environment["HF_HOME"], "hub")
-    base = environment.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
-    return os.path.join(base, "huggingface", "hub")
+        return os.path.join(_expanded(environment["HF_HOME"]), "hub")
+    base = environment.get("XDG_CACHE_HOME") or "~/.cache"
+    return os.path.join(_expanded(base), "huggingface", "hub")
+
+
+def _expanded(path: str) -> str:
+    return os.path.expandvars(os.path.expanduser(path))
 
 
 def _read(path: str, limit: int, whole: bool) -> tuple[int, bytes] | None:

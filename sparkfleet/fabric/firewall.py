@@ -28,8 +28,16 @@ FirewallRequest = Mapping[str, Any]
 ADDRESSES = ("ip", "-j", "addr", "show", "scope", "global")
 
 
+_OF_CONTAINERS = re.compile(r"(docker|podman|cni|virbr|lxdbr|lxcbr)\d+|br-[0-9a-f]{12}")
+"""Bridges of containers and virtual machines of one node, by the names that docker, podman, libvirt and LXD give them."""
+
+
 class _Local(Entry):
     local: IPvAnyAddress | None = None
+    temporary: bool = False
+    """An IPv6 address that the node replaces, each day by default: rules with it would be outdated."""
+    deprecated: bool = False
+    """An address that new connections do not leave by."""
 
 
 class _Netdev(Entry):
@@ -38,10 +46,15 @@ class _Netdev(Entry):
 
 
 def addresses(output: str, rails: Iterable[str]) -> tuple[str, ...]:
-    """A node's addresses but those of its rails, from the output of `ADDRESSES`. Raises FactError."""
+    """A node's lasting addresses but those of its rails and bridges, from the output of `ADDRESSES`. Raises FactError."""
     skipped = set(rails)
-    found = entries(_Netdev, output, "the addresses")
-    local = [one.local for netdev in found if netdev.ifname not in skipped for one in netdev.addr_info]
+    found = [
+        one
+        for netdev in entries(_Netdev, output, "the addresses")
+        if netdev.ifname not in skipped and not _OF_CONTAINERS.fullmatch(netdev.ifname)
+        for one in netdev.addr_info
+    ]
+    local = [one.local for one in found if not (one.temporary or one.deprecated)]
     return tuple(sorted({str(address) for address in local if address and not address.is_loopback}))
 
 

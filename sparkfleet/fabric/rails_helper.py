@@ -57,7 +57,11 @@ _KNOWN = re.compile(
     r"|dhcp[46]: false|accept-ra: false|link-local: \[\]|optional: true)"
 )
 MOST_PORTS = 64
+MOST_PEERS = 4096
+"""Addresses of the other nodes: 64 nodes with a network of each of IPv4 and IPv6 have some hundred."""
 MOST_BYTES = 1 << 16
+MOST_FIREWALL_BYTES = 4 * MOST_BYTES
+"""Of a request for a firewall, and of its table: so many peers with IPv6 addresses of 39 characters."""
 
 
 class RailsHelperError(Exception):
@@ -329,10 +333,10 @@ def checked_firewall(text: str) -> dict[str, Any]:
         if asked == {}:
             return {}
         netdevs, peers, ports = asked["netdevs"], asked["peers"], asked["open"]
-        if len(asked) != 3 or not all(
-            isinstance(one, list) and len(one) <= MOST_PORTS for one in (netdevs, peers, ports)
-        ):
+        if len(asked) != 3 or not all(isinstance(one, list) for one in (netdevs, peers, ports)):
             raise ValueError("fields")
+        if max(len(netdevs), len(ports)) > MOST_PORTS or len(peers) > MOST_PEERS:
+            raise ValueError(f"at most {MOST_PORTS} netdevs and ports, and {MOST_PEERS} peers")
         if not all(isinstance(netdev, str) and NETDEV.fullmatch(netdev) for netdev in netdevs):
             raise ValueError("netdevs")
         if not all(
@@ -514,7 +518,7 @@ def show(how: Backend) -> dict[str, Any]:
     """The back-end, this program's own digest and netplan file, and what others configure of a ConnectX."""
     files = sorted(NETPLAN.glob("*.yaml"))[:MOST_PORTS] if how.name == "netplan" else []
     others = {str(file): named_in(_text(file)) for file in files if file != NETPLAN_FILE}
-    table = Firewall().table()[:MOST_BYTES]
+    table = Firewall().table()[:MOST_FIREWALL_BYTES]
     return {
         "backend": how.name,
         "version": version(),
@@ -556,7 +560,7 @@ def main(words: list[str]) -> int:
             case ["apply", seconds] if re.fullmatch(r"[0-9]{1,3}", seconds) and int(seconds) <= LONGEST_S:
                 print(json.dumps(apply(int(seconds), sys.stdin.read(MOST_BYTES * 2), backend())))
             case ["firewall", seconds] if re.fullmatch(r"[0-9]{1,3}", seconds) and int(seconds) <= LONGEST_S:
-                asked = checked_firewall(sys.stdin.read(MOST_BYTES * 2))
+                asked = checked_firewall(sys.stdin.read(MOST_FIREWALL_BYTES))
                 require_rails(asked.get("netdevs", []))
                 print(json.dumps(begin(int(seconds), asked, Firewall())))
             case ["confirm", token]:

@@ -9,8 +9,8 @@ _PROBE = r"""
 import json, os, time
 home = os.path.expanduser('~')
 cache = os.environ.get('XDG_CACHE_HOME') or os.path.join(home, '.cache')
-hub = os.environ.get('HF_HUB_CACHE') or os.path.join(
-    os.environ.get('HF_HOME') or os.path.join(cache, 'huggingface'), 'hub')
+hub = os.path.expandvars(os.path.expanduser(os.environ.get('HF_HUB_CACHE') or os.path.join(
+    os.environ.get('HF_HOME') or os.path.join(cache, 'huggingface'), 'hub')))
 def space(path):
     while path and not os.path.isdir(path):
         path = os.path.dirname(path)

@@ -79,7 +79,12 @@ async def _copy(fleet: StagingNodes, manifest: Manifest, revision: str, copy: Co
             revision=revision,
             cache=fleet.settings.cache_on(copy.target),
             sources=tuple(
-                From(address=address, port=port, bind=way.target_address if copy.route.over == "link" else "")
+                From(
+                    address=address,
+                    port=port,
+                    bind=way.target_address if copy.route.over == "link" else "",
+                    lan_address=way.target_address if copy.route.over == "lan" else "",
+                )
                 for (address, port), way in zip(serving.ends, copy.route.ways, strict=True)
             ),
             secret=secret,

@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, BinaryIO, cast
+from urllib.parse import urlsplit
 
 import httpx2
 from huggingface_hub import HfApi, RepoFile, constants, get_hf_file_metadata, get_session, hf_hub_url
@@ -32,7 +33,7 @@ from sparkfleet import __version__
 from sparkfleet.checkpoints.io.safe_io import SHOWN_CHARACTERS, shown
 from sparkfleet.errors import SparkfleetError
 from sparkfleet.staging.errors import HubUnreachable, ModelAbsent, ModelNotShown, StagingError
-from sparkfleet.staging.file_selection import wanted
+from sparkfleet.staging.file_selection import WEIGHTS_BY_PREFERENCE, wanted
 from sparkfleet.staging.hub_http import (
     HttpTimeouts,
     checked_endpoint,
@@ -40,18 +41,26 @@ from sparkfleet.staging.hub_http import (
     odd_answer,
     use_bounded_client,
 )
-from sparkfleet.staging.manifest import COMMIT, MAX_FILES, File, Manifest, by_path
+from sparkfleet.staging.manifest import COMMIT, MAX_FILES, File, Manifest, by_path, unfit_name
 from sparkfleet.staging.storage_layout import size_of
 from sparkfleet.units import gb
 
 TRIES = 3
 """Failures in a row without progress. The library itself tries each request of a download up to six times."""
+_LOADED = (*WEIGHTS_BY_PREFERENCE, ".json", ".model", ".tiktoken", ".jinja")
+"""Ends of the names of files that engines load: weights, configurations, tokenizers and templates."""
 _NOT_THE_HUB = (TypeError, KeyError, AttributeError, ValueError, RuntimeError, AssertionError)
 """Exceptions of the library's classes for answers that do not follow the Hub's API."""
 
 
+def without_password(endpoint: str) -> str:
+    """An address for messages: without a user and password."""
+    parts = urlsplit(endpoint)
+    return parts._replace(netloc=parts.netloc.rpartition("@")[2]).geturl()
+
+
 class Hub:
-    """One repository at one Hub.
+    """One repository at one Hub. `address` is its endpoint for messages.
 
     Args:
         name: Hub id of the model.
@@ -72,6 +81,7 @@ class Hub:
     ) -> None:
         self.name = name
         self.endpoint = checked_endpoint(endpoint)
+        self.address = without_password(self.endpoint)
         self._token = token or None
         self._note = note
         self._timeouts = timeouts or HttpTimeouts()
@@ -86,12 +96,16 @@ class Hub:
             HubUnreachable: the Hub does not answer.
         """
         commit = self.commit(revision)
-        files = {file.path: file for file in self._listed(commit)}
-        chosen = [files[path] for path in wanted(files)]
+        listed = {entry.path: entry for entry in self._listed(commit)}
+        paths = wanted(listed)
+        unfit = [path for path in paths if unfit_name(path)]
+        self._leave_out(unfit)
+        with self._worded():
+            chosen = [self._file(listed[path]) for path in paths if path not in unfit]
         if not chosen:
             raise StagingError(
                 f"{self.name} at {revision} has no file that an engine can load.",
-                do=f"Check the model's name and files: {self.endpoint}/{self.name}/tree/{revision}",
+                do=f"Check the model's name and files: {self.address}/{self.name}/tree/{revision}",
             )
         return Manifest(kind="hub", name=self.name, commit=commit, files=by_path(chosen))
 
@@ -203,7 +217,24 @@ class Hub:
             return False
         return True
 
-    def _listed(self, commit: str) -> Iterator[File]:
+    def _leave_out(self, paths: Sequence[str]) -> None:
+        """Report files of names that staging does not accept. Raises StagingError if an engine may load one of them."""
+        for path in paths:
+            if any(path.lower().endswith(suffix) for suffix in _LOADED):
+                raise StagingError(
+                    f"{self.name} has the file {shown(path)}; staging accepts letters, digits and _.+@=,- in names.",
+                    means="An engine may load this file, so it cannot be left out.",
+                    do=f"`hf download {self.name} --local-dir DIR` on a node, rename the file there and in the index that "
+                    "names it, and deploy `model: DIR`.",
+                )
+        if paths:
+            more = f" and {len(paths) - 1} more" if len(paths) > 1 else ""
+            self._note(
+                f"{self.name}: left out {shown(paths[0])}{more}: names with other characters than letters, digits and "
+                "_.+@=,-; no engine loads them."
+            )
+
+    def _listed(self, commit: str) -> Iterator[RepoFile]:
         with self._worded():
             for count, entry in enumerate(
                 self._api.list_repo_tree(self.name, recursive=True, revision=commit), start=1
@@ -211,7 +242,7 @@ class Hub:
                 if count > MAX_FILES:
                     raise self._odd(f"lists more than {MAX_FILES} files")
                 if isinstance(entry, RepoFile) and wanted([entry.path]):  # pictures may have any name
-                    yield self._file(entry)
+                    yield entry
 
     def _file(self, entry: RepoFile) -> File:
         try:
@@ -259,7 +290,7 @@ class Hub:
             raise self._odd("sent an answer that does not follow the Hub's API") from error
 
     def _refused(self, error: HfHubHTTPError) -> StagingError:
-        status, page = error.response.status_code, f"{self.endpoint}/{self.name}"
+        status, page = error.response.status_code, f"{self.address}/{self.name}"
         if isinstance(error, RevisionNotFoundError):
             found = StagingError(
                 f"{self.name} has no such revision.", do=f"Choose one from the list: {page}/commits"
@@ -278,7 +309,7 @@ class Hub:
             found = self._unreachable(f"status {status}")
         else:
             found = StagingError(
-                f"{self.endpoint} refuses {self.name}: HTTP status {status}.", do=f"Open {page} in a browser."
+                f"{self.address} refuses {self.name}: HTTP status {status}.", do=f"Open {page} in a browser."
             )
         return found
 
@@ -286,7 +317,7 @@ class Hub:
         return StagingError(
             f"{self.name} is gated, and the Hub refuses it {self._with_token()} (HTTP status {status}).",
             means="Only accounts that accepted its licence may download it.",
-            do=f"Accept the licence at {self.endpoint}/{self.name}, then run `hf auth login` with that account, "
+            do=f"Accept the licence at {self.address}/{self.name}, then run `hf auth login` with that account, "
             "or set HF_TOKEN to one of its tokens.",
         )
 
@@ -294,7 +325,7 @@ class Hub:
         kind = ModelNotShown if status == 401 else ModelAbsent
         return kind(
             f"the Hub has no model {self.name}, or it is private: refused {self._with_token()} (HTTP status {status}).",
-            do=f"Check the name at {self.endpoint}/{self.name}. If it is private: `hf auth login`, or set HF_TOKEN.",
+            do=f"Check the name at {self.address}/{self.name}. If it is private: `hf auth login`, or set HF_TOKEN.",
         )
 
     def _with_token(self) -> str:
@@ -305,13 +336,13 @@ class Hub:
 
     def _unreachable(self, reason: str) -> HubUnreachable:
         return HubUnreachable(
-            f"{self.endpoint} is not reachable: {reason}.",
+            f"{self.address} is not reachable: {reason}.",
             means="Downloaded bytes are kept; the next run continues from there.",
-            do=f"On the node, try `curl -I {self.endpoint}`; or set HF_ENDPOINT to a mirror that it can reach.",
+            do=f"On the node, try `curl -I {self.address}`; or set HF_ENDPOINT to a mirror that it can reach.",
         )
 
     def _odd(self, what: str) -> StagingError:
-        return odd_answer(f"{self.endpoint}: {self.name}", what)
+        return odd_answer(f"{self.address}: {self.name}", what)
 
 
 _ERRNO = re.compile(r"\[Errno -?\d+\] ")

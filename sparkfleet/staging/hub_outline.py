@@ -108,7 +108,7 @@ def _asked(wanted: MetadataRequest, cache: _Cache) -> AtHub:
     if hub.endpoint in _gave_up:
         raise _gave_up[hub.endpoint]
     try:
-        commit, sizes = _within(FIRST_S, hub.endpoint, lambda: hub.sizes(wanted.revision))
+        commit, sizes = _within(FIRST_S, hub.address, lambda: hub.sizes(wanted.revision))
     except HubUnreachable as error:
         _gave_up[hub.endpoint] = error
         raise
@@ -136,12 +136,12 @@ def _fetched(hub: Hub, commit: str, sizes: Mapping[str, int]) -> tuple[Outline, 
         SparkfleetError: not even its config can be read.
     """
     if "config.json" not in sizes:
-        raise StagingError(f"{hub.endpoint} lists no config.json for {hub.name}.")
+        raise StagingError(f"{hub.address} lists no config.json for {hub.name}.")
     reader = _Reader(hub, commit, sizes)
-    outline = Outline(directory=f"{hub.endpoint}/{hub.name}", commit=commit)
-    outline.files = _within(ALL_S, hub.endpoint, reader.small_files)
+    outline = Outline(directory=f"{hub.address}/{hub.name}", commit=commit)
+    outline.files = _within(ALL_S, hub.address, reader.small_files)
     try:
-        outline.files += _within(reader.left_s, hub.endpoint, reader.headers)
+        outline.files += _within(reader.left_s, hub.address, reader.headers)
     except SparkfleetError as error:
         return outline, error
     return outline, None
@@ -213,18 +213,18 @@ class _Reader:
         if not self.left_s or self._room < 0:
             what = f"{ALL_S:.0f} s" if not self.left_s else f"{MOST_UNPACKED_BYTES >> 20} MiB"
             raise StagingError(
-                f"the headers of {self._hub.name} take more than {what} at {self._hub.endpoint}."
+                f"the headers of {self._hub.name} take more than {what} at {self._hub.address}."
             )
         content = self._hub.start_of(name, self._commit, length)
         if len(content) < length:
-            raise StagingError(f"{self._hub.endpoint} sent {len(content)} of {length} bytes of {name}.")
+            raise StagingError(f"{self._hub.address} sent {len(content)} of {length} bytes of {name}.")
         return content
 
     def _outlined(self, name: str, start: bytes) -> OutlinedFile:
         return OutlinedFile(name=name, size=self._sizes[name], start=zlib.compress(start))
 
 
-def _within(limit_s: float, endpoint: str, act: Callable[[], T]) -> T:
+def _within(limit_s: float, address: str, act: Callable[[], T]) -> T:
     """The result of `act`, or HubUnreachable after `limit_s`; its thread does not keep the process alive."""
     found: list[T] = []
     failed: list[BaseException] = []
@@ -241,7 +241,7 @@ def _within(limit_s: float, endpoint: str, act: Callable[[], T]) -> T:
     if failed:
         raise failed[0]
     if not found:
-        raise HubUnreachable(f"{endpoint} does not answer within {limit_s:.0f} s.")
+        raise HubUnreachable(f"{address} does not answer within {limit_s:.0f} s.")
     return found[0]
 
 

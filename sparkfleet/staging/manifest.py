@@ -35,6 +35,15 @@ def _relative(path: str) -> str:
     return path
 
 
+def unfit_name(path: str) -> bool:
+    """True for a name that staging does not accept although it stays in its directory and is printable."""
+    try:
+        _relative(path)
+    except ValueError:
+        return len(path) <= 1024 and path.isprintable() and all(part.strip(".") for part in path.split("/"))
+    return False
+
+
 RelativePath = Annotated[str, AfterValidator(_relative)]
 
 

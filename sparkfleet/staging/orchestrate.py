@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextlib import suppress
 from typing import TypeVar
 
 from sparkfleet.errors import NodeError
@@ -99,19 +100,41 @@ class _Stager:
         """Commit of a revision: one that nodes have complete, unless the need requires the Hub's."""
         seen = await self._fleet.look(self._need.nodes, LookRequest(wanted=(self._need.wanted,)))
         held = [have for node in seen for have in seen[node].wanted if have.complete and have.manifest]
-        if held and self._need.hub != "always":
-            return _most_common(held)
+        sure = [have for have in held if not have.no_tokenizer]
+        if self._need.hub != "always" and (sure or (held and self._need.hub == "never")):
+            return _most_common(sure or held)
         if self._need.hub == "never":
             raise StagingError(
                 f"no node has a complete copy of {self._need.wanted.title}.",
                 do=f"Download it: `sparkfleet models pull {self._name}`.",
             )
         order = sorted(self._need.nodes, key=lambda node: -seen[node].wanted[0].held_bytes)
-        return await self._first_that_reaches(order, self._ask_hub)
+        if not held or self._need.hub == "always":
+            return await self._first_that_reaches(order, self._ask_hub)
+        return await self._without_tokenizer(order, _most_common(held))
 
-    async def _ask_hub(self, node: str) -> Manifest:
+    async def _without_tokenizer(self, order: Sequence[str], copy: Manifest) -> Manifest:
+        """Files of a commit by the Hub, for a copy that may be a part of it; the copy's if the Hub cannot list them."""
+
+        async def ask(node: str) -> Manifest:
+            return await self._ask_hub(node, copy.commit)
+
+        try:
+            return await self._first_that_reaches(order, ask)
+        except StagingError as error:
+            text = (
+                f"{error.what} Taking the copy that the nodes have: it has no tokenizer, as drafts have none."
+            )
+            self._fleet.notify("note", self._name, order[0], text)
+            return copy
+
+    async def _ask_hub(self, node: str, revision: str = "") -> Manifest:
         self._fleet.notify("looking", self._name, node, "reading its list of files from the Hub")
-        return await self._fleet.ask(node, "hub_download", self._pull_request(node, None), Manifest)
+        listener = self._fleet.listener("looking", self._name, node)
+        request = self._pull_request(node, None)
+        if revision:
+            request = request.model_copy(update={"revision": revision})
+        return await self._fleet.ask(node, "hub_download", request, Manifest, listener=listener)
 
     async def _distribute(self, manifest: Manifest) -> dict[str, NodeScan]:
         """Pull and copy until every node has the model; plan again after each pass that made progress."""
@@ -122,7 +145,12 @@ class _Stager:
             seen = await self._fleet.look(self._need.nodes, request)
             have = {node: _have(seen[node]) for node in seen}
             found = plan(
-                self._inventory, manifest, have, self._need.nodes, self._fleet.settings.reserve_bytes
+                self._inventory,
+                manifest,
+                have,
+                self._need.nodes,
+                self._fleet.settings.reserve_bytes,
+                hub=self._need.hub != "never",
             )
             lacking = [node for node in self._need.nodes if not manifest.complete(have[node].held)]
             if not lacking:
@@ -135,6 +163,9 @@ class _Stager:
     async def _carry_out(
         self, manifest: Manifest, found: StagePlan, have: Mapping[str, Have], lacking: Sequence[str]
     ) -> list[NodeError]:
+        if found.no_route:
+            await self._download_itself(found.pull, manifest, found.no_route)
+            return []
         if found.pull:
 
             async def download(node: str) -> Arrived:
@@ -145,6 +176,20 @@ class _Stager:
         arrived, failed = await run_copies(self._fleet, manifest, self._need.wanted.revision, found.copies)
         self._moved += sum(done.moved_bytes for done in arrived.values())
         return failed
+
+    async def _download_itself(self, node: str, manifest: Manifest, no_route: str) -> None:
+        """Download on a node that no other one can send to."""
+        self._fleet.notify("note", self._name, node, f"{no_route} {node} downloads it from the Hub.")
+        try:
+            await self._download(node, manifest)
+        except StagingError as error:
+            raise StagingError(
+                f"{no_route} The download by {node} failed, too: {error.what}",
+                means=error.means,
+                do=" Or ".join(
+                    filter(None, (error.do, "connect them by a cable, and run `sparkfleet init`."))
+                ),
+            ) from error
 
     async def _first_that_reaches(self, nodes: Sequence[str], act: Callable[[str], Awaitable[T]]) -> T:
         """Result of the first node that reaches the Hub. Any other error is final."""
@@ -224,9 +269,15 @@ class _Stager:
         for node in lacking:
             self._fleet.notify("image", self._name, node, "loading the image", source)
         load = request.model_copy(update={"action": "load", "id": seen[source].id, "manifest": manifest})
-        await self._fleet.images(lacking, load, lacking)
+        drop = request.model_copy(update={"action": "drop"})
         everybody = (source, *lacking)
-        await self._fleet.images(everybody, request.model_copy(update={"action": "drop"}), everybody)
+        try:
+            await self._fleet.images(lacking, load, lacking)
+        except NodeError:
+            with suppress(NodeError):  # the first error is the one to report
+                await self._fleet.images(everybody, drop, ())
+            raise
+        await self._fleet.images(everybody, drop, everybody)
 
     def _best_source(self, holders: Sequence[str], target: str) -> str:
         """A holder that is linked to the target, if there is one."""

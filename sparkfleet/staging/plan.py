@@ -71,10 +71,12 @@ class StagePlan(Value):
     Attributes:
         pull: the node that downloads it, or "".
         copies: in their order of start.
+        no_route: reason of a download by `pull` although another node has it; "" if there is none.
     """
 
     pull: str = ""
     copies: tuple[Copy, ...] = ()
+    no_route: str = ""
 
     @property
     def predicted_s(self) -> float:
@@ -89,8 +91,13 @@ def plan(
     have: Mapping[str, Have],
     targets: Sequence[str],
     reserve_bytes: int,
+    *,
+    hub: bool = True,
 ) -> StagePlan:
     """The plan for the files that `targets` lack; nodes in `have` that are not targets may send.
+
+    With `hub`, nodes may download from the Hub: one if no node has the model, and those that no other node can send to.
+    The latter are left out until all copies are made: the next plan has them.
 
     Raises:
         StagingError: a disk has no room, or a target cannot be reached from any source.
@@ -100,14 +107,16 @@ def plan(
     _demand_room(manifest, {node: have[node] for node in lacking}, reserve_bytes)
     if not lacking:
         return StagePlan()
-    if holders or manifest.kind != "hub":
+    if manifest.kind != "hub" or not hub:
         return StagePlan(copies=copies(inventory, manifest, have, holders, lacking))
+    if holders:
+        planned, no_route = _copies(inventory, manifest, have, holders, lacking)
+        if planned or no_route is None:
+            return StagePlan(copies=planned)
+        return StagePlan(pull=puller(manifest, have, lacking)[0], no_route=no_route.what)
     first = puller(manifest, have, lacking)[0]
     rest = [node for node in lacking if node != first]
-    return StagePlan(
-        pull=first,
-        copies=copies(inventory, manifest, have, [first], rest),
-    )
+    return StagePlan(pull=first, copies=_copies(inventory, manifest, have, [first], rest)[0])
 
 
 def puller(manifest: Manifest, have: Mapping[str, Have], among: Sequence[str]) -> list[str]:
@@ -135,14 +144,33 @@ def copies(
         StagingError: no node has it, or a target has no address that a source can reach.
     """
     have_it, pending = list(holders), list(lacking)
-    routes = _Routes(inventory)
     if pending and not have_it:
         raise StagingError(f"no node has {manifest.name}.", do="Copy it to one of the nodes first.")
+    planned, no_route = _copies(inventory, manifest, have, have_it, pending)
+    if no_route is not None:
+        raise no_route
+    return planned
+
+
+def _copies(
+    inventory: Inventory,
+    manifest: Manifest,
+    have: Mapping[str, Have],
+    holders: Iterable[str],
+    lacking: Iterable[str],
+) -> tuple[tuple[Copy, ...], StagingError | None]:
+    """Rounds of copies to every node that has a route; the error of the first that has none."""
+    have_it, pending = list(holders), list(lacking)
+    routes = _Routes(inventory)
     planned: list[Copy] = []
     number = 0
     while pending:
         number += 1
-        for source, target, found in tuple(_round(routes, have_it, pending)):
+        try:
+            begun = tuple(_round(routes, have_it, pending))
+        except StagingError as no_route:
+            return tuple(planned), no_route
+        for source, target, found in begun:
             size = to_move(manifest, have[target])
             seconds = size / found.bytes_per_s
             planned.append(
@@ -150,7 +178,7 @@ def copies(
             )
             have_it.append(target)
             pending.remove(target)
-    return tuple(planned)
+    return tuple(planned), None
 
 
 def route(inventory: Inventory, source: str, target: str) -> StagingRoute:
@@ -197,7 +225,7 @@ class _Routes:
 def _round(
     routes: _Routes, have_it: Sequence[str], pending: Sequence[str]
 ) -> Iterator[tuple[str, str, StagingRoute]]:
-    """Copies that may run concurrently: as many as there are links, else one over the LAN."""
+    """Copies that may run concurrently: as many as there are links, else one over the LAN. StagingError if none can."""
     busy: set[tuple[str, int]] = set()
     sends = dict.fromkeys(have_it, 0)
     began = False
@@ -213,7 +241,19 @@ def _round(
                 yield source, target, found
                 break
     if not began:
-        yield have_it[0], pending[0], routes.any(have_it[0], pending[0])
+        yield _any(routes, have_it, pending)
+
+
+def _any(routes: _Routes, have_it: Sequence[str], pending: Sequence[str]) -> tuple[str, str, StagingRoute]:
+    """The first copy that has any route. Raises the StagingError of the first pair if none has one."""
+    refused: list[StagingError] = []
+    for target in pending:
+        for source in have_it:
+            try:
+                return source, target, routes.any(source, target)
+            except StagingError as error:
+                refused.append(error)
+    raise refused[0]
 
 
 def _offers(routes: _Routes, have_it: Sequence[str], target: str) -> dict[str, StagingRoute]:

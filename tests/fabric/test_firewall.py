@@ -1,5 +1,6 @@
 """The fleet's ports, closed to machines that are no nodes of it."""
 
+import io
 import json
 import os
 import shutil
@@ -64,6 +65,46 @@ def test_a_nodes_addresses_are_those_that_are_no_rails():
     assert addresses(json.dumps(told), ["enp1s0f1np1"]) == ("10.0.0.1", "fd00::1")
 
 
+def test_addresses_that_others_do_not_see_or_that_change_are_left_out():
+    netdevs = {
+        "wlP9s9": [
+            {"local": "10.0.0.1"},
+            {"local": "fd00::1", "dynamic": True, "mngtmpaddr": True},
+            {"local": "fd00::a1", "temporary": True, "dynamic": True},
+            {"local": "fd00::a2", "temporary": True, "deprecated": True},
+            {"local": "fd01::1", "deprecated": True},
+        ],
+        "docker0": [{"local": "172.17.0.1"}],
+        "br-0123456789ab": [{"local": "172.18.0.1"}],
+        "virbr0": [{"local": "192.168.122.1"}],
+        "br0": [{"local": "10.0.1.1"}],  # a bridge that may have the port of the LAN
+        "br-lan": [{"local": "10.0.2.1"}],
+    }
+    found = [{"ifname": name, "addr_info": local} for name, local in netdevs.items()]
+    assert addresses(json.dumps(found), ()) == ("10.0.0.1", "10.0.1.1", "10.0.2.1", "fd00::1")
+
+
+def test_the_helper_takes_the_peers_of_a_large_fleet():
+    """Of five nodes with two networks of IPv6 the helper refused the addresses: it counted them as rails."""
+    nodes = {f"n{i}": spark(i) for i in range(1, 65)}
+    known = {name: (*(f"10.0.{k}.{i}" for k in range(8)), *(f"fd00:{k + 1}::{i:x}" for k in range(8)))
+             for i, name in enumerate(nodes, 1)}  # fmt: skip
+    request = firewall_request(inventory(nodes), "n1", known)
+    assert len(request["peers"]) == 63 * 16
+    assert checked_firewall(json.dumps(dict(request))) == request
+
+
+def test_the_longest_request_is_read_whole(monkeypatch, capsys):
+    peers = [f"2001:db8:1111:2222:3333:4444:{k >> 8 | 0x1000:x}:{k & 255 | 0x1000:x}" for k in range(4096)]
+    text = json.dumps(REQUEST | {"netdevs": ["enp1s0f1np1"] * 64, "peers": peers, "open": [60000] * 64})
+    given = []
+    monkeypatch.setattr("sys.stdin", io.StringIO(text))
+    monkeypatch.setattr(rails_helper, "require_rails", lambda _: None)
+    monkeypatch.setattr(rails_helper, "begin", lambda *words: given.append(words[1]) or {"token": "t"})
+    assert rails_helper.main(["firewall", "60"]) == 0, capsys.readouterr().err
+    assert given[0]["peers"] == peers
+
+
 def test_what_others_lose_is_named():
     sockets = [
         ListeningSocket(address="*", port=11434, process="ollama", pid=1),
@@ -94,7 +135,9 @@ def test_a_request():
         {"peers": ["::"]},
         {"peers": ["fe80::1%x; accept"]},
         {"peers": [1]},
-        {"peers": ["10.0.0.1"] * 65},
+        {"peers": ["10.0.0.1"] * 4097},
+        {"open": [22] * 65},
+        {"netdevs": ["enp1s0f1np1"] * 65},
         {"open": ["22"]},
         {"open": [0]},
         {"open": [True]},

@@ -25,6 +25,9 @@ def read(**environment: str) -> Disks:
         {"XDG_CACHE_HOME": "/x"},
         {"HF_HOME": "/hf", "XDG_CACHE_HOME": "/x"},
         {"HF_HUB_CACHE": "/hub", "HF_HOME": "/hf"},
+        {"HF_HOME": "~/hf"},
+        {"HF_HUB_CACHE": "$PLACE/${PLACE}/hub", "PLACE": "/p"},
+        {"XDG_CACHE_HOME": "~/x"},
     ],
 )
 def test_the_cache_is_the_one_that_checkpoints_are_read_from(environment, tmp_path):

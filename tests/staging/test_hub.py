@@ -397,6 +397,57 @@ async def test_answers_that_no_hub_gives_are_errors_in_words(serve, revision, tr
         await Client(await serve(odd_hub(revision, tree))).manifest("main")
 
 
+def large(*paths):
+    lfs = {"oid": "b" * 64, "size": 9, "pointerSize": 1}
+    return [entry for path in paths for entry in listed(path=path, lfs=lfs)]
+
+
+@pytest.mark.parametrize(
+    "path", ["LICENSE (1).txt", "README_中文.md", "docs/how to run.md", "quick start.py", "a[1]*.bin"]
+)
+async def test_a_file_that_no_engine_loads_may_have_any_name(serve, path):
+    """One of them made the whole model unstageable, with the advice to look for a proxy."""
+    tree = listed() + large("model.safetensors", path)
+    notes = []
+    client = Client(await serve(odd_hub({"id": MODEL, "sha": COMMIT}, tree)), note=notes.append)
+    found = await client.manifest("main")
+    assert [file.path for file in found.files] == ["config.json", "model.safetensors"]
+    assert len(notes) == (not path.endswith(".bin")), "bin is a second copy of the weights"
+
+
+@pytest.mark.parametrize("path", ["model (1).safetensors", "generation config.json", "tokenizer ü.model"])
+async def test_a_file_that_an_engine_may_load_has_a_plain_name(serve, path):
+    client = Client(
+        await serve(odd_hub({"id": MODEL, "sha": COMMIT}, listed() + large("m.safetensors", path)))
+    )
+    with pytest.raises(StagingError, match="staging accepts letters") as refused:
+        await client.manifest("main")
+    assert "HF_ENDPOINT" not in str(refused.value)
+    assert "--local-dir" in refused.value.do
+
+
+@pytest.mark.parametrize("path", ["/etc/x.md", "a//b.md", "a\nb.md"])
+async def test_a_path_that_leads_elsewhere_is_refused_for_every_file(serve, path):
+    client = Client(await serve(odd_hub({"id": MODEL, "sha": COMMIT}, large("m.safetensors", path))))
+    with pytest.raises(StagingError, match="invalid form"):
+        await client.manifest("main")
+
+
+async def test_a_path_through_a_parent_is_not_taken(serve):
+    tree = large("m.safetensors", "../README.md", "a/../../b.txt")
+    client = Client(await serve(odd_hub({"id": MODEL, "sha": COMMIT}, tree)))
+    assert [file.path for file in (await client.manifest("main")).files] == ["m.safetensors"]
+
+
+async def test_the_password_of_a_mirror_is_in_no_message(serve):
+    hub = Hub("org/model", endpoint="https://ci:hunter2@127.0.0.1:9/hub/")
+    for act in (lambda: hub.commit("main"), lambda: hub.start_of("x", COMMIT, 1)):
+        with pytest.raises(HubUnreachable) as refused:
+            await asyncio.to_thread(act)
+        assert "hunter2" not in str(refused.value)
+        assert "https://127.0.0.1:9/hub " in refused.value.what
+
+
 @pytest.mark.parametrize("endpoint", ["ftp://x", "huggingface.co", "http://"])
 def test_an_invalid_endpoint(endpoint, monkeypatch):
     with pytest.raises(ConnectionVariableError, match="HF_ENDPOINT"):

@@ -12,7 +12,9 @@ from pathlib import Path
 
 import pytest
 
+from sparkfleet.specs.inventory import Node
 from sparkfleet.staging.errors import StagingError
+from sparkfleet.staging.manifest import StagingItem
 from sparkfleet.staging.orchestrate import stage, survey
 from sparkfleet.staging.settings import Need
 from sparkfleet.staging.storage_layout import place_of, size_of
@@ -161,12 +163,38 @@ async def test_two_runs_at_once_download_once(hub, serve, machines, staging, wan
     assert hub.bytes_sent == sum(map(len, wanted_files.values()))
 
 
-async def test_without_a_link_the_lan_is_used_and_reported(held, machines, staging):
-    held("n1")
-    with pytest.raises(StagingError) as refused:  # loopback: the LAN address of n2 is not where n2 comes from
-        await staging(Need.model(MODEL, ("n2",)), "n1", "n2", linked=False)
-    assert "rsync ended" in str(refused.value)
+async def test_without_a_link_the_lan_is_used_and_reported(hub, held, machines, staging, wanted_files):
+    held("n1")  # loopback: the kernel's own choice is not the LAN address of n2
+    await staging(Need.model(MODEL, ("n2",)), "n1", "n2", linked=False)
+    assert snapshot_of(machines.cache("n2"), hub.commit) == wanted_files
     assert any("over the LAN" in progress.text for progress in machines.heard)
+
+
+async def test_without_a_route_a_node_downloads_itself(hub, serve, held, machines, staging, wanted_files):
+    held("n1")
+    endpoint = await serve(hub.app())
+    local = Node(address="local")
+
+    async def run(need, **settings):
+        inventory = machines.inventory("n1", "n2", linked=False)
+        inventory = inventory.model_copy(update={"nodes": {**inventory.nodes, "n2": local}})
+        channels = machines.channels("n1", "n2")
+        return await stage(
+            inventory,
+            channels,
+            [need],
+            machines.heard.append,
+            settings=machines.settings("n1", "n2", **settings),
+        )
+
+    with pytest.raises(StagingError, match=r"not linked.*failed, too.*not reachable"):
+        await run(Need.model(MODEL, ("n1", "n2")), endpoint="http://127.0.0.1:9")
+    with pytest.raises(StagingError, match="not linked") as refused:
+        await run(Need(wanted=StagingItem.model(MODEL), nodes=("n2",), hub="never"), endpoint=endpoint)
+    assert "failed, too" not in refused.value.what
+    await run(Need.model(MODEL, ("n1", "n2")), endpoint=endpoint)
+    assert snapshot_of(machines.cache("n2"), hub.commit) == wanted_files
+    assert any("n2 downloads it from the Hub" in progress.text for progress in machines.heard)
 
 
 async def test_no_room_is_refused_before_anything_moves(hub, serve, machines, staging):
@@ -209,6 +237,29 @@ async def test_a_copy_of_another_tool_is_sent_without_the_hub(machines, staging,
     need = Need(wanted=Need.model(MODEL, ()).wanted, nodes=("n2",), hub="never")
     await staging(need, "n1", "n2")
     assert snapshot_of(machines.cache("n2"), hub.commit) == wanted_files
+
+
+async def test_a_copy_of_another_tool_without_a_tokenizer_is_compared_with_the_hub(
+    hub, serve, held, machines, staging, wanted_files
+):
+    """`hf download --include '*.safetensors' config.json`: it counted as the whole model, for every node."""
+    held("n1")
+    folder = machines.cache("n1") / "models--tests--tiny"
+    next((folder / ".sparkfleet").iterdir()).unlink()
+    (folder / "snapshots" / hub.commit / "tokenizer.json").unlink()
+    part = wanted_files.keys() - {"tokenizer.json"}
+    need = Need.model(MODEL, ("n1",))
+    (staged,) = await staging(need, "n1", endpoint="http://127.0.0.1:9")
+    assert (staged.moved_bytes, snapshot_of(machines.cache("n1"), hub.commit).keys()) == (0, part)
+    assert any("it has no tokenizer" in progress.text for progress in machines.heard)
+    push = Need(wanted=need.wanted, nodes=("n2",), hub="never")
+    await staging(push, "n1", "n2")
+    assert snapshot_of(machines.cache("n2"), hub.commit).keys() == part
+
+    await staging(need, "n1", endpoint=await serve(hub.app()))
+    assert snapshot_of(machines.cache("n1"), hub.commit) == wanted_files
+    assert [path for path, *_ in hub.asked if path.endswith(".safetensors")] == []
+    assert f"/api/models/{MODEL}/revision/{hub.commit}" in [path for path, *_ in hub.asked]
 
 
 async def test_push_of_a_model_on_no_node(staging):

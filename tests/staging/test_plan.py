@@ -121,11 +121,45 @@ def test_the_lan_is_taken_only_by_those_that_no_link_reaches():
     assert over["n1"] == "link"
 
 
-def test_a_node_on_this_machine_cannot_be_named_to_others():
+def local_and_remote():
     nodes = {"n0": Node(address="192.168.1.10", user="u", host_key=KEY), "n1": Node(address="local")}
-    inventory = Inventory(fleet="f", head="n0", nodes=nodes)
+    return Inventory(fleet="f", head="n0", nodes=nodes)
+
+
+@pytest.mark.parametrize(("kind", "hub"), [("hub", False), ("directory", True)])
+def test_a_node_on_this_machine_cannot_be_named_to_others(kind, hub):
+    manifest = MODEL.model_copy(update={"kind": kind, "files": (BIG,)})
+    whole = Have(free_bytes=1000 * GB, held={BIG.digest: BIG.size, BIG.path: BIG.size})
     with pytest.raises(StagingError, match="not linked"):
-        planned(inventory, {"n0": WHOLE, "n1": NOTHING})
+        plan(local_and_remote(), manifest, {"n0": whole, "n1": NOTHING}, ["n1"], 0, hub=hub)
+
+
+def test_a_node_that_no_other_can_send_to_downloads_itself():
+    """Nodes without a cable, one of them `local`: staging was refused although each reaches the Hub."""
+    found = planned(local_and_remote(), {"n0": WHOLE, "n1": NOTHING})
+    assert (found.pull, found.copies) == ("n1", ())
+    assert "n0 and n1 are not linked" in found.no_route
+    found = planned(local_and_remote(), {"n0": Have(free_bytes=2000 * GB), "n1": NOTHING})
+    assert (found.pull, found.copies, found.no_route) == ("n0", (), ""), "n1 is in the next plan"
+
+
+def test_copies_come_before_downloads_of_unreachable_nodes():
+    nodes = {**local_and_remote().nodes, "n2": Node(address="192.168.1.12", user="u", host_key=KEY)}
+    inventory = Inventory(fleet="f", head="n0", nodes=nodes)
+    found = planned(inventory, {"n0": WHOLE, "n1": NOTHING, "n2": NOTHING})
+    assert (found.pull, moves(found)) == ("", [(1, "n0", "n2")])
+
+
+def test_any_holder_with_a_route_sends():
+    jump = {"address": "10.0.0.1", "user": "u", "host_key": KEY}
+    nodes = {
+        "n0": Node(address="10.1.0.10", user="u", host_key=KEY, jump=jump),
+        "n1": Node(address="192.168.1.11", user="u", host_key=KEY),
+        "n2": Node(address="192.168.1.12", user="u", host_key=KEY),
+    }
+    inventory = Inventory(fleet="f", head="n1", nodes=nodes)
+    found = planned(inventory, {"n0": WHOLE, "n1": WHOLE, "n2": NOTHING})
+    assert moves(found) == [(1, "n1", "n2")]
 
 
 def test_without_a_copy_one_node_pulls_and_the_others_copy():

@@ -17,6 +17,8 @@ _REVISION = re.compile(r"(?!.*\.\.)[\w][\w./-]{0,99}", re.ASCII)
 _COMMIT = re.compile(r"[0-9a-f]{7,64}")
 _SNAPSHOT = re.compile(r"models--(?P<id>[\w.-]+)/snapshots/(?P<revision>[0-9a-f]{7,64})\Z", re.ASCII)
 
+_VARIABLE = re.compile(r"\$(?:(\w+)|\{([^}]*)\})", re.ASCII)
+
 
 def check_name(model: str, revision: str = "main") -> None:
     """Raises FactError for a name that cannot be a Hub id, or a revision that cannot be one."""
@@ -63,11 +65,19 @@ def is_offline(environment: Mapping[str, str]) -> bool:
 def hub_cache(environment: Mapping[str, str], home: Path) -> Path:
     """The directory that huggingface_hub caches models in: HF_HUB_CACHE, HF_HOME, XDG_CACHE_HOME, or below `home`."""
     if environment.get("HF_HUB_CACHE"):
-        return Path(environment["HF_HUB_CACHE"])
+        return _expanded(environment["HF_HUB_CACHE"], environment, home)
     if environment.get("HF_HOME"):
-        return Path(environment["HF_HOME"]) / "hub"
+        return _expanded(environment["HF_HOME"], environment, home) / "hub"
     base = environment.get("XDG_CACHE_HOME")
-    return (Path(base) if base else home / ".cache") / "huggingface" / "hub"
+    return (_expanded(base, environment, home) if base else home / ".cache") / "huggingface" / "hub"
+
+
+def _expanded(text: str, environment: Mapping[str, str], home: Path) -> Path:
+    """A path with `~` and variables expanded, as huggingface_hub does: a systemd unit or a .env file leaves them as text."""
+    if text == "~" or text.startswith("~/"):
+        text = f"{home}{text[1:]}"
+    text = os.path.expanduser(text)
+    return Path(_VARIABLE.sub(lambda found: environment.get(found[1] or found[2], found[0]), text))
 
 
 def cached_snapshot(model: str, revision: str, cache: Path) -> Path | None:

@@ -1,7 +1,7 @@
 """The header of a safetensors file: names, dtypes, shapes and offsets of its tensors. The weights are never read.
 
-Format: 8 bytes little-endian length N, N bytes of JSON (at most 100 MB), then the tensors without gaps or overlaps
-up to the end of the file (safetensors 0.8, "Format" section of its README).
+Format: 8 bytes little-endian length N, N bytes of JSON (at most 100 MB, at most 25 MB here), then the tensors
+without gaps or overlaps up to the end of the file (safetensors 0.8, "Format" section of its README).
 """
 
 from __future__ import annotations
@@ -14,8 +14,9 @@ from typing import NamedTuple
 from sparkfleet.checkpoints.io.safe_io import open_regular, parse_json_object, shown
 from sparkfleet.errors import FactError
 
-HEADER_LIMIT = 100_000_000
-"""Bytes; the format's own bound."""
+HEADER_LIMIT = 25_000_000
+"""Bytes; huggingface_hub's bound (SAFETENSORS_MAX_HEADER_LENGTH in its constants.py, 2.x), for 150,000 tensors in a file:
+Kimi-K2 in NVFP4 has 400,000 in all its shards. The format allows 100 MB, but hostile JSON takes 25 times its size in RAM."""
 
 MOST_DIMENSIONS = 64
 MOST_BYTES = 1 << 63
@@ -86,9 +87,9 @@ def _header_length(prefix: bytes, size: int, path: Path) -> int:
     length = int.from_bytes(prefix, "little")
     if length > HEADER_LIMIT:
         raise FactError(
-            f"{path}: declares a header of {length} bytes; the format allows {HEADER_LIMIT}.",
-            means="This is not a safetensors file.",
-            do=AGAIN,
+            f"{path}: declares a header of {length} bytes; at most {HEADER_LIMIT} are read.",
+            means="This is not a safetensors file, or it has more than 150,000 tensors.",
+            do=f"{AGAIN} If it is whole, split it: `save_pretrained` with `max_shard_size`.",
         )
     if 8 + length > size:
         raise FactError(

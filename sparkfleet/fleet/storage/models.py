@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, NamedTuple
@@ -23,6 +24,8 @@ if TYPE_CHECKING:  # a slow import, for a controller that answers
     from sparkfleet.controlplane.state.status import FleetStatus
 
 _HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[\w.-]+", re.ASCII)
+_HUB_FOLDER = re.compile(r"models--([A-Za-z0-9][\w.-]*)", re.ASCII)
+"""Folder of a model in a Hub cache, in a path of a snapshot or of one of its files."""
 
 ModelRow = tuple[HeldVersion, dict[str, HeldVersion]]
 """A version of a model, and the files of it on each node that has any."""
@@ -113,6 +116,9 @@ def used_names(status: FleetStatus) -> frozenset[str]:
     for text in used_texts(status):
         found.add(text.partition("@")[0])
         found.update(_HUB_ID.findall(text))  # engine arguments may be JSON
+        # A link to a snapshot is followed if it is on this machine; those of other nodes are not known here.
+        for path in {text, os.path.realpath(text)} if text.startswith("/") and "\0" not in text else {text}:
+            found.update(folder.replace("--", "/", 1) for folder in _HUB_FOLDER.findall(path))
     return frozenset(found)
 
 

@@ -16,6 +16,7 @@ import re
 import shutil
 import sys
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Literal
 
 from sparkfleet.checkpoints.io.safe_io import shown
@@ -55,7 +56,7 @@ class ImageRequest(Value):
         tool: docker or podman; "": whichever the node has.
         id: expected id of the loaded image, on `load`.
         manifest: of the archive, on `load`.
-        reserve_bytes: bytes that stay free, on `save`.
+        reserve_bytes: bytes that stay free, on `save` and `load`.
     """
 
     action: Action
@@ -171,7 +172,14 @@ class _Images:
                 means="It was deleted.",
                 do="Run it again: the archive is copied again.",
             )
-        await self._run("load", "--quiet", "--input", str(self._archive), doing="load it")
+        try:
+            reserve, means = self._request.reserve_bytes, "The image was not loaded; its archive was removed."
+            demand_room(await self._store(), manifest.size, reserve, means)
+            await self._run("load", "--quiet", "--input", str(self._archive), doing="load it")
+        except StagingError:
+            # Nothing lists archives, and on a full disk it would take the room that the next attempt needs.
+            shutil.rmtree(self._directory, ignore_errors=True)
+            raise
         found = await self._inspect(self._request.id)
         if found.id != self._request.id:
             raise StagingError(
@@ -180,6 +188,13 @@ class _Images:
                 do="Use one tool (docker or podman) in one version on all nodes.",
             )
         await self._run("tag", found.id, self._name, doing="name it")
+
+    async def _store(self) -> Path:
+        """Directory of the tool's layers, which may be on another disk; the archive's if the tool does not name it."""
+        form = "{{.DockerRootDir}}" if self._tool == "docker" else "{{.Store.GraphRoot}}"
+        done = await _execute((self._tool, "info", "--format", form))
+        named = Path(done.stdout.strip())
+        return named if done.exit_code == 0 and named.is_absolute() else self._directory
 
     async def _held(self) -> ImageHeld:
         """Find the image by its staged name, its own name, or its id, which may be the reference's digest."""

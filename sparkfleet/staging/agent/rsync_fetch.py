@@ -5,7 +5,9 @@ from __future__ import annotations
 import asyncio
 import os
 import shutil
+import socket
 import sys
+from ipaddress import ip_address
 from pathlib import Path
 
 from pydantic import Field
@@ -29,11 +31,16 @@ _CUT = frozenset((10, 12, 30, 35))
 
 
 class From(Value):
-    """One path to the sender: its address and port, and our local address ("": the kernel's choice)."""
+    """One path to the sender: its address and port, and our local address ("": the kernel's choice).
+
+    `lan_address` is this node's address in the inventory, the only one that the sender accepts on the LAN: it is our local
+    address if it is one of this node, which neither a name nor an address that a router translates is.
+    """
 
     address: str
     port: int
     bind: str = ""
+    lan_address: str = ""
 
 
 class FetchRequest(Value):
@@ -81,7 +88,7 @@ class _Ways:
         self._rsync = rsync
         self._request = request
         self._reporter = reporter
-        self._open = list(request.sources)
+        self._open = [source.model_copy(update={"bind": local_address(source)}) for source in request.sources]
 
     async def get(self, file: File, part: Path, stream: int) -> None:
         """See `transfer.Get`."""
@@ -105,6 +112,23 @@ class _Ways:
         if way in self._open:
             self._open.remove(way)
             self._reporter.note(f"the rail to {way.address} carries no data: continuing over the others.")
+
+
+def local_address(source: From) -> str:
+    """Our address for connections to a source; "": the kernel's choice."""
+    if source.bind or not source.lan_address:
+        return source.bind
+    try:
+        own, theirs = ip_address(source.lan_address), ip_address(source.address)
+        if own.version != theirs.version:
+            return ""
+        with socket.socket(
+            socket.AF_INET6 if own.version == 6 else socket.AF_INET, socket.SOCK_DGRAM
+        ) as probe:
+            probe.bind((str(own), 0))
+    except (ValueError, OSError):  # a name, or no address of this node
+        return ""
+    return str(own)
 
 
 def command(rsync: str, source: From, manifest: Manifest, file: File, part: Path) -> tuple[str, ...]:

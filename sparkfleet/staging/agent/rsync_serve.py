@@ -1,8 +1,8 @@
 """`python -m sparkfleet.staging.agent.rsync_serve`, on a node: serves one directory to one other node by rsync.
 
-It listens on the rail's address only, accepts connections from the peer's address only, and passes each to an
-`rsync --daemon` that serves one read-only module to clients with the secret of this transfer. The daemons end with this
-program, and this program ends when its reader is gone, for any reason, or its time is up.
+It listens on the rail's address only, accepts connections from the peer's addresses only (a name may have several), and
+passes each to an `rsync --daemon` that serves one read-only module to clients with the secret of this transfer. The daemons
+end with this program, and this program ends when its reader is gone, for any reason, or its time is up.
 """
 
 from __future__ import annotations
@@ -123,7 +123,12 @@ def _configured(root: Path, request: ServeRequest) -> Iterator[Path]:
         secrets, config = Path(scratch) / "secrets", Path(scratch) / "rsyncd.conf"
         for path, content in (
             (secrets, f"{USER}:{request.secret}\n"),
-            (config, configuration(root, tuple(_ip(listen.peer) for listen in request.listen), secrets)),
+            (
+                config,
+                configuration(
+                    root, tuple(ip for listen in request.listen for ip in _ips(listen.peer)), secrets
+                ),
+            ),
         ):
             path.touch(mode=0o600)
             path.write_text(content)
@@ -145,7 +150,7 @@ def _sweep() -> None:
 
 
 def _serve(request: ServeRequest, reporter: LineReporter, daemon: tuple[str, ...]) -> None:
-    sockets = {_bound(listen): _ip(listen.peer) for listen in request.listen}
+    sockets = {_bound(listen): _ips(listen.peer) for listen in request.listen}
     children: list[subprocess.Popen[bytes]] = []
     try:
         ends = tuple((bound.getsockname()[0], bound.getsockname()[1]) for bound in sockets)
@@ -159,13 +164,13 @@ def _serve(request: ServeRequest, reporter: LineReporter, daemon: tuple[str, ...
 
 
 def _accept(
-    sockets: dict[socket.socket, str],
+    sockets: dict[socket.socket, tuple[str, ...]],
     children: list[subprocess.Popen[bytes]],
     daemon: tuple[str, ...],
     reporter: LineReporter,
     until_s: float,
 ) -> None:
-    by_number = {bound.fileno(): (bound, peer) for bound, peer in sockets.items()}
+    by_number = {bound.fileno(): (bound, peers) for bound, peers in sockets.items()}
     poll = select.poll()
     poll.register(1, 0)  # errors only: the reader is gone
     for number in by_number:
@@ -183,14 +188,17 @@ def _accept(
 
 
 def _hand_over(
-    bound: socket.socket, peer: str, children: list[subprocess.Popen[bytes]], daemon: tuple[str, ...]
+    bound: socket.socket,
+    peers: tuple[str, ...],
+    children: list[subprocess.Popen[bytes]],
+    daemon: tuple[str, ...],
 ) -> None:
     try:
         connection, address = bound.accept()
     except OSError:
         return  # the client has closed it again
     with connection:
-        if _ip(address[0]) != peer or len(children) >= MAX_CONNECTIONS:
+        if _ip(address[0]) not in peers or len(children) >= MAX_CONNECTIONS:
             return
         connection.setblocking(True)
         # rsync serves the socket on its stdin, as under inetd: the port is never free for another process.
@@ -229,18 +237,24 @@ def _towards(peer: str) -> str:
 
 
 def _ip(text: str) -> str:
+    """Normalise an address; of a host name, the first address."""
+    return _ips(text)[0]
+
+
+def _ips(text: str) -> tuple[str, ...]:
     """Normalise an address; a host name is resolved on this node."""
     try:
-        return str(ip_address(text.partition("%")[0]))
+        return (str(ip_address(text.partition("%")[0])),)
     except ValueError:
         pass
     try:
-        return str(socket.getaddrinfo(text, None, type=socket.SOCK_STREAM)[0][4][0])
+        found = socket.getaddrinfo(text, None, type=socket.SOCK_STREAM)
     except OSError as error:
         raise StagingError(
             f"{text}: this node cannot resolve the host name.",
             do="Use IP addresses or links in the inventory.",
         ) from error
+    return tuple(dict.fromkeys(str(address[0]).partition("%")[0] for *_, address in found))
 
 
 def main() -> int:

@@ -30,6 +30,9 @@ from sparkfleet.values import Value
 
 REF_BYTES = 256
 INDEX_BYTES = 64 << 20
+_TOKENIZERS = ("tokenizer.", "tokenizer_config.json", "tekken.json", "vocab.")
+_TOKENIZER_SUFFIXES = (".tiktoken", ".model", ".gguf")
+"""SentencePiece's models have several names; GGUF has the tokenizer in the file of the weights."""
 _BLOB = {64: "sha256", 40: "git-sha1"}
 
 
@@ -60,6 +63,8 @@ class HeldVersion(Value):
         held: bytes of complete files, by key.
         begun: bytes of partial files, by key.
         path: the directory to load it from.
+        no_tokenizer: True for a copy of another tool without one. Drafts have none; of a model it may be the half that
+            somebody chose, which only the Hub's list shows.
     """
 
     kind: Kind
@@ -71,6 +76,7 @@ class HeldVersion(Value):
     held: dict[str, int] = Field(default_factory=dict)
     begun: dict[str, int] = Field(default_factory=dict)
     path: str = ""
+    no_tokenizer: bool = False
 
     @property
     def held_bytes(self) -> int:
@@ -147,9 +153,12 @@ def _snapshot(place: HubPlace, name: str, commit: str) -> HeldVersion:
     manifest = derived(place.root / "snapshots" / commit, name, commit)
     if manifest is None:
         return HeldVersion(kind="hub", name=name, commit=commit)
-    found = _held(place, manifest)
+    found, snapshot = _held(place, manifest), place.root / "snapshots" / commit
     return found.model_copy(
-        update={"complete": found.complete and loadable(place.root / "snapshots" / commit)}
+        update={
+            "complete": found.complete and loadable(snapshot),
+            "no_tokenizer": not any(map(_is_tokenizer, _files(snapshot))),
+        }
     )
 
 
@@ -197,6 +206,10 @@ def loadable(snapshot: Path) -> bool:
         return False
     shards = set(map(str, weights.values())) if isinstance(weights, dict) else set()
     return bool(shards) and all(size_of(snapshot / shard) is not None for shard in shards)
+
+
+def _is_tokenizer(path: Path) -> bool:
+    return path.name.startswith(_TOKENIZERS) or path.suffix in _TOKENIZER_SUFFIXES
 
 
 def _everything(cache: Path, override: str) -> Iterator[HeldVersion]:

@@ -105,6 +105,7 @@ class Arrival:
         part.parent.mkdir(parents=True, exist_ok=True)
         for attempt in range(_TRIES):
             before = size_of(part) or 0
+            self._keep_room(file.size - before)
             await self._get(file, part, number)
             self._moved += max((size_of(part) or 0) - before, 0)
             if await asyncio.to_thread(check, part, file):
@@ -131,9 +132,24 @@ class Arrival:
         )
         demand_room(self._place.root, max(size - have, 0), self._reserve_bytes)
 
+    def _keep_room(self, needed_bytes: int) -> None:
+        """Raises StagingError if the rest no longer fits: something else writes to the disk, too.
+
+        Logs and caches may take half of the reserve meanwhile: it is kept for them.
+        """
+        free, reserve = free_bytes(self._place.root), self._reserve_bytes // 2
+        if needed_bytes > 0 and free < needed_bytes + reserve:
+            raise StagingError(
+                f"{self._place.root}: {needed_bytes / 1e9:.1f} GB more are needed, and {free / 1e9:.1f} GB are left"
+                f" ({reserve / 1e9:.1f} GB of them are kept in reserve).",
+                means="Something else fills the disk, such as another transfer. Transferred bytes are kept.",
+                do="Free disk space: `sparkfleet models prune` removes models that no deployment uses. Then run it again.",
+            )
+
     async def _tick(self) -> None:
         while True:
             here = await asyncio.to_thread(self._here)
+            self._keep_room(self._manifest.size - here)
             self._reporter.progress(min(here, self._manifest.size), self._manifest.size)
             await asyncio.sleep(EVERY_S)
 
@@ -146,14 +162,16 @@ class Arrival:
         self._reporter.note("another run is transferring it; waiting for that run.", "waiting")
 
 
-def demand_room(path: Path, needed_bytes: int, reserve_bytes: int) -> None:
+def demand_room(
+    path: Path, needed_bytes: int, reserve_bytes: int, means: str = "Nothing was transferred."
+) -> None:
     """Refuse if a disk has no room for `needed_bytes` and the reserve. Raises StagingError."""
     free = free_bytes(path)
     if needed_bytes and free < needed_bytes + reserve_bytes:
         raise StagingError(
             f"{path}: {needed_bytes / 1e9:.1f} GB more are needed, and {free / 1e9:.1f} GB are free"
             f" ({reserve_bytes / 1e9:.1f} GB of them are kept in reserve).",
-            means="Nothing was transferred.",
+            means=means,
             do="Free disk space: `sparkfleet models prune` removes models that no deployment uses.",
         )
 

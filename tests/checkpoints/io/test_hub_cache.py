@@ -1,5 +1,8 @@
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -95,10 +98,33 @@ def test_an_invalid_revision(tmp_path: Path, revision: str) -> None:
         ({"HF_HOME": "/hf", "XDG_CACHE_HOME": "/x"}, "/hf/hub"),
         ({"HF_HUB_CACHE": "/hub", "HF_HOME": "/hf"}, "/hub"),
         ({"HF_HUB_CACHE": "", "HF_HOME": ""}, "/home/u/.cache/huggingface/hub"),
+        ({"HF_HOME": "~/hf"}, "/home/u/hf/hub"),
+        ({"HF_HUB_CACHE": "~"}, "/home/u"),
+        ({"XDG_CACHE_HOME": "~/x"}, "/home/u/x/huggingface/hub"),
+        ({"HF_HOME": "$DISK/${NAME}/$GONE", "DISK": "/disk", "NAME": "hf"}, "/disk/hf/$GONE/hub"),
+        ({"HF_HOME": "~root/hf"}, f"{os.path.expanduser('~root')}/hf/hub"),
     ],
 )
 def test_the_directory_of_the_cache(environment: dict[str, str], expected: str) -> None:
     assert hub_cache(environment, Path("/home/u")) == Path(expected)
+
+
+@pytest.mark.parametrize(
+    "environment",
+    [
+        {"HF_HOME": "~/hf"},
+        {"HF_HUB_CACHE": "$PLACE/${PLACE}/hub", "PLACE": "/p"},
+        {"XDG_CACHE_HOME": "~/x"},
+    ],
+)
+def test_the_directory_is_that_of_the_library(environment: dict[str, str], tmp_path: Path) -> None:
+    clean = {name: value for name, value in os.environ.items() if not name.startswith(("HF_", "XDG_"))}
+    program = "from huggingface_hub import constants; print(constants.HF_HUB_CACHE)"
+    env = {**clean, **environment, "HOME": str(tmp_path)}
+    done = subprocess.run(
+        [sys.executable, "-c", program], env=env, capture_output=True, text=True, check=True
+    )
+    assert hub_cache(environment, tmp_path) == Path(done.stdout.strip())
 
 
 def test_the_name_of_any_other_directory_is_its_path(tmp_path: Path) -> None:

@@ -169,6 +169,22 @@ def test_what_a_deployment_names_is_used_wherever_it_stands():
     assert {"org/one", "org/two", "/models/three", "org/four", "org/draft"} <= used
 
 
+def test_a_snapshot_that_a_deployment_names_by_its_path_is_used(tmp_path):
+    """`models prune` removed it: the Hub id is in no text of the deployment."""
+    snapshot = f"/home/u/.cache/huggingface/hub/models--Qwen--Qwen3-8B/snapshots/{COMMIT}"
+    link = tmp_path / "link"
+    link.symlink_to(f"/cache/models--org--linked/snapshots/{COMMIT}")
+    draft = json.dumps({"model": f"/cache/models--org--draft-1/snapshots/{COMMIT}/"})
+    used = used_names(
+        status(
+            Deployment(name="one", model=snapshot, engine_args=("--speculative-config", draft)),
+            Deployment(name="two", model=str(link)),
+            Deployment(name="three", model=f"{snapshot.replace('Qwen3', 'Q--3')}"),
+        )
+    )
+    assert {"Qwen/Qwen3-8B", "org/draft-1", "org/linked", "Qwen/Q--3-8B"} <= used
+
+
 MANIFEST = Manifest(
     kind="hub", name="o/n", commit=COMMIT, files=(File(path="m.safetensors", size=1000, digest="a" * 64),)
 )

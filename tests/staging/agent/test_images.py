@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import json
 import os
 import shutil
@@ -14,11 +15,13 @@ from fake_registry import FakeRegistry
 from node_storage import Apart
 
 from sparkfleet.remote.channel import Completed
-from sparkfleet.staging.agent import images
+from sparkfleet.staging.agent import images, transfer
 from sparkfleet.staging.agent.images import ImageRequest, in_full, staged_name, work
 from sparkfleet.staging.agent.protocol import LineReporter
+from sparkfleet.staging.agent.scan import HeldVersion, NodeScan
 from sparkfleet.staging.errors import StagingError
 from sparkfleet.staging.fleet import StagingNodes
+from sparkfleet.staging.manifest import File, Manifest
 from sparkfleet.staging.orchestrate import stage
 from sparkfleet.staging.pin_images import pin
 from sparkfleet.staging.settings import Need
@@ -85,6 +88,70 @@ def test_an_archive_is_on_the_disk_before_it_has_its_name(tmp_path, monkeypatch)
     monkeypatch.setattr(os, "fsync", fsync)
     work(request, LineReporter())
     assert (archive.read_bytes(), synced) == (b"layers", [False])
+
+
+@pytest.mark.parametrize(
+    ("free", "words"), [(1000, "are needed"), (2000, "no space left on device")], ids=["no room", "failed"]
+)
+def test_an_image_that_is_not_loaded_leaves_no_archive(free, words, tmp_path, monkeypatch):
+    """The room for its layers was not checked, and nothing listed the archive that stayed."""
+    loaded, looked = [], []
+    layers = tmp_path / "docker"
+
+    async def execute(argv):
+        loaded.extend(argv[1:2] if argv[1] == "load" else ())
+        failed = argv[1] in ("load", "image")
+        stdout = f"{layers}\n" if argv[1] == "info" else ""
+        return Completed(
+            argv=tuple(argv), exit_code=int(failed), stdout=stdout, stderr="no space left on device"
+        )
+
+    def free_bytes(path):
+        looked.append(path)
+        return free
+
+    directory = directory_of("image", IMAGE, str(tmp_path))
+    directory.mkdir(parents=True)
+    (directory / images.ARCHIVE).write_bytes(b"x" * 1500)
+    file = File(path=images.ARCHIVE, size=1500, digest=hashlib.sha256(b"x" * 1500).hexdigest())
+    monkeypatch.setattr(images, "_execute", execute)
+    monkeypatch.setattr(shutil, "which", lambda name: f"/usr/bin/{name}")
+    monkeypatch.setattr(transfer, "free_bytes", free_bytes)
+    request = ImageRequest(
+        action="load", image=IMAGE, cache=str(tmp_path), tool="docker", id=ID, reserve_bytes=500,
+        manifest=Manifest(kind="image", name=IMAGE, files=(file,)),
+    )  # fmt: skip
+    with pytest.raises(StagingError, match=words):
+        work(request, LineReporter())
+    assert not directory.exists()
+    assert (looked, loaded) == ([layers], ["load"] * (free == 2000))
+
+
+async def test_an_image_that_is_not_loaded_leaves_no_archive_at_its_source(machines, tmp_path, monkeypatch):
+    asked = []
+    file = File(path=images.ARCHIVE, size=1, digest="a" * 64)
+    sealed = Manifest(kind="image", name=IMAGE, files=(file,))
+
+    async def act(fleet, nodes, request, needed):
+        asked.append((request.action, tuple(nodes)))
+        if request.action == "load":
+            raise StagingError("could not load it")
+        return {node: images.ImageHeld(tool="docker", id=ID if node == "n1" else "") for node in nodes}
+
+    async def seal(fleet, kind, name, nodes):
+        return {"n1": sealed}
+
+    async def look(fleet, needed, request):
+        held = HeldVersion(kind="image", name=IMAGE, complete=True, held={images.ARCHIVE: 1})
+        return {node: NodeScan(free_bytes=1 << 40, manifests=(held,)) for node in ("n1", "n2")}
+
+    monkeypatch.setattr(StagingNodes, "images", act)
+    monkeypatch.setattr(StagingNodes, "seal", seal)
+    monkeypatch.setattr(StagingNodes, "look", look)
+    nodes = ("n1", "n2")
+    with pytest.raises(StagingError, match="could not load it"):
+        await stage(machines.inventory(*nodes), machines.channels(*nodes), [Need.image(IMAGE, nodes)])
+    assert asked[-1] == ("drop", nodes)
 
 
 async def test_two_runs_at_once_save_an_image_once(tmp_path, monkeypatch):

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -10,7 +11,7 @@ import pytest
 from pydantic import ValidationError
 
 from sparkfleet.staging.agent import rsync_serve
-from sparkfleet.staging.agent.rsync_fetch import From, command
+from sparkfleet.staging.agent.rsync_fetch import From, command, local_address
 from sparkfleet.staging.agent.rsync_serve import Listen, ServeRequest, Serving, configuration
 from sparkfleet.staging.agent_client import Line, validated
 from sparkfleet.staging.errors import StagingError
@@ -64,6 +65,32 @@ def test_the_command_names_no_secret_and_leaves_by_the_rail(kind, address, url):
     assert "--address=10.0.0.2" in argv
     assert "--append" in argv
     assert SECRET not in " ".join(argv)
+
+
+@pytest.mark.parametrize(
+    ("more", "local"),
+    [
+        ({"lan_address": "127.0.0.2"}, "127.0.0.2"),
+        ({"lan_address": "192.0.2.1"}, ""),  # of a router that translates addresses
+        ({"lan_address": "spark-1.local"}, ""),
+        ({"lan_address": "::1"}, ""),
+        ({"bind": "192.0.2.1"}, "192.0.2.1"),  # a rail that is down has no other address
+        ({}, ""),
+    ],
+)
+def test_on_the_lan_it_leaves_by_the_address_that_the_sender_accepts(more, local):
+    """A receiver with two addresses on the LAN left by the other one, and was refused."""
+    assert local_address(From(address="127.0.0.1", port=4000, **more)) == local
+
+
+def test_every_address_of_a_name_is_accepted(monkeypatch, tmp_path):
+    found = [(0, 0, 0, "", (address, 0)) for address in ("192.0.2.1", "fe80::1%eth0", "192.0.2.1")]
+    monkeypatch.setattr(socket, "getaddrinfo", lambda *_, **__: found)
+    listen = (Listen(address="", peer="spark-1.local"),)
+    request = ServeRequest(kind="hub", name="o/n", listen=listen, secret=SECRET, limit_s=1.0)
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    with rsync_serve._configured(tmp_path, request) as config:
+        assert "hosts allow = 192.0.2.1 fe80::1" in config.read_text().splitlines()
 
 
 def test_files_that_another_sweep_removes_are_skipped(tmp_path, monkeypatch):

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from sparkfleet.staging.agent import transfer
 from sparkfleet.staging.agent.protocol import LineReporter
 from sparkfleet.staging.agent.transfer import Arrival, demand_room
 from sparkfleet.staging.errors import StagingError
@@ -161,6 +162,45 @@ def test_room_counts_the_reserve(tmp_path):
     with pytest.raises(StagingError, match="are needed") as refused:
         demand_room(tmp_path, 1, 1 << 60)
     assert "prune" in refused.value.do
+
+
+@pytest.mark.parametrize("taken", [25, 50])
+async def test_room_is_checked_again_before_each_file(taken, tmp_path, notes, monkeypatch):
+    """Two transfers at once filled the disk: each was checked before its first byte only."""
+    place, fetched = HubPlace(tmp_path, "o/n"), []
+    free = sum(map(len, CONTENT.values())) + 50  # so much is kept in reserve
+
+    async def get(file, part, stream):
+        nonlocal free
+        fetched.append(file.path)
+        await fill(file, part, stream)
+        free -= file.size + (taken if file.path == "f3" else 0)
+
+    monkeypatch.setattr(transfer, "free_bytes", lambda _: free)
+    run = Arrival(place, MANIFEST, get, notes, streams=1, reserve_bytes=50).run("main")
+    if taken == 25:  # logs and caches
+        await run
+        return
+    with pytest.raises(ExceptionGroup) as failed:
+        await run
+    assert failed.group_contains(StagingError, match="are left")
+    assert fetched == ["f5", "f4", "f3"]
+    assert place.final(FILES[3]).exists(), "transferred bytes are kept"
+
+
+async def test_and_in_the_course_of_a_file(tmp_path, notes, monkeypatch):
+    place, free = HubPlace(tmp_path, "o/n"), 1 << 40
+
+    async def get(file, part, stream):
+        nonlocal free
+        part.write_bytes(b"x")
+        free = 10
+        await asyncio.sleep(60)
+
+    monkeypatch.setattr(transfer, "free_bytes", lambda _: free)
+    with pytest.raises(ExceptionGroup) as failed:
+        await Arrival(place, MANIFEST, get, notes, streams=1, reserve_bytes=50).run("main")
+    assert failed.group_contains(StagingError, match="are left")
 
 
 async def test_a_file_is_on_the_disk_before_it_counts_as_whole(tmp_path, notes, monkeypatch):
