@@ -110,6 +110,7 @@ async def _end(paths: FleetPaths) -> None:
 
 async def _back(paths: FleetPaths) -> dict[str, Any]:
     await processes.kill_all(lambda: _of_ray(paths), grace_s=0.0)
+    await thaw_guard.end(paths.label)
     if not paths.former_role.exists():
         return {}
     _put_store_back(paths)

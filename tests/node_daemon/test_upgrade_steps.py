@@ -196,8 +196,8 @@ async def test_after_a_command_that_was_killed_frozen_processes_continue(paths, 
         await asyncio.sleep(0.05)
 
 
-@pytest.mark.parametrize("last", ["thaw", "end"])
-async def test_nothing_guards_what_continues_or_has_ended(paths, ray, last):
+@pytest.mark.parametrize("last", ["thaw", "end", "back"])
+async def test_nothing_guards_what_continues_or_has_ended(paths, ray, started, last):
     await step(paths, "freeze")
     assert len(processes.labelled({thaw_guard.LABEL: paths.label})) == 1
     await step(paths, last)
