@@ -105,7 +105,7 @@ class Arrival:
         part.parent.mkdir(parents=True, exist_ok=True)
         for attempt in range(_TRIES):
             before = size_of(part) or 0
-            self._keep_room(file.size - before)
+            self._keep_room(file.size - before, free_bytes(self._place.root))
             await self._get(file, part, number)
             self._moved += max((size_of(part) or 0) - before, 0)
             if await asyncio.to_thread(check, part, file):
@@ -132,12 +132,12 @@ class Arrival:
         )
         demand_room(self._place.root, max(size - have, 0), self._reserve_bytes)
 
-    def _keep_room(self, needed_bytes: int) -> None:
+    def _keep_room(self, needed_bytes: int, free: int) -> None:
         """Raises StagingError if the rest no longer fits: something else writes to the disk, too.
 
         Logs and caches may take half of the reserve meanwhile: it is kept for them.
         """
-        free, reserve = free_bytes(self._place.root), self._reserve_bytes // 2
+        reserve = self._reserve_bytes // 2
         if needed_bytes > 0 and free < needed_bytes + reserve:
             raise StagingError(
                 f"{self._place.root}: {needed_bytes / 1e9:.1f} GB more are needed, and {free / 1e9:.1f} GB are left"
@@ -148,8 +148,9 @@ class Arrival:
 
     async def _tick(self) -> None:
         while True:
+            free = free_bytes(self._place.root)  # before: what arrives between the two would be missing twice
             here = await asyncio.to_thread(self._here)
-            self._keep_room(self._manifest.size - here)
+            self._keep_room(self._manifest.size - here, free)
             self._reporter.progress(min(here, self._manifest.size), self._manifest.size)
             await asyncio.sleep(EVERY_S)
 

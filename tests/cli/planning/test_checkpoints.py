@@ -155,3 +155,11 @@ def test_a_name_that_the_hub_does_not_have(sparkfleet, repository):
     assert code == 1
     assert "the Hub has no model tests/absent, or it is private" in err
     assert "hf auth login" in err
+
+
+@pytest.mark.parametrize("name", ["nope", "a" * 300, f"org/{'a' * 300}", f"/{'a' * 300}"])
+def test_inspect_of_a_name_that_none_has(sparkfleet, name):
+    """A long one ended with a traceback, and one without an owner had `hf download nope` as its remedy."""
+    code, _, err = sparkfleet("inspect", name, "--offline")
+    assert (code, "hf download" in err) == (1, False)
+    assert name != "nope" or "Give ORG/MODEL" in err

@@ -285,11 +285,3 @@ class TestRefusedByTheHub:
         )
         assert (await one("unsloth/Qwen3.6-27B-NVFP4")).origin.endswith("format by its name: NVFP4")
         assert not (await one(KNOWN)).origin
-
-
-@pytest.mark.parametrize("name", ["nope", "a" * 300, f"org/{'a' * 300}", f"/{'a' * 300}"])
-def test_inspect_of_a_name_that_none_has(sparkfleet, name):
-    """A long one ended with a traceback, and one without an owner had `hf download nope` as its remedy."""
-    code, _, err = sparkfleet("inspect", name, "--offline")
-    assert (code, "hf download" in err) == (1, False)
-    assert name != "nope" or "Give ORG/MODEL" in err
