@@ -218,7 +218,8 @@ class Controller:
         """Ends what retired groups left on the nodes: Serve may have ended a group's actor while it started its ranks."""
         retired = {app.group for app in before if app.status == "retiring"}
         if retired - {app.group for app in self.fleet.apps}:
-            keep = self.fleet.kept() | {app.group for app in before} - retired
+            # Those that are present have ended already if the fleet is being stopped: their files stay.
+            keep = self.fleet.kept() | (self.fleet.present() | {app.group for app in before}) - retired
             newest = self._store.deployments.generations()
             with contextlib.suppress(TimeoutError):  # their leases end them, too
                 async with asyncio.timeout(SWEEP_S):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
 from typing import TypeVar
@@ -22,6 +23,8 @@ from sparkfleet.staging.progress import OnProgress, silent
 from sparkfleet.staging.settings import Need, Staged, StagingSettings
 
 T = TypeVar("T")
+LIST_S = 10.0
+"""Longest wait for the Hub's list of a copy that is taken as it is without an answer."""
 
 
 async def stage(
@@ -73,6 +76,8 @@ class _Stager:
         self._need = need
         self._name = need.wanted.name
         self._moved = 0
+        self._is_listed = False
+        """True if the Hub has listed a copy of another tool: each node that has it records the list."""
 
     async def run(self) -> Staged:
         if not self._need.nodes:
@@ -90,7 +95,8 @@ class _Stager:
         seen = await self._distribute(manifest)
         for node in self._need.nodes:
             held = seen[node].manifests[0]
-            if not held.complete or self._need.wanted.revision not in (*held.revisions, manifest.commit):
+            is_named = self._need.wanted.revision in (*held.revisions, manifest.commit)
+            if self._is_listed or not held.complete or not is_named:
                 await self._download(
                     node, manifest
                 )  # nothing is missing: it only writes snapshot and reference
@@ -111,22 +117,20 @@ class _Stager:
         order = sorted(self._need.nodes, key=lambda node: -seen[node].wanted[0].held_bytes)
         if not held or self._need.hub == "always":
             return await self._first_that_reaches(order, self._ask_hub)
-        return await self._without_tokenizer(order, _most_common(held))
+        return await self._without_tokenizer(order[0], _most_common(held))
 
-    async def _without_tokenizer(self, order: Sequence[str], copy: Manifest) -> Manifest:
+    async def _without_tokenizer(self, node: str, copy: Manifest) -> Manifest:
         """Files of a commit by the Hub, for a copy that may be a part of it; the copy's if the Hub cannot list them."""
-
-        async def ask(node: str) -> Manifest:
-            return await self._ask_hub(node, copy.commit)
-
         try:
-            return await self._first_that_reaches(order, ask)
-        except StagingError as error:
-            text = (
-                f"{error.what} Taking the copy that the nodes have: it has no tokenizer, as drafts have none."
-            )
-            self._fleet.notify("note", self._name, order[0], text)
+            async with asyncio.timeout(LIST_S):
+                listed = await self._ask_hub(node, copy.commit)
+        except (StagingError, TimeoutError) as error:
+            why = error.what if isinstance(error, StagingError) else "The Hub did not answer in time."
+            text = f"{why} Taking the copy that the nodes have: it has no tokenizer, as drafts have none."
+            self._fleet.notify("note", self._name, node, text)
             return copy
+        self._is_listed = True
+        return listed
 
     async def _ask_hub(self, node: str, revision: str = "") -> Manifest:
         self._fleet.notify("looking", self._name, node, "reading its list of files from the Hub")
@@ -164,7 +168,8 @@ class _Stager:
         self, manifest: Manifest, found: StagePlan, have: Mapping[str, Have], lacking: Sequence[str]
     ) -> list[NodeError]:
         if found.no_route:
-            await self._download_itself(found.pull, manifest, found.no_route)
+            order = sorted(puller(manifest, have, lacking), key=lambda node: node != found.pull)
+            await self._download_itself(order, manifest, found.no_route)
             return []
         if found.pull:
 
@@ -177,14 +182,18 @@ class _Stager:
         self._moved += sum(done.moved_bytes for done in arrived.values())
         return failed
 
-    async def _download_itself(self, node: str, manifest: Manifest, no_route: str) -> None:
-        """Download on a node that no other one can send to."""
-        self._fleet.notify("note", self._name, node, f"{no_route} {node} downloads it from the Hub.")
+    async def _download_itself(self, nodes: Sequence[str], manifest: Manifest, no_route: str) -> None:
+        """Download on the first node that reaches the Hub, of those that no other one can send to."""
+
+        async def download(node: str) -> Arrived:
+            self._fleet.notify("note", self._name, node, f"{no_route} {node} downloads it from the Hub.")
+            return await self._download(node, manifest)
+
         try:
-            await self._download(node, manifest)
+            await self._first_that_reaches(nodes, download)
         except StagingError as error:
             raise StagingError(
-                f"{no_route} The download by {node} failed, too: {error.what}",
+                f"{no_route} The download by {nodes[-1]} failed, too: {error.what}",
                 means=error.means,
                 do=" Or ".join(
                     filter(None, (error.do, "connect them by a cable, and run `sparkfleet init`."))

@@ -400,6 +400,22 @@ async def test_what_a_deleted_group_left_is_swept_when_its_application_is_gone(w
     assert len(world.nodes.swept) == 1
 
 
+async def test_while_the_fleet_is_stopped_those_that_have_ended_are_not_gone(world):
+    """Nodes remove files of deployments that are not among what is kept; `up` starts these again."""
+    for name in ("first", "tiny"):
+        await world.controller.commands.put(deployment(name), plan(name), "me")
+    await world.controller.reconcile()
+    world.controller.commands.pause()
+    await world.controller.reconcile()
+    apps = world.apps.apps
+    for name in ("first", "tiny"):
+        world.nodes.swept.clear()
+        world.apps.apps = {mark: app for mark, app in world.apps.apps.items() if mark[0] != name}
+        await world.controller.reconcile()
+        ((kept),) = world.nodes.swept
+        assert {group[0] for group in kept} == {mark[0] for mark in apps} - {name}
+
+
 async def test_an_application_that_serve_does_not_list_for_a_moment_costs_nothing(world):
     await world.ready(await world.put())
     world.nodes.swept.clear()

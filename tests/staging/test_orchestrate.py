@@ -197,6 +197,35 @@ async def test_without_a_route_a_node_downloads_itself(hub, serve, held, machine
     assert any("n2 downloads it from the Hub" in progress.text for progress in machines.heard)
 
 
+async def test_without_a_route_the_next_node_downloads_if_the_first_does_not_reach_the_hub(
+    hub, serve, held, machines, wanted_files
+):
+    held("n1")
+    endpoint = await serve(hub.app())
+    inventory = machines.inventory("n1", "n2", "n3", linked=False)
+    local = Node(address="local")
+    inventory = inventory.model_copy(update={"nodes": {**inventory.nodes, "n2": local, "n3": local}})
+    channels = machines.channels("n1", "n2", "n3")
+    away, run = channels["n2"], channels["n2"].run
+
+    async def lonely(argv, *, stdin=b"", **more):
+        request = json.loads(stdin or b"{}")
+        if argv[-1].endswith("hub_download"):
+            request["endpoint"] = "http://127.0.0.1:9"
+        return await run(argv, stdin=json.dumps(request).encode(), **more)
+
+    away.run = lonely
+    with pytest.raises(StagingError, match="n2 failed, too"):
+        await stage(
+            inventory,
+            channels,
+            [Need.model(MODEL, ("n2", "n3"))],
+            machines.heard.append,
+            settings=machines.settings("n1", "n2", "n3", endpoint=endpoint),
+        )
+    assert snapshot_of(machines.cache("n3"), hub.commit) == wanted_files
+
+
 async def test_no_room_is_refused_before_anything_moves(hub, serve, machines, staging):
     endpoint = await serve(hub.app())
     with pytest.raises(StagingError, match="does not fit") as refused:
@@ -260,6 +289,22 @@ async def test_a_copy_of_another_tool_without_a_tokenizer_is_compared_with_the_h
     assert snapshot_of(machines.cache("n1"), hub.commit) == wanted_files
     assert [path for path, *_ in hub.asked if path.endswith(".safetensors")] == []
     assert f"/api/models/{MODEL}/revision/{hub.commit}" in [path for path, *_ in hub.asked]
+
+
+async def test_a_copied_draft_is_compared_with_the_hub_once(
+    hub, serve, held, machines, staging, wanted_files
+):
+    """Drafts have no tokenizer: each `apply` asked the Hub, for minutes if its packets were dropped."""
+    held("n1")
+    folder = machines.cache("n1") / "models--tests--tiny"
+    next((folder / ".sparkfleet").iterdir()).unlink()
+    (folder / "snapshots" / hub.commit / "tokenizer.json").unlink()
+    del hub.files["tokenizer.json"]
+    need = Need.model(MODEL, ("n1",))
+    for _ in range(2):
+        (staged,) = await staging(need, "n1", endpoint=await serve(hub.app()))
+        assert staged.moved_bytes == 0
+    assert len([path for path, *_ in hub.asked if "/revision/" in path]) == 1
 
 
 async def test_push_of_a_model_on_no_node(staging):

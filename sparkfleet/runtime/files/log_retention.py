@@ -5,10 +5,12 @@ A log takes up to 30 MiB, a cache of compiled kernels some GiB.
 
 from __future__ import annotations
 
+import os
 import re
 import shutil
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from math import inf
 from pathlib import Path
 
@@ -58,9 +60,7 @@ def _prune_gone(paths: FleetPaths, present: set[str]) -> Iterator[Path]:
     for name in sorted(gone, key=gone.__getitem__, reverse=True)[KEPT_GONE:]:
         if _changed_at(of[name]) != gone[name]:
             continue  # it is just being started again
-        for path in of[name]:
-            _remove(path)
-            yield path
+        yield from _removed(of[name])
 
 
 def _entries(directory: Path) -> tuple[Path, ...]:
@@ -82,6 +82,24 @@ def _changed_at(files: Iterable[Path]) -> float:
         except OSError:
             return inf
     return last
+
+
+def _removed(paths: Iterable[Path]) -> Iterator[Path]:
+    """Removes paths, and returns those that are gone. Kernels that a container compiled are root's, and stay.
+
+    What stays keeps the time of its change: it would count as the newest, and drive out the files of others.
+    """
+    times: dict[Path, os.stat_result] = {}
+    for path in paths:
+        with suppress(OSError):
+            times[path] = path.lstat()
+    for path, before in times.items():
+        _remove(path)
+        if not os.path.lexists(path):
+            yield path
+            continue
+        with suppress(OSError):
+            os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))
 
 
 def _remove(path: Path) -> None:

@@ -155,8 +155,10 @@ class Arrival:
             await asyncio.sleep(EVERY_S)
 
     def _here(self) -> int:
+        parts = begun(
+            self._place, self._manifest
+        )  # before: one that gets its name meanwhile would be neither
         whole = held(self._place, self._manifest)
-        parts = begun(self._place, self._manifest)
         return sum(whole.values()) + sum(size for key, size in parts.items() if key not in whole)
 
     def _wait(self) -> None:

@@ -1,4 +1,5 @@
 import os
+import shutil
 
 from sparkfleet.runtime.files import log_retention
 from sparkfleet.runtime.files.fleet_paths import FleetPaths
@@ -107,3 +108,29 @@ def test_one_that_is_started_again_while_the_others_are_removed_keeps_its_files(
     prune(paths, [("other", 1, 0)])
     assert (paths.kernels / "try-0" / "image" / "compiled").exists()
     assert not (paths.kernels / "try-1").exists()
+
+
+def test_what_cannot_be_removed_drives_out_no_files_of_others(tmp_path, monkeypatch):
+    """Kernels that a container compiled are root's: a part of theirs went, and made them the newest at each sweep."""
+    paths = FleetPaths(tmp_path / "home")
+    paths.create()
+    for n in range(KEPT_GONE + 2):
+        deployed(paths, f"try-{n}", 100.0 + n)
+        (paths.kernels / f"try-{n}" / "empty").mkdir()
+        os.utime(paths.kernels / f"try-{n}", (100.0 + n, 100.0 + n))
+        os.utime(paths.kernels / f"try-{n}" / "empty", (100.0 + n, 100.0 + n))
+    remove = log_retention._remove
+
+    def roots(path):
+        if paths.kernels in path.parents:
+            shutil.rmtree(path / "empty", ignore_errors=True)
+        else:
+            remove(path)
+
+    monkeypatch.setattr(log_retention, "_remove", roots)
+    for _ in range(3):
+        removed = prune(paths, [("other", 1, 0)])
+        assert not any(paths.kernels in path.parents for path in removed if path.name != "empty")
+    logs, kernels = named(paths)
+    assert logs == {f"try-{n}" for n in range(2, KEPT_GONE + 2)}
+    assert len(kernels) == KEPT_GONE + 2
