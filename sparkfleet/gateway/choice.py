@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from time import perf_counter
 from typing import Any
 
-from sparkfleet.gateway.in_flight import NOBODY, InFlight, RequestsAhead
+from sparkfleet.gateway.in_flight import NOBODY, FreeGroups, InFlight, RequestsAhead
 from sparkfleet.gateway.policy.forecast import GroupForecast, reason_of
 from sparkfleet.gateway.request.requirements import Requirements, can, too_small
 from sparkfleet.gateway.routing_table import GroupEntry, ModelEntry, Priority
@@ -36,6 +36,11 @@ class Choice:
     """Endpoints outside the fleet that may serve it, in the order of the deployment."""
     wants: tuple[str, ...] = ()
     """Needs that only engines know (`wants_of`)."""
+    apps: frozenset[str] = field(init=False)
+    """Applications of `groups`."""
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "apps", frozenset(one.app for one in self.groups))
 
     def larger_later(self, context: int) -> GroupEntry | None:
         """The group with the largest context, if it has more than this and is not ready."""
@@ -47,28 +52,18 @@ class Choice:
             else None
         )
 
-    @property
-    def model_has_room(self) -> bool:
-        """True if some group of its model has a free slot, also one that it may not go to: the same for many requests."""
-        return bool(self.model.external) or any(
-            self.loads.has_room(one) for one in self.model.groups if one.ready
-        )
-
-    @property
-    def may_begin(self) -> bool:
+    def may_begin(self, free: FreeGroups) -> bool:
         """True if a group that it may go to has a free slot. Without one it waits, whatever the forecasts are."""
-        loads = self.loads
-        if any(loads.has_room(one) for one in self.groups):
+        if free.any_of(self.apps):
             return True
         if not self.spare:
-            return not self.groups
-        are_open = all(loads.is_open(one.app) for one in self.groups)
-        return any(loads.has_room(one) for one in self.spare if are_open or _takes_the_waiting(one))
+            return not self.apps
+        are_open = self.apps <= free.failed
+        return any(self.loads.has_room(one) for one in self.spare if are_open or _takes_the_waiting(one))
 
-    @property
-    def is_free(self) -> bool:
+    def must_begin(self, free: FreeGroups) -> bool:
         """True if each group that it may go to has a free slot."""
-        return all(self.loads.has_room(one) for one in self.groups)
+        return self.apps <= free.room
 
     def forecasts(self, ahead: RequestsAhead = NOBODY) -> list[GroupForecast]:
         """The forecast of each group, best first, at this moment; those outside the fleet as a deployment allows.
@@ -85,7 +80,7 @@ class Choice:
         spare.sort(key=lambda one: (self.loads.is_open(one.group.app), one.is_full))
         if all(self.loads.is_open(one.group.app) for one in own):
             return [*spare, *own]
-        if all(one.is_full for one in own):
+        if all(one.is_full or one.failed for one in own):
             now = [one for one in spare if _takes_the_waiting(one.group) and not one.is_full]
             now = [one for one in now if not self.loads.is_open(one.group.app)]
             return [*now, *own, *(one for one in spare if one not in now)]

@@ -10,6 +10,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from time import monotonic
+from typing import NamedTuple
 
 from sparkfleet.gateway.policy.absences import Absences
 from sparkfleet.gateway.policy.circuit import Circuit, opened
@@ -34,6 +35,18 @@ class RequestsAhead:
         """Counts one, with the forecast of the group that it waits for."""
         self.requests[found.group.app] += 1
         self.tokens[found.group.app] += max(0, prompt_tokens - found.warm_tokens)
+
+
+class FreeGroups(NamedTuple):
+    """Groups with a free slot, and those whose circuit is open, by application."""
+
+    room: frozenset[str]
+    failed: frozenset[str]
+
+    def any_of(self, apps: frozenset[str]) -> bool:
+        """True if one of these groups has a free slot: one that has not failed lately, unless all have."""
+        found = self.room & apps
+        return bool(found) and (not found <= self.failed or apps <= self.failed)
 
 
 NOBODY = RequestsAhead()
@@ -128,6 +141,14 @@ class InFlight:
     def has_room(self, group: GroupEntry) -> bool:
         """True if a group has a free slot, or its slots are not known."""
         return not group.concurrency or self._held[group.app] < group.concurrency
+
+    def free(self, groups: Iterable[GroupEntry]) -> FreeGroups:
+        """Those of these groups that have a free slot, or an open circuit."""
+        ready = [one for one in groups if one.ready]
+        return FreeGroups(
+            frozenset(one.app for one in ready if self.has_room(one)),
+            frozenset(one.app for one in ready if self.is_open(one.app)),
+        )
 
     def pending(self, app: str) -> int:
         """Tokens of prompts for whose first token a group's requests wait."""

@@ -41,7 +41,7 @@ class ReadKernelLog(Fact[KernelLog]):
         """One message per line."""
         return KernelLog(
             out_of_gpu_memory=output.count("NV_ERR_NO_MEMORY"),
-            xids=tuple(int(number) for number in _XID.findall(output)[:200]),
+            xids=tuple(int(number) for number in _XID.findall(output)),
             slot_power="insufficient power on the PCIe slot" in output,
         )
 

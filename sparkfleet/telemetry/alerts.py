@@ -247,9 +247,11 @@ NODES = (
     ),
     _alert(
         "GpuAllocationFailed",
-        # The last reading an hour ago and before: after a gap at that moment all failures since the boot would count as new.
+        # The last reading of an hour ago: after a gap at that moment all failures since the boot would count as new. A
+        # reading above the present one is from before a reboot.
         """(sparkfleet_node_gpu_allocation_failures
-             - (last_over_time(sparkfleet_node_gpu_allocation_failures[1d] offset 1h)
+             - (last_over_time(sparkfleet_node_gpu_allocation_failures[15m] offset 1h)
+                  <= sparkfleet_node_gpu_allocation_failures
                 or sparkfleet_node_gpu_allocation_failures * 0)) > 0""",
         "0s",
         "critical",
@@ -261,7 +263,8 @@ NODES = (
     _alert(
         "GpuXid",
         """(sum by (node, xid) (sparkfleet_node_gpu_xids)
-             - (sum by (node, xid) (last_over_time(sparkfleet_node_gpu_xids[1d] offset 1h))
+             - (sum by (node, xid) (last_over_time(sparkfleet_node_gpu_xids[15m] offset 1h))
+                  <= sum by (node, xid) (sparkfleet_node_gpu_xids)
                 or sum by (node, xid) (sparkfleet_node_gpu_xids) * 0)) > 0""",
         "0s",
         "critical",

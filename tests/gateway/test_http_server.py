@@ -490,9 +490,11 @@ async def test_a_head_that_stays_incomplete_ends_its_connection_and_no_answer_be
         await send({"type": "http.response.body", "body": b"", "more_body": False})
 
     server = await start(slow, head_s=0.3)
-    answer = await exchange(server, b"GET /a HTTP/1.1\r\nhost: x\r\n\r\nGET /b HTTP/1.1\r\nhost:")
-    assert answer.count(b"\r\nx\r\n") == 10
-    assert answer.endswith(b"0\r\n\r\n")
+    whole = b"GET /a HTTP/1.1\r\nhost: x\r\n\r\n"
+    for before in (1, 2):
+        answer = await exchange(server, before * whole + b"GET /b HTTP/1.1\r\nhost:")
+        assert answer.count(b"\r\nx\r\n") == 10 * before
+        assert answer.endswith(b"0\r\n\r\n")
 
 
 LONG = b"x" * (1 << 20)
@@ -536,6 +538,20 @@ async def test_a_client_that_takes_nothing_has_left_and_a_slow_one_has_not(
         assert not ended.is_set(), "slow, and more slowly than anybody reads"
         async with asyncio.timeout(5):
             await ended.wait()
+
+
+async def test_a_client_that_takes_less_than_the_kernel_holds_has_not_left(
+    start: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The kernel asks for more once a third of its megabytes is free: until then the program's own buffer stays as it is."""
+    monkeypatch.setattr(http_server, "STALLED_S", 1.0)
+    server = await start(endless)
+    with socket.create_connection((server.host, server.port)) as client:
+        client.setblocking(False)
+        client.sendall(b"GET /direct HTTP/1.1\r\nhost: x\r\n\r\n")
+        for _ in range(25):
+            await asyncio.sleep(0.2)
+            assert len(client.recv(100_000)) > 0
 
 
 @pytest.mark.parametrize("version", [b"1.1", b"1.0"])

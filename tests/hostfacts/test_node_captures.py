@@ -264,6 +264,9 @@ def test_a_nodes_own_reading_counts_more_lines_than_a_batch_has_room_for():
     assert ReadKernelLog.argv[6:8] == ("-n", "200")
     assert ReadKernelLog.argv_here[6:8] == ("-n", "5000")
     assert ReadKernelLog.argv_here[8:] == ReadKernelLog.argv[8:]
+    lines = ["NVRM: Xid (PCI:000f:01:00): 13, pid=1"] * 250 + ["NVRM: Xid (PCI:000f:01:00): 79, pid=1"]
+    found = ReadKernelLog.parse("\n".join(lines))
+    assert (found.xids.count(13), found.xids[-1]) == (250, 79), "the newest, too"
 
 
 def test_kernel_log():

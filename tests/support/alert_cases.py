@@ -57,6 +57,17 @@ GAP = {
     f'sparkfleet_node_gpu_xids{{{NODE},xid="13"}}': "4x279 stale _x1 4x400",
 }
 """Old errors of a GPU, whose readings have a gap at 70 minutes."""
+REBOOTS = {
+    "SparkfleetGpuXid": (
+        {f'sparkfleet_node_gpu_xids{{{NODE},xid="79"}}': "_x39 1x120 stale _x358 1x400"},
+        ("132m", "150m"),
+    ),
+    "SparkfleetGpuAllocationFailed": (
+        {f"sparkfleet_node_gpu_allocation_failures{{{NODE}}}": "0x100 37x400 stale _x11 0x40 2x400"},
+        ("142m", "180m"),
+    ),
+}
+"""By alert: errors before and after a reboot, and times at which those after it are new, those before it no longer."""
 
 CASES = {
     "DeploymentFailed": Case(

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 import yaml
-from alert_cases import CASES, GAP, SOUND
+from alert_cases import CASES, GAP, REBOOTS, SOUND
 
 from sparkfleet.cli.verbs import VERBS
 from sparkfleet.telemetry import runbook
@@ -101,6 +101,13 @@ def test_a_gap_in_the_readings_makes_no_old_error_new(rules):
     """An hour later the count of an hour ago is that before the gap."""
     checks = [_check(at, []) for at in ("100m", "130m", "130m15s", "131m")]
     _succeeds(_tested(rules, [_test("gap", GAP, checks)]))
+
+
+def test_an_error_after_a_reboot_is_new_whatever_came_before_it(rules):
+    tests = [
+        _test(name, series, [_check(at, [name]) for at in times]) for name, (series, times) in REBOOTS.items()
+    ]
+    _succeeds(_tested(rules, tests))
 
 
 @pytest.mark.parametrize("every", ["15s", "1m"])

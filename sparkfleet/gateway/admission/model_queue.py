@@ -147,16 +147,22 @@ class ModelQueues:
 
     def _grant_one(self, model: str) -> bool:
         waiters = [one for one in self._waiting.get(model, ()) if not one.granted.done()]
-        of_models = {id(one.choice.model): one.choice for one in waiters}
-        if not any(choice.model_has_room for choice in of_models.values()):
+        if not waiters:
+            return False
+        # A thousand may wait, and this is asked at each end and each first token.
+        models = {id(one.choice.model): one.choice.model for one in waiters}.values()
+        free = waiters[0].choice.loads.free(group for one in models for group in one.groups)
+        if not free.room and not any(one.external for one in models):
+            return False
+        if not any(one.choice.may_begin(free) for one in waiters):
             return False
         waiters.sort(key=lambda one: self._order(model, one))
         ahead = RequestsAhead()
         looked_at = Counter[bool]()
         for waiter in waiters:
-            choice, may_begin = waiter.choice, waiter.choice.may_begin
+            choice, may_begin = waiter.choice, waiter.choice.may_begin(free)
             # A limit for each: those for a full group must not hide one that finds its own free, however many there are.
-            if looked_at[may_begin] >= _LOOKED_AT and not (may_begin and choice.is_free):
+            if looked_at[may_begin] >= _LOOKED_AT and not (may_begin and choice.must_begin(free)):
                 continue
             looked_at[may_begin] += 1
             found = choice.forecasts(ahead)
