@@ -124,6 +124,23 @@ async def test_a_full_group_spills_over_only_if_the_deployment_says_so(
     assert KEY not in json.dumps(reason)
 
 
+async def test_a_full_group_spills_over_although_another_one_failed(
+    open_door: OpenDoor, outside: FakeEngine, key_file: Path
+) -> None:
+    """The free slots of the one that failed are none: a request waited beside an idle endpoint."""
+    groups = tuple(GroupEntry(app=app, concurrency=1) for app in ("app-0", "app-1"))
+    door = await open_door(
+        pace=Pace(ttft_s=0.05, itl_s=0.02, tokens=10),
+        models=[tiny(spare(outside.url, key_file, when="busy"), groups=groups)],
+    )
+    door.gateway.proxy.loads.fail("app-1")
+    async with door.http.post(door.url + CHAT, json=door.body(stream=True)) as first:
+        assert first.status == 200
+        assert (await door.post())[0] == 200
+        await first.read()
+    assert (len(door.engine.requests), len(outside.requests)) == (1, 1)
+
+
 async def test_a_request_that_no_group_can_serve_goes_to_the_endpoint_that_can(
     open_door: OpenDoor, outside: FakeEngine, key_file: Path
 ) -> None:
