@@ -32,7 +32,7 @@ from sparkfleet.units import GIB
 
 pytestmark = [pytest.mark.integration, pytest.mark.any_engine, pytest.mark.full, pytest.mark.timeout(1250)]
 
-WINDOWS = {"1m": "6s", "5m": "10s", "10m": "15s", "1h": "45s", "6h": "2m"}
+WINDOWS = {"1m": "6s", "2m": "8s", "5m": "10s", "10m": "15s", "15m": "20s", "1h": "45s", "6h": "2m"}
 HEAD, OTHER = "spark1", "spark2"
 PORTS = 9390, 9393
 FIRES_S = 90
