@@ -1,7 +1,7 @@
 """Checks the environment variables that every HTTP client here reads: proxies, certificates, the address of the Hub.
 
-A client reads all of them when it is made, whichever of them a request would use; huggingface_hub reads HF_ENDPOINT when it
-is imported. Their own errors name neither the variable nor its value.
+A client reads all of them when it is made, whichever of them a request would use, but no proxy with `NO_PROXY=*`;
+huggingface_hub reads HF_ENDPOINT when it is imported. Their own errors name neither the variable nor its value.
 """
 
 from __future__ import annotations
@@ -26,11 +26,17 @@ SOCKS = ("socks5", "socks5h")
 def check_connection_variables(environment: Mapping[str, str] = os.environ) -> None:
     """Raises ConnectionVariableError for the first variable with which no HTTP client can be made."""
     check_endpoint_variable(environment)
-    for name in PROXIES:
-        for variable in (name, name.upper()):
-            if value := environment.get(variable, "").strip():
-                _check_proxy(variable, value)
+    for name in () if _no_proxies(environment) else PROXIES:
+        variable = name if name in environment else name.upper()  # small letters count, empty ones too
+        if value := environment.get(variable, "").strip():
+            _check_proxy(variable, value)
     _check_certificates(environment)
+
+
+def _no_proxies(environment: Mapping[str, str]) -> bool:
+    """True if `NO_PROXY` has `*`: no client uses a proxy then, whatever the others are."""
+    excluded = environment.get("no_proxy", environment.get("NO_PROXY", ""))
+    return "*" in (one.strip() for one in excluded.split(","))
 
 
 def check_endpoint_variable(environment: Mapping[str, str] = os.environ) -> None:

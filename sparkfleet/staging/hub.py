@@ -322,6 +322,12 @@ class Hub:
         )
 
     def _absent(self, status: int) -> StagingError:
+        if status == 401 and self._sends_token():
+            return StagingError(  # as for every model: it is no evidence against the name
+                f"the Hub refuses the token of this machine for {self.name} (HTTP status 401).",
+                means="The token may have expired, or the model is private and another account's.",
+                do="`hf auth login` with a new token, or unset HF_TOKEN for a public model.",
+            )
         kind = ModelNotShown if status == 401 else ModelAbsent
         return kind(
             f"the Hub has no model {self.name}, or it is private: refused {self._with_token()} (HTTP status {status}).",
@@ -329,10 +335,12 @@ class Hub:
         )
 
     def _with_token(self) -> str:
-        sent = "authorization" in build_hf_headers(token=self._token)
-        if sent and not keeps_secrets(self.endpoint):
+        if "authorization" in build_hf_headers(token=self._token) and not self._sends_token():
             return "without a token, which is sent over https only"
-        return "with this token" if sent else "without a token"
+        return "with this token" if self._sends_token() else "without a token"
+
+    def _sends_token(self) -> bool:
+        return "authorization" in build_hf_headers(token=self._token) and keeps_secrets(self.endpoint)
 
     def _unreachable(self, reason: str) -> HubUnreachable:
         return HubUnreachable(

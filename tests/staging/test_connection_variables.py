@@ -86,3 +86,17 @@ def test_verbs_end_with_the_error(tmp_path, verb, variable):
     assert "Traceback" not in run.stderr
     assert f"{variable} is 'http://[x" in run.stdout.replace("\n", " ") + run.stderr
     assert run.returncode == (0 if variable == "PIP_INDEX_URL" else 1)
+
+
+@pytest.mark.parametrize(
+    "environment",
+    [
+        {"NO_PROXY": "*", "ALL_PROXY": "foo://x"},
+        {"no_proxy": "localhost, *", "https_proxy": "foo://x"},
+        {"https_proxy": "", "HTTPS_PROXY": "foo://x"},
+    ],
+)
+def test_a_proxy_that_no_client_uses_is_no_error(environment):
+    check_connection_variables(environment)
+    with pytest.raises(ConnectionVariableError):
+        check_connection_variables(environment | {"no_proxy": "localhost", "all_proxy": "foo://x"})

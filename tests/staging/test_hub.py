@@ -14,7 +14,13 @@ from aiohttp import web
 
 from sparkfleet.staging import hub as hub_module
 from sparkfleet.staging import hub_http
-from sparkfleet.staging.errors import ConnectionVariableError, HubUnreachable, StagingError
+from sparkfleet.staging.errors import (
+    ConnectionVariableError,
+    HubUnreachable,
+    ModelAbsent,
+    ModelNotShown,
+    StagingError,
+)
 from sparkfleet.staging.hub import Hub
 from sparkfleet.staging.hub_http import ANSWER_BYTES, HttpTimeouts
 from sparkfleet.staging.manifest import File
@@ -213,6 +219,15 @@ async def test_a_refusal_names_its_reason(asking, hub, refusal, words):
     hub.refusal = refusal
     with pytest.raises(StagingError, match=words):
         await asking().manifest("main")
+
+
+async def test_a_refused_token_is_no_evidence_against_the_name(asking, hub):
+    """An expired one is refused for public models, too: real names got "Did you mean …"."""
+    hub.refusal = (401, "")
+    with pytest.raises(StagingError, match="refuses the token") as refused:
+        await asking(token="hf_expired").manifest("main")
+    assert not isinstance(refused.value, (ModelAbsent, ModelNotShown))
+    assert "new token" in refused.value.do
 
 
 async def test_a_gated_model_is_an_error_with_its_page_and_the_token(asking, hub):

@@ -82,6 +82,13 @@ class SizeLimits(NamedTuple):
     concurrency: int
 
 
+class Sizes(NamedTuple):
+    """Longest context of a request, and the requests that decode together in one group."""
+
+    context: int
+    concurrency: int
+
+
 class Sizing(NamedTuple):
     """Sizing of a proposal on its nodes."""
 
@@ -92,6 +99,11 @@ class Sizing(NamedTuple):
     parts: tuple[MemoryPart, ...]
     verdict: Verdict
     cache: KvSizing | None = None
+
+    @property
+    def sizes(self) -> Sizes:
+        """Its context and concurrency."""
+        return Sizes(self.context, self.concurrency)
 
     @property
     def spare(self) -> float:
@@ -306,9 +318,11 @@ def _contexts(case: VariantContext) -> Iterator[int]:
 
 
 def _concurrencies(case: VariantContext) -> Iterator[int]:
-    yield case.concurrency
-    if case.variant.concurrency is None and case.concurrency > 1:
-        yield 1
+    concurrency = case.concurrency
+    yield concurrency
+    while case.variant.concurrency is None and concurrency > 1:
+        concurrency //= 2
+        yield concurrency
 
 
 def settings_of(case: VariantContext, proposal: Proposal, stack: Stack) -> Settings:

@@ -91,8 +91,8 @@ class Alternatives:
     def _total(self, proposal: Proposal, groups: int) -> float:
         """Tokens per second of all requests, distributed over so many groups."""
         case, settings = self._case, self._proposals.settings(proposal)
-        context = size(case, proposal, self._ledger.best(proposal.pool), settings).context
-        return total(case, proposal, settings, context, groups)
+        sizes = size(case, proposal, self._ledger.best(proposal.pool), settings).sizes
+        return total(case, proposal, settings, sizes, groups)
 
     def note_replicas(self, choice: Evaluation, left: Left) -> None:
         """Independent copies on the nodes that there are, against the one group that was chosen."""

@@ -304,7 +304,7 @@ def _predicted(
         check_ttft_ms=_times(check.ttft_ms, 1 / verdict.factor("ttft")),
         check_decode_tps=_times(check.decode_tps_per_request, slower),
     )
-    value = worth(case, proposal, settings, sized.context) * slower * doubt(case, stack, proposal, verdict)
+    value = worth(case, proposal, settings, sized.sizes) * slower * doubt(case, stack, proposal, verdict)
     proof = evidence_of(case, proposal)
     rung = Rung(
         candidate=candidate,
@@ -326,7 +326,7 @@ def _predicted(
         value,
         (),
         verdict.penalties,
-        worth(case, proposal, settings, sized.context, published=False) * slower,
+        worth(case, proposal, settings, sized.sizes, published=False) * slower,
     )
 
 

@@ -14,7 +14,7 @@ from sparkfleet.knowledge.published.evidence import Evidence, EvidenceLevel, Run
 from sparkfleet.knowledge.rules.rules import Penalise
 from sparkfleet.perf.prediction import Speculation
 from sparkfleet.perf.predictor import ANSWER, SPEED_METHODS, Settings
-from sparkfleet.planner.capacity.sizing import Proposal, VariantContext
+from sparkfleet.planner.capacity.sizing import Proposal, Sizes, VariantContext
 from sparkfleet.planner.place.stacks import Stack
 from sparkfleet.planner.rules.judgement import RuleJudgement
 
@@ -28,7 +28,7 @@ KEPT = 0.95
 
 
 def worth(
-    case: VariantContext, proposal: Proposal, settings: Settings, context: int, *, published: bool = True
+    case: VariantContext, proposal: Proposal, settings: Settings, sizes: Sizes, *, published: bool = True
 ) -> float:
     """Value of a proposal under the objective. Only comparable within one deployment, between equal objectives.
 
@@ -39,36 +39,40 @@ def worth(
         case: the variant.
         proposal: the proposal.
         settings: its engine settings.
-        context: tokens that it is sized to.
+        sizes: what it is sized to.
         published: corrected by published rates; False: the prediction alone.
     """
     if case.objective == "throughput":
-        value = total(case, proposal, settings, context, best_groups(case, proposal, settings, context))
-        return value * (published_factor(case, proposal, settings, context) if published else 1.0)
-    alone = case.predictor.rates(proposal.split, settings, context, 1)
-    faster = published_factor(case, proposal, settings, context) if published else 1.0
+        value = total(case, proposal, settings, sizes, best_groups(case, proposal, settings, sizes))
+        return value * (published_factor(case, proposal, settings, sizes) if published else 1.0)
+    alone = case.predictor.rates(proposal.split, settings, sizes.context, 1)
+    faster = published_factor(case, proposal, settings, sizes) if published else 1.0
     ttft = alone.ttft_ms.mid / 1000 if alone.ttft_ms else 0.0
     quick = 1.0 / (ttft + ANSWER / (alone.decode_tps_per_request.mid * faster))
-    return quick if case.objective == "interactive" else context * 1e6 + quick
+    return quick if case.objective == "interactive" else sizes.context * 1e6 + quick
 
 
-def total(case: VariantContext, proposal: Proposal, settings: Settings, context: int, groups: int) -> float:
-    """Tokens per second of all requests of the deployment, distributed over so many groups."""
-    each = case.predictor.rates(proposal.split, settings, context, -(-case.concurrency // groups))
+def total(case: VariantContext, proposal: Proposal, settings: Settings, sizes: Sizes, groups: int) -> float:
+    """Tokens per second of all requests of the deployment, distributed over so many groups.
+
+    A group decodes at most as many together as it is sized to; the others wait.
+    """
+    together = min(-(-case.concurrency // groups), sizes.concurrency)
+    each = case.predictor.rates(proposal.split, settings, sizes.context, together)
     return groups * each.decode_tps_aggregate.mid
 
 
-def best_groups(case: VariantContext, proposal: Proposal, settings: Settings, context: int) -> int:
+def best_groups(case: VariantContext, proposal: Proposal, settings: Settings, sizes: Sizes) -> int:
     """Number of groups with the highest total rate, fewer if equal; the deployment's own if it sets `replicas`."""
     if case.variant.replicas is not None:
         return case.variant.replicas
     most = case.groups(proposal.split.ranks)
     return max(
-        range(1, most + 1), key=lambda groups: (total(case, proposal, settings, context, groups), -groups)
+        range(1, most + 1), key=lambda groups: (total(case, proposal, settings, sizes, groups), -groups)
     )
 
 
-def published_factor(case: VariantContext, proposal: Proposal, settings: Settings, context: int) -> float:
+def published_factor(case: VariantContext, proposal: Proposal, settings: Settings, sizes: Sizes) -> float:
     """Factor on the predicted rate by what was published: rates of the same combination, or on another engine; else those of
     the family in this format by other methods, times gains, or acceptance.
 
@@ -83,44 +87,44 @@ def published_factor(case: VariantContext, proposal: Proposal, settings: Setting
         return same
     there = found.elsewhere(busy=busy)
     if there is not None:
-        return there[0] * _by_half(case, proposal, settings, context, there[1])
+        return there[0] * _by_half(case, proposal, settings, sizes, there[1])
     usual = evidence().usual_engine(
         SPEED_METHODS.get(proposal.speculation.method, proposal.speculation.method)
     )
     unproven = usual and found.level > EvidenceLevel.FORMAT and proposal.engine not in (usual, "custom")
     # It never raises: an engine that becomes the usual one by one more publication must not lose by that.
-    engine = min(1.0, _by_half(case, proposal, settings, context, usual)) if unproven else 1.0
-    return engine * found.shared_correction(busy=busy) * _drafting_factor(case, proposal, settings, context)
+    engine = min(1.0, _by_half(case, proposal, settings, sizes, usual)) if unproven else 1.0
+    return engine * found.shared_correction(busy=busy) * _drafting_factor(case, proposal, settings, sizes)
 
 
 def _by_half(
-    case: VariantContext, proposal: Proposal, settings: Settings, context: int, engine: str
+    case: VariantContext, proposal: Proposal, settings: Settings, sizes: Sizes, engine: str
 ) -> float:
     """Factor that halves (log) how much faster a proposal is predicted than on an engine on which its method was published.
 
     Nobody has published that difference: head-to-heads of engines go either way.
     """
-    requests = case.concurrency if case.objective == "throughput" else 1
-    own = case.predictor.rates(proposal.split, settings, context, requests)
+    requests = sizes.concurrency if case.objective == "throughput" else 1
+    own = case.predictor.rates(proposal.split, settings, sizes.context, requests)
     other = case.predictor.rates(
-        proposal.split, settings._replace(engine=engine, release=""), context, requests
+        proposal.split, settings._replace(engine=engine, release=""), sizes.context, requests
     )
     return math.sqrt(other.decode_tps_aggregate.mid / own.decode_tps_aggregate.mid)
 
 
-def _drafting_factor(case: VariantContext, proposal: Proposal, settings: Settings, context: int) -> float:
+def _drafting_factor(case: VariantContext, proposal: Proposal, settings: Settings, sizes: Sizes) -> float:
     """Factor on the predicted rate by published gains or acceptance of the method with this model."""
-    requests = case.concurrency if case.objective == "throughput" else 1
+    requests = sizes.concurrency if case.objective == "throughput" else 1
     publication = (
         NOT_PUBLISHED if proposal.speculation.method == "none" else _drafting(case, proposal, requests)
     )
     if publication == NOT_PUBLISHED:
         return 1.0
-    drafted = case.predictor.rates(proposal.split, settings, context, requests)
+    drafted = case.predictor.rates(proposal.split, settings, sizes.context, requests)
     if publication.gain is None:
         return math.sqrt((publication.length or drafted.accepted) / drafted.accepted)
     bare = case.predictor.rates(
-        proposal.split, settings._replace(speculation=Speculation()), context, requests
+        proposal.split, settings._replace(speculation=Speculation()), sizes.context, requests
     )
     predicted = drafted.decode_tps_aggregate.mid / bare.decode_tps_aggregate.mid
     return math.sqrt(publication.gain / predicted)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from sparkfleet.knowledge.rules.rules import Penalise
 from sparkfleet.perf.prediction import Band
 from sparkfleet.planner.capacity.sizing import Proposal, VariantContext
 from sparkfleet.planner.search.judge import Evaluation
@@ -84,7 +85,7 @@ def rung_of(
         return judged.rung.model_copy(update={"reason": reason})
     before = ladder[at - 1].rung
     assert before is not None
-    more = "; predicted faster than the choice, but fewer published measurements" if judged in faster else ""
+    more = f"; predicted faster than the choice, but {_doubt_of(judged)}" if judged in faster else ""
     return judged.rung.model_copy(update={"reason": f"if {before.candidate.how} does not start{more}"})
 
 
@@ -95,7 +96,16 @@ def _ranked_lower(faster: Sequence[Evaluation]) -> str:
     most = max(faster, key=tps_alone)
     assert most.rung is not None
     how = most.rung.candidate.how
-    return f"; {how} is predicted faster ({tps_alone(most):.3g} tok/s) but ranked lower: fewer published measurements"
+    return f"; {how} is predicted faster ({tps_alone(most):.3g} tok/s) but ranked lower: {_doubt_of(most)}"
+
+
+def _doubt_of(judged: Evaluation) -> str:
+    """Reason for a rank below that of its predicted speed: a rule, or else what was published."""
+    for match in judged.slowed_by:
+        then = match.rule.then
+        if isinstance(then, Penalise) and then.factor is None and then.worth is not None:
+            return f"`sparkfleet explain {match.rule.id}`"
+    return "fewer published measurements"
 
 
 def moved(rung: Rung, nodes: tuple[str, ...], beside: Sequence[str]) -> Rung:

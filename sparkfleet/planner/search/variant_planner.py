@@ -17,7 +17,7 @@ from sparkfleet.perf.memory.demand import fits
 from sparkfleet.perf.prediction import Band, Speculation
 from sparkfleet.planner.capacity.headroom import lowered
 from sparkfleet.planner.capacity.memory_ledger import MemoryLedger
-from sparkfleet.planner.capacity.sizing import Proposal, Sizing, VariantContext
+from sparkfleet.planner.capacity.sizing import Proposal, Sizes, Sizing, VariantContext
 from sparkfleet.planner.place.fleet_map import Pool
 from sparkfleet.planner.search.alternatives import Alternatives
 from sparkfleet.planner.search.enumerate import ProposalEnumerator
@@ -157,7 +157,7 @@ class VariantPlanner:
         settings, stack = self._proposals.settings(proposal), self._proposals.first(proposal)
         busy = self._case.objective == "throughput"
         discount = stack.evidence * proof_of(self._case, proposal).discount(busy=busy)
-        promise = worth(self._case, proposal, settings, sized.context) * discount
+        promise = worth(self._case, proposal, settings, sized.sizes) * discount
         return RankedProposal(-promise, next(self._order), proposal, None)
 
     # choosing
@@ -344,9 +344,9 @@ class VariantPlanner:
             return case.variant.replicas or 1
         proposal, settings = judged.proposal, self._proposals.settings(judged.proposal)
         assert judged.rung is not None
-        context = judged.rung.candidate.context
-        best = best_groups(case, proposal, settings, context)
-        gain = total(case, proposal, settings, context, best) / total(case, proposal, settings, context, 1)
+        sizes = Sizes(judged.rung.candidate.context, judged.rung.candidate.concurrency)
+        best = best_groups(case, proposal, settings, sizes)
+        gain = total(case, proposal, settings, sizes, best) / total(case, proposal, settings, sizes, 1)
         return best if gain >= SHARE_GAIN else 1
 
     def _nearest(self) -> tuple[str, ...]:

@@ -41,6 +41,39 @@ class TestReasons:
         ]
         assert said == more
 
+    def test_a_rung_that_a_rule_ranks_lower_names_the_rule(self, sparks, plan, ask):
+        """It was "fewer published measurements", which was not the cause."""
+        spec = ask("nvidia/Qwen3.8-27B-NVFP4", content="agent", engine="vllm")
+        first, *rest = plan(sparks(1), spec).deployments[0].groups[0].ladder
+        assert any("DFLASH" in rung.candidate.how for rung in (first, *rest))
+        for rung in rest:
+            if "DFLASH" in rung.candidate.how and "predicted faster" in rung.reason:
+                assert "`sparkfleet explain agent-prefix-cache-" in rung.reason
+                break
+        else:
+            raise AssertionError([rung.reason for rung in rest])
+
+
+class TestThroughput:
+    """The choice for many clients is the highest total of what fits, at the concurrency that fits."""
+
+    @pytest.mark.parametrize(
+        "model",
+        [SUPER, "google/gemma-4-31B-it", "Qwen/Qwen3-32B", "nvidia/Llama-3.3-70B-Instruct-FP4"],
+    )
+    def test_the_choice_has_the_highest_total_of_what_fits(self, sparks, plan, ask, model):
+        def total_of(rung):
+            return rung.prediction.decode_tps_aggregate.mid
+
+        first, *rest = plan(sparks(1), ask(model, objective="throughput")).deployments[0].groups[0].ladder
+        assert first.candidate.concurrency > 1
+        assert total_of(first) >= max(map(total_of, rest), default=0.0)
+
+    def test_requests_are_halved_until_they_fit(self, sparks, plan, ask):
+        """With three drafts a step the KV cache of 16 is tight, and that of 8 is not."""
+        spec = ask(SUPER, objective="throughput", speculation={"method": "mtp", "tokens": 3})
+        assert choice(plan(sparks(1), spec)).candidate.concurrency == 8
+
 
 class TestWishes:
     """Settings of the deployment are obeyed, or refused with the reason."""
