@@ -79,3 +79,9 @@ def test_the_check_finds_citations_outside_the_repository() -> None:
     assert cited('source="spark-ops 6.1"')
     assert cited("see docs/nowhere.md")
     assert not cited("heitor-mocelin/dgx-spark-research; docs/planner.md; Qwen Research License")
+
+
+def test_the_table_of_decisions_has_each_of_them() -> None:
+    text = (ROOT / "docs/decisions.md").read_text()
+    titles = re.findall(r"^## (\d+)\. (.+)$", text, re.MULTILINE)
+    assert titles == re.findall(r"^\| (\d+) \| \[(.+)\]\(#", text, re.MULTILINE)
