@@ -184,7 +184,7 @@ class InFlight:
             if before.get(group.app, group.speed) != group.speed:
                 self.learned.forget(group.app)
             if group.speed is not None and group.measured:
-                self.learned.measured(group.app, group.measured)
+                self.learned.saw_start(group.app, group.measured)
         there = self._speeds.keys()
         self._circuits = {app: circuit for app, circuit in self._circuits.items() if app in there}
         self._asked = {app: turn for app, turn in self._asked.items() if app in there}

@@ -397,7 +397,7 @@ NODE_XIDS = _controller(
     "node_gpu_xids",
     "",
     "node xid",
-    "Xid errors of the GPU in the kernel's log of this boot (its last 200 relevant lines).",
+    "Xid errors of the GPU in the kernel's log of this boot (its last 5,000 relevant lines).",
 )
 NODE_NO_MEMORY = _controller(
     "node_gpu_allocation_failures",

@@ -16,7 +16,7 @@ import pytest
 
 from sparkfleet.engines.fake import Pace
 from sparkfleet.errors import ControlError
-from sparkfleet.gateway import http_server
+from sparkfleet.gateway import http_answers, http_server
 from sparkfleet.gateway.asgi import ClientGone, Receive, Scope, Send, WhileConnected, direct_writer, respond
 from sparkfleet.gateway.engine.connection import EngineConnection
 from sparkfleet.gateway.http_server import Server, serve
@@ -295,7 +295,7 @@ async def test_an_old_client_may_keep_a_connection_with_lengths(start: Start) ->
 
 async def test_what_has_ended_is_freed_without_a_search_for_cycles(door: Door) -> None:
     """Every request left 20 objects that referred to each other, and each search among them stopped all streams."""
-    kinds = (http_server.GuardedProtocol, http_server.RequestResponseCycle, EngineConnection, RequestContext)
+    kinds = (http_server.GuardedProtocol, http_answers.RequestResponseCycle, EngineConnection, RequestContext)
 
     def alive() -> int:
         return sum(type(one) in kinds for one in gc.get_objects())  # isinstance() runs code of other objects
@@ -518,7 +518,7 @@ async def test_a_client_that_takes_nothing_has_left_and_a_slow_one_has_not(
     start: Start, monkeypatch: pytest.MonkeyPatch, line: bytes
 ) -> None:
     """A stopped program's kernel still answers for it: its request had its slot on the engine for ever."""
-    monkeypatch.setattr(http_server, "STALLED_S", 0.3)
+    monkeypatch.setattr(http_answers, "STALLED_S", 0.3)
     ended = asyncio.Event()
 
     async def app(scope: Scope, receive: Receive, send: Send) -> None:
@@ -544,7 +544,7 @@ async def test_a_client_that_takes_less_than_the_kernel_holds_has_not_left(
     start: Start, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The kernel asks for more once a third of its megabytes is free: until then the program's own buffer stays as it is."""
-    monkeypatch.setattr(http_server, "STALLED_S", 1.0)
+    monkeypatch.setattr(http_answers, "STALLED_S", 1.0)
     server = await start(endless)
     with socket.create_connection((server.host, server.port)) as client:
         client.setblocking(False)

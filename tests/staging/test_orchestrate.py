@@ -197,6 +197,19 @@ async def test_without_a_route_a_node_downloads_itself(hub, serve, held, machine
     assert any("n2 downloads it from the Hub" in progress.text for progress in machines.heard)
 
 
+def keep_from_the_hub(channel):
+    """Gives downloads on a node the address of a Hub that nobody serves."""
+    run = channel.run
+
+    async def lonely(argv, *, stdin=b"", **more):
+        request = json.loads(stdin or b"{}")
+        if argv[-1].endswith("hub_download"):
+            request["endpoint"] = "http://127.0.0.1:9"
+        return await run(argv, stdin=json.dumps(request).encode(), **more)
+
+    channel.run = lonely
+
+
 async def test_without_a_route_the_next_node_downloads_if_the_first_does_not_reach_the_hub(
     hub, serve, held, machines, wanted_files
 ):
@@ -206,15 +219,7 @@ async def test_without_a_route_the_next_node_downloads_if_the_first_does_not_rea
     local = Node(address="local")
     inventory = inventory.model_copy(update={"nodes": {**inventory.nodes, "n2": local, "n3": local}})
     channels = machines.channels("n1", "n2", "n3")
-    away, run = channels["n2"], channels["n2"].run
-
-    async def lonely(argv, *, stdin=b"", **more):
-        request = json.loads(stdin or b"{}")
-        if argv[-1].endswith("hub_download"):
-            request["endpoint"] = "http://127.0.0.1:9"
-        return await run(argv, stdin=json.dumps(request).encode(), **more)
-
-    away.run = lonely
+    keep_from_the_hub(channels["n2"])
     with pytest.raises(StagingError, match="n2 failed, too"):
         await stage(
             inventory,
@@ -237,15 +242,7 @@ async def test_no_room_is_refused_before_anything_moves(hub, serve, machines, st
 async def test_a_node_without_a_way_to_the_hub_lets_another_try(hub, serve, machines, wanted_files):
     endpoint = await serve(hub.app())
     channels = machines.channels("n1", "n2")
-    away, run = channels["n1"], channels["n1"].run
-
-    async def lonely(argv, *, stdin=b"", **more):
-        request = json.loads(stdin or b"{}")
-        if argv[-1].endswith("hub_download"):
-            request["endpoint"] = "http://127.0.0.1:9"
-        return await run(argv, stdin=json.dumps(request).encode(), **more)
-
-    away.run = lonely
+    keep_from_the_hub(channels["n1"])
     heard = machines.heard
     await stage(
         machines.inventory("n1", "n2"),

@@ -149,11 +149,8 @@ def _records(paths: FleetPaths, fleet: str) -> list[tuple[str, Applied]]:
             copy_database(paths.backups / copy.name, beside)
             with _opened(beside) as store:
                 records.append((copy.name, applied_in(store)))
-        except (
-            sqlite3.Error,
-            OSError,
-            StoreError,
-        ) as error:  # no room for it: another record may have everything
+        except (sqlite3.Error, OSError, StoreError) as error:
+            # There is no room for it: another record may have everything.
             log.warning("the copy %s is left out: %s", copy.name, error)
         finally:
             _remove(beside)

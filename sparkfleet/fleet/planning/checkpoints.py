@@ -4,10 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
-import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from difflib import get_close_matches
-from functools import lru_cache
 from pathlib import Path
 
 from sparkfleet.checkpoints.checkpoint import Checkpoint
@@ -15,12 +12,17 @@ from sparkfleet.checkpoints.checkpoint_reader import read_checkpoint
 from sparkfleet.checkpoints.io.hub_cache import cached_snapshot, check_name, hub_cache
 from sparkfleet.checkpoints.remote_metadata import MetadataRequest, Outline, read_outline
 from sparkfleet.errors import FactError, SparkfleetError
+from sparkfleet.fleet.planning.published_names import (
+    BY_PATTERN,
+    is_published,
+    is_refuted,
+    near,
+    near_without_owner,
+    with_pattern,
+)
 from sparkfleet.fleet.session import Session
 from sparkfleet.hostfacts.node import NodeFacts
-from sparkfleet.knowledge.measurements import architectures
-from sparkfleet.knowledge.models.known_models import MODELS, config_name, known_checkpoint, quant_in_name
-from sparkfleet.knowledge.models.model_names import matches
-from sparkfleet.knowledge.models.published_checkpoints import load_published
+from sparkfleet.knowledge.models.known_models import config_name, known_checkpoint
 from sparkfleet.knowledge.models.speculators import speculator_with
 from sparkfleet.planner.types.embedded_model import EmbeddedModel
 from sparkfleet.remote.channel import Channel
@@ -28,18 +30,9 @@ from sparkfleet.remote.metadata import ask_outlines
 from sparkfleet.runtime.files.builtin_models import PREFIX, builtin_model, builtin_path
 from sparkfleet.specs.deployment import Deployment, drafts_of
 from sparkfleet.specs.inventory import Inventory
-from sparkfleet.staging.errors import ModelAbsent, ModelNotShown
 from sparkfleet.staging.hub_outline import AtHub, at_hub
 
 Found = Checkpoint | FactError
-
-_PLANNED_ID = re.compile(r"(?i)(?!.*(?:gguf|exl3))[\w.-]+/[\w.-]+")
-"""A Hub id in a format that can be planned."""
-
-_ANY = re.compile(r"[*?]")
-BY_PATTERN = "known by the pattern"
-_FORMAT_NAMES = {"bfloat16": "BF16", "float16": "FP16", "float32": "FP32"}
-"""Names of a config's types, as a plan shows them."""
 
 NodeAnswer = tuple[str, Outline | SparkfleetError | None]
 """A node, and its outline of a checkpoint; None if it has nothing of it."""
@@ -281,12 +274,12 @@ def _settled(
         return whole
     config = next((one for one in there if isinstance(one, Checkpoint)), None)
     known = None if isinstance(here, FactError) else _known(model)
-    if here is None and config is None and hub.reason is not None and _is_refuted(known, hub.reason):
+    if here is None and config is None and hub.reason is not None and is_refuted(known, hub.reason):
         return _absent(model, known, answers, hub.reason)
-    by_name = known if known is not None and _is_published(known.id) else None
+    by_name = known if known is not None and is_published(known.id) else None
     found = here or by_name or config or hub.checkpoint or known
     if isinstance(found, Checkpoint):
-        return _with_reason(_with_pattern(found) if found is known else found, hub)
+        return _with_reason(with_pattern(found) if found is known else found, hub)
     at_the_hub = (
         hub.reason if isinstance(hub.reason, FactError) else None
     )  # it is there, and cannot be planned
@@ -299,47 +292,6 @@ def _with_reason(found: Checkpoint, hub: AtHub) -> Checkpoint:
         return found
     origin = f"{found.origin}; " if found.origin else "config alone, estimated: "
     return found.model_copy(update={"origin": f"{origin}{hub.reason.what}"})
-
-
-def _with_pattern(known: Checkpoint) -> Checkpoint:
-    """A checkpoint that is known by name, with the pattern as its origin if its own name is not published."""
-    if _is_published(known.id):
-        return known
-    quantization = known.quantization
-    stored = known.dtype if quantization is None else quantization.scheme.format
-    kind = "format by its name" if quant_in_name(known.id) else "format assumed"
-    shapes = config_name(known.id)
-    origin = f"{BY_PATTERN} of {shapes} only; {kind}: {_FORMAT_NAMES.get(stored, stored.upper())}"
-    return known.model_copy(update={"origin": origin})
-
-
-def _is_refuted(known: Checkpoint | None, reason: SparkfleetError) -> bool:
-    """True if the Hub's refusal counts more than what the name is like.
-
-    A published name may be missing at a mirror, and a private model of one's own is like a published one. Without a token
-    the Hub refuses private names as it refuses wrong ones, so the owner decides: one that publishes models has
-    none of that name.
-    """
-    if known is None:
-        return isinstance(reason, (ModelAbsent, ModelNotShown))
-    if _is_published(known.id):
-        return False
-    owners = {one.partition("/")[0].lower() for one in _published_names() if "/" in one}
-    is_of_a_publisher = known.id.partition("/")[0].lower() in owners
-    return isinstance(reason, ModelAbsent) or (isinstance(reason, ModelNotShown) and is_of_a_publisher)
-
-
-@lru_cache(maxsize=1)
-def _published_names() -> frozenset[str]:
-    """Hub ids that the knowledge has by themselves, in small letters; alternatives in brackets stay patterns."""
-    globs = (glob for known in MODELS.content.models for glob in known.match if not _ANY.search(glob))
-    return frozenset(one.lower() for one in (*load_published(), *architectures(), *globs))
-
-
-def _is_published(name: str) -> bool:
-    return name.lower() in _published_names() or matches(
-        name, (one for one in _published_names() if "[" in one)
-    )
 
 
 def _at_hub(model: str, here: Found | None, there: Sequence[Found]) -> AtHub:
@@ -387,8 +339,8 @@ def _not_found(model: str, answers: Sequence[NodeAnswer], hub: AtHub) -> FactErr
         return FactError(f"{model}: is not a directory on {looked}.", means=means, do=_put(bool(answers)))
     name, _, revision = model.partition("@")
     if "/" not in name:
-        near = _near_without_owner(name)
-        hint = f" Did you mean {' or '.join(near)}?" if near else ""
+        like = near_without_owner(name)
+        hint = f" Did you mean {' or '.join(like)}?" if like else ""
         return FactError(
             f"{name}: a model of the Hub has the name of its owner.",
             do=f"Give ORG/MODEL, or the absolute path of a directory with config.json.{hint}",
@@ -406,8 +358,8 @@ def _absent(
     """The error for a name that the Hub refuses: a typo, or a private model."""
     name = model.partition("@")[0]
     looked = _words(["this machine", *(node for node, one in answers if one is None)])
-    near = _near(name)
-    hint = f"Did you mean {' or '.join(near)}? " if near else ""
+    like = near(name)
+    hint = f"Did you mean {' or '.join(like)}? " if like else ""
     private = "If it is private: `hf auth login`, or set HF_TOKEN."
     offline = (
         "" if known is None else f" HF_HUB_OFFLINE=1 plans it by the pattern of {config_name(name)} alone."
@@ -433,32 +385,14 @@ def _put(asked: bool) -> str:
 
 def _bring(model: str, asked: bool) -> str:
     name, _, revision = model.partition("@")
-    near = _near(name)
-    also = f" Or did you mean {' or '.join(near)}?" if near else ""
+    like = near(name)
+    also = f" Or did you mean {' or '.join(like)}?" if like else ""
     pull = f"Run `sparkfleet models pull {model}` for the nodes, or " if asked else "Run "
     download = f"hf download {name}{f' --revision {revision}' if revision else ''}"
     return (
         f"{pull}`{download}` for this machine (config.json alone is enough for a plan), "
         f"or give the directory of the checkpoint.{also}"
     )
-
-
-def _near(name: str) -> list[str]:
-    """The known names that differ least from this one, letter case aside."""
-    globs = (glob for known in MODELS.content.models for glob in known.match)
-    names = (*(one.id for one in load_published().values()), *architectures(), *globs)
-    ids = {one.lower(): one for one in names if _PLANNED_ID.fullmatch(one)}
-    return [ids[one] for one in get_close_matches(name.lower(), ids, n=3, cutoff=0.6)]
-
-
-def _near_without_owner(name: str) -> list[str]:
-    """The published models whose names without their owner differ least from this one."""
-    ids = {
-        one.rpartition("/")[2].lower(): one
-        for one in (*(one.id for one in load_published().values()), *architectures())
-        if _PLANNED_ID.fullmatch(one)
-    }
-    return [ids[one] for one in get_close_matches(name.lower(), ids, n=3, cutoff=0.75)]
 
 
 def _words(places: Sequence[str]) -> str:

@@ -108,7 +108,7 @@ class LearnedSpeeds:
         usual = self._answers.get(model, ANSWER_TOKENS)
         self._answers[model] = usual + WEIGHT * (tokens - usual)
 
-    def measured(self, app: str, ratio: float) -> None:
+    def saw_start(self, app: str, ratio: float) -> None:
         """Begins at the decode speed of a group's start, measured over predicted, until traffic has shown another."""
         self._decode.begin(app, 1 / ratio)
 

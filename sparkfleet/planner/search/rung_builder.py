@@ -104,7 +104,7 @@ def _doubt_of(judged: Evaluation) -> str:
     for match in judged.slowed_by:
         then = match.rule.then
         if isinstance(then, Penalise) and then.factor is None and then.worth is not None:
-            return f"`sparkfleet explain {match.rule.id}`"
+            return f"{match.rule.title} (`sparkfleet explain {match.rule.id}`)"
     return "fewer published measurements"
 
 

@@ -174,10 +174,8 @@ class _Images:
             )
         try:
             # Half of the reserve, as in the course of a transfer: layers that the tool has already take no room again.
-            reserve, means = (
-                self._request.reserve_bytes // 2,
-                "The image was not loaded; its archive was removed.",
-            )
+            reserve = self._request.reserve_bytes // 2
+            means = "The image was not loaded; its archive was removed."
             demand_room(await self._store(), manifest.size, reserve, means)
             await self._run("load", "--quiet", "--input", str(self._archive), doing="load it")
         except StagingError:

@@ -155,9 +155,8 @@ class Arrival:
             await asyncio.sleep(EVERY_S)
 
     def _here(self) -> int:
-        parts = begun(
-            self._place, self._manifest
-        )  # before: one that gets its name meanwhile would be neither
+        # Parts before whole files: one that gets its name meanwhile would be neither.
+        parts = begun(self._place, self._manifest)
         whole = held(self._place, self._manifest)
         return sum(whole.values()) + sum(size for key, size in parts.items() if key not in whole)
 

@@ -54,16 +54,16 @@ def test_a_group_without_a_prediction_begins_at_what_others_of_its_model_have_sh
 
 def test_a_group_begins_at_the_speed_of_its_start_until_traffic_has_shown_another() -> None:
     learned = LearnedSpeeds()
-    learned.measured("a", 2.0)
+    learned.saw_start("a", 2.0)
     assert learned.factors("a") == pytest.approx((1.0, 0.5)), "twice as fast: half the seconds"
-    learned.measured("a", 0.5)
+    learned.saw_start("a", 0.5)
     assert learned.factors("a") == pytest.approx((1.0, 2.0)), "the newest start"
     learned.saw_decode("a", 1.0, 1.0)
     assert learned.factors("a")[1] == pytest.approx(2 ** (2 / 3)), "its start counts for two, as a prediction"
     shown = learned.factors("a")
-    learned.measured("a", 4.0)
+    learned.saw_start("a", 4.0)
     assert learned.factors("a") == shown
-    learned.measured("b", 1e9)
+    learned.saw_start("b", 1e9)
     assert learned.factors("b") == pytest.approx((1.0, 1 / FARTHEST))
 
 
