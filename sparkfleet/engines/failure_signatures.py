@@ -70,11 +70,15 @@ def _compiles(text: str) -> str:
 Pattern = Annotated[str, AfterValidator(_compiles), Field(min_length=4)]
 
 
+def _cause(text: str) -> Cause:
+    return Cause(text)
+
+
 class Signature(Value):
     """One sign of one cause. Its fields are described at the head of the file."""
 
     id: Annotated[str, Field(pattern=r"^[a-z0-9]+(-[a-z0-9]+)*$")]
-    cause: Annotated[Cause, BeforeValidator(Cause)]
+    cause: Annotated[Cause, BeforeValidator(_cause)]  # not the class itself: pydantic cannot read its signature on Python 3.12
     rule: str = ""
     pattern: Pattern
     context: Pattern | None = None
