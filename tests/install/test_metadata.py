@@ -3,6 +3,7 @@
 import ast
 import re
 import subprocess
+import sys
 import tomllib
 from pathlib import Path
 
@@ -42,8 +43,11 @@ def test_no_module_has_syntax_of_a_later_python():
         ast.parse(path.read_text(encoding="utf-8"), str(path), feature_version=OLDEST)
 
 
+# Python 3.12 and later parse nested quotes of an f-string whatever `feature_version` is; tests run on 3.11 first.
 @pytest.mark.parametrize(
-    "source", ["type Name = int", "def first[T](of: list[T]) -> T: ...", "def f(): return f'{'a'}'"]
+    "source",
+    ["type Name = int", "def first[T](of: list[T]) -> T: ..."]
+    + (["def f(): return f'{'a'}'"] if sys.version_info < (3, 12) else []),
 )
 def test_later_syntax_is_recognised(source):
     with pytest.raises(SyntaxError):

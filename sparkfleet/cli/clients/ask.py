@@ -100,11 +100,10 @@ async def print_answer(session: Session, name: str, question: str, key: str, max
 
 
 def _line(speed: AnswerSpeed) -> str:
-    if speed.ttft_ms is None or speed.decode_tps is None:
+    if speed.ttft_ms is None:
         return f"{speed.tokens} tokens: too few to measure a rate"
-    line = (
-        f"{speed.tokens} tokens · TTFT {speed.ttft_ms:.0f} ms · {speed.decode_tps:.1f} tok/s (measured here)"
-    )
+    rate = "all arrived at once: no rate" if speed.decode_tps is None else f"{speed.decode_tps:.1f} tok/s"
+    line = f"{speed.tokens} tokens · TTFT {speed.ttft_ms:.0f} ms · {rate} (measured here)"
     if speed.only_reasoning:
         line += "\nAll of them are reasoning, which is not shown: a higher `--max-tokens` leaves some for the answer."
     return line

@@ -23,14 +23,18 @@ _REMEDIES = {
 """By HTTP status."""
 _REASONING = ("reasoning", "reasoning_content")
 """Fields of the tokens that precede an answer, in newer and older engines."""
+_SHORTEST_S = 0.02
+"""From the first token to the last: what arrives in less was held up on its way and shows no rate of the engine."""
 
 
 class AnswerSpeed(Value):
-    """Speed of one answer, measured by the client. None: too few tokens to measure it."""
+    """Speed of one answer, measured by the client."""
 
     tokens: int
     ttft_ms: float | None = None
+    """None: no token arrived, or a single one."""
     decode_tps: float | None = None
+    """None: too few tokens, or they arrived at once."""
     only_reasoning: bool = False
     """True if no token was left for the answer itself."""
 
@@ -95,7 +99,8 @@ async def ask_at(
 def _speed(began: float, arrivals: list[float], tokens: int) -> AnswerSpeed:
     if len(arrivals) < 2 or tokens < 2:
         return AnswerSpeed(tokens=tokens)
-    rate = (tokens - 1) / max(arrivals[-1] - arrivals[0], 1e-6)
+    lasted = arrivals[-1] - arrivals[0]
+    rate = (tokens - 1) / lasted if lasted >= _SHORTEST_S else None
     return AnswerSpeed(tokens=tokens, ttft_ms=(arrivals[0] - began) * 1e3, decode_tps=rate)
 
 

@@ -1,5 +1,6 @@
 """A question over a real HTTP server on loopback that streams as the gateway does."""
 
+import asyncio
 import json
 
 import pytest
@@ -16,7 +17,7 @@ def chunk(text="", **usage):
 
 @pytest.fixture
 async def endpoint():
-    """endpoint(lines, status) → its URL; endpoint.requests are the bodies and keys that it received."""
+    """endpoint(lines, or seconds to wait, status) → its URL; endpoint.requests are the bodies and keys that it received."""
     runners = []
 
     async def serve(*lines, status=200):
@@ -25,7 +26,10 @@ async def endpoint():
             response = web.StreamResponse(status=status)
             await response.prepare(request)
             for line in lines:
-                await response.write(line.encode())
+                if isinstance(line, float):
+                    await asyncio.sleep(line)
+                else:
+                    await response.write(line.encode())
             return response
 
         app = web.Application()
@@ -43,7 +47,7 @@ async def endpoint():
 
 
 async def test_an_answer_is_passed_on_as_it_arrives_and_measured(endpoint):
-    url = await endpoint(chunk("A "), chunk("word"), chunk(completion_tokens=7), "data: [DONE]\n\n")
+    url = await endpoint(chunk("A "), 0.03, chunk("word"), chunk(completion_tokens=7), "data: [DONE]\n\n")
     texts = []
     speed = await ask_at(url, "tiny", "What?", "sk-1", max_tokens=9, on_text=texts.append)
     assert texts == ["A ", "word"]
@@ -60,7 +64,7 @@ async def test_reasoning_is_measured_and_known_to_be_no_answer(endpoint, field):
     """256 tokens of reasoning were "too few to measure a rate", under an empty answer."""
     thought = f"data: {json.dumps({'choices': [{'delta': {field: 'hm'}}]})}\n\n"
     texts = []
-    for lines, only in (((thought, thought), True), ((thought, chunk("yes")), False)):
+    for lines, only in (((thought, 0.03, thought), True), ((thought, 0.03, chunk("yes")), False)):
         url = await endpoint(*lines, chunk(completion_tokens=2))
         speed = await ask_at(url, "tiny", "What?", "sk-1", max_tokens=2, on_text=texts.append)
         assert (speed.decode_tps > 0, speed.only_reasoning) == (True, only)
@@ -79,6 +83,14 @@ async def test_a_key_that_is_refused_has_a_remedy(endpoint):
     with pytest.raises(ControlError, match="HTTP 401: unknown key") as caught:
         await ask_at(url, "tiny", "What?", "sk-1", max_tokens=9, on_text=print)
     assert "`sparkfleet keys list`" in caught.value.do
+
+
+async def test_tokens_that_arrive_at_once_have_no_rate(endpoint):
+    """39 tokens within 2 ms, after the client had waited for a processor, were shown as 16,343 tok/s."""
+    url = await endpoint(chunk("A ") + chunk("word"), chunk(completion_tokens=39))
+    speed = await ask_at(url, "tiny", "What?", "sk-1", max_tokens=39, on_text=lambda _: None)
+    assert (speed.tokens, speed.decode_tps) == (39, None)
+    assert speed.ttft_ms > 0
 
 
 async def test_one_token_has_no_rate(endpoint):

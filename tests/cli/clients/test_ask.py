@@ -1,0 +1,25 @@
+"""The line under an answer."""
+
+import pytest
+
+from sparkfleet.cli.clients.ask import _line
+from sparkfleet.fleet.clients.endpoint import AnswerSpeed
+
+
+@pytest.mark.parametrize(
+    ("speed", "line"),
+    [
+        (AnswerSpeed(tokens=1), "1 tokens: too few to measure a rate"),
+        (
+            AnswerSpeed(tokens=39, ttft_ms=188.2),
+            "39 tokens · TTFT 188 ms · all arrived at once: no rate (measured here)",
+        ),
+        (
+            AnswerSpeed(tokens=39, ttft_ms=188.2, decode_tps=786.93),
+            "39 tokens · TTFT 188 ms · 786.9 tok/s (measured here)",
+        ),
+    ],
+    ids=["one token", "at once", "measured"],
+)
+def test_the_speed_of_an_answer(speed, line):
+    assert _line(speed) == line
