@@ -31,12 +31,13 @@ PIECES: Mapping[str, tuple[str, ...]] = {
     "fleets": (*PYTEST, "-n", "2", "--dist", "loadfile", "--real", "tests/integration"),
     "sglang": (*PYTEST, "--real", "tests/integration/test_sglang.py", "tests/engines/test_real_parsers.py"),
     "soak": ("scripts/soak",),
+    "pythons": ("scripts/test-pythons",),
 }
 """Commands of the pieces; those of pytest end with the paths of their tests."""
 LIVE = ("labs", "models", "fleets", "sglang")
 """Pieces whose tests run parts of the product and read no other test: a changed test changes nothing for them."""
 RUNNER = "scripts/full_tests.py"
-COMMANDS = ("checks", "soak")
+COMMANDS = ("checks", "soak", "pythons")
 """Pieces that are one command each, without tests."""
 NOTHING_COLLECTED = 5
 """Exit code of pytest if no test is left."""

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parents[1]
-SHELL = ("demo", "pictures", "check", "test", "test-full", "setup-lab")
+SHELL = ("demo", "pictures", "check", "test", "test-full", "test-pythons", "setup-lab")
 PYTHON = sorted(
     file
     for file in (ROOT / "scripts").glob("*.py")

@@ -144,13 +144,15 @@ ROOT = Path(__file__).parents[2]
 
 
 def needed(*extras):
-    """Pins of all that sparkfleet brings here with these extras, but for the two that no file can have.
+    """Pins of all that sparkfleet brings here with these extras, but for those that no file can have.
 
-    torch's build for CPUs differs between indexes, and an environment may be made with a setuptools of its own.
+    torch's build for CPUs differs between indexes, some have only the one for CUDA, and an environment may be made with a
+    setuptools of its own.
     """
     found = set(pins_of("sparkfleet", frozenset(extras)))
     assert len(found) > 50
-    return {pin for pin in found if pin.partition("==")[0] not in ("torch", "setuptools")}
+    others = re.compile(r"(torch|setuptools|triton|(nvidia|cuda)-.*)==")
+    return {pin for pin in found if not others.match(pin)}
 
 
 def pins(path):

@@ -8,8 +8,8 @@ from collections.abc import Set
 from pathlib import Path
 from typing import Any
 
-PIECES = ("checks", "units", "labs", "models", "fleets", "sglang", "soak")
-"""In the order of the full run: what fails soonest first. "checks" and "soak" are commands, the others are tests."""
+PIECES = ("checks", "units", "labs", "models", "fleets", "sglang", "soak", "pythons")
+"""In the order of the full run: what fails soonest first. "checks", "soak" and "pythons" are commands, the others are tests."""
 
 _GROUP = re.compile(r"@\w+$")
 """The group that xdist adds to the name of a test whose group runs in one process."""
