@@ -71,6 +71,7 @@ Pattern = Annotated[str, AfterValidator(_compiles), Field(min_length=4)]
 
 
 def _cause(text: str) -> Cause:
+    # Not the class itself: pydantic cannot read the signature that an Enum has on Python 3.12 and later.
     return Cause(text)
 
 
@@ -78,7 +79,7 @@ class Signature(Value):
     """One sign of one cause. Its fields are described at the head of the file."""
 
     id: Annotated[str, Field(pattern=r"^[a-z0-9]+(-[a-z0-9]+)*$")]
-    cause: Annotated[Cause, BeforeValidator(_cause)]  # not the class itself: pydantic cannot read its signature on Python 3.12
+    cause: Annotated[Cause, BeforeValidator(_cause)]
     rule: str = ""
     pattern: Pattern
     context: Pattern | None = None
