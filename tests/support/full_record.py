@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 PIECES = ("checks", "units", "labs", "models", "fleets", "sglang", "soak", "pythons")
-"""In the order of the full run: what fails soonest first. "checks", "soak" and "pythons" are commands, the others are tests."""
+"""In the order of the full run: what fails soonest first. "checks", "soak" and "pythons" are commands, the others tests."""
 
 _GROUP = re.compile(r"@\w+$")
 """The group that xdist adds to the name of a test whose group runs in one process."""
