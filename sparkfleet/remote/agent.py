@@ -260,5 +260,8 @@ def _error(node: str, event: Event) -> ProgramError:
 
 
 def _output(done: Completed) -> str:
-    output = text((done.stderr.strip() or done.stdout.strip())[-_SHOWN_CHARACTERS:]) or "no output"
+    output = done.stderr.strip() or done.stdout.strip()
+    if output.startswith("Traceback "):
+        output = output.rpartition("\n")[2]  # the error itself; what precedes it is longer than what is shown
+    output = text(output[-_SHOWN_CHARACTERS:], _SHOWN_CHARACTERS) or "no output"
     return f"(exit code {done.exit_code}): {output}"

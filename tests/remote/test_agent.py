@@ -77,8 +77,14 @@ async def test_a_program_that_dies_has_no_answer(here):
 
 
 async def test_a_program_that_is_no_python_is_reported(here):
-    with pytest.raises(NoAnswer, match="SyntaxError"):
+    with pytest.raises(NoAnswer, match=r"here: its Python did not add \(exit code 1\): SyntaxError: "):
         await call(here, Program("broken", "add", "def main(:"), None)
+
+
+async def test_the_end_of_a_long_output_is_shown(here):
+    noise = program("import sys\nsys.exit('begin' + 500 * '-' + 'the end')")
+    with pytest.raises(NoAnswer, match=r": -+the end\n"):
+        await call(here, noise, None)
 
 
 async def test_it_ends_with_its_time(here, herald, ended):
