@@ -54,16 +54,7 @@ class Controller:
     """Turns desired state into applications. Its parts answer the API, the groups and the gateways.
 
     Args:
-        fleet: name of the fleet.
-        store: keeps everything that must survive a restart.
-        apps: the backend that runs groups.
-        metrics: counters and gauges of the controller.
-        address: of the head, with the endpoint.
-        launch_of: see `LaunchOf`.
-        nodes: the nodes of the fleet.
         entries: those of the endpoint, on other nodes.
-        here: the node that the controller runs on.
-        clocks: replaceable by a simulation.
         wall: knows the wall clock of the controller before; None: of none.
         check: as `StoreWatch.check`.
     """

@@ -24,12 +24,8 @@ class FleetQueries:
     """Answers from the present state.
 
     Args:
-        name: of the fleet.
-        fleet: the fleet.
-        watch: has the nodes' reports.
         gateways: have the address and the published table.
         entries: have the state of the endpoint's further addresses.
-        failures: of the controller's own work.
     """
 
     def __init__(

@@ -25,12 +25,7 @@ class ReportIntake:
 
     Args:
         fleet: keeps the newest of each group and gateway.
-        effects: carry out the policy's actions on a new phase.
         gateways: get the table as soon as a group is ready.
-        usage: adds up the usage that gateways report.
-        event_log: receives events.
-        metrics: counts starts and failures.
-        clocks: replaceable by a simulation.
         wake: lets the controller begin a round now.
     """
 

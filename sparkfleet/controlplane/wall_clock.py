@@ -17,7 +17,6 @@ class WallClock:
     """Compares the wall clock with the one that only goes forward.
 
     Args:
-        clocks: both.
         file: keeps their difference for the next controller. It has to be lost at a boot, as the memory of Ray Serve is.
     """
 

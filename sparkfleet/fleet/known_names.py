@@ -46,7 +46,6 @@ def known_names(kind: str, inventory: Path) -> list[str]:
 
     Args:
         kind: `nodes`, `deployments` or `keys`.
-        inventory: the fleet's inventory file.
     """
     fleet, nodes = _inventory(inventory)
     if kind == "nodes":

@@ -71,12 +71,10 @@ async def selftest(
     """Tries one assumption after the other. Deployments that serve go on; the fleet is left up or down as it was.
 
     Args:
-        session: the fleet.
         nodes: only these, and the links between them; empty: all.
         engines: start a small model on each node, and over each link between two.
         model: this one; None: one that the engines of the nodes can serve.
         reboot: reboot this node at the end, and wait until all that it serves is back.
-        on_event: receives the steps of each start.
 
     Raises:
         SpecError: a node is not in the inventory.

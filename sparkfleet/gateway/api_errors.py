@@ -65,12 +65,9 @@ class ApiError(SparkfleetError):
     """A request that the gateway answers itself, with an error.
 
     Args:
-        what: the fault, one sentence.
-        status: HTTP status.
         code: machine-readable reason, in the answer's `code`.
         kind: label in `sparkfleet_errors_total`; "": that of the status.
         param: the wrong field of the request, if it is one.
-        headers: extra headers of the answer.
     """
 
     def __init__(

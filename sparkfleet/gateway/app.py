@@ -61,9 +61,6 @@ class GatewayApp:
     """The ASGI application.
 
     Args:
-        picker: finds the engines of groups.
-        metrics: counts requests.
-        table: the first routing table, if there is one.
         max_body_bytes: longest request that is accepted.
         max_body_s: time limit for a request to arrive.
         budget_bytes: bytes of bodies that are held at once.

@@ -54,11 +54,7 @@ NOBODY = RequestsAhead()
 
 
 class InFlight:
-    """Counts the requests in flight of each group, and what they have probably left in its cache.
-
-    Args:
-        clock: seconds, replaceable in tests.
-    """
+    """Counts the requests in flight of each group, and what they have probably left in its cache."""
 
     def __init__(self, clock: Callable[[], float] = monotonic) -> None:
         self._clock = clock
@@ -165,11 +161,7 @@ class InFlight:
         """The forecast of a request on each of these groups, best first.
 
         Args:
-            groups: the groups.
-            needs: the request's requirements.
-            model: its model.
             session: see `Sessions`.
-            ahead: requests that wait before this one.
         """
         loads = self._loads(groups, needs, model, ahead)
         if place := self.sessions.place(session):

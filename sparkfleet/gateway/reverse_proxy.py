@@ -58,9 +58,6 @@ class ReverseProxy:
     """Takes admitted requests to the engines. It holds the queues, the connections and the counts of requests in flight.
 
     Args:
-        picker: finds the engines of groups.
-        metrics: counts answers, and shows the queues.
-        table: the first routing table.
         limits: the longest request, and its time to arrive.
         budget_bytes: bytes of bodies that are held at once.
         waiting: requests that wait for one model, at most.
@@ -134,7 +131,6 @@ class ReverseProxy:
         Args:
             exchange: the request, with its key.
             table: the table that it was admitted by.
-            scope, receive, send: of ASGI.
 
         Raises:
             ApiError: no engine has begun to answer it.

@@ -169,8 +169,6 @@ async def call(
     """Run a program on a node and return its last result as JSON types. `validated` makes it a value of a class.
 
     Args:
-        channel: to the node.
-        program: the program to run.
         request: any JSON value.
         on_event: called with every event as it arrives. Its exceptions end the program and are raised here.
         timeout_s: seconds for the whole run.

@@ -88,7 +88,6 @@ class NodeReader:
 
     Args:
         root: "/", or another tree in tests.
-        clock: a clock that only goes forward, seconds.
     """
 
     def __init__(self, root: Path = Path("/"), clock: Callable[[], float] = time.monotonic) -> None:

@@ -36,11 +36,7 @@ def sample(metric: MetricSpec, *labels: str, value: float) -> Sample:
 
 
 class SampleCollector(Collector):
-    """Reads samples whenever the page is read, so that it never shows what no longer exists.
-
-    Args:
-        read: the samples.
-    """
+    """Reads samples whenever the page is read, so that it never shows what no longer exists."""
 
     def __init__(self, read: Samples) -> None:
         self._read = read

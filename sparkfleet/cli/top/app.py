@@ -67,7 +67,6 @@ class TextPage(Screen[None]):
     """Lines of text that grow, with a title; `escape` goes back.
 
     Args:
-        title: shown above.
         lines: the lines, until they end or the page is left.
     """
 

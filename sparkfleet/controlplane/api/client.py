@@ -70,8 +70,6 @@ class FleetClient:
     """Client of one fleet's controller. Use as an asynchronous context manager.
 
     Args:
-        address: addresses of the fleet's head.
-        token: the fleet's API token.
         patience_s: time for which a call retries a controller that does not answer.
         reach: makes the head's loopback reachable from here, such as `Channel.forward`; None if this is the head.
     """
@@ -365,9 +363,6 @@ async def answering(
     One that fails does answer: taking it for gone would restart Ray under groups that serve.
 
     Args:
-        address: addresses of the fleet's head.
-        token: the fleet's API token.
-        reach: see `FleetClient`.
         patience_s: time to wait for an answer. `PATIENCE_S` if the head's Ray listens: it is about to answer.
 
     Raises:

@@ -55,9 +55,6 @@ def build(
     """The application.
 
     Args:
-        controller: answers the requests.
-        tokens: the fleet's API tokens.
-        registry: the metrics of `/metrics`.
         sealer: seals the environment variables of deployments before they are stored.
     """
     api = _Api(controller, registry, sealer)

@@ -277,8 +277,6 @@ def _step(
 
     Args:
         state: the state before it is counted.
-        desired: the group's deployment.
-        group: its key.
         diagnosis: the cause, if it is known.
         detail: added to the reason if there is no rung left.
     """

@@ -28,7 +28,6 @@ def outdated(
     """Error about a plan that another change has overtaken, with the change, its author and its time.
 
     Args:
-        name: the deployment.
         base: the generation that the plan was made from; 0: there was none.
         now: the desired generation; None if there is none.
         history: its kept generations, oldest first.

@@ -28,11 +28,6 @@ PART_S = 3600.0
 def take_copy(paths: FleetPaths, occasion: Occasion, now: float | None = None) -> Path:
     """Copies the store, checks the copy, and drops old ones of the same occasion. The store may be in use meanwhile.
 
-    Args:
-        paths: the fleet's directories on the head.
-        occasion: the reason for it.
-        now: Unix seconds; None: read the clock.
-
     Raises:
         StoreError: there is no store, it cannot be read, or the copy is not sound.
         OSError: the copy cannot be written.

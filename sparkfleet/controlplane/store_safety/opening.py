@@ -44,11 +44,8 @@ def open_store(
     """Opens the fleet's store, and keeps its mark from now on. Makes one if no sign of an earlier one exists.
 
     Args:
-        paths: the fleet's directories on the head.
-        fleet: its name.
         running: generations of applications or ranks that exist now.
         known: a mark that the caller remembers, if the files of it are gone.
-        clock: Unix seconds.
 
     Raises:
         StoreError: the store cannot be used.

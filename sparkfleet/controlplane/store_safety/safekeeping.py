@@ -29,10 +29,7 @@ class Safekeeping:
     """Copies one store while it is in use.
 
     Args:
-        paths: the fleet's directories on the head.
-        store: open, in this thread.
         warn: receives the reason if a copy cannot be made; "" as soon as it can.
-        clock: Unix seconds.
     """
 
     def __init__(

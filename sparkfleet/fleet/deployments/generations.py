@@ -26,7 +26,6 @@ async def prepare_rollback(session: Session, name: str, generation: int | None) 
     """Prepares to apply an earlier generation with the plan that it had. Changes nothing.
 
     Args:
-        session: the fleet.
         name: of the deployment; one that was deleted comes back.
         generation: left out: the newest one before the current one.
 

@@ -147,10 +147,7 @@ async def delete_deployment(
     """Delete a deployment, and wait until all its groups have ended.
 
     Args:
-        session: the fleet.
-        name: of the deployment.
         confirm: called after the deployment was found; it raises to change nothing.
-        on_event: receives the events.
 
     Raises:
         ControlError: the fleet is down, or has none of that name.

@@ -98,8 +98,6 @@ async def move_head(session: Session, plan: MovePlan, on_event: OnEvent = ignore
 
     Args:
         session: the fleet; its inventory names the new head afterwards.
-        plan: the confirmed plan.
-        on_event: receives the steps.
 
     Raises:
         NodeError: a node cannot be reached.
@@ -133,9 +131,7 @@ async def undo_move(session: Session, new: str, on_event: OnEvent = ignored) -> 
     """Undo a move that was interrupted, and wait until the old head's controller works again, if the fleet is up.
 
     Args:
-        session: the fleet.
         new: the node that would have become the head.
-        on_event: receives the nodes that are waited for.
 
     Raises:
         SpecError: the inventory has no such node.

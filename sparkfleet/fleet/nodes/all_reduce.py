@@ -70,7 +70,6 @@ class RailBytes:
     """Bytes that the rails of a group's nodes have sent since a moment.
 
     Args:
-        channels: to the nodes.
         rails: of each node, those that join it to the others.
         on_gpus: its ranks send by RDMA, if all rails have it.
     """

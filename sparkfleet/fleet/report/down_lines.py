@@ -15,7 +15,6 @@ def down_lines(fleet: str, head: NodeSurroundings | None) -> Iterator[str]:
     """A fleet that is down, with what `up` brings back.
 
     Args:
-        fleet: its name.
         head: surroundings of its head; None if they could not be read.
     """
     yield f"Fleet {fleet} is down."

@@ -42,7 +42,6 @@ def fleet_lines(
     """The whole fleet: its endpoint, a paragraph per deployment, a line per node.
 
     Args:
-        fleet: the status.
         recent: events of at least the last hour, oldest first.
         now: Unix seconds.
         last_start: seconds of a plan's last start, None if there was none.

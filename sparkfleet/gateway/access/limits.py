@@ -74,9 +74,6 @@ async def read_body(headers: Headers, receive: Receive, limits: RequestLimits, h
     """The whole body. One whose content-length is too long is refused before a byte of it is read.
 
     Args:
-        headers: headers of the request.
-        receive: the client's messages.
-        limits: the longest body and its time.
         held: counts its bytes, and refuses what does not fit.
 
     Raises:

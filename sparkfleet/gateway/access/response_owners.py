@@ -46,7 +46,6 @@ class ResponseOwners:
 
     Args:
         file: keeps them; None: they are only in memory.
-        most: responses that are remembered.
     """
 
     def __init__(self, file: Path | None = None, most: int = MOST) -> None:

@@ -70,11 +70,7 @@ class _Account:
 
 
 class KeyLimiter:
-    """Counts the requests of each key.
-
-    Args:
-        clock: a clock that only goes forward, seconds.
-    """
+    """Counts the requests of each key."""
 
     def __init__(self, clock: Callable[[], float] = monotonic) -> None:
         self._clock = clock
@@ -117,8 +113,6 @@ class AdmittedRequest:
     """One request of a key, until `close`.
 
     Args:
-        account: its key's.
-        clock: seconds.
         counts_tokens: true if the key has a limit of tokens.
     """
 

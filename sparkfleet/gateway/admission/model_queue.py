@@ -195,10 +195,7 @@ class QueuedSlot(Slot):
     """A slot that counts for its key's turn.
 
     Args:
-        queues: the queues that granted it.
         owner: its model and its key.
-        choice: the candidates.
-        found: their forecasts, best first.
     """
 
     def __init__(

@@ -181,8 +181,6 @@ class Upstream:
         A request that was lost on a new one is not sent to the same engine again: it may be the cause.
 
         Args:
-            engine: its address.
-            request: what is sent.
             most: times that it may be sent; 1: there is no second try.
 
         Raises:

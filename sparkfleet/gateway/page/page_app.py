@@ -97,7 +97,6 @@ class PageApp:
         ask: returns the controller's view; it may fail.
         change: lets the controller carry out an admin's change.
         read_log: lets it read the end of a rank's log.
-        clock: a clock that only goes forward, seconds.
     """
 
     def __init__(

@@ -85,8 +85,6 @@ def forecasts(loads: Sequence[GroupLoad], needs: Requirements, answer_tokens: fl
     """The forecast of each group, best first.
 
     Args:
-        loads: the groups that may serve the request.
-        needs: its requirements.
         answer_tokens: tokens that the answer will probably have.
     """
     fewest = min((load.group.concurrency for load in loads if load.group.concurrency), default=1)

@@ -41,11 +41,7 @@ class HostKey(Value):
 
 
 class Deadline:
-    """Time limit of one operation, shared by its steps.
-
-    Args:
-        timeout_s: seconds from now.
-    """
+    """Time limit of one operation, shared by its steps."""
 
     def __init__(self, timeout_s: float) -> None:
         self.timeout_s = timeout_s
