@@ -13,7 +13,7 @@ from sparkfleet.gateway.access.cors import allowed_origin, preflight, readable_b
 from sparkfleet.gateway.access.keys import authenticate, expired_key
 from sparkfleet.gateway.access.limits import RequestLimits, check_headers
 from sparkfleet.gateway.access.response_owners import ResponseOwners
-from sparkfleet.gateway.admission.model_queue import LONGEST_S, WAITING
+from sparkfleet.gateway.admission.model_queue import ModelQueues
 from sparkfleet.gateway.api_errors import (
     ApiError,
     admin_only,
@@ -61,11 +61,7 @@ class GatewayApp:
     """The ASGI application.
 
     Args:
-        max_body_bytes: longest request that is accepted.
-        max_body_s: time limit for a request to arrive.
         budget_bytes: bytes of bodies that are held at once.
-        waiting: requests that wait for one model, at most.
-        longest_s: seconds that each of them waits, at most.
         origins: origins of other sites whose scripts may read answers.
         page: answers what is not of the API; None: nothing does.
         owners: of stored responses; None: they are known as long as this gateway runs.
@@ -77,11 +73,9 @@ class GatewayApp:
         metrics: GatewayMetrics | None = None,
         *,
         table: RoutingTable | None = None,
-        max_body_bytes: int = RequestLimits().body_bytes,
-        max_body_s: float = RequestLimits().body_s,
+        limits: RequestLimits | None = None,
         budget_bytes: int = BUDGET_BYTES,
-        waiting: int = WAITING,
-        longest_s: float = LONGEST_S,
+        queues: ModelQueues | None = None,
         origins: Collection[str] = (),
         page: PageApp | None = None,
         owners: ResponseOwners | None = None,
@@ -92,10 +86,9 @@ class GatewayApp:
             picker,
             self.metrics,
             table=table or RoutingTable(),
-            limits=RequestLimits(body_bytes=max_body_bytes, body_s=max_body_s),
+            limits=limits or RequestLimits(),
             budget_bytes=budget_bytes,
-            waiting=waiting,
-            longest_s=longest_s,
+            queues=queues or ModelQueues(),
             capture=page.capture if page is not None else None,
             owners=owners,
         )

@@ -58,10 +58,7 @@ class ReverseProxy:
     """Takes admitted requests to the engines. It holds the queues, the connections and the counts of requests in flight.
 
     Args:
-        limits: the longest request, and its time to arrive.
         budget_bytes: bytes of bodies that are held at once.
-        waiting: requests that wait for one model, at most.
-        longest_s: seconds that each of them waits, at most.
         capture: decides if texts are kept; None: never.
         owners: of stored responses; None: known as long as this one runs.
     """
@@ -74,8 +71,7 @@ class ReverseProxy:
         table: RoutingTable,
         limits: RequestLimits,
         budget_bytes: int,
-        waiting: int,
-        longest_s: float,
+        queues: ModelQueues,
         capture: TextCapture | None,
         owners: ResponseOwners | None = None,
     ) -> None:
@@ -87,7 +83,7 @@ class ReverseProxy:
         self.table = table
         self.limits = limits
         self.loads = InFlight()
-        self.queues = ModelQueues(waiting, longest_s)
+        self.queues = queues
         metrics.show(self._samples)
         self.loads.on_end = self.queues.pump
         self.loads.on_pause = self.queues.pump_in
