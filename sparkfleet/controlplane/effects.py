@@ -25,8 +25,8 @@ from sparkfleet.controlplane.policy.actions import (
     WaitForMemory,
     WaitForNodes,
 )
-from sparkfleet.controlplane.policy.after import begun, pending_after
 from sparkfleet.controlplane.policy.state import NEVER_FAILED
+from sparkfleet.controlplane.policy.state_after import begun, pending_after
 from sparkfleet.controlplane.serve_backend import ServeBackend
 from sparkfleet.controlplane.state.desired import Desired
 from sparkfleet.controlplane.state.event_log import EventLog

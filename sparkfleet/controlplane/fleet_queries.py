@@ -10,7 +10,7 @@ from sparkfleet.controlplane.entry_watch import EntryWatch
 from sparkfleet.controlplane.gateway_control import GatewayControl
 from sparkfleet.controlplane.node_watch import NodeWatch
 from sparkfleet.controlplane.observed_fleet import ObservedFleet
-from sparkfleet.controlplane.policy.wanted import barred_by, is_wanted
+from sparkfleet.controlplane.policy.run_permission import barred_by, is_wanted
 from sparkfleet.controlplane.state.desired import Desired
 from sparkfleet.controlplane.state.fleet_snapshot import scrape_targets
 from sparkfleet.controlplane.state.status import FleetStatus

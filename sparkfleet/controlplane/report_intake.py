@@ -8,7 +8,7 @@ from sparkfleet.controlplane.clocks import Clocks
 from sparkfleet.controlplane.effects import Effects
 from sparkfleet.controlplane.gateway_control import GatewayControl
 from sparkfleet.controlplane.observed_fleet import ObservedFleet
-from sparkfleet.controlplane.policy.reported import on_report
+from sparkfleet.controlplane.policy.phase_change import on_report
 from sparkfleet.controlplane.state.event_log import EventLog
 from sparkfleet.controlplane.state.report_cache import ReportOrder
 from sparkfleet.controlplane.state.usage_collector import UsageCollector

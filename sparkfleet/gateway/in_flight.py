@@ -15,7 +15,7 @@ from typing import NamedTuple
 from sparkfleet.gateway.policy.absences import Absences
 from sparkfleet.gateway.policy.circuit import Circuit, opened
 from sparkfleet.gateway.policy.forecast import GroupForecast, GroupLoad, forecasts
-from sparkfleet.gateway.policy.learned import LearnedSpeeds
+from sparkfleet.gateway.policy.learned_speeds import LearnedSpeeds
 from sparkfleet.gateway.policy.prefix_cache import PrefixCaches
 from sparkfleet.gateway.policy.sessions import SessionPlace, Sessions
 from sparkfleet.gateway.request.prefix_blocks import ENDS, length_of
