@@ -25,11 +25,7 @@ Samples = Callable[[], Iterable[Sample]]
 
 
 def sample(metric: MetricSpec, *labels: str, value: float) -> Sample:
-    """A sample with as many labels as its metric has.
-
-    Raises:
-        ValueError: their number is another one.
-    """
+    """A sample with as many labels as its metric has. Raises ValueError if their number is another one."""
     if len(labels) != len(metric.labels):
         raise ValueError(f"{metric.name} has the labels {metric.labels}, not {labels}")
     return Sample(metric, labels, float(value))

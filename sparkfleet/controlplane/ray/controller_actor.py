@@ -138,11 +138,7 @@ class ControllerActor:
         return (await controller.gateways.table(known, replica=replica)).model_dump_json()
 
     async def page(self) -> str:
-        """The fleet as the gateway's page shows it: JSON of FleetView.
-
-        Raises:
-            ControlError: it waits for its store.
-        """
+        """The fleet as the gateway's page shows it: JSON of FleetView. Raises ControlError if it waits for its store."""
         if (controller := self._life.controller) is None:
             raise ControlError("The controller waits for its store.")
         status = controller.queries.status()

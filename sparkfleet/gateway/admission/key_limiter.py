@@ -77,11 +77,7 @@ class KeyLimiter:
         self._accounts: dict[str, _Account] = {}
 
     def admit(self, key: KeyEntry) -> AdmittedRequest:
-        """Counts a request.
-
-        Raises:
-            ApiError: 429, with the time at which the limit admits one again.
-        """
+        """Counts a request. Raises ApiError (429) with the time at which the limit admits one again."""
         now = self._clock()
         account = self._accounts.setdefault(key.id, _Account())
         account.forget(now - WINDOW_S)

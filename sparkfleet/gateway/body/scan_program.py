@@ -44,11 +44,7 @@ class ScanAnswer(Value):
     found: RequestTarget | ScanFault
 
     def target(self) -> RequestTarget:
-        """The model and the requirements.
-
-        Raises:
-            ApiError: the body's fault.
-        """
+        """The model and the requirements. Raises ApiError for its fault."""
         if isinstance(self.found, ScanFault):
             raise ApiError(**self.found.model_dump())
         return self.found

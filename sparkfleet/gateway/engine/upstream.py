@@ -140,11 +140,7 @@ class UpstreamAnswer:
         ]
 
     async def readany(self) -> bytes:
-        """The next bytes of the body; b"" at its end.
-
-        Raises:
-            EngineConnectionLost: the engine was lost in the middle.
-        """
+        """The next bytes of the body; b"" at its end. Raises EngineConnectionLost if the engine was lost in the middle."""
         return await self.connection.readany()
 
     async def pump(self, sink: Sink, drained: Callable[[], Awaitable[None]]) -> None:
