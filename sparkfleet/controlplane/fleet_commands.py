@@ -21,11 +21,7 @@ from sparkfleet.specs.fields import quote
 
 
 class FleetCommands:
-    """Changes that people and programs request.
-
-    Args:
-        wake: lets the controller begin a round now.
-    """
+    """Changes that people and programs request. `wake`: lets the controller begin a round now."""
 
     def __init__(
         self,

@@ -26,11 +26,7 @@ See = Callable[[tuple[NodeReport, ...], float], None]
 
 
 class NodeWatch:
-    """Latest state of the nodes.
-
-    Args:
-        see: receives each reading and the time at which it began (monotonic clock).
-    """
+    """Latest state of the nodes. `see`: receives each reading and the time at which it began (monotonic clock)."""
 
     def __init__(
         self,

@@ -158,11 +158,7 @@ class InFlight:
         session: str = "",
         ahead: RequestsAhead = NOBODY,
     ) -> list[GroupForecast]:
-        """The forecast of a request on each of these groups, best first.
-
-        Args:
-            session: see `Sessions`.
-        """
+        """The forecast of a request on each of these groups, best first. `session`: see `Sessions`."""
         loads = self._loads(groups, needs, model, ahead)
         if place := self.sessions.place(session):
             loads = [_with_session(load, place, needs.prompt_tokens) for load in loads]

@@ -84,11 +84,7 @@ class NodeReadings(Value):
 
 
 class NodeReader:
-    """Reads this node.
-
-    Args:
-        root: "/", or another tree in tests.
-    """
+    """Reads this node. `root`: "/", or another tree in tests."""
 
     def __init__(self, root: Path = Path("/"), clock: Callable[[], float] = time.monotonic) -> None:
         self._root = root

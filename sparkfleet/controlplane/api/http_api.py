@@ -52,11 +52,7 @@ FOR_EVERY_VERSION = frozenset({"/v1/stop"})
 def build(
     controller: Controller, tokens: ApiTokens, registry: CollectorRegistry, sealer: EnvSealer
 ) -> web.Application:
-    """The application.
-
-    Args:
-        sealer: seals the environment variables of deployments before they are stored.
-    """
+    """The application. `sealer`: seals the environment variables of deployments before they are stored."""
     api = _Api(controller, registry, sealer)
     app = web.Application(
         middlewares=[_with_api_version, _errors, _own_host, _authenticate(tokens), _same_api_version],

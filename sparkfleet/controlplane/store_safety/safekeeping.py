@@ -26,11 +26,7 @@ Warn = Callable[[str], None]
 
 
 class Safekeeping:
-    """Copies one store while it is in use.
-
-    Args:
-        warn: receives the reason if a copy cannot be made; "" as soon as it can.
-    """
+    """Copies one store while it is in use. `warn`: receives the reason if a copy cannot be made; "" as soon as it can."""
 
     def __init__(
         self, paths: FleetPaths, store: Store, warn: Warn, clock: Callable[[], float] = time.time

@@ -106,11 +106,7 @@ class KeyLimiter:
 
 
 class AdmittedRequest:
-    """One request of a key, until `close`.
-
-    Args:
-        counts_tokens: true if the key has a limit of tokens.
-    """
+    """One request of a key, until `close`. `counts_tokens`: true if the key has a limit of tokens."""
 
     __slots__ = ("_account", "_charges", "_clock", "_counts", "_open", "_started", "charged")
 

@@ -192,11 +192,7 @@ class ModelQueues:
 
 
 class QueuedSlot(Slot):
-    """A slot that counts for its key's turn.
-
-    Args:
-        owner: its model and its key.
-    """
+    """A slot that counts for its key's turn. `owner`: its model and its key."""
 
     def __init__(
         self, queues: ModelQueues, owner: tuple[str, str], choice: Choice, found: list[GroupForecast]
