@@ -56,12 +56,12 @@ def take_copy(paths: FleetPaths, occasion: Occasion, now: float | None = None) -
     return path
 
 
-def remove_parts(paths: FleetPaths, now: float | None = None) -> None:
+def remove_parts(paths: FleetPaths) -> None:
     """Removes parts of copies whose program was killed: those of the controller, and others after an hour.
 
     To be called by the controller before it copies; `sparkfleet backup` may be copying.
     """
-    before = (time.time() if now is None else now) - PART_S
+    before = time.time() - PART_S
     for path in paths.backups.glob(".*.db*"):
         own = any(f"-{occasion}.db" in path.name for occasion in ("change", "hourly"))
         with contextlib.suppress(OSError):
