@@ -29,7 +29,7 @@ CHUNK = 1 << 20
 HELD_S = 20.0
 """Time for the controller of the new head to see that it may use the store: it looks every half second, or a round later."""
 
-Step = Literal["out", "in", "freeze", "settle", "away", "cancel"]
+MoveStep = Literal["out", "in", "freeze", "settle", "away", "cancel"]
 """See `node_daemon/head_move.py`."""
 
 
@@ -211,7 +211,7 @@ class _Moving:
         await session.lifecycle.until_joined(client, self._on_event, HELD_S)
         return MovedHead(prepared.address)
 
-    def _request(self, step: Step, more: Mapping[str, Any] | None = None) -> MoveRequest:
+    def _request(self, step: MoveStep, more: Mapping[str, Any] | None = None) -> MoveRequest:
         fleet = self._session.inventory.fleet
         return MoveRequest(fleet=fleet, step=step, move=self._move).model_copy(update=dict(more or {}))
 

@@ -34,7 +34,7 @@ from sparkfleet.gateway.routing_table import KeyEntry, RoutingTable
 
 log = logging.getLogger(__name__)
 
-Ask = Callable[[], Awaitable[str]]
+ReadView = Callable[[], Awaitable[str]]
 """The controller's view of the fleet, JSON of FleetView."""
 
 Pass = Callable[[str], Awaitable[str]]
@@ -101,7 +101,7 @@ class PageApp:
 
     def __init__(
         self,
-        ask: Ask,
+        ask: ReadView,
         change: Pass | None = None,
         read_log: Pass | None = None,
         clock: Callable[[], float] = time.monotonic,
