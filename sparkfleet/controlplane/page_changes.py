@@ -155,10 +155,10 @@ def _require_known_nodes(controller: Controller, one: Desired) -> None:
 
 async def log_end(controller: Controller, request: LogRequest, read: ReadLog) -> FleetAnswer:
     """The end of a rank's log. Raises ControlError if the deployment or the rank has no log, or its node does not answer."""
-    groups = next(
-        (one.groups for one in controller.queries.status().deployments if one.name == request.deployment), ()
+    deployment = controller.queries.status().named(request.deployment)
+    found = newest_rank(
+        deployment.groups if deployment else (), request.deployment, request.replica, request.rank
     )
-    found = newest_rank(groups, request.deployment, request.replica, request.rank)
     text = await read(found.node, found.log_path, LOG_BYTES)
     if text is None:
         raise ControlError(

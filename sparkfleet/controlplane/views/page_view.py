@@ -42,7 +42,7 @@ def page_view(
     stopped: Collection[Desired] = (),
 ) -> FleetView:
     """The view. `events`: the last ones, oldest first; `at`: Unix seconds; `stopped`: deployments that were deleted."""
-    drained = {one.node for one in status.drained}
+    drained = status.drained_nodes
     up = {
         (node.name, rail.netdev): bool(rail.up)
         for node in status.nodes

@@ -98,7 +98,7 @@ def _refuse_unpinned_code(spec: Deployment) -> None:
 
 
 def _change(spec: Deployment, plan: DeploymentPlan, status: FleetStatus, *, retry: bool) -> Change:
-    now = next((one for one in status.deployments if one.name == spec.name and one.plan is not None), None)
+    now = status.named(spec.name)
     if now is None or now.plan is None:
         return compare(spec, plan, None)
     running = running_groups(spec.name, status) or ()

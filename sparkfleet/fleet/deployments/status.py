@@ -165,10 +165,9 @@ async def delete_deployment(
 
 def find(status: FleetStatus, name: str) -> DeploymentStatus:
     """A deployment by its name. Raises ControlError with the known names if there is none."""
-    for deployment in status.deployments:
-        if deployment.name == name:
-            return deployment
-    raise no_deployment(name, [deployment.name for deployment in status.deployments])
+    if (found := status.named(name)) is None:
+        raise no_deployment(name, [one.name for one in status.deployments])
+    return found
 
 
 def no_deployment(name: str, known: Sequence[str]) -> ControlError:

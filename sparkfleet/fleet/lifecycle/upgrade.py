@@ -230,5 +230,4 @@ async def _until_ready(
 
 
 def _ready(status: FleetStatus) -> dict[GroupKey, GroupReport]:
-    groups = (group for one in status.deployments for group in one.groups)
-    return {group.group: group for group in groups if group.phase is GroupPhase.READY}
+    return {group.group: group for group in status.groups if group.phase is GroupPhase.READY}

@@ -155,7 +155,7 @@ class LiveReadings:
             trouble=tuple(filter(None, (status.trouble, *status.warnings, *status.gateway_troubles))),
             tps=sum(rates) if rates else None,
             running=sum(group.running for group in groups),
-            waiting=sum(group.waiting for one in status.deployments for group in one.groups)
+            waiting=sum(group.waiting for group in status.groups)
             + sum(one.waiting for one in status.gateways),
             nodes=tuple(_nodes(found)),
             groups=(*groups, *waiting),
@@ -227,7 +227,7 @@ def _detail(group: GroupReport) -> str:
 
 
 def _nodes(found: FleetOverview) -> Iterator[NodeRow]:
-    drained = {one.node for one in found.status.drained}
+    drained = found.status.drained_nodes
     entries = {one.node: one for one in found.status.entries}
     for node in found.status.nodes:
         row = _node(node, node.name in drained, known=found.up)

@@ -66,7 +66,7 @@ def fleet_lines(
         yield ""
         yield "nodes"
         width = max(len(node.name) for node in fleet.nodes)
-        drained = {one.node for one in fleet.drained}
+        drained = fleet.drained_nodes
         for node in fleet.nodes:
             yield f"{INDENT}{node.name:<{width}}  {_node(node)}{' · drained' * (node.name in drained)}"
 
