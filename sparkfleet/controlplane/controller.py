@@ -52,7 +52,7 @@ class Controller:
     """Turns desired state into applications. Its parts answer the API, the groups and the gateways.
 
     Args:
-        entries: those of the endpoint, on other nodes.
+        entries: of the endpoint, on other nodes.
         wall: knows the wall clock of the controller before; None: of none.
         check: as `StoreWatch.check`.
     """

@@ -135,7 +135,7 @@ class Slot:
     """The place of one request on a group, until `close`. It moves with the request to another group.
 
     Args:
-        found: their forecasts when the slot was granted, best first.
+        found: forecasts of the candidates when the slot was granted, best first.
     """
 
     def __init__(self, choice: Choice, found: list[GroupForecast]) -> None:

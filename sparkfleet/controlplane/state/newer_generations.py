@@ -30,7 +30,7 @@ def outdated(
     Args:
         base: the generation that the plan was made from; 0: there was none.
         now: the desired generation; None if there is none.
-        history: its kept generations, oldest first.
+        history: kept generations of the deployment, oldest first.
         deleted: the event of its deletion, for people; "" if none is known.
     """
     if now is None:

@@ -71,7 +71,7 @@ class RailBytes:
 
     Args:
         rails: of each node, those that join it to the others.
-        on_gpus: its ranks send by RDMA, if all rails have it.
+        on_gpus: the ranks send by RDMA, if all rails have it.
     """
 
     def __init__(

@@ -78,7 +78,7 @@ class EngineConnection(asyncio.Protocol):
         """Sends a request and waits, without a time limit, for the head of the answer.
 
         Args:
-            head: its first line and headers, with the empty line.
+            head: first line and headers, with the empty line.
             is_head: true for the method HEAD, whose answer has no body whatever its headers declare.
 
         Raises:
