@@ -15,11 +15,12 @@ RETENTION_SIZE = "8GB"
 TOKEN = "/etc/sparkfleet/metrics.token"  # noqa: S105 (a path)
 DASHBOARDS = "/etc/grafana/dashboards"
 PASSWORD_FILE = "grafana.password"  # noqa: S105 (a name)
-_READY: dict[ObservePart, str] = {
+READY_PATHS: dict[ObservePart, str] = {
     "prometheus": "/-/ready",
     "alertmanager": "/-/ready",
     "grafana": "/api/health",
 }
+"""Paths that answer 200 once the program works."""
 
 
 class ObserveImages(Value):
@@ -74,11 +75,6 @@ class ObserveHost(Value):
 def data_directories(host: ObserveHost) -> tuple[str, ...]:
     """Directories that have to exist, and belong to the fleet's user."""
     return tuple(f"{host.directory}/data/{part}" for part in PARTS)
-
-
-def ready_path(part: ObservePart) -> str:
-    """Path that answers 200 once the program works."""
-    return _READY[part]
 
 
 def container_argv(

@@ -16,6 +16,7 @@ from sparkfleet.telemetry.observe_containers import (
     DASHBOARDS,
     PARTS,
     PASSWORD_FILE,
+    READY_PATHS,
     TOKEN,
     ObserveHost,
     ObserveImages,
@@ -23,7 +24,6 @@ from sparkfleet.telemetry.observe_containers import (
     ObservePorts,
     container_argv,
     data_directories,
-    ready_path,
 )
 from sparkfleet.telemetry.observe_files import OWNERS, observe_files
 
@@ -123,7 +123,7 @@ async def _listed(head: Channel, host: ObserveHost) -> list[str]:
 
 async def _until_ready(head: Channel, host: ObserveHost, part: ObservePart, ports: ObservePorts) -> None:
     address, port = ports.of(part)
-    url = f"http://{address}:{port}{ready_path(part)}"
+    url = f"http://{address}:{port}{READY_PATHS[part]}"
     deadline = time.monotonic() + READY_S
     while (answer := await head.run(("python3", "-I", "-c", _ANSWERS, url))).exit_code:
         if time.monotonic() > deadline:
