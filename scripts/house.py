@@ -43,12 +43,27 @@ MOST_MODULES = 22
 UNHELD = ("lab", "gateway", "planner")
 """Packages whose messages may have Python's quotes still."""
 
+WITH_ALIASES = (
+    *("accuracy", "checkpoints", "doctor", "engines", "group", "install"),
+    *("knowledge", "lab", "planner", "staging", "tiny_models"),
+)
+"""Packages whose type aliases may have the name of a class of another package still."""
+
 
 def public_classes(tree: ast.Module) -> Iterator[ast.ClassDef]:
     """Public classes at the top level of a module."""
     for node in tree.body:
         if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
             yield node
+
+
+def aliases(tree: ast.Module) -> Iterator[tuple[int, str]]:
+    """Line and name of the public type aliases at the top level of a module."""
+    for node in tree.body:
+        match node:
+            case ast.Assign(targets=[ast.Name(id=name)], value=ast.Subscript() | ast.BinOp()):
+                if re.fullmatch(r"[A-Z]+[a-z]\w*", name):
+                    yield node.lineno, name
 
 
 def docstrings(tree: ast.Module) -> Iterator[tuple[int, str]]:
@@ -147,6 +162,7 @@ def findings(root: Path) -> Iterator[str]:
     """Everything that is wrong, as `file:line: message`."""
     yield from large_packages(root)
     classes: dict[str, list[str]] = defaultdict(list)
+    named: list[tuple[str, str]] = []
     for path in sorted(root.rglob("*.py")):
         source = path.read_text(encoding="utf-8")
         name = path.relative_to(root.parent)
@@ -155,6 +171,10 @@ def findings(root: Path) -> Iterator[str]:
             classes[one.name].append(f"{name}:{one.lineno}")
             if DOUBLES.match(one.name) and name.parts[1:3] != ("engines", "fake"):
                 yield f"{name}:{one.lineno}: class {one.name} is a test double: put it into tests/support"
+        if (
+            name.parts[1] not in WITH_ALIASES and name.name != "asgi.py"
+        ):  # the words of the ASGI specification
+            named += [(f"{name}:{line}", alias) for line, alias in aliases(tree)]
         yield from questions(name, tree)
         yield from unclear(name, source, tree)
         if name.parts[1] not in UNHELD:
@@ -163,6 +183,9 @@ def findings(root: Path) -> Iterator[str]:
     for class_name, places in classes.items():
         if len(places) > 1:
             yield f"{places[0]}: class {class_name} exists {len(places)} times: {', '.join(places[1:])}"
+    for place, alias in named:
+        if alias in classes:
+            yield f"{place}: the alias {alias} has the name of the class in {classes[alias][0]}"
 
 
 def main() -> int:

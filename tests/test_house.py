@@ -99,6 +99,15 @@ def test_docstrings_and_class_names(house: ModuleType, tmp_path: Path) -> None:
     assert "class Twice exists 2 times" in second
 
 
+def test_an_alias_has_no_name_of_a_class(house: ModuleType, tmp_path: Path) -> None:
+    package = written(
+        tmp_path, "cli", '"""Values."""\n\nOnce = int | str\nTwice = dict[str, int]\nTWICE = [0] * 2\n'
+    )
+    (package / "cli" / "other.py").write_text('class Twice:\n    """One."""\n', encoding="utf-8")
+    (found,) = house.findings(package)
+    assert found.startswith("sparkfleet/cli/module.py:4: the alias Twice has the name of the class in")
+
+
 def test_a_package_has_no_more_modules_than_can_be_looked_over(house: ModuleType, tmp_path: Path) -> None:
     package = written(tmp_path, "cli", '"""Reads arguments."""\n')
     (package / "cli" / "planning").mkdir()

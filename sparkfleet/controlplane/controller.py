@@ -12,7 +12,7 @@ import logging
 import sqlite3
 from collections.abc import Callable, Sequence
 
-from sparkfleet.controlplane.clocks import Clocks, read_clocks
+from sparkfleet.controlplane.clocks import Clocks, WallClock, read_clocks
 from sparkfleet.controlplane.controller_failures import LIST_LATE_S, ControllerFailures
 from sparkfleet.controlplane.effects import Effects, LaunchOf
 from sparkfleet.controlplane.entry_watch import Entries, EntryWatch
@@ -22,10 +22,9 @@ from sparkfleet.controlplane.gateway_control import GatewayControl
 from sparkfleet.controlplane.node_watch import NodeWatch
 from sparkfleet.controlplane.nodes import Nodes
 from sparkfleet.controlplane.observed_fleet import ObservedFleet
-from sparkfleet.controlplane.policy.decide import decide
+from sparkfleet.controlplane.policy.decide import decide, is_at_rest
 from sparkfleet.controlplane.policy.memory_admission import depends_on_memory
 from sparkfleet.controlplane.policy.memory_retry import refused
-from sparkfleet.controlplane.policy.rest import is_at_rest
 from sparkfleet.controlplane.policy.state import FleetState
 from sparkfleet.controlplane.report_intake import ReportIntake
 from sparkfleet.controlplane.serve_backend import ServeBackend
@@ -38,7 +37,6 @@ from sparkfleet.controlplane.state.usage_collector import UsageCollector
 from sparkfleet.controlplane.store_safety.guard import StoreError
 from sparkfleet.controlplane.store_safety.store_watch import corrupted
 from sparkfleet.controlplane.views.routing_publisher import RoutingPublisher
-from sparkfleet.controlplane.wall_clock import WallClock
 from sparkfleet.telemetry.metrics import ControlMetrics
 
 log = logging.getLogger(__name__)
@@ -54,16 +52,7 @@ class Controller:
     """Turns desired state into applications. Its parts answer the API, the groups and the gateways.
 
     Args:
-        fleet: name of the fleet.
-        store: keeps everything that must survive a restart.
-        apps: the backend that runs groups.
-        metrics: counters and gauges of the controller.
-        address: of the head, with the endpoint.
-        launch_of: see `LaunchOf`.
-        nodes: the nodes of the fleet.
-        entries: those of the endpoint, on other nodes.
-        here: the node that the controller runs on.
-        clocks: replaceable by a simulation.
+        entries: of the endpoint, on other nodes.
         wall: knows the wall clock of the controller before; None: of none.
         check: as `StoreWatch.check`.
     """

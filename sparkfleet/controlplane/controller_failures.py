@@ -33,14 +33,7 @@ LIST_LATE_S = 12.0
 
 
 class ControllerFailures:
-    """Failures that ended this fleet's controllers.
-
-    Args:
-        store: has those of earlier processes.
-        event_log: receives a new one.
-        clock: Unix seconds, replaceable in tests.
-        steady: a clock that only goes forward, seconds.
-    """
+    """Failures that ended this fleet's controllers."""
 
     def __init__(
         self,

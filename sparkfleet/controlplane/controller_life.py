@@ -49,12 +49,8 @@ class ControllerLife:
     """Runs one controller after another, each with a store that can be used.
 
     Args:
-        open_store: see `OpenStore`.
         running: everything that exists; used only while the store cannot be opened.
-        make: makes a controller with a store.
         work: runs a controller until it fails.
-        front: the API.
-        note: receives the state of this process.
     """
 
     def __init__(

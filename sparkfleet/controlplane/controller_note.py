@@ -41,11 +41,7 @@ class ControllerNote(Value):
 
 
 class NoteWriter:
-    """Keeps the note of this process. A note that cannot be written is logged: it only adds words.
-
-    Args:
-        paths: the fleet's directories.
-    """
+    """Keeps the note of this process. A note that cannot be written is logged: it only adds words."""
 
     def __init__(self, paths: FleetPaths) -> None:
         self._paths = paths

@@ -25,8 +25,8 @@ from sparkfleet.controlplane.policy.actions import (
     WaitForMemory,
     WaitForNodes,
 )
-from sparkfleet.controlplane.policy.after import begun, pending_after
 from sparkfleet.controlplane.policy.state import NEVER_FAILED
+from sparkfleet.controlplane.policy.state_after import begun, pending_after
 from sparkfleet.controlplane.serve_backend import ServeBackend
 from sparkfleet.controlplane.state.desired import Desired
 from sparkfleet.controlplane.state.event_log import EventLog
@@ -44,13 +44,7 @@ class Effects:
 
     Args:
         fleet: keeps standings, starts and failures in its store, and the pending decisions.
-        apps: run the groups.
-        nodes: the nodes of the fleet.
-        event_log: keeps events.
-        metrics: counts groups that were given up.
-        launch_of: see `LaunchOf`.
         leave: takes a group out of the gateways' table; False if it cannot yet.
-        clocks: replaceable by a simulation.
     """
 
     def __init__(
@@ -78,10 +72,6 @@ class Effects:
     async def carry_out(self, actions: Sequence[Action], desired: Mapping[str, Desired]) -> None:
         """Stores all actions first, without a pause, so that no report arrives between a decision and its storage; all or
         none of them, so that a full disk counts nothing twice.
-
-        Args:
-            actions: in their order.
-            desired: the deployments of the decision.
         """
         self._keep(*(one for one in actions if not isinstance(one, (StartGroup, RestartGroup))))
         for action in actions:

@@ -31,14 +31,7 @@ class Entries(Protocol):
 
 
 class EntryWatch:
-    """Keeps the entries as the head's address has them, and knows their state.
-
-    Args:
-        entries: the access to them.
-        address: the head's present address.
-        event_log: receives an event if the state of one changes.
-        steady: a clock that only goes forward, seconds.
-    """
+    """Keeps the entries as the head's address has them, and knows their state."""
 
     def __init__(
         self,

@@ -21,15 +21,7 @@ from sparkfleet.specs.fields import quote
 
 
 class FleetCommands:
-    """Changes that people and programs request.
-
-    Args:
-        fleet: the fleet.
-        watch: knows the nodes.
-        gateways: get the table after a change of a drained group.
-        event_log: wakes clients that wait for events.
-        wake: lets the controller begin a round now.
-    """
+    """Changes that people and programs request. `wake`: lets the controller begin a round now."""
 
     def __init__(
         self,

@@ -10,7 +10,7 @@ from sparkfleet.controlplane.entry_watch import EntryWatch
 from sparkfleet.controlplane.gateway_control import GatewayControl
 from sparkfleet.controlplane.node_watch import NodeWatch
 from sparkfleet.controlplane.observed_fleet import ObservedFleet
-from sparkfleet.controlplane.policy.wanted import barred_by, is_wanted
+from sparkfleet.controlplane.policy.run_permission import barred_by, is_wanted
 from sparkfleet.controlplane.state.desired import Desired
 from sparkfleet.controlplane.state.fleet_snapshot import scrape_targets
 from sparkfleet.controlplane.state.status import FleetStatus
@@ -24,12 +24,8 @@ class FleetQueries:
     """Answers from the present state.
 
     Args:
-        name: of the fleet.
-        fleet: the fleet.
-        watch: has the nodes' reports.
         gateways: have the address and the published table.
         entries: have the state of the endpoint's further addresses.
-        failures: of the controller's own work.
     """
 
     def __init__(

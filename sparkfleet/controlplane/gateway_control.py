@@ -21,15 +21,7 @@ from sparkfleet.planner.report.carry_over import RunningGroup
 
 
 class GatewayControl:
-    """Keeps the gateways equal to the observed fleet.
-
-    Args:
-        fleet: the fleet.
-        watch: has the nodes that do not answer.
-        publisher: holds the last published table.
-        event_log: receives a change of the address.
-        address: of the head, with the endpoint.
-    """
+    """Keeps the gateways equal to the observed fleet."""
 
     def __init__(
         self,

@@ -26,14 +26,7 @@ See = Callable[[tuple[NodeReport, ...], float], None]
 
 
 class NodeWatch:
-    """Latest state of the nodes.
-
-    Args:
-        nodes: the nodes of the fleet.
-        see: receives each reading and the time at which it began (monotonic clock).
-        event_log: receives an event for each node that joins or leaves.
-        steady: a clock that only goes forward, seconds.
-    """
+    """Latest state of the nodes. `see`: receives each reading and the time at which it began (monotonic clock)."""
 
     def __init__(
         self,

@@ -17,7 +17,6 @@ class RanksOf(Container[RankId]):
     been applied and started.
 
     Args:
-        groups: the groups.
         newest: newest generation of each name at that time. A number is never given twice.
     """
 

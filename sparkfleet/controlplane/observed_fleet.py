@@ -17,13 +17,7 @@ from sparkfleet.planner.report.carry_over import RunningGroup
 
 
 class ObservedFleet:
-    """Desired and observed state of the fleet, and the groups that follow from both.
-
-    Args:
-        store: keeps everything that must survive a restart.
-        here: the node that the controller runs on.
-        clocks: replaceable by a simulation.
-    """
+    """Desired and observed state of the fleet, and the groups that follow from both."""
 
     def __init__(self, store: Store, here: NodeReport, clocks: Clocks) -> None:
         self.store = store

@@ -49,11 +49,7 @@ async def answered(
 
 
 async def carry_out(controller: Controller, change: FleetChange) -> FleetAnswer:
-    """Carries out a change.
-
-    Raises:
-        ControlError: the controller refused.
-    """
+    """Carries out a change. Raises ControlError if the controller refused."""
     match change:
         case FleetChange(verb="drain" | "undrain", node=str(node)):
             return FleetAnswer(done=await _drain_node(controller, node, change))
@@ -158,15 +154,11 @@ def _require_known_nodes(controller: Controller, one: Desired) -> None:
 
 
 async def log_end(controller: Controller, request: LogRequest, read: ReadLog) -> FleetAnswer:
-    """The end of a rank's log.
-
-    Raises:
-        ControlError: the deployment or the rank has no log, or its node does not answer.
-    """
-    groups = next(
-        (one.groups for one in controller.queries.status().deployments if one.name == request.deployment), ()
+    """The end of a rank's log. Raises ControlError if the deployment or the rank has no log, or its node does not answer."""
+    deployment = controller.queries.status().named(request.deployment)
+    found = newest_rank(
+        deployment.groups if deployment else (), request.deployment, request.replica, request.rank
     )
-    found = newest_rank(groups, request.deployment, request.replica, request.rank)
     text = await read(found.node, found.log_path, LOG_BYTES)
     if text is None:
         raise ControlError(

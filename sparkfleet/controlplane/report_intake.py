@@ -8,7 +8,7 @@ from sparkfleet.controlplane.clocks import Clocks
 from sparkfleet.controlplane.effects import Effects
 from sparkfleet.controlplane.gateway_control import GatewayControl
 from sparkfleet.controlplane.observed_fleet import ObservedFleet
-from sparkfleet.controlplane.policy.reported import on_report
+from sparkfleet.controlplane.policy.phase_change import on_report
 from sparkfleet.controlplane.state.event_log import EventLog
 from sparkfleet.controlplane.state.report_cache import ReportOrder
 from sparkfleet.controlplane.state.usage_collector import UsageCollector
@@ -25,12 +25,7 @@ class ReportIntake:
 
     Args:
         fleet: keeps the newest of each group and gateway.
-        effects: carry out the policy's actions on a new phase.
         gateways: get the table as soon as a group is ready.
-        usage: adds up the usage that gateways report.
-        event_log: receives events.
-        metrics: counts starts and failures.
-        clocks: replaceable by a simulation.
         wake: lets the controller begin a round now.
     """
 

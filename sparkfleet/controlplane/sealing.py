@@ -12,11 +12,7 @@ from sparkfleet.specs.fields import FrozenDict
 
 
 def sealed(spec: Deployment, plan: DeploymentPlan, sealer: EnvSealer) -> tuple[Deployment, DeploymentPlan]:
-    """A deployment and its plan with sealed values.
-
-    Raises:
-        ControlError: a value is sealed, but not by this fleet.
-    """
+    """A deployment and its plan with sealed values. Raises ControlError if a value is sealed, but not by this fleet."""
     after = sealed_deployment(spec, sealer)
     return (spec, plan) if after == spec else (after, _sealed_plan(plan, spec, sealer))
 

@@ -18,7 +18,7 @@ from sparkfleet.errors import NodeError
 from sparkfleet.fabric.link_measurements import BY_RDMA
 from sparkfleet.fabric.perftest import bandwidth_argv, latency_argv, parse_bandwidth, parse_latency
 from sparkfleet.hostfacts.fact import failed
-from sparkfleet.remote.agent import Event, Program, ProgramError, call, validated
+from sparkfleet.remote.agent import AgentEvent, Program, ProgramError, call, validated
 from sparkfleet.remote.channel import Channel, Completed
 from sparkfleet.specs.inventory import RailEnd
 from sparkfleet.values import Value
@@ -148,7 +148,7 @@ async def _listening(channel: Channel, address: str, token: str, seconds: float)
     """The port of a listener that runs as long as the context, and at most `seconds`."""
     listening: asyncio.Future[int] = asyncio.get_running_loop().create_future()
 
-    def on_event(event: Event) -> None:
+    def on_event(event: AgentEvent) -> None:
         if event["event"] == "listening" and not listening.done():
             listening.set_result(validated(channel.node, {"port": event.get("port")}, _Listening).port)
 

@@ -131,7 +131,6 @@ def no_controller(head: str, note: Mapping[str, Any], spoilt: Sequence[str]) -> 
     """Error about a head whose Ray runs without a controller that answers, with the controller's own reason.
 
     Args:
-        head: the node.
         note: the controller's last one.
         spoilt: files that a new controller cannot use, each with the reason.
     """

@@ -40,9 +40,8 @@ async def examine_fleet(
     """Examine nodes and the links between them.
 
     Args:
-        session: the fleet.
         nodes: only these, and the links between them; empty: all.
-        deployments: their weights must fit, but for those in directories; empty: those of the fleet.
+        deployments: whose weights must fit, but for those in directories; empty: those of the fleet.
         measure: send bytes over the links. The measurements are kept for the planner.
 
     Raises:

@@ -19,11 +19,7 @@ CERTIFICATE_TRIES, POLL_S = 20, 0.5
 
 
 class EndpointAccess:
-    """The endpoint of one fleet.
-
-    Args:
-        access: reaches the head.
-    """
+    """The endpoint of one fleet."""
 
     def __init__(self, access: NodeAccess) -> None:
         self._access = access

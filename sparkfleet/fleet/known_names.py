@@ -42,12 +42,7 @@ def remember_names(
 
 
 def known_names(kind: str, inventory: Path) -> list[str]:
-    """Names of a kind; empty if none are known, and if a file cannot be read.
-
-    Args:
-        kind: `nodes`, `deployments` or `keys`.
-        inventory: the fleet's inventory file.
-    """
+    """Names of a kind; empty if none are known, and if a file cannot be read. `kind`: `nodes`, `deployments` or `keys`."""
     fleet, nodes = _inventory(inventory)
     if kind == "nodes":
         return nodes

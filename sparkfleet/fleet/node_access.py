@@ -50,11 +50,7 @@ class FoundState(Value):
 
 
 class NodeAccess:
-    """Channels to the nodes of one fleet.
-
-    Args:
-        inventory: the fleet.
-    """
+    """Channels to the nodes of one fleet."""
 
     def __init__(self, inventory: Inventory) -> None:
         self.inventory = inventory

@@ -38,11 +38,7 @@ DOWN_S = 180.0
 
 
 class NodePrograms:
-    """Verbs of the node program. Each raises NodeError if a node cannot be reached or the program fails there.
-
-    Args:
-        access: reaches the nodes.
-    """
+    """Verbs of the node program. Each raises NodeError if a node cannot be reached or the program fails there."""
 
     def __init__(self, access: NodeAccess) -> None:
         self._access = access
@@ -56,7 +52,6 @@ class NodePrograms:
         """The interpreter of sparkfleet's environment on every node. Makes missing environments.
 
         Args:
-            on_event: receives the steps.
             wheels: directory from which nodes without internet install.
 
         Raises:

@@ -35,12 +35,7 @@ class TakenDown(Value):
 
 
 class FleetLifecycle:
-    """Start and end of one fleet.
-
-    Args:
-        access: reaches the nodes.
-        programs: sparkfleet's program on them.
-    """
+    """Start and end of one fleet."""
 
     def __init__(self, access: NodeAccess, programs: NodePrograms) -> None:
         self._access = access
@@ -68,7 +63,6 @@ class FleetLifecycle:
 
         Args:
             apply: deployments to apply at once.
-            on_event: receives the steps.
             wheels: directory from which nodes without internet install.
             joined: nodes that are part of the fleet: their Ray goes on, and only their files are written again.
 
@@ -121,7 +115,6 @@ class FleetLifecycle:
 
         Args:
             client: of the controller; not entered.
-            on_event: receives the nodes that are missing.
             held_s: seconds for which the controller may still wait for its store.
 
         Raises:

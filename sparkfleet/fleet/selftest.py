@@ -13,7 +13,7 @@ from sparkfleet.doctor.collect import netdevs_of, read_raw
 from sparkfleet.doctor.findings import Severity
 from sparkfleet.errors import ControlError, SparkfleetError
 from sparkfleet.fabric.link_measurements import load_measurements, measured_links
-from sparkfleet.fleet.clients.endpoint import ask_at
+from sparkfleet.fleet.clients.endpoint import ask
 from sparkfleet.fleet.deployments.apply import carry_out, prepare_apply
 from sparkfleet.fleet.deployments.status import FleetCondition, delete_deployment, fleet_state
 from sparkfleet.fleet.doctor import examine_fleet
@@ -71,12 +71,10 @@ async def selftest(
     """Tries one assumption after the other. Deployments that serve go on; the fleet is left up or down as it was.
 
     Args:
-        session: the fleet.
         nodes: only these, and the links between them; empty: all.
         engines: start a small model on each node, and over each link between two.
         model: this one; None: one that the engines of the nodes can serve.
         reboot: reboot this node at the end, and wait until all that it serves is back.
-        on_event: receives the steps of each start.
 
     Raises:
         SpecError: a node is not in the inventory.
@@ -279,17 +277,7 @@ async def _reboot(session: Session, node: str, model: str | None, on_event: OnEv
 
 async def _asked(session: Session) -> int:
     """Tokens of an answer over the endpoint, with a key of its own."""
-    client = await session.controller()
-    trust = await session.endpoint.trust(client)
-    async with client, session.endpoint.url(client) as url:
-        key = (await client.create_key(NAME))["key"]
-        try:
-            speed = await ask_at(
-                url, NAME, QUESTION, key, max_tokens=TOKENS, on_text=lambda _: None, trust=trust
-            )
-        finally:
-            await client.revoke_key(NAME)
-    return speed.tokens
+    return (await ask(session, NAME, QUESTION, "", max_tokens=TOKENS, on_text=lambda _: None)).tokens
 
 
 async def _free(session: Session, nodes: Sequence[str]) -> int:

@@ -23,12 +23,7 @@ if TYPE_CHECKING:  # slow imports: those of a controller that answers, or of wha
 
 
 class Session:
-    """One program's connections to one fleet. Use as an asynchronous context manager, or `close` it.
-
-    Args:
-        inventory: the inventory, or its file.
-        on_event: receives the steps and troubles of the session.
-    """
+    """One program's connections to one fleet. Use as an asynchronous context manager, or `close` it."""
 
     def __init__(self, inventory: Path | Inventory, on_event: OnEvent = ignored) -> None:
         self.access = NodeAccess(inventory if isinstance(inventory, Inventory) else load_inventory(inventory))

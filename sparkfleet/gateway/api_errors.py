@@ -65,12 +65,9 @@ class ApiError(SparkfleetError):
     """A request that the gateway answers itself, with an error.
 
     Args:
-        what: the fault, one sentence.
-        status: HTTP status.
         code: machine-readable reason, in the answer's `code`.
         kind: label in `sparkfleet_errors_total`; "": that of the status.
         param: the wrong field of the request, if it is one.
-        headers: extra headers of the answer.
     """
 
     def __init__(
@@ -185,12 +182,13 @@ def unknown_model(model: str, known: Iterable[str]) -> ApiError:
 def not_ready(entry: ModelEntry, now: float) -> ApiError:
     """503: the deployment exists, but none of its groups is ready. `now`: Unix seconds."""
     state = "has failed to start" if entry.state == "failed" else f"is {entry.state}"
-    return _later(
-        f'The model "{entry.name}" {state}' + (f": {entry.detail}." if entry.detail else "."),
-        entry.retry_s(now),
-        code="model_not_ready",
-        kind="not_ready",
+    return _model_not_ready(
+        entry, now, f'The model "{entry.name}" {state}' + (f": {entry.detail}." if entry.detail else ".")
     )
+
+
+def _model_not_ready(entry: ModelEntry, now: float, what: str) -> ApiError:
+    return _later(what, entry.retry_s(now), code="model_not_ready", kind="not_ready")
 
 
 def unable(entry: ModelEntry, lacking: Sequence[Ability]) -> ApiError:
@@ -229,22 +227,18 @@ def media_refused(entry: ModelEntry, url: str, host: str) -> ApiError:
 
 def none_ready_for(entry: ModelEntry, needs: Iterable[Ability], now: float) -> ApiError:
     """503: the groups with these capabilities are not ready; others of the deployment are. `needs` is not empty."""
-    return _later(
-        f'The groups of "{entry.name}" that take {_nouns(needs)} are not ready.',
-        entry.retry_s(now),
-        code="model_not_ready",
-        kind="not_ready",
+    return _model_not_ready(
+        entry, now, f'The groups of "{entry.name}" that take {_nouns(needs)} are not ready.'
     )
 
 
 def none_ready_so_large(entry: ModelEntry, larger: GroupEntry, now: float) -> ApiError:
     """503: the prompt is too long for the groups that are ready, and `larger` is not."""
     context = f"with a context of {larger.context} tokens" if larger.context else "whose context is not known"
-    return _later(
+    return _model_not_ready(
+        entry,
+        now,
         f'The prompt is too long for the groups of "{entry.name}" that are ready; {larger.app}, {context}, is not.',
-        entry.retry_s(now),
-        code="model_not_ready",
-        kind="not_ready",
     )
 
 
@@ -438,11 +432,8 @@ def _no_response(what: str, do: str) -> ApiError:
 
 def holder_not_ready(entry: ModelEntry, app: str, now: float) -> ApiError:
     """503: the group that has the stored response is not ready."""
-    return _later(
-        f'The group of "{entry.name}" that has the stored response, {app}, is not ready.',
-        entry.retry_s(now),
-        code="model_not_ready",
-        kind="not_ready",
+    return _model_not_ready(
+        entry, now, f'The group of "{entry.name}" that has the stored response, {app}, is not ready.'
     )
 
 

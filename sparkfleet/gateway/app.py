@@ -13,7 +13,7 @@ from sparkfleet.gateway.access.cors import allowed_origin, preflight, readable_b
 from sparkfleet.gateway.access.keys import authenticate, expired_key
 from sparkfleet.gateway.access.limits import RequestLimits, check_headers
 from sparkfleet.gateway.access.response_owners import ResponseOwners
-from sparkfleet.gateway.admission.model_queue import LONGEST_S, WAITING
+from sparkfleet.gateway.admission.model_queue import ModelQueues
 from sparkfleet.gateway.api_errors import (
     ApiError,
     admin_only,
@@ -61,14 +61,7 @@ class GatewayApp:
     """The ASGI application.
 
     Args:
-        picker: finds the engines of groups.
-        metrics: counts requests.
-        table: the first routing table, if there is one.
-        max_body_bytes: longest request that is accepted.
-        max_body_s: time limit for a request to arrive.
         budget_bytes: bytes of bodies that are held at once.
-        waiting: requests that wait for one model, at most.
-        longest_s: seconds that each of them waits, at most.
         origins: origins of other sites whose scripts may read answers.
         page: answers what is not of the API; None: nothing does.
         owners: of stored responses; None: they are known as long as this gateway runs.
@@ -80,11 +73,9 @@ class GatewayApp:
         metrics: GatewayMetrics | None = None,
         *,
         table: RoutingTable | None = None,
-        max_body_bytes: int = RequestLimits().body_bytes,
-        max_body_s: float = RequestLimits().body_s,
+        limits: RequestLimits | None = None,
         budget_bytes: int = BUDGET_BYTES,
-        waiting: int = WAITING,
-        longest_s: float = LONGEST_S,
+        queues: ModelQueues | None = None,
         origins: Collection[str] = (),
         page: PageApp | None = None,
         owners: ResponseOwners | None = None,
@@ -95,10 +86,9 @@ class GatewayApp:
             picker,
             self.metrics,
             table=table or RoutingTable(),
-            limits=RequestLimits(body_bytes=max_body_bytes, body_s=max_body_s),
+            limits=limits or RequestLimits(),
             budget_bytes=budget_bytes,
-            waiting=waiting,
-            longest_s=longest_s,
+            queues=queues or ModelQueues(),
             capture=page.capture if page is not None else None,
             owners=owners,
         )
@@ -166,88 +156,88 @@ class GatewayApp:
             send = readable_by(send, origin)
         if scope["path"] in _ROOT and scope["method"] in _LOCAL_METHODS:
             return await respond(send, 200, [JSON], _INDEX_JSON, head=scope["method"] == "HEAD")
-        exchange = RequestContext(scope["method"], scope["path"], scope["headers"])
+        ctx = RequestContext(scope["method"], scope["path"], scope["headers"])
         self._begin()
         try:
-            await self._guarded(exchange, scope, receive, send)
+            await self._guarded(ctx, scope, receive, send)
         finally:
-            self._end(exchange)
+            self._end(ctx)
 
     def _begin(self) -> None:
         self._in_flight += 1
         self._idle.clear()
 
-    def _end(self, exchange: RequestContext) -> None:
+    def _end(self, ctx: RequestContext) -> None:
         self._in_flight -= 1
         if not self._in_flight:
             self._idle.set()
-        exchange.finish(self.metrics)
-        self._count(exchange)
+        ctx.finish(self.metrics)
+        self._count(ctx)
         if self._page is not None:
-            self._page.note(exchange.log_line(), exchange.prompt, exchange.meter)
+            self._page.note(ctx.log_line(), ctx.prompt, ctx.meter)
         if access_log.isEnabledFor(logging.INFO):
-            access_log.info("%s", json.dumps(exchange.log_line()))
+            access_log.info("%s", json.dumps(ctx.log_line()))
 
-    def _count(self, exchange: RequestContext) -> None:
+    def _count(self, ctx: RequestContext) -> None:
         """Counts a request that an engine has begun to answer."""
-        if exchange.key is None or exchange.meter is None or exchange.status in _NOT_COUNTED:
+        if ctx.key is None or ctx.meter is None or ctx.status in _NOT_COUNTED:
             return
-        self.usage.add(exchange.key.name, exchange.model, exchange.usage)
+        self.usage.add(ctx.key.name, ctx.model, ctx.usage)
 
-    async def _guarded(self, exchange: RequestContext, scope: Scope, receive: Receive, send: Send) -> None:
+    async def _guarded(self, ctx: RequestContext, scope: Scope, receive: Receive, send: Send) -> None:
         try:
-            await self._answer(exchange, scope, receive, send)
+            await self._answer(ctx, scope, receive, send)
         except ClientGone:
-            exchange.lost_client()
+            ctx.lost_client()
         except asyncio.CancelledError:
-            exchange.lost_client("shutdown")
+            ctx.lost_client("shutdown")
             raise
         except ApiError as refusal:
-            await refuse(exchange, refusal, receive, send)
+            await refuse(ctx, refusal, receive, send)
         except Exception:
-            log.exception("request %s failed", exchange.id)
-            if exchange.status:
-                exchange.kind = "internal"
+            log.exception("request %s failed", ctx.id)
+            if ctx.status:
+                ctx.kind = "internal"
                 raise  # the server cuts the connection
-            await refuse(exchange, internal(), receive, send)
+            await refuse(ctx, internal(), receive, send)
 
-    async def _answer(self, exchange: RequestContext, scope: Scope, receive: Receive, send: Send) -> None:
-        is_local = is_model_path(exchange.path)
-        allowed = _LOCAL_METHODS if is_local else allowed_methods(exchange.path, self.proxy.table.endpoints)
-        if exchange.method == "OPTIONS" and allowed:
-            exchange.status = 204
-            origin = allowed_origin(exchange.headers, self.origins)
-            fields = [(b"allow", ", ".join(allowed).encode()), *id_headers(exchange)]
-            fields += preflight(exchange.headers, origin)
+    async def _answer(self, ctx: RequestContext, scope: Scope, receive: Receive, send: Send) -> None:
+        is_local = is_model_path(ctx.path)
+        allowed = _LOCAL_METHODS if is_local else allowed_methods(ctx.path, self.proxy.table.endpoints)
+        if ctx.method == "OPTIONS" and allowed:
+            ctx.status = 204
+            origin = allowed_origin(ctx.headers, self.origins)
+            fields = [(b"allow", ", ".join(allowed).encode()), *id_headers(ctx)]
+            fields += preflight(ctx.headers, origin)
             return await respond(send, 204, fields, b"")
-        if not exchange.path.startswith("/v1/"):
-            raise no_such_path(exchange.path)
-        table = self._admit(exchange)
+        if not ctx.path.startswith("/v1/"):
+            raise no_such_path(ctx.path)
+        table = self._admit(ctx)
         if not allowed:
-            raise no_such_path(exchange.path)
-        if exchange.method not in allowed:
-            raise no_such_method(exchange.method, allowed)
-        assert exchange.key is not None
+            raise no_such_path(ctx.path)
+        if ctx.method not in allowed:
+            raise no_such_method(ctx.method, allowed)
+        assert ctx.key is not None
         if is_local:
-            document = model_document(exchange.path, table, exchange.key)
-            return await respond_json(exchange, json.dumps(document).encode(), send)
-        if not exchange.key.limits.inference:
-            raise admin_only(exchange.key.name)
-        return await self.proxy.forward(exchange, table, scope, receive, send)
+            document = model_document(ctx.path, table, ctx.key)
+            return await respond_json(ctx, json.dumps(document).encode(), send)
+        if not ctx.key.limits.inference:
+            raise admin_only(ctx.key.name)
+        return await self.proxy.forward(ctx, table, scope, receive, send)
 
-    def _admit(self, exchange: RequestContext) -> RoutingTable:
+    def _admit(self, ctx: RequestContext) -> RoutingTable:
         if self._draining:
             raise draining()
         if not self.proxy.table.version:
             raise no_table()
-        check_headers(exchange.headers, self.proxy.limits)
-        exchange.key = authenticate(exchange.headers, self.proxy.table.keys)
-        if exchange.key is None:
-            if old := expired_key(exchange.headers, self.proxy.table.keys):
+        check_headers(ctx.headers, self.proxy.limits)
+        ctx.key = authenticate(ctx.headers, self.proxy.table.keys)
+        if ctx.key is None:
+            if old := expired_key(ctx.headers, self.proxy.table.keys):
                 raise expired(old.name)
-            given = any(name in (b"authorization", b"x-api-key") for name, _ in exchange.headers)
+            given = any(name in (b"authorization", b"x-api-key") for name, _ in ctx.headers)
             raise unauthorised(given=given)
-        self.keys_used[exchange.key.id] = time.time()
+        self.keys_used[ctx.key.id] = time.time()
         return self.proxy.table
 
     async def _health(self, scope: Scope, send: Send) -> None:

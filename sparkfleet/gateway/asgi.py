@@ -62,7 +62,6 @@ class WhileConnected:
     engine's connection closes and its generation stops), and `ClientGone` is raised.
 
     Args:
-        receive: the request's.
         direct: its connection, which calls back; None: a task waits for the end, which costs more.
     """
 

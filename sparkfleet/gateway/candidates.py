@@ -31,43 +31,41 @@ from sparkfleet.gateway.request_parser import RequestTarget, is_form
 from sparkfleet.gateway.routing_table import GroupEntry, ModelEntry, RoutingTable
 
 
-def candidates_of(
-    exchange: RequestContext, table: RoutingTable, wanted: RequestTarget, loads: InFlight
-) -> Choice:
+def candidates_of(ctx: RequestContext, table: RoutingTable, wanted: RequestTarget, loads: InFlight) -> Choice:
     """The candidates of a request by this table.
 
     Raises:
         ApiError: its key may not use the model, no group can serve the request, or none that can is ready.
     """
-    model = _resolve(table, exchange, wanted.model)
-    if not allowed_methods(exchange.path, model.endpoints):
-        raise no_such_path(exchange.path)
+    model = _resolve(table, ctx, wanted.model)
+    if not allowed_methods(ctx.path, model.endpoints):
+        raise no_such_path(ctx.path)
     if refused := refused_url(wanted.needs.media, model.media_domains):
         raise media_refused(model, refused, host_of(refused))
-    assert exchange.key is not None
+    assert ctx.key is not None
     if wanted.group:
         model = _with_holder(model, wanted.group)
-    spare = _spare(exchange, model, wanted.needs)
+    spare = _spare(ctx, model, wanted.needs)
     try:
         able = _able(model, wanted.needs)
     except ApiError:
         if not spare:
             raise
         able = ()
-    wants = wants_of(exchange.path, wanted.needs)
+    wants = wants_of(ctx.path, wanted.needs)
     able = loads.absences.without(able, wants)
-    session = f"{exchange.key.id}:{exchange.session}" if exchange.session else ""
-    return Choice(model, able, wanted.needs, loads, exchange.key.id, exchange.priority, session, spare, wants)
+    session = f"{ctx.key.id}:{ctx.session}" if ctx.session else ""
+    return Choice(model, able, wanted.needs, loads, ctx.key.id, ctx.priority, session, spare, wants)
 
 
-def _resolve(table: RoutingTable, exchange: RequestContext, name: str) -> ModelEntry:
-    assert exchange.key is not None
-    model = table.named(name, exchange.key)
+def _resolve(table: RoutingTable, ctx: RequestContext, name: str) -> ModelEntry:
+    assert ctx.key is not None
+    model = table.named(name, ctx.key)
     if model is None:
-        raise unknown_model(name, [entry.name for entry in table.visible_to(exchange.key)])
-    exchange.model = model.name
-    if not model.allows(exchange.key):
-        raise forbidden(name, exchange.key.name)
+        raise unknown_model(name, [entry.name for entry in table.visible_to(ctx.key)])
+    ctx.model = model.name
+    if not model.allows(ctx.key):
+        raise forbidden(name, ctx.key.name)
     return model
 
 
@@ -82,9 +80,9 @@ def _with_holder(model: ModelEntry, app: str) -> ModelEntry:
     return model.model_copy(update={"groups": groups, "external": external})
 
 
-def _spare(exchange: RequestContext, model: ModelEntry, needs: Requirements) -> tuple[GroupEntry, ...]:
+def _spare(ctx: RequestContext, model: ModelEntry, needs: Requirements) -> tuple[GroupEntry, ...]:
     """Endpoints outside the fleet that may serve a request, as far as their capabilities are known."""
-    if not model.external or exchange.path not in EXTERNAL_PATHS or is_form(exchange.headers):
+    if not model.external or ctx.path not in EXTERNAL_PATHS or is_form(ctx.headers):
         return ()
     return tuple(one for one in model.external if can(one, needs) and too_small([one], needs) is None)
 

@@ -66,11 +66,7 @@ class Choice:
         return self.apps <= free.room
 
     def forecasts(self, ahead: RequestsAhead = NOBODY) -> list[GroupForecast]:
-        """The forecast of each group, best first, at this moment; those outside the fleet as a deployment allows.
-
-        Args:
-            ahead: requests that wait before this one.
-        """
+        """The forecast of each group, best first, at this moment; those outside the fleet as a deployment allows."""
         own = self.loads.forecasts(self.groups, self.needs, self.model.name, self.session, ahead)
         return self._with_spare(own) if self.spare else own
 
@@ -139,8 +135,7 @@ class Slot:
     """The place of one request on a group, until `close`. It moves with the request to another group.
 
     Args:
-        choice: the candidates.
-        found: their forecasts when the slot was granted, best first.
+        found: forecasts of the candidates when the slot was granted, best first.
     """
 
     def __init__(self, choice: Choice, found: list[GroupForecast]) -> None:

@@ -14,29 +14,29 @@ JSON = (b"content-type", b"application/json")
 """Header of a JSON body."""
 
 
-def id_headers(exchange: RequestContext) -> list[tuple[bytes, bytes]]:
+def id_headers(ctx: RequestContext) -> list[tuple[bytes, bytes]]:
     """Headers that name a request, and the reason for its group if its client asked for that."""
-    headers = [(b"x-request-id", exchange.id.encode())]
-    if exchange.client_id:
-        headers.append((b"x-client-request-id", exchange.client_id.encode()))
-    if exchange.explanation:
-        headers.append((EXPLAIN_HEADER, json.dumps(exchange.explanation).encode()))
+    headers = [(b"x-request-id", ctx.id.encode())]
+    if ctx.client_id:
+        headers.append((b"x-client-request-id", ctx.client_id.encode()))
+    if ctx.explanation:
+        headers.append((EXPLAIN_HEADER, json.dumps(ctx.explanation).encode()))
     return headers
 
 
-async def respond_json(exchange: RequestContext, body: bytes, send: Send) -> None:
+async def respond_json(ctx: RequestContext, body: bytes, send: Send) -> None:
     """Answers a request with a document."""
-    exchange.status = 200
-    await respond(send, 200, [JSON, *id_headers(exchange)], body, head=exchange.head)
+    ctx.status = 200
+    await respond(send, 200, [JSON, *id_headers(ctx)], body, head=ctx.head)
 
 
-async def refuse(exchange: RequestContext, refusal: ApiError, receive: Receive, send: Send) -> None:
+async def refuse(ctx: RequestContext, refusal: ApiError, receive: Receive, send: Send) -> None:
     """Answers a request with an error, also while its body still arrives."""
-    exchange.status, exchange.kind = refusal.status, refusal.kind
-    headers = [JSON, *id_headers(exchange), *refusal.headers]
-    body = refusal.body(exchange.dialect)
-    if exchange.body_read or not has_body(exchange.headers):
-        await respond(send, refusal.status, headers, body, head=exchange.head)
+    ctx.status, ctx.kind = refusal.status, refusal.kind
+    headers = [JSON, *id_headers(ctx), *refusal.headers]
+    body = refusal.body(ctx.dialect)
+    if ctx.body_read or not has_body(ctx.headers):
+        await respond(send, refusal.status, headers, body, head=ctx.head)
     else:
         await respond_early(receive, send, refusal.status, headers, body)
 

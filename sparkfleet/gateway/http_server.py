@@ -228,7 +228,6 @@ async def serve(
     """Serves `app`. Returns when it listens; it then runs as a task of the current event loop.
 
     Args:
-        app: the ASGI application.
         host: address to bind, IPv4 or IPv6.
         port: 0 takes any free one.
         reuse_port: let other processes of this user listen on the same port; the kernel spreads connections.

@@ -15,7 +15,7 @@ from typing import NamedTuple
 from sparkfleet.gateway.policy.absences import Absences
 from sparkfleet.gateway.policy.circuit import Circuit, opened
 from sparkfleet.gateway.policy.forecast import GroupForecast, GroupLoad, forecasts
-from sparkfleet.gateway.policy.learned import LearnedSpeeds
+from sparkfleet.gateway.policy.learned_speeds import LearnedSpeeds
 from sparkfleet.gateway.policy.prefix_cache import PrefixCaches
 from sparkfleet.gateway.policy.sessions import SessionPlace, Sessions
 from sparkfleet.gateway.request.prefix_blocks import ENDS, length_of
@@ -54,11 +54,7 @@ NOBODY = RequestsAhead()
 
 
 class InFlight:
-    """Counts the requests in flight of each group, and what they have probably left in its cache.
-
-    Args:
-        clock: seconds, replaceable in tests.
-    """
+    """Counts the requests in flight of each group, and what they have probably left in its cache."""
 
     def __init__(self, clock: Callable[[], float] = monotonic) -> None:
         self._clock = clock
@@ -162,15 +158,7 @@ class InFlight:
         session: str = "",
         ahead: RequestsAhead = NOBODY,
     ) -> list[GroupForecast]:
-        """The forecast of a request on each of these groups, best first.
-
-        Args:
-            groups: the groups.
-            needs: the request's requirements.
-            model: its model.
-            session: see `Sessions`.
-            ahead: requests that wait before this one.
-        """
+        """The forecast of a request on each of these groups, best first. `session`: see `Sessions`."""
         loads = self._loads(groups, needs, model, ahead)
         if place := self.sessions.place(session):
             loads = [_with_session(load, place, needs.prompt_tokens) for load in loads]

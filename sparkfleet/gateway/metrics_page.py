@@ -34,7 +34,6 @@ async def serve_metrics(registry: CollectorRegistry, note: Path) -> Server:
     At any other one while a predecessor that drains has that port, or another program.
 
     Args:
-        registry: the metrics.
         note: file with the port, written at the first start.
     """
     app = metrics_app(registry)

@@ -21,6 +21,7 @@ from ray.serve.handle import DeploymentHandle
 from sparkfleet.errors import ControlError
 from sparkfleet.gateway.access.certificates import CertificateStore
 from sparkfleet.gateway.access.keys import engine_token
+from sparkfleet.gateway.access.limits import RequestLimits
 from sparkfleet.gateway.access.response_owners import ResponseOwners
 from sparkfleet.gateway.app import GatewayApp
 from sparkfleet.gateway.body.body_budget import BUDGET_BYTES
@@ -143,7 +144,7 @@ class GatewayReplica:
         self._gateway = GatewayApp(
             self._picker,
             self._metrics,
-            max_body_bytes=at.max_body_bytes,
+            limits=RequestLimits(body_bytes=at.max_body_bytes),
             budget_bytes=max(BUDGET_BYTES, BODIES_HELD * at.max_body_bytes),
             origins=at.origins,
             page=PageApp(self._fleet_view, self._change, self._rank_log),

@@ -58,13 +58,7 @@ class ReverseProxy:
     """Takes admitted requests to the engines. It holds the queues, the connections and the counts of requests in flight.
 
     Args:
-        picker: finds the engines of groups.
-        metrics: counts answers, and shows the queues.
-        table: the first routing table.
-        limits: the longest request, and its time to arrive.
         budget_bytes: bytes of bodies that are held at once.
-        waiting: requests that wait for one model, at most.
-        longest_s: seconds that each of them waits, at most.
         capture: decides if texts are kept; None: never.
         owners: of stored responses; None: known as long as this one runs.
     """
@@ -77,8 +71,7 @@ class ReverseProxy:
         table: RoutingTable,
         limits: RequestLimits,
         budget_bytes: int,
-        waiting: int,
-        longest_s: float,
+        queues: ModelQueues,
         capture: TextCapture | None,
         owners: ResponseOwners | None = None,
     ) -> None:
@@ -90,7 +83,7 @@ class ReverseProxy:
         self.table = table
         self.limits = limits
         self.loads = InFlight()
-        self.queues = ModelQueues(waiting, longest_s)
+        self.queues = queues
         metrics.show(self._samples)
         self.loads.on_end = self.queues.pump
         self.loads.on_pause = self.queues.pump_in
@@ -127,80 +120,79 @@ class ReverseProxy:
         await self.scanner.aclose()
 
     async def forward(
-        self, exchange: RequestContext, table: RoutingTable, scope: Scope, receive: Receive, send: Send
+        self, ctx: RequestContext, table: RoutingTable, scope: Scope, receive: Receive, send: Send
     ) -> None:
         """Passes one request on, and its answer back.
 
         Args:
-            exchange: the request, with its key.
+            ctx: the request, with its key.
             table: the table that it was admitted by.
-            scope, receive, send: of ASGI.
 
         Raises:
             ApiError: no engine has begun to answer it.
             ClientGone: its client has left.
         """
         check_target(_raw_path(scope), scope["query_string"])
-        check_encoding(exchange.headers)
-        assert exchange.key is not None
+        check_encoding(ctx.headers)
+        assert ctx.key is not None
         with (
-            closing(self._limiter.admit(exchange.key)) as exchange.admitted,
-            closing(HeldBody(self.bodies, exchange.key.id)) as held,
+            closing(self._limiter.admit(ctx.key)) as ctx.admitted,
+            closing(HeldBody(self.bodies, ctx.key.id)) as held,
         ):
-            body = await read_body(exchange.headers, receive, self.limits, held)
-            exchange.body_read = True
+            body = await read_body(ctx.headers, receive, self.limits, held)
+            ctx.body_read = True
             if self._capture is not None and self._capture.until and body.size <= BODY_BYTES:
-                exchange.prompt = prompt_of(body.whole())
-            if exchange.dialect == "anthropic":
+                ctx.prompt = prompt_of(body.whole())
+            if ctx.dialect == "anthropic":
                 body = without_changing_digits(body)
-            wanted = await self._target(exchange, scope["query_string"], receive, body)
-            choice = candidates_of(exchange, table, wanted, self.loads)
-            exchange.admitted.charge(wanted.needs.prompt_tokens)
-            if exchange.explains == "only":
-                return await _explain(exchange, choice, send)
-            if wanted.usage is not None and exchange.path in USAGE_PATHS:
+            wanted = await self._target(ctx, scope["query_string"], receive, body)
+            choice = candidates_of(ctx, table, wanted, self.loads)
+            ctx.admitted.charge(wanted.needs.prompt_tokens)
+            if ctx.explains == "only":
+                return await _explain(ctx, choice, send)
+            if wanted.usage is not None and ctx.path in USAGE_PATHS:
                 edit = wanted.usage
                 body, wanted = body.replaced((edit.start, edit.end, edit.text.encode())), wanted.after(edit)
-                exchange.hides_usage = True
+                ctx.hides_usage = True
             span = None
             if wanted.model != choice.model.name or choice.spare:
-                span = _model_span(exchange.headers, body, wanted)
+                span = _model_span(ctx.headers, body, wanted)
             if wanted.model != choice.model.name and span is not None:
-                name = _name_in(exchange.headers, choice.model.name)
+                name = _name_in(ctx.headers, choice.model.name)
                 body, span = body.replaced((*span, name)), (span[0], span[0] + len(name))
-            if choice.model.replay and 0 < body.size <= INLINE_BYTES and not is_form(exchange.headers):
-                exchange.replay = plan_of(exchange.path, body)
-            exchange.request = _request(exchange, scope, body, span)
-            exchange.direct = direct_writer(scope)
+            if choice.model.replay and 0 < body.size <= INLINE_BYTES and not is_form(ctx.headers):
+                ctx.replay = plan_of(ctx.path, body)
+            ctx.request = _request(ctx, scope, body, span)
+            ctx.direct = direct_writer(scope)
             del body  # only the attempts keep it, until an engine answers
             try:
-                with self._metrics.in_flight.labels(exchange.model).track_inprogress():
-                    await self._pass_on(exchange, _Routed(wanted, choice), held, receive, send)
+                with self._metrics.in_flight.labels(ctx.model).track_inprogress():
+                    await self._pass_on(ctx, _Routed(wanted, choice), held, receive, send)
             finally:
-                if exchange.slot is not None:
-                    exchange.slot.close()
+                if ctx.slot is not None:
+                    ctx.slot.close()
         return None
 
     async def _target(
-        self, exchange: RequestContext, query: bytes, receive: Receive, body: RequestBody
+        self, ctx: RequestContext, query: bytes, receive: Receive, body: RequestBody
     ) -> RequestTarget:
         """The target of a request. One that names a stored response goes to the group that has it.
 
         Raises:
             ApiError: the request has a fault, or its key has no such response.
         """
-        assert exchange.key is not None
-        if response := response_of(exchange.path):
-            made = self._owned(response, exchange.key)
+        assert ctx.key is not None
+        if response := response_of(ctx.path):
+            made = self._owned(response, ctx.key)
             return RequestTarget(made.model, group=made.app)
-        wanted = await self._scan(exchange, query, receive, body)
-        if exchange.path != RESPONSES:
+        wanted = await self._scan(ctx, query, receive, body)
+        if ctx.path != RESPONSES:
             return wanted
         claimed = self._owners.of(wanted.claimed)
-        if claimed is not None and claimed.key != exchange.key.id:
+        if claimed is not None and claimed.key != ctx.key.id:
             raise no_such_response(wanted.claimed)  # its answer would take that one's place
         if wanted.previous:
-            wanted = wanted._replace(group=self._owned(wanted.previous, exchange.key).app)
+            wanted = wanted._replace(group=self._owned(wanted.previous, ctx.key).app)
         return wanted
 
     def _owned(self, response: str, key: KeyEntry) -> StoredResponse:
@@ -210,100 +202,91 @@ class ReverseProxy:
         return made
 
     async def _scan(
-        self, exchange: RequestContext, query: bytes, receive: Receive, body: RequestBody
+        self, ctx: RequestContext, query: bytes, receive: Receive, body: RequestBody
     ) -> RequestTarget:
-        assert exchange.key is not None
+        assert ctx.key is not None
         if body.size <= INLINE_BYTES:
-            return await self.scanner.route(query, exchange.headers, body, exchange.key.id)
+            return await self.scanner.route(query, ctx.headers, body, ctx.key.id)
         async with WhileConnected(receive):
-            return await self.scanner.route(query, exchange.headers, body, exchange.key.id)
+            return await self.scanner.route(query, ctx.headers, body, ctx.key.id)
 
     async def _pass_on(
-        self,
-        exchange: RequestContext,
-        routed: _Routed,
-        held: HeldBody,
-        receive: Receive,
-        send: Send,
+        self, ctx: RequestContext, routed: _Routed, held: HeldBody, receive: Receive, send: Send
     ) -> None:
         sent = perf_counter()
-        async with WhileConnected(receive, exchange.direct):
+        async with WhileConnected(receive, ctx.direct):
             wanted = routed.wanted
             slot = await self.queues.enter(
-                lambda: candidates_of(exchange, self.table, wanted, self.loads), routed.choice
+                lambda: candidates_of(ctx, self.table, wanted, self.loads), routed.choice
             )
-            exchange.slot = slot
-            if exchange.explains:
-                exchange.explanation = slot.choice.explain(slot.found)
-            assert exchange.request is not None
-            exchange.attempts = Attempts(
+            ctx.slot = slot
+            if ctx.explains:
+                ctx.explanation = slot.choice.explain(slot.found)
+            assert ctx.request is not None
+            ctx.attempts = Attempts(
                 self._picker,
                 self.upstream,
                 slot.choice,
                 slot,
-                request=exchange.request,
+                request=ctx.request,
                 on_answer=held.close,
-                token_ids=exchange.replay is not None,
+                token_ids=ctx.replay is not None,
             )
             asked = None
-            if exchange.replay is not None:
-                asked = replace(exchange.request, body=RequestBody(), model_span=None)
-            exchange.request = None
-            answer = await exchange.attempts.answer()
+            if ctx.replay is not None:
+                asked = replace(ctx.request, body=RequestBody(), model_span=None)
+            ctx.request = None
+            answer = await ctx.attempts.answer()
             try:
-                meter = self._begin_answer(exchange, answer, sent)
+                meter = self._begin_answer(ctx, answer, sent)
                 if answer.is_error:
-                    await _pass_error_on(exchange, answer, send, meter, slot.choice.model)
+                    await _pass_error_on(ctx, answer, send, meter, slot.choice.model)
                     return
-                path = _path(exchange, answer, meter, slot.choice.model)
-                await send(_start(exchange, answer, path))
-                complete = await relay(answer, send, exchange.direct, path)
-                while not complete and (rest := await self._continued(exchange, wanted, path, asked)):
+                path = _path(ctx, answer, meter, slot.choice.model)
+                await send(_start(ctx, answer, path))
+                complete = await relay(answer, send, ctx.direct, path)
+                while not complete and (rest := await self._continued(ctx, wanted, path, asked)):
                     answer.close()
                     answer = rest
-                    complete = await relay(answer, send, exchange.direct, path)
+                    complete = await relay(answer, send, ctx.direct, path)
             finally:
                 answer.close()
-        last = path.rest(whole=complete) + (b"" if complete else _cut_short(exchange, path))
-        if complete or exchange.is_stream:
+        last = path.rest(whole=complete) + (b"" if complete else _cut_short(ctx, path))
+        if complete or ctx.is_stream:
             await send({"type": "http.response.body", "body": last, "more_body": False})
 
     async def _continued(
-        self, exchange: RequestContext, wanted: RequestTarget, path: AnswerPath, asked: Request | None
+        self, ctx: RequestContext, wanted: RequestTarget, path: AnswerPath, asked: Request | None
     ) -> UpstreamAnswer | None:
         """The answer of another group with the rest of a stream whose group was lost; None if there is none."""
-        record, lost = path.record, exchange.attempts
+        record, lost = path.record, ctx.attempts
         if lost is None or (path.loops is not None and path.loops.found):
             return None
         self.loads.fail(lost.app)
         if record is None or asked is None:
             return None
-        exchange.lost_apps += (lost.app,)
+        ctx.lost_apps += (lost.app,)
         body = record.continuation()
         if body is not None and record.continuations < CONTINUATIONS:
             request = replace(asked, body=RequestBody(body))
-            if (answer := await self._ask_for_rest(exchange, wanted, lost, request)) is not None:
+            if (answer := await self._ask_for_rest(ctx, wanted, lost, request)) is not None:
                 record.resume()
-                exchange.replays += ("continued",)
+                ctx.replays += ("continued",)
                 return answer
-        exchange.replays += ("failed",)
+        ctx.replays += ("failed",)
         return None
 
     async def _ask_for_rest(
-        self, exchange: RequestContext, wanted: RequestTarget, lost: Attempts, request: Request
+        self, ctx: RequestContext, wanted: RequestTarget, lost: Attempts, request: Request
     ) -> UpstreamAnswer | None:
-        assert exchange.slot is not None
+        assert ctx.slot is not None
         try:
-            choice = candidates_of(exchange, self.table, wanted, self.loads)
+            choice = candidates_of(ctx, self.table, wanted, self.loads)
             same = tuple(
-                one
-                for one in choice.groups
-                if one.weights == lost.weights and one.app not in exchange.lost_apps
+                one for one in choice.groups if one.weights == lost.weights and one.app not in ctx.lost_apps
             )
             choice = replace(choice, groups=same, spare=())
-            attempts = Attempts(
-                self._picker, self.upstream, choice, exchange.slot, request=request, lost=lost
-            )
+            attempts = Attempts(self._picker, self.upstream, choice, ctx.slot, request=request, lost=lost)
             answer = await attempts.answer()
         except ApiError:
             return None
@@ -311,28 +294,28 @@ class ReverseProxy:
             answer.close()
             return None
         attempts.retries += lost.retries
-        exchange.attempts = attempts
-        exchange.slot.answered(is_stream=True)
+        ctx.attempts = attempts
+        ctx.slot.answered(is_stream=True)
         return answer
 
-    def _begin_answer(self, exchange: RequestContext, answer: UpstreamAnswer, sent: float) -> UsageMeter:
-        exchange.status = answer.status
+    def _begin_answer(self, ctx: RequestContext, answer: UpstreamAnswer, sent: float) -> UsageMeter:
+        ctx.status = answer.status
         if answer.status >= 400:
-            exchange.kind = "engine_error" if answer.status >= 500 else "engine_refused"
-        assert exchange.slot is not None
-        exchange.slot.answered(is_stream=answer.is_stream, is_good=answer.status < 400)
+            ctx.kind = "engine_error" if answer.status >= 500 else "engine_refused"
+        assert ctx.slot is not None
+        ctx.slot.answered(is_stream=answer.is_stream, is_good=answer.status < 400)
         on_gap = None
         if answer.is_stream:
-            exchange.is_stream = True
-            self._metrics.ttft.labels(exchange.model).observe(perf_counter() - sent)
-            on_gap = self._metrics.itl.labels(exchange.model).observe
-        if exchange.path == RESPONSES and answer.status < 400:
-            assert exchange.key is not None
-            assert exchange.attempts is not None
-            made = StoredResponse(exchange.key.id, exchange.model, exchange.attempts.app)
+            ctx.is_stream = True
+            self._metrics.ttft.labels(ctx.model).observe(perf_counter() - sent)
+            on_gap = self._metrics.itl.labels(ctx.model).observe
+        if ctx.path == RESPONSES and answer.status < 400:
+            assert ctx.key is not None
+            assert ctx.attempts is not None
+            made = StoredResponse(ctx.key.id, ctx.model, ctx.attempts.app)
             self._owners.note(answer.first, made)
-        exchange.meter = UsageMeter(sent, on_gap)
-        return exchange.meter
+        ctx.meter = UsageMeter(sent, on_gap)
+        return ctx.meter
 
 
 class _Routed(NamedTuple):
@@ -342,32 +325,30 @@ class _Routed(NamedTuple):
     choice: Choice
 
 
-def _path(
-    exchange: RequestContext, answer: UpstreamAnswer, meter: UsageMeter, model: ModelEntry
-) -> AnswerPath:
+def _path(ctx: RequestContext, answer: UpstreamAnswer, meter: UsageMeter, model: ModelEntry) -> AnswerPath:
     """Way of an answer's bytes: a stream is searched for loops and failures, freed of usage, recorded."""
     if not answer.is_stream:
         return AnswerPath(meter)
-    can_continue = exchange.replay is not None and exchange.attempts is not None and exchange.attempts.weights
-    record = StreamRecord(exchange.replay) if exchange.replay is not None and can_continue else None
+    can_continue = ctx.replay is not None and ctx.attempts is not None and ctx.attempts.weights
+    record = StreamRecord(ctx.replay) if ctx.replay is not None and can_continue else None
     return AnswerPath(
         meter,
         LoopDetector(model.loop_tokens) if model.loop_tokens else None,
-        UsageHider(nulls=answer.is_external) if exchange.hides_usage else None,
+        UsageHider(nulls=answer.is_external) if ctx.hides_usage else None,
         record,
         FailureWatch() if record is None else None,
     )
 
 
-def _cut_short(exchange: RequestContext, path: AnswerPath) -> bytes:
+def _cut_short(ctx: RequestContext, path: AnswerPath) -> bytes:
     """Records an answer without its end. Returns the last event of a stream; another answer is cut with its connection."""
     if path.loops is not None and path.loops.found:
-        exchange.found_loop()
-        return loop_event(exchange.dialect, path.meter, path.loops.tokens)
-    exchange.lost_engine()
+        ctx.found_loop()
+        return loop_event(ctx.dialect, path.meter, path.loops.tokens)
+    ctx.lost_engine()
     if path.has_report:
         return b""
-    return lost_event(exchange.dialect, path.meter) if exchange.is_stream else b""
+    return lost_event(ctx.dialect, path.meter) if ctx.is_stream else b""
 
 
 def _raw_path(scope: Scope) -> bytes:
@@ -375,15 +356,13 @@ def _raw_path(scope: Scope) -> bytes:
     return raw
 
 
-def _request(
-    exchange: RequestContext, scope: Scope, body: RequestBody, span: tuple[int, int] | None
-) -> Request:
+def _request(ctx: RequestContext, scope: Scope, body: RequestBody, span: tuple[int, int] | None) -> Request:
     path, query = _raw_path(scope), scope["query_string"]
     return Request(
-        id=exchange.id,
-        method=exchange.method,
+        id=ctx.id,
+        method=ctx.method,
         target=(path + b"?" + query if query else path).decode("ascii"),
-        headers=request_headers(exchange.headers),
+        headers=request_headers(ctx.headers),
         body=body,
         model_span=span,
     )
@@ -403,30 +382,30 @@ def _name_in(headers: Headers, name: str) -> bytes:
     return name.encode() if is_form(headers) else json.dumps(name).encode()
 
 
-async def _explain(exchange: RequestContext, choice: Choice, send: Send) -> None:
+async def _explain(ctx: RequestContext, choice: Choice, send: Send) -> None:
     body = json.dumps(choice.explain(choice.forecasts()), indent=1).encode()
-    await respond_json(exchange, body, send)
+    await respond_json(ctx, body, send)
 
 
 async def _pass_error_on(
-    exchange: RequestContext, answer: UpstreamAnswer, send: Send, meter: UsageMeter, model: ModelEntry
+    ctx: RequestContext, answer: UpstreamAnswer, send: Send, meter: UsageMeter, model: ModelEntry
 ) -> None:
     given = await read_error(answer) if answer.error is None else answer.error
     if lacks_path(given, answer.status):
-        refusal = not_its_task(exchange.model, exchange.path)
-        exchange.status, exchange.kind = refusal.status, refusal.kind
-        body = refusal.body(exchange.dialect)
+        refusal = not_its_task(ctx.model, ctx.path)
+        ctx.status, ctx.kind = refusal.status, refusal.kind
+        body = refusal.body(ctx.dialect)
     else:
-        body = in_dialect(given, answer.status, exchange.dialect)
+        body = in_dialect(given, answer.status, ctx.dialect)
         if answer.unfit == "context" and (largest := largest_context(model)):
             body = lengthened(body, largest)
     meter.feed(body)
     headers = [header for header in answer.headers() if header[0] not in _OF_THE_BODY]
-    await respond(send, exchange.status, [*headers, JSON, *id_headers(exchange)], body)
+    await respond(send, ctx.status, [*headers, JSON, *id_headers(ctx)], body)
 
 
-def _start(exchange: RequestContext, answer: UpstreamAnswer, path: AnswerPath) -> dict[str, Any]:
-    headers = [*answer.headers(), *id_headers(exchange)]
+def _start(ctx: RequestContext, answer: UpstreamAnswer, path: AnswerPath) -> dict[str, Any]:
+    headers = [*answer.headers(), *id_headers(ctx)]
     if path.is_changed:  # its length changes, too
         headers = [one for one in headers if one[0] != b"content-length"]
     return {"type": "http.response.start", "status": answer.status, "headers": headers}

@@ -19,11 +19,7 @@ _KEEPALIVE = (("TCP_KEEPIDLE", 30), ("TCP_KEEPINTVL", 10), ("TCP_KEEPCNT", 3))
 
 
 class Connections:
-    """Connections of one server, counted by address.
-
-    Args:
-        most: connections that it holds.
-    """
+    """Connections of one server, counted by address. `most`: connections that it holds."""
 
     def __init__(self, most: int) -> None:
         self._most = most

@@ -34,13 +34,7 @@ OLDEST_DAYS = 30
 
 
 class UsageJournal:
-    """The file of one replica, and what former ones have left. Files are read when it is made.
-
-    Args:
-        directory: of the files.
-        replica: name of this replica.
-        counter: its counts.
-    """
+    """The file of one replica, and what former ones have left. Files are read when it is made."""
 
     def __init__(self, directory: Path, replica: str, counter: UsageCounter) -> None:
         self._file = directory / f"{sha256(replica.encode()).hexdigest()[:16]}.json"

@@ -13,7 +13,7 @@ from sparkfleet.errors import NodeError
 from sparkfleet.hostfacts.fact import text
 from sparkfleet.install.environment_program import OTHER_HASH
 from sparkfleet.install.release import Release, is_node_software_installed, release
-from sparkfleet.remote.agent import Event, Program, ProgramError, call, validated
+from sparkfleet.remote.agent import AgentEvent, Program, ProgramError, call, validated
 from sparkfleet.remote.channel import Channel
 from sparkfleet.remote.local import LocalChannel
 from sparkfleet.values import Value
@@ -116,7 +116,7 @@ async def _make(channel: Channel, what: Release, python: str, wheels: Path | Non
         "wheels": directory,
     }
 
-    def on_event(event: Event) -> None:
+    def on_event(event: AgentEvent) -> None:
         if event["event"] == "step":
             step(channel.node, text(event.get("text", "")))
 

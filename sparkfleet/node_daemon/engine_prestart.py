@@ -9,9 +9,9 @@ import sqlite3
 from collections.abc import Iterator
 
 from sparkfleet.controlplane.api.api_models import UpRequest
-from sparkfleet.controlplane.policy.after import begun
 from sparkfleet.controlplane.policy.pending_starts import lost
 from sparkfleet.controlplane.policy.state import NEVER_FAILED, SeenNodes
+from sparkfleet.controlplane.policy.state_after import begun
 from sparkfleet.controlplane.sealing import sealed
 from sparkfleet.controlplane.state.desired import Desired, Generation
 from sparkfleet.controlplane.state.launches import launch_for

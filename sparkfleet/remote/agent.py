@@ -25,8 +25,8 @@ from sparkfleet.remote.channel import Channel, Completed
 from sparkfleet.values import Value
 
 T = TypeVar("T", bound=Value)
-Event = Mapping[str, Any]
-OnEvent = Callable[[Event], None]
+AgentEvent = Mapping[str, Any]
+OnAgentEvent = Callable[[AgentEvent], None]
 
 LINE_BYTES = 64 << 20
 """Longest line. Index and headers of Kimi-K2 in NVFP4, 400,000 tensors, take a third of it."""
@@ -163,14 +163,12 @@ async def call(
     program: Runnable,
     request: object,
     *,
-    on_event: OnEvent = lambda _: None,
+    on_event: OnAgentEvent = lambda _: None,
     timeout_s: float = 60.0,
 ) -> Any:
     """Run a program on a node and return its last result as JSON types. `validated` makes it a value of a class.
 
     Args:
-        channel: to the node.
-        program: the program to run.
         request: any JSON value.
         on_event: called with every event as it arrives. Its exceptions end the program and are raised here.
         timeout_s: seconds for the whole run.
@@ -180,7 +178,7 @@ async def call(
         NoAnswer: the node has no such Python, or the program printed no result.
         NodeError: the node cannot be reached, or the time ran out.
     """
-    last: list[Event] = []
+    last: list[AgentEvent] = []
 
     def take(line: bytes) -> None:
         event = _event(line)
@@ -243,7 +241,7 @@ class Lines:
         self._begun.append(part)
 
 
-def _event(line: bytes) -> Event | None:
+def _event(line: bytes) -> AgentEvent | None:
     """Event of a line; None for foreign output: a warning of the interpreter, a login's greeting."""
     if not line.startswith(b"{"):
         return None
@@ -254,7 +252,7 @@ def _event(line: bytes) -> Event | None:
     return event if isinstance(event.get("event"), str) else None
 
 
-def _error(node: str, event: Event) -> ProgramError:
+def _error(node: str, event: AgentEvent) -> ProgramError:
     kind, what, means, do = (text(event.get(name, "")) for name in ("kind", "what", "means", "do"))
     return ProgramError(kind, f"{node}: {what}", means=means, do=do)
 

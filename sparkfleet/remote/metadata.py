@@ -20,8 +20,6 @@ async def ask_outlines(
     """The outline of each requested checkpoint by node (None if the node does not have it), or the node's error.
 
     Args:
-        channels: the nodes to query.
-        wanted: the checkpoints.
         timeout_s: seconds for each node.
     """
 

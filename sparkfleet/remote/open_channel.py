@@ -16,8 +16,6 @@ def open_channel(name: str, node: Node, config: SshConfig | None = None) -> Chan
     """A channel to a node. Nothing is connected before its first use.
 
     Args:
-        name: the node's name.
-        node: its entry in the inventory.
         config: the user's SSH configuration; by default it is read from `~/.ssh`.
 
     Raises:

@@ -27,8 +27,6 @@ async def fan_out(
     raised.
 
     Args:
-        channels: by name of node.
-        work: the work on one node.
         limit: concurrent nodes.
         timeout_s: seconds for each node.
     """

@@ -19,7 +19,7 @@ from sparkfleet.specs.fields import (
     ForeignModel,
     FrozenDict,
     HttpPath,
-    Image,
+    ImageReference,
     KeyName,
     MemorySize,
     ModelId,
@@ -106,7 +106,7 @@ class Constraints(Spec):
     """Degrees in which the weights are split. Left out: the planner decides."""
     speculation: Speculate = SpeculationChoice(method="auto")
     """Speculative decoding: `auto`, `none`, a method, or `{method: mtp, tokens: 3}`."""
-    image: Image | None = None
+    image: ImageReference | None = None
     """Container image to use instead of a known one; with a digest it cannot change between starts."""
     engine_args: Arguments = ()
     """Further arguments of the engine's command line, one per item; numbers in quotes."""
@@ -143,7 +143,7 @@ class VariantEntry(Spec):
     """Degrees in which the weights of this variant are split."""
     speculation: Speculate | None = None
     """Speculative decoding of this variant."""
-    image: Image | None = None
+    image: ImageReference | None = None
     """Container image of this variant."""
     engine_args: Arguments | None = None
     """Further arguments of this variant's engine, instead of the deployment's."""

@@ -206,7 +206,7 @@ Device = Annotated[
         r"[A-Za-z0-9][A-Za-z0-9._-]{0,30}", "a device name: letters, digits and . _ -, at most 31 characters"
     ),
 ]
-HostKey = Annotated[
+PinnedKey = Annotated[
     str,
     Form(
         r"SHA256:[A-Za-z0-9+/]{43}",
@@ -267,7 +267,7 @@ EnvName = Annotated[
 OneLine = Annotated[
     str, Form(r"[^\x00-\x1f\x7f\ud800-\udfff]*", "one line of text without control characters", 65536)
 ]
-Image = Annotated[
+ImageReference = Annotated[
     str,
     Form(
         r"[A-Za-z0-9][A-Za-z0-9._-]*(:[0-9]{1,5}(?=/))?(/[a-z0-9][a-z0-9._-]*)*"

@@ -16,8 +16,8 @@ from sparkfleet.specs.fields import (
     Form,
     FrozenDict,
     HomePath,
-    HostKey,
     NodeName,
+    PinnedKey,
     Problem,
     Spec,
     Unique,
@@ -31,7 +31,7 @@ from sparkfleet.specs.fields import (
 from sparkfleet.specs.timeouts import Timeouts
 
 Interface = IPv4Interface | IPv6Interface
-Port = Annotated[int, Field(ge=1, le=65_535)]
+PortNumber = Annotated[int, Field(ge=1, le=65_535)]
 
 _ADDRESS = Form(
     r"[A-Za-z0-9]([A-Za-z0-9_-]{0,62}[A-Za-z0-9])?(\.[A-Za-z0-9]([A-Za-z0-9_-]{0,62}[A-Za-z0-9])?)*"
@@ -104,11 +104,11 @@ class Jump(Spec):
 
     address: Address
     """Its IP address or host name."""
-    port: Port = 22
+    port: PortNumber = 22
     """Port of its SSH server."""
     user: UserName
     """The user to log in as."""
-    host_key: HostKey
+    host_key: PinnedKey
     """The fingerprint of its SSH host key ("SHA256:…"); any other key is refused."""
     identity_file: HomePath | None = None
     """Private key to log in with. Left out: the SSH agent and ~/.ssh/config decide."""
@@ -128,9 +128,9 @@ class Node(Spec):
     """`local` for this machine; otherwise an IP address or host name for SSH."""
     user: UserName | None = None
     """The user to log in as. Required over SSH."""
-    port: Port = 22
+    port: PortNumber = 22
     """Port of its SSH server."""
-    host_key: HostKey | None = None
+    host_key: PinnedKey | None = None
     """Fingerprint of its SSH host key ("SHA256:…"); any other key is refused. `sparkfleet init` finds it."""
     identity_file: HomePath | None = None
     """Private key to log in with. Left out: the SSH agent and ~/.ssh/config decide."""

@@ -9,7 +9,7 @@ from pydantic import ValidationError
 
 from sparkfleet.errors import NodeError
 from sparkfleet.remote import agent
-from sparkfleet.remote.agent import Event, Installed, NoAnswer, ProgramError
+from sparkfleet.remote.agent import AgentEvent, Installed, NoAnswer, ProgramError
 from sparkfleet.remote.channel import Channel
 from sparkfleet.staging.errors import KINDS, StagingError
 from sparkfleet.values import Value
@@ -60,7 +60,7 @@ async def call(
     """
     installed = Installed(program[0], f"sparkfleet.staging.agent.{program[1]}")
 
-    def on_event(event: Event) -> None:
+    def on_event(event: AgentEvent) -> None:
         line = line_of(event)
         if line is not None:
             on_line(line)
@@ -75,7 +75,7 @@ async def call(
     return validated(channel.node, value, answer)
 
 
-def line_of(event: Event) -> Line | None:
+def line_of(event: AgentEvent) -> Line | None:
     """An event as a line; None if it is not one of staging's."""
     try:
         return Line.model_validate(dict(event))

@@ -14,7 +14,7 @@ from sparkfleet.doctor.thresholds import (
     WEDGED_UTIL_PERCENT,
 )
 from sparkfleet.engines.failure_signatures import LOW_BYTES
-from sparkfleet.telemetry.rule_values import AlertRule, RuleGroup, Severity
+from sparkfleet.telemetry.rule_values import AlertRule, AlertSeverity, RuleGroup
 from sparkfleet.units import GB
 
 SHORT_BYTES = 2 * LOW_BYTES
@@ -38,7 +38,7 @@ _AT = "on (deployment, group)"
 
 
 def _alert(
-    name: str, expr: str, lasts: str, severity: Severity, *, summary: str, means: str, look: str, do: str
+    name: str, expr: str, lasts: str, severity: AlertSeverity, *, summary: str, means: str, look: str, do: str
 ) -> AlertRule:
     return AlertRule(
         name=f"Sparkfleet{name}",

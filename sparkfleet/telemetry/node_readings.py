@@ -84,12 +84,7 @@ class NodeReadings(Value):
 
 
 class NodeReader:
-    """Reads this node.
-
-    Args:
-        root: "/", or another tree in tests.
-        clock: a clock that only goes forward, seconds.
-    """
+    """Reads this node. `root`: "/", or another tree in tests."""
 
     def __init__(self, root: Path = Path("/"), clock: Callable[[], float] = time.monotonic) -> None:
         self._root = root

@@ -7,15 +7,20 @@ from typing import Literal
 from sparkfleet.hostfacts.container import Tool
 from sparkfleet.values import Value
 
-Part = Literal["prometheus", "alertmanager", "grafana"]
-PARTS: tuple[Part, ...] = ("prometheus", "alertmanager", "grafana")
+ObservePart = Literal["prometheus", "alertmanager", "grafana"]
+PARTS: tuple[ObservePart, ...] = ("prometheus", "alertmanager", "grafana")
 RETENTION = "30d"
 RETENTION_SIZE = "8GB"
 """A fleet of eight nodes writes about 100 MB a day."""
 TOKEN = "/etc/sparkfleet/metrics.token"  # noqa: S105 (a path)
 DASHBOARDS = "/etc/grafana/dashboards"
 PASSWORD_FILE = "grafana.password"  # noqa: S105 (a name)
-_READY: dict[Part, str] = {"prometheus": "/-/ready", "alertmanager": "/-/ready", "grafana": "/api/health"}
+READY_PATHS: dict[ObservePart, str] = {
+    "prometheus": "/-/ready",
+    "alertmanager": "/-/ready",
+    "grafana": "/api/health",
+}
+"""Paths that answer 200 once the program works."""
 
 
 class ObserveImages(Value):
@@ -41,7 +46,7 @@ class ObservePorts(Value):
     alertmanager: int = 9093
     grafana: int = 3000
 
-    def of(self, part: Part) -> tuple[str, int]:
+    def of(self, part: ObservePart) -> tuple[str, int]:
         """Host and port of one program."""
         port: int = getattr(self, part)
         return (self.host if part == "grafana" else "127.0.0.1"), port
@@ -62,7 +67,7 @@ class ObserveHost(Value):
         """Directory of the files and the data."""
         return f"{self.root}/observe"
 
-    def name(self, part: Part) -> str:
+    def name(self, part: ObservePart) -> str:
         """Name of a container."""
         return f"sparkfleet-{self.fleet}-{part}"
 
@@ -72,13 +77,8 @@ def data_directories(host: ObserveHost) -> tuple[str, ...]:
     return tuple(f"{host.directory}/data/{part}" for part in PARTS)
 
 
-def ready_path(part: Part) -> str:
-    """Path that answers 200 once the program works."""
-    return _READY[part]
-
-
 def container_argv(
-    part: Part, host: ObserveHost, ports: ObservePorts, images: ObserveImages
+    part: ObservePart, host: ObserveHost, ports: ObservePorts, images: ObserveImages
 ) -> tuple[str, ...]:
     """`docker run` or `podman run` of one program: as the fleet's user, without capabilities or a writable root."""
     keep = ("--userns", "keep-id") if host.tool == "podman" and host.uid else ()
@@ -97,7 +97,7 @@ def container_argv(
 
 
 def _program(
-    part: Part, host: ObserveHost, ports: ObservePorts
+    part: ObservePart, host: ObserveHost, ports: ObservePorts
 ) -> tuple[tuple[str, ...], dict[str, str], tuple[str, ...]]:
     """Volumes, variables and arguments."""
     at = host.directory

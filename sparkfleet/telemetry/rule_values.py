@@ -9,7 +9,7 @@ import yaml
 
 from sparkfleet.values import Value
 
-Severity = Literal["critical", "warning", "info"]
+AlertSeverity = Literal["critical", "warning", "info"]
 
 RUNBOOK = "docs/runbook.md"
 
@@ -36,7 +36,7 @@ class AlertRule(Value):
     expr: str
     lasts: str
     """Time for which the expression holds before the alert fires, as Prometheus writes it."""
-    severity: Severity
+    severity: AlertSeverity
     summary: str
     """The fact with its number, as a template of Prometheus."""
     means: str

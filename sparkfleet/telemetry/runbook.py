@@ -13,11 +13,7 @@ _LABEL = re.compile(r"\{\{ \$labels\.(\w+) \}\}")
 
 
 def with_alerts(page: str) -> str:
-    """The runbook with a section for each alert in its place.
-
-    Raises:
-        ValueError: it has no marks.
-    """
+    """The runbook with a section for each alert in its place. Raises ValueError if it has no marks."""
     before, begin, rest = page.partition(BEGIN)
     _, end, after = rest.partition(END)
     if not (begin and end):

@@ -10,7 +10,7 @@ from prometheus_client.registry import Collector
 
 from sparkfleet.telemetry.catalogue import CATALOGUE, MetricSpec
 
-Family = CounterMetricFamily | GaugeMetricFamily
+MetricFamily = CounterMetricFamily | GaugeMetricFamily
 
 
 class Sample(NamedTuple):
@@ -25,27 +25,19 @@ Samples = Callable[[], Iterable[Sample]]
 
 
 def sample(metric: MetricSpec, *labels: str, value: float) -> Sample:
-    """A sample with as many labels as its metric has.
-
-    Raises:
-        ValueError: their number is another one.
-    """
+    """A sample with as many labels as its metric has. Raises ValueError if their number is another one."""
     if len(labels) != len(metric.labels):
         raise ValueError(f"{metric.name} has the labels {metric.labels}, not {labels}")
     return Sample(metric, labels, float(value))
 
 
 class SampleCollector(Collector):
-    """Reads samples whenever the page is read, so that it never shows what no longer exists.
-
-    Args:
-        read: the samples.
-    """
+    """Reads samples whenever the page is read, so that it never shows what no longer exists."""
 
     def __init__(self, read: Samples) -> None:
         self._read = read
 
-    def collect(self) -> Iterator[Family]:
+    def collect(self) -> Iterator[MetricFamily]:
         """Families in the order of the catalogue."""
         found: dict[str, list[Sample]] = {}
         for one in self._read():
@@ -54,12 +46,12 @@ class SampleCollector(Collector):
             if spec.name in found:
                 yield _family(spec, found[spec.name])
 
-    def describe(self) -> Iterator[Family]:
+    def describe(self) -> Iterator[MetricFamily]:
         """Empty: the samples are not read before the first request."""
         return iter(())
 
 
-def _family(spec: MetricSpec, samples: Iterable[Sample]) -> Family:
+def _family(spec: MetricSpec, samples: Iterable[Sample]) -> MetricFamily:
     kind = CounterMetricFamily if spec.kind == "counter" else GaugeMetricFamily
     family = kind(spec.family, spec.meaning, labels=spec.labels)
     for one in samples:

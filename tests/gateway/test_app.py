@@ -15,6 +15,7 @@ from static_picker import StaticPicker
 
 from sparkfleet.engines.fake import Pace
 from sparkfleet.gateway.access.keys import generate
+from sparkfleet.gateway.access.limits import RequestLimits
 from sparkfleet.gateway.app import GatewayApp
 from sparkfleet.gateway.routing_table import GroupEntry, KeyLimits, RoutingTable
 
@@ -69,7 +70,7 @@ async def house(open_door: OpenDoor) -> Door:
             model("starting", state="starting", detail="loading weights", retry_after_s=42),
             model("failed", state="failed", detail="out of memory"),
         ],
-        max_body_bytes=50_000,
+        limits=RequestLimits(body_bytes=50_000),
     )
 
 
@@ -189,7 +190,7 @@ async def test_a_body_without_end_is_cut_at_the_limit(house: Door) -> None:
 
 
 async def test_a_body_that_trickles_is_given_up(open_door: OpenDoor) -> None:
-    door = await open_door(max_body_s=0.05)
+    door = await open_door(limits=RequestLimits(body_s=0.05))
     reader, writer = await asyncio.open_connection(door.server.host, door.server.port)
     writer.write(
         f"POST {CHAT} HTTP/1.1\r\nhost: x\r\nauthorization: Bearer {door.key}\r\ncontent-length: 20\r\n\r\n{{".encode()

@@ -30,10 +30,10 @@ IMAGE = Requirements(vision=True)
 
 
 def found(needs: Requirements, path: str = PATH, **more: Any) -> Choice:
-    exchange = RequestContext("POST", path, [])
-    exchange.key = KEY
+    ctx = RequestContext("POST", path, [])
+    ctx.key = KEY
     table = RoutingTable(version=1, models={"tiny": model("tiny", **more)}, keys=(KEY,))
-    return candidates_of(exchange, table, RequestTarget("tiny", needs), InFlight())
+    return candidates_of(ctx, table, RequestTarget("tiny", needs), InFlight())
 
 
 def test_groups_that_cannot_serve_it_are_no_candidates() -> None:

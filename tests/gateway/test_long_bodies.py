@@ -14,6 +14,7 @@ import pytest
 from gateway_values import CHAT
 
 from sparkfleet.engines.fake import FakeEngine, Pace
+from sparkfleet.gateway.access.limits import RequestLimits
 from sparkfleet.gateway.api_errors import ApiError
 from sparkfleet.gateway.asgi import Headers
 from sparkfleet.gateway.body import scanner as scanner_module
@@ -298,9 +299,9 @@ def test_a_text_that_takes_too_much_memory_is_refused(monkeypatch: pytest.Monkey
         raise MemoryError
 
     monkeypatch.setattr("sparkfleet.gateway.body.scan_program.route", full)
-    answer = scan(b"", b"{}")
-    assert answer.fault is not None
-    assert answer.fault.code == "too_complex"
+    with pytest.raises(ApiError, match="takes too much memory") as refused:
+        scan(b"", b"{}").target()
+    assert refused.value.code == "too_complex"
 
 
 # Pieces and budget
@@ -336,7 +337,9 @@ def test_one_key_leaves_room_for_the_others() -> None:
 
 async def test_bytes_are_held_until_an_engine_begins_to_answer(open_door: OpenDoor) -> None:
     door = await open_door(
-        engines=[FakeEngine(model="tiny", pace=Pace(ttft_s=3600))], max_body_bytes=50_000, budget_bytes=60_000
+        engines=[FakeEngine(model="tiny", pace=Pace(ttft_s=3600))],
+        limits=RequestLimits(body_bytes=50_000),
+        budget_bytes=60_000,
     )
     body = json.dumps(door.body(prompt="x" * 40_000)).encode()
     waiting = asyncio.create_task(door.post(prompt="x" * 40_000))

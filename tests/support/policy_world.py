@@ -12,10 +12,10 @@ from sparkfleet.controlplane.policy.actions import (
     RetireGroup,
     StartGroup,
 )
-from sparkfleet.controlplane.policy.after import after
 from sparkfleet.controlplane.policy.decide import decide
-from sparkfleet.controlplane.policy.reported import on_report
+from sparkfleet.controlplane.policy.phase_change import on_report
 from sparkfleet.controlplane.policy.state import Now, SeenNodes
+from sparkfleet.controlplane.policy.state_after import after
 from sparkfleet.controlplane.state.desired import Desired
 from sparkfleet.controlplane.state.status import App, NodeReport
 from sparkfleet.group.report import GroupPhase, GroupReport

@@ -11,6 +11,7 @@ from static_picker import StaticPicker
 
 from sparkfleet.engines.fake import FakeEngine
 from sparkfleet.gateway.access.keys import generate
+from sparkfleet.gateway.access.limits import RequestLimits
 from sparkfleet.gateway.app import GatewayApp
 from sparkfleet.gateway.engine.endpoints import Target
 from sparkfleet.gateway.http_server import serve
@@ -47,7 +48,7 @@ class RunningGateway:
         self.passed: list[str] = []
         """Changes, and questions for logs, that reached the controller."""
         page = PageApp(self._view, self._pass, self._pass)
-        self.app = GatewayApp(picker, table=table, max_body_s=1.0, page=page)
+        self.app = GatewayApp(picker, table=table, limits=RequestLimits(body_s=1.0), page=page)
         self.server = await serve(self.app, "127.0.0.1", 0)
         self.hasty = await serve(self.app, "127.0.0.1", 0, head_s=0.2)
         """For heads that never end."""

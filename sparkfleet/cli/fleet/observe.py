@@ -13,7 +13,7 @@ from sparkfleet.cli.output import OUTPUT_VERSION, console, print_json
 from sparkfleet.fleet.observe.containers import observe_down, observe_up
 from sparkfleet.fleet.observe.files import place_of, write_files
 from sparkfleet.fleet.session import Session
-from sparkfleet.telemetry.observe_containers import PASSWORD_FILE, ObservePorts, Part
+from sparkfleet.telemetry.observe_containers import PASSWORD_FILE, ObservePart, ObservePorts
 
 app = typer.Typer(help="Prometheus, Alertmanager and Grafana for the fleet.", no_args_is_help=True)
 
@@ -59,7 +59,7 @@ def down(inventory: InventoryOption = DEFAULT_INVENTORY) -> int:
 
 
 async def _up(session: Session, ports: ObservePorts, json: bool) -> int:
-    def show(part: Part) -> None:
+    def show(part: ObservePart) -> None:
         if not json:
             console.print(f"{part} works.")
 

@@ -64,12 +64,7 @@ class Pages(Protocol):
 
 
 class TextPage(Screen[None]):
-    """Lines of text that grow, with a title; `escape` goes back.
-
-    Args:
-        title: shown above.
-        lines: the lines, until they end or the page is left.
-    """
+    """Lines of text that grow, with a title; `escape` goes back. `lines`: the lines, until they end or the page is left."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("escape,q,left", "app.pop_screen", "Back"),

@@ -16,8 +16,7 @@ class ApiTokens:
     """Decides if a request has an API token. Follows the files, so that a change needs no restart.
 
     Args:
-        token: the present token.
-        path: its file; None: it never changes.
+        path: file of the token; None: it never changes.
         former: file of the former ones, one a line; None: there are none.
     """
 

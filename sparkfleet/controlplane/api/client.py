@@ -70,8 +70,6 @@ class FleetClient:
     """Client of one fleet's controller. Use as an asynchronous context manager.
 
     Args:
-        address: addresses of the fleet's head.
-        token: the fleet's API token.
         patience_s: time for which a call retries a controller that does not answer.
         reach: makes the head's loopback reachable from here, such as `Channel.forward`; None if this is the head.
     """
@@ -138,8 +136,8 @@ class FleetClient:
 
     async def apply(self, request: ApplyRequest) -> tuple[int, bool]:
         """Applies a deployment. Returns its generation, and True if that changed anything."""
-        name = parse.quote(request.spec.name, safe="")
-        answer = await self._change("PUT", f"/v1/deployments/{name}", request.model_dump_json())
+        path = _path("deployments", request.spec.name)
+        answer = await self._change("PUT", path, request.model_dump_json())
         return answer["generation"], answer["changed"]
 
     async def sealed(self, specs: Sequence[Deployment]) -> tuple[Deployment, ...]:
@@ -158,13 +156,11 @@ class FleetClient:
 
         Raises ControlError if the controller's version does not match.
         """
-        return tuple(
-            await self._rows(f"/v1/deployments/{parse.quote(name, safe='')}/history", "generations", Desired)
-        )
+        return tuple(await self._rows(_path("deployments", name, "history"), "generations", Desired))
 
     async def delete(self, name: str, who: str) -> None:
         """Deletes a deployment."""
-        await self._change("DELETE", f"/v1/deployments/{parse.quote(name, safe='')}", params={"who": who})
+        await self._change("DELETE", _path("deployments", name), params={"who": who})
 
     async def events(self, after: int, deployment: str | None = None, wait_s: float = 0) -> list[Event]:
         """Events with an id above `after`, oldest first; waits for one, at most `wait_s`.
@@ -201,18 +197,16 @@ class FleetClient:
 
     async def limit_key(self, name: str, limits: KeyLimits) -> dict[str, Any]:
         """Replaces the limits of a key. Returns its `id`, its `name`, and `late`: gateways that do not know them yet."""
-        path = f"/v1/keys/{parse.quote(name, safe='')}/limits"
-        return await self._change("PUT", path, limits.model_dump_json())
+        return await self._change("PUT", _path("keys", name, "limits"), limits.model_dump_json())
 
     async def rotate_key(self, name: str, grace_s: float) -> dict[str, Any]:
         """A new text for a key: `id`, `name`, once `key`, and `late`. The old one is accepted for `grace_s` more."""
-        path = f"/v1/keys/{parse.quote(name, safe='')}/rotate"
-        request = RotateRequest(grace_s=grace_s)
-        return await self._change("POST", path, request.model_dump_json(), once=True)
+        request = RotateRequest(grace_s=grace_s).model_dump_json()
+        return await self._change("POST", _path("keys", name, "rotate"), request, once=True)
 
     async def revoke_key(self, name: str) -> dict[str, Any]:
         """Revokes a key. Returns its `name`, and `late`: gateways that may still accept it."""
-        return await self._change("DELETE", f"/v1/keys/{parse.quote(name, safe='')}")
+        return await self._change("DELETE", _path("keys", name))
 
     async def listen(self, address: HeadAddress, who: str) -> tuple[str, ...]:
         """Lets the gateways listen at the endpoint of this address; returns those that have not changed yet.
@@ -224,23 +218,23 @@ class FleetClient:
 
     async def drain(self, node: str, who: str) -> None:
         """Lets nothing be started on a node. Raises ControlError if the fleet has no such node."""
-        await self._change("PUT", f"/v1/nodes/{parse.quote(node, safe='')}/drain", params={"who": who})
+        await self._change("PUT", _path("nodes", node, "drain"), params={"who": who})
 
     async def undrain(self, node: str, who: str) -> None:
         """Takes that back. Raises ControlError if the node is not drained."""
-        await self._change("DELETE", f"/v1/nodes/{parse.quote(node, safe='')}/drain", params={"who": who})
+        await self._change("DELETE", _path("nodes", node, "drain"), params={"who": who})
 
     async def drain_group(self, group: str, who: str) -> tuple[str, ...]:
         """Lets no new request go to a group; returns gateways that do not know it yet.
 
         Raises ControlError if there is no such group.
         """
-        answer = await self._change("PUT", f"/v1/groups/{parse.quote(group)}/drain", params={"who": who})
+        answer = await self._change("PUT", _path("groups", group, "drain"), params={"who": who})
         return tuple(answer["late"])
 
     async def undrain_group(self, group: str, who: str) -> tuple[str, ...]:
         """Takes that back; returns gateways that do not know it yet. Raises ControlError if it is not drained."""
-        answer = await self._change("DELETE", f"/v1/groups/{parse.quote(group)}/drain", params={"who": who})
+        answer = await self._change("DELETE", _path("groups", group, "drain"), params={"who": who})
         return tuple(answer["late"])
 
     async def stop(self) -> None:
@@ -365,9 +359,6 @@ async def answering(
     One that fails does answer: taking it for gone would restart Ray under groups that serve.
 
     Args:
-        address: addresses of the fleet's head.
-        token: the fleet's API token.
-        reach: see `FleetClient`.
         patience_s: time to wait for an answer. `PATIENCE_S` if the head's Ray listens: it is about to answer.
 
     Raises:
@@ -386,6 +377,12 @@ async def answering(
     client.version, client.trouble, client.fleet_name = probe.version, probe.trouble, probe.fleet_name
     client.api = probe.api
     return client
+
+
+def _path(kind: str, name: str, part: str = "") -> str:
+    """The path of a deployment, a key, a node or a group, whose name has slashes, or of a part of it."""
+    quoted = parse.quote(name, safe="/" if kind == "groups" else "")
+    return "/".join(filter(None, ("/v1", kind, quoted, part)))
 
 
 def _number(text: str) -> int:

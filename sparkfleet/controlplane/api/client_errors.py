@@ -27,11 +27,7 @@ def error_class(status: int) -> type[ControlError]:
 
 
 def not_working(trouble: str) -> str:
-    """Line about a controller whose own work fails; "" if it works.
-
-    Args:
-        trouble: the failure, as the controller reports it.
-    """
+    """Line about a controller whose own work fails; "" if it works."""
     if not trouble:
         return ""
     return (

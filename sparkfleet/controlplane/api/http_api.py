@@ -52,14 +52,7 @@ FOR_EVERY_VERSION = frozenset({"/v1/stop"})
 def build(
     controller: Controller, tokens: ApiTokens, registry: CollectorRegistry, sealer: EnvSealer
 ) -> web.Application:
-    """The application.
-
-    Args:
-        controller: answers the requests.
-        tokens: the fleet's API tokens.
-        registry: the metrics of `/metrics`.
-        sealer: seals the environment variables of deployments before they are stored.
-    """
+    """The application. `sealer`: seals the environment variables of deployments before they are stored."""
     api = _Api(controller, registry, sealer)
     app = web.Application(
         middlewares=[_with_api_version, _errors, _own_host, _authenticate(tokens), _same_api_version],
@@ -107,54 +100,48 @@ class _Api:
         desired, changed = await self._controller.commands.put(
             spec, plan, apply.who, apply.retry, apply.base, request=_request_id(request)
         )
-        return web.json_response(
-            {"version": STATUS_VERSION, "generation": desired.generation, "changed": changed}
-        )
+        return _answer(generation=desired.generation, changed=changed)
 
     async def seal(self, request: web.Request) -> web.Response:
         wanted = OpenDeployments.model_validate_json(await request.read())
         specs = [sealed_deployment(one, self._sealer).model_dump(mode="json") for one in wanted.specs]
-        return web.json_response({"version": STATUS_VERSION, "specs": specs})
+        return _answer(specs=specs)
 
     async def history(self, request: web.Request) -> web.Response:
         generations = self._controller.queries.history(request.match_info["name"])
         listed = [one.model_dump(mode="json") for one in generations]
-        return web.json_response({"version": STATUS_VERSION, "generations": listed})
+        return _answer(generations=listed)
 
     async def delete(self, request: web.Request) -> web.Response:
         await self._controller.commands.remove(
-            request.match_info["name"], request.query.get("who", "somebody"), _request_id(request)
+            request.match_info["name"], _who(request), _request_id(request)
         )
-        return web.json_response({"version": STATUS_VERSION})
+        return _answer()
 
     async def listen(self, request: web.Request) -> web.Response:
         address = HeadAddress.model_validate_json(await request.read())
-        late = await self._controller.gateways.listen(address, request.query.get("who", "somebody"))
-        return web.json_response({"version": STATUS_VERSION, "late": sorted(late)})
+        late = await self._controller.gateways.listen(address, _who(request))
+        return _answer(late=sorted(late))
 
     async def drain(self, request: web.Request) -> web.Response:
-        await self._controller.commands.drain(
-            request.match_info["name"], request.query.get("who", "somebody")
-        )
-        return web.json_response({"version": STATUS_VERSION})
+        await self._controller.commands.drain(request.match_info["name"], _who(request))
+        return _answer()
 
     async def undrain(self, request: web.Request) -> web.Response:
         await self._controller.commands.undrain(
-            request.match_info["name"], request.query.get("who", "somebody"), _request_id(request)
+            request.match_info["name"], _who(request), _request_id(request)
         )
-        return web.json_response({"version": STATUS_VERSION})
+        return _answer()
 
     async def drain_group(self, request: web.Request) -> web.Response:
         group = required_group(request.match_info["group"])
-        late = await self._controller.commands.drain_group(group, request.query.get("who", "somebody"))
-        return web.json_response({"version": STATUS_VERSION, "late": sorted(late)})
+        late = await self._controller.commands.drain_group(group, _who(request))
+        return _answer(late=sorted(late))
 
     async def undrain_group(self, request: web.Request) -> web.Response:
         group = required_group(request.match_info["group"])
-        late = await self._controller.commands.undrain_group(
-            group, request.query.get("who", "somebody"), _request_id(request)
-        )
-        return web.json_response({"version": STATUS_VERSION, "late": sorted(late)})
+        late = await self._controller.commands.undrain_group(group, _who(request), _request_id(request))
+        return _answer(late=sorted(late))
 
     async def events(self, request: web.Request) -> web.Response:
         events = await self._controller.event_log.events(
@@ -162,48 +149,40 @@ class _Api:
             deployment=request.query.get("deployment"),
             wait_s=min(_number(request, "wait", 0), MAX_WAIT_S),
         )
-        return web.json_response(
-            {"version": STATUS_VERSION, "events": [event.model_dump(mode="json") for event in events]}
-        )
+        return _answer(events=[event.model_dump(mode="json") for event in events])
 
     async def usage(self, request: web.Request) -> web.Response:
         days = min(KEEP_DAYS, max(1, _number(request, "days", 30)))
         rows = [row.model_dump(mode="json") for row in self._controller.usage.last_days(days)]
-        return web.json_response({"version": STATUS_VERSION, "usage": rows})
+        return _answer(usage=rows)
 
     async def list_keys(self, request: web.Request) -> web.Response:
         keys = [row.model_dump(mode="json") for row in self._controller.keys.rows()]
-        return web.json_response({"version": STATUS_VERSION, "keys": keys})
+        return _answer(keys=keys)
 
     async def create_key(self, request: web.Request) -> web.Response:
         wanted = KeyRequest.model_validate_json(await request.read())
         text, key, late = await self._controller.keys.create(wanted.name, wanted.limits)
-        return web.json_response(
-            {"version": STATUS_VERSION, "id": key.id, "name": key.name, "key": text, "late": sorted(late)}
-        )
+        return _answer(id=key.id, name=key.name, key=text, late=sorted(late))
 
     async def limit_key(self, request: web.Request) -> web.Response:
         limits = KeyLimits.model_validate_json(await request.read())
         key, late = await self._controller.keys.limit(request.match_info["name"], limits)
-        return web.json_response(
-            {"version": STATUS_VERSION, "id": key.id, "name": key.name, "late": sorted(late)}
-        )
+        return _answer(id=key.id, name=key.name, late=sorted(late))
 
     async def rotate_key(self, request: web.Request) -> web.Response:
         wanted = RotateRequest.model_validate_json(await request.read())
         until = time.time() + wanted.grace_s
         text, key, late = await self._controller.keys.rotate(request.match_info["name"], until)
-        return web.json_response(
-            {"version": STATUS_VERSION, "id": key.id, "name": key.name, "key": text, "late": sorted(late)}
-        )
+        return _answer(id=key.id, name=key.name, key=text, late=sorted(late))
 
     async def revoke_key(self, request: web.Request) -> web.Response:
         name, late = await self._controller.keys.revoke(request.match_info["name"], _request_id(request))
-        return web.json_response({"version": STATUS_VERSION, "name": name, "late": sorted(late)})
+        return _answer(name=name, late=sorted(late))
 
     async def stop(self, request: web.Request) -> web.Response:
         self._controller.commands.pause()
-        return web.json_response({"version": STATUS_VERSION})
+        return _answer()
 
     async def metrics(self, request: web.Request) -> web.Response:
         return web.Response(
@@ -289,6 +268,14 @@ async def _errors(request: web.Request, handler: Handler) -> web.StreamResponse:
         log.exception("%s %s failed", request.method, request.path)
         means = "Its state is on the head's disk: if that is full or read-only, nothing can be changed."
         return _error(500, f"The controller failed: {error!r}.", means)
+
+
+def _answer(**fields: object) -> web.Response:
+    return web.json_response({"version": STATUS_VERSION, **fields})
+
+
+def _who(request: web.Request) -> str:
+    return request.query.get("who", "somebody")
 
 
 def _error(status: int, what: str, means: str = "", do: str = "") -> web.Response:

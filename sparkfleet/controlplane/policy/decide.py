@@ -10,10 +10,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from sparkfleet.controlplane.policy.actions import Action, EndGroup, RestartGroup
-from sparkfleet.controlplane.policy.after import after
 from sparkfleet.controlplane.policy.fallback import count_lost_starts, keep_groups_up, leave_gone_nodes
-from sparkfleet.controlplane.policy.memory_admission import wait_for_memory
-from sparkfleet.controlplane.policy.memory_retry import retry_refused
+from sparkfleet.controlplane.policy.memory_admission import depends_on_memory, wait_for_memory
+from sparkfleet.controlplane.policy.memory_retry import refused, retry_refused
 from sparkfleet.controlplane.policy.pending_starts import end_barred, learn_boots
 from sparkfleet.controlplane.policy.rollout import (
     forget_ended,
@@ -23,6 +22,7 @@ from sparkfleet.controlplane.policy.rollout import (
     start_missing,
 )
 from sparkfleet.controlplane.policy.state import FleetState, Now
+from sparkfleet.controlplane.policy.state_after import after
 
 RULES: tuple[Callable[[FleetState, Now], Sequence[Action]], ...] = (
     forget_ended,
@@ -48,6 +48,25 @@ def decide(state: FleetState, now: Now) -> list[Action]:
         state = after(state, found, now)
         actions.extend(found)
     return _restarted_once(actions)
+
+
+def is_at_rest(state: FleetState) -> bool:
+    """True if no rule of the policy that has no action now gets one by the passing of time alone.
+
+    Time counts for nodes that are away, for failures that wait for an answer or were answered, for starts that have not
+    ended, and for generations that wait for memory and groups that were refused it: memory is not part of what a round
+    compares.
+    """
+    pending = state.pending
+    return not (
+        state.nodes.looked_at is None
+        or state.nodes.away_since
+        or state.starts
+        or pending.answered
+        or pending.failed_at
+        or depends_on_memory(state)
+        or refused(state)
+    )
 
 
 def _restarted_once(actions: list[Action]) -> list[Action]:

@@ -26,7 +26,6 @@ from sparkfleet.controlplane.policy.actions import (
     TryAgain,
     WaitForNodes,
 )
-from sparkfleet.controlplane.policy.after import after
 from sparkfleet.controlplane.policy.ladder import (
     TRIES,
     instead,
@@ -38,6 +37,7 @@ from sparkfleet.controlplane.policy.ladder import (
 )
 from sparkfleet.controlplane.policy.pending_starts import away, lost, went_away
 from sparkfleet.controlplane.policy.state import FleetState, Now, nodes_of
+from sparkfleet.controlplane.policy.state_after import after
 from sparkfleet.controlplane.state.desired import Desired, Standing
 from sparkfleet.controlplane.state.status import App
 from sparkfleet.engines.failure_signatures import Diagnosis
@@ -277,8 +277,6 @@ def _step(
 
     Args:
         state: the state before it is counted.
-        desired: the group's deployment.
-        group: its key.
         diagnosis: the cause, if it is known.
         detail: added to the reason if there is no rung left.
     """

@@ -32,8 +32,7 @@ def step(
     """The step after a failed start. No rung is taken that needs a drained node.
 
     Args:
-        group: its plan, with the ladder.
-        standing: its position when it failed.
+        standing: position of the group when it failed.
         diagnosis: the cause, if it is known.
         drained: nodes on which nothing is to be started.
     """

@@ -19,7 +19,7 @@ from ray.serve.config import ProxyLocation
 
 from sparkfleet.controlplane.api import http_api as api
 from sparkfleet.controlplane.api.api_server import ApiServer, refusing
-from sparkfleet.controlplane.clocks import read_clocks
+from sparkfleet.controlplane.clocks import WallClock, read_clocks
 from sparkfleet.controlplane.controller import Controller
 from sparkfleet.controlplane.controller_life import ControllerLife
 from sparkfleet.controlplane.controller_note import NoteWriter
@@ -41,7 +41,6 @@ from sparkfleet.controlplane.store_safety.safekeeping import Safekeeping
 from sparkfleet.controlplane.store_safety.store_lock import StoreLock
 from sparkfleet.controlplane.store_safety.store_watch import StoreWatch
 from sparkfleet.controlplane.views.page_view import MOST_EVENTS, page_view
-from sparkfleet.controlplane.wall_clock import WallClock
 from sparkfleet.errors import ControlError
 from sparkfleet.gateway.page.fleet_change import FleetChange, LogRequest
 from sparkfleet.gateway.ray_serve import GatewayConfig, gateway_app
@@ -139,11 +138,7 @@ class ControllerActor:
         return (await controller.gateways.table(known, replica=replica)).model_dump_json()
 
     async def page(self) -> str:
-        """The fleet as the gateway's page shows it: JSON of FleetView.
-
-        Raises:
-            ControlError: it waits for its store.
-        """
+        """The fleet as the gateway's page shows it: JSON of FleetView. Raises ControlError if it waits for its store."""
         if (controller := self._life.controller) is None:
             raise ControlError("The controller waits for its store.")
         status = controller.queries.status()

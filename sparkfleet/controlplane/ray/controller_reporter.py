@@ -14,11 +14,7 @@ log = logging.getLogger(__name__)
 
 
 class ControllerReporter:
-    """Delivers reports to the controller's actor without waiting, and finds it again after it was restarted.
-
-    Args:
-        actor: the controller's.
-    """
+    """Delivers reports to the controller's actor without waiting, and finds it again after it was restarted."""
 
     def __init__(self, actor: NamedActor) -> None:
         self._actor = actor

@@ -78,9 +78,7 @@ class NodeActors:
     """Finds the nodes that have joined Ray, and keeps an actor on each.
 
     Args:
-        names: the nodes of the inventory.
         rails: devices of the rails of each node that has any.
-        clock: a clock that only goes forward, seconds.
     """
 
     def __init__(

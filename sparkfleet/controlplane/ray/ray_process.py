@@ -43,7 +43,6 @@ def choose_address(
     """The addresses of the last start, or new ones with free ports; stores them.
 
     Args:
-        paths: the fleet's directories on the head.
         host: the head's address towards the other nodes, on which Ray listens.
         gateway: address of the endpoint; port 0: any free one.
         name: the head's name for clients.
@@ -83,10 +82,8 @@ def ray_worker_argv(paths: FleetPaths, head: str, host: str, node: str) -> tuple
     """`ray start` for any other node.
 
     Args:
-        paths: the fleet's directories on this node.
         head: address of the head's Ray, `address:port`.
         host: this node's address towards the other nodes.
-        node: its name.
     """
     return (*_ray_start(paths, host, node), f"--address={head}")
 

@@ -38,9 +38,7 @@ class WatchdogWatch:
     """Names a watchdog that is stopped or gone, and starts it again.
 
     Args:
-        paths: the fleet's directories on this node.
         environment: that of Ray on this node; the watchdog and Ray's next start inherit it.
-        steady: a clock that only goes forward, seconds.
     """
 
     def __init__(

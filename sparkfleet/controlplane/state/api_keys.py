@@ -48,7 +48,6 @@ class ApiKeys:
 
     Args:
         store: keeps their names and hashes.
-        event_log: receives an event for each change.
         reports: have the uses that are not stored yet.
         confirm: waits until the gateways know a change; returns those that do not.
     """

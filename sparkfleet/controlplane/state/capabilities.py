@@ -23,8 +23,6 @@ def group_entry(
     """A group's entry in the routing table, without its readiness.
 
     Args:
-        app: its Serve application.
-        desired: its deployment.
         replica: index of the group in its deployment.
         rung: index of its rung.
         measured: readings of its start, by name.

@@ -11,11 +11,7 @@ from sparkfleet.controlplane.state.store import Store
 
 
 class EventLog:
-    """Writes events and wakes clients that wait for one.
-
-    Args:
-        store: keeps them.
-    """
+    """Writes events and wakes clients that wait for one."""
 
     def __init__(self, store: Store) -> None:
         self._store = store

@@ -28,10 +28,9 @@ def outdated(
     """Error about a plan that another change has overtaken, with the change, its author and its time.
 
     Args:
-        name: the deployment.
         base: the generation that the plan was made from; 0: there was none.
         now: the desired generation; None if there is none.
-        history: its kept generations, oldest first.
+        history: kept generations of the deployment, oldest first.
         deleted: the event of its deletion, for people; "" if none is known.
     """
     if now is None:

@@ -34,11 +34,7 @@ class ReportOrder(Enum):
 
 
 class ReportCache:
-    """The newest report of each group and of each gateway replica.
-
-    Args:
-        steady: a clock that only goes forward, seconds.
-    """
+    """The newest report of each group and of each gateway replica."""
 
     def __init__(self, steady: Callable[[], float]) -> None:
         self._steady = steady

@@ -122,11 +122,7 @@ class NewerSchemaError(sqlite3.DatabaseError):
 
 
 def migrate(db: sqlite3.Connection) -> None:
-    """Creates missing tables. To be called in a transaction.
-
-    Raises:
-        NewerSchemaError: a newer version wrote the file.
-    """
+    """Creates missing tables. To be called in a transaction. Raises NewerSchemaError if a newer version wrote the file."""
     (version,) = db.execute("PRAGMA user_version").fetchone()
     if version == len(SCHEMAS):
         return

@@ -11,11 +11,7 @@ _UNDER_WAY = (*BEGINNING, GroupPhase.PROBING)
 
 
 class StartForecast:
-    """Begun starts, and the duration of the last one of each deployment, since the controller started.
-
-    Args:
-        clock: Unix seconds.
-    """
+    """Begun starts, and the duration of the last one of each deployment, since the controller started."""
 
     def __init__(self, clock: Callable[[], float]) -> None:
         self._clock = clock

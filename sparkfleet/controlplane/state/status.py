@@ -133,6 +133,26 @@ class FleetStatus(Value):
     """Nodes that planning excludes."""
     drained_groups: tuple[DrainedGroup, ...] = ()
     """Groups that get no new requests."""
+    deployments: tuple[DeploymentStatus, ...]
+    last_event: int
+    trouble: str = ""
+    """Failure of the controller's own work, or work of it that does not end, in words; "" while it works."""
+    warnings: tuple[str, ...] = ()
+    """Troubles in which the controller works on: a full disk, a copy that could not be made."""
+
+    @property
+    def groups(self) -> tuple[GroupReport, ...]:
+        """The groups of all deployments."""
+        return tuple(group for one in self.deployments for group in one.groups)
+
+    def named(self, name: str) -> DeploymentStatus | None:
+        """The deployment of this name; None if there is none."""
+        return next((one for one in self.deployments if one.name == name), None)
+
+    @property
+    def drained_nodes(self) -> frozenset[str]:
+        """Names of the drained nodes."""
+        return frozenset(one.node for one in self.drained)
 
     @property
     def certificate(self) -> EndpointCertificate | None:
@@ -164,10 +184,3 @@ class FleetStatus(Value):
             if (rank.deployment, rank.generation, rank.replica) == group
         ]
         return tuple((name, held) for _, name, held in sorted(found))
-
-    deployments: tuple[DeploymentStatus, ...]
-    last_event: int
-    trouble: str = ""
-    """Failure of the controller's own work, or work of it that does not end, in words; "" while it works."""
-    warnings: tuple[str, ...] = ()
-    """Troubles in which the controller works on: a full disk, a copy that could not be made."""

@@ -23,7 +23,6 @@ class Store(Database):
 
     Args:
         path: the database file; created if it is missing, in a directory of mode 0700.
-        clock: Unix seconds, replaceable in tests.
         keep_events: number of newest events that are kept.
     """
 

@@ -13,13 +13,7 @@ USAGE_S = 15.0
 
 
 class UsageCollector:
-    """Usage of all gateway replicas.
-
-    Args:
-        ledger: keeps it by day.
-        reports: has the newest report of each replica.
-        steady: a clock that only goes forward, seconds.
-    """
+    """Usage of all gateway replicas."""
 
     def __init__(self, ledger: UsageLedger, reports: ReportCache, steady: Callable[[], float]) -> None:
         self._ledger = ledger

@@ -28,11 +28,6 @@ PART_S = 3600.0
 def take_copy(paths: FleetPaths, occasion: Occasion, now: float | None = None) -> Path:
     """Copies the store, checks the copy, and drops old ones of the same occasion. The store may be in use meanwhile.
 
-    Args:
-        paths: the fleet's directories on the head.
-        occasion: the reason for it.
-        now: Unix seconds; None: read the clock.
-
     Raises:
         StoreError: there is no store, it cannot be read, or the copy is not sound.
         OSError: the copy cannot be written.
@@ -61,12 +56,12 @@ def take_copy(paths: FleetPaths, occasion: Occasion, now: float | None = None) -
     return path
 
 
-def remove_parts(paths: FleetPaths, now: float | None = None) -> None:
+def remove_parts(paths: FleetPaths) -> None:
     """Removes parts of copies whose program was killed: those of the controller, and others after an hour.
 
     To be called by the controller before it copies; `sparkfleet backup` may be copying.
     """
-    before = (time.time() if now is None else now) - PART_S
+    before = time.time() - PART_S
     for path in paths.backups.glob(".*.db*"):
         own = any(f"-{occasion}.db" in path.name for occasion in ("change", "hourly"))
         with contextlib.suppress(OSError):

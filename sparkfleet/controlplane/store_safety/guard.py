@@ -73,7 +73,6 @@ def judge(
     """The reason for not using a store, or for not making one; None if there is none.
 
     Args:
-        fleet: name of the fleet.
         file: the database, for the words.
         content: of the file; None if it does not exist.
         mark: of the store that belongs there; None if none is known.

@@ -6,8 +6,7 @@ import contextlib
 import os
 import shutil
 import sqlite3
-import time
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Collection, Iterator
 from pathlib import Path
 
 from pydantic import ValidationError
@@ -39,16 +38,12 @@ def open_store(
     fleet: str,
     running: Collection[Generation] = (),
     known: StoreMark | None = None,
-    clock: Callable[[], float] = time.time,
 ) -> Store:
     """Opens the fleet's store, and keeps its mark from now on. Makes one if no sign of an earlier one exists.
 
     Args:
-        paths: the fleet's directories on the head.
-        fleet: its name.
         running: generations of applications or ranks that exist now.
         known: a mark that the caller remembers, if the files of it are gone.
-        clock: Unix seconds.
 
     Raises:
         StoreError: the store cannot be used.
@@ -62,7 +57,7 @@ def open_store(
     with named_errors(paths.database):
         if content is not None and content.schema < len(SCHEMAS):
             _copy_before_migration(paths)
-        store = Store(paths.database, clock)
+        store = Store(paths.database)
         try:
             identity = store.identity()
             if identity.fleet != fleet:

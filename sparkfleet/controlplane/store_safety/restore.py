@@ -37,8 +37,6 @@ def restore_copy(
     """Puts a copy in place.
 
     Args:
-        paths: the fleet's directories on the head.
-        fleet: its name.
         copy: a file of `copies`.
         running: generations that run now: new ones begin above them.
 
@@ -97,8 +95,6 @@ def begin_anew(
     """Puts an empty store in place: deployments, keys and events are forgotten, what runs is ended.
 
     Args:
-        paths: the fleet's directories on the head.
-        fleet: its name.
         name: the name that a person typed.
         running: generations that run now.
         dry: check, and change nothing.

@@ -22,21 +22,14 @@ LOOK_S = 0.5
 AGAIN_S = 30.0
 """Seconds until a copy that failed is tried again."""
 
-Warn = Callable[[str], None]
+OnTrouble = Callable[[str], None]
 
 
 class Safekeeping:
-    """Copies one store while it is in use.
-
-    Args:
-        paths: the fleet's directories on the head.
-        store: open, in this thread.
-        warn: receives the reason if a copy cannot be made; "" as soon as it can.
-        clock: Unix seconds.
-    """
+    """Copies one store while it is in use. `warn`: receives the reason if a copy cannot be made; "" as soon as it can."""
 
     def __init__(
-        self, paths: FleetPaths, store: Store, warn: Warn, clock: Callable[[], float] = time.time
+        self, paths: FleetPaths, store: Store, warn: OnTrouble, clock: Callable[[], float] = time.time
     ) -> None:
         self._paths = paths
         self._store = store

@@ -20,11 +20,7 @@ LOCKS = Path("/proc/locks")
 
 
 class StoreLock:
-    """Lock on a state directory itself: a file for it would need space on a disk that may be full.
-
-    Args:
-        root: the state directory.
-    """
+    """Lock on a state directory itself: a file for it would need space on a disk that may be full."""
 
     def __init__(self, root: Path) -> None:
         self._root = root

@@ -23,14 +23,7 @@ READ_S = 2.0
 
 
 class StoreWatch:
-    """Checks one open store.
-
-    Args:
-        store: open.
-        path: its file.
-        fleet: its fleet.
-        steady: a clock that only goes forward, seconds.
-    """
+    """Checks one open store."""
 
     def __init__(
         self, store: Store, path: Path, fleet: str, steady: Callable[[], float] = time.monotonic
@@ -45,9 +38,6 @@ class StoreWatch:
 
     def check(self, apps: Sequence[App]) -> str:
         """Checks that the file is still the store, and that the store is not older than what runs.
-
-        Args:
-            apps: everything that exists.
 
         Returns:
             A warning for people: the open store works, but the next process could not open it, or its disk is full. "" for

@@ -42,7 +42,7 @@ def page_view(
     stopped: Collection[Desired] = (),
 ) -> FleetView:
     """The view. `events`: the last ones, oldest first; `at`: Unix seconds; `stopped`: deployments that were deleted."""
-    drained = {one.node for one in status.drained}
+    drained = status.drained_nodes
     up = {
         (node.name, rail.netdev): bool(rail.up)
         for node in status.nodes
@@ -53,10 +53,7 @@ def page_view(
         fleet=status.fleet,
         sparkfleet=status.sparkfleet,
         endpoint=status.endpoint,
-        entries=tuple(
-            EntryView(node=one.node, url=one.url, reached=one.reached, connections=one.connections)
-            for one in status.entries
-        ),
+        entries=tuple(EntryView.model_validate(one, from_attributes=True) for one in status.entries),
         certificate_expires_at=status.certificate.expires_at if status.certificate else None,
         nodes=tuple(
             _node(one, is_head=one.name == inventory.head, drained=one.name in drained)
@@ -65,7 +62,10 @@ def page_view(
         links=_links(inventory, up),
         deployments=tuple(_deployment(one, status) for one in status.deployments),
         stopped=_stopped(status, stopped),
-        events=tuple(_event(one) for one in list(events)[: -MOST_EVENTS - 1 : -1]),
+        events=tuple(
+            EventView.model_validate(one, from_attributes=True)
+            for one in list(events)[: -MOST_EVENTS - 1 : -1]
+        ),
         trouble=status.trouble,
         warnings=(*status.warnings, *status.gateway_troubles),
     )
@@ -84,17 +84,6 @@ def _stopped(status: FleetStatus, stopped: Collection[Desired]) -> tuple[Stopped
 def planned_nodes(one: Desired) -> set[str]:
     """Nodes of the first rung of each of its groups."""
     return {node for group in one.plan.groups for node in group.ladder[0].candidate.shape.nodes}
-
-
-def _event(one: Event) -> EventView:
-    return EventView(
-        id=one.id,
-        at=one.at,
-        deployment=one.deployment,
-        subject=one.subject,
-        kind=one.kind,
-        message=one.message,
-    )
 
 
 def _links(inventory: Inventory, up: Mapping[tuple[str, str], bool]) -> tuple[LinkView, ...]:
@@ -159,7 +148,7 @@ def _deployment(one: DeploymentStatus, status: FleetStatus) -> DeploymentView:
         objective=one.plan.objective if one.plan else "",
         groups=tuple(_group(one, report, status) for report in one.groups),
         rejected=tuple(
-            RejectedView(what=each.what, reason=each.reason, rule=each.rule)
+            RejectedView.model_validate(each, from_attributes=True)
             for each in (one.plan.rejected[:MOST_REJECTED] if one.plan else ())
         ),
     )

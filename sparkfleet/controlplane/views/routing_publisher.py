@@ -17,11 +17,7 @@ SETTLE_S = 10.0
 
 
 class RoutingPublisher:
-    """Holds the last published table.
-
-    Args:
-        steady: a clock that only goes forward, seconds.
-    """
+    """Holds the last published table."""
 
     def __init__(self, steady: Callable[[], float]) -> None:
         self._steady = steady
@@ -73,7 +69,6 @@ class RoutingPublisher:
 
         Args:
             replicas: the replicas that serve now; they may change meanwhile.
-            wait_s: seconds.
         """
         version = self._table.version
 
@@ -91,7 +86,6 @@ class RoutingPublisher:
 
         Args:
             known: version of the table that the caller has.
-            wait_s: seconds.
             replica: the gateway replica that asks, "" for others.
         """
         if not replica and self._table.version not in (known, 0):

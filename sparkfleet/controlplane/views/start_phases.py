@@ -11,12 +11,7 @@ from sparkfleet.telemetry.metrics import ControlMetrics
 
 
 class StartPhases:
-    """The phase of each start, and since when.
-
-    Args:
-        metrics: receive the duration of each phase that has ended.
-        steady: a clock that only goes forward, seconds.
-    """
+    """The phase of each start, and since when."""
 
     def __init__(self, metrics: ControlMetrics, steady: Callable[[], float]) -> None:
         self._metrics = metrics

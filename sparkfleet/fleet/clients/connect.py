@@ -56,11 +56,7 @@ class ClientSetup(Value):
 
 
 def setup_of(client: str, endpoint: Endpoint) -> ClientSetup:
-    """The configuration of a client.
-
-    Raises:
-        SpecError: the client is not known.
-    """
+    """The configuration of a client. Raises SpecError if the client is not known."""
     make = _ca if client == AUTHORITY else CLIENTS.get(client)
     if make is None:
         raise SpecError(f"There is no client {quote(client)}.", do=f"Expected one of {', '.join(CLIENTS)}.")

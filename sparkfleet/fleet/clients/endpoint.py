@@ -45,12 +45,7 @@ async def ask(
     """Ask the deployment `name` over the fleet's endpoint; `on_text` is called with the answer's text as it arrives.
 
     Args:
-        session: of the fleet.
-        name: a deployment.
-        question: what is asked.
         key: an API key; "": one of its own, for this question.
-        max_tokens: most tokens of the answer.
-        on_text: receives the answer.
 
     Raises:
         ControlError: the fleet is down, the endpoint refuses the request, or the answer is incomplete.

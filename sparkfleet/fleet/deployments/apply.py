@@ -69,8 +69,6 @@ async def prepare_apply(
     """Plan deployments on the fleet as it is. Changes nothing.
 
     Args:
-        session: the fleet.
-        specs: the deployments.
         renew: resolve image tags at their registries again; otherwise a deployment keeps its image.
         retry: begin at rung 1 of the ladder, including rungs that are remembered as failed.
 
@@ -93,9 +91,6 @@ async def carry_out(
     """Stage weights and images, bring the fleet up if it is down, apply at its controller, and wait until all serve.
 
     Args:
-        session: the fleet.
-        prepared: the confirmed plan.
-        on_event: receives the events.
         wait: return only when every deployment is ready or has failed. Cancelling the wait stops no deployment.
 
     Raises:
@@ -194,7 +189,6 @@ async def create_first_key(client: FleetClient, on_event: OnEvent) -> list[str]:
 
     Args:
         client: of the controller, entered.
-        on_event: receives the key.
     """
     if known := [key.name for key in await client.keys()]:
         return known

@@ -26,7 +26,6 @@ async def prepare_rollback(session: Session, name: str, generation: int | None) 
     """Prepares to apply an earlier generation with the plan that it had. Changes nothing.
 
     Args:
-        session: the fleet.
         name: of the deployment; one that was deleted comes back.
         generation: left out: the newest one before the current one.
 
@@ -99,7 +98,7 @@ def _refuse_unpinned_code(spec: Deployment) -> None:
 
 
 def _change(spec: Deployment, plan: DeploymentPlan, status: FleetStatus, *, retry: bool) -> Change:
-    now = next((one for one in status.deployments if one.name == spec.name and one.plan is not None), None)
+    now = status.named(spec.name)
     if now is None or now.plan is None:
         return compare(spec, plan, None)
     running = running_groups(spec.name, status) or ()

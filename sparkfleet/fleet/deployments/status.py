@@ -147,10 +147,7 @@ async def delete_deployment(
     """Delete a deployment, and wait until all its groups have ended.
 
     Args:
-        session: the fleet.
-        name: of the deployment.
         confirm: called after the deployment was found; it raises to change nothing.
-        on_event: receives the events.
 
     Raises:
         ControlError: the fleet is down, or has none of that name.
@@ -168,10 +165,9 @@ async def delete_deployment(
 
 def find(status: FleetStatus, name: str) -> DeploymentStatus:
     """A deployment by its name. Raises ControlError with the known names if there is none."""
-    for deployment in status.deployments:
-        if deployment.name == name:
-            return deployment
-    raise no_deployment(name, [deployment.name for deployment in status.deployments])
+    if (found := status.named(name)) is None:
+        raise no_deployment(name, [one.name for one in status.deployments])
+    return found
 
 
 def no_deployment(name: str, known: Sequence[str]) -> ControlError:

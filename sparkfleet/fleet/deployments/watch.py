@@ -63,7 +63,7 @@ async def until_settled(
 
 async def until_gone(client: FleetClient, name: str, after: int, on_event: OnEvent) -> None:
     """Send events until every group of a deployment has ended."""
-    while any(deployment.name == name for deployment in (await client.fleet()).deployments):
+    while (await client.fleet()).named(name) is not None:
         on_event(StepRunning(step=FleetStep.STOPPING, subjects=(name,)))
         for event in await client.events(after, name, wait_s=WAIT_S):
             after = event.id

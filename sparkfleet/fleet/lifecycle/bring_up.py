@@ -43,8 +43,6 @@ async def bring_up(session: Session, on_event: OnEvent = ignored, wheels: Path |
     """Bring up every node of the fleet, and its deployments. Does nothing if the whole fleet is up and lacks no file.
 
     Args:
-        session: the fleet.
-        on_event: receives the steps.
         wheels: directory from which nodes without internet install.
 
     Raises:

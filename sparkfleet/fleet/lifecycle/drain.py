@@ -73,7 +73,7 @@ async def prepare_drain(session: Session, node: str) -> PreparedDrain:
     async with await session.controller() as client:
         status = await client.fleet()
     found = deployments_on(status, node)
-    drained = not found and node in {one.node for one in status.drained}
+    drained = not found and node in status.drained_nodes
     wanted = [one for one in found if one.plan is not None]
     if not wanted:
         return PreparedDrain(node, None, drained)
@@ -87,8 +87,7 @@ async def prepare_drain(session: Session, node: str) -> PreparedDrain:
 
 
 def _require_another(session: Session, status: FleetStatus, node: str) -> None:
-    drained = {one.node for one in status.drained} | {node}
-    if not set(session.inventory.nodes) - drained:
+    if not set(session.inventory.nodes) - status.drained_nodes - {node}:
         names = ", ".join(one.name for one in deployments_on(status, node))
         raise Infeasible(
             f"No other node is left for {names}.",
@@ -170,13 +169,12 @@ def group_drain(status: FleetStatus, name: str) -> PreparedGroupDrain:
     """Effect of a drain of this group by a status. Pure. Raises ControlError if there is no such group."""
     found = group_report(status, name)
     if found is None:
-        names = ", ".join(group.name for one in status.deployments for group in one.groups) or "none"
+        names = ", ".join(group.name for group in status.groups) or "none"
         raise ControlError(f"There is no group {name}.", do=f"Groups: {names}.")
     drained = {one.name for one in status.drained_groups}
     others = [
         group.name
-        for one in status.deployments
-        for group in one.groups
+        for group in status.groups
         if group.deployment == found.deployment and group.phase is GroupPhase.READY
     ]
     return PreparedGroupDrain(
@@ -189,7 +187,7 @@ def group_drain(status: FleetStatus, name: str) -> PreparedGroupDrain:
 
 def group_report(status: FleetStatus, name: str) -> GroupReport | None:
     """The report of a group; None if there is none of that name. Pure."""
-    return next((group for one in status.deployments for group in one.groups if group.name == name), None)
+    return next((group for group in status.groups if group.name == name), None)
 
 
 async def drain_group(session: Session, name: str, on_event: OnEvent = ignored) -> tuple[str, ...]:

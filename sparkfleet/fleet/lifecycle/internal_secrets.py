@@ -71,7 +71,6 @@ def with_former_tokens(status: FleetStatus, current: str) -> tuple[str, ...]:
     """Deployments of which an engine has another token than a start would give it now, or is just starting. Pure.
 
     Args:
-        status: the fleet.
         current: mark of the present secret.
     """
     found = (one.name for one in status.deployments if any(_is_former(one.groups, current)))

@@ -29,7 +29,7 @@ CHUNK = 1 << 20
 HELD_S = 20.0
 """Time for the controller of the new head to see that it may use the store: it looks every half second, or a round later."""
 
-Step = Literal["out", "in", "freeze", "settle", "away", "cancel"]
+MoveStep = Literal["out", "in", "freeze", "settle", "away", "cancel"]
 """See `node_daemon/head_move.py`."""
 
 
@@ -98,8 +98,6 @@ async def move_head(session: Session, plan: MovePlan, on_event: OnEvent = ignore
 
     Args:
         session: the fleet; its inventory names the new head afterwards.
-        plan: the confirmed plan.
-        on_event: receives the steps.
 
     Raises:
         NodeError: a node cannot be reached.
@@ -133,9 +131,7 @@ async def undo_move(session: Session, new: str, on_event: OnEvent = ignored) -> 
     """Undo a move that was interrupted, and wait until the old head's controller works again, if the fleet is up.
 
     Args:
-        session: the fleet.
         new: the node that would have become the head.
-        on_event: receives the nodes that are waited for.
 
     Raises:
         SpecError: the inventory has no such node.
@@ -215,7 +211,7 @@ class _Moving:
         await session.lifecycle.until_joined(client, self._on_event, HELD_S)
         return MovedHead(prepared.address)
 
-    def _request(self, step: Step, more: Mapping[str, Any] | None = None) -> MoveRequest:
+    def _request(self, step: MoveStep, more: Mapping[str, Any] | None = None) -> MoveRequest:
         fleet = self._session.inventory.fleet
         return MoveRequest(fleet=fleet, step=step, move=self._move).model_copy(update=dict(more or {}))
 

@@ -42,8 +42,7 @@ def served_by(status: FleetStatus, node: str) -> dict[GroupKey, float]:
     """See `Served`."""
     return {
         group.group: group.since
-        for deployment in status.deployments
-        for group in deployment.groups
+        for group in status.groups
         if group.phase is GroupPhase.READY and any(rank.node == node for rank in group.ranks)
     }
 

@@ -39,7 +39,6 @@ async def restore_copy(session: Session, name: str, confirm: Confirm) -> Restore
     """Put a copy in place of the store.
 
     Args:
-        session: the fleet.
         name: of the copy; "latest": the newest sound one.
         confirm: is asked before anything is changed.
 

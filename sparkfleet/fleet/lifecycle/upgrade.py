@@ -87,9 +87,6 @@ async def upgrade(
     """Install this release on every node, try it there, and change to it. Changes back if it does not start.
 
     Args:
-        session: the fleet.
-        plan: the confirmed plan.
-        on_event: receives the steps.
         wheels: directory from which nodes without internet install.
         force: start every node again even if it runs from this release's environment: its files were replaced.
 
@@ -233,5 +230,4 @@ async def _until_ready(
 
 
 def _ready(status: FleetStatus) -> dict[GroupKey, GroupReport]:
-    groups = (group for one in status.deployments for group in one.groups)
-    return {group.group: group for group in groups if group.phase is GroupPhase.READY}
+    return {group.group: group for group in status.groups if group.phase is GroupPhase.READY}

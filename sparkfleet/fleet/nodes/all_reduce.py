@@ -12,7 +12,7 @@ from sparkfleet.engines.rendezvous import RankNetwork, rank_networks
 from sparkfleet.errors import NodeError
 from sparkfleet.fabric.measure import bytes_sent
 from sparkfleet.planner.types.plan import Candidate
-from sparkfleet.remote.agent import Event, Program, SentInto, call, validated
+from sparkfleet.remote.agent import AgentEvent, Program, SentInto, call, validated
 from sparkfleet.remote.channel import Channel
 from sparkfleet.runtime.containers.container_tools import TOOLS
 from sparkfleet.specs.inventory import Link
@@ -70,9 +70,8 @@ class RailBytes:
     """Bytes that the rails of a group's nodes have sent since a moment.
 
     Args:
-        channels: to the nodes.
         rails: of each node, those that join it to the others.
-        on_gpus: its ranks send by RDMA, if all rails have it.
+        on_gpus: the ranks send by RDMA, if all rails have it.
     """
 
     def __init__(
@@ -167,7 +166,7 @@ async def _together(
     """Results of all ranks. The others start once rank 0 listens."""
     port: asyncio.Future[int] = asyncio.get_running_loop().create_future()
 
-    def on_event(event: Event) -> None:
+    def on_event(event: AgentEvent) -> None:
         if event["event"] == "listening" and not port.done():
             found = validated(channels[0].node, {"port": event.get("port")}, _Listening)
             port.set_result(found.port)

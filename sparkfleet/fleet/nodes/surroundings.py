@@ -63,7 +63,6 @@ async def surroundings_of(
     """The surroundings on every node that can be reached, in one round trip each.
 
     Args:
-        inventory: the fleet.
         channels: to its nodes, or to some of them.
         patience_s: time after which a node counts as not reached; None: that of its channel.
     """

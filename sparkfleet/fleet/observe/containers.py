@@ -16,14 +16,14 @@ from sparkfleet.telemetry.observe_containers import (
     DASHBOARDS,
     PARTS,
     PASSWORD_FILE,
+    READY_PATHS,
     TOKEN,
     ObserveHost,
     ObserveImages,
+    ObservePart,
     ObservePorts,
-    Part,
     container_argv,
     data_directories,
-    ready_path,
 )
 from sparkfleet.telemetry.observe_files import OWNERS, observe_files
 
@@ -41,7 +41,7 @@ _ANSWERS = (
 async def observe_up(
     session: Session,
     ports: ObservePorts,
-    on_part: Callable[[Part], None],
+    on_part: Callable[[ObservePart], None],
     images: ObserveImages | None = None,
 ) -> ObserveHost:
     """Writes the files on the head and starts the three containers, in place of earlier ones. Their data is kept.
@@ -121,9 +121,9 @@ async def _listed(head: Channel, host: ObserveHost) -> list[str]:
     return sorted({host.name(part) for part in PARTS} & set(listed.split()))
 
 
-async def _until_ready(head: Channel, host: ObserveHost, part: Part, ports: ObservePorts) -> None:
+async def _until_ready(head: Channel, host: ObserveHost, part: ObservePart, ports: ObservePorts) -> None:
     address, port = ports.of(part)
-    url = f"http://{address}:{port}{ready_path(part)}"
+    url = f"http://{address}:{port}{READY_PATHS[part]}"
     deadline = time.monotonic() + READY_S
     while (answer := await head.run(("python3", "-I", "-c", _ANSWERS, url))).exit_code:
         if time.monotonic() > deadline:

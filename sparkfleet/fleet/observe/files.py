@@ -30,11 +30,7 @@ async def place_of(session: Session) -> ObservePlace:
 
 
 def write_files(directory: Path, place: ObservePlace) -> WrittenFiles:
-    """Writes the files. Other files of the directory are left alone.
-
-    Raises:
-        SpecError: the directory cannot be written.
-    """
+    """Writes the files. Other files of the directory are left alone. Raises SpecError if the directory cannot be written."""
     written, unchanged, kept = [], [], []
     for name, text in observe_files(place).items():
         path = directory / name

@@ -12,12 +12,7 @@ if TYPE_CHECKING:  # a slow import, which `status` does without
 
 
 def down_lines(fleet: str, head: NodeSurroundings | None) -> Iterator[str]:
-    """A fleet that is down, with what `up` brings back.
-
-    Args:
-        fleet: its name.
-        head: surroundings of its head; None if they could not be read.
-    """
+    """A fleet that is down, with what `up` brings back. `head`: surroundings of its head; None if they could not be read."""
     yield f"Fleet {fleet} is down."
     yield from _next_lines(head.generations if head is not None else None)
 

@@ -13,7 +13,6 @@ from typing import NamedTuple
 from sparkfleet.controlplane.state.status import DeploymentStatus, NodeReport
 from sparkfleet.fleet.deployments.status import FleetOverview
 from sparkfleet.fleet.deployments.watch import step_detail, step_of_group
-from sparkfleet.fleet.planning.group_measurements import rung_of
 from sparkfleet.fleet.report.status_lines import entry_state, state_words
 from sparkfleet.group.report import BEGINNING, GroupPhase, GroupReport
 from sparkfleet.planner.report.explain.layout import band_ends
@@ -155,7 +154,7 @@ class LiveReadings:
             trouble=tuple(filter(None, (status.trouble, *status.warnings, *status.gateway_troubles))),
             tps=sum(rates) if rates else None,
             running=sum(group.running for group in groups),
-            waiting=sum(group.waiting for one in status.deployments for group in one.groups)
+            waiting=sum(group.waiting for group in status.groups)
             + sum(one.waiting for one in status.gateways),
             nodes=tuple(_nodes(found)),
             groups=(*groups, *waiting),
@@ -164,10 +163,9 @@ class LiveReadings:
     def _group(
         self, deployment: DeploymentStatus, group: GroupReport, now: float, *, drained: bool
     ) -> GroupRow:
-        at_rung = deployment.rung_of(group)
-        candidate = at_rung.candidate if at_rung else None
-        rung = rung_of(deployment, group)
-        band = rung.prediction.check_decode_tps if rung else None
+        rung = deployment.rung_of(group)
+        candidate = rung.candidate if rung else None
+        band = rung.prediction.check_decode_tps if rung and group.phase is GroupPhase.READY else None
         rate = self._rate(group, now)
         history = self._history.setdefault(group.name, deque(maxlen=HISTORY))
         history.append(rate or 0.0)
@@ -227,7 +225,7 @@ def _detail(group: GroupReport) -> str:
 
 
 def _nodes(found: FleetOverview) -> Iterator[NodeRow]:
-    drained = {one.node for one in found.status.drained}
+    drained = found.status.drained_nodes
     entries = {one.node: one for one in found.status.entries}
     for node in found.status.nodes:
         row = _node(node, node.name in drained, known=found.up)

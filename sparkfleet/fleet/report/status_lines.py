@@ -42,7 +42,6 @@ def fleet_lines(
     """The whole fleet: its endpoint, a paragraph per deployment, a line per node.
 
     Args:
-        fleet: the status.
         recent: events of at least the last hour, oldest first.
         now: Unix seconds.
         last_start: seconds of a plan's last start, None if there was none.
@@ -67,7 +66,7 @@ def fleet_lines(
         yield ""
         yield "nodes"
         width = max(len(node.name) for node in fleet.nodes)
-        drained = {one.node for one in fleet.drained}
+        drained = fleet.drained_nodes
         for node in fleet.nodes:
             yield f"{INDENT}{node.name:<{width}}  {_node(node)}{' · drained' * (node.name in drained)}"
 

@@ -67,7 +67,6 @@ async def unused_models(session: Session, keep: frozenset[str], on_event: OnEven
     Args:
         session: the fleet; it has to be up, because the controller knows the deployments.
         keep: names of models to leave out as well.
-        on_event: receives the steps.
     """
     async with await session.controller() as client:
         used = used_names(await client.fleet()) | keep

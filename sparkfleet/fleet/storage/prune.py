@@ -37,7 +37,6 @@ async def surplus_of(session: Session, keep: frozenset[str], on_event: OnEvent) 
     Args:
         session: the fleet; it has to be up, because the controller knows the deployments.
         keep: names of models to leave out as well.
-        on_event: receives the steps.
 
     Raises:
         NodeError: a node does not answer: whatever is only there would be left out unseen.

@@ -74,10 +74,8 @@ async def pinned(
     digest: they are removed from the plans here, and the tags of the rungs that become first are resolved in turn.
 
     Args:
-        session: the fleet.
         plans: with tags.
         failed: rungs that are remembered as failed on this fleet.
-        on_event: receives the progress of copies, and the digest of each tag.
         renew: resolve tags at their registries, even if nodes have an image of that name.
 
     Raises:

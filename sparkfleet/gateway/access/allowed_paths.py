@@ -34,7 +34,6 @@ def allowed_methods(path: str, named: Iterable[str] = ()) -> tuple[str, ...]:
     """Methods with which clients may use a path; () if it is not allowed.
 
     Args:
-        path: path of a request.
         named: paths that deployments name; one that ends in `/*` also covers all below it.
     """
     for pattern, methods in _PATTERNS:

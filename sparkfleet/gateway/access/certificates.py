@@ -31,7 +31,6 @@ class CertificateStore:
     """The certificate that a gateway presents, and the context that has it.
 
     Args:
-        tls: the inventory's choice.
         directory: generated certificates are stored here.
         secret: the fleet's engine secret.
 

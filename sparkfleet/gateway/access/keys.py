@@ -46,11 +46,6 @@ def authenticate(headers: Headers, keys: Iterable[KeyEntry], now: float | None =
 
     Reads `Authorization: Bearer` (OpenAI's clients) and `x-api-key` (Anthropic's). Every stored key is
     compared, so that the time taken does not show which one matched.
-
-    Args:
-        headers: headers of the request.
-        keys: the stored keys.
-        now: Unix seconds; None: the clock's.
     """
     at = time.time() if now is None else now
     found = _named(headers, keys, at)

@@ -36,11 +36,7 @@ class RequestLimits(Value):
 
 
 def check_headers(headers: Headers, limits: RequestLimits) -> None:
-    """Refuses headers that are too large.
-
-    Raises:
-        ApiError: 431.
-    """
+    """Refuses headers that are too large. Raises ApiError (431)."""
     if len(headers) > limits.header_count:
         raise headers_too_large()
     if sum(len(name) + len(value) + _PER_HEADER for name, value in headers) > limits.header_bytes:
@@ -60,11 +56,7 @@ def check_target(raw_path: bytes, query: bytes) -> None:
 
 
 def check_encoding(headers: Headers) -> None:
-    """Refuses a compressed body.
-
-    Raises:
-        ApiError: 415.
-    """
+    """Refuses a compressed body. Raises ApiError (415)."""
     encoding = next((value for name, value in headers if name == b"content-encoding"), b"identity")
     if encoding.strip().lower() not in (b"identity", b""):
         raise encoded_body(encoding.decode("latin-1"))
@@ -74,9 +66,6 @@ async def read_body(headers: Headers, receive: Receive, limits: RequestLimits, h
     """The whole body. One whose content-length is too long is refused before a byte of it is read.
 
     Args:
-        headers: headers of the request.
-        receive: the client's messages.
-        limits: the longest body and its time.
         held: counts its bytes, and refuses what does not fit.
 
     Raises:

@@ -42,12 +42,7 @@ class StoredResponse(NamedTuple):
 
 
 class ResponseOwners:
-    """Ids of responses with their owners.
-
-    Args:
-        file: keeps them; None: they are only in memory.
-        most: responses that are remembered.
-    """
+    """Ids of responses with their owners. `file`: keeps them; None: they are only in memory."""
 
     def __init__(self, file: Path | None = None, most: int = MOST) -> None:
         self._file = file

@@ -70,22 +70,14 @@ class _Account:
 
 
 class KeyLimiter:
-    """Counts the requests of each key.
-
-    Args:
-        clock: a clock that only goes forward, seconds.
-    """
+    """Counts the requests of each key."""
 
     def __init__(self, clock: Callable[[], float] = monotonic) -> None:
         self._clock = clock
         self._accounts: dict[str, _Account] = {}
 
     def admit(self, key: KeyEntry) -> AdmittedRequest:
-        """Counts a request.
-
-        Raises:
-            ApiError: 429, with the time at which the limit admits one again.
-        """
+        """Counts a request. Raises ApiError (429) with the time at which the limit admits one again."""
         now = self._clock()
         account = self._accounts.setdefault(key.id, _Account())
         account.forget(now - WINDOW_S)
@@ -114,13 +106,7 @@ class KeyLimiter:
 
 
 class AdmittedRequest:
-    """One request of a key, until `close`.
-
-    Args:
-        account: its key's.
-        clock: seconds.
-        counts_tokens: true if the key has a limit of tokens.
-    """
+    """One request of a key, until `close`. `counts_tokens`: true if the key has a limit of tokens."""
 
     __slots__ = ("_account", "_charges", "_clock", "_counts", "_open", "_started", "charged")
 

@@ -192,14 +192,7 @@ class ModelQueues:
 
 
 class QueuedSlot(Slot):
-    """A slot that counts for its key's turn.
-
-    Args:
-        queues: the queues that granted it.
-        owner: its model and its key.
-        choice: the candidates.
-        found: their forecasts, best first.
-    """
+    """A slot that counts for its key's turn. `owner`: model and key of its request."""
 
     def __init__(
         self, queues: ModelQueues, owner: tuple[str, str], choice: Choice, found: list[GroupForecast]

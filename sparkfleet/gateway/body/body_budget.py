@@ -16,11 +16,7 @@ KEY_SHARE = 0.75
 
 
 class BodyBudget:
-    """Counts the bytes that are held.
-
-    Args:
-        total: bytes of all keys.
-    """
+    """Counts the bytes that are held."""
 
     def __init__(self, total: int = BUDGET_BYTES) -> None:
         self.total = total
@@ -58,12 +54,7 @@ class BodyBudget:
 
 
 class HeldBody:
-    """The bytes of one request. `close` releases them; it may be called twice.
-
-    Args:
-        budget: counts them.
-        key: id of the client's key.
-    """
+    """The bytes of one request. `close` releases them; it may be called twice."""
 
     __slots__ = ("_budget", "_key", "_size")
 

@@ -10,11 +10,7 @@ PIECE_BYTES = 1 << 18
 
 
 class RequestBody:
-    """Bytes in the order of their arrival.
-
-    Args:
-        body: the first of them.
-    """
+    """Bytes in the order of their arrival."""
 
     __slots__ = ("_pieces", "_rest", "size")
 

@@ -14,8 +14,6 @@ from typing import BinaryIO
 from sparkfleet.gateway.api_errors import ApiError, bad_request
 from sparkfleet.gateway.body.json_caps import check_caps
 from sparkfleet.gateway.body.model_span import model_span
-from sparkfleet.gateway.request.requirements import Requirements
-from sparkfleet.gateway.request.usage_option import BodyEdit
 from sparkfleet.gateway.request_parser import RequestTarget, is_form, route
 from sparkfleet.values import Value
 
@@ -39,39 +37,17 @@ class ScanFault(Value):
     kind: str
     param: str | None
 
-    def error(self) -> ApiError:
-        """The error again."""
-        return ApiError(
-            self.what,
-            status=self.status,
-            code=self.code,
-            kind=self.kind,
-            param=self.param,
-            means=self.means,
-            do=self.do,
-        )
-
 
 class ScanAnswer(Value):
     """Model and requirements of a body, or its fault."""
 
-    model: str = ""
-    needs: Requirements = Requirements()
-    span: tuple[int, int] | None = None
-    usage: BodyEdit | None = None
-    previous: str = ""
-    claimed: str = ""
-    fault: ScanFault | None = None
+    found: RequestTarget | ScanFault
 
     def target(self) -> RequestTarget:
-        """The model and the requirements.
-
-        Raises:
-            ApiError: the body's fault.
-        """
-        if self.fault is not None:
-            raise self.fault.error()
-        return RequestTarget(self.model, self.needs, self.span, self.usage, self.previous, self.claimed)
+        """The model and the requirements. Raises ApiError for its fault."""
+        if isinstance(self.found, ScanFault):
+            raise ApiError(**self.found.model_dump())
+        return self.found
 
 
 def scan(content_type: bytes, body: bytes | bytearray) -> ScanAnswer:
@@ -85,28 +61,11 @@ def scan(content_type: bytes, body: bytes | bytearray) -> ScanAnswer:
         return _fault(error)
     except MemoryError:
         return _fault(bad_request("The request body takes too much memory to read.", code="too_complex"))
-    span = found.span if is_form(headers) else model_span(body)
-    return ScanAnswer(
-        model=found.model,
-        needs=found.needs,
-        span=span,
-        usage=found.usage,
-        previous=found.previous,
-        claimed=found.claimed,
-    )
+    return ScanAnswer(found=found if is_form(headers) else found._replace(span=model_span(body)))
 
 
 def _fault(error: ApiError) -> ScanAnswer:
-    fault = ScanFault(
-        what=error.what,
-        means=error.means,
-        do=error.do,
-        status=error.status,
-        code=error.code,
-        kind=error.kind,
-        param=error.param,
-    )
-    return ScanAnswer(fault=fault)
+    return ScanAnswer(found=ScanFault(**{name: getattr(error, name) for name in ScanFault.model_fields}))
 
 
 def _serve(source: BinaryIO, sink: BinaryIO) -> None:

@@ -69,8 +69,6 @@ class BodyScanner:
 
         Args:
             query: query of the request, which names the model if there is no body.
-            headers: headers of the request.
-            body: its whole body.
             key: id of the client's key; each key has one process at a time, so that others get the next.
 
         Raises:

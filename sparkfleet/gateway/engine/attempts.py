@@ -32,11 +32,7 @@ class Attempts:
     """The tries of one request.
 
     Args:
-        picker: finds the addresses of engines.
-        upstream: the connections.
-        choice: the candidate groups.
         slot: its place on the group that it was admitted to.
-        request: the request to send.
         on_answer: called when an engine has begun to answer, so that the request's body is not needed again.
         token_ids: ask for ids of tokens, if the engine returns them.
         lost: the tries before, for the rest of a stream whose engine was lost: they count, one more engine may be lost

@@ -78,8 +78,7 @@ class EngineConnection(asyncio.Protocol):
         """Sends a request and waits, without a time limit, for the head of the answer.
 
         Args:
-            head: its first line and headers, with the empty line.
-            body: its body.
+            head: first line and headers, with the empty line.
             is_head: true for the method HEAD, whose answer has no body whatever its headers declare.
 
         Raises:
@@ -124,7 +123,6 @@ class EngineConnection(asyncio.Protocol):
         """Passes the rest of the answer to `sink`, each part as it arrives.
 
         Args:
-            sink: takes the parts.
             drained: waits until a slow client takes more.
 
         Raises:

@@ -32,11 +32,7 @@ class KeyUnusable(Exception):
 
 
 class ExternalPicker:
-    """Finds the engine of a group, or the address of an endpoint outside the fleet.
-
-    Args:
-        picker: finds the engines of the fleet's groups.
-    """
+    """Finds the engine of a group, or the address of an endpoint outside the fleet."""
 
     def __init__(self, picker: Picker) -> None:
         self._picker = picker

@@ -19,11 +19,7 @@ _LONGEST_LINE = 1 << 20
 
 
 class LoopDetector:
-    """Watches one event stream of OpenAI's or Anthropic's API.
-
-    Args:
-        tokens: repeated tokens after which it has found a loop.
-    """
+    """Watches one event stream of OpenAI's or Anthropic's API. `tokens`: repeated tokens after which it has found a loop."""
 
     def __init__(self, tokens: int) -> None:
         self.tokens = tokens
@@ -47,11 +43,7 @@ class LoopDetector:
 
 
 class _Tail:
-    """The end of one choice's text.
-
-    Args:
-        size: characters that have to be a repetition.
-    """
+    """The end of one choice's text. `size`: characters that have to be a repetition."""
 
     def __init__(self, size: int) -> None:
         self._size = size

@@ -6,6 +6,8 @@ mistakes a part for the whole.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 from sparkfleet.gateway.api_errors import Dialect, error_json
 from sparkfleet.gateway.asgi import DirectWriter, Send
 from sparkfleet.gateway.engine.connection import EngineConnectionLost
@@ -17,29 +19,19 @@ from sparkfleet.gateway.engine.usage import UsageMeter
 from sparkfleet.gateway.engine.usage_event import UsageHider
 
 
+@dataclass(slots=True)
 class AnswerPath:
-    """Way of an answer's bytes to the client: recorded for a continuation, counted, searched for loops, freed of usage.
+    """Way of an answer's bytes to the client: recorded for a continuation, counted, searched for loops, freed of usage."""
 
-    Args:
-        meter: counts.
-        loops: ends an answer that repeats itself; None: it may.
-        hider: takes out a usage that the client did not ask for; None: there is none.
-        record: notes what the client has got, and finds the engine's report that it failed; None: it will not be continued.
-        failures: finds that report without a record; None: it is no stream.
-    """
-
-    __slots__ = ("failures", "hider", "loops", "meter", "record")
-
-    def __init__(
-        self,
-        meter: UsageMeter,
-        loops: LoopDetector | None = None,
-        hider: UsageHider | None = None,
-        record: StreamRecord | None = None,
-        failures: FailureWatch | None = None,
-    ) -> None:
-        self.meter, self.loops, self.hider, self.record = meter, loops, hider, record
-        self.failures = failures
+    meter: UsageMeter
+    loops: LoopDetector | None = None
+    """Ends an answer that repeats itself; None: it may."""
+    hider: UsageHider | None = None
+    """Takes out a usage that the client did not ask for; None: there is none."""
+    record: StreamRecord | None = None
+    """Notes what the client has got, and finds the engine's report that it failed; None: it will not be continued."""
+    failures: FailureWatch | None = None
+    """Finds that report without a record; None: it is no stream."""
 
     @property
     def is_changed(self) -> bool:

@@ -140,11 +140,7 @@ class UpstreamAnswer:
         ]
 
     async def readany(self) -> bytes:
-        """The next bytes of the body; b"" at its end.
-
-        Raises:
-            EngineConnectionLost: the engine was lost in the middle.
-        """
+        """The next bytes of the body; b"" at its end. Raises EngineConnectionLost if the engine was lost in the middle."""
         return await self.connection.readany()
 
     async def pump(self, sink: Sink, drained: Callable[[], Awaitable[None]]) -> None:
@@ -181,8 +177,6 @@ class Upstream:
         A request that was lost on a new one is not sent to the same engine again: it may be the cause.
 
         Args:
-            engine: its address.
-            request: what is sent.
             most: times that it may be sent; 1: there is no second try.
 
         Raises:

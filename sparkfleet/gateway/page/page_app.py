@@ -34,7 +34,7 @@ from sparkfleet.gateway.routing_table import KeyEntry, RoutingTable
 
 log = logging.getLogger(__name__)
 
-Ask = Callable[[], Awaitable[str]]
+ReadView = Callable[[], Awaitable[str]]
 """The controller's view of the fleet, JSON of FleetView."""
 
 Pass = Callable[[str], Awaitable[str]]
@@ -97,12 +97,11 @@ class PageApp:
         ask: returns the controller's view; it may fail.
         change: lets the controller carry out an admin's change.
         read_log: lets it read the end of a rank's log.
-        clock: a clock that only goes forward, seconds.
     """
 
     def __init__(
         self,
-        ask: Ask,
+        ask: ReadView,
         change: Pass | None = None,
         read_log: Pass | None = None,
         clock: Callable[[], float] = time.monotonic,

@@ -17,11 +17,7 @@ _TEXT = re.compile(rb'"(?:reasoning_content|content|text)"\s*:\s*"((?:[^"\\]|\\.
 
 
 class TextCapture:
-    """Knows until when texts are kept.
-
-    Args:
-        clock: Unix seconds.
-    """
+    """Knows until when texts are kept."""
 
     def __init__(self, clock: Callable[[], float] = time.time) -> None:
         self._clock = clock

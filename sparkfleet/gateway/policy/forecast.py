@@ -82,13 +82,7 @@ class GroupForecast(NamedTuple):
 
 
 def forecasts(loads: Sequence[GroupLoad], needs: Requirements, answer_tokens: float) -> list[GroupForecast]:
-    """The forecast of each group, best first.
-
-    Args:
-        loads: the groups that may serve the request.
-        needs: its requirements.
-        answer_tokens: tokens that the answer will probably have.
-    """
+    """The forecast of each group, best first. `answer_tokens`: tokens that the answer will probably have."""
     fewest = min((load.group.concurrency for load in loads if load.group.concurrency), default=1)
     abilities = needs.abilities
     found = [_forecast(load, needs, abilities, answer_tokens, fewest) for load in loads]

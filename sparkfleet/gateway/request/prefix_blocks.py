@@ -31,7 +31,6 @@ def prefix_of(texts: Iterable[str], salt: str = "") -> tuple[int, ...]:
     A name has 32 bits: a wrong match costs a prediction, not an answer.
 
     Args:
-        texts: the texts of the prompt.
         salt: keeps its blocks apart from those of others, as in the engine.
     """
     text = "\0".join(texts)

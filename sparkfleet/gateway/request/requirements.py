@@ -155,9 +155,7 @@ def doubts(
     """Doubts about a group that meets the requirements: unknown capabilities, and missing tokens of context.
 
     Args:
-        group: the group.
-        needs: the requirements.
-        abilities: their `abilities`, if they are computed already: for each group that would be slow.
+        abilities: those of `needs`, if they are computed already: for each group that would be slow.
     """
     unknown = 0
     for ability in needs.abilities if abilities is None else abilities:

@@ -29,7 +29,6 @@ def usage_option(document: dict[str, Any], body: bytes | bytearray) -> BodyEdit 
     """The edit that asks for the usage of a stream; None if there is nothing to ask for, or the client asks itself.
 
     Args:
-        document: the parsed body.
         body: a JSON object, which has been parsed: it is not checked again.
     """
     if document.get("stream") is not True:

@@ -12,11 +12,11 @@ from functools import partial
 from pathlib import Path
 from typing import Literal
 
+from sparkfleet.controlplane.clocks import WallClock
 from sparkfleet.controlplane.controller import Controller
 from sparkfleet.controlplane.state.head_address import HeadAddress
 from sparkfleet.controlplane.state.status import NodeReport, app_name
 from sparkfleet.controlplane.store_safety.guard import StoreError
-from sparkfleet.controlplane.wall_clock import WallClock
 from sparkfleet.engines.failure_signatures import Diagnosis
 from sparkfleet.errors import Cause
 from sparkfleet.gateway.routing_table import GroupEntry

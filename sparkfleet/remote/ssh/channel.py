@@ -56,7 +56,6 @@ class SshChannel:
     Belongs to the event loop that first uses it.
 
     Args:
-        node: its name.
         hops: the way to it; the last is the node. See `SshConfig.route`.
         connect_s: seconds until an attempt to connect fails with `Suspected`.
     """

@@ -43,7 +43,6 @@ class Command:
     """A command in progress; receives its outputs (see `Receiver`).
 
     Args:
-        argv: the program and its arguments.
         env: variables on top of the node's own.
         limit: bytes that are kept of stdout.
         on_output: called with stdout as it arrives.

@@ -41,11 +41,7 @@ class HostKey(Value):
 
 
 class Deadline:
-    """Time limit of one operation, shared by its steps.
-
-    Args:
-        timeout_s: seconds from now.
-    """
+    """Time limit of one operation, shared by its steps."""
 
     def __init__(self, timeout_s: float) -> None:
         self.timeout_s = timeout_s
@@ -88,11 +84,7 @@ def shown(transport: paramiko.Transport) -> HostKey:
 
 
 def reach(host: str, port: int, name: str, deadline: Deadline) -> socket.socket:
-    """A TCP connection. `name` is the other side's name in messages.
-
-    Raises:
-        Unreachable: the connection cannot be made.
-    """
+    """A TCP connection. `name` is the other side's name in messages. Raises Unreachable if the connection cannot be made."""
     there = f"{host} port {port}"
     prefix = "" if name == there else f"{name}: "
     try:
@@ -187,11 +179,7 @@ def _not_agreed(name: str, error: Exception | None) -> NodeError:
 
 
 def verify(transport: paramiko.Transport, name: str, pins: Collection[str]) -> None:
-    """Accept only a server whose host key is pinned.
-
-    Raises:
-        HostKeyChanged: its host key is not pinned.
-    """
+    """Accept only a server whose host key is pinned. Raises HostKeyChanged if its host key is not pinned."""
     key = shown(transport)
     if key.fingerprint in pins:
         return

@@ -47,12 +47,7 @@ class Receiver(Protocol):
 
 
 class Stream:
-    """Both directions of one channel. Belongs to the event loop that creates it.
-
-    Args:
-        transport: the transport that the channel is opened on.
-        receiver: gets the data that arrives.
-    """
+    """Both directions of one channel. Belongs to the event loop that creates it."""
 
     def __init__(self, transport: Transport, receiver: Receiver) -> None:
         self._transport = transport

@@ -19,13 +19,12 @@ from sparkfleet.controlplane.policy.actions import (
     StartGroup,
     TryAgain,
 )
-from sparkfleet.controlplane.policy.after import after
-from sparkfleet.controlplane.policy.decide import decide
+from sparkfleet.controlplane.policy.decide import decide, is_at_rest
 from sparkfleet.controlplane.policy.fallback import ANSWER_S, BREAKER_FAILURES, RESTARTS
-from sparkfleet.controlplane.policy.reported import on_report
-from sparkfleet.controlplane.policy.rest import is_at_rest
+from sparkfleet.controlplane.policy.phase_change import on_report
 from sparkfleet.controlplane.policy.rollout import forget_ended
 from sparkfleet.controlplane.policy.state import GONE_S, FleetState, Now, Pending
+from sparkfleet.controlplane.policy.state_after import after
 from sparkfleet.controlplane.state.desired import Standing
 from sparkfleet.engines.failure_signatures import Diagnosis
 from sparkfleet.errors import Cause

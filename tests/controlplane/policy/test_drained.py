@@ -16,8 +16,8 @@ from sparkfleet.controlplane.policy.actions import (
     WaitForNodes,
 )
 from sparkfleet.controlplane.policy.decide import decide
+from sparkfleet.controlplane.policy.run_permission import barred_by
 from sparkfleet.controlplane.policy.state import GONE_S, FleetState, Now, Pending
-from sparkfleet.controlplane.policy.wanted import barred_by
 from sparkfleet.engines.failure_signatures import Diagnosis
 from sparkfleet.errors import Cause
 from sparkfleet.group.report import GroupPhase

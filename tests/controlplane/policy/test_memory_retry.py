@@ -6,13 +6,12 @@ import pytest
 from policy_world import application, desired, seen
 
 from sparkfleet.controlplane.policy.actions import LadderStep, RestartGroup, StartGroup
-from sparkfleet.controlplane.policy.after import after
-from sparkfleet.controlplane.policy.decide import decide
+from sparkfleet.controlplane.policy.decide import decide, is_at_rest
 from sparkfleet.controlplane.policy.ladder import RETRIES, step
 from sparkfleet.controlplane.policy.memory_retry import refused
-from sparkfleet.controlplane.policy.reported import on_report
-from sparkfleet.controlplane.policy.rest import is_at_rest
+from sparkfleet.controlplane.policy.phase_change import on_report
 from sparkfleet.controlplane.policy.state import FleetState, Now
+from sparkfleet.controlplane.policy.state_after import after
 from sparkfleet.controlplane.state.desired import Standing
 from sparkfleet.engines.failure_signatures import Diagnosis
 from sparkfleet.errors import Cause

@@ -8,9 +8,9 @@ from controller_world import diagnosed, report
 
 from sparkfleet.controlplane.policy import pending_starts as module
 from sparkfleet.controlplane.policy.actions import BeginAttempt, EndAttempt
-from sparkfleet.controlplane.policy.after import after
 from sparkfleet.controlplane.policy.pending_starts import is_uncertain, learn_boots, lost
 from sparkfleet.controlplane.policy.state import FleetState, Now, Pending, SeenNodes
+from sparkfleet.controlplane.policy.state_after import after
 from sparkfleet.controlplane.state.desired import Standing
 from sparkfleet.controlplane.state.status import NodeReport
 from sparkfleet.group.report import GroupPhase

@@ -1,8 +1,10 @@
 """A key for one command, of a real controller's API."""
 
 import asyncio
+from contextlib import asynccontextmanager
 
 import pytest
+from aiohttp import web
 from aiohttp.test_utils import TestServer
 from controller_world import World
 
@@ -11,6 +13,7 @@ from sparkfleet.controlplane.api.api_tokens import ApiTokens
 from sparkfleet.controlplane.api.client import FleetClient
 from sparkfleet.controlplane.state.head_address import HeadAddress
 from sparkfleet.errors import ControlError
+from sparkfleet.fleet import selftest
 from sparkfleet.fleet.clients import passing_key as module
 from sparkfleet.fleet.clients.passing_key import AT_ONCE, LASTS_S, key_for, passing_key
 from sparkfleet.gateway.access.keys import authenticate
@@ -100,3 +103,37 @@ async def test_a_given_key_is_used_as_it_is(client):
     async with key_for(client, "sk-mine") as text:
         assert text == "sk-mine"
         assert await names(client) == []
+
+
+class OneEndpoint:
+    """Session of a fleet whose endpoint answers every question, and notes if its key is accepted."""
+
+    def __init__(self, client):
+        self.endpoint = self
+        self.client = client
+        self.accepted = []
+
+    async def controller(self):
+        return self.client.again()
+
+    async def trust(self, client):
+        return True
+
+    async def _answer(self, request):
+        self.accepted.append(accepted(self.client, request.headers["authorization"].removeprefix("Bearer ")))
+        return web.Response(text='data: {"usage": {"completion_tokens": 7}}\n\ndata: [DONE]\n\n')
+
+    @asynccontextmanager
+    async def url(self, client):
+        app = web.Application()
+        app.router.add_post("/v1/chat/completions", self._answer)
+        async with TestServer(app) as server:
+            yield str(server.make_url("/v1"))
+
+
+async def test_the_selftest_asks_with_such_a_key_whatever_a_killed_one_has_left(client):
+    await client.create_key("selftest")
+    session = OneEndpoint(client)
+    assert await selftest._asked(session) == 7
+    assert session.accepted == [True]
+    assert await names(client) == ["selftest"]

@@ -369,7 +369,7 @@ async def test_a_batch_key_and_a_batch_request_wait(open_door: OpenDoor) -> None
 
 
 async def test_a_full_queue_is_a_503_with_retry_after(open_door: OpenDoor) -> None:
-    door = await small(open_door, pace=Pace(ttft_s=3600), waiting=1)
+    door = await small(open_door, pace=Pace(ttft_s=3600), queues=ModelQueues(waiting=1))
     tasks = [asyncio.create_task(door.post())]
     await door.engine.until(lambda engine: engine.running == 1)
     tasks.append(asyncio.create_task(door.post()))

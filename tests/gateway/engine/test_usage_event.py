@@ -183,7 +183,9 @@ def test_the_option_is_put_where_it_belongs(body: str, expected: dict[str, Any])
     after = given[: edit.start] + edit.text.encode() + given[edit.end :]
     assert json.loads(after) == {**document, "stream_options": expected}
     assert len(after) == len(given) + edit.growth
-    assert scan(b"application/json", json.dumps({"model": "m", **document}).encode()).usage is not None
+    assert (
+        scan(b"application/json", json.dumps({"model": "m", **document}).encode()).target().usage is not None
+    )
 
 
 @pytest.mark.parametrize(

@@ -22,7 +22,6 @@ class Database:
 
     Args:
         path: the database file; created if it is missing, in a directory of mode 0700.
-        clock: Unix seconds, replaceable in tests.
     """
 
     def __init__(self, path: Path, clock: Callable[[], float] = time.time) -> None:

@@ -63,13 +63,7 @@ _RAISE = (
 
 
 class DeploymentTable:
-    """Desired deployments, their history, and the last generation of each name.
-
-    Args:
-        database: keeps them.
-        groups: positions and starts of their groups.
-        events: has their deletions.
-    """
+    """Desired deployments, their history, and the last generation of each name."""
 
     def __init__(self, database: Database, groups: GroupTable, events: EventTable) -> None:
         self._db = database
@@ -117,9 +111,6 @@ class DeploymentTable:
         after a delete, so that a process of an old generation can be distinguished from a new one.
 
         Args:
-            spec: the deployment.
-            plan: its plan.
-            who: the person or program that applied it.
             retry: start every group again.
             older: groups that still run and are no longer desired.
             base: the generation that the plan was made from; 0: there was none; None: not known, and not checked.

@@ -8,11 +8,7 @@ from sparkfleet.group.group_name import GroupKey
 
 
 class DrainTable:
-    """Drained nodes and drained groups.
-
-    Args:
-        database: keeps them.
-    """
+    """Drained nodes and drained groups."""
 
     def __init__(self, database: Database) -> None:
         self._db = database

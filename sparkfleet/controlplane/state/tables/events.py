@@ -14,12 +14,7 @@ for another one's failure."""
 
 
 class EventTable:
-    """The newest events.
-
-    Args:
-        database: keeps them.
-        keep: number of newest events that are kept.
-    """
+    """The newest events."""
 
     def __init__(self, database: Database, keep: int) -> None:
         self._db = database

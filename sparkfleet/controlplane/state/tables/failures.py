@@ -9,11 +9,7 @@ from sparkfleet.planner.rules.failure_memory import RememberedFailure
 
 
 class FailureTable:
-    """Failed candidates by their fingerprint, each for a limited time.
-
-    Args:
-        database: keeps them.
-    """
+    """Failed candidates by their fingerprint, each for a limited time."""
 
     def __init__(self, database: Database) -> None:
         self._db = database

@@ -11,11 +11,7 @@ from sparkfleet.planner.report.carry_over import RunningGroup
 
 
 class GroupTable:
-    """Standings and starts by group, including groups of generations that are being replaced.
-
-    Args:
-        database: keeps them.
-    """
+    """Standings and starts by group, including groups of generations that are being replaced."""
 
     def __init__(self, database: Database) -> None:
         self._db = database
@@ -61,7 +57,6 @@ class GroupTable:
         """Stores a start until `end_start`. For a start that has already begun only unknown boot ids are added.
 
         Args:
-            group: its key.
             boots: boot id of each node, "" if it is not known.
         """
         with self._db.transaction():

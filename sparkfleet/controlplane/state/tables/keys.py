@@ -16,11 +16,7 @@ _ADD = "INSERT INTO keys (id, name, sha256, settings, since) VALUES (?, ?, ?, ?,
 
 
 class KeyTable:
-    """The keys of a fleet, without their texts.
-
-    Args:
-        database: keeps them.
-    """
+    """The keys of a fleet, without their texts."""
 
     def __init__(self, database: Database) -> None:
         self._db = database

@@ -57,11 +57,7 @@ def day_of(at: float) -> str:
 
 
 class UsageLedger:
-    """Usage by day, and the last totals of each gateway replica.
-
-    Args:
-        database: keeps them.
-    """
+    """Usage by day, and the last totals of each gateway replica."""
 
     def __init__(self, database: Database) -> None:
         self._db = database

@@ -5,8 +5,8 @@ from dataclasses import replace
 import pytest
 from policy_world import application, desired
 
+from sparkfleet.controlplane.policy.run_permission import is_wanted
 from sparkfleet.controlplane.policy.state import FleetState
-from sparkfleet.controlplane.policy.wanted import is_wanted
 from sparkfleet.controlplane.state.desired import Standing
 
 OLD, NEW = ("tiny", 1, 0), ("tiny", 2, 0)

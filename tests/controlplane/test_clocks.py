@@ -2,8 +2,8 @@
 
 import pytest
 
+from sparkfleet.controlplane.clocks import WallClock
 from sparkfleet.controlplane.policy.state import Now
-from sparkfleet.controlplane.wall_clock import WallClock
 
 
 @pytest.fixture

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from sparkfleet.gateway.in_flight import InFlight
-from sparkfleet.gateway.policy.learned import FARTHEST, LearnedSpeeds
+from sparkfleet.gateway.policy.learned_speeds import FARTHEST, LearnedSpeeds
 from sparkfleet.gateway.request.requirements import Requirements
 from sparkfleet.gateway.routing_table import GroupEntry, GroupSpeed
 
