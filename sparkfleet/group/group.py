@@ -181,7 +181,8 @@ class Group:
                 drafts = await self._until_exit(self._bring_up(adopted))
             # The API of a custom workload is unknown: only its health can be checked.
             measured = {} if self._is_custom else await self._until_exit(self._checked(drafts, adopted))
-            statuses = await self._ranks.statuses()
+            with contextlib.suppress(NodeError):  # a supervisor that hangs beside an engine that generates
+                statuses = await self._ranks.statuses()
         except SparkfleetError as error:
             await self._fail(error)
             raise

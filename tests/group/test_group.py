@@ -565,3 +565,21 @@ async def test_a_tool_that_does_not_find_the_staged_image_for_now_is_not_taken_f
         await rank_module.box_of(launch.model_copy(update={"candidate": candidate}))
     assert caught.value.because is Cause.TRANSIENT
     assert len(asked) == 1
+
+
+async def test_a_supervisor_that_does_not_answer_at_the_end_of_a_start_costs_no_engine(world, monkeypatch):
+    group = world.group()
+
+    async def checked(*_):
+        async def silent():
+            raise NodeError("the supervisor did not answer within 5 s")
+
+        monkeypatch.setattr(group._ranks, "statuses", silent)
+        return {}
+
+    monkeypatch.setattr(group, "_checked", checked)
+    await group.start()
+    ready = world.reports[-1]
+    assert ready.phase is GroupPhase.READY
+    assert [one.node for one in ready.ranks] == ["this"]
+    await group.stop(drain_s=0)
