@@ -107,11 +107,7 @@ class ObservedFleet:
             fresh=frozenset(report.name for report in self.reports.fresh()),
             standings=self.store.groups.standings(),
             starts=self.store.groups.starts(),
-            older={
-                (name, *one.member): one.candidate.shape.nodes
-                for name in self.wanted()
-                for one in self.older(name)
-            },
+            older={(name, *one.member): one.candidate for name in self.wanted() for one in self.older(name)},
             nodes=self.nodes,
             available=available or {},
             drained=frozenset(one.node for one in self.store.drains.nodes()),

@@ -120,6 +120,8 @@ class Failure(Value):
     """The last lines that it printed, oldest first."""
     served: bool = False
     """It was ready before: lines of its start may no longer be in `log`."""
+    out_of_memory: bool = False
+    """The kernel has killed a process of it for lack of memory, by its supervisor's record."""
     memory_low: int | None = None
     """Lowest MemAvailable measured on its node since it was started, bytes."""
 
@@ -159,6 +161,8 @@ def classify(failure: Failure, signatures: Sequence[Signature] | None = None) ->
     """The cause of one rank's failure; if no signature matches, UNKNOWN with the last line that looks like an error."""
     lines = tuple(line[:WIDTH] for line in failure.log[-LINES:])
     known = SIGNATURES.content.signatures if signatures is None else signatures
+    if failure.out_of_memory:  # what else it printed, such as a lost connection, follows from that
+        known = tuple(one for one in known if one.cause in (Cause.KNOWN, Cause.MEMORY))
     for signature in sorted(known, key=lambda one: list(Cause).index(one.cause)):
         at = _matches(signature, failure, lines)
         if at is not None:
@@ -224,6 +228,10 @@ def _by_the_end(failure: Failure, lines: Sequence[str]) -> Diagnosis:
     if low is not None and low < LOW_BYTES:
         says = f"The node had only {gib(low, exact=True)} of memory left."
         return Diagnosis(cause=Cause.MEMORY, says=says)
+    if failure.out_of_memory:
+        return Diagnosis(
+            cause=Cause.MEMORY, says="It ended as the kernel killed a process for lack of memory."
+        )
     evidence = _looks_like_an_error(lines)
     if code in KILLED:
         says = "It was killed (SIGKILL), and nothing in its log explains it."

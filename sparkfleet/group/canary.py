@@ -55,7 +55,9 @@ class Sanity(Value):
     """Speculative method."""
     only: str = ""
     """The only character of its own answer; "" if it has several."""
-
+    textless: bool = False
+    """True if its own answer is one token again and again that has no text, such as padding: that is what some models' id 0
+    means (vllm-project/vllm#18733)."""
     text_perplexity: float | None = None
     own_perplexity: float | None = None
     own_agreement: float | None = None
@@ -68,8 +70,9 @@ class Sanity(Value):
 
     def complaint(self) -> str:
         """Fault of the output, in words; "" if there is none."""
-        if self.only:
-            return f"the output repeats {quote(self.only)} only, which indicates NaN logits"
+        if self.only or self.textless:
+            repeated = quote(self.only) if self.only else "one token that has no text"
+            return f"the output repeats {repeated} only, which indicates NaN logits"
         if self.text_perplexity is not None and self.text_perplexity > TEXT_PERPLEXITY:
             return (
                 f"the perplexity of plain English is {self.text_perplexity:.0f} (limit {TEXT_PERPLEXITY:.0f})"
@@ -127,6 +130,7 @@ async def sanity(probe: Probe, engine: Engine, speculation: Speculation, before:
     return Sanity(
         method=speculation.method,
         only=only_character(answer.text) if answer.tokens >= ENOUGH_TOKENS else "",
+        textless=answer.tokens >= ENOUGH_TOKENS and not answer.text and len(set(answer.ids)) <= 1,
         text_perplexity=perplexity(text),
         own_perplexity=perplexity(own),
         own_agreement=agreement(own),

@@ -46,6 +46,9 @@ log = logging.getLogger(__name__)
 START_PROGRESS_S = 1.0
 LOOK_S = 2.0
 """Seconds between two looks for a moment in which an engine that serves can be measured."""
+EXIT_S = 5.0
+"""Seconds from a broken connection to the exit that explains it: what outlives an engine has a second to end, and its
+container is read and removed first."""
 BARRED_LOOK_S = 1.0
 """Seconds between two questions of a group that waits for a drained node."""
 LATER_S = 60.0
@@ -178,7 +181,8 @@ class Group:
                 drafts = await self._until_exit(self._bring_up(adopted))
             # The API of a custom workload is unknown: only its health can be checked.
             measured = {} if self._is_custom else await self._until_exit(self._checked(drafts, adopted))
-            statuses = await self._ranks.statuses()
+            with contextlib.suppress(NodeError):  # a supervisor that hangs beside an engine that generates
+                statuses = await self._ranks.statuses()
         except SparkfleetError as error:
             await self._fail(error)
             raise
@@ -305,7 +309,7 @@ class Group:
                 {*watching, healthy}, timeout=limit_s, return_when=asyncio.FIRST_COMPLETED
             )
             if not done:
-                raise never_ready(limit_s, self._misplaced or starting.last_line())
+                raise never_ready(limit_s, self._probe.unhealthy, self._misplaced or starting.last_line())
             if not healthy.done():
                 for ended in done:
                     ended.result()  # it ends early only by raising the reason
@@ -394,9 +398,12 @@ class Group:
             starting.update(time.monotonic(), logs)
             preparing = any(status.phase is Phase.PREPARING for status in statuses)
             phase = GroupPhase.PREPARING if preparing else GroupPhase.STARTING
-            words = " · ".join(filter(None, (self._misplaced, starting.words())))
+            words = " · ".join(filter(None, (self._misplaced, self._unhealthy(), starting.words())))
             self._reports.enter(phase, words, step=starting.step(), ranks=self._ranks.reports(statuses))
             await asyncio.sleep(START_PROGRESS_S)
+
+    def _unhealthy(self) -> str:
+        return self._probe.unhealthy if self._probe is not None else ""
 
     async def _watch_sockets(self) -> NoReturn:
         def show(words: str) -> None:
@@ -412,7 +419,7 @@ class Group:
         try:
             await asyncio.wait({*doing, exiting, self._memory}, return_when=asyncio.FIRST_COMPLETED)
             for work in doing:
-                if work.done():
+                if work.done() and not await _ended_with_it(work, exiting):
                     return work.result()
             if self._memory.done():
                 self._memory.result()
@@ -478,6 +485,14 @@ async def die_with_the_engine(group: Group) -> None:
         log.exception("the watch over %s failed", group.name)
     await asyncio.sleep(0.2)  # the report is on its way
     os.kill(os.getpid(), signal.SIGKILL)
+
+
+async def _ended_with_it(work: asyncio.Task[Any], exiting: asyncio.Task[Any]) -> bool:
+    """True if the connection of a task broke because its engine has ended, which is known with its reason a moment later."""
+    if work.cancelled() or not isinstance(getattr(work.exception(), "__cause__", None), aiohttp.ClientError):
+        return False
+    await asyncio.wait({exiting}, timeout=EXIT_S)
+    return exiting.done()
 
 
 def _unexpected(error: Exception) -> EngineError:

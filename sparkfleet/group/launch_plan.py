@@ -173,6 +173,7 @@ def rank_spec(
         prepare=_prepare(launch, facts.python),
         log_path=str(paths.rank_log(id_.slug)),
         port=ports.http if forward else http,
+        declared_port=launch.candidate.port,
         forward=forward,
         lease_s=START_LEASE_S,
     )

@@ -23,6 +23,8 @@ MEASURE_S = 120.0
 """Time limit of an answer that is requested to measure or to check."""
 HEALTH_S = 0.1
 """Seconds between two requests to a health path that does not answer yet."""
+HEALTH_ANSWER_S = 5.0
+"""Time limit of such a request."""
 MEASURED_TOKENS = 64
 """Long enough that a rate means something, short enough (8 s at the slowest published decode, 8 tok/s) to wait for."""
 
@@ -55,16 +57,23 @@ class Probe:
         self._url = url
         self._model = model
         self._headers = {"authorization": f"Bearer {token}"}
+        self.unhealthy = ""
+        """The last answer of its health path if it was not 200, in words; "" if it does not listen yet, or is healthy."""
 
     async def healthy(self, path: str) -> bool:
         """True if the server answers 200 on its health path."""
         try:
             async with self._session.get(
-                self._url + path, headers=self._headers, timeout=_seconds(5)
+                self._url + path, headers=self._headers, timeout=_seconds(HEALTH_ANSWER_S)
             ) as response:
-                return response.status == 200
-        except (aiohttp.ClientError, TimeoutError, OSError):
-            return False
+                is_well = response.status == 200
+                self.unhealthy = "" if is_well else f"GET {path} returns {response.status}"
+                return is_well
+        except TimeoutError:
+            self.unhealthy = f"GET {path} takes longer than {HEALTH_ANSWER_S:.0f} s"
+        except (aiohttp.ClientError, OSError):
+            self.unhealthy = ""
+        return False
 
     async def refuses_strangers(self, *paths: str) -> None:
         """Requests these paths without the token.

@@ -10,12 +10,13 @@ import math
 import os
 import re
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
-from sparkfleet.errors import EngineError, NodeError, SparkfleetError
+from sparkfleet.errors import Cause, EngineError, NodeError, SparkfleetError
 from sparkfleet.group.launch_plan import ALONE, GroupLaunch, Ports, keys_dir, launch_digest
 from sparkfleet.group.misplaced import Listening, sockets_of
 from sparkfleet.group.mpi_keys import write_keys
@@ -44,12 +45,19 @@ from sparkfleet.specs.timeouts import GIVEN_BACK_S
 from sparkfleet.staging.agent.images import staged_name
 from sparkfleet.values import Value
 
+T = TypeVar("T")
+
 OWNED_S = 20.0
 """Seconds for which a holder that should be gone may still hold a rank."""
 STOPPED_S = 75.0
 """Seconds for which a supervisor may not answer before its rank counts as lost: it may have been stopped for a minute, with
 an engine beside it that serves."""
 STOPPED_LOOK_S = 0.5
+PORT_S = 20.0
+"""Seconds beyond a drain for which a declared port may be taken: the replaced engine has 10 s to end, then it is killed."""
+DAEMON_S = 60.0
+"""Seconds for which a container tool may not work before a start fails."""
+AGAIN_S = 1.0
 TAIL_BYTES = 64 << 10
 SOCKETS_S = 5.0
 _BEGAN = re.compile(r"^\[sparkfleet\] .{1,40}? (?:preparing|running): .*\n?", re.MULTILINE)
@@ -182,7 +190,10 @@ class LocalRank:
         while time.monotonic() < deadline:
             http, inner = free_port(self._launch.placements[self._index].address), free_port(ALONE)
             ports = Ports(http=http, inner=inner, rendezvous=rendezvous_port)
-            status = await self._runtime.start(await self._spec(ports, self._tokens))
+            spec = await self._spec(ports, self._tokens)
+            # A group that it replaces may still drain, and has its declared port.
+            port_s = self._launch.drain_s + PORT_S
+            status = await _insist(partial(self._runtime.start, spec), Cause.PORT, port_s)
             self.token_secret = self._tokens.current
             self._rank = await self._own()
             if self._rank is None:
@@ -270,8 +281,21 @@ class LocalRank:
         return next((one for one in self._tokens.every if launch_digest(self._launch, one) == digest), None)
 
     async def _spec(self, ports: Ports, tokens: TokenSecrets) -> RankSpec:
-        box = await box_of(self._launch)
+        # While a container tool is updated, its daemon ends all containers, and comes back later than the group does.
+        box = await _insist(partial(box_of, self._launch), Cause.TRANSIENT, DAEMON_S)
         return spec_here(self._paths, self._launch, self._index, ports, self._secret, tokens=tokens, box=box)
+
+
+async def _insist(call: Callable[[], Awaitable[T]], cause: Cause, wait_s: float) -> T:
+    """The result of a call, which is repeated for `wait_s` if it fails by this cause."""
+    deadline = time.monotonic() + wait_s
+    while True:
+        try:
+            return await call()
+        except NodeError as error:
+            if error.because is not cause or time.monotonic() >= deadline:
+                raise
+        await asyncio.sleep(AGAIN_S)
 
 
 async def box_of(launch: GroupLaunch) -> ContainerSpec | None:
@@ -284,9 +308,12 @@ async def box_of(launch: GroupLaunch) -> ContainerSpec | None:
         return None
     image = launch.candidate.image
     if "@" in image:  # an image that was copied from another node has no registry name
-        with suppress(NodeError):
-            staged = staged_name(image)
+        staged = staged_name(image)
+        try:
             return ContainerSpec(tool=await tool_for(staged), image=staged)
+        except NodeError as error:
+            if error.because is not Cause.MISSING:
+                raise
     return ContainerSpec(tool=await tool_for(image), image=image)
 
 

@@ -17,6 +17,7 @@ from sparkfleet.group.rank import RankHolder
 from sparkfleet.group.report import RankReport
 from sparkfleet.runtime.base import ADOPTABLE, RankStatus
 from sparkfleet.runtime.control_socket import BY_REQUEST, NO_OWNER
+from sparkfleet.runtime.exit_codes import is_out_of_memory
 from sparkfleet.runtime.ports import free_port
 from sparkfleet.units import gib
 
@@ -263,6 +264,7 @@ class Ranks:
                 exit_code=exited.exit_code if exited is not None else None,
                 log=lines[-TAIL_LINES:],
                 served=served,
+                out_of_memory=exited is not None and is_out_of_memory(exited.reason),
                 memory_low=self._low.get(index),
             )
             found.append(classify(failure))

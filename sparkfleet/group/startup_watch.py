@@ -44,9 +44,10 @@ def longest_s(needs: int, silence_s: float) -> float:
     return SILENCES * max(silence_s, SILENCE_S) + needs / LOAD_BYTES_PER_S
 
 
-def never_ready(after_s: float, last_line: str) -> EngineError:
-    """Error of a start that keeps printing and never becomes healthy."""
-    last = f" Its last output: {last_line}." if last_line else ""
+def never_ready(after_s: float, unhealthy: str, last_line: str) -> EngineError:
+    """Error of a start that keeps printing and never becomes healthy. `unhealthy`: its health path's answer, in words."""
+    last = f" {unhealthy}." if unhealthy else ""
+    last += f" Its last output: {last_line}." if last_line else ""
     return EngineError(
         f"The engine is not healthy after {after_s / 60:.0f} minutes, and has not ended.{last}",
         means="It retries something, loads very slowly, or its node does not report its progress. It was stopped.",

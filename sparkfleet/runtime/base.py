@@ -98,6 +98,8 @@ class RankSpec(Value):
     log_path: str
     host: str = "127.0.0.1"
     port: int
+    declared_port: int | None = None
+    """Port of loopback on which its deployment has it listen; a start needs it free. None: a port that was chosen free."""
     forward: Forward | None = None
     """With one, `port` is the forwarder's; None: the engine's own."""
     lease_s: float = 30.0

@@ -25,6 +25,8 @@ BY_REQUEST = "by its owner's request"
 """Reason of an end that somebody requested."""
 _LINE_BYTES = 4096
 _CLOSE_S = 1.0
+_LATE_S = 1.0
+"""Delay of a timer that only a pause of this whole process explains."""
 
 
 class ControlSocket:
@@ -138,8 +140,14 @@ class ControlSocket:
                 self._start_lease()
 
     def _start_lease(self) -> None:
-        why = f"{NO_OWNER} for {self._lease_s:g} s"
-        self._lease = asyncio.get_running_loop().call_later(self._lease_s, self._stop, why)
+        loop = asyncio.get_running_loop()
+        self._lease = loop.call_at(due := loop.time() + self._lease_s, self._run_out, due)
+
+    def _run_out(self, due: float) -> None:
+        if asyncio.get_running_loop().time() - due > _LATE_S:
+            self._start_lease()  # this process was stopped: an owner may wait since then
+        else:
+            self._stop(f"{NO_OWNER} for {self._lease_s:g} s")
 
     def _cancel_lease(self) -> None:
         if self._lease:

@@ -7,6 +7,11 @@ import signal
 NOT_EXECUTABLE = 126
 NOT_FOUND = 127
 
+KERNEL_KILLED = "for lack of memory in its last seconds"
+"""End of a supervisor's words about processes that the kernel has killed."""
+TOOL_KILLED = "out of memory, by "
+"""Begin of those about a container."""
+
 _CODES = {
     0: "ended by itself without an error; a rank should not end (SGLang does this when a peer dies)",
     1: "failed",
@@ -31,6 +36,12 @@ def meaning(code: int) -> str:
     if code < 0 or number in _SIGNALS:
         return _killed(code, number)
     return f"exited with code {code}: {_CODES.get(code, 'failed')}"
+
+
+def is_out_of_memory(reason: str) -> bool:
+    """True if a supervisor's words about an end, in their first line, name a kill for lack of memory."""
+    words = reason.partition("\n")[0]
+    return KERNEL_KILLED in words or TOOL_KILLED in words
 
 
 def _killed(code: int, number: int) -> str:

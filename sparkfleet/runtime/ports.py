@@ -32,6 +32,18 @@ def free_port(host: str = "127.0.0.1") -> int:
     raise NodeError(f"no free TCP port on {host}", do="list the programs that hold them: ss -ltnp")
 
 
+def is_taken(port: int) -> bool:
+    """True if a program listens on this port of loopback, or of every address. Connections that wait for their end
+    (TIME_WAIT) do not count."""
+    with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind(("127.0.0.1", port))
+        except OSError as error:
+            return error.errno == errno.EADDRINUSE
+    return False
+
+
 def _ephemeral_start() -> int:
     try:
         return int(Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()[0])

@@ -13,7 +13,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import sparkfleet
-from sparkfleet.errors import NodeError
+from sparkfleet.errors import Cause, NodeError
 from sparkfleet.hostfacts.container import Tool
 from sparkfleet.remote.atomic_write import make_private, write_atomically
 from sparkfleet.remote.local import execute
@@ -23,6 +23,7 @@ from sparkfleet.runtime.containers.container_tools import TOOLS
 from sparkfleet.runtime.containers.orphan_containers import OrphanContainers
 from sparkfleet.runtime.environment import FLEET_LABEL, RANK_LABEL, clean_environment, labels
 from sparkfleet.runtime.files.rankfiles import RankFiles
+from sparkfleet.runtime.ports import is_taken
 from sparkfleet.runtime.processes import Killed, Process, kill_all, labelled, variable
 from sparkfleet.runtime.shared_memory import remove_recorded
 
@@ -135,6 +136,7 @@ class ProcessRuntime:
                 if lock is not None:
                     await self._kill_strays(spec.id)
                     files.clear()
+                    _require_free_port(spec)
                     return await self._launch(spec, files, lock)
             if running := await _adoptable(spec, files):
                 return running
@@ -175,7 +177,7 @@ class ProcessRuntime:
         return status
 
     def _order(self, spec: RankSpec, files: RankFiles) -> dict[str, object]:
-        order = spec.model_dump(mode="json", exclude={"host", "files"})
+        order = spec.model_dump(mode="json", exclude={"host", "files", "declared_port"})
         known = {"fleet": self._fleet, "name": files.name, "rank": str(spec.id), "digest": spec.digest}
         forward = order["forward"] and {**order["forward"], "port": spec.port}
         return {**order, **known, "forward": forward, "log_path": os.path.abspath(spec.log_path)}
@@ -321,6 +323,18 @@ def _locked(files: RankFiles) -> Iterator[int | None]:
     finally:
         if lock is not None:
             os.close(lock)
+
+
+def _require_free_port(spec: RankSpec) -> None:
+    """Raises NodeError if another program listens on the declared port: it would answer the rank's health checks."""
+    port = spec.declared_port
+    if port is not None and is_taken(port):
+        raise NodeError(
+            f"port {port} of 127.0.0.1, which {spec.id.deployment} declares, is taken by another program",
+            means="That program would get its requests, so it was not started.",
+            do=f"Set another `port` in the deployment, or end the program: `ss -ltnp 'sport = :{port}'` lists it.",
+            because=Cause.PORT,
+        )
 
 
 async def _adoptable(spec: RankSpec, files: RankFiles) -> RankStatus | None:

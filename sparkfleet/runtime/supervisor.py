@@ -35,7 +35,7 @@ from sparkfleet.remote.atomic_write import make_private, write_atomically
 from sparkfleet.runtime.containers.container import Container, run_argv
 from sparkfleet.runtime.control_socket import Answer, ControlSocket
 from sparkfleet.runtime.environment import clean_environment, labels
-from sparkfleet.runtime.exit_codes import NOT_EXECUTABLE, NOT_FOUND, meaning
+from sparkfleet.runtime.exit_codes import KERNEL_KILLED, NOT_EXECUTABLE, NOT_FOUND, meaning
 from sparkfleet.runtime.files.rankfiles import RankFiles
 from sparkfleet.runtime.files.ranklog import RankLog
 from sparkfleet.runtime.files.spared import spared
@@ -111,7 +111,8 @@ class Supervisor:
         self._started_at = time.monotonic()  # of the whole node: a clock that is set back reorders no ranks
         self._exit_code: int | None = None
         self._reason = ""
-        self._ooms = _oom_kills()
+        self._ooms = (_oom_kills(),) * 2
+        """Processes that the kernel had killed for lack of memory, at the last look but one and at the last."""
         self._container: Container | None = None
         self._shared = SharedMemory(files.shared)
         self._forwarder = Forwarder(order.forward) if order.forward else None
@@ -176,6 +177,7 @@ class Supervisor:
         while True:
             await asyncio.sleep(pause_s)
             self._shared.look(one.pid for one in children.find())
+            self._ooms = (self._ooms[1], _oom_kills())
             pause_s = min(2 * pause_s, LOOK_S)
 
     async def _step(self, children: Children, phase: str, argv: Sequence[str]) -> tuple[int, Killed]:
@@ -239,8 +241,8 @@ class Supervisor:
             write_atomically(self._files.last, json.dumps(self.answer()).encode())
 
     def _how_it_ended(self, code: int) -> tuple[int, str]:
-        ooms = _oom_kills() - self._ooms
-        hint = f" (the kernel killed {ooms} for lack of memory while it ran)" if ooms > 0 else ""
+        ooms = _oom_kills() - self._ooms[0]
+        hint = f" (the kernel killed {ooms} {KERNEL_KILLED})" if ooms > 0 else ""
         if self._container:
             code, how = self._container.ending(code, self._log.tail())
             return code, how + hint

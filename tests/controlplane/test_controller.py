@@ -74,6 +74,17 @@ async def test_without_memory_for_both_the_old_one_goes_first(world):
     assert world.apps.apps["tiny", 2, 0].status == "starting"
 
 
+async def test_of_two_generations_on_one_port_the_old_one_goes_first(world):
+    custom = {"engine": "custom", "command": ("serve",), "port": 8000}
+    await world.put(**custom)
+    await world.ready(1)
+    await world.put(**custom, concurrency=8)
+    assert world.apps.apps["tiny", 1, 0].status == "retiring"
+    assert ("tiny", 2, 0) not in world.apps.apps
+    await world.controller.reconcile()
+    assert world.apps.apps["tiny", 2, 0].status == "starting", "it waits for the port on its node"
+
+
 async def test_a_new_generation_that_fails_leaves_the_old_one_and_says_so(world):
     await world.put()
     await world.ready(1)

@@ -58,6 +58,8 @@ OOM = "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB."
         (failed("FileNotFoundError: [Errno 2] No such file or directory"), Cause.MISSING, ""),
         (failed(exit_code=-9), Cause.UNKNOWN, ""),
         (failed(exit_code=-9, memory_low=LOW_BYTES - 1), Cause.MEMORY, ""),
+        (failed("Connection reset by peer", exit_code=1, out_of_memory=True), Cause.MEMORY, ""),
+        (failed(OOM, engine="sglang", method="nextn", out_of_memory=True), Cause.KNOWN, "sglang-eagle-prealloc-oom"),
         (failed("loading", exit_code=1, memory_low=40 * LOW_BYTES), Cause.UNKNOWN, ""),
         (failed(exit_code=127), Cause.MISSING, ""),
         (failed(exit_code=0), Cause.UNKNOWN, ""),

@@ -211,6 +211,14 @@ async def test_an_engine_that_reports_nothing_is_not_taken_for_checked():
 
 
 @pytest.mark.parametrize("engine", ["vllm", "sglang", "trtllm"])
+async def test_one_token_without_a_text_needs_no_probabilities(engine, monkeypatch):
+    """Without a tokenizer an engine has no text either, and several ids."""
+    assert ("has no text" in (await Server("").check(engine)).complaint()) == (engine == "trtllm")
+    monkeypatch.setitem(globals(), "SAMPLED", (0,) * OWN_TOKENS)
+    assert "repeats one token that has no text" in (await Server("").check(engine)).complaint()
+
+
+@pytest.mark.parametrize("engine", ["vllm", "sglang", "trtllm"])
 async def test_one_character_needs_no_probabilities(engine):
     assert '"!"' in (await Server("!!!!!!!!").check(engine)).complaint()
 

@@ -8,7 +8,7 @@ from group_world import SECRET, TWO, never, order, quick_world, rank_spec, vanis
 
 from sparkfleet.engines.token_api import Scored
 from sparkfleet.engines.token_scores import Score
-from sparkfleet.errors import EngineError, NodeError
+from sparkfleet.errors import Cause, EngineError, NodeError
 from sparkfleet.group import group as module
 from sparkfleet.group import rank as rank_module
 from sparkfleet.group.engine_load import Load
@@ -476,4 +476,110 @@ async def test_a_clock_that_jumps_during_a_start_does_not_count_as_its_duration(
     world.runtime.start = jumping
     await group.start()
     assert 0 < world.reports[-1].started_s < 60
+    await group.stop(drain_s=0)
+
+
+def breaks(monkeypatch, then):
+    """The connection of the request for a first token breaks, and `then` happens a moment later."""
+
+    async def one_token(probe, timeout_s=0.0):
+        asyncio.get_running_loop().call_later(0.05, then)
+        raise EngineError("no token: disconnected") from aiohttp.ServerDisconnectedError()
+
+    monkeypatch.setattr(Probe, "one_token", one_token)
+
+
+async def test_an_engine_that_ends_at_its_first_request_is_reported_with_its_exit(world, monkeypatch):
+    killed = "the engine ended by SIGKILL (the kernel killed 1 for lack of memory in its last seconds)"
+    breaks(monkeypatch, lambda: world.runtime.exit(world.rank_id(), -9, killed))
+    with pytest.raises(EngineError, match=r"The engine exited while it was starting \(signal 9\)"):
+        await world.group().start()
+    assert world.reports[-1].diagnosis.cause is Cause.MEMORY
+
+
+async def test_a_connection_that_breaks_without_an_exit_is_reported_as_such(world, monkeypatch):
+    monkeypatch.setattr(module, "EXIT_S", 0.01)
+    breaks(monkeypatch, lambda: None)
+    with pytest.raises(EngineError, match="no token: disconnected"):
+        await world.group().start()
+
+
+async def test_the_answer_of_a_health_path_is_shown_while_it_is_none(world, monkeypatch):
+    monkeypatch.setattr(module, "START_PROGRESS_S", 0.01)
+
+    async def healthy(probe, path):
+        probe.unhealthy = f"GET {path} returns 404"
+        return False
+
+    monkeypatch.setattr(Probe, "healthy", healthy)
+    starting = asyncio.create_task(world.group().start())
+    async with asyncio.timeout(60):
+        while not any("GET /health returns 404" in one.detail for one in world.reports):
+            await asyncio.sleep(0.01)
+    world.runtime.exit(world.rank_id(), 1)
+    with pytest.raises(EngineError, match="exited while it was starting"):
+        await starting
+
+
+async def test_a_declared_port_that_is_taken_is_waited_for_and_other_errors_are_not(world, monkeypatch):
+    monkeypatch.setattr(rank_module, "AGAIN_S", 0.001)
+    world.runtime.refuse(world.rank_id(), NodeError("taken", because=Cause.PORT))
+    group = world.group()
+    await group.start()
+    assert world.reports[-1].phase is GroupPhase.READY
+    await group.stop(drain_s=0)
+    world.runtime.refuse(world.rank_id(), NodeError("broken"))
+    with pytest.raises(NodeError, match="broken"):
+        await world.group().start()
+
+
+async def test_a_container_tool_whose_daemon_is_away_is_waited_for(world, monkeypatch):
+    monkeypatch.setattr(rank_module, "AGAIN_S", 0.001)
+    left = [NodeError("its daemon is away", because=Cause.TRANSIENT)] * 2
+
+    async def box_of(launch):
+        if left:
+            raise left.pop()
+
+    monkeypatch.setattr(rank_module, "box_of", box_of)
+    group = world.group()
+    await group.start()
+    assert left == []
+    await group.stop(drain_s=0)
+
+
+async def test_a_tool_that_does_not_find_the_staged_image_for_now_is_not_taken_for_one_without_it(
+    monkeypatch,
+):
+    asked = []
+
+    async def tool_for(image):
+        asked.append(image)
+        raise NodeError("did not answer", because=Cause.TRANSIENT if len(asked) == 1 else Cause.MISSING)
+
+    monkeypatch.setattr(rank_module, "tool_for", tool_for)
+    image = "x.example/engine@sha256:" + "0" * 64
+    launch = order()
+    candidate = launch.candidate.model_copy(update={"runtime": "container", "image": image})
+    with pytest.raises(NodeError) as caught:
+        await rank_module.box_of(launch.model_copy(update={"candidate": candidate}))
+    assert caught.value.because is Cause.TRANSIENT
+    assert len(asked) == 1
+
+
+async def test_a_supervisor_that_does_not_answer_at_the_end_of_a_start_costs_no_engine(world, monkeypatch):
+    group = world.group()
+
+    async def checked(*_):
+        async def silent():
+            raise NodeError("the supervisor did not answer within 5 s")
+
+        monkeypatch.setattr(group._ranks, "statuses", silent)
+        return {}
+
+    monkeypatch.setattr(group, "_checked", checked)
+    await group.start()
+    ready = world.reports[-1]
+    assert ready.phase is GroupPhase.READY
+    assert [one.node for one in ready.ranks] == ["this"]
     await group.stop(drain_s=0)

@@ -211,6 +211,7 @@ def test_an_engine_without_a_token_is_on_loopback_behind_a_forwarder(tmp_path):
     assert address == "192.168.100.10"
     assert spec.forward is not None
     assert (spec.forward.host, spec.port, spec.forward.target_port) == (address, 4000, 8000)
+    assert spec.declared_port == 8000
     assert dict(spec.env)["SPARKFLEET_HOST"] == "127.0.0.1"
     assert spec.forward.token not in repr(spec)
     chosen = spec_here(paths, custom(GroupShape(nodes=("a",)), port=None), 0, ports, "secret")

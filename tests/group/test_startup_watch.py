@@ -3,7 +3,7 @@ import pytest
 from sparkfleet.engines.startup_phases import StartupPhase
 from sparkfleet.errors import EngineError
 from sparkfleet.group.launch_plan import SILENCE_S
-from sparkfleet.group.startup_watch import Starting, longest_s
+from sparkfleet.group.startup_watch import Starting, longest_s, never_ready
 
 SHARDS = "Loading safetensors checkpoint shards:  42% Completed | 5/12 [00:10<00:14,  2.01s/it]"
 GRAPHS = "\r  0%|  | 0/3 Capturing CUDA graphs\rCapturing CUDA graphs:  33%|███▎ | 1/3"
@@ -60,3 +60,10 @@ def test_a_start_may_take_as_long_as_its_load_and_what_the_deployment_allows():
     assert longest_s(0, 15) == usual, "a short silence says nothing of the whole"
     assert longest_s(0, 7200) == 8 * usual
     assert usual + 1800 < longest_s(100 << 30, SILENCE_S) < usual + 7200
+
+
+def test_a_start_that_never_gets_healthy_names_the_answer_of_its_health_path():
+    assert never_ready(60, "GET /x returns 404", "retry").what.endswith(
+        "and has not ended. GET /x returns 404. Its last output: retry."
+    )
+    assert never_ready(60, "", "").what.endswith("after 1 minutes, and has not ended.")

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sparkfleet.runtime.exit_codes import meaning
+from sparkfleet.runtime.exit_codes import KERNEL_KILLED, is_out_of_memory, meaning
 
 
 @pytest.mark.parametrize(
@@ -31,3 +31,9 @@ def test_meaning(code, words):
 @given(st.integers(-128, 255))
 def test_every_code_has_a_meaning_of_one_line(code):
     assert len(meaning(code).splitlines()) == 1
+
+
+def test_a_kill_for_lack_of_memory_is_known_by_the_words_of_the_supervisor():
+    killed = f"the engine {meaning(-9)}"
+    assert not is_out_of_memory(f"{killed}\nlast lines of log:\n(the kernel killed 1 {KERNEL_KILLED})")
+    assert is_out_of_memory(f"{killed} (the kernel killed 1 {KERNEL_KILLED})\nlast lines")

@@ -7,7 +7,7 @@ import pytest
 
 from sparkfleet.errors import NodeError
 from sparkfleet.runtime import ports
-from sparkfleet.runtime.ports import free_port
+from sparkfleet.runtime.ports import free_port, is_taken
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "localhost", "127.0.0.2"])
@@ -38,3 +38,15 @@ def test_without_room_below_the_ephemeral_range(monkeypatch):
 def test_an_address_that_is_not_ours(host):
     with pytest.raises(NodeError, match="is not an address"):
         free_port(host)
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "0.0.0.0"])
+def test_a_port_is_taken_while_a_program_listens_on_it_and_not_while_connections_wait_for_their_end(host):
+    with socket.create_server((host, 0)) as server:
+        port = server.getsockname()[1]
+        client = socket.create_connection(("127.0.0.1", port))
+        accepted, _ = server.accept()
+        accepted.close()  # first: its side waits (TIME_WAIT)
+        assert is_taken(port)
+    client.close()
+    assert not is_taken(port)

@@ -15,7 +15,7 @@ from pathlib import Path
 import aiohttp
 import pytest
 
-from sparkfleet.errors import NodeError
+from sparkfleet.errors import Cause, NodeError
 from sparkfleet.group import rank as rank_module
 from sparkfleet.runtime import process as process_module
 from sparkfleet.runtime.base import Phase, RankId, RankStatus, Runtime
@@ -306,6 +306,38 @@ async def test_a_rank_that_nobody_owns_ends(runtime, herald, make_spec, ended):
     await ended(supervisor)
     assert (await runtime.post_mortem(started.id)).reason == "stopped: no owner for 1.5 s"
     assert alive(runtime, started.id) == []
+
+
+async def test_a_supervisor_that_was_stopped_while_its_lease_ran_out_gives_an_owner_that_waits_its_turn(
+    runtime, herald, make_spec
+):
+    started = await runtime.start(make_spec(herald.script(IDLE), lease_s=1.5))
+    supervisor = supervisor_of(started.pid)
+    os.kill(supervisor, signal.SIGSTOP)
+    owning = asyncio.create_task(runtime.own(started.id))
+    await asyncio.sleep(3.0)
+    os.kill(supervisor, signal.SIGCONT)
+    rank = await owning
+    assert rank is not None
+    assert (await rank.status()).phase is Phase.RUNNING
+    await rank.stop()
+    await rank.close()
+
+
+async def test_a_rank_does_not_start_while_another_program_listens_on_its_declared_port(
+    runtime, herald, make_spec
+):
+    with socket.create_server(("127.0.0.1", 0)) as stranger:
+        port = stranger.getsockname()[1]
+        spec = make_spec(herald.script(IDLE), declared_port=port)
+        with pytest.raises(
+            NodeError, match=f"port {port} of 127.0.0.1, .* is taken by another program"
+        ) as caught:
+            await runtime.start(spec)
+        assert caught.value.because is Cause.PORT
+        assert await runtime.list() == ()
+    assert (await runtime.start(spec)).phase is Phase.RUNNING
+    assert await runtime.start(spec)  # its own listener is no stranger: it is adopted
 
 
 async def test_a_rank_that_is_owned_outlasts_its_lease(runtime, running, herald, make_spec):

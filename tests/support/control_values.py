@@ -27,11 +27,10 @@ def inventory(*names, cable=False):
 
 
 def plan(name="tiny", groups=1, mid=0.0, high=1.0, rungs=1, **fields):
-    fields = {"context": 512, "concurrency": 4, "device": "cpu", **fields}
+    fields = {"engine": "vllm", "context": 512, "concurrency": 4, "device": "cpu", **fields}
     candidate = Candidate(
         model="builtin:tiny",
         shape=GroupShape(nodes=("this",)),
-        engine="vllm",
         engine_version="0.32.0+cpu",
         **fields,
     )

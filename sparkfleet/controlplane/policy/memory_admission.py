@@ -8,6 +8,7 @@ from sparkfleet.controlplane.policy.actions import Action, WaitForMemory
 from sparkfleet.controlplane.policy.state import FleetState, Now, has_begun, older, replaced
 from sparkfleet.controlplane.state.desired import Desired
 from sparkfleet.group.group_name import GroupKey
+from sparkfleet.planner.report.carry_over import shared_port
 
 
 def waiting(state: FleetState) -> list[Desired]:
@@ -28,7 +29,7 @@ def depends_on_memory(state: FleetState) -> bool:
 
 
 def room(state: FleetState, now: Now) -> dict[str, bool | None]:
-    """True for each deployment whose waiting generation fits beside the running groups; None while that is unknown."""
+    """True for each deployment whose waiting generation may run beside the running groups; None while that is unknown."""
     if not (held := waiting(state)):
         return {}
     loading = filter(state.is_loading, state.wanted.values())
@@ -37,7 +38,14 @@ def room(state: FleetState, now: Now) -> dict[str, bool | None]:
         # It is placed although a node is gone, and then takes a rung without that node: no group that serves is lost.
         name: False if fits is None and _is_held_by_gone(state, name, now) else fits
         for name, fits in granted.items()
-    }
+    } | {name: False for name, fits in granted.items() if fits and port_of_both(state, state.wanted[name])}
+
+
+def port_of_both(state: FleetState, desired: Desired) -> int | None:
+    """A port on which a new group of a deployment and an older one on the same node listen; None without one."""
+    new = [desired.plan_of(group).choice.candidate for group in desired.groups if desired.is_new(group)]
+    old = [state.older[app.group] for app in older(state, desired) if app.group in state.older]
+    return shared_port(new, old)
 
 
 def rolling(state: FleetState) -> list[Desired]:

@@ -17,7 +17,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from sparkfleet.controlplane.policy.actions import Action, ForgetGroup, RetireGroup, StartGroup
-from sparkfleet.controlplane.policy.memory_admission import crowded, room
+from sparkfleet.controlplane.policy.memory_admission import crowded, port_of_both, room
 from sparkfleet.controlplane.policy.pending_starts import hold_back, is_uncertain
 from sparkfleet.controlplane.policy.state import FleetState, Now, has_begun, nodes_of, older, replaced
 from sparkfleet.controlplane.state.desired import Desired
@@ -52,7 +52,7 @@ def retire_replaced(state: FleetState, now: Now) -> list[Action]:
 
 
 def make_room(state: FleetState, now: Now) -> list[Action]:
-    """Retires older groups first if both do not fit in memory."""
+    """Retires older groups first if both do not fit in memory, or listen on the same port."""
     fits = room(state, now)
     return [
         action
@@ -94,7 +94,9 @@ def _older_goes_first(state: FleetState, desired: Desired, fits: bool | None) ->
 
 def _why_first(state: FleetState, desired: Desired) -> str:
     if any(app.status == "running" for app in older(state, desired)):
-        return f"it and generation {desired.generation} do not fit in memory at once"
+        port = port_of_both(state, desired)
+        what = f"listen on the same port, {port}" if port is not None else "do not fit in memory at once"
+        return f"it and generation {desired.generation} {what}"
     return f"it is not ready, and generation {desired.generation} takes its place"
 
 

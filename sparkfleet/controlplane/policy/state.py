@@ -10,6 +10,7 @@ from sparkfleet.controlplane.state.desired import Desired, Standing
 from sparkfleet.controlplane.state.status import App, NodeReport
 from sparkfleet.group.group_name import GroupKey
 from sparkfleet.group.report import BEGINNING, GroupPhase, GroupReport
+from sparkfleet.planner.types.plan import Candidate
 
 GONE_S = 180.0
 """Seconds after which a group that can run elsewhere no longer waits for an absent node: a Spark boots in less."""
@@ -101,8 +102,8 @@ class FleetState:
     """Ladder position of each group; one that is left out has never failed."""
     starts: Mapping[GroupKey, Mapping[str, str]] = field(default_factory=dict)
     """Unfinished starts, with the boot id of each of their nodes at their beginning ("" if not known)."""
-    older: Mapping[GroupKey, tuple[str, ...]] = field(default_factory=dict)
-    """Groups of earlier generations that run or start and are no longer desired, with the nodes of their rung."""
+    older: Mapping[GroupKey, Candidate] = field(default_factory=dict)
+    """Groups of earlier generations that run or start and are no longer desired, with the candidate of their rung."""
     nodes: SeenNodes = field(default_factory=SeenNodes)
     available: Mapping[str, int] = field(default_factory=dict)
     """Free memory of each node that answered, bytes."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 from sparkfleet.planner.types.plan import Candidate, DeploymentPlan, GroupPlan
@@ -77,6 +77,16 @@ def carried_over(plan: DeploymentPlan, running: Sequence[RunningGroup]) -> Carri
         groups.append(group.model_copy(update={"ladder": ladder}))
         kept.append(found.member)
     return CarriedOver(plan.model_copy(update={"groups": tuple(groups)}), tuple(kept))
+
+
+def shared_port(new: Iterable[Candidate], old: Iterable[Candidate]) -> int | None:
+    """A declared port on which a candidate of each listens on the same node; None without one."""
+    both = _declared_ports(new) & _declared_ports(old)
+    return min((port for _, port in both), default=None)
+
+
+def _declared_ports(candidates: Iterable[Candidate]) -> set[tuple[str, int]]:
+    return {(node, one.port) for one in candidates if one.port is not None for node in one.shape.nodes}
 
 
 def same_engine(running: Candidate, planned: Candidate) -> bool:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Literal
 
-from sparkfleet.planner.report.carry_over import RunningGroup, carried_over
+from sparkfleet.planner.report.carry_over import RunningGroup, carried_over, shared_port
 from sparkfleet.planner.types.plan import DeploymentPlan
 from sparkfleet.specs.deployment import Deployment
 from sparkfleet.values import Value
@@ -28,6 +28,8 @@ class Change(Value):
     """Groups that end."""
     together: bool | None = None
     """True if memory holds the engines that start beside those that end; None if that is not known."""
+    port: int | None = None
+    """A declared port on which one that starts and one that ends listen on the same node: the old one ends first."""
     expected_s: float | None = None
     """Seconds that the last start of the same took; None if there was none."""
 
@@ -54,7 +56,10 @@ def compare(
     there = planned_groups(old_plan) if running is None else running
     found = carried_over(plan, there)
     ends = tuple(one.name for one in found.ended(there))
-    starts = found.kept.count(None)
+    starting = [
+        group.choice.candidate for group, kept in zip(plan.groups, found.kept, strict=True) if kept is None
+    ]
+    starts = len(starting)
     asked = changed_fields(old_spec, old_plan, spec, found.plan if starts or ends else old_plan)
     verb: Verb = "start" if starts and not there else "change" if asked or starts or ends else "keep"
     return Change(
@@ -64,6 +69,7 @@ def compare(
         keeps=tuple(one.name for one in there if one.name not in ends),
         starts=starts,
         ends=ends,
+        port=shared_port(starting, [one.candidate for one in found.ended(there)]),
     )
 
 

@@ -22,7 +22,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from sparkfleet.runtime.environment import FLEET_LABEL, PASSED, RANK_LABEL
-from sparkfleet.runtime.exit_codes import NOT_EXECUTABLE, NOT_FOUND, meaning
+from sparkfleet.runtime.exit_codes import NOT_EXECUTABLE, NOT_FOUND, TOOL_KILLED, meaning
 from sparkfleet.runtime.process_tree import OOM_SCORE, Children
 
 _TOOL_S = 5.0
@@ -36,6 +36,7 @@ _STATE = "{{.State.Status}} {{.State.OOMKilled}}"
 _NO_IMAGE = re.compile(r"image not known|no such image|unable to find image", re.IGNORECASE)
 _NO_PROGRAM = re.compile(r"exec: |executable", re.IGNORECASE)
 """Without a match, the codes 126 and 127 mean that the runtime failed: runc uses them for a missing cgroup, too."""
+_TOOLS_WORDS = re.compile(r"error|denied|cannot connect", re.IGNORECASE)
 _COMMAND = {NOT_EXECUTABLE: "is not executable in", NOT_FOUND: "was not found in"}
 
 
@@ -127,7 +128,7 @@ class Container:
             return code, f"the {self._tool} client that ran it {meaning(code)}"
         if code in (_TOOL_FAILED, *_COMMAND) and not self._exit.began:
             return code, self._tools_fault(code, tail)
-        hint = f" (out of memory, by {self._tool}'s record)" if self._exit.oom_killed else ""
+        hint = f" ({TOOL_KILLED}{self._tool}'s record)" if self._exit.oom_killed else ""
         return code, f"the engine {meaning(code)}{hint}"
 
     def _id(self) -> str:
@@ -142,8 +143,8 @@ class Container:
             return f"the image {self._image} is not on this node: {self._tool} pull {self._image}"
         if code in _COMMAND and _NO_PROGRAM.search(tail):
             return f"its command {_COMMAND[code]} the image {self._image}"
-        errors = [line.strip() for line in tail.splitlines() if "error" in line.lower()]
-        return f"{self._tool} could not run its container: {errors[-1] if errors else 'no reason given'}"
+        found = [line.strip() for line in tail.splitlines() if _TOOLS_WORDS.search(line)]
+        return f"{self._tool} could not run its container: {found[-1] if found else 'no reason given'}"
 
     async def _ask(self, *words: str, extra_s: float = 0) -> tuple[int | None, str]:
         """Exit code (None: it could not be started, or did not end in time) and output, stdout and stderr."""

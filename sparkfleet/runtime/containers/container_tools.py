@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 from collections.abc import Sequence
 from pathlib import Path
@@ -12,8 +13,11 @@ from sparkfleet.hostfacts.container import Tool
 from sparkfleet.remote.channel import Completed
 from sparkfleet.remote.local import execute
 from sparkfleet.runtime.environment import clean_environment
+from sparkfleet.specs.fields import quote
 
 TOOLS: tuple[Tool, ...] = ("docker", "podman")
+NO_IMAGE = re.compile(r"image not known|no such (?:image|object)|unable to find image", re.IGNORECASE)
+"""Answer of a tool that works and does not have an image."""
 ANSWER_S = 15.0
 """Time limit of a container tool's answer: it shares the node with engines that load."""
 
@@ -25,24 +29,28 @@ async def tool_for(image: str) -> Tool:
         NodeError: none has it, none is installed, or one that may have it does not answer.
     """
     present = [tool for tool in TOOLS if shutil.which(tool)]
-    silent = []
+    failed = []
     for tool in present:
         answer = await ask((tool, "image", "inspect", "--format", "{{.Id}}", image))
         if answer is None:
-            silent.append(tool)
+            failed.append(f"{tool} did not answer in {ANSWER_S:.0f} s if the image {image} is on this node")
         elif answer.exit_code == 0:
             return tool
+        elif not NO_IMAGE.search(answer.stderr):
+            says = quote(answer.stderr.strip().rpartition("\n")[2])
+            failed.append(f"{tool} cannot look for the image {image} on this node: {says}")
     if not present:
         raise NodeError(
             f"neither {' nor '.join(TOOLS)} is on this node",
             do="sudo apt-get install podman",
             because=Cause.MISSING,
         )
-    if silent:
+    if failed:
         raise NodeError(
-            f"{' and '.join(silent)} did not answer in {ANSWER_S:.0f} s if the image {image} is on this node",
-            means="The node is too busy, or its container tool hangs.",
-            do=f"{silent[0]} image inspect {image}",
+            "; ".join(failed),
+            means="Its daemon is not running or hangs, this user may not use it, or the node is too busy.",
+            do=f"{failed[0].partition(' ')[0]} image inspect {image}",
+            because=Cause.TRANSIENT,
         )
     raise NodeError(
         f"the image {image} is not on this node",

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import re
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from pathlib import Path
 
 from sparkfleet.remote.atomic_write import make_private
@@ -22,13 +24,16 @@ OURS = b"[sparkfleet]"
 NOT_OURS = b"[engine: sparkfleet]"
 """Replacement of our own mark if the engine prints it: by our own lines people and programs see where a start begins, and
 why an engine ended."""
+_FULL = (errno.ENOSPC, errno.EDQUOT)
 _TERMINAL_CODES = re.compile(r"\x1b\[[0-9;?]*[ -/]*[@-~]|[\x00-\x08\x0b-\x1f\x7f]")
 
 
 class RankLog:
     """Appends to `path` (0600, its directory 0700); `path.1`, `path.2` are the older ones.
 
-    A full disk, or a removed directory, only loses lines: the engine runs on. A file that somebody removes is made again.
+    On a full disk the newest lines take the place of the oldest: those of an earlier start would be read as this one's.
+    If that is not enough, or the directory was removed, lines are lost, and the engine runs on. A file that somebody
+    removes is made again.
     """
 
     def __init__(
@@ -88,7 +93,12 @@ class RankLog:
             self._rotate()
         self._ended = chunk.endswith(b"\n")
         while chunk:
-            written = os.write(self._fd, chunk)
+            try:
+                written = os.write(self._fd, chunk)
+            except OSError as error:
+                if error.errno not in _FULL or not self._make_room():
+                    raise
+                continue
             self._size += written
             chunk = chunk[written:]
 
@@ -106,6 +116,18 @@ class RankLog:
             if os.path.exists(newer):
                 os.replace(newer, older)
         self._open_file()
+
+    def _make_room(self) -> bool:
+        """Removes the oldest file, or else empties this one; False if there is nothing left of either."""
+        for older in (f"{self._path}.{i}" for i in range(self._files - 1, 0, -1)):
+            with suppress(FileNotFoundError):
+                os.unlink(older)
+                return True
+        if self._size:
+            os.ftruncate(self._fd, 0)
+            self._size = 0
+            return True
+        return False
 
     def _close_file(self) -> None:
         if self._fd >= 0:
@@ -130,7 +152,9 @@ class SecretMask:
     """
 
     def __init__(self, secrets: Iterable[str], also: Mapping[bytes, bytes] | None = None) -> None:
-        long_enough = {os.fsencode(s) for s in secrets if len(s) >= _SHORTEST_SECRET}
+        # A logger puts its own words before each line of a text with several, such as a private key.
+        parts = {part for s in secrets for part in (s, *map(str.strip, s.splitlines()))}
+        long_enough = {os.fsencode(part) for part in parts if len(part) >= _SHORTEST_SECRET}
         self._secrets = dict.fromkeys(sorted(long_enough, key=len, reverse=True), _MASK) | dict(also or {})
         self._held = b""
 

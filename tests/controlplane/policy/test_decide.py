@@ -5,6 +5,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from control_values import plan
 from hypothesis import given
 from hypothesis import strategies as st
 from policy_world import NODES, PolicyWorld, application, desired, observed, seen
@@ -29,6 +30,7 @@ from sparkfleet.controlplane.state.desired import Standing
 from sparkfleet.engines.failure_signatures import Diagnosis
 from sparkfleet.errors import Cause
 from sparkfleet.group.report import GroupPhase, GroupReport
+from sparkfleet.planner.types.plan import GroupShape
 
 NOW = Now.at(10_000.0)
 TINY = ("tiny", 1, 0)
@@ -61,6 +63,11 @@ ladders = st.sampled_from(
     ((("this",),), (("that",),), (("this", "that"), ("this",)), (("that",), ("this",), ("that",)))
 )
 moments = st.lists(st.floats(0, 10_000), max_size=6).map(tuple)
+
+
+def on_that():
+    """A candidate on node `that`."""
+    return plan().groups[0].choice.candidate.model_copy(update={"shape": GroupShape(nodes=("that",))})
 
 
 @st.composite
@@ -109,7 +116,7 @@ def states(draw):
         fresh=frozenset(one.name for one in told),
         standings=draw(st.dictionaries(keys, standings(), max_size=6)),
         starts=draw(st.dictionaries(keys, st.dictionaries(st.sampled_from(NODES), boots, min_size=1))),
-        older=dict.fromkeys(draw(st.sets(keys, max_size=2)), ("that",)),
+        older=dict.fromkeys(draw(st.sets(keys, max_size=2)), on_that()),
         nodes=seen(looked_at, this=draw(boots), that=away),
         available=draw(st.dictionaries(st.sampled_from(NODES), st.integers(0, 3))),
         pending=Pending(
@@ -233,7 +240,7 @@ def replacing(**fields):
     return FleetState(
         desired={"tiny": desired("tiny", 2)},
         apps=(application(OLDER, "starting"), application(NEWER, "starting")),
-        older={OLDER: ("that",)},
+        older={OLDER: on_that()},
         starts={OLDER: {"that": "first"}},
         nodes=seen(this="first", that="second"),
         **fields,

@@ -1,3 +1,4 @@
+import pytest
 from control_values import deployment, plan
 from hypothesis import example, given
 from hypothesis import strategies as st
@@ -71,6 +72,23 @@ def test_without_room_for_both_the_old_one_goes_first():
     assert "memory" in first[0].reason
     assert decide({"m": 2}, [app(1, "retiring")], {"m": False}) == ()
     assert verbs(decide({"m": 2}, [], {"m": False})) == [("deploy", "m", 2)]
+
+
+@pytest.mark.parametrize(("port", "goes_first"), [(8000, True), (8001, False), (None, False)])
+def test_of_two_that_listen_on_the_same_port_the_old_one_goes_first(port, goes_first):
+    """The old one would answer the health checks of the new one."""
+    old, new = (plan("m", engine="custom", port=one) for one in (8000, port))
+    desired = Desired(spec=deployment("m"), plan=new, generation=2, who="me", since=0.0)
+    state = FleetState(
+        desired={"m": desired},
+        apps=(app(1),),
+        available={"this": 5},
+        older={("m", 1, 0): old.groups[0].choice.candidate},
+    )
+    (found,) = (one for one in decide_state(state, Now.at(0.0)) if isinstance(one, BeginAttempt | EndAttempt))
+    assert verb(found) == ("retire" if goes_first else "deploy")
+    if goes_first:
+        assert found.reason == "it and generation 2 listen on the same port, 8000"
 
 
 def test_one_that_serves_nobody_is_not_said_to_serve_or_to_be_in_want_of_memory():

@@ -1,7 +1,8 @@
 import pytest
 from control_values import plan
 
-from sparkfleet.planner.report.carry_over import RunningGroup, carried_over
+from sparkfleet.planner.report.carry_over import RunningGroup, carried_over, shared_port
+from sparkfleet.planner.types.plan import GroupShape
 
 
 def running(made, member=(1, 0), rung=0):
@@ -62,3 +63,17 @@ def test_a_group_at_a_lower_rung_keeps_it_and_takes_the_new_rungs_below():
     (group,) = found.plan.groups
     assert [rung.candidate.context for rung in group.ladder] == [3, 2, 1]
     assert group.variant == 3
+
+
+@pytest.mark.parametrize(
+    ("new", "old", "both"),
+    [
+        ({"port": 8000}, {"port": 8000}, 8000),
+        ({"port": 8000}, {"port": 8001}, None),
+        ({"port": 8000, "shape": GroupShape(nodes=("that",))}, {"port": 8000}, None),
+        ({}, {}, None),
+    ],
+)
+def test_a_declared_port_is_shared_on_one_node_only(new, old, both):
+    candidate = plan().groups[0].choice.candidate
+    assert shared_port([candidate.model_copy(update=new)], [candidate.model_copy(update=old)]) == both

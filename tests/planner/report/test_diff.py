@@ -1,3 +1,6 @@
+from control_values import deployment
+from control_values import plan as plan_of
+
 from sparkfleet.planner.report.diff import compare
 
 
@@ -94,3 +97,10 @@ def test_values_are_shown_as_the_file_has_them(sparks, plan, ask):
     assert "speculation: method auto → method none" in text
     assert "engine_args: – → --a --b" in text
     assert not set("'()[]{}") & set(text)
+
+
+def test_a_port_on_which_both_listen_is_named():
+    before, after = (plan_of("m", engine="custom", port=8000, context=context) for context in (512, 1024))
+    assert compare(deployment("m"), after, (deployment("m"), before)).port == 8000
+    elsewhere = plan_of("m", engine="custom", port=8001)
+    assert compare(deployment("m"), elsewhere, (deployment("m"), before)).port is None

@@ -192,6 +192,10 @@ def test_the_embedded_engine_says_that_speed_is_not_known(cpu_node, ask):
             " because memory does not hold both",
         ),
         (
+            {"starts": 1, "ends": ("g1/0",), "together": True, "port": 8000},
+            "g1/0 ends first, because both listen on port 8000",
+        ),
+        (
             {"starts": 1, "ends": ("g1/1",), "keeps": ("g1/0",)},
             "restarts the engine (no start of it was timed here yet); g1/1 serves until then if memory holds both;"
             " g1/0 goes on",

@@ -27,6 +27,7 @@ from sparkfleet.runtime.containers import container as container_module
 from sparkfleet.runtime.containers import orphan_containers
 from sparkfleet.runtime.containers.container import Container, ContainerExit, run_argv
 from sparkfleet.runtime.environment import FLEET_LABEL, RANK_LABEL, labels
+from sparkfleet.runtime.exit_codes import is_out_of_memory
 from sparkfleet.runtime.process import ProcessRuntime
 from sparkfleet.runtime.processes import process
 
@@ -400,6 +401,7 @@ async def test_a_lack_of_memory_is_on_record(daemon, running, herald, in_contain
     end = await (await running(in_container(herald.script("os.kill(os.getpid(), 9)")))).wait()
     assert end.exit_code == -signal.SIGKILL
     assert end.reason.endswith("or by a person (out of memory, by docker's record)")
+    assert is_out_of_memory(end.reason)
     assert daemon.made == {}
 
 
@@ -587,6 +589,8 @@ async def test_a_tool_that_does_not_answer_is_given_up(tmp_path, monkeypatch):
      "podman could not run its container: Error: runc: mkdir /sys/fs/cgroup/cpuset/x: no such file or directory"),
     (125, "docker: Error response from daemon: it is asleep.\n\nRun 'docker run --help' for more information",
      "podman could not run its container: docker: Error response from daemon: it is asleep."),
+    (126, "docker: permission denied while trying to connect to the Docker daemon socket\n\nRun 'docker run --help'",
+     "podman could not run its container: docker: permission denied while trying to connect to the Docker daemon socket"),
     (125, "", "podman could not run its container: no reason given"),
     (200, "", "the engine exited with code 200: failed"),
 ])  # fmt: skip

@@ -52,6 +52,25 @@ async def test_an_image_that_no_tool_has(programs):
     assert caught.value.because is Cause.MISSING
 
 
+AWAY = "#!/bin/sh\necho 'Cannot connect to the Docker daemon. Is it running?' >&2\nexit 1\n"
+REFUSED = "#!/bin/sh\necho 'permission denied while trying to connect to the socket' >&2\nexit 1\n"
+
+
+@pytest.mark.parametrize(
+    ("docker", "words"), [(AWAY, "Cannot connect to the Docker"), (REFUSED, "permission denied")]
+)
+async def test_a_tool_that_cannot_look_is_not_taken_for_one_without_the_image(programs, docker, words):
+    install(programs, "docker", docker)
+    install(programs, "podman", HAS_NOT)
+    with pytest.raises(
+        NodeError, match=f'docker cannot look for the image x on this node: "{words}'
+    ) as caught:
+        await tool_for("x")
+    assert caught.value.because is Cause.TRANSIENT
+    install(programs, "podman", HAS)
+    assert await tool_for("x") == "podman"
+
+
 async def test_no_tool_at_all(programs):
     with pytest.raises(NodeError, match="neither docker nor podman is on this node"):
         await tool_for("x")

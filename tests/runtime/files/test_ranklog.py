@@ -1,10 +1,12 @@
 from __future__ import annotations
 
+import errno
 import itertools
 import os
 import shutil
 import stat
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -67,6 +69,52 @@ def test_a_log_that_cannot_be_written_loses_lines_only(tmp_path):
     assert contents(tmp_path / "d") == {"log": b"kept"}
 
 
+@pytest.fixture
+def disk(tmp_path, monkeypatch):
+    """Sets the size of the disk of `tmp_path`, bytes."""
+    write, size = os.write, [1 << 20]
+
+    def limited(descriptor, chunk):
+        if sum(file.stat().st_size for file in tmp_path.iterdir()) + len(chunk) > size[0]:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        return write(descriptor, chunk)
+
+    monkeypatch.setattr(os, "write", limited)
+    return lambda new: size.__setitem__(0, new)
+
+
+def test_on_a_full_disk_the_newest_lines_take_the_place_of_the_oldest(tmp_path, disk):
+    log = RankLog(str(tmp_path / "log"), file_bytes=8, files=3)
+    for line in (b"1" * 8, b"2" * 8, b"3" * 6):
+        log.write(line)
+    disk(22)
+    log.write(b"4")
+    assert contents(tmp_path) == {"log": b"3" * 6 + b"4", "log.1": b"2" * 8}
+    disk(15)
+    log.write(b"5" * 8)
+    assert contents(tmp_path)["log"] == b"5" * 8
+    disk(8)
+    log.write(b"6" * 8)
+    log.close()
+    assert contents(tmp_path)["log"] == b"6" * 8
+
+
+def test_on_a_full_disk_lines_of_an_earlier_start_are_not_left_as_those_of_this_one(tmp_path, disk):
+    earlier = RankLog(str(tmp_path / "log"))
+    earlier.write(b"Address already in use\n")
+    earlier.close()
+    disk(len(b"Address already in use\n"))
+    log = RankLog(str(tmp_path / "log"))
+    log.write(b"another error\n")
+    disk(0)
+    log.write(b"lost\n")
+    assert contents(tmp_path) == {"log": b""}
+    disk(100)
+    log.write(b"the end\n")
+    log.close()
+    assert contents(tmp_path) == {"log": b"the end\n"}
+
+
 def test_the_tail_is_the_last_lines_of_the_engine(tmp_path):
     log = RankLog(str(tmp_path / "log"))
     log.note("running: engine")
@@ -100,6 +148,14 @@ def test_secrets_are_masked_in_files_and_tail(tmp_path):
     log.close()
     assert contents(tmp_path) == {"log": b"key=***, short abcabc"}
     assert log.tail() == "key=***, short abcabc"
+
+
+def test_each_line_of_a_secret_is_masked_behind_the_words_of_a_logger(tmp_path):
+    key = "-----BEGIN KEY-----\n  MIIabcdefghijkl\n}\n"
+    log = RankLog(str(tmp_path / "log"), secrets=[key])
+    log.write(b"ERROR -----BEGIN KEY-----\nERROR   MIIabcdefghijkl\nERROR }\n" + repr(key).encode())
+    log.close()
+    assert contents(tmp_path) == {"log": b"ERROR ***\nERROR   ***\nERROR }\n'***\\n  ***\\n}\\n'"}
 
 
 @given(words=st.lists(st.sampled_from([SECRET, "a", "b", "c", "abc", "abcabca", "d ", "\n"])), data=st.data())

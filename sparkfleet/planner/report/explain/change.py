@@ -47,12 +47,18 @@ def _effect(change: Change, chosen: Sequence[Rung]) -> str:
     if not change.ends:
         return f"starts {'one more' if change.starts == 1 else change.starts} engine{cost}; {goes_on}"
     old, ends = _names(change.ends), "ends" if len(change.ends) == 1 else "end"
-    serves = {
-        True: f"{old} {'serves' if len(change.ends) == 1 else 'serve'} until then",
-        False: f"{old} {ends} first, because memory does not hold both",
-        None: f"{old} {'serves' if len(change.ends) == 1 else 'serve'} until then if memory holds both",
-    }[change.together]
-    return f"restarts {'the ' if change.starts == 1 else ''}{engines}{cost}; {serves}{goes_on and f'; {goes_on}'}"
+    the = "the " if change.starts == 1 else ""
+    return f"restarts {the}{engines}{cost}; {_serves(change, old, ends)}{goes_on and f'; {goes_on}'}"
+
+
+def _serves(change: Change, old: str, ends: str) -> str:
+    """The end of the old groups, before the new ones start or after."""
+    until_then = f"{old} {'serves' if len(change.ends) == 1 else 'serve'} until then"
+    if change.port is not None:
+        return f"{old} {ends} first, because both listen on port {change.port}"
+    if change.together is None:
+        return f"{until_then} if memory holds both"
+    return until_then if change.together else f"{old} {ends} first, because memory does not hold both"
 
 
 def _costs(change: Change, chosen: Sequence[Rung]) -> Iterator[str]:
