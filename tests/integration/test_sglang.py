@@ -2,6 +2,7 @@
 
 import os
 import sys
+import threading
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -156,20 +157,30 @@ class TestOneNode:
         def read():
             return sum_series(here.engine_page(group["url"], engine.metrics_path), names)
 
+        seen = threading.Event()
+
+        def generate():  # an answer takes a second, and a busy machine may not read the page in it
+            while not seen.is_set():
+                client.completions.create(
+                    model="tiny", prompt="Hello", max_tokens=450, extra_body={"ignore_eos": True}
+                )
+
         before = read()
         assert before[engine.running_metric] == 0
-        with client.completions.create(
-            model="tiny", prompt="Hello", max_tokens=450, stream=True, extra_body={"ignore_eos": True}
-        ) as stream:
-            next(iter(stream))
-            here.until(
-                lambda: (
-                    (now := read())[engine.running_metric] == 1
-                    and now[engine.tokens_metric] > before[engine.tokens_metric]
-                ),
-                timeout=10,
-                every=0.05,
-            )
+        with ThreadPoolExecutor(1) as pool:
+            generating = pool.submit(generate)
+            try:
+                here.until(
+                    lambda: (
+                        (now := read())[engine.running_metric] == 1
+                        and now[engine.tokens_metric] > before[engine.tokens_metric]
+                    ),
+                    timeout=30,
+                    every=0.05,
+                )
+            finally:
+                seen.set()
+            generating.result()
 
     def test_the_next_step_of_claude_code_finds_its_prompt_in_the_cache(self, here):
         """SGLang keeps the line with a hash of each request that Claude Code opens its system prompt with."""
