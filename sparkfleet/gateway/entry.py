@@ -145,7 +145,8 @@ class _Side(asyncio.Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self.transport = cast(asyncio.Transport, transport)
         watch_peer(transport.get_extra_info("socket"), _KEEPALIVE)
-        self.transport.pause_reading()
+        # Soon, not now: Debian 12's Python (3.11.2) begins to read after this call whatever it has paused.
+        asyncio.get_running_loop().call_soon(self.transport.pause_reading)
 
     def join(self, other: _Side) -> None:
         """Begins to pass on, both ways."""

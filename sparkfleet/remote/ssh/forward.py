@@ -62,7 +62,8 @@ class _Tunnel(asyncio.Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._local = cast(asyncio.Transport, transport)
         self._local.set_write_buffer_limits(_WAITING_BYTES)
-        self._local.pause_reading()
+        # Soon, not now: Debian 12's Python (3.11.2) begins to read after this call whatever it has paused.
+        asyncio.get_running_loop().call_soon(self._local.pause_reading)
         self._tunnels.add(self)
         self._opening = asyncio.create_task(self._open())
 
