@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import gc
 import io
 import os
@@ -75,7 +74,9 @@ def main() -> None:
 
 def _entered() -> int:
     try:
-        return app(standalone_mode=False) or Exit.DONE
+        code = app(standalone_mode=False) or Exit.DONE
+        sys.stdout.flush()  # here, where an error is in words: Python's own flush at its end makes 120 of it
+        return code
     except SystemExit as ended:  # rich and typer make 1 of a reader that has left
         if isinstance(ended.__context__, BrokenPipeError):
             raise ended.__context__ from None
@@ -99,7 +100,7 @@ def _code() -> int:
         return Exit.INTERRUPTED
     except BrokenPipeError:  # `sparkfleet logs NAME | head`; of other verbs the outcome is not known
         sys.stderr.close()
-        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # what is still buffered is no error at the end
+        _drop_output()
         return Exit.DONE if is_endless(sys.argv[1:]) else Exit.READER_LEFT
     except OSError as error:
         if error.errno not in SURROUNDINGS:
@@ -107,6 +108,10 @@ def _code() -> int:
         what = error.filename or "standard output or another file"
         do = "Free disk space there, or give this user the permission."
         _print_error(SparkfleetError(f"{what}: {error.strerror}.", do=do))
+        try:
+            sys.stdout.flush()
+        except OSError:
+            _drop_output()
         return Exit.ERROR
     except Exception as error:
         # A wrong command line. Typer may have its own copy of click, so the class is recognised by its methods.
@@ -115,6 +120,11 @@ def _code() -> int:
         error.show()
         _print_document(SparkfleetError(error.format_message(), do=_usage_of(error)))
         return Exit.ERROR
+
+
+def _drop_output() -> None:
+    """What is still buffered is no error at the end of the process."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
 
 
 def _usage_of(error: Exception) -> str:
@@ -136,6 +146,8 @@ def _print_document(error: SparkfleetError) -> None:
         return
     from sparkfleet.cli.output import OUTPUT_VERSION, as_parts, print_json
 
-    with contextlib.suppress(OSError):  # it may be standard output that cannot be written
+    try:
         print_json({"version": OUTPUT_VERSION, "error": as_parts(error), "exit_code": int(error.exit_code)})
         sys.stdout.flush()
+    except OSError:  # it may be standard output that cannot be written
+        _drop_output()

@@ -204,15 +204,28 @@ def test_a_name_that_is_no_file_gets_the_way_to_give_a_model(entered, monkeypatc
     ]
 
 
-def test_a_full_disk_is_an_error_in_words():
+@pytest.mark.parametrize("argv", [["version"], ["version", "--json"], ["help", "plan"]], ids=" ".join)
+def test_a_full_disk_is_an_error_in_words(argv):
+    """Output is buffered until the command ends: Python's own flush made an exit code of 120 of it."""
     with open("/dev/full", "w", encoding="utf-8") as full:
         done = subprocess.run(
-            [str(Path(sys.executable).parent / "sparkfleet"), "version", "--json"],
+            [str(Path(sys.executable).parent / "sparkfleet"), *argv],
             stdout=full, stderr=subprocess.PIPE, text=True, check=False,
         )  # fmt: skip
     assert done.returncode == 1
     assert "Traceback" not in done.stderr
     assert "No space left on device" in done.stderr
+
+
+def test_an_error_keeps_its_exit_code_if_its_document_cannot_be_written():
+    with open("/dev/full", "w", encoding="utf-8") as full:
+        done = subprocess.run(
+            [str(Path(sys.executable).parent / "sparkfleet"), "plan", "none.yaml", "--json"],
+            stdout=full, stderr=subprocess.PIPE, text=True, check=False,
+        )  # fmt: skip
+    assert done.returncode == 1
+    assert done.stderr.startswith("error: none.yaml: no such file.")
+    assert "Exception" not in done.stderr
 
 
 def test_a_file_that_may_not_be_used(monkeypatch, capsys):
