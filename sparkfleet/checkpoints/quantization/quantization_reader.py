@@ -143,7 +143,9 @@ def _section(config: Config, hf_quant: Config | None) -> Config | None:
     """`quantization_config` completed by `hf_quant_config.json`."""
     section = config.section("quantization_config") or config.section("compression_config")
     nested = section.section("quantization") if section else None
-    if section is not None and nested is not None:  # the contents of hf_quant_config.json, which engines accept here
+    if (
+        section is not None and nested is not None
+    ):  # the contents of hf_quant_config.json, which engines accept here
         section = nested.under(section.values)
     beside = hf_quant.section("quantization") or hf_quant if hf_quant else None
     if section is None or beside is None:
@@ -255,7 +257,11 @@ def _auto_round_scheme(section: Config) -> Scheme | None:
         return nvfp4()
     if kind.startswith("mx_fp"):
         return mxfp8() if bits == 8 else mxfp4()
-    return fp8(activations=activations) if kind.startswith("fp") and bits == 8 else integer(bits, _group(section))
+    return (
+        fp8(activations=activations)
+        if kind.startswith("fp") and bits == 8
+        else integer(bits, _group(section))
+    )
 
 
 def _compressed_tensors(section: Config, config: Config, scope: Scope) -> Quantization:
@@ -457,7 +463,9 @@ ALIASES: Mapping[str, str] = {
     "bnb": "bitsandbytes",
 }
 
-UNREAD = "Engines may load it, but its sizes cannot be derived, and no settings of an engine are known for it."
+UNREAD = (
+    "Engines may load it, but its sizes cannot be derived, and no settings of an engine are known for it."
+)
 UNSUPPORTED: Mapping[str, str] = {
     "mlx": "MLX is for Apple's computers; no engine that sparkfleet starts loads its weights.",
     "gguf": "GGUF files are for llama.cpp, which sparkfleet does not start.",

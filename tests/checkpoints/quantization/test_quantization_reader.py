@@ -104,7 +104,13 @@ METHODS: list[tuple[str, dict[str, object], str, str, float, str]] = [
     ),
     (
         "auto-round in fp8 by blocks",
-        {"quant_method": "auto-round", "bits": 8, "group_size": [128, 128], "data_type": "fp", "act_bits": 16},
+        {
+            "quant_method": "auto-round",
+            "bits": 8,
+            "group_size": [128, 128],
+            "data_type": "fp",
+            "act_bits": 16,
+        },
         "auto-round",
         "fp8",
         8 + 32 / 16384,
