@@ -126,6 +126,10 @@ def no_gpu(a, b):
     b.answers[ReadGpuState.argv] = "No devices were found\n"
 
 
+def hung(a, b):
+    b.answers[ReadGpuState.argv] = NodeError("killed")
+
+
 def wedged(a, b):
     b.answers[ReadGpuState.argv] = (
         "NVIDIA GB10, 580.142, 0000000F:01:00.0, 12.1, P0, 41, 14.2, 96, 611, 3003, 0x0000000000000000\n"
@@ -328,6 +332,7 @@ FAULTS = [
     (torn_driver, "driver-torn", "error", "module 580.95.05, libraries 580.142"),
     (torn_driver_that_does_not_start, "driver-torn", "error", "module 580.142, libraries another"),
     (no_gpu, "gpu-there", "error", "finds no GPU on spark2"),
+    (hung, "gpu-there", "error", "nvidia-smi did not end within 20 s: the GPU's driver hangs"),
     (wedged, "power-wedge", "error", "96 % busy at 14.2 W and 611 MHz"),
     (throttled, "gpu-throttled", "warning", "hardware thermal, 91 °C"),
     (leftover, "memory-leftover", "error", "process 114687 (VLLM::EngineCore) holds 57.7 GiB"),
