@@ -195,7 +195,8 @@ async def test_packages_and_settings_of_the_login_do_not_count(tmp_path, monkeyp
         wheels=str(tmp_path / "wheels"),
     )
     monkeypatch.delenv("PYTHONPATH")
-    subprocess.run([made["python"], "-I", "-c", "import top, needed"], check=True)
+    done = await LocalChannel("a").run((made["python"], "-c", "import top, needed"))
+    assert done.exit_code == 0, done.stderr
 
 
 async def test_one_that_is_there_is_used(tmp_path):
