@@ -52,6 +52,22 @@ def one_rail_down(a, b):
     b.netdevs[SECOND] = netdev(SECOND, "192.168.101.12/24", carrier=False)
 
 
+def in_the_other_port(a, b):
+    one_rail_down(a, b)
+    b.netdevs["enp1s0f0np0"] = netdev("enp1s0f0np0", "")
+    b.answers[("rdma", "link")] += (
+        "link rocep1s0f0/1 state ACTIVE physical_state LINK_UP netdev enp1s0f0np0\n"
+    )
+
+
+async def test_a_cable_in_the_other_port_is_a_remedy(sparks, findings):
+    in_the_other_port(*sparks)
+    (found,) = [one for one in await findings() if one.id == "rail-down"]
+    assert any(
+        "enp1s0f0np0 on spark2 has a carrier. If the cable is in that port" in step for step in found.do
+    )
+
+
 def switched_off(a, b):
     a.netdevs[FIRST] = netdev(FIRST, "192.168.100.11/24", up=False, carrier=False)
 
