@@ -90,7 +90,16 @@ def _why_not(
     names = " – ".join(f"{end.netdev.name} of {end.node}" for end in ends)
     if addresses is None:
         bare = [end.node for end in ends if not end.netdev.ipv4]
-        why = f"no address on {' and '.join(bare)}" if bare else "its ends are not in one subnet"
+        same = (
+            set[IPv4Interface].intersection(*(set(end.netdev.ipv4) for end in ends))
+            if len(ends) > 1
+            else set()
+        )
+        why = "its ends are not in one subnet"
+        if bare:
+            why = f"no address on {' and '.join(bare)}"
+        elif same:
+            why = f"its ends have the same address, {min(same)}: `sparkfleet fabric plan`"
         return f"{names}: {why}."
     for end, one in zip(ends, addresses, strict=True):
         if other := next((o for o in used.get(end.node, ()) if o.network.overlaps(one.network)), None):

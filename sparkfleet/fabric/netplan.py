@@ -201,10 +201,11 @@ def changes(plan: NodePlan, view: PortScan) -> tuple[str, ...]:
 
 
 def claims(others: Mapping[str, Sequence[str]], netdevs: Iterable[str]) -> tuple[str, ...]:
-    """Sentences about other netplan files that configure one of `netdevs`: netplan would merge both."""
+    """Sentences about other netplan files that configure or match one of `netdevs`: both definitions would count."""
     names = tuple(netdevs)
     return tuple(
-        f"{path} also configures {', '.join(found)}: netplan merges both files. Remove them from one file."
+        f"{path} also configures {', '.join(found)}: netplan merges both files, and of two that match a device"
+        " only one counts. Remove them from one file."
         for path, configured in sorted(others.items())
         if (found := [name for name in names if name in configured])
     )

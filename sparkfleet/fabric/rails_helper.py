@@ -34,6 +34,7 @@ import shutil
 import stat
 import subprocess
 import sys
+from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -44,6 +45,7 @@ NETDEVS = Path("/sys/class/net")
 LAB = Path("/etc/sparkfleet-lab")
 MELLANOX = "0x15b3"
 """Vendor of every ConnectX: https://pci-ids.ucw.cz/read/PC/15b3"""
+DRIVER = "mlx5_core"
 NETDEV = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,14}")
 FIREWALL_FILE = Path("/etc/sparkfleet/firewall.nft")
 FIREWALL_UNIT = Path("/etc/systemd/system/sparkfleet-firewall.service")
@@ -56,6 +58,9 @@ _KNOWN = re.compile(
     r"network:|  (version: 2|ethernets:)|    [A-Za-z0-9._-]{1,15}:|      (addresses: \[[0-9./]+\]|mtu: [0-9]+"
     r"|dhcp[46]: false|accept-ra: false|link-local: \[\]|optional: true)"
 )
+_COMMENT = re.compile(r"(?:^|(?<=\s))#.*", re.MULTILINE)
+_MATCHED = re.compile(r"\b(name|macaddress|driver):\s*[\"']?([^\s\"',{}\[\]]+)")
+"""The `match` of a netplan file, whose name and driver may be patterns: `name: en*`."""
 MOST_PORTS = 64
 MOST_PEERS = 4096
 """Addresses of the other nodes: 64 nodes with a network of each of IPv4 and IPv6 have some hundred."""
@@ -387,7 +392,7 @@ def is_connectx(netdev: str) -> bool:
         vendor, driver = (device / "vendor").read_text().strip(), (device / "driver").readlink().name
     except OSError:
         return False
-    return vendor == MELLANOX and driver == "mlx5_core"
+    return vendor == MELLANOX and driver == DRIVER
 
 
 def is_simulated() -> bool:
@@ -534,9 +539,27 @@ def _text(file: Path) -> str:
 
 
 def named_in(text: str) -> list[str]:
-    """The netdevs that rails can be on, and that a netplan file names."""
+    """The netdevs that rails can be on, and that a netplan file names, or matches by a pattern, a MAC or their driver."""
     netdevs = sorted(path.name for path in NETDEVS.iterdir() if is_connectx(path.name) or is_simulated())
-    return [name for name in netdevs if f"{name}:" in text or f'"{name}"' in text]
+    lines = _COMMENT.sub("", text)
+    matched = _MATCHED.findall(lines)
+    return [name for name in netdevs if _is_named(name, lines, matched)]
+
+
+def _is_named(netdev: str, lines: str, matched: list[tuple[str, str]]) -> bool:
+    if re.search(rf"(?<![\w.-]){re.escape(netdev)}(?![\w.-])", lines):
+        return True
+    own = {"name": netdev, "macaddress": _mac(netdev), "driver": DRIVER}
+    return any(
+        fnmatchcase(own[key], pattern.lower() if key == "macaddress" else pattern) for key, pattern in matched
+    )
+
+
+def _mac(netdev: str) -> str:
+    try:
+        return (NETDEVS / netdev / "address").read_text().strip().lower()
+    except OSError:
+        return ""
 
 
 def known_lines(text: str) -> str:

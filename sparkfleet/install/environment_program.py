@@ -80,8 +80,9 @@ def _build(order: dict[str, Any], place: str, python: str, emit: Callable[..., N
     pip = _write(parts, "pip-any-py3-none-any.whl", base64.b64decode(order["pip"]))
     pins = _write(parts, "constraints.txt", "\n".join(order["pins"]).encode())
     # Wheels only: a source distribution runs its own code to be built.
-    install = [python, os.path.join(pip, "pip"), "install", "--no-input", "--disable-pip-version-check"]
-    install.append("--only-binary=:all:")
+    # Isolated: packages of a login's PYTHONPATH would count as installed, and be missing later.
+    install = [python, "-I", os.path.join(pip, "pip"), "install", "--no-input", "--disable-pip-version-check"]
+    install += ["--only-binary=:all:", "--no-user"]
     emit("step", text="installing sparkfleet and Ray")
     pinned = ["--constraint", pins, wheel + "[head]"]
     offline = [*install, "--no-index", "--find-links", order["wheels"] or KEPT, *pinned]

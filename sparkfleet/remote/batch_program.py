@@ -91,6 +91,7 @@ class BatchJob:
             stderr=subprocess.PIPE,
             start_new_session=True,
             bufsize=0,
+            env={**os.environ, "LC_ALL": "C"},  # a login's language changes messages, and commas in numbers
         )
         os.write(guardian, b"+%d\n" % self.child.pid)
         self.end = time.monotonic() + request["timeout_s"]

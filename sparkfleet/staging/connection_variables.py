@@ -77,7 +77,7 @@ def _check_proxy(variable: str, value: str) -> None:
         raise ConnectionVariableError(
             f"{what}, which is no proxy that can be used.",
             means="A proxy is an address with http, https or socks5.",
-            do=f"Correct it, such as http://HOST:PORT, or `unset {variable}`.",
+            do=f"Correct it, such as http://HOST:PORT or socks5://HOST:PORT, or `unset {variable}`.",
         )
     if urlsplit(url).scheme in SOCKS and find_spec("socksio") is None:
         raise ConnectionVariableError(

@@ -14,11 +14,11 @@ class HubUnreachable(StagingError):
 
 
 class ModelAbsent(StagingError):
-    """The Hub has no such model (HTTP status 404); or it is private, and of another account than the token."""
+    """The public Hub has no such model (HTTP status 404); or it is private, and of another account than the token."""
 
 
 class ModelNotShown(StagingError):
-    """The Hub does not show such a model without a token of its owner (HTTP status 401): it may be private, or not exist."""
+    """The public Hub shows no such model without a token of its owner (HTTP status 401): it may be private, or not exist."""
 
 
 class ConnectionVariableError(SparkfleetError):

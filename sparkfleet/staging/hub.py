@@ -37,6 +37,7 @@ from sparkfleet.staging.file_selection import WEIGHTS_BY_PREFERENCE, wanted
 from sparkfleet.staging.hub_http import (
     HttpTimeouts,
     checked_endpoint,
+    is_public_hub,
     keeps_secrets,
     odd_answer,
     use_bounded_client,
@@ -328,9 +329,17 @@ class Hub:
                 means="The token may have expired, or the model is private and another account's.",
                 do="`hf auth login` with a new token, or unset HF_TOKEN for a public model.",
             )
+        refused = f"or it is private: refused {self._with_token()} (HTTP status {status})."
+        if not is_public_hub(self.endpoint):
+            return StagingError(  # a mirror may have a part of the public Hub's models, or be a proxy's error page
+                f"{self.address} (HF_ENDPOINT) has no model {self.name}, {refused}",
+                means="A mirror may lack a model that huggingface.co has.",
+                do=f"Check the name at https://huggingface.co/{self.name}; unset HF_ENDPOINT if that can be reached. "
+                "If it is private: `hf auth login`, or set HF_TOKEN.",
+            )
         kind = ModelNotShown if status == 401 else ModelAbsent
         return kind(
-            f"the Hub has no model {self.name}, or it is private: refused {self._with_token()} (HTTP status {status}).",
+            f"the Hub has no model {self.name}, {refused}",
             do=f"Check the name at {self.address}/{self.name}. If it is private: `hf auth login`, or set HF_TOKEN.",
         )
 

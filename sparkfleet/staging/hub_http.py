@@ -22,6 +22,7 @@ from sparkfleet.values import Value
 
 ANSWER_BYTES = 32 << 20
 """Longest answer of the Hub's API. A page of a file list has 1000 entries of about 300 bytes."""
+PUBLIC_HOSTS = ("huggingface.co", "hf.co")
 LONGEST_WAIT_S = 300.0
 """Longest Retry-After that is obeyed; a longer one is an error with that number."""
 
@@ -49,6 +50,11 @@ def checked_endpoint(endpoint: str) -> str:
     given = endpoint or os.environ.get("HF_ENDPOINT") or constants.ENDPOINT
     check_hub_address(given)
     return given.rstrip("/")
+
+
+def is_public_hub(endpoint: str) -> bool:
+    """True for huggingface.co: any other endpoint is a mirror, or a Hub of one's own."""
+    return urlsplit(endpoint).hostname in PUBLIC_HOSTS
 
 
 def keeps_secrets(address: str) -> bool:

@@ -39,7 +39,7 @@ from sparkfleet.checkpoints.remote_metadata_program import loaded
 from sparkfleet.errors import FactError, SparkfleetError
 from sparkfleet.remote.atomic_write import write_atomically
 from sparkfleet.staging.connection_variables import check_connection_variables
-from sparkfleet.staging.errors import ConnectionVariableError, HubUnreachable, StagingError
+from sparkfleet.staging.errors import HubUnreachable, StagingError
 from sparkfleet.staging.manifest import COMMIT
 
 if TYPE_CHECKING:
@@ -74,9 +74,6 @@ def at_hub(model: str) -> AtHub:
     """The facts of `organisation/name[@revision]` at the Hub, or of its cached outline. Errors of the Hub are returned.
 
     With HF_HUB_OFFLINE only the cache is read, and a model that is not in it has neither facts nor a reason.
-
-    Raises:
-        ConnectionVariableError: an environment variable of this machine is wrong, so no request can be made.
     """
     try:
         wanted = MetadataRequest.of(model)
@@ -92,8 +89,6 @@ def at_hub(model: str) -> AtHub:
         return AtHub(cache.outline(cache.commit()))
     try:
         return _asked(wanted, cache)
-    except ConnectionVariableError:
-        raise
     except SparkfleetError as error:
         kept = cache.outline(cache.commit())
         return AtHub(kept, None if kept else error)

@@ -52,6 +52,22 @@ def one_rail_down(a, b):
     b.netdevs[SECOND] = netdev(SECOND, "192.168.101.12/24", carrier=False)
 
 
+def in_the_other_port(a, b):
+    one_rail_down(a, b)
+    b.netdevs["enp1s0f0np0"] = netdev("enp1s0f0np0", "")
+    b.answers[("rdma", "link")] += (
+        "link rocep1s0f0/1 state ACTIVE physical_state LINK_UP netdev enp1s0f0np0\n"
+    )
+
+
+async def test_a_cable_in_the_other_port_is_a_remedy(sparks, findings):
+    in_the_other_port(*sparks)
+    (found,) = [one for one in await findings() if one.id == "rail-down"]
+    assert any(
+        "enp1s0f0np0 on spark2 has a carrier. If the cable is in that port" in step for step in found.do
+    )
+
+
 def switched_off(a, b):
     a.netdevs[FIRST] = netdev(FIRST, "192.168.100.11/24", up=False, carrier=False)
 
@@ -124,6 +140,10 @@ def torn_driver_that_does_not_start(a, b):
 
 def no_gpu(a, b):
     b.answers[ReadGpuState.argv] = "No devices were found\n"
+
+
+def hung(a, b):
+    b.answers[ReadGpuState.argv] = NodeError("killed")
 
 
 def wedged(a, b):
@@ -328,6 +348,7 @@ FAULTS = [
     (torn_driver, "driver-torn", "error", "module 580.95.05, libraries 580.142"),
     (torn_driver_that_does_not_start, "driver-torn", "error", "module 580.142, libraries another"),
     (no_gpu, "gpu-there", "error", "finds no GPU on spark2"),
+    (hung, "gpu-there", "error", "nvidia-smi did not end within 20 s: the GPU's driver hangs"),
     (wedged, "power-wedge", "error", "96 % busy at 14.2 W and 611 MHz"),
     (throttled, "gpu-throttled", "warning", "hardware thermal, 91 °C"),
     (leftover, "memory-leftover", "error", "process 114687 (VLLM::EngineCore) holds 57.7 GiB"),

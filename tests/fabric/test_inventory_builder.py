@@ -75,6 +75,13 @@ def test_a_rail_without_addresses_is_left_out_with_the_reason(found):
     assert "sparkfleet fabric plan" in doubts[1]
 
 
+def test_ends_with_the_same_address_are_named_with_it(found):
+    """As after one netplan file on both nodes; the reason was "its ends are not in one subnet"."""
+    links, doubts = usable_links(found((["192.168.100.10/24"], ["192.168.100.10/24"])))
+    assert links == ()
+    assert "its ends have the same address, 192.168.100.10/24" in doubts[0]
+
+
 def test_an_address_that_is_invalid_in_an_inventory_is_left_out_with_the_reason(found):
     links, doubts = usable_links(found((["192.168.100.0/24"], ["192.168.100.11/24"])))
     assert links == ()

@@ -260,6 +260,28 @@ def test_show_gives_no_content_of_others_files(node):
     assert shown["others"] == {str(node / "netplan/40-cx7.yaml"): ["enp1s0f1np1"]}
 
 
+@pytest.mark.parametrize(
+    ("lines", "named"),
+    [
+        ("ethernets:\n    all: {match: {name: en*}, dhcp4: true}\n", True),
+        ("ethernets:\n    all:\n      match:\n        name: 'enp1s0f?np1'\n", True),
+        ("ethernets:\n    NM-1:\n      match:\n        name: enp1s0f1np1\n", True),
+        ("ethernets:\n    x:\n      match:\n        macaddress: 4C:BB:47:00:00:01\n", True),
+        ("ethernets:\n    x:\n      match: {driver: mlx5_core}\n", True),
+        ("bonds:\n    b:\n      interfaces: [enp1s0f1np1]\n", True),
+        ("ethernets: {}  # enp1s0f1np1: is a rail\n", False),
+        ("vlans:\n    enp1s0f1np1.7: {id: 7, link: enP7s7}\n", False),
+        ("wifis:\n    w: {match: {name: wl*}}\n", False),
+    ],
+)
+def test_files_that_match_a_rail_by_a_pattern(node, lines, named):
+    """`match: {name: en*}` took the rails with DHCP, and nothing named it."""
+    (node / "net/enp1s0f1np1/address").write_text("4c:bb:47:00:00:01\n")
+    (node / "netplan/40-cx7.yaml").write_text(f"network:\n  {lines}")
+    others = rails_helper.show(Netplan(node / "netplan/60-sparkfleet.yaml"))["others"]
+    assert others == ({str(node / "netplan/40-cx7.yaml"): ["enp1s0f1np1"]} if named else {})
+
+
 @pytest.mark.parametrize("netdev", ["enP7s7", "wlP9s9", "enp1s0f1np1.7"])
 def test_only_ports_of_a_connectx_are_changed(node, netdev):
     rails_helper.present([PORT])

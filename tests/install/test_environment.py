@@ -1,8 +1,11 @@
 import asyncio
+import base64
+import io
 import json
 import os
 import subprocess
 import sys
+import zipfile
 
 import pytest
 from fake_channel import FakeChannel, program_request, program_result
@@ -157,6 +160,43 @@ async def test_a_killed_program_whose_command_goes_on_is_waited_for(tmp_path):
     with pytest.raises(ProgramError, match="exit code 1"):
         await remote(tmp_path, **order)
     assert log.read_text().split() == ["begins", "ends", "begins", "ends"]
+
+
+def wheel(name, *needs):
+    """The bytes of a package of that name, 1.0, with an empty module."""
+    info, content = f"{name}-1.0.dist-info", io.BytesIO()
+    fields = ["Metadata-Version: 2.1", f"Name: {name}", "Version: 1.0", "Provides-Extra: head"]
+    fields += [f"Requires-Dist: {one}" for one in needs]
+    tags = "Wheel-Version: 1.0\nGenerator: test\nRoot-Is-Purelib: true\nTag: py3-none-any\n"
+    with zipfile.ZipFile(content, "w") as packed:
+        packed.writestr(f"{name}.py", "")
+        packed.writestr(f"{info}/METADATA", "\n".join(fields) + "\n")
+        packed.writestr(f"{info}/WHEEL", tags)
+        packed.writestr(f"{info}/RECORD", "")
+    return content.getvalue()
+
+
+async def test_packages_and_settings_of_the_login_do_not_count(tmp_path, monkeypatch):
+    """A package in PYTHONPATH was left out of the environment; `user = true` of a pip.conf ended the installation."""
+    (tmp_path / "wheels").mkdir()
+    (tmp_path / "wheels/needed-1.0-py3-none-any.whl").write_bytes(wheel("needed"))
+    with zipfile.ZipFile(io.BytesIO(wheel("needed"))) as packed:
+        packed.extractall(tmp_path / "of-the-login")
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path / "of-the-login"))
+    monkeypatch.setenv("PIP_USER", "1")
+    made = await remote(
+        tmp_path,
+        digest="abc",
+        python=sys.executable,
+        wheel_name="top-1.0-py3-none-any.whl",
+        wheel=base64.b64encode(wheel("top", "needed")).decode(),
+        pip=base64.b64encode(release_module._pip_wheel()).decode(),
+        hashes=[],
+        wheels=str(tmp_path / "wheels"),
+    )
+    monkeypatch.delenv("PYTHONPATH")
+    done = await LocalChannel("a").run((made["python"], "-c", "import top, needed"))
+    assert done.exit_code == 0, done.stderr
 
 
 async def test_one_that_is_there_is_used(tmp_path):

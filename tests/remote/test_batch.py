@@ -109,3 +109,9 @@ def test_any_answer_is_a_result_or_an_error(answers):
     except NodeError:
         return
     assert all(isinstance(d, Completed | NodeError) for d in done)
+
+
+async def test_messages_are_not_in_the_language_of_the_login(channel, monkeypatch):
+    monkeypatch.setenv("LC_ALL", "de_DE.UTF-8")
+    (done,) = await run_batch(channel, [["printenv", "LC_ALL"]])
+    assert done.stdout == "C\n"

@@ -221,6 +221,19 @@ async def test_a_refusal_names_its_reason(asking, hub, refusal, words):
         await asking().manifest("main")
 
 
+@pytest.mark.parametrize(("status", "kind"), [(401, ModelNotShown), (404, ModelAbsent)])
+async def test_the_public_hub_alone_refutes_a_name(asking, hub, monkeypatch, status, kind):
+    """A mirror has a part of its models, or answers as a company's proxy does: real names were refused."""
+    hub.refusal = (status, "RepoNotFound")
+    with pytest.raises(StagingError, match=r"HF_ENDPOINT.* has no model tests/tiny") as refused:
+        await asking().manifest("main")
+    assert type(refused.value) is StagingError
+    assert "https://huggingface.co/tests/tiny" in refused.value.do
+    monkeypatch.setattr("sparkfleet.staging.hub_http.PUBLIC_HOSTS", ("127.0.0.1",))
+    with pytest.raises(kind, match="the Hub has no model tests/tiny"):
+        await asking().manifest("main")
+
+
 async def test_a_refused_token_is_no_evidence_against_the_name(asking, hub):
     """An expired one is refused for public models, too: real names got "Did you mean …"."""
     hub.refusal = (401, "")

@@ -48,6 +48,8 @@ BITS: Mapping[str, int] = {
 """Bits per element of every dtype of the format (safetensors 0.8)."""
 
 AGAIN = "Download the checkpoint again."
+LFS_POINTER = b"version "
+"""First bytes of a pointer, by its specification; as a length they exceed every header."""
 
 
 class Tensor(NamedTuple):
@@ -84,6 +86,12 @@ def _header_length(prefix: bytes, size: int, path: Path) -> int:
     if len(prefix) < 8:
         what = f"{path}: {size} bytes; a safetensors file has at least 8."
         raise FactError(what, means="The file is truncated.", do=AGAIN)
+    if prefix == LFS_POINTER:
+        raise FactError(
+            f"{path}: is a pointer of Git LFS, not the weights.",
+            means="The repository was cloned without git-lfs, so none of its weights are here.",
+            do=f"`git lfs pull` in {path.parent}; or `hf download` of the model.",
+        )
     length = int.from_bytes(prefix, "little")
     if length > HEADER_LIMIT:
         raise FactError(

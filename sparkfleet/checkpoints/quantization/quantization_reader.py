@@ -88,8 +88,8 @@ def read_quantization(config: Config, hf_quant: Config | None, scope: Scope) -> 
     if reader is None:
         raise FactError(
             f"{section.where}: the quantisation method {shown(method)} is not supported.",
-            means=UNSUPPORTED.get(method, "No engine that sparkfleet starts is known to run it."),
-            do=f"Choose a checkpoint that uses one of: {', '.join(sorted(set(READERS)))}.",
+            means=UNSUPPORTED.get(method, UNREAD),
+            do=f"Choose a checkpoint that uses one of: {', '.join(sorted(READERS))}.",
         )
     return reader(section, config, scope)
 
@@ -142,6 +142,11 @@ def _beside_experts(found: Quantization) -> Quantization:
 def _section(config: Config, hf_quant: Config | None) -> Config | None:
     """`quantization_config` completed by `hf_quant_config.json`."""
     section = config.section("quantization_config") or config.section("compression_config")
+    nested = section.section("quantization") if section else None
+    if (
+        section is not None and nested is not None
+    ):  # the contents of hf_quant_config.json, which engines accept here
+        section = nested.under(section.values)
     beside = hf_quant.section("quantization") or hf_quant if hf_quant else None
     if section is None or beside is None:
         return section if beside is None else beside
@@ -154,6 +159,12 @@ def _method(section: Config) -> str:
         return "modelopt"
     if not method and section.has("config_groups"):
         return "compressed-tensors"
+    if not method and section.has("bits") and section.has("group_size"):
+        raise FactError(
+            f"{section.where}: has bits and group_size, but no quantisation method, as MLX writes it.",
+            means=UNSUPPORTED["mlx"],
+            do=f"Choose a checkpoint that uses one of: {', '.join(sorted(READERS))}.",
+        )
     if not method:
         raise FactError(
             f"{section.where}: has no quantisation method.",
@@ -223,18 +234,34 @@ def _awq(section: Config, config: Config, scope: Scope) -> Quantization:
 
 def _auto_round(section: Config, config: Config, scope: Scope) -> Quantization:
     """Intel AutoRound; `extra_config` has the layers that differ; 16 bits: not quantised."""
-    bits = section.integer("bits", low=2, high=8)
-    group = _group(section)
+    section.integer("bits", low=2, high=8)
+    scheme = _auto_round_scheme(section)
+    assert scheme is not None  # only 16 bits have none
     extra = section.section("extra_config")
-    named: list[tuple[str, Scheme | None]] = []
-    for name in extra.values if extra else ():
-        inner = extra.section(name) if extra else None
-        other = inner.integer_or(bits, "bits", low=1, high=32) if inner else bits
-        if other != bits:
-            named.append((name, None if other >= 16 else integer(other, group)))
+    inner = ((name, extra.section(name)) for name in extra.values) if extra else ()
+    named = [(name, _auto_round_scheme(one.under(section.values))) for name, one in inner if one]
+    differing = [(name, other) for name, other in named if other != scheme]
+    return _quantization("auto-round", scheme, scope, differing)
+
+
+def _auto_round_scheme(section: Config) -> Scheme | None:
+    """The format of one layer; its type may have a suffix for the rounding of scales (`mx_fp_rceil`)."""
+    bits = section.integer("bits", high=32)
+    if bits >= 16:
+        return None
     kind = section.text("data_type", "int")
-    scheme = {"nv_fp": nvfp4(), "mx_fp": mxfp4()}.get(kind) or integer(bits, group)
-    return _quantization("auto-round", scheme, scope, named)
+    activations = "bf16" if section.integer_or(bits, "act_bits", high=32) >= 16 else "fp8"
+    if isinstance(section.values.get("group_size"), list):
+        return fp8(block=_block(section, "group_size"), activations=activations)
+    if kind.startswith("nv_fp"):
+        return nvfp4()
+    if kind.startswith("mx_fp"):
+        return mxfp8() if bits == 8 else mxfp4()
+    return (
+        fp8(activations=activations)
+        if kind.startswith("fp") and bits == 8
+        else integer(bits, _group(section))
+    )
 
 
 def _compressed_tensors(section: Config, config: Config, scope: Scope) -> Quantization:
@@ -436,7 +463,11 @@ ALIASES: Mapping[str, str] = {
     "bnb": "bitsandbytes",
 }
 
+UNREAD = (
+    "Engines may load it, but its sizes cannot be derived, and no settings of an engine are known for it."
+)
 UNSUPPORTED: Mapping[str, str] = {
+    "mlx": "MLX is for Apple's computers; no engine that sparkfleet starts loads its weights.",
     "gguf": "GGUF files are for llama.cpp, which sparkfleet does not start.",
     "exl2": "EXL2 needs ExLlama, which sparkfleet does not start.",
 }

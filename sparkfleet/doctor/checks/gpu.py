@@ -17,11 +17,20 @@ SPARK_CAPABILITY = "12.1"
 
 
 @node_check("gpu-there", "the GPU answers its driver", source="sparkbase wiki: Xid 119 after a bad update")
-def gpu_there(
-    node: NodeSnapshot, identity: MachineIdentity, gpus: tuple[GpuState, ...]
-) -> Iterator[CheckFault]:
-    """Reports `No devices were found` on a machine with a GPU."""
-    if not gpus and recognise(identity, node.pci or ()).kind is MachineKind.SPARK:
+def gpu_there(node: NodeSnapshot, identity: MachineIdentity) -> Iterator[CheckFault]:
+    """Reports `No devices were found` on a machine with a GPU, and an `nvidia-smi` that hangs."""
+    is_spark = recognise(identity, node.pci or ()).kind is MachineKind.SPARK
+    if node.gpus is None:
+        why = node.unknown.get("gpus", "its gpus was not read")
+        if is_spark and "did not end within" in why:
+            yield error(
+                f"{node.name}: {why}: the GPU's driver hangs",
+                means="No engine can start on this node until it answers.",
+                do=("sudo dmesg | grep -E 'NVRM|Xid'", "sudo reboot   # by its power button if that hangs"),
+            )
+        else:
+            yield not_known(f"the GPU answers its driver: not known of {node.name}, because {why}")
+    elif not node.gpus and is_spark:
         yield error(
             f"nvidia-smi finds no GPU on {node.name}",
             means="The driver could not start the GPU: its firmware (GSP) does not answer. The usual cause is an update.",

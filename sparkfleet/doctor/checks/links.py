@@ -61,7 +61,7 @@ def rail_down(link: LinkSnapshot, fleet: FleetReadings) -> Iterator[CheckFault]:
                 means=f"{alive} of {len(link.rails)} rails is left: about half the bandwidth."
                 if alive
                 else "This link carries no traffic.",
-                do=tuple(_lift(down)),
+                do=tuple(_lift(down, fleet)),
             )
 
 
@@ -73,14 +73,27 @@ def _why_down(netdev: Netdev | None) -> str:
     return "" if netdev.carrier else "has no carrier"
 
 
-def _lift(down: dict[EndSnapshot, str]) -> Iterator[str]:
+def _lift(down: dict[EndSnapshot, str], fleet: FleetReadings) -> Iterator[str]:
     for end, reason in down.items():
         switch_on = f"sudo ip link set {end.netdev} up"
         yield f"{switch_on if reason == 'is switched off' else f'ethtool {end.netdev}'}   # on {end.node}"
+    for end in down:
+        if others := _lit(end, fleet):
+            yield (
+                f"{' and '.join(others)} on {end.node} has a carrier. If the cable is in that port, move it back, or run"
+                " `sparkfleet init` again."
+            )
     yield (
         "Push the QSFP plug in at both ends until it clicks; then reboot both nodes: a re-plugged ConnectX-7 may come"
         " up degraded."
     )
+
+
+def _lit(end: EndSnapshot, fleet: FleetReadings) -> list[str]:
+    """Netdevs of RDMA with a carrier that are no rail of the inventory, as of the node's other port."""
+    node = fleet.node(end.node)
+    free = {link.netdev for link in node.rdma_links or ()} - set(fleet.rail_netdevs(end.node))
+    return sorted(one.name for one in node.netdevs or () if one.name in free and one.up and one.carrier)
 
 
 @link_check(

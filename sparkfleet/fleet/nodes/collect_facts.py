@@ -7,8 +7,10 @@ import sys
 from collections.abc import Collection, Iterator, Mapping
 from typing import TypeVar
 
+from sparkfleet.doctor.machine_kind import MachineKind, recognise
 from sparkfleet.errors import FactError, NodeError
 from sparkfleet.hostfacts.fact import failed
+from sparkfleet.hostfacts.machine import ReadIdentity
 from sparkfleet.hostfacts.memory import Kernel, ReadKernel
 from sparkfleet.hostfacts.node import (
     Fact,
@@ -62,14 +64,15 @@ async def _node(name: str, inventory: Inventory, channel: Channel) -> NodeFacts:
     # A `python3` in PATH of this machine may be a wrapper that takes five times as long to start.
     python = sys.executable if node.is_local else ReadProcessors.argv[0]
     processors_argv = (python, *ReadProcessors.argv[1:])
-    argvs = [ReadMemory.argv, processors_argv, ReadGpu.argv, ReadKernel.argv, *engines.values()]
-    memory, processors, gpu, settings, *homes = await run_batch(channel, argvs, timeout_s=COMMAND_S)
+    shared = [ReadMemory.argv, processors_argv, ReadGpu.argv, ReadKernel.argv, ReadIdentity.argv]
+    argvs = [*shared, *engines.values()]
+    memory, processors, gpu, settings, identity, *homes = await run_batch(channel, argvs, timeout_s=COMMAND_S)
     kernel = _kernel(settings)
     return NodeFacts(
         name=name,
         memory=_value(ReadMemory, memory, name),
         processors=_value(ReadProcessors, processors, name),
-        gpu=_gpu(gpu),
+        gpu=_gpu(gpu, identity, name),
         engines=_homes(node, own, dict(zip(engines, homes, strict=True)), name),
         kernel=kernel.release,
         fleet_firewall=kernel.fleet_firewall,
@@ -116,11 +119,28 @@ def _kernel(answer: Answer) -> Kernel:
     return ReadKernel.parse(answer.stdout)
 
 
-def _gpu(answer: Answer) -> Gpu | None:
-    """The node's GPU; None if it lacks the tool or the driver."""
-    if isinstance(answer, NodeError) or answer.exit_code != 0:
-        return None
-    return ReadGpu.parse(answer.stdout)
+def _gpu(answer: Answer, identity: Answer, node: str) -> Gpu | None:
+    """The node's GPU; None if it lacks the tool or the driver, and is no Spark. Raises NodeError for a Spark's."""
+    if isinstance(answer, NodeError):
+        found, why = None, answer.what
+    elif answer.exit_code != 0:
+        found, why = None, failed(answer.argv, answer.exit_code, answer.stderr or answer.stdout).what
+    else:
+        found, why = ReadGpu.parse(answer.stdout), "nvidia-smi finds none"
+    if found is None and _is_spark(identity):
+        raise NodeError(
+            f"{node}: the GPU of this Spark does not answer: {why.rstrip('.')}.",
+            means="Planned without its GPU, its deployments would move to other nodes.",
+            do=f"`sparkfleet doctor` looks for the cause; a driver upgrade that awaits a reboot is a common one. "
+            f"`sparkfleet drain {node}` plans without this node.",
+        )
+    return found
+
+
+def _is_spark(answer: Answer) -> bool:
+    if isinstance(answer, NodeError) or answer.exit_code not in ReadIdentity.fine or not answer.stdout:
+        return False
+    return recognise(ReadIdentity.parse(answer.stdout)).kind is MachineKind.SPARK
 
 
 def _value(fact: type[Fact[T]], answer: Answer, node: str) -> T:

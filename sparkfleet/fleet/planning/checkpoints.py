@@ -277,13 +277,13 @@ def _settled(
     if here is None and config is None and hub.reason is not None and is_refuted(known, hub.reason):
         return _absent(model, known, answers, hub.reason)
     by_name = known if known is not None and is_published(known.id) else None
-    found = here or by_name or config or hub.checkpoint or known
-    if isinstance(found, Checkpoint):
-        return _with_reason(with_pattern(found) if found is known else found, hub)
     at_the_hub = (
         hub.reason if isinstance(hub.reason, FactError) else None
-    )  # it is there, and cannot be planned
-    return found or next(iter(there), None) or at_the_hub or _not_found(model, answers, hub)
+    )  # it is there, and cannot be planned: that counts more than what its name is like
+    found = here or by_name or config or hub.checkpoint or at_the_hub or known
+    if isinstance(found, Checkpoint):
+        return _with_reason(with_pattern(found) if found is known else found, hub)
+    return found or next(iter(there), None) or _not_found(model, answers, hub)
 
 
 def _with_reason(found: Checkpoint, hub: AtHub) -> Checkpoint:

@@ -121,6 +121,7 @@ def test_ranges_fill_the_file_exactly(tmp_path: Path, second: list[int], data: i
         ((10).to_bytes(8, "little") + b"{}", "declares a header of 10 bytes in a file of 10"),
         ((HEADER_LIMIT + 1).to_bytes(8, "little"), "at most 25000000 are read"),
         (b"\xff" * 16, "at most 25000000 are read"),
+        (b"version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 9\n", "is a pointer of Git LFS"),
         ((2).to_bytes(8, "little") + b"[]", "not a JSON object"),
         ((4).to_bytes(8, "little") + b"{'a'", "is not JSON"),
         ((2).to_bytes(8, "little") + b"\xff\xfe", "is not JSON"),

@@ -78,7 +78,53 @@ METHODS: list[tuple[str, dict[str, object], str, str, float, str]] = [
         4.5,
         "nvfp4",
     ),
+    (
+        "auto-round in mxfp8",
+        {"quant_method": "auto-round", "bits": 8, "group_size": 32, "data_type": "mx_fp"},
+        "auto-round",
+        "mxfp8",
+        8.25,
+        "mxfp8",
+    ),
+    (
+        "auto-round in mxfp4, by a type with the rounding of its scales",
+        {"quant_method": "auto-round", "bits": 4, "group_size": 32, "data_type": "mx_fp_rceil"},
+        "auto-round",
+        "mxfp4",
+        4.25,
+        "bf16",
+    ),
+    (
+        "auto-round in fp8",
+        {"quant_method": "auto-round", "bits": 8, "group_size": -1, "data_type": "fp", "act_bits": 8},
+        "auto-round",
+        "fp8",
+        8,
+        "fp8",
+    ),
+    (
+        "auto-round in fp8 by blocks",
+        {
+            "quant_method": "auto-round",
+            "bits": 8,
+            "group_size": [128, 128],
+            "data_type": "fp",
+            "act_bits": 16,
+        },
+        "auto-round",
+        "fp8",
+        8 + 32 / 16384,
+        "bf16",
+    ),
     ("modelopt", {"quant_method": "modelopt", "quant_algo": "NVFP4"}, "modelopt", "nvfp4", 4.5, "nvfp4"),
+    (
+        "modelopt as in hf_quant_config.json",
+        {"quant_method": "modelopt", "quantization": {"quant_algo": "NVFP4", "exclude_modules": ["lm_head"]}},
+        "modelopt",
+        "nvfp4",
+        4.5,
+        "nvfp4",
+    ),
     ("modelopt unnamed", {"quant_algo": "FP8", "ignore": ["lm_head"]}, "modelopt", "fp8", 8, "fp8"),
     (
         "modelopt w4a16",
@@ -291,6 +337,9 @@ def test_exceptions_of_gptq_and_auto_round() -> None:
         read({"quant_method": "auto-round", "bits": 4, "group_size": 128, "extra_config": extra})
     )
     assert rounded[Part.EXPERTS] == {"int8": 0.25, "int4": 0.5}
+    mxfp8 = {"quant_method": "auto-round", "bits": 8, "group_size": 32, "data_type": "mx_fp"}
+    mixed = covered(read({**mxfp8, "extra_config": {".*mlp\\.experts.*": {"bits": 4, "data_type": "mx_fp"}}}))
+    assert (mixed[Part.EXPERTS], mixed[Part.ATTENTION]) == ({"mxfp4": 1.0}, {"mxfp8": 1.0})
 
 
 def test_the_experts_of_deepseek_v4_are_smaller_than_the_rest() -> None:
@@ -327,6 +376,7 @@ def test_the_kv_cache(said: dict[str, object], expected: str | None) -> None:
         ({"quant_method": "homeopathic"}, "the quantisation method 'homeopathic' is not supported"),
         ({}, "has no quantisation method"),
         ({"bits": 4}, "has no quantisation method"),
+        ({"bits": 4, "group_size": 64}, "no quantisation method, as MLX writes it"),
         ("fp8", "quantization_config is 'fp8'; expected an object"),
         ({"quant_method": 8}, "quant_method is 8"),
         ({"quant_method": "gptq"}, "bits is missing"),

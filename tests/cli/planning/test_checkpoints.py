@@ -153,8 +153,16 @@ def test_what_is_known_by_name_needs_no_hub(sparkfleet, repository, two_sparks, 
 def test_a_name_that_the_hub_does_not_have(sparkfleet, repository):
     code, _, err = sparkfleet("inspect", "tests/absent")
     assert code == 1
-    assert "the Hub has no model tests/absent, or it is private" in err
+    assert "(HF_ENDPOINT) has no model tests/absent, or it is private" in err
     assert "hf auth login" in err
+
+
+def test_a_mirror_does_not_refute_what_is_like_a_known_model(sparkfleet, repository):
+    code, out, err = sparkfleet("inspect", "Qwen/Qwen3.6-27B-of-tomorrow")
+    assert (code, err) == (0, "")
+    origin = " ".join(out.split())
+    assert "known by the pattern of" in origin
+    assert "(HF_ENDPOINT) has no model Qwen/Qwen3.6-27B-of-tomorrow" in origin
 
 
 @pytest.mark.parametrize("name", ["nope", "a" * 300, f"org/{'a' * 300}", f"/{'a' * 300}"])

@@ -6,6 +6,7 @@ from fake_channel import FakeChannel
 
 from sparkfleet.errors import FactError, NodeError
 from sparkfleet.fleet.nodes.collect_facts import survey
+from sparkfleet.hostfacts.machine import ReadIdentity
 from sparkfleet.hostfacts.memory import ReadKernel
 from sparkfleet.hostfacts.node import InstalledEngine, ReadInstalledEngines, ReadProcessors
 from sparkfleet.remote.channel import Completed
@@ -49,6 +50,35 @@ async def test_a_gpu():
     node = channel(responses={("nvidia-smi",): "NVIDIA GB10, 580.95.05\n"})
     (facts,) = await survey(inventory(), {"a": node})
     assert facts.gpu.name == "NVIDIA GB10"
+
+
+MISMATCH = Completed(
+    argv=("nvidia-smi",),
+    exit_code=18,
+    stdout="Failed to initialize NVML: Driver/library version mismatch\nNVML library version: 580.142\n",
+    stderr="",
+)
+SPARK = '/etc/dgx-release:DGX_NAME="DGX Spark"\n/sys/class/dmi/id/product_name:NVIDIA_DGX_Spark\n'
+
+
+@pytest.mark.parametrize(
+    ("answer", "why"),
+    [
+        (MISMATCH, "Driver/library version mismatch"),
+        ("No devices were found\n", "nvidia-smi finds none"),
+        (NodeError("it hangs"), "nvidia-smi did not end within 30 s"),
+        (None, "nvidia-smi was not found"),
+    ],
+)
+async def test_a_spark_whose_gpu_does_not_answer_is_no_node_without_one(answer, why):
+    """Planned without its GPU, its groups moved to other nodes after each driver upgrade that awaited a reboot."""
+    responses = {} if answer is None else {("nvidia-smi",): answer}
+    with pytest.raises(NodeError, match=rf"a: the GPU of this Spark does not answer: .*{why}") as caught:
+        await survey(inventory(), {"a": channel(responses={ReadIdentity.argv: SPARK, **responses})})
+    assert "sparkfleet drain a" in caught.value.do
+    other = {ReadIdentity.argv: "/etc/os-release:NAME=Debian\n", **responses}
+    (facts,) = await survey(inventory(), {"a": channel(responses=other)})
+    assert facts.gpu is None
 
 
 async def test_engines_of_their_own_environments_and_none_of_ours():

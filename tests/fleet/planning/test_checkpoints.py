@@ -237,6 +237,14 @@ def test_a_model_of_the_hub_that_writes_no_text_is_refused_with_its_reason(monke
         find_checkpoint("nobody/has-this-at-all")
 
 
+def test_a_format_that_the_hub_names_counts_more_than_what_the_name_is_like(monkeypatch):
+    """It was planned as INT4, by its name."""
+    unsupported = FactError("the Hub:config.json: the quantisation method 'torchao' is not supported.")
+    monkeypatch.setattr("sparkfleet.fleet.planning.checkpoints.at_hub", lambda _: AtHub(None, unsupported))
+    with pytest.raises(FactError, match="torchao"):
+        find_checkpoint("someone/Qwen3.6-27B-torchao-int4")
+
+
 class TestRefusedByTheHub:
     """Names without files anywhere, and what the Hub answers about them."""
 
