@@ -318,9 +318,12 @@ def _contexts(case: VariantContext) -> Iterator[int]:
 
 
 def _concurrencies(case: VariantContext) -> Iterator[int]:
+    """As many as wanted, then three quarters and a half of it, and so on: a half alone may lose more than drafts gain."""
     concurrency = case.concurrency
     yield concurrency
     while case.variant.concurrency is None and concurrency > 1:
+        if 3 * concurrency // 4 > concurrency // 2:
+            yield 3 * concurrency // 4
         concurrency //= 2
         yield concurrency
 

@@ -30,6 +30,7 @@ from sparkfleet.planner.search.rung_builder import (
     nodes_and_bytes_of,
     nth,
     rung_of,
+    without_advisory_first,
 )
 from sparkfleet.planner.search.spread import stays
 from sparkfleet.planner.search.suggestions import NodeKind, joined, nearest
@@ -181,6 +182,8 @@ class VariantPlanner:
             short = next((search for search in searches if search.too_few is not None), None)
             return None if short is None or short.too_few is None else ([short.too_few[0]], short.too_few[1])
         ladder = self._climb(best, best.first)
+        if self._case.objective != "context":
+            ladder = without_advisory_first(ladder, lambda one: self._may_lead(one.proposal))
         self._note_alternatives(ladder[0], best, searches)
         return ladder, best.nodes
 

@@ -148,6 +148,13 @@ class Rung(Value):
     said: tuple[str, ...] = ()
     """Settings fixed by the deployment's own arguments, each in a few words."""
 
+    def speed(self, objective: Objective) -> str:
+        """Predicted speed under an objective: of all requests for `throughput`, else of one; "" if it is not known."""
+        alone, many = self.prediction.decode_tps_per_request, self.prediction.decode_tps_aggregate
+        if objective == "throughput" and many is not None:
+            return f"{many.mid:.3g} tok/s shared by {self.prediction.concurrency}"
+        return f"{alone.mid:.3g} tok/s" if alone is not None else ""
+
 
 Why = Literal["failed", "rule", "memory", "slower", "wanted", "engine", "node"]
 """Kinds of reasons: it failed here, a rule, too little memory, another is better, the deployment, the engine, the node."""

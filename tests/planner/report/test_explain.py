@@ -62,6 +62,15 @@ def test_choice_ladder_and_rejected(sparks, plan, ask):
     assert "image-retag-drift" in text
 
 
+def test_rungs_have_the_rate_of_the_objective(sparks, plan, ask):
+    """A ladder for many clients had rates of one, by which drafts were faster than the choice."""
+    spec = ask("nvidia/Llama-3.3-70B-Instruct-FP4", objective="throughput")
+    second = plan(sparks(1), spec).deployments[0].groups[0].ladder[1]
+    text = "\n".join(explain_plan(plan(sparks(1), spec).deployments[0]))
+    rate, requests = second.prediction.decode_tps_aggregate.mid, second.candidate.concurrency
+    assert f"if it fails rung 2: {second.candidate.how} · {rate:.3g} tok/s shared by {requests}" in text
+
+
 def test_all_shows_what_is_hidden(sparks, plan, ask):
     found = plan(sparks(2), ask(FP8)).deployments[0]
     short, full = explain_plan(found), explain_plan(found, everything=True)

@@ -6,9 +6,13 @@ from hypothesis import strategies as st
 from planning_values import plan_on
 
 from sparkfleet.checkpoints.io.licenses import License
+from sparkfleet.knowledge.engines.advisories import advisories_of
 from sparkfleet.knowledge.models.known_models import known_checkpoint
 from sparkfleet.perf.predictor import predictor_of
+from sparkfleet.planner.search.judge import Evaluation
 from sparkfleet.planner.search.planner import infeasible, plan_fleet
+from sparkfleet.planner.search.rung_builder import without_advisory_first
+from sparkfleet.planner.types.plan import PublishedRuns
 
 FP8 = "Qwen/Qwen3.6-27B-FP8"
 SMALL = "Qwen/Qwen3-30B-A3B-FP8"
@@ -67,12 +71,77 @@ class TestThroughput:
 
         first, *rest = plan(sparks(1), ask(model, objective="throughput")).deployments[0].groups[0].ladder
         assert first.candidate.concurrency > 1
-        assert total_of(first) >= max(map(total_of, rest), default=0.0)
+        assert first.worth == max(rung.worth for rung in (first, *rest))
+        more = [rung for rung in rest if total_of(rung) > total_of(first)]
+        for rung in more:
+            assert "; predicted faster than the choice, but fewer published measurements" in rung.reason
+        if more:
+            most = max(more, key=total_of)
+            speed = f"{total_of(most):.3g} tok/s shared by {most.candidate.concurrency}"
+            assert f"; {most.candidate.how} is predicted faster ({speed}) but ranked lower: " in first.reason
 
-    def test_requests_are_halved_until_they_fit(self, sparks, plan, ask):
-        """With three drafts a step the KV cache of 16 is tight, and that of 8 is not."""
-        spec = ask(SUPER, objective="throughput", speculation={"method": "mtp", "tokens": 3})
-        assert choice(plan(sparks(1), spec)).candidate.concurrency == 8
+    def test_a_rung_that_promises_more_together_is_among_them(self, sparks, plan, ask):
+        (made,) = plan(sparks(1), ask("google/gemma-4-31B-it", objective="throughput")).deployments
+        assert "is predicted faster" in made.groups[0].choice.reason
+
+    def test_requests_are_fewer_by_a_quarter_before_they_are_halved(self, sparks, plan, ask):
+        """With three drafts a step the KV cache of 16 is tight, and that of 12 is not: of 8 it was slower than no drafts."""
+        found = choice(plan(sparks(1), ask(SUPER, objective="throughput")))
+        assert (str(found.candidate.speculation), found.candidate.concurrency) == ("MTP k=3", 12)
+        bare = choice(plan(sparks(1), ask(SUPER, objective="throughput", speculation="none")))
+        assert found.prediction.decode_tps_aggregate.mid > bare.prediction.decode_tps_aggregate.mid
+
+
+class TestAdvisories:
+    """A release with a published security advisory leads only if it is faster by more than two boots differ by."""
+
+    @pytest.mark.parametrize("objective", ["interactive", "throughput"])
+    def test_the_release_without_one_leads_if_the_two_are_about_equal(self, sparks, plan, ask, objective):
+        spec = ask("meta-llama/Llama-3.1-8B-Instruct-FP8", objective=objective)
+        first, second, *_ = plan(sparks(1), spec).deployments[0].groups[0].ladder
+        assert first.worth < second.worth < 1.15 * first.worth
+        assert first.candidate.engine_version
+        assert not advisories_of(first.candidate.engine, first.candidate.engine_version)
+        assert advisories_of(second.candidate.engine, second.candidate.engine_version)
+        assert f"{second.candidate.how} " in first.reason
+        assert "`sparkfleet explain security-advisory`" in first.reason
+        assert "`sparkfleet explain security-advisory`" in second.reason
+
+    def test_one_that_is_clearly_faster_leads(self, with_advisory, without):
+        assert _order(with_advisory, without._replace(worth=with_advisory.worth / 1.14)) == [1, 0]
+        assert _order(with_advisory, without._replace(worth=with_advisory.worth / 1.16)) == [0, 1]
+
+    def test_a_release_that_nobody_ran_does_not_lead(self, with_advisory, without):
+        assert _order(with_advisory, _with_rung(without, published=PublishedRuns())) == [0, 1]
+
+    def test_a_version_that_is_not_known_does_not_lead(self, with_advisory, without):
+        """No advisory is known of it because nothing is."""
+        nameless = without.rung.candidate.model_copy(update={"engine_version": ""})
+        assert _order(with_advisory, _with_rung(without, candidate=nameless)) == [0, 1]
+
+    def test_drafts_that_may_not_lead_do_not(self, with_advisory, without):
+        assert without_advisory_first([with_advisory, without], lambda _: False)[0] is with_advisory
+
+    @pytest.fixture
+    def with_advisory(self, sparks, plan, ask):
+        spec = ask("meta-llama/Llama-3.1-8B-Instruct-FP8", engine="sglang")
+        rung = choice(plan(sparks(1), spec))
+        assert advisories_of(rung.candidate.engine, rung.candidate.engine_version)
+        return Evaluation(None, rung, rung.worth, ())
+
+    @pytest.fixture
+    def without(self, sparks, plan, ask):
+        rung = choice(plan(sparks(1), ask("meta-llama/Llama-3.1-8B-Instruct-FP8", engine="vllm")))
+        return Evaluation(None, rung, rung.worth, ())
+
+
+def _with_rung(judged, **update):
+    return judged._replace(rung=judged.rung.model_copy(update=update))
+
+
+def _order(*ladder):
+    """The places that the rungs had, in their new order."""
+    return [ladder.index(one) for one in without_advisory_first(list(ladder), lambda _: True)]
 
 
 class TestWishes:

@@ -19,6 +19,7 @@ from sparkfleet.planner.types.plan import (
     Rejection,
     Rung,
 )
+from sparkfleet.specs.deployment import Objective
 from sparkfleet.units import GIB, short_number
 
 
@@ -35,7 +36,7 @@ def explain_plan(
     totals = {node.name: node.memory.total for node in nodes}
     lines: list[str] = []
     for group, replicas in _without_duplicates(plan.groups):
-        lines += _group_lines(group, replicas, totals)
+        lines += _group_lines(group, replicas, totals, plan.objective)
     for one in plan.left_out:
         lines += lines_of("not served", f"{one.model}: {one.reason}")
         lines += lines_of("", f"nearest: {' · '.join(one.nearest)}") if one.nearest else []
@@ -52,7 +53,9 @@ def _without_duplicates(groups: Iterable[GroupPlan]) -> Iterator[tuple[GroupPlan
     yield from found.values()
 
 
-def _group_lines(group: GroupPlan, places: Sequence[str], totals: Mapping[str, int]) -> list[str]:
+def _group_lines(
+    group: GroupPlan, places: Sequence[str], totals: Mapping[str, int], objective: Objective
+) -> list[str]:
     first, *rest = group.ladder
     count = len(places)
     more = (
@@ -68,7 +71,7 @@ def _group_lines(group: GroupPlan, places: Sequence[str], totals: Mapping[str, i
     lines += _settings_lines(first)
     lines += lines_of("warning", *first.notes)
     lines += _image_lines(first.candidate)
-    return lines + _fallback_lines(first, rest)
+    return lines + _fallback_lines(first, rest, objective)
 
 
 def _settings_lines(rung: Rung) -> list[str]:
@@ -84,7 +87,7 @@ def _image_lines(candidate: Candidate) -> list[str]:
     return lines_of("image", tag_words(image)) if image else []
 
 
-def _fallback_lines(first: Rung, rest: Sequence[Rung]) -> list[str]:
+def _fallback_lines(first: Rung, rest: Sequence[Rung], objective: Objective) -> list[str]:
     """The rungs below the choice, numbered as `status` does, with the line that chooses each; with nodes only if they are
     others."""
     if not rest:
@@ -92,15 +95,10 @@ def _fallback_lines(first: Rung, rest: Sequence[Rung]) -> list[str]:
     same = all(rung.candidate.shape == first.candidate.shape for rung in rest)
     names = [rung.candidate.how if same else str(rung.candidate) for rung in rest]
     texts = (
-        f"rung {number}: {' · '.join(part for part in (name, _brief(rung), _chosen_by(rung, first)) if part)}"
+        f"rung {number}: {' · '.join(part for part in (name, rung.speed(objective), _chosen_by(rung, first)) if part)}"
         for number, (name, rung) in enumerate(zip(names, rest, strict=True), start=2)
     )
     return lines_of("if it fails", *texts)
-
-
-def _brief(rung: Rung) -> str:
-    alone = rung.prediction.decode_tps_per_request
-    return f"{alone.mid:.3g} tok/s" if alone else ""
 
 
 def _chosen_by(rung: Rung, first: Rung) -> str:
