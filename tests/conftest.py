@@ -22,7 +22,8 @@ settings.load_profile("change")
 # A shell ignores Ctrl-C for what it starts in the background, and children inherit that: tests send it to commands.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 os.environ["HF_HUB_OFFLINE"] = "1"  # no test asks the real Hub; those of a Hub on loopback unset it
-os.environ.pop("PYTHONUNBUFFERED", None)  # set in many containers; an owner's output is buffered until a command ends
+# Set in many containers; an owner's output is buffered until a command ends.
+os.environ.pop("PYTHONUNBUFFERED", None)
 TIERS = ("smoke", "full", "opt_in")
 REAL_PARTS = tuple(Path(__file__).parent / name for name in ("integration", "lab"))
 """Directories whose tests need root, and minutes."""

@@ -123,7 +123,7 @@ def _code() -> int:
 
 
 def _drop_output() -> None:
-    """What is still buffered is no error at the end of the process."""
+    """Discard what is still buffered: it is no error at the end of the process."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
 
 
