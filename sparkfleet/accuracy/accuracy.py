@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import math
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from statistics import median
 
@@ -166,7 +166,7 @@ def run(rows_path: Path, configs_path: Path | None = None, h2h_path: Path | None
         missing = len(case.measured) - len(found)
         if missing:
             declined["no prompt length: no prefill rate or time to first token"] += 1
-        declined.update(f"{metric} is not a number" for metric in _unread(row, case))
+        declined.update(_unread(row, case))
     wins, undecided, side_assumed = _wins(h2h_path, configs, known) if h2h_path else ({}, {}, {})
     return AccuracyReport(
         rows=len(rows),
@@ -181,10 +181,19 @@ def run(rows_path: Path, configs_path: Path | None = None, h2h_path: Path | None
     )
 
 
-def _unread(row: Row, case: PublishedCase) -> list[str]:
-    """Metrics of a row whose text is not a number above zero."""
+def _unread(row: Row, case: PublishedCase) -> Iterator[str]:
+    """The reason for each figure of a row that is not compared, or for the row if it has none."""
     found = {metric for metric, _ in case.measured}
-    return [m for m in METRICS if m not in found and lowered(row.get(m, "")) not in BLANK]
+    stated = [m for m in METRICS if lowered(row.get(m, "")) not in BLANK]
+    if not stated:
+        yield f"no figure: none of {', '.join(METRICS)}"
+    for metric in stated:
+        if metric in found:
+            continue
+        if measured(row, metric) is None:
+            yield f"{metric} is no number above zero"
+        else:
+            yield f"{metric} is no measure of a prefill: a cached prompt, or a warm-up"
 
 
 def score(case: PublishedCase, known: Factors) -> list[ScoredCase]:

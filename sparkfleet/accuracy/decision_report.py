@@ -139,6 +139,11 @@ class DecisionReport(Value):
 
     def sentence(self) -> str:
         """The summary in words."""
+        if not self.decisions:
+            return (
+                "0 decisions: no model has three published configurations on the same number of Sparks and under one load."
+                " `sparkfleet accuracy ROWS.csv` counts the rows that cannot be read, with the reason."
+            )
         all_ = self.summary
         return (
             f"{all_['decisions']} decisions, {all_['models']} models: regret {percent(all_['median_regret'])} in the"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import resource
 import secrets
@@ -67,7 +68,8 @@ def slow(
     Raises:
         LabError: neither was given, or the kernel has no netem, which a delay needs.
     """
-    if (gbit is None and delay_ms is None) or (gbit or 1) <= 0 or (delay_ms or 0) < 0:
+    given = [one for one in (gbit, delay_ms) if one is not None]
+    if not given or not all(map(math.isfinite, given)) or gbit == 0 or min(given) < 0:
         raise LabError("`slow` needs a rate or a delay.", do="Give --gbit above 0 or --delay from 0 (ms).")
     with locked(name):
         state = load(name)
@@ -107,7 +109,11 @@ def mtu(name: str, link: str, rail: int | None, size: int, node: str | None = No
     with locked(name):
         layout = load(name).layout
         for found in _rails(load(name), link, rail):
-            network.set_mtu(layout, [end for end in found.ends if node in (None, end.node)], size)
+            ends = [end for end in found.ends if node in (None, end.node)]
+            if not ends:
+                named = " and ".join(end.node for end in found.ends)
+                raise LabError(f"{node} is at no end of {link}.", do=f"Its ends are at {named}.")
+            network.set_mtu(layout, ends, size)
 
 
 def subnet(name: str, link: str, rail: int, wanted: str) -> None:

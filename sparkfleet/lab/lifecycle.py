@@ -88,9 +88,9 @@ def up(
         _refuse_second(name)
         _clear(name)
         state = _claim(_request(name, nodes, directory, paths, replay), topology)
-        # Until the lab is complete the reaper watches this process, so that a killed one leaves nothing.
-        state = save(replace(state, keeper=_keeper(name, of_process(os.getpid()), owner)))
         try:
+            # Until the lab is complete the reaper watches this process, so that a killed one leaves nothing.
+            state = save(replace(state, keeper=_keeper(name, of_process(os.getpid()), owner)))
             with _readable():
                 state = save(replace(_make(state, replay), complete=True))
         except BaseException:

@@ -114,7 +114,8 @@ def find(name: str) -> State | None:
         return None
     except (ValueError, TypeError, KeyError) as error:
         raise LabError(
-            f"{REGISTRY / name}.json cannot be read: {error}.", do="`scripts/lab down` clears it."
+            f"{REGISTRY / name}.json cannot be read: {error}.",
+            do=f"`scripts/lab down --name {name}` clears it.",
         ) from None
 
 
@@ -168,10 +169,12 @@ def locked(name: str) -> Iterator[None]:
     REGISTRY.mkdir(mode=0o755, parents=True, exist_ok=True)
     path = REGISTRY / f"{name or '_'}.lock"
     with _locked_file(path):
-        yield
-        # The lock file is deleted with the lab; a waiting process notices that, and takes the new one.
-        if not (REGISTRY / f"{name}.json").exists():
-            path.unlink(missing_ok=True)
+        try:
+            yield
+        finally:
+            # The lock file is deleted with the lab; a waiting process notices that, and takes the new one.
+            if not (REGISTRY / f"{name}.json").exists():
+                path.unlink(missing_ok=True)
 
 
 def _locked_file(path: Path) -> IO[str]:

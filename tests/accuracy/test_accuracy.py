@@ -276,11 +276,45 @@ def test_a_missing_prompt_declines_its_times_only(tmp_path: Path) -> None:
 def test_a_figure_that_is_no_number_is_declined(tmp_path: Path) -> None:
     rows = [row(decode_tps_per_request="fast"), row(decode_tps_per_request="7.8 tok/s", ttft_ms="1.1 s")]
     report = accuracy.run(write(tmp_path / "rows.csv", rows))
-    assert report.declined == {"decode_tps_per_request is not a number": 1}
+    assert report.declined == {"decode_tps_per_request is no number above zero": 1}
     assert [(s.metric, s.measured) for s in report.scored] == [
         ("decode_tps_per_request", 7.8),
         ("ttft_ms", 1100.0),
     ]
+
+
+def test_a_prefill_that_is_no_measure_of_one_is_declined_for_that_reason(tmp_path: Path) -> None:
+    rows = [row(ttft_ms="200", prefill_tps="0", decode_tps_per_request="7.8", notes="warm-up in the sample")]
+    report = accuracy.run(write(tmp_path / "rows.csv", rows))
+    assert report.declined == {
+        "ttft_ms is no measure of a prefill: a cached prompt, or a warm-up": 1,
+        "prefill_tps is no number above zero": 1,
+    }
+
+
+def test_a_row_without_a_figure_is_declined(tmp_path: Path) -> None:
+    report = accuracy.run(write(tmp_path / "rows.csv", [row()]))
+    assert report.declined == {f"no figure: none of {', '.join(METRICS)}": 1}
+
+
+@pytest.mark.parametrize(
+    ("wrong", "reason"),
+    [
+        ("1,024,13,", "line 2 has more cells than the header"),
+        ('1024,13,"open', "each quote needs its end"),
+    ],
+)
+def test_a_comma_without_quotes_and_a_quote_without_its_end_are_errors(
+    tmp_path: Path, wrong: str, reason: str
+) -> None:
+    """Figures would be in other columns, and the rows behind the quote part of its cell."""
+    file = tmp_path / "rows.csv"
+    header, right = "model,quant,prompt_tokens,decode_tps_per_request,notes", "Qwen/Qwen3-8B,bf16,1024,13,"
+    file.write_text(f"{header}\r\n{right}\r\n", encoding="utf-8-sig")
+    assert accuracy.run(file).rows == 1
+    file.write_text(f"{header}\nQwen/Qwen3-8B,bf16,{wrong}\n{right}\n", encoding="utf-8")
+    with pytest.raises(SpecError, match=reason):
+        accuracy.run(file)
 
 
 @pytest.mark.parametrize("content", [b"", b"\xff\xfe\x00bad", b"a,b\n1,2\n", b"{}"])

@@ -34,6 +34,12 @@ def test_a_decision_without_a_choice_is_no_regret_and_is_counted() -> None:
     assert (body["version"], len(body["table"]), body["table"][0]["regret"]) == (1, 3, 0.25)
 
 
+def test_no_decision_has_its_reason_in_words() -> None:
+    for shown in (DecisionReport(decisions=()).text(), DecisionReport(decisions=()).markdown()):
+        assert "0 decisions: no model has three published configurations" in shown
+        assert "–" not in shown
+
+
 def test_decisions_without_the_family_are_a_table_of_their_own() -> None:
     report = DecisionReport(decisions=(one(),), unseen=(one(published_tps=10.0),))
     parsed = json.loads(report.json())

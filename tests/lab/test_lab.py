@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import shutil
 import signal
@@ -17,6 +18,7 @@ import pytest
 
 from sparkfleet.lab import Lab, LabError
 from sparkfleet.lab import state as states
+from sparkfleet.lab.faults import slow
 from sparkfleet.lab.power import inits_of
 from sparkfleet.specs.load import parse_inventory
 
@@ -164,6 +166,16 @@ def test_a_small_mtu_at_one_end_drops_big_packets(lab: Lab) -> None:
     assert "active_mtu:\t\t1024 (3)" in lab.exec("spark2", ["ibv_devinfo", "-d", "rocep1s0f1"]).stdout
     with pytest.raises(LabError):
         lab.mtu("spark1-spark2", 0, 10)
+    with pytest.raises(LabError, match="spark9 is at no end of spark1-spark2"):
+        lab.mtu("spark1-spark2", 0, 1500, node="spark9")
+
+
+@pytest.mark.parametrize(
+    "given", [{}, {"gbit": 0.0}, {"gbit": math.nan}, {"gbit": 1.0, "delay_ms": math.inf}]
+)
+def test_a_rate_or_a_delay_that_is_none_is_refused(given: dict[str, float]) -> None:
+    with pytest.raises(LabError, match="needs a rate or a delay"):
+        slow("nolab", "spark1-spark2", 0, **given)
 
 
 def test_both_rails_in_one_subnet(lab: Lab) -> None:
@@ -436,6 +448,21 @@ def test_the_next_down_clears_a_lab_killed_with_its_reaper() -> None:
     making.wait()
     assert not nothing(name)
     Lab(name).down()
+    assert nothing(name), traces(name)
+
+
+def test_an_owner_that_does_not_exist_leaves_nothing() -> None:
+    name = f"w{os.getpid() % 10**6}"
+    assert start(name, "--with", "999999999").wait() == 1
+    assert nothing(name), traces(name)
+
+
+def test_an_interrupted_up_leaves_nothing() -> None:
+    name = f"i{os.getpid() % 10**6}"
+    making = start(name)
+    assert eventually(lambda: len(traces(name)["namespaces"]) >= 1)
+    making.send_signal(signal.SIGINT)
+    assert making.wait() == 130
     assert nothing(name), traces(name)
 
 

@@ -58,6 +58,14 @@ def test_the_nearest_point_counts(model: LatencyModel) -> None:
     assert anchored(model, HERE, (far, near)).decode_tps_per_request.mid == pytest.approx(8.0)
 
 
+@pytest.mark.parametrize(("release", "counts"), [("0.26", True), ("", True), ("0.24", False)])
+def test_a_measurement_counts_for_its_release(model: LatencyModel, release: str, counts: bool) -> None:
+    setup = model.setup.model_copy(update={"release": "0.26"})
+    point = Point(workload=HERE, decode_tps_per_request=5.0)
+    own = LocalMeasurement(model="m", engine=setup.engine, release=release, point=point)
+    assert own.of(setup) is counts
+
+
 def test_how_soon_a_word_is_answered_says_nothing_of_long_prompts(model: LatencyModel) -> None:
     plain, word = rates(model, HERE), Point(workload=CHECK, ttft_ms=900.0, decode_tps_per_request=4.0)
     found = anchored(model, HERE, (word,))

@@ -49,6 +49,29 @@ SOUND = {
         f"vllm:prompt_tokens_total{{{GROUP},{NODE}}}": "500x40 100500x400",
         f"vllm:kv_cache_usage_perc{{{GROUP},{NODE}}}": "0x20 0.01+0.04x19 0x400",
     },
+    "prompts without answers, as of embeddings": {
+        RUNNING: "3x400",
+        f"vllm:generation_tokens_total{{{GROUP},{NODE}}}": "500x400",
+        f"vllm:prompt_tokens_total{{{GROUP},{NODE}}}": "0+100x400",
+    },
+    "a cable with little traffic, all of it on one rail": {
+        _sent("rocep1s0f0"): "0+1e6x400",
+        _sent("roceP2p1s0f0"): "0x400",
+    },
+    "a GPU that waits for memory, with few watts at its full clock": {
+        f'sparkfleet_node_gpu_busy_ratio{{{NODE},gpu="0"}}': "0.96x400",
+        f'sparkfleet_node_gpu_power_watts{{{NODE},gpu="0"}}': "11x400",
+        f'sparkfleet_node_gpu_clock_hertz{{{NODE},gpu="0"}}': "2400000000x400",
+    },
+    "fewer tokens than predicted, with fewer requests than slots": {
+        f"vllm:generation_tokens_total{{{GROUP},{NODE}}}": "0+150x400",
+        f'sparkfleet_predicted_total_tokens_per_second{{{GROUP},bound="low"}}': "40x400",
+        f"sparkfleet_group_requests_running{{{GROUP}}}": "1x400",
+        f"sparkfleet_group_slots{{{GROUP}}}": "4x400",
+    },
+    "two failures within an hour": {
+        'sparkfleet_restarts_total{deployment="d",cause="memory"}': "0x20 1x40 2x400"
+    },
 }
 """Series of a sound fleet that no alert may fire on."""
 
@@ -57,17 +80,24 @@ GAP = {
     f'sparkfleet_node_gpu_xids{{{NODE},xid="13"}}': "4x279 stale _x1 4x400",
 }
 """Old errors of a GPU, whose readings have a gap at 70 minutes."""
-REBOOTS = {
-    "SparkfleetGpuXid": (
+REBOOTS = (
+    (
+        "SparkfleetGpuXid",
         {f'sparkfleet_node_gpu_xids{{{NODE},xid="79"}}': "_x39 1x120 stale _x358 1x400"},
         ("132m", "150m"),
     ),
-    "SparkfleetGpuAllocationFailed": (
+    (
+        "SparkfleetGpuXid",
+        {f'sparkfleet_node_gpu_xids{{{NODE},xid="13"}}': "4x279 stale _x11 1x400"},
+        ("75m", "130m"),
+    ),
+    (
+        "SparkfleetGpuAllocationFailed",
         {f"sparkfleet_node_gpu_allocation_failures{{{NODE}}}": "0x100 37x400 stale _x11 0x40 2x400"},
         ("142m", "180m"),
     ),
-}
-"""By alert: errors before and after a reboot, and times at which those after it are new, those before it no longer."""
+)
+"""Alerts with errors before and after a reboot, and times at which those after it are new, those before it no longer."""
 
 CASES = {
     "DeploymentFailed": Case(
@@ -96,7 +126,7 @@ CASES = {
     ),
     "RestartBreakerOpen": Case(_gauge("group_given_up", GROUP, 1, 0, 5), "1m", "10m"),
     "RestartingOften": Case(
-        {'sparkfleet_restarts_total{deployment="d",cause="memory"}': "0x4 0+1x4 4x600"},
+        {'sparkfleet_restarts_total{deployment="d",cause="memory"}': "0x4 0+1x3 3x600"},
         "10m",
         "100m",
         quiet="1m",
@@ -151,7 +181,7 @@ CASES = {
         "40m",
     ),
     "NodeLost": Case(_node("node_joined", "", 0, 1, 5), "3m", "10m"),
-    "MemoryCritical": Case(_node("node_memory_available_bytes", "", 2 * GIB, 20 * GIB, 5), "2m", "10m"),
+    "MemoryCritical": Case(_node("node_memory_available_bytes", "", 2 * GIB, 20 * GIB), "8m", "20m"),
     "MemoryLow": Case(_node("node_memory_available_bytes", "", 5 * GIB, 20 * GIB), "8m", "20m", quiet="3m"),
     "MemoryPressure": Case(
         _node("node_pressure_ratio", ',resource="memory",share="full"', 0.3, 0), "5m", "15m"
@@ -173,9 +203,9 @@ CASES = {
     "GpuHot": Case(_node("node_gpu_temperature_celsius", ',gpu="0"', 88, 70), "8m", "20m", quiet="3m"),
     "DiskLow": Case(
         {
-            f'sparkfleet_node_disk_free_bytes{{{NODE},place="root"}}': "15e9x80 500e9x200",
-            f'sparkfleet_node_disk_total_bytes{{{NODE},place="root"}}': "4e12x300",
-        },
+            f'sparkfleet_node_disk_free_bytes{{{NODE},place="root"}}': "15e9x40 100e9x40 500e9x200",
+            f'sparkfleet_node_disk_total_bytes{{{NODE},place="root"}}': "200e9x40 4e12x300",
+        },  # by its bytes, then by its share
         "15m",
         "30m",
         quiet="5m",

@@ -53,6 +53,18 @@ def accuracy(
             means="There are no measurements to hold predictions against.",
             do="Give a CSV of measurements; `sparkfleet accuracy --decisions` alone takes the packaged ones.",
         )
+    if decisions and (configs or head_to_heads):
+        raise SpecError(
+            "--decisions takes neither --configs nor --head-to-heads.",
+            means="Choices are made with the packaged configs.",
+            do="Leave them out; or leave --decisions out, to compare predictions.",
+        )
+    if markdown and not decisions:
+        raise SpecError(
+            "--markdown is a form of --decisions.",
+            means="Errors of predictions have no Markdown table.",
+            do="Add --decisions, or take --json.",
+        )
     machine, table, people = _reported(rows, configs, head_to_heads, decisions=decisions)
     if json:
         sys.stdout.write(machine + "\n")

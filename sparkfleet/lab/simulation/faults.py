@@ -244,6 +244,16 @@ class Faults:
         lasts_s = self._world.race_chance.uniform(10, 300)
         self._world.time.after(lasts_s, partial(setattr, self._world.calls, "fails", 0.0))
 
+    def _rung_dies(self) -> None:
+        """A rung comes up and dies soon, again and again."""
+        chance = self._world.race_chance
+        cause = chance.choice((Cause.UNKNOWN, Cause.MEMORY))
+        takes, serves = chance.uniform(2, 20), chance.uniform(1, 30)
+        diagnosis = Diagnosis(cause=cause, says="it died")
+        key = (chance.choice(NAMES), chance.randrange(3))
+        self._world.bad[key] = lambda launch: Outcome(takes, diagnosis, serves)
+        self._world.time.after(chance.uniform(600, 3600), lambda: self._world.bad.pop(key, None))
+
     def _two_of_one_plan(self) -> None:
         self._world.people.append(("race", self._world.race_chance.choice(NAMES)))
 
@@ -284,5 +294,7 @@ RACES: dict[str, Callable[[Faults], None]] = {
     "calls of Serve are slow": Faults._serve_slow,
     "calls of Serve fail": Faults._serve_fails,
     "two applied from one generation": Faults._two_of_one_plan,
+    "rung dies again and again": Faults._rung_dies,
 }
-"""Every kind of race. They are drawn apart from the faults: a seed without them gives the run that it always gave."""
+"""Every kind of race, and what came later. They are drawn apart from the faults: a seed without them gives the run that it
+always gave."""

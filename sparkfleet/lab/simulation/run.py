@@ -174,7 +174,8 @@ class Simulation:
         ]
         late = world.time.seconds - invariants.FAILED_STARTS_S
         world.serve.failures = [one for one in world.serve.failures if one[0] >= late]
-        if world.controller is None or world.store.is_full or world.calls.slow_s or world.calls.fails:
+        hears = not (world.loses or world.calls.slow_s or world.calls.fails)
+        if world.controller is None or world.store.is_full or not hears:
             self._working_since = world.time.seconds
         else:
             found += invariants.stays_on_gone_nodes(

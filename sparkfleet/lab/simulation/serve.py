@@ -43,6 +43,8 @@ class Outcome:
     takes_s: float
     diagnosis: Diagnosis | None = None
     """Cause of its failure; None: it comes up."""
+    serves_s: float | None = None
+    """It comes up, and dies of that cause after so many seconds; None: it does not."""
     takes_down: str = ""
     """The node that goes down with it."""
 
@@ -268,9 +270,8 @@ class SimulatedServe:
         if is_answered:
             self.began.append((self._time.seconds, key, nodes))
         self._send_report(key, app, GroupPhase.STARTING)
-        ending = (
-            self._come_up if outcome.diagnosis is None and not outcome.takes_down else self._break(outcome)
-        )
+        comes_up = outcome.serves_s is not None or (outcome.diagnosis is None and not outcome.takes_down)
+        ending = self._serve(outcome) if comes_up else self._break(outcome)
         self._step(key, app, outcome.takes_s, ending)
 
     def _wait(self, key: GroupKey, app: SimulatedApp) -> None:
@@ -286,6 +287,17 @@ class SimulatedServe:
             return
         app.status, app.has_served = "running", True
         self._send_report(key, app, GroupPhase.READY, adopted=True)
+
+    def _serve(self, outcome: Outcome) -> Callable[[GroupKey, SimulatedApp], None]:
+        def die(key: GroupKey, app: SimulatedApp) -> None:
+            self.lose_engine(key, outcome.diagnosis)
+
+        def run(key: GroupKey, app: SimulatedApp) -> None:
+            self._come_up(key, app)
+            if outcome.serves_s is not None and app.status == "running":
+                self._step(key, app, outcome.serves_s, die)
+
+        return run
 
     def _come_up(self, key: GroupKey, app: SimulatedApp) -> None:
         engine = self._fleet.engines.get(key)

@@ -83,3 +83,20 @@ def test_nothing_to_compare_with(sparkfleet):
     code, out, err = sparkfleet("accuracy")
     assert (code, out) == (1, "")
     assert "accuracy --decisions" in err.splitlines()[-1]
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        (("--markdown",), "--markdown is a form of --decisions."),
+        (("--decisions", "--configs", "c.json"), "--decisions takes neither --configs nor --head-to-heads."),
+        (
+            ("--decisions", "--head-to-heads", "h.csv"),
+            "--decisions takes neither --configs nor --head-to-heads.",
+        ),
+    ],
+)
+def test_options_that_would_be_ignored_are_refused(sparkfleet, tmp_path, given, said):
+    code, out, err = sparkfleet("accuracy", rows(tmp_path, ROW), *given)
+    assert (code, out) == (1, "")
+    assert err.splitlines()[0] == f"error: {said}"

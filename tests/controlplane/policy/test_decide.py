@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 from control_values import plan
+from controller_world import report
 from hypothesis import given
 from hypothesis import strategies as st
 from policy_world import NODES, PolicyWorld, application, desired, observed, seen
@@ -14,6 +15,7 @@ from sparkfleet.controlplane import policy
 from sparkfleet.controlplane.policy.actions import (
     EndGroup,
     GiveUp,
+    MoveGroup,
     NextRung,
     RestartGroup,
     RetireGroup,
@@ -193,6 +195,46 @@ def test_it_comes_to_rest_nothing_unwanted_stays_and_attempts_are_bounded(state,
 
 
 # --- one rule at a time
+
+
+@pytest.mark.parametrize(("status", "moves"), [("starting", True), ("running", False)])
+def test_a_group_that_runs_again_after_its_failed_starts_keeps_its_rung(status, moves):
+    state = FleetState(
+        desired={"tiny": desired("tiny", rungs=2)},
+        apps=(application(TINY, status),),
+        standings={TINY: Standing(restarts=RESTARTS)},
+        nodes=seen(NOW.steady, this="first"),
+    )
+    assert any(isinstance(action, NextRung) for action in decide(state, NOW)) is moves
+
+
+def test_the_cause_of_a_failure_while_it_served_is_not_that_of_a_failed_start():
+    diagnosis = Diagnosis(cause=Cause.KNOWN, says="so it was")
+    told = report(phase=GroupPhase.FAILED, diagnosis=diagnosis, was_starting=False)
+    state = FleetState(
+        desired={"tiny": desired("tiny", rungs=2)},
+        apps=(application(TINY, "failed"),),
+        reports=(told,),
+        nodes=seen(NOW.steady, this="first"),
+    )
+    taken = decide(state, NOW)[0]
+    assert isinstance(taken, NextRung)
+    assert "(it did not start)" in taken.reason
+
+
+def test_failures_of_a_group_count_on_at_the_rung_that_it_moves_to():
+    """Without them it would come up and fail as often at each rung."""
+    falls = (NOW.unix - 1.0,)
+    nodes = replace(seen(NOW.steady, this="first", that=None), away_since={"that": NOW.steady - GONE_S})
+    state = FleetState(
+        desired={"tiny": desired("tiny", rungs=2, nodes=(("that",), ("this",)))},
+        apps=(application(TINY, "starting"),),
+        standings={TINY: Standing(falls=falls)},
+        nodes=nodes,
+    )
+    move = decide(state, NOW)[0]
+    assert isinstance(move, MoveGroup)
+    assert (move.standing.rung, move.standing.falls) == (1, falls)
 
 
 def test_an_answer_without_effect_is_given_again():

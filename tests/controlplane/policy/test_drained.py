@@ -94,6 +94,12 @@ def test_a_failed_start_takes_no_drained_rung():
     assert (type(taken), taken.standing.rung, restart.nodes) == (NextRung, 2, ("this",))
 
 
+def test_a_start_at_the_next_rung_is_kept_with_the_nodes_of_that_rung():
+    told = {"diagnosis": Diagnosis(cause=Cause.KNOWN, says="so it was"), "was_starting": True}
+    *_, taken, restart = decide(state("failed", GroupPhase.FAILED, told=told, drained=frozenset()), NOW)
+    assert (type(taken), taken.nodes, restart.nodes) == (NextRung, ("that",), ("that",))
+
+
 def test_a_node_that_is_switched_off_while_a_group_waits_for_it_is_no_failed_start():
     """That is what nodes are drained for."""
     alone = state(nodes=(("this",),), starts={TINY: {"this": "first"}})

@@ -21,6 +21,13 @@ def test_memory_is_granted_to_the_first_that_wants_it():
     assert found == {"a": True, "b": False, "c": True}
 
 
+def test_groups_on_one_node_need_their_memory_together():
+    made = plan("a", groups=2, high=4 * GIB)
+    two = Desired(spec=deployment("a"), plan=made, generation=2, who="me", since=0.0)
+    assert fitting([two], [], {"this": 7 * GIB}) == {"a": False}
+    assert fitting([two], [], {"this": 8 * GIB}) == {"a": True}
+
+
 def test_what_a_start_will_still_take_is_taken():
     assert fitting([wanted("a", 4)], [wanted("b", 3)], {"this": 6 * GIB}) == {"a": False}
     assert fitting([wanted("a", 4)], [wanted("b", 2)], {"this": 6 * GIB}) == {"a": True}

@@ -79,9 +79,25 @@ def test_without_an_application_it_is_started_in_the_next_round():
             "apps": (application(GROUP, "failed"), application(("b", 1, 0), "starting")),
             "starts": {("b", 1, 0): {"this": "first"}},
         },
+        {
+            "desired": {"a": ONE, "b": desired("b")},
+            "apps": (application(GROUP, "failed"), application(("b", 1, 0), "starting")),
+            "reports": (
+                GroupReport(deployment="b", generation=1, phase=GroupPhase.STARTING, node="this", since=0.0),
+            ),
+        },
         {"apps": (application(GROUP, "failed"), application(("a", 0, 0), "running"))},
     ],
-    ids=["often", "other cause", "retiring", "drained", "paused", "another starts", "an older one serves"],
+    ids=[
+        "often",
+        "other cause",
+        "retiring",
+        "drained",
+        "paused",
+        "another starts",
+        "another loads",
+        "an older one",
+    ],
 )
 def test_it_is_left_alone(fields):
     state = given_up(**fields)
@@ -105,8 +121,8 @@ def test_while_it_waits_the_memory_is_looked_at_in_every_round():
     assert is_at_rest(given_up(standings={}))
 
 
-def test_ready_it_may_be_refused_as_often_again():
-    state = given_up(standings={GROUP: Standing(rung=1, refused=2)})
+def test_ready_it_may_be_refused_and_fail_as_often_again():
+    state = given_up(standings={GROUP: Standing(rung=1, refused=2, restarts=2)})
     ready = GroupReport(deployment="a", generation=1, phase=GroupPhase.READY, node="this", since=0.0, rung=1)
     (kept,) = [one for one in on_report(state, ready, NOW) if hasattr(one, "standing")]
-    assert kept.standing.refused == 0
+    assert kept.standing == Standing(rung=1)

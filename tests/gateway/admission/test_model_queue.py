@@ -200,6 +200,23 @@ async def test_a_changed_table_is_seen_by_those_that_wait() -> None:
     assert house.queues.waiting("tiny") == 0
 
 
+async def test_a_group_that_is_new_in_the_table_is_taken_at_once_by_one_that_waits() -> None:
+    house = House(ONE)
+    held = await house.enter("a")
+
+    def choose() -> Choice:
+        return house.choose("b")()
+
+    waiting = asyncio.create_task(house.queues.enter(choose))
+    await settle()
+    house.model = house.model.model_copy(update={"groups": (ONE, GroupEntry(app="two", concurrency=1))})
+    house.queues.refresh()
+    await settle()
+    assert house.loads.held("two") == 1, "although no request has ended"
+    (await waiting).close()
+    held.close()
+
+
 async def test_a_first_token_lets_those_that_wait_choose_again() -> None:
     """A prompt of 100 s was ahead on the idle group; once it is read, that group is the best, although no request ended."""
     speed = GroupSpeed(prefill_tps=1000, alone_tps=20, together_tps=60, concurrency=4)

@@ -73,6 +73,14 @@ def test_a_warm_prefix_is_waited_for_as_long_as_it_saves() -> None:
     assert best(held._replace(pending=17_000), GroupLoad(cold, held=1), needs=needs) == "cold"
 
 
+def test_a_group_that_failed_lately_comes_behind_one_whose_capabilities_are_not_known() -> None:
+    failed = GroupLoad(group("failed", vision=True), failed=True)
+    unknown = GroupLoad(group("unknown", vision=None))
+    needs = Requirements(vision=True, prompt_tokens=10)
+    assert best(failed, unknown, needs=needs) == "unknown"
+    assert best(failed._replace(failed=False), unknown, needs=needs) == "failed"
+
+
 def test_what_is_learned_counts() -> None:
     one, other = group("one"), group("other")
     assert best(GroupLoad(one, decode_factor=2.0), GroupLoad(other), needs=asked(10)) == "other"

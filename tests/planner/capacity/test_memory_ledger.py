@@ -79,3 +79,24 @@ def test_loads_add_up(sparks):
     assert two.left == two.usable - 50 * GIB
     assert two.assumed
     assert two.usable < two.total
+
+
+def test_what_is_taken_back_is_room_again(sparks):
+    ledger = MemoryLedger(sparks(2))
+    before = ledger.room("spark1")
+    ledger.put("a", ("spark1", "spark2"), 30 * GIB)
+    assert ledger.room("spark1").careful == before.careful - 30 * GIB
+    ledger.take_back("a", ("spark1", "spark2"), 30 * GIB)
+    assert ledger.room("spark1") == before
+    assert ledger.beside(("spark1", "spark2")) == ()
+
+
+def test_the_best_room_of_a_pair_is_that_of_the_emptiest_two(sparks):
+    fleet = sparks(4, switch=True)
+    ledger = MemoryLedger(fleet)
+    (pool,) = fleet.pools(2)
+    ledger.put("a", ("spark1",), 90 * GIB)
+    ledger.put("b", ("spark2",), 20 * GIB)
+    assert ledger.best(pool) == ledger.room("spark4")
+    ledger.put("c", ("spark3",), 50 * GIB)
+    assert ledger.best(pool) == ledger.room("spark2")

@@ -10,6 +10,12 @@ GPTQ = "Qwen/Qwen3-235B-A22B-GPTQ-Int4"
 TOTAL = 130.6e9
 
 
+def static_of(rung):
+    """Bytes that SGLang takes its share for."""
+    names = ("weights", "KV cache", "KV cache beyond that", "states", "drafter")
+    return sum(part.bytes for part in rung.prediction.memory_parts if part.name in names)
+
+
 class TestMemory:
     def test_vllm_takes_its_share_of_all_that_there_is(self, sparks, plan, ask):
         rung = choice(plan(sparks(1), ask(MOE, engine_args=["--gpu-memory-utilization=0.6"])))
@@ -22,13 +28,16 @@ class TestMemory:
 
     def test_sglangs_share_is_of_what_is_free_and_not_all_that_it_takes(self, sparks, plan, ask):
         rung = choice(plan(sparks(1), ask(MOE, engine_args=["--mem-fraction-static=0.6"])))
+        assert 0.5 * TOTAL < static_of(rung) < 0.6 * TOTAL
         parts = {part.name: part.bytes for part in rung.prediction.memory_parts}
-        static = sum(
-            parts.get(name, 0)
-            for name in ("weights", "KV cache", "KV cache beyond that", "states", "drafter")
+        assert rung.prediction.memory_bytes_per_rank.mid > static_of(rung) + parts["process"]
+
+    def test_beside_something_else_sglangs_share_is_smaller(self, sparks, spark, plan, ask):
+        fleet = sparks(1).model_copy(
+            update={"nodes": (spark("spark1", available=90_000_000_000),), "assumed": ()}
         )
-        assert 0.5 * TOTAL < static < 0.6 * TOTAL
-        assert rung.prediction.memory_bytes_per_rank.mid > static + parts["process"]
+        rung = choice(plan(fleet, ask(MOE, engine_args=["--mem-fraction-static=0.6"])))
+        assert static_of(rung) == pytest.approx(0.6 * 90e9, rel=0.05)
 
     def test_it_is_counted_on_the_node(self, sparks, plan, ask):
         large = ask(MOE, name="a", engine_args=["--gpu-memory-utilization=0.6"])

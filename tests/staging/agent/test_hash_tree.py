@@ -61,6 +61,27 @@ def test_a_changed_file_is_read_again_even_of_the_same_size(model):
     assert before.files[1] == after.files[1]
 
 
+def test_a_file_that_changes_while_it_is_read_is_refused(model, monkeypatch):
+    growing = model / "config.json"
+
+    class Slow:
+        def __init__(self):
+            self.hash = hashlib.new("sha256")
+
+        def update(self, chunk):
+            self.hash.update(chunk)
+            growing.write_bytes(b"{ }")
+
+        def hexdigest(self):
+            return self.hash.hexdigest()
+
+    monkeypatch.setattr(
+        hash_tree.hashlib, "sha256", lambda *name: hashlib.new("sha256", *name) if name else Slow()
+    )
+    with pytest.raises(StagingError, match="changed while it was read"):
+        sealed(model)
+
+
 def test_damaged_notes_are_no_harm(model, tmp_path):
     first = sealed(model)
     (notes,) = (tmp_path / "cache" / "sparkfleet" / "digests").iterdir()
