@@ -171,9 +171,8 @@ def findings(root: Path) -> Iterator[str]:
             classes[one.name].append(f"{name}:{one.lineno}")
             if DOUBLES.match(one.name) and name.parts[1:3] != ("engines", "fake"):
                 yield f"{name}:{one.lineno}: class {one.name} is a test double: put it into tests/support"
-        if (
-            name.parts[1] not in WITH_ALIASES and name.name != "asgi.py"
-        ):  # the words of the ASGI specification
+        # Those of asgi.py are the words of the ASGI specification.
+        if name.parts[1] not in WITH_ALIASES and name.name != "asgi.py":
             named += [(f"{name}:{line}", alias) for line, alias in aliases(tree)]
         yield from questions(name, tree)
         yield from unclear(name, source, tree)

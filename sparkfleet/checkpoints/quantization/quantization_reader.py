@@ -143,9 +143,8 @@ def _section(config: Config, hf_quant: Config | None) -> Config | None:
     """`quantization_config` completed by `hf_quant_config.json`."""
     section = config.section("quantization_config") or config.section("compression_config")
     nested = section.section("quantization") if section else None
-    if (
-        section is not None and nested is not None
-    ):  # the contents of hf_quant_config.json, which engines accept here
+    if section is not None and nested is not None:
+        # The contents of hf_quant_config.json, which engines accept here.
         section = nested.under(section.values)
     beside = hf_quant.section("quantization") or hf_quant if hf_quant else None
     if section is None or beside is None:

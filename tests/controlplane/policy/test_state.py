@@ -5,8 +5,8 @@ from dataclasses import replace
 import pytest
 from controller_world import report
 from policy_world import seen
-from sparkfleet.controlplane.policy.decide import is_at_rest
 
+from sparkfleet.controlplane.policy.decide import is_at_rest
 from sparkfleet.controlplane.policy.state import GONE_S, FleetState, Now, Pending
 from sparkfleet.controlplane.state.desired import Standing
 from sparkfleet.controlplane.state.status import NodeReport
