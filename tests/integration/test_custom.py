@@ -57,6 +57,19 @@ def test_of_two_groups_the_one_that_was_started_last_goes_for_a_shortage_and_com
 
 
 @pytest.mark.full
+def test_an_edit_ends_the_old_one_first_as_both_have_its_port(fleet):
+    """The old one answered the health checks of the new one, which was ready at once, and then it was ended."""
+    fleet.apply(custom("edited", 5021), "edited.yaml")
+    before = fleet.group("edited")
+    fleet.apply(custom("edited", 5021) + "env: {MARK: new}\n", "edited.yaml")
+    after = fleet.group("edited")
+    assert (before["generation"], after["generation"]) == (1, 2)
+    assert after["ranks"][0]["pid"] != before["ranks"][0]["pid"]
+    assert len(running(fleet, 5021)) == 1
+    assert "it and generation 2 listen on the same port, 5021" in fleet.ok("events", "edited")
+
+
+@pytest.mark.full
 def test_memory_that_goes_slowly_ends_a_group_at_the_floor_and_it_comes_back(fleet):
     fleet.apply(custom("grows", 5011), "grows.yaml")
     before = fleet.group("grows")["ranks"][0]["pid"]
