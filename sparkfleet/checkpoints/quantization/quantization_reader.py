@@ -411,15 +411,20 @@ def _group(section: Config, *keys: str) -> int | None:
     return size if size > 0 else None
 
 
+MODELOPT_KV_IGNORED: Mapping[str, None] = dict.fromkeys(("NVFP4_AFFINE", "FP8_K_NVFP4_V", "MIXED_PRECISION"))
+"""Formats that ModelOpt writes (torch/export/quant_format.py, convert_hf_config.py) and no released engine has: vLLM warns and keeps
+"auto" (utils/torch_utils.py), SGLang takes FP8 alone (mem_cache/kv_cache_dtype.py)."""
+
+
 def _kv_cache(section: Config) -> str | None:
-    """The dtype that the KV cache has scales for."""
+    """The dtype that the KV cache has scales for; None if engines keep it in the model's own precision."""
     name = section.values.get("kv_cache_quant_algo") or section.values.get("kv_cache_scheme")
     if isinstance(name, dict):
         bits = Config(name, section.where).integer("num_bits", low=4, high=16)
         return {4: "nvfp4", 8: "fp8"}.get(bits)
     if name is None or name == "":
         return None
-    known = {"FP8": "fp8", "NVFP4": "nvfp4", "INT8": "int8"}
+    known = {"FP8": "fp8", "NVFP4": "nvfp4", "INT8": "int8", **MODELOPT_KV_IGNORED}
     if not isinstance(name, str) or name.upper() not in known:
         raise section.wrong("kv_cache_quant_algo", f"one of {', '.join(known)}")
     return known[name.upper()]

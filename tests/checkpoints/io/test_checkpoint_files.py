@@ -212,7 +212,6 @@ NAMES = [
     INDEX,
     "one.safetensors",
     "hf_quant_config.json",
-    "generation_config.json",
     "README.md",
     "LICENSE",
 ]

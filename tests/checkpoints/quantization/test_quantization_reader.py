@@ -358,6 +358,9 @@ def test_the_experts_of_deepseek_v4_are_smaller_than_the_rest() -> None:
         ({"kv_cache_scheme": {"num_bits": 8, "type": "float"}}, "fp8"),
         ({"kv_cache_quant_algo": "FP8"}, "fp8"),
         ({"kv_cache_quant_algo": "NVFP4"}, "nvfp4"),
+        ({"kv_cache_quant_algo": "NVFP4_AFFINE"}, None),
+        ({"kv_cache_quant_algo": "FP8_K_NVFP4_V"}, None),
+        ({"kv_cache_quant_algo": "MIXED_PRECISION"}, None),
     ],
 )
 def test_the_kv_cache(said: dict[str, object], expected: str | None) -> None:
