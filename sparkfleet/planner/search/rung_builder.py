@@ -112,7 +112,11 @@ def rung_of(
     assert judged.rung is not None
     speed_of = _tps_together if objective == "throughput" else tps_alone
     choice = ladder[0]
-    faster = [rung for rung in ladder if objective != "context" and speed_of(rung) > speed_of(choice)]
+    faster = [
+        rung
+        for rung in ladder
+        if objective != "context" and speed_of(rung) > speed_of(choice) and _differs(rung, choice, objective)
+    ]
     if at == 0:
         lower = [max(faster, key=speed_of)] if faster else []
         lower += [rung for rung in ladder[1:2] if _set_back(rung, choice) and rung not in lower]
@@ -129,6 +133,13 @@ def rung_of(
 def _set_back(judged: Evaluation, choice: Evaluation) -> bool:
     """True if only a published security advisory of its release ranks it below the choice."""
     return judged.worth > choice.worth and bool(advisories_against(judged)) and is_clear(choice)
+
+
+def _differs(judged: Evaluation, choice: Evaluation, objective: Objective) -> bool:
+    """True if the two speeds are not the same as they are shown."""
+    assert judged.rung is not None
+    assert choice.rung is not None
+    return judged.rung.speed(objective) != choice.rung.speed(objective)
 
 
 def _tps_together(judged: Evaluation) -> float:
@@ -161,6 +172,8 @@ def _doubt_of(judged: Evaluation, choice: Evaluation) -> str:
     own, best = judged.rung.published, choice.rung.published
     if own.same and own.rows >= best.rows:
         return "published measurements favour the choice"
+    if not own.rows and not best.rows:
+        return "fewer published measurements of it with other models"
     return "fewer published measurements"
 
 

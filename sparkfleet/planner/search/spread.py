@@ -9,7 +9,7 @@ from __future__ import annotations
 from sparkfleet.perf.prediction import Split
 from sparkfleet.planner.capacity.sizing import VariantContext
 from sparkfleet.planner.search.judge import Evaluation
-from sparkfleet.planner.search.objective import KEPT, required_gain
+from sparkfleet.planner.search.objective import KEPT, SPREAD_GAIN, required_gain
 from sparkfleet.planner.types.plan import Rung
 
 
@@ -36,8 +36,20 @@ def stays(case: VariantContext, fewer: Evaluation, more: Evaluation) -> str:
     if gain < required:
         return f"the whole answer {gain:.2f}×; two boots of one plan differ by up to {required:.2f}×"
     if more.worth < required * fewer.worth:
-        return f"the whole answer {gain:.2f}×, but with fewer published measurements"
+        return f"the whole answer {gain:.2f}×, but {_published_of(narrow)}"
     return _lost(case, narrow, wide)
+
+
+def _published_of(narrow: Rung) -> str:
+    """What speaks for fewer nodes: a published rate that is above the prediction, or the number of measurements."""
+    predicted, published = narrow.prediction.decode_tps_per_request, narrow.published.alone
+    if predicted is not None and published is not None and published > SPREAD_GAIN * predicted.mid:
+        return f"{_sparks(narrow.candidate.shape.ranks)} is published with {published:.3g} tok/s"
+    return "with fewer published measurements"
+
+
+def _sparks(number: int) -> str:
+    return "one Spark" if number == 1 else f"{number} Sparks"
 
 
 def _used(case: VariantContext, nodes: int, ranks: int) -> tuple[int, int]:
@@ -61,7 +73,7 @@ def _lost(case: VariantContext, narrow: Rung, wide: Rung) -> str:
 
 def line(split: Split, tps: float, other: float) -> str:
     """The alternative and how to choose it: "both Sparks: 24.7 tok/s for one user, 1.5×: `parallel: {tp: 2}`"."""
-    which = {1: "one Spark", 2: "both Sparks"}.get(split.ranks, f"{split.ranks} Sparks")
+    which = "both Sparks" if split.ranks == 2 else _sparks(split.ranks)
     ways = (
         ", ".join(f"{name}: {n}" for name, n in zip(("tp", "pp"), split[:2], strict=True) if n > 1) or "tp: 1"
     )
