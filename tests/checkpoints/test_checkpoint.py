@@ -448,7 +448,7 @@ def test_license_remote_code_and_hub_name(make_checkpoint: Maker, llama: Config)
     config = {**llama, "auto_map": {"AutoModelForCausalLM": "modeling_x.X"}}
     directory = make_checkpoint(config, name="models--Org--Some-Model/snapshots/0123456789abcdef")
     (directory / "README.md").write_text("---\nlicense: apache-2.0\n---\n# A model\n")
-    (directory / "generation_config.json").write_text('{"temperature": "high", "top_k": 50.0}')  # the engine's
+    (directory / "generation_config.json").write_text('{"temperature": "high", "top_k": 50.0}')
     facts = read_checkpoint(directory)
     assert (facts.id, facts.revision) == ("Org/Some-Model", "0123456789abcdef")
     assert facts.license == License(id="apache-2.0", kind="open-source", source="README.md")

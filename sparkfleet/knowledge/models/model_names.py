@@ -8,7 +8,7 @@ from fnmatch import translate
 from functools import cache, lru_cache
 
 _FORMAT_WORDS = (
-    r"ud|gguf|nvfp4|mxfp[48]|fp[48]|bf16|fp16|int4|int8\w*|gptq|awq|autoround|exl3|i?q\d\w*|w[48]a\d+|[\d.]+bpw|[48]bit"
+    r"ud|gguf|nvfp4|mxfp[48]|fp[48]|bf16|fp16|int4|int8\w*|gptq|awq|autoround|exl3|tr3|i?q\d\w*|w[48]a\d+|[\d.]+bpw|[48]bit"
     r"|it|instruct|mtp|sm121|static|pertensor"
 )
 
