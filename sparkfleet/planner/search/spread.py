@@ -41,7 +41,7 @@ def stays(case: VariantContext, fewer: Evaluation, more: Evaluation) -> str:
 
 
 def _published_of(narrow: Rung) -> str:
-    """What speaks for fewer nodes: a published rate that is above the prediction, or the number of measurements."""
+    """Evidence for fewer nodes: a published rate that is above the prediction, or the number of measurements."""
     predicted, published = narrow.prediction.decode_tps_per_request, narrow.published.alone
     if predicted is not None and published is not None and published > SPREAD_GAIN * predicted.mid:
         return f"{_sparks(narrow.candidate.shape.ranks)} is published with {published:.3g} tok/s"
