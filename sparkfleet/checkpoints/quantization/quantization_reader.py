@@ -412,8 +412,8 @@ def _group(section: Config, *keys: str) -> int | None:
 
 
 MODELOPT_KV_IGNORED: Mapping[str, None] = dict.fromkeys(("NVFP4_AFFINE", "FP8_K_NVFP4_V", "MIXED_PRECISION"))
-"""Formats that ModelOpt writes (torch/export/quant_format.py, convert_hf_config.py) and engines do not follow: vLLM 0.32 warns
-and keeps "auto" (utils/torch_utils.py), SGLang takes FP8 alone (mem_cache/kv_cache_dtype.py)."""
+"""Formats that ModelOpt writes (torch/export/quant_format.py, convert_hf_config.py) and engines do not follow: vLLM 0.32
+warns and keeps "auto" (utils/torch_utils.py), SGLang takes FP8 alone (mem_cache/kv_cache_dtype.py)."""
 
 
 def _kv_cache(section: Config) -> str | None:
