@@ -243,7 +243,7 @@ def test_a_draft_that_nobody_measured_is_taken_if_its_method_or_its_name_is_set(
     assert not any("DSpark" in one for one in methods(found("vllm", model=model)))
     for speculation in ("dspark", {"method": "dspark", "draft": draft}):
         (only,) = found("vllm", model=model, speculation=speculation).options
-        assert (only.method, only.draft, only.tokens) == ("dspark", draft, 7)
+        assert (only.method, only.draft, only.tokens) == ("dspark", draft, 3)
     (only,) = found("sglang", model=model, speculation="dflash").options  # what was measured has no name
     assert (only.draft, only.tokens) == (f"{model}-DFlash", 6)
 
