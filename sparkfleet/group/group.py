@@ -16,6 +16,7 @@ import time
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from functools import partial
 from typing import Any, NoReturn, TypeVar
+from urllib.parse import urlsplit
 
 import aiohttp
 
@@ -40,6 +41,7 @@ from sparkfleet.group.speed import TURN_S, QuietBox, measured_speed
 from sparkfleet.group.startup_watch import Starting, longest_s, never_ready
 from sparkfleet.runtime.base import Phase, RankStatus
 from sparkfleet.runtime.files.token_secrets import mark_of
+from sparkfleet.runtime.ports import is_connected
 
 log = logging.getLogger(__name__)
 
@@ -468,10 +470,19 @@ class Group:
         return self._load
 
     async def _idle(self) -> None:
-        while (load := await self._read_load()).running + load.waiting or load.figures is None:
-            if not self._engine.metrics_path:
-                return  # nothing is known of its work
+        while await self._is_busy():
             await asyncio.sleep(0.2)
+
+    async def _is_busy(self) -> bool:
+        if self._is_custom:
+            # Its work is unknown, and its clients are not: gateways close idle connections in seconds. Ours would count.
+            assert self._session is not None
+            await self._session.close()
+            placement, port = self._launch.placements[0], urlsplit(self.url).port
+            assert port is not None
+            return is_connected(placement.address, port)
+        load = await self._read_load()
+        return load.running + load.waiting > 0 or load.figures is None
 
 
 async def die_with_the_engine(group: Group) -> None:
