@@ -33,7 +33,7 @@ from sparkfleet.group.launch_plan import GroupLaunch, is_forwarded
 from sparkfleet.group.misplaced import refuse_exposed, watch_sockets
 from sparkfleet.group.probe import FIRST_TOKEN_S, Probe, wait_healthy
 from sparkfleet.group.rank import RankHolder
-from sparkfleet.group.rank_set import Ranks, cancel
+from sparkfleet.group.rank_set import ANSWER_S, Ranks, cancel
 from sparkfleet.group.report import GroupPhase
 from sparkfleet.group.report_sender import GroupReporter, ReportSender
 from sparkfleet.group.serving_watch import beat, follow, generates, stays_well
@@ -183,8 +183,10 @@ class Group:
                 drafts = await self._until_exit(self._bring_up(adopted))
             # The API of a custom workload is unknown: only its health can be checked.
             measured = {} if self._is_custom else await self._until_exit(self._checked(drafts, adopted))
-            with contextlib.suppress(NodeError):  # a supervisor that hangs beside an engine that generates
-                statuses = await self._ranks.statuses()
+            # A supervisor or a rank's actor may hang beside an engine that generates.
+            with contextlib.suppress(NodeError, TimeoutError):
+                async with asyncio.timeout(ANSWER_S):
+                    statuses = await self._ranks.statuses()
         except SparkfleetError as error:
             await self._fail(error)
             raise

@@ -571,18 +571,23 @@ async def test_a_tool_that_does_not_find_the_staged_image_for_now_is_not_taken_f
     assert len(asked) == 1
 
 
-async def test_a_supervisor_that_does_not_answer_at_the_end_of_a_start_costs_no_engine(world, monkeypatch):
+@pytest.mark.parametrize("stopped", ["its supervisor", "its actor on another node"])
+async def test_a_rank_that_does_not_answer_at_the_end_of_a_start_costs_no_engine(world, monkeypatch, stopped):
+    monkeypatch.setattr(module, "ANSWER_S", 0.01)
     group = world.group()
 
     async def checked(*_):
         async def silent():
+            if stopped == "its actor on another node":
+                await never()  # a call of an actor has no time limit
             raise NodeError("the supervisor did not answer within 5 s")
 
         monkeypatch.setattr(group._ranks, "statuses", silent)
         return {}
 
     monkeypatch.setattr(group, "_checked", checked)
-    await group.start()
+    async with asyncio.timeout(60):
+        await group.start()
     ready = world.reports[-1]
     assert ready.phase is GroupPhase.READY
     assert [one.node for one in ready.ranks] == ["this"]
