@@ -180,18 +180,20 @@ def first_cause(diagnoses: Iterable[Diagnosis]) -> Diagnosis:
     """The diagnosis of a group, of those of its ranks: a lost peer counts only if no rank has a cause for it.
 
     A last line that sound starts have, too (`ends`), counts only if the other ranks have no cause at all: those of a rank
-    that waits for a failed one end with it.
+    that waits for a failed one end with it. Of equal causes the order of the file counts.
 
     Raises:
         ValueError: there are none.
     """
     order = [cause for cause in Cause if cause is not Cause.UNKNOWN]
     at_end = {one.id for one in SIGNATURES.content.signatures if one.ends}
+    in_file = {one.id: at for at, one in enumerate(SIGNATURES.content.signatures)}
 
-    def place(one: Diagnosis) -> float:
+    def place(one: Diagnosis) -> tuple[int, int]:
+        at = in_file.get(one.signature, len(in_file))
         if one.cause is Cause.UNKNOWN:
-            return len(order) + 1
-        return len(order) if one.signature in at_end else order.index(one.cause)
+            return len(order) + 1, at
+        return len(order) if one.signature in at_end else order.index(one.cause), at
 
     return min(diagnoses, key=place)
 

@@ -111,7 +111,8 @@ def _wires(found: DiscoveredLinks) -> Iterator[tuple[FoundEnd, ...]]:
         cable = cables[link.switch, link.nodes[0]]
         cables[link.switch, link.nodes[0]] += 1
         for rail in link.rails:
-            switched[link.switch, cable, half_of(rail.ends[0].netdev.name)].append(rail.ends[0])
+            end = rail.ends[0]
+            switched[link.switch, cable, half_of(end.netdev.name, end.netdev.pci)].append(end)
     yield from (tuple(ends) for _, ends in sorted(switched.items()))
 
 

@@ -1,7 +1,7 @@
 """Netdevs of a node that may be rails, and the QSFP port that each belongs to.
 
-Names decide only which two netdevs share a port (`enp1s0f1np1` with `enP2p1s0f1np1`), because a Spark's ConnectX-7 is
-wired that way.
+Two netdevs share a port if their PCI addresses differ in the domain only (`enp1s0f1np1` with `enP2p1s0f1np1`), because a
+Spark's ConnectX-7 is wired that way. The name has the address, and the kernel has that of a netdev with another name.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import NamedTuple
 from sparkfleet.fabric.port_scan import PortScan
 from sparkfleet.hostfacts.network.netdev import Netdev
 
-_SPARK_PORT = re.compile(r"en(P[0-9]+)?p[0-9]+s[0-9]+f([0-9]+)(np[0-9]+)?")
+_SPARK_PORT = re.compile(r"en(?:P([0-9]+))?p([0-9]+)s([0-9]+)f([0-9]+)(?:np[0-9]+)?")
 DEVICE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,30}")
 """Names that an inventory accepts for a device. Others are ignored: names come from the node."""
 _NEVER = ("wl", "enP7s7")
@@ -33,11 +33,6 @@ class Port(NamedTuple):
 
     node: str
     netdev: str
-
-    @property
-    def jack(self) -> Jack:
-        """The jack that the netdev belongs to."""
-        return Jack(self.node, jack_of(self.netdev))
 
 
 def rail_netdevs(view: PortScan) -> tuple[Netdev, ...]:
@@ -65,13 +60,31 @@ def is_spark_port(netdev: str) -> bool:
     return bool(_SPARK_PORT.fullmatch(netdev))
 
 
-def jack_of(netdev: str) -> str:
-    """The QSFP port of a netdev: the same for both of its halves."""
-    spark = _SPARK_PORT.fullmatch(netdev)
-    return f"port {spark[2]}" if spark else netdev
+class _PciAddress(NamedTuple):
+    domain: int
+    bus: int
+    slot: int
+    function: int
 
 
-def half_of(netdev: str) -> int:
-    """Half of the port that a netdev is: 0 in PCI domain 0, otherwise its domain."""
-    spark = _SPARK_PORT.fullmatch(netdev)
-    return int(spark[1][1:]) if spark and spark[1] else 0
+def jack_at(port: Port, netdev: Netdev) -> Jack:
+    """The jack that a netdev belongs to."""
+    return Jack(port.node, jack_of(netdev.name, netdev.pci))
+
+
+def jack_of(netdev: str, pci: str = "") -> str:
+    """The QSFP port of a netdev: the same for both of its halves. `pci`: its address, if that is not in its name."""
+    found = _address(netdev, pci)
+    return f"port {found.function} of {found.bus:02x}:{found.slot:02x}" if found else netdev
+
+
+def half_of(netdev: str, pci: str = "") -> int:
+    """Half of the port that a netdev is: its PCI domain."""
+    found = _address(netdev, pci)
+    return found.domain if found else 0
+
+
+def _address(netdev: str, pci: str) -> _PciAddress | None:
+    if named := _SPARK_PORT.fullmatch(netdev):
+        return _PciAddress(*(int(number or 0) for number in named.groups()))
+    return _PciAddress(*(int(number, 16) for number in re.split("[:.]", pci))) if pci else None

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
 
 from sparkfleet.fabric.adjacency import Adjacency
 from sparkfleet.fabric.discovery import RejectedPort
 from sparkfleet.fabric.port_scan import PortScan
-from sparkfleet.fabric.ports import Jack, Port, is_spark_port
+from sparkfleet.fabric.ports import Jack, Port, is_spark_port, jack_at
 from sparkfleet.hostfacts.network.netdev import Netdev
 
 
@@ -44,13 +44,13 @@ def unused(
     ports: dict[Port, Netdev], used: set[Port], adjacency: Adjacency, strangers: dict[Port, str]
 ) -> Iterator[RejectedPort]:
     """Ports without a rail; a jack without any signal is one entry."""
+    jacks = {port: jack_at(port, netdev) for port, netdev in ports.items()}
     dark: dict[Jack, list[str]] = defaultdict(list)
     for port, netdev in ports.items():
         if netdev.up and not netdev.carrier and port not in used:
-            dark[port.jack].append(port.netdev)
-    cabled = {port.jack for port in ports} - {
-        jack for jack, names in dark.items() if len(names) == sum(port.jack == jack for port in ports)
-    }
+            dark[jacks[port]].append(port.netdev)
+    number = Counter(jacks.values())
+    cabled = set(number) - {jack for jack, names in dark.items() if len(names) == number[jack]}
     for jack, names in dark.items():
         if jack not in cabled:
             what = (
@@ -58,7 +58,7 @@ def unused(
             )
             yield RejectedPort(node=jack.node, netdev=" and ".join(names), what=what)
     for port, netdev in ports.items():
-        if port not in used and port.jack in cabled:
+        if port not in used and jacks[port] in cabled:
             what, do = _why_not(port, netdev, adjacency, strangers)
             yield RejectedPort(node=port.node, netdev=port.netdev, what=what, do=do)
 

@@ -9,13 +9,13 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 from sparkfleet.fabric.adjacency import Adjacency, adjacency_of, bridges_of
 from sparkfleet.fabric.discovery import DiscoveredLinks, FoundEnd, FoundLink, FoundRail
 from sparkfleet.fabric.port_scan import Method, PortScan
-from sparkfleet.fabric.ports import DEVICE_NAME, Jack, Port, half_of, rail_netdevs
+from sparkfleet.fabric.ports import DEVICE_NAME, Jack, Port, half_of, jack_at, rail_netdevs
 from sparkfleet.fabric.rejected_ports import bonded, twins, unused
 from sparkfleet.hostfacts.network.netdev import Netdev
 
@@ -42,17 +42,18 @@ def find_links(views: Sequence[PortScan]) -> DiscoveredLinks:
 
 
 def _segments(
-    ports: Iterable[Port], adjacency: Adjacency, bridges: dict[Port, str]
+    ports: dict[Port, Netdev], adjacency: Adjacency, bridges: dict[Port, str]
 ) -> list[tuple[Jack, ...]]:
     """Jacks that are on one wire or one switch, in a stable order. A jack without a neighbour is in none."""
+    jacks = {port: jack_at(port, netdev) for port, netdev in ports.items()}
     beside: dict[object, set[object]] = defaultdict(set)
-    for port in ports:
+    for port, jack in jacks.items():
         for other in (*adjacency.get(port, ()), *([bridges[port]] if port in bridges else [])):
-            there = other.jack if isinstance(other, Port) else other
-            beside[port.jack].add(there)
-            beside[there].add(port.jack)
+            there = jacks[other] if isinstance(other, Port) else other
+            beside[jack].add(there)
+            beside[there].add(jack)
     found, seen = [], set[object]()
-    for jack in sorted({port.jack for port in ports}):
+    for jack in sorted(set(jacks.values())):
         if jack in beside and jack not in seen:
             reached = _reach(jack, beside)
             seen |= reached
@@ -79,8 +80,12 @@ class _Answers(NamedTuple):
 
     def of(self, jack: Jack) -> list[Port]:
         """The ports of a jack, the half in PCI domain 0 first."""
-        found = [port for port in self.ports if port.jack == jack]
-        return sorted(found, key=lambda port: (half_of(port.netdev), port.netdev))
+        found = [port for port, netdev in self.ports.items() if jack_at(port, netdev) == jack]
+        return sorted(found, key=lambda port: (self.half(port), port.netdev))
+
+    def half(self, port: Port) -> int:
+        """Half of its jack that a port is."""
+        return half_of(port.netdev, self.ports[port].pci)
 
     def end(self, port: Port) -> FoundEnd:
         """A port as the end of a rail."""
@@ -116,7 +121,7 @@ def _to_switch(jack: Jack, name: str, answers: _Answers) -> FoundLink:
 def _direct(one: Jack, other: Jack, answers: _Answers) -> FoundLink:
     """Pairs equal halves if they are adjacent, and otherwise each half with the one that it is adjacent to."""
     pairs = [(a, b) for a in answers.of(one) for b in answers.of(other) if b in answers.adjacency.get(a, {})]
-    pairs.sort(key=lambda pair: half_of(pair[0].netdev) != half_of(pair[1].netdev))
+    pairs.sort(key=lambda pair: answers.half(pair[0]) != answers.half(pair[1]))
     rails: list[FoundRail] = []
     used: set[Port] = set()
     for a, b in pairs:
@@ -124,8 +129,12 @@ def _direct(one: Jack, other: Jack, answers: _Answers) -> FoundLink:
             used |= {a, b}
             methods = tuple(sorted(answers.adjacency[a][b]))
             rails.append(FoundRail(ends=(answers.end(a), answers.end(b)), methods=methods))
-    rails.sort(key=lambda rail: (half_of(rail.ends[0].netdev.name), rail.ends[0].netdev.name))
+    rails.sort(key=lambda rail: _order(rail.ends[0].netdev))
     return FoundLink(nodes=(one.node, other.node), rails=tuple(rails))
+
+
+def _order(netdev: Netdev) -> tuple[int, str]:
+    return half_of(netdev.name, netdev.pci), netdev.name
 
 
 def _named(links: list[FoundLink]) -> tuple[FoundLink, ...]:

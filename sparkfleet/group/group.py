@@ -16,6 +16,7 @@ import time
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from functools import partial
 from typing import Any, NoReturn, TypeVar
+from urllib.parse import urlsplit
 
 import aiohttp
 
@@ -32,7 +33,7 @@ from sparkfleet.group.launch_plan import GroupLaunch, is_forwarded
 from sparkfleet.group.misplaced import refuse_exposed, watch_sockets
 from sparkfleet.group.probe import FIRST_TOKEN_S, Probe, wait_healthy
 from sparkfleet.group.rank import RankHolder
-from sparkfleet.group.rank_set import Ranks, cancel
+from sparkfleet.group.rank_set import ANSWER_S, Ranks, cancel
 from sparkfleet.group.report import GroupPhase
 from sparkfleet.group.report_sender import GroupReporter, ReportSender
 from sparkfleet.group.serving_watch import beat, follow, generates, stays_well
@@ -40,6 +41,7 @@ from sparkfleet.group.speed import TURN_S, QuietBox, measured_speed
 from sparkfleet.group.startup_watch import Starting, longest_s, never_ready
 from sparkfleet.runtime.base import Phase, RankStatus
 from sparkfleet.runtime.files.token_secrets import mark_of
+from sparkfleet.runtime.ports import is_connected
 
 log = logging.getLogger(__name__)
 
@@ -181,8 +183,10 @@ class Group:
                 drafts = await self._until_exit(self._bring_up(adopted))
             # The API of a custom workload is unknown: only its health can be checked.
             measured = {} if self._is_custom else await self._until_exit(self._checked(drafts, adopted))
-            with contextlib.suppress(NodeError):  # a supervisor that hangs beside an engine that generates
-                statuses = await self._ranks.statuses()
+            # A supervisor or a rank's actor may hang beside an engine that generates.
+            with contextlib.suppress(NodeError, TimeoutError):
+                async with asyncio.timeout(ANSWER_S):
+                    statuses = await self._ranks.statuses()
         except SparkfleetError as error:
             await self._fail(error)
             raise
@@ -468,10 +472,19 @@ class Group:
         return self._load
 
     async def _idle(self) -> None:
-        while (load := await self._read_load()).running + load.waiting or load.figures is None:
-            if not self._engine.metrics_path:
-                return  # nothing is known of its work
+        while await self._is_busy():
             await asyncio.sleep(0.2)
+
+    async def _is_busy(self) -> bool:
+        if self._is_custom:
+            # Its work is unknown, and its clients are not: gateways close idle connections in seconds. Ours would count.
+            assert self._session is not None
+            await self._session.close()
+            placement, port = self._launch.placements[0], urlsplit(self.url).port
+            assert port is not None
+            return is_connected(placement.address, port)
+        load = await self._read_load()
+        return load.running + load.waiting > 0 or load.figures is None
 
 
 async def die_with_the_engine(group: Group) -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from sparkfleet.checkpoints.io.hub_cache import hub_cache, resolve
 from sparkfleet.engines.harmony import ENCODINGS, needs_encodings
-from sparkfleet.errors import NodeError
+from sparkfleet.errors import Cause, NodeError
 from sparkfleet.group.launch_plan import (
     GroupLaunch,
     Ports,
@@ -44,7 +44,10 @@ def spec_here(
 
     Raises:
         FactError: its checkpoint is a model of the Hub and is not in this node's cache.
+        NodeError: the directory that a container is to see has no files.
     """
+    if box is not None:
+        _require_files(launch, launch.placements[rank].node)
     facts = node_facts(paths, launch, rank)
     return rank_spec(paths, launch, rank, ports, secret, facts=facts, tokens=tokens, box=box)
 
@@ -66,6 +69,19 @@ def node_facts(paths: FleetPaths, launch: GroupLaunch, rank: int) -> RankNodeFac
         has_encodings=_has_encodings(paths, candidate),
         control_netdev=_control_netdev(launch.placements[rank]),
     )
+
+
+def _require_files(launch: GroupLaunch, node: str) -> None:
+    """Raises NodeError for a checkpoint's directory that is missing or empty, as that of a disk which is not mounted: docker
+    would make it, as root's."""
+    for model in (launch.candidate.model, launch.candidate.speculation.draft or ""):
+        if model.startswith("/") and not (os.path.isdir(model) and os.listdir(model)):
+            raise NodeError(
+                f"{node}: {model} is {'empty' if os.path.isdir(model) else 'missing'}.",
+                means="The checkpoint was moved, or its disk is not mounted. No container was started.",
+                do=f"Mount it or copy it there, then `sparkfleet apply` {launch.deployment} again.",
+                because=Cause.MISSING,
+            )
 
 
 def model_path(model: str) -> Path:

@@ -9,12 +9,14 @@ from __future__ import annotations
 import re
 
 from sparkfleet.errors import FactError
-from sparkfleet.hostfacts.fact import Fact, failed, number, present, unexpected_output
+from sparkfleet.hostfacts.fact import Fact, failed, number, present, text, unexpected_output
 from sparkfleet.hostfacts.node import Gpu
 from sparkfleet.units import MIB
 from sparkfleet.values import Value
 
 NO_DEVICES = "No devices were found"
+LOST = "Unable to determine the device handle"
+"""`nvidia-smi` of a GPU that fell off the bus; newer drivers print NO_DEVICES behind it, with exit code 0 or another."""
 _MISMATCH = "version mismatch"
 _COMMON_REASONS = {0x1: "idle", 0x2: "clocks set", 0x4: "software power cap", 0x8: "hardware slowdown",
                    0x20: "software thermal", 0x40: "hardware thermal", 0x80: "hardware power brake"}  # fmt: skip
@@ -64,8 +66,14 @@ class ReadGpuState(Fact[tuple[GpuState, ...]]):
 
     @classmethod
     def answer(cls, exit_code: int, stdout: str, stderr: str) -> tuple[GpuState, ...]:
-        """Recognises also a mismatch of `nvidia-smi` and its driver, which is reported on stdout."""
+        """Recognises also a lost GPU, and a mismatch of `nvidia-smi` and its driver, which are reported on stdout."""
         printed = f"{stdout[:2000]}\n{stderr[:2000]}"
+        if lost := next((line for line in printed.splitlines() if LOST in line), ""):
+            raise FactError(
+                f"nvidia-smi: {text(' '.join(lost.split())).rstrip('.')}.",
+                means="The driver has lost the GPU: it fell off the bus (Xid 79), or its firmware failed.",
+                do="sudo reboot",
+            )
         if NO_DEVICES in printed:
             return ()
         if exit_code != 0 and _MISMATCH in printed:

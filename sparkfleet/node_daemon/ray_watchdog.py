@@ -247,4 +247,8 @@ def taken_down() -> ControlError:
 
 
 def _write_outcome(paths: FleetPaths, outcome: dict[str, object]) -> None:
-    write_atomically(paths.outcome, json.dumps(outcome).encode())
+    """Records the outcome of a start for those that wait. Without room for it the node is still kept, or stopped."""
+    try:
+        write_atomically(paths.outcome, json.dumps(outcome).encode())
+    except OSError as error:
+        log.error("%s could not be written: %s", paths.outcome, error.strerror)

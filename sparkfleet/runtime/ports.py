@@ -1,10 +1,11 @@
-"""Choice of a TCP port for an engine that binds it seconds later."""
+"""TCP ports of this node: a free one for an engine that binds it seconds later, and those that are in use."""
 
 from __future__ import annotations
 
 import errno
 import random
 import socket
+import sys
 from pathlib import Path
 
 from sparkfleet.errors import NodeError
@@ -12,6 +13,7 @@ from sparkfleet.errors import NodeError
 _LOWEST = 20_000
 """First port, above the range of Ray's workers (10002 to 19999)."""
 _TRIES = 64
+_ESTABLISHED = "01"
 
 
 def free_port(host: str = "127.0.0.1") -> int:
@@ -42,6 +44,13 @@ def is_taken(port: int) -> bool:
         except OSError as error:
             return error.errno == errno.EADDRINUSE
     return False
+
+
+def is_connected(host: str, port: int) -> bool:
+    """True if a TCP connection of this node is open that has this IPv4 address at either end."""
+    address = f"{int.from_bytes(socket.inet_aton(host), sys.byteorder):08X}:{port:04X}"
+    rows = (line.split() for line in Path("/proc/net/tcp").read_text().splitlines())
+    return any(row[3] == _ESTABLISHED and address in row[1:3] for row in rows)
 
 
 def _ephemeral_start() -> int:

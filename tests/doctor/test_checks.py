@@ -142,6 +142,13 @@ def no_gpu(a, b):
     b.answers[ReadGpuState.argv] = "No devices were found\n"
 
 
+def lost_gpu(a, b):
+    b.answers[ReadGpuState.argv] = (
+        "Unable to determine the device handle for GPU0: 000F:01:00.0: GPU is lost.  Reboot the system to recover this GPU\n"
+        "No devices were found\n"
+    )
+
+
 def hung(a, b):
     b.answers[ReadGpuState.argv] = NodeError("killed")
 
@@ -348,6 +355,7 @@ FAULTS = [
     (torn_driver, "driver-torn", "error", "module 580.95.05, libraries 580.142"),
     (torn_driver_that_does_not_start, "driver-torn", "error", "module 580.142, libraries another"),
     (no_gpu, "gpu-there", "error", "finds no GPU on spark2"),
+    (lost_gpu, "gpu-there", "error", "000F:01:00.0: GPU is lost. Reboot the system to recover this GPU"),
     (hung, "gpu-there", "error", "nvidia-smi did not end within 20 s: the GPU's driver hangs"),
     (wedged, "power-wedge", "error", "96 % busy at 14.2 W and 611 MHz"),
     (throttled, "gpu-throttled", "warning", "hardware thermal, 91 °C"),

@@ -112,6 +112,14 @@ def test_the_rank_that_explains_the_others_is_the_cause_of_a_group():
     assert first_cause([unknown, gone]) is gone
 
 
+def test_a_rank_that_lost_its_gpu_comes_before_the_ranks_that_lost_it():
+    peer = classify(failed("RuntimeError: Connection closed by peer [192.168.100.11]:41822"))
+    lost = classify(failed("torch.AcceleratorError: CUDA error: unspecified launch failure"))
+    assert first_cause([peer, lost]) is first_cause([lost, peer]) is lost
+    assert lost.again
+    assert not lost.lasts_s, "after a reboot the same candidate serves again"
+
+
 def test_the_end_of_a_log_that_sound_starts_have_hides_no_cause_of_another_rank():
     """The line is printed by each start over two nodes; the candidate was excluded for ever."""
     frozen = classify(failed(FROZEN, engine="sglang"))

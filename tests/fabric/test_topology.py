@@ -25,6 +25,38 @@ def test_a_cable_is_two_rails(cabled, method):
     assert found.findings == ()
 
 
+RENAMED = {"enp1s0f1np1": ("fast0", "0000:01:00.1"), "enP2p1s0f1np1": ("fast1", "0002:01:00.1")}
+
+
+def renamed(view):
+    """A Spark whose netdevs have names of their own, as by `set-name` of netplan."""
+
+    def name(one):
+        return RENAMED[one.netdev][0]
+
+    netdevs = [
+        one.model_copy(update=dict(zip(("name", "pci"), RENAMED[one.name], strict=True)))
+        if one.name in RENAMED
+        else one
+        for one in view.netdevs
+    ]
+    rdma = [one.model_copy(update={"netdev": name(one)}) for one in view.rdma]
+    answers = [one.model_copy(update={"netdev": name(one)}) for one in view.answers]
+    changed = {"netdevs": tuple(netdevs), "rdma": tuple(rdma), "answers": tuple(answers)}
+    return view.model_copy(update=changed)
+
+
+@pytest.mark.parametrize("both", [True, False])
+def test_renamed_halves_are_one_cable(cabled, both):
+    """They were two cables of one rail each."""
+    one, other = cabled(2, ((1, 1), (2, 1)))
+    found = find_links([renamed(one), renamed(other) if both else other])
+    (link,) = found.links
+    theirs = ("fast0", "fast1") if both else ("enp1s0f1np1", "enP2p1s0f1np1")
+    assert rails(link) == [("fast0", theirs[0]), ("fast1", theirs[1])]
+    assert found.findings == ()
+
+
 def test_a_cable_between_different_ports(cabled):
     (link,) = find_links(cabled(2, ((1, 0), (2, 1)))).links
     assert rails(link) == [("enp1s0f0np0", "enp1s0f1np1"), ("enP2p1s0f0np0", "enP2p1s0f1np1")]

@@ -11,7 +11,7 @@ from launches import launches_for
 
 from sparkfleet.controlplane.state.desired import Desired
 from sparkfleet.engines.base import FILES_IN_CONTAINER
-from sparkfleet.errors import NodeError
+from sparkfleet.errors import Cause, NodeError
 from sparkfleet.group.launch_plan import GroupLaunch, Ports, RankPlacement, cache_dir
 from sparkfleet.group.rank_node import prepare_cache, spec_here
 from sparkfleet.planner.types.plan import GroupShape
@@ -108,6 +108,19 @@ def test_a_container_sees_its_own_checkpoint_and_not_the_whole_cache(spec, tmp_p
     seen = [word.partition(":")[0] for word in values(spec(model="org/m").argv, "--volume")]
     assert str(tmp_path / "models--org--m") in seen
     assert str(tmp_path) not in seen
+
+
+def test_a_directory_that_is_gone_is_not_mounted(spec, tmp_path):
+    """Docker made it anew, empty and root's, and the engine looked for the checkpoint's files in it."""
+    models = tmp_path / "disk" / "m"
+    with pytest.raises(NodeError, match=rf"a: {models} is missing") as caught:
+        spec(model=str(models))
+    assert caught.value.because is Cause.MISSING
+    models.mkdir(parents=True)
+    with pytest.raises(NodeError, match="is empty"):
+        spec(model=str(models))
+    (models / "config.json").write_text("{}")
+    assert f"{models}:{models}:ro" in values(spec(model=str(models)).argv, "--volume")
 
 
 def test_what_one_image_compiles_no_other_deployment_or_image_runs(spec):

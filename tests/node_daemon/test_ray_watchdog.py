@@ -1,6 +1,7 @@
 """The watchdog of a node: files that vanish under it, `up` and `down` at once, and what it writes down."""
 
 import asyncio
+import errno
 import threading
 
 import pytest
@@ -131,3 +132,48 @@ async def test_programs_that_remove_old_files_leave_the_run_directory_alone(path
     assert not is_cleaned(paths.run.parent)
     watchdog.cancel()
     await asyncio.gather(watchdog, return_exceptions=True)
+
+
+@pytest.fixture
+def full_disk(monkeypatch):
+    def write_atomically(path, *_, **__):
+        raise OSError(errno.ENOSPC, "No space left on device", str(path))
+
+    monkeypatch.setattr(ray_watchdog, "write_atomically", write_atomically)
+
+
+@pytest.mark.usefixtures("started", "full_disk")
+async def test_down_stops_a_node_whose_disk_is_full(paths, monkeypatch):
+    """It ended before it had stopped anything, as often as it was repeated."""
+    paths.create()
+    ended = []
+
+    async def down(paths):
+        ended.append(paths.label)
+
+    monkeypatch.setattr(node_lifecycle, "down", down)
+    await ray_watchdog.take_down(paths)
+    assert ended == [paths.label]
+
+
+@pytest.mark.usefixtures("full_disk")
+async def test_a_disk_that_is_full_when_ray_starts_again_does_not_end_the_watchdog(paths, monkeypatch):
+    paths.create()
+    write_role(paths, Role(python="python", join=joining(paths)))
+    starts = []
+
+    class Ended:
+        def poll(self):
+            return 1
+
+    async def join(*_):
+        starts.append("Ray")
+        if len(starts) == 3:
+            raise asyncio.CancelledError
+        return Ended()
+
+    monkeypatch.setattr(node_lifecycle, "join", join)
+    monkeypatch.setattr(ray_watchdog, "pause_s", lambda *_: 0.001)
+    with pytest.raises(asyncio.CancelledError):
+        await ray_watchdog.keep(paths)
+    assert len(starts) == 3

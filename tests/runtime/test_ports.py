@@ -7,7 +7,7 @@ import pytest
 
 from sparkfleet.errors import NodeError
 from sparkfleet.runtime import ports
-from sparkfleet.runtime.ports import free_port, is_taken
+from sparkfleet.runtime.ports import free_port, is_connected, is_taken
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "localhost", "127.0.0.2"])
@@ -50,3 +50,13 @@ def test_a_port_is_taken_while_a_program_listens_on_it_and_not_while_connections
         assert is_taken(port)
     client.close()
     assert not is_taken(port)
+
+
+def test_an_address_is_connected_while_a_connection_to_it_is_open():
+    with socket.create_server(("127.0.0.2", 0)) as server:
+        port = server.getsockname()[1]
+        assert not is_connected("127.0.0.2", port), "it only listens"
+        with socket.create_connection(("127.0.0.2", port)):
+            assert is_connected("127.0.0.2", port)
+            assert not is_connected("127.0.0.1", port)
+        assert not is_connected("127.0.0.2", port), "its end waits"

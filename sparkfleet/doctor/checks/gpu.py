@@ -10,15 +10,16 @@ from sparkfleet.doctor.checks.agreement import differing, values
 from sparkfleet.doctor.findings import CheckFault, error, not_known, warning
 from sparkfleet.doctor.machine_kind import MachineKind, recognise
 from sparkfleet.doctor.snapshot import FleetReadings, NodeSnapshot
-from sparkfleet.hostfacts.gpu import HARDWARE_REASONS, GpuState
+from sparkfleet.hostfacts.gpu import HARDWARE_REASONS, LOST, GpuState
 from sparkfleet.hostfacts.machine import MachineIdentity
 
 SPARK_CAPABILITY = "12.1"
+UNPLUG = "If that does not help: shut down and unplug the power for five minutes."
 
 
 @node_check("gpu-there", "the GPU answers its driver", source="sparkbase wiki: Xid 119 after a bad update")
 def gpu_there(node: NodeSnapshot, identity: MachineIdentity) -> Iterator[CheckFault]:
-    """Reports `No devices were found` on a machine with a GPU, and an `nvidia-smi` that hangs."""
+    """Reports a GPU that is lost, `No devices were found` on a machine with a GPU, and an `nvidia-smi` that hangs."""
     is_spark = recognise(identity, node.pci or ()).kind is MachineKind.SPARK
     if node.gpus is None:
         why = node.unknown.get("gpus", "its gpus was not read")
@@ -27,6 +28,12 @@ def gpu_there(node: NodeSnapshot, identity: MachineIdentity) -> Iterator[CheckFa
                 f"{node.name}: {why}: the GPU's driver hangs",
                 means="No engine can start on this node until it answers.",
                 do=("sudo dmesg | grep -E 'NVRM|Xid'", "sudo reboot   # by its power button if that hangs"),
+            )
+        elif LOST in why:
+            yield error(
+                f"{node.name}: {why}",
+                means="The driver has lost the GPU (Xid 79). No engine can start on this node until it is found again.",
+                do=("journalctl -k -b -g 'NVRM'", "sudo reboot", UNPLUG),
             )
         else:
             yield not_known(f"the GPU answers its driver: not known of {node.name}, because {why}")
@@ -37,7 +44,7 @@ def gpu_there(node: NodeSnapshot, identity: MachineIdentity) -> Iterator[CheckFa
             do=(
                 "sudo dmesg | grep -E 'NVRM|Xid'",
                 "sudo apt full-upgrade && sudo reboot",
-                "If that does not help: shut down and unplug the power for five minutes.",
+                UNPLUG,
             ),
         )
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from ipaddress import IPv4Interface, IPv6Address, IPv6Interface, ip_interface
 from typing import Annotated, Any
@@ -11,6 +12,8 @@ from pydantic import Field
 from sparkfleet.hostfacts.fact import Fact, unexpected_output
 from sparkfleet.hostfacts.network.iproute import U32, Entry, Word, checked, entries, mac_of
 from sparkfleet.values import Value
+
+_PCI = re.compile(r"[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]")
 
 
 class NetAddress(Value):
@@ -46,6 +49,8 @@ class Netdev(Value):
     """Kind of a virtual device: veth, bridge, bond, …; "" for hardware."""
     master: str = ""
     """The bridge or bond that it belongs to."""
+    pci: str = ""
+    """Its PCI address, such as 0002:01:00.1; "" if it is no PCI device, or iproute2 is older than 5.14."""
     addresses: tuple[NetAddress, ...] = ()
 
     @property
@@ -79,6 +84,8 @@ class _RawNetdev(Entry):
     operstate: Word = "UNKNOWN"
     address: str = ""
     master: Word | None = None
+    parentbus: str = ""
+    parentdev: str = ""
     linkinfo: _RawLinkInfo | None = None
     addr_info: tuple[dict[str, Any], ...] = ()
 
@@ -105,6 +112,7 @@ def _netdev(raw: _RawNetdev) -> Netdev:
         state=raw.operstate,
         kind=(raw.linkinfo.info_kind or "") if raw.linkinfo else "",
         master=raw.master or "",
+        pci=raw.parentdev if raw.parentbus == "pci" and _PCI.fullmatch(raw.parentdev) else "",
         addresses=tuple(_addresses(raw.addr_info)),
     )
 

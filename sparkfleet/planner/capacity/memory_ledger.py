@@ -1,4 +1,4 @@
-"""Memory ledger of every node, and the placement of one more group. Pure: a ledger belongs to one run of the planner.
+"""Memory and declared ports of every node, and the placement of one more group. Pure: one run of the planner has one.
 
 A rank is counted with the middle of its band; `memory.fits` is the verdict on whether a node has room for it.
 """
@@ -29,9 +29,16 @@ class MemoryLedger:
     Args:
         fleet: the nodes.
         held: bytes per node that groups will give back that are replaced.
+        ports: declared ports by node and port, each with the deployment that has it.
     """
 
-    def __init__(self, fleet: Fleet, held: Mapping[str, int] | None = None) -> None:
+    def __init__(
+        self,
+        fleet: Fleet,
+        held: Mapping[str, int] | None = None,
+        ports: Mapping[tuple[str, int | None], str] | None = None,
+    ) -> None:
+        self.ports = dict(ports or {})
         self._fleet = fleet
         self._held = dict(held or {})
         self._empty = {node.name: self._room(node) for node in fleet.nodes}

@@ -1,4 +1,4 @@
-"""A workload of its own (`engine: custom`): only its declared memory is known. Pure."""
+"""A workload of its own (`engine: custom`): only its declared memory and port are known. Pure."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from sparkfleet.perf.prediction import Band, Prediction, Provenance
 from sparkfleet.planner.capacity.memory_ledger import MemoryLedger
 from sparkfleet.planner.place.fleet_map import Fleet
 from sparkfleet.planner.search.rung_builder import ServedVariant, nth
-from sparkfleet.planner.types.plan import Candidate, GroupPlan, GroupShape, Rejection, Rung
+from sparkfleet.planner.types.plan import Candidate, GroupPlan, GroupShape, Rejection, Rung, Why
 from sparkfleet.specs.deployment import Variant
 from sparkfleet.units import gib
 
@@ -35,23 +35,38 @@ def custom_groups(
     for replica in range(wanted):
         prefer = nth(runs_on, replica)
         for pool in fleet.pools(1, variant.nodes):
-            nodes = ledger.place(pool, needs, prefer)
+            open_ = tuple(node for node in pool.nodes if (node, variant.port) not in ledger.ports)
+            nodes = ledger.place(pool.model_copy(update={"nodes": open_}), needs, prefer)
             if nodes is not None:
                 ledger.put(name, nodes, size_)
+                ledger.ports.update(dict.fromkeys(((node, variant.port) for node in nodes), name))
                 groups.append(GroupPlan(ladder=(_custom_rung(variant, nodes, needs),), variant=number))
                 break
     if len(groups) == wanted:
         return groups, [], []
     for group in groups:
-        ledger.take_back(name, group.choice.candidate.shape.nodes, size_)
-    words = f"{gib(size_)} declared, and no usable node has that much free"
-    if groups:
-        words += f" for more than {len(groups)} of {wanted} replicas"
-    near = [f"fits with `replicas: {len(groups)}`"] if groups else []
+        nodes = group.choice.candidate.shape.nodes
+        ledger.take_back(name, nodes, size_)
+        for node in nodes:
+            del ledger.ports[node, variant.port]
+    usable = [node for pool in fleet.pools(1, variant.nodes) for node in pool.nodes]
+    others = {
+        node: ledger.ports[node, variant.port] for node in usable if (node, variant.port) in ledger.ports
+    }
+    reasons = [f"{other} has port {variant.port} of {node}" for node, other in others.items()]
+    near = [f"fits with another `port` (also in its `command`) than {other}'s" for other in others.values()]
+    if len(others) < len(usable):
+        words = f"{gib(size_)} declared, and no {'other' if others else 'usable'} node has that much free"
+        if groups:
+            words += f" for more than {len(groups)} of {wanted} replicas"
+            words += f", one per node as all listen on port {variant.port}"
+            near.append(f"fits with `replicas: {len(groups)}`")
+        reasons.append(words)
     empty = (ledger.emptiest(pool)[1] for pool in fleet.pools(1, variant.nodes))
-    if not groups and any(fits(needs, room) != "no" for room in empty):
+    if not near and any(fits(needs, room) != "no" for room in empty):
         near = [f"fits with one more node{' per replica' if wanted > 1 else ''}"]
-    return [], [Rejection(what=f"custom · {variant.model}", reason=words, why="memory")], near
+    why: Why = "memory" if len(others) < len(usable) else "wanted"
+    return [], [Rejection(what=f"custom · {variant.model}", reason="; ".join(reasons), why=why)], near
 
 
 def _custom_rung(variant: Variant, nodes: tuple[str, ...], needs: Band) -> Rung:

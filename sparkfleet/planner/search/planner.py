@@ -7,7 +7,7 @@ those that are left (`memory_ledger.py`), for the best candidate of its ladder (
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import get_args
 
@@ -153,6 +153,17 @@ class PlanningContext:
                     held[node] += int(group.choice.prediction.memory_bytes_per_rank.mid)
         return dict(held)
 
+    def ports_beside(self, names: Collection[str]) -> dict[tuple[str, int | None], str]:
+        """Declared ports of the running deployments beside these, by node and port, each with its deployment."""
+        return {
+            (node, candidate.port): name
+            for name, plan in self.running.items()
+            if name not in names
+            for candidate in (group.choice.candidate for group in plan.groups)
+            if candidate.port is not None
+            for node in candidate.shape.nodes
+        }
+
     def nodes_of(self, name: str) -> tuple[tuple[str, ...], ...]:
         """Nodes that run the groups of a deployment now."""
         plan = self.running.get(name)
@@ -258,7 +269,8 @@ def _reaching(
 
 
 def _pack(order: Sequence[Deployment], specs: Sequence[Deployment], planning: PlanningContext) -> Plan:
-    ledger = MemoryLedger(planning.fleet, planning.given_back(spec.name for spec in specs))
+    names = {spec.name for spec in specs}
+    ledger = MemoryLedger(planning.fleet, planning.given_back(names), planning.ports_beside(names))
     plans: dict[str, DeploymentPlan] = {}
     refused: dict[str, InfeasibleDeployment] = {}
     for at, spec in enumerate(order):

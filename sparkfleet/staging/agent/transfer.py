@@ -137,14 +137,8 @@ class Arrival:
 
         Logs and caches may take half of the reserve meanwhile: it is kept for them.
         """
-        reserve = self._reserve_bytes // 2
-        if needed_bytes > 0 and free < needed_bytes + reserve:
-            raise StagingError(
-                f"{self._place.root}: {needed_bytes / 1e9:.1f} GB more are needed, and {free / 1e9:.1f} GB are left"
-                f" ({reserve / 1e9:.1f} GB of them are kept in reserve).",
-                means="Something else fills the disk, such as another transfer. Transferred bytes are kept.",
-                do="Free disk space: `sparkfleet models prune` removes models that no deployment uses. Then run it again.",
-            )
+        means = "Something else fills the disk, such as another transfer. Transferred bytes are kept."
+        demand_room(self._place.root, needed_bytes, self._reserve_bytes // 2, means, free)
 
     async def _tick(self) -> None:
         while True:
@@ -165,16 +159,20 @@ class Arrival:
 
 
 def demand_room(
-    path: Path, needed_bytes: int, reserve_bytes: int, means: str = "Nothing was transferred."
+    path: Path,
+    needed_bytes: int,
+    reserve_bytes: int,
+    means: str = "Nothing was transferred.",
+    free: int | None = None,
 ) -> None:
-    """Refuse if a disk has no room for `needed_bytes` and the reserve. Raises StagingError."""
-    free = free_bytes(path)
-    if needed_bytes and free < needed_bytes + reserve_bytes:
+    """Refuses if a disk has no room for `needed_bytes` and the reserve. Raises StagingError. `free`: if it was just read."""
+    free = free_bytes(path) if free is None else free
+    if needed_bytes > 0 and free < needed_bytes + reserve_bytes:
         raise StagingError(
             f"{path}: {needed_bytes / 1e9:.1f} GB more are needed, and {free / 1e9:.1f} GB are free"
             f" ({reserve_bytes / 1e9:.1f} GB of them are kept in reserve).",
             means=means,
-            do="Free disk space: `sparkfleet models prune` removes models that no deployment uses.",
+            do="Free disk space: `sparkfleet models prune` removes models that no deployment uses. Then run it again.",
         )
 
 

@@ -17,6 +17,8 @@ NETDEVS = json.dumps(
             "mtu": 1500,
             "operstate": "UP",
             "link_type": "ether",
+            "parentbus": "pci",
+            "parentdev": "0000:01:00.1",
             "address": "3C:6D:66:cc:b3:b7",
             "addr_info": [
                 {"family": "inet", "local": "192.168.100.10", "prefixlen": 24, "scope": "global", "label": "enp1s0f1np1"},
@@ -29,6 +31,8 @@ NETDEVS = json.dumps(
             "mtu": 1500,
             "operstate": "DOWN",
             "address": "3c:6d:66:cc:b3:00",
+            "parentbus": "pci",
+            "parentdev": "no address\u001b[2J",
             "addr_info": [{"family": "inet", "local": "192.168.1.11", "prefixlen": 24, "dynamic": True}],
         },
         {"ifname": "docker0", "flags": ["NO-CARRIER", "UP"], "mtu": 1500, "linkinfo": {"info_kind": "bridge"}},
@@ -42,6 +46,7 @@ def test_netdevs():
     assert (rail.up, rail.carrier, rail.mtu, rail.kind) == (True, True, 1500, "")
     assert [str(one) for one in rail.ipv4] == ["192.168.100.10/24"]
     assert rail.link_local == ("fe80::3e6d:66ff:fecc:b3b7",)
+    assert (rail.pci, wifi.pci, docker.pci) == ("0000:01:00.1", "", "")
     assert not wifi.carrier
     assert wifi.addresses[0].dynamic
     assert docker == Netdev(

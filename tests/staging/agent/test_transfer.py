@@ -183,7 +183,7 @@ async def test_room_is_checked_again_before_each_file(taken, tmp_path, notes, mo
         return
     with pytest.raises(ExceptionGroup) as failed:
         await run
-    assert failed.group_contains(StagingError, match="are left")
+    assert failed.group_contains(StagingError, match="Something else fills the disk")
     assert fetched == ["f5", "f4", "f3"]
     assert place.final(FILES[3]).exists(), "transferred bytes are kept"
 
@@ -200,7 +200,7 @@ async def test_and_in_the_course_of_a_file(tmp_path, notes, monkeypatch):
     monkeypatch.setattr(transfer, "free_bytes", lambda _: free)
     with pytest.raises(ExceptionGroup) as failed:
         await Arrival(place, MANIFEST, get, notes, streams=1, reserve_bytes=50).run("main")
-    assert failed.group_contains(StagingError, match="are left")
+    assert failed.group_contains(StagingError, match="Something else fills the disk")
 
 
 async def test_a_file_is_on_the_disk_before_it_counts_as_whole(tmp_path, notes, monkeypatch):
