@@ -33,7 +33,7 @@ M = TypeVar("M", bound=Spec)
 
 _NO_INVENTORY = "The inventory lists the machines of the fleet; this command needs one."
 _GET_INVENTORY = "`sparkfleet init HOST…` writes it; `-i FILE` or SPARKFLEET_INVENTORY gives another path."
-_GIVE_MODEL = "A model of the Hub needs no file: `sparkfleet plan ORG/MODEL`, with the name of its owner."
+_GIVE_MODEL = "A model of the Hub needs no file: ORG/MODEL in its place, with the name of its owner."
 
 _MARKS: dict[type[Spec], set[str]] = {Inventory: {"fleet"}, Deployment: {"model", "variants"}}
 """Fields that one kind of file requires, and that the other never has."""

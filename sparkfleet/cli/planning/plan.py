@@ -113,6 +113,7 @@ RungOption = Annotated[
 ]
 
 _WITHOUT_NODES = "`--assume dgx-spark` plans without contacting the nodes."
+_LIST_SPARKS = "`sparkfleet init HOST…` lists your Sparks in inventory.yaml"
 _WITHOUT_INVENTORY = "`--sparks 2` plans for two Sparks without one."
 
 
@@ -175,9 +176,27 @@ def assumed_fleet(
     return assumed_inventory(sparks), assumed or "dgx-spark"
 
 
+def without_owner(given: Path) -> list[str]:
+    """Published models that somebody may mean who typed this without the name of the owner; none if it is a file."""
+    if len(given.parts) != 1 or given.suffix in (".yaml", ".yml") or given == Path("-") or given.exists():
+        return []
+    from sparkfleet.fleet.planning.published_names import (
+        near_without_owner,
+    )  # reads tables, for this error only
+
+    return near_without_owner(given.name)
+
+
 def given_files(verb: str, files: Sequence[Path] | None, more: Sequence[Path] | None) -> list[Path]:
-    """The files of a command line. Raises SpecError if there are none."""
+    """The files of a command line. Raises SpecError if there are none, NoFile for a model without its owner."""
     given = [*(files or ()), *(more or ())]
+    for one in given:
+        if meant := without_owner(one):
+            commands = ", ".join(f"`sparkfleet {verb} {model}`" for model in meant)
+            raise NoFile(
+                f"{one}: no such file, and a model of the Hub has the name of its owner.",
+                do=f"Did you mean {commands}?",
+            )
     if not given:
         raise SpecError(
             "No deployment's file and no model is given.",
@@ -207,22 +226,34 @@ async def _plan(files: list[Path], inventory: Path | Inventory, assumed: str | N
         if gateway:
             console.print(gateway)
         _explain(sums or {}, shown)
-        for line in _next_lines(files, planned):
+        starts = () if isinstance(inventory, Path) or DEFAULT_INVENTORY.exists() else (_LIST_SPARKS,)
+        for line in _next_lines(files, planned, starts):
             print_line(line)
     if planned.decision.plan.refused:
         return Exit.INFEASIBLE
     return Exit.PENDING if planned.decision.pending or gateway else Exit.DONE
 
 
-def _next_lines(files: Sequence[Path], planned: FleetPlan) -> Iterator[str]:
-    """The command that serves a model that was planned by its name, and the file for those who add fields."""
+def _next_lines(files: Sequence[Path], planned: FleetPlan, before: Sequence[str]) -> Iterator[str]:
+    """The command that serves a model that was planned by its name, and the file for those who add fields.
+
+    Args:
+        files: as they were typed.
+        planned: their plans.
+        before: what comes before `apply`.
+    """
     pending = {one.spec.name for one in planned.decision.pending}
     for given in files:
         spec = deployment_of(given)
         if spec is None or spec.name not in pending:
             continue
-        yield f"  next        `sparkfleet apply {spec.model}` serves it as {spec.name}"
-        yield f"              as a file, for further fields: `name: {spec.name}`, `model: {spec.model}`"
+        steps = (
+            *before,
+            f"`sparkfleet apply {spec.model}` serves it as {spec.name}",
+            f"as a file, for further fields: `name: {spec.name}`, `model: {spec.model}`",
+        )
+        for number, step in enumerate(steps):
+            yield f"  {'' if number else 'next':<12}{step}"
 
 
 def _lines(

@@ -453,6 +453,12 @@ class TestWithoutFiles:
         assert "2 Sparks (assumed, not read), 1 link" in out
         assert "`sparkfleet apply openai/gpt-oss-120b` serves it as gpt-oss-120b" in out
         assert "`name: gpt-oss-120b`, `model: openai/gpt-oss-120b`" in out
+        assert "  next        `sparkfleet init HOST…` lists your Sparks in inventory.yaml\n" in out
+
+    def test_an_inventory_that_is_there_need_not_be_made(self, sparkfleet, tmp_path):
+        (tmp_path / "inventory.yaml").write_text("fleet: home\n")
+        _, out, _ = sparkfleet("plan", "openai/gpt-oss-120b", "--sparks", "2", "--offline")
+        assert "  next        `sparkfleet apply openai/gpt-oss-120b` serves it" in out
 
     def test_its_plan_is_that_of_a_file_and_an_inventory(self, sparkfleet, two_sparks, tmp_path):
         (tmp_path / "model.yaml").write_text("name: gpt-oss-120b\nmodel: openai/gpt-oss-120b\n")
