@@ -90,7 +90,7 @@ VERBS: Mapping[str, Verb] = {
     "accuracy": Verb(
         "planning.accuracy",
         "accuracy",
-        "Predict every row of a file of measurements and show the errors.",
+        "Predict every row of a file of measurements and show the errors. Without one: the published ones.",
         VerbPanel.PLANNING,
     ),
     "knowledge": Verb(
