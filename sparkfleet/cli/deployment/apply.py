@@ -132,7 +132,7 @@ async def confirm_and_carry_out(
 
 def print_outcome(settled: Mapping[str, DeploymentStatus]) -> None:
     """Print how each deployment ended, with what was left and why."""
-    from sparkfleet.fleet.report.outcome import failed_lines, rung_lines
+    from sparkfleet.fleet.report.outcome import RETRY, failed_lines, rung_lines
 
     for deployment in settled.values():
         if deployment.state == "failed":
@@ -142,6 +142,7 @@ def print_outcome(settled: Mapping[str, DeploymentStatus]) -> None:
             errors.print(
                 f"  Details: `sparkfleet describe {deployment.name}`, `sparkfleet logs {deployment.name}`."
             )
+            errors.print(f"  {RETRY}")
         for group in deployment.groups:
             if group.phase == "ready" and deployment.index_of(group.group) is not None:
                 words = measured_words(deployment, group)
