@@ -109,7 +109,15 @@ async def _apply(
                 await create_first_key(client, progress)
         console.print(f"No change. {session.endpoint.words(prepared.planned.client)}")
         return Exit.DONE
-    return await confirm_and_carry_out(session, prepared, "Apply?", yes, wait=wait)
+    code = await confirm_and_carry_out(session, prepared, "Apply?", yes, wait=wait)
+    if code == Exit.DONE and wait:
+        asked = [one.name for one in specs if all(part.engine != "custom" for part in one.resolved())]
+        for name in asked[:1]:
+            console.print(
+                f'Next: `sparkfleet ask {name} "…"`; `sparkfleet connect CLIENT {name}` configures a client.',
+                markup=False,
+            )
+    return code
 
 
 async def confirm_and_carry_out(
