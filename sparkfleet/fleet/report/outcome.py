@@ -11,7 +11,7 @@ from sparkfleet.group.report import GroupReport
 from sparkfleet.planner.types.plan import GroupPlan, Rung
 
 RETRY = "When the cause is mended: `sparkfleet apply FILE --retry`, with its file, begins at rung 1 again."
-"""What is left to do about a failed deployment."""
+"""The last line about a failed deployment."""
 
 
 def rung_lines(deployment: DeploymentStatus, report: GroupReport) -> Iterator[str]:
