@@ -13,7 +13,9 @@ from sparkfleet.cli.options import JsonOption
 from sparkfleet.cli.output import console
 from sparkfleet.errors import SparkfleetError, SpecError
 
-_IN_SAMPLE = "In sample: the factors were fitted on these rows. docs/planner.md has the errors on sources left out."
+_IN_SAMPLE = (
+    "In sample: the factors were fitted on these rows. docs/planner.md has the errors on sources left out."
+)
 
 
 def accuracy(
