@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, NamedTuple
@@ -113,7 +114,6 @@ RungOption = Annotated[
 ]
 
 _WITHOUT_NODES = "`--assume dgx-spark` plans without contacting the nodes."
-_LIST_SPARKS = "`sparkfleet init HOST…` lists your Sparks in inventory.yaml"
 _WITHOUT_INVENTORY = "`--sparks 2` plans for two Sparks without one."
 
 
@@ -168,7 +168,7 @@ def assumed_fleet(
     """
     if sparks is None:
         return inventory, assumed
-    if inventory not in (DEFAULT_INVENTORY, Path(os.environ.get(INVENTORY_VARIABLE) or DEFAULT_INVENTORY)):
+    if not _is_default(inventory):
         raise SpecError(
             "`--sparks` and `--inventory` are both given.",
             do="`--sparks N` plans for Sparks that are in no inventory; `--assume dgx-spark` for those of one.",
@@ -226,34 +226,33 @@ async def _plan(files: list[Path], inventory: Path | Inventory, assumed: str | N
         if gateway:
             console.print(gateway)
         _explain(sums or {}, shown)
-        starts = () if isinstance(inventory, Path) or DEFAULT_INVENTORY.exists() else (_LIST_SPARKS,)
-        for line in _next_lines(files, planned, starts):
+        for line in _next_lines(files, planned, inventory):
             print_line(line)
     if planned.decision.plan.refused:
         return Exit.INFEASIBLE
     return Exit.PENDING if planned.decision.pending or gateway else Exit.DONE
 
 
-def _next_lines(files: Sequence[Path], planned: FleetPlan, before: Sequence[str]) -> Iterator[str]:
-    """The command that serves a model that was planned by its name, and the file for those who add fields.
-
-    Args:
-        files: as they were typed.
-        planned: their plans.
-        before: what comes before `apply`.
-    """
+def _next_lines(files: Sequence[Path], planned: FleetPlan, inventory: Path | Inventory) -> Iterator[str]:
+    """The command that serves models that were planned by their names, and a file for those who add fields."""
     pending = {one.spec.name for one in planned.decision.pending}
-    for given in files:
-        spec = deployment_of(given)
-        if spec is None or spec.name not in pending:
-            continue
-        steps = (
-            *before,
-            f"`sparkfleet apply {spec.model}` serves it as {spec.name}",
-            f"as a file, for further fields: `name: {spec.name}`, `model: {spec.model}`",
-        )
-        for number, step in enumerate(steps):
-            yield f"  {'' if number else 'next':<12}{step}"
+    specs = [one for one in map(deployment_of, files) if one is not None and one.name in pending]
+    if not specs:
+        return
+    of = "" if _is_default(inventory) else f"-i {shlex.quote(str(inventory))} "
+    models, names = " ".join(str(one.model) for one in specs), ", ".join(one.name for one in specs)
+    steps = [f"`sparkfleet apply {of}{models}` serves {'it' if len(specs) == 1 else 'them'} as {names}"]
+    if not isinstance(inventory, Path) and not DEFAULT_INVENTORY.exists():
+        steps.insert(0, "`sparkfleet init HOST…` lists your Sparks in inventory.yaml")
+    steps += [f"as a file, for further fields: `name: {one.name}`, `model: {one.model}`" for one in specs]
+    for number, step in enumerate(steps):
+        yield f"  {'' if number else 'next':<12}{step}"
+
+
+def _is_default(inventory: Path | Inventory) -> bool:
+    """True if a command line without `--inventory` means the same one, or if `--sparks` replaces it."""
+    named = Path(os.environ.get(INVENTORY_VARIABLE) or DEFAULT_INVENTORY)
+    return not isinstance(inventory, Path) or inventory in (DEFAULT_INVENTORY, named)
 
 
 def _lines(
