@@ -24,6 +24,12 @@ EPILOG = (
 )
 
 
+FIRST_STEPS = (
+    "First steps: `sparkfleet init HOST…`, `doctor`, `plan ORG/MODEL`, `apply ORG/MODEL`, `status`. "
+    "Without a Spark: `plan ORG/MODEL --sparks 2`, or `demo`, which serves a small model on this machine."
+)
+
+
 def _print_version(wanted: bool) -> None:
     if wanted:
         typer.echo(f"sparkfleet {__version__}")
@@ -34,7 +40,7 @@ app = typer.Typer(
     name="sparkfleet",
     cls=LazyGroup,
     help="Serve open models well on NVIDIA DGX Sparks.",
-    epilog=EPILOG,
+    epilog=f"{EPILOG}\n\n{FIRST_STEPS}",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},

@@ -66,7 +66,7 @@ VERBS: Mapping[str, Verb] = {
     "selftest": Verb(
         "fleet.selftest",
         "self_test",
-        "Try on the nodes what the lab assumes of them, one thing after the other. Exit code 1 on a fault.",
+        "Test on your Sparks what sparkfleet assumes of them: facts, links, an engine. Exit code 1 on a fault.",
         VerbPanel.SET_UP,
     ),
     "plan": Verb(
@@ -90,7 +90,7 @@ VERBS: Mapping[str, Verb] = {
     "accuracy": Verb(
         "planning.accuracy",
         "accuracy",
-        "Predict every row of a file of measurements and show the errors.",
+        "Predict every row of a file of measurements and show the errors. Without one: the published ones.",
         VerbPanel.PLANNING,
     ),
     "knowledge": Verb(
@@ -265,6 +265,20 @@ COMPLETING = "_SPARKFLEET_COMPLETE"
 ALIASES: Mapping[str, str] = {"ps": "status"}
 """Names that people type by habit."""
 
+HABITS: Mapping[str, tuple[str, ...]] = {
+    **dict.fromkeys(("run", "serve", "deploy", "launch", "create", "load"), ("apply",)),
+    "start": ("apply", "up"),
+    "stop": ("down", "delete"),
+    **dict.fromkeys(("list", "ls", "get", "show", "info"), ("status", "describe")),
+    **dict.fromkeys(("rm", "remove", "undeploy", "unload"), ("delete",)),
+    **dict.fromkeys(("chat", "prompt", "query"), ("ask",)),
+    **dict.fromkeys(("pull", "download"), ("models pull", "apply")),
+    **dict.fromkeys(("setup", "discover", "add"), ("init",)),
+    **dict.fromkeys(("check", "test"), ("doctor", "selftest")),
+    **dict.fromkeys(("update", "install"), ("upgrade", "up")),
+}
+"""Verbs of other programs, with those that are meant here. The nearest spelling of `stop` is `top`, of `run` `prune`."""
+
 
 class LazyGroup(TyperGroup):
     """A group of all `VERBS`. Lists of commands (help, completion, suggestions) use their names and help only."""
@@ -291,6 +305,9 @@ class LazyGroup(TyperGroup):
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
         """The verb of a command line, loaded, with the words behind it. A terminal shows meanwhile that it loads."""
         name = ALIASES.get(args[0], args[0])
+        if name in HABITS and not ctx.resilient_parsing:
+            meant = ", ".join(f"'{one}'" for one in HABITS[name])
+            ctx.fail(f"No such command '{name}'. Did you mean {meant}?")
         if name not in VERBS or ctx.resilient_parsing:
             return super().resolve_command(ctx, args)
         with loading.during(name):

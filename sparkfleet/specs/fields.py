@@ -51,10 +51,11 @@ def quote(text: str) -> str:
 
 
 def nearest(found: str, known: Iterable[str]) -> str | None:
-    """The known name closest to `found`; None if none is similar."""
+    """The known name closest to `found`, letter case aside; None if none is similar."""
     if len(found) > 64:  # comparing is quadratic in the length
         return None
-    return next(iter(get_close_matches(found, list(known), n=1)), None)
+    names = {one.lower(): one for one in known}
+    return next((names[one] for one in get_close_matches(found.lower(), names, n=1)), None)
 
 
 def unknown(noun: str, found: str, known: Iterable[str], *, also: Iterable[str] = ()) -> str:

@@ -33,7 +33,8 @@ M = TypeVar("M", bound=Spec)
 
 _NO_INVENTORY = "The inventory lists the machines of the fleet; this command needs one."
 _GET_INVENTORY = "`sparkfleet init HOST…` writes it; `-i FILE` or SPARKFLEET_INVENTORY gives another path."
-_GIVE_MODEL = "A model of the Hub needs no file: `sparkfleet plan ORG/MODEL`, with the name of its owner."
+_GIVE_MODEL = "A model of the Hub needs no file: ORG/MODEL in its place, with the name of its owner."
+_OTHER_NAMES = "Files that share a name are planned one at a time, or get names of their own."
 
 _MARKS: dict[type[Spec], set[str]] = {Inventory: {"fleet"}, Deployment: {"model", "variants"}}
 """Fields that one kind of file requires, and that the other never has."""
@@ -82,7 +83,7 @@ def load_deployments(paths: Iterable[AnyPath]) -> tuple[Deployment, ...]:
     loaded: list[Deployment] = []
     errors: list[str] = []
     places: dict[str, str] = {}
-    missing = False
+    remedies: dict[str, None] = {}
     for path in _files(paths, errors):
         file = _name(path)
         try:
@@ -94,14 +95,16 @@ def load_deployments(paths: Iterable[AnyPath]) -> tuple[Deployment, ...]:
                 line = document.lines["name",]
             if first := places.get(deployment.name):
                 taken = f"{quote(deployment.name)} is already the name in {first}. Expected one of its own."
+                remedies[_OTHER_NAMES] = None
                 raise _error(file, [FileProblem(line, ("name",), taken)])
             places[deployment.name] = escape(file) if line is None else f"{escape(file)}:{line}"
             loaded.append(deployment)
         except SpecError as error:
             errors.append(error.what)
-            missing = missing or isinstance(error, NoFile)
+            if isinstance(error, NoFile):
+                remedies[_GIVE_MODEL] = None
     if errors:
-        raise SpecError("\n".join(errors), do=_GIVE_MODEL if missing else "")
+        raise SpecError("\n".join(errors), do="\n".join(remedies))
     return tuple(loaded)
 
 

@@ -355,7 +355,7 @@ class Hub:
         return HubUnreachable(
             f"{self.address} is not reachable: {reason}.",
             means="Downloaded bytes are kept; the next run continues from there.",
-            do=f"On the node, try `curl -I {self.address}`; or set HF_ENDPOINT to a mirror that it can reach.",
+            do=f"Try `curl -I {self.address}` there; or set HF_ENDPOINT to a mirror that can be reached.",
         )
 
     def _odd(self, what: str) -> StagingError:

@@ -53,6 +53,7 @@ def test_help_names_every_verb_and_every_exit_code(entered, monkeypatch):
     assert {verb for verb in VERBS if f" {verb} " in out} == VERBS
     assert "3 infeasible" in out
     assert "130" in out
+    assert "First steps: `sparkfleet init HOST…`" in out.rstrip().rpartition("output left")[2]
 
 
 @pytest.mark.parametrize("args", [["nope"], ["describe"], ["status", "--nope"], ["keys", "nope"]])
@@ -200,7 +201,18 @@ def test_a_name_that_is_no_file_gets_the_way_to_give_a_model(entered, monkeypatc
     assert code == 1
     assert err.splitlines() == [
         "error: qwen: no such file. Expected a YAML file.",
-        "A model of the Hub needs no file: `sparkfleet plan ORG/MODEL`, with the name of its owner.",
+        "A model of the Hub needs no file: ORG/MODEL in its place, with the name of its owner.",
+    ]
+
+
+@pytest.mark.parametrize("verb", ["plan", "apply"])
+def test_a_model_without_its_owner_gets_the_command(entered, monkeypatch, tmp_path, verb):
+    monkeypatch.chdir(tmp_path)
+    code, _, err = entered(verb, "gpt-oss-120b")
+    assert code == 1
+    assert err.splitlines() == [
+        "error: gpt-oss-120b: no such file, and a model of the Hub has the name of its owner.",
+        f"Did you mean `sparkfleet {verb} openai/gpt-oss-120b`?",
     ]
 
 
@@ -440,6 +452,21 @@ def test_habits_of_the_fingers(entered, argv, shown):
     code, out, err = entered(*argv)
     assert (code, err) == (0, "")
     assert shown in out
+
+
+@pytest.mark.parametrize(
+    ("typed", "meant"), [("stop", "'down', 'delete'"), ("run", "'apply'"), ("ls", "'status', 'describe'")]
+)
+def test_a_verb_of_another_program_gets_the_one_that_is_meant(entered, typed, meant):
+    """The nearest spellings are `top`, `prune` and `logs`."""
+    code, _, err = entered(typed)
+    assert code == 1
+    assert f"No such command '{typed}'. Did you mean {meant}?" in err
+
+
+def test_habits_are_no_verbs_and_mean_verbs():
+    assert not verbs.HABITS.keys() & (verbs.VERBS.keys() | verbs.ALIASES.keys())
+    assert {one.split()[0] for meant in verbs.HABITS.values() for one in meant} <= verbs.VERBS.keys()
 
 
 def test_help_of_a_verb(entered):

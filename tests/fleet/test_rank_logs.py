@@ -53,8 +53,9 @@ async def test_a_name_that_no_node_has_logs_of(tmp_path, monkeypatch):
         f'  b: {{address: 127.0.0.1, port: 1, user: u, host_key: "{key}"}}\n'
     )
     async with Session(file) as session:
-        with pytest.raises(ControlError, match='There is no deployment "tiny"'):
+        with pytest.raises(ControlError, match='There is no deployment "tiny"') as raised:
             _ = [piece async for piece in rank_log(session, "tiny")]
+    assert raised.value.do == "None is known: `sparkfleet apply FILE` starts one."
 
 
 def group(generation, *ranks, replica=0):

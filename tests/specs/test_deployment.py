@@ -203,6 +203,7 @@ METHODS = "Known: none, ngram, nextn, mtp, eagle3, dflash, dflash2, dspark, draf
             "objective: fast",
             'objective: unknown objective "fast". Known: interactive, throughput, context.',
         ),
+        ("engine: vLLM", 'engine: unknown engine "vLLM". Did you mean "vllm"? Known: auto, vllm, sglang, trtllm, custom.'),
         ("engine: vlm", 'engine: unknown engine "vlm". Did you mean "vllm"? Known: auto, vllm, sglang, trtllm, custom.'),
         ("engine: 3", "engine: found the number 3. Expected one of auto, vllm, sglang, trtllm, custom."),
         ("license: yes", 'license: unknown license "yes". Known: open, any.'),

@@ -186,7 +186,8 @@ def test_names_are_unique_across_files_and_all_files_are_checked(tmp_path: Path)
         "c:1: `model` or `variants`: neither is given. Expected exactly one of them.",
         "missing: no such file. Expected a YAML file.",
         'e:3: engine: unknown engine "vlm". Did you mean "vllm"? Known: auto, vllm, sglang, trtllm, custom.',
-        "A model of the Hub needs no file: `sparkfleet plan ORG/MODEL`, with the name of its owner.",
+        "Files that share a name are planned one at a time, or get names of their own.",
+        "A model of the Hub needs no file: ORG/MODEL in its place, with the name of its owner.",
     ]
 
 

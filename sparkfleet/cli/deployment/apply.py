@@ -109,7 +109,15 @@ async def _apply(
                 await create_first_key(client, progress)
         console.print(f"No change. {session.endpoint.words(prepared.planned.client)}")
         return Exit.DONE
-    return await confirm_and_carry_out(session, prepared, "Apply?", yes, wait=wait)
+    code = await confirm_and_carry_out(session, prepared, "Apply?", yes, wait=wait)
+    if code == Exit.DONE and wait:
+        asked = [one.name for one in specs if all(part.engine != "custom" for part in one.resolved())]
+        for name in asked[:1]:
+            console.print(
+                f'Next: `sparkfleet ask {name} "…"`; `sparkfleet connect CLIENT {name}` configures a client.',
+                markup=False,
+            )
+    return code
 
 
 async def confirm_and_carry_out(
@@ -132,7 +140,7 @@ async def confirm_and_carry_out(
 
 def print_outcome(settled: Mapping[str, DeploymentStatus]) -> None:
     """Print how each deployment ended, with what was left and why."""
-    from sparkfleet.fleet.report.outcome import failed_lines, rung_lines
+    from sparkfleet.fleet.report.outcome import RETRY, failed_lines, rung_lines
 
     for deployment in settled.values():
         if deployment.state == "failed":
@@ -142,6 +150,7 @@ def print_outcome(settled: Mapping[str, DeploymentStatus]) -> None:
             errors.print(
                 f"  Details: `sparkfleet describe {deployment.name}`, `sparkfleet logs {deployment.name}`."
             )
+            errors.print(f"  {RETRY}")
         for group in deployment.groups:
             if group.phase == "ready" and deployment.index_of(group.group) is not None:
                 words = measured_words(deployment, group)

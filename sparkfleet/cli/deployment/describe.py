@@ -19,7 +19,7 @@ from sparkfleet.controlplane.state.event import Event
 from sparkfleet.controlplane.state.status import DeploymentStatus
 from sparkfleet.fleet.deployments.status import describe_deployment
 from sparkfleet.fleet.planning.group_measurements import canary_words, measured_words
-from sparkfleet.fleet.report.outcome import failed_lines, rung_lines
+from sparkfleet.fleet.report.outcome import RETRY, failed_lines, rung_lines
 from sparkfleet.fleet.session import Session
 from sparkfleet.group.report import GroupReport
 from sparkfleet.planner.report.explain.plan import explain_plan
@@ -53,7 +53,7 @@ def _show(deployment: DeploymentStatus, events: Sequence[Event]) -> None:
     since = datetime.fromtimestamp(deployment.since).strftime("%Y-%m-%d %H:%M:%S")
     console.print(f"{deployment.name}   {deployment.state}   {deployment.detail}")
     console.print(f"  generation {deployment.generation}, applied by {deployment.who} at {since}")
-    for line in failed_lines(deployment) if deployment.state == "failed" else ():
+    for line in (*failed_lines(deployment), RETRY) if deployment.state == "failed" else ():
         console.print(f"  {line}", markup=False)
     if deployment.plan is not None:
         for line in explain_plan(deployment.plan):

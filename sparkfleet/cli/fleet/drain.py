@@ -41,8 +41,7 @@ def drain(
 ) -> int:
     """Move what runs on a node to the others, and start nothing on it until `undrain`; or let a group finish.
 
-    A node: changes nothing if what runs on it does not fit elsewhere. A group: it gets no new requests, those on it end,
-    and its engine goes on.
+    Nothing changes if what runs on the node does not fit elsewhere. A group gets no new requests; its engine goes on.
     """
     session = open_session(inventory)
     return run(_drain_group(target, session, yes) if is_group(target) else _drain(target, session, yes))

@@ -1,4 +1,4 @@
-"""`sparkfleet selftest`: tries on the nodes what the lab assumes of them."""
+"""`sparkfleet selftest`: tests on the nodes what sparkfleet assumes of them."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def self_test(  # noqa: PLR0917  # its parameters are the command line's
     inventory: InventoryOption = DEFAULT_INVENTORY,
     yes: YesOption = False,
 ) -> int:
-    """Try on the nodes what the lab assumes of them, one thing after the other. Exit code 1 on a fault."""
+    """Test on your Sparks what sparkfleet assumes of them: facts, links, an engine. Exit code 1 on a fault."""
     return run(
         _selftest(open_session(inventory), nodes or [], engines=engines, model=model, reboot=reboot, yes=yes)
     )

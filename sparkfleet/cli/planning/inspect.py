@@ -109,7 +109,10 @@ def lines(checkpoint: Checkpoint) -> Iterator[str]:
             checkpoint.declared_mtp_layers > 0,
         ),
     )
-    yield _line("license", f"{checkpoint.license.id or 'unknown'} ({checkpoint.license.kind})")
+    yield _line(
+        "license",
+        f"{checkpoint.license.id} ({checkpoint.license.kind})" if checkpoint.license.id else "unknown",
+    )
     if checkpoint.needs_remote_code:
         yield _line(
             "code",

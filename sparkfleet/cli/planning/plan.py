@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, NamedTuple
@@ -167,7 +168,7 @@ def assumed_fleet(
     """
     if sparks is None:
         return inventory, assumed
-    if inventory not in (DEFAULT_INVENTORY, Path(os.environ.get(INVENTORY_VARIABLE) or DEFAULT_INVENTORY)):
+    if not _is_default(inventory):
         raise SpecError(
             "`--sparks` and `--inventory` are both given.",
             do="`--sparks N` plans for Sparks that are in no inventory; `--assume dgx-spark` for those of one.",
@@ -175,9 +176,27 @@ def assumed_fleet(
     return assumed_inventory(sparks), assumed or "dgx-spark"
 
 
+def without_owner(given: Path) -> list[str]:
+    """Published models that somebody may mean who typed this without the name of the owner; none if it is a file."""
+    if len(given.parts) != 1 or given.suffix in (".yaml", ".yml") or given == Path("-") or given.exists():
+        return []
+    from sparkfleet.fleet.planning.published_names import (
+        near_without_owner,
+    )  # reads tables, for this error only
+
+    return near_without_owner(given.name)
+
+
 def given_files(verb: str, files: Sequence[Path] | None, more: Sequence[Path] | None) -> list[Path]:
-    """The files of a command line. Raises SpecError if there are none."""
+    """The files of a command line. Raises SpecError if there are none, NoFile for a model without its owner."""
     given = [*(files or ()), *(more or ())]
+    for one in given:
+        if meant := without_owner(one):
+            commands = ", ".join(f"`sparkfleet {verb} {model}`" for model in meant)
+            raise NoFile(
+                f"{one}: no such file, and a model of the Hub has the name of its owner.",
+                do=f"Did you mean {commands}?",
+            )
     if not given:
         raise SpecError(
             "No deployment's file and no model is given.",
@@ -207,22 +226,33 @@ async def _plan(files: list[Path], inventory: Path | Inventory, assumed: str | N
         if gateway:
             console.print(gateway)
         _explain(sums or {}, shown)
-        for line in _next_lines(files, planned):
+        for line in _next_lines(files, planned, inventory):
             print_line(line)
     if planned.decision.plan.refused:
         return Exit.INFEASIBLE
     return Exit.PENDING if planned.decision.pending or gateway else Exit.DONE
 
 
-def _next_lines(files: Sequence[Path], planned: FleetPlan) -> Iterator[str]:
-    """The command that serves a model that was planned by its name, and the file for those who add fields."""
+def _next_lines(files: Sequence[Path], planned: FleetPlan, inventory: Path | Inventory) -> Iterator[str]:
+    """The command that serves models that were planned by their names, and a file for those who add fields."""
     pending = {one.spec.name for one in planned.decision.pending}
-    for given in files:
-        spec = deployment_of(given)
-        if spec is None or spec.name not in pending:
-            continue
-        yield f"  next        `sparkfleet apply {spec.model}` serves it as {spec.name}"
-        yield f"              as a file, for further fields: `name: {spec.name}`, `model: {spec.model}`"
+    specs = [one for one in map(deployment_of, files) if one is not None and one.name in pending]
+    if not specs:
+        return
+    of = "" if _is_default(inventory) else f"-i {shlex.quote(str(inventory))} "
+    models, names = " ".join(str(one.model) for one in specs), ", ".join(one.name for one in specs)
+    steps = [f"`sparkfleet apply {of}{models}` serves {'it' if len(specs) == 1 else 'them'} as {names}"]
+    if not isinstance(inventory, Path) and not DEFAULT_INVENTORY.exists():
+        steps.insert(0, "`sparkfleet init HOST…` lists your Sparks in inventory.yaml")
+    steps += [f"as a file, for further fields: `name: {one.name}`, `model: {one.model}`" for one in specs]
+    for number, step in enumerate(steps):
+        yield f"  {'' if number else 'next':<12}{step}"
+
+
+def _is_default(inventory: Path | Inventory) -> bool:
+    """True if a command line without `--inventory` means the same one, or if `--sparks` replaces it."""
+    named = Path(os.environ.get(INVENTORY_VARIABLE) or DEFAULT_INVENTORY)
+    return not isinstance(inventory, Path) or inventory in (DEFAULT_INVENTORY, named)
 
 
 def _lines(

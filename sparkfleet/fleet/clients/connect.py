@@ -59,7 +59,10 @@ def setup_of(client: str, endpoint: Endpoint) -> ClientSetup:
     """The configuration of a client. Raises SpecError if the client is not known."""
     make = _ca if client == AUTHORITY else CLIENTS.get(client)
     if make is None:
-        raise SpecError(f"There is no client {quote(client)}.", do=f"Expected one of {', '.join(CLIENTS)}.")
+        raise SpecError(
+            f"There is no client {quote(client)}.",
+            do=f"Expected one of {', '.join(CLIENTS)}. `sparkfleet connect openai NAME` has what any other one needs.",
+        )
     return make(endpoint)
 
 

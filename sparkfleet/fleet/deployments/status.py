@@ -173,5 +173,8 @@ def find(status: FleetStatus, name: str) -> DeploymentStatus:
 def no_deployment(name: str, known: Sequence[str]) -> ControlError:
     """The error for a name that no deployment has."""
     return ControlError(
-        f"There is no deployment {quote(name)}.", do=f"Deployments: {', '.join(known) or 'none'}."
+        f"There is no deployment {quote(name)}.",
+        do=f"Deployments: {', '.join(known)}."
+        if known
+        else "None is known: `sparkfleet apply FILE` starts one.",
     )

@@ -10,6 +10,9 @@ from sparkfleet.fleet.planning.group_measurements import rung_of
 from sparkfleet.group.report import GroupReport
 from sparkfleet.planner.types.plan import GroupPlan, Rung
 
+RETRY = "When the cause is mended: `sparkfleet apply FILE --retry`, with its file, begins at rung 1 again."
+"""The last line about a failed deployment."""
+
 
 def rung_lines(deployment: DeploymentStatus, report: GroupReport) -> Iterator[str]:
     """Lines for a ready group: its rung, the failures of those above it, and the loss against the first one."""

@@ -212,7 +212,7 @@ def _restarts(group: GroupReport, past: _Past) -> Iterator[str]:
 
 def _node(node: NodeReport) -> str:
     if not node.joined:
-        return "gone: Ray on it does not answer"
+        return f"gone: Ray on it does not answer · `sparkfleet doctor {node.name}`"
     if node.memory_total is None or node.memory_available is None:
         return "joined · memory not read"
     return f"joined · {gib_of(node.memory_available, node.memory_total)} available"

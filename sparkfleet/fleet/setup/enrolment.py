@@ -127,6 +127,8 @@ async def hosts_on_lan() -> tuple[Announced, ...]:
 # --- host keys --------------------------------------------------------------------------------------------------------
 
 
+SCHEMA = "docs/schema/inventory.schema.json"
+"""The schema for editors, in a clone of the project."""
 _CHECK_HOST = "Check the HOST that was given; with another port it is `sparkfleet init USER@HOST:PORT`."
 """Remedy for a machine that no inventory has."""
 
@@ -289,15 +291,17 @@ def new_inventory(
     links, doubts = usable_links(found)
     with _valid_words():
         merged = merge(old, names, links, fleet)
-    written = write_inventory(merged, about=_about(found), doubts=doubts)
+    written = write_inventory(merged, about=_about(found, file.parent), doubts=doubts)
     parse_inventory(written, str(file))
     return NewInventory(written, doubts)
 
 
-def _about(found: DiscoveredLinks) -> list[str]:
+def _about(found: DiscoveredLinks, directory: Path) -> list[str]:
+    has_schema = (
+        directory / SCHEMA
+    ).is_file()  # in a clone; elsewhere an editor would report that it is missing
     return [
-        "yaml-language-server: $schema=./docs/schema/inventory.schema.json",
-        "",
+        *((f"yaml-language-server: $schema=./{SCHEMA}", "") if has_schema else ()),
         f"Written by `sparkfleet init`; the cables that it found form: {found.kind}. You may edit this file:",
         "a later `init` shows its changes first, and keeps every field that it cannot detect.",
     ]

@@ -357,7 +357,8 @@ def _notes(case: VariantContext, stack: Stack, proposal: Proposal, verdict: Judg
     for finding in verdict.doubts:
         serious = finding.rule.severity in ("garbage", "fails") and finding.rule.effect.do == "reject"
         if serious and not _seen_to_work(case, stack, proposal):
-            unknown = ", ".join(name.replace("_", " ") for name in finding.unknown)
+            named = {"engine_version": "exact build"} if stack.version else {}
+            unknown = ", ".join(named.get(name, name.replace("_", " ")) for name in finding.unknown)
             yield f"may apply ({unknown} not known): {finding.rule.title} ({finding.rule.id})"
     prompts = verdict.limits.prompt_tokens
     if prompts is not None and prompts < (case.variant.context or DEFAULT_CONTEXT):

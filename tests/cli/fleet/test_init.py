@@ -104,6 +104,15 @@ def test_init_writes_what_it_finds(sparkfleet, machines, tmp_path):
     assert inventory.links[0].rails[0][1].address == "192.168.100.12/24"
 
 
+def test_a_schema_is_named_only_in_a_clone(sparkfleet, machines, tmp_path):
+    """Elsewhere an editor reported that it cannot be loaded."""
+    (clone := tmp_path / "clone" / "docs" / "schema").mkdir(parents=True)
+    (clone / "inventory.schema.json").write_text("{}")
+    for file, named in ((tmp_path / "inventory.yaml", False), (tmp_path / "clone" / "inventory.yaml", True)):
+        assert sparkfleet("init", *HOSTS, "--yes", *GIVEN, "-i", file)[0] == 0
+        assert ("$schema=./docs/schema/inventory.schema.json" in file.read_text()) is named
+
+
 def test_again_changes_nothing_and_needs_no_hosts(sparkfleet, machines, tmp_path):
     file = tmp_path / "inventory.yaml"
     sparkfleet("init", *HOSTS, "--yes", *GIVEN, "-i", file)

@@ -33,6 +33,13 @@ def test_for_people(sparkfleet, tmp_path):
     assert "decode_tps_per_request" in out
 
 
+def test_without_a_file_the_packaged_rows_are_predicted_and_called_fitted(sparkfleet):
+    code, out, err = sparkfleet("accuracy")
+    assert (code, err) == (0, "")
+    assert int(out.split()[0]) > 3000
+    assert "In sample: the factors were fitted on these rows." in out.splitlines()[-1]
+
+
 @pytest.mark.parametrize(
     ("content", "said"),
     [
@@ -77,12 +84,6 @@ def test_decisions_of_a_file(sparkfleet, tmp_path):
     assert body["table"][0]["best"] == "sglang · mtp · fp8"
     _, table, _ = sparkfleet("accuracy", "--decisions", rows(tmp_path, *lines), "--markdown")
     assert "| qwen3.6-27b | 1 | interactive |" in table
-
-
-def test_nothing_to_compare_with(sparkfleet):
-    code, out, err = sparkfleet("accuracy")
-    assert (code, out) == (1, "")
-    assert "accuracy --decisions" in err.splitlines()[-1]
 
 
 @pytest.mark.parametrize(

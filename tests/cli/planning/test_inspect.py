@@ -18,6 +18,11 @@ def test_experts_and_license(sparkfleet):
     assert "nvidia-open-model-license (other)" in out
 
 
+def test_a_license_that_nobody_knows(sparkfleet):
+    out = sparkfleet("inspect", "gpt-oss-120b", "--offline")[1]
+    assert "  license   unknown\n" in out
+
+
 def test_a_directory(sparkfleet, tmp_path):
     config = {
         "model_type": "qwen3", "architectures": ["Qwen3ForCausalLM"], "hidden_size": 64, "num_hidden_layers": 2,

@@ -453,6 +453,20 @@ class TestWithoutFiles:
         assert "2 Sparks (assumed, not read), 1 link" in out
         assert "`sparkfleet apply openai/gpt-oss-120b` serves it as gpt-oss-120b" in out
         assert "`name: gpt-oss-120b`, `model: openai/gpt-oss-120b`" in out
+        assert "  next        `sparkfleet init HOST…` lists your Sparks in inventory.yaml\n" in out
+
+    def test_several_models_of_an_inventory_are_served_by_one_command(self, sparkfleet, two_sparks):
+        """Each alone would be planned without the other, and without `-i` for another fleet."""
+        models = ("Qwen/Qwen3-32B", "Qwen/Qwen3-8B")
+        _, out, _ = sparkfleet("plan", *models, "-i", two_sparks, "--assume", "dgx-spark", "--offline")
+        command = f"`sparkfleet apply -i {two_sparks} {' '.join(models)}` serves them as qwen3-32b, qwen3-8b"
+        assert command in " ".join(out.split())
+        assert out.count("  next  ") == 1
+
+    def test_an_inventory_that_is_there_need_not_be_made(self, sparkfleet, tmp_path):
+        (tmp_path / "inventory.yaml").write_text("fleet: home\n")
+        _, out, _ = sparkfleet("plan", "openai/gpt-oss-120b", "--sparks", "2", "--offline")
+        assert "  next        `sparkfleet apply openai/gpt-oss-120b` serves it" in out
 
     def test_its_plan_is_that_of_a_file_and_an_inventory(self, sparkfleet, two_sparks, tmp_path):
         (tmp_path / "model.yaml").write_text("name: gpt-oss-120b\nmodel: openai/gpt-oss-120b\n")

@@ -5,7 +5,7 @@ from rungs import sglang_rung as rung
 
 from sparkfleet.cli.deployment import apply, describe
 from sparkfleet.controlplane.state.status import DeploymentStatus
-from sparkfleet.fleet.report.outcome import failed_lines, rung_lines
+from sparkfleet.fleet.report.outcome import RETRY, failed_lines, rung_lines
 from sparkfleet.group.report import GroupPhase, GroupReport
 from sparkfleet.planner.types.plan import DeploymentPlan, GroupPlan
 
@@ -78,14 +78,18 @@ def test_what_failed_says_why_of_each_rung(capsys):
         "rung 3 not used",
     ]
     apply.print_outcome({"m": given_up})
-    assert "it ended with exit code 1" in capsys.readouterr().err
+    err = capsys.readouterr().err
+    assert "it ended with exit code 1" in err
+    assert err.rstrip().endswith(f"  {RETRY}")
 
 
 def test_describe_shows_it(capsys):
     describe._show(deployment(report(rung=1), passed=(WHY[:1],)), [])
     assert "    against rung 1: predicted 12.7 instead of 22.6" in capsys.readouterr().out
     describe._show(deployment(passed=(WHY,), state="failed"), [])
-    assert "  rung 2 not used, " in capsys.readouterr().out
+    out = capsys.readouterr().out
+    assert "  rung 2 not used, " in out
+    assert f"  {RETRY}\n" in out
 
 
 @pytest.mark.parametrize("passed", [(), ((),)])

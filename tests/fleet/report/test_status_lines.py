@@ -43,7 +43,7 @@ def test_a_ready_deployment_on_two_nodes():
         "",
         "nodes",
         "  spark1  joined · 34 of 120 GiB available",
-        "  s2      gone: Ray on it does not answer",
+        "  s2      gone: Ray on it does not answer · `sparkfleet doctor s2`",
     ]
     assert all(len(line) <= 80 for line in shown)
 

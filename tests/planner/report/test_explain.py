@@ -155,6 +155,7 @@ def test_a_refusal_with_what_is_nearest(sparks, plan, ask):
     text = "\n".join(explain_refusal(refusal))
     assert "infeasible" in text
     assert "does not fit" in text
+    assert "  remedy  " not in text
     assert re.search(
         r"nearest     fits on \w+ linked nodes · fits as NVFP4 \(about \d+ GB of weights\)", text
     )

@@ -8,7 +8,7 @@ from sparkfleet.hostfacts.node import NodeFacts
 from sparkfleet.perf.latency.roofline_terms import own_chunk
 from sparkfleet.perf.prediction import Band, Prediction, Provenance
 from sparkfleet.planner.report.explain.layout import band_ends, labelled, lines_of
-from sparkfleet.planner.report.explain.rejected import other_lines, rejected_lines
+from sparkfleet.planner.report.explain.rejected import other_lines, rejected_lines, remedy_lines
 from sparkfleet.planner.types.image_refs import image_of, tag_words
 from sparkfleet.planner.types.plan import (
     ENGINE_LABELS,
@@ -123,7 +123,7 @@ def explain_refusal(
     lines = lines_of("infeasible", f"nothing in this fleet can serve {refusal.model}")
     if refusal.nearest:
         lines += lines_of("nearest", " · ".join(refusal.nearest))
-    return [*lines, *lighter, *rejected_lines(refusal.rejected, everything)]
+    return [*lines, *lighter, *rejected_lines(refusal.rejected, everything), *remedy_lines(refusal.rejected)]
 
 
 def explain_why(plan: DeploymentPlan | None, rejected: Sequence[Rejection], words: str) -> list[str]:

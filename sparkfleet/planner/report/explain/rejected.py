@@ -13,6 +13,8 @@ WIDE = 42
 """Column of a short reason behind a rejected candidate."""
 SHOWN = 6
 """Reasons that are shown without `--all` if nothing can be served."""
+REMEDIES = 2
+"""Rules whose remedies are named if nothing can be served."""
 
 _ORDER: tuple[str, ...] = get_args(Why)
 _KINDS: dict[Why, str] = {
@@ -53,6 +55,13 @@ def rejected_lines(rejected: Sequence[Rejection], everything: bool) -> list[str]
     hidden = len(rejected) - sum(1 + more for _, more in shown)
     lines += [f"… {hidden} more (--all)"] if hidden else []
     return [labelled("rejected" if number == 0 else "", text) for number, text in enumerate(lines)]
+
+
+def remedy_lines(rejected: Sequence[Rejection]) -> list[str]:
+    """The commands with the remedies of the first rules for which nothing is served; none if no rule is the reason."""
+    rules = dict.fromkeys(one.rule for one, _ in _grouped(rejected) if one.rule and one.why != "engine")
+    commands = [f"`sparkfleet explain {rule}`" for rule in rules][:REMEDIES]
+    return lines_of("remedy", ", ".join(commands)) if commands else []
 
 
 def _grouped(rejected: Sequence[Rejection]) -> Iterator[tuple[Rejection, int]]:
