@@ -156,9 +156,12 @@ def _quoted(word: str) -> str:
 
 
 def _call(*argv: str, given: str | None = None) -> subprocess.CompletedProcess[str]:
+    # `sudo -u` leaves the variable out, and `su` keeps its caller's: systemctl would not find this user's systemd.
+    runtime = {"XDG_RUNTIME_DIR": f"/run/user/{os.getuid()}"}
     try:
         return subprocess.run(
             argv,
+            env={**os.environ, **runtime},
             input=given or "",
             capture_output=True,
             encoding="utf-8",

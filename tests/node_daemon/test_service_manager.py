@@ -1,3 +1,4 @@
+import os
 import subprocess
 import sys
 import time
@@ -107,6 +108,16 @@ def test_a_crontab_that_cannot_be_read_is_not_replaced(tools):
     (tools.directory / "crond.pid").touch()
     assert service_manager.start("home-1", marker(tools.directory), ENV, tools.directory / "log") == ""
     assert not table.exists()
+
+
+@pytest.mark.parametrize("inherited", [None, "/run/user/4294967"])
+def test_systemd_of_this_user_is_found_without_the_variable_of_a_login(tools, monkeypatch, inherited):
+    """As in a shell of `sudo -u`, which has no XDG_RUNTIME_DIR, or of `su`, which has its caller's."""
+    monkeypatch.delenv("XDG_RUNTIME_DIR", raising=False)
+    if inherited:
+        monkeypatch.setenv("XDG_RUNTIME_DIR", inherited)
+    tools("systemctl", f"import os, sys; sys.exit(os.environ.get('XDG_RUNTIME_DIR') != '/run/user/{os.getuid()}')")
+    assert service_manager.start("home-1", ARGV, ENV, tools.directory / "log") == "systemd"
 
 
 def test_systemd_is_preferred_and_cleaned_up(tools):
