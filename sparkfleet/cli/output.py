@@ -26,7 +26,7 @@ _TEXT_BEGINS = re.compile(r" {5,}|  if it fails |(?: {0,4}\S.{0,30}? {2,})?")
 """Matches the indentation, or a label with the spaces behind it; one label is as wide as its column, and has one space."""
 _FIRST_WORD = re.compile(r" *(`[^`]*`\S*|\S+)")
 _TYPED = re.compile(r"`[^`]{1,60}`")
-"""What a user types, if it is short."""
+"""A command or a field that a user types, if it is short: it stays in one line."""
 
 # Lines wrap at the terminal's width; without a terminal they do not wrap, so that grep finds whole lines.
 console = SafeConsole()
@@ -58,7 +58,7 @@ def print_line(line: str) -> None:
 
 
 def print_lines(lines: Iterable[str]) -> None:
-    """Print the lines of a plan; a terminal that is narrower than they are gets them folded anew."""
+    """Print the lines of a plan; a terminal that is narrower than they are gets their texts folded to its width."""
     from sparkfleet.planner.report.explain.layout import COLUMNS  # a slow import, which a plan has made
 
     is_narrow = console.is_terminal and console.width < COLUMNS
@@ -93,7 +93,7 @@ def fold(line: str, width: int) -> str:
     begins = _TEXT_BEGINS.match(line)
     below = begins.end() if begins else 0
     return textwrap.fill(
-        _TYPED.sub(lambda typed: typed[0].replace(" ", "\x00"), line),  # stays in one line
+        _TYPED.sub(lambda typed: typed[0].replace(" ", "\x00"), line),
         width,
         subsequent_indent=" " * (below + 2 if below < width // 2 else 4),
         break_long_words=False,

@@ -116,7 +116,10 @@ def test_systemd_of_this_user_is_found_without_the_variable_of_a_login(tools, mo
     monkeypatch.delenv("XDG_RUNTIME_DIR", raising=False)
     if inherited:
         monkeypatch.setenv("XDG_RUNTIME_DIR", inherited)
-    tools("systemctl", f"import os, sys; sys.exit(os.environ.get('XDG_RUNTIME_DIR') != '/run/user/{os.getuid()}')")
+    tools(
+        "systemctl",
+        f"import os, sys; sys.exit(os.environ.get('XDG_RUNTIME_DIR') != '/run/user/{os.getuid()}')",
+    )
     assert service_manager.start("home-1", ARGV, ENV, tools.directory / "log") == "systemd"
 
 

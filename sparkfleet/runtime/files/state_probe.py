@@ -247,7 +247,9 @@ def surroundings(root: Path) -> dict[str, object]:
         "root": str(root),
         "id": fleet_id(root),
         "role": role_of(root, watched),
-        "store": os.path.exists(root / "sparkfleet.db"),  # False also if that may not be read: Path raises then
+        "store": os.path.exists(
+            root / "sparkfleet.db"
+        ),  # False also if that may not be read: Path raises then
         "generations": generations(root / "sparkfleet.db"),
         "others": [
             {"fleet": other.name, "root": str(other), "role": role_of(other, watched)}

@@ -66,7 +66,9 @@ async def test_an_encrypted_key_without_an_agent_is_an_error_with_the_command(ss
     key = sshd.keygen("locked key", "-t", *kind, "-N", "secret")
     with sshd.running():
         async with sshd.channel(identities=(key,)) as channel:
-            with pytest.raises(AuthenticationFailed, match=rf"encrypted and not in the SSH agent: `ssh-add '{key}'`"):
+            with pytest.raises(
+                AuthenticationFailed, match=rf"encrypted and not in the SSH agent: `ssh-add '{key}'`"
+            ):
                 await channel.run(["true"])
 
 

@@ -13,7 +13,14 @@ from control_values import deployment, plan
 from sparkfleet.controlplane.state.store import Store
 from sparkfleet.gateway.access.keys import generate
 from sparkfleet.runtime.files.fleet_paths import FleetPaths
-from sparkfleet.runtime.files.state_probe import RAY_LABEL, fleet_label, found, keys, run_directory, surroundings
+from sparkfleet.runtime.files.state_probe import (
+    RAY_LABEL,
+    fleet_label,
+    found,
+    keys,
+    run_directory,
+    surroundings,
+)
 
 TOKEN = "a1" * 32
 NOBODY = 65534
@@ -98,7 +105,7 @@ def refused(tmp_path):
 def test_a_state_directory_that_may_not_be_entered_is_unreadable_with_its_owner(refused):
     """`status` ended with "Free disk space there"."""
     lines = found(refused / "home")["unreadable"]
-    assert all("Permission denied" in line for line in lines) and len(lines) == 3
+    assert ["Permission denied" in line for line in lines] == [True] * 3
     assert all(" belongs to root)" in line for line in lines) == (os.getuid() == 0)
     assert surroundings(refused / "home")["store"] is False
 
