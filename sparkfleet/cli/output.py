@@ -6,6 +6,7 @@ import json
 import re
 import sys
 import textwrap
+from collections.abc import Iterable, Iterator
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
@@ -23,6 +24,9 @@ if TYPE_CHECKING:  # slow imports, of which only the types are used
 OUTPUT_VERSION = 1
 _TEXT_BEGINS = re.compile(r" {5,}|  if it fails |(?: {0,4}\S.{0,30}? {2,})?")
 """Matches the indentation, or a label with the spaces behind it; one label is as wide as its column, and has one space."""
+_FIRST_WORD = re.compile(r" *(`[^`]*`\S*|\S+)")
+_TYPED = re.compile(r"`[^`]{1,60}`")
+"""A command or a field that a user types, if it is short: it stays in one line."""
 
 # Lines wrap at the terminal's width; without a terminal they do not wrap, so that grep finds whole lines.
 console = SafeConsole()
@@ -53,6 +57,32 @@ def print_line(line: str) -> None:
     console.print(fold(line, console.width) if console.is_terminal else line, markup=False)
 
 
+def print_lines(lines: Iterable[str]) -> None:
+    """Print the lines of a plan; a terminal that is narrower than they are gets their texts folded to its width."""
+    from sparkfleet.planner.report.explain.layout import COLUMNS  # a slow import, which a plan has made
+
+    is_narrow = console.is_terminal and console.width < COLUMNS
+    for line in unwrapped(lines, COLUMNS) if is_narrow else lines:
+        print_line(line)
+
+
+def unwrapped(lines: Iterable[str], columns: int) -> Iterator[str]:
+    """Joins what was wrapped at `columns`: a line goes on in an indented one whose first word was too long for it."""
+    whole: list[str] = []
+    begins = 0
+    for line in lines:
+        word = _FIRST_WORD.match(line)
+        if whole and word and word.start(1) == begins + 2 and len(whole[-1]) + 1 + len(word[1]) > columns:
+            whole.append(line)
+            continue
+        if whole:
+            yield " ".join((whole[0], *(one.strip() for one in whole[1:])))
+        whole = [line]
+        begins = found.end() if (found := _TEXT_BEGINS.match(line)) else 0
+    if whole:
+        yield " ".join((whole[0], *(one.strip() for one in whole[1:])))
+
+
 def fold(line: str, width: int) -> str:
     """`line` folded at spaces to at most `width` columns, long words apart; further lines begin below its text.
 
@@ -63,12 +93,12 @@ def fold(line: str, width: int) -> str:
     begins = _TEXT_BEGINS.match(line)
     below = begins.end() if begins else 0
     return textwrap.fill(
-        line,
+        _TYPED.sub(lambda typed: typed[0].replace(" ", "\x00"), line),
         width,
         subsequent_indent=" " * (below + 2 if below < width // 2 else 4),
         break_long_words=False,
         break_on_hyphens=False,
-    )
+    ).replace("\x00", " ")
 
 
 def print_error(error: SparkfleetError) -> None:

@@ -11,6 +11,7 @@ import asyncio
 import hashlib
 import json
 import re
+import shlex
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import partial
 from importlib.resources import files
@@ -34,7 +35,7 @@ SETTLE_PAUSE_S = 2.0
 HELPER = (files("sparkfleet.fabric") / "rails_helper.py").read_bytes()
 
 _USER = re.compile(r"[A-Za-z_][A-Za-z0-9._-]{0,31}")
-_HOME = re.compile(r"(/[A-Za-z0-9_][A-Za-z0-9._-]{0,63}){1,8}")
+_HOME = re.compile(r"(/\w[\w.@ -]{0,63}){1,8}")
 
 Reopen = Callable[[str], Awaitable[Channel]]
 """Opens a new connection to the node of that name."""
@@ -123,6 +124,7 @@ async def _not_permitted(channel: Channel, user: str, home: str) -> NodeError:
         return _odd(channel, f"{user} {home}")
     copy = f"{home}/.local/share/sparkfleet/sparkfleet-rails"
     await channel.write(copy, HELPER, mode=0o700)
+    copy = shlex.quote(copy)
     return NotPermitted(
         f"{channel.node}: {user} may not change the rails of this node.",
         means=f"One program has to run as root: {HELPER_PATH}. It sets only the addresses of the rails;"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -107,7 +108,10 @@ def _require_down(inventory: Inventory, there: FoundState) -> None:
         raise UnreadableStateError(
             f"The state of fleet {inventory.fleet} on {inventory.head} cannot be read: {'; '.join(reasons)}.",
             means=f"{count}It is not known if the fleet is up: nothing was changed.",
-            do="Repair or put back that file; docs/runbook.md has the cases.",
+            do="If it was run with `sudo` by mistake and nothing of it runs:"
+            f" `sudo chown -R $USER {shlex.quote(there.root)}`. Else run sparkfleet as that user."
+            if any(" belongs to " in reason for reason in reasons)
+            else "Repair or put back that file; docs/runbook.md has the cases.",
         )
 
 

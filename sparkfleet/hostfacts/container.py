@@ -94,8 +94,9 @@ class ReadPodman(Fact[ContainerTool | None]):
         if exit_code == _MISSING:
             return None
         if exit_code != 0:
+            _, _, error = stderr.rpartition("Error: ")  # after warnings, a line each
             return ContainerTool(
-                tool="podman", usable=False, why_not=text(stderr.strip() or f"exit code {exit_code}")
+                tool="podman", usable=False, why_not=text(error.strip() or f"exit code {exit_code}")
             )
         if len(stdout) > MOST_CHARACTERS:
             raise too_long(cls.argv, len(stdout))

@@ -233,6 +233,11 @@ def no_container_tool(a, b):
     del b.answers[DOCKER]
 
 
+def podman_fails(a, b):
+    del b.answers[DOCKER]
+    b.answers["podman",] = Completed(argv=(), exit_code=125, stdout="", stderr="Error: no newuidmap")
+
+
 def docker_refuses(a, b):
     b.answers[DOCKER] = Completed(argv=(), exit_code=1, stdout=capture("docker-refused.json"), stderr="")
 
@@ -374,6 +379,7 @@ FAULTS = [
     (other_python, "python-same", "error", "3.11 on spark2, 3.12 on spark1"),
     (nothing_installed, "sparkfleet-installed", "info", "sparkfleet and Ray not installed yet"),
     (no_container_tool, "container-tool", "error", "neither docker nor podman is installed"),
+    (podman_fails, "container-tool", "error", "podman does not answer: no newuidmap"),
     (docker_refuses, "container-tool", "error", "this user may not use docker"),
     (no_gpu_in_containers, "container-gpu", "error", "docker cannot pass the GPU to a container"),
     (small_memlock, "memlock", "error", "at most 0.0625 MiB may be pinned"),
@@ -410,6 +416,12 @@ FOLLOWING = {
     "torn_driver": set(),
 }
 """Further findings that are right."""
+
+
+async def test_a_tool_without_a_daemon_is_not_to_be_restarted(sparks, findings):
+    podman_fails(*sparks)
+    (found,) = [one for one in await findings() if one.id == "container-tool"]
+    assert not any("systemctl" in step for step in found.do)
 
 
 @pytest.mark.parametrize(

@@ -1,5 +1,6 @@
 import hashlib
 import json
+import shlex
 import time
 
 import pytest
@@ -59,6 +60,16 @@ async def test_without_permission_the_error_has_the_commands_that_give_it(answer
     assert channel.files[copy] == HELPER
     assert f"sudo install -D -o root -g root -m 0755 {copy} {SUDO[-1]}" in caught.value.do
     assert sudoers("nvidia") in caught.value.do
+
+
+@pytest.mark.parametrize("home", ["/home/jürgen müller", "/home/anna@example.com"])
+async def test_the_commands_take_a_home_with_spaces_and_letters_of_any_language(home):
+    channel = node(more={SUDO: NodeError("no"), ("printenv", "HOME"): f"{home}\n"})
+    with pytest.raises(NotPermitted) as caught:
+        await find_helper(channel)
+    copy = f"{home}/.local/share/sparkfleet/sparkfleet-rails"
+    assert channel.files[copy] == HELPER
+    assert shlex.split(caught.value.do.splitlines()[1])[-2:] == [copy, SUDO[-1]]
 
 
 @pytest.mark.parametrize(

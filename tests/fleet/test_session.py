@@ -118,6 +118,15 @@ async def test_what_cannot_be_read_is_not_down(session, head, fields, words):
     assert caught.value.exit_code == 5
 
 
+async def test_the_state_of_another_user_has_the_remedies(session, head):
+    """After `sudo -E sparkfleet up`, which leaves files of root in the user's home."""
+    head(root="/home/jürgen müller/s", unreadable=("/s/role.json: Permission denied (/s belongs to root)",))
+    with pytest.raises(UnreadableStateError) as caught:
+        await session.find_controller()
+    assert "sudo chown -R $USER '/home/jürgen müller/s'" in caught.value.do
+    assert "as that user" in caught.value.do
+
+
 async def test_files_that_are_missing_while_nothing_runs_mean_down(session, head):
     head(missing=("/s/address.json", "/s/api.token"))
     assert await session.find_controller() is None

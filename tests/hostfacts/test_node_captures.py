@@ -210,6 +210,8 @@ def test_podman():
     podman = ReadPodman.answer(0, said, "")
     assert (podman.version, podman.runtimes, podman.root) == ("5.4.0", ("crun",), "/s")
     assert ReadPodman.answer(125, "", "cannot clone").why_not == "cannot clone"
+    warned = 'time="2026-11-28T09:14:07+01:00" level=warning msg="\\"/\\" is not a shared mount"\nError: no newuidmap\n'
+    assert ReadPodman.answer(125, "", warned).why_not == "no newuidmap"
 
 
 def test_cdi():

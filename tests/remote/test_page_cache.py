@@ -1,3 +1,4 @@
+import pytest
 from fake_channel import FakeChannel
 
 from sparkfleet.remote.channel import Completed
@@ -20,7 +21,33 @@ async def test_it_is_dropped_by_one_command_without_a_password():
 async def test_asking_changes_nothing():
     channel = node(0)
     assert await may_drop(channel)
-    assert "--list" in channel.calls[0].argv
+    assert all("--list" in call.argv for call in channel.calls)
+
+
+USER = "Matching Defaults entries for nvidia on spark1:\n    env_reset, use_pty\n\nUser nvidia may run the following:\n"
+
+
+@pytest.mark.parametrize(
+    ("listed", "may"),
+    [
+        # A user of group sudo, before and after the line of `fabric apply`: both were taken for a permission.
+        ("    (ALL : ALL) ALL\n", False),
+        ("    (ALL : ALL) ALL\n    (root) NOPASSWD: /usr/local/sbin/sparkfleet-rails\n", False),
+        ("    (ALL : ALL) ALL\n    (root) NOPASSWD: /usr/sbin/sysctl\n        -w vm.drop_caches\\=3\n", True),
+        ("    (root) NOPASSWD: /usr/sbin/sysctl -w vm.drop_caches\\=3\n    (ALL : ALL) ALL\n", False),
+        ("    (ALL) SETENV: NOPASSWD: /bin/a, ALL\n", True),
+        ("    (ALL) NOPASSWD: /bin/a, PASSWD: ALL\n", False),
+    ],
+)
+async def test_a_command_that_needs_a_password_is_not_permitted(listed, may):
+    channel = FakeChannel("spark1", {("sudo",): USER + listed})
+    assert await may_drop(channel) is may
+
+
+@pytest.mark.parametrize("asks", ["User root may run", "Defaults: !authenticate\nUser nvidia may run"])
+async def test_a_user_who_is_never_asked_needs_no_entry(asks):
+    channel = FakeChannel("spark1", {("sudo",): f"Matching\n{asks} the following:\n    (ALL : ALL) ALL\n"})
+    assert await may_drop(channel)
 
 
 async def test_without_permission_or_sudo_it_is_not_done():

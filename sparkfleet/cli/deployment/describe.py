@@ -14,7 +14,7 @@ from sparkfleet.cli.options import (
     open_session,
     run,
 )
-from sparkfleet.cli.output import OUTPUT_VERSION, console, event_line, print_json, print_line
+from sparkfleet.cli.output import OUTPUT_VERSION, console, event_line, print_json, print_lines
 from sparkfleet.controlplane.state.event import Event
 from sparkfleet.controlplane.state.status import DeploymentStatus
 from sparkfleet.fleet.deployments.status import describe_deployment
@@ -56,8 +56,7 @@ def _show(deployment: DeploymentStatus, events: Sequence[Event]) -> None:
     for line in (*failed_lines(deployment), RETRY) if deployment.state == "failed" else ():
         console.print(f"  {line}", markup=False)
     if deployment.plan is not None:
-        for line in explain_plan(deployment.plan):
-            print_line(line)
+        print_lines(explain_plan(deployment.plan))
     for group in deployment.groups:
         console.print(f"\n  group {group.name}   {_phase(group)}   on {group.node}, {group.url}")
         console.print(f"    measured: {measured_words(deployment, group)}")

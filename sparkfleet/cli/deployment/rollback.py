@@ -16,7 +16,7 @@ from sparkfleet.cli.options import (
     open_session,
     run,
 )
-from sparkfleet.cli.output import console, print_line
+from sparkfleet.cli.output import console, print_lines
 from sparkfleet.fleet.deployments.apply import PreparedApply
 from sparkfleet.fleet.deployments.generations import prepare_rollback
 from sparkfleet.fleet.session import Session
@@ -52,5 +52,4 @@ async def _rollback(name: str, generation: int | None, session: Session, yes: bo
 def print_change(prepared: PreparedApply) -> None:
     """Print the effect of a prepared apply, without the plan."""
     for one in prepared.planned.decision.planned:
-        for line in explain_change(one.change, one.plan):
-            print_line(line)
+        print_lines(explain_change(one.change, one.plan))

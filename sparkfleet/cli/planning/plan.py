@@ -21,7 +21,7 @@ from sparkfleet.cli.options import (
     open_session,
     run,
 )
-from sparkfleet.cli.output import OUTPUT_VERSION, console, print_json, print_line
+from sparkfleet.cli.output import OUTPUT_VERSION, console, print_json, print_line, print_lines
 from sparkfleet.errors import NodeError, SpecError
 from sparkfleet.fleet.gateway import gateway_change
 from sparkfleet.fleet.nodes.assumed import MOST_SPARKS, assumed_inventory
@@ -277,20 +277,17 @@ def print_plans(found: FleetPlan, shown: Shown = SHORT) -> None:
             lines = refusal_lines(spec, refused[spec.name], found.fleet, shown, lighter)
         else:
             lines = _plan_lines(planned[spec.name], found.fleet, shown, lighter)
-        for line in lines:
-            print_line(line)
+        print_lines(lines)
         console.print()
     if len(found.specs) > 1:
-        for line in explain_nodes(found.decision.plan.nodes):
-            print_line(line)
+        print_lines(explain_nodes(found.decision.plan.nodes))
         console.print()
 
 
 def print_origins(checkpoints: Mapping[str, Checkpoint]) -> None:
     """Print the origin of sizes that are from the Hub, or estimated because the Hub did not answer."""
     lines = explain_origins([(model, found.origin) for model, found in checkpoints.items() if found.origin])
-    for line in lines:
-        print_line(line)
+    print_lines(lines)
     if lines:
         console.print()
 

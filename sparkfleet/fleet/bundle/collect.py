@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import getpass
 import json
+import os
 import platform
 import socket
 import sys
@@ -221,5 +222,11 @@ def _names(session: Session, of_hosts: Sequence[str]) -> dict[str, list[str]]:
     return {
         "node": [*inventory.nodes],
         "host": [*hosts, *of_hosts, socket.gethostname(), socket.getfqdn()],
-        "user": [*users, getpass.getuser()],
+        "user": [*users, getpass.getuser(), *_home_with_spaces()],
     }
+
+
+def _home_with_spaces() -> list[str]:
+    """The name of this user's home directory, if no pattern finds its end in a text."""
+    name = os.path.basename(os.path.expanduser("~"))
+    return [name] if " " in name else []

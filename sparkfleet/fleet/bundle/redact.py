@@ -6,6 +6,7 @@ Structure that a reader needs is kept: two addresses in one subnet still share i
 from __future__ import annotations
 
 import ipaddress
+import json
 import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
@@ -46,7 +47,8 @@ _MAIL = re.compile(r"\b[A-Za-z0-9._%+-]+@[A-Za-z0-9-]+(?:\.[A-Za-z0-9-]+)+\b")
 _MAC = re.compile(r"(?<![0-9A-Fa-f:])(?:[0-9A-Fa-f]{2}:){5}[0-9A-Fa-f]{2}(?![0-9A-Fa-f:])")
 _IPV4 = re.compile(r"(?<![\d.])(?:\d{1,3}\.){3}\d{1,3}(?![\d]|\.\d)")
 _IPV6 = re.compile(r"(?<![\w:.])(?:[0-9A-Fa-f]{0,4}:){2,7}[0-9A-Fa-f]{0,4}(?![\w:<]|\.\d)")
-_HOME = re.compile(r"(/home/|/Users/)([A-Za-z0-9._-]+)")
+_HOME = re.compile(r"(?<!/sparkfleet)(/home/|/Users/)((?:[\w.@-]|\\u[0-9a-f]{4})+)")
+"""A home directory; the state directory of a fleet `home` is none."""
 _PROMPT = re.compile(r"(?im)^.*\b(?:prompt|messages|content)[\"']?\s*[:=]\s*[\"'\[{].*$")
 """Lines with a request's text: engines log it if their owner turned that on."""
 
@@ -86,10 +88,11 @@ class Redactor:
     def __init__(self, secrets: Iterable[str] = (), names: Mapping[str, Iterable[str]] | None = None) -> None:
         self._secrets = sorted({one for one in secrets if len(one) >= SHORTEST}, key=len, reverse=True)
         self._names = [
-            (name, kind)
+            (spelling, name.lower(), kind)
             for kind, found in (names or {}).items()
             for name in found
             if len(name) >= SHORTEST and name.lower() not in COMMON
+            for spelling in {name, json.dumps(name)[1:-1]}  # our programs on nodes print JSON: \\u00fc for ü
         ]
         self._names.sort(key=lambda pair: len(pair[0]), reverse=True)
         self._known: dict[tuple[str, str], str] = {}
@@ -128,15 +131,14 @@ class Redactor:
         text = _MAC.sub(self._mac, text)
         text = _IPV6.sub(self._ipv6, text)
         text = _IPV4.sub(self._ipv4, text)
-        text = _HOME.sub(self._home, text)
-        for name, kind in self._names:
+        for spelling, name, kind in self._names:
             text = re.sub(
-                rf"(?<![\w<]){re.escape(name)}(?![\w>])",
-                lambda found, kind=kind: self._named(kind, found[0].lower()),  # type: ignore[misc]
+                rf"(?<![\w<]){re.escape(spelling)}(?![\w>])",
+                lambda _, kind=kind, name=name: self._named(kind, name),  # type: ignore[misc]
                 text,
                 flags=re.IGNORECASE,
             )
-        return text
+        return _HOME.sub(self._home, text)  # after the names, which may have spaces
 
     def document(self, value: Any, field: str = "") -> Any:
         """A JSON value, each of its texts without secrets and identities. Names of fields stay."""

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Mapping
-from contextlib import suppress
 
 from sparkfleet.controlplane.state.status import FleetStatus
 from sparkfleet.errors import ControlError, NodeError, SparkfleetError
@@ -14,6 +13,7 @@ from sparkfleet.fleet.session import Session
 from sparkfleet.group.group_name import GroupKey
 from sparkfleet.group.report import GroupPhase
 from sparkfleet.remote.channel import Channel
+from sparkfleet.remote.unreachable import Unreachable
 from sparkfleet.specs.inventory import Inventory
 from sparkfleet.values import Value
 
@@ -82,21 +82,23 @@ async def survive_reboot(session: Session, node: str, on_event: OnEvent) -> Surv
     boot = boot_of(before, node)
     if not boot:
         raise ControlError(f"{node} is not part of the fleet.", do="sparkfleet status")
-    channel = session.channels[node]
-    if await _may_reboot(channel):
-        with suppress(NodeError):  # a node that goes at once cuts the connection
-            await channel.run(("sudo", "-n", *REBOOT), timeout_s=COMMAND_S)
-    else:
+    if not await reboot(session.channels[node]):
         words = f"On {node}, type: sudo {' '.join(REBOOT)}   (from here it needs a password)"
         on_event(TroubleFound(line=words))
     return await _back(session.inventory, node, boot, served_by(before, node))
 
 
-async def _may_reboot(channel: Channel) -> bool:
+async def reboot(channel: Channel) -> bool:
+    """Reboots a node; False if sudo needs a password for it.
+
+    `sudo -n -l` would not find out: it also lists what needs a password if another line of sudoers has NOPASSWD.
+    """
     try:
-        return (await channel.run(("sudo", "-n", "-l", *REBOOT), timeout_s=COMMAND_S)).exit_code == 0
+        return (await channel.run(("sudo", "-n", *REBOOT), timeout_s=COMMAND_S)).exit_code != 1
+    except Unreachable:
+        return True  # it goes at once, and cuts the connection
     except NodeError:
-        return False
+        return False  # no sudo
 
 
 async def _back(inventory: Inventory, node: str, boot: str, served: Served) -> Survival:

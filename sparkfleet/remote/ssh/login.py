@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import os
+import shlex
 import socket
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -142,7 +143,7 @@ def _load(path: Path, notes: list[str]) -> paramiko.PKey | None:
     try:
         return _key(path)
     except (TypeError, paramiko.PasswordRequiredException):
-        notes.append(f"{path} is encrypted and not in the SSH agent: `ssh-add {path}`")
+        notes.append(f"{path} is encrypted and not in the SSH agent: `ssh-add {shlex.quote(str(path))}`")
     except (OSError, ValueError, UnsupportedAlgorithm, paramiko.SSHException) as error:
         notes.append(f"{path} cannot be used: {error}")
     return None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import secrets
+import shlex
 import stat
 from contextlib import suppress
 from pathlib import Path
@@ -186,8 +187,7 @@ class FleetPaths:
         return read_secret(
             self.api_token,
             means="No command reaches the controller without it; what runs goes on.",
-            do=f"`openssl rand -hex {SECRET_BYTES} > {self.api_token}` on the head makes another: the controller takes it"
-            " with the next request.",
+            do=f"`{_new_secret(self.api_token)}` on the head makes another: the controller takes it with the next request.",
         )
 
     def read_token_secrets(self) -> TokenSecrets:
@@ -252,8 +252,13 @@ def _no_secret(path: Path, reason: str, means: str = "", do: str = "") -> Contro
         means=means or "Engines and gateways that run go on with it; none can be started.",
         do=do
         or f"Put the file back (mode 0600): {path.name} is the same in the fleet's state directory on every node. If none"
-        f" has it, `openssl rand -hex {SECRET_BYTES} > {path}` makes another; then apply each deployment with `env` again.",
+        f" has it, `{_new_secret(path)}` makes another; then apply each deployment with `env` again.",
     )
+
+
+def _new_secret(path: Path) -> str:
+    """The command that makes another secret."""
+    return f"openssl rand -hex {SECRET_BYTES} > {shlex.quote(str(path))}"
 
 
 def _create_secret(path: Path) -> None:

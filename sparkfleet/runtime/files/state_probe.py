@@ -11,6 +11,7 @@ import contextlib
 import hashlib
 import json
 import os
+import pwd
 import re
 import socket
 import sys
@@ -152,8 +153,24 @@ def _text(path: Path, missing: list[str], unreadable: list[str]) -> str | None:
     except FileNotFoundError:
         missing.append(str(path))
     except (OSError, ValueError) as error:
-        unreadable.append(f"{path}: {getattr(error, 'strerror', None) or error}")
+        unreadable.append(f"{path}: {getattr(error, 'strerror', None) or error}{_owner(path, error)}")
     return None
+
+
+def _owner(path: Path, error: Exception) -> str:
+    """Another user whose file or directory may not be read, in words: a command with `sudo` leaves some of root's."""
+    for place in (path, *path.parents) if isinstance(error, PermissionError) else ():
+        with contextlib.suppress(OSError):
+            uid = os.stat(place).st_uid
+            return "" if uid == os.geteuid() else f" ({place} belongs to {_name(uid)})"
+    return ""
+
+
+def _name(uid: int) -> str:
+    try:
+        return pwd.getpwuid(uid).pw_name
+    except KeyError:
+        return f"user {uid}"
 
 
 def _token(path: Path, missing: list[str], unreadable: list[str]) -> str | None:
@@ -230,7 +247,9 @@ def surroundings(root: Path) -> dict[str, object]:
         "root": str(root),
         "id": fleet_id(root),
         "role": role_of(root, watched),
-        "store": (root / "sparkfleet.db").exists(),
+        "store": os.path.exists(
+            root / "sparkfleet.db"
+        ),  # False also if that may not be read: Path raises then
         "generations": generations(root / "sparkfleet.db"),
         "others": [
             {"fleet": other.name, "root": str(other), "role": role_of(other, watched)}
@@ -301,7 +320,7 @@ def _is_of_this_machine(pid: int) -> bool:
 def _siblings(root: Path) -> list[Path]:
     """State directories beside this one whose fleet has a role here and lives."""
     try:
-        beside = [path for path in root.parent.iterdir() if (path / "role.json").exists()]
+        beside = [path for path in root.parent.iterdir() if os.path.exists(path / "role.json")]
     except OSError:
         return []
     return [path for path in beside if (role_of(path, set()) or {}).get("live")]

@@ -61,5 +61,19 @@ async def test_a_name_that_only_the_node_itself_has_is_replaced(tmp_path, monkey
     assert "anna" not in texts
 
 
+async def test_no_part_of_a_home_with_spaces_is_left(tmp_path, monkeypatch):
+    monkeypatch.setenv("HOME", "/home/jürgen müller")
+    named = Question("home", ("echo", "/home/jürgen müller/.cache"), lambda code, out, err: out)
+    monkeypatch.setattr("sparkfleet.fleet.bundle.collect.MORE", (named,))
+    file = tmp_path / "inventory.yaml"
+    file.write_text("fleet: home\nhead: this\nnodes:\n  this: {address: local}\n")
+    async with Session(file) as session:
+        found = await collect(session)
+    texts = "".join(part.text for part in found.parts)
+    assert "/.cache" in texts
+    assert "müller" not in texts
+    assert "u00fc" not in texts, "in JSON that a program on the node has printed"
+
+
 def test_the_lab_reads_what_is_written():
     assert (bundle.FOLDER, bundle.FORMAT) == (FOLDER, FORMAT)

@@ -1,13 +1,16 @@
 """Groups that have to come back after a node's reboot, of values; the reboot itself is one of the lab."""
 
 import pytest
+from fake_channel import FakeChannel
 
 from sparkfleet.controlplane.state.status import DeploymentStatus, FleetStatus, NodeReport
-from sparkfleet.errors import ControlError
+from sparkfleet.errors import ControlError, NodeError
 from sparkfleet.fleet.events import ignored
-from sparkfleet.fleet.lifecycle.reboot import boot_of, not_back, served_by, survive_reboot
+from sparkfleet.fleet.lifecycle.reboot import boot_of, not_back, reboot, served_by, survive_reboot
 from sparkfleet.fleet.session import Session
 from sparkfleet.group.report import GroupPhase, GroupReport, RankReport
+from sparkfleet.remote.channel import Completed
+from sparkfleet.remote.unreachable import ConnectionLost
 
 
 def group(name, replica=0, *, since=1.0, node="b", phase=GroupPhase.READY):
@@ -58,3 +61,19 @@ async def test_the_machine_of_the_command_itself_is_not_rebooted(tmp_path):
     async with Session(file) as session:
         with pytest.raises(ControlError, match="is the machine on which this command runs"):
             await survive_reboot(session, "a", ignored)
+
+
+@pytest.mark.parametrize(
+    ("answer", "begins"),
+    [
+        (Completed(argv=(), exit_code=0, stdout="", stderr=""), True),
+        (Completed(argv=(), exit_code=1, stdout="", stderr="sudo: a password is required"), False),
+        (ConnectionLost("spark1: the connection ended"), True),
+        (NodeError("sudo was not found"), False),
+    ],
+)
+async def test_a_password_is_noticed_by_the_reboot_itself(answer, begins):
+    """`sudo -n -l systemctl reboot` succeeds although it needs one, if another line of sudoers has NOPASSWD."""
+    listed = Completed(argv=(), exit_code=0, stdout="/usr/bin/systemctl reboot", stderr="")
+    channel = FakeChannel("spark1", {("sudo", "-n", "-l"): listed, ("sudo", "-n", "systemctl"): answer})
+    assert await reboot(channel) is begins

@@ -63,10 +63,12 @@ async def test_identities_only_excludes_the_agents_other_keys(sshd, agent):
 
 @pytest.mark.parametrize("kind", [["ed25519"], ["rsa", "-b", "2048"], ["rsa", "-b", "2048", "-m", "PEM"]])
 async def test_an_encrypted_key_without_an_agent_is_an_error_with_the_command(sshd, kind):
-    key = sshd.keygen("locked", "-t", *kind, "-N", "secret")
+    key = sshd.keygen("locked key", "-t", *kind, "-N", "secret")
     with sshd.running():
         async with sshd.channel(identities=(key,)) as channel:
-            with pytest.raises(AuthenticationFailed, match="is encrypted and not in the SSH agent: `ssh-add"):
+            with pytest.raises(
+                AuthenticationFailed, match=rf"encrypted and not in the SSH agent: `ssh-add '{key}'`"
+            ):
                 await channel.run(["true"])
 
 

@@ -1,5 +1,6 @@
 import os
 import re
+import shlex
 import stat
 
 import pytest
@@ -113,3 +114,12 @@ def test_the_api_token_is_read_without_its_newline_and_its_error_has_its_own_rem
     with pytest.raises(ControlError, match=re.escape(f"{paths.api_token} cannot be used")) as caught:
         paths.read_api_token()
     assert f"openssl rand -hex 32 > {paths.api_token}" in caught.value.do
+
+
+def test_the_remedies_of_secrets_take_a_home_with_a_space(tmp_path):
+    paths = FleetPaths(tmp_path / "of two" / "home")
+    for read in (paths.read_api_token, paths.read_engine_secret):
+        with pytest.raises(ControlError) as caught:
+            read()
+        command = re.search("`(openssl [^`]*)`", caught.value.do)[1]
+        assert shlex.split(command)[-1].startswith(str(paths.root))

@@ -13,9 +13,17 @@ from control_values import deployment, plan
 from sparkfleet.controlplane.state.store import Store
 from sparkfleet.gateway.access.keys import generate
 from sparkfleet.runtime.files.fleet_paths import FleetPaths
-from sparkfleet.runtime.files.state_probe import RAY_LABEL, fleet_label, found, keys, run_directory
+from sparkfleet.runtime.files.state_probe import (
+    RAY_LABEL,
+    fleet_label,
+    found,
+    keys,
+    run_directory,
+    surroundings,
+)
 
 TOKEN = "a1" * 32
+NOBODY = 65534
 
 
 @pytest.fixture
@@ -77,6 +85,29 @@ def test_a_file_that_cannot_be_opened_is_named_with_the_reason(head):
     (root / "address.json").unlink()
     (root / "address.json").mkdir()
     assert found(root)["unreadable"] == [f"{root / 'address.json'}: Is a directory"]
+
+
+@pytest.fixture
+def refused(tmp_path):
+    """A directory that this process may not enter. Root may enter all, so it is another user meanwhile."""
+    closed = tmp_path / "closed"
+    closed.mkdir(mode=0o000)
+    try:
+        if os.geteuid() == 0:
+            os.seteuid(NOBODY)
+        yield closed
+    finally:
+        if os.geteuid() != os.getuid():
+            os.seteuid(os.getuid())
+        closed.chmod(0o700)
+
+
+def test_a_state_directory_that_may_not_be_entered_is_unreadable_with_its_owner(refused):
+    """`status` ended with "Free disk space there"."""
+    lines = found(refused / "home")["unreadable"]
+    assert ["Permission denied" in line for line in lines] == [True] * 3
+    assert all(" belongs to root)" in line for line in lines) == (os.getuid() == 0)
+    assert surroundings(refused / "home")["store"] is False
 
 
 def test_processes_of_a_fleet_whose_files_are_gone_are_counted(tmp_path):

@@ -324,8 +324,14 @@ def built(own, directory):
     podman(own, "import", "-q", str(directory / "root.tar"), "localhost/tiny:1")
 
 
+needs_podman = pytest.mark.skipif(
+    shutil.which("podman") is None or os.geteuid() != 0,
+    reason="needs podman, and root for stores that are apart from the user's",
+)
+
+
 @pytest.mark.integration
-@pytest.mark.skipif(shutil.which("podman") is None, reason="needs podman")
+@needs_podman
 async def test_a_tag_is_pulled_once_and_all_nodes_get_that_image(machines, tmp_path, serve):
     """And the registry knows it by the digest that was found."""
     own = {name: storage(tmp_path / name) for name in ("n1", "n2", "other")}
@@ -352,7 +358,7 @@ async def test_a_tag_is_pulled_once_and_all_nodes_get_that_image(machines, tmp_p
 
 
 @pytest.mark.integration
-@pytest.mark.skipif(shutil.which("podman") is None, reason="needs podman")
+@needs_podman
 async def test_an_image_goes_from_node_to_node(machines, tmp_path):
     one, two = storage(tmp_path / "s1"), storage(tmp_path / "s2")
     built(one, tmp_path)
