@@ -17,7 +17,7 @@ from statistics import median
 from pydantic import Field
 
 from sparkfleet.accuracy.aliases import BLANK, is_off, lowered
-from sparkfleet.accuracy.cells import Row, measured
+from sparkfleet.accuracy.cells import CsvRow, measured
 from sparkfleet.accuracy.duels import Duel, duel_of, read_duels
 from sparkfleet.accuracy.files import NOTHING, reading
 from sparkfleet.accuracy.models import Configs, Declined
@@ -181,7 +181,7 @@ def run(rows_path: Path, configs_path: Path | None = None, h2h_path: Path | None
     )
 
 
-def _unread(row: Row, case: PublishedCase) -> Iterator[str]:
+def _unread(row: CsvRow, case: PublishedCase) -> Iterator[str]:
     """The reason for each figure of a row that is not compared, or for the row if it has none."""
     found = {metric for metric, _ in case.measured}
     stated = [m for m in METRICS if lowered(row.get(m, "")) not in BLANK]
@@ -303,7 +303,7 @@ def _spec(case: PublishedCase) -> str:
     return "speculative" if case.speculative else "none"
 
 
-def _carry(row: Row, carried: Counter[tuple[str, str]]) -> None:
+def _carry(row: CsvRow, carried: Counter[tuple[str, str]]) -> None:
     spec = "none" if is_off(row.get("spec_method", "")) else "speculative"
     carried.update((metric, spec) for metric in METRICS if measured(row, metric) is not None)
 

@@ -27,7 +27,7 @@ from sparkfleet.fleet.session import Session
 from sparkfleet.perf.predictor import predicted_content, predictor_of
 from sparkfleet.planner.place.fleet_map import Fleet, links_of
 from sparkfleet.planner.report.carry_over import RunningGroup, carried_over
-from sparkfleet.planner.report.diff import Change, Verb, compare
+from sparkfleet.planner.report.diff import Change, DiffVerb, compare
 from sparkfleet.planner.report.prediction_terms import PredictionSum, prediction_sums
 from sparkfleet.planner.report.rendezvous import open_rendezvous
 from sparkfleet.planner.rules.failure_memory import without_failed
@@ -297,7 +297,7 @@ def planned_with(
     return informed if all(_change(spec, informed, status) == "keep" for spec in kept) else plain
 
 
-def _change(spec: Deployment, plan: Plan, status: FleetStatus | None) -> Verb | None:
+def _change(spec: Deployment, plan: Plan, status: FleetStatus | None) -> DiffVerb | None:
     """The change of a deployment; None if it is refused."""
     found = plan.of(spec.name)
     if found is None:

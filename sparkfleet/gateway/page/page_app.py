@@ -74,7 +74,7 @@ _METHODS = ("GET", "HEAD")
 _JSON = (b"content-type", b"application/json")
 
 
-class Reader(NamedTuple):
+class PageReader(NamedTuple):
     """The reader of an answer: the holder of a key, or a program on this machine."""
 
     key: KeyEntry | None
@@ -224,7 +224,7 @@ class PageApp:
         found = {"done": answer.done} if is_change else answer.model_dump(include={"node", "path", "log"})
         await self._json(send, {"version": 1, **found}, head=False)
 
-    def _requests(self, reader: Reader) -> list[dict[str, Any]]:
+    def _requests(self, reader: PageReader) -> list[dict[str, Any]]:
         if self.capture.until is None:
             self._forget_texts()
         hidden = () if _is_admin(reader) else ("prompt", "answer")
@@ -234,7 +234,7 @@ class PageApp:
             if reader.sees_all or one["key"] == _name(reader)
         ]
 
-    async def _fleet(self, reader: Reader, table: RoutingTable, outlook: Outlook) -> dict[str, Any]:
+    async def _fleet(self, reader: PageReader, table: RoutingTable, outlook: Outlook) -> dict[str, Any]:
         await self._refresh()
         if self._view is None:
             return {"version": 1, "trouble": self._trouble, "stale_s": None}
@@ -307,11 +307,11 @@ def _admin(headers: Headers, table: RoutingTable) -> KeyEntry:
     return key
 
 
-def _is_admin(reader: Reader) -> bool:
+def _is_admin(reader: PageReader) -> bool:
     return reader.key is not None and reader.key.limits.admin
 
 
-def _name(reader: Reader) -> str | None:
+def _name(reader: PageReader) -> str | None:
     return reader.key.name if reader.key is not None else None
 
 
@@ -327,13 +327,13 @@ def _as_seen_here(one: DeploymentView, table: RoutingTable, outlook: Outlook) ->
     )
 
 
-def reader_of(scope: Scope, table: RoutingTable) -> Reader | None:
+def reader_of(scope: Scope, table: RoutingTable) -> PageReader | None:
     """The reader of a request; None if it has neither a valid key nor comes from this machine."""
     key = authenticate(scope["headers"], table.keys)
     if key is not None:
-        return Reader(key)
+        return PageReader(key)
     given = any(name in (b"authorization", b"x-api-key") for name, _ in scope["headers"])
-    return Reader(None) if not given and _is_local(scope) else None
+    return PageReader(None) if not given and _is_local(scope) else None
 
 
 def _is_local(scope: Scope) -> bool:

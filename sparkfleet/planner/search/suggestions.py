@@ -8,12 +8,13 @@ from typing import NamedTuple
 
 from sparkfleet.errors import FactError
 from sparkfleet.knowledge.hardware import hardware
+from sparkfleet.knowledge.rules.rule_context import TopologyName
 from sparkfleet.perf.memory.demand import MemoryBudget
 from sparkfleet.perf.prediction import Band
 from sparkfleet.perf.predictor import Predictor, Settings
 from sparkfleet.planner.capacity.headroom import STEP, bisect
 from sparkfleet.planner.capacity.sizing import LEAST_CONTEXT, Proposal, VariantContext, size
-from sparkfleet.planner.place.fleet_map import GROUP_SIZES, Pool, SiteClass, Topology, link_id
+from sparkfleet.planner.place.fleet_map import GROUP_SIZES, Pool, SiteClass, link_id
 from sparkfleet.planner.place.stacks import Stack, splits_for
 from sparkfleet.planner.search.judge import assess
 from sparkfleet.units import gb
@@ -141,7 +142,7 @@ def linked(kind: NodeKind, ranks: int) -> Pool:
     names = tuple(f"{kind.emptiest}.{number}" for number in range(ranks))
     if ranks == 1:
         return Pool(site=kind.site, nodes=names)
-    topology: Topology = "direct" if ranks == 2 else "switch"
+    topology: TopologyName = "direct" if ranks == 2 else "switch"
     link = hardware().link(link_id("roce", 2, topology))
     joined = {
         "ranks": ranks,
