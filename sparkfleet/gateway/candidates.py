@@ -22,7 +22,7 @@ from sparkfleet.gateway.api_errors import (
 )
 from sparkfleet.gateway.choice import Choice
 from sparkfleet.gateway.engine.external import EXTERNAL_PATHS
-from sparkfleet.gateway.in_flight import InFlight
+from sparkfleet.gateway.observed_groups import ObservedGroups
 from sparkfleet.gateway.policy.absences import wants_of
 from sparkfleet.gateway.request.media import host_of, refused_url
 from sparkfleet.gateway.request.requirements import Requirements, can, lacking, too_small
@@ -31,7 +31,9 @@ from sparkfleet.gateway.request_parser import RequestTarget, is_form
 from sparkfleet.gateway.routing_table import GroupEntry, ModelEntry, RoutingTable
 
 
-def candidates_of(ctx: RequestContext, table: RoutingTable, wanted: RequestTarget, loads: InFlight) -> Choice:
+def candidates_of(
+    ctx: RequestContext, table: RoutingTable, wanted: RequestTarget, observed: ObservedGroups
+) -> Choice:
     """The candidates of a request by this table.
 
     Raises:
@@ -53,9 +55,9 @@ def candidates_of(ctx: RequestContext, table: RoutingTable, wanted: RequestTarge
             raise
         able = ()
     wants = wants_of(ctx.path, wanted.needs)
-    able = loads.absences.without(able, wants)
+    able = observed.absences.without(able, wants)
     session = f"{ctx.key.id}:{ctx.session}" if ctx.session else ""
-    return Choice(model, able, wanted.needs, loads, ctx.key.id, ctx.priority, session, spare, wants)
+    return Choice(model, able, wanted.needs, observed, ctx.key.id, ctx.priority, session, spare, wants)
 
 
 def _resolve(table: RoutingTable, ctx: RequestContext, name: str) -> ModelEntry:

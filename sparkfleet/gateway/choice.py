@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from time import perf_counter
 from typing import Any
 
-from sparkfleet.gateway.in_flight import NOBODY, FreeGroups, InFlight, RequestsAhead
+from sparkfleet.gateway.observed_groups import NOBODY, FreeGroups, ObservedGroups, RequestsAhead
 from sparkfleet.gateway.policy.forecast import GroupForecast, reason_of
 from sparkfleet.gateway.request.requirements import Requirements, can, too_small
 from sparkfleet.gateway.routing_table import GroupEntry, ModelEntry, Priority
@@ -26,7 +26,7 @@ class Choice:
     groups: tuple[GroupEntry, ...]
     """The ready groups that may serve it, by their known capabilities."""
     needs: Requirements
-    loads: InFlight
+    observed: ObservedGroups
     key: str = ""
     """Id of its key."""
     priority: Priority = "interactive"
@@ -59,7 +59,7 @@ class Choice:
         if not self.spare:
             return not self.apps
         are_open = self.apps <= free.failed
-        return any(self.loads.has_room(one) for one in self.spare if are_open or _takes_the_waiting(one))
+        return any(self.observed.has_room(one) for one in self.spare if are_open or _takes_the_waiting(one))
 
     def must_begin(self, free: FreeGroups) -> bool:
         """True if each group that it may go to has a free slot."""
@@ -67,18 +67,18 @@ class Choice:
 
     def forecasts(self, ahead: RequestsAhead = NOBODY) -> list[GroupForecast]:
         """The forecast of each group, best first, at this moment; those outside the fleet as a deployment allows."""
-        own = self.loads.forecasts(self.groups, self.needs, self.model.name, self.session, ahead)
+        own = self.observed.forecasts(self.groups, self.needs, self.model.name, self.session, ahead)
         return self._with_spare(own) if self.spare else own
 
     def _with_spare(self, own: list[GroupForecast]) -> list[GroupForecast]:
         """The fleet's groups before endpoints outside it, unless all of them failed lately or, for some, are full."""
-        spare = [self.loads.forecasts([one], self.needs, self.model.name)[0] for one in self.spare]
-        spare.sort(key=lambda one: (self.loads.is_open(one.group.app), one.is_full))
-        if all(self.loads.is_open(one.group.app) for one in own):
+        spare = [self.observed.forecasts([one], self.needs, self.model.name)[0] for one in self.spare]
+        spare.sort(key=lambda one: (self.observed.is_open(one.group.app), one.is_full))
+        if all(self.observed.is_open(one.group.app) for one in own):
             return [*spare, *own]
         if all(one.is_full or one.failed for one in own):
             now = [one for one in spare if _takes_the_waiting(one.group) and not one.is_full]
-            now = [one for one in now if not self.loads.is_open(one.group.app)]
+            now = [one for one in now if not self.observed.is_open(one.group.app)]
             return [*now, *own, *(one for one in spare if one not in now)]
         return [*own, *spare]
 
@@ -101,7 +101,7 @@ class Choice:
 
     def _line(self, one: GroupForecast) -> dict[str, Any]:
         line = one.line()
-        if circuit := self.loads.circuit_line(one.group.app):
+        if circuit := self.observed.circuit_line(one.group.app):
             line["circuit"] = circuit
         return line
 
@@ -140,7 +140,7 @@ class Slot:
 
     def __init__(self, choice: Choice, found: list[GroupForecast]) -> None:
         self.choice = choice
-        self._loads = choice.loads
+        self._observed = choice.observed
         self._needs = choice.needs
         self._model = choice.model.name
         self.found = found
@@ -155,7 +155,7 @@ class Slot:
         self._cold = 0
         self._begun = perf_counter()
         self._first = 0.0
-        self._expected = self._loads.learned.answer_tokens(self._model, self._needs.answer_tokens)
+        self._expected = self._observed.learned.answer_tokens(self._model, self._needs.answer_tokens)
         """Tokens of the answer that the forecasts are for."""
         self._moved = False
         """True once it is not at its first group: the forecasts are not for this moment, or not for the whole answer."""
@@ -175,39 +175,41 @@ class Slot:
         warm = self._forecast.warm_tokens if self._forecast is not None else 0
         self._cold = max(0, self._needs.prompt_tokens - warm)
         self._common = "" if group.speed is not None else self._model
-        self._factors = self._loads.learned.factors(self._app, self._common)
-        self._number = self._loads.begin(self._app, self._cold)
-        self._loads.caches.add(group, self._needs.prefix)
-        self._loads.sessions.note(self.choice.session, group.app, self._needs.prompt_tokens)
+        self._factors = self._observed.learned.factors(self._app, self._common)
+        self._number = self._observed.begin(self._app, self._cold)
+        self._observed.caches.add(group, self._needs.prefix)
+        self._observed.sessions.note(self.choice.session, group.app, self._needs.prompt_tokens)
         self._begun = perf_counter()
         if moved:
-            self._loads.on_end()  # its new group is busier, so that another one may now be the best of those that wait
+            self._observed.on_end()  # its new group is busier, so that another one may now be the best of those that wait
 
     def answered(self, *, is_stream: bool, is_good: bool = True) -> None:
         """Records the first byte of an answer: its prompt has been read. `is_good`: it is no error."""
         if not self._app or self._first:
             return
         if is_good:
-            self._loads.succeed(self._app, self._number)
+            self._observed.succeed(self._app, self._number)
         self._first = perf_counter()
-        self._loads.prefilled(self._app, self._cold)
+        self._observed.prefilled(self._app, self._cold)
         if self._cold:
-            self._loads.on_end()  # the next prompt of this group is read sooner: it may be the best of those that wait
+            self._observed.on_end()  # the next prompt of this group is read sooner: it may be the best of those that wait
         self._cold = 0
         if is_stream and self._forecast is not None and not self._moved:
             predicted = (self._forecast.prefill_s + self._forecast.wait_s) / self._factors[0]
             if predicted >= LEARN_S and not self._forecast.is_full:
-                self._loads.learned.saw_prefill(self._app, predicted, self._first - self._begun, self._common)
+                self._observed.learned.saw_prefill(
+                    self._app, predicted, self._first - self._begun, self._common
+                )
 
     def ended(self, tokens: int, *, is_stream: bool) -> None:
         """Records a whole answer of so many tokens."""
         if tokens:
-            self._loads.learned.saw_answer(self._model, tokens)
+            self._observed.learned.saw_answer(self._model, tokens)
         learns = is_stream and self._first and not self._moved and tokens >= LEARN_TOKENS
         if not learns or self._forecast is None:
             return
         predicted = self._forecast.decode_s / self._factors[1] * tokens / max(1.0, self._expected)
-        self._loads.learned.saw_decode(self._last, predicted, perf_counter() - self._first, self._common)
+        self._observed.learned.saw_decode(self._last, predicted, perf_counter() - self._first, self._common)
 
     def close(self) -> None:
         """Ends it: it no longer counts anywhere."""
@@ -217,6 +219,6 @@ class Slot:
         if self._app:
             app, self._app = self._app, ""
             if self._cold:
-                self._loads.prefilled(app, self._cold)
+                self._observed.prefilled(app, self._cold)
                 self._cold = 0
-            self._loads.end(app, self._number)
+            self._observed.end(app, self._number)

@@ -39,7 +39,7 @@ from sparkfleet.gateway.engine.upstream import Request, Upstream, UpstreamAnswer
 from sparkfleet.gateway.engine.usage import UsageMeter
 from sparkfleet.gateway.engine.usage_event import UsageHider
 from sparkfleet.gateway.http_responses import JSON, id_headers, respond_json
-from sparkfleet.gateway.in_flight import InFlight
+from sparkfleet.gateway.observed_groups import ObservedGroups
 from sparkfleet.gateway.page.text_capture import BODY_BYTES, TextCapture, prompt_of
 from sparkfleet.gateway.request.usage_option import USAGE_PATHS
 from sparkfleet.gateway.request_context import RequestContext
@@ -82,11 +82,11 @@ class ReverseProxy:
         self._limiter = KeyLimiter()
         self.table = table
         self.limits = limits
-        self.loads = InFlight()
+        self.observed = ObservedGroups()
         self.queues = queues
         metrics.show(self._samples)
-        self.loads.on_end = self.queues.pump
-        self.loads.on_pause = self.queues.pump_in
+        self.observed.on_end = self.queues.pump
+        self.observed.on_pause = self.queues.pump_in
         self.bodies = BodyBudget(budget_bytes)
         self.scanner = BodyScanner()
         self.upstream = Upstream()
@@ -96,8 +96,8 @@ class ReverseProxy:
         self.table = table
         self._limiter.keep(key.id for key in table.keys)
         groups = [group for entry in table.models.values() for group in (*entry.groups, *entry.external)]
-        self.loads.follow(groups, table.models)
-        self.loads.absences.keep(app for entry in table.models.values() for app in entry.apps)
+        self.observed.follow(groups, table.models)
+        self.observed.absences.keep(app for entry in table.models.values() for app in entry.apps)
         listed = {
             one.external.url for entry in table.models.values() for one in entry.external if one.external
         }
@@ -146,7 +146,7 @@ class ReverseProxy:
             if ctx.dialect == "anthropic":
                 body = without_changing_digits(body)
             wanted = await self._target(ctx, scope["query_string"], receive, body)
-            choice = candidates_of(ctx, table, wanted, self.loads)
+            choice = candidates_of(ctx, table, wanted, self.observed)
             ctx.admitted.charge(wanted.needs.prompt_tokens)
             if ctx.explains == "only":
                 return await _explain(ctx, choice, send)
@@ -217,7 +217,7 @@ class ReverseProxy:
         async with WhileConnected(receive, ctx.direct):
             wanted = routed.wanted
             slot = await self.queues.enter(
-                lambda: candidates_of(ctx, self.table, wanted, self.loads), routed.choice
+                lambda: candidates_of(ctx, self.table, wanted, self.observed), routed.choice
             )
             ctx.slot = slot
             if ctx.explains:
@@ -262,7 +262,7 @@ class ReverseProxy:
         record, lost = path.record, ctx.attempts
         if lost is None or (path.loops is not None and path.loops.found):
             return None
-        self.loads.fail(lost.app)
+        self.observed.fail(lost.app)
         if record is None or asked is None:
             return None
         ctx.lost_apps += (lost.app,)
@@ -281,7 +281,7 @@ class ReverseProxy:
     ) -> UpstreamAnswer | None:
         assert ctx.slot is not None
         try:
-            choice = candidates_of(ctx, self.table, wanted, self.loads)
+            choice = candidates_of(ctx, self.table, wanted, self.observed)
             same = tuple(
                 one for one in choice.groups if one.weights == lost.weights and one.app not in ctx.lost_apps
             )

@@ -12,7 +12,7 @@ from sparkfleet.gateway.access.keys import generate
 from sparkfleet.gateway.api_errors import ApiError
 from sparkfleet.gateway.candidates import candidates_of
 from sparkfleet.gateway.choice import Choice
-from sparkfleet.gateway.in_flight import InFlight
+from sparkfleet.gateway.observed_groups import ObservedGroups
 from sparkfleet.gateway.request.requirements import Requirements
 from sparkfleet.gateway.request_context import RequestContext
 from sparkfleet.gateway.request_parser import RequestTarget
@@ -33,7 +33,7 @@ def found(needs: Requirements, path: str = PATH, **more: Any) -> Choice:
     ctx = RequestContext("POST", path, [])
     ctx.key = KEY
     table = RoutingTable(version=1, models={"tiny": model("tiny", **more)}, keys=(KEY,))
-    return candidates_of(ctx, table, RequestTarget("tiny", needs), InFlight())
+    return candidates_of(ctx, table, RequestTarget("tiny", needs), ObservedGroups())
 
 
 def test_groups_that_cannot_serve_it_are_no_candidates() -> None:

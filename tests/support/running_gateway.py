@@ -85,6 +85,6 @@ class RunningGateway:
         assert self.run(self.app.drain(10)), "a request stays in flight"
         self.app._draining = False
         assert self.app.proxy.bodies.held == 0
-        assert self.app.proxy.loads.held("app") == self.app.proxy.loads.pending("app") == 0
+        assert self.app.proxy.observed.held("app") == self.app.proxy.observed.pending("app") == 0
         assert not self.app.proxy.queues._running
         assert self.internal_errors() == 0

@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 from sparkfleet.gateway.api_errors import ApiError, queue_full, waited_too_long
 from sparkfleet.gateway.choice import Choice, Slot
-from sparkfleet.gateway.in_flight import RequestsAhead
+from sparkfleet.gateway.observed_groups import RequestsAhead
 from sparkfleet.gateway.policy.forecast import GroupForecast
 
 WAITING = 1024
@@ -151,7 +151,7 @@ class ModelQueues:
             return False
         # A thousand may wait, and this is asked at each end and each first token.
         models = {id(one.choice.model): one.choice.model for one in waiters}.values()
-        free = waiters[0].choice.loads.free(group for one in models for group in one.groups)
+        free = waiters[0].choice.observed.free(group for one in models for group in one.groups)
         if not free.room and not any(one.external for one in models):
             return False
         if not any(one.choice.may_begin(free) for one in waiters):

@@ -121,7 +121,7 @@ class Attempts:
         for group in ranked:
             if engine is not None and group.app == engine.app:
                 break
-            self._choice.loads.fail(group.app)  # it was skipped: it has no engine
+            self._choice.observed.fail(group.app)  # it was skipped: it has no engine
         return engine
 
     async def _ask(self, engine: Target) -> UpstreamAnswer | None:
@@ -170,7 +170,7 @@ class Attempts:
         else:
             for what in self._choice.wants:
                 if (what == AUDIO) == (why == "audio"):
-                    self._choice.loads.absences.note(engine.app, what)
+                    self._choice.observed.absences.note(engine.app, what)
         self._unfit.add(engine.app)
         return True
 
@@ -179,7 +179,7 @@ class Attempts:
 
     def _fail(self, engine: Target) -> None:
         self._failed.add(engine.url)
-        self._choice.loads.fail(engine.app)
+        self._choice.observed.fail(engine.app)
 
     def _give_up(self) -> UpstreamAnswer:
         if self._held is None:

@@ -284,7 +284,7 @@ async def test_a_group_whose_engine_lacks_the_path_is_left_out(unlike: Unlike, p
     house = await unlike((FIRST, NO_PATH), (SECOND, lacking(501, {"error": "no"})), (THIRD, well))
     assert [(await house.post(path))[0] for _ in range(4)] == [200] * 4
     assert house.asked == [1, 1, 4], "their refusals were remembered"
-    assert not house.door.gateway.proxy.loads.circuit_line("app-0")
+    assert not house.door.gateway.proxy.observed.circuit_line("app-0")
     assert not house.door.value("sparkfleet_retries_total", model="tiny")
     status, _, body = await house.door.post(path, x=1)
     async with house.door.http.post(
@@ -353,7 +353,7 @@ async def test_a_prompt_that_is_too_long_for_one_engine_goes_to_a_larger_group(u
     assert [(await house.post())[0] for _ in range(4)] == [200] * 4
     assert house.asked[0] + house.asked[1] <= 4, "at most one of the small ones for each"
     assert house.asked[2] == 4
-    assert not house.door.gateway.proxy.loads.circuit_line("app-0")
+    assert not house.door.gateway.proxy.observed.circuit_line("app-0")
 
 
 @pytest.mark.parametrize("path", [CHAT, "/v1/messages"])

@@ -133,7 +133,7 @@ async def test_a_full_group_spills_over_although_another_one_failed(
         pace=Pace(ttft_s=0.05, itl_s=0.02, tokens=10),
         models=[tiny(spare(outside.url, key_file, when="busy"), groups=groups)],
     )
-    door.gateway.proxy.loads.fail("app-1")
+    door.gateway.proxy.observed.fail("app-1")
     async with door.http.post(door.url + CHAT, json=door.body(stream=True)) as first:
         assert first.status == 200
         assert (await door.post())[0] == 200

@@ -146,8 +146,8 @@ async def test_an_engine_that_is_gone_is_passed_over(open_door: OpenDoor) -> Non
 async def test_what_another_group_takes_over_is_no_measure_of_its_speed(open_door: OpenDoor) -> None:
     door = await open_door(engines=[engine(5), engine()], models=[tiny("w", "w")])
     await door.post(COMPLETIONS, **GREEDY)
-    assert door.gateway.proxy.loads.learned.factors("app-1") == (1.0, 1.0)
-    assert (door.gateway.proxy.loads.held("app-1"), door.gateway.proxy.loads.pending("app-1")) == (0, 0)
+    assert door.gateway.proxy.observed.learned.factors("app-1") == (1.0, 1.0)
+    assert (door.gateway.proxy.observed.held("app-1"), door.gateway.proxy.observed.pending("app-1")) == (0, 0)
 
 
 @pytest.mark.parametrize(
