@@ -21,7 +21,7 @@ from time import thread_time
 from typing import Any
 
 from sparkfleet.gateway.admission.model_queue import ModelQueues
-from sparkfleet.gateway.choice import Choice
+from sparkfleet.gateway.candidate_groups import CandidateGroups
 from sparkfleet.gateway.observed_groups import ObservedGroups
 from sparkfleet.gateway.request.prefix_blocks import prefix_of
 from sparkfleet.gateway.request.requirements import Requirements
@@ -49,9 +49,9 @@ async def wait_us(entries: Sequence[GroupEntry], observed: ObservedGroups, needs
             observed.begin(entry.app)
     model = ModelEntry(name="m", groups=tuple(entries), deployment="engine", state="ready")
     queues = ModelQueues()
-    choice = Choice(model, tuple(entries), needs, observed)
+    candidates = CandidateGroups(model, tuple(entries), needs, observed)
     before = thread_time()
-    waiting = [asyncio.create_task(queues.enter(lambda: choice)) for _ in range(_WAITING)]
+    waiting = [asyncio.create_task(queues.enter(lambda: candidates)) for _ in range(_WAITING)]
     while queues.waiting("m") < _WAITING:
         await asyncio.sleep(0)
     found = (thread_time() - before) / _WAITING

@@ -9,9 +9,9 @@ from time import perf_counter
 from typing import Any
 
 from sparkfleet.gateway.admission.key_limiter import AdmittedRequest
+from sparkfleet.gateway.admission.slot import Slot
 from sparkfleet.gateway.api_errors import Dialect, dialect_of
 from sparkfleet.gateway.asgi import DirectWriter, Headers
-from sparkfleet.gateway.choice import Slot
 from sparkfleet.gateway.engine.attempts import Attempts
 from sparkfleet.gateway.engine.replay import ContinuableRequest
 from sparkfleet.gateway.engine.upstream import Request

@@ -11,7 +11,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from sparkfleet.gateway.admission.model_queue import ModelQueues, QueuedSlot
 from sparkfleet.gateway.api_errors import ApiError
-from sparkfleet.gateway.choice import Choice
+from sparkfleet.gateway.candidate_groups import CandidateGroups
 from sparkfleet.gateway.observed_groups import ObservedGroups
 from sparkfleet.gateway.policy.circuit import LONGEST_OPEN_S, OPEN_S
 from sparkfleet.gateway.policy.forecast import forecasts
@@ -91,10 +91,10 @@ class Admission(RuleBasedStateMachine):
                 assert task.cancelled() or isinstance(task.exception(), ApiError), task.exception()
         self.waiting = left
 
-    def choose(self, needs: Requirements, key: str, **more: Any) -> Choice:
+    def choose(self, needs: Requirements, key: str, **more: Any) -> CandidateGroups:
         model = ModelEntry(name="m", groups=self.groups, deployment="d", state="ready")
         able = tuple(group for group in self.groups if not needs.vision or group.vision is not False)
-        return Choice(model, able, needs, self.observed, key, **more)
+        return CandidateGroups(model, able, needs, self.observed, key, **more)
 
     @rule(needs=NEEDS, key=st.sampled_from("xyz"), batch=st.booleans())
     def enter(self, needs: Requirements, key: str, batch: bool) -> None:
@@ -125,7 +125,7 @@ class Admission(RuleBasedStateMachine):
         """A request's engine is lost, and it moves to another group."""
         slot = data.draw(st.sampled_from(self.slots))
         self.observed.fail(slot._last or APPS[0])
-        if ranked := slot.choice.ranked():
+        if ranked := slot.candidates.ranked():
             slot.move(data.draw(st.sampled_from(ranked)))
         self.settle()
 
@@ -200,8 +200,8 @@ class Admission(RuleBasedStateMachine):
     def nobody_waits_beside_a_free_place(self) -> None:
         """The best group of a waiting request has no free place."""
         for _, needs in self.waiting:
-            choice = self.choose(needs, "x")
-            assert not choice.groups or choice.forecasts()[0].is_full
+            candidates = self.choose(needs, "x")
+            assert not candidates.groups or candidates.forecasts()[0].is_full
 
     @invariant()
     def forecasts_are_complete_and_in_order(self) -> None:

@@ -11,7 +11,7 @@ import pytest
 from clocks import Clock
 
 from sparkfleet.engines.fake import FakeEngine, InjectedFault, Pace
-from sparkfleet.gateway.engine.endpoints import Target
+from sparkfleet.gateway.engine.endpoints import EngineEndpoint
 from sparkfleet.gateway.observed_groups import ObservedGroups
 from sparkfleet.gateway.policy.circuit import OPEN_S
 from sparkfleet.gateway.policy.forecast import reason_of
@@ -181,7 +181,7 @@ async def test_of_requests_that_come_together_each_counts_before_its_engine_is_f
     door = await house(open_door, 4, 4)
     pick, gate = door.picker.pick, asyncio.Barrier(8)
 
-    async def together(*args: object, **named: object) -> Target | None:
+    async def together(*args: object, **named: object) -> EngineEndpoint | None:
         await gate.wait()
         return await pick(*args, **named)  # type: ignore[arg-type]
 

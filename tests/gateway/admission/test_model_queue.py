@@ -12,11 +12,11 @@ import aiohttp
 import pytest
 
 from sparkfleet.engines.fake import FakeEngine, Pace
-from sparkfleet.gateway import choice
 from sparkfleet.gateway.access.keys import generate
+from sparkfleet.gateway.admission import slot as slot_module
 from sparkfleet.gateway.admission.model_queue import ModelQueues, QueuedSlot
 from sparkfleet.gateway.api_errors import ApiError, not_ready
-from sparkfleet.gateway.choice import Choice
+from sparkfleet.gateway.candidate_groups import CandidateGroups
 from sparkfleet.gateway.observed_groups import ObservedGroups
 from sparkfleet.gateway.request.requirements import Requirements
 from sparkfleet.gateway.routing_table import GroupEntry, GroupSpeed, KeyLimits, ModelEntry, RoutingTable
@@ -41,9 +41,9 @@ class House:
 
     def choose(
         self, key: str, *apps: str, needs: Requirements = NOTHING, **more: Any
-    ) -> Callable[[], Choice]:
+    ) -> Callable[[], CandidateGroups]:
         groups = tuple(group for group in self.model.groups if not apps or group.app in apps)
-        return lambda: Choice(self.model, groups, needs, self.observed, key, **more)
+        return lambda: CandidateGroups(self.model, groups, needs, self.observed, key, **more)
 
     async def enter(self, key: str, *apps: str, **more: Any) -> QueuedSlot:
         slot = await self.queues.enter(self.choose(key, *apps, **more))
@@ -186,7 +186,7 @@ async def test_a_changed_table_is_seen_by_those_that_wait() -> None:
     moved = await later
     assert house.observed.held("two") == 1
 
-    def gone() -> Choice:
+    def gone() -> CandidateGroups:
         raise not_ready(house.model, 0.0)
 
     for waiter in house.queues._waiting["tiny"]:
@@ -204,7 +204,7 @@ async def test_a_group_that_is_new_in_the_table_is_taken_at_once_by_one_that_wai
     house = House(ONE)
     held = await house.enter("a")
 
-    def choose() -> Choice:
+    def choose() -> CandidateGroups:
         return house.choose("b")()
 
     waiting = asyncio.create_task(house.queues.enter(choose))
@@ -277,7 +277,7 @@ async def test_the_prompts_of_those_before_it_are_read_before_its_own() -> None:
 async def test_an_unusually_long_answer_is_no_slow_engine(monkeypatch: pytest.MonkeyPatch) -> None:
     """Its forecast was for answers of the usual length at that moment: that is the length to compare it with."""
     now = [1.0]
-    monkeypatch.setattr(choice, "perf_counter", lambda: now[0])
+    monkeypatch.setattr(slot_module, "perf_counter", lambda: now[0])
     speed = GroupSpeed(prefill_tps=4000, alone_tps=40, together_tps=320, concurrency=8)
     house = House(GroupEntry(app="one", concurrency=8, speed=speed))
     slots = [await house.enter("a") for _ in range(8)]
@@ -296,8 +296,8 @@ async def test_full_groups_cost_a_request_that_waits_no_forecast(monkeypatch: py
     house = House(ONE, SEES)
     held = [await house.enter("a", "one"), await house.enter("a", "sees")]
     made: list[int] = []
-    forecasts = Choice.forecasts
-    monkeypatch.setattr(Choice, "forecasts", lambda *args: made.append(1) or forecasts(*args))
+    forecasts = CandidateGroups.forecasts
+    monkeypatch.setattr(CandidateGroups, "forecasts", lambda *args: made.append(1) or forecasts(*args))
     waiting = [house.start("b") for _ in range(100)]
     await settle()
     assert len(made) <= 1, "for the first, which found no queue"

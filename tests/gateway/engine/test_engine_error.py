@@ -16,7 +16,7 @@ from aiohttp.test_utils import TestServer
 from gateway_values import CHAT, model
 
 from sparkfleet.gateway.engine import engine_error
-from sparkfleet.gateway.engine.endpoints import Target
+from sparkfleet.gateway.engine.endpoints import EngineEndpoint
 from sparkfleet.gateway.engine.engine_error import in_dialect, unfitness
 from sparkfleet.gateway.routing_table import GroupEntry
 
@@ -93,7 +93,7 @@ async def failing(open_door: OpenDoor) -> AsyncIterator[Failing]:
         await servers[0].start_server()
         door = await open_door(engines=[])
         url = str(servers[0].make_url("")).rstrip("/")
-        door.picker.targets = [Target(url=url, token="", group="group-0", app="app-0")]
+        door.picker.targets = [EngineEndpoint(url=url, token="", group="group-0", app="app-0")]
         return door
 
     yield make
@@ -261,7 +261,7 @@ async def unlike(open_door: OpenDoor) -> AsyncIterator[Unlike]:
             servers.append(TestServer(app))
             await servers[-1].start_server()
             url = str(servers[-1].make_url("")).rstrip("/")
-            targets.append(Target(url=url, group=group.app, app=group.app))
+            targets.append(EngineEndpoint(url=url, group=group.app, app=group.app))
         groups = tuple(group for group, _ in pairs)
         door = await open_door(engines=[], models=[model("tiny", groups=groups)])
         door.picker.targets = targets

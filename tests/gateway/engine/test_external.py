@@ -16,7 +16,7 @@ from sparkfleet.gateway.access.certificates import CertificateStore
 from sparkfleet.gateway.access.keys import generate
 from sparkfleet.gateway.app import GatewayApp
 from sparkfleet.gateway.engine import engine_pool
-from sparkfleet.gateway.engine.endpoints import Target
+from sparkfleet.gateway.engine.endpoints import EngineEndpoint
 from sparkfleet.gateway.engine.external import KeyUnusable, read_key, target_of
 from sparkfleet.gateway.http_server import serve
 from sparkfleet.gateway.listening import GatewayTls
@@ -279,7 +279,7 @@ async def test_another_fleet_with_tls_is_an_endpoint(
     key_file.write_text(key)
     model = ModelEntry(name="foreign", deployment="engine", state="ready", groups=(GroupEntry(app="app-0"),))
     table = RoutingTable(version=1, models={"foreign": model}, keys=(entry,))
-    far = GatewayApp(StaticPicker([Target(url=outside.url, token=KEY, app="app-0")]), table=table)
+    far = GatewayApp(StaticPicker([EngineEndpoint(url=outside.url, token=KEY, app="app-0")]), table=table)
     server = await serve(far, "127.0.0.1", 0, tls=store.context)
     url = server.url.replace("http://", "https://")
     try:

@@ -15,9 +15,9 @@ from gateway_values import paced_engine
 
 from sparkfleet.engines.fake import InjectedFault, Pace
 from sparkfleet.gateway.body.request_body import RequestBody
-from sparkfleet.gateway.engine.endpoints import Target
+from sparkfleet.gateway.engine.endpoints import EngineEndpoint
 from sparkfleet.gateway.engine.loop_detector import LoopDetector
-from sparkfleet.gateway.engine.relay import AnswerPath, relay
+from sparkfleet.gateway.engine.relay import AnswerFilters, relay
 from sparkfleet.gateway.engine.upstream import Request, Upstream
 from sparkfleet.gateway.engine.usage import UsageMeter
 from sparkfleet.gateway.routing_table import ModelEntry
@@ -208,7 +208,7 @@ class RawEngine:
         self._servers.append(server)
         door = await self._open_door(engines=[])
         url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
-        door.picker.targets = [Target(url=url, app="app-0")]
+        door.picker.targets = [EngineEndpoint(url=url, app="app-0")]
         return door
 
     def close(self) -> None:
@@ -296,13 +296,13 @@ async def test_no_other_answer_comes_on_the_connection_of_one_that_was_ended() -
         serving.create_task(serve(reader, writer))
 
     upstream, client = Upstream(), SlowClient()
-    path = AnswerPath(UsageMeter(0.0), LoopDetector(16))
+    filters = AnswerFilters(UsageMeter(0.0), LoopDetector(16))
     async with asyncio.timeout(5), await asyncio.start_server(begin, "127.0.0.1", 0) as server, serving:
-        target = Target(url=f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}")
+        target = EngineEndpoint(url=f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}")
         request = Request(id="1", method="GET", target="/v1/x", headers=(), body=RequestBody())
         looping = await upstream.open(target, request)
         assert looping.connection.is_free, "nothing of it is still to come"
-        relayed = asyncio.create_task(relay(looping, nothing_is_sent, client, path))
+        relayed = asyncio.create_task(relay(looping, nothing_is_sent, client, filters))
         await asyncio.sleep(0)
         other = await upstream.open(target, request)
         client.takes.set()
@@ -310,8 +310,8 @@ async def test_no_other_answer_comes_on_the_connection_of_one_that_was_ended() -
         goes_on.set()
         assert other.first + await other.readany() == b"data: of another client\n\n"
         await relayed
-        assert path.loops is not None
-        assert path.loops.found
+        assert filters.loops is not None
+        assert filters.loops.found
         assert len(client.got) == 1
         for answer in (looping, other):
             answer.close()

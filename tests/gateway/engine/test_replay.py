@@ -12,7 +12,7 @@ import pytest
 from sparkfleet.engines.fake import FakeEngine, InjectedFault, Pace
 from sparkfleet.engines.fake.engine import WORDS
 from sparkfleet.gateway.body.request_body import RequestBody
-from sparkfleet.gateway.engine.endpoints import Target
+from sparkfleet.gateway.engine.endpoints import EngineEndpoint
 from sparkfleet.gateway.engine.replay import StreamRecord, plan_of, with_token_ids
 from sparkfleet.gateway.routing_table import GroupEntry, ModelEntry
 
@@ -267,7 +267,7 @@ async def raw(answer: bytes) -> AsyncIterator[str]:
 async def with_dying(open_door: OpenDoor, answer: bytes, **more: Any) -> tuple[Door, bytes]:
     async with raw(answer) as url:
         door = await open_door(engines=[engine(), engine()], models=[tiny("w", "w")])
-        door.picker.targets[0] = Target(url=url, app="app-0")
+        door.picker.targets[0] = EngineEndpoint(url=url, app="app-0")
         _, _, body = await door.post(COMPLETIONS, **{**GREEDY, **more})
     return door, body
 

@@ -1,10 +1,9 @@
-"""The choice between the fleet's groups and endpoints outside it, and what a slot learns from its request."""
+"""Candidates among the fleet's groups and endpoints outside it."""
 
 from __future__ import annotations
 
-import pytest
-
-from sparkfleet.gateway.choice import Choice, Slot
+from sparkfleet.gateway.admission.slot import Slot
+from sparkfleet.gateway.candidate_groups import CandidateGroups
 from sparkfleet.gateway.observed_groups import ObservedGroups
 from sparkfleet.gateway.request.requirements import Requirements
 from sparkfleet.gateway.routing_table import ExternalAddress, GroupEntry, GroupSpeed, ModelEntry
@@ -21,24 +20,24 @@ class Clock:
         return self.seconds
 
 
-def choice(observed: ObservedGroups, *spare: GroupEntry, group: GroupEntry = ONE) -> Choice:
+def candidates(observed: ObservedGroups, *external: GroupEntry, group: GroupEntry = ONE) -> CandidateGroups:
     model = ModelEntry(name="m", groups=(group,), deployment="m", state="ready")
-    return Choice(model, (group,), Requirements(prompt_tokens=100), observed, spare=spare)
+    return CandidateGroups(model, (group,), Requirements(prompt_tokens=100), observed, external=external)
 
 
 def slot(observed: ObservedGroups) -> Slot:
-    asked = choice(observed)
+    asked = candidates(observed)
     return Slot(asked, asked.forecasts())
 
 
-def first(asked: Choice) -> str:
+def first(asked: CandidateGroups) -> str:
     return asked.ranked()[0].app
 
 
 def test_a_full_group_spills_over_unless_the_endpoint_has_just_failed() -> None:
     clock = Clock()
     observed = ObservedGroups(clock)
-    asked = choice(observed, OUTSIDE)
+    asked = candidates(observed, OUTSIDE)
     assert first(asked) == "one"
     held = slot(observed)
     assert first(asked) == "outside"
@@ -50,52 +49,13 @@ def test_a_full_group_spills_over_unless_the_endpoint_has_just_failed() -> None:
     assert first(asked) == "one"
 
 
-def test_an_error_of_an_engine_closes_no_circuit() -> None:
-    clock = Clock()
-    observed = ObservedGroups(clock)
-    observed.fail("one")
-    clock.seconds += 6.0
-    probe = slot(observed)
-    probe.answered(is_stream=False, is_good=False)
-    assert observed.circuit_line("one")
-    probe.close()
-    other = slot(observed)
-    other.answered(is_stream=False)
-    assert observed.circuit_line("one") == ""
-    other.close()
-
-
-def test_the_first_byte_counts_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    observed = ObservedGroups()
-    learned: list[str] = []
-    monkeypatch.setattr(observed.learned, "saw_prefill", lambda app, *_: learned.append(app))
-    asked = slot(observed)
-    for _ in range(2):
-        asked.answered(is_stream=True)
-    asked.close()
-    assert learned == ["one"], "the time to a later byte is no prefill"
-    assert (observed.pending("one"), observed.held("one")) == (0, 0)
-
-
-@pytest.mark.parametrize("full", [False, True])
-def test_the_time_in_an_engines_queue_is_no_speed_of_its_prefill(full: bool) -> None:
-    observed = ObservedGroups()
-    before = slot(observed) if full else None
-    asked = slot(observed)
-    asked.answered(is_stream=True)
-    assert (observed.learned.factors("one")[0] == 1.0) is full
-    for held in (before, asked):
-        if held is not None:
-            held.close()
-
-
 def test_the_group_with_the_largest_context_counts_for_later_if_it_is_not_ready() -> None:
     large = GroupEntry(app="large", ready=False, context=1000)
-    asked = choice(ObservedGroups())
+    asked = candidates(ObservedGroups())
     model = asked.model.model_copy(update={"groups": (ONE.model_copy(update={"context": 10}), large)})
 
     def later(model: ModelEntry, context: int) -> GroupEntry | None:
-        return Choice(model, (), asked.needs, asked.observed).larger_later(context)
+        return CandidateGroups(model, (), asked.needs, asked.observed).larger_later(context)
 
     assert later(model, 10) == large
     assert later(model, 1000) is None
@@ -105,6 +65,6 @@ def test_the_group_with_the_largest_context_counts_for_later_if_it_is_not_ready(
 
 def test_a_request_for_which_no_group_is_left_does_not_wait_for_one() -> None:
     observed = ObservedGroups()
-    model = choice(observed).model
-    nobody = Choice(model, (), Requirements(), observed)
+    model = candidates(observed).model
+    nobody = CandidateGroups(model, (), Requirements(), observed)
     assert nobody.may_begin(observed.free(model.groups)), "it is refused at once"
