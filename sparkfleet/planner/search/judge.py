@@ -271,9 +271,8 @@ def _within(stacked: StackedProposal, needs: Band, limits: RuleLimits) -> Memory
     """The room that a limit on the memory fraction leaves: tight as long as the lower end of the band is within it."""
     room = stacked.room
     given = share_given(stacked.case.variant.engine_args, stacked.proposal.engine)
-    if (
-        limits.memory_fraction is None or given is not None
-    ):  # a share set in the deployment is known to be within the limit
+    # A share that the deployment sets is known to be within the limit.
+    if limits.memory_fraction is None or given is not None:
         return room
     most = limits.memory_fraction * stacked.proposal.pool.site.memory_total
     at_most = most if stacked.case.edge else most + needs.mid - needs.low

@@ -276,9 +276,8 @@ class VariantPlanner:
         for other in searches:
             if other is best:
                 continue
-            if (
-                other.first is None
-            ):  # the best of every other number of nodes is judged too: people ask about it
+            # The best of every other number of nodes is judged, too: people ask about it.
+            if other.first is None:
                 self._search(other)
             left += other.heap
             if other.first is not None:
