@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Sequence
 
 from sparkfleet.perf.prediction import Speculation, Split
 from sparkfleet.planner.capacity.memory_ledger import MemoryLedger
-from sparkfleet.planner.capacity.sizing import Proposal, VariantContext, size
+from sparkfleet.planner.capacity.sizing import Proposal, VariantContext, size_proposal
 from sparkfleet.planner.search.enumerate import ProposalEnumerator
 from sparkfleet.planner.search.judge import Evaluation
 from sparkfleet.planner.search.objective import total
@@ -91,7 +91,7 @@ class Alternatives:
     def _total(self, proposal: Proposal, groups: int) -> float:
         """Tokens per second of all requests, distributed over so many groups."""
         case, settings = self._case, self._proposals.settings(proposal)
-        sizes = size(case, proposal, self._ledger.best(proposal.pool), settings).sizes
+        sizes = size_proposal(case, proposal, self._ledger.best(proposal.pool), settings).sizes
         return total(case, proposal, settings, sizes, groups)
 
     def note_replicas(self, choice: Evaluation, left: Left) -> None:
@@ -123,7 +123,7 @@ class Alternatives:
     def _promised(self, proposal: Proposal) -> float:
         """Speed of a proposal alone, as far as it is known before judging."""
         settings = self._proposals.settings(proposal)
-        sized = size(self._case, proposal, self._ledger.best(proposal.pool), settings)
+        sized = size_proposal(self._case, proposal, self._ledger.best(proposal.pool), settings)
         return self._case.predictor.rates(
             proposal.split, settings, sized.context, 1
         ).decode_tps_per_request.mid

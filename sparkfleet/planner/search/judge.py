@@ -19,16 +19,16 @@ from sparkfleet.planner.capacity.sizing import (
     DEFAULT_CONTEXT,
     EAGER_FLAGS,
     Proposal,
-    SizeLimits,
+    Sizes,
     Sizing,
     VariantContext,
     fraction_of,
     quant_of,
     settings_of,
-    size,
+    size_proposal,
     sized_at,
-    too_large,
 )
+from sparkfleet.planner.capacity.too_large import too_large
 from sparkfleet.planner.engine_args.engine_args import KV_FLAG, MEMORY_FLAGS, chunk_given, share_given
 from sparkfleet.planner.engine_args.user_overrides import in_words
 from sparkfleet.planner.place.drafting import declared_heads, license_of_draft
@@ -73,7 +73,7 @@ def assess(
     tried = in_order(stacks, proposal.speculation)[:STACKS_TRIED]
     for stack in tried:
         settings = settings_of(case, proposal, stack)
-        sized = size(case, proposal, room, settings)
+        sized = size_proposal(case, proposal, room, settings)
         if sized.verdict == "no" and not sized.spare:
             rejected.append(too_large(case, proposal, sized, room))
             if settings.disk_tables or not any(one.disk_tables(case.predictor.checkpoint) for one in tried):
@@ -139,8 +139,8 @@ def _smaller(
     case: VariantContext, proposal: Proposal, room: MemoryBudget, settings: Settings, sized: Sizing
 ) -> Sizing:
     """The first sizes below those that have no room within what rules require; they end with the smallest."""
-    below = replace(case, most=SizeLimits(sized.context, sized.concurrency))
-    return size(below, proposal, room, settings)
+    below = replace(case, most=Sizes(sized.context, sized.concurrency))
+    return size_proposal(below, proposal, room, settings)
 
 
 def _lessened(sized: Sizing, smaller: Sizing, verdict: Judgement) -> str:
@@ -239,9 +239,9 @@ def _limited(
         )
     context = min(sized.context, limits.context or sized.context)
     concurrency = min(sized.concurrency, limits.concurrency or sized.concurrency)
-    sized = sized_at(case, proposal, stacked.room, settings, (context, concurrency))
+    sized = sized_at(case, proposal, stacked.room, settings, Sizes(context, concurrency))
     most = _within(stacked, sized.needs, limits)
-    sized = sized_at(case, proposal, most, settings, (context, concurrency))
+    sized = sized_at(case, proposal, most, settings, Sizes(context, concurrency))
     fraction = fraction_of(case, proposal, candidate.engine, sized)
     if fraction is not None and limits.memory_fraction is not None:
         fraction = min(fraction, limits.memory_fraction)

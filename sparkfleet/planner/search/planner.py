@@ -18,7 +18,7 @@ from sparkfleet.perf.predictor import Predictor, predicted_content, predictor_of
 from sparkfleet.planner.capacity.headroom import reached
 from sparkfleet.planner.capacity.joint_sizing import with_room
 from sparkfleet.planner.capacity.memory_ledger import MemoryLedger
-from sparkfleet.planner.capacity.sizing import SizeLimits, VariantContext
+from sparkfleet.planner.capacity.sizing import Sizes, VariantContext
 from sparkfleet.planner.engine_args.user_overrides import take_over
 from sparkfleet.planner.place.fleet_map import Fleet
 from sparkfleet.planner.search import constraints, cpu_models
@@ -125,7 +125,7 @@ class PlanningContext:
     """Names of checkpoints that are drafts."""
     embedded: Mapping[str, EmbeddedModel] = field(default_factory=dict)
     """Built-in models, by name."""
-    most: Mapping[str, SizeLimits] = field(default_factory=dict)
+    most: Mapping[str, Sizes] = field(default_factory=dict)
     """By deployment, what its open sizes may be at most."""
     edge: frozenset[str] = frozenset()
     """Deployments for which the lower end of their memory is enough (`perf.memory.demand.fits`)."""
@@ -186,7 +186,7 @@ def _with_room(
         if len(best.refused) > FEW or not any(_crowded_out(one, specs, planning) for one in plan.refused):
             break
 
-        def pack(most: Mapping[str, SizeLimits], order: Sequence[Deployment] = order) -> Plan:
+        def pack(most: Mapping[str, Sizes], order: Sequence[Deployment] = order) -> Plan:
             return _pack(order, specs, replace(planning, most=most))
 
         found = with_room(plan, pack)

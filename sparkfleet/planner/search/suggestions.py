@@ -13,7 +13,7 @@ from sparkfleet.perf.memory.demand import MemoryBudget
 from sparkfleet.perf.prediction import Band
 from sparkfleet.perf.predictor import Predictor, Settings
 from sparkfleet.planner.capacity.headroom import STEP, bisect
-from sparkfleet.planner.capacity.sizing import LEAST_CONTEXT, Proposal, VariantContext, size
+from sparkfleet.planner.capacity.sizing import LEAST_CONTEXT, Proposal, VariantContext, size_proposal
 from sparkfleet.planner.place.fleet_map import GROUP_SIZES, Pool, SiteClass, link_id
 from sparkfleet.planner.place.stacks import Stack, splits_for
 from sparkfleet.planner.search.judge import assess
@@ -86,7 +86,7 @@ def _passes(case: VariantContext, place: SuggestedPlacement, holds: Holds) -> bo
 
 
 def _has_room(case: VariantContext, place: SuggestedPlacement, holds: Holds) -> bool:
-    sized = size(case, place.proposal, place.room, place.settings)
+    sized = size_proposal(case, place.proposal, place.room, place.settings)
     return sized.verdict != "no" and holds(place.proposal.pool, sized.needs)
 
 

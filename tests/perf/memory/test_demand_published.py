@@ -15,7 +15,7 @@ from sparkfleet.perf.model_shape import ModelShape, from_checkpoint
 from sparkfleet.perf.prediction import Speculation, Split, Verdict
 from sparkfleet.perf.predictor import Predictor, Settings
 from sparkfleet.planner.capacity.memory_ledger import MemoryLedger
-from sparkfleet.planner.capacity.sizing import Proposal, VariantContext, sized_at
+from sparkfleet.planner.capacity.sizing import Proposal, Sizes, VariantContext, sized_at
 from sparkfleet.planner.place.fleet_map import Fleet
 from sparkfleet.specs.deployment import Deployment, EngineName
 from sparkfleet.units import GIB
@@ -387,7 +387,7 @@ def planned(sparks: Callable[..., Fleet], arch: ModelShape, run: Run, *, edge: b
         link=pool.site.link,
     )
     room = MemoryLedger(fleet).best(pool)
-    return sized_at(case, proposal, room, settings, (run.context, run.concurrency)).verdict
+    return sized_at(case, proposal, room, settings, Sizes(run.context, run.concurrency)).verdict
 
 
 def test_all_published_setups_are_held_against() -> None:
