@@ -8,7 +8,7 @@ from sparkfleet.perf.prediction import Speculation, Split
 from sparkfleet.planner.capacity.memory_ledger import MemoryLedger
 from sparkfleet.planner.capacity.sizing import Proposal, VariantContext, size_proposal
 from sparkfleet.planner.search.enumerate import ProposalEnumerator
-from sparkfleet.planner.search.judge import Evaluation
+from sparkfleet.planner.search.evaluate import Evaluation
 from sparkfleet.planner.search.objective import total
 from sparkfleet.planner.search.rung_builder import because, tps_alone
 from sparkfleet.planner.search.spread import line, stays
@@ -16,7 +16,7 @@ from sparkfleet.planner.types.plan import Rejection
 from sparkfleet.specs.deployment import EngineName
 
 Left = Sequence[tuple[Proposal, Evaluation | None]]
-"""Proposals that were not chosen, the best first, with their evaluations if they were judged."""
+"""Proposals that were not chosen, the best first, with their evaluations if there are any."""
 
 
 class Alternatives:
@@ -59,12 +59,12 @@ class Alternatives:
                 noted.add(way)
                 self._rejected.append(self._slower(choice, proposal, earlier))
 
-    def _slower(self, choice: Evaluation, proposal: Proposal, judged: Evaluation | None) -> Rejection:
-        slow = judged.slowed_by[0].rule if judged and judged.slowed_by else None
-        tps = tps_alone(judged) if judged else self._promised(proposal)
+    def _slower(self, choice: Evaluation, proposal: Proposal, evaluation: Evaluation | None) -> Rejection:
+        slow = evaluation.slowed_by[0].rule if evaluation and evaluation.slowed_by else None
+        tps = tps_alone(evaluation) if evaluation else self._promised(proposal)
         plain = f"{self._proposals.first(proposal).name} · {proposal.speculation}"
         return Rejection(
-            what=f"{proposal.split} · {judged.rung.candidate.how if judged and judged.rung else plain}",
+            what=f"{proposal.split} · {evaluation.rung.candidate.how if evaluation else plain}",
             reason=self._compared(choice, proposal, tps),
             why="slower",
             tps=round(tps, 2),

@@ -8,7 +8,7 @@ from sparkfleet.perf.memory.demand import fits
 from sparkfleet.perf.prediction import Band, Prediction, Provenance
 from sparkfleet.planner.capacity.memory_ledger import MemoryLedger
 from sparkfleet.planner.place.fleet_map import Fleet
-from sparkfleet.planner.search.rung_builder import ServedVariant, nth
+from sparkfleet.planner.search.rung_builder import ServedVariant
 from sparkfleet.planner.types.plan import Candidate, GroupPlan, GroupShape, Rejection, Rung
 from sparkfleet.specs.deployment import Variant
 from sparkfleet.units import gib
@@ -33,7 +33,7 @@ def custom_groups(
     groups: list[GroupPlan] = []
     wanted = variant.replicas or 1
     for replica in range(wanted):
-        prefer = nth(runs_on, replica)
+        prefer = runs_on[replica] if replica < len(runs_on) else ()
         for pool in fleet.pools(1, variant.nodes):
             nodes = ledger.place(pool, needs, prefer)
             if nodes is not None:

@@ -106,7 +106,7 @@ class ProposalEnumerator:
         )
 
     def first(self, proposal: Proposal) -> Stack:
-        """The stack that names a proposal before it is judged."""
+        """The stack that names a proposal before it is evaluated."""
         return in_order(self.stacks[proposal.engine], proposal.speculation)[0]
 
     def settings(self, proposal: Proposal) -> Settings:

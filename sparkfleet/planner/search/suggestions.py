@@ -16,7 +16,7 @@ from sparkfleet.planner.capacity.headroom import STEP, bisect
 from sparkfleet.planner.capacity.sizing import LEAST_CONTEXT, Proposal, VariantContext, size_proposal
 from sparkfleet.planner.place.fleet_map import GROUP_SIZES, Pool, SiteClass, link_id
 from sparkfleet.planner.place.stacks import Stack, splits_for
-from sparkfleet.planner.search.judge import assess
+from sparkfleet.planner.search.evaluate import evaluate
 from sparkfleet.units import gb
 
 SMALLER = ("fp8", "nvfp4")
@@ -81,8 +81,8 @@ def _fits(case: VariantContext, places: Sequence[SuggestedPlacement], holds: Hol
 
 
 def _passes(case: VariantContext, place: SuggestedPlacement, holds: Holds) -> bool:
-    rung = assess(case, place.proposal, place.stacks, place.room).rung
-    return rung is not None and holds(place.proposal.pool, rung.prediction.memory_bytes_per_rank)
+    found, _ = evaluate(case, place.proposal, place.stacks, place.room)
+    return found is not None and holds(place.proposal.pool, found.rung.prediction.memory_bytes_per_rank)
 
 
 def _has_room(case: VariantContext, place: SuggestedPlacement, holds: Holds) -> bool:
