@@ -26,9 +26,13 @@ def custom_groups(
     runs_on: Sequence[tuple[str, ...]],
 ) -> ServedVariant:
     """Its groups, as many as the deployment requires or none; `runs_on`: nodes of those that run now."""
-    size_ = float(variant.memory_bytes or 0)
+    declared = float(variant.memory_bytes or 0)
     needs = Band(
-        low=size_, mid=size_, high=size_, provenance=Provenance.MODELLED, basis="declared in the deployment"
+        low=declared,
+        mid=declared,
+        high=declared,
+        provenance=Provenance.MODELLED,
+        basis="declared in the deployment",
     )
     groups: list[GroupPlan] = []
     wanted = variant.replicas or 1
@@ -37,21 +41,22 @@ def custom_groups(
         for pool in fleet.pools(1, variant.nodes):
             nodes = ledger.place(pool, needs, prefer)
             if nodes is not None:
-                ledger.put(name, nodes, size_)
+                ledger.put(name, nodes, declared)
                 groups.append(GroupPlan(ladder=(_custom_rung(variant, nodes, needs),), variant=number))
                 break
     if len(groups) == wanted:
-        return groups, [], []
+        return ServedVariant(groups, [])
     for group in groups:
-        ledger.take_back(name, group.choice.candidate.shape.nodes, size_)
-    words = f"{gib(size_)} declared, and no usable node has that much free"
+        ledger.take_back(name, group.choice.candidate.shape.nodes, declared)
+    words = f"{gib(declared)} declared, and no usable node has that much free"
     if groups:
         words += f" for more than {len(groups)} of {wanted} replicas"
     near = [f"fits with `replicas: {len(groups)}`"] if groups else []
     empty = (ledger.emptiest(pool)[1] for pool in fleet.pools(1, variant.nodes))
     if not groups and any(fits(needs, room) != "no" for room in empty):
         near = [f"fits with one more node{' per replica' if wanted > 1 else ''}"]
-    return [], [Rejection(what=f"custom · {variant.model}", reason=words, why="memory")], near
+    rejection = Rejection(what=f"custom · {variant.model}", reason=words, why="memory")
+    return ServedVariant([], [rejection], near)
 
 
 def _custom_rung(variant: Variant, nodes: tuple[str, ...], needs: Band) -> Rung:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import NamedTuple
 
 from sparkfleet.knowledge.engines.advisories import advisories_of
 from sparkfleet.knowledge.rules.rules import Penalise
@@ -21,8 +22,14 @@ OBJECTIVES: dict[Objective, str] = {
 
 ADVISORY = "its release has a published security advisory (`sparkfleet explain security-advisory`)"
 
-ServedVariant = tuple[list[GroupPlan], list[Rejection], list[str]]
-"""Groups; what was rejected; the nearest things that would fit, if there are no groups."""
+
+class ServedVariant(NamedTuple):
+    """The groups of a variant, and what was rejected."""
+
+    groups: list[GroupPlan]
+    rejected: list[Rejection]
+    nearest: Sequence[str] = ()
+    """The nearest things that would fit, if there are no groups."""
 
 
 def tps_alone(evaluation: Evaluation) -> float:

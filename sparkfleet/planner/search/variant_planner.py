@@ -108,16 +108,16 @@ class VariantPlanner:
 
         Every speculative method of every engine is in a ladder or among the rejected.
         """
-        groups, _, near = self._served(number)
-        rungs = [rung.candidate for group in groups for rung in group.ladder]
+        served = self._served(number)
+        rungs = [rung.candidate for group in served.groups for rung in group.ladder]
         taken = {(candidate.engine, candidate.speculation.method) for candidate in rungs}
         self._rejected += self._proposals.account.unmentioned(taken, self._rejected)
-        return groups, self._rejected, near
+        return served
 
     def _served(self, number: int) -> ServedVariant:
         found = self._choose()
         if found is None:
-            return [], self._rejected, list(self._nearest())
+            return ServedVariant([], self._rejected, self._nearest())
         ladder, nodes = found
         groups = [self._settle(ladder, nodes, number)]
         for replica in range(1, self._replicas(ladder[0])):
@@ -133,8 +133,8 @@ class VariantPlanner:
                 break
             for group in groups:
                 self._ledger.take_back(self._case.spec.name, *nodes_and_bytes_of(group))
-            return [], self._rejected, [f"fits with `replicas: {replica}`", *self._nearest()]
-        return groups, self._rejected, []
+            return ServedVariant([], self._rejected, [f"fits with `replicas: {replica}`", *self._nearest()])
+        return ServedVariant(groups, self._rejected)
 
     def _settle(self, ladder: Sequence[Evaluation], nodes: tuple[str, ...], number: int) -> GroupPlan:
         """One group on its nodes, counted there with the largest of its rungs."""
