@@ -28,21 +28,21 @@ from sparkfleet.gateway.candidate_groups import CandidateGroups
 from sparkfleet.gateway.candidates import candidates_of
 from sparkfleet.gateway.engine.attempts import Attempts
 from sparkfleet.gateway.engine.endpoints import Picker
+from sparkfleet.gateway.engine.engine_body import EngineBody, engine_body
 from sparkfleet.gateway.engine.engine_error import in_dialect, lacks_path, lengthened, read_error
-from sparkfleet.gateway.engine.engine_request import engine_request, raw_path
 from sparkfleet.gateway.engine.external import ExternalPicker
 from sparkfleet.gateway.engine.failure_event import FailureWatch
 from sparkfleet.gateway.engine.loop_detector import LoopDetector
 from sparkfleet.gateway.engine.relay import AnswerFilters, loop_event, lost_event, relay
-from sparkfleet.gateway.engine.replay import CONTINUATIONS, StreamRecord
-from sparkfleet.gateway.engine.upstream import Request, Upstream, UpstreamAnswer
+from sparkfleet.gateway.engine.replay import CONTINUATIONS, StreamRecord, plan_of
+from sparkfleet.gateway.engine.upstream import Request, Upstream, UpstreamAnswer, request_headers
 from sparkfleet.gateway.engine.usage import UsageMeter
 from sparkfleet.gateway.engine.usage_event import UsageHider
 from sparkfleet.gateway.http_responses import JSON, id_headers, respond_json
 from sparkfleet.gateway.observed_groups import ObservedGroups
 from sparkfleet.gateway.page.text_capture import BODY_BYTES, TextCapture, prompt_of
 from sparkfleet.gateway.request_context import RequestContext
-from sparkfleet.gateway.request_parser import RequestTarget
+from sparkfleet.gateway.request_parser import RequestTarget, is_form
 from sparkfleet.gateway.routing_table import KeyEntry, ModelEntry, RoutingTable
 from sparkfleet.telemetry import catalogue
 from sparkfleet.telemetry.metrics import GatewayMetrics
@@ -131,7 +131,7 @@ class ReverseProxy:
             ApiError: no engine has begun to answer it.
             ClientGone: its client has left.
         """
-        check_target(raw_path(scope), scope["query_string"])
+        check_target(_raw_path(scope), scope["query_string"])
         check_encoding(ctx.headers)
         assert ctx.key is not None
         with (
@@ -149,9 +149,13 @@ class ReverseProxy:
             ctx.admitted.charge(target.needs.prompt_tokens)
             if ctx.explains == "only":
                 return await _explain(ctx, candidates, send)
-            ctx.request = engine_request(ctx, scope, body, target, candidates)
+            sent = engine_body(ctx.path, ctx.headers, body, target, candidates)
+            ctx.hides_usage = sent.asks_usage
+            if candidates.model.replay and 0 < sent.body.size <= INLINE_BYTES and not is_form(ctx.headers):
+                ctx.replay = plan_of(ctx.path, sent.body)
+            ctx.request = _request(ctx, scope, sent)
             ctx.direct = direct_writer(scope)
-            del body  # only the attempts keep it, until an engine answers
+            del body, sent  # only the attempts keep it, until an engine answers
             try:
                 with self._metrics.in_flight.labels(ctx.model).track_inprogress():
                     await self._pass_on(ctx, target, candidates, receive, send, held=held)
@@ -339,6 +343,23 @@ def _cut_short(ctx: RequestContext, filters: AnswerFilters) -> bytes:
     if filters.has_report:
         return b""
     return lost_event(ctx.dialect, filters.meter) if ctx.is_stream else b""
+
+
+def _raw_path(scope: Scope) -> bytes:
+    raw: bytes = scope.get("raw_path") or scope["path"].encode()
+    return raw
+
+
+def _request(ctx: RequestContext, scope: Scope, sent: EngineBody) -> Request:
+    path, query = _raw_path(scope), scope["query_string"]
+    return Request(
+        id=ctx.id,
+        method=ctx.method,
+        target=(path + b"?" + query if query else path).decode("ascii"),
+        headers=request_headers(ctx.headers),
+        body=sent.body,
+        model_span=sent.model_span,
+    )
 
 
 async def _explain(ctx: RequestContext, candidates: CandidateGroups, send: Send) -> None:
