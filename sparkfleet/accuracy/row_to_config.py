@@ -24,9 +24,9 @@ from sparkfleet.knowledge.ceilings import LinkSpeed, physics
 from sparkfleet.knowledge.models.known_models import quant_in_name
 from sparkfleet.knowledge.published.factors import PATCHED_BUILDS
 from sparkfleet.perf.latency.latency_model import MAX_RUNNING
-from sparkfleet.perf.latency.roofline_terms import Setup, own_chunk
+from sparkfleet.perf.latency.roofline_terms import SpeedConfig, own_chunk
 from sparkfleet.perf.memory.demand import max_num_seqs
-from sparkfleet.perf.memory.engine_sizes import Run
+from sparkfleet.perf.memory.engine_sizes import MemoryConfig
 from sparkfleet.perf.model_shape import ModelShape
 from sparkfleet.perf.workload import Workload
 
@@ -46,7 +46,7 @@ class ServedModel(NamedTuple):
 class Ran(NamedTuple):
     """Configuration that was measured."""
 
-    setup: Setup
+    setup: SpeedConfig
     nodes: int
     replicas: int
 
@@ -73,7 +73,7 @@ def setup_of(row: CsvRow, model: ServedModel, workload: Workload, assumed: list[
     notes = row.get("notes", "").lower()
     nodes, tp, pp, replicas = _topology(row, notes, assumed)
     method, k = _speculation(row, assumed)
-    setup = Setup(
+    setup = SpeedConfig(
         arch=model.arch,
         engine=model.engine,
         format=model.format,
@@ -244,13 +244,13 @@ def _topology(row: CsvRow, notes: str, assumed: list[str]) -> tuple[int, int, in
     return nodes, nodes, 1, 1
 
 
-def _running(row: CsvRow, setup: Setup, workload: Workload, assumed: list[str]) -> int | None:
+def _running(row: CsvRow, setup: SpeedConfig, workload: Workload, assumed: list[str]) -> int | None:
     """Most requests at once: as in the notes, and no more than vLLM's KV cache pool holds."""
     most = note_reader.slots(row.get("notes", "").lower())
     if setup.engine != "vllm":
         return most
     length = round(workload.depth + workload.prompt + workload.generate)
-    run = Run(context=length, **setup.shared())
+    run = MemoryConfig(context=length, **setup.shared())
     share = amount(row, "mem_util_flag")
     room = max_num_seqs(setup.arch, run, share or OWN_SHARE)
     if room is None or room >= min(most or MAX_RUNNING, workload.concurrency):

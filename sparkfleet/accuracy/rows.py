@@ -1,6 +1,6 @@
 """Published measurements as cases: a row of a CSV becomes a setup, a workload and figures, or a reason why not.
 
-Setup and workload come only from columns about the configuration, never from measured ones (rates, times, memory,
+Configuration and workload come only from columns about the configuration, never from measured ones (rates, times, memory,
 acceptance). What a row leaves open is assumed, and reported as assumed; words that are not known decline the row.
 """
 
@@ -19,7 +19,7 @@ from sparkfleet.accuracy.models import Configs, Declined
 from sparkfleet.accuracy.row_to_config import model_of, setup_of
 from sparkfleet.errors import SpecError
 from sparkfleet.knowledge.measurements import architectures
-from sparkfleet.perf.latency.roofline_terms import Setup
+from sparkfleet.perf.latency.roofline_terms import SpeedConfig
 from sparkfleet.perf.workload import Workload
 from sparkfleet.values import Value
 
@@ -40,7 +40,7 @@ class PublishedCase(Value):
     image: str = ""
     """Engine version or image, as published."""
     nodes: int
-    setup: Setup
+    setup: SpeedConfig
     workload: Workload
     replicas: int = 1
     """Independent copies that share the concurrency."""
