@@ -269,9 +269,8 @@ class Ranks:
             found.append(classify(failure))
         first = first_cause(found).model_copy(update={"began": self._taken})
         if first.cause is Cause.UNKNOWN and (exited is None or exited.exit_code is None):
-            return first.model_copy(
-                update={"says": error.what}
-            )  # without an exit code the error is more precise
+            # Without an exit code the error is more precise.
+            return first.model_copy(update={"says": error.what})
         return first
 
     async def _wait_for_memory(self, waiting: Callable[[str], None]) -> None:

@@ -211,13 +211,11 @@ def _items(arch: ModelShape, run: MemoryConfig) -> Iterator[Item]:
     yield _exact(MemoryUse.DRAFTER, draft_bytes(arch, run))
     yield _activations(arch, run)
     if plain:
-        yield Item(
-            name=MemoryUse.PROCESS, low=0.4 * GIB, mid=0.8 * GIB, high=1.5 * GIB
-        )  # one process and a CUDA context
+        # One process and a CUDA context.
+        yield Item(name=MemoryUse.PROCESS, low=0.4 * GIB, mid=0.8 * GIB, high=1.5 * GIB)
         return
-    yield Item(
-        name=MemoryUse.PROCESS, low=1.5 * GIB, mid=3.0 * GIB, high=5.0 * GIB
-    )  # torch, CUDA context, API server, scheduler
+    # torch, CUDA context, API server, scheduler.
+    yield Item(name=MemoryUse.PROCESS, low=1.5 * GIB, mid=3.0 * GIB, high=5.0 * GIB)
     if not run.eager:
         yield _measured(MemoryUse.CUDA_GRAPHS, memory.cuda_graphs_gb)
     if run.tp * run.pp > 1:
