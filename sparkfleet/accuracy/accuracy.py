@@ -1,6 +1,6 @@
 """Errors of predictions against published measurements: `sparkfleet accuracy ROWS.csv`.
 
-    run(rows, configs, head_to_heads) -> Report        report.json() for machines, report.text() for people
+    compare_rows(rows, configs, head_to_heads) -> AccuracyReport   report.json() for machines, report.text() for people
 
 Predictions come from the committed factors only; a row's own measured columns are never read to predict it.
 """
@@ -130,8 +130,10 @@ class AccuracyReport(Value):
         return "\n".join(lines)
 
 
-def run(rows_path: Path, configs_path: Path | None = None, h2h_path: Path | None = None) -> AccuracyReport:
-    """Predict every row of a file and compare.
+def compare_rows(
+    rows_path: Path, configs_path: Path | None = None, h2h_path: Path | None = None
+) -> AccuracyReport:
+    """Compares every row of a file with its prediction.
 
     Args:
         rows_path: CSV with the columns of `knowledge/measurements/benchmarks.csv`.

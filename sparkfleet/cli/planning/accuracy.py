@@ -80,7 +80,7 @@ def _reported(
 ) -> tuple[str, str, str]:
     """The report as JSON, as a Markdown table, and in words."""
     try:
-        from sparkfleet.accuracy.accuracy import run as measure
+        from sparkfleet.accuracy.accuracy import compare_rows
         from sparkfleet.accuracy.decisions import decide, published_cases
     except ModuleNotFoundError as error:
         if error.name is None or not error.name.startswith("sparkfleet."):
@@ -92,5 +92,5 @@ def _reported(
     if decisions or rows is None:
         decided = decide(published_cases(rows), unseen=True)
         return decided.json(), decided.markdown(), decided.text()
-    errors = measure(rows, configs, head_to_heads)
+    errors = compare_rows(rows, configs, head_to_heads)
     return errors.json(), "", errors.text()

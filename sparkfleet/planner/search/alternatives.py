@@ -9,7 +9,7 @@ from sparkfleet.planner.capacity.memory_ledger import MemoryLedger
 from sparkfleet.planner.capacity.sizing import Proposal, VariantContext, size_proposal
 from sparkfleet.planner.search.enumerate import ProposalEnumerator
 from sparkfleet.planner.search.evaluate import Evaluation
-from sparkfleet.planner.search.objective import total
+from sparkfleet.planner.search.objective import SizedProposal, total
 from sparkfleet.planner.search.rung_builder import because, tps_alone
 from sparkfleet.planner.search.spread import line, stays
 from sparkfleet.planner.types.plan import Rejection
@@ -92,7 +92,7 @@ class Alternatives:
         """Tokens per second of all requests, distributed over so many groups."""
         case, settings = self._case, self._proposals.settings(proposal)
         sizes = size_proposal(case, proposal, self._ledger.best(proposal.pool), settings).sizes
-        return total(case, proposal, settings, sizes, groups)
+        return total(SizedProposal(case, proposal, settings, sizes), groups)
 
     def note_replicas(self, choice: Evaluation, left: Left) -> None:
         """Independent copies on the nodes that there are, against the one group that was chosen."""

@@ -38,7 +38,7 @@ from sparkfleet.planner.search.candidate_builder import (
     situation_with,
 )
 from sparkfleet.planner.search.notes import notes_of
-from sparkfleet.planner.search.objective import doubt, evidence_of, worth
+from sparkfleet.planner.search.objective import SizedProposal, doubt, evidence_of, worth
 from sparkfleet.planner.types.plan import Candidate, PublishedRuns, Rejection, Rung
 
 STACKS_TRIED = 6
@@ -294,7 +294,8 @@ def _predicted(
         check_ttft_ms=_times(check.ttft_ms, 1 / verdict.factor("ttft")),
         check_decode_tps=_times(check.decode_tps_per_request, slower),
     )
-    value = worth(case, proposal, settings, sized.sizes) * slower * doubt(case, stack, proposal, verdict)
+    ranked = SizedProposal(case, proposal, settings, sized.sizes)
+    value = worth(ranked) * slower * doubt(case, stack, proposal, verdict)
     proof = evidence_of(case, proposal)
     rung = Rung(
         candidate=candidate,
@@ -311,7 +312,7 @@ def _predicted(
         rung,
         value,
         verdict.penalties,
-        worth(case, proposal, settings, sized.sizes, published=False) * slower,
+        worth(ranked, published=False) * slower,
     )
 
 

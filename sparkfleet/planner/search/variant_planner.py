@@ -22,7 +22,14 @@ from sparkfleet.planner.place.fleet_map import Pool
 from sparkfleet.planner.search.alternatives import Alternatives
 from sparkfleet.planner.search.enumerate import ProposalEnumerator
 from sparkfleet.planner.search.evaluate import Evaluation, evaluate
-from sparkfleet.planner.search.objective import best_groups, proof_of, required_gain, total, worth
+from sparkfleet.planner.search.objective import (
+    SizedProposal,
+    best_groups,
+    proof_of,
+    required_gain,
+    total,
+    worth,
+)
 from sparkfleet.planner.search.rung_builder import (
     ServedVariant,
     moved,
@@ -160,7 +167,7 @@ class VariantPlanner:
         settings, stack = self._proposals.settings(proposal), self._proposals.first(proposal)
         busy = self._case.objective == "throughput"
         discount = stack.evidence * proof_of(self._case, proposal).discount(busy=busy)
-        promise = worth(self._case, proposal, settings, sized.sizes) * discount
+        promise = worth(SizedProposal(self._case, proposal, settings, sized.sizes)) * discount
         return RankedProposal(-promise, next(self._order), proposal, None)
 
     # choosing
@@ -345,8 +352,9 @@ class VariantPlanner:
             return case.variant.replicas or 1
         proposal, settings = evaluation.proposal, self._proposals.settings(evaluation.proposal)
         sizes = Sizes(evaluation.rung.candidate.context, evaluation.rung.candidate.concurrency)
-        best = best_groups(case, proposal, settings, sizes)
-        gain = total(case, proposal, settings, sizes, best) / total(case, proposal, settings, sizes, 1)
+        sized = SizedProposal(case, proposal, settings, sizes)
+        best = best_groups(sized)
+        gain = total(sized, best) / total(sized, 1)
         return best if gain >= SHARE_GAIN else 1
 
     def _nearest(self) -> tuple[str, ...]:
