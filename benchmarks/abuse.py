@@ -32,7 +32,7 @@ from gateway import FixedPicker, process
 
 from sparkfleet.gateway.access.keys import digest, generate
 from sparkfleet.gateway.app import GatewayApp
-from sparkfleet.gateway.engine.endpoints import Target
+from sparkfleet.gateway.engine.endpoints import EngineEndpoint
 from sparkfleet.gateway.http_server import serve
 from sparkfleet.gateway.routing_table import GroupEntry, KeyEntry, ModelEntry, RoutingTable
 
@@ -177,7 +177,7 @@ async def run_gateway(engines: Sequence[str], key_sha256: str) -> None:
         for name in ("fake", "other")
     }
     key = KeyEntry(id="key-bench", name="bench", sha256=key_sha256)
-    targets = [Target(url=url, app=name) for name, url in zip(models, engines, strict=True)]
+    targets = [EngineEndpoint(url=url, app=name) for name, url in zip(models, engines, strict=True)]
     app = GatewayApp(FixedPicker(targets), table=RoutingTable(version=1, models=models, keys=(key,)))
     server = await serve(app, "127.0.0.1", 0)
     print(f"gateway on {server.url}", flush=True)

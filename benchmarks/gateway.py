@@ -37,7 +37,7 @@ from paced.contenders import OTHERS, Contender, NotHere, ours
 
 from sparkfleet.gateway.access.keys import digest, generate
 from sparkfleet.gateway.app import GatewayApp
-from sparkfleet.gateway.engine.endpoints import Target
+from sparkfleet.gateway.engine.endpoints import EngineEndpoint
 from sparkfleet.gateway.http_server import serve
 from sparkfleet.gateway.routing_table import GroupEntry, KeyEntry, ModelEntry, RoutingTable
 from sparkfleet.runtime.still_heap import StillHeap
@@ -180,12 +180,12 @@ def rss_mib(pid: int) -> float:
 class FixedPicker:
     """The engine of each group, in place of Ray Serve's replicas."""
 
-    def __init__(self, engines: Sequence[Target]) -> None:
+    def __init__(self, engines: Sequence[EngineEndpoint]) -> None:
         self._engines = {engine.app: engine for engine in engines}
 
     async def pick(
         self, model: ModelEntry, groups: Sequence[GroupEntry], *, exclude: AbstractSet[str]
-    ) -> Target | None:
+    ) -> EngineEndpoint | None:
         """The engine of the first group whose engine is not excluded."""
         found = (self._engines[group.app] for group in groups)
         return next((engine for engine in found if engine.url not in exclude), None)
@@ -198,7 +198,7 @@ async def run_gateway(engine: str, port: int, key_sha256: str) -> None:
     )
     key = KeyEntry(id="key-bench", name="bench", sha256=key_sha256)
     table = RoutingTable(version=1, models={"fake": entry}, keys=(key,))
-    picker = FixedPicker([Target(url=engine, app="fake", token="bench")])
+    picker = FixedPicker([EngineEndpoint(url=engine, app="fake", token="bench")])
     app = GatewayApp(picker, table=table)
     await serve(app, "127.0.0.1", port, connections=4096)
     heap = StillHeap()

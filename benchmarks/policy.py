@@ -21,8 +21,8 @@ from time import thread_time
 from typing import Any
 
 from sparkfleet.gateway.admission.model_queue import ModelQueues
-from sparkfleet.gateway.choice import Choice
-from sparkfleet.gateway.in_flight import InFlight
+from sparkfleet.gateway.candidate_groups import CandidateGroups
+from sparkfleet.gateway.observed_groups import ObservedGroups
 from sparkfleet.gateway.request.prefix_blocks import prefix_of
 from sparkfleet.gateway.request.requirements import Requirements
 from sparkfleet.gateway.routing_table import GroupEntry, GroupSpeed, ModelEntry
@@ -42,16 +42,16 @@ def median_us(call: Callable[[], object], rounds: int) -> float:
     return statistics.median(samples) * 1e6
 
 
-async def wait_us(entries: Sequence[GroupEntry], loads: InFlight, needs: Requirements) -> float:
+async def wait_us(entries: Sequence[GroupEntry], observed: ObservedGroups, needs: Requirements) -> float:
     """Processor time of a request that begins to wait, mean over 1,000, microseconds."""
     for entry in entries:
-        while loads.has_room(entry):
-            loads.begin(entry.app)
+        while observed.has_room(entry):
+            observed.begin(entry.app)
     model = ModelEntry(name="m", groups=tuple(entries), deployment="engine", state="ready")
     queues = ModelQueues()
-    choice = Choice(model, tuple(entries), needs, loads)
+    candidates = CandidateGroups(model, tuple(entries), needs, observed)
     before = thread_time()
-    waiting = [asyncio.create_task(queues.enter(lambda: choice)) for _ in range(_WAITING)]
+    waiting = [asyncio.create_task(queues.enter(lambda: candidates)) for _ in range(_WAITING)]
     while queues.waiting("m") < _WAITING:
         await asyncio.sleep(0)
     found = (thread_time() - before) / _WAITING
@@ -71,7 +71,7 @@ def measure(groups: int, characters: int, rounds: int) -> dict[str, Any]:
         )
         for number in range(groups)
     ]
-    loads = InFlight()
+    observed = ObservedGroups()
     text = "".join(drawn.choices("abcdefgh ", k=characters))
     prefix = prefix_of([text])
     needs = Requirements(
@@ -82,17 +82,17 @@ def measure(groups: int, characters: int, rounds: int) -> dict[str, Any]:
         prefix=prefix,
     )
     for number, entry in enumerate(entries):
-        loads.caches.add(entry, prefix[: len(prefix) * number // groups])
+        observed.caches.add(entry, prefix[: len(prefix) * number // groups])
         for _ in range(number % 4):
-            loads.begin(entry.app, 100)
+            observed.begin(entry.app, 100)
     return {
         "groups": groups,
         "characters": characters,
         "blocks": len(prefix),
-        "decide_us": median_us(lambda: loads.forecasts(entries, needs, "m"), rounds),
-        "record_us": median_us(lambda: loads.caches.add(entries[0], prefix), rounds),
+        "decide_us": median_us(lambda: observed.forecasts(entries, needs, "m"), rounds),
+        "record_us": median_us(lambda: observed.caches.add(entries[0], prefix), rounds),
         "parse_us": median_us(lambda: prefix_of([text]), rounds),
-        "wait_us": asyncio.run(wait_us(entries, loads, needs)),
+        "wait_us": asyncio.run(wait_us(entries, observed, needs)),
     }
 
 

@@ -36,11 +36,11 @@ from paced.contenders import Contender, NotHere, nginx, ours, vllm_router
 from paced.loads import LOADS, Conversation, Load, SentRequest
 from paced.prefix_engine import EngineSpeed
 
-from sparkfleet.gateway import choice
 from sparkfleet.gateway.access.keys import digest, generate
+from sparkfleet.gateway.admission import slot
+from sparkfleet.gateway.admission.slot import LEARN_S
 from sparkfleet.gateway.app import GatewayApp
-from sparkfleet.gateway.choice import LEARN_S
-from sparkfleet.gateway.engine.endpoints import Target
+from sparkfleet.gateway.engine.endpoints import EngineEndpoint
 from sparkfleet.gateway.http_server import serve
 from sparkfleet.gateway.routing_table import GroupEntry, GroupSpeed, KeyEntry, ModelEntry, RoutingTable
 
@@ -153,9 +153,9 @@ async def run_gateway(engines: str, port: int, key_sha256: str) -> None:
     groups, targets = [], []
     for number, (url, given) in enumerate(json.loads(engines)):
         speed = EngineSpeed(**given)
-        choice.LEARN_S = LEARN_S / speed.scale  # on the engines' clock, as all speeds
+        slot.LEARN_S = LEARN_S / speed.scale  # on the engines' clock, as all speeds
         groups.append(group_of(f"engine{number}", speed))
-        targets.append(Target(url=url, app=f"engine{number}", token="bench"))
+        targets.append(EngineEndpoint(url=url, app=f"engine{number}", token="bench"))
     entry = ModelEntry(name="fake", groups=tuple(groups), deployment="fake", state="ready")
     key = KeyEntry(id="key-bench", name="bench", sha256=key_sha256)
     app = GatewayApp(FixedPicker(targets), table=RoutingTable(version=1, models={"fake": entry}, keys=(key,)))

@@ -43,12 +43,6 @@ MOST_MODULES = 22
 UNHELD = ("lab", "gateway", "planner")
 """Packages whose messages may have Python's quotes still."""
 
-WITH_ALIASES = (
-    *("accuracy", "checkpoints", "doctor", "engines", "group", "install"),
-    *("knowledge", "lab", "planner", "staging", "tiny_models"),
-)
-"""Packages whose type aliases may have the name of a class of another package still."""
-
 
 def public_classes(tree: ast.Module) -> Iterator[ast.ClassDef]:
     """Public classes at the top level of a module."""
@@ -172,7 +166,7 @@ def findings(root: Path) -> Iterator[str]:
             if DOUBLES.match(one.name) and name.parts[1:3] != ("engines", "fake"):
                 yield f"{name}:{one.lineno}: class {one.name} is a test double: put it into tests/support"
         # Those of asgi.py are the words of the ASGI specification.
-        if name.parts[1] not in WITH_ALIASES and name.name != "asgi.py":
+        if name.name != "asgi.py":
             named += [(f"{name}:{line}", alias) for line, alias in aliases(tree)]
         yield from questions(name, tree)
         yield from unclear(name, source, tree)

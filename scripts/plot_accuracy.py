@@ -12,7 +12,7 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
-from sparkfleet.accuracy.accuracy import AccuracyReport, ScoredCase, run
+from sparkfleet.accuracy.accuracy import AccuracyReport, ScoredCase, compare_rows
 from sparkfleet.accuracy.rows import METRICS
 
 ROOT = Path(__file__).parents[1]
@@ -70,7 +70,7 @@ def _line(low: float, high: float, factor: float, at: Callable[[float], float], 
 
 def main() -> None:
     """Predict all rows and write one picture per metric."""
-    report: AccuracyReport = run(Path(sys.argv[1]) if len(sys.argv) > 1 else ROWS)
+    report: AccuracyReport = compare_rows(Path(sys.argv[1]) if len(sys.argv) > 1 else ROWS)
     target = ROOT / "docs" / "pictures"
     target.mkdir(parents=True, exist_ok=True)
     for metric in METRICS:

@@ -98,9 +98,8 @@ def _meaning(parameter: Any) -> str:
     elif shown and isinstance(parameter.default, bool) and parameter.secondary_opts:
         chosen = (parameter.opts if parameter.default else parameter.secondary_opts)[0]
         parts.append(f"Default: `{chosen}`.")
-    limits = (
-        parameter if hasattr(parameter, "min") else getattr(parameter, "type", None)
-    )  # by Typer's release
+    # By Typer's release.
+    limits = parameter if hasattr(parameter, "min") else getattr(parameter, "type", None)
     low, high = (getattr(limits, bound, None) for bound in ("min", "max"))
     if low is not None or high is not None:
         parts.append(f"From {low} to {high}." if high is not None else f"At least {low}.")

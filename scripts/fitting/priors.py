@@ -9,7 +9,7 @@ from functools import cache
 
 from sparkfleet.knowledge.ceilings import physics
 from sparkfleet.perf.latency.factor_keys import ENGINE_GROUPS
-from sparkfleet.perf.latency.roofline_terms import Setup
+from sparkfleet.perf.latency.roofline_terms import SpeedConfig
 from sparkfleet.perf.model_shape import Layers, from_counts
 
 Priors = dict[str, tuple[float, float]]
@@ -123,7 +123,7 @@ def expectation(name: str, priors: Priors) -> tuple[float, float]:
     return math.log(value), strength
 
 
-def expected(priors: Priors, key: Callable[[Setup, str], str]) -> dict[str, float]:
+def expected(priors: Priors, key: Callable[[SpeedConfig, str], str]) -> dict[str, float]:
     """Coefficients of what nobody measured: every engine, format, kind and kernel, at its prior."""
     found = {}
     for setup in possible_setups():
@@ -134,12 +134,12 @@ def expected(priors: Priors, key: Callable[[Setup, str], str]) -> dict[str, floa
 
 
 @cache
-def possible_setups() -> tuple[Setup, ...]:
+def possible_setups() -> tuple[SpeedConfig, ...]:
     """One setup for each engine, format, kind of model and kernel."""
     layers = {"full": 1, "moe": 0, "mlp": 1}
     kinds = [(moe, extra) for moe in (0, 1) for extra in ("full", "linear", "sliding")]
     return tuple(
-        Setup(
+        SpeedConfig(
             arch=from_counts("any", 8.0, 1.0 if moe else 8.0).model_copy(
                 update={
                     "layers": Layers(

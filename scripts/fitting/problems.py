@@ -30,7 +30,7 @@ from sparkfleet.perf.latency.factor_keys import (
     prefill_keys,
 )
 from sparkfleet.perf.latency.latency_model import MAX_RUNNING, in_step, kept, left_of_burst, waits
-from sparkfleet.perf.latency.roofline_terms import Setup, burst_terms, costs, step_terms
+from sparkfleet.perf.latency.roofline_terms import SpeedConfig, burst_terms, costs, step_terms
 
 Array = np.ndarray
 
@@ -227,7 +227,7 @@ def _padded(rows: Sequence[Sequence[float]]) -> Array:
 def _problem(
     rows: list[Row],
     terms: list[dict[str, float]],
-    key: Callable[[Setup, str], str],
+    key: Callable[[SpeedConfig, str], str],
     *,
     effects: list[tuple[str, ...]],
     accept: list[tuple[str, ...]],

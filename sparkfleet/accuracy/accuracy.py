@@ -1,6 +1,6 @@
 """Errors of predictions against published measurements: `sparkfleet accuracy ROWS.csv`.
 
-    run(rows, configs, head_to_heads) -> Report        report.json() for machines, report.text() for people
+    compare_rows(rows, configs, head_to_heads) -> AccuracyReport   report.json() for machines, report.text() for people
 
 Predictions come from the committed factors only; a row's own measured columns are never read to predict it.
 """
@@ -17,7 +17,7 @@ from statistics import median
 from pydantic import Field
 
 from sparkfleet.accuracy.aliases import BLANK, is_off, lowered
-from sparkfleet.accuracy.cells import Row, measured
+from sparkfleet.accuracy.cells import CsvRow, measured
 from sparkfleet.accuracy.duels import Duel, duel_of, read_duels
 from sparkfleet.accuracy.files import NOTHING, reading
 from sparkfleet.accuracy.models import Configs, Declined
@@ -130,8 +130,10 @@ class AccuracyReport(Value):
         return "\n".join(lines)
 
 
-def run(rows_path: Path, configs_path: Path | None = None, h2h_path: Path | None = None) -> AccuracyReport:
-    """Predict every row of a file and compare.
+def compare_rows(
+    rows_path: Path, configs_path: Path | None = None, h2h_path: Path | None = None
+) -> AccuracyReport:
+    """Compares every row of a file with its prediction.
 
     Args:
         rows_path: CSV with the columns of `knowledge/measurements/benchmarks.csv`.
@@ -181,7 +183,7 @@ def run(rows_path: Path, configs_path: Path | None = None, h2h_path: Path | None
     )
 
 
-def _unread(row: Row, case: PublishedCase) -> Iterator[str]:
+def _unread(row: CsvRow, case: PublishedCase) -> Iterator[str]:
     """The reason for each figure of a row that is not compared, or for the row if it has none."""
     found = {metric for metric, _ in case.measured}
     stated = [m for m in METRICS if lowered(row.get(m, "")) not in BLANK]
@@ -303,7 +305,7 @@ def _spec(case: PublishedCase) -> str:
     return "speculative" if case.speculative else "none"
 
 
-def _carry(row: Row, carried: Counter[tuple[str, str]]) -> None:
+def _carry(row: CsvRow, carried: Counter[tuple[str, str]]) -> None:
     spec = "none" if is_off(row.get("spec_method", "")) else "speculative"
     carried.update((metric, spec) for metric in METRICS if measured(row, metric) is not None)
 

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from sparkfleet.accuracy.aliases import BLANK, TOKENS, lowered, number
 from sparkfleet.accuracy.models import Declined
 
-Row = Mapping[str, str]
+CsvRow = Mapping[str, str]
 
 _MACHINES = dict.fromkeys(("x", "node", "nodes", "spark", "sparks", "dgx", "box", "boxes"), 1.0)
 _REQUESTS = dict.fromkeys(
@@ -37,7 +37,7 @@ _COLUMNS: dict[str, tuple[Mapping[str, float], str, float]] = {
 _MEASURED = {"ttft_ms": {"ms": 1.0, "s": 1000.0, "sec": 1000.0}}
 
 
-def amount(row: Row, column: str) -> float | None:
+def amount(row: CsvRow, column: str) -> float | None:
     """The number in a cell about the configuration; None if the cell is empty.
 
     Raises:
@@ -53,7 +53,7 @@ def amount(row: Row, column: str) -> float | None:
     return value
 
 
-def count(row: Row, column: str, *, least: int = 0) -> int | None:
+def count(row: CsvRow, column: str, *, least: int = 0) -> int | None:
     """The whole number in a cell about the configuration; None if the cell is empty.
 
     Raises:
@@ -65,7 +65,7 @@ def count(row: Row, column: str, *, least: int = 0) -> int | None:
     return None if value is None else int(value)
 
 
-def measured(row: Row, metric: str) -> float | None:
+def measured(row: CsvRow, metric: str) -> float | None:
     """A measured figure in the units of its column; None if it is missing or cannot be read."""
     value = number(row.get(metric, ""), _MEASURED.get(metric, _RATE))
     return value or None

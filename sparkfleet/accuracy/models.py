@@ -31,8 +31,8 @@ from sparkfleet.knowledge.models.published_checkpoints import PublishedCheckpoin
 from sparkfleet.perf.model_shape import GUESSED, PART_KINDS, ModelShape, from_checkpoint, from_counts
 from sparkfleet.perf.predictor import format_of
 
-Config = Mapping[str, object]
-Configs = Mapping[str, Config]
+ConfigJson = Mapping[str, object]
+Configs = Mapping[str, ConfigJson]
 
 
 class Declined(Exception):
@@ -134,7 +134,7 @@ def checkpoint_of(name: str, configs: Configs, stored: Stored) -> Checkpoint | N
     return named if quantisation or quant is None else _with_bits(named, stored)
 
 
-def _facts(entry: str, own: Config | None, quant: str | None) -> Checkpoint | None:
+def _facts(entry: str, own: ConfigJson | None, quant: str | None) -> Checkpoint | None:
     try:
         return (
             known_as(entry, quant)
@@ -286,7 +286,7 @@ def _from_stated(name: str, configs: Configs, stored: Stored, size: Size, error:
     return _stated_shapes(_guessed(name, total, active or total, notes, stored), config)
 
 
-def _stated_shapes(guess: ModelShape, config: Config) -> ModelShape:
+def _stated_shapes(guess: ModelShape, config: ConfigJson) -> ModelShape:
     """The guess with the further fields of a summary: width, experts, and a model with the same kinds of layers."""
     stated = {"hidden": "hidden_size", "experts": "num_experts", "top_k": "num_experts_per_tok"}
     found = {
@@ -301,7 +301,7 @@ def _stated_shapes(guess: ModelShape, config: Config) -> ModelShape:
     return guess.model_copy(update=found)
 
 
-def _number(config: Config, key: str) -> float:
+def _number(config: ConfigJson, key: str) -> float:
     value = config.get(key)
     return float(value) if isinstance(value, int | float) and not isinstance(value, bool) else 0.0
 

@@ -18,15 +18,15 @@ from sparkfleet.accuracy.aliases import (
     quant_label,
     unmeasured_engine,
 )
-from sparkfleet.accuracy.cells import Row, amount, count
+from sparkfleet.accuracy.cells import CsvRow, amount, count
 from sparkfleet.accuracy.models import Configs, Declined, Size, Stored, find_arch
 from sparkfleet.knowledge.ceilings import LinkSpeed, physics
 from sparkfleet.knowledge.models.known_models import quant_in_name
 from sparkfleet.knowledge.published.factors import PATCHED_BUILDS
 from sparkfleet.perf.latency.latency_model import MAX_RUNNING
-from sparkfleet.perf.latency.roofline_terms import Setup, own_chunk
+from sparkfleet.perf.latency.roofline_terms import SpeedConfig, own_chunk
 from sparkfleet.perf.memory.demand import max_num_seqs
-from sparkfleet.perf.memory.engine_sizes import Run
+from sparkfleet.perf.memory.engine_sizes import MemoryConfig
 from sparkfleet.perf.model_shape import ModelShape
 from sparkfleet.perf.workload import Workload
 
@@ -46,12 +46,12 @@ class ServedModel(NamedTuple):
 class Ran(NamedTuple):
     """Configuration that was measured."""
 
-    setup: Setup
+    setup: SpeedConfig
     nodes: int
     replicas: int
 
 
-def model_of(row: Row, configs: Configs, assumed: list[str]) -> ServedModel:
+def model_of(row: CsvRow, configs: Configs, assumed: list[str]) -> ServedModel:
     """The model of a row. Raises Declined if the row has too little; assumptions are added to `assumed`."""
     engine = _engine(row, assumed)
     format_name, scale = _format(row, engine, assumed)
@@ -68,12 +68,12 @@ def model_of(row: Row, configs: Configs, assumed: list[str]) -> ServedModel:
     return ServedModel(engine, format_name, arch)
 
 
-def setup_of(row: Row, model: ServedModel, workload: Workload, assumed: list[str], *, eager: bool) -> Ran:
+def setup_of(row: CsvRow, model: ServedModel, workload: Workload, assumed: list[str], *, eager: bool) -> Ran:
     """Engine configuration of a row. Raises and adds as `model_of`."""
     notes = row.get("notes", "").lower()
     nodes, tp, pp, replicas = _topology(row, notes, assumed)
     method, k = _speculation(row, assumed)
-    setup = Setup(
+    setup = SpeedConfig(
         arch=model.arch,
         engine=model.engine,
         format=model.format,
@@ -95,7 +95,7 @@ def setup_of(row: Row, model: ServedModel, workload: Workload, assumed: list[str
     return Ran(setup.model_copy(update={"max_running": most}), nodes, replicas)
 
 
-def _engine(row: Row, assumed: list[str]) -> str:
+def _engine(row: CsvRow, assumed: list[str]) -> str:
     text = lowered(row.get("engine", ""))
     if text in BLANK:
         gguf = "gguf" in row["model"].lower() or re.match(
@@ -114,7 +114,7 @@ def _engine(row: Row, assumed: list[str]) -> str:
     return other
 
 
-def _release(row: Row) -> str:
+def _release(row: CsvRow) -> str:
     """Engine version in the words that factors know: `0.26`, or the name of a patched image."""
     text = row.get("engine_version_or_image", "").lower()
     for name in PATCHED_BUILDS:
@@ -125,7 +125,7 @@ def _release(row: Row) -> str:
     return found.group(1) if found else ""
 
 
-def _format(row: Row, engine: str, assumed: list[str]) -> tuple[str, float]:
+def _format(row: CsvRow, engine: str, assumed: list[str]) -> tuple[str, float]:
     """Name of the format, and the bits of its linear layers relative to the format's own (EXL3 has them in its name)."""
     label = _label(row, assumed)
     name = format_of(label)
@@ -141,7 +141,7 @@ def _format(row: Row, engine: str, assumed: list[str]) -> tuple[str, float]:
     return name, float(bits.group(1)) / 4 if bits else 1.0
 
 
-def _label(row: Row, assumed: list[str]) -> str:
+def _label(row: CsvRow, assumed: list[str]) -> str:
     """The quantisation in the spelling of the table; "bf16" of some models means their makers' quantised weights."""
     label, model = quant_label(row.get("quant", "")), row["model"]
     if not label:
@@ -159,7 +159,7 @@ def _label(row: Row, assumed: list[str]) -> str:
     return label
 
 
-def _total_bytes(row: Row) -> float | None:
+def _total_bytes(row: CsvRow) -> float | None:
     size = amount(row, "weights_gb")
     if size is not None and 0 < size < 0.05:
         raise Declined("weights_gb is not plausible: less than 0.05")
@@ -185,7 +185,7 @@ _KV = (
 """Words for the type of the KV cache, and bytes of one element with its scales."""
 
 
-def _kv_bytes(row: Row, assumed: list[str]) -> float:
+def _kv_bytes(row: CsvRow, assumed: list[str]) -> float:
     label = (
         lowered(row.get("kv_dtype", ""))
         .replace("nv-fp4", "nvfp4")
@@ -202,7 +202,7 @@ def _kv_bytes(row: Row, assumed: list[str]) -> float:
     return 2.0
 
 
-def _link(row: Row, notes: str, ranks: int, assumed: list[str]) -> LinkSpeed | None:
+def _link(row: CsvRow, notes: str, ranks: int, assumed: list[str]) -> LinkSpeed | None:
     if ranks < 2:
         return None
     links, label = physics().links, lowered(row.get("link", ""))
@@ -223,7 +223,7 @@ def _link(row: Row, notes: str, ranks: int, assumed: list[str]) -> LinkSpeed | N
     return links["ring"] if "ring" in label or "mesh" in label else links["qsfp200"]
 
 
-def _topology(row: Row, notes: str, assumed: list[str]) -> tuple[int, int, int, int]:
+def _topology(row: CsvRow, notes: str, assumed: list[str]) -> tuple[int, int, int, int]:
     """(nodes, TP, PP, replicas)."""
     nodes, tp, pp = (count(row, column, least=1) for column in ("nodes", "tp", "pp"))
     ranks = (tp or 1) * (pp or 1)
@@ -244,13 +244,13 @@ def _topology(row: Row, notes: str, assumed: list[str]) -> tuple[int, int, int, 
     return nodes, nodes, 1, 1
 
 
-def _running(row: Row, setup: Setup, workload: Workload, assumed: list[str]) -> int | None:
+def _running(row: CsvRow, setup: SpeedConfig, workload: Workload, assumed: list[str]) -> int | None:
     """Most requests at once: as in the notes, and no more than vLLM's KV cache pool holds."""
     most = note_reader.slots(row.get("notes", "").lower())
     if setup.engine != "vllm":
         return most
     length = round(workload.depth + workload.prompt + workload.generate)
-    run = Run(context=length, **setup.shared())
+    run = MemoryConfig(context=length, **setup.shared())
     share = amount(row, "mem_util_flag")
     room = max_num_seqs(setup.arch, run, share or OWN_SHARE)
     if room is None or room >= min(most or MAX_RUNNING, workload.concurrency):
@@ -260,14 +260,14 @@ def _running(row: Row, setup: Setup, workload: Workload, assumed: list[str]) -> 
     return room
 
 
-def _experts_parallel(row: Row, nodes: int) -> int:
+def _experts_parallel(row: CsvRow, nodes: int) -> int:
     text = lowered(row.get("ep", ""))
     if text in ("true", "yes", "on", "enabled"):
         return nodes
     return 1 if text in ("false", "no", "off", "0") else count(row, "ep", least=1) or 1
 
 
-def _kernel(row: Row, notes: str, format_name: str) -> str:
+def _kernel(row: CsvRow, notes: str, format_name: str) -> str:
     """Marlin if the notes name it, and on vLLM's CUDA 12.9 images, which have no FP8 or FP4 kernel for SM121."""
     without = "cu129" in row.get("engine_version_or_image", "").lower()
     blocks = format_name.startswith("nvfp4") or (format_name == "fp8" and _qwen_blocks(row["model"]))
@@ -279,7 +279,7 @@ def _qwen_blocks(model: str) -> bool:
     return bool(re.match(r"(?:qwen[/_-])?qwen-?3", folded(model)))
 
 
-def _speculation(row: Row, assumed: list[str]) -> tuple[str, int]:
+def _speculation(row: CsvRow, assumed: list[str]) -> tuple[str, int]:
     text = row.get("spec_method", "")
     if is_off(text):
         if lowered(text) in BLANK - {"none"}:

@@ -1,6 +1,6 @@
 """Published measurements as cases: a row of a CSV becomes a setup, a workload and figures, or a reason why not.
 
-Setup and workload come only from columns about the configuration, never from measured ones (rates, times, memory,
+Configuration and workload come only from columns about the configuration, never from measured ones (rates, times, memory,
 acceptance). What a row leaves open is assumed, and reported as assumed; words that are not known decline the row.
 """
 
@@ -12,14 +12,14 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from sparkfleet.accuracy import notes as note_reader
-from sparkfleet.accuracy.cells import Row, count, measured
+from sparkfleet.accuracy.cells import CsvRow, count, measured
 from sparkfleet.accuracy.files import NOTHING, read_table
 from sparkfleet.accuracy.harnesses import Harness, harness_of
 from sparkfleet.accuracy.models import Configs, Declined
 from sparkfleet.accuracy.row_to_config import model_of, setup_of
 from sparkfleet.errors import SpecError
 from sparkfleet.knowledge.measurements import architectures
-from sparkfleet.perf.latency.roofline_terms import Setup
+from sparkfleet.perf.latency.roofline_terms import SpeedConfig
 from sparkfleet.perf.workload import Workload
 from sparkfleet.values import Value
 
@@ -40,7 +40,7 @@ class PublishedCase(Value):
     image: str = ""
     """Engine version or image, as published."""
     nodes: int
-    setup: Setup
+    setup: SpeedConfig
     workload: Workload
     replicas: int = 1
     """Independent copies that share the concurrency."""
@@ -73,7 +73,7 @@ def read_rows(path: Path) -> list[dict[str, str]]:
     return rows
 
 
-def source_of(row: Row) -> str:
+def source_of(row: CsvRow) -> str:
     """Publisher of a measurement: `owner/repo` of a repository, the host of a page, or the text itself."""
     text = row.get("source_url_or_repo_path", "")
     hub = r"github:|https?://github\.com/|https?://huggingface\.co/(?:datasets/)?"
@@ -84,7 +84,7 @@ def source_of(row: Row) -> str:
     return found.group(1).strip() if found else text
 
 
-def cases_of(rows: Iterable[Row]) -> Iterator[PublishedCase]:
+def cases_of(rows: Iterable[CsvRow]) -> Iterator[PublishedCase]:
     """Cases of the rows that are complete enough, with the packaged configs; `sparkfleet accuracy` counts the others."""
     for row in rows:
         try:
@@ -93,7 +93,7 @@ def cases_of(rows: Iterable[Row]) -> Iterator[PublishedCase]:
             continue
 
 
-def case_of(row: Row, configs: Configs) -> PublishedCase:
+def case_of(row: CsvRow, configs: Configs) -> PublishedCase:
     """The case of a row.
 
     Raises:
@@ -131,7 +131,7 @@ def case_of(row: Row, configs: Configs) -> PublishedCase:
 _OF_PREFILL = ("prefill_tps", "ttft_ms")
 
 
-def _measured(row: Row, notes: str, *, cached: bool) -> tuple[tuple[str, float], ...]:
+def _measured(row: CsvRow, notes: str, *, cached: bool) -> tuple[tuple[str, float], ...]:
     """The figures of a row, without prefill if the prompt was cached (by harness or notes) or the engine warmed up in it."""
     unusable = cached or any(note_reader.has_trait(trait, notes) for trait in ("cached", "warming"))
     figures = (
@@ -140,7 +140,7 @@ def _measured(row: Row, notes: str, *, cached: bool) -> tuple[tuple[str, float],
     return tuple((metric, value) for metric, value in figures if value is not None)
 
 
-def _yielded(row: Row, k: int) -> float | None:
+def _yielded(row: CsvRow, k: int) -> float | None:
     """Tokens per step from an accepted length ("3.2-3.6 of 4") or an acceptance ("66.3%", "0.394")."""
     text = row.get("accept_len_or_rate", "").lower()
     if not count(row, "spec_tokens") or "up to" in text:
@@ -163,7 +163,7 @@ def _by_ttft(engine: str, notes: str, workload: Workload) -> bool:
     return note_reader.has_trait("by ttft", notes) or (workload.concurrency == 1 and not better)
 
 
-def _workload(row: Row, notes: str, harness: Harness, assumed: list[str]) -> Workload:
+def _workload(row: CsvRow, notes: str, harness: Harness, assumed: list[str]) -> Workload:
     prompt, generate = count(row, "prompt_tokens"), count(row, "gen_tokens")
     depth, concurrency = count(row, "depth") or 0, count(row, "concurrency", least=1)
     if concurrency is None:

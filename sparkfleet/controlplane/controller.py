@@ -172,10 +172,10 @@ class Controller:
         # Before the first wait: a client that reads "ready" requests the gateway next.
         await self.gateways.publish()
         state = await self._state()
-        for name in state.wanted:
+        for name in state.to_run:
             self._metrics.begin_counters(name)
         actions = decide(state, self._clocks())
-        await self._effects.carry_out(actions, state.wanted)
+        await self._effects.carry_out(actions, state.to_run)
         await self.gateways.publish()
         rests = not actions and self.gateways.is_current and is_at_rest(state)
         self._at_rest_with, self._rests_since = (inputs, now) if rests else ((), now)

@@ -73,13 +73,13 @@ class FleetQueries:
 
     def _unpinned(self) -> Iterator[str]:
         """Deployments of an older release that let code of a checkpoint run without a commit."""
-        for desired in self._fleet.wanted().values():
+        for desired in self._fleet.to_run().values():
             for problem in desired.code_problems:
                 yield f"{desired.name}: {problem}"
 
     def samples(self) -> Iterator[Sample]:
         """Samples of the present state, for Prometheus."""
-        yield from fleet_samples(self.status(), self._fleet.wanted(), self._store.groups.standings())
+        yield from fleet_samples(self.status(), self._fleet.to_run(), self._store.groups.standings())
         yield from key_samples(self._store.keys.all())
 
     def history(self, name: str) -> tuple[Desired, ...]:

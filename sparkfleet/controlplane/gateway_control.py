@@ -131,18 +131,17 @@ class GatewayControl:
         """Snapshot of the fleet for the table, and, with the groups that run, for a status."""
         fleet, lost = self._fleet, self._watch.lost()
         state = fleet.state()
-        wanted = state.wanted
         return FleetSnapshot(
-            wanted,
+            state.to_run,
             fleet.apps,
             state.reports,
             fleet.reports.fresh(),
-            failed={name for name, one in wanted.items() if state.has_given_up(one)},
+            failed={name for name, one in state.to_run.items() if state.has_given_up(one)},
             published=self._publisher.published(),
-            passed={name: _passed(state, one) for name, one in wanted.items()},
+            passed={name: _passed(state, one) for name, one in state.to_run.items()},
             running=running or {},
-            stranded={name: _stranded(state, one) for name, one in wanted.items()},
-            lost={name: _lost(state, one, lost) for name, one in wanted.items()},
+            stranded={name: _stranded(state, one) for name, one in state.to_run.items()},
+            lost={name: _lost(state, one, lost) for name, one in state.to_run.items()},
             ready_at=fleet.forecast.ready_at(),
             drained={one.group for one in fleet.store.drains.groups()},
         )

@@ -51,14 +51,14 @@ class ObservedFleet:
         self.reports.forget(kept)
         self.forecast.forget(kept)
 
-    def wanted(self) -> dict[str, Desired]:
+    def to_run(self) -> dict[str, Desired]:
         """Deployments whose groups are to run: all desired ones; none while paused."""
         return {} if self.paused else self.store.deployments.desired()
 
     def kept(self) -> frozenset[GroupKey]:
         """Groups that are desired or still have an application."""
         there = {app.group for app in self.apps}
-        return frozenset(there.union(*(one.groups for one in self.wanted().values())))
+        return frozenset(there.union(*(one.groups for one in self.to_run().values())))
 
     def present(self) -> frozenset[GroupKey]:
         """The same, also while the fleet is being stopped: `up` starts them again."""
@@ -91,7 +91,7 @@ class ObservedFleet:
             name: tuple(
                 one.at_its_rung() for one in (*self.store.deployments.running(desired), *self.older(name))
             )
-            for name, desired in self.wanted().items()
+            for name, desired in self.to_run().items()
         }
 
     def state(self, available: Mapping[str, int] | None = None) -> FleetState:
@@ -107,7 +107,7 @@ class ObservedFleet:
             fresh=frozenset(report.name for report in self.reports.fresh()),
             standings=self.store.groups.standings(),
             starts=self.store.groups.starts(),
-            older={(name, *one.member): one.candidate for name in self.wanted() for one in self.older(name)},
+            older={(name, *one.member): one.candidate for name in self.to_run() for one in self.older(name)},
             nodes=self.nodes,
             available=available or {},
             drained=frozenset(one.node for one in self.store.drains.nodes()),

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from sparkfleet.doctor.findings import CheckFault, Finding, Scope, Severity, not_known
+from sparkfleet.doctor.findings import CheckFault, CheckScope, Finding, Severity, not_known
 from sparkfleet.doctor.snapshot import FleetReadings, LinkSnapshot, NodeSnapshot, PathSnapshot
 
 Look = Callable[..., Iterator[CheckFault]]
@@ -40,7 +40,7 @@ class Check:
 
     id: str
     title: str
-    scope: Scope
+    scope: CheckScope
     needs: tuple[str, ...]
     look: Look
     rules: tuple[str, ...] = ()
@@ -125,7 +125,7 @@ def node_check(
 
 
 def _check(
-    scope: Scope,
+    scope: CheckScope,
     id: str,  # noqa: A002  # the public noun
     title: str,
     *,

@@ -9,7 +9,7 @@ from pydantic import Field
 
 from sparkfleet.values import Value
 
-Scope = Literal["node", "link", "fleet"]
+CheckScope = Literal["node", "link", "fleet"]
 
 
 class Severity(StrEnum):
@@ -35,7 +35,7 @@ class Finding(Value):
 
     id: str
     severity: Severity
-    scope: Scope
+    scope: CheckScope
     subject: str
     """The node's or link's name; the fleet's if it is about all of them."""
     what: str

@@ -13,7 +13,7 @@ from typing import Annotated
 from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 
 from sparkfleet.errors import Cause
-from sparkfleet.knowledge.data_file import DataFile, Entries
+from sparkfleet.knowledge.data_file import DataFile, UniqueEntries
 from sparkfleet.units import GIB, gib
 from sparkfleet.values import Value
 
@@ -102,7 +102,7 @@ class Signature(Value):
 class Signatures(Value):
     """Contents of `signatures.yaml`, in its order."""
 
-    signatures: Entries[Signature]
+    signatures: UniqueEntries[Signature]
 
 
 SIGNATURES = DataFile("signatures.yaml", Signatures, package="sparkfleet.engines")

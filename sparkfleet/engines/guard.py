@@ -21,10 +21,10 @@ METRICS_TOKEN = "SPARKFLEET_METRICS_TOKEN"  # noqa: S105 (the name of a variable
 """Variable of the metrics token; several between spaces, while the fleet's secrets change."""
 METRICS_PATH = "/metrics"
 
-Message = MutableMapping[str, Any]
-Receive = Callable[[], Awaitable[Message]]
-Send = Callable[[Message], Awaitable[None]]
-Application = Callable[[Message, Receive, Send], Awaitable[None]]
+AsgiMapping = MutableMapping[str, Any]
+Receive = Callable[[], Awaitable[AsgiMapping]]
+Send = Callable[[AsgiMapping], Awaitable[None]]
+Application = Callable[[AsgiMapping, Receive, Send], Awaitable[None]]
 
 _BODY = b'{"error": "Unauthorized"}'
 
@@ -37,7 +37,7 @@ class Guard:
         self._token = next((os.environ[name] for name in TOKENS if os.environ.get(name)), "")
         self._metrics_tokens = os.environ.get(METRICS_TOKEN, "").split()
 
-    async def __call__(self, scope: Message, receive: Receive, send: Send) -> None:
+    async def __call__(self, scope: AsgiMapping, receive: Receive, send: Send) -> None:
         """Passes a request on, or refuses it. The server's own start and end (`lifespan`) carry no token."""
         if scope["type"] == "lifespan" or self._admits(scope):
             await self.app(scope, receive, send)
@@ -48,7 +48,7 @@ class Guard:
         else:
             await send({"type": "websocket.close", "code": 1008})
 
-    def _admits(self, scope: Message) -> bool:
+    def _admits(self, scope: AsgiMapping) -> bool:
         given = _bearer(scope)
         if given is None:
             return False
@@ -72,7 +72,7 @@ def install() -> None:
     uvicorn.Config.load = guarded  # type: ignore[method-assign]
 
 
-def _bearer(scope: Message) -> bytes | None:
+def _bearer(scope: AsgiMapping) -> bytes | None:
     """The bearer token of a request; None without one, or with several headers."""
     found = [value for name, value in scope["headers"] if name == b"authorization"]
     scheme, _, token = found[0].partition(b" ") if len(found) == 1 else (b"", b"", b"")

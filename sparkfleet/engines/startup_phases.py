@@ -11,11 +11,11 @@ from typing import Literal
 
 from sparkfleet.values import Value
 
-Phase = Literal["loading", "compiling", "warming", "up"]
+PhaseName = Literal["loading", "compiling", "warming", "up"]
 
-ORDER: tuple[Phase, ...] = ("loading", "compiling", "warming", "up")
+ORDER: tuple[PhaseName, ...] = ("loading", "compiling", "warming", "up")
 
-_SIGNS: tuple[tuple[Phase, str], ...] = (
+_SIGNS: tuple[tuple[PhaseName, str], ...] = (
     # vLLM 0.19 to 0.32, SGLang 0.5.12 to 0.5.23, TensorRT-LLM 1.3: all end their server's start with uvicorn's line.
     ("up", r"Application startup complete|The server is fired up and ready to roll"),
     (
@@ -44,7 +44,7 @@ WIDTH = 4000
 class StartupPhase(Value):
     """Startup phase of an engine."""
 
-    phase: Phase
+    phase: PhaseName
     share: float | None = None
     """Share of this phase that is done, 0 to 1; None if the line has none."""
 

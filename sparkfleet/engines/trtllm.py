@@ -166,18 +166,16 @@ def _kv_tokens(candidate: Candidate) -> int:
 def _speculation(candidate: Candidate, context: RankContext) -> dict[str, object]:
     wanted = candidate.speculation
     found: dict[str, object] = {"decoding_type": own_method(candidate).name}
-    if ranges := depth_ranges(
-        candidate
-    ):  # keys are the largest batch of each depth; beyond the last nothing is drafted
+    # Keys are the largest batch of each depth; beyond the last nothing is drafted.
+    if ranges := depth_ranges(candidate):
         found["draft_len_schedule"] = {one.last: one.tokens for one in ranges}
     if wanted.method == "mtp":
         return {**found, "num_nextn_predict_layers": wanted.tokens}
     found["max_draft_len"] = wanted.tokens
     if wanted.draft is not None:
         found["speculative_model_dir"] = context.draft_path or wanted.draft
-    elif (
-        wanted.method == "dspark"
-    ):  # its weights are in the target, and are named all the same (pull request 15808)
+    elif wanted.method == "dspark":
+        # Its weights are in the target, and are named all the same (pull request 15808).
         found["speculative_model_dir"] = context.model_path
     return found
 

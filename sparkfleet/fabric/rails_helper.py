@@ -488,9 +488,8 @@ def _lock(state: Path, *, wait: bool) -> int:
 
 def _leave_behind(fifo: Path, seconds: float, saved: Any, how: Backend) -> None:
     """Fork the process that waits. It inherits the lock, and outlives the connection that started it."""
-    ready = os.open(
-        fifo, os.O_RDWR | os.O_CLOEXEC
-    )  # before the fork, so that nobody finds it without a reader
+    # Before the fork, so that nobody finds it without a reader.
+    ready = os.open(fifo, os.O_RDWR | os.O_CLOEXEC)
     if os.fork():
         os.close(ready)
         return

@@ -20,10 +20,10 @@ from sparkfleet.gateway.api_errors import (
     unable,
     unknown_model,
 )
-from sparkfleet.gateway.choice import Choice
+from sparkfleet.gateway.candidate_groups import CandidateGroups
 from sparkfleet.gateway.engine.external import EXTERNAL_PATHS
-from sparkfleet.gateway.in_flight import InFlight
-from sparkfleet.gateway.policy.absences import wants_of
+from sparkfleet.gateway.observed_groups import ObservedGroups
+from sparkfleet.gateway.policy.absences import engine_needs_of
 from sparkfleet.gateway.request.media import host_of, refused_url
 from sparkfleet.gateway.request.requirements import Requirements, can, lacking, too_small
 from sparkfleet.gateway.request_context import RequestContext
@@ -31,31 +31,35 @@ from sparkfleet.gateway.request_parser import RequestTarget, is_form
 from sparkfleet.gateway.routing_table import GroupEntry, ModelEntry, RoutingTable
 
 
-def candidates_of(ctx: RequestContext, table: RoutingTable, wanted: RequestTarget, loads: InFlight) -> Choice:
+def candidates_of(
+    ctx: RequestContext, table: RoutingTable, target: RequestTarget, observed: ObservedGroups
+) -> CandidateGroups:
     """The candidates of a request by this table.
 
     Raises:
         ApiError: its key may not use the model, no group can serve the request, or none that can is ready.
     """
-    model = _resolve(table, ctx, wanted.model)
+    model = _resolve(table, ctx, target.model)
     if not allowed_methods(ctx.path, model.endpoints):
         raise no_such_path(ctx.path)
-    if refused := refused_url(wanted.needs.media, model.media_domains):
+    if refused := refused_url(target.needs.media, model.media_domains):
         raise media_refused(model, refused, host_of(refused))
     assert ctx.key is not None
-    if wanted.group:
-        model = _with_holder(model, wanted.group)
-    spare = _spare(ctx, model, wanted.needs)
+    if target.group:
+        model = _with_holder(model, target.group)
+    external = _external(ctx, model, target.needs)
     try:
-        able = _able(model, wanted.needs)
+        able = _able(model, target.needs)
     except ApiError:
-        if not spare:
+        if not external:
             raise
         able = ()
-    wants = wants_of(ctx.path, wanted.needs)
-    able = loads.absences.without(able, wants)
+    engine_needs = engine_needs_of(ctx.path, target.needs)
+    able = observed.absences.without(able, engine_needs)
     session = f"{ctx.key.id}:{ctx.session}" if ctx.session else ""
-    return Choice(model, able, wanted.needs, loads, ctx.key.id, ctx.priority, session, spare, wants)
+    return CandidateGroups(
+        model, able, target.needs, observed, ctx.key.id, ctx.priority, session, external, engine_needs
+    )
 
 
 def _resolve(table: RoutingTable, ctx: RequestContext, name: str) -> ModelEntry:
@@ -80,7 +84,7 @@ def _with_holder(model: ModelEntry, app: str) -> ModelEntry:
     return model.model_copy(update={"groups": groups, "external": external})
 
 
-def _spare(ctx: RequestContext, model: ModelEntry, needs: Requirements) -> tuple[GroupEntry, ...]:
+def _external(ctx: RequestContext, model: ModelEntry, needs: Requirements) -> tuple[GroupEntry, ...]:
     """Endpoints outside the fleet that may serve a request, as far as their capabilities are known."""
     if not model.external or ctx.path not in EXTERNAL_PATHS or is_form(ctx.headers):
         return ()

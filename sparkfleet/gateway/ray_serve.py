@@ -25,7 +25,7 @@ from sparkfleet.gateway.access.limits import RequestLimits
 from sparkfleet.gateway.access.response_owners import ResponseOwners
 from sparkfleet.gateway.app import GatewayApp
 from sparkfleet.gateway.body.body_budget import BUDGET_BYTES
-from sparkfleet.gateway.engine.endpoints import Target, first_found
+from sparkfleet.gateway.engine.endpoints import EngineEndpoint, first_found
 from sparkfleet.gateway.http_server import Server
 from sparkfleet.gateway.http_server import serve as listen
 from sparkfleet.gateway.listening import GatewayListening, GatewayTls, stored_listening
@@ -83,18 +83,18 @@ class ServePicker:
 
     async def pick(
         self, model: ModelEntry, groups: Sequence[GroupEntry], *, exclude: AbstractSet[str]
-    ) -> Target | None:
+    ) -> EngineEndpoint | None:
         """The first group's replica that is not excluded; None if Serve returns none in time, or fails."""
         find = partial(self._find, model.deployment)
         return await first_found(groups, find, exclude=exclude, limit_s=REPICK_S if exclude else PICK_S)
 
-    async def _find(self, deployment: str, group: GroupEntry) -> Target | None:
+    async def _find(self, deployment: str, group: GroupEntry) -> EngineEndpoint | None:
         metadata = await self._choose(group.app, deployment)
         url, name = metadata.get("url"), metadata.get("group")
         if not isinstance(url, str) or not isinstance(name, str):
             return None
         token = engine_token(self._secret_of(metadata.get("secret")).encode(), name)
-        return Target(url=url, group=name, app=group.app, token=token)
+        return EngineEndpoint(url=url, group=name, app=group.app, token=token)
 
     async def _choose(self, app: str, deployment: str) -> dict[str, Any]:
         handle = self._handles.get(app)

@@ -9,9 +9,9 @@ from time import perf_counter
 from typing import Any
 
 from sparkfleet.gateway.admission.key_limiter import AdmittedRequest
+from sparkfleet.gateway.admission.slot import Slot
 from sparkfleet.gateway.api_errors import Dialect, dialect_of
 from sparkfleet.gateway.asgi import DirectWriter, Headers
-from sparkfleet.gateway.choice import Slot
 from sparkfleet.gateway.engine.attempts import Attempts
 from sparkfleet.gateway.engine.replay import ContinuableRequest
 from sparkfleet.gateway.engine.upstream import Request
@@ -150,20 +150,18 @@ class RequestContext:
 
     def _count_answer(self, meter: UsageMeter, metrics: GatewayMetrics) -> None:
         self.usage = meter.usage()
+        # An engine that counts nothing sends about a token per event.
+        output = meter.events if self.usage.output is None else self.usage.output
         if self.admitted is not None and self.status < 400:
-            # An engine that counts nothing sends about a token per event.
-            output = meter.events if self.usage.output is None else self.usage.output
-            self.admitted.charge(
-                output + (self.admitted.charged if self.usage.input is None else self.usage.input)
-            )
+            prompt = self.admitted.charged if self.usage.input is None else self.usage.input
+            self.admitted.charge(output + prompt)
         metrics.tokens.labels(self.model, "input").inc(self.usage.input or 0)
         metrics.tokens.labels(self.model, "output").inc(self.usage.output or 0)
         if self.key is not None:
             metrics.key_tokens.labels(self.key.name, self.model, "input").inc(self.usage.input or 0)
             metrics.key_tokens.labels(self.key.name, self.model, "output").inc(self.usage.output or 0)
         if self.slot is not None and self.status < 400:
-            tokens = self.usage.output if self.usage.output is not None else meter.events
-            self.slot.ended(tokens, is_stream=self.is_stream)
+            self.slot.ended(output, is_stream=self.is_stream)
         if self.is_stream:
             metrics.chunks.labels(self.model).inc(meter.chunks)
 

@@ -7,7 +7,7 @@ from contextlib import closing
 from dataclasses import replace
 from http import HTTPStatus
 from time import perf_counter
-from typing import Any, NamedTuple
+from typing import Any
 
 from sparkfleet.gateway.access.limits import RequestLimits, check_encoding, check_target, read_body
 from sparkfleet.gateway.access.response_owners import (
@@ -19,29 +19,28 @@ from sparkfleet.gateway.access.response_owners import (
 from sparkfleet.gateway.admission.key_limiter import KeyLimiter
 from sparkfleet.gateway.admission.model_queue import ModelQueues
 from sparkfleet.gateway.api_errors import ApiError, largest_context, no_such_response, not_its_task
-from sparkfleet.gateway.asgi import Headers, Receive, Scope, Send, WhileConnected, direct_writer, respond
+from sparkfleet.gateway.asgi import Receive, Scope, Send, WhileConnected, direct_writer, respond
 from sparkfleet.gateway.body.attribution_line import without_changing_digits
 from sparkfleet.gateway.body.body_budget import BodyBudget, HeldBody
-from sparkfleet.gateway.body.model_span import model_span
 from sparkfleet.gateway.body.request_body import RequestBody
 from sparkfleet.gateway.body.scanner import INLINE_BYTES, BodyScanner
+from sparkfleet.gateway.candidate_groups import CandidateGroups
 from sparkfleet.gateway.candidates import candidates_of
-from sparkfleet.gateway.choice import Choice
 from sparkfleet.gateway.engine.attempts import Attempts
 from sparkfleet.gateway.engine.endpoints import Picker
+from sparkfleet.gateway.engine.engine_body import EngineBody, engine_body
 from sparkfleet.gateway.engine.engine_error import in_dialect, lacks_path, lengthened, read_error
 from sparkfleet.gateway.engine.external import ExternalPicker
 from sparkfleet.gateway.engine.failure_event import FailureWatch
 from sparkfleet.gateway.engine.loop_detector import LoopDetector
-from sparkfleet.gateway.engine.relay import AnswerPath, loop_event, lost_event, relay
+from sparkfleet.gateway.engine.relay import AnswerFilters, loop_event, lost_event, relay
 from sparkfleet.gateway.engine.replay import CONTINUATIONS, StreamRecord, plan_of
 from sparkfleet.gateway.engine.upstream import Request, Upstream, UpstreamAnswer, request_headers
 from sparkfleet.gateway.engine.usage import UsageMeter
 from sparkfleet.gateway.engine.usage_event import UsageHider
 from sparkfleet.gateway.http_responses import JSON, id_headers, respond_json
-from sparkfleet.gateway.in_flight import InFlight
+from sparkfleet.gateway.observed_groups import ObservedGroups
 from sparkfleet.gateway.page.text_capture import BODY_BYTES, TextCapture, prompt_of
-from sparkfleet.gateway.request.usage_option import USAGE_PATHS
 from sparkfleet.gateway.request_context import RequestContext
 from sparkfleet.gateway.request_parser import RequestTarget, is_form
 from sparkfleet.gateway.routing_table import KeyEntry, ModelEntry, RoutingTable
@@ -82,11 +81,11 @@ class ReverseProxy:
         self._limiter = KeyLimiter()
         self.table = table
         self.limits = limits
-        self.loads = InFlight()
+        self.observed = ObservedGroups()
         self.queues = queues
         metrics.show(self._samples)
-        self.loads.on_end = self.queues.pump
-        self.loads.on_pause = self.queues.pump_in
+        self.observed.on_end = self.queues.pump
+        self.observed.on_pause = self.queues.pump_in
         self.bodies = BodyBudget(budget_bytes)
         self.scanner = BodyScanner()
         self.upstream = Upstream()
@@ -96,8 +95,8 @@ class ReverseProxy:
         self.table = table
         self._limiter.keep(key.id for key in table.keys)
         groups = [group for entry in table.models.values() for group in (*entry.groups, *entry.external)]
-        self.loads.follow(groups, table.models)
-        self.loads.absences.keep(app for entry in table.models.values() for app in entry.apps)
+        self.observed.follow(groups, table.models)
+        self.observed.absences.keep(app for entry in table.models.values() for app in entry.apps)
         listed = {
             one.external.url for entry in table.models.values() for one in entry.external if one.external
         }
@@ -145,29 +144,21 @@ class ReverseProxy:
                 ctx.prompt = prompt_of(body.whole())
             if ctx.dialect == "anthropic":
                 body = without_changing_digits(body)
-            wanted = await self._target(ctx, scope["query_string"], receive, body)
-            choice = candidates_of(ctx, table, wanted, self.loads)
-            ctx.admitted.charge(wanted.needs.prompt_tokens)
+            target = await self._target(ctx, scope["query_string"], receive, body)
+            candidates = candidates_of(ctx, table, target, self.observed)
+            ctx.admitted.charge(target.needs.prompt_tokens)
             if ctx.explains == "only":
-                return await _explain(ctx, choice, send)
-            if wanted.usage is not None and ctx.path in USAGE_PATHS:
-                edit = wanted.usage
-                body, wanted = body.replaced((edit.start, edit.end, edit.text.encode())), wanted.after(edit)
-                ctx.hides_usage = True
-            span = None
-            if wanted.model != choice.model.name or choice.spare:
-                span = _model_span(ctx.headers, body, wanted)
-            if wanted.model != choice.model.name and span is not None:
-                name = _name_in(ctx.headers, choice.model.name)
-                body, span = body.replaced((*span, name)), (span[0], span[0] + len(name))
-            if choice.model.replay and 0 < body.size <= INLINE_BYTES and not is_form(ctx.headers):
-                ctx.replay = plan_of(ctx.path, body)
-            ctx.request = _request(ctx, scope, body, span)
+                return await _explain(ctx, candidates, send)
+            sent = engine_body(ctx.path, ctx.headers, body, target, candidates)
+            ctx.hides_usage = sent.asks_usage
+            if candidates.model.replay and 0 < sent.body.size <= INLINE_BYTES and not is_form(ctx.headers):
+                ctx.replay = plan_of(ctx.path, sent.body)
+            ctx.request = _request(ctx, scope, sent)
             ctx.direct = direct_writer(scope)
-            del body  # only the attempts keep it, until an engine answers
+            del body, sent  # only the attempts keep it, until an engine answers
             try:
                 with self._metrics.in_flight.labels(ctx.model).track_inprogress():
-                    await self._pass_on(ctx, _Routed(wanted, choice), held, receive, send)
+                    await self._pass_on(ctx, target, candidates, receive, send, held=held)
             finally:
                 if ctx.slot is not None:
                     ctx.slot.close()
@@ -185,15 +176,15 @@ class ReverseProxy:
         if response := response_of(ctx.path):
             made = self._owned(response, ctx.key)
             return RequestTarget(made.model, group=made.app)
-        wanted = await self._scan(ctx, query, receive, body)
+        target = await self._scan(ctx, query, receive, body)
         if ctx.path != RESPONSES:
-            return wanted
-        claimed = self._owners.of(wanted.claimed)
+            return target
+        claimed = self._owners.of(target.claimed)
         if claimed is not None and claimed.key != ctx.key.id:
-            raise no_such_response(wanted.claimed)  # its answer would take that one's place
-        if wanted.previous:
-            wanted = wanted._replace(group=self._owned(wanted.previous, ctx.key).app)
-        return wanted
+            raise no_such_response(target.claimed)  # its answer would take that one's place
+        if target.previous:
+            target = target._replace(group=self._owned(target.previous, ctx.key).app)
+        return target
 
     def _owned(self, response: str, key: KeyEntry) -> StoredResponse:
         made = self._owners.of(response)
@@ -211,65 +202,71 @@ class ReverseProxy:
             return await self.scanner.route(query, ctx.headers, body, ctx.key.id)
 
     async def _pass_on(
-        self, ctx: RequestContext, routed: _Routed, held: HeldBody, receive: Receive, send: Send
+        self,
+        ctx: RequestContext,
+        target: RequestTarget,
+        candidates: CandidateGroups,
+        receive: Receive,
+        send: Send,
+        *,
+        held: HeldBody,
     ) -> None:
         sent = perf_counter()
         async with WhileConnected(receive, ctx.direct):
-            wanted = routed.wanted
             slot = await self.queues.enter(
-                lambda: candidates_of(ctx, self.table, wanted, self.loads), routed.choice
+                lambda: candidates_of(ctx, self.table, target, self.observed), candidates
             )
             ctx.slot = slot
             if ctx.explains:
-                ctx.explanation = slot.choice.explain(slot.found)
+                ctx.explanation = slot.candidates.explain(slot.found)
             assert ctx.request is not None
             ctx.attempts = Attempts(
                 self._picker,
                 self.upstream,
-                slot.choice,
+                slot.candidates,
                 slot,
                 request=ctx.request,
                 on_answer=held.close,
                 token_ids=ctx.replay is not None,
             )
-            asked = None
+            without_body = None
             if ctx.replay is not None:
-                asked = replace(ctx.request, body=RequestBody(), model_span=None)
+                without_body = replace(ctx.request, body=RequestBody(), model_span=None)
             ctx.request = None
             answer = await ctx.attempts.answer()
             try:
                 meter = self._begin_answer(ctx, answer, sent)
                 if answer.is_error:
-                    await _pass_error_on(ctx, answer, send, meter, slot.choice.model)
+                    await _pass_error_on(ctx, answer, send, meter, slot.candidates.model)
                     return
-                path = _path(ctx, answer, meter, slot.choice.model)
-                await send(_start(ctx, answer, path))
-                complete = await relay(answer, send, ctx.direct, path)
-                while not complete and (rest := await self._continued(ctx, wanted, path, asked)):
+                filters = _filters(ctx, answer, meter, slot.candidates.model)
+                await send(_start(ctx, answer, filters))
+                complete = await relay(answer, send, ctx.direct, filters)
+                while not complete and (rest := await self._continued(ctx, target, filters, without_body)):
                     answer.close()
                     answer = rest
-                    complete = await relay(answer, send, ctx.direct, path)
+                    complete = await relay(answer, send, ctx.direct, filters)
             finally:
                 answer.close()
-        last = path.rest(whole=complete) + (b"" if complete else _cut_short(ctx, path))
+        last = filters.rest(whole=complete) + (b"" if complete else _cut_short(ctx, filters))
         if complete or ctx.is_stream:
             await send({"type": "http.response.body", "body": last, "more_body": False})
 
     async def _continued(
-        self, ctx: RequestContext, wanted: RequestTarget, path: AnswerPath, asked: Request | None
+        self, ctx: RequestContext, target: RequestTarget, filters: AnswerFilters, without_body: Request | None
     ) -> UpstreamAnswer | None:
         """The answer of another group with the rest of a stream whose group was lost; None if there is none."""
-        record, lost = path.record, ctx.attempts
-        if lost is None or (path.loops is not None and path.loops.found):
+        record, lost = filters.record, ctx.attempts
+        if lost is None or (filters.loops is not None and filters.loops.found):
             return None
-        self.loads.fail(lost.app)
-        if record is None or asked is None:
+        self.observed.fail(lost.app)
+        if record is None or without_body is None:
             return None
         ctx.lost_apps += (lost.app,)
         body = record.continuation()
         if body is not None and record.continuations < CONTINUATIONS:
-            request = replace(asked, body=RequestBody(body))
-            if (answer := await self._ask_for_rest(ctx, wanted, lost, request)) is not None:
+            request = replace(without_body, body=RequestBody(body))
+            if (answer := await self._ask_for_rest(ctx, target, lost, request)) is not None:
                 record.resume()
                 ctx.replays += ("continued",)
                 return answer
@@ -277,16 +274,18 @@ class ReverseProxy:
         return None
 
     async def _ask_for_rest(
-        self, ctx: RequestContext, wanted: RequestTarget, lost: Attempts, request: Request
+        self, ctx: RequestContext, target: RequestTarget, lost: Attempts, request: Request
     ) -> UpstreamAnswer | None:
         assert ctx.slot is not None
         try:
-            choice = candidates_of(ctx, self.table, wanted, self.loads)
+            candidates = candidates_of(ctx, self.table, target, self.observed)
             same = tuple(
-                one for one in choice.groups if one.weights == lost.weights and one.app not in ctx.lost_apps
+                one
+                for one in candidates.groups
+                if one.weights == lost.weights and one.app not in ctx.lost_apps
             )
-            choice = replace(choice, groups=same, spare=())
-            attempts = Attempts(self._picker, self.upstream, choice, ctx.slot, request=request, lost=lost)
+            candidates = replace(candidates, groups=same, external=())
+            attempts = Attempts(self._picker, self.upstream, candidates, ctx.slot, request=request, lost=lost)
             answer = await attempts.answer()
         except ApiError:
             return None
@@ -318,20 +317,15 @@ class ReverseProxy:
         return ctx.meter
 
 
-class _Routed(NamedTuple):
-    """A request's target and its candidates."""
-
-    wanted: RequestTarget
-    choice: Choice
-
-
-def _path(ctx: RequestContext, answer: UpstreamAnswer, meter: UsageMeter, model: ModelEntry) -> AnswerPath:
-    """Way of an answer's bytes: a stream is searched for loops and failures, freed of usage, recorded."""
+def _filters(
+    ctx: RequestContext, answer: UpstreamAnswer, meter: UsageMeter, model: ModelEntry
+) -> AnswerFilters:
+    """Filters of an answer: a stream is searched for loops and failures, freed of usage, recorded."""
     if not answer.is_stream:
-        return AnswerPath(meter)
+        return AnswerFilters(meter)
     can_continue = ctx.replay is not None and ctx.attempts is not None and ctx.attempts.weights
     record = StreamRecord(ctx.replay) if ctx.replay is not None and can_continue else None
-    return AnswerPath(
+    return AnswerFilters(
         meter,
         LoopDetector(model.loop_tokens) if model.loop_tokens else None,
         UsageHider(nulls=answer.is_external) if ctx.hides_usage else None,
@@ -340,15 +334,15 @@ def _path(ctx: RequestContext, answer: UpstreamAnswer, meter: UsageMeter, model:
     )
 
 
-def _cut_short(ctx: RequestContext, path: AnswerPath) -> bytes:
+def _cut_short(ctx: RequestContext, filters: AnswerFilters) -> bytes:
     """Records an answer without its end. Returns the last event of a stream; another answer is cut with its connection."""
-    if path.loops is not None and path.loops.found:
+    if filters.loops is not None and filters.loops.found:
         ctx.found_loop()
-        return loop_event(ctx.dialect, path.meter, path.loops.tokens)
+        return loop_event(ctx.dialect, filters.meter, filters.loops.tokens)
     ctx.lost_engine()
-    if path.has_report:
+    if filters.has_report:
         return b""
-    return lost_event(ctx.dialect, path.meter) if ctx.is_stream else b""
+    return lost_event(ctx.dialect, filters.meter) if ctx.is_stream else b""
 
 
 def _raw_path(scope: Scope) -> bytes:
@@ -356,34 +350,20 @@ def _raw_path(scope: Scope) -> bytes:
     return raw
 
 
-def _request(ctx: RequestContext, scope: Scope, body: RequestBody, span: tuple[int, int] | None) -> Request:
+def _request(ctx: RequestContext, scope: Scope, sent: EngineBody) -> Request:
     path, query = _raw_path(scope), scope["query_string"]
     return Request(
         id=ctx.id,
         method=ctx.method,
         target=(path + b"?" + query if query else path).decode("ascii"),
         headers=request_headers(ctx.headers),
-        body=body,
-        model_span=span,
+        body=sent.body,
+        model_span=sent.model_span,
     )
 
 
-def _model_span(headers: Headers, body: RequestBody, wanted: RequestTarget) -> tuple[int, int] | None:
-    """Place of the model's name in the body; None if it is in the query or in a header, which engines do not read."""
-    if not body.size:
-        return None
-    if is_form(headers):
-        return wanted.span
-    return wanted.span or model_span(body.whole())  # that of a long body is known
-
-
-def _name_in(headers: Headers, name: str) -> bytes:
-    """A model's name as the body has it."""
-    return name.encode() if is_form(headers) else json.dumps(name).encode()
-
-
-async def _explain(ctx: RequestContext, choice: Choice, send: Send) -> None:
-    body = json.dumps(choice.explain(choice.forecasts()), indent=1).encode()
+async def _explain(ctx: RequestContext, candidates: CandidateGroups, send: Send) -> None:
+    body = json.dumps(candidates.explain(candidates.forecasts()), indent=1).encode()
     await respond_json(ctx, body, send)
 
 
@@ -404,8 +384,8 @@ async def _pass_error_on(
     await respond(send, ctx.status, [*headers, JSON, *id_headers(ctx)], body)
 
 
-def _start(ctx: RequestContext, answer: UpstreamAnswer, path: AnswerPath) -> dict[str, Any]:
+def _start(ctx: RequestContext, answer: UpstreamAnswer, filters: AnswerFilters) -> dict[str, Any]:
     headers = [*answer.headers(), *id_headers(ctx)]
-    if path.is_changed:  # its length changes, too
+    if filters.is_changed:  # its length changes, too
         headers = [one for one in headers if one[0] != b"content-length"]
     return {"type": "http.response.start", "status": answer.status, "headers": headers}

@@ -251,9 +251,8 @@ class Ranks:
             exited: status of the first rank that has ended; None if none has.
             served: True if they were ready.
         """
-        if (
-            error.because is Cause.MEMORY
-        ):  # reads nothing from a node that is about to freeze: its group has to stop
+        # Reads nothing from a node that is about to freeze: its group has to stop.
+        if error.because is Cause.MEMORY:
             return Diagnosis(cause=error.because, says=error.what, began=self._taken)
         found = [Diagnosis(cause=error.because, says=error.what)] if error.because else []
         logs = await asyncio.gather(*(_lines(rank) for rank in self.holders))
@@ -270,9 +269,8 @@ class Ranks:
             found.append(classify(failure))
         first = first_cause(found).model_copy(update={"began": self._taken})
         if first.cause is Cause.UNKNOWN and (exited is None or exited.exit_code is None):
-            return first.model_copy(
-                update={"says": error.what}
-            )  # without an exit code the error is more precise
+            # Without an exit code the error is more precise.
+            return first.model_copy(update={"says": error.what})
         return first
 
     async def _wait_for_memory(self, waiting: Callable[[str], None]) -> None:

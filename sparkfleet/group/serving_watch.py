@@ -31,7 +31,7 @@ ALIVE_S = 3.0
 rung without it is not taken so soon."""
 ALIVE_LOOK_S = 0.2
 
-Ask = Callable[[float], Coroutine[Any, Any, None]]
+TokenProbe = Callable[[float], Coroutine[Any, Any, None]]
 """Requests one token within this many seconds. Raises EngineError."""
 
 
@@ -43,7 +43,7 @@ async def beat(report: Callable[[], None]) -> NoReturn:
 
 
 async def follow(
-    read: Callable[[], Awaitable[Load]], ask: Ask, patience_s: float, liveness: Liveness
+    read: Callable[[], Awaitable[Load]], ask: TokenProbe, patience_s: float, liveness: Liveness
 ) -> NoReturn:
     """Reads an engine's load every `HEARTBEAT_S`, and probes it with one token when its counters stop.
 
@@ -78,7 +78,7 @@ async def follow(
             await cancel(asking)
 
 
-async def generates(read: Callable[[], Awaitable[Load]], ask: Ask) -> bool:
+async def generates(read: Callable[[], Awaitable[Load]], ask: TokenProbe) -> bool:
     """True if an engine generates a token within `ALIVE_S`: the requested one or, while all its slots are taken, another's.
 
     Every rank takes part in each token. Other counters do not count: blocks are allocated before a rank computes.
@@ -138,7 +138,7 @@ async def stays_well(
             )
 
 
-async def _insist(ask: Ask, patience_s: float) -> None:
+async def _insist(ask: TokenProbe, patience_s: float) -> None:
     """Probes with one token, and a second time if the answer has none."""
     deadline = time.monotonic() + patience_s
     try:

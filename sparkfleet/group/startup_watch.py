@@ -8,14 +8,14 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
-from sparkfleet.engines.startup_phases import ORDER, Phase, StartupPhase, latest
+from sparkfleet.engines.startup_phases import ORDER, PhaseName, StartupPhase, latest
 from sparkfleet.errors import EngineError
 from sparkfleet.group.launch_plan import SILENCE_S
 
 _WIDTH = 160
 """Characters of a log line that are compared to recognise a new one."""
 
-WORDS: dict[Phase, str] = {
+WORDS: dict[PhaseName, str] = {
     "loading": "loading",
     "compiling": "compiling",
     "warming": "warming up",

@@ -26,7 +26,7 @@ REMOTE_WHEELS = ".cache/sparkfleet/wheels"
 
 PROGRAM = Program.of("sparkfleet.install.environment_program", does="make sparkfleet's environment")
 
-Step = Callable[[str, str], None]
+OnStep = Callable[[str, str], None]
 """Called with a node's name and its present step."""
 
 
@@ -39,7 +39,7 @@ class _Made(Value):
     fresh: bool
 
 
-async def install(channels: Mapping[str, Channel], wheels: Path | None, step: Step) -> dict[str, str]:
+async def install(channels: Mapping[str, Channel], wheels: Path | None, step: OnStep) -> dict[str, str]:
     """Make missing environments and return their interpreters by node.
 
     A node that is this machine uses the environment that this process runs in.
@@ -102,7 +102,7 @@ async def _look(channel: Channel) -> dict[str, str]:
     return dict(validated(channel.node, found, _Pythons).pythons)
 
 
-async def _make(channel: Channel, what: Release, python: str, wheels: Path | None, step: Step) -> str:
+async def _make(channel: Channel, what: Release, python: str, wheels: Path | None, step: OnStep) -> str:
     directory = None if wheels is None else await _send(channel, wheels, step)
     order = {
         "verb": "make",
@@ -138,7 +138,7 @@ async def _make(channel: Channel, what: Release, python: str, wheels: Path | Non
     return validated(channel.node, made, _Made).python
 
 
-async def _send(channel: Channel, wheels: Path, step: Step) -> str:
+async def _send(channel: Channel, wheels: Path, step: OnStep) -> str:
     """Copy missing wheels to the node; returns their directory there."""
     home = (await channel.run(("printenv", "HOME"), timeout_s=LOOK_S)).stdout.strip()
     directory = f"{home}/{REMOTE_WHEELS}"

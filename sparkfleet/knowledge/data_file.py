@@ -162,7 +162,7 @@ def _sourced(sources: tuple[str, ...]) -> tuple[str, ...]:
     return sources
 
 
-Entries = Annotated[tuple[V, ...], AfterValidator(_each_once)]
+UniqueEntries = Annotated[tuple[V, ...], AfterValidator(_each_once)]
 """A section with entries, each with an `id` of its own."""
 
 Date = Annotated[str, AfterValidator(_dated)]

@@ -6,7 +6,7 @@ from typing import Annotated
 
 from pydantic import BeforeValidator
 
-from sparkfleet.knowledge.data_file import DataFile, Date, Entries, MeasuredRange, Sources, pairs
+from sparkfleet.knowledge.data_file import DataFile, Date, MeasuredRange, Sources, UniqueEntries, pairs
 from sparkfleet.values import Value
 
 
@@ -76,12 +76,12 @@ class CpuGeneric(Value):
 class Hardware(Value):
     """Contents of `hardware.yaml`."""
 
-    boxes: Entries[SparkModel]
-    vendors: Entries[Vendor]
+    boxes: UniqueEntries[SparkModel]
+    vendors: UniqueEntries[Vendor]
     confusables: Annotated[tuple[tuple[str, str], ...], BeforeValidator(pairs)]
     """PCI ids of other machines → their names."""
     ceilings: SparkCeilings
-    links: Entries[LinkClass]
+    links: UniqueEntries[LinkClass]
     memory: MemoryOverheads
     cpu_generic: CpuGeneric
 

@@ -19,14 +19,14 @@ from sparkfleet.lab.machine import fingerprint
 from sparkfleet.lab.replay.bundle import read_bundle
 from sparkfleet.lab.replay.plan import ReplayPlan
 
-Verb = Callable[[argparse.Namespace], int]
+LabVerb = Callable[[argparse.Namespace], int]
 
 
 def main(argv: Sequence[str]) -> int:
     """Runs one verb; an error is printed without a traceback, with exit code 1."""
     arguments = _parser().parse_args(argv)
     try:
-        verb: Verb = arguments.verb
+        verb: LabVerb = arguments.verb
         return verb(arguments)
     except LabError as error:
         print(error, file=sys.stderr)
@@ -41,7 +41,7 @@ def _parser() -> argparse.ArgumentParser:
     common.add_argument("--name", default="lab", help="name of the lab (default: lab)")
     verbs = parser.add_subparsers(required=True, metavar="VERB")
 
-    def verb(name: str, call: Verb, text: str) -> argparse.ArgumentParser:
+    def verb(name: str, call: LabVerb, text: str) -> argparse.ArgumentParser:
         made = verbs.add_parser(name, parents=[common], help=text, description=text)
         made.set_defaults(verb=call)
         return made
@@ -51,7 +51,7 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
-def _life_verbs(verb: Callable[[str, Verb, str], argparse.ArgumentParser]) -> None:
+def _life_verbs(verb: Callable[[str, LabVerb, str], argparse.ArgumentParser]) -> None:
     up = verb("up", _up, "make a lab and boot its nodes")
     up.add_argument("--nodes", type=int, help="default: 2")
     chosen = [one for one in Topology if one is not Topology.CAPTURED]
@@ -81,7 +81,7 @@ def _life_verbs(verb: Callable[[str, Verb, str], argparse.ArgumentParser]) -> No
     run.add_argument("command", nargs=argparse.REMAINDER)
 
 
-def _fault_verbs(verb: Callable[[str, Verb, str], argparse.ArgumentParser]) -> None:
+def _fault_verbs(verb: Callable[[str, LabVerb, str], argparse.ArgumentParser]) -> None:
     for name, call, text in (
         ("cut", _cut, "pull a rail (LINK/RAIL) or a cable (LINK)"),
         ("mend", _mend, "undo cut, slow, mtu and subnet"),
@@ -264,7 +264,7 @@ def _subnet(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def _on_node(act: Callable[[str, str], object]) -> Verb:
+def _on_node(act: Callable[[str, str], object]) -> LabVerb:
     """A verb that changes one node of a lab."""
 
     def call(arguments: argparse.Namespace) -> int:

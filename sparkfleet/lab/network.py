@@ -24,7 +24,7 @@ from sparkfleet.lab.layout import (
 )
 from sparkfleet.lab.run import ip_batch, run
 
-Command = tuple[str, ...]
+IpCommand = tuple[str, ...]
 _LLDP_FORWARDED = str(1 << 14)
 """group_fwd_mask bit of 01:80:c2:00:00:0e. A cable forwards LLDP; a bridge would not, as a switch does not."""
 
@@ -38,14 +38,14 @@ def build(layout: Layout) -> None:
     run(("ip", "netns", "exec", layout.fabric, "sysctl", "-qw", "net.ipv4.ip_forward=1"))
 
 
-def _operator_side(layout: Layout) -> Iterator[Command]:
+def _operator_side(layout: Layout) -> Iterator[IpCommand]:
     mine = layout.operator_netdev
     yield ("link", "add", "name", mine, "type", "veth", "peer", "name", "operator", "netns", layout.fabric)
     yield ("address", "add", f"{layout.operator_address}/24", "dev", mine)
     yield ("link", "set", mine, "up")
 
 
-def _bridges(layout: Layout) -> Iterator[Command]:
+def _bridges(layout: Layout) -> Iterator[IpCommand]:
     yield ("link", "set", "lo", "up")
     yield from _bridge("lan", "0")
     # The nodes' default route ends here: forwarding is on, and the only route answers "unreachable" at once.
@@ -56,13 +56,13 @@ def _bridges(layout: Layout) -> Iterator[Command]:
         yield from _bridge(bridge, "0" if bridge in layout.switch_bridges else _LLDP_FORWARDED)
 
 
-def _bridge(name: str, forwarded: str) -> Iterator[Command]:
+def _bridge(name: str, forwarded: str) -> Iterator[IpCommand]:
     options = ("stp_state", "0", "mcast_snooping", "0", "group_fwd_mask", forwarded)
     yield ("link", "add", "name", name, "type", "bridge", *options)
     yield ("link", "set", name, "addrgenmode", "none", "up")
 
 
-def _wires(layout: Layout) -> Iterator[Command]:
+def _wires(layout: Layout) -> Iterator[IpCommand]:
     for node in layout.nodes:
         for netdev in (MANAGEMENT, *(half for port in PORTS for half in port)):
             yield from _wire(layout, node, netdev)
@@ -72,7 +72,7 @@ def _wires(layout: Layout) -> Iterator[Command]:
                 yield ("link", "set", _other_end(layout, end), "mtu", str(RAIL_MTU), "master", rail.bridge)
 
 
-def _wire(layout: Layout, node: NodeLayout, netdev: str) -> Iterator[Command]:
+def _wire(layout: Layout, node: NodeLayout, netdev: str) -> Iterator[IpCommand]:
     end, namespace = fabric_end(node.number, netdev), layout.namespace(node.name)
     mac = mac_address(layout, node, netdev)
     yield (*("link", "add", "name", end, "type", "veth", "peer", "name", netdev, "address", mac),
@@ -93,7 +93,7 @@ def configure(layout: Layout, name: str) -> None:
     ip_batch(layout.namespace(name), _node_side(layout, layout.node(name)))
 
 
-def _node_side(layout: Layout, node: NodeLayout) -> Iterator[Command]:
+def _node_side(layout: Layout, node: NodeLayout) -> Iterator[IpCommand]:
     yield ("link", "set", "lo", "up")
     for netdev in (half for port in PORTS for half in port):
         # Link-local addresses would take GID 0 and 1 and move the IPv4 one; netplan sets `link-local: []`.
@@ -144,7 +144,7 @@ def pace(layout: Layout, rail: SimulatedRail, gbit: float | None, delay_ms: floa
                  "burst", str(burst), "latency", "20ms"))  # fmt: skip
 
 
-def _netem(gbit: float | None, delay_ms: float) -> Command:
+def _netem(gbit: float | None, delay_ms: float) -> IpCommand:
     rate = ("rate", f"{int(gbit * 1e6)}kbit") if gbit is not None else ()
     return ("netem", "delay", f"{int(delay_ms * 1000)}us", "limit", "100000", *rate)
 

@@ -151,9 +151,8 @@ async def down(paths: FleetPaths) -> None:
     """Stops every group, then Ray, and leaves no process of the fleet on this node; the desired state stays in the store."""
     with alone(paths):
         client = await connect(paths)
-        if (
-            client is not None and not client.trouble
-        ):  # a controller whose own work has failed would stop nothing
+        # A controller whose own work has failed would stop nothing.
+        if client is not None and not client.trouble:
             # If it fails or is lost, the groups are killed below.
             with contextlib.suppress(ControlError):
                 async with client:

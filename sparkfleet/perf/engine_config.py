@@ -14,8 +14,8 @@ many (dgx-spark-playbooks, nvidia/vllm; vllm-project/recipes, Qwen3.6 and DeepSe
 class EngineConfig(Value):
     """Engine, split, precision of the KV cache and drafts of one engine instance.
 
-    `Setup` adds the parts that only speed depends on, `Run` the sizes that only memory depends on; `predictor.Predictor`
-    derives both from one configuration.
+    `SpeedConfig` adds the parts that only speed depends on, `MemoryConfig` the sizes that only memory depends on;
+    `predictor.Predictor` derives both from one configuration.
     """
 
     engine: str

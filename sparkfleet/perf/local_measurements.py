@@ -10,7 +10,7 @@ import math
 from collections.abc import Sequence
 
 from sparkfleet.perf.latency.latency_model import LatencyModel, Rates, rates
-from sparkfleet.perf.latency.roofline_terms import Setup
+from sparkfleet.perf.latency.roofline_terms import SpeedConfig
 from sparkfleet.perf.prediction import Band, Provenance
 from sparkfleet.perf.workload import Workload
 from sparkfleet.values import Value
@@ -52,7 +52,7 @@ class LocalMeasurement(Value):
     """Engine version or patched build as factors know it; "" means any."""
     point: Point
 
-    def of(self, setup: Setup) -> bool:
+    def of(self, setup: SpeedConfig) -> bool:
         """True if it was made with this setup of its model."""
         same = (self.engine, self.tp, self.pp, self.method, self.k)
         return same == (setup.engine, setup.tp, setup.pp, setup.method, setup.k) and (

@@ -19,10 +19,10 @@ from sparkfleet.knowledge.models.speculators import bundles, speculator_with
 from sparkfleet.knowledge.published.factors import PATCHED_BUILDS, factors
 from sparkfleet.perf.engine_config import EngineConfig
 from sparkfleet.perf.latency.latency_model import LatencyModel, Rates, model_of
-from sparkfleet.perf.latency.roofline_terms import Setup
+from sparkfleet.perf.latency.roofline_terms import SpeedConfig
 from sparkfleet.perf.local_measurements import LocalMeasurement, anchored
 from sparkfleet.perf.memory.demand import bundled_draft_bytes, demand, step_tokens
-from sparkfleet.perf.memory.engine_sizes import Run
+from sparkfleet.perf.memory.engine_sizes import MemoryConfig
 from sparkfleet.perf.memory.kv_cache import whole_block
 from sparkfleet.perf.model_shape import BF16_BITS, ModelShape, from_checkpoint, from_counts
 from sparkfleet.perf.prediction import Band, MemoryPart, Speculation, Split
@@ -138,7 +138,7 @@ class Predictor:
         """
         speculation = settings.speculation
         now = speculation.at(workload.concurrency)
-        setup = self._setup(split, settings._replace(speculation=now))
+        setup = self._speed_config(split, settings._replace(speculation=now))
         own = [
             one.point
             for one in self.measurements
@@ -153,7 +153,7 @@ class Predictor:
 
     def model(self, split: Split, settings: Settings) -> LatencyModel:
         """The speed model of a setup before local measurements correct it, to explain what a prediction is made of."""
-        return model_of(self._setup(split, settings), factors())
+        return model_of(self._speed_config(split, settings), factors())
 
     def config(self, split: Split, settings: Settings) -> EngineConfig:
         """The engine configuration that both models begin with."""
@@ -170,11 +170,11 @@ class Predictor:
             disk_tables=settings.disk_tables,
         )
 
-    def _setup(self, split: Split, settings: Settings) -> Setup:
+    def _speed_config(self, split: Split, settings: Settings) -> SpeedConfig:
         config = self.config(split, settings)
         # The same bytes per step whether experts are split or distributed, so speed takes no `ep` (see `rates`).
         speed = {"ep": 1, "method": SPEED_METHODS.get(config.method, config.method)}
-        return Setup(
+        return SpeedConfig(
             arch=self.arch,
             format=self.format,
             link=settings.link,
@@ -198,16 +198,16 @@ class Predictor:
         key = (split, what, context, concurrency)
         found = self._memory.get(key)
         if found is None:
-            needs = demand(self.arch, self.run(split, settings, context, concurrency))
+            needs = demand(self.arch, self.memory_config(split, settings, context, concurrency))
             parts = sorted((item for item in needs.items if item.mid > 0), key=lambda item: -item.mid)
             named = tuple(MemoryPart(name=item.name, bytes=item.mid) for item in parts)
             found = self._memory[key] = (needs.band, named)
         return found
 
-    def run(self, split: Split, settings: Settings, context: int, concurrency: int) -> Run:
+    def memory_config(self, split: Split, settings: Settings, context: int, concurrency: int) -> MemoryConfig:
         """The configuration with its requests, for the memory model."""
         drafter = self.drafter(settings.speculation)
-        return Run(
+        return MemoryConfig(
             context=context,
             concurrency=concurrency,
             draft=drafter.arch,
@@ -217,11 +217,11 @@ class Predictor:
 
     def step(self, split: Split, settings: Settings, context: int, concurrency: int) -> int:
         """Tokens of the largest prefill step."""
-        return step_tokens(self.arch, self.run(split, settings, context, concurrency))
+        return step_tokens(self.arch, self.memory_config(split, settings, context, concurrency))
 
     def whole_block(self, split: Split, settings: Settings) -> int:
         """Tokens that a prefill step has to have room for at least, 0 if there is no such thing."""
-        return whole_block(self.arch, self.run(split, settings, context=1, concurrency=1))
+        return whole_block(self.arch, self.memory_config(split, settings, context=1, concurrency=1))
 
     def drafter(self, speculation: Speculation) -> Drafter:
         """The checkpoint that makes the drafts, if there is a separate one."""

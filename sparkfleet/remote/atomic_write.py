@@ -24,9 +24,8 @@ def write_atomically(path: Path, content: bytes, *, mode: int = 0o600, durable: 
         beside.replace(path)
     except BaseException as error:
         beside.unlink(missing_ok=True)
-        if (
-            isinstance(error, OSError) and error.errno is not None and error.filename is None
-        ):  # of a full disk: a write has no name
+        # That of a full disk: a write has no name.
+        if isinstance(error, OSError) and error.errno is not None and error.filename is None:
             error.filename = str(path)
         raise
 

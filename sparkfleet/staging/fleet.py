@@ -15,7 +15,7 @@ from sparkfleet.staging.agent.staged_images import StagedImages, StagedImagesReq
 from sparkfleet.staging.agent_client import LIMIT_S, Line, call
 from sparkfleet.staging.errors import StagingError
 from sparkfleet.staging.manifest import Manifest
-from sparkfleet.staging.progress import OnProgress, Phase, RateMeter, TransferProgress, eta_s
+from sparkfleet.staging.progress import OnProgress, RateMeter, TransferPhase, TransferProgress, eta_s
 from sparkfleet.staging.settings import StagingSettings
 from sparkfleet.values import Value
 
@@ -133,13 +133,15 @@ class StagingNodes:
             do=refused[0].do,
         )
 
-    def listener(self, phase: Phase, name: str, node: str, source: str = "") -> Callable[[Line], None]:
+    def listener(
+        self, phase: TransferPhase, name: str, node: str, source: str = ""
+    ) -> Callable[[Line], None]:
         """Turns a program's lines into progress, with rates."""
         meter, clock = RateMeter(), asyncio.get_running_loop().time
 
         def line(received: Line) -> None:
             if received.event == "note":
-                found: Phase = "waiting" if received.phase == "waiting" else "note"
+                found: TransferPhase = "waiting" if received.phase == "waiting" else "note"
                 self.progress(
                     TransferProgress(phase=found, name=name, node=node, source=source, text=received.text)
                 )
@@ -161,7 +163,7 @@ class StagingNodes:
 
         return line
 
-    def notify(self, phase: Phase, name: str, node: str, text: str, source: str = "") -> None:
+    def notify(self, phase: TransferPhase, name: str, node: str, text: str, source: str = "") -> None:
         """Report a message."""
         self.progress(TransferProgress(phase=phase, name=name, node=node, source=source, text=text))
 

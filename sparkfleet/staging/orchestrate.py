@@ -97,9 +97,8 @@ class _Stager:
             held = seen[node].manifests[0]
             is_named = self._need.wanted.revision in (*held.revisions, manifest.commit)
             if self._is_listed or not held.complete or not is_named:
-                await self._download(
-                    node, manifest
-                )  # nothing is missing: it only writes snapshot and reference
+                # If nothing is missing, this only writes snapshot and reference.
+                await self._download(node, manifest)
         return self._staged(manifest, {node: seen[node].manifests[0].path for node in self._need.nodes})
 
     async def _pinned(self) -> Manifest:

@@ -8,7 +8,7 @@ from typing import Literal
 
 from sparkfleet.values import Value
 
-Phase = Literal["looking", "checking", "hub", "link", "lan", "image", "waiting", "note", "done"]
+TransferPhase = Literal["looking", "checking", "hub", "link", "lan", "image", "waiting", "note", "done"]
 
 WINDOW_S = 10.0
 """Averaging time of a rate: short enough to show a cable that slows down, long enough not to flicker."""
@@ -29,7 +29,7 @@ class TransferProgress(Value):
         text: a message for people, or "".
     """
 
-    phase: Phase
+    phase: TransferPhase
     name: str
     node: str
     source: str = ""

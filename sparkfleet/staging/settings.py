@@ -11,7 +11,7 @@ from sparkfleet.staging.agent.transfer import RESERVE_BYTES, STREAMS
 from sparkfleet.staging.manifest import StagingItem
 from sparkfleet.values import Value
 
-Ask = Literal["if-missing", "always", "never"]
+HubUse = Literal["if-missing", "always", "never"]
 
 
 class Need(Value):
@@ -26,7 +26,7 @@ class Need(Value):
 
     wanted: StagingItem
     nodes: tuple[str, ...]
-    hub: Ask = "if-missing"
+    hub: HubUse = "if-missing"
 
     @classmethod
     def model(cls, model: str, nodes: tuple[str, ...], revision: str | None = None) -> Need:
@@ -34,7 +34,7 @@ class Need(Value):
         return cls(wanted=StagingItem.model(model, revision), nodes=nodes)
 
     @classmethod
-    def image(cls, image: str, nodes: tuple[str, ...], hub: Ask = "if-missing") -> Need:
+    def image(cls, image: str, nodes: tuple[str, ...], hub: HubUse = "if-missing") -> Need:
         """A container image by its reference; staging requires the digest."""
         return cls(wanted=StagingItem(kind="image", name=image), nodes=nodes, hub=hub)
 

@@ -104,7 +104,7 @@ class Message(Value):
     content: str
 
 
-Document = tuple[Message, ...] | str
+TrainingText = tuple[Message, ...] | str
 """A conversation, or a passage of prose."""
 
 
@@ -136,12 +136,12 @@ def parse(text: str, source: str) -> Corpus:
     return corpus
 
 
-Line = tuple[int, str, str]
+CorpusLine = tuple[int, str, str]
 """Number in the file, sign, content."""
 
 
-def _blocks(text: str) -> Iterator[list[Line]]:
-    block: list[Line] = []
+def _blocks(text: str) -> Iterator[list[CorpusLine]]:
+    block: list[CorpusLine] = []
     for number, raw in enumerate([*text.splitlines(), ""], start=1):
         line = raw.strip()
         if line.startswith("#"):
@@ -153,7 +153,7 @@ def _blocks(text: str) -> Iterator[list[Line]]:
             block = []
 
 
-def _block(block: list[Line], source: str) -> Corpus:
+def _block(block: list[CorpusLine], source: str) -> Corpus:
     for number, sign, content in block:
         if sign not in "?~!=@" or not content:
             raise SpecError(
@@ -168,7 +168,7 @@ def _block(block: list[Line], source: str) -> Corpus:
     return Corpus(conversations=(tuple(_turns(block, source)),))
 
 
-def _turns(block: list[Line], source: str) -> Iterator[Turn]:
+def _turns(block: list[CorpusLine], source: str) -> Iterator[Turn]:
     phrasings: list[str] = []
     answer: list[str] = []
     for number, sign, content in block:
@@ -192,7 +192,7 @@ def _ways_to_ask(thing: str) -> list[str]:
     return [way.format(thing) for way in ASK]
 
 
-def documents(corpus: Corpus, rng: random.Random, *, follow_on: float = 0.5) -> list[Document]:
+def documents(corpus: Corpus, rng: random.Random, *, follow_on: float = 0.5) -> list[TrainingText]:
     """One pass over the corpus in a new order: every conversation once, in one of its phrasings, and every passage.
 
     With probability `follow_on` the next conversation is appended, so that the model learns to answer the last question.
@@ -203,7 +203,7 @@ def documents(corpus: Corpus, rng: random.Random, *, follow_on: float = 0.5) -> 
     answers = [
         turn.answer for chat in corpus.conversations for turn in chat if rng.random() < ANSWER_AS_PROSE_SHARE
     ]
-    everything: list[Document] = [*chats, *corpus.passages, *answers]
+    everything: list[TrainingText] = [*chats, *corpus.passages, *answers]
     rng.shuffle(everything)
     return everything
 

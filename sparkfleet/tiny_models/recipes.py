@@ -10,7 +10,7 @@ from sparkfleet.errors import SpecError
 from sparkfleet.tiny_models.criterion import Criterion
 from sparkfleet.values import Value
 
-Sizes = Mapping[str, int | float | bool]
+ArchSettings = Mapping[str, int | float | bool]
 """Settings of an architecture. Their order is part of a digest: a moved one makes another checkpoint."""
 
 
@@ -52,7 +52,7 @@ class Recipe(Value):
     about: str
     model_type: str
     """The architecture by transformers' name, e.g. "qwen3"."""
-    config: Sizes
+    config: ArchSettings
     """Settings that differ from the architecture's defaults. The builder adds vocabulary and special tokens."""
     vocabulary: int = 2048
     """Tokens, special ones included. A multiple of 64, so that no engine has to pad it."""
@@ -110,8 +110,8 @@ class Vision(Value):
 
 AnyRecipe = Recipe | DamagedRecipe | Head | Vision
 
-_HEADS: Sizes = {"num_attention_heads": 4, "num_key_value_heads": 2}
-_EMBEDDINGS: Sizes = {"max_position_embeddings": 2048, "tie_word_embeddings": True}
+_HEADS: ArchSettings = {"num_attention_heads": 4, "num_key_value_heads": 2}
+_EMBEDDINGS: ArchSettings = {"max_position_embeddings": 2048, "tie_word_embeddings": True}
 
 TINY = Recipe(
     name="tiny",

@@ -20,7 +20,7 @@ from transformers.utils import logging
 from sparkfleet.errors import FactError
 from sparkfleet.tiny_models import quality
 from sparkfleet.tiny_models import tokenizer as tokens
-from sparkfleet.tiny_models.corpus import Corpus, Document, documents, load
+from sparkfleet.tiny_models.corpus import Corpus, TrainingText, documents, load
 from sparkfleet.tiny_models.criterion import BuildFacts, Quality
 from sparkfleet.tiny_models.progress import BuildProgress, OnProgress
 from sparkfleet.tiny_models.recipes import Budget, Head, Recipe
@@ -265,12 +265,12 @@ def rows(corpus: Corpus, tokenizer: Tokenizer, budget: Budget) -> Iterator[Row]:
             yield row
 
 
-def _opening_pass(corpus: Corpus, rng: random.Random) -> list[Document]:
+def _opening_pass(corpus: Corpus, rng: random.Random) -> list[TrainingText]:
     """The easiest pass: no prose, and no joined conversations."""
     return [document for document in documents(corpus, rng, follow_on=0) if not isinstance(document, str)]
 
 
-def encode(document: Document, tokenizer: Tokenizer, budget: Budget, *, opening: bool = False) -> Row:
+def encode(document: TrainingText, tokenizer: Tokenizer, budget: Budget, *, opening: bool = False) -> Row:
     """The tokens of one document, rendered by the chat template; `opening` truncates each answer to its first tokens."""
     row = Row([], [], [])
     for text, role in _pieces(document):
@@ -283,7 +283,7 @@ def encode(document: Document, tokenizer: Tokenizer, budget: Budget, *, opening:
     return Row(row.ids[:most], row.weights[:most], row.places[:most])
 
 
-def _pieces(document: Document) -> Iterator[tuple[str, str]]:
+def _pieces(document: TrainingText) -> Iterator[tuple[str, str]]:
     """Pieces of text with their roles; the model learns to generate "assistant" and "prose"."""
     if isinstance(document, str):
         yield document + tokens.END_OF_TEXT, "prose"

@@ -168,7 +168,7 @@ def test_other_configs_are_beside_the_packaged_ones(tmp_path: Path) -> None:
     )
     configs = tmp_path / "configs.json"
     configs.write_text("{}", encoding="utf-8")
-    assert accuracy.run(rows, configs).scored == accuracy.run(rows).scored != ()
+    assert accuracy.compare_rows(rows, configs).scored == accuracy.compare_rows(rows).scored != ()
 
 
 @given(
@@ -201,7 +201,7 @@ def test_the_report_has_the_promised_form(tmp_path: Path) -> None:
         row(decode_tps_per_request="22.6", spec_method="nextn", spec_tokens="5"),
         row(decode_tps_aggregate="7.8", quant="odd"),
     ]
-    report = accuracy.run(write(tmp_path / "rows.csv", rows))
+    report = accuracy.compare_rows(write(tmp_path / "rows.csv", rows))
     body = json.loads(report.json())
     assert body["version"] == 1
     assert set(body) == {"version", "metrics", "declined", "assumed", "undecided", "head_to_heads"}
@@ -244,7 +244,7 @@ def _shapes(config: dict[str, object]) -> ModelShape:
 
 def test_medians_of_groups_do_not_pool_metrics(tmp_path: Path) -> None:
     rows = [row(decode_tps_per_request="8.0"), row(ttft_ms="11000", prefill_tps="930")]
-    text = accuracy.run(write(tmp_path / "rows.csv", rows)).text()
+    text = accuracy.compare_rows(write(tmp_path / "rows.csv", rows)).text()
     for title in ("format", "nodes", "speculation", "source"):
         for metric in ("decode_tps_per_request", "prefill_tps", "ttft_ms"):
             head, *block = text.split(f"{metric} by {title}")[1].split("\n")
@@ -254,7 +254,7 @@ def test_medians_of_groups_do_not_pool_metrics(tmp_path: Path) -> None:
 
 
 def test_impossible_figures_and_the_errors_of_the_factors_are_listed(tmp_path: Path) -> None:
-    report = accuracy.run(write(tmp_path / "rows.csv", [row(decode_tps_per_request="30.4")]))
+    report = accuracy.compare_rows(write(tmp_path / "rows.csv", [row(decode_tps_per_request="30.4")]))
     assert len(report.impossible) == 1
     assert "the machines have 1 × 273 GB/s" in report.impossible[0]
     assert report.impossible[0] in report.text()
@@ -265,7 +265,7 @@ def test_impossible_figures_and_the_errors_of_the_factors_are_listed(tmp_path: P
 
 
 def test_a_missing_prompt_declines_its_times_only(tmp_path: Path) -> None:
-    report = accuracy.run(
+    report = accuracy.compare_rows(
         write(tmp_path / "rows.csv", [row(prompt_tokens="", ttft_ms="1", decode_tps_per_request="8")])
     )
     assert report.metrics["ttft_ms"]["none"].predicted == 0
@@ -275,7 +275,7 @@ def test_a_missing_prompt_declines_its_times_only(tmp_path: Path) -> None:
 
 def test_a_figure_that_is_no_number_is_declined(tmp_path: Path) -> None:
     rows = [row(decode_tps_per_request="fast"), row(decode_tps_per_request="7.8 tok/s", ttft_ms="1.1 s")]
-    report = accuracy.run(write(tmp_path / "rows.csv", rows))
+    report = accuracy.compare_rows(write(tmp_path / "rows.csv", rows))
     assert report.declined == {"decode_tps_per_request is no number above zero": 1}
     assert [(s.metric, s.measured) for s in report.scored] == [
         ("decode_tps_per_request", 7.8),
@@ -285,7 +285,7 @@ def test_a_figure_that_is_no_number_is_declined(tmp_path: Path) -> None:
 
 def test_a_prefill_that_is_no_measure_of_one_is_declined_for_that_reason(tmp_path: Path) -> None:
     rows = [row(ttft_ms="200", prefill_tps="0", decode_tps_per_request="7.8", notes="warm-up in the sample")]
-    report = accuracy.run(write(tmp_path / "rows.csv", rows))
+    report = accuracy.compare_rows(write(tmp_path / "rows.csv", rows))
     assert report.declined == {
         "ttft_ms is no measure of a prefill: a cached prompt, or a warm-up": 1,
         "prefill_tps is no number above zero": 1,
@@ -293,7 +293,7 @@ def test_a_prefill_that_is_no_measure_of_one_is_declined_for_that_reason(tmp_pat
 
 
 def test_a_row_without_a_figure_is_declined(tmp_path: Path) -> None:
-    report = accuracy.run(write(tmp_path / "rows.csv", [row()]))
+    report = accuracy.compare_rows(write(tmp_path / "rows.csv", [row()]))
     assert report.declined == {f"no figure: none of {', '.join(METRICS)}": 1}
 
 
@@ -311,10 +311,10 @@ def test_a_comma_without_quotes_and_a_quote_without_its_end_are_errors(
     file = tmp_path / "rows.csv"
     header, right = "model,quant,prompt_tokens,decode_tps_per_request,notes", "Qwen/Qwen3-8B,bf16,1024,13,"
     file.write_text(f"{header}\r\n{right}\r\n", encoding="utf-8-sig")
-    assert accuracy.run(file).rows == 1
+    assert accuracy.compare_rows(file).rows == 1
     file.write_text(f"{header}\nQwen/Qwen3-8B,bf16,{wrong}\n{right}\n", encoding="utf-8")
     with pytest.raises(SpecError, match=reason):
-        accuracy.run(file)
+        accuracy.compare_rows(file)
 
 
 @pytest.mark.parametrize("content", [b"", b"\xff\xfe\x00bad", b"a,b\n1,2\n", b"{}"])
@@ -322,16 +322,16 @@ def test_hostile_files_are_spec_errors(tmp_path: Path, content: bytes) -> None:
     bad = tmp_path / "bad.csv"
     bad.write_bytes(content)
     with pytest.raises(SpecError, match=r"bad\.csv"):
-        accuracy.run(bad)
+        accuracy.compare_rows(bad)
     with pytest.raises(SpecError, match=r"missing\.csv"):
-        accuracy.run(tmp_path / "missing.csv")
+        accuracy.compare_rows(tmp_path / "missing.csv")
 
 
 @pytest.mark.parametrize("content", ["[1]", "nonsense", "[" * 100_000])
 def test_hostile_configs_are_spec_errors(tmp_path: Path, content: str) -> None:
     (tmp_path / "c.json").write_text(content, encoding="utf-8")
     with pytest.raises(SpecError, match=r"c\.json"):
-        accuracy.run(write(tmp_path / "rows.csv", [row()]), tmp_path / "c.json")
+        accuracy.compare_rows(write(tmp_path / "rows.csv", [row()]), tmp_path / "c.json")
 
 
 @pytest.mark.parametrize(
@@ -349,7 +349,7 @@ def test_hostile_configs_are_spec_errors(tmp_path: Path, content: str) -> None:
 def test_impossible_configs_decline_their_rows(tmp_path: Path, config: dict[str, object]) -> None:
     (tmp_path / "c.json").write_text(json.dumps({"Some/Model-7B": config}), encoding="utf-8")
     rows = write(tmp_path / "rows.csv", [row(model="Some/Model-7B", decode_tps_per_request="8")])
-    report = accuracy.run(rows, tmp_path / "c.json")
+    report = accuracy.compare_rows(rows, tmp_path / "c.json")
     assert report.scored == ()
     assert sum(report.declined.values()) == 1
 
@@ -414,7 +414,7 @@ def test_the_published_errors_in_sample_are_those_of_the_packaged_factors() -> N
     page = (Path(__file__).parents[2] / "docs" / "planner.md").read_text()
     (line,) = (one for one in page.splitlines() if one.startswith("| in sample |"))
     published = [tuple(float(value) for value in cell.split("/")) for cell in line.strip("|").split("|")[1:]]
-    found = json.loads(accuracy.run(PACKAGED).json())["metrics"]
+    found = json.loads(accuracy.compare_rows(PACKAGED).json())["metrics"]
     order = ("decode_tps_per_request", "decode_tps_aggregate", "prefill_tps", "ttft_ms")
     measured = [
         tuple(100 * found[metric][kind]["median_ape"] for kind in ("none", "speculative")) for metric in order

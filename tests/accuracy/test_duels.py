@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sparkfleet.accuracy.accuracy import Wins, predict, run
+from sparkfleet.accuracy.accuracy import Wins, compare_rows, predict
 from sparkfleet.accuracy.duels import Duel, Words, duel_of, read_duels
 from sparkfleet.accuracy.models import Declined
 from sparkfleet.knowledge.measurements import architectures
@@ -59,7 +59,7 @@ def test_a_head_to_head_is_read_from_its_words(tmp_path: Path) -> None:
     assert [d.second.setup.format for d in found] == ["fp8", "bf16"]
     rows = tmp_path / "rows.csv"
     rows.write_text(ROWS, encoding="utf-8")
-    report = run(rows, h2h_path=path)
+    report = compare_rows(rows, h2h_path=path)
     assert report.head_to_heads["topology"] == Wins(rows=2, decided=1, right=1)
     assert report.head_to_heads["quant"] == Wins(rows=3, decided=2, right=2)
     assert report.undecided == {"not a rate or a time to first token": 1, "a value is not a number": 1}

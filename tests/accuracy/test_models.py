@@ -74,7 +74,9 @@ def _planned(predictor: Predictor, tp: int, prompt: int) -> dict[str, object]:
         batch_tokens=2048,
         link=physics().links["qsfp200"] if tp > 1 else None,
     )
-    setup = predictor._setup(Split(tp=tp), settings)  # what `rates` predicts for, at a workload of its own
+    setup = predictor._speed_config(
+        Split(tp=tp), settings
+    )  # what `rates` predicts for, at a workload of its own
     found = rates(model_of(setup, factors()), Workload(prompt=prompt, generate=256))
     return {
         "decode_tps_per_request": found.decode_tps_per_request,

@@ -1,21 +1,15 @@
 """Two healthy Sparks have no finding; each fault has a finding with its own id and words."""
 
-import inspect
-import json
 import re
-from pathlib import Path
 
 import pytest
 from sparks import INVENTORY, RAILS, capture, host_key, netdev
 
 from sparkfleet.doctor import registry
-from sparkfleet.doctor.check import Check
 from sparkfleet.doctor.collect import gather
 from sparkfleet.doctor.findings import Severity
-from sparkfleet.doctor.rule_checks import situation_of
-from sparkfleet.doctor.snapshot import Needed, pci_address
+from sparkfleet.doctor.snapshot import pci_address
 from sparkfleet.errors import NodeError
-from sparkfleet.fabric.link_measurements import TransportProof
 from sparkfleet.hostfacts.clock import ReadClock
 from sparkfleet.hostfacts.disk import ReadDisks
 from sparkfleet.hostfacts.gpu import ReadGpuProcesses, ReadGpuState
@@ -26,7 +20,6 @@ from sparkfleet.hostfacts.network.rdma import ReadGidsOfKernel
 from sparkfleet.hostfacts.privileges import ReadServices
 from sparkfleet.hostfacts.processes import ReadHoldingProcesses
 from sparkfleet.hostfacts.venv import ReadPythonEnvironment
-from sparkfleet.knowledge.rules.rules import doctor_rules
 from sparkfleet.remote.channel import Completed
 from sparkfleet.specs.load import parse_inventory
 
@@ -522,13 +515,6 @@ async def test_what_was_not_read_is_neither_fine_nor_a_fault(sparks, look, harm,
     assert all("because " in one.what for one in told)
 
 
-async def test_rails_that_were_not_pinged_are_not_known(look):
-    unmeasured = dict.fromkeys(("jumbo", "ping_us", "one_way_us"))
-    told = registry.examine(await look(measured={1: unmeasured, 2: unmeasured}))
-    found = {one.severity for one in told if one.id in ("rail-reached", "rail-jumbo", "rail-latency")}
-    assert found == {Severity.UNKNOWN}
-
-
 async def test_an_ipv6_address_of_a_router_is_no_dhcp(sparks, findings):
     """A switch with router advertisements gives every rail one, whatever its IPv4 address is."""
     advertised = {
@@ -566,99 +552,6 @@ async def test_lanes_by_lspci_if_sysfs_has_none(sparks, findings):
     )
     (told,) = await findings()
     assert told.id == "rail-pcie"
-
-
-async def test_a_degraded_rail(findings):
-    told = await findings(measured={1: {"gbit_per_s": 13.2}})
-    assert [(one.id, one.severity) for one in told] == [
-        ("rail-bandwidth", "error"),
-        ("rails-balanced", "warning"),
-    ]
-    assert "gives 13.2 Gb/s, measured with ib_write_bw: the ConnectX-7 came up degraded" in told[0].what
-    assert any("reboot" in step for step in told[0].do)
-
-
-async def test_a_rail_that_is_somewhat_slow(findings):
-    told, _ = await findings(measured={n: {"gbit_per_s": 70.0} for n in (1, 2)})
-    assert (told.id, told.severity) == ("rail-bandwidth", "warning")
-
-
-async def test_tcp_cannot_prove_that_a_rail_is_slow_unless_it_is_very_slow(findings):
-    tcp = {"gbit_per_s": 40.0, "measured_with": "TCP (4 streams, Python)"}
-    assert await findings(measured={1: tcp, 2: tcp}) == []
-    (told,) = await findings(measured={1: tcp | {"gbit_per_s": 12.0}, 2: tcp})
-    assert (told.id, told.severity) == ("rail-bandwidth", "warning")
-    assert "12.0 Gb/s, measured with TCP" in told.what
-    assert "perftest" in told.do[0]
-
-
-async def test_packets_that_do_not_pass(findings):
-    (told,) = await findings(measured={2: {"jumbo": False}})
-    assert (told.id, told.severity) == ("rail-jumbo", "error")
-    assert "packets of 9000 bytes do not pass" in told.what
-
-
-async def test_a_rail_without_an_answer(findings):
-    (told,) = await findings(measured={2: {"jumbo": False, "ping_us": None}})
-    assert (told.id, told.severity) == ("rail-reached", "error")
-    assert "192.168.101.12 does not answer spark1 on enP2p1s0f1np1" in told.what
-
-
-@pytest.mark.parametrize(
-    ("measured", "words"),
-    [({"ping_us": 5200.0}, "5.2 ms there and back"), ({"one_way_us": 88.0}, "88.0 us one way")],
-)
-async def test_slow_small_messages(findings, measured, words):
-    (told,) = await findings(measured={2: measured})
-    assert (told.id, told.severity) == ("rail-latency", "warning")
-    assert words in told.what
-
-
-async def test_bytes_that_take_the_lan(findings):
-    said = "bytes went over enP7s7, which is not a rail"
-    (told,) = await findings(proof=TransportProof(moved={"enP7s7": 10**9}, holds=False, said=said))
-    assert (told.id, told.severity) == ("transport-proof", "error")
-    assert said in told.what
-    assert told.evidence == {"enP7s7": "1000.0 MB"}
-
-
-async def test_weights_that_do_not_fit(findings):
-    needed = Needed(deployment="big", model="Qwen/Big", weights_bytes=4 * 10**12, nodes=("spark2",))
-    (told,) = await findings(needed=[needed])
-    assert (told.id, told.severity) == ("disk-for-weights", "error")
-    assert "spark2: 3.2 TB are free" in told.what
-    assert "4.4 TB" in told.what
-
-
-async def test_weights_that_fit_on_no_node(findings):
-    needed = Needed(deployment="big", model="Qwen/Big", weights_bytes=4 * 10**12)
-    (told,) = await findings(needed=[needed])
-    assert "no node has enough space: 3.2 TB on spark1, 3.2 TB on spark2 are free" in told.what
-
-
-async def test_weights_that_fit_on_one_node_are_fine_if_no_node_is_pinned(sparks, findings):
-    sparks[1].change(ReadDisks.argv, "3200000000000", "500000000000")
-    assert await findings(needed=[Needed(deployment="big", model="Qwen/Big", weights_bytes=2 * 10**12)]) == []
-
-
-async def test_weights_that_are_cached_need_no_space(sparks, findings):
-    models = [["Qwen/Big", 4 * 10**12, True]]
-    for spark in sparks:
-        spark.change(ReadDisks.argv, '"models": []', f'"models": {json.dumps(models)}')
-    assert await findings(needed=[Needed(deployment="big", model="Qwen/Big", weights_bytes=4 * 10**12)]) == []
-
-
-async def test_weights_whose_files_were_not_counted_are_not_called_missing(sparks, look, findings):
-    models = [["Qwen/Big", None, True]]
-    for spark in sparks:
-        spark.change(ReadDisks.argv, '"models": []', f'"models": {json.dumps(models)}')
-    needed = [
-        Needed(deployment="big", model="Qwen/Big", weights_bytes=4 * 10**12, nodes=nodes)
-        for nodes in (("spark2",), ())
-    ]
-    assert await findings(needed=needed) == []
-    (told,) = [one for one in registry.examine(await look(needed=needed)) if one.id == "disk-for-weights"]
-    assert told.severity == Severity.UNKNOWN
 
 
 async def test_our_own_engine_on_the_gpu_is_no_leftover(sparks, findings):
@@ -718,62 +611,3 @@ async def test_rails_loopback_and_the_gateway_are_no_exposure(sparks, findings):
         )
     )
     assert await findings() == []
-
-
-async def test_a_kernel_that_caps_roce_is_found_by_its_rule(sparks, findings):
-    for spark in sparks:
-        spark.change(ReadIdentity.argv, "6.17.0-1026-nvidia", "6.17.0-1008-nvidia")
-    told = await findings()
-    assert {one.id for one in told} == {"kernel-617-roce-cap"}
-    assert {one.subject for one in told} == {"spark1", "spark2"}
-    assert "rules.yaml" in told[0].source
-
-
-async def test_every_rule_for_the_doctor_is_applied_or_covered(look):
-    told = {one.id for one in registry.examine(await look())}
-    for rule in doctor_rules():
-        assert rule.id in told or rule.id in registry.COVERED
-
-
-async def test_every_fact_that_an_applied_rule_reads_is_one_that_is_read_of_a_node(look):
-    """A rule about a fact that nothing collects is "not known" for ever; it belongs to `not_rules`, with a reason."""
-    fleet = await look()
-    given = [dict(situation_of(node, fleet)) for node in fleet.nodes]
-    read = {fact for facts in given for fact, value in facts.items() if value is not None}
-    applied = [rule for rule in doctor_rules() if rule.id not in registry.COVERED]
-    assert applied
-    assert {rule.id: set(rule.facts) - read for rule in applied if set(rule.facts) - read} == {}
-
-
-async def test_every_applied_rule_is_decided_for_two_healthy_sparks(look):
-    told = registry.examine(await look())
-    applied = {rule.id for rule in doctor_rules()} - registry.COVERED
-    assert {one.id: one.what for one in told if one.id in applied and one.severity != "ok"} == {}
-
-
-def test_checks_cover_rules_that_exist():
-    assert {rule.id for rule in doctor_rules()} >= registry.COVERED
-
-
-def test_every_check_of_a_theme_is_registered_and_named_once():
-    found = [
-        value
-        for module in vars(registry).values()
-        if inspect.ismodule(module)
-        for value in vars(module).values()
-        if isinstance(value, Check)
-    ]
-    assert {check.id for check in found} == {check.id for check in registry.CHECKS}
-    assert len({check.id for check in registry.CHECKS}) == len(registry.CHECKS)
-
-
-def test_the_document_lists_every_check_and_the_readme_counts_them():
-    root = Path(__file__).parents[2]
-    text = (root / "docs" / "doctor.md").read_text()
-    for check in registry.CHECKS:
-        assert f"| `{check.id}` | {check.title} |" in text
-    listed = re.findall(r"^\| \w+ \| `([\w-]+)` \|", text, re.MULTILINE)
-    assert sorted(listed) == sorted(
-        [*(check.id for check in registry.CHECKS), registry.SILENT, registry.CHANGED]
-    )
-    assert f"# {len(listed)} checks:" in (root / "README.md").read_text()

@@ -17,7 +17,7 @@ from static_picker import StaticPicker
 from sparkfleet.engines.fake import FakeEngine, Pace
 from sparkfleet.gateway.access.keys import generate
 from sparkfleet.gateway.app import GatewayApp
-from sparkfleet.gateway.engine.endpoints import Target
+from sparkfleet.gateway.engine.endpoints import EngineEndpoint
 from sparkfleet.gateway.http_server import Server, serve
 from sparkfleet.gateway.routing_table import GroupEntry, KeyEntry, ModelEntry, RoutingTable
 
@@ -29,13 +29,13 @@ ENTRY = ModelEntry(name="tiny", deployment="engine", state="ready", context=4096
 class Noting:
     """A picker that records its calls; its engines may be changed."""
 
-    def __init__(self, targets: Sequence[Target]) -> None:
+    def __init__(self, targets: Sequence[EngineEndpoint]) -> None:
         self.targets = list(targets)
         self.excluded: list[AbstractSet[str]] = []
 
     async def pick(
         self, model: ModelEntry, groups: Sequence[GroupEntry], *, exclude: AbstractSet[str]
-    ) -> Target | None:
+    ) -> EngineEndpoint | None:
         self.excluded.append(exclude)
         return await StaticPicker(self.targets).pick(model, groups, exclude=exclude)
 
@@ -109,7 +109,7 @@ async def open_door() -> AsyncIterator[OpenDoor]:
                 table = RoutingTable(version=1, models={m.name: m for m in models}, keys=(entry, *extra_keys))
             picker = Noting(
                 [
-                    Target(url=e.url, token=e.token, group=f"group-{i}", app=f"app-{i}")
+                    EngineEndpoint(url=e.url, token=e.token, group=f"group-{i}", app=f"app-{i}")
                     for i, e in enumerate(engines)
                 ]
             )

@@ -11,8 +11,8 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from sparkfleet.gateway.admission.model_queue import ModelQueues, QueuedSlot
 from sparkfleet.gateway.api_errors import ApiError
-from sparkfleet.gateway.choice import Choice
-from sparkfleet.gateway.in_flight import InFlight
+from sparkfleet.gateway.candidate_groups import CandidateGroups
+from sparkfleet.gateway.observed_groups import ObservedGroups
 from sparkfleet.gateway.policy.circuit import LONGEST_OPEN_S, OPEN_S
 from sparkfleet.gateway.policy.forecast import forecasts
 from sparkfleet.gateway.request.requirements import Requirements
@@ -49,9 +49,9 @@ class Admission(RuleBasedStateMachine):
         super().__init__()
         self.loop = asyncio.new_event_loop()
         self.now = 0.0
-        self.loads = InFlight(lambda: self.now)
+        self.observed = ObservedGroups(lambda: self.now)
         self.queues = ModelQueues(waiting=8, longest_s=1000)
-        self.loads.on_end = self.queues.pump
+        self.observed.on_end = self.queues.pump
         self.waiting: list[tuple[asyncio.Task[QueuedSlot], Requirements]] = []
         self.slots: list[QueuedSlot] = []
 
@@ -70,7 +70,7 @@ class Admission(RuleBasedStateMachine):
         self.settle()
         for slot in self.slots:
             slot.close()
-        assert all(self.loads.held(app) == self.loads.pending(app) == 0 for app in APPS)
+        assert all(self.observed.held(app) == self.observed.pending(app) == 0 for app in APPS)
         assert self.queues.waiting("m") == 0
         assert not self.queues._running
         self.loop.close()
@@ -91,10 +91,10 @@ class Admission(RuleBasedStateMachine):
                 assert task.cancelled() or isinstance(task.exception(), ApiError), task.exception()
         self.waiting = left
 
-    def choose(self, needs: Requirements, key: str, **more: Any) -> Choice:
+    def choose(self, needs: Requirements, key: str, **more: Any) -> CandidateGroups:
         model = ModelEntry(name="m", groups=self.groups, deployment="d", state="ready")
         able = tuple(group for group in self.groups if not needs.vision or group.vision is not False)
-        return Choice(model, able, needs, self.loads, key, **more)
+        return CandidateGroups(model, able, needs, self.observed, key, **more)
 
     @rule(needs=NEEDS, key=st.sampled_from("xyz"), batch=st.booleans())
     def enter(self, needs: Requirements, key: str, batch: bool) -> None:
@@ -110,10 +110,10 @@ class Admission(RuleBasedStateMachine):
         """A request ends, perhaps after an answer; its place is given up once, however often it is closed."""
         slot = self.slots.pop(data.draw(st.integers(0, len(self.slots) - 1)))
         if answered:
-            before = self.loads._circuits.get(slot._app)
+            before = self.observed._circuits.get(slot._app)
             slot.answered(is_stream=True, is_good=good)
             closes = good and before is not None and 0 < before.first <= slot._number
-            assert (slot._app in self.loads._circuits) == (before is not None and not closes)
+            assert (slot._app in self.observed._circuits) == (before is not None and not closes)
             slot.ended(tokens, is_stream=True)
         slot.close()
         slot.close()
@@ -124,8 +124,8 @@ class Admission(RuleBasedStateMachine):
     def retry(self, data: st.DataObject) -> None:
         """A request's engine is lost, and it moves to another group."""
         slot = data.draw(st.sampled_from(self.slots))
-        self.loads.fail(slot._last or APPS[0])
-        if ranked := slot.choice.ranked():
+        self.observed.fail(slot._last or APPS[0])
+        if ranked := slot.candidates.ranked():
             slot.move(data.draw(st.sampled_from(ranked)))
         self.settle()
 
@@ -141,7 +141,7 @@ class Admission(RuleBasedStateMachine):
     def table(self, groups: list[GroupEntry]) -> None:
         """The controller publishes another table."""
         self.groups = tuple(groups)
-        self.loads.follow(groups, ["m"])
+        self.observed.follow(groups, ["m"])
         self.queues.refresh()
         self.settle()
 
@@ -156,14 +156,14 @@ class Admission(RuleBasedStateMachine):
     def counts_are_those_of_the_slots(self) -> None:
         """Each open slot is counted once, at its group."""
         for app in APPS:
-            assert self.loads.held(app) == sum(slot._app == app for slot in self.slots)
-            assert self.loads.pending(app) == sum(slot._cold for slot in self.slots if slot._app == app)
+            assert self.observed.held(app) == sum(slot._app == app for slot in self.slots)
+            assert self.observed.pending(app) == sum(slot._cold for slot in self.slots if slot._app == app)
         assert sum(self.queues._running.values()) == len(self.slots)
 
     @invariant()
     def one_request_tries_a_group_that_failed(self) -> None:
         """A half-open circuit has its probe in flight, and no pause is longer than the longest."""
-        for app, circuit in self.loads._circuits.items():
+        for app, circuit in self.observed._circuits.items():
             assert circuit.until - self.now <= LONGEST_OPEN_S + 1e-6  # of sums of decimals
             assert 0 <= circuit.first <= circuit.probe
             assert circuit.failures >= 1
@@ -175,33 +175,33 @@ class Admission(RuleBasedStateMachine):
     def try_again(self, data: st.DataObject, succeeds: bool) -> None:
         """Requests come at once to a group after its pause: one finds it idle, and its outcome decides."""
         app = data.draw(st.sampled_from([group.app for group in self.groups]))
-        self.loads.fail(app)
-        before = self.loads._circuits[app]
+        self.observed.fail(app)
+        before = self.observed._circuits[app]
         self.now = before.until
-        assert not self.loads.is_open(app)
-        probe = self.loads.begin(app)
-        other = self.loads.begin(app)
-        assert self.loads.is_open(app)
-        assert self.loads._circuits[app].probe == probe
+        assert not self.observed.is_open(app)
+        probe = self.observed.begin(app)
+        other = self.observed.begin(app)
+        assert self.observed.is_open(app)
+        assert self.observed._circuits[app].probe == probe
         if succeeds:
-            self.loads.succeed(app, probe)
-            assert app not in self.loads._circuits
+            self.observed.succeed(app, probe)
+            assert app not in self.observed._circuits
         else:
-            self.loads.fail(app)
-            self.loads.succeed(app, other)
-            after = self.loads._circuits[app]
+            self.observed.fail(app)
+            self.observed.succeed(app, other)
+            after = self.observed._circuits[app]
             assert after.failures == before.failures + 1
             assert before.pause_s() <= after.pause_s() <= LONGEST_OPEN_S
         for number in (probe, other):
-            self.loads.end(app, number)
+            self.observed.end(app, number)
         self.settle()
 
     @invariant()
     def nobody_waits_beside_a_free_place(self) -> None:
         """The best group of a waiting request has no free place."""
         for _, needs in self.waiting:
-            choice = self.choose(needs, "x")
-            assert not choice.groups or choice.forecasts()[0].is_full
+            candidates = self.choose(needs, "x")
+            assert not candidates.groups or candidates.forecasts()[0].is_full
 
     @invariant()
     def forecasts_are_complete_and_in_order(self) -> None:
@@ -209,7 +209,7 @@ class Admission(RuleBasedStateMachine):
         if not hasattr(self, "groups"):
             return
         needs = Requirements(tokens=500, prompt_tokens=100)
-        found = self.loads.forecasts(self.groups, needs, "m")
+        found = self.observed.forecasts(self.groups, needs, "m")
         assert sorted(one.group.app for one in found) == sorted(group.app for group in self.groups)
         assert [one.doubts for one in found] == sorted(one.doubts for one in found)
         assert all(0 <= one.total_s < float("inf") for one in found)

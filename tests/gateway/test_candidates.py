@@ -10,9 +10,9 @@ from gateway_values import model
 
 from sparkfleet.gateway.access.keys import generate
 from sparkfleet.gateway.api_errors import ApiError
+from sparkfleet.gateway.candidate_groups import CandidateGroups
 from sparkfleet.gateway.candidates import candidates_of
-from sparkfleet.gateway.choice import Choice
-from sparkfleet.gateway.in_flight import InFlight
+from sparkfleet.gateway.observed_groups import ObservedGroups
 from sparkfleet.gateway.request.requirements import Requirements
 from sparkfleet.gateway.request_context import RequestContext
 from sparkfleet.gateway.request_parser import RequestTarget
@@ -29,11 +29,11 @@ OUTSIDE = GroupEntry(app="outside", external=ExternalAddress(url="https://api.ex
 IMAGE = Requirements(vision=True)
 
 
-def found(needs: Requirements, path: str = PATH, **more: Any) -> Choice:
+def found(needs: Requirements, path: str = PATH, **more: Any) -> CandidateGroups:
     ctx = RequestContext("POST", path, [])
     ctx.key = KEY
     table = RoutingTable(version=1, models={"tiny": model("tiny", **more)}, keys=(KEY,))
-    return candidates_of(ctx, table, RequestTarget("tiny", needs), InFlight())
+    return candidates_of(ctx, table, RequestTarget("tiny", needs), ObservedGroups())
 
 
 def test_groups_that_cannot_serve_it_are_no_candidates() -> None:
@@ -45,8 +45,8 @@ def test_groups_that_cannot_serve_it_are_no_candidates() -> None:
 
 
 def test_endpoints_outside_take_what_the_fleet_cannot() -> None:
-    choice = found(IMAGE, groups=(BLIND,), external=(OUTSIDE,))
-    assert (choice.groups, [one.app for one in choice.spare]) == ((), ["outside"])
+    candidates = found(IMAGE, groups=(BLIND,), external=(OUTSIDE,))
+    assert (candidates.groups, [one.app for one in candidates.external]) == ((), ["outside"])
     with pytest.raises(ApiError):
         found(IMAGE, "/v1/rerank", groups=(BLIND,), external=(OUTSIDE,))
 

@@ -13,7 +13,7 @@ from sparkfleet.engines.fake.engine import FakeEngine
 from sparkfleet.engines.fake.pace import Pace
 from sparkfleet.gateway.access.keys import generate
 from sparkfleet.gateway.app import GatewayApp
-from sparkfleet.gateway.engine.endpoints import Target
+from sparkfleet.gateway.engine.endpoints import EngineEndpoint
 from sparkfleet.gateway.http_server import serve
 from sparkfleet.gateway.page.fleet_change import FleetAnswer, FleetChange, LogRequest
 from sparkfleet.gateway.page.fleet_view import (
@@ -190,7 +190,7 @@ async def seen():
         model = ModelEntry(name="tiny", deployment="group", state="ready", groups=(GroupEntry(app="a"),))
         later = ModelEntry(name="later", deployment="group", state="starting", ready_at=time.time() + 80)
         table = RoutingTable(version=1, models={"tiny": model, "later": later}, keys=(entry, admin_entry))
-        target = Target(url=engine.url, token="t", group="g", app="a")
+        target = EngineEndpoint(url=engine.url, token="t", group="g", app="a")
         gateway = GatewayApp(
             StaticPicker([target]), table=table, page=PageApp(fleet.view, fleet.change, fleet.read_log)
         )

@@ -17,7 +17,7 @@ import aiohttp
 import pytest
 
 from sparkfleet.engines.fake import FakeEngine, InjectedFault, Pace
-from sparkfleet.gateway.in_flight import InFlight
+from sparkfleet.gateway.observed_groups import ObservedGroups
 from sparkfleet.gateway.policy import circuit
 from sparkfleet.gateway.request.requirements import needs_of
 from sparkfleet.gateway.routing_table import GroupEntry, GroupSpeed, ModelEntry
@@ -37,7 +37,7 @@ async def house(open_door: OpenDoor, *faults: InjectedFault | None) -> Door:
 
 
 def held(door: Door) -> list[int]:
-    return [door.gateway.proxy.loads.held(target.app) for target in door.picker.targets]
+    return [door.gateway.proxy.observed.held(target.app) for target in door.picker.targets]
 
 
 @pytest.mark.parametrize("status", [400, 404, 413, 422, 429])
@@ -111,7 +111,7 @@ async def test_one_request_tries_a_group_after_its_pause(
     await door.engines[0].until(lambda engine: engine.running == 0)
     assert [(await door.post())[0] for _ in range(4)] == [200] * 4
     assert len(door.engines[0].requests) == 4
-    assert not door.gateway.proxy.loads.circuit_line("app-0")
+    assert not door.gateway.proxy.observed.circuit_line("app-0")
 
 
 async def test_when_all_engines_were_lost_and_return_requests_are_served_again(open_door: OpenDoor) -> None:
@@ -155,7 +155,7 @@ async def test_clients_that_leave_at_any_moment_leave_no_load(open_door: OpenDoo
         await asyncio.gather(*(leave(number / 1000) for number in range(1, 40, 2)))
     assert await door.gateway.drain(5)
     assert held(door) == [0, 0]
-    assert [door.gateway.proxy.loads.pending(target.app) for target in door.picker.targets] == [0, 0]
+    assert [door.gateway.proxy.observed.pending(target.app) for target in door.picker.targets] == [0, 0]
     assert door.gateway.proxy.bodies.held == 0
     async with asyncio.timeout(5):
         while any(engine.running for engine in door.engines):
@@ -189,18 +189,18 @@ def test_a_prompt_that_nobody_has_cached_goes_to_the_idle_group_whatever_its_cac
     """sgl-project/sglang#14305, #14532: it went to the worker with the smallest tree, although that one was overloaded."""
     speed = GroupSpeed(prefill_tps=2000, alone_tps=40, together_tps=160, concurrency=8)
     busy, idle = (GroupEntry(app=app, concurrency=8, context=65536, speed=speed) for app in ("busy", "idle"))
-    loads = InFlight()
+    observed = ObservedGroups()
     system = needs_of({"messages": [{"role": "system", "content": "You are careful. " * 2000}]})
-    loads.caches.add(idle, system.prefix)
+    observed.caches.add(idle, system.prefix)
     for _ in range(6):
-        loads.begin("busy", 1000)
+        observed.begin("busy", 1000)
     unique = needs_of({"messages": [{"role": "user", "content": "Something else. " * 2000}]})
-    assert loads.caches.blocks("idle", unique.prefix) == 0
-    assert loads.forecasts([busy, idle], unique)[0].group.app == "idle"
+    assert observed.caches.blocks("idle", unique.prefix) == 0
+    assert observed.forecasts([busy, idle], unique)[0].group.app == "idle"
 
 
 async def test_of_streams_that_are_open_at_once_none_is_sent_to_the_busier_group(open_door: OpenDoor) -> None:
-    """sgl-project/sglang#15473: loads were not counted on one path, so that the first worker got everything."""
+    """sgl-project/sglang#15473: observed were not counted on one path, so that the first worker got everything."""
     door = await house(open_door, None, None)
     for engine in door.engines:
         engine.pace = Pace(ttft_s=0.05, itl_s=0.002, tokens=8)

@@ -219,10 +219,10 @@ async def test_a_request_that_waits_tries_a_group_that_failed_once_its_pause_is_
     tiny = ModelEntry(name="tiny", groups=groups, deployment="engine", state="ready")
     engines = [FakeEngine(model="tiny", token="internal-token") for _ in groups]
     door = await open_door(engines=engines, models=[tiny])
-    loads = door.gateway.proxy.loads
-    loads.begin("app-1")  # for ever
-    loads.end("app-0", loads.begin("app-0"))
-    loads.fail("app-0")
+    observed = door.gateway.proxy.observed
+    observed.begin("app-1")  # for ever
+    observed.end("app-0", observed.begin("app-0"))
+    observed.fail("app-0")
     posted = asyncio.create_task(door.post())
     while not door.gateway.proxy.queues.waiting("tiny"):
         await asyncio.sleep(0.01)

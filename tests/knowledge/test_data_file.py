@@ -6,7 +6,7 @@ import pytest
 from pydantic import Field, ValidationError
 
 from sparkfleet.errors import SpecError
-from sparkfleet.knowledge.data_file import DataFile, Date, Entries, MeasuredRange, Sources
+from sparkfleet.knowledge.data_file import DataFile, Date, MeasuredRange, Sources, UniqueEntries
 from sparkfleet.values import Value
 
 
@@ -18,7 +18,7 @@ class Thing(Value):
 
 
 class Things(Value):
-    things: Entries[Thing]
+    things: UniqueEntries[Thing]
 
 
 def read(text: str) -> tuple[Thing, ...]:

@@ -9,7 +9,7 @@ from sparkfleet.knowledge.measurements import architectures
 from sparkfleet.knowledge.models.known_models import known_checkpoint
 from sparkfleet.knowledge.published.factors import factors
 from sparkfleet.perf.latency.latency_model import LatencyModel, model_of, rates
-from sparkfleet.perf.latency.roofline_terms import Setup
+from sparkfleet.perf.latency.roofline_terms import SpeedConfig
 from sparkfleet.perf.local_measurements import LocalMeasurement, Point, anchored, distance
 from sparkfleet.perf.prediction import Provenance
 from sparkfleet.perf.predictor import usual
@@ -22,7 +22,7 @@ HERE = Workload(prompt=2048, generate=128)
 @pytest.fixture
 def model() -> LatencyModel:
     arch = find_arch("Qwen/Qwen3.6-27B-FP8", architectures(), Stored("fp8"))
-    return model_of(Setup(arch=arch, engine="sglang", format="fp8"), factors())
+    return model_of(SpeedConfig(arch=arch, engine="sglang", format="fp8"), factors())
 
 
 def test_without_measurements_it_is_the_prediction(model: LatencyModel) -> None:

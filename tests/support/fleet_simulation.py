@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from statistics import fmean
 
-from sparkfleet.gateway.in_flight import InFlight
+from sparkfleet.gateway.observed_groups import ObservedGroups
 from sparkfleet.gateway.policy.forecast import GroupForecast
 from sparkfleet.gateway.policy.speeds import decode_tps, prefill_tps
 from sparkfleet.gateway.request.requirements import Requirements
@@ -22,7 +22,7 @@ class SimulatedRequest:
     answer: int
 
 
-Router = Callable[[InFlight, Sequence[GroupEntry], SimulatedRequest], GroupForecast]
+Router = Callable[[ObservedGroups, Sequence[GroupEntry], SimulatedRequest], GroupForecast]
 
 
 @dataclass
@@ -46,24 +46,24 @@ class FleetSimulation:
 
     def run(self, requests: Sequence[SimulatedRequest]) -> FleetSimulation:
         engines = {group.app: _Engine() for group in self.groups}
-        loads = InFlight()
+        observed = ObservedGroups()
         ends: list[tuple[float, int, str]] = []
         firsts: list[tuple[float, int, str, int]] = []
         for number, one in enumerate(sorted(requests, key=lambda request: request.at)):
             while firsts and firsts[0][0] <= one.at:
                 _, _, app, cold = heapq.heappop(firsts)
-                loads.prefilled(app, cold)
+                observed.prefilled(app, cold)
             while ends and ends[0][0] <= one.at:
                 _, _, app = heapq.heappop(ends)
-                loads.end(app)
+                observed.end(app)
                 engines[app].running -= 1
-            chosen = self.router(loads, self.groups, one)
+            chosen = self.router(observed, self.groups, one)
             group, engine = chosen.group, engines[chosen.group.app]
             shared = sum(block in engine.cached for block in one.needs.prefix) / max(1, len(one.needs.prefix))
             engine.cached.update(one.needs.prefix)
             cold = one.needs.prompt_tokens - chosen.warm_tokens
-            loads.begin(group.app, cold)
-            loads.caches.add(group, one.needs.prefix)
+            observed.begin(group.app, cold)
+            observed.caches.add(group, one.needs.prefix)
             slots = group.concurrency or 1
             begin = max(one.at, engine.free)
             first = begin + one.needs.prompt_tokens * (1 - shared) / prefill_tps(group)
@@ -88,16 +88,16 @@ class FleetSimulation:
         return fmean(self.ttfts)
 
 
-def ours(loads: InFlight, groups: Sequence[GroupEntry], one: SimulatedRequest) -> GroupForecast:
-    return loads.forecasts(groups, one.needs, "m")[0]
+def ours(observed: ObservedGroups, groups: Sequence[GroupEntry], one: SimulatedRequest) -> GroupForecast:
+    return observed.forecasts(groups, one.needs, "m")[0]
 
 
 def round_robin() -> Router:
     turn = iter(range(1_000_000))
 
-    def route(loads: InFlight, groups: Sequence[GroupEntry], one: SimulatedRequest) -> GroupForecast:
+    def route(observed: ObservedGroups, groups: Sequence[GroupEntry], one: SimulatedRequest) -> GroupForecast:
         wanted = groups[next(turn) % len(groups)].app
-        return next(found for found in loads.forecasts(groups, one.needs) if found.group.app == wanted)
+        return next(found for found in observed.forecasts(groups, one.needs) if found.group.app == wanted)
 
     return route
 
@@ -105,10 +105,10 @@ def round_robin() -> Router:
 def least_loaded(able: Callable[[GroupEntry, Requirements], bool]) -> Router:
     """The least busy of those that are able, in turns: the gateway's order before it knew speeds."""
 
-    def route(loads: InFlight, groups: Sequence[GroupEntry], one: SimulatedRequest) -> GroupForecast:
-        found = [found for found in loads.forecasts(groups, one.needs) if able(found.group, one.needs)]
+    def route(observed: ObservedGroups, groups: Sequence[GroupEntry], one: SimulatedRequest) -> GroupForecast:
+        found = [found for found in observed.forecasts(groups, one.needs) if able(found.group, one.needs)]
         return min(
-            found, key=lambda one: (loads.held(one.group.app) / (one.group.concurrency or 1), one.turn)
+            found, key=lambda one: (observed.held(one.group.app) / (one.group.concurrency or 1), one.turn)
         )
 
     return route

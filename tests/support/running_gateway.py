@@ -13,7 +13,7 @@ from sparkfleet.engines.fake import FakeEngine
 from sparkfleet.gateway.access.keys import generate
 from sparkfleet.gateway.access.limits import RequestLimits
 from sparkfleet.gateway.app import GatewayApp
-from sparkfleet.gateway.engine.endpoints import Target
+from sparkfleet.gateway.engine.endpoints import EngineEndpoint
 from sparkfleet.gateway.http_server import serve
 from sparkfleet.gateway.page.fleet_change import FleetAnswer
 from sparkfleet.gateway.page.fleet_view import FleetView
@@ -44,7 +44,7 @@ class RunningGateway:
         group = GroupEntry(app="app", concurrency=8, context=4096)
         entry = ModelEntry(name="tiny", groups=(group,), deployment="d", state="ready", aliases=("gpt-4o",))
         table = RoutingTable(version=1, models={"tiny": entry}, keys=(ENTRY, ADMIN_ENTRY))
-        picker = StaticPicker([Target(url=self.engine.url, token=TOKEN, app="app")])
+        picker = StaticPicker([EngineEndpoint(url=self.engine.url, token=TOKEN, app="app")])
         self.passed: list[str] = []
         """Changes, and questions for logs, that reached the controller."""
         page = PageApp(self._view, self._pass, self._pass)
@@ -85,6 +85,6 @@ class RunningGateway:
         assert self.run(self.app.drain(10)), "a request stays in flight"
         self.app._draining = False
         assert self.app.proxy.bodies.held == 0
-        assert self.app.proxy.loads.held("app") == self.app.proxy.loads.pending("app") == 0
+        assert self.app.proxy.observed.held("app") == self.app.proxy.observed.pending("app") == 0
         assert not self.app.proxy.queues._running
         assert self.internal_errors() == 0

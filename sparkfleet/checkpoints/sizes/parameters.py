@@ -21,20 +21,20 @@ from sparkfleet.checkpoints.arch.model_families import Family
 from sparkfleet.checkpoints.arch.weight_parts import Part
 from sparkfleet.checkpoints.io.config_json import MOST_LAYERS, Config, per_layer
 
-Sizes = Counter[Part]
+PartSizes = Counter[Part]
 
 HYPER_CONNECTIONS = 2
 """Attention and feed-forward have one each."""
 
 
-def count_parameters(config: Config, family: Family, layers: Sequence[LayerGroup]) -> Sizes:
+def count_parameters(config: Config, family: Family, layers: Sequence[LayerGroup]) -> PartSizes:
     """Parameters by part, of everything but vision.
 
     Raises:
         FactError: a key is missing or wrong.
     """
     hidden, vocab = config.integer("hidden_size"), config.integer("vocab_size")
-    sizes: Sizes = Counter({Part.EMBEDDING: vocab * hidden + _lookup_tables(config, layers)})
+    sizes: PartSizes = Counter({Part.EMBEDDING: vocab * hidden + _lookup_tables(config, layers)})
     if not config.flag("tie_word_embeddings"):
         sizes[Part.HEAD] = vocab * hidden
     experts = layers_with_experts(config, family, layers)
@@ -50,7 +50,7 @@ def count_parameters(config: Config, family: Family, layers: Sequence[LayerGroup
     return sizes
 
 
-def _layer(config: Config, family: Family, layer: LayerGroup, dense: int, mixture: Sizes) -> Sizes:
+def _layer(config: Config, family: Family, layer: LayerGroup, dense: int, mixture: PartSizes) -> PartSizes:
     """Parameters of one layer; `dense` and `mixture` are those of its feed-forward."""
     hidden = config.integer("hidden_size")
     sizes = _mixer(config, family, layer)
@@ -85,13 +85,13 @@ def _adjusted(config: Config, size: int) -> int:
     return multiple * -(-int((1.0 if factor is None else factor) * (2 * size // 3)) // multiple)
 
 
-def _mixture(config: Config, family: Family) -> Sizes:
+def _mixture(config: Config, family: Family) -> PartSizes:
     """Routed and shared experts, and the router, of one layer."""
     experts, hidden = read_experts(config), config.integer("hidden_size")
     size = config.integer(family.expert_size, "moe_intermediate_size")
     inside = config.integer_or_none("moe_latent_size", "routed_expert_hidden_size", low=1) or hidden
     shared = config.integer_or(0, *SHARED_SIZE) or experts.shared * size
-    sizes: Sizes = Counter(
+    sizes: PartSizes = Counter(
         {
             Part.EXPERTS: experts.routed * _matrices(family) * inside * size,
             Part.SHARED_EXPERTS: _matrices(family) * hidden * shared if experts.shared else 0,
@@ -103,7 +103,7 @@ def _mixture(config: Config, family: Family) -> Sizes:
     return sizes
 
 
-def _mixer(config: Config, family: Family, layer: LayerGroup) -> Sizes:
+def _mixer(config: Config, family: Family, layer: LayerGroup) -> PartSizes:
     if layer.kind is LayerKind.NONE:
         return Counter()
     if layer.state is not None:

@@ -35,9 +35,8 @@ from sparkfleet.fleet.planning.group_measurements import NOT_MEASURED, is_predic
 from sparkfleet.fleet.session import Session
 from sparkfleet.specs.load import load_deployments
 
-if (
-    TYPE_CHECKING
-):  # a slow import; this module imports in its functions what is needed after the plan is shown
+# A slow import; this module imports in its functions what is needed after the plan is shown.
+if TYPE_CHECKING:
     from sparkfleet.controlplane.state.status import DeploymentStatus
 
 DryRunOption = Annotated[

@@ -78,7 +78,7 @@ def _reported(
 ) -> tuple[str, str, str]:
     """The report as JSON, as a Markdown table, and in words."""
     try:
-        from sparkfleet.accuracy.accuracy import run as measure
+        from sparkfleet.accuracy.accuracy import compare_rows
         from sparkfleet.accuracy.decisions import decide, published_cases
         from sparkfleet.knowledge.measurements import BENCHMARKS
     except ModuleNotFoundError as error:
@@ -91,5 +91,5 @@ def _reported(
     if decisions:
         decided = decide(published_cases(rows), unseen=True)
         return decided.json(), decided.markdown(), decided.text()
-    errors = measure(rows or BENCHMARKS, configs, head_to_heads)
+    errors = compare_rows(rows or BENCHMARKS, configs, head_to_heads)
     return errors.json(), "", errors.text() if rows else f"{errors.text()}\n\n{_IN_SAMPLE}"

@@ -5,9 +5,7 @@ Every path but `/metrics` and `/targets` needs the fleet's API token. Answers ca
 
 from __future__ import annotations
 
-import ipaddress
 import logging
-import re
 import time
 
 from aiohttp import web
@@ -32,6 +30,7 @@ from sparkfleet.controlplane.state.head_address import HeadAddress
 from sparkfleet.controlplane.state.status import STATUS_VERSION
 from sparkfleet.controlplane.state.tables.usage_ledger import KEEP_DAYS
 from sparkfleet.errors import ControlError, SparkfleetError
+from sparkfleet.gateway.access.host_header import address_in
 from sparkfleet.gateway.routing_table import KeyLimits
 from sparkfleet.group.group_name import required_group
 from sparkfleet.runtime.sealed_env import EnvSealer
@@ -44,7 +43,6 @@ OPEN_PATHS = frozenset({"/metrics", "/targets"})
 MAX_WAIT_S = 30.0
 LARGEST = 2**63 - 1
 """Largest number that SQLite takes."""
-_HOST = re.compile(r"(?:\[(?P<v6>[0-9A-Fa-f:.]{2,45})\]|(?P<name>[A-Za-z0-9.]{1,64}))(?::[0-9]{1,5})?")
 FOR_EVERY_VERSION = frozenset({"/v1/stop"})
 """Changes by every release: stopping the fleet is the first step to another version of it."""
 
@@ -211,7 +209,7 @@ def _authenticate(tokens: ApiTokens) -> Middleware:
 @web.middleware
 async def _own_host(request: web.Request, handler: Handler) -> web.StreamResponse:
     """Refuses requests for the open pages under a name: a browser's page reaches loopback under its own (DNS rebinding)."""
-    if request.path not in OPEN_PATHS or is_address(request.headers.get("host", "")):
+    if request.path not in OPEN_PATHS or address_in(request.headers.get("host", "")) is not None:
         return await handler(request)
     return _error(
         421,
@@ -219,17 +217,6 @@ async def _own_host(request: web.Request, handler: Handler) -> web.StreamRespons
         means="A page in a browser may have sent it, under a name that resolves to this machine.",
         do="Use the address as `sparkfleet status` shows it.",
     )
-
-
-def is_address(host: str) -> bool:
-    """True for `localhost` or an IP address, each with or without a port."""
-    match = _HOST.fullmatch(host)
-    if match is None:
-        return False
-    try:
-        return match["name"] == "localhost" or bool(ipaddress.ip_address(match["v6"] or match["name"]))
-    except ValueError:
-        return False
 
 
 @web.middleware

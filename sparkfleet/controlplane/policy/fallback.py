@@ -28,12 +28,12 @@ from sparkfleet.controlplane.policy.actions import (
 )
 from sparkfleet.controlplane.policy.ladder import (
     TRIES,
-    instead,
+    cost_words,
     passed_by,
     rung_with_less,
     rung_without,
+    rung_words,
     step,
-    what,
 )
 from sparkfleet.controlplane.policy.pending_starts import away, lost, went_away
 from sparkfleet.controlplane.policy.state import FleetState, Now, nodes_of
@@ -106,7 +106,7 @@ def _count_lost(
     state: FleetState, now: Now, group: GroupKey, app: App | None, diagnosis: Diagnosis
 ) -> list[Action]:
     desired = state.desired_of(group)
-    if app is not None and app.status != "retiring" and desired is None and group[0] in state.wanted:
+    if app is not None and app.status != "retiring" and desired is None and group[0] in state.to_run:
         return [_count_lost_older(state, group, diagnosis)]
     if desired is None or state.standing(group).given_up:
         return [EndAttempt(group=group, reason="it is not started any more")]
@@ -126,7 +126,7 @@ def _count_lost_older(state: FleetState, group: GroupKey, diagnosis: Diagnosis) 
     if tried.tries < TRIES:
         nodes = tuple(state.starts[group])  # known even if it has not reported to this controller yet
         return TryAgain(group=group, standing=tried, nodes=nodes, reason=f"{says}; trying again")
-    why = f"{says}, {TRIES} times; generation {state.wanted[group[0]].generation} replaces it"
+    why = f"{says}, {TRIES} times; generation {state.to_run[group[0]].generation} replaces it"
     return RetireGroup(group=group, reason=why)
 
 
@@ -142,8 +142,8 @@ def keep_groups_up(state: FleetState, now: Now) -> list[Action]:
     """Actions of the first rule that applies to each group of a desired generation."""
     return [
         action
-        for app in state.mine()
-        for action in _first(FallbackCase(state, now, app, state.wanted[app.deployment]))
+        for app in state.desired_apps
+        for action in _first(FallbackCase(state, now, app, state.to_run[app.deployment]))
     ]
 
 
@@ -226,9 +226,8 @@ def _answer(one: FallbackCase) -> list[Action]:
     """Counts its failure, unless that is done, and restarts it; first waits for its nodes if they may have caused it."""
     if one.app.status == "failed" and one.group in one.state.pending.counted:
         return [_restart(one.state, one.desired, one.group, "its failure is counted", answers=True)]
-    if one.app.status == "failed" and one.state.is_barred(
-        one.group
-    ):  # it ended while it waited: nothing had begun
+    # It ended while it waited: nothing had begun.
+    if one.app.status == "failed" and one.state.is_barred(one.group):
         why = "it had waited for a drained node"
         return [_restart(one.state, one.desired, one.group, why, answers=True)]
     report = one.state.report(one.group)
@@ -307,8 +306,8 @@ def _move(one: FallbackCase, rung: int, why: str) -> list[Action]:
     passed = passed_by(standing, rung, why)
     lower = Standing(rung=rung, falls=standing.falls, refused=standing.refused, passed=passed)
     following = plan.ladder[rung]
-    cost = instead(plan.rung_at(standing.rung), following)
-    words = f"{why}; next: {what(following)}{cost and f', {cost}'}"
+    cost = cost_words(plan.rung_at(standing.rung), following)
+    words = f"{why}; next: {rung_words(following)}{cost and f', {cost}'}"
     nodes = following.candidate.shape.nodes
     return [
         MoveGroup(group=one.group, standing=lower, nodes=nodes, reason=words),
@@ -325,7 +324,8 @@ def leave_gone_nodes(state: FleetState, now: Now) -> list[Action]:
     They take the first rung without such nodes; if there is none, they wait.
     """
     found = {
-        app.group: _leave(FallbackCase(state, now, app, state.wanted[app.deployment])) for app in state.mine()
+        app.group: _leave(FallbackCase(state, now, app, state.to_run[app.deployment]))
+        for app in state.desired_apps
     }
     waits = {group for group, actions in found.items() if actions is not None}
     ended = [

@@ -46,8 +46,10 @@ def step(
     rung = rung_without(group, drained, standing.rung + 1)
     if rung is not None:
         following = group.ladder[rung]
-        cost = instead(failed, following)
-        words = f"{what(failed)} did not start ({why}); next: {what(following)}{cost and f', {cost}'}"
+        cost = cost_words(failed, following)
+        words = (
+            f"{rung_words(failed)} did not start ({why}); next: {rung_words(following)}{cost and f', {cost}'}"
+        )
         skipped = tuple(_drained(one, drained) for one in group.ladder[standing.rung + 1 : rung])
         lower = Standing(
             rung=rung, falls=standing.falls, refused=standing.refused, passed=(*passed, *skipped)
@@ -57,7 +59,7 @@ def step(
     end = f"none of {rungs} rungs started" if rungs > 1 else "there is no other rung"
     if left := group.ladder[standing.rung + 1 :]:
         end = f"the other rungs are left out: {_drained(left[0], drained)}"
-    words = f"{what(failed)} did not start ({why}); {end}"
+    words = f"{rung_words(failed)} did not start ({why}); {end}"
     is_refused = diagnosis is not None and diagnosis.cause is Cause.MEMORY and not diagnosis.began
     refused = standing.refused + 1 if is_refused else 0
     if refused:
@@ -103,7 +105,7 @@ def _drained(rung: Rung, drained: Collection[str]) -> str:
     return f"{' and '.join(names)} {'is' if len(names) == 1 else 'are'} drained"
 
 
-def instead(before: Rung, after: Rung) -> str:
+def cost_words(before: Rung, after: Rung) -> str:
     """Cost of serving one rung instead of another, in predicted tokens per second; "" if unknown."""
     was, becomes = before.prediction.decode_tps_per_request, after.prediction.decode_tps_per_request
     if was is None or becomes is None:
@@ -111,7 +113,7 @@ def instead(before: Rung, after: Rung) -> str:
     return f"predicted {becomes.mid:.1f} instead of {was.mid:.1f} tok/s for one user"
 
 
-def what(rung: Rung) -> str:
+def rung_words(rung: Rung) -> str:
     """Short name of a rung: its nodes, engine and speculation."""
     candidate = rung.candidate
     return f"{'+'.join(candidate.shape.nodes)} · {candidate.engine} · {candidate.speculation}"

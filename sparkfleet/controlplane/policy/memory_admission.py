@@ -15,7 +15,7 @@ def waiting(state: FleetState) -> list[Desired]:
     """Deployments with groups that are to start beside older ones."""
     return [
         desired
-        for desired in state.wanted.values()
+        for desired in state.to_run.values()
         if replaced(state, desired)
         and not has_begun(state, desired)
         and any(map(desired.is_new, desired.groups))
@@ -28,17 +28,17 @@ def depends_on_memory(state: FleetState) -> bool:
     return bool(waiting(state)) or bool(rolling(state) and starting_without_older(state))
 
 
-def room(state: FleetState, now: Now) -> dict[str, bool | None]:
+def may_run_beside(state: FleetState, now: Now) -> dict[str, bool | None]:
     """True for each deployment whose waiting generation may run beside the running groups; None while that is unknown."""
     if not (held := waiting(state)):
         return {}
-    loading = filter(state.is_loading, state.wanted.values())
+    loading = filter(state.is_loading, state.to_run.values())
     granted = fitting(held, loading, state.available)
     return {
         # It is placed although a node is gone, and then takes a rung without that node: no group that serves is lost.
         name: False if fits is None and _is_held_by_gone(state, name, now) else fits
         for name, fits in granted.items()
-    } | {name: False for name, fits in granted.items() if fits and port_of_both(state, state.wanted[name])}
+    } | {name: False for name, fits in granted.items() if fits and port_of_both(state, state.to_run[name])}
 
 
 def port_of_both(state: FleetState, desired: Desired) -> int | None:
@@ -52,7 +52,7 @@ def rolling(state: FleetState) -> list[Desired]:
     """Deployments whose new groups start while older ones still have their memory, and then give it back."""
     return [
         one
-        for one in state.wanted.values()
+        for one in state.to_run.values()
         if replaced(state, one) and has_begun(state, one) and not state.has_given_up(one)
     ]
 
@@ -62,7 +62,7 @@ def starting_without_older(state: FleetState) -> list[Desired]:
     there = {app.group for app in state.apps}
     return [
         one
-        for one in state.wanted.values()
+        for one in state.to_run.values()
         if not replaced(state, one) and any(_is_missing(state, there, group) for group in one.groups)
     ]
 
@@ -73,7 +73,7 @@ def crowded(state: FleetState) -> dict[str, str]:
     A start in between would run out of memory, and each rung of its ladder after it. The wait ends with the roll. One that
     begins to roll in this round is rolling, too.
     """
-    loading = [one for one in state.wanted.values() if state.is_loading(one)]
+    loading = [one for one in state.to_run.values() if state.is_loading(one)]
     held = waiting(state)
     granted = fitting(held, loading, state.available)
     begins = [one for one in held if granted[one.name]]
@@ -103,7 +103,7 @@ def _is_missing(state: FleetState, there: Collection[GroupKey], group: GroupKey)
 
 def wait_for_memory(state: FleetState, now: Now) -> list[Action]:
     """Records the wait of each generation for memory, once: for nodes that do not report theirs, or for another's to end."""
-    held = [state.wanted[name] for name, fits in room(state, now).items() if fits is None]
+    held = [state.to_run[name] for name, fits in may_run_beside(state, now).items() if fits is None]
     waits = [
         WaitForMemory(
             deployment=one.name,
@@ -114,7 +114,7 @@ def wait_for_memory(state: FleetState, now: Now) -> list[Action]:
         for one in held
     ]
     waits += [
-        WaitForMemory(deployment=name, generation=state.wanted[name].generation, reason=reason)
+        WaitForMemory(deployment=name, generation=state.to_run[name].generation, reason=reason)
         for name, reason in crowded(state).items()
     ]
     recorded = state.pending.recorded
@@ -136,14 +136,14 @@ def fitting(
     left = dict(available)
     for one in loading:
         _take(left, needed(one, one.groups))
-    room: dict[str, bool | None] = {}
+    granted: dict[str, bool | None] = {}
     for one in waiting:
         needs = needed(one, filter(one.is_new, one.groups))
         known = needs.keys() <= left.keys()
-        room[one.name] = all(left[node] >= need for node, need in needs.items()) if known else None
-        if room[one.name]:
+        granted[one.name] = all(left[node] >= need for node, need in needs.items()) if known else None
+        if granted[one.name]:
             _take(left, needs)
-    return room
+    return granted
 
 
 def needed(desired: Desired, groups: Iterable[GroupKey]) -> dict[str, int]:
@@ -160,7 +160,7 @@ def _is_held_by_gone(state: FleetState, name: str, now: Now) -> bool:
 
     A group that it carries over goes on in any case.
     """
-    desired = state.wanted[name]
+    desired = state.to_run[name]
     gone = state.nodes.gone(now) & _silent(state, desired)
     return bool(gone) and not any(state.is_ready(app.group) for app in older(state, desired))
 

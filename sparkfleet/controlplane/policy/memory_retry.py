@@ -8,7 +8,7 @@ started again: that would have to end first.
 from __future__ import annotations
 
 from sparkfleet.controlplane.policy.actions import Action, LadderStep, RestartGroup
-from sparkfleet.controlplane.policy.ladder import RETRIES, what
+from sparkfleet.controlplane.policy.ladder import RETRIES, rung_words
 from sparkfleet.controlplane.policy.memory_admission import rolling, waiting
 from sparkfleet.controlplane.policy.state import FleetState, Now, replaced
 from sparkfleet.controlplane.state.desired import Desired
@@ -21,7 +21,7 @@ def refused(state: FleetState) -> list[tuple[Desired, GroupKey]]:
     ended = {app.group: app.status == "failed" for app in state.apps}
     return [
         (desired, group)
-        for desired in state.wanted.values()
+        for desired in state.to_run.values()
         if not replaced(state, desired)
         for group in desired.groups
         if ended.get(group, True)
@@ -32,7 +32,7 @@ def refused(state: FleetState) -> list[tuple[Desired, GroupKey]]:
 
 def retry_refused(state: FleetState, now: Now) -> list[Action]:
     """Starts one of them at the rung that it was refused, if its nodes have the memory; the others wait for its end."""
-    if state.starts or waiting(state) or rolling(state) or any(map(state.is_loading, state.wanted.values())):
+    if state.starts or waiting(state) or rolling(state) or any(map(state.is_loading, state.to_run.values())):
         return []
     for desired, group in refused(state):
         rung = desired.plan_of(group).rung_at(state.standing(group).rung)
@@ -50,7 +50,7 @@ def _again(state: FleetState, group: GroupKey, rung: Rung) -> list[Action]:
     before, nodes = state.standing(group), rung.candidate.shape.nodes
     fields = {"given_up": False, "tries": 0, "restarts": 0, "passed": before.passed[: before.rung]}
     why = (
-        f"the memory that {what(rung)} needs is free again: it starts once more"
+        f"the memory that {rung_words(rung)} needs is free again: it starts once more"
         f" ({before.refused} of {RETRIES} times since it was ready)"
     )
     actions: list[Action] = [

@@ -31,7 +31,7 @@ def _on_starting(state: FleetState, report: GroupReport) -> list[Action]:
     """Stores its start, also of a group that serves until a newer one does. Not while the fleet is stopping: a stopped group
     still reports for a moment."""
     desired = state.desired_of(report.group)
-    older = state.older.get(report.group) if report.deployment in state.wanted else None
+    older = state.older.get(report.group) if report.deployment in state.to_run else None
     nodes: tuple[str, ...] = older.shape.nodes if older else ()
     if desired:
         nodes = nodes_of(desired, report.group, state.standing(report.group))

@@ -17,7 +17,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from sparkfleet.controlplane.policy.actions import Action, ForgetGroup, RetireGroup, StartGroup
-from sparkfleet.controlplane.policy.memory_admission import crowded, port_of_both, room
+from sparkfleet.controlplane.policy.memory_admission import crowded, may_run_beside, port_of_both
 from sparkfleet.controlplane.policy.pending_starts import hold_back, is_uncertain
 from sparkfleet.controlplane.policy.state import FleetState, Now, has_begun, nodes_of, older, replaced
 from sparkfleet.controlplane.state.desired import Desired
@@ -38,14 +38,14 @@ def forget_ended(state: FleetState, now: Now) -> list[Action]:
 
 def retire_unwanted(state: FleetState, now: Now) -> list[Action]:
     """Retires groups of deleted deployments."""
-    return _retired((app for app in state.apps if app.deployment not in state.wanted), "no longer wanted")
+    return _retired((app for app in state.apps if app.deployment not in state.to_run), "no longer wanted")
 
 
 def retire_replaced(state: FleetState, now: Now) -> list[Action]:
     """Retires older groups once every desired one serves."""
     return [
         action
-        for desired in state.wanted.values()
+        for desired in state.to_run.values()
         if all(app and app.status == "running" for app in _groups(state, desired).values())
         for action in _retired(older(state, desired), f"replaced by generation {desired.generation}")
     ]
@@ -53,10 +53,10 @@ def retire_replaced(state: FleetState, now: Now) -> list[Action]:
 
 def make_room(state: FleetState, now: Now) -> list[Action]:
     """Retires older groups first if both do not fit in memory, or listen on the same port."""
-    fits = room(state, now)
+    fits = may_run_beside(state, now)
     return [
         action
-        for desired in state.wanted.values()
+        for desired in state.to_run.values()
         if fits.get(desired.name) is False and not state.has_given_up(desired)
         for action in _retired(older(state, desired), _why_first(state, desired))
     ]
@@ -64,10 +64,10 @@ def make_room(state: FleetState, now: Now) -> list[Action]:
 
 def start_missing(state: FleetState, now: Now) -> list[Action]:
     """Starts missing groups, unless an older one has to end first."""
-    fits, held = room(state, now), crowded(state)
+    fits, held = may_run_beside(state, now), crowded(state)
     return [
         action
-        for desired in state.wanted.values()
+        for desired in state.to_run.values()
         if desired.name not in held
         if not _older_goes_first(state, desired, fits.get(desired.name, True))
         for group, app in _groups(state, desired).items()

@@ -14,7 +14,7 @@ def is_wanted(state: FleetState, group: GroupKey, rung: int) -> bool:
     A group of an older generation is kept as long as its application is not retired: it serves until the new one does.
     Without any application the controller has just started, and does not know the groups that it retired.
     """
-    desired = state.wanted.get(group[0])
+    desired = state.to_run.get(group[0])
     app = next((one for one in state.apps if one.group == group), None)
     if desired is None or (app is not None and app.status == "retiring"):
         return False

@@ -114,8 +114,8 @@ class FleetState:
     """True while every group is to stop and the desired state is kept (`sparkfleet down`)."""
 
     @property
-    def wanted(self) -> Mapping[str, Desired]:
-        """Desired deployments; none while paused."""
+    def to_run(self) -> Mapping[str, Desired]:
+        """Deployments whose groups are to run: all desired ones; none while paused."""
         return {} if self.paused else self.desired
 
     def standing(self, group: GroupKey) -> Standing:
@@ -128,15 +128,12 @@ class FleetState:
 
     def desired_of(self, group: GroupKey) -> Desired | None:
         """The desired deployment of a group; None if the group is no longer desired."""
-        desired = self.wanted.get(group[0])
+        desired = self.to_run.get(group[0])
         return desired if desired is not None and group in desired.groups else None
 
-    def mine(self) -> tuple[App, ...]:
-        """Applications of desired groups."""
-        return self._mine
-
     @cached_property
-    def _mine(self) -> tuple[App, ...]:
+    def desired_apps(self) -> tuple[App, ...]:
+        """Applications of desired groups."""
         return tuple(app for app in self.apps if self.desired_of(app.group) is not None)
 
     @cached_property

@@ -49,12 +49,11 @@ def after(state: FleetState, actions: Iterable[Action], now: Now) -> FleetState:
 
 
 def pending_after(pending: Pending, action: Action, now: Now) -> Pending:
-    """Pending starts after an action."""
+    """The memory between rounds after an action."""
     if isinstance(action, BeginAttempt | EndAttempt | ForgetGroup | GiveUp | LadderStep):
         pending = _settled(pending, action.group)
-    if isinstance(
-        action, BeginAttempt
-    ):  # its next failure is then a new one, even if Serve showed no other status in between
+    # The next failure of a new start is a new one, even if Serve showed no other status in between.
+    if isinstance(action, BeginAttempt):
         name = app_name(*action.group)
         pending = replace(pending, answered={app: at for app, at in pending.answered.items() if app != name})
     match action:

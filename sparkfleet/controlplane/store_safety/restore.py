@@ -182,9 +182,8 @@ def _own_identity(
         identity.model_copy(update={"id": secrets.token_hex(16), "fleet": fleet, "changes": changes})
     )
     given: Mapping[str, int] = before.generations if before else {}
-    store.deployments.raise_generations(
-        dict(sorted([*given.items(), *running]))
-    )  # of two the higher one is last
+    # Of two of one name the higher one is last, and stays.
+    store.deployments.raise_generations(dict(sorted([*given.items(), *running])))
     return mark_of(store)
 
 

@@ -31,7 +31,7 @@ def start_phase(report: GroupReport) -> str | None:
 
 
 def fleet_samples(
-    status: FleetStatus, wanted: Mapping[str, Desired], standings: Mapping[GroupKey, Standing]
+    status: FleetStatus, to_run: Mapping[str, Desired], standings: Mapping[GroupKey, Standing]
 ) -> Iterator[Sample]:
     """Everything that the controller exports of the present state."""
     yield sample(c.CONTROLLER_TROUBLE, value=bool(status.trouble))
@@ -41,7 +41,7 @@ def fleet_samples(
         yield from _deployment(deployment)
         for report in deployment.groups:
             yield from group_samples(report)
-    for desired in wanted.values():
+    for desired in to_run.values():
         for key, plan in desired.planned():
             yield from _planned(key, plan, standings.get(key, Standing()))
     yield from chain.from_iterable(map(node_samples, status.nodes))

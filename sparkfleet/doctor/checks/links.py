@@ -16,20 +16,27 @@ from sparkfleet.hostfacts.network.netdev import Netdev
 FABRIC = "sparkfleet fabric apply"
 
 
-def _ends(link: LinkSnapshot, fleet: FleetReadings) -> Iterator[tuple[int, EndSnapshot, NodeSnapshot]]:
+def _rails(link: LinkSnapshot) -> Iterator[tuple[str, RailSnapshot]]:
+    """The rails of a cable, each with its name: "rail 1 of spark1-spark2"."""
     for number, rail in enumerate(link.rails, start=1):
+        yield f"rail {number} of {link.name}", rail
+
+
+def _ends(link: LinkSnapshot, fleet: FleetReadings) -> Iterator[tuple[str, EndSnapshot, NodeSnapshot]]:
+    """Both ends of each rail, with the rail's name."""
+    for name, rail in _rails(link):
         for end in rail.ends:
-            yield number, end, fleet.node(end.node)
+            yield name, end, fleet.node(end.node)
 
 
 def _netdevs(
     link: LinkSnapshot, fleet: FleetReadings
-) -> Iterator[tuple[int, EndSnapshot, NodeSnapshot, Netdev]]:
-    """Ends whose netdev exists."""
-    for number, end, node in _ends(link, fleet):
+) -> Iterator[tuple[str, EndSnapshot, NodeSnapshot, Netdev]]:
+    """The same of ends whose netdev exists."""
+    for rail, end, node in _ends(link, fleet):
         netdev = node.netdev(end.netdev)
         if netdev is not None:
-            yield number, end, node, netdev
+            yield rail, end, node, netdev
 
 
 def _is_down(rail: RailSnapshot, fleet: FleetReadings) -> bool:
@@ -50,13 +57,13 @@ def _not_read(what: str, end: EndSnapshot, node: NodeSnapshot, field: str) -> Ch
 def rail_down(link: LinkSnapshot, fleet: FleetReadings) -> Iterator[CheckFault]:
     """Reports a rail that is missing, switched off or without a carrier; a rail that still works is mentioned."""
     alive = sum(not _is_down(rail, fleet) for rail in link.rails)
-    for number, rail in enumerate(link.rails, start=1):
+    for name, rail in _rails(link):
         down = {
             end: reason for end in rail.ends if (reason := _why_down(fleet.node(end.node).netdev(end.netdev)))
         }
         if down:
             yield error(
-                f"rail {number} of {link.name} is down: "
+                f"{name} is down: "
                 + " and ".join(f"{end.netdev} on {end.node} {reason}" for end, reason in down.items()),
                 means=f"{alive} of {len(link.rails)} rails is left: about half the bandwidth."
                 if alive
@@ -104,11 +111,11 @@ def _lit(end: EndSnapshot, fleet: FleetReadings) -> list[str]:
 )
 def rail_mtu(link: LinkSnapshot, fleet: FleetReadings) -> Iterator[CheckFault]:
     """Reports an MTU that is too small at an end, or differs between the ends."""
-    for number, rail in enumerate(link.rails, start=1):
+    for name, rail in _rails(link):
         found = _mtus(rail, fleet)
         small = {end: mtu for end, mtu in found.items() if mtu < thresholds.RAIL_MTU}
         if small:
-            yield _small(f"rail {number} of {link.name}", small, unlike=len(set(found.values())) > 1)
+            yield _small(name, small, unlike=len(set(found.values())) > 1)
 
 
 def _small(rail: str, small: dict[EndSnapshot, int], *, unlike: bool) -> CheckFault:
@@ -141,18 +148,18 @@ def _mtus(rail: RailSnapshot, fleet: FleetReadings) -> dict[EndSnapshot, int]:
 )
 def rail_address(link: LinkSnapshot, fleet: FleetReadings) -> Iterator[CheckFault]:
     """Compares the nodes' addresses with those of inventory.yaml."""
-    for number, end, _, netdev in _netdevs(link, fleet):
+    for rail, end, _, netdev in _netdevs(link, fleet):
         has = [str(one) for one in netdev.ipv4]
         if end.address not in has:
             yield error(
-                f"rail {number} of {link.name}: {end.netdev} on {end.node} has"
+                f"{rail}: {end.netdev} on {end.node} has"
                 f" {' and '.join(has) if has else 'no address'}, not {end.address}",
                 means="Engines and Ray use the addresses of inventory.yaml: no connection over this rail works.",
                 do=FABRIC,
             )
         elif any(one.dynamic for one in netdev.addresses if isinstance(one.interface, IPv4Interface)):
             yield warning(
-                f"rail {number} of {link.name}: {end.netdev} on {end.node} has its address by DHCP",
+                f"{rail}: {end.netdev} on {end.node} has its address by DHCP",
                 means="The address can change, and NetworkManager takes the rail down during DHCP requests.",
                 do=FABRIC,
             )
@@ -205,10 +212,10 @@ def rails_both(link: LinkSnapshot, fleet: FleetReadings) -> Iterator[CheckFault]
 )  # fmt: skip
 def rails_bonded(link: LinkSnapshot, fleet: FleetReadings) -> Iterator[CheckFault]:
     """Reports netdevs in a bond or a bridge, which takes their GIDs."""
-    for number, end, _, netdev in _netdevs(link, fleet):
+    for rail, end, _, netdev in _netdevs(link, fleet):
         if netdev.master:
             yield error(
-                f"rail {number} of {link.name}: {end.netdev} on {end.node} belongs to {netdev.master}",
+                f"{rail}: {end.netdev} on {end.node} belongs to {netdev.master}",
                 means="RDMA does not work: the rail's addresses moved to the bond, which has no RDMA device.",
                 do=(f"sudo ip link set {end.netdev} nomaster   # on {end.node}", FABRIC),
             )
@@ -220,7 +227,7 @@ def rails_bonded(link: LinkSnapshot, fleet: FleetReadings) -> Iterator[CheckFaul
 )  # fmt: skip
 def rail_speed(link: LinkSnapshot, fleet: FleetReadings) -> Iterator[CheckFault]:
     """Reports a negotiated speed below 200 Gb/s."""
-    for number, end, node, netdev in _netdevs(link, fleet):
+    for rail, end, node, netdev in _netdevs(link, fleet):
         settings = node.settings.get(end.netdev)
         speed = settings.speed_mb_per_s if settings else None
         if not end.rdma or not netdev.carrier:
@@ -229,7 +236,7 @@ def rail_speed(link: LinkSnapshot, fleet: FleetReadings) -> Iterator[CheckFault]
             yield _not_read("speed", end, node, "settings")
         elif speed < thresholds.RAIL_SPEED_MBIT:
             yield warning(
-                f"rail {number} of {link.name}: {end.netdev} on {end.node} runs at {speed // 1000} Gb/s, not 200",
+                f"{rail}: {end.netdev} on {end.node} runs at {speed // 1000} Gb/s, not 200",
                 means="The switch negotiated a lower speed, or the cable is made for 100 Gb/s.",
                 do=(
                     "On the switch: turn auto-negotiation off and set 200G-baseCR4.",
@@ -246,7 +253,7 @@ def rail_speed(link: LinkSnapshot, fleet: FleetReadings) -> Iterator[CheckFault]
 )
 def rail_rdma(link: LinkSnapshot, fleet: FleetReadings) -> Iterator[CheckFault]:
     """Checks that the RoCE device exists, belongs to this netdev, and has an active port."""
-    for number, end, node, netdev in _netdevs(link, fleet):
+    for rail, end, node, netdev in _netdevs(link, fleet):
         if end.rdma is None or not netdev.carrier:
             continue
         if node.rdma_links is None:
@@ -263,7 +270,7 @@ def rail_rdma(link: LinkSnapshot, fleet: FleetReadings) -> Iterator[CheckFault]:
             else f"belongs to {found.netdev}"
         )
         yield error(
-            f"rail {number} of {link.name}: RoCE device {end.rdma} on {end.node} {state}",
+            f"{rail}: RoCE device {end.rdma} on {end.node} {state}",
             means="NCCL falls back to TCP (NET/Socket): a tenth of the bandwidth, ten times the latency.",
             do=(
                 "rdma link   # or ibdev2netdev",
@@ -280,7 +287,7 @@ def rail_rdma(link: LinkSnapshot, fleet: FleetReadings) -> Iterator[CheckFault]:
 def rail_gid(link: LinkSnapshot, fleet: FleetReadings) -> Iterator[CheckFault]:
     """Checks the v2 GID of the rail's own address, and that its index is equal everywhere."""
     indexes: dict[str, list[str]] = defaultdict(list)
-    for number, end, node, _ in _netdevs(link, fleet):
+    for rail, end, node, _ in _netdevs(link, fleet):
         if end.rdma is None or (node.rdma_links is not None and not node.rdma_links):
             continue
         if node.gids is None:
@@ -289,7 +296,7 @@ def rail_gid(link: LinkSnapshot, fleet: FleetReadings) -> Iterator[CheckFault]:
         found = next((gid for gid in node.gids_of(end.rdma) if gid.ipv4 == end.ip), None)
         if found is None:
             yield error(
-                f"rail {number} of {link.name}: {end.rdma} on {end.node} has no RoCE v2 GID for {end.ip}",
+                f"{rail}: {end.rdma} on {end.node} has no RoCE v2 GID for {end.ip}",
                 means="NCCL cannot use this rail; with a wrong GID it fails with IBV_WC_RETRY_EXC_ERR.",
                 do=(
                     f"show_gids {end.rdma}",
@@ -315,14 +322,14 @@ def rail_gid(link: LinkSnapshot, fleet: FleetReadings) -> Iterator[CheckFault]:
 )
 def rail_rdma_mtu(link: LinkSnapshot, fleet: FleetReadings) -> Iterator[CheckFault]:
     """Checks the RDMA MTU, which follows the netdev's only when its port comes up again."""
-    for number, end, node, netdev in _netdevs(link, fleet):
+    for rail, end, node, netdev in _netdevs(link, fleet):
         device = node.rdma_device(end.rdma) if end.rdma else None
         if end.rdma and node.rdma_devices is None:
             yield _not_read("RDMA MTU", end, node, "rdma_devices")
         jumbo = netdev.mtu >= thresholds.RAIL_MTU
         if device is not None and device.active and jumbo and device.active_mtu < thresholds.RDMA_MTU:
             yield warning(
-                f"rail {number} of {link.name}: {end.rdma} on {end.node}"
+                f"{rail}: {end.rdma} on {end.node}"
                 f" sends packets of {device.active_mtu} bytes, not {thresholds.RDMA_MTU}",
                 means="The MTU was raised after RDMA came up: small packets cost bandwidth.",
                 do=f"sudo ip link set {end.netdev} down && sudo ip link set {end.netdev} up   # on {end.node}",
@@ -337,7 +344,7 @@ def rail_rdma_mtu(link: LinkSnapshot, fleet: FleetReadings) -> Iterator[CheckFau
 )
 def rail_pcie(link: LinkSnapshot, fleet: FleetReadings) -> Iterator[CheckFault]:
     """Reports a PCIe link that is narrower or slower than the board's."""
-    for number, end, node in _ends(link, fleet):
+    for rail, end, node in _ends(link, fleet):
         if not end.rdma:
             continue
         pci = node.pci_link(end.netdev)
@@ -345,7 +352,7 @@ def rail_pcie(link: LinkSnapshot, fleet: FleetReadings) -> Iterator[CheckFault]:
             yield _not_read("PCIe link", end, node, "pci_links")
         elif pci.width < thresholds.PCIE_LANES or pci.gt_per_s < thresholds.PCIE_GT_PER_S:
             yield error(
-                f"rail {number} of {link.name}: {end.netdev} on {end.node} has PCIe {pci.gt_per_s:g} GT/s x{pci.width},"
+                f"{rail}: {end.netdev} on {end.node} has PCIe {pci.gt_per_s:g} GT/s x{pci.width},"
                 f" not {thresholds.PCIE_GT_PER_S:g} GT/s x{thresholds.PCIE_LANES}",
                 means="This rail cannot reach 200 Gb/s, whatever the link reports. Some OEM firmware from before"
                 " 2026-04 trains the second half with two lanes.",
@@ -364,7 +371,7 @@ def rail_pcie(link: LinkSnapshot, fleet: FleetReadings) -> Iterator[CheckFault]:
 )
 def rail_fec(link: LinkSnapshot, fleet: FleetReadings) -> Iterator[CheckFault]:
     """Reports a 200 Gb/s cable without RS error correction."""
-    for number, end, node, netdev in _netdevs(link, fleet):
+    for rail, end, node, netdev in _netdevs(link, fleet):
         fec = node.fec.get(end.netdev)
         if not end.rdma or not netdev.carrier:
             continue
@@ -372,7 +379,7 @@ def rail_fec(link: LinkSnapshot, fleet: FleetReadings) -> Iterator[CheckFault]:
             yield _not_read("error correction", end, node, "fec")
         elif not fec.active:
             yield warning(
-                f"rail {number} of {link.name}: {end.netdev} on {end.node} has no error correction (FEC)",
+                f"{rail}: {end.netdev} on {end.node} has no error correction (FEC)",
                 means="At 200 Gb/s every cable has bit errors; without RS they become retransmissions.",
                 do=f"sudo ethtool --set-fec {end.netdev} encoding auto",
             )

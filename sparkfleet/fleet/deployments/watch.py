@@ -8,7 +8,7 @@ from types import MappingProxyType
 from sparkfleet.controlplane.api.client import FleetClient
 from sparkfleet.controlplane.state.newer_generations import when
 from sparkfleet.controlplane.state.status import DeploymentStatus, FleetStatus
-from sparkfleet.engines.startup_phases import Phase
+from sparkfleet.engines.startup_phases import PhaseName
 from sparkfleet.errors import ControlError
 from sparkfleet.fleet.events import FleetEvent, FleetStep, OnEvent, StepRunning, ignored
 from sparkfleet.group.report import BEGINNING, GroupPhase, GroupReport
@@ -101,7 +101,7 @@ def _settled(status: FleetStatus, wanted: Mapping[str, int]) -> dict[str, Deploy
 # --- the step of a start ----------------------------------------------------------------------------------------------
 
 ORDER = tuple(FleetStep)
-_OF_ENGINE: Mapping[Phase, FleetStep] = {
+_OF_ENGINE: Mapping[PhaseName, FleetStep] = {
     "loading": FleetStep.LOADING,
     "compiling": FleetStep.COMPILING,
     "warming": FleetStep.WARMING_UP,

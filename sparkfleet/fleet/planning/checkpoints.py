@@ -277,9 +277,8 @@ def _settled(
     if here is None and config is None and hub.reason is not None and is_refuted(known, hub.reason):
         return _absent(model, known, answers, hub.reason)
     by_name = known if known is not None and is_published(known.id) else None
-    at_the_hub = (
-        hub.reason if isinstance(hub.reason, FactError) else None
-    )  # it is there, and cannot be planned: that counts more than what its name is like
+    # It is there, and cannot be planned: that counts more than what its name is like.
+    at_the_hub = hub.reason if isinstance(hub.reason, FactError) else None
     found = here or by_name or config or hub.checkpoint or at_the_hub or known
     if isinstance(found, Checkpoint):
         return _with_reason(with_pattern(found) if found is known else found, hub)

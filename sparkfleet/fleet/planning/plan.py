@@ -27,7 +27,7 @@ from sparkfleet.fleet.session import Session
 from sparkfleet.perf.predictor import predicted_content, predictor_of
 from sparkfleet.planner.place.fleet_map import Fleet, links_of
 from sparkfleet.planner.report.carry_over import RunningGroup, carried_over
-from sparkfleet.planner.report.diff import Change, Verb, compare
+from sparkfleet.planner.report.diff import Change, DiffVerb, compare
 from sparkfleet.planner.report.prediction_terms import PredictionSum, prediction_sums
 from sparkfleet.planner.report.rendezvous import open_rendezvous
 from sparkfleet.planner.rules.failure_memory import without_failed
@@ -41,7 +41,7 @@ from sparkfleet.values import Value
 
 if TYPE_CHECKING:  # slow imports, for a controller that answers
     from sparkfleet.controlplane.api.client import FleetClient
-    from sparkfleet.controlplane.state.status import FleetStatus
+    from sparkfleet.controlplane.state.status import DeploymentStatus, FleetStatus
 
 FIRST_KEY = "default"
 """Name of the key that the first start of a fleet makes."""
@@ -91,10 +91,10 @@ class FleetPlan(NamedTuple):
         """Generation that a deployment's plan was made from; 0: there was none. None: not known, or it is being ended."""
         if self.status is None:
             return None if self.stored is None else self.stored.get(name, 0)
-        for one in self.status.deployments:
-            if one.name == name:
-                return None if one.state == "stopping" else one.generation
-        return 0
+        found = self.status.named(name)
+        if found is None:
+            return 0
+        return None if found.state == "stopping" else found.generation
 
     def prediction_sums(self, rung: int = 0) -> dict[str, tuple[PredictionSum, ...]]:
         """Terms of each deployment's predicted ITL and TTFT, by its name; empty if nothing is predicted.
@@ -297,7 +297,7 @@ def planned_with(
     return informed if all(_change(spec, informed, status) == "keep" for spec in kept) else plain
 
 
-def _change(spec: Deployment, plan: Plan, status: FleetStatus | None) -> Verb | None:
+def _change(spec: Deployment, plan: Plan, status: FleetStatus | None) -> DiffVerb | None:
     """The change of a deployment; None if it is refused."""
     found = plan.of(spec.name)
     if found is None:
@@ -337,7 +337,7 @@ def _planned(
         )
     if change.starts and change.ends:
         change = change.model_copy(update={"together": memory_holds_both(spec, plan, running or (), status)})
-    runs = next((one for one in status.deployments if one.name == spec.name), None) if status else None
+    runs = _deployed(spec.name, status)
     measured = tuple(measured_lines(runs)) if runs else ()
     return Planned(spec=spec, plan=plan, change=change, measured=measured)
 
@@ -346,10 +346,9 @@ def memory_holds_both(
     spec: Deployment, plan: DeploymentPlan, running: Sequence[RunningGroup], status: FleetStatus | None
 ) -> bool | None:
     """True if the engines that start fit into the memory that is free now, as the controller decides it later."""
+    # Slow imports, needed for changes of what runs only.
     from sparkfleet.controlplane.policy.memory_admission import fitting
-    from sparkfleet.controlplane.state.desired import (
-        Desired,  # slow imports, needed for changes of what runs only
-    )
+    from sparkfleet.controlplane.state.desired import Desired
 
     found = carried_over(plan, running)
     members = tuple(member or (0, at) for at, member in enumerate(found.kept))
@@ -368,8 +367,8 @@ def _running(status: FleetStatus | None) -> dict[str, DeploymentPlan]:
 
 def _lowest(name: str, status: FleetStatus | None) -> int:
     """The lowest rung, from 0, of a deployment's groups."""
-    found = [one for one in status.deployments if one.name == name] if status else []
-    return max((len(passed) for one in found for passed in one.passed), default=0)
+    found = _deployed(name, status)
+    return max(map(len, found.passed), default=0) if found else 0
 
 
 def running_groups(name: str, status: FleetStatus | None) -> tuple[RunningGroup, ...] | None:
@@ -377,13 +376,17 @@ def running_groups(name: str, status: FleetStatus | None) -> tuple[RunningGroup,
 
     One that is given up is not among them: an apply starts it again.
     """
-    return next((one.running for one in status.deployments if one.name == name), ()) if status else ()
+    found = _deployed(name, status)
+    return found.running if found else ()
 
 
 def _before(name: str, status: FleetStatus | None) -> tuple[Deployment, DeploymentPlan] | None:
     """Desired generation; None if there is none of that name."""
-    for deployment in status.deployments if status else ():
-        unknown = deployment.running is None and deployment.state == "failed"
-        if deployment.name == name and deployment.plan is not None and not unknown:
-            return Deployment.model_validate_json(deployment.spec), deployment.plan
-    return None
+    found = _deployed(name, status)
+    if found is None or found.plan is None or (found.running is None and found.state == "failed"):
+        return None
+    return Deployment.model_validate_json(found.spec), found.plan
+
+
+def _deployed(name: str, status: FleetStatus | None) -> DeploymentStatus | None:
+    return status.named(name) if status else None

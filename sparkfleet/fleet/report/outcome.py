@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from sparkfleet.controlplane.policy.ladder import instead
+from sparkfleet.controlplane.policy.ladder import cost_words
 from sparkfleet.controlplane.state.status import DeploymentStatus
 from sparkfleet.fleet.planning.group_measurements import rung_of
 from sparkfleet.group.report import GroupReport
@@ -50,4 +50,4 @@ def _lost(first: Rung, rung: Rung) -> str:
     before, after = first.prediction.decode_tps_per_request, rung.prediction.decode_tps_per_request
     if before is None or after is None or not before.mid:
         return "against rung 1: the difference in speed is not predicted"
-    return f"against rung 1: {instead(first, rung)} ({100 * (after.mid / before.mid - 1):+.0f} %)"
+    return f"against rung 1: {cost_words(first, rung)} ({100 * (after.mid / before.mid - 1):+.0f} %)"

@@ -14,9 +14,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
+from sparkfleet.gateway.admission.slot import Slot
 from sparkfleet.gateway.api_errors import ApiError, queue_full, waited_too_long
-from sparkfleet.gateway.choice import Choice, Slot
-from sparkfleet.gateway.in_flight import RequestsAhead
+from sparkfleet.gateway.candidate_groups import CandidateGroups
+from sparkfleet.gateway.observed_groups import RequestsAhead
 from sparkfleet.gateway.policy.forecast import GroupForecast
 
 WAITING = 1024
@@ -33,8 +34,8 @@ _LATER_S = 0.001
 
 @dataclass(eq=False)
 class _Waiter:
-    choose: Callable[[], Choice]
-    choice: Choice
+    choose: Callable[[], CandidateGroups]
+    candidates: CandidateGroups
     number: int
     granted: asyncio.Future[Slot] = field(default_factory=lambda: asyncio.get_running_loop().create_future())
 
@@ -72,9 +73,11 @@ class ModelQueues:
         waiters = self._waiting.get(model)
         if not waiters:
             return QueueOutlook(0, 0)
-        return QueueOutlook(len(waiters), _retry_after(waiters[-1].choice.forecasts(), len(waiters)))
+        return QueueOutlook(len(waiters), _retry_after(waiters[-1].candidates.forecasts(), len(waiters)))
 
-    async def enter(self, choose: Callable[[], Choice], first: Choice | None = None) -> QueuedSlot:
+    async def enter(
+        self, choose: Callable[[], CandidateGroups], first: CandidateGroups | None = None
+    ) -> QueuedSlot:
         """Waits for a slot on the group that finishes the request first.
 
         Args:
@@ -84,17 +87,19 @@ class ModelQueues:
         Raises:
             ApiError: 503, the queue is full or the deadline passed; or what `choose` raises.
         """
-        choice = first or choose()
-        model = choice.model.name
+        candidates = first or choose()
+        model = candidates.model.name
         if model not in self._waiting:
-            found = choice.forecasts()
+            found = candidates.forecasts()
             if _has_room(found):
-                return self._grant(choice, found)
+                return self._grant(candidates, found)
         waiters = self._waiting.setdefault(model, [])
         if len(waiters) >= self._most:
-            raise queue_full(choice.model, len(waiters), _retry_after(choice.forecasts(), len(waiters)))
+            raise queue_full(
+                candidates.model, len(waiters), _retry_after(candidates.forecasts(), len(waiters))
+            )
         self._number += 1
-        waiter = _Waiter(choose, choice, self._number)
+        waiter = _Waiter(choose, candidates, self._number)
         waiters.append(waiter)
         self._serve(model)
         return await self._wait(model, waiter)
@@ -113,7 +118,7 @@ class ModelQueues:
         for waiters in tuple(self._waiting.values()):
             for waiter in tuple(waiters):
                 try:
-                    waiter.choice = waiter.choose()
+                    waiter.candidates = waiter.choose()
                 except ApiError as error:
                     if not waiter.granted.done():
                         waiter.granted.set_exception(error)
@@ -133,8 +138,8 @@ class ModelQueues:
                 return granted
         except TimeoutError:
             _give_back(waiter)
-            retry = _retry_after(waiter.choice.forecasts(), self.waiting(model))
-            raise waited_too_long(waiter.choice.model, self._longest_s, retry) from None
+            retry = _retry_after(waiter.candidates.forecasts(), self.waiting(model))
+            raise waited_too_long(waiter.candidates.model, self._longest_s, retry) from None
         except asyncio.CancelledError:
             _give_back(waiter)
             raise
@@ -150,38 +155,38 @@ class ModelQueues:
         if not waiters:
             return False
         # A thousand may wait, and this is asked at each end and each first token.
-        models = {id(one.choice.model): one.choice.model for one in waiters}.values()
-        free = waiters[0].choice.loads.free(group for one in models for group in one.groups)
+        models = {id(one.candidates.model): one.candidates.model for one in waiters}.values()
+        free = waiters[0].candidates.observed.free(group for one in models for group in one.groups)
         if not free.room and not any(one.external for one in models):
             return False
-        if not any(one.choice.may_begin(free) for one in waiters):
+        if not any(one.candidates.may_begin(free) for one in waiters):
             return False
         waiters.sort(key=lambda one: self._order(model, one))
         ahead = RequestsAhead()
         looked_at = Counter[bool]()
         for waiter in waiters:
-            choice, may_begin = waiter.choice, waiter.choice.may_begin(free)
+            candidates, may_begin = waiter.candidates, waiter.candidates.may_begin(free)
             # A limit for each: those for a full group must not hide one that finds its own free, however many there are.
-            if looked_at[may_begin] >= _LOOKED_AT and not (may_begin and choice.must_begin(free)):
+            if looked_at[may_begin] >= _LOOKED_AT and not (may_begin and candidates.must_begin(free)):
                 continue
             looked_at[may_begin] += 1
-            found = choice.forecasts(ahead)
+            found = candidates.forecasts(ahead)
             if _has_room(found):
-                waiter.granted.set_result(self._grant(choice, found))
+                waiter.granted.set_result(self._grant(candidates, found))
                 self._remove(model, waiter)
                 return True
             # Not counted, all would wait for the quickest group while others are idle.
-            ahead.add(found[0], choice.needs.prompt_tokens)
+            ahead.add(found[0], candidates.needs.prompt_tokens)
         return False
 
     def _order(self, model: str, waiter: _Waiter) -> tuple[bool, int, int]:
-        choice = waiter.choice
-        return choice.priority == "batch", self._running[model, choice.key], waiter.number
+        candidates = waiter.candidates
+        return candidates.priority == "batch", self._running[model, candidates.key], waiter.number
 
-    def _grant(self, choice: Choice, found: list[GroupForecast]) -> QueuedSlot:
-        owner = (choice.model.name, choice.key)
+    def _grant(self, candidates: CandidateGroups, found: list[GroupForecast]) -> QueuedSlot:
+        owner = (candidates.model.name, candidates.key)
         self._running[owner] += 1
-        return QueuedSlot(self, owner, choice, found)
+        return QueuedSlot(self, owner, candidates, found)
 
     def _remove(self, model: str, waiter: _Waiter) -> None:
         waiters = self._waiting.get(model, [])
@@ -195,11 +200,15 @@ class QueuedSlot(Slot):
     """A slot that counts for its key's turn. `owner`: model and key of its request."""
 
     def __init__(
-        self, queues: ModelQueues, owner: tuple[str, str], choice: Choice, found: list[GroupForecast]
+        self,
+        queues: ModelQueues,
+        owner: tuple[str, str],
+        candidates: CandidateGroups,
+        found: list[GroupForecast],
     ) -> None:
         self.owner = owner
         self._queues: ModelQueues | None = queues
-        super().__init__(choice, found)
+        super().__init__(candidates, found)
 
     def close(self) -> None:
         """Ends it. May be called twice."""

@@ -8,9 +8,10 @@ import time
 from collections.abc import Callable
 from dataclasses import replace
 
+from sparkfleet.gateway.admission.slot import Slot
 from sparkfleet.gateway.api_errors import ApiError, engine_lost, no_engine, none_ready_so_large
-from sparkfleet.gateway.choice import Choice, Slot
-from sparkfleet.gateway.engine.endpoints import Picker, Target
+from sparkfleet.gateway.candidate_groups import CandidateGroups
+from sparkfleet.gateway.engine.endpoints import EngineEndpoint, Picker
 from sparkfleet.gateway.engine.engine_error import read_error, unfitness
 from sparkfleet.gateway.engine.engine_pool import EngineLost
 from sparkfleet.gateway.engine.replay import with_token_ids
@@ -43,7 +44,7 @@ class Attempts:
         self,
         picker: Picker,
         upstream: Upstream,
-        choice: Choice,
+        candidates: CandidateGroups,
         slot: Slot,
         *,
         request: Request,
@@ -53,7 +54,7 @@ class Attempts:
     ) -> None:
         self._picker = picker
         self._upstream = upstream
-        self._choice = choice
+        self._candidates = candidates
         self._request: Request | None = request
         self._on_answer = on_answer
         self._slot = slot
@@ -95,10 +96,10 @@ class Attempts:
             self._request = None
             self._on_answer()
 
-    async def _next(self) -> Target | None:
+    async def _next(self) -> EngineEndpoint | None:
         if self._sent >= ATTEMPTS or self._deliveries >= DELIVERIES:
             return None
-        ranked, self._admitted = self._admitted or self._choice.ranked(), None
+        ranked, self._admitted = self._admitted or self._candidates.ranked(), None
         ranked = [one for one in ranked if self._may_fit(one)] if self._unfit else ranked
         if not ranked:
             return None
@@ -112,19 +113,21 @@ class Attempts:
         self._slot.move(group)
         return engine
 
-    async def _pick(self, ranked: list[GroupEntry]) -> Target | None:
+    async def _pick(self, ranked: list[GroupEntry]) -> EngineEndpoint | None:
         try:
             async with asyncio.timeout(PICK_S):
-                engine = await self._picker.pick(self._choice.model, ranked, exclude=frozenset(self._failed))
+                engine = await self._picker.pick(
+                    self._candidates.model, ranked, exclude=frozenset(self._failed)
+                )
         except TimeoutError:
             engine = None
         for group in ranked:
             if engine is not None and group.app == engine.app:
                 break
-            self._choice.loads.fail(group.app)  # it was skipped: it has no engine
+            self._candidates.observed.fail(group.app)  # it was skipped: it has no engine
         return engine
 
-    async def _ask(self, engine: Target) -> UpstreamAnswer | None:
+    async def _ask(self, engine: EngineEndpoint) -> UpstreamAnswer | None:
         self.group = engine.group
         self.is_external = engine.external is not None
         self.retries = len(self._failed)
@@ -151,47 +154,50 @@ class Attempts:
         self._hold(answer)
         return None
 
-    async def _is_unfit(self, engine: Target, answer: UpstreamAnswer) -> bool:
+    async def _is_unfit(self, engine: EngineEndpoint, answer: UpstreamAnswer) -> bool:
         """True if another group may serve what this one's engine refused: it was not the request's fault.
 
         Such a try does not count: the engine did nothing but refuse.
         """
         self._hold(answer)  # it is closed if the client leaves meanwhile
         answer.error = await read_error(answer)
-        why = unfitness(answer.error, answer.status, has_audio=self._choice.needs.audio)
+        why = unfitness(answer.error, answer.status, has_audio=self._candidates.needs.audio)
         if why is None:
             self._held = None
             return False
         answer.unfit = why
         if why == "context":
-            known = (*self._choice.groups, *self._choice.spare)
+            known = (*self._candidates.groups, *self._candidates.external)
             own = (one.context or 0 for one in known if one.app == engine.app)
             self._context = max([self._context, *own])
         else:
-            for what in self._choice.wants:
+            for what in self._candidates.engine_needs:
                 if (what == AUDIO) == (why == "audio"):
-                    self._choice.loads.absences.note(engine.app, what)
+                    self._candidates.observed.absences.note(engine.app, what)
         self._unfit.add(engine.app)
         return True
 
     def _may_fit(self, group: GroupEntry) -> bool:
         return group.app not in self._unfit and (group.context is None or group.context > self._context)
 
-    def _fail(self, engine: Target) -> None:
+    def _fail(self, engine: EngineEndpoint) -> None:
         self._failed.add(engine.url)
-        self._choice.loads.fail(engine.app)
+        self._candidates.observed.fail(engine.app)
 
     def _give_up(self) -> UpstreamAnswer:
         if self._held is None:
             raise self._refusal()
-        if self._held.unfit == "context" and (larger := self._choice.larger_later(self._context)) is not None:
-            raise none_ready_so_large(self._choice.model, larger, time.time())
+        if (
+            self._held.unfit == "context"
+            and (larger := self._candidates.larger_later(self._context)) is not None
+        ):
+            raise none_ready_so_large(self._candidates.model, larger, time.time())
         answer, self._held = self._held, None
         return answer
 
     def _refusal(self) -> ApiError:
         made = engine_lost if self._failed else no_engine
-        return made(self._choice.model, time.time())
+        return made(self._candidates.model, time.time())
 
     def _hold(self, answer: UpstreamAnswer | None) -> None:
         if self._held is not None:

@@ -17,7 +17,7 @@ PAUSE_S = 0.05
 """Seconds between two rounds."""
 
 
-class Target(Value):
+class EngineEndpoint(Value):
     """One group's engine."""
 
     url: str
@@ -37,7 +37,7 @@ class Picker(Protocol):
 
     async def pick(
         self, model: ModelEntry, groups: Sequence[GroupEntry], *, exclude: AbstractSet[str]
-    ) -> Target | None:
+    ) -> EngineEndpoint | None:
         """The engine of the first of these groups that has one, or None if none has.
 
         Args:
@@ -48,13 +48,13 @@ class Picker(Protocol):
         ...
 
 
-Find = Callable[[GroupEntry], Awaitable[Target | None]]
+Find = Callable[[GroupEntry], Awaitable[EngineEndpoint | None]]
 """Looks up the address of a group's engine; None if it has none. May wait, and may fail."""
 
 
 async def first_found(
     groups: Sequence[GroupEntry], find: Find, *, exclude: AbstractSet[str], limit_s: float
-) -> Target | None:
+) -> EngineEndpoint | None:
     """The engine of the first group that has one that is not excluded; None if none is found within `limit_s`.
 
     The lookup learns of a dead engine later than the gateway, so it is repeated until it returns another one. A lookup
@@ -79,7 +79,7 @@ async def first_found(
     return None
 
 
-async def _within(limit_s: float, found: Awaitable[Target | None]) -> Target | None:
+async def _within(limit_s: float, found: Awaitable[EngineEndpoint | None]) -> EngineEndpoint | None:
     try:
         async with asyncio.timeout(limit_s):
             return await found

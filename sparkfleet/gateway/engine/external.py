@@ -12,7 +12,7 @@ from collections.abc import Iterable, Sequence
 from collections.abc import Set as AbstractSet
 from itertools import takewhile
 
-from sparkfleet.gateway.engine.endpoints import Picker, Target
+from sparkfleet.gateway.engine.endpoints import EngineEndpoint, Picker
 from sparkfleet.gateway.routing_table import ExternalAddress, GroupEntry, ModelEntry
 
 EXTERNAL_PATHS = frozenset(("/v1/chat/completions", "/v1/completions", "/v1/embeddings", "/v1/responses"))
@@ -39,7 +39,7 @@ class ExternalPicker:
 
     async def pick(
         self, model: ModelEntry, groups: Sequence[GroupEntry], *, exclude: AbstractSet[str]
-    ) -> Target | None:
+    ) -> EngineEndpoint | None:
         """See `Picker`."""
         left = list(groups)
         while left:
@@ -54,10 +54,12 @@ class ExternalPicker:
         return None
 
 
-def _first_target(groups: Iterable[GroupEntry], exclude: AbstractSet[str]) -> Target | None:
+def _first_target(groups: Iterable[GroupEntry], exclude: AbstractSet[str]) -> EngineEndpoint | None:
     for group in groups:
         if group.external is not None and group.external.url not in exclude:
-            return Target(url=group.external.url, group=group.app, app=group.app, external=group.external)
+            return EngineEndpoint(
+                url=group.external.url, group=group.app, app=group.app, external=group.external
+            )
     return None
 
 

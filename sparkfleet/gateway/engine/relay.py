@@ -20,8 +20,8 @@ from sparkfleet.gateway.engine.usage_event import UsageHider
 
 
 @dataclass(slots=True)
-class AnswerPath:
-    """Way of an answer's bytes to the client: recorded for a continuation, counted, searched for loops, freed of usage."""
+class AnswerFilters:
+    """Filters of an answer's bytes: they record it for a continuation, count, search for loops, and take out usage."""
 
     meter: UsageMeter
     loops: LoopDetector | None = None
@@ -72,24 +72,26 @@ class AnswerPath:
         return left if self.hider is None else self.hider.feed(left) + self.hider.rest()
 
 
-async def relay(answer: UpstreamAnswer, send: Send, direct: DirectWriter | None, path: AnswerPath) -> bool:
+async def relay(
+    answer: UpstreamAnswer, send: Send, direct: DirectWriter | None, filters: AnswerFilters
+) -> bool:
     """Passes the answer's chunks on as they arrive. False if it ended in the middle: the engine was lost, or a loop found.
 
     Args:
         answer: the engine's answer; its head is sent already.
         send: the client's, of ASGI.
         direct: writes to the client's connection without a task in between; None if the server has none.
-        path: counts and changes the bytes.
+        filters: count and change the bytes.
     """
     try:
         if direct is not None:
-            await _pump(answer, direct, path)
-            return not path.is_broken
+            await _pump(answer, direct, filters)
+            return not filters.is_broken
         chunk = answer.first
         while chunk:
-            if passed := path.take(chunk):
+            if passed := filters.take(chunk):
                 await send({"type": "http.response.body", "body": passed, "more_body": True})
-            if path.is_over:
+            if filters.is_over:
                 return False
             chunk = await answer.readany()
     except EngineConnectionLost:
@@ -97,10 +99,10 @@ async def relay(answer: UpstreamAnswer, send: Send, direct: DirectWriter | None,
     return True
 
 
-async def _pump(answer: UpstreamAnswer, direct: DirectWriter, path: AnswerPath) -> None:
+async def _pump(answer: UpstreamAnswer, direct: DirectWriter, filters: AnswerFilters) -> None:
     def sink(chunk: bytes) -> bool:
-        passed = path.take(chunk)
-        if path.is_over:
+        passed = filters.take(chunk)
+        if filters.is_over:
             answer.stop()  # the pump ends with a lost connection
         return direct.write(passed) if passed else True
 
@@ -111,14 +113,15 @@ async def _pump(answer: UpstreamAnswer, direct: DirectWriter, path: AnswerPath) 
     def watching(chunk: bytes) -> bool:
         feed(chunk)
         passed = watch(chunk)
-        if passed is not chunk and path.has_report:
+        if passed is not chunk and filters.has_report:
             answer.stop()
         return write(passed) if passed else True
 
-    if not path.is_changed and path.loops is None:
-        feed, write, sink = path.meter.feed, direct.write, counting
-        if path.failures is not None:
-            watch, sink = path.failures.feed, watching
+    # Most streams are only counted, each part of them here: it costs no more than that (benchmarks/chunk.py).
+    if not filters.is_changed and filters.loops is None:
+        feed, write, sink = filters.meter.feed, direct.write, counting
+        if filters.failures is not None:
+            watch, sink = filters.failures.feed, watching
     if answer.first and not sink(answer.first):
         await direct.drained()
     await answer.pump(sink, direct.drained)

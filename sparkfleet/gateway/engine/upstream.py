@@ -15,7 +15,7 @@ from urllib.parse import urlsplit
 from sparkfleet.gateway.asgi import Headers
 from sparkfleet.gateway.body.request_body import RequestBody
 from sparkfleet.gateway.engine.connection import EngineConnection, EngineConnectionLost, Sink
-from sparkfleet.gateway.engine.endpoints import Target
+from sparkfleet.gateway.engine.endpoints import EngineEndpoint
 from sparkfleet.gateway.engine.engine_pool import EngineLost, EnginePool
 from sparkfleet.gateway.engine.external import (
     ANSWER_HEADERS,
@@ -170,7 +170,7 @@ class Upstream:
         self.trouble: dict[str, str] = {}
         """The reason of the last failure of an endpoint outside the fleet, by URL, until it answers."""
 
-    async def open(self, engine: Target, request: Request, *, most: int = 2) -> UpstreamAnswer:
+    async def open(self, engine: EngineEndpoint, request: Request, *, most: int = 2) -> UpstreamAnswer:
         """Sends the request and waits, without a time limit, for the first chunk of the answer.
 
         The engine may just have closed a kept connection; a second try on a new one shows if the engine itself is gone.
@@ -195,7 +195,7 @@ class Upstream:
             self.trouble.pop(engine.url, None)
         return answer
 
-    async def _open(self, engine: Target, request: Request, most: int) -> UpstreamAnswer:
+    async def _open(self, engine: EngineEndpoint, request: Request, most: int) -> UpstreamAnswer:
         head, body = _message(engine, request)
         is_head = request.method == "HEAD"
         connection = await self._pool.take(engine.url, fresh=False)
@@ -221,7 +221,13 @@ class Upstream:
         self._pool.close()
 
     async def _ask(
-        self, connection: EngineConnection, engine: Target, head: bytes, body: RequestBody, *, is_head: bool
+        self,
+        connection: EngineConnection,
+        engine: EngineEndpoint,
+        head: bytes,
+        body: RequestBody,
+        *,
+        is_head: bool,
     ) -> UpstreamAnswer:
         try:
             await connection.ask(head, body, is_head=is_head)
@@ -251,7 +257,7 @@ def _refused(address: ExternalAddress, status: int) -> str:
     )
 
 
-def _message(engine: Target, request: Request) -> tuple[bytes, RequestBody]:
+def _message(engine: EngineEndpoint, request: Request) -> tuple[bytes, RequestBody]:
     """The head and the body of a request to this engine."""
     if engine.external is None:
         head = _head(engine.url, request.target, request.headers, engine.token, request)

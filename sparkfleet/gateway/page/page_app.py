@@ -12,7 +12,6 @@ import asyncio
 import ipaddress
 import json
 import logging
-import re
 import time
 from collections import deque
 from collections.abc import Awaitable, Callable, Mapping
@@ -20,6 +19,7 @@ from importlib.resources import files
 from typing import Any, NamedTuple
 
 from sparkfleet import __version__
+from sparkfleet.gateway.access.host_header import address_in
 from sparkfleet.gateway.access.keys import authenticate
 from sparkfleet.gateway.access.limits import has_body
 from sparkfleet.gateway.admission.model_queue import QueueOutlook
@@ -69,15 +69,24 @@ _STATIC = {
     "/page/icon.svg": ("icon.svg", b"image/svg+xml"),
 }
 _API = ("/api", "/api/fleet", "/api/requests")
-_HOST = re.compile(r"(?:\[(?P<v6>[0-9A-Fa-f:.]{2,45})\]|(?P<name>[A-Za-z0-9.]{1,64}))(?::[0-9]{1,5})?")
 _METHODS = ("GET", "HEAD")
 _JSON = (b"content-type", b"application/json")
 
 
-class Reader(NamedTuple):
+class PageReader(NamedTuple):
     """The reader of an answer: the holder of a key, or a program on this machine."""
 
     key: KeyEntry | None
+
+    @property
+    def name(self) -> str | None:
+        """Name of the key; None for a program on this machine."""
+        return self.key.name if self.key is not None else None
+
+    @property
+    def is_admin(self) -> bool:
+        """True if the key is an admin's."""
+        return self.key is not None and self.key.limits.admin
 
     @property
     def sees_all(self) -> bool:
@@ -224,17 +233,17 @@ class PageApp:
         found = {"done": answer.done} if is_change else answer.model_dump(include={"node", "path", "log"})
         await self._json(send, {"version": 1, **found}, head=False)
 
-    def _requests(self, reader: Reader) -> list[dict[str, Any]]:
+    def _requests(self, reader: PageReader) -> list[dict[str, Any]]:
         if self.capture.until is None:
             self._forget_texts()
-        hidden = () if _is_admin(reader) else ("prompt", "answer")
+        hidden = () if reader.is_admin else ("prompt", "answer")
         return [
             {name: value for name, value in one.items() if name not in hidden}
             for one in reversed(self._recent)
-            if reader.sees_all or one["key"] == _name(reader)
+            if reader.sees_all or one["key"] == reader.name
         ]
 
-    async def _fleet(self, reader: Reader, table: RoutingTable, outlook: Outlook) -> dict[str, Any]:
+    async def _fleet(self, reader: PageReader, table: RoutingTable, outlook: Outlook) -> dict[str, Any]:
         await self._refresh()
         if self._view is None:
             return {"version": 1, "trouble": self._trouble, "stale_s": None}
@@ -255,8 +264,8 @@ class PageApp:
         document: dict[str, Any] = view.model_dump(mode="json")
         document["trouble"] = self._trouble or view.trouble
         document["stale_s"] = round(max(0.0, time.time() - view.at), 1)
-        document["reader"] = _name(reader)
-        document["admin"] = _is_admin(reader)
+        document["reader"] = reader.name
+        document["admin"] = reader.is_admin
         document["capture_until"] = self.capture.until
         return document
 
@@ -307,14 +316,6 @@ def _admin(headers: Headers, table: RoutingTable) -> KeyEntry:
     return key
 
 
-def _is_admin(reader: Reader) -> bool:
-    return reader.key is not None and reader.key.limits.admin
-
-
-def _name(reader: Reader) -> str | None:
-    return reader.key.name if reader.key is not None else None
-
-
 def _as_seen_here(one: DeploymentView, table: RoutingTable, outlook: Outlook) -> DeploymentView:
     """A deployment with what the gateway itself knows: its queue, and the expected end of a start."""
     queue, entry = outlook(one.name), table.models.get(one.name)
@@ -327,13 +328,13 @@ def _as_seen_here(one: DeploymentView, table: RoutingTable, outlook: Outlook) ->
     )
 
 
-def reader_of(scope: Scope, table: RoutingTable) -> Reader | None:
+def reader_of(scope: Scope, table: RoutingTable) -> PageReader | None:
     """The reader of a request; None if it has neither a valid key nor comes from this machine."""
     key = authenticate(scope["headers"], table.keys)
     if key is not None:
-        return Reader(key)
+        return PageReader(key)
     given = any(name in (b"authorization", b"x-api-key") for name, _ in scope["headers"])
-    return Reader(None) if not given and _is_local(scope) else None
+    return PageReader(None) if not given and _is_local(scope) else None
 
 
 def _is_local(scope: Scope) -> bool:
@@ -343,7 +344,8 @@ def _is_local(scope: Scope) -> bool:
     )
     if not client or len(hosts) != 1 or forwarded:
         return False  # behind a proxy on this machine, everybody comes from loopback
-    return _is_loopback(client[0]) and _is_own_host(hosts[0].decode("latin-1"))
+    host = address_in(hosts[0].decode("latin-1"))
+    return _is_loopback(client[0]) and host is not None and (host == "localhost" or _is_loopback(host))
 
 
 def _is_loopback(address: str) -> bool:
@@ -353,10 +355,3 @@ def _is_loopback(address: str) -> bool:
         return False
     mapped = getattr(found, "ipv4_mapped", None)
     return bool((mapped or found).is_loopback)
-
-
-def _is_own_host(host: str) -> bool:
-    match = _HOST.fullmatch(host)
-    if match is None:
-        return False
-    return match["name"] == "localhost" or _is_loopback(match["v6"] or match["name"])

@@ -17,7 +17,7 @@ from sparkfleet.gateway.routing_table import GroupEntry
 AUDIO = "audio"
 
 
-def wants_of(path: str, needs: Requirements) -> tuple[str, ...]:
+def engine_needs_of(path: str, needs: Requirements) -> tuple[str, ...]:
     """The needs of a request that only an engine can judge: its path, if that has no id, and sound."""
     return (*_fixed(path), AUDIO) if needs.audio else _fixed(path)
 
@@ -37,11 +37,11 @@ class Absences:
         """Remembers that a group lacks something."""
         self._of[app].add(what)
 
-    def without(self, groups: tuple[GroupEntry, ...], wants: Iterable[str]) -> tuple[GroupEntry, ...]:
+    def without(self, groups: tuple[GroupEntry, ...], engine_needs: Iterable[str]) -> tuple[GroupEntry, ...]:
         """The groups that are not known to lack any of this; all of them if each lacks some."""
         if not self._of:
             return groups
-        wanted = frozenset(wants)
+        wanted = frozenset(engine_needs)
         return tuple(one for one in groups if wanted.isdisjoint(self._of.get(one.app, ()))) or groups
 
     def forget(self, app: str) -> None:

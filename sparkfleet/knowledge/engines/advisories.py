@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 
 from pydantic import AfterValidator
 
-from sparkfleet.knowledge.data_file import DataFile, Date, Entries, Sources
+from sparkfleet.knowledge.data_file import DataFile, Date, Sources, UniqueEntries
 from sparkfleet.knowledge.versions import is_within, parse_range
 from sparkfleet.values import Value
 
@@ -39,7 +39,7 @@ class Advisory(Value):
 class Advisories(Value):
     """Contents of the file, in its order."""
 
-    advisories: Entries[Advisory]
+    advisories: UniqueEntries[Advisory]
 
 
 ADVISORIES = DataFile("engines/advisories.yaml", Advisories)

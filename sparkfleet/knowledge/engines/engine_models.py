@@ -7,11 +7,11 @@ from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
 
-from sparkfleet.knowledge.data_file import DataFile, Date, Entries
+from sparkfleet.knowledge.data_file import DataFile, Date, UniqueEntries
 from sparkfleet.knowledge.versions import is_within
 from sparkfleet.values import Value
 
-Engine = Literal["vllm", "sglang", "trtllm"]
+KnownEngine = Literal["vllm", "sglang", "trtllm"]
 
 Loading = Literal["listed", "absent", "unproven", "unknown"]
 """listed: the registry of the release has it (for TensorRT-LLM: NVIDIA's lists for a Spark). absent: the registry of that
@@ -25,9 +25,9 @@ class Architecture(Value):
     id: str
     """Class name, as in `architectures` of config.json."""
     model_types: Annotated[tuple[str, ...], Field(min_length=1)]
-    since: dict[Engine, str] = Field(alias="from")
+    since: dict[KnownEngine, str] = Field(alias="from")
     """Engine → first release whose list has it; "any": the first list that was read."""
-    least: dict[Engine, str] = Field(default_factory=dict)
+    least: dict[KnownEngine, str] = Field(default_factory=dict)
     """Engine → first release that loads it by its recipe, if that was before the lists that were read."""
     date: Date
 
@@ -35,10 +35,10 @@ class Architecture(Value):
 class EngineModels(Value):
     """Contents of `architectures.yaml`."""
 
-    sources: dict[Engine, str]
-    read: dict[Engine, tuple[str, ...]]
+    sources: dict[KnownEngine, str]
+    read: dict[KnownEngine, tuple[str, ...]]
     """Releases whose lists were read, oldest first."""
-    architectures: Entries[Architecture]
+    architectures: UniqueEntries[Architecture]
 
     @model_validator(mode="after")
     def _releases_read(self) -> EngineModels:

@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 
 from pydantic import BeforeValidator, Field
 
-from sparkfleet.knowledge.data_file import DataFile, Date, Entries, Sources, pairs
+from sparkfleet.knowledge.data_file import DataFile, Date, Sources, UniqueEntries, pairs
 from sparkfleet.specs.deployment import Method
 from sparkfleet.values import Value
 
@@ -68,7 +68,7 @@ class Image(Value):
 class Images(Value):
     """Contents of the file, in its order."""
 
-    images: Entries[Image]
+    images: UniqueEntries[Image]
 
 
 IMAGES = DataFile("engines/images.yaml", Images)

@@ -10,7 +10,7 @@ from __future__ import annotations
 from functools import lru_cache
 from typing import Literal
 
-from sparkfleet.knowledge.data_file import DataFile, Date, Entries, Sources
+from sparkfleet.knowledge.data_file import DataFile, Date, Sources, UniqueEntries
 from sparkfleet.knowledge.models.speculators import EngineName
 from sparkfleet.knowledge.versions import is_within
 from sparkfleet.specs.deployment import Method
@@ -51,8 +51,8 @@ class DepthSchedule(Value):
 class SpeculativeEngines(Value):
     """Contents of the file."""
 
-    methods: Entries[MethodSupport]
-    schedules: Entries[DepthSchedule]
+    methods: UniqueEntries[MethodSupport]
+    schedules: UniqueEntries[DepthSchedule]
 
 
 METHOD_SUPPORT = DataFile("engines/method_support.yaml", SpeculativeEngines)

@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 
 from pydantic import BeforeValidator, Field, model_validator
 
-from sparkfleet.knowledge.data_file import DataFile, Date, Entries, Sources, pairs
+from sparkfleet.knowledge.data_file import DataFile, Date, Sources, UniqueEntries, pairs
 from sparkfleet.specs.deployment import Method
 from sparkfleet.values import Value
 
@@ -53,7 +53,7 @@ class Difference(Value):
 class RecipeBook(Value):
     """All recipes and all known differences."""
 
-    recipes: Entries[LaunchRecipe]
+    recipes: UniqueEntries[LaunchRecipe]
     differences: tuple[Difference, ...]
 
     @model_validator(mode="after")

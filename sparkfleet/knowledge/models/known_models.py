@@ -15,7 +15,7 @@ from sparkfleet.checkpoints.checkpoint import Checkpoint
 from sparkfleet.checkpoints.checkpoint_reader import checkpoint_from_config
 from sparkfleet.checkpoints.io.licenses import License, license_class
 from sparkfleet.errors import FactError
-from sparkfleet.knowledge.data_file import DataFile, Date, Entries, Sources
+from sparkfleet.knowledge.data_file import DataFile, Date, Sources, UniqueEntries
 from sparkfleet.knowledge.measurements import architectures, siblings
 from sparkfleet.knowledge.models.model_names import matches
 from sparkfleet.knowledge.models.published_checkpoints import published
@@ -116,9 +116,9 @@ class PublishedLicense(Value):
 class KnownModels(Value):
     """Contents of the file, in its order."""
 
-    models: Entries[KnownModel]
-    licenses: Entries[PublishedLicense]
-    unshaped: Entries[UnshapedModel]
+    models: UniqueEntries[KnownModel]
+    licenses: UniqueEntries[PublishedLicense]
+    unshaped: UniqueEntries[UnshapedModel]
 
 
 MODELS = DataFile("models/models.yaml", KnownModels)

@@ -25,7 +25,7 @@ from sparkfleet.checkpoints.quantization.formats import (
     mxfp8,
     nvfp4,
 )
-from sparkfleet.knowledge.data_file import DataFile, Date, Entries, Sources
+from sparkfleet.knowledge.data_file import DataFile, Date, Sources, UniqueEntries
 from sparkfleet.values import Value
 
 PublishedPart = Literal[
@@ -212,7 +212,7 @@ def _sized(portions: list[Portion], total: int) -> list[Portion]:
 class PublishedCheckpoints(Value):
     """Contents of the file, in its order."""
 
-    checkpoints: Entries[PublishedCheckpoint]
+    checkpoints: UniqueEntries[PublishedCheckpoint]
 
 
 CHECKPOINTS = DataFile("models/checkpoints.yaml", PublishedCheckpoints)

@@ -8,7 +8,7 @@ from typing import Annotated, Literal, NamedTuple
 
 from pydantic import BeforeValidator, Field, model_validator
 
-from sparkfleet.knowledge.data_file import DataFile, Date, Entries, Sources, pairs
+from sparkfleet.knowledge.data_file import DataFile, Date, Sources, UniqueEntries, pairs
 from sparkfleet.knowledge.models.model_names import matches
 from sparkfleet.knowledge.published.left_out import left_out_families
 from sparkfleet.specs.deployment import Method
@@ -155,7 +155,7 @@ class Speculator(Value):
 class Speculators(Value):
     """Contents of the file, in its order."""
 
-    speculators: Entries[Speculator]
+    speculators: UniqueEntries[Speculator]
 
 
 SPECULATORS = DataFile("models/speculators.yaml", Speculators)

@@ -35,14 +35,14 @@ def _pairs(value: object) -> object:
 
 
 Text = Annotated[str | None, FactKind.TEXT]
-Release = Annotated[str | None, FactKind.VERSION]
+VersionNumber = Annotated[str | None, FactKind.VERSION]
 Number = Annotated[float | None, FactKind.NUMBER]
 YesNo = Annotated[bool | None, FactKind.YES_NO]
 Names = Annotated[tuple[str, ...] | None, FactKind.SET]
 Flags = Annotated[tuple[str, ...] | None, FactKind.OPTIONS]
 Environment = Annotated[tuple[tuple[str, str], ...] | None, FactKind.OPTIONS, BeforeValidator(_pairs)]
 
-Topology = Literal["none", "direct", "ring", "switch"]
+TopologyName = Literal["none", "direct", "ring", "switch"]
 
 
 class RuleContext(Value):
@@ -51,18 +51,18 @@ class RuleContext(Value):
     # Engine, image and kernels
     device: Annotated[Literal["cuda", "cpu"] | None, FactKind.TEXT] = None
     engine: Annotated[Literal["vllm", "sglang", "trtllm", "custom"] | None, FactKind.TEXT] = None
-    engine_version: Release = None
+    engine_version: VersionNumber = None
     runtime: Annotated[Literal["process", "container"] | None, FactKind.TEXT] = None
     image: Text = None
     """Repository and tag, without the digest; "" if no image is used."""
     image_digest: Text = None
     """"" if the image is named by its tag only."""
-    nccl_version: Release = None
-    flashinfer_version: Release = None
-    cutlass_version: Release = None
-    ptxas_version: Release = None
+    nccl_version: VersionNumber = None
+    flashinfer_version: VersionNumber = None
+    cutlass_version: VersionNumber = None
+    ptxas_version: VersionNumber = None
     """Of the ptxas that Triton calls."""
-    fastsafetensors_version: Release = None
+    fastsafetensors_version: VersionNumber = None
 
     # The checkpoint
     model: Text = None
@@ -112,7 +112,7 @@ class RuleContext(Value):
     pp: Number = None
     ep: Number = None
     nodes: Number = None
-    topology: Annotated[Topology | None, FactKind.TEXT] = None
+    topology: Annotated[TopologyName | None, FactKind.TEXT] = None
     link: Text = None
     """roce-dual, roce-single, tcp, 10gbe …: the names of hardware.yaml."""
 
@@ -124,8 +124,8 @@ class RuleContext(Value):
     license_policy: Annotated[Literal["open", "any"] | None, FactKind.TEXT] = None
 
     # The platform
-    driver: Release = None
-    kernel_os: Release = None
+    driver: VersionNumber = None
+    kernel_os: VersionNumber = None
 
     # Read on the nodes: memory
     unaccounted_gb: Number = None

@@ -12,18 +12,18 @@ from typing import Annotated, Literal
 
 from pydantic import BeforeValidator, Field, model_validator
 
-from sparkfleet.knowledge.data_file import DataFile, Date, Entries, Sources, pairs
+from sparkfleet.knowledge.data_file import DataFile, Date, Sources, UniqueEntries, pairs
 from sparkfleet.knowledge.rules.rule_context import RuleContext
 from sparkfleet.knowledge.rules.rule_language import Condition, holds, read_conditions
 from sparkfleet.knowledge.versions import Truth, every, some
 from sparkfleet.values import Value
 
-Severity = Literal["garbage", "fails", "slow", "limits"]
+RuleSeverity = Literal["garbage", "fails", "slow", "limits"]
 Blast = Literal["request", "engine", "host", "cluster"]
 Confidence = Literal["vendor", "multi", "single", "conjecture"]
 Metric = Literal["decode_tps", "prefill_tps", "ttft"]
 
-SEVERITIES: tuple[Severity, ...] = ("garbage", "fails", "slow", "limits")
+SEVERITIES: tuple[RuleSeverity, ...] = ("garbage", "fails", "slow", "limits")
 """Worst first: wrong answers are worse than none."""
 
 
@@ -32,7 +32,7 @@ def _as_tuple(value: object) -> object:
 
 
 Pairs = Annotated[tuple[tuple[str, str], ...], BeforeValidator(pairs)]
-Lines = Annotated[tuple[str, ...], BeforeValidator(_as_tuple)]
+OneOrMore = Annotated[tuple[str, ...], BeforeValidator(_as_tuple)]
 
 
 class Reject(Value):
@@ -69,7 +69,7 @@ class Require(Value):
     """The candidate is changed: flags, variables, speculation settings or limits."""
 
     do: Literal["require"]
-    flags: Lines = ()
+    flags: OneOrMore = ()
     """`--name` or `--name=value`; replaces a flag of that name."""
     env: Pairs = ()
     speculative: Pairs = ()
@@ -95,18 +95,18 @@ class Doctor(Value):
     do: Literal["doctor"]
 
 
-Action = Annotated[Reject | Penalise | Require | Warn | Doctor, Field(discriminator="do")]
+RuleEffect = Annotated[Reject | Penalise | Require | Warn | Doctor, Field(discriminator="do")]
 
 
 class Remedy(Value):
     """Remedy that a person can apply."""
 
-    flags: Lines = ()
+    flags: OneOrMore = ()
     env: Pairs = ()
     version: str = ""
     image: str = ""
     alternative: str = ""
-    steps: Lines = ()
+    steps: OneOrMore = ()
     check: str = ""
     note: str = ""
 
@@ -160,8 +160,8 @@ class Rule(Value):
     when: Annotated[tuple[Condition, ...], BeforeValidator(_conditions)]
     unless: Annotated[tuple[tuple[Condition, ...], ...], BeforeValidator(_alternatives)] = ()
     """Known exceptions: the rule does not fire if all conditions of one of these hold."""
-    then: Action
-    severity: Severity
+    then: RuleEffect
+    severity: RuleSeverity
     blast: Blast
     confidence: Confidence
     remedy: Remedy
@@ -186,7 +186,7 @@ class Rule(Value):
         return self.contradicted is not None and self.confidence in ("single", "conjecture")
 
     @property
-    def effect(self) -> Action:
+    def effect(self) -> RuleEffect:
         """Effect on a candidate: `then`; a disputed rule only warns, with both sources."""
         return Warn(do="warn") if self.is_disputed else self.then
 
@@ -245,7 +245,7 @@ class RuleFile(Value):
 
     sources: dict[str, Annotated[str, Field(min_length=1)]]
     """Names that rules cite → sources."""
-    rules: Entries[Rule]
+    rules: UniqueEntries[Rule]
     not_rules: dict[str, Annotated[str, Field(min_length=1)]]
 
     @model_validator(mode="after")

@@ -14,7 +14,7 @@ from importlib import import_module
 from sparkfleet.lab.inside import replay, simulated_state
 from sparkfleet.lab.inside.simulated_state import REAL, SimulatedState
 
-Command = Callable[[list[str], SimulatedState], int]
+SimulatedCommand = Callable[[list[str], SimulatedState], int]
 
 _MODULES = {
     "nvidia-smi": "nvidia_smi:nvidia_smi",
@@ -59,7 +59,7 @@ def _simulated(given: list[str]) -> int:
     if given[0] not in _MODULES:
         return pass_on(given[0], given[1:])
     module, _, function = _MODULES[given[0]].partition(":")
-    command: Command = getattr(import_module(f"sparkfleet.lab.inside.{module}"), function)
+    command: SimulatedCommand = getattr(import_module(f"sparkfleet.lab.inside.{module}"), function)
     return command(given, simulated_state.load())
 
 

@@ -137,19 +137,10 @@ class Simulation:
             )
 
     async def _check(self) -> None:
+        """Checks everything that one step did, and forgets it."""
         world = self._world
-        for at, engine, why in world.fleet.ended:
-            self._ended_at[engine.group] = at
-            world.report.ends[why] += 1
-        for group in world.fleet.engines:
-            if world.fleet.engines[group].ready:
-                self._ended_at.pop(group, None)
+        self._note_times()
         wanted = world.store.deployments.desired()
-        for one in wanted.values():
-            waits = invariants.older_serves(one, world.fleet)
-            for group in one.groups:
-                if waits or group not in self._since:
-                    self._since[group] = world.time.seconds
         found = [*invariants.forgotten(wanted, self._users.confirmed, world.time.seconds)]
         if not found:
             self._users.confirmed.update(wanted)  # equal ones: the next step compares them at once
@@ -164,6 +155,34 @@ class Simulation:
             ),
             *invariants.older_acts(world.rounds),
         ]
+        self._forget_step()
+        found += self._stays_on_gone_nodes(wanted)
+        if world.controller is not None:
+            if world.time.seconds - self._asked_at >= STATUS_EVERY_S:
+                self._asked_at = world.time.seconds
+                world.controller.queries.status()
+            table = await world.controller.gateways.table(known=-1, wait_s=0.0)
+            found += invariants.not_ready_in_table(table, world.fleet, self._ended_at)
+        world.report.violations += found
+
+    def _note_times(self) -> None:
+        """Notes when engines ended, and since when each group could have run."""
+        world = self._world
+        for at, engine, why in world.fleet.ended:
+            self._ended_at[engine.group] = at
+            world.report.ends[why] += 1
+        for group in world.fleet.engines:
+            if world.fleet.engines[group].ready:
+                self._ended_at.pop(group, None)
+        for one in world.store.deployments.desired().values():
+            waits = invariants.older_serves(one, world.fleet)
+            for group in one.groups:
+                if waits or group not in self._since:
+                    self._since[group] = world.time.seconds
+
+    def _forget_step(self) -> None:
+        """Forgets what has been checked, and what is too old to count."""
+        world = self._world
         world.rounds = [max(world.rounds, key=lambda one: one[1])] if world.rounds else []
         for _, engine, _ in world.fleet.ended:
             world.ready_at.pop(engine.group, None)
@@ -174,25 +193,22 @@ class Simulation:
         ]
         late = world.time.seconds - invariants.FAILED_STARTS_S
         world.serve.failures = [one for one in world.serve.failures if one[0] >= late]
-        hears = not (world.loses or world.calls.slow_s or world.calls.fails)
-        if world.controller is None or world.store.is_full or not hears:
+
+    def _stays_on_gone_nodes(self, wanted: dict[str, Desired]) -> Iterator[str]:
+        """Groups that stay on gone nodes, as long as the controller works and gets every report."""
+        world = self._world
+        is_informed = not (world.loses or world.calls.slow_s or world.calls.fails)
+        if world.controller is None or world.store.is_full or not is_informed:
             self._working_since = world.time.seconds
-        else:
-            found += invariants.stays_on_gone_nodes(
-                wanted,
-                world.store.groups.standings(),
-                world.fleet,
-                self._since,
-                self._working_since,
-                drained=world.drained(),
-            )
-        if world.controller is not None:
-            if world.time.seconds - self._asked_at >= STATUS_EVERY_S:
-                self._asked_at = world.time.seconds
-                world.controller.queries.status()
-            table = await world.controller.gateways.table(known=-1, wait_s=0.0)
-            found += invariants.not_ready_in_table(table, world.fleet, self._ended_at)
-        world.report.violations += found
+            return
+        yield from invariants.stays_on_gone_nodes(
+            wanted,
+            world.store.groups.standings(),
+            world.fleet,
+            self._since,
+            self._working_since,
+            drained=world.drained(),
+        )
 
     def _ended_without_reason(self, wanted: dict[str, Desired]) -> Iterator[str]:
         world = self._world

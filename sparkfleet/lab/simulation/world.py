@@ -208,9 +208,8 @@ class World:
     def hold(self, error: StoreError) -> None:
         """The controller waits for its store, and looks for it again."""
         if not self.is_held:
-            self.note(
-                f"the controller waits: its store is {error.fault}"
-            )  # no path: a replay has the same log
+            # Without its path: a replay has the same log.
+            self.note(f"the controller waits: its store is {error.fault}")
         self.is_held, self.controller = True, None
         self._inbox.clear()
         self.time.after(LOOKS_AGAIN_S, self._look_again)

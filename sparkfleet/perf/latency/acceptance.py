@@ -5,14 +5,14 @@ from __future__ import annotations
 import math
 
 from sparkfleet.knowledge.published.factors import Factors
-from sparkfleet.perf.latency.roofline_terms import PARALLEL_DRAFTS, Setup
+from sparkfleet.perf.latency.roofline_terms import PARALLEL_DRAFTS, SpeedConfig
 from sparkfleet.perf.workload import Content
 
 CEILING = 0.97
 """No drafter is right more often, whatever the text: structured text reaches 0.98 (vtimuchen-lab/qwen38-mtp)."""
 
 
-def acceptance_keys(setup: Setup, content: Content) -> tuple[str, ...]:
+def acceptance_keys(setup: SpeedConfig, content: Content) -> tuple[str, ...]:
     """Factors of acceptance, from the general to the particular."""
     method, family = setup.method, setup.arch.family
     drafter = "parallel" if method in PARALLEL_DRAFTS else "serial"
@@ -27,7 +27,7 @@ def acceptance_keys(setup: Setup, content: Content) -> tuple[str, ...]:
     )
 
 
-def acceptance(setup: Setup, content: Content, factors: Factors) -> float:
+def acceptance(setup: SpeedConfig, content: Content, factors: Factors) -> float:
     """Chance that one more draft token is accepted, given that those before it were."""
     known = factors.acceptance
     logit = math.fsum(known[key].log for key in acceptance_keys(setup, content) if key in known)

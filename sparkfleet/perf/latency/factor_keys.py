@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 
 from sparkfleet.knowledge.ceilings import physics
 from sparkfleet.knowledge.published.factors import Quantity
-from sparkfleet.perf.latency.roofline_terms import Setup
+from sparkfleet.perf.latency.roofline_terms import SpeedConfig
 
 ENGINE_GROUPS = {
     "vllm": "vllm",
@@ -22,12 +22,12 @@ ENGINE_GROUPS = {
 """Engines that are not listed behave as vLLM until something is measured."""
 
 
-def engine_group(setup: Setup) -> str:
+def engine_group(setup: SpeedConfig) -> str:
     """The engine whose coefficients apply."""
     return ENGINE_GROUPS.get(setup.engine, "vllm")
 
 
-def decode_coefficient(setup: Setup, term: str) -> str:
+def decode_coefficient(setup: SpeedConfig, term: str) -> str:
     """Key of the coefficient of one term of a decode step."""
     engine = engine_group(setup)
     if term in ("weights", "experts"):
@@ -41,7 +41,7 @@ def decode_coefficient(setup: Setup, term: str) -> str:
     )
 
 
-def prefill_coefficient(setup: Setup, term: str) -> str:
+def prefill_coefficient(setup: SpeedConfig, term: str) -> str:
     """Key of the coefficient of one term of a prefill."""
     engine = engine_group(setup)
     if term == "compute":
@@ -63,7 +63,7 @@ def batch_bucket(batch: float) -> str:
     return ">40"
 
 
-def _setup_keys(setup: Setup) -> list[str]:
+def _setup_keys(setup: SpeedConfig) -> list[str]:
     engine, family, tp = setup.engine, setup.arch.family, setup.tp
     klass = physics().formats[setup.format].klass
     return [
@@ -77,7 +77,7 @@ def _setup_keys(setup: Setup) -> list[str]:
     ]
 
 
-def _decode_setup_keys(setup: Setup) -> list[str]:
+def _decode_setup_keys(setup: SpeedConfig) -> list[str]:
     """Terms of the ranks' cost; kernels differ in the coefficients of the weights.
 
     As effects they would be factors: a step that verifies drafts is longer, but its ranks wait no longer for each other.
@@ -94,7 +94,7 @@ def _decode_setup_keys(setup: Setup) -> list[str]:
     return keys
 
 
-def _prefill_setup_keys(setup: Setup) -> list[str]:
+def _prefill_setup_keys(setup: SpeedConfig) -> list[str]:
     mixing = "moe" if setup.arch.moe else "dense"
     return [
         *_setup_keys(setup),
@@ -103,14 +103,14 @@ def _prefill_setup_keys(setup: Setup) -> list[str]:
     ]
 
 
-SETUP_KEYS: Mapping[Quantity, Callable[[Setup], list[str]]] = {
+SETUP_KEYS: Mapping[Quantity, Callable[[SpeedConfig], list[str]]] = {
     "decode": _decode_setup_keys,
     "prefill": _prefill_setup_keys,
 }
 """Effects that depend on the setup alone."""
 
 
-def decode_load_keys(setup: Setup, batch: float) -> list[str]:
+def decode_load_keys(setup: SpeedConfig, batch: float) -> list[str]:
     """Effects on a decode step that depend on how many decode together."""
     many, engine = batch_bucket(batch), setup.engine
     keys = [
@@ -123,18 +123,18 @@ def decode_load_keys(setup: Setup, batch: float) -> list[str]:
     return keys
 
 
-def prefill_load_keys(setup: Setup, prompt: int, batch: float) -> list[str]:
+def prefill_load_keys(setup: SpeedConfig, prompt: int, batch: float) -> list[str]:
     """Effects on a prefill that depend on the prompts and on how many come together."""
     size = "<=300" if prompt <= 300 else "<=1100" if prompt <= 1100 else ">1100"
     many = "1" if batch <= 1 else "<=5" if batch <= 5 else ">5"
     return [f"prompt={size}", f"crowd={many}", f"crowd+engine={many}+{setup.engine}"]
 
 
-def decode_keys(setup: Setup, batch: float) -> tuple[str, ...]:
+def decode_keys(setup: SpeedConfig, batch: float) -> tuple[str, ...]:
     """Effects on the time of a decode step."""
     return (*_decode_setup_keys(setup), *decode_load_keys(setup, batch))
 
 
-def prefill_keys(setup: Setup, prompt: int, batch: float) -> tuple[str, ...]:
+def prefill_keys(setup: SpeedConfig, prompt: int, batch: float) -> tuple[str, ...]:
     """Effects on the time of a prefill."""
     return (*_prefill_setup_keys(setup), *prefill_load_keys(setup, prompt, batch))

@@ -25,7 +25,7 @@ from sparkfleet.perf.latency.roofline_terms import (
     PREFILL_TERMS,
     STEP_TERMS,
     Costs,
-    Setup,
+    SpeedConfig,
     burst_terms,
     costs,
     step_terms,
@@ -84,7 +84,7 @@ class Rates(Value):
 class LatencyModel:
     """A setup with its costs and the factors that apply to it: answers any workload."""
 
-    setup: Setup
+    setup: SpeedConfig
     cost: Costs
     factors: Factors
     step_coefficients: Mapping[str, float]
@@ -126,7 +126,7 @@ class LatencyModel:
         return self.effects[quantity] + sum(known[key].log for key in keys if key in known)
 
 
-def model_of(setup: Setup, factors: Factors) -> LatencyModel:
+def model_of(setup: SpeedConfig, factors: Factors) -> LatencyModel:
     """The model that answers workloads for a setup; what depends on the setup alone is worked out here."""
     step, prefill = factors.coefficients["decode"], factors.coefficients["prefill"]
     effects: dict[Quantity, float] = {}
@@ -249,7 +249,7 @@ ONE_BY_ONE = ("llama.cpp", "ollama")
 """Engines whose loops stay bursts: all slots decode in step with each other's prompts (jvr0x, 10 models)."""
 
 
-def in_step(setup: Setup, workload: Workload) -> bool:
+def in_step(setup: SpeedConfig, workload: Workload) -> bool:
     """True for a closed loop whose requests end in one step, so that the next prompts come in one step, too.
 
     Two prompts of llama.cpp take twice the time of one until the first token of either, not 1.5 times on average.
@@ -257,7 +257,7 @@ def in_step(setup: Setup, workload: Workload) -> bool:
     return workload.window == "closed" and setup.engine in ONE_BY_ONE and setup.method == "none"
 
 
-def left_of_burst(setup: Setup, workload: Workload, batch: float) -> float:
+def left_of_burst(setup: SpeedConfig, workload: Workload, batch: float) -> float:
     """Share of a burst's wait that requests have on average: 1 if all of them come at once."""
     if workload.window != "closed" or batch <= 1 or in_step(setup, workload):
         return 1.0
@@ -336,7 +336,7 @@ def _beside_decode(model: LatencyModel, workload: Workload, running: float) -> f
     return model.prefill_s(1, workload) + (BESIDE * passes + 0.25) * step
 
 
-def support(setup: Setup, factors: Factors) -> str:
+def support(setup: SpeedConfig, factors: Factors) -> str:
     """Evidence for setups like this one: "known", "family", "kind" or "none"."""
     known = factors.effects["decode"]
     keys = decode_keys(setup, 1)

@@ -52,7 +52,7 @@ PREFILL_TERMS = ("compute", "attention", "weights", "traffic", "linear", "fixed"
 """Every term that `prefill_terms` may name."""
 
 
-class Setup(EngineConfig):
+class SpeedConfig(EngineConfig):
     """Engine configuration of a checkpoint as far as speed depends on it."""
 
     arch: ModelShape
@@ -70,30 +70,43 @@ class Setup(EngineConfig):
 
 @dataclass(frozen=True, slots=True)
 class Costs:
-    """A setup in bytes and FLOPs per rank, computed once."""
+    """Work of one step on each rank. A *step* decodes one token, or verifies k + 1, of each sequence.
+
+    Weights in bytes as they are stored; a rank's own share of them, if they are split.
+    """
 
     dense: float
     """Bytes that every step reads: attention, MLPs, shared experts, head."""
     experts: float
     """Bytes of all routed experts."""
     pick: float
-    """Chance of one expert to be picked by one token."""
+    """Chance of one expert to be picked by one token, 0 to 1."""
     active: float
+    """Parameters that one decoded token passes."""
     prompt: float
-    """Active parameters that each token of a prompt passes: all but the head, which is for the last one only."""
+    """Parameters that each token of a prompt passes: all but the head, which is for the last one only."""
     prompt_share: float
-    """Share of the layers that every token of a prompt passes."""
+    """Share of the layers that every token of a prompt passes, 0 to 1."""
     flops: float
+    """FLOP/s of the format's matrix products, at most."""
     kv_token: float
+    """Bytes of keys and values that a decode step reads per token of context, in the full layers."""
     kv_window: float
+    """The same in the sliding layers, per token inside the window."""
     kv_draft: float
     """Bytes of keys and values that a drafter of one full layer keeps per token."""
     window: int
+    """Tokens of the sliding layers' window."""
     state: float
+    """Bytes of recurrent state that a step reads and writes per sequence."""
     blocks: int
+    """Attention and feed-forward blocks: each ends with an all-reduce if weights are split."""
     linear: int
+    """Layers with recurrent state."""
     moe: int
+    """Layers with experts."""
     head: float
+    """Bytes of the head."""
     layer: float
     """Bytes of the attention and the shared parts of one layer as the MTP part is stored; bf16 if that is not known."""
     drafted_experts: float
@@ -101,12 +114,17 @@ class Costs:
     block: float
     """Bytes of one layer of a dense drafter of that width in bf16, as they are published."""
     head_flops: float
+    """FLOPs of attention per token of a prompt and token of its context, in the full layers."""
     window_flops: float
+    """The same in the sliding layers."""
     hidden: int
+    """Elements of one token between two layers."""
     ranks: int
+    """Tensor parallelism."""
     pp: int
+    """Pipeline stages."""
     routed: float
-    """Active parameters of the routed experts."""
+    """Parameters of routed experts that one token passes."""
     traffic: float
     """Bytes of activations that one token of a prefill moves."""
     scan: float
@@ -123,7 +141,7 @@ def own_chunk(engine: str) -> int:
     return physics().chunks.get(engine, CHUNK)
 
 
-def prompt_share(setup: Setup) -> float:
+def prompt_share(setup: SpeedConfig) -> float:
     """Share of the layers that every token of a prompt passes: all of them unless the release is known to skip some."""
     since = physics().prompt_tails.get(setup.engine)
     if since is None or setup.arch.prompt_share == 1.0:
@@ -132,7 +150,7 @@ def prompt_share(setup: Setup) -> float:
     return setup.arch.prompt_share if skips else 1.0
 
 
-def costs(setup: Setup) -> Costs:
+def costs(setup: SpeedConfig) -> Costs:
     """Work of one step of the setup on each rank: bytes moved and FLOPs computed."""
     arch, layers = setup.arch, setup.arch.layers
     dense = sum(
@@ -195,7 +213,7 @@ def touched(pick: float, tokens: float) -> float:
     return 1.0 - (1.0 - pick) ** tokens if pick else 0.0
 
 
-def step_terms(setup: Setup, cost: Costs, batch: float, width: int, context: float) -> dict[str, float]:
+def step_terms(setup: SpeedConfig, cost: Costs, batch: float, width: int, context: float) -> dict[str, float]:
     """Seconds of one decode step, by term. `width` tokens per sequence are verified (k + 1; 1 without speculation)."""
     read = physics().ceilings.read_gb_per_s * 1e9
     tokens = batch * width
@@ -240,14 +258,14 @@ the GPU's work, whichever is longer. 48 layers 27.8 ms (heitor-mocelin: Qwen3-Co
 (kubis.ai: Gemma-4-26B on two), 40 layers 37 ms (jschmied: Qwen3.6-35B on one)."""
 
 
-def drafted_layers(setup: Setup) -> int:
+def drafted_layers(setup: SpeedConfig) -> int:
     """Layers whose keys and values the drafts of one step read."""
     if setup.method == "ngram":
         return 0
     return DRAFT_LAYERS if setup.method in PARALLEL_DRAFTS else setup.k
 
 
-def draft_terms(setup: Setup, cost: Costs, batch: float, read: float) -> dict[str, float]:
+def draft_terms(setup: SpeedConfig, cost: Costs, batch: float, read: float) -> dict[str, float]:
     """Seconds that proposing k tokens takes, by term."""
     if setup.method == "ngram":
         return {}
@@ -257,7 +275,9 @@ def draft_terms(setup: Setup, cost: Costs, batch: float, read: float) -> dict[st
     return {"draft": setup.k * one / read, "draft_launch": setup.k * 1e-4}
 
 
-def prefill_terms(setup: Setup, cost: Costs, batch: float, tokens: float, depth: float) -> dict[str, float]:
+def prefill_terms(
+    setup: SpeedConfig, cost: Costs, batch: float, tokens: float, depth: float
+) -> dict[str, float]:
     """Seconds to prefill `batch` prompts of `tokens` after `depth` others each, by term.
 
     Prompts share chunks: short ones of many requests pass over the weights together.
@@ -288,7 +308,14 @@ def prefill_terms(setup: Setup, cost: Costs, batch: float, tokens: float, depth:
 
 
 def burst_terms(
-    setup: Setup, cost: Costs, batch: float, tokens: float, depth: float, *, mean: bool, at_once: bool = False
+    setup: SpeedConfig,
+    cost: Costs,
+    batch: float,
+    tokens: float,
+    depth: float,
+    *,
+    mean: bool,
+    at_once: bool = False,
 ) -> dict[str, float]:
     """Seconds until `batch` prompts that come together are prefilled: the last of them, or on average (`mean`).
 

@@ -16,7 +16,7 @@ from typing import NamedTuple
 from sparkfleet.knowledge.data_file import MeasuredRange
 from sparkfleet.knowledge.hardware import hardware
 from sparkfleet.perf.latency.roofline_terms import PARALLEL_DRAFTS
-from sparkfleet.perf.memory.engine_sizes import WHOLE_PROMPT, Run, fullest_share
+from sparkfleet.perf.memory.engine_sizes import WHOLE_PROMPT, MemoryConfig, fullest_share
 from sparkfleet.perf.memory.kv_cache import (
     MTP,
     draft_kv_bytes,
@@ -121,14 +121,14 @@ class Demand(Value):
         return sum(item.mid for item in self.items if item.name == name)
 
 
-def demand(arch: ModelShape, run: Run) -> Demand:
+def demand(arch: ModelShape, run: MemoryConfig) -> Demand:
     """Memory of the fullest rank, item by item."""
     if run.device == "cpu":
         return Demand(items=tuple(_cpu_items(arch, run)), basis=arch.basis)
     return Demand(items=tuple(_items(arch, run)), basis=arch.basis)
 
 
-def max_num_seqs(arch: ModelShape, run: Run, share: float) -> int | None:
+def max_num_seqs(arch: ModelShape, run: MemoryConfig, share: float) -> int | None:
     """Requests of the run's context that vLLM runs at once with a share of a 128 GB Spark; the others wait.
 
     None if that is not known: shapes are guessed, pages have bands, or the model itself has no room in the share.
@@ -142,7 +142,7 @@ def max_num_seqs(arch: ModelShape, run: Run, share: float) -> int | None:
     return None if left < 0 or more <= pooled else 1 + int(left / (more - pooled))
 
 
-def weight_bytes(arch: ModelShape, run: Run) -> float:
+def weight_bytes(arch: ModelShape, run: MemoryConfig) -> float:
     """Weights on the fullest rank: layers are divided, embedding and head among tensor-parallel ranks, vision is copied.
 
     Expert parallelism distributes whole experts: the fullest rank has one more than others if they do not divide.
@@ -167,7 +167,7 @@ def weight_bytes(arch: ModelShape, run: Run) -> float:
     return divided + (sum(ends) if run.pp == 1 else max(ends, default=0.0)) + vision
 
 
-def draft_bytes(arch: ModelShape, run: Run) -> float:
+def draft_bytes(arch: ModelShape, run: MemoryConfig) -> float:
     """A drafter's weights: its own if its shapes are known, the MTP part of the checkpoint, or layers like the model's.
 
     A draft model is split among the tensor-parallel ranks as its target is; no stage of a pipeline divides it.
@@ -192,7 +192,7 @@ def bundled_draft_bytes(arch: ModelShape, *, known: bool) -> float:
     return mtp.bytes if known and mtp is not None else DSPARK_STAGES * _one_layer(arch)
 
 
-def step_tokens(arch: ModelShape, run: Run) -> int:
+def step_tokens(arch: ModelShape, run: MemoryConfig) -> int:
     """Tokens of the largest step: a chunk of prefill, and no more than all requests together can have.
 
     No less than what they decode together: with less vLLM stops at its start ("must be greater than or equal to
@@ -203,7 +203,7 @@ def step_tokens(arch: ModelShape, run: Run) -> int:
     return max(chunk, run.concurrency * (1 + run.k))
 
 
-def _items(arch: ModelShape, run: Run) -> Iterator[Item]:
+def _items(arch: ModelShape, run: MemoryConfig) -> Iterator[Item]:
     memory = hardware().memory
     plain = run.engine in PLAIN_ENGINES
     yield _exact(MemoryUse.WEIGHTS, weight_bytes(arch, run))
@@ -211,13 +211,11 @@ def _items(arch: ModelShape, run: Run) -> Iterator[Item]:
     yield _exact(MemoryUse.DRAFTER, draft_bytes(arch, run))
     yield _activations(arch, run)
     if plain:
-        yield Item(
-            name=MemoryUse.PROCESS, low=0.4 * GIB, mid=0.8 * GIB, high=1.5 * GIB
-        )  # one process and a CUDA context
+        # One process and a CUDA context.
+        yield Item(name=MemoryUse.PROCESS, low=0.4 * GIB, mid=0.8 * GIB, high=1.5 * GIB)
         return
-    yield Item(
-        name=MemoryUse.PROCESS, low=1.5 * GIB, mid=3.0 * GIB, high=5.0 * GIB
-    )  # torch, CUDA context, API server, scheduler
+    # torch, CUDA context, API server, scheduler.
+    yield Item(name=MemoryUse.PROCESS, low=1.5 * GIB, mid=3.0 * GIB, high=5.0 * GIB)
     if not run.eager:
         yield _measured(MemoryUse.CUDA_GRAPHS, memory.cuda_graphs_gb)
     if run.tp * run.pp > 1:
@@ -228,7 +226,7 @@ def _items(arch: ModelShape, run: Run) -> Iterator[Item]:
     yield Item(name=MemoryUse.LOADING, low=0.0, mid=0.0, high=min(2.0 * GIB, 0.05 * weight_bytes(arch, run)))
 
 
-def _cache(arch: ModelShape, run: Run) -> Iterator[Item]:
+def _cache(arch: ModelShape, run: MemoryConfig) -> Iterator[Item]:
     """KV and states; all of them are in the pool if its size is set for vLLM."""
     if run.kv_pool is not None:
         yield _exact(MemoryUse.KV_CACHE, run.kv_pool)
@@ -247,7 +245,7 @@ def _cache(arch: ModelShape, run: Run) -> Iterator[Item]:
     yield Item(name=MemoryUse.STATES, low=states, mid=states, high=states + spare)
 
 
-def _pooled(name: MemoryUse, size: float, arch: ModelShape, run: Run) -> Item:
+def _pooled(name: MemoryUse, size: float, arch: ModelShape, run: MemoryConfig) -> Item:
     """KV as a band: what pages hold beside it, and heads that cannot be split evenly may all be copied."""
     low, mid, high = arch.layers.pool_factor
     heads = arch.layers.kv_heads
@@ -256,7 +254,7 @@ def _pooled(name: MemoryUse, size: float, arch: ModelShape, run: Run) -> Item:
     return Item(name=name, low=size * low / mid, mid=size, high=size * high / mid)
 
 
-def _activations(arch: ModelShape, run: Run) -> Item:
+def _activations(arch: ModelShape, run: MemoryConfig) -> Item:
     """The largest intermediate of one step, and the logits of a batch: what a profiling run finds."""
     chunk = step_tokens(arch, run) * arch.hidden * 2 * 14.0
     logits = min(256, 4 * max(run.concurrency, 1)) * arch.vocab * 4.0 / run.tp
@@ -265,7 +263,7 @@ def _activations(arch: ModelShape, run: Run) -> Item:
     )
 
 
-def _cpu_items(arch: ModelShape, run: Run) -> Iterator[Item]:
+def _cpu_items(arch: ModelShape, run: MemoryConfig) -> Iterator[Item]:
     yield _exact(MemoryUse.WEIGHTS, weight_bytes(arch, run))
     yield _exact(MemoryUse.KV_CACHE, kv_bytes(arch, run) if run.kv_pool is None else run.kv_pool)
     yield _measured(MemoryUse.PROCESS, hardware().cpu_generic.engine_memory_gb)

@@ -12,7 +12,7 @@ WHOLE_PROMPT = 100_000_000
 """Tokens that are prefilled at a time if chunks are switched off; no prompt is longer."""
 
 
-class Run(EngineConfig):
+class MemoryConfig(EngineConfig):
     """Engine configuration of one rank with the requests that it has memory for."""
 
     engine: str = "vllm"

@@ -13,7 +13,7 @@ import math
 from typing import NamedTuple
 
 from sparkfleet.perf.latency.roofline_terms import DRAFT_LAYERS, PARALLEL_DRAFTS
-from sparkfleet.perf.memory.engine_sizes import Run, fullest_share
+from sparkfleet.perf.memory.engine_sizes import MemoryConfig, fullest_share
 from sparkfleet.perf.model_shape import ModelShape
 
 STATE_SLOTS = {"sglang": 4}
@@ -26,7 +26,7 @@ DRAFT_KV = 2048
 """Cached elements per token of one layer of a dense drafter: 8 heads of 128, keys and values, as most have."""
 
 
-def kv_bytes(arch: ModelShape, run: Run) -> float:
+def kv_bytes(arch: ModelShape, run: MemoryConfig) -> float:
     """KV cache of all requests at their full length on one rank; heads are copied if there are more ranks than heads."""
     layers, pages = arch.layers, _pages(arch, run)
     one = layers.kv_elements * pages.tokens * pages.full
@@ -37,7 +37,7 @@ def kv_bytes(arch: ModelShape, run: Run) -> float:
     return (one * run.concurrency + sliding) * _kept(arch, run) * layers.pool_factor[1]
 
 
-def pool_bytes(arch: ModelShape, run: Run, tokens: int, sliding: float) -> float:
+def pool_bytes(arch: ModelShape, run: MemoryConfig, tokens: int, sliding: float) -> float:
     """KV cache of `tokens` tokens of all requests on one rank; sliding layers keep `sliding` for each of them.
 
     A drafter's is counted with it: its layers are given as many tokens.
@@ -48,13 +48,13 @@ def pool_bytes(arch: ModelShape, run: Run, tokens: int, sliding: float) -> float
     return each * tokens * _kept(arch, run) * layers.pool_factor[1] + drafter
 
 
-def state_bytes(arch: ModelShape, run: Run) -> float:
+def state_bytes(arch: ModelShape, run: MemoryConfig) -> float:
     """Recurrent states of all requests on one rank; verified drafts keep one more each."""
     slots = STATE_SLOTS.get(run.engine, 1) + (run.k if run.method != "none" else 0)
     return one_state_bytes(arch, run) * slots * run.concurrency
 
 
-def draft_kv_bytes(arch: ModelShape, run: Run) -> float:
+def draft_kv_bytes(arch: ModelShape, run: MemoryConfig) -> float:
     """A drafter's KV cache on one rank, in the precision of the model's: all its layers, or one of an MTP or EAGLE head."""
     if run.method in ("none", "ngram"):
         return 0.0
@@ -71,7 +71,7 @@ def draft_kv_bytes(arch: ModelShape, run: Run) -> float:
     return draft_layers(run) * each * pages.full * tokens * one_stage * layers.pool_factor[1]
 
 
-def block_tokens(arch: ModelShape, run: Run) -> int:
+def block_tokens(arch: ModelShape, run: MemoryConfig) -> int:
     """Tokens of a block of vLLM's hybrid models: as many as one linear layer's state is long. 0 if blocks are not so."""
     layers = arch.layers
     if run.engine != "vllm" or not (layers.linear and layers.full and layers.kv_elements):
@@ -80,7 +80,7 @@ def block_tokens(arch: ModelShape, run: Run) -> int:
     return BLOCK * max(1, math.ceil(state / _token_bytes(arch, run) / BLOCK))
 
 
-def whole_block(arch: ModelShape, run: Run) -> int:
+def whole_block(arch: ModelShape, run: MemoryConfig) -> int:
     """The least prefill step that has room for a block of a hybrid model: the power of two above it, 0 if there is none.
 
     With less vLLM stops at its start ("block_size (2096) must be <= max_num_batched_tokens (2048)").
@@ -100,7 +100,7 @@ class _Pages(NamedTuple):
     """Bytes of one slot of all linear layers on a rank; 0 if states are not pages."""
 
 
-def _pages(arch: ModelShape, run: Run) -> _Pages:
+def _pages(arch: ModelShape, run: MemoryConfig) -> _Pages:
     """vLLM's pool has pages of one size for layers of all kinds (v1/core/kv_cache_utils.py, platforms/interface.py).
 
     A hybrid model's block has as many tokens as a linear layer's state is long, and a group of layers as many as the
@@ -119,23 +119,23 @@ def _pages(arch: ModelShape, run: Run) -> _Pages:
     return _Pages(block * math.ceil(run.context / block), full, linear * block * token / run.pp)
 
 
-def _token_bytes(arch: ModelShape, run: Run) -> float:
+def _token_bytes(arch: ModelShape, run: MemoryConfig) -> float:
     """Bytes on a rank that one full layer keeps per token."""
     return arch.layers.kv_elements / arch.layers.full * _kept(arch, run) * run.pp
 
 
-def one_state_bytes(arch: ModelShape, run: Run) -> float:
+def one_state_bytes(arch: ModelShape, run: MemoryConfig) -> float:
     """Bytes of one slot of all linear layers on a rank."""
     paged = _pages(arch, run).state
     return paged or arch.layers.state_bytes / (run.tp * run.pp)
 
 
-def _kept(arch: ModelShape, run: Run) -> float:
+def _kept(arch: ModelShape, run: MemoryConfig) -> float:
     """Bytes on the fullest rank per element of all of a stage's KV: heads are not divided."""
     heads = fullest_share(arch.layers.kv_heads, run.tp)
     return (arch.layers.packed_kv_bytes or run.kv_bytes) * heads / run.pp
 
 
-def draft_layers(run: Run) -> int:
+def draft_layers(run: MemoryConfig) -> int:
     """Layers of a drafter whose shapes are not known."""
     return DRAFT_LAYERS if run.method in PARALLEL_DRAFTS else 1

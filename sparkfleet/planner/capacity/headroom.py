@@ -19,8 +19,9 @@ from sparkfleet.planner.capacity.sizing import (
     BATCH_FLAGS,
     EAGER_FLAGS,
     Proposal,
+    Sizes,
     VariantContext,
-    size,
+    size_proposal,
     sized_at,
 )
 from sparkfleet.planner.engine_args.engine_args import KV_FLAG, chunk_given
@@ -52,7 +53,7 @@ def lowered(
         room: of its sizing.
         rung: the result.
     """
-    sized, has = size(case, proposal, room, settings), rung.candidate
+    sized, has = size_proposal(case, proposal, room, settings), rung.candidate
     sizes = (
         ("context", has.context, sized.context, case.context),
         ("concurrency", has.concurrency, sized.concurrency, case.concurrency),
@@ -61,7 +62,7 @@ def lowered(
     otherwise = "" if less else " otherwise"
     if has.kv_dtype == sized.kv_dtype != settings.kv_dtype:
         less.append(f"a KV cache in {has.kv_dtype}")
-    wanted = sized_at(case, proposal, room, settings, (case.context, case.concurrency))
+    wanted = sized_at(case, proposal, room, settings, Sizes(case.context, case.concurrency))
     if not less or wanted.verdict == "fits":
         return ""
     why = "does not fit" if wanted.verdict == "no" else "is tight"
@@ -87,7 +88,7 @@ def reached(case: VariantContext, choice: Rung, room: MemoryBudget) -> dict[str,
     enough = ("fits", "tight") if choice.prediction.verdict == "tight" else ("fits",)
 
     def fits(context: int, concurrency: int) -> bool:
-        return sized_at(case, proposal, room, settings, (context, concurrency)).verdict in enough
+        return sized_at(case, proposal, room, settings, Sizes(context, concurrency)).verdict in enough
 
     longest = case.predictor.checkpoint.max_positions or candidate.context
     steps = bisect(lambda steps: fits(steps * STEP, candidate.concurrency), 0, longest // STEP)

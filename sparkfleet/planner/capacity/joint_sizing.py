@@ -10,10 +10,10 @@ from collections.abc import Callable, Collection, Mapping
 from functools import cache
 
 from sparkfleet.planner.capacity.headroom import bisect
-from sparkfleet.planner.capacity.sizing import LEAST_CONTEXT, SizeLimits
+from sparkfleet.planner.capacity.sizing import LEAST_CONTEXT, Sizes
 from sparkfleet.planner.types.plan import DeploymentPlan, GroupPlan, Plan, Rung
 
-Pack = Callable[[Mapping[str, SizeLimits]], Plan]
+Pack = Callable[[Mapping[str, Sizes]], Plan]
 """Packs the same deployments in the same order, with at most so much for those that are named."""
 
 
@@ -42,23 +42,23 @@ def with_room(plan: Plan, pack: Pack) -> Plan:
     return _with_notes(fewer if len(fewer.refused) <= len(found.refused) else found, placed, more)
 
 
-def _sizes(plan: DeploymentPlan) -> SizeLimits | None:
+def _sizes(plan: DeploymentPlan) -> Sizes | None:
     """The largest sizes of a deployment's groups; None if an engine of its own has them."""
     own = [group.choice.candidate for group in plan.groups if group.choice.candidate.engine != "custom"]
     if not own:
         return None
-    return SizeLimits(max(one.context for one in own), max(one.concurrency for one in own))
+    return Sizes(max(one.context for one in own), max(one.concurrency for one in own))
 
 
-def _halvings(sizes: SizeLimits) -> int:
+def _halvings(sizes: Sizes) -> int:
     """After how many levels nothing is left to halve."""
     return sizes.concurrency.bit_length() - 1 + max(0, (sizes.context // LEAST_CONTEXT).bit_length() - 1)
 
 
-def _halved(sizes: SizeLimits, level: int) -> SizeLimits:
+def _halved(sizes: Sizes, level: int) -> Sizes:
     requests = min(level, sizes.concurrency.bit_length() - 1)
     shorter = sizes.context >> (level - requests)
-    return SizeLimits(max(shorter, min(LEAST_CONTEXT, sizes.context)), max(1, sizes.concurrency >> requests))
+    return Sizes(max(shorter, min(LEAST_CONTEXT, sizes.context)), max(1, sizes.concurrency >> requests))
 
 
 def _nodes(groups: Collection[GroupPlan]) -> set[str]:
@@ -72,7 +72,7 @@ def _beside(plan: Plan, name: str, others: Collection[str]) -> list[str]:
     return [other.name for other in plan.deployments if other.name in others and own & _nodes(other.groups)]
 
 
-def _with_notes(plan: Plan, before: Mapping[str, SizeLimits], more: Collection[str]) -> Plan:
+def _with_notes(plan: Plan, before: Mapping[str, Sizes], more: Collection[str]) -> Plan:
     """The plan with a note on every reduced rung: the deployments that it made room for."""
     deployments = []
     for one in plan.deployments:
@@ -89,13 +89,13 @@ def _with_notes(plan: Plan, before: Mapping[str, SizeLimits], more: Collection[s
     return plan.model_copy(update={"deployments": tuple(deployments)})
 
 
-def _group_with_notes(group: GroupPlan, before: SizeLimits, words: str) -> GroupPlan:
+def _group_with_notes(group: GroupPlan, before: Sizes, words: str) -> GroupPlan:
     return group.model_copy(
         update={"ladder": tuple(_rung_with_notes(rung, before, words) for rung in group.ladder)}
     )
 
 
-def _rung_with_notes(rung: Rung, before: SizeLimits, words: str) -> Rung:
+def _rung_with_notes(rung: Rung, before: Sizes, words: str) -> Rung:
     has = rung.candidate
     sizes = (("context", has.context, before.context), ("concurrency", has.concurrency, before.concurrency))
     less = [f"{name} {now} instead of {then}" for name, now, then in sizes if now < then]

@@ -23,9 +23,8 @@ from sparkfleet.planner.place.drafting import depth_on
 from sparkfleet.planner.place.fleet_map import Fleet, Pool
 from sparkfleet.planner.place.stacks import Stack
 from sparkfleet.planner.rules.rule_facts import checkpoint_situation
-from sparkfleet.planner.types.plan import GroupShape, Rejection
+from sparkfleet.planner.types.plan import GroupShape
 from sparkfleet.specs.deployment import Deployment, EngineName, Objective, Variant
-from sparkfleet.units import GIB, gib
 
 DEFAULT_CONTEXT = 32_768
 LEAST_CONTEXT = 2048
@@ -69,17 +68,9 @@ class KvSizing(NamedTuple):
     """The KV cache on each rank that the deployment's own arguments fix."""
 
     pool: KvPool
-    size: float
-    """Bytes."""
+    bytes: float
     requests: float
     """Number of requests of the whole context that it holds at once; 0 if that is not known."""
-
-
-class SizeLimits(NamedTuple):
-    """Upper bounds of sizes that the deployment leaves open, so that others fit beside it."""
-
-    context: int
-    concurrency: int
 
 
 class Sizes(NamedTuple):
@@ -121,7 +112,8 @@ class VariantContext:
     fleet: Fleet
     share: int = 1
     """Nodes that this variant may take if the deployment does not set `replicas`."""
-    most: SizeLimits | None = None
+    most: Sizes | None = None
+    """Upper bounds of the sizes that the deployment leaves open, so that others fit beside it."""
     edge: bool = False
     """It would be refused otherwise: the lower end of its memory is enough (`perf.memory.demand.fits`)."""
 
@@ -154,25 +146,25 @@ class VariantContext:
         return self.variant.replicas or max(1, min(most, self.concurrency))
 
 
-def size(case: VariantContext, proposal: Proposal, room: MemoryBudget, settings: Settings) -> Sizing:
+def size_proposal(case: VariantContext, proposal: Proposal, room: MemoryBudget, settings: Settings) -> Sizing:
     """The first sizes that fit, else the first that are tight, else the smallest, which do not fit.
 
     The first tight ones with a context to work with are preferred to a shorter context that fits. At the edge of the
     memory the smallest ones with a context to work with.
     """
 
-    def at(context: int, concurrency: int, kv: str) -> Sizing:
-        return sized_at(case, proposal, room, settings._replace(kv_dtype=kv), (context, concurrency))
+    def at(sizes: Sizes, kv: str) -> Sizing:
+        return sized_at(case, proposal, room, settings._replace(kv_dtype=kv), sizes)
 
     tried = tuple(_sizes(case, proposal.engine, settings))
     smallest = at(*tried[-1])
     if smallest.verdict == "no":
         return smallest
     tight: list[Sizing] = []
-    for sizes in tried:
-        if sizes[0] < WORKABLE_CONTEXT and tight and tight[-1].context >= WORKABLE_CONTEXT:
+    for sizes, kv in tried:
+        if sizes.context < WORKABLE_CONTEXT and tight and tight[-1].context >= WORKABLE_CONTEXT:
             return tight[-1] if case.edge else tight[0]
-        found = at(*sizes)
+        found = at(sizes, kv)
         if found.verdict == "fits":
             return found
         tight += [found] if found.verdict == "tight" else []
@@ -182,31 +174,31 @@ def size(case: VariantContext, proposal: Proposal, room: MemoryBudget, settings:
 
 
 def sized_at(
-    case: VariantContext, proposal: Proposal, room: MemoryBudget, settings: Settings, wanted: tuple[int, int]
+    case: VariantContext, proposal: Proposal, room: MemoryBudget, settings: Settings, sizes: Sizes
 ) -> Sizing:
-    """The proposal with `wanted` context and concurrency: what it takes of its nodes, and whether they have it."""
-    needs, parts = case.predictor.memory(proposal.split, settings, *wanted)
-    cache = _cache(case, proposal, settings, wanted, parts)
+    """The proposal with these sizes: what it takes of its nodes, and whether they have it."""
+    needs, parts = case.predictor.memory(proposal.split, settings, *sizes)
+    cache = _cache(case, proposal, settings, sizes, parts)
     verdict = fits(needs, room, edge=case.edge)
-    found = Sizing(*wanted, settings.kv_dtype, needs, parts, verdict, cache)
-    found = _as_given(case, found, proposal, room)
+    found = Sizing(*sizes, settings.kv_dtype, needs, parts, verdict, cache)
+    found = _with_given_args(case, found, proposal, room)
     # Requests that the cache has no room for wait for one another.
     waits = found.verdict == "fits" and cache is not None and cache.requests < found.concurrency
     return found._replace(verdict="tight") if waits else found
 
 
-def _as_given(case: VariantContext, found: Sizing, proposal: Proposal, room: MemoryBudget) -> Sizing:
+def _with_given_args(case: VariantContext, found: Sizing, proposal: Proposal, room: MemoryBudget) -> Sizing:
     """The same with what the deployment's own arguments fix of it."""
     share, cache = share_given(case.variant.engine_args, proposal.engine), found.cache
     if cache is not None and cache.requests < 1:
         return found._replace(verdict="no")
     if cache is not None and (share is None or proposal.engine == "vllm"):
         kept = _by_pool(case, found, cache, proposal, room)
-        return kept._replace(verdict="no") if _wanting(share, proposal, room) else kept
+        return kept._replace(verdict="no") if lacks_share(share, proposal, room) else kept
     return found if share is None else _by_share(case, found, share, proposal, room)
 
 
-def _wanting(share: float | None, proposal: Proposal, room: MemoryBudget) -> bool:
+def lacks_share(share: float | None, proposal: Proposal, room: MemoryBudget) -> bool:
     """True if less is free than a share of the memory: vLLM requires that much at its start, whatever it takes later."""
     return share is not None and share * proposal.pool.site.memory_total > room.at_most + FLOOR
 
@@ -215,7 +207,7 @@ def _cache(
     case: VariantContext,
     proposal: Proposal,
     settings: Settings,
-    wanted: tuple[int, int],
+    sizes: Sizes,
     parts: tuple[MemoryPart, ...],
 ) -> KvSizing | None:
     """The KV cache that the deployment's arguments fix, None if they do not."""
@@ -223,18 +215,16 @@ def _cache(
     if pool is None:
         return None
     if pool.tokens is None:
-        size = float(pool.bytes or 0)
-        asked = _pooled(parts, proposal.engine)
-        return KvSizing(pool, size, size * wanted[1] / asked if asked else math.inf)
+        given, needed = float(pool.bytes or 0), pooled_bytes(parts, proposal.engine)
+        return KvSizing(pool, given, given * sizes.concurrency / needed if needed else math.inf)
     layers = case.predictor.arch.layers
-    size = pool_bytes(
-        case.predictor.arch, case.predictor.run(proposal.split, settings, *wanted), pool.tokens, pool.sliding
-    )
+    config = case.predictor.memory_config(proposal.split, settings, *sizes)
+    given = pool_bytes(case.predictor.arch, config, pool.tokens, pool.sliding)
     unknown = pool.blocks and (layers.sliding > 0 or layers.linear > 0)
-    return KvSizing(pool, size, 0.0 if unknown else pool.tokens / wanted[0])
+    return KvSizing(pool, given, 0.0 if unknown else pool.tokens / sizes.context)
 
 
-def _pooled(parts: tuple[MemoryPart, ...], engine: EngineName) -> float:
+def pooled_bytes(parts: tuple[MemoryPart, ...], engine: EngineName) -> float:
     """Bytes in the KV cache as the engine counts it."""
     return sum(part.bytes for part in parts if part.name in POOLED.get(engine, KV))
 
@@ -243,8 +233,8 @@ def _by_pool(
     case: VariantContext, found: Sizing, cache: KvSizing, proposal: Proposal, room: MemoryBudget
 ) -> Sizing:
     """The same if the deployment sets the size of the KV cache: the engine allocates it in full."""
-    asked, names = _pooled(found.parts, proposal.engine), POOLED.get(proposal.engine, KV)
-    more, needs = cache.size - asked, found.needs
+    pooled, names = pooled_bytes(found.parts, proposal.engine), POOLED.get(proposal.engine, KV)
+    more, needs = cache.bytes - pooled, found.needs
     band = needs.model_copy(
         update={
             "low": needs.low + more,
@@ -253,7 +243,7 @@ def _by_pool(
             "basis": f"{cache.pool.label}, set in the deployment: {cache.requests:.3g} × {found.context} tokens",
         }
     )
-    less = min(1.0, cache.size / asked) if asked else 1.0
+    less = min(1.0, cache.bytes / pooled) if pooled else 1.0
     parts = [
         part.model_copy(update={"bytes": part.bytes * less}) if part.name in names else part
         for part in found.parts
@@ -270,42 +260,42 @@ def _by_share(
     case: VariantContext, found: Sizing, share: float, proposal: Proposal, room: MemoryBudget
 ) -> Sizing:
     """The same if the deployment sets the engine's share of the memory: the engine takes all of it."""
-    needs, size = found.needs, share * _shared(proposal, room)
+    needs, taken = found.needs, share * shared_bytes(proposal, room)
     outside = sum(part.bytes for part in found.parts if part.name in BEYOND_SHARE.get(proposal.engine, ()))
     inside = needs.mid - outside
-    if inside - (needs.mid - needs.low) > size:
+    if inside - (needs.mid - needs.low) > taken:
         return found._replace(verdict="no")
     if found.cache is not None:  # the fewer tokens of the two
-        size = min(size, inside + max(0.0, found.cache.size - _pooled(found.parts, proposal.engine)))
-    takes = outside + max(size, inside)
+        taken = min(taken, inside + max(0.0, found.cache.bytes - pooled_bytes(found.parts, proposal.engine)))
+    total = outside + max(taken, inside)
     band = Band(
-        low=takes,
-        mid=takes,
-        high=takes + needs.high - needs.mid,
+        low=total,
+        mid=total,
+        high=total + needs.high - needs.mid,
         provenance=needs.provenance,
         basis=f"{share:g} of the memory, set in the deployment",
     )
-    spare = (MemoryPart(name=MemoryUse.SPARE, bytes=size - inside),) if size > inside else ()
+    spare = (MemoryPart(name=MemoryUse.SPARE, bytes=taken - inside),) if taken > inside else ()
     parts = tuple(sorted((*found.parts, *spare), key=lambda part: -part.bytes))
     verdict = fits(band, room, edge=case.edge)
     return found._replace(
-        needs=band, parts=parts, verdict="tight" if verdict == "fits" and inside > size else verdict
+        needs=band, parts=parts, verdict="tight" if verdict == "fits" and inside > taken else verdict
     )
 
 
-def _shared(proposal: Proposal, room: MemoryBudget) -> float:
+def shared_bytes(proposal: Proposal, room: MemoryBudget) -> float:
     """Memory that an engine takes its share of, bytes: SGLang of the free memory before it loads, vLLM of the total."""
     total = proposal.pool.site.memory_total
     return total if proposal.engine == "vllm" else min(total, max(0.0, room.at_most) + FLOOR)
 
 
-def _sizes(case: VariantContext, engine: EngineName, settings: Settings) -> Iterator[tuple[int, int, str]]:
-    """Context, concurrency, KV precision: the requested sizes first, then less of those that are open."""
+def _sizes(case: VariantContext, engine: EngineName, settings: Settings) -> Iterator[tuple[Sizes, str]]:
+    """Sizes with a KV precision: the requested ones first, then less of those that are open."""
     smaller = () if settings.kv_dtype != "auto" else (KV_SMALL[engine],)
     for context in _contexts(case):
         for concurrency in _concurrencies(case):
             for kv in (settings.kv_dtype, *smaller):
-                yield context, concurrency, kv
+                yield Sizes(context, concurrency), kv
 
 
 def _contexts(case: VariantContext) -> Iterator[int]:
@@ -370,66 +360,3 @@ def fraction_of(case: VariantContext, proposal: Proposal, engine: EngineName, si
         return share
     total = proposal.pool.site.memory_total
     return min(0.95, math.ceil(100 * sized.needs.mid / total) / 100)
-
-
-def too_large(case: VariantContext, proposal: Proposal, sized: Sizing, room: MemoryBudget) -> Rejection:
-    """The rejection of a proposal that does not fit, with its numbers."""
-    where = "one node" if proposal.split.ranks == 1 else f"each of {proposal.split.ranks} nodes"
-    largest = max(sized.parts, key=lambda part: part.bytes)
-    share = share_given(case.variant.engine_args, proposal.engine)
-    there = f"{max(0.0, room.at_most) / GIB:.0f} available"
-    if sized.cache is not None and sized.cache.requests < 1:
-        return _too_long(proposal, sized, sized.cache)
-    if sized.cache is not None and (share is None or proposal.engine == "vllm"):
-        there += _smaller(sized, sized.cache, room)
-        if _wanting(share, proposal, room):
-            there += f", and {share:g} of the memory, set in the deployment, must be free when vLLM starts"
-    elif share is not None and sized.spare:
-        there += _less(sized, share, proposal, room)
-    elif share is not None:
-        given = share * _shared(proposal, room) / GIB
-        there = f"and {share:g} of the memory, set in the deployment, is {given:.0f}"
-    return Rejection(
-        what=_on(proposal),
-        reason=f"does not fit: {gib(sized.needs.mid)} needed on {where}"
-        f" ({largest.bytes / GIB:.0f} for {largest.name}), {there}",
-        why="memory",
-    )
-
-
-def _on(proposal: Proposal) -> str:
-    return f"{proposal.split} on {proposal.split.ranks} node{'s' if proposal.split.ranks > 1 else ''}"
-
-
-def _too_long(proposal: Proposal, sized: Sizing, cache: KvSizing) -> Rejection:
-    """The rejection if not even one request has room in the KV cache of the deployment's arguments."""
-    pool = cache.pool
-    if pool.tokens is None:
-        one = _pooled(sized.parts, proposal.engine) / sized.concurrency / GIB
-        words = f"needs {one:.2f} GiB of KV cache, and {pool.label} is {cache.size / GIB:.2f}"
-    elif cache.requests:
-        words = f"exceeds the {pool.tokens} of {pool.label}"
-    else:
-        reason = f"the size of a block of {pool.label} is not known for a model with sliding or linear layers"
-        return Rejection(what=_on(proposal), reason=f"{reason}: set --kv-cache-memory-bytes", why="wanted")
-    reason = f"does not fit: one request of {sized.context} tokens {words}, set in the deployment"
-    return Rejection(what=_on(proposal), reason=reason, why="memory")
-
-
-def _smaller(sized: Sizing, cache: KvSizing, room: MemoryBudget) -> str:
-    """Largest KV cache with room for at least one request."""
-    most = cache.size - (sized.needs.mid - room.at_most)
-    words = f" (KV cache of {cache.size / GIB:.0f} by {cache.pool.label}, set in the deployment"
-    if not cache.size / cache.requests <= most < cache.size:
-        return f"{words})"
-    if cache.pool.tokens is None:
-        return f"{words}; {math.floor(10 * most / GIB) / 10:g} would fit)"
-    return f"{words}; {math.floor(cache.pool.tokens * most / cache.size)} tokens would fit)"
-
-
-def _less(sized: Sizing, share: float, proposal: Proposal, room: MemoryBudget) -> str:
-    """The share of the memory that would have room, if it is enough."""
-    over = sized.needs.mid - room.at_most
-    most = math.floor(100 * (share - over / proposal.pool.site.memory_total)) / 100
-    words = f" ({share:g} of the memory, set in the deployment"
-    return f"{words}; {most:g} would fit)" if 0 < over <= sized.spare and most > 0 else f"{words})"

@@ -9,12 +9,12 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from functools import cached_property
-from typing import Literal
 
 from sparkfleet.hostfacts.network.link import LinkFacts, LinkKind
 from sparkfleet.hostfacts.node import NodeFacts
 from sparkfleet.knowledge.ceilings import LinkSpeed
 from sparkfleet.knowledge.hardware import hardware
+from sparkfleet.knowledge.rules.rule_context import TopologyName
 from sparkfleet.specs.inventory import Inventory, Link
 from sparkfleet.values import Value
 
@@ -24,8 +24,6 @@ RING_SIZES = (3, 4)
 """Rings without a switch that NVIDIA's playbooks and others describe; larger ones are not published."""
 
 MEMORY_STEP = 1 << 29
-
-Topology = Literal["none", "direct", "ring", "switch"]
 
 
 class SiteClass(Value):
@@ -39,7 +37,7 @@ class SiteClass(Value):
     """Release of the kernel, if all nodes have the same one; "": they differ, or it is not known."""
     memory_total: int
     """Of the smallest node, bytes."""
-    topology: Topology = "none"
+    topology: TopologyName = "none"
     link_kind: LinkKind | None = None
     rails: int = 0
     latency_us: float = 0.0
@@ -170,7 +168,7 @@ class Fleet(Value):
     def _alike(self, names: Iterable[str]) -> bool:
         return len({self._kind(name)[:2] for name in names}) == 1
 
-    def _class(self, names: Sequence[str], topology: Topology, links: Sequence[LinkFacts]) -> SiteClass:
+    def _class(self, names: Sequence[str], topology: TopologyName, links: Sequence[LinkFacts]) -> SiteClass:
         gpu, driver, _ = self._kind(names[0])
         kernels = {self.by_name[name].kernel for name in names}
         slowest = max(links, key=lambda link: (link.latency_us, -link.gb_per_s), default=None)
@@ -214,7 +212,7 @@ def _rings(pairs: Iterable[frozenset[str]], size: int) -> list[tuple[str, ...]]:
 # --- from an inventory ------------------------------------------------------------------------------------------------
 
 
-def link_id(kind: LinkKind, rails: int, topology: Topology) -> str:
+def link_id(kind: LinkKind, rails: int, topology: TopologyName) -> str:
     """The entry of hardware.yaml that such a link is."""
     if kind == "tcp":
         return "tcp"
@@ -239,7 +237,7 @@ def _ringed(links: Sequence[Link]) -> frozenset[frozenset[str]]:
 
 def _link_facts(link: Link, in_ring: bool) -> LinkFacts:
     kind: LinkKind = "roce" if all(end.rdma for rail in link.rails for end in rail) else "tcp"
-    topology: Topology = "switch" if link.switch else "ring" if in_ring else "direct"
+    topology: TopologyName = "switch" if link.switch else "ring" if in_ring else "direct"
     known = hardware().link(link_id(kind, len(link.rails), topology))
     return LinkFacts(
         nodes=link.nodes,

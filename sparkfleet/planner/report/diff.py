@@ -10,13 +10,13 @@ from sparkfleet.planner.types.plan import DeploymentPlan
 from sparkfleet.specs.deployment import Deployment
 from sparkfleet.values import Value
 
-Verb = Literal["start", "change", "keep"]
+DiffVerb = Literal["start", "change", "keep"]
 
 
 class Change(Value):
     """One line of a diff: the effect on a deployment, and which fields cause it."""
 
-    verb: Verb
+    verb: DiffVerb
     name: str
     fields: tuple[str, ...] = ()
     """`field: before → after`, for `change`."""
@@ -61,7 +61,7 @@ def compare(
     ]
     starts = len(starting)
     asked = changed_fields(old_spec, old_plan, spec, found.plan if starts or ends else old_plan)
-    verb: Verb = "start" if starts and not there else "change" if asked or starts or ends else "keep"
+    verb: DiffVerb = "start" if starts and not there else "change" if asked or starts or ends else "keep"
     return Change(
         verb=verb,
         name=spec.name,

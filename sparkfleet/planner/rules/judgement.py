@@ -91,8 +91,14 @@ class RuleMatch(Value):
 
     @property
     def counts(self) -> bool:
-        """May it change the candidate? Certain findings may, and possible garbage that only a version could exclude."""
+        """True if it may change the candidate: certain, or possible garbage that only a version could exclude."""
         return self.certain or (self.rule.severity == "garbage" and set(self.unknown) <= _VERSIONS)
+
+    @property
+    def limits(self) -> RuleLimits:
+        """Its limits; without any if it sets none."""
+        effect = self.rule.effect
+        return effect.limits if isinstance(effect, Require) else RuleLimits()
 
     def __str__(self) -> str:
         because = ", ".join(str(reason) for reason in self.because)
@@ -181,7 +187,7 @@ class RuleJudgement(Value):
 
     @property
     def rejected(self) -> bool:
-        """Must the candidate not be taken?"""
+        """True if the candidate must not be taken."""
         return bool(self.rejected_by)
 
     def factor(self, metric: Metric) -> float:

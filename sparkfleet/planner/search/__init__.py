@@ -1,1 +1,1 @@
-"""Enumerates proposals, judges them and ranks them into a ladder."""
+"""Enumerates proposals, evaluates them and ranks them into a ladder."""

@@ -6,17 +6,17 @@ from collections.abc import Iterable, Iterator, Sequence
 
 from sparkfleet.perf.prediction import Speculation, Split
 from sparkfleet.planner.capacity.memory_ledger import MemoryLedger
-from sparkfleet.planner.capacity.sizing import Proposal, VariantContext, size
+from sparkfleet.planner.capacity.sizing import Proposal, VariantContext, size_proposal
 from sparkfleet.planner.search.enumerate import ProposalEnumerator
-from sparkfleet.planner.search.judge import Evaluation
-from sparkfleet.planner.search.objective import total
+from sparkfleet.planner.search.evaluate import Evaluation
+from sparkfleet.planner.search.objective import SizedProposal, total
 from sparkfleet.planner.search.rung_builder import because, tps_alone
 from sparkfleet.planner.search.spread import line, stays
 from sparkfleet.planner.types.plan import Rejection
 from sparkfleet.specs.deployment import EngineName
 
 Left = Sequence[tuple[Proposal, Evaluation | None]]
-"""Proposals that were not chosen, the best first, with their evaluations if they were judged."""
+"""Proposals that were not chosen, the best first, with their evaluations if there are any."""
 
 
 class Alternatives:
@@ -59,12 +59,12 @@ class Alternatives:
                 noted.add(way)
                 self._rejected.append(self._slower(choice, proposal, earlier))
 
-    def _slower(self, choice: Evaluation, proposal: Proposal, judged: Evaluation | None) -> Rejection:
-        slow = judged.slowed_by[0].rule if judged and judged.slowed_by else None
-        tps = tps_alone(judged) if judged else self._promised(proposal)
+    def _slower(self, choice: Evaluation, proposal: Proposal, evaluation: Evaluation | None) -> Rejection:
+        slow = evaluation.slowed_by[0].rule if evaluation and evaluation.slowed_by else None
+        tps = tps_alone(evaluation) if evaluation else self._promised(proposal)
         plain = f"{self._proposals.first(proposal).name} · {proposal.speculation}"
         return Rejection(
-            what=f"{proposal.split} · {judged.rung.candidate.how if judged and judged.rung else plain}",
+            what=f"{proposal.split} · {evaluation.rung.candidate.how if evaluation else plain}",
             reason=self._compared(choice, proposal, tps),
             why="slower",
             tps=round(tps, 2),
@@ -91,8 +91,8 @@ class Alternatives:
     def _total(self, proposal: Proposal, groups: int) -> float:
         """Tokens per second of all requests, distributed over so many groups."""
         case, settings = self._case, self._proposals.settings(proposal)
-        sizes = size(case, proposal, self._ledger.best(proposal.pool), settings).sizes
-        return total(case, proposal, settings, sizes, groups)
+        sizes = size_proposal(case, proposal, self._ledger.best(proposal.pool), settings).sizes
+        return total(SizedProposal(case, proposal, settings, sizes), groups)
 
     def note_replicas(self, choice: Evaluation, left: Left) -> None:
         """Independent copies on the nodes that there are, against the one group that was chosen."""
@@ -123,7 +123,7 @@ class Alternatives:
     def _promised(self, proposal: Proposal) -> float:
         """Speed of a proposal alone, as far as it is known before judging."""
         settings = self._proposals.settings(proposal)
-        sized = size(self._case, proposal, self._ledger.best(proposal.pool), settings)
+        sized = size_proposal(self._case, proposal, self._ledger.best(proposal.pool), settings)
         return self._case.predictor.rates(
             proposal.split, settings, sized.context, 1
         ).decode_tps_per_request.mid

@@ -8,7 +8,7 @@ from sparkfleet.perf.memory.demand import fits
 from sparkfleet.perf.prediction import Band, Prediction, Provenance
 from sparkfleet.planner.capacity.memory_ledger import MemoryLedger
 from sparkfleet.planner.place.fleet_map import Fleet
-from sparkfleet.planner.search.rung_builder import ServedVariant, nth
+from sparkfleet.planner.search.rung_builder import ServedVariant
 from sparkfleet.planner.types.plan import Candidate, GroupPlan, GroupShape, Rejection, Rung, Why
 from sparkfleet.specs.deployment import Variant
 from sparkfleet.units import gib
@@ -26,27 +26,31 @@ def custom_groups(
     runs_on: Sequence[tuple[str, ...]],
 ) -> ServedVariant:
     """Its groups, as many as the deployment requires or none; `runs_on`: nodes of those that run now."""
-    size_ = float(variant.memory_bytes or 0)
+    declared = float(variant.memory_bytes or 0)
     needs = Band(
-        low=size_, mid=size_, high=size_, provenance=Provenance.MODELLED, basis="declared in the deployment"
+        low=declared,
+        mid=declared,
+        high=declared,
+        provenance=Provenance.MODELLED,
+        basis="declared in the deployment",
     )
     groups: list[GroupPlan] = []
     wanted = variant.replicas or 1
     for replica in range(wanted):
-        prefer = nth(runs_on, replica)
+        prefer = runs_on[replica] if replica < len(runs_on) else ()
         for pool in fleet.pools(1, variant.nodes):
             open_ = tuple(node for node in pool.nodes if (node, variant.port) not in ledger.ports)
             nodes = ledger.place(pool.model_copy(update={"nodes": open_}), needs, prefer)
             if nodes is not None:
-                ledger.put(name, nodes, size_)
+                ledger.put(name, nodes, declared)
                 ledger.ports.update(dict.fromkeys(((node, variant.port) for node in nodes), name))
                 groups.append(GroupPlan(ladder=(_custom_rung(variant, nodes, needs),), variant=number))
                 break
     if len(groups) == wanted:
-        return groups, [], []
+        return ServedVariant(groups, [])
     for group in groups:
         nodes = group.choice.candidate.shape.nodes
-        ledger.take_back(name, nodes, size_)
+        ledger.take_back(name, nodes, declared)
         for node in nodes:
             del ledger.ports[node, variant.port]
     usable = [node for pool in fleet.pools(1, variant.nodes) for node in pool.nodes]
@@ -56,7 +60,7 @@ def custom_groups(
     reasons = [f"{other} has port {variant.port} of {node}" for node, other in others.items()]
     near = [f"fits with another `port` (also in its `command`) than {other}'s" for other in others.values()]
     if len(others) < len(usable):
-        words = f"{gib(size_)} declared, and no {'other' if others else 'usable'} node has that much free"
+        words = f"{gib(declared)} declared, and no {'other' if others else 'usable'} node has that much free"
         if groups:
             words += f" for more than {len(groups)} of {wanted} replicas"
             words += f", one per node as all listen on port {variant.port}"
@@ -66,7 +70,8 @@ def custom_groups(
     if not near and any(fits(needs, room) != "no" for room in empty):
         near = [f"fits with one more node{' per replica' if wanted > 1 else ''}"]
     why: Why = "memory" if len(others) < len(usable) else "wanted"
-    return [], [Rejection(what=f"custom · {variant.model}", reason="; ".join(reasons), why=why)], near
+    rejection = Rejection(what=f"custom · {variant.model}", reason="; ".join(reasons), why=why)
+    return ServedVariant([], [rejection], near)
 
 
 def _custom_rung(variant: Variant, nodes: tuple[str, ...], needs: Band) -> Rung:

@@ -17,9 +17,9 @@ from sparkfleet.planner.capacity.sizing import (
     VariantContext,
     quant_of,
     settings_of,
-    size,
-    too_large,
+    size_proposal,
 )
+from sparkfleet.planner.capacity.too_large import too_large
 from sparkfleet.planner.engine_args.flag_engines import foreign
 from sparkfleet.planner.place.drafting import METHODS, Drafts, SpeculationOptions, drafting_for
 from sparkfleet.planner.place.fleet_map import GROUP_SIZES, Pool, SiteClass
@@ -84,7 +84,7 @@ class ProposalEnumerator:
 
     def _size(self, proposal: Proposal, room: MemoryBudget) -> Sizing:
         """Sizes on the first stack; if the model's tables leave no room, on one that keeps them on the disk."""
-        found = size(self._case, proposal, room, self.settings(proposal))
+        found = size_proposal(self._case, proposal, room, self.settings(proposal))
         if found.verdict != "no" or not self._case.predictor.arch.table_bytes:
             return found
         able = (
@@ -96,7 +96,7 @@ class ProposalEnumerator:
         return (
             found
             if stack is None
-            else size(self._case, proposal, room, settings_of(self._case, proposal, stack))
+            else size_proposal(self._case, proposal, room, settings_of(self._case, proposal, stack))
         )
 
     def _note(self, proposal: Proposal, reason: Rejection) -> None:
@@ -106,7 +106,7 @@ class ProposalEnumerator:
         )
 
     def first(self, proposal: Proposal) -> Stack:
-        """The stack that names a proposal before it is judged."""
+        """The stack that names a proposal before it is evaluated."""
         return in_order(self.stacks[proposal.engine], proposal.speculation)[0]
 
     def settings(self, proposal: Proposal) -> Settings:

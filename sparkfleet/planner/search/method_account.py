@@ -21,7 +21,7 @@ class Stage(IntEnum):
     """It was not proposed."""
     SIZED = 2
     """It was proposed and has no room."""
-    JUDGED = 3
+    EVALUATED = 3
     """It has room, and another was taken."""
 
 
@@ -46,9 +46,9 @@ class MethodAccount:
             if known is None or known.stage < fate.stage:
                 self._fates[engine, method] = fate
 
-    def judged(self, engine: EngineName, method: Method, reason: str, why: Why) -> None:
-        """Notes the result of a proposal that was judged."""
-        self.note(engine, (method,), Fate(Stage.JUDGED, reason, why))
+    def evaluated(self, engine: EngineName, method: Method, reason: str, why: Why) -> None:
+        """Notes the result of a proposal that was evaluated."""
+        self.note(engine, (method,), Fate(Stage.EVALUATED, reason, why))
 
     def unmentioned(
         self, taken: Iterable[tuple[EngineName, Method]], rejected: Iterable[Rejection]

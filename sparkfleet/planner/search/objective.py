@@ -7,11 +7,13 @@ Worth of a candidate = value of its predicted speed, corrected by what was publi
 from __future__ import annotations
 
 import math
+from typing import NamedTuple
 
 from sparkfleet.knowledge.models.model_names import plain
 from sparkfleet.knowledge.models.speculators import PublishedDrafting, drafting_published
 from sparkfleet.knowledge.published.evidence import Evidence, EvidenceLevel, RunKey, evidence
 from sparkfleet.knowledge.rules.rules import Penalise
+from sparkfleet.perf.latency.latency_model import Rates
 from sparkfleet.perf.prediction import Speculation
 from sparkfleet.perf.predictor import ANSWER, SPEED_METHODS, Settings
 from sparkfleet.planner.capacity.sizing import Proposal, Sizes, VariantContext
@@ -27,57 +29,62 @@ KEPT = 0.95
 """Share of the total rate at the concurrency that a deployment sets which more nodes have to keep."""
 
 
-def worth(
-    case: VariantContext, proposal: Proposal, settings: Settings, sizes: Sizes, *, published: bool = True
-) -> float:
+class SizedProposal(NamedTuple):
+    """A proposal of a variant with its engine settings and its sizes."""
+
+    case: VariantContext
+    proposal: Proposal
+    settings: Settings
+    sizes: Sizes
+
+    def rates(self, requests: int) -> Rates:
+        """Its speed with so many requests at once in one group."""
+        return self.case.predictor.rates(self.proposal.split, self.settings, self.sizes.context, requests)
+
+
+def worth(sized: SizedProposal, *, published: bool = True) -> float:
     """Value of a proposal under the objective. Only comparable within one deployment, between equal objectives.
 
     Nodes cost nothing here: those that other deployments need are not offered (`VariantContext.share`), and how much faster
     more of them have to be is decided when candidates on different numbers of nodes are compared (`spread`).
 
     Args:
-        case: the variant.
-        proposal: the proposal.
-        settings: its engine settings.
-        sizes: what it is sized to.
+        sized: the proposal.
         published: corrected by published rates; False: the prediction alone.
     """
-    if case.objective == "throughput":
-        value = total(case, proposal, settings, sizes, best_groups(case, proposal, settings, sizes))
-        return value * (published_factor(case, proposal, settings, sizes) if published else 1.0)
-    alone = case.predictor.rates(proposal.split, settings, sizes.context, 1)
-    faster = published_factor(case, proposal, settings, sizes) if published else 1.0
+    factor = published_factor(sized) if published else 1.0
+    if sized.case.objective == "throughput":
+        return total(sized, best_groups(sized)) * factor
+    alone = sized.rates(1)
     ttft = alone.ttft_ms.mid / 1000 if alone.ttft_ms else 0.0
-    quick = 1.0 / (ttft + ANSWER / (alone.decode_tps_per_request.mid * faster))
-    return quick if case.objective == "interactive" else sizes.context * 1e6 + quick
+    quick = 1.0 / (ttft + ANSWER / (alone.decode_tps_per_request.mid * factor))
+    return quick if sized.case.objective == "interactive" else sized.sizes.context * 1e6 + quick
 
 
-def total(case: VariantContext, proposal: Proposal, settings: Settings, sizes: Sizes, groups: int) -> float:
+def total(sized: SizedProposal, groups: int) -> float:
     """Tokens per second of all requests of the deployment, distributed over so many groups.
 
     A group decodes at most as many together as it is sized to; the others wait.
     """
-    together = min(-(-case.concurrency // groups), sizes.concurrency)
-    each = case.predictor.rates(proposal.split, settings, sizes.context, together)
-    return groups * each.decode_tps_aggregate.mid
+    together = min(-(-sized.case.concurrency // groups), sized.sizes.concurrency)
+    return groups * sized.rates(together).decode_tps_aggregate.mid
 
 
-def best_groups(case: VariantContext, proposal: Proposal, settings: Settings, sizes: Sizes) -> int:
+def best_groups(sized: SizedProposal) -> int:
     """Number of groups with the highest total rate, fewer if equal; the deployment's own if it sets `replicas`."""
-    if case.variant.replicas is not None:
-        return case.variant.replicas
-    most = case.groups(proposal.split.ranks)
-    return max(
-        range(1, most + 1), key=lambda groups: (total(case, proposal, settings, sizes, groups), -groups)
-    )
+    if sized.case.variant.replicas is not None:
+        return sized.case.variant.replicas
+    most = sized.case.groups(sized.proposal.split.ranks)
+    return max(range(1, most + 1), key=lambda groups: (total(sized, groups), -groups))
 
 
-def published_factor(case: VariantContext, proposal: Proposal, settings: Settings, sizes: Sizes) -> float:
+def published_factor(sized: SizedProposal) -> float:
     """Factor on the predicted rate by what was published: rates of the same combination, or on another engine; else those of
     the family in this format by other methods, times gains, or acceptance.
 
     A gain is the rate with drafts over that without on one box, acceptance the tokens of a step; each counts half (log).
     """
+    case, proposal = sized.case, sized.proposal
     busy = case.objective == "throughput"
     if is_measured(case, proposal, exactly=True):
         return 1.0  # the prediction follows what was measured here
@@ -87,47 +94,46 @@ def published_factor(case: VariantContext, proposal: Proposal, settings: Setting
         return same
     there = found.elsewhere(busy=busy)
     if there is not None:
-        return there[0] * _by_half(case, proposal, settings, sizes, there[1])
+        return there[0] * _by_half(sized, there[1])
     usual = evidence().usual_engine(
         SPEED_METHODS.get(proposal.speculation.method, proposal.speculation.method)
     )
     unproven = usual and found.level > EvidenceLevel.FORMAT and proposal.engine not in (usual, "custom")
     # It never raises: an engine that becomes the usual one by one more publication must not lose by that.
-    engine = min(1.0, _by_half(case, proposal, settings, sizes, usual)) if unproven else 1.0
-    return engine * found.shared_correction(busy=busy) * _drafting_factor(case, proposal, settings, sizes)
+    engine = min(1.0, _by_half(sized, usual)) if unproven else 1.0
+    return engine * found.shared_correction(busy=busy) * _drafting_factor(sized)
 
 
-def _by_half(
-    case: VariantContext, proposal: Proposal, settings: Settings, sizes: Sizes, engine: str
-) -> float:
+def _by_half(sized: SizedProposal, engine: str) -> float:
     """Factor that halves (log) how much faster a proposal is predicted than on an engine on which its method was published.
 
     Nobody has published that difference: head-to-heads of engines go either way.
     """
-    requests = sizes.concurrency if case.objective == "throughput" else 1
-    own = case.predictor.rates(proposal.split, settings, sizes.context, requests)
-    other = case.predictor.rates(
-        proposal.split, settings._replace(engine=engine, release=""), sizes.context, requests
-    )
+    requests = _requests(sized)
+    there = sized._replace(settings=sized.settings._replace(engine=engine, release=""))
+    own, other = sized.rates(requests), there.rates(requests)
     return math.sqrt(other.decode_tps_aggregate.mid / own.decode_tps_aggregate.mid)
 
 
-def _drafting_factor(case: VariantContext, proposal: Proposal, settings: Settings, sizes: Sizes) -> float:
+def _drafting_factor(sized: SizedProposal) -> float:
     """Factor on the predicted rate by published gains or acceptance of the method with this model."""
-    requests = sizes.concurrency if case.objective == "throughput" else 1
+    requests, proposal = _requests(sized), sized.proposal
     publication = (
-        NOT_PUBLISHED if proposal.speculation.method == "none" else _drafting(case, proposal, requests)
+        NOT_PUBLISHED if proposal.speculation.method == "none" else _drafting(sized.case, proposal, requests)
     )
     if publication == NOT_PUBLISHED:
         return 1.0
-    drafted = case.predictor.rates(proposal.split, settings, sizes.context, requests)
+    drafted = sized.rates(requests)
     if publication.gain is None:
         return math.sqrt((publication.length or drafted.accepted) / drafted.accepted)
-    bare = case.predictor.rates(
-        proposal.split, settings._replace(speculation=Speculation()), sizes.context, requests
-    )
+    bare = sized._replace(settings=sized.settings._replace(speculation=Speculation())).rates(requests)
     predicted = drafted.decode_tps_aggregate.mid / bare.decode_tps_aggregate.mid
     return math.sqrt(publication.gain / predicted)
+
+
+def _requests(sized: SizedProposal) -> int:
+    """Requests at once whose speed is compared with published ones."""
+    return sized.sizes.concurrency if sized.case.objective == "throughput" else 1
 
 
 def is_measured(case: VariantContext, proposal: Proposal, *, exactly: bool = False) -> bool:

@@ -18,7 +18,7 @@ from sparkfleet.perf.predictor import Predictor, predicted_content, predictor_of
 from sparkfleet.planner.capacity.headroom import reached
 from sparkfleet.planner.capacity.joint_sizing import with_room
 from sparkfleet.planner.capacity.memory_ledger import MemoryLedger
-from sparkfleet.planner.capacity.sizing import SizeLimits, VariantContext
+from sparkfleet.planner.capacity.sizing import Sizes, VariantContext
 from sparkfleet.planner.engine_args.user_overrides import take_over
 from sparkfleet.planner.place.fleet_map import Fleet
 from sparkfleet.planner.search import constraints, cpu_models
@@ -56,7 +56,7 @@ def plan_fleet(
     *,
     embedded: Mapping[str, EmbeddedModel] | None = None,
 ) -> Plan:
-    """Choose how to serve all of `specs` on `fleet`.
+    """The plan that serves all of `specs` on `fleet`.
 
     Args:
         specs: the deployments.
@@ -68,7 +68,7 @@ def plan_fleet(
 
     Deployments that cannot be served are in `refused`, with every rejection and the nearest thing that would fit.
     """
-    known = PlanningContext(
+    planning = PlanningContext(
         fleet,
         dict(checkpoints or {}),
         dict(running or {}),
@@ -76,10 +76,10 @@ def plan_fleet(
         drafts=drafts_of(specs),
         embedded=dict(embedded or {}),
     )
-    order = sorted(specs, key=lambda spec: _hardest_first(spec, known))
+    order = sorted(specs, key=lambda spec: _hardest_first(spec, planning))
     tried: list[tuple[list[Deployment], Plan]] = []
     for _ in range(ATTEMPTS):
-        plan = _pack(order, specs, known)
+        plan = _pack(order, specs, planning)
         tried.append((order, plan))
         late = {refusal.name for refusal in plan.refused}
         again = [spec for spec in order if spec.name in late] + [
@@ -89,8 +89,8 @@ def plan_fleet(
             break
         order = again
     tried.sort(key=lambda attempt: len(attempt[1].refused))
-    plan = _with_room(tried, specs, known)
-    return _finished(_at_the_edge(plan, tried[0][0], specs, known), specs, known)
+    plan = _with_room(tried, specs, planning)
+    return _finished(_at_the_edge(plan, tried[0][0], specs, planning), specs, planning)
 
 
 def infeasible(refusal: InfeasibleDeployment) -> Infeasible:
@@ -125,7 +125,7 @@ class PlanningContext:
     """Names of checkpoints that are drafts."""
     embedded: Mapping[str, EmbeddedModel] = field(default_factory=dict)
     """Built-in models, by name."""
-    most: Mapping[str, SizeLimits] = field(default_factory=dict)
+    most: Mapping[str, Sizes] = field(default_factory=dict)
     """By deployment, what its open sizes may be at most."""
     edge: frozenset[str] = frozenset()
     """Deployments for which the lower end of their memory is enough (`perf.memory.demand.fits`)."""
@@ -188,16 +188,16 @@ def _with_room(
     """The best attempt, with open sizes lowered if refused deployments then have room.
 
     Args:
-        tried: orders and what came of them, the fewest refusals first.
-        specs: what is asked for.
-        planning: what the planner works with.
+        tried: orders of the deployments with their plans, the fewest refusals first.
+        specs: the deployments in the caller's order.
+        planning: inputs of the planner.
     """
     best = tried[0][1]
     for order, plan in tried:
         if len(best.refused) > FEW or not any(_crowded_out(one, specs, planning) for one in plan.refused):
             break
 
-        def pack(most: Mapping[str, SizeLimits], order: Sequence[Deployment] = order) -> Plan:
+        def pack(most: Mapping[str, Sizes], order: Sequence[Deployment] = order) -> Plan:
             return _pack(order, specs, replace(planning, most=most))
 
         found = with_room(plan, pack)
@@ -235,8 +235,8 @@ def _finished(plan: Plan, specs: Sequence[Deployment], planning: PlanningContext
     """The plan with what every choice could hold beside all the others."""
     ledger = MemoryLedger(planning.fleet, planning.given_back(spec.name for spec in specs))
     for load in plan.nodes:
-        for name, size_ in load.placed:
-            ledger.put(name, (load.node,), size_)
+        for name, held in load.placed:
+            ledger.put(name, (load.node,), held)
     asked = {spec.name: spec for spec in specs}
     deployments = [
         one.model_copy(
@@ -318,7 +318,7 @@ def _serve(
     missing: list[SkippedVariant] = []
     variants = spec.resolved()
     for number, variant in enumerate(variants):
-        found, reasons, nearest_ = _serve_variant(
+        found, reasons, near = _serve_variant(
             spec, number, variant, planning, ledger, share=max(1, share // len(variants))
         )
         known = _known(planning.checkpoints.get(variant.model))
@@ -327,7 +327,7 @@ def _serve(
         if not found:
             reason = _once(reasons)[0].reason if reasons else "no nodes"
             missing.append(
-                SkippedVariant(variant=number, model=variant.model, reason=reason, nearest=tuple(nearest_))
+                SkippedVariant(variant=number, model=variant.model, reason=reason, nearest=tuple(near))
             )
     return groups, rejected, missing
 
@@ -355,22 +355,19 @@ def _serve_variant(
 ) -> ServedVariant:
     mistaken = constraints.mistaken(spec, number, variant, planning.fleet)
     if mistaken is not None:
-        return [], [mistaken], []
+        return ServedVariant([], [mistaken])
     if variant.engine == "custom":
         runs_on = planning.nodes_of(spec.name)
         return custom_groups(spec.name, number, variant, planning.fleet, ledger, runs_on=runs_on)
     variant, wrong = take_over(variant)
     if wrong:
-        return (
-            [],
-            [constraints.wanted("engine_args", one.reason) for one in wrong],
-            [one.remedy for one in wrong],
-        )
+        rejected = [constraints.wanted("engine_args", one.reason) for one in wrong]
+        return ServedVariant([], rejected, [one.remedy for one in wrong])
     if cpu_models.takes(variant, planning.fleet):
         return _serve_on_cpu(spec, number, variant, planning, ledger)
     case = _case(spec, variant, planning, share)
     if isinstance(case, Rejection):
-        return [], [case], _in_reach(spec, variant, planning, ledger, share)
+        return ServedVariant([], [case], _in_reach(spec, variant, planning, ledger, share))
     return VariantPlanner(case, ledger, planning.nodes_of(spec.name)).groups(number)
 
 
@@ -379,10 +376,10 @@ def _serve_on_cpu(
 ) -> ServedVariant:
     misfit = cpu_models.misfit(spec, variant, planning.fleet, planning.embedded_model(variant.model))
     if misfit is not None:
-        return [], [misfit], []
+        return ServedVariant([], [misfit])
     groups, rejected = cpu_models.embedded_groups(spec.name, number, variant, planning.fleet, ledger)
     everywhere = not groups and all(cpu_models.uses_gpu(node) for node in planning.fleet.nodes)
-    return groups, rejected, [cpu_models.WHERE] if everywhere else []
+    return ServedVariant(groups, rejected, [cpu_models.WHERE] if everywhere else ())
 
 
 def _in_reach(
@@ -396,7 +393,7 @@ def _in_reach(
     case = _case(spec, variant.model_copy(update={"context": most}), planning, share)
     if isinstance(case, Rejection):
         return []
-    groups, _, _ = VariantPlanner(case, ledger, planning.nodes_of(spec.name)).groups(0)
+    groups = VariantPlanner(case, ledger, planning.nodes_of(spec.name)).groups(0).groups
     for group in groups:
         ledger.take_back(spec.name, *nodes_and_bytes_of(group))
     return [f"fits at context {most}"] if groups else []

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import NamedTuple
 
 from sparkfleet.knowledge.engines.advisories import advisories_of
 from sparkfleet.knowledge.rules.rules import Penalise
-from sparkfleet.perf.prediction import Band
 from sparkfleet.planner.capacity.sizing import Proposal, VariantContext
-from sparkfleet.planner.search.judge import Evaluation
+from sparkfleet.planner.search.evaluate import Evaluation
 from sparkfleet.planner.search.objective import SPREAD_GAIN
 from sparkfleet.planner.types.plan import GroupPlan, Rejection, Rung
 from sparkfleet.specs.deployment import Objective
@@ -22,38 +22,30 @@ OBJECTIVES: dict[Objective, str] = {
 
 ADVISORY = "its release has a published security advisory (`sparkfleet explain security-advisory`)"
 
-ServedVariant = tuple[list[GroupPlan], list[Rejection], list[str]]
-"""Groups; what was rejected; the nearest things that would fit, if there are no groups."""
+
+class ServedVariant(NamedTuple):
+    """The groups of a variant, and what was rejected."""
+
+    groups: list[GroupPlan]
+    rejected: list[Rejection]
+    nearest: Sequence[str] = ()
+    """The nearest things that would fit, if there are no groups."""
 
 
-def nth(items: Sequence[tuple[str, ...]], at: int) -> tuple[str, ...]:
-    """The item, () if there is none."""
-    return items[at] if at < len(items) else ()
-
-
-def needs_of(judged: Evaluation) -> Band:
-    """Bytes per rank."""
-    assert judged.rung is not None
-    return judged.rung.prediction.memory_bytes_per_rank
-
-
-def tps_alone(judged: Evaluation) -> float:
+def tps_alone(evaluation: Evaluation) -> float:
     """Predicted tokens per second of one request alone, 0 if that is not known."""
-    assert judged.rung is not None
-    band = judged.rung.prediction.decode_tps_per_request
+    band = evaluation.rung.prediction.decode_tps_per_request
     return band.mid if band else 0.0
 
 
-def advisories_against(judged: Evaluation) -> tuple[str, ...]:
+def advisories_against(evaluation: Evaluation) -> tuple[str, ...]:
     """Ids of the published security advisories of its engine's release; none if its version is not known."""
-    assert judged.rung is not None
-    return advisories_of(judged.rung.candidate.engine, judged.rung.candidate.engine_version)
+    return advisories_of(evaluation.rung.candidate.engine, evaluation.rung.candidate.engine_version)
 
 
-def is_clear(judged: Evaluation) -> bool:
+def is_clear(evaluation: Evaluation) -> bool:
     """True if the version of its engine is known, and no advisory against it is."""
-    assert judged.rung is not None
-    return bool(judged.rung.candidate.engine_version) and not advisories_against(judged)
+    return bool(evaluation.rung.candidate.engine_version) and not advisories_against(evaluation)
 
 
 def without_advisory_first(
@@ -67,7 +59,7 @@ def without_advisory_first(
     if not advisories_against(first):
         return ladder
     for one in ladder[1:]:
-        published = one.rung is not None and one.rung.published.rows > 0
+        published = one.rung.published.rows > 0
         if published and SPREAD_GAIN * one.worth >= first.worth and is_clear(one) and may_lead(one):
             return [one, *(other for other in ladder if other is not one)]
     return ladder
@@ -102,14 +94,13 @@ def nodes_and_bytes_of(group: GroupPlan) -> tuple[tuple[str, ...], float]:
 
 
 def rung_of(
-    judged: Evaluation,
+    evaluation: Evaluation,
     at: int,
     ladder: Sequence[Evaluation],
     objective: Objective,
     others: Sequence[str] = (),
 ) -> Rung:
     """The rung with the reason for its place in the ladder; `others`: lines with the choices on other numbers of nodes."""
-    assert judged.rung is not None
     speed_of = _tps_together if objective == "throughput" else tps_alone
     choice = ladder[0]
     faster = [
@@ -121,55 +112,54 @@ def rung_of(
         lower = [max(faster, key=speed_of)] if faster else []
         lower += [rung for rung in ladder[1:2] if _set_back(rung, choice) and rung not in lower]
         words = (_ranked_lower(one, choice, objective, faster=one in faster) for one in lower)
-        return judged.rung.model_copy(update={"reason": "; ".join((OBJECTIVES[objective], *words, *others))})
+        return evaluation.rung.model_copy(
+            update={"reason": "; ".join((OBJECTIVES[objective], *words, *others))}
+        )
     before = ladder[at - 1].rung
-    assert before is not None
-    more = f"; predicted faster than the choice, but {_doubt_of(judged, choice)}" if judged in faster else ""
-    if not more and at == 1 and _set_back(judged, choice):
+    more = (
+        f"; predicted faster than the choice, but {_doubt_of(evaluation, choice)}"
+        if evaluation in faster
+        else ""
+    )
+    if not more and at == 1 and _set_back(evaluation, choice):
         more = f"; ranked higher but for this: {ADVISORY}"
-    return judged.rung.model_copy(update={"reason": f"if {before.candidate.how} does not start{more}"})
+    return evaluation.rung.model_copy(update={"reason": f"if {before.candidate.how} does not start{more}"})
 
 
-def _set_back(judged: Evaluation, choice: Evaluation) -> bool:
+def _set_back(evaluation: Evaluation, choice: Evaluation) -> bool:
     """True if only a published security advisory of its release ranks it below the choice."""
-    return judged.worth > choice.worth and bool(advisories_against(judged)) and is_clear(choice)
+    return evaluation.worth > choice.worth and bool(advisories_against(evaluation)) and is_clear(choice)
 
 
-def _differs(judged: Evaluation, choice: Evaluation, objective: Objective) -> bool:
+def _differs(evaluation: Evaluation, choice: Evaluation, objective: Objective) -> bool:
     """True if the two speeds are not the same as they are shown."""
-    assert judged.rung is not None
-    assert choice.rung is not None
-    return judged.rung.speed(objective) != choice.rung.speed(objective)
+    return evaluation.rung.speed(objective) != choice.rung.speed(objective)
 
 
-def _tps_together(judged: Evaluation) -> float:
+def _tps_together(evaluation: Evaluation) -> float:
     """Predicted tokens per second of all requests of a group, 0 if that is not known."""
-    assert judged.rung is not None
-    band = judged.rung.prediction.decode_tps_aggregate
+    band = evaluation.rung.prediction.decode_tps_aggregate
     return band.mid if band else 0.0
 
 
-def _ranked_lower(judged: Evaluation, choice: Evaluation, objective: Objective, *, faster: bool) -> str:
+def _ranked_lower(evaluation: Evaluation, choice: Evaluation, objective: Objective, *, faster: bool) -> str:
     """A rung that is better than the choice by its prediction, or by what was published, with the reason for its rank."""
-    assert judged.rung is not None
-    how, speed = judged.rung.candidate.how, judged.rung.speed(objective)
+    how, speed = evaluation.rung.candidate.how, evaluation.rung.speed(objective)
     if faster:
-        return f"{how} is predicted faster ({speed}) but ranked lower: {_doubt_of(judged, choice)}"
-    better = 100 * (judged.worth / choice.worth - 1)
+        return f"{how} is predicted faster ({speed}) but ranked lower: {_doubt_of(evaluation, choice)}"
+    better = 100 * (evaluation.worth / choice.worth - 1)
     return f"{how} ({speed}), {better:.2g} % better by what was published, is ranked lower: {ADVISORY}"
 
 
-def _doubt_of(judged: Evaluation, choice: Evaluation) -> str:
+def _doubt_of(evaluation: Evaluation, choice: Evaluation) -> str:
     """Reason for a rank below that of its predicted speed: a rule, or else what was published."""
-    assert judged.rung is not None
-    assert choice.rung is not None
-    for match in judged.slowed_by:
+    for match in evaluation.slowed_by:
         then = match.rule.then
         if isinstance(then, Penalise) and then.factor is None and then.worth is not None:
             return f"{match.rule.title} (`sparkfleet explain {match.rule.id}`)"
-    if _set_back(judged, choice):
+    if _set_back(evaluation, choice):
         return ADVISORY
-    own, best = judged.rung.published, choice.rung.published
+    own, best = evaluation.rung.published, choice.rung.published
     if own.same and own.rows >= best.rows:
         return "published measurements favour the choice"
     if not own.rows and not best.rows:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from sparkfleet.perf.prediction import Split
 from sparkfleet.planner.capacity.sizing import VariantContext
-from sparkfleet.planner.search.judge import Evaluation
+from sparkfleet.planner.search.evaluate import Evaluation
 from sparkfleet.planner.search.objective import KEPT, SPREAD_GAIN, required_gain
 from sparkfleet.planner.types.plan import Rung
 
@@ -21,7 +21,7 @@ def stays(case: VariantContext, fewer: Evaluation, more: Evaluation) -> str:
         fewer: the best on fewer nodes.
         more: the best on more.
     """
-    narrow, wide = _rung(fewer), _rung(more)
+    narrow, wide = fewer.rung, more.rung
     if case.objective == "context" and narrow.candidate.context != wide.candidate.context:
         return "" if more.worth > fewer.worth else "holds no longer context"
     ranks, nodes = (one.candidate.shape.ranks for one in (narrow, wide))
@@ -78,8 +78,3 @@ def line(split: Split, tps: float, other: float) -> str:
         ", ".join(f"{name}: {n}" for name, n in zip(("tp", "pp"), split[:2], strict=True) if n > 1) or "tp: 1"
     )
     return f"{which}: {tps:.3g} tok/s for one user, {tps / other:.2g}×: `parallel: {{{ways}}}`"
-
-
-def _rung(judged: Evaluation) -> Rung:
-    assert judged.rung is not None
-    return judged.rung

@@ -8,14 +8,15 @@ from typing import NamedTuple
 
 from sparkfleet.errors import FactError
 from sparkfleet.knowledge.hardware import hardware
+from sparkfleet.knowledge.rules.rule_context import TopologyName
 from sparkfleet.perf.memory.demand import MemoryBudget
 from sparkfleet.perf.prediction import Band
 from sparkfleet.perf.predictor import Predictor, Settings
 from sparkfleet.planner.capacity.headroom import STEP, bisect
-from sparkfleet.planner.capacity.sizing import LEAST_CONTEXT, Proposal, VariantContext, size
-from sparkfleet.planner.place.fleet_map import GROUP_SIZES, Pool, SiteClass, Topology, link_id
+from sparkfleet.planner.capacity.sizing import LEAST_CONTEXT, Proposal, VariantContext, size_proposal
+from sparkfleet.planner.place.fleet_map import GROUP_SIZES, Pool, SiteClass, link_id
 from sparkfleet.planner.place.stacks import Stack, splits_for
-from sparkfleet.planner.search.judge import assess
+from sparkfleet.planner.search.evaluate import evaluate
 from sparkfleet.units import gb
 
 SMALLER = ("fp8", "nvfp4")
@@ -80,12 +81,12 @@ def _fits(case: VariantContext, places: Sequence[SuggestedPlacement], holds: Hol
 
 
 def _passes(case: VariantContext, place: SuggestedPlacement, holds: Holds) -> bool:
-    rung = assess(case, place.proposal, place.stacks, place.room).rung
-    return rung is not None and holds(place.proposal.pool, rung.prediction.memory_bytes_per_rank)
+    found, _ = evaluate(case, place.proposal, place.stacks, place.room)
+    return found is not None and holds(place.proposal.pool, found.rung.prediction.memory_bytes_per_rank)
 
 
 def _has_room(case: VariantContext, place: SuggestedPlacement, holds: Holds) -> bool:
-    sized = size(case, place.proposal, place.room, place.settings)
+    sized = size_proposal(case, place.proposal, place.room, place.settings)
     return sized.verdict != "no" and holds(place.proposal.pool, sized.needs)
 
 
@@ -141,7 +142,7 @@ def linked(kind: NodeKind, ranks: int) -> Pool:
     names = tuple(f"{kind.emptiest}.{number}" for number in range(ranks))
     if ranks == 1:
         return Pool(site=kind.site, nodes=names)
-    topology: Topology = "direct" if ranks == 2 else "switch"
+    topology: TopologyName = "direct" if ranks == 2 else "switch"
     link = hardware().link(link_id("roce", 2, topology))
     joined = {
         "ranks": ranks,

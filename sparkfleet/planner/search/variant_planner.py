@@ -1,4 +1,4 @@
-"""The ladder of one variant: proposals ranked by predicted speed, judged best first, placed if there is room. Pure.
+"""The ladder of one variant: proposals ranked by predicted speed, evaluated best first, placed if there is room. Pure.
 
 Proposals that a rule rejects would have been better than the choice; the others are rejected by their predictions.
 """
@@ -21,14 +21,19 @@ from sparkfleet.planner.capacity.sizing import Proposal, Sizes, Sizing, VariantC
 from sparkfleet.planner.place.fleet_map import Pool
 from sparkfleet.planner.search.alternatives import Alternatives
 from sparkfleet.planner.search.enumerate import ProposalEnumerator
-from sparkfleet.planner.search.judge import Evaluation, assess
-from sparkfleet.planner.search.objective import best_groups, proof_of, required_gain, total, worth
+from sparkfleet.planner.search.evaluate import Evaluation, evaluate
+from sparkfleet.planner.search.objective import (
+    SizedProposal,
+    best_groups,
+    proof_of,
+    required_gain,
+    total,
+    worth,
+)
 from sparkfleet.planner.search.rung_builder import (
     ServedVariant,
     moved,
-    needs_of,
     nodes_and_bytes_of,
-    nth,
     rung_of,
     without_advisory_first,
 )
@@ -39,8 +44,8 @@ from sparkfleet.units import gib
 
 LADDER = 5
 """Rungs of a ladder: more would take an hour to fail."""
-JUDGED = 40
-"""Most proposals that are judged per variant; the rest are shown with their predictions only."""
+MOST_EVALUATED = 40
+"""Most proposals that are evaluated per variant; the rest are shown with their predictions only."""
 SHARE_GAIN = 1.1
 """Replicas have to bring at least this much to be taken without being asked for."""
 
@@ -60,10 +65,10 @@ class RankedProposal(NamedTuple):
     """A proposal in the order of its promise."""
 
     negative: float
-    """Worth, promised or judged, negative: a heap has the least first."""
+    """Worth, promised or evaluated, negative: a heap has the least first."""
     order: int
     proposal: Proposal
-    judged: Evaluation | None
+    evaluation: Evaluation | None
 
 
 @dataclass
@@ -77,7 +82,7 @@ class RankSearch:
     nodes: tuple[str, ...] = ()
     too_few: tuple[Evaluation, tuple[str, ...]] | None = None
     """The best that has room for fewer replicas than the deployment sets."""
-    judged: int = 0
+    evaluated: int = 0
     left: list[RankedProposal] = field(default_factory=list)
 
 
@@ -91,7 +96,7 @@ def lookup_pays(case: VariantContext) -> bool:
 
 
 class VariantPlanner:
-    """Ranks and judges the proposals of one variant, and places its groups."""
+    """Ranks and evaluates the proposals of one variant, and places its groups."""
 
     def __init__(
         self, case: VariantContext, ledger: MemoryLedger, runs_on: Sequence[tuple[str, ...]]
@@ -110,20 +115,22 @@ class VariantPlanner:
 
         Every speculative method of every engine is in a ladder or among the rejected.
         """
-        groups, _, near = self._served(number)
-        rungs = [rung.candidate for group in groups for rung in group.ladder]
+        served = self._served(number)
+        rungs = [rung.candidate for group in served.groups for rung in group.ladder]
         taken = {(candidate.engine, candidate.speculation.method) for candidate in rungs}
         self._rejected += self._proposals.account.unmentioned(taken, self._rejected)
-        return groups, self._rejected, near
+        return served
 
     def _served(self, number: int) -> ServedVariant:
         found = self._choose()
         if found is None:
-            return [], self._rejected, list(self._nearest())
+            return ServedVariant([], self._rejected, self._nearest())
         ladder, nodes = found
         groups = [self._settle(ladder, nodes, number)]
         for replica in range(1, self._replicas(ladder[0])):
-            more = self._place(max(map(needs_of, ladder), key=lambda band: band.mid), ladder[0], replica)
+            more = self._place(
+                max((one.needs for one in ladder), key=lambda band: band.mid), ladder[0], replica
+            )
             if more is not None:
                 groups.append(self._settle(ladder, more, number))
                 continue
@@ -133,22 +140,24 @@ class VariantPlanner:
                 break
             for group in groups:
                 self._ledger.take_back(self._case.spec.name, *nodes_and_bytes_of(group))
-            return [], self._rejected, [f"fits with `replicas: {replica}`", *self._nearest()]
-        return groups, self._rejected, []
+            return ServedVariant([], self._rejected, [f"fits with `replicas: {replica}`", *self._nearest()])
+        return ServedVariant(groups, self._rejected)
 
     def _settle(self, ladder: Sequence[Evaluation], nodes: tuple[str, ...], number: int) -> GroupPlan:
         """One group on its nodes, counted there with the largest of its rungs."""
         beside = self._ledger.beside(nodes)
         objective = self._case.objective
-        rungs = [rung_of(judged, at, ladder, objective, self._others) for at, judged in enumerate(ladder)]
-        rungs = [self._with_sizes(judged, rung) for judged, rung in zip(ladder, rungs, strict=True)]
+        rungs = [
+            rung_of(evaluation, at, ladder, objective, self._others) for at, evaluation in enumerate(ladder)
+        ]
+        rungs = [self._with_sizes(evaluation, rung) for evaluation, rung in zip(ladder, rungs, strict=True)]
         group = GroupPlan(ladder=tuple(moved(rung, nodes, beside) for rung in rungs), variant=number)
         self._ledger.put(self._case.spec.name, *nodes_and_bytes_of(group))
         return group
 
-    def _with_sizes(self, judged: Evaluation, rung: Rung) -> Rung:
+    def _with_sizes(self, evaluation: Evaluation, rung: Rung) -> Rung:
         """The rung with a note on the sizes that were reduced, and the reason."""
-        proposal = judged.proposal
+        proposal = evaluation.proposal
         lowering = lowered(
             self._case, proposal, self._proposals.settings(proposal), self._ledger.best(proposal.pool), rung
         )
@@ -158,7 +167,7 @@ class VariantPlanner:
         settings, stack = self._proposals.settings(proposal), self._proposals.first(proposal)
         busy = self._case.objective == "throughput"
         discount = stack.evidence * proof_of(self._case, proposal).discount(busy=busy)
-        promise = worth(self._case, proposal, settings, sized.sizes) * discount
+        promise = worth(SizedProposal(self._case, proposal, settings, sized.sizes)) * discount
         return RankedProposal(-promise, next(self._order), proposal, None)
 
     # choosing
@@ -197,7 +206,7 @@ class VariantPlanner:
         return [RankSearch(ranks, heap) for ranks, heap in sorted(by_ranks.items())]
 
     def _may_spread(self, best: RankSearch, wider: RankSearch) -> bool:
-        """True if the best promise on more nodes could be worth them: what is judged is never better than promised."""
+        """True if the best promise on more nodes could be worth them: no evaluation is better than its promise."""
         if best.first is None or not wider.heap or self._case.objective == "context":
             return bool(wider.heap)
         return -wider.heap[0].negative >= best.first.worth * self._gain(wider.ranks, best.ranks)
@@ -206,16 +215,16 @@ class VariantPlanner:
         return required_gain(ranks, fewer) if self._case.objective == "interactive" else 1.0
 
     def _search(self, search: RankSearch) -> None:
-        """Judge the best first, until one passes and has room."""
+        """Evaluates the best first, until one passes and has room."""
         postponed: list[RankedProposal] = []
         while search.heap and search.first is None:
             one = heapq.heappop(search.heap)
             if not self._may_lead(one.proposal):
                 postponed.append(one)
                 continue
-            judged = self._judged(search, one)
-            if judged is not None:
-                self._take(search, judged)
+            evaluation = self._evaluated(search, one)
+            if evaluation is not None:
+                self._take(search, evaluation)
         for one in postponed:
             heapq.heappush(search.heap, one)
 
@@ -223,47 +232,48 @@ class VariantPlanner:
         """False for drafts that are looked up in the text, unless it repeats or they are wanted."""
         return proposal.speculation.method not in LOOKUPS or lookup_pays(self._case)
 
-    def _judged(self, search: RankSearch, one: RankedProposal) -> Evaluation | None:
+    def _evaluated(self, search: RankSearch, one: RankedProposal) -> Evaluation | None:
         """The evaluation of a proposal, if it is as good as it promised; else it waits for its turn, or is out."""
-        if one.judged is not None:
-            return one.judged
-        search.judged += 1
-        judged = self._assessed(one.proposal)
-        self._rejected += _about(one.proposal, judged.rejected)
-        if judged.rung is None:
+        if one.evaluation is not None:
+            return one.evaluation
+        search.evaluated += 1
+        stacks, room = self._proposals.stacks[one.proposal.engine], self._ledger.best(one.proposal.pool)
+        evaluation, rejected = evaluate(self._case, one.proposal, stacks, room)
+        self._rejected += _about(one.proposal, rejected)
+        if evaluation is None:
             return None
-        if judged.worth < -one.negative * 0.999:  # slower than estimated: others may be better now
+        if evaluation.worth < -one.negative * 0.999:  # slower than estimated: others may be better now
             heapq.heappush(
-                search.heap, RankedProposal(-judged.worth, next(self._order), one.proposal, judged)
+                search.heap, RankedProposal(-evaluation.worth, next(self._order), one.proposal, evaluation)
             )
             return None
-        return judged
+        return evaluation
 
-    def _take(self, search: RankSearch, judged: Evaluation) -> None:
+    def _take(self, search: RankSearch, evaluation: Evaluation) -> None:
         """Nodes for the first choice of so many ranks, if all its replicas have room."""
-        found = self._place(needs_of(judged), judged, 0)
+        found = self._place(evaluation.needs, evaluation, 0)
         if found is None:
-            self._no_room(judged.proposal, f"no node has {gib(needs_of(judged).mid, exact=True)} left")
+            self._no_room(evaluation.proposal, f"no node has {gib(evaluation.needs.mid, exact=True)} left")
             return
-        if self._holds(judged.proposal.pool, needs_of(judged)):
-            search.first, search.nodes = judged, found
+        if self._holds(evaluation.proposal.pool, evaluation.needs):
+            search.first, search.nodes = evaluation, found
             return
-        search.too_few = search.too_few or (judged, found)
-        self._rejected.append(self._fewer(judged))
+        search.too_few = search.too_few or (evaluation, found)
+        self._rejected.append(self._fewer(evaluation))
 
     def _climb(self, search: RankSearch, first: Evaluation) -> list[Evaluation]:
         """The first choice and the rungs below it, on its nodes."""
         ladder = [first]
         while search.heap:
             one = heapq.heappop(search.heap)
-            if search.judged >= JUDGED or not self._may_follow(one.proposal, ladder):
+            if search.evaluated >= MOST_EVALUATED or not self._may_follow(one.proposal, ladder):
                 search.left.append(one)
                 continue
-            judged = self._judged(search, one)
-            if judged is None:
+            evaluation = self._evaluated(search, one)
+            if evaluation is None:
                 continue
-            if self._has_room(search.nodes, judged):
-                ladder.append(judged)
+            if self._has_room(search.nodes, evaluation):
+                ladder.append(evaluation)
             else:
                 self._no_room(one.proposal, "no room beside the other rungs on the nodes of the choice")
         return ladder
@@ -276,9 +286,8 @@ class VariantPlanner:
         for other in searches:
             if other is best:
                 continue
-            if (
-                other.first is None
-            ):  # the best of every other number of nodes is judged too: people ask about it
+            # The best of every other number of nodes is evaluated, too: people ask about it.
+            if other.first is None:
                 self._search(other)
             left += other.heap
             if other.first is not None:
@@ -288,7 +297,7 @@ class VariantPlanner:
         alternatives = Alternatives(self._case, self._ledger, self._proposals)
         firsts = (search.first for search in searches if search.first is not None)
         self._others = tuple(alternatives.other_sizes(choice, firsts))
-        rest = [(one.proposal, one.judged) for one in left]
+        rest = [(one.proposal, one.evaluation) for one in left]
         alternatives.note_slower(choice, rest)
         alternatives.note_replicas(choice, rest)
         if not lookup_pays(self._case) and any(
@@ -297,12 +306,7 @@ class VariantPlanner:
             self._rejected.append(LOOKUP_REJECTED)
 
     def _no_room(self, proposal: Proposal, reason: str) -> None:
-        self._proposals.account.judged(proposal.engine, proposal.speculation.method, reason, "memory")
-
-    def _assessed(self, proposal: Proposal) -> Evaluation:
-        return assess(
-            self._case, proposal, self._proposals.stacks[proposal.engine], self._ledger.best(proposal.pool)
-        )
+        self._proposals.account.evaluated(proposal.engine, proposal.speculation.method, reason, "memory")
 
     def _may_follow(self, proposal: Proposal, ladder: Sequence[Evaluation]) -> bool:
         """A rung below has to be another way to speculate or another engine, with the same split on the same nodes."""
@@ -318,38 +322,39 @@ class VariantPlanner:
             return False
         return not last or plain or proposal.speculation == Speculation()
 
-    def _fewer(self, judged: Evaluation) -> Rejection:
-        how = judged.rung.candidate.how if judged.rung else ""
-        what = f"{judged.proposal.split} · {how}"
-        reason = f"no room for {self._case.variant.replicas} replicas"
-        only = judged.proposal
+    def _fewer(self, evaluation: Evaluation) -> Rejection:
+        proposal = evaluation.proposal
         return Rejection(
-            what=what, reason=reason, why="memory", engine=only.engine, methods=(only.speculation.method,)
+            what=f"{proposal.split} · {evaluation.rung.candidate.how}",
+            reason=f"no room for {self._case.variant.replicas} replicas",
+            why="memory",
+            engine=proposal.engine,
+            methods=(proposal.speculation.method,),
         )
 
-    def _has_room(self, nodes: Sequence[str], judged: Evaluation) -> bool:
-        needs = needs_of(judged)
+    def _has_room(self, nodes: Sequence[str], evaluation: Evaluation) -> bool:
+        needs = evaluation.needs
         here = all(fits(needs, self._ledger.room(name), edge=self._case.edge) != "no" for name in nodes)
-        return here and self._holds(judged.proposal.pool, needs)
+        return here and self._holds(evaluation.proposal.pool, needs)
 
-    def _place(self, needs: Band, judged: Evaluation, replica: int) -> tuple[str, ...] | None:
-        prefer = nth(self._runs_on, replica)
-        pools = self._proposals.pools[judged.proposal.pool.site]
+    def _place(self, needs: Band, evaluation: Evaluation, replica: int) -> tuple[str, ...] | None:
+        prefer = self._runs_on[replica] if replica < len(self._runs_on) else ()
+        pools = self._proposals.pools[evaluation.proposal.pool.site]
         for pool in sorted(pools, key=lambda pool: set(pool.nodes) != set(prefer)):
             nodes = self._ledger.place(pool, needs, prefer, edge=self._case.edge)
             if nodes is not None:
                 return nodes
         return None
 
-    def _replicas(self, judged: Evaluation) -> int:
+    def _replicas(self, evaluation: Evaluation) -> int:
         case = self._case
         if case.variant.replicas is not None or case.objective != "throughput":
             return case.variant.replicas or 1
-        proposal, settings = judged.proposal, self._proposals.settings(judged.proposal)
-        assert judged.rung is not None
-        sizes = Sizes(judged.rung.candidate.context, judged.rung.candidate.concurrency)
-        best = best_groups(case, proposal, settings, sizes)
-        gain = total(case, proposal, settings, sizes, best) / total(case, proposal, settings, sizes, 1)
+        proposal, settings = evaluation.proposal, self._proposals.settings(evaluation.proposal)
+        sizes = Sizes(evaluation.rung.candidate.context, evaluation.rung.candidate.concurrency)
+        sized = SizedProposal(case, proposal, settings, sizes)
+        best = best_groups(sized)
+        gain = total(sized, best) / total(sized, 1)
         return best if gain >= SHARE_GAIN else 1
 
     def _nearest(self) -> tuple[str, ...]:

@@ -42,7 +42,7 @@ _TAGGED = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:/-]{0,254}", re.ASCII)
 _REFERENCE = re.compile(_TAGGED.pattern + r"@sha256:(?P<digest>[0-9a-f]{64})", re.ASCII)
 _ID = re.compile(r"(sha256:)?(?P<hex>[0-9a-f]{64})", re.ASCII)
 
-Action = Literal["look", "pull", "save", "load", "drop"]
+ImageAction = Literal["look", "pull", "save", "load", "drop"]
 
 
 class ImageRequest(Value):
@@ -59,7 +59,7 @@ class ImageRequest(Value):
         reserve_bytes: bytes that stay free, on `save` and `load`.
     """
 
-    action: Action
+    action: ImageAction
     image: str
     cache: str = ""
     tool: str = ""

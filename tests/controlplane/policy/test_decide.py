@@ -141,7 +141,7 @@ def test_no_wanted_group_is_ended_unless_it_is_given_up_and_every_action_has_a_r
             assert kept.standing(action.group).given_up
         if isinstance(action, RetireGroup):
             assert state.desired_of(action.group) is None
-            wanted = state.wanted.get(action.group[0])
+            wanted = state.to_run.get(action.group[0])
             assert f"generation {wanted.generation}" in action.reason if wanted else "wanted" in action.reason
 
 
@@ -182,13 +182,13 @@ def test_it_comes_to_rest_nothing_unwanted_stays_and_attempts_are_bounded(state,
         for _ in range(40):
             last = world.round()
     assert last == []
-    wanted = {group for one in state.wanted.values() for group in one.groups}
+    wanted = {group for one in state.to_run.values() for group in one.groups}
     there = {app.group: app for app in world.state.apps}
-    assert all(name in state.wanted for name, *_ in there)
+    assert all(name in state.to_run for name, *_ in there)
     for group in wanted:
         standing = world.state.standing(group)
         ended = standing.given_up or (group in there and there[group].status == "running")
-        held = world.state.has_given_up(world.state.wanted[group[0]])
+        held = world.state.has_given_up(world.state.to_run[group[0]])
         assert ended or held, (group, standing, there.get(group))
         # Two tries of each of three rungs, and one more for what had begun before.
         assert world.began.count(group) <= 2 * 3 + 2

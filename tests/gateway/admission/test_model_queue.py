@@ -12,12 +12,12 @@ import aiohttp
 import pytest
 
 from sparkfleet.engines.fake import FakeEngine, Pace
-from sparkfleet.gateway import choice
 from sparkfleet.gateway.access.keys import generate
+from sparkfleet.gateway.admission import slot as slot_module
 from sparkfleet.gateway.admission.model_queue import ModelQueues, QueuedSlot
 from sparkfleet.gateway.api_errors import ApiError, not_ready
-from sparkfleet.gateway.choice import Choice
-from sparkfleet.gateway.in_flight import InFlight
+from sparkfleet.gateway.candidate_groups import CandidateGroups
+from sparkfleet.gateway.observed_groups import ObservedGroups
 from sparkfleet.gateway.request.requirements import Requirements
 from sparkfleet.gateway.routing_table import GroupEntry, GroupSpeed, KeyLimits, ModelEntry, RoutingTable
 
@@ -34,16 +34,16 @@ class House:
 
     def __init__(self, *groups: GroupEntry, **limits: Any) -> None:
         self.model = ModelEntry(name="tiny", groups=groups, deployment="engine", state="ready")
-        self.loads = InFlight()
+        self.observed = ObservedGroups()
         self.queues = ModelQueues(**limits)
-        self.loads.on_end = self.queues.pump
+        self.observed.on_end = self.queues.pump
         self.done: list[str] = []
 
     def choose(
         self, key: str, *apps: str, needs: Requirements = NOTHING, **more: Any
-    ) -> Callable[[], Choice]:
+    ) -> Callable[[], CandidateGroups]:
         groups = tuple(group for group in self.model.groups if not apps or group.app in apps)
-        return lambda: Choice(self.model, groups, needs, self.loads, key, **more)
+        return lambda: CandidateGroups(self.model, groups, needs, self.observed, key, **more)
 
     async def enter(self, key: str, *apps: str, **more: Any) -> QueuedSlot:
         slot = await self.queues.enter(self.choose(key, *apps, **more))
@@ -64,10 +64,10 @@ async def test_a_free_slot_is_taken_at_once_and_a_busy_one_is_waited_for() -> No
     first = await house.enter("a")
     second = house.start("b")
     await settle()
-    assert (house.done, house.queues.waiting("tiny"), house.loads.held("one")) == (["a"], 1, 1)
+    assert (house.done, house.queues.waiting("tiny"), house.observed.held("one")) == (["a"], 1, 1)
     first.close()
     (await second).close()
-    assert (house.queues.waiting("tiny"), house.loads.held("one")) == (0, 0)
+    assert (house.queues.waiting("tiny"), house.observed.held("one")) == (0, 0)
 
 
 async def test_interactive_requests_pass_batch_ones_and_keys_take_turns() -> None:
@@ -112,10 +112,10 @@ async def test_of_those_that_wait_some_go_to_the_slower_group_that_is_idle() -> 
     )
     asking = [house.start("a") for _ in range(4)]
     await settle()
-    assert (house.loads.held("quick"), house.loads.held("slow")) == (4, 0)
+    assert (house.observed.held("quick"), house.observed.held("slow")) == (4, 0)
     asking += [house.start("a") for _ in range(8)]
     await settle()
-    assert house.loads.held("slow") > 0
+    assert house.observed.held("slow") > 0
     assert house.queues.waiting("tiny") > 0, "it is not worth it for the first of them"
     while asking:  # all are served in the end
         ended = [task for task in asking if task.done()]
@@ -151,7 +151,7 @@ async def test_the_deadline_ends_the_wait() -> None:
         await house.enter("b")
     assert (caught.value.status, caught.value.code) == (503, "queue_timeout")
     slot.close()
-    assert house.loads.held("one") == 0
+    assert house.observed.held("one") == 0
     (await house.enter("b")).close()
 
 
@@ -165,7 +165,7 @@ async def test_a_client_that_leaves_gives_its_slot_to_the_next() -> None:
     (await staying).close()
     with pytest.raises(asyncio.CancelledError):
         await leaving
-    assert house.loads.held("one") == 0
+    assert house.observed.held("one") == 0
     (await house.enter("d")).close()
     (await house.enter("b")).close()
 
@@ -184,9 +184,9 @@ async def test_a_changed_table_is_seen_by_those_that_wait() -> None:
     await settle()
     house.queues.refresh()
     moved = await later
-    assert house.loads.held("two") == 1
+    assert house.observed.held("two") == 1
 
-    def gone() -> Choice:
+    def gone() -> CandidateGroups:
         raise not_ready(house.model, 0.0)
 
     for waiter in house.queues._waiting["tiny"]:
@@ -204,7 +204,7 @@ async def test_a_group_that_is_new_in_the_table_is_taken_at_once_by_one_that_wai
     house = House(ONE)
     held = await house.enter("a")
 
-    def choose() -> Choice:
+    def choose() -> CandidateGroups:
         return house.choose("b")()
 
     waiting = asyncio.create_task(house.queues.enter(choose))
@@ -212,7 +212,7 @@ async def test_a_group_that_is_new_in_the_table_is_taken_at_once_by_one_that_wai
     house.model = house.model.model_copy(update={"groups": (ONE, GroupEntry(app="two", concurrency=1))})
     house.queues.refresh()
     await settle()
-    assert house.loads.held("two") == 1, "although no request has ended"
+    assert house.observed.held("two") == 1, "although no request has ended"
     (await waiting).close()
     held.close()
 
@@ -233,7 +233,7 @@ async def test_a_first_token_lets_those_that_wait_choose_again() -> None:
     long.answered(is_stream=True)
     await settle()
     assert waiting.done()
-    assert house.loads.held("reads") == 2
+    assert house.observed.held("reads") == 2
     for slot in (held, long, await waiting):
         slot.close()
 
@@ -265,7 +265,7 @@ async def test_the_prompts_of_those_before_it_are_read_before_its_own() -> None:
         slot.answered(is_stream=True)
     needs = Requirements(tokens=40_100, prompt_tokens=40_000)
     waiting = []
-    while not house.loads.held("slow"):
+    while not house.observed.held("slow"):
         waiting.append(house.start("b", needs=needs))
         await settle()
     assert len(waiting) <= 5
@@ -277,7 +277,7 @@ async def test_the_prompts_of_those_before_it_are_read_before_its_own() -> None:
 async def test_an_unusually_long_answer_is_no_slow_engine(monkeypatch: pytest.MonkeyPatch) -> None:
     """Its forecast was for answers of the usual length at that moment: that is the length to compare it with."""
     now = [1.0]
-    monkeypatch.setattr(choice, "perf_counter", lambda: now[0])
+    monkeypatch.setattr(slot_module, "perf_counter", lambda: now[0])
     speed = GroupSpeed(prefill_tps=4000, alone_tps=40, together_tps=320, concurrency=8)
     house = House(GroupEntry(app="one", concurrency=8, speed=speed))
     slots = [await house.enter("a") for _ in range(8)]
@@ -287,8 +287,8 @@ async def test_an_unusually_long_answer_is_no_slow_engine(monkeypatch: pytest.Mo
     for slot in slots:
         slot.close()
         slot.ended(2000, is_stream=True)
-    assert house.loads.learned.answer_tokens("tiny", 0) > 1000
-    assert house.loads.learned.factors("one")[1] == pytest.approx(1.0, rel=0.05)
+    assert house.observed.learned.answer_tokens("tiny", 0) > 1000
+    assert house.observed.learned.factors("one")[1] == pytest.approx(1.0, rel=0.05)
 
 
 async def test_full_groups_cost_a_request_that_waits_no_forecast(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -296,8 +296,8 @@ async def test_full_groups_cost_a_request_that_waits_no_forecast(monkeypatch: py
     house = House(ONE, SEES)
     held = [await house.enter("a", "one"), await house.enter("a", "sees")]
     made: list[int] = []
-    forecasts = Choice.forecasts
-    monkeypatch.setattr(Choice, "forecasts", lambda *args: made.append(1) or forecasts(*args))
+    forecasts = CandidateGroups.forecasts
+    monkeypatch.setattr(CandidateGroups, "forecasts", lambda *args: made.append(1) or forecasts(*args))
     waiting = [house.start("b") for _ in range(100)]
     await settle()
     assert len(made) <= 1, "for the first, which found no queue"
@@ -313,7 +313,7 @@ async def test_slots_that_are_not_known_are_never_waited_for() -> None:
     for slot in slots:
         slot.close()
         slot.close()
-    assert house.loads.held("one") == 0
+    assert house.observed.held("one") == 0
 
 
 # Over sockets
@@ -399,7 +399,7 @@ async def test_a_full_queue_is_a_503_with_retry_after(open_door: OpenDoor) -> No
         task.cancel()
     async with asyncio.timeout(5):
         await door.gateway.drain(5)
-    assert (door.gateway.proxy.queues.waiting("tiny"), door.gateway.proxy.loads.held("app-0")) == (0, 0)
+    assert (door.gateway.proxy.queues.waiting("tiny"), door.gateway.proxy.observed.held("app-0")) == (0, 0)
 
 
 async def test_a_waiting_request_sees_its_model_go(open_door: OpenDoor) -> None:
@@ -450,7 +450,7 @@ async def test_the_reason_alone_asks_no_engine(open_door: OpenDoor) -> None:
     assert why["group"] == "app-1"
     assert why["left_out"] == {"app-0": "takes no vision", "app-2": "is not ready"}
     assert not door.engine.requests
-    assert door.gateway.proxy.loads.held("app-1") == 0
+    assert door.gateway.proxy.observed.held("app-1") == 0
 
 
 async def test_a_prompt_that_fits_nowhere_is_told_the_largest_context(open_door: OpenDoor) -> None:
@@ -467,8 +467,8 @@ async def test_speeds_are_learned_from_streams(open_door: OpenDoor) -> None:
     door = await small(open_door, pace=Pace(ttft_s=0.01, itl_s=0.001, tokens=40))
     for _ in range(3):
         assert (await door.post(stream=True, messages=[{"role": "user", "content": "x" * 9000}]))[0] == 200
-    learned = door.gateway.proxy.loads.learned
+    learned = door.gateway.proxy.observed.learned
     assert learned.factors("app-0")[1] < 0.9  # 20 tok/s were assumed, 1000 seen
     assert learned.factors("app-0")[0] < 0.9
     assert learned.answer_tokens("tiny", 0) < 256
-    assert door.gateway.proxy.loads.pending("app-0") == 0
+    assert door.gateway.proxy.observed.pending("app-0") == 0

@@ -11,7 +11,7 @@ from gateway_values import paced_engine
 
 from sparkfleet.engines.fake import InjectedFault
 from sparkfleet.gateway.engine import attempts
-from sparkfleet.gateway.engine.endpoints import Target
+from sparkfleet.gateway.engine.endpoints import EngineEndpoint
 from sparkfleet.gateway.routing_table import ModelEntry
 
 if TYPE_CHECKING:
@@ -141,7 +141,7 @@ async def test_when_there_is_nobody_to_ask(open_door: OpenDoor) -> None:
 async def test_a_picker_that_does_not_answer_is_not_waited_for(
     open_door: OpenDoor, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async def pick(model: ModelEntry, groups: object, *, exclude: object) -> Target | None:
+    async def pick(model: ModelEntry, groups: object, *, exclude: object) -> EngineEndpoint | None:
         await asyncio.Event().wait()
         raise AssertionError
 
@@ -157,7 +157,7 @@ async def test_a_picker_that_names_a_failed_engine_again_is_not_believed(
 ) -> None:
     door = await open_door(engines=[paced_engine(FAILING["drops"])])
 
-    async def pick(model: ModelEntry, groups: object, *, exclude: object) -> Target | None:
+    async def pick(model: ModelEntry, groups: object, *, exclude: object) -> EngineEndpoint | None:
         return door.picker.targets[0]
 
     monkeypatch.setattr(door.picker, "pick", pick)
@@ -194,7 +194,7 @@ async def test_an_engine_whose_client_left_while_its_error_arrived_is_hung_up_on
     door = await open_door()
     async with await asyncio.start_server(refuse, "127.0.0.1", 0) as engine:
         port = engine.sockets[0].getsockname()[1]
-        door.picker.targets = [Target(url=f"http://127.0.0.1:{port}", app="app-0")]
+        door.picker.targets = [EngineEndpoint(url=f"http://127.0.0.1:{port}", app="app-0")]
         asking = asyncio.create_task(door.post())
         await asyncio.sleep(0.1)
         asking.cancel()
@@ -215,7 +215,7 @@ async def test_an_answer_that_is_given_up_for_another_engines_is_hung_up_on(open
     async with await asyncio.start_server(failing, "127.0.0.1", 0) as server:
         door = await open_door(engines=[paced_engine()])
         url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
-        door.picker.targets.insert(0, Target(url=url, app="app-0"))
+        door.picker.targets.insert(0, EngineEndpoint(url=url, app="app-0"))
         assert (await door.post())[0] == 200
         async with asyncio.timeout(5):
             await hung_up.wait()

@@ -11,7 +11,7 @@ import pytest
 
 from sparkfleet.gateway.body.request_body import RequestBody
 from sparkfleet.gateway.engine.connection import HEAD_BYTES, EngineConnectionLost
-from sparkfleet.gateway.engine.endpoints import Target
+from sparkfleet.gateway.engine.endpoints import EngineEndpoint
 from sparkfleet.gateway.engine.engine_pool import EngineLost
 from sparkfleet.gateway.engine.upstream import Request, Upstream, UpstreamAnswer
 
@@ -50,7 +50,7 @@ class RawEngine:
 
 
 @asynccontextmanager
-async def listening(serve: Serve) -> AsyncIterator[tuple[Upstream, Target]]:
+async def listening(serve: Serve) -> AsyncIterator[tuple[Upstream, EngineEndpoint]]:
     upstream, tasks = Upstream(), set()
 
     async def noted(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -63,7 +63,7 @@ async def listening(serve: Serve) -> AsyncIterator[tuple[Upstream, Target]]:
 
     server = await asyncio.start_server(noted, "127.0.0.1", 0)
     try:
-        yield upstream, Target(url=f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}")
+        yield upstream, EngineEndpoint(url=f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}")
     finally:
         await upstream.aclose()
         server.close()
@@ -74,7 +74,7 @@ async def listening(serve: Serve) -> AsyncIterator[tuple[Upstream, Target]]:
 
 
 @asynccontextmanager
-async def running(*pieces: bytes | None) -> AsyncIterator[tuple[RawEngine, Upstream, Target]]:
+async def running(*pieces: bytes | None) -> AsyncIterator[tuple[RawEngine, Upstream, EngineEndpoint]]:
     engine = RawEngine(pieces)
     async with listening(engine.serve) as (upstream, target):
         yield engine, upstream, target
@@ -86,7 +86,7 @@ def request(body: bytes = b"{}", method: str = "POST") -> Request:
     )
 
 
-async def whole(upstream: Upstream, target: Target, asked: Request | None = None) -> bytes:
+async def whole(upstream: Upstream, target: EngineEndpoint, asked: Request | None = None) -> bytes:
     answer = await upstream.open(target, asked or request())
     try:
         body = answer.first

@@ -9,11 +9,11 @@ import pytest
 from static_picker import StaticPicker
 
 from sparkfleet.gateway.engine import endpoints as module
-from sparkfleet.gateway.engine.endpoints import Target, first_found
+from sparkfleet.gateway.engine.endpoints import EngineEndpoint, first_found
 from sparkfleet.gateway.routing_table import GroupEntry, ModelEntry
 
 GROUPS = tuple(GroupEntry(app=app) for app in ("a", "b"))
-A, B = (Target(url=f"http://{app}:1", app=app) for app in "ab")
+A, B = (EngineEndpoint(url=f"http://{app}:1", app=app) for app in "ab")
 NONE = frozenset[str]()
 SILENT = object()
 
@@ -25,14 +25,14 @@ class Told:
         self.answers = answers
         self.asked: list[str] = []
 
-    async def __call__(self, group: GroupEntry) -> Target | None:
+    async def __call__(self, group: GroupEntry) -> EngineEndpoint | None:
         self.asked.append(group.app)
         answer = self.answers[group.app]
         if answer is SILENT:
             await asyncio.Event().wait()
         if isinstance(answer, Exception):
             raise answer
-        assert answer is None or isinstance(answer, Target)
+        assert answer is None or isinstance(answer, EngineEndpoint)
         return answer
 
 
@@ -52,7 +52,7 @@ async def test_a_replacement_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.setattr(module, "PAUSE_S", 0.0)
     answers = iter([A, None, B])
 
-    async def find(group: GroupEntry) -> Target | None:
+    async def find(group: GroupEntry) -> EngineEndpoint | None:
         return next(answers)
 
     assert await first_found(GROUPS[:1], find, exclude={A.url}, limit_s=5) == B

@@ -16,7 +16,7 @@ from aiohttp.test_utils import TestServer
 from gateway_values import CHAT, model
 
 from sparkfleet.gateway.engine import engine_error
-from sparkfleet.gateway.engine.endpoints import Target
+from sparkfleet.gateway.engine.endpoints import EngineEndpoint
 from sparkfleet.gateway.engine.engine_error import in_dialect, unfitness
 from sparkfleet.gateway.routing_table import GroupEntry
 
@@ -93,7 +93,7 @@ async def failing(open_door: OpenDoor) -> AsyncIterator[Failing]:
         await servers[0].start_server()
         door = await open_door(engines=[])
         url = str(servers[0].make_url("")).rstrip("/")
-        door.picker.targets = [Target(url=url, token="", group="group-0", app="app-0")]
+        door.picker.targets = [EngineEndpoint(url=url, token="", group="group-0", app="app-0")]
         return door
 
     yield make
@@ -261,7 +261,7 @@ async def unlike(open_door: OpenDoor) -> AsyncIterator[Unlike]:
             servers.append(TestServer(app))
             await servers[-1].start_server()
             url = str(servers[-1].make_url("")).rstrip("/")
-            targets.append(Target(url=url, group=group.app, app=group.app))
+            targets.append(EngineEndpoint(url=url, group=group.app, app=group.app))
         groups = tuple(group for group, _ in pairs)
         door = await open_door(engines=[], models=[model("tiny", groups=groups)])
         door.picker.targets = targets
@@ -284,7 +284,7 @@ async def test_a_group_whose_engine_lacks_the_path_is_left_out(unlike: Unlike, p
     house = await unlike((FIRST, NO_PATH), (SECOND, lacking(501, {"error": "no"})), (THIRD, well))
     assert [(await house.post(path))[0] for _ in range(4)] == [200] * 4
     assert house.asked == [1, 1, 4], "their refusals were remembered"
-    assert not house.door.gateway.proxy.loads.circuit_line("app-0")
+    assert not house.door.gateway.proxy.observed.circuit_line("app-0")
     assert not house.door.value("sparkfleet_retries_total", model="tiny")
     status, _, body = await house.door.post(path, x=1)
     async with house.door.http.post(
@@ -353,7 +353,7 @@ async def test_a_prompt_that_is_too_long_for_one_engine_goes_to_a_larger_group(u
     assert [(await house.post())[0] for _ in range(4)] == [200] * 4
     assert house.asked[0] + house.asked[1] <= 4, "at most one of the small ones for each"
     assert house.asked[2] == 4
-    assert not house.door.gateway.proxy.loads.circuit_line("app-0")
+    assert not house.door.gateway.proxy.observed.circuit_line("app-0")
 
 
 @pytest.mark.parametrize("path", [CHAT, "/v1/messages"])

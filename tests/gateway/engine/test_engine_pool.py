@@ -9,7 +9,7 @@ import pytest
 
 from sparkfleet.engines.fake import FakeEngine, InjectedFault
 from sparkfleet.gateway.body.request_body import RequestBody
-from sparkfleet.gateway.engine.endpoints import Target
+from sparkfleet.gateway.engine.endpoints import EngineEndpoint
 from sparkfleet.gateway.engine.engine_pool import EngineLost, EnginePool
 from sparkfleet.gateway.engine.upstream import Request, Upstream
 
@@ -22,7 +22,7 @@ async def test_connections_are_used_again() -> None:
     async with FakeEngine(model="tiny") as engine:
         upstream = Upstream()
         for _ in range(3):
-            answer = await upstream.open(Target(url=engine.url), request())
+            answer = await upstream.open(EngineEndpoint(url=engine.url), request())
             while await answer.readany():
                 pass
             answer.close()
@@ -36,7 +36,7 @@ async def test_a_node_that_vanishes_is_noticed_by_the_kernel() -> None:
     async with FakeEngine(model="tiny", fault=InjectedFault(kind="hang", after=1)) as engine:
         upstream = Upstream()
         body = b'{"model": "tiny", "stream": true}'
-        answer = await upstream.open(Target(url=engine.url), request(body))
+        answer = await upstream.open(EngineEndpoint(url=engine.url), request(body))
         peer = answer.connection.transport.get_extra_info("socket")
         assert peer.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE)
         options = ("TCP_KEEPIDLE", "TCP_KEEPINTVL", "TCP_KEEPCNT")
@@ -53,7 +53,7 @@ async def test_nothing_is_left_of_an_engine_that_is_gone() -> None:
         upstream = Upstream()
         upstream._pool = pool
         for _ in range(2):
-            answer = await upstream.open(Target(url=url), request())
+            answer = await upstream.open(EngineEndpoint(url=url), request())
             while await answer.readany():
                 pass
             answer.close()

@@ -16,7 +16,7 @@ from sparkfleet.gateway.access.certificates import CertificateStore
 from sparkfleet.gateway.access.keys import generate
 from sparkfleet.gateway.app import GatewayApp
 from sparkfleet.gateway.engine import engine_pool
-from sparkfleet.gateway.engine.endpoints import Target
+from sparkfleet.gateway.engine.endpoints import EngineEndpoint
 from sparkfleet.gateway.engine.external import KeyUnusable, read_key, target_of
 from sparkfleet.gateway.http_server import serve
 from sparkfleet.gateway.listening import GatewayTls
@@ -133,7 +133,7 @@ async def test_a_full_group_spills_over_although_another_one_failed(
         pace=Pace(ttft_s=0.05, itl_s=0.02, tokens=10),
         models=[tiny(spare(outside.url, key_file, when="busy"), groups=groups)],
     )
-    door.gateway.proxy.loads.fail("app-1")
+    door.gateway.proxy.observed.fail("app-1")
     async with door.http.post(door.url + CHAT, json=door.body(stream=True)) as first:
         assert first.status == 200
         assert (await door.post())[0] == 200
@@ -279,7 +279,7 @@ async def test_another_fleet_with_tls_is_an_endpoint(
     key_file.write_text(key)
     model = ModelEntry(name="foreign", deployment="engine", state="ready", groups=(GroupEntry(app="app-0"),))
     table = RoutingTable(version=1, models={"foreign": model}, keys=(entry,))
-    far = GatewayApp(StaticPicker([Target(url=outside.url, token=KEY, app="app-0")]), table=table)
+    far = GatewayApp(StaticPicker([EngineEndpoint(url=outside.url, token=KEY, app="app-0")]), table=table)
     server = await serve(far, "127.0.0.1", 0, tls=store.context)
     url = server.url.replace("http://", "https://")
     try:

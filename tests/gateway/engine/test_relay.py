@@ -15,9 +15,9 @@ from gateway_values import paced_engine
 
 from sparkfleet.engines.fake import InjectedFault, Pace
 from sparkfleet.gateway.body.request_body import RequestBody
-from sparkfleet.gateway.engine.endpoints import Target
+from sparkfleet.gateway.engine.endpoints import EngineEndpoint
 from sparkfleet.gateway.engine.loop_detector import LoopDetector
-from sparkfleet.gateway.engine.relay import AnswerPath, relay
+from sparkfleet.gateway.engine.relay import AnswerFilters, relay
 from sparkfleet.gateway.engine.upstream import Request, Upstream
 from sparkfleet.gateway.engine.usage import UsageMeter
 from sparkfleet.gateway.routing_table import ModelEntry
@@ -131,7 +131,7 @@ async def test_an_engine_that_reports_its_own_end_has_not_answered(raw_engine: R
     assert (status, body) == (200, CHUNK + DIED[path])
     assert door.value("sparkfleet_errors_total", model="tiny", kind="engine_lost") == 1
     assert door.value("sparkfleet_requests_total", model="tiny", path=path, status="502") == 1
-    assert door.gateway.proxy.loads.is_open("app-0")
+    assert door.gateway.proxy.observed.is_open("app-0")
 
 
 @pytest.mark.parametrize(
@@ -177,7 +177,7 @@ async def test_a_fault_of_the_request_is_no_failure_of_the_engine(
     _, _, body = await door.post("/v1/completions", stream=True)
     assert body == CHUNK + refused + DONE
     assert not door.value("sparkfleet_errors_total", model="tiny", kind="engine_lost")
-    assert not door.gateway.proxy.loads.is_open("app-0")
+    assert not door.gateway.proxy.observed.is_open("app-0")
 
 
 @pytest.mark.parametrize("streaming", [True, False])
@@ -187,7 +187,7 @@ async def test_an_answer_that_is_cut_counts_for_the_circuit_of_its_group(
     door = await open_door(engines=[paced_engine(InjectedFault(kind="die", after=1))])
     with contextlib.suppress(aiohttp.ClientPayloadError):
         await door.post(stream=streaming)
-    assert door.gateway.proxy.loads.is_open("app-0")
+    assert door.gateway.proxy.observed.is_open("app-0")
 
 
 class RawEngine:
@@ -208,7 +208,7 @@ class RawEngine:
         self._servers.append(server)
         door = await self._open_door(engines=[])
         url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
-        door.picker.targets = [Target(url=url, app="app-0")]
+        door.picker.targets = [EngineEndpoint(url=url, app="app-0")]
         return door
 
     def close(self) -> None:
@@ -296,13 +296,13 @@ async def test_no_other_answer_comes_on_the_connection_of_one_that_was_ended() -
         serving.create_task(serve(reader, writer))
 
     upstream, client = Upstream(), SlowClient()
-    path = AnswerPath(UsageMeter(0.0), LoopDetector(16))
+    filters = AnswerFilters(UsageMeter(0.0), LoopDetector(16))
     async with asyncio.timeout(5), await asyncio.start_server(begin, "127.0.0.1", 0) as server, serving:
-        target = Target(url=f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}")
+        target = EngineEndpoint(url=f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}")
         request = Request(id="1", method="GET", target="/v1/x", headers=(), body=RequestBody())
         looping = await upstream.open(target, request)
         assert looping.connection.is_free, "nothing of it is still to come"
-        relayed = asyncio.create_task(relay(looping, nothing_is_sent, client, path))
+        relayed = asyncio.create_task(relay(looping, nothing_is_sent, client, filters))
         await asyncio.sleep(0)
         other = await upstream.open(target, request)
         client.takes.set()
@@ -310,8 +310,8 @@ async def test_no_other_answer_comes_on_the_connection_of_one_that_was_ended() -
         goes_on.set()
         assert other.first + await other.readany() == b"data: of another client\n\n"
         await relayed
-        assert path.loops is not None
-        assert path.loops.found
+        assert filters.loops is not None
+        assert filters.loops.found
         assert len(client.got) == 1
         for answer in (looping, other):
             answer.close()

@@ -12,7 +12,7 @@ import pytest
 from sparkfleet.engines.fake import FakeEngine, InjectedFault, Pace
 from sparkfleet.engines.fake.engine import WORDS
 from sparkfleet.gateway.body.request_body import RequestBody
-from sparkfleet.gateway.engine.endpoints import Target
+from sparkfleet.gateway.engine.endpoints import EngineEndpoint
 from sparkfleet.gateway.engine.replay import StreamRecord, plan_of, with_token_ids
 from sparkfleet.gateway.routing_table import GroupEntry, ModelEntry
 
@@ -146,8 +146,8 @@ async def test_an_engine_that_is_gone_is_passed_over(open_door: OpenDoor) -> Non
 async def test_what_another_group_takes_over_is_no_measure_of_its_speed(open_door: OpenDoor) -> None:
     door = await open_door(engines=[engine(5), engine()], models=[tiny("w", "w")])
     await door.post(COMPLETIONS, **GREEDY)
-    assert door.gateway.proxy.loads.learned.factors("app-1") == (1.0, 1.0)
-    assert (door.gateway.proxy.loads.held("app-1"), door.gateway.proxy.loads.pending("app-1")) == (0, 0)
+    assert door.gateway.proxy.observed.learned.factors("app-1") == (1.0, 1.0)
+    assert (door.gateway.proxy.observed.held("app-1"), door.gateway.proxy.observed.pending("app-1")) == (0, 0)
 
 
 @pytest.mark.parametrize(
@@ -267,7 +267,7 @@ async def raw(answer: bytes) -> AsyncIterator[str]:
 async def with_dying(open_door: OpenDoor, answer: bytes, **more: Any) -> tuple[Door, bytes]:
     async with raw(answer) as url:
         door = await open_door(engines=[engine(), engine()], models=[tiny("w", "w")])
-        door.picker.targets[0] = Target(url=url, app="app-0")
+        door.picker.targets[0] = EngineEndpoint(url=url, app="app-0")
         _, _, body = await door.post(COMPLETIONS, **{**GREEDY, **more})
     return door, body
 

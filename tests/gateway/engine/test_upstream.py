@@ -3,7 +3,7 @@ import pytest
 from sparkfleet.engines.fake import FakeEngine, InjectedFault
 from sparkfleet.gateway.asgi import Headers
 from sparkfleet.gateway.body.request_body import RequestBody
-from sparkfleet.gateway.engine.endpoints import Target
+from sparkfleet.gateway.engine.endpoints import EngineEndpoint
 from sparkfleet.gateway.engine.engine_pool import EngineLost
 from sparkfleet.gateway.engine.upstream import Request, Upstream, request_headers
 
@@ -61,7 +61,7 @@ def request(body: bytes = b'{"model": "tiny"}') -> Request:
 
 async def test_an_engine_that_is_not_there_never_had_the_request() -> None:
     async with FakeEngine() as engine:
-        target = Target(url=engine.url)
+        target = EngineEndpoint(url=engine.url)
     upstream = Upstream()
     with pytest.raises(EngineLost) as caught:
         await upstream.open(target, request())
@@ -70,7 +70,7 @@ async def test_an_engine_that_is_not_there_never_had_the_request() -> None:
 
 
 async def served(upstream: Upstream, engine: FakeEngine) -> None:
-    answer = await upstream.open(Target(url=engine.url), request())
+    answer = await upstream.open(EngineEndpoint(url=engine.url), request())
     while await answer.readany():
         pass
     answer.close()
@@ -81,7 +81,7 @@ async def test_a_connection_that_the_engine_closed_while_idle_is_no_loss() -> No
         upstream = Upstream()
         await served(upstream, engine)
         engine.fault = InjectedFault(kind="drop", times=1)
-        answer = await upstream.open(Target(url=engine.url), request())
+        answer = await upstream.open(EngineEndpoint(url=engine.url), request())
         assert answer.status == 200
         assert (len(engine.requests), answer.deliveries) == (3, 2)
         answer.close()
@@ -94,7 +94,7 @@ async def test_a_kept_connection_is_the_only_try_if_no_more_are_left() -> None:
         await served(upstream, engine)
         engine.fault = InjectedFault(kind="drop", times=1)
         with pytest.raises(EngineLost) as caught:
-            await upstream.open(Target(url=engine.url), request(), most=1)
+            await upstream.open(EngineEndpoint(url=engine.url), request(), most=1)
         assert (len(engine.requests), caught.value.deliveries) == (2, 1)
         await upstream.aclose()
 
@@ -105,7 +105,7 @@ async def test_an_engine_that_drops_a_kept_and_a_new_connection_is_lost_and_had_
         await served(upstream, engine)
         engine.fault = InjectedFault(kind="drop")
         with pytest.raises(EngineLost) as caught:
-            await upstream.open(Target(url=engine.url), request())
+            await upstream.open(EngineEndpoint(url=engine.url), request())
         assert caught.value.deliveries == 2
         assert len(engine.requests) == 3
         await upstream.aclose()
@@ -117,7 +117,7 @@ async def test_an_engine_that_died_of_a_request_on_a_kept_connection_had_it() ->
         await served(upstream, engine)
         engine.fault = InjectedFault(kind="die")
         with pytest.raises(EngineLost) as caught:
-            await upstream.open(Target(url=engine.url), request())
+            await upstream.open(EngineEndpoint(url=engine.url), request())
         assert caught.value.deliveries == 1
         await upstream.aclose()
 
@@ -126,7 +126,7 @@ async def test_a_request_that_was_lost_on_a_new_connection_is_not_sent_to_the_sa
     async with FakeEngine(model="tiny", fault=InjectedFault(kind="drop", times=1)) as engine:
         upstream = Upstream()
         with pytest.raises(EngineLost) as caught:
-            await upstream.open(Target(url=engine.url), request())
+            await upstream.open(EngineEndpoint(url=engine.url), request())
         assert caught.value.deliveries == 1
         assert len(engine.requests) == 1
         await upstream.aclose()

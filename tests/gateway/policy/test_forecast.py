@@ -13,7 +13,7 @@ from fleet_simulation import FleetSimulation, SimulatedRequest, arrivals, least_
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sparkfleet.gateway.in_flight import InFlight
+from sparkfleet.gateway.observed_groups import ObservedGroups
 from sparkfleet.gateway.policy.forecast import GroupLoad, forecasts, reason_of
 from sparkfleet.gateway.policy.prefix_cache import PrefixCaches, room_of
 from sparkfleet.gateway.policy.speeds import decode_tps
@@ -239,8 +239,8 @@ def test_two_unlike_groups_are_used_for_what_they_are_good_at() -> None:
     def fits(one: GroupEntry, needs: Requirements) -> bool:
         return can(one, needs) and needs.tokens <= (one.context or 0)
 
-    def able_ours(loads: InFlight, there: Any, one: SimulatedRequest) -> Any:
-        return ours(loads, [g for g in there if can(g, one.needs)], one)
+    def able_ours(observed: ObservedGroups, there: Any, one: SimulatedRequest) -> Any:
+        return ours(observed, [g for g in there if can(g, one.needs)], one)
 
     mine = FleetSimulation(groups, able_ours).run(requests)
     theirs = FleetSimulation(groups, least_loaded(fits)).run(requests)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from sparkfleet.gateway.in_flight import InFlight
+from sparkfleet.gateway.observed_groups import ObservedGroups
 from sparkfleet.gateway.policy.learned_speeds import FARTHEST, LearnedSpeeds
 from sparkfleet.gateway.request.requirements import Requirements
 from sparkfleet.gateway.routing_table import GroupEntry, GroupSpeed
@@ -68,24 +68,24 @@ def test_a_group_begins_at_the_speed_of_its_start_until_traffic_has_shown_anothe
 
 
 def test_a_group_that_started_faster_than_its_equal_is_asked_first() -> None:
-    loads = InFlight()
+    observed = ObservedGroups()
     groups = [
         GroupEntry(app=app, concurrency=4, speed=SPEED, measured=ratio)
         for app, ratio in (("a", 0.8), ("b", None), ("c", 1.3))
     ]
-    loads.follow(groups, ["m"])
-    found = loads.forecasts(groups, Requirements(tokens=300, prompt_tokens=100), "m")
+    observed.follow(groups, ["m"])
+    found = observed.forecasts(groups, Requirements(tokens=300, prompt_tokens=100), "m")
     assert [one.group.app for one in found] == ["c", "b", "a"]
     assert found[0].decode_s * 1.3 == pytest.approx(found[1].decode_s)
 
 
 def test_corrections_belong_to_a_plan() -> None:
-    loads, one = InFlight(), GroupEntry(app="a", speed=SPEED)
-    loads.follow([one])
+    observed, one = ObservedGroups(), GroupEntry(app="a", speed=SPEED)
+    observed.follow([one])
     for _ in range(5):
-        loads.learned.saw_decode("a", 1.0, 3.0)
-    shown = loads.learned.factors("a")
-    loads.follow([one.model_copy(update={"measured": 1.1})])
-    assert loads.learned.factors("a") == shown, "the same plan: an engine that started again"
-    loads.follow([one.model_copy(update={"speed": SPEED.model_copy(update={"alone_tps": 10.0})})])
-    assert loads.learned.factors("a") == (1.0, 1.0), "another rung"
+        observed.learned.saw_decode("a", 1.0, 3.0)
+    shown = observed.learned.factors("a")
+    observed.follow([one.model_copy(update={"measured": 1.1})])
+    assert observed.learned.factors("a") == shown, "the same plan: an engine that started again"
+    observed.follow([one.model_copy(update={"speed": SPEED.model_copy(update={"alone_tps": 10.0})})])
+    assert observed.learned.factors("a") == (1.0, 1.0), "another rung"

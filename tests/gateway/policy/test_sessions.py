@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from sparkfleet.engines.fake import FakeEngine
-from sparkfleet.gateway.in_flight import InFlight
+from sparkfleet.gateway.observed_groups import ObservedGroups
 from sparkfleet.gateway.policy import sessions
 from sparkfleet.gateway.policy.sessions import SessionPlace, Sessions
 from sparkfleet.gateway.request.requirements import Requirements
@@ -21,29 +21,29 @@ A, B = (GroupEntry(app=app, concurrency=4, speed=SPEED) for app in "ab")
 LONG = Requirements(tokens=8200, prompt_tokens=8000)
 
 
-def chosen(loads: InFlight, needs: Requirements, session: str) -> str:
-    return loads.forecasts([A, B], needs, "m", session)[0].group.app
+def chosen(observed: ObservedGroups, needs: Requirements, session: str) -> str:
+    return observed.forecasts([A, B], needs, "m", session)[0].group.app
 
 
 def test_a_session_stays_until_waiting_costs_more_than_its_prompt() -> None:
-    loads = InFlight()
-    loads.sessions.note("k:s", "b", 7900)
-    loads.begin("b")
-    assert chosen(loads, LONG, "k:s") == "b"
-    assert chosen(loads, LONG, "k:other") == chosen(loads, LONG, "") == "a"
+    observed = ObservedGroups()
+    observed.sessions.note("k:s", "b", 7900)
+    observed.begin("b")
+    assert chosen(observed, LONG, "k:s") == "b"
+    assert chosen(observed, LONG, "k:other") == chosen(observed, LONG, "") == "a"
     for _ in range(12):
-        loads.begin("b", 2000)
-    assert chosen(loads, LONG, "k:s") == "a"
+        observed.begin("b", 2000)
+    assert chosen(observed, LONG, "k:s") == "a"
 
 
 def test_a_lost_or_removed_group_is_forgotten() -> None:
-    loads = InFlight()
-    loads.sessions.note("s", "b", 100)
-    loads.fail("b")
-    assert loads.sessions.place("s") is None
-    loads.sessions.note("s", "b", 100)
-    loads.follow([A])
-    assert loads.sessions.place("s") is None
+    observed = ObservedGroups()
+    observed.sessions.note("s", "b", 100)
+    observed.fail("b")
+    assert observed.sessions.place("s") is None
+    observed.sessions.note("s", "b", 100)
+    observed.follow([A])
+    assert observed.sessions.place("s") is None
 
 
 def test_a_bounded_number_is_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -75,5 +75,5 @@ async def test_requests_of_a_session_go_to_one_engine_and_keys_do_not_share_name
         async with door.http.post(url, json=body, headers={header: "s-1"}) as response:
             assert response.status == 200
     assert sorted(len(engine.requests) for engine in engines) == [0, 6]
-    assert all(name.startswith(door.entry.id + ":") for name in door.gateway.proxy.loads.sessions._places)
-    assert door.gateway.proxy.loads.pending("app-0") == door.gateway.proxy.loads.pending("app-1") == 0
+    assert all(name.startswith(door.entry.id + ":") for name in door.gateway.proxy.observed.sessions._places)
+    assert door.gateway.proxy.observed.pending("app-0") == door.gateway.proxy.observed.pending("app-1") == 0

@@ -28,7 +28,7 @@ from sparkfleet.perf.latency.latency_model import (
     waits,
 )
 from sparkfleet.perf.latency.roofline_terms import (
-    Setup,
+    SpeedConfig,
     burst_terms,
     costs,
     halfway,
@@ -42,11 +42,11 @@ from sparkfleet.perf.prediction import Provenance
 from sparkfleet.perf.workload import Window, Workload
 
 
-def setup(name: str, format_: str, **more: object) -> Setup:
+def setup(name: str, format_: str, **more: object) -> SpeedConfig:
     arch = find_arch(name, architectures(), Stored(format_))
     tp = more.get("tp", 1)
     link = more.pop("link", physics().links["qsfp200"] if tp != 1 else None)
-    return Setup(arch=arch, format=format_, link=link, **{"engine": "vllm", **more})
+    return SpeedConfig(arch=arch, format=format_, link=link, **{"engine": "vllm", **more})
 
 
 def predict(name: str, format_: str, work: Workload, **more: object) -> Rates:

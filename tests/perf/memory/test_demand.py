@@ -16,7 +16,7 @@ from sparkfleet.perf.memory.demand import (
     step_tokens,
     weight_bytes,
 )
-from sparkfleet.perf.memory.engine_sizes import WHOLE_PROMPT, Run
+from sparkfleet.perf.memory.engine_sizes import WHOLE_PROMPT, MemoryConfig
 from sparkfleet.perf.memory.kv_cache import draft_kv_bytes, kv_bytes
 from sparkfleet.perf.model_shape import ModelShape, ShapePart, from_counts
 from sparkfleet.perf.prediction import MemoryUse
@@ -52,7 +52,7 @@ STEPS = [
 def test_a_step_of_prefill_is_no_longer_than_its_requests_and_holds_a_block(
     name: str, context: int, requests: int, kv: float, tokens: int
 ) -> None:
-    run = Run(context=context, concurrency=requests, kv_bytes=kv, chunk=8192)
+    run = MemoryConfig(context=context, concurrency=requests, kv_bytes=kv, chunk=8192)
     assert step_tokens(model(name, "fp8"), run) == tokens
 
 
@@ -61,31 +61,35 @@ def test_a_step_of_prefill_is_no_longer_than_its_requests_and_holds_a_block(
 )
 def test_a_step_has_room_for_what_all_requests_decode_together(requests: int, k: int, tokens: int) -> None:
     """vLLM: "max_num_batched_tokens (8192) must be greater than or equal to max_num_seqs (10000)"."""
-    run = Run(context=32_768, concurrency=requests, method="dflash" if k else "none", k=k, chunk=8192)
+    run = MemoryConfig(
+        context=32_768, concurrency=requests, method="dflash" if k else "none", k=k, chunk=8192
+    )
     assert step_tokens(model("Qwen/Qwen3-30B-A3B", "fp8"), run) == tokens
 
 
 def test_whole_prompts_are_prefilled_one_at_a_time() -> None:
     arch = model("Qwen/Qwen3-30B-A3B", "fp8")
-    assert step_tokens(arch, Run(context=32_768, concurrency=4, chunk=WHOLE_PROMPT)) == 32_768
+    assert step_tokens(arch, MemoryConfig(context=32_768, concurrency=4, chunk=WHOLE_PROMPT)) == 32_768
 
 
 def test_weights_are_divided_and_small_parts_are_too() -> None:
     arch = model("Qwen/Qwen3-235B-A22B-GPTQ-Int4", "int4", 123.8)
-    assert weight_bytes(arch, Run(tp=2)) == pytest.approx(57.64 * GIB, rel=0.01)
-    assert weight_bytes(arch, Run(pp=2)) < 0.55 * arch.bytes
+    assert weight_bytes(arch, MemoryConfig(tp=2)) == pytest.approx(57.64 * GIB, rel=0.01)
+    assert weight_bytes(arch, MemoryConfig(pp=2)) < 0.55 * arch.bytes
 
 
 def test_experts_are_dealt_out_or_cut() -> None:
     arch = model("Qwen/Qwen3-235B-A22B", "fp8")  # 128 experts
     experts = arch.part("experts")
     assert experts is not None
-    assert weight_bytes(arch, Run(tp=2, ep=2)) == pytest.approx(weight_bytes(arch, Run(tp=2)))
-    rest = weight_bytes(arch.model_copy(update={"parts": _without(arch, "experts")}), Run(tp=3))
-    fullest = weight_bytes(arch, Run(tp=3, ep=3)) - rest
+    assert weight_bytes(arch, MemoryConfig(tp=2, ep=2)) == pytest.approx(
+        weight_bytes(arch, MemoryConfig(tp=2))
+    )
+    rest = weight_bytes(arch.model_copy(update={"parts": _without(arch, "experts")}), MemoryConfig(tp=3))
+    fullest = weight_bytes(arch, MemoryConfig(tp=3, ep=3)) - rest
     assert fullest == pytest.approx(experts.bytes * 43 / 128)  # 43, 43 and 42 of them
-    both = weight_bytes(arch, Run(tp=4, ep=2))  # two ranks share what is dealt to them
-    assert both == pytest.approx(weight_bytes(arch, Run(tp=4)))
+    both = weight_bytes(arch, MemoryConfig(tp=4, ep=2))  # two ranks share what is dealt to them
+    assert both == pytest.approx(weight_bytes(arch, MemoryConfig(tp=4)))
 
 
 def _without(arch: ModelShape, kind: str) -> tuple[ShapePart, ...]:
@@ -95,9 +99,9 @@ def _without(arch: ModelShape, kind: str) -> tuple[ShapePart, ...]:
 def test_a_draft_model_has_weights_and_kv_of_its_own() -> None:
     target = model("meta-llama/Llama-3.3-70B", "nvfp4")
     draft = model("meta-llama/Llama-3.1-8B", "nvfp4", 6.0)
-    run = Run(context=32768, concurrency=4, method="draft", k=4, draft=draft)
+    run = MemoryConfig(context=32768, concurrency=4, method="draft", k=4, draft=draft)
     assert draft_bytes(target, run) == pytest.approx(6e9)
-    assert draft_kv_bytes(target, run) == kv_bytes(draft, Run(context=32768, concurrency=4))
+    assert draft_kv_bytes(target, run) == kv_bytes(draft, MemoryConfig(context=32768, concurrency=4))
     assert demand(target, run).of(MemoryUse.DRAFT_KV) == 32 * 2 * 8 * 128 * 32768 * 4
     two = run.model_copy(update={"tp": 2})
     assert draft_bytes(target, two) == pytest.approx(3e9)
@@ -115,20 +119,20 @@ def test_a_draft_model_has_weights_and_kv_of_its_own() -> None:
 def test_the_second_model_on_a_node_sees_the_first() -> None:
     arch = model("google/gemma-4-26B-A4B", "nvfp4", 16.5)
     first = 0.85 * SPARK_TOTAL  # vLLM at 0.85 holds that much: flowy0, four times NV_ERR_NO_MEMORY
-    needs = demand(arch, Run()).band
+    needs = demand(arch, MemoryConfig()).band
     assert fits(needs, SPARK) == "fits"
     assert fits(needs, SPARK.plus(-first), edge=True) == "no"
 
 
 def test_half_a_spark_is_half_a_spark() -> None:
     arch = model("openai/gpt-oss-120b", "mxfp4", 65)
-    assert fits(demand(arch, Run()).band, SMALL_SPARK, edge=True) == "no"
-    assert fits(demand(model("Qwen3.6-27B", "nvfp4"), Run()).band, SMALL_SPARK) == "fits"
+    assert fits(demand(arch, MemoryConfig()).band, SMALL_SPARK, edge=True) == "no"
+    assert fits(demand(model("Qwen3.6-27B", "nvfp4"), MemoryConfig()).band, SMALL_SPARK) == "fits"
 
 
 def test_the_embedded_engine_needs_little_more_than_its_process() -> None:
     tiny = from_counts("tiny", 0.001, 0.001)
-    found = demand(tiny, Run(device="cpu", kv_pool=64 * 2**20)).band
+    found = demand(tiny, MemoryConfig(device="cpu", kv_pool=64 * 2**20)).band
     assert 1.0 * GIB < found.mid < 2.6 * GIB
 
 
@@ -141,7 +145,7 @@ NAMES = [
     "deepseek-ai/DeepSeek-V4-Flash",
 ]
 runs = st.builds(
-    Run,
+    MemoryConfig,
     engine=st.sampled_from(["vllm", "sglang", "trtllm", "llama.cpp"]),
     tp=st.sampled_from([1, 2, 3, 4, 8]),
     ep=st.sampled_from([1, 3, 4]),
@@ -155,7 +159,7 @@ runs = st.builds(
 
 @given(st.sampled_from(NAMES), st.sampled_from(["fp8", "nvfp4"]), runs, st.floats(8, 130), st.floats(0, 60))
 def test_more_memory_never_makes_a_fit_unfit(
-    name: str, format_: str, run: Run, gib: float, more: float
+    name: str, format_: str, run: MemoryConfig, gib: float, more: float
 ) -> None:
     needs = demand(model(name, format_), run).band
     less, better = (fits(needs, NodeMemory(total=x * GIB, used=4 * GIB).room) for x in (gib, gib + more))
@@ -163,7 +167,9 @@ def test_more_memory_never_makes_a_fit_unfit(
 
 
 @given(st.sampled_from(NAMES), runs, st.integers(1, 500_000), st.integers(0, 16))
-def test_more_context_or_requests_never_need_less(name: str, run: Run, tokens: int, requests: int) -> None:
+def test_more_context_or_requests_never_need_less(
+    name: str, run: MemoryConfig, tokens: int, requests: int
+) -> None:
     arch = model(name, "fp8")
     more = run.model_copy(update={"context": run.context + tokens, "concurrency": run.concurrency + requests})
     a, b = demand(arch, run).band, demand(arch, more).band
@@ -173,5 +179,5 @@ def test_more_context_or_requests_never_need_less(name: str, run: Run, tokens: i
 
 
 @given(st.sampled_from(NAMES), runs)
-def test_same_input_same_output(name: str, run: Run) -> None:
+def test_same_input_same_output(name: str, run: MemoryConfig) -> None:
     assert demand(model(name, "fp8"), run) == demand(model(name, "fp8"), run)

@@ -7,7 +7,7 @@ import pytest
 from sparkfleet.knowledge.engines.images import IMAGES
 from sparkfleet.knowledge.models.known_models import known_checkpoint
 from sparkfleet.perf.memory.demand import weight_bytes
-from sparkfleet.perf.memory.engine_sizes import Run
+from sparkfleet.perf.memory.engine_sizes import MemoryConfig
 from sparkfleet.perf.model_shape import from_checkpoint
 from sparkfleet.units import GIB
 
@@ -25,7 +25,7 @@ def test_the_tables_of_a_model(name, gib):
     checkpoint = known_checkpoint(name)
     assert checkpoint.table_bytes / GIB == pytest.approx(gib, rel=0.01)
     arch = from_checkpoint(checkpoint)
-    kept, left = (weight_bytes(arch, Run(disk_tables=on_disk)) for on_disk in (False, True))
+    kept, left = (weight_bytes(arch, MemoryConfig(disk_tables=on_disk)) for on_disk in (False, True))
     assert kept - left == pytest.approx(checkpoint.table_bytes)
 
 

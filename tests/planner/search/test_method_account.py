@@ -136,7 +136,7 @@ class TestAccount:
         account = MethodAccount()
         account.note("vllm", ("mtp",), Fate(Stage.SIZED, "too large", "memory"))
         account.note("vllm", ("mtp",), Fate(Stage.EXCLUDED, "no head", "engine"))
-        account.note("vllm", ("mtp",), Fate(Stage.JUDGED, "12 tok/s against 20", "slower"))
+        account.note("vllm", ("mtp",), Fate(Stage.EVALUATED, "12 tok/s against 20", "slower"))
         (line,) = (one for one in account.unmentioned((), ()) if one.methods == ("mtp",))
         assert (line.what, line.reason, line.why) == ("vLLM · MTP", "12 tok/s against 20", "slower")
 

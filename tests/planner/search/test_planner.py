@@ -9,7 +9,7 @@ from sparkfleet.checkpoints.io.licenses import License
 from sparkfleet.knowledge.engines.advisories import advisories_of
 from sparkfleet.knowledge.models.known_models import known_checkpoint
 from sparkfleet.perf.predictor import predictor_of
-from sparkfleet.planner.search.judge import Evaluation
+from sparkfleet.planner.search.evaluate import Evaluation
 from sparkfleet.planner.search.planner import infeasible, plan_fleet
 from sparkfleet.planner.search.rung_builder import without_advisory_first
 from sparkfleet.planner.types.plan import PublishedRuns
@@ -140,12 +140,12 @@ class TestAdvisories:
         spec = ask("meta-llama/Llama-3.1-8B-Instruct-FP8", engine="sglang")
         rung = choice(plan(sparks(1), spec))
         assert advisories_of(rung.candidate.engine, rung.candidate.engine_version)
-        return Evaluation(None, rung, rung.worth, ())
+        return Evaluation(None, rung, rung.worth)
 
     @pytest.fixture
     def without(self, sparks, plan, ask):
         rung = choice(plan(sparks(1), ask("meta-llama/Llama-3.1-8B-Instruct-FP8", engine="vllm")))
-        return Evaluation(None, rung, rung.worth, ())
+        return Evaluation(None, rung, rung.worth)
 
 
 def _with_rung(judged, **update):

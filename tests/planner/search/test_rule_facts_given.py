@@ -5,7 +5,7 @@ import pytest
 from sparkfleet.knowledge.engines.images import IMAGES, images_of
 from sparkfleet.knowledge.rules.rules import planning_rules
 from sparkfleet.planner.rules.rule_facts import image_situation
-from sparkfleet.planner.search import judge as judging
+from sparkfleet.planner.search import evaluate as evaluating
 
 UNPUBLISHED = {"cutlass_version", "fastsafetensors_version"}
 """Libraries of which no image's version is published. `images.yaml` takes them, so these rules are doubts until then."""
@@ -31,13 +31,13 @@ def boxes(sparks):
 def judged(monkeypatch):
     """The contexts that plans hold against rules."""
     found = []
-    judge = judging.judge
+    judge = evaluating.judge
 
     def noted(situation):
         found.append(situation)
         return judge(situation)
 
-    monkeypatch.setattr(judging, "judge", noted)
+    monkeypatch.setattr(evaluating, "judge", noted)
     return found
 
 

@@ -1,4 +1,4 @@
-"""Requests in flight per group, counted from what this gateway replica sent.
+"""Observations of the groups, by what this gateway replica sent: requests in flight, failures, caches, sessions, speeds.
 
 A fleet has one gateway (docs/decisions.md, 77). While it is replaced there may be two for seconds: each counts its own
 requests only, and they need not communicate.
@@ -53,8 +53,12 @@ NOBODY = RequestsAhead()
 """No requests wait."""
 
 
-class InFlight:
-    """Counts the requests in flight of each group, and what they have probably left in its cache."""
+class ObservedGroups:
+    """Records what requests show of each group, and forecasts the next one on it.
+
+    Counted here: requests in flight, prompts whose first token has not come, circuits, turns. In parts: `absences` (lacks of
+    engines), `learned` (speeds), `caches` (prefixes), `sessions`.
+    """
 
     def __init__(self, clock: Callable[[], float] = monotonic) -> None:
         self._clock = clock

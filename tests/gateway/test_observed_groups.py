@@ -11,8 +11,8 @@ import pytest
 from clocks import Clock
 
 from sparkfleet.engines.fake import FakeEngine, InjectedFault, Pace
-from sparkfleet.gateway.engine.endpoints import Target
-from sparkfleet.gateway.in_flight import InFlight
+from sparkfleet.gateway.engine.endpoints import EngineEndpoint
+from sparkfleet.gateway.observed_groups import ObservedGroups
 from sparkfleet.gateway.policy.circuit import OPEN_S
 from sparkfleet.gateway.policy.forecast import reason_of
 from sparkfleet.gateway.request.requirements import Requirements
@@ -26,125 +26,125 @@ SMALL = GroupEntry(app="small", concurrency=2)
 LARGE = GroupEntry(app="large", concurrency=8)
 
 
-def first(loads: InFlight, *groups: GroupEntry, needs: Requirements = NOTHING) -> str:
-    return loads.forecasts(groups, needs)[0].group.app
+def first(observed: ObservedGroups, *groups: GroupEntry, needs: Requirements = NOTHING) -> str:
+    return observed.forecasts(groups, needs)[0].group.app
 
 
 def test_requests_are_shared_by_slots() -> None:
-    loads = InFlight()
+    observed = ObservedGroups()
     for _ in range(20):
-        loads.begin(first(loads, SMALL, LARGE))
-    assert (loads.held("small"), loads.held("large")) == (4, 16)
+        observed.begin(first(observed, SMALL, LARGE))
+    assert (observed.held("small"), observed.held("large")) == (4, 16)
 
 
 def test_idle_groups_take_turns() -> None:
-    loads, taken = InFlight(), []
+    observed, taken = ObservedGroups(), []
     for _ in range(4):
-        taken.append(first(loads, SMALL, LARGE))
-        loads.begin(taken[-1])
-        loads.end(taken[-1])
+        taken.append(first(observed, SMALL, LARGE))
+        observed.begin(taken[-1])
+        observed.end(taken[-1])
     assert taken == ["small", "large"] * 2
 
 
 def test_turns_are_kept_where_some_requests_have_no_choice() -> None:
-    loads, taken = InFlight(), Counter[str]()
+    observed, taken = ObservedGroups(), Counter[str]()
     for number in range(20):
         groups = (LARGE,) if number % 2 else (SMALL, LARGE)
-        app = first(loads, *groups)
+        app = first(observed, *groups)
         taken[app] += len(groups) == 2
-        loads.begin(app)
-        loads.end(app)
+        observed.begin(app)
+        observed.end(app)
     assert taken == {"small": 10, "large": 0}  # `large` had its turn each time in between
 
 
 @pytest.mark.parametrize("slots", [None, 0])
 def test_slots_that_are_not_known_are_taken_for_few(slots: int | None) -> None:
-    loads = InFlight()
+    observed = ObservedGroups()
     unknown = GroupEntry(app="unknown", concurrency=slots)
     for _ in range(12):
-        loads.begin(first(loads, unknown, SMALL, LARGE))
-    assert (loads.held("unknown"), loads.held("small"), loads.held("large")) == (2, 2, 8)
-    assert first(InFlight(), unknown) == "unknown"
+        observed.begin(first(observed, unknown, SMALL, LARGE))
+    assert (observed.held("unknown"), observed.held("small"), observed.held("large")) == (2, 2, 8)
+    assert first(ObservedGroups(), unknown) == "unknown"
 
 
 def test_one_that_failed_is_asked_last_for_a_while() -> None:
     clock = Clock(100.0)
-    loads = InFlight(clock)
-    loads.begin("large")
-    loads.fail("small")
-    assert first(loads, SMALL, LARGE) == "large"
-    assert first(loads, SMALL) == "small"
+    observed = ObservedGroups(clock)
+    observed.begin("large")
+    observed.fail("small")
+    assert first(observed, SMALL, LARGE) == "large"
+    assert first(observed, SMALL) == "small"
     clock.now += OPEN_S
-    assert first(loads, SMALL, LARGE) == "small"
+    assert first(observed, SMALL, LARGE) == "small"
 
 
 def test_one_request_tries_a_group_that_failed() -> None:
     clock = Clock(100.0)
-    loads = InFlight(clock)
-    loads.fail("small")
+    observed = ObservedGroups(clock)
+    observed.fail("small")
     clock.now += OPEN_S
-    probe = loads.begin(first(loads, SMALL, LARGE))
-    assert loads.held("small") == 1
+    probe = observed.begin(first(observed, SMALL, LARGE))
+    assert observed.held("small") == 1
     for _ in range(6):
-        loads.begin(first(loads, SMALL, LARGE))
-    assert loads.held("large") == 6
-    assert loads.circuit_line("small") == "half-open: failed, a request tries it"
-    loads.succeed("small", probe)
-    assert loads.circuit_line("small") == ""
-    assert first(loads, SMALL, LARGE) == "small"
+        observed.begin(first(observed, SMALL, LARGE))
+    assert observed.held("large") == 6
+    assert observed.circuit_line("small") == "half-open: failed, a request tries it"
+    observed.succeed("small", probe)
+    assert observed.circuit_line("small") == ""
+    assert first(observed, SMALL, LARGE) == "small"
 
 
 def test_those_that_wait_are_served_when_a_circuit_closes() -> None:
     clock, calls = Clock(100.0), []
-    loads = InFlight(clock)
-    loads.fail("small")
+    observed = ObservedGroups(clock)
+    observed.fail("small")
     clock.now += OPEN_S
-    probe = loads.begin("small")
-    loads.on_end = lambda: calls.append(loads.is_open("small"))
-    loads.succeed("small", probe)
+    probe = observed.begin("small")
+    observed.on_end = lambda: calls.append(observed.is_open("small"))
+    observed.succeed("small", probe)
     assert calls == [False]
 
 
 def test_a_probe_without_a_verdict_makes_room_for_another() -> None:
     """Its client left, or the engine refused it."""
     clock = Clock(100.0)
-    loads = InFlight(clock)
-    loads.fail("small")
+    observed = ObservedGroups(clock)
+    observed.fail("small")
     clock.now += OPEN_S
-    probe = loads.begin("small")
-    assert loads.is_open("small")
-    loads.end("small", probe)
-    assert not loads.is_open("small")
+    probe = observed.begin("small")
+    assert observed.is_open("small")
+    observed.end("small", probe)
+    assert not observed.is_open("small")
 
 
 def test_one_that_failed_is_behind_the_others_however_busy_they_are() -> None:
-    loads = InFlight()
-    loads.fail("small")
+    observed = ObservedGroups()
+    observed.fail("small")
     for _ in range(9):
-        loads.begin("large")
-    (found, last) = loads.forecasts([SMALL, LARGE], NOTHING)
+        observed.begin("large")
+    (found, last) = observed.forecasts([SMALL, LARGE], NOTHING)
     assert (found.group, last.group) == (LARGE, SMALL)
     assert reason_of([found, last]) == "the only group that has not failed lately"
 
 
 def test_ability_comes_before_load() -> None:
-    loads = InFlight()
+    observed = ObservedGroups()
     sees = SMALL.model_copy(update={"vision": True})
-    loads.begin("small")
-    assert first(loads, sees, LARGE, needs=Requirements(vision=True)) == "small"
-    assert first(loads, sees, LARGE) == "large"
+    observed.begin("small")
+    assert first(observed, sees, LARGE, needs=Requirements(vision=True)) == "small"
+    assert first(observed, sees, LARGE) == "large"
 
 
 def test_what_is_gone_is_forgotten_but_not_what_it_still_has_in_hand() -> None:
-    loads = InFlight()
-    loads.begin("small")
-    loads.begin("large")
-    loads.fail("small")
-    loads.follow([LARGE])
-    assert first(loads, SMALL, LARGE) == "large"  # 1 of 8 against 1 of 2
-    loads.end("small")
-    assert loads.held("small") == 0
-    assert first(loads, SMALL, LARGE) == "small"
+    observed = ObservedGroups()
+    observed.begin("small")
+    observed.begin("large")
+    observed.fail("small")
+    observed.follow([LARGE])
+    assert first(observed, SMALL, LARGE) == "large"  # 1 of 8 against 1 of 2
+    observed.end("small")
+    assert observed.held("small") == 0
+    assert first(observed, SMALL, LARGE) == "small"
 
 
 # Through a gateway
@@ -164,7 +164,7 @@ async def house(open_door: OpenDoor, *slots: int, fault: InjectedFault | None = 
 
 
 def held(door: Door) -> list[int]:
-    return [door.gateway.proxy.loads.held(target.app) for target in door.picker.targets]
+    return [door.gateway.proxy.observed.held(target.app) for target in door.picker.targets]
 
 
 async def test_many_at_once_are_shared_by_slots(open_door: OpenDoor) -> None:
@@ -181,7 +181,7 @@ async def test_of_requests_that_come_together_each_counts_before_its_engine_is_f
     door = await house(open_door, 4, 4)
     pick, gate = door.picker.pick, asyncio.Barrier(8)
 
-    async def together(*args: object, **named: object) -> Target | None:
+    async def together(*args: object, **named: object) -> EngineEndpoint | None:
         await gate.wait()
         return await pick(*args, **named)  # type: ignore[arg-type]
 
