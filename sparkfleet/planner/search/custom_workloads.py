@@ -53,23 +53,29 @@ def custom_groups(
         ledger.take_back(name, nodes, declared)
         for node in nodes:
             del ledger.ports[node, variant.port]
+    return _refused(variant, fleet, ledger, needs, placed=len(groups))
+
+
+def _refused(
+    variant: Variant, fleet: Fleet, ledger: MemoryLedger, needs: Band, *, placed: int
+) -> ServedVariant:
+    """The rejection of a workload of which only `placed` replicas have a node with its port and memory free."""
     usable = [node for pool in fleet.pools(1, variant.nodes) for node in pool.nodes]
-    others = {
-        node: ledger.ports[node, variant.port] for node in usable if (node, variant.port) in ledger.ports
-    }
+    others = {node: ledger.ports[at] for node in usable if (at := (node, variant.port)) in ledger.ports}
     reasons = [f"{other} has port {variant.port} of {node}" for node, other in others.items()]
     near = [f"fits with another `port` (also in its `command`) than {other}'s" for other in others.values()]
-    if len(others) < len(usable):
-        words = f"{gib(declared)} declared, and no {'other' if others else 'usable'} node has that much free"
-        if groups:
-            words += f" for more than {len(groups)} of {wanted} replicas"
+    lacks_memory = len(others) < len(usable)
+    if lacks_memory:
+        words = f"{gib(needs.mid)} declared, and no {'other' if others else 'usable'} node has that much free"
+        if placed:
+            words += f" for more than {placed} of {variant.replicas} replicas"
             words += f", one per node as all listen on port {variant.port}"
-            near.append(f"fits with `replicas: {len(groups)}`")
+            near.append(f"fits with `replicas: {placed}`")
         reasons.append(words)
     empty = (ledger.emptiest(pool)[1] for pool in fleet.pools(1, variant.nodes))
     if not near and any(fits(needs, room) != "no" for room in empty):
-        near = [f"fits with one more node{' per replica' if wanted > 1 else ''}"]
-    why: Why = "memory" if len(others) < len(usable) else "wanted"
+        near = [f"fits with one more node{' per replica' if (variant.replicas or 1) > 1 else ''}"]
+    why: Why = "memory" if lacks_memory else "wanted"
     rejection = Rejection(what=f"custom · {variant.model}", reason="; ".join(reasons), why=why)
     return ServedVariant([], [rejection], near)
 
