@@ -32,6 +32,14 @@ NGRAM_TABLES = ("qwen4_exp", "deepseek_v41")
 """Types of models whose layers look n-grams up in tables (vLLM, config/engram.py)."""
 
 
+class Sampling(Value):
+    """Sampling defaults of `generation_config.json`, which engines use if a request sets none."""
+
+    temperature: float | None = None
+    top_p: float | None = None
+    top_k: int | None = None
+
+
 class Checkpoint(Value):
     """A set of weights, or the config of one."""
 
@@ -84,6 +92,7 @@ class Checkpoint(Value):
     needs_remote_code: bool
     """The config refers to Python files of its own (`auto_map`), for engines that do not know the architecture."""
     license: License = License()
+    sampling: Sampling = Sampling()
 
     def parameters_by_part(self) -> dict[Part, int]:
         """Parameters of each part that the model has."""

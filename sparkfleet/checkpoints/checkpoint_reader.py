@@ -18,7 +18,7 @@ from sparkfleet.checkpoints.arch.model_families import PLAIN, Family, family_of
 from sparkfleet.checkpoints.arch.nemotron_nas import unrolled
 from sparkfleet.checkpoints.arch.other_tasks import refuse_other_tasks
 from sparkfleet.checkpoints.arch.weight_parts import Part
-from sparkfleet.checkpoints.checkpoint import Checkpoint
+from sparkfleet.checkpoints.checkpoint import Checkpoint, Sampling
 from sparkfleet.checkpoints.io.checkpoint_files import read_beside, read_config, read_tensors
 from sparkfleet.checkpoints.io.config_json import Config, language_model
 from sparkfleet.checkpoints.io.hub_cache import name_of
@@ -64,8 +64,11 @@ def read_checkpoint(source: Path, *, id: str | None = None) -> Checkpoint:  # no
         facts = _from_config(outer, id or name, read_beside(source, "hf_quant_config.json"))
     else:
         facts = _from_weights(outer, id or name, source, found)
+    license_, sampling = read_license(source), _sampling(read_beside(source, "generation_config.json"))
     path = source if found is not None else None
-    return facts.model_copy(update={"revision": revision, "path": path, "license": read_license(source)})
+    return facts.model_copy(
+        update={"revision": revision, "path": path, "license": license_, "sampling": sampling}
+    )
 
 
 def checkpoint_from_config(
@@ -211,3 +214,17 @@ def _declares_vision(outer: Config) -> bool:
 def _tied(config: Config, weights: WeightMap) -> bool:
     """True if the head is tied: it is missing from the weights, or declared as tied (then a stored one is not loaded)."""
     return config.flag("tie_word_embeddings") or not weights.has(Part.HEAD)
+
+
+def _sampling(config: Config | None) -> Sampling:
+    """The sampling defaults as far as they are numbers: the engine reads them itself, and no plan depends on them."""
+    given = config.values if config is not None else {}
+    temperature, top_p, top_k = (_number(given.get(name)) for name in ("temperature", "top_p", "top_k"))
+    whole = int(top_k) if top_k is not None and top_k.is_integer() else None
+    return Sampling(temperature=temperature, top_p=top_p, top_k=whole)
+
+
+def _number(value: object) -> float | None:
+    if isinstance(value, bool) or not isinstance(value, int | float) or not abs(value) < 1e9:
+        return None
+    return float(value)

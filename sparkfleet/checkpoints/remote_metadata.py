@@ -40,6 +40,7 @@ from sparkfleet.values import Value
 
 WHOLE: Mapping[str, int] = {
     "config.json": CONFIG_BYTES,
+    "generation_config.json": CONFIG_BYTES,
     "hf_quant_config.json": CONFIG_BYTES,
     INDEX: INDEX_BYTES,
 }

@@ -10,7 +10,7 @@ import pytest
 
 from sparkfleet.checkpoints.arch.layers import LayerKind
 from sparkfleet.checkpoints.arch.weight_parts import Part
-from sparkfleet.checkpoints.checkpoint import Checkpoint
+from sparkfleet.checkpoints.checkpoint import Checkpoint, Sampling
 from sparkfleet.checkpoints.checkpoint_reader import checkpoint_from_config, read_checkpoint
 from sparkfleet.checkpoints.io.licenses import License
 from sparkfleet.errors import FactError
@@ -444,14 +444,30 @@ def test_an_estimate_agrees_with_the_weights(
     assert estimate.layers == facts.layers
 
 
-def test_license_remote_code_and_hub_name(make_checkpoint: Maker, llama: Config) -> None:
+@pytest.mark.parametrize(
+    ("given", "expected"),
+    [
+        ('{"top_k": 50.0}', Sampling(top_k=50)),
+        ('{"temperature": "high", "top_p": true, "top_k": 1.5}', Sampling()),
+    ],
+)
+def test_sampling_defaults_stop_no_plan(
+    make_checkpoint: Maker, llama: Config, given: str, expected: Sampling
+) -> None:
+    directory = make_checkpoint(llama)
+    (directory / "generation_config.json").write_text(given)
+    assert read_checkpoint(directory).sampling == expected
+
+
+def test_license_sampling_remote_code_and_hub_name(make_checkpoint: Maker, llama: Config) -> None:
     config = {**llama, "auto_map": {"AutoModelForCausalLM": "modeling_x.X"}}
     directory = make_checkpoint(config, name="models--Org--Some-Model/snapshots/0123456789abcdef")
     (directory / "README.md").write_text("---\nlicense: apache-2.0\n---\n# A model\n")
-    (directory / "generation_config.json").write_text('{"temperature": "high", "top_k": 50.0}')
+    (directory / "generation_config.json").write_text('{"temperature": 0.6, "top_p": 0.95, "top_k": 20}')
     facts = read_checkpoint(directory)
     assert (facts.id, facts.revision) == ("Org/Some-Model", "0123456789abcdef")
     assert facts.license == License(id="apache-2.0", kind="open-source", source="README.md")
+    assert facts.sampling == Sampling(temperature=0.6, top_p=0.95, top_k=20)
     assert facts.needs_remote_code
 
 

@@ -75,11 +75,12 @@ def test_one_file(make_checkpoint, llama_weights):
 
 def test_everything_beside_the_weights_counts(make_checkpoint, llama_weights):
     directory = make_checkpoint(weights=llama_weights())
+    (directory / "generation_config.json").write_text('{"temperature": 0.7, "top_k": 20}')
     quantization = {"quant_algo": "FP8", "kv_cache_quant_algo": "FP8"}
     (directory / "hf_quant_config.json").write_text(json.dumps({"quantization": quantization}))
     (directory / "README.md").write_text("---\nlicense: mit\n---\n" + "x" * 100_000)
     found = through(directory)
-    assert found.license.id == "mit"
+    assert (found.sampling.temperature, found.sampling.top_k, found.license.id) == (0.7, 20, "mit")
     assert found.kv_dtype() == "fp8"
     assert found == read_checkpoint(directory)
 

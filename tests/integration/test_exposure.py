@@ -5,6 +5,8 @@ One model is served over both nodes, by real vLLM, and one custom workload, whic
 
 import json
 import sys
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from importlib.resources import files
 
 import httpx
@@ -44,13 +46,32 @@ def addresses(fleet, node):
 
 @pytest.fixture(scope="module")
 def answers(served):
-    """Every socket of both nodes, asked by itself and by the other."""
-    return [
-        answer
-        for node in NODES
-        for asking in NODES
-        for answer in scan(served.lab, node, asking, addresses(served, node))
-    ]
+    """Every socket of both nodes, asked by itself and by the other, while the engine generates."""
+    with generating(served):
+        return [
+            answer
+            for node in NODES
+            for asking in NODES
+            for answer in scan(served.lab, node, asking, addresses(served, node))
+        ]
+
+
+@contextmanager
+def generating(fleet):
+    """One request after the other meanwhile: ranks of an idle engine send each other nothing."""
+    over = False
+
+    def chat():
+        while not over:
+            fleet.chat(tokens=200)
+
+    with ThreadPoolExecutor(1) as pool:
+        chatting = pool.submit(chat)
+        try:
+            yield
+        finally:
+            over = True
+        chatting.result()
 
 
 def test_the_scan_reaches_what_is_open(served, answers):
@@ -89,6 +110,8 @@ HEALTH = {
     ("ray::DashboardA", "GET /-/healthz"): "Ray's own: it lives",
 }
 """Answers to everybody who reaches a socket."""
+RANKS = "VLLM::EngineCor"
+"""Sends its steps, with the tokens of prompts, to the other ranks over ZeroMQ, as bytes to whoever connects."""
 PAGE = files("sparkfleet.gateway.page").joinpath("static/index.html").read_bytes()
 
 
@@ -98,7 +121,8 @@ def is_the_page(answer):
     return answer.request == "GET /" and len(body) > 1000 and PAGE.startswith(body)
 
 
-def test_no_socket_gives_data_without_a_token(answers):
+def test_no_socket_gives_data_without_a_token(served, answers):
+    rails = httpx.URL(served.group()["url"]).host
     told = {
         f"{one.process} on {one.address} port {one.port} answers {one.request} from {one.asked_from}: {one.verdict.words}:"
         f" {one.text[-160:]!r}"
@@ -107,6 +131,7 @@ def test_no_socket_gives_data_without_a_token(answers):
         and (one.process, one.request) not in HEALTH
         and not is_the_page(one)
         and not ((one.process, one.request) in LOCAL and one.address.startswith("127."))
+        and (one.process, one.address) != (RANKS, rails)
     }
     for line in sorted(told):
         print(line)
@@ -121,3 +146,9 @@ def test_which_sockets_others_reach(served):
     for node, every in found.items():
         print(node, [(one.address, one.port, one.process) for one in every])
     assert all(found.values())
+
+
+def test_steps_of_an_engine_are_read_on_the_rails_alone(served, answers):
+    """What docs/security.md has of them. If none is seen, the scan found the engine idle and proves nothing."""
+    read = {(one.node, one.address) for one in answers if one.process == RANKS and one.is_data}
+    assert read == {("spark1", httpx.URL(served.group()["url"]).host)}

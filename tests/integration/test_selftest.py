@@ -34,6 +34,7 @@ def test_all_steps_on_a_pair_and_the_fleet_is_as_before(pair):
 def test_without_engines_a_fact_that_a_node_does_not_give_is_a_fault(pair):
     pair.lab.set("spark2", gpu="no-driver")
     code, out, _ = pair.run("selftest", "--no-engines", "spark2")
+    pair.lab.heal("spark2")
     assert code == 1
     assert verdict(out, "spark2: facts") == "fault"
     assert verdict(out, "engines") == "skipped"

@@ -26,6 +26,8 @@ CUSTOM = (
 KINDS = {"127.0.0.1": "loopback", "fabric address": "fabric", "every address": "any"}
 """Words of the page's column of addresses, and what they mean."""
 
+RANKS = "ranks of a vLLM group among themselves (ZeroMQ, gloo)"
+
 
 class Found(NamedTuple):
     """A listening socket with the page's row that it belongs to."""
@@ -64,6 +66,8 @@ def row_of(one, words, gateway):
         return "Ray: GCS, raylet, agents, workers"
     if "sparkfleet.runtime.supervisor" in words or "speech.py" in words:
         return "TensorRT-LLM, custom workloads"
+    if one.process.startswith("VLLM::") and not one.anywhere:
+        return RANKS
     if "vllm" in words.lower() or "sparkfleet.engines.fake" in words:
         return "rendezvous of ranks (PyTorch)" if one.anywhere else "vLLM, SGLang"
     return f"not on the page: {one.process} ({words[:200]})"
@@ -110,6 +114,6 @@ def test_every_socket_is_on_the_page_and_listens_where_the_page_has_it(found):
 
 def test_every_row_of_the_page_is_a_socket_that_exists(found, pair):
     unseen = (
-        set() if pair.real else {"rendezvous of ranks (PyTorch)"}
+        set() if pair.real else {"rendezvous of ranks (PyTorch)", RANKS}
     )  # the fake engine's ranks meet on the rails
     assert page().keys() - {one.row for one in found} == unseen

@@ -10,6 +10,7 @@ from sparkfleet.knowledge.rules.rules import Penalise
 from sparkfleet.planner.capacity.sizing import Proposal, VariantContext
 from sparkfleet.planner.search.evaluate import Evaluation
 from sparkfleet.planner.search.objective import SPREAD_GAIN
+from sparkfleet.planner.search.spread import sparks_words
 from sparkfleet.planner.types.plan import GroupPlan, Rejection, Rung
 from sparkfleet.specs.deployment import Objective
 
@@ -112,9 +113,10 @@ def rung_of(
         lower = [max(faster, key=speed_of)] if faster else []
         lower += [rung for rung in ladder[1:2] if _set_back(rung, choice) and rung not in lower]
         words = (_ranked_lower(one, choice, objective, faster=one in faster) for one in lower)
-        return evaluation.rung.model_copy(
-            update={"reason": "; ".join((OBJECTIVES[objective], *words, *others))}
-        )
+        best = OBJECTIVES[objective]
+        if others and objective == "interactive":  # one of them may be faster
+            best += f" on {sparks_words(choice.rung.candidate.shape.ranks)}"
+        return evaluation.rung.model_copy(update={"reason": "; ".join((best, *words, *others))})
     before = ladder[at - 1].rung
     more = (
         f"; predicted faster than the choice, but {_doubt_of(evaluation, choice)}"

@@ -44,12 +44,13 @@ def _published_of(narrow: Rung) -> str:
     """Evidence for fewer nodes: a published rate that is above the prediction, or the number of measurements."""
     predicted, published = narrow.prediction.decode_tps_per_request, narrow.published.alone
     if predicted is not None and published is not None and published > SPREAD_GAIN * predicted.mid:
-        return f"{_sparks(narrow.candidate.shape.ranks)} is published with {published:.3g} tok/s"
+        return f"{published:.3g} tok/s are published of {sparks_words(narrow.candidate.shape.ranks)}"
     return "with fewer published measurements"
 
 
-def _sparks(number: int) -> str:
-    return "one Spark" if number == 1 else f"{number} Sparks"
+def sparks_words(number: int) -> str:
+    """A number of nodes in words, such as "two Sparks"."""
+    return {1: "one Spark", 2: "two Sparks"}.get(number, f"{number} Sparks")
 
 
 def _used(case: VariantContext, nodes: int, ranks: int) -> tuple[int, int]:
@@ -72,9 +73,8 @@ def _lost(case: VariantContext, narrow: Rung, wide: Rung) -> str:
 
 
 def line(split: Split, tps: float, other: float) -> str:
-    """The alternative and how to choose it: "both Sparks: 24.7 tok/s for one user, 1.5×: `parallel: {tp: 2}`"."""
-    which = "both Sparks" if split.ranks == 2 else _sparks(split.ranks)
+    """The alternative and how to choose it: "two Sparks: 24.7 tok/s for one user, 1.5×: `parallel: {tp: 2}`"."""
     ways = (
         ", ".join(f"{name}: {n}" for name, n in zip(("tp", "pp"), split[:2], strict=True) if n > 1) or "tp: 1"
     )
-    return f"{which}: {tps:.3g} tok/s for one user, {tps / other:.2g}×: `parallel: {{{ways}}}`"
+    return f"{sparks_words(split.ranks)}: {tps:.3g} tok/s for one user, {tps / other:.2g}×: `parallel: {{{ways}}}`"

@@ -212,6 +212,7 @@ NAMES = [
     INDEX,
     "one.safetensors",
     "hf_quant_config.json",
+    "generation_config.json",
     "README.md",
     "LICENSE",
 ]

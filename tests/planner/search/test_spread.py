@@ -78,14 +78,14 @@ class TestIdleNodes:
         found = plan(sparks(2), spec, ask(MOE, name="other"))
         mine = found.of("m").groups[0].choice
         assert mine.candidate.shape.tp == 1
-        assert "both Sparks: " in mine.reason
+        assert "two Sparks: " in mine.reason
         assert "`parallel: {tp: 2}` (the other nodes are kept for the other deployments)" in mine.reason
 
     def test_nobody_has_published_two_and_the_alternative_is_told(self, sparks, plan, ask, published):
         published(run("none", 1, alone=7.5))
         found = first(plan(sparks(2), ask(FP8, engine="vllm", speculation="none")))
         assert found.candidate.shape.tp == 1
-        assert "both Sparks: " in found.reason
+        assert "two Sparks: " in found.reason
         assert "`parallel: {tp: 2}` (" in found.reason
         assert re.search(r"for one user, [\d.]+×: .*\(the whole answer [\d.]+×, but with fewer", found.reason)
 
@@ -93,10 +93,10 @@ class TestIdleNodes:
         published(run("none", 1, alone=19.0, off_alone=0.8))
         found = first(plan(sparks(2), ask(FP8, engine="vllm", speculation="none")))
         assert found.candidate.shape.tp == 1
-        assert "×, but one Spark is published with 19 tok/s)" in found.reason
+        assert "×, but 19 tok/s are published of one Spark)" in found.reason
 
     def test_the_line_of_an_alternative(self):
-        assert line(Split(2), 24.7, 16.5) == "both Sparks: 24.7 tok/s for one user, 1.5×: `parallel: {tp: 2}`"
+        assert line(Split(2), 24.7, 16.5) == "two Sparks: 24.7 tok/s for one user, 1.5×: `parallel: {tp: 2}`"
         assert line(Split(1, 4), 5.0, 10.0) == "4 Sparks: 5 tok/s for one user, 0.5×: `parallel: {pp: 4}`"
 
     def test_throughput_takes_what_yields_more_for_all(self, sparks, plan, ask):
