@@ -149,6 +149,6 @@ def test_which_sockets_others_reach(served):
 
 
 def test_steps_of_an_engine_are_read_on_the_rails_alone(served, answers):
-    """What docs/security.md has of them. If none is seen, the scan found the engine idle and proves nothing."""
+    """The row of docs/security.md about them. If none is seen, the scan found the engine idle and proves nothing."""
     read = {(one.node, one.address) for one in answers if one.process == RANKS and one.is_data}
     assert read == {("spark1", httpx.URL(served.group()["url"]).host)}
