@@ -178,7 +178,12 @@ def assumed_fleet(
 
 def without_owner(given: Path) -> list[str]:
     """Published models that somebody may mean who typed this without the name of the owner; none if it is a file."""
-    if len(given.parts) != 1 or given.suffix in (".yaml", ".yml") or given == Path("-") or given.exists():
+    if (
+        len(given.parts) != 1
+        or given.suffix in (".yaml", ".yml")
+        or given == Path("-")
+        or os.path.exists(given)
+    ):
         return []
     from sparkfleet.fleet.planning.published_names import (
         near_without_owner,
