@@ -247,7 +247,7 @@ def _next_lines(files: Sequence[Path], planned: FleetPlan, inventory: Path | Inv
     of = "" if _is_default(inventory) else f"-i {shlex.quote(str(inventory))} "
     models, names = " ".join(str(one.model) for one in specs), ", ".join(one.name for one in specs)
     steps = [f"`sparkfleet apply {of}{models}` serves {'it' if len(specs) == 1 else 'them'} as {names}"]
-    if not isinstance(inventory, Path) and not DEFAULT_INVENTORY.exists():
+    if not isinstance(inventory, Path) and not _usual_inventory().exists():
         steps.insert(0, "`sparkfleet init HOST…` lists your Sparks in inventory.yaml")
     steps += [f"as a file, for further fields: `name: {one.name}`, `model: {one.model}`" for one in specs]
     for number, step in enumerate(steps):
@@ -256,8 +256,12 @@ def _next_lines(files: Sequence[Path], planned: FleetPlan, inventory: Path | Inv
 
 def _is_default(inventory: Path | Inventory) -> bool:
     """True if a command line without `--inventory` means the same one, or if `--sparks` replaces it."""
-    named = Path(os.environ.get(INVENTORY_VARIABLE) or DEFAULT_INVENTORY)
-    return not isinstance(inventory, Path) or inventory in (DEFAULT_INVENTORY, named)
+    return not isinstance(inventory, Path) or inventory in (DEFAULT_INVENTORY, _usual_inventory())
+
+
+def _usual_inventory() -> Path:
+    """The inventory of a command line without `--inventory`."""
+    return Path(os.environ.get(INVENTORY_VARIABLE) or DEFAULT_INVENTORY)
 
 
 def _lines(

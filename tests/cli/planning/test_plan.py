@@ -463,8 +463,10 @@ class TestWithoutFiles:
         assert command in " ".join(out.split())
         assert out.count("  next  ") == 1
 
-    def test_an_inventory_that_is_there_need_not_be_made(self, sparkfleet, tmp_path):
-        (tmp_path / "inventory.yaml").write_text("fleet: home\n")
+    @pytest.mark.parametrize("file", ["inventory.yaml", "of-the-variable.yaml"])
+    def test_an_inventory_that_is_there_need_not_be_made(self, sparkfleet, tmp_path, monkeypatch, file):
+        (tmp_path / file).write_text("fleet: home\n")
+        monkeypatch.setenv("SPARKFLEET_INVENTORY", str(tmp_path / file))
         _, out, _ = sparkfleet("plan", "openai/gpt-oss-120b", "--sparks", "2", "--offline")
         assert "  next        `sparkfleet apply openai/gpt-oss-120b` serves it" in out
 
