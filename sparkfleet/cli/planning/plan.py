@@ -256,7 +256,7 @@ def _next_lines(files: Sequence[Path], planned: FleetPlan, inventory: Path | Inv
 
 def _is_default(inventory: Path | Inventory) -> bool:
     """True if a command line without `--inventory` means the same one, or if `--sparks` replaces it."""
-    return not isinstance(inventory, Path) or inventory in (DEFAULT_INVENTORY, _usual_inventory())
+    return not isinstance(inventory, Path) or inventory == _usual_inventory()
 
 
 def _usual_inventory() -> Path:
