@@ -16,7 +16,6 @@ import time
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from functools import partial
 from typing import Any, NoReturn, TypeVar
-from urllib.parse import urlsplit
 
 import aiohttp
 
@@ -41,7 +40,7 @@ from sparkfleet.group.speed import TURN_S, QuietBox, measured_speed
 from sparkfleet.group.startup_watch import Starting, longest_s, never_ready
 from sparkfleet.runtime.base import Phase, RankStatus
 from sparkfleet.runtime.files.token_secrets import mark_of
-from sparkfleet.runtime.ports import is_connected
+from sparkfleet.runtime.ports import has_connections
 
 log = logging.getLogger(__name__)
 
@@ -172,7 +171,10 @@ class Group:
                     statuses = await self._ranks.start(partial(self._reports.enter, GroupPhase.STARTING))
                 self._memory = asyncio.create_task(self._ranks.watch_memory())
                 url = f"http://{self._launch.placements[0].address}:{statuses[0].port}"
-                self._session = aiohttp.ClientSession()
+                # A check of a custom workload must not leave a connection: `_is_busy` would count it.
+                self._session = aiohttp.ClientSession(
+                    connector=aiohttp.TCPConnector(force_close=self._is_custom)
+                )
                 secret = self._token_secret()
                 token = engine_token(secret.encode(), self._launch.name)
                 self._probe = Probe(self._session, url, self._launch.deployment, token)
@@ -477,12 +479,8 @@ class Group:
 
     async def _is_busy(self) -> bool:
         if self._is_custom:
-            # Its work is unknown, and its clients are not: gateways close idle connections in seconds. Ours would count.
-            assert self._session is not None
-            await self._session.close()
-            placement, port = self._launch.placements[0], urlsplit(self.url).port
-            assert port is not None
-            return is_connected(placement.address, port)
+            # Its work is unknown, and its clients are not: gateways close idle connections in seconds.
+            return has_connections(self._launch.candidate.port or 0)
         load = await self._read_load()
         return load.running + load.waiting > 0 or load.figures is None
 

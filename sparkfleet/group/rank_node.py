@@ -75,13 +75,23 @@ def _require_files(launch: GroupLaunch, node: str) -> None:
     """Raises NodeError for a checkpoint's directory that is missing or empty, as that of a disk which is not mounted: docker
     would make it, as root's."""
     for model in (launch.candidate.model, launch.candidate.speculation.draft or ""):
-        if model.startswith("/") and not (os.path.isdir(model) and os.listdir(model)):
+        if model.startswith("/") and (lack := _lack(model)):
             raise NodeError(
-                f"{node}: {model} is {'empty' if os.path.isdir(model) else 'missing'}.",
+                f"{node}: {model} is {lack}.",
                 means="The checkpoint was moved, or its disk is not mounted. No container was started.",
                 do=f"Mount it or copy it there, then `sparkfleet apply` {launch.deployment} again.",
                 because=Cause.MISSING,
             )
+
+
+def _lack(model: str) -> str:
+    """ "missing", "empty", or "" for one file, and for a directory that only docker, as root, may read."""
+    try:
+        return "" if os.listdir(model) else "empty"
+    except FileNotFoundError:
+        return "missing"
+    except OSError:
+        return ""
 
 
 def model_path(model: str) -> Path:

@@ -6,6 +6,7 @@ It needs root: one line in sudoers permits this one command.
 from __future__ import annotations
 
 import re
+from fnmatch import fnmatchcase
 
 from sparkfleet.errors import NodeError
 from sparkfleet.remote.channel import Channel
@@ -45,7 +46,7 @@ def _needs_password(listed: str) -> bool:
         for words in entry.split(", "):
             *tags, command = re.split(r"(?<=[A-Z]): +", words)
             free = (free or "NOPASSWD" in tags) and "PASSWD" not in tags
-            if command in ("ALL", " ".join(COMMAND)):
+            if command in ("ALL", COMMAND[0]) or fnmatchcase(" ".join(COMMAND), command):
                 needed = not free
     return needed
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import errno
 import random
 import socket
-import sys
 from pathlib import Path
 
 from sparkfleet.errors import NodeError
@@ -13,6 +12,8 @@ from sparkfleet.errors import NodeError
 _LOWEST = 20_000
 """First port, above the range of Ray's workers (10002 to 19999)."""
 _TRIES = 64
+_TABLES = (Path("/proc/net/tcp"), Path("/proc/net/tcp6"))
+"""The second one also has IPv4 connections to a listener on `::`; without IPv6 there is none."""
 _ESTABLISHED = "01"
 
 
@@ -46,11 +47,11 @@ def is_taken(port: int) -> bool:
     return False
 
 
-def is_connected(host: str, port: int) -> bool:
-    """True if a TCP connection of this node is open that has this IPv4 address at either end."""
-    address = f"{int.from_bytes(socket.inet_aton(host), sys.byteorder):08X}:{port:04X}"
-    rows = (line.split() for line in Path("/proc/net/tcp").read_text().splitlines())
-    return any(row[3] == _ESTABLISHED and address in row[1:3] for row in rows)
+def has_connections(port: int) -> bool:
+    """True if a TCP connection is open to this port of the node, by whichever of its addresses or names."""
+    tables = (path.read_text() for path in _TABLES if path.exists())
+    rows = (line.split() for table in tables for line in table.splitlines())
+    return any(row[3] == _ESTABLISHED and row[1].endswith(f":{port:04X}") for row in rows)
 
 
 def _ephemeral_start() -> int:

@@ -216,6 +216,19 @@ def test_a_model_without_its_owner_gets_the_command(entered, monkeypatch, tmp_pa
     ]
 
 
+def test_a_model_of_several_owners_gets_a_command_for_each(entered, monkeypatch, tmp_path):
+    monkeypatch.chdir(tmp_path)
+    _, _, err = entered("plan", "qwen3.8-27b-nvfp4")
+    assert "`sparkfleet plan nvidia/Qwen3.8-27B-NVFP4`" in err
+    assert "`sparkfleet plan unsloth/Qwen3.8-27B-NVFP4`" in err
+
+
+def test_a_name_that_no_file_can_have_is_an_error_in_words(entered):
+    code, _, err = entered("plan", "x" * 300)
+    assert code == 1
+    assert err.startswith("error: xxx")
+
+
 @pytest.mark.parametrize("argv", [["version"], ["version", "--json"], ["help", "plan"]], ids=" ".join)
 def test_a_full_disk_is_an_error_in_words(argv):
     """Output is buffered until the command ends: Python's own flush made an exit code of 120 of it."""

@@ -1,5 +1,6 @@
 import asyncio
 import itertools
+import socket
 import time
 
 import aiohttp
@@ -316,6 +317,26 @@ async def test_a_stop_waits_for_what_is_still_answered(world, engine, kind):
         assert kind == "vllm" or world.runtime.stopped == [], "the client has not closed its connection yet"
     await stopping
     assert world.runtime.stopped == [world.rank_id()]
+
+
+async def test_checks_of_a_custom_workload_go_on_while_its_stop_waits_for_a_client(world, engine):
+    own = {"engine": "custom", "command": ("serve",), "port": engine, "health": "/health"}
+    group = world.group(
+        candidate=order().candidate.model_copy(update=own),
+        timeouts=Timeouts(health_every_s=0.01),
+        probed=True,
+    )
+    await group.start()
+    watching = asyncio.create_task(group.watch())
+    client = socket.create_connection(("127.0.0.1", engine))
+    stopping = asyncio.create_task(group.stop(drain_s=30))
+    await asyncio.wait({watching, stopping}, timeout=1)
+    assert not watching.done()
+    assert not stopping.done()
+    client.close()
+    await stopping
+    assert world.runtime.stopped == [world.rank_id()]
+    await watching
 
 
 async def test_what_still_loads_answers_nobody_and_is_stopped_at_once(world, monkeypatch):

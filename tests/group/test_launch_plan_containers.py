@@ -123,6 +123,19 @@ def test_a_directory_that_is_gone_is_not_mounted(spec, tmp_path):
     assert f"{models}:{models}:ro" in values(spec(model=str(models)).argv, "--volume")
 
 
+def test_a_file_and_a_directory_that_only_docker_may_read_are_mounted(spec, tmp_path, monkeypatch):
+    """A custom workload's model may be one file, such as a GGUF."""
+    file = tmp_path / "m.gguf"
+    file.touch()
+    assert f"{file}:{file}:ro" in values(spec(model=str(file)).argv, "--volume")
+
+    def refused(path):
+        raise PermissionError(path)
+
+    monkeypatch.setattr("os.listdir", refused)
+    assert f"{tmp_path}:{tmp_path}:ro" in values(spec(model=str(tmp_path)).argv, "--volume")
+
+
 def test_what_one_image_compiles_no_other_deployment_or_image_runs(spec):
     """The writable directory of compiled code."""
 

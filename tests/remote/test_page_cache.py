@@ -35,6 +35,8 @@ USER = "Matching Defaults entries for nvidia on spark1:\n    env_reset, use_pty\
         ("    (ALL : ALL) ALL\n    (root) NOPASSWD: /usr/local/sbin/sparkfleet-rails\n", False),
         ("    (ALL : ALL) ALL\n    (root) NOPASSWD: /usr/sbin/sysctl\n        -w vm.drop_caches\\=3\n", True),
         ("    (root) NOPASSWD: /usr/sbin/sysctl -w vm.drop_caches\\=3\n    (ALL : ALL) ALL\n", False),
+        ("    (ALL : ALL) ALL\n    (root) NOPASSWD: /usr/sbin/sysctl\n", True),
+        ("    (ALL : ALL) ALL\n    (root) NOPASSWD: /usr/sbin/sysctl -w vm.*\n", True),
         ("    (ALL) SETENV: NOPASSWD: /bin/a, ALL\n", True),
         ("    (ALL) NOPASSWD: /bin/a, PASSWD: ALL\n", False),
     ],

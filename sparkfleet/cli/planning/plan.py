@@ -178,7 +178,12 @@ def assumed_fleet(
 
 def without_owner(given: Path) -> list[str]:
     """Published models that somebody may mean who typed this without the name of the owner; none if it is a file."""
-    if len(given.parts) != 1 or given.suffix in (".yaml", ".yml") or given == Path("-") or given.exists():
+    if (
+        len(given.parts) != 1
+        or given.suffix in (".yaml", ".yml")
+        or given == Path("-")
+        or os.path.exists(given)
+    ):
         return []
     from sparkfleet.fleet.planning.published_names import (
         near_without_owner,
@@ -242,7 +247,7 @@ def _next_lines(files: Sequence[Path], planned: FleetPlan, inventory: Path | Inv
     of = "" if _is_default(inventory) else f"-i {shlex.quote(str(inventory))} "
     models, names = " ".join(str(one.model) for one in specs), ", ".join(one.name for one in specs)
     steps = [f"`sparkfleet apply {of}{models}` serves {'it' if len(specs) == 1 else 'them'} as {names}"]
-    if not isinstance(inventory, Path) and not DEFAULT_INVENTORY.exists():
+    if not isinstance(inventory, Path) and not _usual_inventory().exists():
         steps.insert(0, "`sparkfleet init HOST…` lists your Sparks in inventory.yaml")
     steps += [f"as a file, for further fields: `name: {one.name}`, `model: {one.model}`" for one in specs]
     for number, step in enumerate(steps):
@@ -251,8 +256,12 @@ def _next_lines(files: Sequence[Path], planned: FleetPlan, inventory: Path | Inv
 
 def _is_default(inventory: Path | Inventory) -> bool:
     """True if a command line without `--inventory` means the same one, or if `--sparks` replaces it."""
-    named = Path(os.environ.get(INVENTORY_VARIABLE) or DEFAULT_INVENTORY)
-    return not isinstance(inventory, Path) or inventory in (DEFAULT_INVENTORY, named)
+    return not isinstance(inventory, Path) or inventory == _usual_inventory()
+
+
+def _usual_inventory() -> Path:
+    """The inventory of a command line without `--inventory`."""
+    return Path(os.environ.get(INVENTORY_VARIABLE) or DEFAULT_INVENTORY)
 
 
 def _lines(

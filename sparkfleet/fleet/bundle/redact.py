@@ -47,7 +47,7 @@ _MAIL = re.compile(r"\b[A-Za-z0-9._%+-]+@[A-Za-z0-9-]+(?:\.[A-Za-z0-9-]+)+\b")
 _MAC = re.compile(r"(?<![0-9A-Fa-f:])(?:[0-9A-Fa-f]{2}:){5}[0-9A-Fa-f]{2}(?![0-9A-Fa-f:])")
 _IPV4 = re.compile(r"(?<![\d.])(?:\d{1,3}\.){3}\d{1,3}(?![\d]|\.\d)")
 _IPV6 = re.compile(r"(?<![\w:.])(?:[0-9A-Fa-f]{0,4}:){2,7}[0-9A-Fa-f]{0,4}(?![\w:<]|\.\d)")
-_HOME = re.compile(r"(?<!/sparkfleet)(/home/|/Users/)((?:[\w.@-]|\\u[0-9a-f]{4})+)")
+_HOME = re.compile(r"(?<!/sparkfleet)(/home/|/Users/)((?:[\w.@-]|\\u[0-9a-f]{4}|<[\w-]+>)+)")
 """A home directory; the state directory of a fleet `home` is none."""
 _PROMPT = re.compile(r"(?im)^.*\b(?:prompt|messages|content)[\"']?\s*[:=]\s*[\"'\[{].*$")
 """Lines with a request's text: engines log it if their owner turned that on."""
@@ -179,7 +179,8 @@ class Redactor:
 
     def _home(self, found: re.Match[str]) -> str:
         user = found[2]
-        return found[0] if user in COMMON else found[1] + self._named("user", user.lower())
+        is_replaced = user in COMMON or re.fullmatch(r"<[\w-]+>", user)
+        return found[0] if is_replaced else found[1] + self._named("user", user.lower())
 
     def _ipv4(self, found: re.Match[str]) -> str:
         """`<subnet-1>.2`: the subnet of 256 addresses stays recognisable, and so does a host in it."""

@@ -74,12 +74,12 @@ def near(name: str) -> list[str]:
 
 
 def near_without_owner(name: str) -> list[str]:
-    """The published models whose names without their owner differ least from this one, letter case aside; one, if equal."""
-    ids = {
-        one.rpartition("/")[2].lower(): one
-        for one in (*(one.id for one in load_published().values()), *architectures())
-        if _PLANNED_ID.fullmatch(one)
-    }
-    if (equal := ids.get(name.lower())) is not None:
-        return [equal]
-    return [ids[one] for one in get_close_matches(name.lower(), ids, n=3, cutoff=0.75)]
+    """The published models whose names without their owner differ least from this one, letter case aside; equal ones only,
+    if there are any: of each owner."""
+    ids: dict[str, list[str]] = {}
+    for one in dict.fromkeys((*(one.id for one in load_published().values()), *architectures())):
+        if _PLANNED_ID.fullmatch(one):
+            ids.setdefault(one.rpartition("/")[2].lower(), []).append(one)
+    if equal := ids.get(name.lower()):
+        return equal
+    return [ids[one][-1] for one in get_close_matches(name.lower(), ids, n=3, cutoff=0.75)]

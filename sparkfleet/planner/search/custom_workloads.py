@@ -64,7 +64,7 @@ def _refused(
     others = {node: ledger.ports[at] for node in usable if (at := (node, variant.port)) in ledger.ports}
     reasons = [f"{other} has port {variant.port} of {node}" for node, other in others.items()]
     near = [f"fits with another `port` (also in its `command`) than {other}'s" for other in others.values()]
-    lacks_memory = len(others) < len(usable)
+    lacks_memory = len(others) < len(usable) or not usable
     if lacks_memory:
         words = f"{gib(needs.mid)} declared, and no {'other' if others else 'usable'} node has that much free"
         if placed:

@@ -463,8 +463,19 @@ class TestWithoutFiles:
         assert command in " ".join(out.split())
         assert out.count("  next  ") == 1
 
-    def test_an_inventory_that_is_there_need_not_be_made(self, sparkfleet, tmp_path):
-        (tmp_path / "inventory.yaml").write_text("fleet: home\n")
+    def test_the_usual_inventory_is_named_if_the_variable_names_another(
+        self, sparkfleet, two_sparks, tmp_path, monkeypatch
+    ):
+        """`apply` without it would be for the other fleet."""
+        (tmp_path / "inventory.yaml").write_bytes(two_sparks.read_bytes())
+        monkeypatch.setenv("SPARKFLEET_INVENTORY", str(tmp_path / "other.yaml"))
+        asked = ("plan", "Qwen/Qwen3-8B", "-i", "inventory.yaml", "--assume", "dgx-spark", "--offline")
+        assert "`sparkfleet apply -i inventory.yaml Qwen/Qwen3-8B`" in sparkfleet(*asked)[1]
+
+    @pytest.mark.parametrize("file", ["inventory.yaml", "of-the-variable.yaml"])
+    def test_an_inventory_that_is_there_need_not_be_made(self, sparkfleet, tmp_path, monkeypatch, file):
+        (tmp_path / file).write_text("fleet: home\n")
+        monkeypatch.setenv("SPARKFLEET_INVENTORY", str(tmp_path / file))
         _, out, _ = sparkfleet("plan", "openai/gpt-oss-120b", "--sparks", "2", "--offline")
         assert "  next        `sparkfleet apply openai/gpt-oss-120b` serves it" in out
 

@@ -45,6 +45,7 @@ DIGEST = "ab" * 32
         ("anna@example.com", "<mail-1>"),
         ("/home/anna/x /home/nvidia/x", "/home/<user-1>/x /home/nvidia/x"),
         ("/home/jürgen/x /home/anna@example/x", "/home/<user-1>/x /home/<user-2>/x"),
+        ("/home/annas-spark.old/x /home/annas-spark/x", "/home/<user-1>/x /home/<node-1>/x"),
         ('{"home": "/home/j\\u00fcrgen/x"}', '{"home": "/home/<user-1>/x"}'),
         ("/srv/state/sparkfleet/home/role.json", "/srv/state/sparkfleet/home/role.json"),
         ("INFO prompt: 'tell me a secret'", "<line with a prompt>"),

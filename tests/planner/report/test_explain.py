@@ -161,6 +161,14 @@ def test_a_refusal_with_what_is_nearest(sparks, plan, ask):
     )
 
 
+def test_the_remedy_of_a_rule_is_named_if_nothing_else_would_fit(sparks, plan, ask):
+    model = "nvidia/NVIDIA-Nemotron-3-Super-120B-A12B-NVFP4"
+    (refusal,) = plan(sparks(1), ask(model, license="open")).refused
+    assert "  remedy      `sparkfleet explain license-nvidia-open-model`" in explain_refusal(refusal)
+    fits = refusal.model_copy(update={"nearest": ("fits with `replicas: 1`",)})
+    assert not [line for line in explain_refusal(fits) if "  remedy  " in line]
+
+
 def test_changes_and_nodes(sparks, plan, ask):
     spec = ask(FP8)
     found = plan(sparks(2), spec, ask("Qwen/Qwen3-30B-A3B-FP8", "other"))

@@ -652,3 +652,10 @@ def test_replicas_of_a_custom_workload_are_on_different_nodes_as_they_have_one_p
     )
     assert refused.nearest == ("fits with `replicas: 1`",)
     assert len(plan(sparks(2), tts).of("tts").groups) == 2
+
+
+def test_without_a_node_that_may_be_used_a_custom_workload_is_refused_with_that(sparks, plan, ask):
+    """As on one Spark that is drained."""
+    tts = ask("org/tts", "tts", engine="custom", image="localhost/tts:1", port=5005, memory="24 GiB")
+    (refused,) = plan(sparks(1).model_copy(update={"nodes": (), "drained": ("spark1",)}), tts).refused
+    assert refused.rejected[0].reason == "24 GiB declared, and no usable node has that much free"

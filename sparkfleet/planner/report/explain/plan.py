@@ -123,7 +123,9 @@ def explain_refusal(
     lines = lines_of("infeasible", f"nothing in this fleet can serve {refusal.model}")
     if refusal.nearest:
         lines += lines_of("nearest", " · ".join(refusal.nearest))
-    return [*lines, *lighter, *rejected_lines(refusal.rejected, everything), *remedy_lines(refusal.rejected)]
+    # A rule beside what would fit is about one engine or image: its remedy would not help.
+    remedies = [] if refusal.nearest or lighter else remedy_lines(refusal.rejected)
+    return [*lines, *lighter, *rejected_lines(refusal.rejected, everything), *remedies]
 
 
 def explain_why(plan: DeploymentPlan | None, rejected: Sequence[Rejection], words: str) -> list[str]:
