@@ -6,9 +6,7 @@ user's crontab starts it the next time. Neither needs root.
 
 from __future__ import annotations
 
-import grp
 import os
-import re
 import shlex
 import shutil
 import subprocess
@@ -19,7 +17,6 @@ from sparkfleet.errors import ControlError
 
 WAIT_S = 30.0
 CRON_PIDS = (Path("/run/crond.pid"), Path("/var/run/crond.pid"))
-PROC = Path("/proc")
 _NO_CRONTAB = ("no crontab", "No such file")
 """Words of crontab for a user who has none: cronie's and vixie-cron's, busybox's."""
 
@@ -34,7 +31,7 @@ def start(label: str, argv: Sequence[str], env: Mapping[str, str], log: Path) ->
         log: file for its output. systemd keeps it in the journal.
 
     Raises:
-        ControlError: systemd is available and refuses the unit, or would start it without the group docker.
+        ControlError: systemd is available and refuses the unit.
     """
     if _has_systemd():
         _enable_unit(label, argv, env)
@@ -89,28 +86,7 @@ def _has_cron() -> bool:
     return bool(shutil.which("crontab")) and any(path.exists() for path in CRON_PIDS)
 
 
-def _require_docker_group() -> None:
-    """Raises ControlError if systemd's manager of this user is older than the user's membership of the group docker.
-
-    It keeps the groups of its start, also while the user logs out and in again: docker would refuse every engine.
-    """
-    manager = f"user@{os.getuid()}.service"
-    pid = _call("systemctl", "show", "--property=MainPID", "--value", manager).stdout.strip()
-    try:
-        docker = grp.getgrnam("docker").gr_gid
-        held = re.search(r"^Groups:(.*)$", (PROC / pid / "status").read_text(), re.MULTILINE)
-    except (KeyError, OSError):
-        return
-    if docker in os.getgroups() and held and str(docker) not in held[1].split():
-        raise ControlError(
-            "systemd has started its services for this user before the user got into the group docker.",
-            means="Logins are in the group, and what systemd starts is not: docker would refuse every engine.",
-            do=f"`sudo systemctl restart {manager}` on the node, which ends all that it runs for this user; or reboot it.",
-        )
-
-
 def _enable_unit(label: str, argv: Sequence[str], env: Mapping[str, str]) -> None:
-    _require_docker_group()
     path = _unit_path(label)
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(unit_text(label, argv, env))

@@ -2,11 +2,9 @@ import os
 import subprocess
 import sys
 import time
-from types import SimpleNamespace
 
 import pytest
 
-from sparkfleet.errors import ControlError
 from sparkfleet.node_daemon import service_manager
 
 ARGV = ("/opt/my env/python", "-m", "sparkfleet.node_daemon.node_cli", "keep", "/home/me/50% $HOME")
@@ -122,45 +120,6 @@ def test_systemd_of_this_user_is_found_without_the_variable_of_a_login(tools, mo
         "systemctl",
         f"import os, sys; sys.exit(os.environ.get('XDG_RUNTIME_DIR') != '/run/user/{os.getuid()}')",
     )
-    assert service_manager.start("home-1", ARGV, ENV, tools.directory / "log") == "systemd"
-
-
-@pytest.fixture
-def manager(tools, monkeypatch):
-    """Systemd's manager of a user who is in group docker (999); a function that gives it its own groups."""
-    tools("systemctl", "import sys; print(77 if 'show' in sys.argv else '')")
-    monkeypatch.setattr("grp.getgrnam", lambda name: SimpleNamespace(gr_gid=999))
-    monkeypatch.setattr(os, "getgroups", lambda: [27, 999])
-    monkeypatch.setattr(service_manager, "PROC", tools.directory / "proc")
-
-    def groups(line):
-        (tools.directory / "proc" / "77").mkdir(parents=True)
-        (tools.directory / "proc" / "77" / "status").write_text(
-            f"Name:\tsystemd\nGroups:\t{line}\nNStgid:\t77\n"
-        )
-
-    return groups
-
-
-def test_a_manager_from_before_the_group_docker_starts_nothing(tools, manager):
-    """`docker ps` worked in every shell, and was refused to every engine."""
-    manager("27 1000 ")
-    with pytest.raises(ControlError, match="before the user got into the group docker") as caught:
-        service_manager.start("home-1", ARGV, ENV, tools.directory / "log")
-    assert f"sudo systemctl restart user@{os.getuid()}.service" in caught.value.do
-    assert not (tools.directory / "config").exists()
-
-
-@pytest.mark.parametrize("line", ["27 999 ", None])
-def test_a_manager_in_the_group_or_of_unknown_groups_is_used(tools, manager, line):
-    if line is not None:
-        manager(line)
-    assert service_manager.start("home-1", ARGV, ENV, tools.directory / "log") == "systemd"
-
-
-def test_a_user_without_the_group_is_not_asked_for_it(tools, manager, monkeypatch):
-    manager("27 ")
-    monkeypatch.setattr(os, "getgroups", lambda: [27])
     assert service_manager.start("home-1", ARGV, ENV, tools.directory / "log") == "systemd"
 
 
