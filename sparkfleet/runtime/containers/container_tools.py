@@ -49,7 +49,9 @@ async def tool_for(image: str) -> Tool:
         raise NodeError(
             "; ".join(failed),
             means="Its daemon is not running or hangs, this user may not use it, or the node is too busy.",
-            do=f"{failed[0].partition(' ')[0]} image inspect {image}",
+            do=_older_groups()
+            if "permission denied" in "; ".join(failed)
+            else f"{failed[0].partition(' ')[0]} image inspect {image}",
             because=Cause.TRANSIENT,
         )
     raise NodeError(
@@ -57,6 +59,15 @@ async def tool_for(image: str) -> Tool:
         means=f"Checked: {', '.join(present)}.",
         do=f"{present[0]} pull {image}",
         because=Cause.MISSING,
+    )
+
+
+def _older_groups() -> str:
+    """The remedy if docker refuses this process: systemd's manager of a user keeps the groups that it was started with, also
+    while the user logs out and in again."""
+    return (
+        "`sudo usermod -aG docker $USER` on the node. If docker works in a shell there, systemd's manager of this user is older"
+        f" than that: reboot the node, or `sudo systemctl restart user@{os.getuid()}.service`, which ends all that it runs."
     )
 
 

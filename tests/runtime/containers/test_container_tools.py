@@ -57,9 +57,15 @@ REFUSED = "#!/bin/sh\necho 'permission denied while trying to connect to the soc
 
 
 @pytest.mark.parametrize(
-    ("docker", "words"), [(AWAY, "Cannot connect to the Docker"), (REFUSED, "permission denied")]
+    ("docker", "words", "remedy"),
+    [
+        (AWAY, "Cannot connect to the Docker", "docker image inspect x"),
+        (REFUSED, "permission denied", f"sudo systemctl restart user@{os.getuid()}.service"),
+    ],
 )
-async def test_a_tool_that_cannot_look_is_not_taken_for_one_without_the_image(programs, docker, words):
+async def test_a_tool_that_cannot_look_is_not_taken_for_one_without_the_image(
+    programs, docker, words, remedy
+):
     install(programs, "docker", docker)
     install(programs, "podman", HAS_NOT)
     with pytest.raises(
@@ -67,6 +73,7 @@ async def test_a_tool_that_cannot_look_is_not_taken_for_one_without_the_image(pr
     ) as caught:
         await tool_for("x")
     assert caught.value.because is Cause.TRANSIENT
+    assert remedy in caught.value.do
     install(programs, "podman", HAS)
     assert await tool_for("x") == "podman"
 
