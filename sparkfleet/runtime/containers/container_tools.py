@@ -66,8 +66,8 @@ def _older_groups() -> str:
     """The remedy if docker refuses this process: systemd's manager of a user keeps the groups that it was started with, also
     while the user logs out and in again."""
     return (
-        "`sudo usermod -aG docker $USER` on the node. If docker works in a shell there, systemd's manager of this user is older"
-        f" than that: reboot the node, or `sudo systemctl restart user@{os.getuid()}.service`, which ends all that it runs."
+        "`sudo usermod -aG docker $USER` on the node. If docker works in a shell there, systemd's manager of this user is"
+        f" older than that: reboot the node, or `sudo systemctl restart user@{os.getuid()}.service`, which ends all that it runs."
     )
 
 
