@@ -67,7 +67,8 @@ def _older_groups() -> str:
     while the user logs out and in again."""
     return (
         "`sudo usermod -aG docker $USER` on the node. If docker works in a shell there, systemd's manager of this user is"
-        f" older than that: reboot the node, or `sudo systemctl restart user@{os.getuid()}.service`, which ends all that it runs."
+        f" older than that: reboot the node, or `sudo systemctl restart user@{os.getuid()}.service`, which ends all"
+        " that it runs."
     )
 
 
