@@ -85,7 +85,7 @@ def _require_files(launch: GroupLaunch, node: str) -> None:
 
 
 def _lack(model: str) -> str:
-    """The lack of a directory, "missing" or "empty"; "" for one file, and for a directory that only docker, as root, may read."""
+    """The lack of a directory, "missing" or "empty"; "" for one file, and for a directory that docker, as root, may read."""
     try:
         return "" if os.listdir(model) else "empty"
     except FileNotFoundError:
