@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Iterator, Sequence
+from pathlib import PurePosixPath
 
 from sparkfleet.doctor import thresholds
 from sparkfleet.doctor.check import Check, fleet_check, node_check
@@ -88,6 +90,20 @@ def disk_low(node: NodeSnapshot, disks: Disks) -> Iterator[CheckFault]:
             )
 
 
+@node_check("hub-writable", "this user may write in the Hub's cache")
+def hub_writable(node: NodeSnapshot, disks: Disks) -> Iterator[CheckFault]:
+    """Reports directories of root's, such as docker makes if a container mounts a cache that does not exist yet."""
+    if disks.locked:
+        rest = f" and {len(disks.locked) - 1} more" if len(disks.locked) > 1 else ""
+        is_missing = PurePosixPath(disks.locked[0]) in PurePosixPath(disks.hub).parents
+        hub = shlex.quote(disks.hub)
+        yield warning(
+            f"{node.name}: this user may not write in {disks.locked[0]}{rest}",
+            means="Downloads and copies of models fail there. A container that ran as root has usually made it.",
+            do=f"sudo install -d -o $USER {hub}" if is_missing else f"sudo chown -R $USER {hub}",
+        )
+
+
 @node_check(
     "hub-refs",
     "cached models load offline by their names",
@@ -123,4 +139,4 @@ def shm_size(node: NodeSnapshot, disks: Disks) -> Iterator[CheckFault]:
         )
 
 
-CHECKS: tuple[Check, ...] = (disk_for_weights, disk_low, hub_refs, shm_size)
+CHECKS: tuple[Check, ...] = (disk_for_weights, disk_low, hub_writable, hub_refs, shm_size)

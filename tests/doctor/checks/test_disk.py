@@ -45,3 +45,17 @@ async def test_weights_whose_files_were_not_counted_are_not_called_missing(spark
     assert await findings(needed=needed) == []
     (told,) = [one for one in registry.examine(await look(needed=needed)) if one.id == "disk-for-weights"]
     assert told.severity == Severity.UNKNOWN
+
+
+async def test_a_cache_of_root_has_the_command(sparks, findings):
+    hub = "/home/nvidia/.cache/huggingface/hub"
+    for locked, do in (
+        ("/home/nvidia/.cache/huggingface", f"sudo install -d -o $USER {hub}"),
+        (f"{hub}/models--org--m", f"sudo chown -R $USER {hub}"),
+    ):
+        sparks[1].answers[ReadDisks.argv] = json.dumps(
+            json.loads(sparks[0].answers[ReadDisks.argv]) | {"locked": [locked, f"{hub}/.locks"]}
+        )
+        (told,) = await findings()
+        assert (told.id, told.severity, told.do) == ("hub-writable", "warning", (do,))
+        assert told.what == f"spark2: this user may not write in {locked} and 1 more"
