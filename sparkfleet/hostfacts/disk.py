@@ -47,6 +47,7 @@ def check(path):
         path = os.path.dirname(path)
     if path not in locked and not os.access(path, os.W_OK | os.X_OK):
         locked.append(path)
+check(cache)
 check(hub)
 check(os.path.join(hub, '.locks'))
 for name in names[:500]:
@@ -86,7 +87,7 @@ class Disks(Value):
     """The Hub's cache, by the environment of a login, as `checkpoints.io.hub_cache` finds it."""
     models: tuple[CachedModel, ...]
     locked: tuple[str, ...] = ()
-    """Directories of the Hub's cache in which this user may not write: a container that ran as root has made them."""
+    """Caches, and directories of the Hub's, in which this user may not write: a container that ran as root has made them."""
     places: dict[str, StorageDirectory]
     """By name: root, home, hub, tmp, shm."""
 

@@ -62,14 +62,16 @@ def test_directories_in_which_the_user_may_not_write_are_named():
         for path in (model, model / "blobs"):
             path.chmod(0o777)
         assert locked(hub) == ()
+        hub.parent.chmod(0o555)
+        assert locked(hub, XDG_CACHE_HOME=str(hub.parent)) == (str(hub.parent),)
 
 
-def locked(hub: Path) -> tuple[str, ...]:
+def locked(hub: Path, **more: str) -> tuple[str, ...]:
     user = 65534 if os.getuid() == 0 else None  # root may write everywhere
     argv = [*ReadDisks.argv]  # the system's Python, which every user may run
     done = subprocess.run(
         argv,
-        env={"HF_HUB_CACHE": str(hub), "PATH": os.defpath},
+        env={"HF_HUB_CACHE": str(hub), "HOME": "/tmp", "PATH": os.defpath, **more},
         capture_output=True,
         text=True,
         check=True,

@@ -90,18 +90,25 @@ def disk_low(node: NodeSnapshot, disks: Disks) -> Iterator[CheckFault]:
             )
 
 
-@node_check("hub-writable", "this user may write in the Hub's cache")
-def hub_writable(node: NodeSnapshot, disks: Disks) -> Iterator[CheckFault]:
+@node_check("caches-writable", "this user may write in its caches")
+def caches_writable(node: NodeSnapshot, disks: Disks) -> Iterator[CheckFault]:
     """Reports directories of root's, such as docker makes if a container mounts a cache that does not exist yet."""
     if disks.locked:
         rest = f" and {len(disks.locked) - 1} more" if len(disks.locked) > 1 else ""
-        is_missing = PurePosixPath(disks.locked[0]) in PurePosixPath(disks.hub).parents
-        hub = shlex.quote(disks.hub)
         yield warning(
             f"{node.name}: this user may not write in {disks.locked[0]}{rest}",
             means="Downloads and copies of models fail there. A container that ran as root has usually made it.",
-            do=f"sudo install -d -o $USER {hub}" if is_missing else f"sudo chown -R $USER {hub}",
+            do=_own(disks),
         )
+
+
+def _own(disks: Disks) -> str:
+    """The command that makes the caches the user's. Outside of the home, what is above the Hub's cache stays another's."""
+    locked, hub, home = PurePosixPath(disks.locked[0]), PurePosixPath(disks.hub), disks.places.get("home")
+    is_at_home = home is not None and PurePosixPath(home.path) in locked.parents
+    if locked in hub.parents and not is_at_home:
+        return f"sudo install -d -o $USER {shlex.quote(str(hub))}"
+    return f"sudo chown -R $USER {shlex.quote(str(hub if hub in locked.parents else locked))}"
 
 
 @node_check(
@@ -139,4 +146,4 @@ def shm_size(node: NodeSnapshot, disks: Disks) -> Iterator[CheckFault]:
         )
 
 
-CHECKS: tuple[Check, ...] = (disk_for_weights, disk_low, hub_writable, hub_refs, shm_size)
+CHECKS: tuple[Check, ...] = (disk_for_weights, disk_low, caches_writable, hub_refs, shm_size)

@@ -116,7 +116,7 @@ def _system(error: OSError) -> StagingError:
         return StagingError(
             what,
             means="A container that ran as root may have made that directory.",
-            do="Give sparkfleet's user on the node write permission there; of the Hub's cache `sparkfleet doctor` has the"
+            do="Give sparkfleet's user on the node write permission there; of a cache `sparkfleet doctor` has the"
             " command.",
         )
     return StagingError(what)
