@@ -83,8 +83,8 @@ def _why_not(port: Port, netdev: Netdev, adjacency: Adjacency, strangers: dict[P
 def _silent(port: Port, netdev: Netdev) -> tuple[str, str]:
     if not (netdev.link_local or netdev.ipv4):
         return (
-            "has a signal, but no address to ask its neighbour from: NetworkManager takes the link-local one away for"
-            " minutes whenever no DHCP server has answered.",
+            "has a signal, but no address to ask its neighbour from: NetworkManager takes the link-local one away"
+            " whenever no DHCP server has answered.",
             f"Run this again in a minute, or after `sudo apt install iputils-arping` on {port.node}: arping needs none.",
         )
     return (

@@ -20,7 +20,7 @@ def test_a_signal_without_an_answer_is_no_link(netdev, spark):
 
 
 def test_a_signal_without_an_address_has_its_own_reason(netdev, spark):
-    """A rail at delivery: DHCP by NetworkManager, which keeps no link-local address if nobody answers."""
+    """A rail at delivery: DHCP by NetworkManager, for ever (NVIDIA/dgx-spark-playbooks#56), and no address in between."""
     bare = netdev(1, "enp1s0f1np1").model_copy(update={"addresses": ()})
     reason, other = reasons([spark(1, bare), spark(2, netdev(2, "enp1s0f1np1"))])
     assert reason.startswith("enp1s0f1np1 of spark1 has a signal, but no address to ask its neighbour from")
