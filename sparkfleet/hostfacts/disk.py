@@ -45,7 +45,7 @@ locked = []
 def check(path):
     while path and not os.path.isdir(path):
         path = os.path.dirname(path)
-    if path not in locked and not os.access(path, os.W_OK | os.X_OK):
+    if path and path not in locked and not os.access(path, os.W_OK | os.X_OK):
         locked.append(path)
 check(cache)
 check(hub)
