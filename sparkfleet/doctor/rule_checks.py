@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator
 from typing import Any
 
+from sparkfleet.doctor import thresholds
 from sparkfleet.doctor.findings import Finding, Severity
 from sparkfleet.doctor.machine_kind import MachineKind, recognise
 from sparkfleet.doctor.snapshot import FleetReadings, NodeSnapshot
@@ -136,7 +137,7 @@ def _host(node: NodeSnapshot) -> Facts:
         facts |= {"linger": node.services.linger, "remove_ipc": node.services.remove_ipc}
         facts["hottest_zone_c"] = node.services.hottest_c
     if node.locked_memory:
-        facts["memlock_unlimited"] = node.locked_memory.is_unlimited
+        facts["memlock_unlimited"] = node.locked_memory.allows(thresholds.LOCKED_BYTES)
     if node.packages is not None:
         facts["mlnx_fw_updater"] = "mlnx-fw-updater" in node.packages
     if node.time_sync:

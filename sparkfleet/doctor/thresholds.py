@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from sparkfleet.units import GIB
+
 RAIL_HEALTHY_GBIT = 85.0
 """ib_write_bw of one rail. Healthy ones give 92 to 112 Gb/s (NVIDIA's guide: 92.57 and 97.28; 98 at MTU 9000)."""
 RAIL_DEGRADED_GBIT = 25.0
@@ -50,6 +52,9 @@ DISK_HEADROOM = 1.1
 """Free space needed for the weights: 10 % more than their size. Chosen here."""
 DISK_LOW_GB = 20.0
 """A container image of an engine is 10 to 20 GB."""
+LOCKED_BYTES = 4 * GIB
+"""Memory that RDMA may pin. systemd gives a login an eighth of the memory, 15 GiB on a Spark; UCX asks for 0.5 GiB (its PR
+8085); NCCL pins some MB for each channel and peer. Chosen here."""
 OPEN_FILES = 65_536
 """Ray's own recommendation for raylets is 65,536 file descriptors."""
 SWAPPINESS = 10

@@ -56,7 +56,8 @@ def usable_links(found: DiscoveredLinks) -> tuple[tuple[Link, ...], tuple[str, .
     for link in found.links:
         rails = []
         for rail in link.rails:
-            addresses = shared_addresses(rail.ends)
+            taken = [one.network for end in rail.ends for one in used.get(end.node, ())]
+            addresses = shared_addresses(rail.ends, taken) or shared_addresses(rail.ends)
             if why := _why_not(rail.ends, addresses, used):
                 doubts.append(why)
             elif addresses is not None:

@@ -1,7 +1,8 @@
 """Finds Sparks on the local network by one multicast DNS query, without a daemon or a dependency.
 
-A DGX Spark announces itself as `spark-XXXX.local` with its SSH service. The question asks for a unicast answer, so no
-privileged port is needed (RFC 6762, 6.7: a query from another port than 5353 is answered directly).
+A DGX Spark announces itself as `spark-XXXX.local` with its SSH service; other makers' machines have other names. The
+question asks for a unicast answer, so no privileged port is needed (RFC 6762, 6.7: a query from another port than 5353 is
+answered directly).
 """
 
 from __future__ import annotations
@@ -17,6 +18,8 @@ GROUP = "224.0.0.251"
 PORT = 5353
 WAIT_S = 3.0
 SERVICES = ("_ssh._tcp.local", "_sftp-ssh._tcp.local", "_workstation._tcp.local")
+HOST_NAMES = ("spark", "gx10-", "promaxgb10-", "edgexpert-", "zgx-", "thinkstationpgx-", "aitopatom-")
+"""Beginnings of the host names at delivery: NVIDIA, ASUS, Dell, MSI, HP, Lenovo, GIGABYTE (from their owners' logs)."""
 _PTR, _A, _SRV = 12, 1, 33
 _MOST_RECORDS = 256
 _MOST_JUMPS = 32
@@ -41,7 +44,7 @@ class Record(NamedTuple):
 async def discover(
     *, wait_s: float = WAIT_S, group: tuple[str, int] = (GROUP, PORT)
 ) -> tuple[Announced, ...]:
-    """Machines that announce SSH and whose name begins with "spark", by name.
+    """Machines that announce SSH and have a Spark's name, by name. One that is reached on two networks has one address.
 
     Args:
         wait_s: seconds to wait for answers.
@@ -59,8 +62,9 @@ async def discover(
         return ()  # no network that carries multicast
     finally:
         transport.close()
-    found = {one for packet in protocol.packets for one in announced(packet)}
-    return tuple(sorted(one for one in found if one.name.startswith("spark")))
+    found = sorted((one for packet in protocol.packets for one in announced(packet)), reverse=True)
+    by_name = {one.name: one for one in found if one.name.startswith(HOST_NAMES)}
+    return tuple(sorted(by_name.values()))
 
 
 class _Listener(asyncio.DatagramProtocol):

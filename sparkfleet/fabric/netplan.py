@@ -8,7 +8,7 @@ GID that NCCL is configured to use. Addresses that already fit are kept.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from ipaddress import IPv4Interface, IPv4Network, ip_network
 from typing import Any
 
@@ -138,12 +138,10 @@ def _kept(
     kept: dict[int, tuple[IPv4Interface, ...]] = {}
     used = list(taken)
     for index, wire in enumerate(wires):
-        if (addresses := shared_addresses(wire)) is None:
+        if (addresses := shared_addresses(wire, used)) is None:
             continue
         network = addresses[0].network
-        if all(one.is_private and one.ip not in _ends(network) for one in addresses) and not any(
-            network.overlaps(other) for other in used
-        ):
+        if all(one.is_private and one.ip not in _ends(network) for one in addresses):
             kept[index] = addresses
             used.append(network)
     return kept
@@ -154,9 +152,13 @@ def _ends(network: IPv4Network) -> tuple[object, ...]:
     return (network.network_address, network.broadcast_address) if network.num_addresses > 2 else ()
 
 
-def shared_addresses(ends: Sequence[FoundEnd]) -> tuple[IPv4Interface, ...] | None:
-    """One address per end, all in one subnet and all different; None if the ends have no such addresses."""
+def shared_addresses(
+    ends: Sequence[FoundEnd], taken: Collection[IPv4Network] = ()
+) -> tuple[IPv4Interface, ...] | None:
+    """One address per end, all in one subnet and all different; None if the ends have none outside of `taken` subnets."""
     for first in ends[0].netdev.ipv4:
+        if any(map(first.network.overlaps, taken)):
+            continue
         chosen = [
             next((one for one in end.netdev.ipv4 if one.network == first.network), None) for end in ends
         ]

@@ -77,6 +77,16 @@ def _why_not(port: Port, netdev: Netdev, adjacency: Adjacency, strangers: dict[P
             f"sees {stranger}, which is not one of the nodes.",
             "Add that machine to the nodes, or ignore this cable.",
         )
+    return _silent(port, netdev)
+
+
+def _silent(port: Port, netdev: Netdev) -> tuple[str, str]:
+    if not (netdev.link_local or netdev.ipv4):
+        return (
+            "has a signal, but no address to ask its neighbour from: NetworkManager takes the link-local one away"
+            " whenever no DHCP server has answered.",
+            f"Run this again in a minute, or after `sudo apt install iputils-arping` on {port.node}: arping needs none.",
+        )
     return (
         "has a signal, but no node answered on it.",
         "Add the node at its other end, or allow ARP and ICMPv6 in its firewall.",

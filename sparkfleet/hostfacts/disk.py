@@ -41,8 +41,20 @@ for name in names[:500]:
     path = os.path.join(hub, name)
     models.append([name[8:].replace('--', '/', 1), size(path),
                    os.path.isfile(os.path.join(path, 'refs', 'main'))])
+locked = []
+def check(path):
+    while path and not os.path.isdir(path):
+        path = os.path.dirname(path)
+    if path and path not in locked and not os.access(path, os.W_OK | os.X_OK):
+        locked.append(path)
+check(cache)
+check(hub)
+check(os.path.join(hub, '.locks'))
+for name in names[:500]:
+    for part in ('', 'blobs', 'refs', 'snapshots'):
+        check(os.path.join(hub, name, part).rstrip('/'))
 places = {'root': '/', 'home': home, 'hub': hub, 'tmp': '/tmp', 'shm': '/dev/shm'}
-print(json.dumps({'hub': hub, 'models': models,
+print(json.dumps({'hub': hub, 'models': models, 'locked': locked[:20],
                   'places': {k: [p, space(p)] for k, p in places.items()}}))
 """
 
@@ -74,6 +86,8 @@ class Disks(Value):
     hub: str
     """The Hub's cache, by the environment of a login, as `checkpoints.io.hub_cache` finds it."""
     models: tuple[CachedModel, ...]
+    locked: tuple[str, ...] = ()
+    """Caches, and directories of the Hub's, in which this user may not write: a container that ran as root has made them."""
     places: dict[str, StorageDirectory]
     """By name: root, home, hub, tmp, shm."""
 
@@ -87,12 +101,13 @@ class ReadDisks(Fact[Disks]):
     def parse(output: str) -> Disks:
         """A JSON object."""
         found = json_of(output, dict, "the disks")
-        models, places = found.get("models"), found.get("places")
+        models, places, locked = found.get("models"), found.get("places"), found.get("locked")
         if not isinstance(models, list) or not isinstance(places, dict):
             raise unexpected_output("the disks", output)
         return Disks(
             hub=text(found.get("hub", "")),
             models=tuple(_model(one, output) for one in models[:500]),
+            locked=tuple(map(text, locked[:20])) if isinstance(locked, list) else (),
             places={text(name): _place(one, output) for name, one in places.items() if _is_known(one)},
         )
 

@@ -24,6 +24,10 @@ class Limit(Value):
         """True if there is none."""
         return self.most == UNLIMITED
 
+    def allows(self, amount: int) -> bool:
+        """True if the limit is not below `amount`."""
+        return self.is_unlimited or self.most >= amount
+
 
 class ReadLockedMemory(Fact[Limit]):
     """Reads the bytes that a login may pin. RDMA pins everything that it sends or receives."""

@@ -244,6 +244,10 @@ def small_memlock(a, b):
     b.answers["prlimit",] = "MEMLOCK 65536 65536\n"
 
 
+def memlock_of_2_gib(a, b):
+    b.answers["prlimit",] = "MEMLOCK 2147483648 2147483648\n"
+
+
 def few_files(a, b):
     b.change(LIMITS, "1048576", "4096")
 
@@ -376,6 +380,7 @@ FAULTS = [
     (docker_refuses, "container-tool", "error", "this user may not use docker"),
     (no_gpu_in_containers, "container-gpu", "error", "docker cannot pass the GPU to a container"),
     (small_memlock, "memlock", "error", "at most 0.0625 MiB may be pinned"),
+    (memlock_of_2_gib, "memlock", "error", "at most 2,048 MiB may be pinned"),
     (few_files, "open-files", "warning", "at most 4096 files"),
     (no_linger, "linger", "warning", "stops all processes of nvidia"),
     (no_init, "starts-at-boot", "warning", "neither systemd nor cron"),
@@ -558,6 +563,26 @@ async def test_our_own_engine_on_the_gpu_is_no_leftover(sparks, findings):
     leftover(*sparks)
     sparks[1].answers[ReadHoldingProcesses.argv] = '[[[114687, 900000, 1000, "vllm", true]], 1000]'
     assert await findings() == []
+
+
+async def test_the_memlock_limit_of_a_login_is_enough(sparks, findings):
+    """systemd 255 gives it an eighth of the memory: of the 127,600,524 KiB of a Spark."""
+    for spark in sparks:
+        spark.answers["prlimit",] = f"MEMLOCK {127_600_524 * 128} {127_600_524 * 128}\n"
+    assert await findings() == []
+
+
+async def test_a_leftover_of_root_is_a_containers(sparks, findings):
+    """The vLLM of a playbook: `kill` of a process of root is refused, and docker may start it again."""
+    sparks[1].answers[ReadGpuProcesses.argv] = "114687, /usr/local/bin/python, 19135\n"
+    sparks[1].answers[ReadHoldingProcesses.argv] = (
+        '[[[114687, 300000, 0, "/usr/bin/python3 -m vllm", null]], 1000]'
+    )
+    (told,) = await findings()
+    assert told.do[1:] == (
+        "docker ps   # a container's: `docker stop NAME` ends it",
+        "sudo kill 114687   # if it is not needed, and in no container",
+    )
 
 
 async def test_without_a_common_rail_ray_uses_the_lan(sparks):

@@ -68,6 +68,17 @@ def test_rails_with_addresses_are_links(found):
     assert doubts == ()
 
 
+def test_a_rail_keeps_the_subnet_of_its_own_beside_one_of_both_halves(found):
+    """As if NVIDIA's script for two Sparks ran first: netplan merges its file, both halves in one subnet, with ours."""
+    rails = (
+        (["192.168.0.1/24"], ["192.168.0.3/24"]),
+        (["192.168.0.2/24", "192.168.100.10/24"], ["192.168.0.4/24", "192.168.100.11/24"]),
+    )
+    links, doubts = usable_links(found(*rails))
+    assert [rail[0].address for rail in links[0].rails] == ["192.168.0.1/24", "192.168.100.10/24"]
+    assert doubts == ()
+
+
 def test_a_rail_without_addresses_is_left_out_with_the_reason(found):
     links, doubts = usable_links(found((["192.168.100.10/24"], [])))
     assert links == ()

@@ -49,6 +49,29 @@ async def test_a_spark_that_answers_is_found():
     assert b"\x04_ssh\x04_tcp\x05local\0" in asked[0]
 
 
+async def test_a_spark_with_a_cable_and_wifi_on_one_network_is_one_machine():
+    packets = (answer(), answer(address=(192, 168, 1, 110)), answer("spark-bd26.local", (192, 168, 1, 12)))
+    with responder(*packets) as (where, _):
+        found = await discover(wait_s=1, group=where)
+    assert [one.name for one in found] == ["spark-5c2d", "spark-bd26"]
+
+
+async def test_machines_of_other_makers_have_other_names():
+    """Host names as their owners' logs have them; `thinkstation` without a PGX is any workstation of Lenovo."""
+    names = (
+        "gx10-9641",
+        "promaxgb10-41b1",
+        "edgexpert-45d2",
+        "zgx-5a09",
+        "thinkstationpgx-2be0",
+        "aitopatom-9ab9",
+    )
+    others = ("thinkstation-1", "nas")
+    with responder(*(answer(f"{name}.local") for name in (*names, *others))) as (where, _):
+        found = await discover(wait_s=1, group=where)
+    assert [one.name for one in found] == sorted(names)
+
+
 async def test_no_answer():
     with responder() as (where, _):
         assert await discover(wait_s=0.05, group=where) == ()

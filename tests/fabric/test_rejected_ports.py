@@ -19,6 +19,15 @@ def test_a_signal_without_an_answer_is_no_link(netdev, spark):
     assert str(found.findings[0]).startswith("enp1s0f1np1 of spark1 has a signal, but no node answered on it")
 
 
+def test_a_signal_without_an_address_has_its_own_reason(netdev, spark):
+    """A rail at delivery: DHCP by NetworkManager, for ever (NVIDIA/dgx-spark-playbooks#56), and no address in between."""
+    bare = netdev(1, "enp1s0f1np1").model_copy(update={"addresses": ()})
+    reason, other = reasons([spark(1, bare), spark(2, netdev(2, "enp1s0f1np1"))])
+    assert reason.startswith("enp1s0f1np1 of spark1 has a signal, but no address to ask its neighbour from")
+    assert "sudo apt install iputils-arping` on spark1" in reason
+    assert other.startswith("enp1s0f1np1 of spark2 has a signal, but no node answered on it")
+
+
 def test_a_broken_half_leaves_one_rail_with_the_reason(cabled):
     views = cabled(2, ((1, 1), (2, 1)))
     cut = [

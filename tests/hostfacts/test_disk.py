@@ -4,6 +4,7 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import pytest
 
@@ -42,3 +43,38 @@ def test_data_sets_in_the_cache_take_no_place_of_models(tmp_path):
     (tmp_path / "models--org--m" / "blobs" / "one").write_bytes(b"abc")
     (one,) = read(HF_HUB_CACHE=str(tmp_path)).models
     assert (one.id, one.size, one.refs_main) == ("org/m", 3, False)
+
+
+def test_directories_in_which_the_user_may_not_write_are_named():
+    """A container that ran as root leaves them: docker makes the directory of a mount that does not exist yet."""
+    with TemporaryDirectory() as place:  # not tmp_path, which only root may enter
+        hub = Path(place, "huggingface", "hub")
+        Path(place).chmod(0o755)
+        hub.parent.mkdir()
+        hub.parent.chmod(0o555)
+        assert locked(hub) == (str(hub.parent),), "the cache itself does not exist yet"
+        hub.parent.chmod(0o755)
+        model = hub / "models--org--m"
+        (model / "blobs").mkdir(parents=True)
+        for path, mode in ((hub, 0o777), (model, 0o555), (model / "blobs", 0o555)):
+            path.chmod(mode)
+        assert locked(hub) == (str(model), str(model / "blobs"))
+        for path in (model, model / "blobs"):
+            path.chmod(0o777)
+        assert locked(hub) == ()
+        hub.parent.chmod(0o555)
+        assert locked(hub, XDG_CACHE_HOME=str(hub.parent)) == (str(hub.parent),)
+
+
+def locked(hub: Path, **more: str) -> tuple[str, ...]:
+    user = 65534 if os.getuid() == 0 else None  # root may write everywhere
+    argv = [*ReadDisks.argv]  # the system's Python, which every user may run
+    done = subprocess.run(
+        argv,
+        env={"HF_HUB_CACHE": str(hub), "HOME": "/tmp", "PATH": os.defpath, **more},
+        capture_output=True,
+        text=True,
+        check=True,
+        user=user,
+    )
+    return ReadDisks.parse(done.stdout).locked

@@ -262,6 +262,13 @@ def test_sockets():
     assert (found[3].process, found[3].pid) == ("python3", 4211)
 
 
+def test_a_socket_with_a_scope():
+    """As iproute2 6.1 prints them, the one of Ubuntu 24.04."""
+    output = "LISTEN 0 32 [fe80::6cbc:9aff:fed7:b421]%lxdbr0:53 [::]:*\nLISTEN 0 128 0.0.0.0%virbr0:5355 0.0.0.0:*\n"
+    found = ReadSockets.parse(output)
+    assert [(one.address, one.port) for one in found] == [("fe80::6cbc:9aff:fed7:b421", 53), ("*", 5355)]
+
+
 def test_a_nodes_own_reading_counts_more_lines_than_a_batch_has_room_for():
     assert ReadKernelLog.argv[6:8] == ("-n", "200")
     assert ReadKernelLog.argv_here[6:8] == ("-n", "5000")

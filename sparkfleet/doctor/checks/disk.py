@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Iterator, Sequence
+from pathlib import PurePosixPath
 
 from sparkfleet.doctor import thresholds
 from sparkfleet.doctor.check import Check, fleet_check, node_check
@@ -88,6 +90,27 @@ def disk_low(node: NodeSnapshot, disks: Disks) -> Iterator[CheckFault]:
             )
 
 
+@node_check("caches-writable", "this user may write in its caches")
+def caches_writable(node: NodeSnapshot, disks: Disks) -> Iterator[CheckFault]:
+    """Reports directories of root's, such as docker makes if a container mounts a cache that does not exist yet."""
+    if disks.locked:
+        rest = f" and {len(disks.locked) - 1} more" if len(disks.locked) > 1 else ""
+        yield warning(
+            f"{node.name}: this user may not write in {disks.locked[0]}{rest}",
+            means="Downloads and copies of models fail there. A container that ran as root has usually made it.",
+            do=_own(disks),
+        )
+
+
+def _own(disks: Disks) -> str:
+    """The command that makes the caches the user's. Outside of the home, what is above the Hub's cache stays another's."""
+    locked, hub, home = PurePosixPath(disks.locked[0]), PurePosixPath(disks.hub), disks.places.get("home")
+    is_at_home = home is not None and PurePosixPath(home.path) in locked.parents
+    if locked in hub.parents and not is_at_home:
+        return f"sudo install -d -o $USER {shlex.quote(str(hub))}"
+    return f"sudo chown -R $USER {shlex.quote(str(hub if hub in locked.parents else locked))}"
+
+
 @node_check(
     "hub-refs",
     "cached models load offline by their names",
@@ -123,4 +146,4 @@ def shm_size(node: NodeSnapshot, disks: Disks) -> Iterator[CheckFault]:
         )
 
 
-CHECKS: tuple[Check, ...] = (disk_for_weights, disk_low, hub_refs, shm_size)
+CHECKS: tuple[Check, ...] = (disk_for_weights, disk_low, caches_writable, hub_refs, shm_size)

@@ -26,6 +26,18 @@ def strangers(node: NodeSnapshot, found: tuple[GpuProcess, ...]) -> list[GpuProc
     return [one for one in found if one.pid not in ours]
 
 
+def _end(pid: int, process: HoldingProcess | None) -> tuple[str, ...]:
+    """Commands that end a process: one of root's is usually a container's, which docker may start again."""
+    show = f"ps -o user,etime,args -p {pid}"
+    if process is None or process.uid:
+        return (show, f"kill {pid}   # if it is not needed")
+    return (
+        show,
+        "docker ps   # a container's: `docker stop NAME` ends it",
+        f"sudo kill {pid}   # if it is not needed, and in no container",
+    )
+
+
 @node_check(
     "memory-leftover",
     "no leftover process uses GPU memory",
@@ -47,7 +59,7 @@ def memory_leftover(node: NodeSnapshot, gpu_processes: tuple[GpuProcess, ...]) -
         yield error(
             f"{node.name}: process {one.pid} ({one.name or 'unnamed'}) holds {size} of unified memory",
             means="sparkfleet did not start it. Engines lack that memory; if it runs out, the host freezes.",
-            do=(f"ps -o user,etime,args -p {one.pid}", f"kill {one.pid}   # if it is not needed"),
+            do=_end(one.pid, users.get(one.pid)),
             command=users[one.pid].command if one.pid in users else "",
         )
 
@@ -62,7 +74,7 @@ def memory_hogs(
             yield warning(
                 f"{node.name}: process {one.pid} holds {gib(one.resident, exact=True)} of unified memory",
                 means="CPU and GPU share this memory: engines get that much less.",
-                do=(f"ps -o user,etime,args -p {one.pid}", f"kill {one.pid}   # if it is not needed"),
+                do=_end(one.pid, one),
                 command=one.command,
             )
 

@@ -15,16 +15,17 @@ LIMITS_FILE = "/etc/security/limits.d/90-sparkfleet.conf"
 
 @node_check(
     "memlock",
-    "RDMA may pin memory without a limit",
+    "RDMA may pin the memory that it needs",
     rules=("memlock-limit",),
     source="knowledge/rules/rules.yaml memlock-limit",
 )
 def memlock(node: NodeSnapshot, locked_memory: Limit, fleet: FleetReadings) -> Iterator[CheckFault]:
     """Checks the limit only if a link of the node declares RDMA."""
     needs_rdma = any(rail.is_rdma for link in fleet.links if node.name in link.nodes for rail in link.rails)
-    if needs_rdma and not locked_memory.is_unlimited and not (node.user and node.user.is_root):
+    is_enough = locked_memory.allows(thresholds.LOCKED_BYTES)
+    if needs_rdma and not is_enough and not (node.user and node.user.is_root):
         yield error(
-            f"{node.name}: at most {locked_memory.most / 2**20:.3g} MiB may be pinned (memlock)",
+            f"{node.name}: at most {locked_memory.most / 2**20:,.4g} MiB may be pinned (memlock)",
             means='RDMA cannot register its buffers: NCCL fails with "Cannot allocate memory", and the other node'
             " reports the error.",
             do=(

@@ -118,7 +118,8 @@ async def hosts_on_lan() -> tuple[Announced, ...]:
     if not found:
         raise SparkfleetError(
             "No Spark answered on this network.",
-            means="mDNS does not cross routers, and guest Wi-Fi often blocks it.",
+            means="mDNS does not cross routers, guest Wi-Fi often blocks it, and a machine with a name of your own is not"
+            " recognised.",
             do="Give their addresses: `sparkfleet init HOST…`.",
         )
     return found

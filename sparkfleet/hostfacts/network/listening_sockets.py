@@ -69,7 +69,7 @@ def _port(word: str, line: str) -> int:
 
 
 def _address(word: str, line: str) -> str:
-    plain = word.strip("[]").partition("%")[0]
+    plain = word.partition("%")[0].strip("[]")  # as `ss` prints it: [fe80::1]%eth0
     if plain in _ANY:
         return "*"
     try:

@@ -33,6 +33,10 @@ _GONE_S = 45
 """Seconds for which sent bytes may stay unacknowledged before the kernel ends the connection (TCP_USER_TIMEOUT)."""
 
 
+_RENAMED = "mDNS may rename a Spark (NAME-2.local) while its rails have no addresses: its IP address stays."
+"""NVIDIA/dgx-spark-playbooks#56: NetworkManager tries DHCP on them for ever, and avahi sees conflicts with itself."""
+
+
 class HostKey(Value):
     """A server's host key. Inventories pin `fingerprint`, and `ssh-keygen -lf` prints it."""
 
@@ -92,6 +96,7 @@ def reach(host: str, port: int, name: str, deadline: Deadline) -> socket.socket:
     except socket.gaierror as error:
         raise UnknownHost(
             f"{prefix}the host name {host} cannot be resolved ({error.strerror})",
+            means=_RENAMED if host.endswith(".local") else "",
             do=f"Correct `address` in the inventory, or DNS and /etc/hosts: `getent hosts {host}` must find it.",
         ) from error
     except UnicodeError as error:

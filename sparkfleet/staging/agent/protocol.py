@@ -113,5 +113,10 @@ def _system(error: OSError) -> StagingError:
             do="Free disk space: `sparkfleet models prune` removes models that no deployment uses.",
         )
     if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
-        return StagingError(what, do="Give sparkfleet's user on the node write permission there.")
+        return StagingError(
+            what,
+            means="A container that ran as root may have made that directory.",
+            do="Give sparkfleet's user on the node write permission there; of a cache `sparkfleet doctor` has the"
+            " command.",
+        )
     return StagingError(what)

@@ -2,10 +2,14 @@
 
 import json
 
+import pytest
+
 from sparkfleet.doctor import registry
 from sparkfleet.doctor.findings import Severity
 from sparkfleet.doctor.snapshot import Needed
 from sparkfleet.hostfacts.disk import ReadDisks
+
+HUB = "/home/nvidia/.cache/huggingface/hub"
 
 
 async def test_weights_that_do_not_fit(findings):
@@ -45,3 +49,24 @@ async def test_weights_whose_files_were_not_counted_are_not_called_missing(spark
     assert await findings(needed=needed) == []
     (told,) = [one for one in registry.examine(await look(needed=needed)) if one.id == "disk-for-weights"]
     assert told.severity == Severity.UNKNOWN
+
+
+@pytest.mark.parametrize(
+    ("hub", "locked", "do"),
+    [
+        (HUB, "/home/nvidia/.cache", "chown -R $USER /home/nvidia/.cache"),
+        (HUB, "/home/nvidia/.cache/huggingface", "chown -R $USER /home/nvidia/.cache/huggingface"),
+        (HUB, f"{HUB}/models--org--m", f"chown -R $USER {HUB}"),
+        ("/data/hub", "/data/hub", "chown -R $USER /data/hub"),
+        ("/data/hub", "/", "install -d -o $USER /data/hub"),
+        ("/data/hub", "/home/nvidia/.cache", "chown -R $USER /home/nvidia/.cache"),
+    ],
+)
+async def test_a_cache_of_root_has_the_command(sparks, findings, hub, locked, do):
+    disks = json.loads(sparks[1].answers[ReadDisks.argv])
+    places = disks["places"] | {"home": ["/home/nvidia", disks["places"]["root"][1]]}
+    changed = {"hub": hub, "places": places, "locked": [locked, f"{hub}/.locks"]}
+    sparks[1].answers[ReadDisks.argv] = json.dumps(disks | changed)
+    (told,) = await findings()
+    assert (told.id, told.severity, told.do) == ("caches-writable", "warning", (f"sudo {do}",))
+    assert told.what == f"spark2: this user may not write in {locked} and 1 more"

@@ -7,7 +7,7 @@ import paramiko
 import pytest
 
 from sparkfleet.remote.ssh.host_keys import ALL_KEY_TYPES, fingerprint
-from sparkfleet.remote.unreachable import HostKeyChanged, Refused, Suspected
+from sparkfleet.remote.unreachable import HostKeyChanged, Refused, Suspected, UnknownHost
 
 KINDS = {"ed25519": ["-t", "ed25519"], "ecdsa": ["-t", "ecdsa"], "rsa": ["-t", "rsa", "-b", "2048"]}
 
@@ -92,3 +92,12 @@ def test_paramiko_still_has_the_internals_that_are_used():
     assert callable(channel.in_stderr_buffer.set_event)
     assert channel.status_event.is_set() is False
     assert callable(channel.out_buffer_cv.notify_all)
+
+
+async def test_a_name_of_mdns_that_is_not_found_has_its_likely_cause():
+    with pytest.raises(UnknownHost) as caught:
+        await fingerprint("no-such-spark.local")
+    assert "NAME-2.local" in caught.value.means
+    with pytest.raises(UnknownHost) as caught:
+        await fingerprint("no-such-spark.invalid")
+    assert caught.value.means == ""
