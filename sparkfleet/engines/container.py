@@ -50,6 +50,12 @@ OWN_ENTRYPOINT = (
 the environment (NGC's switches CUDA forward compatibility on) and run their arguments."""
 
 
+IO_URING = "b12x"
+"""In the name of a repository: its engine reads checkpoints and n-gram tables by io_uring. Docker's and podman's list of
+system calls lacks it, and the engine ends: "io_uring initialization failed: …; enable io_uring in the kernel/container
+policy" (b12x/loader/_ple_reader.c; NVIDIA's recipe for Qwen3.8-Flash-Next switches the list off)."""
+
+
 class RankLabels(Value):
     """Labels and name of a rank's container, which identify it later."""
 
@@ -201,7 +207,8 @@ def _capabilities(options: ContainerOptions) -> list[str]:
         *(["IPC_LOCK"] if options.rdma else []),
     ]
     added = [word for name in kept for word in ("--cap-add", name)]
-    return ["--cap-drop", "ALL", *added, "--security-opt", "no-new-privileges"]
+    limits = ["--cap-drop", "ALL", *added, "--security-opt", "no-new-privileges"]
+    return [*limits, "--security-opt", "seccomp=unconfined"] if IO_URING in _named(options) else limits
 
 
 def _read_only(options: ContainerOptions) -> list[str]:
@@ -245,11 +252,11 @@ def _is_engines_own(options: ContainerOptions) -> bool:
 
     Others' entrypoints prepare the image when it starts: NVIDIA's links libraries in it, which a read-only root refuses.
     """
-    return _repository(options.origin or options.image) in OWN_ENTRYPOINT
+    return _named(options) in OWN_ENTRYPOINT
 
 
-def _repository(image: str) -> str:
+def _named(options: ContainerOptions) -> str:
     """The image's name without digest, tag and the default registry."""
-    name = image.partition("@")[0].removeprefix("docker.io/")
+    name = (options.origin or options.image).partition("@")[0].removeprefix("docker.io/")
     head, slash, tail = name.rpartition("/")
     return f"{head}{slash}{tail.partition(':')[0]}"

@@ -88,6 +88,17 @@ def test_the_root_of_an_image_whose_start_writes_nothing_is_read_only():
     assert "--read-only" not in argv(), "NVIDIA's entrypoint links libraries in the image"
 
 
+@pytest.mark.parametrize("tool", ["docker", "podman"])
+@pytest.mark.parametrize("rdma", [False, True])
+def test_an_engine_that_reads_by_io_uring_may(tool, rdma):
+    words = argv(image="sha256:1", origin="eugr/spark-vllm-b12x:latest", tool=tool, rdma=rdma)
+    at = words.index("seccomp=unconfined")
+    assert words[at - 3 : at] == ("--security-opt", "no-new-privileges", "--security-opt")
+    assert words[words.index("--cap-drop") + 1] == "ALL"
+    for other in ("eugr/spark-vllm:latest", "vllm/vllm-openai:v0.32.0", IMAGE):
+        assert "seccomp=unconfined" not in argv(image="sha256:1", origin=other, tool=tool, rdma=rdma)
+
+
 @pytest.mark.parametrize("word", ["--privileged", "--memory", "--restart", "--ipc", "--detach"])
 def test_flags_that_are_never_used(word):
     assert word not in argv(rdma=True)
