@@ -55,6 +55,10 @@ STEPS = "adaptive.json"
 """Steps of speculation by batch size: the smallest batch of each range, and the only number allowed there."""
 STORE_IN_CONTAINER = f"/tmp/{STORE}"  # noqa: S108 (a container's own, and every start has a new one)
 
+UNSPELLED = "0.5.12"
+"""The release of which one build takes a beam without its number of draft tokens (field report 000; for the other builds the
+ladder has it spelled out). Others end in a TypeError: `max(top-k * steps, None)` (0.5.12.post1 to 0.5.23)."""
+
 CPU_KV_TOKENS = 8192
 CPU_FRACTION = "0.1"
 """Size of the KV pool on a CPU, tokens, and its share of memory: SGLang's default takes nearly all of it."""
@@ -175,6 +179,8 @@ def _speculation(candidate: Candidate, context: RankContext) -> tuple[str, ...]:
         flags += ["--speculative-num-draft-tokens", str(wanted.beam_tokens)]
     elif wanted.topk == 1:
         flags += ["--speculative-num-draft-tokens", str(wanted.tokens + 1)]  # a chain has no other number
+    elif candidate.engine_version.split()[:1] != [UNSPELLED]:
+        flags += ["--speculative-num-draft-tokens", str(wanted.tokens * wanted.topk)]
     return (*flags, *_by_load(candidate, context))
 
 
