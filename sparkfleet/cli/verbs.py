@@ -273,7 +273,12 @@ HABITS: Mapping[str, tuple[str, ...]] = {
     **dict.fromkeys(("rm", "remove", "undeploy", "unload"), ("delete",)),
     **dict.fromkeys(("chat", "prompt", "query"), ("ask",)),
     **dict.fromkeys(("pull", "download"), ("models pull", "apply")),
-    **dict.fromkeys(("setup", "discover", "add"), ("init",)),
+    **dict.fromkeys(("setup", "discover"), ("init",)),
+    **dict.fromkeys(("add", "join"), ("init", "up")),
+    **dict.fromkeys(("reboot", "cordon", "evict"), ("drain",)),
+    **dict.fromkeys(("clean", "cleanup", "gc"), ("prune",)),
+    **dict.fromkeys(("undo", "revert"), ("rollback",)),
+    **dict.fromkeys(("free", "memory"), ("top",)),
     **dict.fromkeys(("check", "test"), ("doctor", "selftest")),
     **dict.fromkeys(("update", "install"), ("upgrade", "up")),
 }

@@ -15,6 +15,7 @@ from sparkfleet.errors import ControlError, NodeError
 from sparkfleet.fleet.events import FleetStep, OnEvent, StepRunning, ignored
 from sparkfleet.fleet.node_access import NodeAccess
 from sparkfleet.fleet.node_programs import NodePrograms
+from sparkfleet.fleet.nodes.node_set import other_nodes
 from sparkfleet.fleet.nodes.surroundings import NodeSurroundings, require_free, surroundings_of
 from sparkfleet.specs.inventory import Inventory
 from sparkfleet.values import Value
@@ -134,9 +135,15 @@ class FleetLifecycle:
                 await asyncio.sleep(0.2)
 
     async def joined(self, client: FleetClient) -> dict[str, bool]:
-        """Nodes that are part of the fleet; True for each whose next start lacks nothing. `client` is not entered."""
+        """Nodes that are part of the fleet; True for each whose next start lacks nothing. `client` is not entered.
+
+        Raises ControlError if the fleet was started with other nodes than those of the inventory.
+        """
         async with client.again() as asking:
-            return {node.name: not node.spoilt for node in (await asking.fleet()).nodes if node.joined}
+            status = await asking.fleet()
+        if (error := other_nodes(self._inventory, status)) is not None:
+            raise error
+        return {node.name: not node.spoilt for node in status.nodes if node.joined}
 
     async def take_down(self) -> TakenDown:
         """Stop everything on every node, the head first, so that it can end the groups in order.

@@ -468,7 +468,14 @@ def test_habits_of_the_fingers(entered, argv, shown):
 
 
 @pytest.mark.parametrize(
-    ("typed", "meant"), [("stop", "'down', 'delete'"), ("run", "'apply'"), ("ls", "'status', 'describe'")]
+    ("typed", "meant"),
+    [
+        ("stop", "'down', 'delete'"),
+        ("run", "'apply'"),
+        ("ls", "'status', 'describe'"),
+        ("join", "'init', 'up'"),
+        ("reboot", "'drain'"),
+    ],
 )
 def test_a_verb_of_another_program_gets_the_one_that_is_meant(entered, typed, meant):
     """The nearest spellings are `top`, `prune` and `logs`."""

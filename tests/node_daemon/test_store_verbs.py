@@ -2,6 +2,7 @@
 
 import fcntl
 import os
+from pathlib import Path
 
 import pytest
 from control_values import deployment, plan
@@ -9,6 +10,7 @@ from control_values import deployment, plan
 from sparkfleet.controlplane.api.store_request import StoreRequest
 from sparkfleet.controlplane.store_safety.opening import open_store
 from sparkfleet.node_daemon.store_verbs import answer
+from sparkfleet.runtime.files.fleet_paths import FleetPaths
 
 
 @pytest.fixture
@@ -42,3 +44,16 @@ def test_one_after_the_other_is_taken(paths):
     for _ in range(2):
         restored = ask(paths, "restore", name="latest")
         assert restored["deployments"] == ["tiny (generation 1)"]
+
+
+def test_a_copy_that_was_kept_elsewhere_serves_another_head(paths, tmp_path):
+    """The head's disk is where all other copies are: `docs/runbook.md` has the two commands for a head that is lost."""
+    made = ask(paths, "copy")
+    other = FleetPaths(tmp_path / "another machine" / "home")
+    other.backups.mkdir(parents=True)
+    (other.backups / "kept.db").write_bytes(Path(made["path"]).read_bytes())
+    assert [one["deployments"] for one in ask(other, "list")["copies"]] == [["tiny (generation 1)"]]
+    assert ask(other, "restore", name="kept.db")["deployments"] == ["tiny (generation 1)"]
+    store = open_store(other, "home")
+    assert [*store.deployments.desired()] == ["tiny"]
+    store.close()

@@ -87,7 +87,10 @@ def _moved(prepared: PreparedDrain) -> str:
 
 async def _undrain(node: str, session: Session) -> int:
     await undrain_node(session, node)
-    console.print(f"{node} may be used again. `sparkfleet apply FILE` places deployments on it.")
+    console.print(
+        f"{node} may be used again. `sparkfleet rollback NAME` moves a deployment back to it, `sparkfleet apply FILE` plans"
+        " with it."
+    )
     return Exit.DONE
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, NamedTuple
 
@@ -17,9 +17,11 @@ from sparkfleet.cli.output import console
 from sparkfleet.errors import SparkfleetError
 from sparkfleet.fabric.discovery import DiscoveredLinks
 from sparkfleet.fabric.inventory_builder import describe
+from sparkfleet.fleet.nodes.surroundings import SHOWING_S, other_fleet_lines, surroundings_of
 from sparkfleet.fleet.setup.enrolment import (
     FoundMachine,
     Host,
+    NewInventory,
     ShownKey,
     channels_to,
     find_cables,
@@ -34,8 +36,9 @@ from sparkfleet.fleet.setup.enrolment import (
     require_sparks,
 )
 from sparkfleet.remote.atomic_write import write_atomically
+from sparkfleet.remote.channel import Channel
 from sparkfleet.specs.inventory import Inventory, Node
-from sparkfleet.specs.load import load_inventory
+from sparkfleet.specs.load import load_inventory, parse_inventory
 
 _ELSEWHERE = "Name a file that can be written with `-i FILE`."
 
@@ -132,8 +135,11 @@ async def _init(hosts: list[Host], options: Options) -> int:
         names = named(machines, old)
         console.print("Looking for cables …")
         found = await find_cables(names, nodes, channels)
-    new = new_inventory(names, found, old, fleet=options.fleet or NEW_FLEET, file=options.inventory)
-    _show(found, new.doubts)
+        new = new_inventory(names, found, old, fleet=options.fleet or NEW_FLEET, file=options.inventory)
+        _show(found, new.doubts)
+        if old is None:
+            by_node = dict(zip(nodes, channels, strict=True))
+            await _show_fleets(new, {name: by_node[node] for name, node in names.items()})
     return _write(new.text, options)
 
 
@@ -205,6 +211,12 @@ def _show(found: DiscoveredLinks, doubts: Sequence[str]) -> None:
         console.print(Text(f"  {finding}"))
     for doubt in doubts:
         console.print(Text(f"  left out: {doubt}"))
+
+
+async def _show_fleets(new: NewInventory, channels: Mapping[str, Channel]) -> None:
+    """Name fleets that run on the machines already: their owner may have lost the inventory."""
+    for line in other_fleet_lines(await surroundings_of(parse_inventory(new.text), channels, SHOWING_S)):
+        console.print(Text(f"  {line}"))
 
 
 def _write(text: str, options: Options) -> int:

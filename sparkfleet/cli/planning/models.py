@@ -116,6 +116,10 @@ async def _list(session: Session, json: bool) -> int:
         )
         return Exit.DONE
     console.print(model_table(held.rows) if held.rows else "No node has a model.")
+    free = ", ".join(f"{gb(size)} on {node}" for node, size in held.free_bytes.items())
+    console.print(
+        f"Free: {free}. `sparkfleet prune` shows what no deployment uses, and removes it if you agree."
+    )
     return Exit.DONE
 
 

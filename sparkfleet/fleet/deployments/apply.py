@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from sparkfleet.fleet.events import FleetEvent, FleetStep, KeyCreated, OnEvent, UseCaseEvent, ignored
 from sparkfleet.fleet.gateway import change_gateway, gateway_change
 from sparkfleet.fleet.known_names import remember_names
+from sparkfleet.fleet.nodes.node_set import require_known_nodes
 from sparkfleet.fleet.nodes.surroundings import require_free
 from sparkfleet.fleet.planning.plan import FIRST_KEY, FleetPlan, plan_deployments
 from sparkfleet.fleet.planning.step_times import (
@@ -75,14 +76,21 @@ async def prepare_apply(
     Raises:
         NodeError: a node cannot be reached, or a command on it failed.
         FactError: a checkpoint cannot be found, or is of an unknown kind.
-        ControlError: the controller has another version of the API, or a node has another head.
+        ControlError: the controller has another version of the API, a node has another head, or the fleet that runs was
+            started without a node of the plan.
     """
     planned = await plan_deployments(session, specs, renew=renew, retry=retry)
     if planned.client is not None:
         planned.client.require_same_api()
+        nodes = {node for one in planned.decision.pending for node in _nodes(one.plan)}
+        require_known_nodes(session.inventory, planned.status, nodes)
     else:
         require_free(session.inventory, planned.around)
     return PreparedApply(planned, renew, retry, gateway_change(session.inventory, planned.status))
+
+
+def _nodes(plan: DeploymentPlan) -> set[str]:
+    return {node for group in plan.groups for node in group.choice.candidate.shape.nodes}
 
 
 async def carry_out(

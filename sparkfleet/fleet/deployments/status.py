@@ -20,6 +20,7 @@ from sparkfleet.fleet.controller_finder import NoControllerError
 from sparkfleet.fleet.deployments.watch import PASSING, WAIT_S, until_gone
 from sparkfleet.fleet.events import OnEvent, ignored
 from sparkfleet.fleet.known_names import remember_names
+from sparkfleet.fleet.nodes.node_set import other_nodes
 from sparkfleet.fleet.session import Session
 from sparkfleet.specs.fields import quote
 from sparkfleet.specs.inventory import Inventory
@@ -82,6 +83,9 @@ async def fleet_state(session: Session) -> FleetOverview:
             status = await client.fleet()
             recent = await client.all_events(after=max(0, status.last_event - RECENT))
             remember_names(status.fleet, deployments=[one.name for one in status.deployments])
+            if (error := other_nodes(session.inventory, status)) is not None:
+                warnings = (*status.warnings, " ".join(str(error).split()))
+                status = status.model_copy(update={"warnings": warnings})
             return FleetOverview(FleetCondition.UP, status, recent=tuple(recent))
     except (UnreachableError, UnreadableStateError, WrongFleetError) as error:
         return FleetOverview(_condition(error), unknown, error)

@@ -47,7 +47,7 @@ async def bring_up(session: Session, on_event: OnEvent = ignored, wheels: Path |
 
     Raises:
         NodeError: a node cannot be reached, or sparkfleet cannot be installed on it.
-        ControlError: the fleet did not come up, or a node did not join it.
+        ControlError: the fleet did not come up, a node did not join it, or it was started with other nodes.
     """
     client = await _controller(session)
     joined = await session.lifecycle.joined(client) if client is not None else {}

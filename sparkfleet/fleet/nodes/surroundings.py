@@ -159,14 +159,14 @@ def other_fleets(around: Mapping[str, NodeSurroundings]) -> dict[str, tuple[Othe
 
 def other_fleet_lines(around: Mapping[str, NodeSurroundings]) -> tuple[str, ...]:
     """A line for each other fleet, with its nodes, for people."""
-    nodes: dict[str, list[str]] = {}
+    nodes: dict[tuple[str, str], list[str]] = {}
     for name, others in other_fleets(around).items():
         for other in others:
-            nodes.setdefault(_title(other), []).append(name)
+            nodes.setdefault((_title(other), _fields(other)), []).append(name)
     return tuple(
         f"{title} also runs on {', '.join(names)}: both use the same memory and ports there."
-        f" `sparkfleet down` with its inventory stops it."
-        for title, names in nodes.items()
+        f" `sparkfleet down` with its inventory{fields} stops it."
+        for (title, fields), names in nodes.items()
     )
 
 
@@ -174,3 +174,10 @@ def _title(other: OtherFleet) -> str:
     if other.role is None:
         return f"Fleet {other.fleet} (state in {other.root})"
     return f"Fleet {other.fleet} (head {other.role.head or other.role.ray})"
+
+
+def _fields(other: OtherFleet) -> str:
+    """The fields of its inventory in words, for an owner who has lost that; "" if it is another user's."""
+    if other.role is None or not other.role.head:
+        return ""
+    return f" (`fleet: {other.fleet}`, `head: {other.role.head}`)"

@@ -142,6 +142,8 @@ def _group_lines(
             yield f"drained: no new requests · `sparkfleet undrain {group.name}`"
         if words := _speed(deployment, group):
             yield words
+        if _is_slow(deployment, group):
+            yield "slower than predicted: `sparkfleet doctor` looks for the cause"
         if words := _memory(deployment, group, past.fleet):
             yield words
         if group.rung:
@@ -172,6 +174,13 @@ def _speed(deployment: DeploymentStatus, group: GroupReport) -> str:
         predicted = f" (predicted {band_ends(band)})" if band else ""
         words.append(f"{group.measured['decode_tps']:.1f} tok/s for one user{predicted}")
     return ", ".join(words)
+
+
+def _is_slow(deployment: DeploymentStatus, group: GroupReport) -> bool:
+    """True if the speed that was measured at its start is below the prediction's band."""
+    rung = deployment.rung_of(group)
+    band = rung.prediction.check_decode_tps if rung else None
+    return band is not None and group.measured.get("decode_tps", band.low) < band.low
 
 
 def _memory(deployment: DeploymentStatus, group: GroupReport, fleet: FleetStatus) -> str:

@@ -4,6 +4,7 @@ import pytest
 from fake_channel import FakeChannel
 
 from sparkfleet.errors import NodeError, SparkfleetError
+from sparkfleet.fleet.nodes.surroundings import NodeRole, NodeSurroundings, OtherFleet
 from sparkfleet.fleet.setup import enrolment as module
 from sparkfleet.fleet.setup.enrolment import Host, parse_host
 from sparkfleet.remote.channel import Completed
@@ -76,7 +77,10 @@ def machines(monkeypatch):
 
     def open_channel(name, node):
         number = node.address[-1]
-        return FakeChannel(f"n{number}", {("ip", "-j", "-d", "addr"): NETDEVS.format(n=number)})
+        known = {("ip", "-j", "-d", "addr"): NETDEVS.format(n=number)}
+        if "surroundings" in answers:
+            known["python3", "-I", "-c"] = answers["surroundings"]
+        return FakeChannel(f"n{number}", known)
 
     async def fingerprint(address, port):
         return HostKey(type="ssh-ed25519", fingerprint=keys.get(address, KEY))
@@ -102,6 +106,18 @@ def test_init_writes_what_it_finds(sparkfleet, machines, tmp_path):
     assert list(inventory.nodes) == ["spark-1", "spark-2"]
     assert inventory.nodes["spark-1"].host_key == KEY
     assert inventory.links[0].rails[0][1].address == "192.168.100.12/24"
+
+
+def test_a_fleet_that_runs_there_is_named_for_an_owner_without_its_inventory(sparkfleet, machines, tmp_path):
+    """`up` with the new inventory would start another fleet beside it."""
+    role = NodeRole(verb="join", node="spark-2", head="spark-2", ray="10.0.0.2:6379", live=True)
+    lab = OtherFleet(fleet="lab", root="/home/u/lab", role=role)
+    machines[0]["surroundings"] = NodeSurroundings(others=(lab,)).model_dump_json()
+    file = tmp_path / "inventory.yaml"
+    code, out, _ = sparkfleet("init", *HOSTS, "--yes", *GIVEN, "-i", file)
+    assert code == 0
+    assert "Fleet lab (head spark-2) also runs on spark-1, spark-2" in out
+    assert "(`fleet: lab`, `head: spark-2`)" in out
 
 
 def test_a_schema_is_named_only_in_a_clone(sparkfleet, machines, tmp_path):

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -95,7 +96,9 @@ def test_pull_list_and_prune(sparkfleet, hub, monkeypatch):
 
     code, out, _ = sparkfleet("models", "list")
     assert code == 0
-    assert out.splitlines()[1].split() == ["tests/tiny", "0123456", "main", "5", "kB", "a"]
+    _, row, free = out.splitlines()
+    assert row.split() == ["tests/tiny", "0123456", "main", "5", "kB", "a"]
+    assert re.fullmatch(r"Free: [\d.]+ [kMGT]B on a\. `sparkfleet prune` shows .*", free)
     code, out, _ = sparkfleet("models", "list", "--json")
     listed = json.loads(out)
     assert listed["version"] == 1

@@ -7,7 +7,7 @@ from sparkfleet.controlplane.api.api_models import API_VERSION
 from sparkfleet.controlplane.api.client import FleetClient
 from sparkfleet.controlplane.state.api_keys import KeyRow
 from sparkfleet.controlplane.state.head_address import HeadAddress
-from sparkfleet.controlplane.state.status import DeploymentStatus
+from sparkfleet.controlplane.state.status import DeploymentStatus, NodeReport
 from sparkfleet.controlplane.state.store import Store
 from sparkfleet.errors import ControlError, Infeasible, SpecError
 from sparkfleet.fleet.deployments.apply import carry_out, create_first_key, prepare_apply
@@ -42,6 +42,7 @@ class Controller:
         self.version = "0"
         self.asked = []
         self.made = []
+        self.nodes = ()
         self._state = state
         self._looks = 0
 
@@ -53,7 +54,7 @@ class Controller:
 
     async def fleet(self):
         self._looks += 1
-        return fleet(*map(self._deployed, self.asked))
+        return fleet(*map(self._deployed, self.asked), nodes=self.nodes)
 
     def _deployed(self, request):
         return DeploymentStatus(
@@ -207,6 +208,17 @@ async def test_a_controller_with_another_api_stops_an_apply_before_it_is_asked_f
         await prepare_apply(session, [TINY.model_copy(update={"concurrency": 8})])
     assert remedy in caught.value.do
     assert len(controller.asked) == asked
+
+
+async def test_a_plan_on_a_node_that_the_running_fleet_lacks_stops_an_apply(session, controller):
+    """It was applied, its group was never started, and the remedy was to apply it again."""
+    await carry_out(session, await prepare_apply(session, [TINY]))
+    changed = TINY.model_copy(update={"context": 256})
+    controller.nodes = (NodeReport(name="this", joined=True),)
+    assert not (await prepare_apply(session, [changed])).changes_nothing
+    controller.nodes = (NodeReport(name="former", joined=True),)
+    with pytest.raises(ControlError, match="started with former; the inventory has this"):
+        await prepare_apply(session, [changed])
 
 
 async def test_a_stored_plan_that_runs_code_of_a_checkpoint_without_a_commit_is_not_started_again(

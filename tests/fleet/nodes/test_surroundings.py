@@ -95,6 +95,7 @@ def test_other_fleets_are_named_with_their_nodes():
     around = {"a": NodeSurroundings(others=(lab,)), "b": NodeSurroundings(others=(lab, unread))}
     first, second = other_fleet_lines(around)
     assert first.startswith("Fleet lab (head c) also runs on a, b: ")
+    assert first.endswith("with its inventory (`fleet: lab`, `head: c`) stops it.")
     assert second.startswith("Fleet mine (state in /home/x/mine) also runs on b: ")
 
 

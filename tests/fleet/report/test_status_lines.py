@@ -48,6 +48,15 @@ def test_a_ready_deployment_on_two_nodes():
     assert all(len(line) <= 80 for line in shown)
 
 
+def test_a_group_below_its_predicted_speed_names_the_command():
+    """Its owner had to compare two numbers of each group."""
+    words = "        slower than predicted: `sparkfleet doctor` looks for the cause"
+    slow = report(measured={"ttft_ms": 900.0, "decode_tps": 12.0})
+    assert words in lines(fleet(deployment(slow)))
+    assert words not in lines(fleet(deployment(report())))
+    assert words not in lines(fleet(deployment(report(measured={}))))
+
+
 def test_the_memory_that_ranks_take_is_beside_the_prediction():
     alone = lines(fleet(deployment(report()), nodes=holding({"spark1": 47 * GIB})))
     assert [line.strip() for line in alone if "memory:" in line] == ["memory: 47 GiB (predicted 40–50)"]

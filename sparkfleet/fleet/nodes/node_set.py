@@ -1,0 +1,41 @@
+"""The nodes of an inventory against those with which its fleet was started. Pure."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from sparkfleet.errors import ControlError
+from sparkfleet.specs.inventory import Inventory
+
+if TYPE_CHECKING:  # a slow import, for a controller that answers
+    from sparkfleet.controlplane.state.status import FleetStatus
+
+
+def other_nodes(inventory: Inventory, status: FleetStatus | None) -> ControlError | None:
+    """The error for an inventory that has other nodes than the running fleet; None if they are the same, or not known.
+
+    A controller keeps the nodes of its start: one that is added joins Ray and is never reported, and one that is taken out
+    is reported as gone.
+    """
+    running = [one.name for one in status.nodes] if status is not None else []
+    added = [name for name in inventory.nodes if name not in running]
+    removed = [name for name in running if name not in inventory.nodes]
+    if not running or not (added or removed):
+        return None
+    means = [f"{', '.join(added)} cannot be used yet."] if added else []
+    means += [f"{', '.join(removed)} counts as part of it."] if removed else []
+    do = "`sparkfleet down`, then `sparkfleet up`: deployments and keys stay, engines load again."
+    if removed:
+        do += f" `down` stops the nodes of the inventory only: if {removed[0]} works, take it out after it."
+    return ControlError(
+        f"Fleet {inventory.fleet} was started with {', '.join(running)}; the inventory has {', '.join(inventory.nodes)}.",
+        means=f"It keeps the nodes of its start. {' '.join(means)}",
+        do=do,
+    )
+
+
+def require_known_nodes(inventory: Inventory, status: FleetStatus | None, planned: set[str]) -> None:
+    """Raises ControlError if a plan uses a node that the running fleet was not started with."""
+    error = other_nodes(inventory, status)
+    if error is not None and status is not None and planned - {one.name for one in status.nodes}:
+        raise error

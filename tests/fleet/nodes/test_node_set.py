@@ -1,0 +1,81 @@
+"""An inventory with other nodes than the fleet that runs is named at once, with the commands."""
+
+from types import SimpleNamespace
+
+import pytest
+from control_values import inventory
+from statuses import fleet
+
+from sparkfleet.controlplane.state.status import NodeReport
+from sparkfleet.errors import ControlError
+from sparkfleet.fleet.deployments.status import fleet_state
+from sparkfleet.fleet.lifecycle.bring_up import bring_up
+from sparkfleet.fleet.node_starts import FleetLifecycle
+from sparkfleet.fleet.nodes.node_set import other_nodes, require_known_nodes
+
+
+def running(*names):
+    return fleet(nodes=tuple(NodeReport(name=name, joined=True) for name in names))
+
+
+class Running:
+    """A session with this inventory, and the controller of a fleet that was started with `nodes`."""
+
+    def __init__(self, *names, nodes="ab"):
+        self.inventory = inventory(*names)
+        self.nodes = nodes
+        self.lifecycle = FleetLifecycle(SimpleNamespace(inventory=self.inventory), None)
+
+    async def find_controller(self):
+        return self
+
+    def again(self):
+        return self
+
+    async def __aenter__(self):
+        return self
+
+    async def __aexit__(self, *gone):
+        return None
+
+    async def fleet(self):
+        return running(*self.nodes)
+
+    async def all_events(self, after):
+        return ()
+
+
+async def test_up_with_a_third_node_names_the_commands_before_it_changes_anything():
+    """It waited for 90 s for a node that the controller does not look for, and named `doctor` and `up`."""
+    with pytest.raises(ControlError) as caught:
+        await bring_up(Running("a", "b", "c"))
+    assert caught.value.what == "Fleet home was started with a, b; the inventory has a, b, c."
+    assert "c cannot be used yet" in caught.value.means
+    assert "`sparkfleet down`, then `sparkfleet up`" in caught.value.do
+
+
+async def test_up_with_the_same_nodes_changes_nothing():
+    assert not (await bring_up(Running("a", "b"))).changed
+
+
+async def test_status_warns_of_a_node_that_left_the_inventory():
+    """It was listed as gone, and its alert fired, until somebody guessed that the fleet has to start again."""
+    found = await fleet_state(Running("a", "b", nodes="abc"))
+    assert found.up
+    (warning,) = found.status.warnings
+    assert "started with a, b, c; the inventory has a, b." in warning
+    assert "c counts as part of it" in warning
+    assert "if c works, take it out after it" in warning
+    assert (await fleet_state(Running("b", "a"))).status.warnings == ()
+
+
+def test_a_controller_that_has_not_looked_yet_is_no_other_fleet():
+    assert other_nodes(inventory("a", "b"), running()) is None
+    assert other_nodes(inventory("a", "b"), None) is None
+
+
+def test_only_a_plan_that_uses_a_new_node_is_refused():
+    now = running("a", "b")
+    require_known_nodes(inventory("a", "b", "c"), now, {"a", "b"})
+    with pytest.raises(ControlError, match="c cannot be used yet"):
+        require_known_nodes(inventory("a", "b", "c"), now, {"b", "c"})
