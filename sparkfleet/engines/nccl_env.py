@@ -60,7 +60,6 @@ def cache_env(context: RankContext) -> Pairs:
         ("TRITON_CACHE_DIR", f"{context.cache_dir}/triton"),
         ("TORCHINDUCTOR_CACHE_DIR", f"{context.cache_dir}/inductor"),
         ("FLASHINFER_WORKSPACE_BASE", f"{context.cache_dir}/flashinfer"),
-        ("B12X_COMPILE_CACHE_DIR", f"{context.cache_dir}/b12x"),  # NVIDIA's recipes keep it, too
     )
 
 

@@ -193,7 +193,12 @@ def _environment(candidate: Candidate, context: RankContext) -> Pairs:
     )
     if candidate.device == "cpu":
         return (*common, *_cpu(candidate, context), *_fabric(candidate, context))
-    cache = (("VLLM_CACHE_ROOT", f"{context.cache_dir}/vllm"),) if context.cache_dir else ()
+    cache: Pairs = (("VLLM_CACHE_ROOT", f"{context.cache_dir}/vllm"),) if context.cache_dir else ()
+    if cache and "b12x" in (candidate.image or ""):
+        cache = (
+            *cache,
+            ("B12X_COMPILE_CACHE_DIR", f"{context.cache_dir}/b12x"),
+        )  # NVIDIA's recipes keep it, too
     return (*common, *cache, *cache_env(context), *_fabric(candidate, context))
 
 

@@ -181,6 +181,14 @@ def test_in_a_container_the_program_is_the_images(launch):
     assert [file.name for file in one.files] == ["sparkfleet_guard.py", "start.sh"]
 
 
+@pytest.mark.parametrize(
+    ("image", "kept"), [("eugr/spark-vllm-b12x@sha256:0", "/k/b12x"), ("i@sha256:0", None)]
+)
+def test_kernels_of_b12x_are_kept_for_its_images(launch, image, kept):
+    one = launch(device="cuda", runtime="container", image=image, where={"cache_dir": "/k"})
+    assert dict(one.env).get("B12X_COMPILE_CACHE_DIR") == kept
+
+
 # --- several ranks ----------------------------------------------------------------------------------------------------
 
 TWO = {"nodes": 2, "tp": 2, "device": "cuda", "runtime": "container", "image": "i@sha256:0"}

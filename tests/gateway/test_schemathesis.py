@@ -6,10 +6,11 @@ from typing import Any
 
 import pytest
 import schemathesis
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 from running_gateway import ADMIN, RunningGateway
 from schemathesis import GenerationMode
+from schemathesis.core.parameters import ParameterLocation
 
 from sparkfleet.gateway.page.openapi import openapi
 
@@ -40,6 +41,9 @@ def test_every_operation_answers_as_its_document_has_it(
     @given(data=st.data())
     def answers(data: st.DataObject) -> None:
         case = data.draw(operation.as_strategy(generation_mode=mode))
+        header = case.meta.components.get(ParameterLocation.HEADER)
+        # Ours replaces a header that was left out, and the request would be a valid one.
+        assume(header is None or header.mode is GenerationMode.POSITIVE)
         case.call_and_validate(
             base_url=f"http://127.0.0.1:{running.server.port}", headers={"Authorization": f"Bearer {ADMIN}"}
         )
