@@ -50,10 +50,10 @@ OWN_ENTRYPOINT = (
 the environment (NGC's switches CUDA forward compatibility on) and run their arguments."""
 
 
-IO_URING = "b12x"
-"""In the name of a repository: its engine reads checkpoints and n-gram tables by io_uring. Docker's and podman's list of
-system calls lacks it, and the engine ends: "io_uring initialization failed: …; enable io_uring in the kernel/container
-policy" (b12x/loader/_ple_reader.c; NVIDIA's recipe for Qwen3.8-Flash-Next switches the list off)."""
+B12X = "b12x"
+"""In the name of a repository: its engine has b12x's kernels, and reads checkpoints and n-gram tables by io_uring. Docker's
+and podman's list of system calls lacks it, and the engine ends: "io_uring initialization failed: …; enable io_uring in the
+kernel/container policy" (b12x/loader/_ple_reader.c; NVIDIA's recipe for Qwen3.8-Flash-Next switches the list off)."""
 
 
 class RankLabels(Value):
@@ -208,7 +208,7 @@ def _capabilities(options: ContainerOptions) -> list[str]:
     ]
     added = [word for name in kept for word in ("--cap-add", name)]
     limits = ["--cap-drop", "ALL", *added, "--security-opt", "no-new-privileges"]
-    return [*limits, "--security-opt", "seccomp=unconfined"] if IO_URING in _named(options) else limits
+    return [*limits, "--security-opt", "seccomp=unconfined"] if B12X in _named(options) else limits
 
 
 def _read_only(options: ContainerOptions) -> list[str]:

@@ -18,6 +18,7 @@ from sparkfleet.engines.base import (
     checkpoint_mounts,
     with_users,
 )
+from sparkfleet.engines.container import B12X
 from sparkfleet.engines.guarded import GUARD, METRICS_ENV, MODULE, START, START_ARGV
 from sparkfleet.engines.harmony import encodings_env, encodings_mounts
 from sparkfleet.engines.media import allowed_domains
@@ -194,7 +195,7 @@ def _environment(candidate: Candidate, context: RankContext) -> Pairs:
     if candidate.device == "cpu":
         return (*common, *_cpu(candidate, context), *_fabric(candidate, context))
     cache: Pairs = (("VLLM_CACHE_ROOT", f"{context.cache_dir}/vllm"),) if context.cache_dir else ()
-    if cache and "b12x" in (candidate.image or ""):
+    if cache and B12X in (candidate.image or ""):
         cache = (
             *cache,
             ("B12X_COMPILE_CACHE_DIR", f"{context.cache_dir}/b12x"),

@@ -10,6 +10,7 @@ import json
 import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
+from functools import partial
 from typing import Any
 
 _PEM = re.compile(r"-----BEGIN [A-Z ]+-----.*?(?:-----END [A-Z ]+-----|\Z)", re.DOTALL)
@@ -134,7 +135,7 @@ class Redactor:
         for spelling, name, kind in self._names:
             text = re.sub(
                 rf"(?<![\w<]){re.escape(spelling)}(?![\w>])",
-                lambda _, kind=kind, name=name: self._named(kind, name),  # type: ignore[misc]
+                partial(self._replaced, kind, name),
                 text,
                 flags=re.IGNORECASE,
             )
@@ -176,6 +177,9 @@ class Redactor:
     def _mac(self, found: re.Match[str]) -> str:
         """Stand-in of a MAC. Those of nobody stay: broadcast, and the loopback's zeros."""
         return found[0] if set(found[0].lower()) in ({"f", ":"}, {"0", ":"}) else self._alias("mac")(found)
+
+    def _replaced(self, kind: str, name: str, _: re.Match[str]) -> str:
+        return self._named(kind, name)
 
     def _home(self, found: re.Match[str]) -> str:
         user = found[2]

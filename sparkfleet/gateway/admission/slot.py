@@ -18,7 +18,8 @@ class Slot:
     """The place of one request on a group, until `close`. It moves with the request to another group.
 
     Args:
-        found: forecasts of the candidates when the slot was granted, best first.
+        candidates: the groups that it may be on.
+        found: their forecasts when the slot was granted, best first.
     """
 
     def __init__(self, candidates: CandidateGroups, found: list[GroupForecast]) -> None:
