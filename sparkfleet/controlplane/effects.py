@@ -138,7 +138,7 @@ class Effects:
             case RetireGroup(group=group):
                 if not await self._leave(group):
                     return  # it is decided again in the next round
-                await self._event_log.record(*group[:2], "", "retire", action.reason)
+                await self._event_log.record(*group[:2], name_of(group), "retire", action.reason)
                 await self._apps.retire(*group)
             case EndGroup(group=group):
                 await self._apps.retire(*group)

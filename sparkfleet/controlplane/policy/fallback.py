@@ -158,6 +158,9 @@ def stop_what_is_given_up(one: FallbackCase) -> list[Action] | None:
         return None
     if one.app.status in ("failed", "retiring"):
         return []  # a group that has ended keeps its message
+    if one.app.status == "running":
+        # A full disk of the head had put off its end, and Serve started it meanwhile: it may have requests.
+        return [RetireGroup(group=one.group, reason="it is given up")]
     return [EndGroup(group=one.group, reason="it is given up")]
 
 

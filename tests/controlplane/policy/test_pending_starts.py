@@ -320,6 +320,16 @@ async def test_what_was_given_up_and_is_there_all_the_same_is_stopped(elsewhere)
     assert elsewhere.apps.apps[TINY].status == "failed", "what has ended keeps its last words"
 
 
+async def test_what_was_given_up_and_serves_all_the_same_leaves_the_table_with_an_event(elsewhere):
+    """Its end may be put off by a full disk of the head, and Serve has started it meanwhile."""
+    elsewhere.store.groups.set_standing(*TINY, Standing(given_up=True))
+    elsewhere.apps.become("tiny", 1, "running")
+    await elsewhere.controller.reconcile()
+    assert elsewhere.apps.apps[TINY].status == "retiring"
+    events = elsewhere.store.events.since("tiny/g1/0", "retire", 0.0)
+    assert [one.message for one in events] == ["it is given up"]
+
+
 PAIR = BeginAttempt(group=TINY, nodes=("a", "b"), reason="")
 """A group on two nodes is started."""
 
