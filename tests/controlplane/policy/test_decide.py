@@ -142,7 +142,8 @@ def test_no_wanted_group_is_ended_unless_it_is_given_up_and_every_action_has_a_r
         if isinstance(action, RetireGroup):
             if state.desired_of(action.group) is not None:
                 # A start that was given up and serves all the same.
-                assert kept.standing(action.group).given_up and "given up" in action.reason
+                assert kept.standing(action.group).given_up
+                assert "given up" in action.reason
                 continue
             wanted = state.to_run.get(action.group[0])
             assert f"generation {wanted.generation}" in action.reason if wanted else "wanted" in action.reason
