@@ -142,7 +142,7 @@ def _texts(state: State, node: str, etc: Path) -> None:
 
 def _accounts(etc: Path) -> None:
     """Writes the host's system accounts and the one user; other users of the host do not exist in the node."""
-    keep = [line for line in Path("/etc/passwd").read_text().splitlines() if _of_system(line, 2)]
+    keep = [line for line in Path("/etc/passwd").read_text().splitlines() if _of_system(line)]
     user = f"{USER}:x:{UID}:{UID}:NVIDIA:/home/{USER}:/bin/bash"
     replace_file(etc / "passwd", "\n".join([*keep, user]) + "\n")
     names = [line.split(":")[0] for line in (*keep, user)]
@@ -151,16 +151,16 @@ def _accounts(etc: Path) -> None:
     write_groups(etc, "docker")
 
 
-def _of_system(line: str, field: int) -> bool:
+def _of_system(line: str) -> bool:
     columns = line.split(":")
-    number = columns[field]
+    number = columns[2]
     return columns[0] != USER and number.isdigit() and not UID <= int(number) < 60_000
 
 
 def write_groups(etc: Path, groups: str) -> None:
     """Writes /etc/group with the user in `groups` (by comma) only."""
     wanted = [name for name in groups.split(",") if name]
-    rows = [line.split(":") for line in Path("/etc/group").read_text().splitlines() if _of_system(line, 2)]
+    rows = [line.split(":") for line in Path("/etc/group").read_text().splitlines() if _of_system(line)]
     rows = [row for row in rows if row[0] != "docker"] + [
         ["docker", "x", "988", ""],
         [USER, "x", str(UID), ""],

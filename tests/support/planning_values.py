@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from sparkfleet.accuracy.models import Size, Stored, find_arch
+from sparkfleet.errors import Infeasible
 from sparkfleet.knowledge.measurements import architectures
 from sparkfleet.perf.memory.demand import NodeMemory
 from sparkfleet.perf.model_shape import ModelShape
 from sparkfleet.planner.place.fleet_map import Fleet
-from sparkfleet.planner.search.planner import infeasible, plan_fleet
+from sparkfleet.planner.search.planner import plan_fleet
 from sparkfleet.units import GIB
 
 NVFP4 = "nvidia/Llama-3.3-70B-Instruct-FP4"
@@ -42,7 +43,8 @@ def plan_on(spec, nodes, links=()):
     """The plan of a deployment that these nodes can serve; raises Infeasible otherwise."""
     found = plan_fleet([spec], Fleet(nodes=tuple(nodes), links=tuple(links)))
     if found.refused:
-        raise infeasible(found.refused[0])
+        reasons = "\n".join(one.reason for one in found.refused[0].rejected)
+        raise Infeasible(f"{spec.name} is refused.", means=reasons)
     return found.deployments[0]
 
 

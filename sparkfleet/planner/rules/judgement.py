@@ -298,30 +298,29 @@ _CONFIDENCE_WORDS = {
 }
 
 
-def explain_rule(rule_id: str, rules: tuple[Rule, ...] | None = None) -> str:
+def explain_rule(rule_id: str) -> str:
     """A rule as `sparkfleet explain` prints it: symptom, conditions, remedy and sources.
 
     Raises:
         SparkfleetError: there is no such rule.
     """
-    found = find_rule(rule_id, rules)
+    found = find_rule(rule_id)
     return _explained(found) if isinstance(found, Rule) else f"{rule_id}\n  not a rule    {found}"
 
 
-def find_rule(rule_id: str, rules: tuple[Rule, ...] | None = None) -> Rule | str:
+def find_rule(rule_id: str) -> Rule | str:
     """The rule of that name; of a known issue that is none, why not.
 
     Raises:
         SparkfleetError: there is no such rule.
     """
     book = load_book()
-    known = book.rules if rules is None else rules
-    for rule in known:
+    for rule in book.rules:
         if rule.id == rule_id:
             return rule
     if rule_id in (left_out := dict(book.not_rules)):
         return left_out[rule_id]
-    ids = [*(rule.id for rule in known), *left_out]
+    ids = [*(rule.id for rule in book.rules), *left_out]
     near = [one for one in ids if rule_id.lower() in one][:5] or get_close_matches(rule_id, ids, n=3)
     raise SparkfleetError(
         f'no rule is called "{rule_id}".',

@@ -12,7 +12,6 @@ from dataclasses import dataclass, field, replace
 from typing import get_args
 
 from sparkfleet.checkpoints.checkpoint import Checkpoint
-from sparkfleet.errors import Infeasible
 from sparkfleet.perf.local_measurements import LocalMeasurement
 from sparkfleet.perf.predictor import Predictor, predicted_content, predictor_of
 from sparkfleet.planner.capacity.headroom import reached
@@ -91,23 +90,6 @@ def plan_fleet(
     tried.sort(key=lambda attempt: len(attempt[1].refused))
     plan = _with_room(tried, specs, planning)
     return _finished(_at_the_edge(plan, tried[0][0], specs, planning), specs, planning)
-
-
-def infeasible(refusal: InfeasibleDeployment) -> Infeasible:
-    """The error that a refusal is, with every rejection in its message."""
-    reasons = "\n".join(f"  {one.what}: {one.reason}{_cited(one)}" for one in refusal.rejected)
-    near = "; ".join(refusal.nearest)
-    return Infeasible(
-        f"{refusal.name}: nothing in this fleet can serve {refusal.model}.",
-        means=f"Rejected:\n{reasons}",
-        do=f"Nearest: {near}."
-        if near
-        else "Change the deployment or the inventory as a reason indicates, then run `sparkfleet plan` again.",
-    )
-
-
-def _cited(rejection: Rejection) -> str:
-    return f"   {rejection.rule} ({rejection.source})" if rejection.rule else ""
 
 
 # --- packing ----------------------------------------------------------------------------------------------------------
