@@ -29,7 +29,8 @@ from sparkfleet.perf.latency.factor_keys import (
     prefill_coefficient,
     prefill_keys,
 )
-from sparkfleet.perf.latency.latency_model import MAX_RUNNING, in_step, kept, left_of_burst, waits
+from sparkfleet.perf.latency.latency_model import in_step
+from sparkfleet.perf.latency.rates import MAX_RUNNING, kept, left_of_burst, waits
 from sparkfleet.perf.latency.roofline_terms import SpeedConfig, burst_terms, costs, step_terms
 
 Array = np.ndarray

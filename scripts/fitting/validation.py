@@ -16,7 +16,7 @@ from sparkfleet.accuracy.duels import duel_of, read_duels
 from sparkfleet.accuracy.models import Configs, Declined
 from sparkfleet.accuracy.rows import PublishedCase, source_of
 from sparkfleet.knowledge.published.factors import Factors
-from sparkfleet.perf.latency.latency_model import WIDEST, support
+from sparkfleet.perf.latency.bands import WIDEST, support
 
 
 def groups(

@@ -26,7 +26,8 @@ from sparkfleet.accuracy.rows import METRICS, PublishedCase, case_of, read_rows
 from sparkfleet.errors import SpecError
 from sparkfleet.knowledge.measurements import architectures
 from sparkfleet.knowledge.published.factors import Factors, factors
-from sparkfleet.perf.latency.latency_model import model_of, rates
+from sparkfleet.perf.latency.latency_model import model_of
+from sparkfleet.perf.latency.rates import rates
 from sparkfleet.perf.prediction import Band
 from sparkfleet.values import Value
 

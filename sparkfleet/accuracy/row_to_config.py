@@ -23,7 +23,7 @@ from sparkfleet.accuracy.models import Configs, Declined, Size, Stored, find_arc
 from sparkfleet.knowledge.ceilings import LinkSpeed, physics
 from sparkfleet.knowledge.models.known_models import quant_in_name
 from sparkfleet.knowledge.published.factors import PATCHED_BUILDS
-from sparkfleet.perf.latency.latency_model import MAX_RUNNING
+from sparkfleet.perf.latency.rates import MAX_RUNNING
 from sparkfleet.perf.latency.roofline_terms import SpeedConfig, own_chunk
 from sparkfleet.perf.memory.demand import max_num_seqs
 from sparkfleet.perf.memory.engine_sizes import MemoryConfig

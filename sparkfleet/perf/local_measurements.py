@@ -9,7 +9,8 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from sparkfleet.perf.latency.latency_model import LatencyModel, Rates, rates
+from sparkfleet.perf.latency.latency_model import LatencyModel
+from sparkfleet.perf.latency.rates import Rates, rates
 from sparkfleet.perf.latency.roofline_terms import SpeedConfig
 from sparkfleet.perf.prediction import Band, Provenance
 from sparkfleet.perf.workload import Workload

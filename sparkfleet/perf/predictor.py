@@ -18,7 +18,8 @@ from sparkfleet.knowledge.models.known_models import checkpoint_if_known, quant_
 from sparkfleet.knowledge.models.speculators import bundles, speculator_with
 from sparkfleet.knowledge.published.factors import PATCHED_BUILDS, factors
 from sparkfleet.perf.engine_config import EngineConfig
-from sparkfleet.perf.latency.latency_model import LatencyModel, Rates, model_of
+from sparkfleet.perf.latency.latency_model import LatencyModel, model_of
+from sparkfleet.perf.latency.rates import Rates
 from sparkfleet.perf.latency.roofline_terms import SpeedConfig
 from sparkfleet.perf.local_measurements import LocalMeasurement, anchored
 from sparkfleet.perf.memory.demand import bundled_draft_bytes, demand, step_tokens

@@ -18,7 +18,8 @@ from sparkfleet.knowledge.ceilings import physics
 from sparkfleet.knowledge.measurements import architectures
 from sparkfleet.knowledge.models.known_models import MODELS, known_checkpoint
 from sparkfleet.knowledge.published.factors import factors
-from sparkfleet.perf.latency.latency_model import model_of, rates
+from sparkfleet.perf.latency.latency_model import model_of
+from sparkfleet.perf.latency.rates import rates
 from sparkfleet.perf.prediction import Speculation, Split
 from sparkfleet.perf.predictor import Predictor, Settings
 from sparkfleet.perf.workload import Workload

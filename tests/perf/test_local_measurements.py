@@ -8,7 +8,8 @@ from sparkfleet.accuracy.models import Stored, find_arch
 from sparkfleet.knowledge.measurements import architectures
 from sparkfleet.knowledge.models.known_models import known_checkpoint
 from sparkfleet.knowledge.published.factors import factors
-from sparkfleet.perf.latency.latency_model import LatencyModel, model_of, rates
+from sparkfleet.perf.latency.latency_model import LatencyModel, model_of
+from sparkfleet.perf.latency.rates import rates
 from sparkfleet.perf.latency.roofline_terms import SpeedConfig
 from sparkfleet.perf.local_measurements import LocalMeasurement, Point, anchored, distance
 from sparkfleet.perf.prediction import Provenance

@@ -10,14 +10,8 @@ from collections.abc import Iterator
 from typing import Literal
 
 from sparkfleet.knowledge.ceilings import physics
-from sparkfleet.perf.latency.latency_model import (
-    AppliedFactor,
-    Explained,
-    LatencyModel,
-    Term,
-    explain_prefill,
-    explain_step,
-)
+from sparkfleet.perf.latency.explained import AppliedFactor, Explained, Term, explain_prefill, explain_step
+from sparkfleet.perf.latency.latency_model import LatencyModel
 from sparkfleet.perf.prediction import Band
 from sparkfleet.perf.predictor import Predictor, usual
 from sparkfleet.perf.workload import Workload

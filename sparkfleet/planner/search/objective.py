@@ -13,7 +13,7 @@ from sparkfleet.knowledge.models.model_names import plain
 from sparkfleet.knowledge.models.speculators import PublishedDrafting, drafting_published
 from sparkfleet.knowledge.published.evidence import Evidence, EvidenceLevel, RunKey, evidence
 from sparkfleet.knowledge.rules.rules import Penalise
-from sparkfleet.perf.latency.latency_model import Rates
+from sparkfleet.perf.latency.rates import Rates
 from sparkfleet.perf.prediction import Speculation
 from sparkfleet.perf.predictor import ANSWER, SPEED_METHODS, Settings
 from sparkfleet.planner.capacity.sizing import Proposal, Sizes, VariantContext
