@@ -1,0 +1,136 @@
+"""Plans one deployment on what is left of the fleet: groups for each of its variants, or the reasons for having none."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import get_args
+
+from sparkfleet.checkpoints.checkpoint import Checkpoint
+from sparkfleet.planner.capacity.memory_ledger import MemoryLedger
+from sparkfleet.planner.capacity.sizing import VariantContext
+from sparkfleet.planner.engine_args.user_overrides import take_over
+from sparkfleet.planner.search import constraints, cpu_models
+from sparkfleet.planner.search.custom_workloads import custom_groups
+from sparkfleet.planner.search.planning_context import PlanningContext
+from sparkfleet.planner.search.rung_builder import ServedVariant, nodes_and_bytes_of
+from sparkfleet.planner.search.variant_planner import VariantPlanner
+from sparkfleet.planner.types.plan import GroupPlan, Rejection, SkippedVariant, Why
+from sparkfleet.specs.deployment import Deployment, Variant
+
+_ORDER = get_args(Why)
+
+
+def serve_deployment(
+    spec: Deployment, planning: PlanningContext, ledger: MemoryLedger, share: int
+) -> tuple[list[GroupPlan], list[Rejection], list[SkippedVariant]]:
+    """Groups for every variant of a deployment, as far as they fit, all rejections, and the variants left out.
+
+    Unlike replicas are all served. `share`: nodes that it may take of those that others have left.
+    """
+    groups: list[GroupPlan] = []
+    rejected: list[Rejection] = []
+    missing: list[SkippedVariant] = []
+    variants = spec.resolved()
+    for number, variant in enumerate(variants):
+        found, reasons, near = _serve_variant(
+            spec, number, variant, planning, ledger, share=max(1, share // len(variants))
+        )
+        known = _known(planning.checkpoints.get(variant.model))
+        groups += [group.model_copy(update=known) for group in found]
+        rejected += reasons if len(variants) == 1 else [_of_variant(one, variant) for one in reasons]
+        if not found:
+            reason = _once(reasons)[0].reason if reasons else "no nodes"
+            missing.append(
+                SkippedVariant(variant=number, model=variant.model, reason=reason, nearest=tuple(near))
+            )
+    return groups, _once(rejected), missing
+
+
+def _known(checkpoint: Checkpoint | None) -> dict[str, object]:
+    """Capabilities of a group's checkpoint in its plan. A declared vision tower may have been dropped in quantising."""
+    if checkpoint is None:
+        return {}
+    vision = False if checkpoint.vision is None and not checkpoint.declares_vision else checkpoint.vision
+    return {"family": checkpoint.model_type, "vision": vision}
+
+
+def _of_variant(rejection: Rejection, variant: Variant) -> Rejection:
+    return rejection.model_copy(update={"what": f"{variant.model.rpartition('/')[2]} · {rejection.what}"})
+
+
+def _serve_variant(
+    spec: Deployment,
+    number: int,
+    variant: Variant,
+    planning: PlanningContext,
+    ledger: MemoryLedger,
+    *,
+    share: int,
+) -> ServedVariant:
+    mistaken = constraints.mistaken(spec, number, variant, planning.fleet)
+    if mistaken is not None:
+        return ServedVariant([], [mistaken])
+    if variant.engine == "custom":
+        runs_on = planning.nodes_of(spec.name)
+        return custom_groups(spec.name, number, variant, planning.fleet, ledger, runs_on=runs_on)
+    variant, wrong = take_over(variant)
+    if wrong:
+        rejected = [constraints.wanted("engine_args", one.reason) for one in wrong]
+        return ServedVariant([], rejected, [one.remedy for one in wrong])
+    if cpu_models.takes(variant, planning.fleet):
+        return _serve_on_cpu(spec, number, variant, planning, ledger)
+    case = _case(spec, variant, planning, share)
+    if isinstance(case, Rejection):
+        return ServedVariant([], [case], _in_reach(spec, variant, planning, ledger, share))
+    return VariantPlanner(case, ledger, planning.nodes_of(spec.name)).groups(number)
+
+
+def _serve_on_cpu(
+    spec: Deployment, number: int, variant: Variant, planning: PlanningContext, ledger: MemoryLedger
+) -> ServedVariant:
+    misfit = cpu_models.misfit(spec, variant, planning.fleet, planning.embedded_model(variant.model))
+    if misfit is not None:
+        return ServedVariant([], [misfit])
+    groups, rejected = cpu_models.embedded_groups(spec.name, number, variant, planning.fleet, ledger)
+    everywhere = not groups and all(cpu_models.uses_gpu(node) for node in planning.fleet.nodes)
+    return ServedVariant(groups, rejected, [cpu_models.WHERE] if everywhere else ())
+
+
+def _in_reach(
+    spec: Deployment, variant: Variant, planning: PlanningContext, ledger: MemoryLedger, share: int
+) -> list[str]:
+    """The longest context of the model, if the deployment sets a longer one and this one can be served."""
+    predictor = planning.predictor(variant.model, spec.content)
+    most = predictor.checkpoint.max_positions if predictor else None
+    if most is None or variant.context is None or variant.context <= most:
+        return []
+    case = _case(spec, variant.model_copy(update={"context": most}), planning, share)
+    if isinstance(case, Rejection):
+        return []
+    groups = VariantPlanner(case, ledger, planning.nodes_of(spec.name)).groups(0).groups
+    for group in groups:
+        ledger.take_back(spec.name, *nodes_and_bytes_of(group))
+    return [f"fits at context {most}"] if groups else []
+
+
+def _case(
+    spec: Deployment, variant: Variant, planning: PlanningContext, share: int
+) -> VariantContext | Rejection:
+    """Stacks for candidates, or the reasons for having none."""
+    predictor = planning.predictor(variant.model, spec.content)
+    if predictor is None:
+        reason = "unknown checkpoint: sparkfleet needs its directory, its cached config, or a known name"
+        return Rejection(what=variant.model, reason=reason, why="wanted")
+    fleet = planning.fleet
+    with_gpu = tuple(node for node in fleet.nodes if node.gpu is not None)
+    if len(with_gpu) < len(fleet.nodes):
+        fleet = fleet.model_copy(update={"nodes": with_gpu})
+    case = VariantContext(
+        spec, variant, predictor, fleet, share, planning.most.get(spec.name), edge=spec.name in planning.edge
+    )
+    return constraints.unwanted(case) or case
+
+
+def _once(rejected: Iterable[Rejection]) -> list[Rejection]:
+    """Every rejection once, rules first."""
+    return sorted(dict.fromkeys(rejected), key=lambda one: _ORDER.index(one.why))

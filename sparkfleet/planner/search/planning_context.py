@@ -1,0 +1,73 @@
+"""The context of one run of the planner: its inputs, and lookups in them that all deployments share."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass, field
+
+from sparkfleet.checkpoints.checkpoint import Checkpoint
+from sparkfleet.perf.local_measurements import LocalMeasurement
+from sparkfleet.perf.predictor import Predictor, predicted_content, predictor_of
+from sparkfleet.planner.capacity.sizing import Sizes
+from sparkfleet.planner.place.fleet_map import Fleet
+from sparkfleet.planner.types.embedded_model import EmbeddedModel
+from sparkfleet.planner.types.plan import DeploymentPlan
+from sparkfleet.specs.deployment import TextKind
+
+
+@dataclass
+class PlanningContext:
+    """Context of one run of the planner: its inputs, and results shared by all deployments."""
+
+    fleet: Fleet
+    checkpoints: dict[str, Checkpoint]
+    running: dict[str, DeploymentPlan]
+    measurements: tuple[LocalMeasurement, ...] = ()
+    drafts: tuple[str, ...] = ()
+    """Names of checkpoints that are drafts."""
+    embedded: Mapping[str, EmbeddedModel] = field(default_factory=dict)
+    """Built-in models, by name."""
+    most: Mapping[str, Sizes] = field(default_factory=dict)
+    """By deployment, what its open sizes may be at most."""
+    edge: frozenset[str] = frozenset()
+    """Deployments for which the lower end of their memory is enough (`perf.memory.demand.fits`)."""
+
+    def embedded_model(self, model: str) -> EmbeddedModel | None:
+        """A model that would run on a CPU; None if nothing is known about it."""
+        checkpoint = self.checkpoints.get(model)
+        return self.embedded.get(model) or (EmbeddedModel.of(checkpoint) if checkpoint else None)
+
+    def predictor(self, model: str, content: TextKind = "mixed") -> Predictor | None:
+        """Memory and speed of a model that writes such text; None if its checkpoint is not known."""
+        checkpoint = self.checkpoints.get(model)
+        if checkpoint is None:
+            return None
+        drafts = tuple((name, self.checkpoints[name]) for name in self.drafts if name in self.checkpoints)
+        own = tuple(one for one in self.measurements if one.model == model)
+        return predictor_of(checkpoint, own, drafts, predicted_content(content))
+
+    def given_back(self, names: Iterable[str]) -> dict[str, int]:
+        """Bytes per node that the running groups of these deployments give back."""
+        held: dict[str, int] = defaultdict(int)
+        for name in names:
+            for group in self.running[name].groups if name in self.running else ():
+                for node in group.choice.candidate.shape.nodes:
+                    held[node] += int(group.choice.prediction.memory_bytes_per_rank.mid)
+        return dict(held)
+
+    def ports_beside(self, names: Collection[str]) -> dict[tuple[str, int | None], str]:
+        """Declared ports of the running deployments beside these, by node and port, each with its deployment."""
+        return {
+            (node, candidate.port): name
+            for name, plan in self.running.items()
+            if name not in names
+            for candidate in (group.choice.candidate for group in plan.groups)
+            if candidate.port is not None
+            for node in candidate.shape.nodes
+        }
+
+    def nodes_of(self, name: str) -> tuple[tuple[str, ...], ...]:
+        """Nodes that run the groups of a deployment now."""
+        plan = self.running.get(name)
+        return tuple(group.choice.candidate.shape.nodes for group in plan.groups) if plan else ()

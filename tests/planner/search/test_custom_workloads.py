@@ -1,0 +1,36 @@
+"""Custom workloads: their ports and nodes."""
+
+
+def test_a_declared_port_of_another_deployment_is_not_planned_on_the_same_node(sparks, plan, ask):
+    """Both were planned, and the second failed at its start."""
+    own = {"engine": "custom", "image": "localhost/tts:1", "port": 5005, "memory": "24 GiB"}
+    tts, stt = ask("org/tts", "tts", **own), ask("org/stt", "stt", **own)
+    together = plan(sparks(1), tts, stt)
+    assert [one.name for one in together.deployments] == ["stt"]
+    running = {"tts": plan(sparks(1), tts).of("tts")}
+    (refused,) = plan(sparks(1), stt, running=running).refused
+    assert [one.reason for one in refused.rejected] == ["tts has port 5005 of spark1"]
+    assert refused.nearest == ("fits with another `port` (also in its `command`) than tts's",)
+    assert plan(sparks(2), tts, stt).refused == ()
+    other = stt.model_copy(update={"port": 5006})
+    assert plan(sparks(1), other, running=running).refused == ()
+    edited = tts.model_copy(update={"env": {"MARK": "new"}})
+    assert plan(sparks(1), edited, running=running).refused == (), "its own generation before has the port"
+
+
+def test_replicas_of_a_custom_workload_are_on_different_nodes_as_they_have_one_port(sparks, plan, ask):
+    own = {"engine": "custom", "image": "localhost/tts:1", "port": 5005, "memory": "24 GiB"}
+    tts = ask("org/tts", "tts", replicas=2, **own)
+    (refused,) = plan(sparks(1), tts).refused
+    assert (
+        "for more than 1 of 2 replicas, one per node as all listen on port 5005" in refused.rejected[0].reason
+    )
+    assert refused.nearest == ("fits with `replicas: 1`",)
+    assert len(plan(sparks(2), tts).of("tts").groups) == 2
+
+
+def test_without_a_node_that_may_be_used_a_custom_workload_is_refused_with_that(sparks, plan, ask):
+    """As on one Spark that is drained."""
+    tts = ask("org/tts", "tts", engine="custom", image="localhost/tts:1", port=5005, memory="24 GiB")
+    (refused,) = plan(sparks(1).model_copy(update={"nodes": (), "drained": ("spark1",)}), tts).refused
+    assert refused.rejected[0].reason == "24 GiB declared, and no usable node has that much free"

@@ -1,0 +1,95 @@
+"""Rungs: their reasons, and which of two leads."""
+
+import pytest
+from planning_values import choice
+
+from sparkfleet.knowledge.engines.advisories import advisories_of
+from sparkfleet.planner.search.evaluate import Evaluation
+from sparkfleet.planner.search.rung_builder import without_advisory_first
+from sparkfleet.planner.types.plan import PublishedRuns
+
+FP8 = "Qwen/Qwen3.6-27B-FP8"
+
+
+class TestReasons:
+    """Reasons for the place of a rung."""
+
+    def test_a_rung_that_promises_more_than_the_choice_says_why_it_is_below(self, sparks, plan, ask):
+        """TensorRT-LLM promises more than vLLM, and nobody has published it for models of this shape."""
+        spec = ask("stepfun-ai/Step-3.7-Flash-NVFP4", speculation="none")
+        first, *rest = plan(sparks(2), spec).deployments[0].groups[0].ladder
+        promised = first.prediction.decode_tps_per_request.mid
+        more = [rung for rung in rest if rung.prediction.decode_tps_per_request.mid > promised]
+        assert more
+        most = max(more, key=lambda rung: rung.prediction.decode_tps_per_request.mid)
+        assert f"; {most.candidate.how} is predicted faster (" in first.reason
+        said = [
+            rung
+            for rung in rest
+            if rung.reason.endswith("predicted faster than the choice, but fewer published measurements")
+        ]
+        assert said == more
+
+    def test_a_rung_that_a_rule_ranks_lower_names_the_rule(self, sparks, plan, ask):
+        """It was "fewer published measurements", which was not the cause."""
+        spec = ask("nvidia/Qwen3.8-27B-NVFP4", content="agent", engine="vllm")
+        first, *rest = plan(sparks(1), spec).deployments[0].groups[0].ladder
+        assert any("DFLASH" in rung.candidate.how for rung in (first, *rest))
+        for rung in rest:
+            if "DFLASH" in rung.candidate.how and "predicted faster" in rung.reason:
+                assert "`sparkfleet explain agent-prefix-cache-" in rung.reason
+                break
+        else:
+            raise AssertionError([rung.reason for rung in rest])
+
+
+class TestAdvisories:
+    """A release with a published security advisory leads only if it is faster by more than two boots differ by."""
+
+    @pytest.mark.parametrize("objective", ["interactive", "throughput"])
+    def test_the_release_without_one_leads_if_the_two_are_about_equal(self, sparks, plan, ask, objective):
+        spec = ask("meta-llama/Llama-3.1-8B-Instruct-FP8", objective=objective)
+        first, second, *_ = plan(sparks(1), spec).deployments[0].groups[0].ladder
+        assert first.worth < second.worth < 1.15 * first.worth
+        assert first.candidate.engine_version
+        assert not advisories_of(first.candidate.engine, first.candidate.engine_version)
+        assert advisories_of(second.candidate.engine, second.candidate.engine_version)
+        assert f"{second.candidate.how} " in first.reason
+        assert "`sparkfleet explain security-advisory`" in first.reason
+        assert "`sparkfleet explain security-advisory`" in second.reason
+
+    def test_one_that_is_clearly_faster_leads(self, with_advisory, without):
+        assert _order(with_advisory, without._replace(worth=with_advisory.worth / 1.14)) == [1, 0]
+        assert _order(with_advisory, without._replace(worth=with_advisory.worth / 1.16)) == [0, 1]
+
+    def test_a_release_that_nobody_ran_does_not_lead(self, with_advisory, without):
+        assert _order(with_advisory, _with_rung(without, published=PublishedRuns())) == [0, 1]
+
+    def test_a_version_that_is_not_known_does_not_lead(self, with_advisory, without):
+        """No advisory is known of it because nothing is."""
+        nameless = without.rung.candidate.model_copy(update={"engine_version": ""})
+        assert _order(with_advisory, _with_rung(without, candidate=nameless)) == [0, 1]
+
+    def test_drafts_that_may_not_lead_do_not(self, with_advisory, without):
+        assert without_advisory_first([with_advisory, without], lambda _: False)[0] is with_advisory
+
+    @pytest.fixture
+    def with_advisory(self, sparks, plan, ask):
+        spec = ask("meta-llama/Llama-3.1-8B-Instruct-FP8", engine="sglang")
+        rung = choice(plan(sparks(1), spec))
+        assert advisories_of(rung.candidate.engine, rung.candidate.engine_version)
+        return Evaluation(None, rung, rung.worth)
+
+    @pytest.fixture
+    def without(self, sparks, plan, ask):
+        rung = choice(plan(sparks(1), ask("meta-llama/Llama-3.1-8B-Instruct-FP8", engine="vllm")))
+        return Evaluation(None, rung, rung.worth)
+
+
+def _with_rung(judged, **update):
+    return judged._replace(rung=judged.rung.model_copy(update=update))
+
+
+def _order(*ladder):
+    """The places that the rungs had, in their new order."""
+    return [ladder.index(one) for one in without_advisory_first(list(ladder), lambda _: True)]
