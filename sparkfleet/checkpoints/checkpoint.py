@@ -14,7 +14,7 @@ from sparkfleet.checkpoints.arch.layers import LayerGroup, LayerKind
 from sparkfleet.checkpoints.arch.weight_parts import Part, PartNames, Portion
 from sparkfleet.checkpoints.io.licenses import License
 from sparkfleet.checkpoints.quantization.formats import Quantization
-from sparkfleet.checkpoints.quantization.quantization_reader import named_quantization
+from sparkfleet.checkpoints.quantization.named_quantization import named_quantization
 from sparkfleet.checkpoints.quantization.quantization_scope import LAYER_PARTS, Scope
 from sparkfleet.checkpoints.sizes.size_estimate import (
     estimated_portions,

@@ -24,7 +24,8 @@ from sparkfleet.checkpoints.io.config_json import Config, language_model
 from sparkfleet.checkpoints.io.hub_cache import name_of
 from sparkfleet.checkpoints.io.licenses import read_license
 from sparkfleet.checkpoints.io.safetensors_header import Tensor
-from sparkfleet.checkpoints.quantization.quantization_reader import named_quantization, read_quantization
+from sparkfleet.checkpoints.quantization.named_quantization import named_quantization
+from sparkfleet.checkpoints.quantization.quantization_reader import read_quantization
 from sparkfleet.checkpoints.quantization.quantization_scope import Scope
 from sparkfleet.checkpoints.sizes.consistency import check_config, read_shapes
 from sparkfleet.checkpoints.sizes.parameters import count_parameters

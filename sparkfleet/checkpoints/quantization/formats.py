@@ -38,7 +38,7 @@ class Cover(Value):
 
 
 class Quantization(Value):
-    """Parses `quantization_config` or `hf_quant_config.json`."""
+    """Quantisation of a checkpoint, as `quantization_config` or `hf_quant_config.json` declares it."""
 
     method: str
     """"fp8", "gptq", "awq", "compressed-tensors", "modelopt", "mxfp4", "auto-round", "bitsandbytes"."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Collection, Iterator, Mapping
 
 from sparkfleet.checkpoints.arch.weight_parts import Part
@@ -12,7 +11,6 @@ from sparkfleet.checkpoints.quantization.formats import (
     Cover,
     Quantization,
     Scheme,
-    exl3,
     fp8,
     integer,
     mxfp4,
@@ -20,6 +18,7 @@ from sparkfleet.checkpoints.quantization.formats import (
     nf4,
     nvfp4,
 )
+from sparkfleet.checkpoints.quantization.named_quantization import EXL3_HEAD_BITS, trellis
 from sparkfleet.checkpoints.quantization.quantization_scope import LAYER_PARTS, Scope
 from sparkfleet.errors import FactError
 
@@ -42,28 +41,6 @@ MODELOPT_SCHEMES: Mapping[str, Scheme] = {
     "W8A16": integer(8, None),
 }
 """The `quant_algo` values of NVIDIA ModelOpt (vLLM 0.32 `modelopt.py`; TensorRT-LLM `QuantAlgo`)."""
-
-NAMED: Mapping[str, tuple[str, Scheme]] = {
-    "fp8": ("fp8", fp8(block=(128, 128))),
-    "mxfp8": ("modelopt", mxfp8()),
-    "nvfp4": ("modelopt", nvfp4()),
-    "nvfp4-w4a16": ("modelopt", nvfp4(activations="bf16")),
-    "mxfp4": ("mxfp4", mxfp4()),
-    "int8": ("compressed-tensors", integer(8, None)),
-    "int4": ("compressed-tensors", integer(4, 128)),
-    "awq": ("awq", integer(4, 128)),
-    "gptq-int4": ("gptq", integer(4, 128)),
-    "gptq-int8": ("gptq", integer(8, 128)),
-    "int4-autoround": ("auto-round", integer(4, 128)),
-    "nf4": ("bitsandbytes", nf4()),
-    "fp8+mxfp4-experts": ("fp8", fp8(block=(128, 128))),
-}
-"""Quantisations by their usual short names."""
-EXL3_NAMED = re.compile(r"exl3-([1-8](?:\.\d{1,2})?)bpw")
-EXL3_HEAD_BITS = 6.0
-"""Of the head, as ExLlamaV3's converter stores it if nothing else is set."""
-
-BESIDE_EXPERTS = (Part.ATTENTION, Part.LINEAR_ATTENTION, Part.MLP, Part.SHARED_EXPERTS)
 
 EXPERT_FORMATS: Mapping[str, Scheme] = {"fp4": mxfp4(activations="fp8"), "fp8": fp8(block=(128, 128))}
 """DeepSeek V4's `expert_dtype`."""
@@ -92,51 +69,6 @@ def read_quantization(config: Config, hf_quant: Config | None, scope: Scope) -> 
             do=f"Choose a checkpoint that uses one of: {', '.join(sorted(READERS))}.",
         )
     return reader(section, config, scope)
-
-
-def named_quantization(name: str, scope: Scope) -> Quantization | None:
-    """The usual form of a quantisation by its short name; None for "bf16" and "fp16".
-
-    Raises:
-        FactError: an unknown name.
-    """
-    plain = name.strip().lower()
-    if plain in ("bf16", "fp16", "none"):
-        return None
-    if trellis := EXL3_NAMED.fullmatch(plain):
-        return _trellis(float(trellis[1]), EXL3_HEAD_BITS, scope)
-    if plain not in NAMED:
-        raise FactError(
-            f"Unknown quantisation {shown(name)}.", do=f"Known: bf16, {', '.join(sorted(NAMED))}."
-        )
-    method, scheme = NAMED[plain]
-    if method == "mxfp4":
-        return _quantization(method, scheme, scope, parts=(Part.EXPERTS,))
-    experts = mxfp4(activations="fp8") if plain == "fp8+mxfp4-experts" else None
-    named = [("experts", experts)] if experts else []
-    found = _quantization(
-        method, scheme, scope, named, (*LAYER_PARTS, Part.MTP) if method == "fp8" else LAYER_PARTS
-    )
-    mixture = bool(scope.members.get(Part.EXPERTS)) and scheme.format == "nvfp4"
-    return _beside_experts(found) if mixture else found
-
-
-def _trellis(bits: float, head_bits: float, scope: Scope) -> Quantization:
-    return _quantization("exl3", exl3(bits), scope, [("lm_head", exl3(head_bits))], (*LAYER_PARTS, Part.HEAD))
-
-
-def _beside_experts(found: Quantization) -> Quantization:
-    """NVFP4 of a mixture of experts as published: the experts; half of the rest in FP8, half not quantised.
-
-    The other weights are FP8 in some checkpoints and BF16 in others (their `hf_quant_config.json`). The middle matches
-    published sizes (NVIDIA-Nemotron-3-Super-120B: 75 GiB; -Nano-30B: 19 GiB), and predicts published speeds best.
-    """
-    covers = [cover for cover in found.covers if cover.part not in BESIDE_EXPERTS]
-    for cover in found.covers:
-        if cover.part in BESIDE_EXPERTS:
-            half = cover.share / 2
-            covers += [Cover(part=cover.part, scheme=scheme, share=half) for scheme in (fp8(), None)]
-    return found.model_copy(update={"covers": tuple(covers)})
 
 
 def _section(config: Config, hf_quant: Config | None) -> Config | None:
@@ -173,19 +105,6 @@ def _method(section: Config) -> str:
     return ALIASES.get(method, method)
 
 
-def _quantization(
-    method: str,
-    scheme: Scheme,
-    scope: Scope,
-    named: Collection[tuple[str, Scheme | None]] = (),
-    parts: Collection[Part] = LAYER_PARTS,
-    *,
-    kv_cache: str | None = None,
-) -> Quantization:
-    covers, unread = scope.covers(named, scheme, parts)
-    return Quantization(method=method, scheme=scheme, covers=covers, kv_cache=kv_cache, unread=unread)
-
-
 def _fp8(section: Config, config: Config, scope: Scope) -> Quantization:
     """FP8 as DeepSeek and Qwen publish it; the experts of DeepSeek V4 have fewer bits."""
     named: list[tuple[str, Scheme | None]] = _kept(section, "modules_to_not_convert", "ignored_layers")
@@ -193,7 +112,7 @@ def _fp8(section: Config, config: Config, scope: Scope) -> Quantization:
     if experts is not None:
         named.append(("experts", experts))
     scheme = fp8(block=_block(section))
-    return _quantization("fp8", scheme, scope, named, (*LAYER_PARTS, Part.MTP), kv_cache=_kv_cache(section))
+    return scope.quantization("fp8", scheme, named, (*LAYER_PARTS, Part.MTP), kv_cache=_kv_cache(section))
 
 
 def _expert_scheme(section: Config, config: Config) -> Scheme | None:
@@ -220,7 +139,7 @@ def _gptq(section: Config, config: Config, scope: Scope) -> Quantization:
         named.append((pattern, other))
     scheme = integer(bits, group)
     parts = (*LAYER_PARTS, Part.HEAD) if section.flag("lm_head") else LAYER_PARTS
-    return _quantization("gptq", scheme, scope, named, parts, kv_cache=_kv_cache(section))
+    return scope.quantization("gptq", scheme, named, parts, kv_cache=_kv_cache(section))
 
 
 def _awq(section: Config, config: Config, scope: Scope) -> Quantization:
@@ -228,7 +147,7 @@ def _awq(section: Config, config: Config, scope: Scope) -> Quantization:
     scheme = integer(
         bits, _group(section, "group_size", "q_group_size"), zero_point=section.flag("zero_point", True)
     )
-    return _quantization("awq", scheme, scope, _kept(section, "modules_to_not_convert"))
+    return scope.quantization("awq", scheme, _kept(section, "modules_to_not_convert"))
 
 
 def _auto_round(section: Config, config: Config, scope: Scope) -> Quantization:
@@ -240,7 +159,7 @@ def _auto_round(section: Config, config: Config, scope: Scope) -> Quantization:
     inner = ((name, extra.section(name)) for name in extra.values) if extra else ()
     named = [(name, _auto_round_scheme(one.under(section.values))) for name, one in inner if one]
     differing = [(name, other) for name, other in named if other != scheme]
-    return _quantization("auto-round", scheme, scope, differing)
+    return scope.quantization("auto-round", scheme, differing)
 
 
 def _auto_round_scheme(section: Config) -> Scheme | None:
@@ -328,7 +247,7 @@ def _modelopt(section: Config, config: Config, scope: Scope) -> Quantization:
     named: list[tuple[str, Scheme | None]] = _kept(section, "ignore", "exclude_modules")
     if algorithm != "MIXED_PRECISION":
         scheme = _modelopt_scheme(algorithm, section.integer_or_none("group_size", high=MOST_GROUP), section)
-        return _quantization("modelopt", scheme, scope, named, kv_cache=_kv_cache(section))
+        return scope.quantization("modelopt", scheme, named, kv_cache=_kv_cache(section))
     listed = list(_quantized_layers(section))
     if not listed:
         raise section.missing("quantized_layers")
@@ -375,11 +294,11 @@ def _modelopt_scheme(algorithm: str, group_size: int | None, where: Config) -> S
 
 def _mxfp4(section: Config, config: Config, scope: Scope) -> Quantization:
     """gpt-oss: the experts only."""
-    return _quantization("mxfp4", mxfp4(), scope, _kept(section, "modules_to_not_convert"), (Part.EXPERTS,))
+    return scope.quantization("mxfp4", mxfp4(), _kept(section, "modules_to_not_convert"), (Part.EXPERTS,))
 
 
 def _mxfp8(section: Config, config: Config, scope: Scope) -> Quantization:
-    return _quantization("mxfp8", mxfp8(), scope, _kept(section, "modules_to_not_convert", "ignored_layers"))
+    return scope.quantization("mxfp8", mxfp8(), _kept(section, "modules_to_not_convert", "ignored_layers"))
 
 
 def _bitsandbytes(section: Config, config: Config, scope: Scope) -> Quantization:
@@ -387,7 +306,16 @@ def _bitsandbytes(section: Config, config: Config, scope: Scope) -> Quantization
     if not eight and not section.flag("load_in_4bit", section.flag("_load_in_4bit")):
         raise section.missing("load_in_4bit", "load_in_8bit")
     scheme = integer(8, None, activations="int8") if eight else nf4()
-    return _quantization("bitsandbytes", scheme, scope, _kept(section, "llm_int8_skip_modules"))
+    return scope.quantization("bitsandbytes", scheme, _kept(section, "llm_int8_skip_modules"))
+
+
+def _exl3(section: Config, config: Config, scope: Scope) -> Quantization:
+    """ExLlamaV3 declares its mean bits per weight, and those of the head; patched builds of vLLM load it."""
+    bits = section.number_or_none("bits", low=1.0, high=8.0)
+    if bits is None:
+        raise section.missing("bits")
+    head = section.number_or_none("head_bits", low=1.0, high=16.0)
+    return trellis(bits, head or EXL3_HEAD_BITS, scope)
 
 
 def _kept(section: Config, *keys: str) -> list[tuple[str, Scheme | None]]:
@@ -431,15 +359,6 @@ def _kv_cache(section: Config) -> str | None:
 
 
 Reader = Callable[[Config, Config, Scope], Quantization]
-
-
-def _exl3(section: Config, config: Config, scope: Scope) -> Quantization:
-    """ExLlamaV3 declares its mean bits per weight, and those of the head; patched builds of vLLM load it."""
-    bits = section.number_or_none("bits", low=1.0, high=8.0)
-    if bits is None:
-        raise section.missing("bits")
-    head = section.number_or_none("head_bits", low=1.0, high=16.0)
-    return _trellis(bits, head or EXL3_HEAD_BITS, scope)
 
 
 READERS: Mapping[str, Reader] = {

@@ -11,7 +11,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from itertools import islice, product
 
 from sparkfleet.checkpoints.arch.weight_parts import Part, PartNames
-from sparkfleet.checkpoints.quantization.formats import Cover, Scheme
+from sparkfleet.checkpoints.quantization.formats import Cover, Quantization, Scheme
 
 MOST_ALTERNATIVES = 64
 
@@ -75,6 +75,19 @@ class Scope:
         self.members = members
         self.experts = experts
         self.gated = gated
+
+    def quantization(
+        self,
+        method: str,
+        scheme: Scheme,
+        named: Iterable[tuple[str, Scheme | None]] = (),
+        parts: Collection[Part] = LAYER_PARTS,
+        *,
+        kv_cache: str | None = None,
+    ) -> Quantization:
+        """The quantisation of these modules by one scheme, but for those that are named (`covers`)."""
+        covers, unread = self.covers(named, scheme, parts)
+        return Quantization(method=method, scheme=scheme, covers=covers, kv_cache=kv_cache, unread=unread)
 
     def covers(
         self, named: Iterable[tuple[str, Scheme | None]], default: Scheme | None, parts: Collection[Part]
