@@ -29,7 +29,7 @@ from sparkfleet.errors import EngineError
 from sparkfleet.fleet.nodes.collect_facts import survey
 from sparkfleet.group.launch_plan import Ports
 from sparkfleet.group.probe import Probe, wait_healthy
-from sparkfleet.group.rank_node import spec_here
+from sparkfleet.group.ranks.rank_node import spec_here
 from sparkfleet.planner.place.fleet_map import Fleet
 from sparkfleet.planner.search.planner import plan_fleet
 from sparkfleet.remote.local import LocalChannel

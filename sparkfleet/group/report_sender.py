@@ -10,7 +10,7 @@ from collections.abc import AsyncIterator
 from typing import Protocol
 
 from sparkfleet.group.launch_plan import GroupLaunch
-from sparkfleet.group.rank_set import cancel
+from sparkfleet.group.ranks.rank_set import cancel
 from sparkfleet.group.report import GroupPhase, GroupReport
 from sparkfleet.group.serving_watch import beat
 

@@ -13,7 +13,7 @@ from typing import Any, NoReturn
 from sparkfleet.errors import EngineError
 from sparkfleet.group.engine_load import Load
 from sparkfleet.group.hang_detector import Liveness
-from sparkfleet.group.rank_set import cancel
+from sparkfleet.group.ranks.rank_set import cancel
 from sparkfleet.group.report import HEARTBEAT_S
 from sparkfleet.specs.timeouts import Timeouts
 

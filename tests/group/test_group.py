@@ -11,11 +11,11 @@ from sparkfleet.engines.token_api import Scored
 from sparkfleet.engines.token_scores import Score
 from sparkfleet.errors import Cause, EngineError, NodeError
 from sparkfleet.group import group as module
-from sparkfleet.group import rank as rank_module
 from sparkfleet.group.engine_load import Load
 from sparkfleet.group.misplaced import Listening
 from sparkfleet.group.probe import Probe
-from sparkfleet.group.rank import LocalRank
+from sparkfleet.group.ranks import local_rank as rank_module
+from sparkfleet.group.ranks.local_rank import LocalRank
 from sparkfleet.group.report import GroupPhase
 from sparkfleet.group.speed import QuietBox
 from sparkfleet.hostfacts.network.listening_sockets import ListeningSocket
@@ -475,19 +475,6 @@ async def test_a_workload_of_its_own_that_serves_every_address_is_stopped_before
     assert world.runtime.stopped == [world.rank_id()]
 
 
-async def test_a_log_of_an_earlier_start_says_nothing_of_this_one(tmp_path):
-    path = tmp_path / "rank.log"
-    path.write_text(
-        "[sparkfleet] 2026-11-20 18:00:00,123 running: vllm serve x\nApplication startup complete.\n"
-        "[sparkfleet] 2026-11-20 18:01:00,123 stopped: by its owner's request\n"
-        "[sparkfleet] 2026-11-20 18:02:00,123 preparing: build\nbuilt\n"
-        "[sparkfleet] 2026-11-20 18:02:01,123 running: vllm serve x\nfirst line\n"
-    )
-    assert rank_module._tail(path) == "first line\n"
-    path.write_text("an engine's own line\n")
-    assert rank_module._tail(path) == "an engine's own line\n"
-
-
 @pytest.mark.parametrize("jump_s", [3600.0, -3600.0])
 async def test_a_clock_that_jumps_during_a_start_does_not_count_as_its_duration(world, monkeypatch, jump_s):
     group = world.group()
@@ -571,25 +558,6 @@ async def test_a_container_tool_whose_daemon_is_away_is_waited_for(world, monkey
     await group.start()
     assert left == []
     await group.stop(drain_s=0)
-
-
-async def test_a_tool_that_does_not_find_the_staged_image_for_now_is_not_taken_for_one_without_it(
-    monkeypatch,
-):
-    asked = []
-
-    async def tool_for(image):
-        asked.append(image)
-        raise NodeError("did not answer", because=Cause.TRANSIENT if len(asked) == 1 else Cause.MISSING)
-
-    monkeypatch.setattr(rank_module, "tool_for", tool_for)
-    image = "x.example/engine@sha256:" + "0" * 64
-    launch = order()
-    candidate = launch.candidate.model_copy(update={"runtime": "container", "image": image})
-    with pytest.raises(NodeError) as caught:
-        await rank_module.box_of(launch.model_copy(update={"candidate": candidate}))
-    assert caught.value.because is Cause.TRANSIENT
-    assert len(asked) == 1
 
 
 @pytest.mark.parametrize("stopped", ["its supervisor", "its actor on another node"])

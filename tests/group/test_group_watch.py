@@ -12,13 +12,14 @@ from sparkfleet.engines.fake import FakeEngine
 from sparkfleet.errors import EngineError, NodeError
 from sparkfleet.gateway.access.keys import engine_token
 from sparkfleet.group import group as module
-from sparkfleet.group import hang_detector, rank_set, serving_watch
-from sparkfleet.group import rank as rank_module
+from sparkfleet.group import hang_detector, serving_watch
 from sparkfleet.group.engine_load import Load
 from sparkfleet.group.group import die_with_the_engine
 from sparkfleet.group.hang_detector import Liveness
 from sparkfleet.group.probe import Probe
-from sparkfleet.group.rank import LocalRank
+from sparkfleet.group.ranks import local_rank as rank_module
+from sparkfleet.group.ranks import rank_set
+from sparkfleet.group.ranks.local_rank import LocalRank
 from sparkfleet.group.report import GroupPhase
 from sparkfleet.runtime.base import Phase
 from sparkfleet.specs.timeouts import Timeouts

@@ -10,7 +10,7 @@ from sparkfleet.engines.harmony import ENCODINGS
 from sparkfleet.errors import ControlError
 from sparkfleet.gateway.access.keys import engine_token, metrics_token
 from sparkfleet.group.launch_plan import GroupLaunch, Ports, launch_digest
-from sparkfleet.group.rank_node import spec_here
+from sparkfleet.group.ranks.rank_node import spec_here
 from sparkfleet.group.token_patience import PATIENCE_S
 from sparkfleet.perf.prediction import Band
 from sparkfleet.planner.types.plan import Candidate, DeploymentPlan, GroupPlan, GroupShape

@@ -13,7 +13,7 @@ from sparkfleet.controlplane.state.desired import Desired
 from sparkfleet.engines.base import FILES_IN_CONTAINER
 from sparkfleet.errors import Cause, NodeError
 from sparkfleet.group.launch_plan import GroupLaunch, Ports, RankPlacement, cache_dir
-from sparkfleet.group.rank_node import prepare_cache, spec_here
+from sparkfleet.group.ranks.rank_node import prepare_cache, spec_here
 from sparkfleet.planner.types.plan import GroupShape
 from sparkfleet.runtime.base import ContainerSpec
 from sparkfleet.runtime.files.fleet_paths import FleetPaths

@@ -10,7 +10,7 @@ from sparkfleet.errors import EngineError
 from sparkfleet.group import misplaced
 from sparkfleet.group.launch_plan import RankPlacement
 from sparkfleet.group.misplaced import Listening, elsewhere, refuse_exposed, sockets_of, watch_sockets
-from sparkfleet.group.rank import LocalRank
+from sparkfleet.group.ranks.local_rank import LocalRank
 from sparkfleet.hostfacts.network.listening_sockets import ListeningSocket
 from sparkfleet.runtime.base import RankSpec
 from sparkfleet.runtime.files.fleet_paths import FleetPaths

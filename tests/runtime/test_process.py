@@ -16,7 +16,7 @@ import aiohttp
 import pytest
 
 from sparkfleet.errors import Cause, NodeError
-from sparkfleet.group import rank as rank_module
+from sparkfleet.group.ranks import local_rank as rank_module
 from sparkfleet.runtime import process as process_module
 from sparkfleet.runtime.base import Phase, RankId, RankStatus, Runtime
 from sparkfleet.runtime.environment import FLEET_LABEL, RANK_LABEL, labels

@@ -20,7 +20,9 @@ from sparkfleet.group.crash_backoff import Backoff
 from sparkfleet.group.end_note import EndNote
 from sparkfleet.group.group import Barred, Group, Wanted, die_with_the_engine
 from sparkfleet.group.launch_plan import GroupLaunch
-from sparkfleet.group.rank import LocalRank, RankHolder, RankObservation, RemoteRank
+from sparkfleet.group.ranks.local_rank import LocalRank
+from sparkfleet.group.ranks.rank_holder import RankHolder
+from sparkfleet.group.ranks.remote_rank import RankObservation, RemoteRank
 from sparkfleet.group.speed import QuietBox
 from sparkfleet.runtime.base import RankStatus
 from sparkfleet.runtime.boot_id import this_boot

@@ -1,7 +1,4 @@
-"""One rank of a group, held by the group's actor: on this node directly, on another node through a Ray actor there.
-
-The rank is a child of its supervisor. A holder keeps the rank's lease; if it dies, the next holder adopts the rank.
-"""
+"""A rank on the node that this process runs on: adopted or started, and held through its supervisor."""
 
 from __future__ import annotations
 
@@ -14,36 +11,30 @@ from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
-from typing import Any, Protocol, TypeVar
+from typing import TypeVar
 
 from sparkfleet.errors import Cause, EngineError, NodeError, SparkfleetError
 from sparkfleet.group.launch_plan import ALONE, GroupLaunch, Ports, keys_dir, launch_digest
 from sparkfleet.group.misplaced import Listening, sockets_of
 from sparkfleet.group.mpi_keys import write_keys
-from sparkfleet.group.rank_node import prepare_cache, spec_here
+from sparkfleet.group.ranks.rank_node import available_memory, box_of, prepare_cache, spec_here
 from sparkfleet.hostfacts.network.listening_sockets import ReadSockets
-from sparkfleet.hostfacts.node import ReadMemory
 from sparkfleet.remote import page_cache
 from sparkfleet.remote.local import LocalChannel
 from sparkfleet.runtime.base import (
     ADOPTABLE,
-    ContainerSpec,
-    Phase,
     Rank,
     RankId,
     RankSpec,
     RankStatus,
     Runtime,
 )
-from sparkfleet.runtime.containers.container_tools import tool_for
 from sparkfleet.runtime.environment import labels
 from sparkfleet.runtime.files.fleet_paths import FleetPaths
 from sparkfleet.runtime.files.token_secrets import TokenSecrets
 from sparkfleet.runtime.ports import free_port
 from sparkfleet.runtime.processes import descendants, labelled, process, processes
 from sparkfleet.specs.timeouts import GIVEN_BACK_S
-from sparkfleet.staging.agent.images import staged_name
-from sparkfleet.values import Value
 
 T = TypeVar("T")
 
@@ -62,64 +53,6 @@ TAIL_BYTES = 64 << 10
 SOCKETS_S = 5.0
 _BEGAN = re.compile(r"^\[sparkfleet\] .{1,40}? (?:preparing|running): .*\n?", re.MULTILINE)
 """Line that a supervisor writes at a start: the log before it belongs to an earlier start."""
-
-
-class RankObservation(Value):
-    """Answer of a `RankActor`."""
-
-    status: RankStatus
-    log_path: str
-
-
-class RankHolder(Protocol):
-    """Holds one rank of one group. Every call may raise NodeError: its node is gone."""
-
-    node: str
-    log_path: str
-    """Path of the rank's log on its node."""
-
-    async def adopt(self) -> RankStatus | None:
-        """Takes over the rank if it already runs, started from the same plan. If from another, stops it.
-
-        Returns its status, or, in phase EXITED, that of its last run; None if neither is known.
-        """
-        ...
-
-    async def start(self, rendezvous_port: int) -> RankStatus:
-        """Starts the rank and holds it. Raises EngineError if another holder does not release it."""
-        ...
-
-    async def status(self) -> RankStatus:
-        """Reads the rank's current status."""
-        ...
-
-    async def wait(self) -> RankStatus:
-        """Returns when the rank has exited, with any code."""
-        ...
-
-    async def stop(self) -> None:
-        """Stops the rank and everything it started, if it is held."""
-        ...
-
-    async def release(self) -> None:
-        """Gives the rank up and lets it run, if it is held: the next holder adopts it, or its lease runs out."""
-        ...
-
-    async def sockets(self) -> Listening | None:
-        """Listening sockets of all processes of a custom workload; None if they cannot be read, and on another node."""
-        ...
-
-    async def tail(self) -> str:
-        """The end of its log since its start, at most 64 KiB; "" if it was not started: the log is an older one."""
-        ...
-
-    async def memory(self) -> int:
-        """Memory available on its node, bytes."""
-        ...
-
-    async def is_followed(self) -> bool:
-        """True if a later group of this fleet has a rank on its node, or had one `GIVEN_BACK_S` ago."""
-        ...
 
 
 class LocalRank:
@@ -296,109 +229,6 @@ async def _insist(call: Callable[[], Awaitable[T]], cause: Cause, wait_s: float)
             if error.because is not cause or time.monotonic() >= deadline:
                 raise
         await asyncio.sleep(AGAIN_S)
-
-
-async def box_of(launch: GroupLaunch) -> ContainerSpec | None:
-    """Container tool and local image name of a group; None for a process.
-
-    Raises:
-        NodeError: the node has no container tool, or none that has the image.
-    """
-    if launch.candidate.runtime != "container" or launch.candidate.image is None:
-        return None
-    image = launch.candidate.image
-    if "@" in image:  # an image that was copied from another node has no registry name
-        staged = staged_name(image)
-        try:
-            return ContainerSpec(tool=await tool_for(staged), image=staged)
-        except NodeError as error:
-            if error.because is not Cause.MISSING:
-                raise
-    return ContainerSpec(tool=await tool_for(image), image=image)
-
-
-class RemoteRank:
-    """A rank on another node, through an actor there that has a `LocalRank`.
-
-    Args:
-        node: its name.
-        actor: handle of a `RankActor`.
-        lost: Ray's exception for an actor or node that is gone.
-    """
-
-    def __init__(self, node: str, actor: Any, lost: type[BaseException]) -> None:
-        self.node = node
-        self.log_path = ""
-        self._actor = actor
-        self._lost = lost
-        self._last: RankStatus | None = None
-
-    async def adopt(self) -> RankStatus | None:
-        """See `RankHolder.adopt`."""
-        text = await self._ask(self._actor.adopt.remote)
-        return self._read(text) if text else None
-
-    async def start(self, rendezvous_port: int) -> RankStatus:
-        """See `RankHolder.start`."""
-        return self._read(await self._ask(lambda: self._actor.start.remote(rendezvous_port)))
-
-    async def status(self) -> RankStatus:
-        """See `RankHolder.status`."""
-        return self._read(await self._ask(self._actor.status.remote))
-
-    async def wait(self) -> RankStatus:
-        """See `RankHolder.wait`. A node or an actor that is gone is an exit, too, without an exit code."""
-        try:
-            return self._read(await self._ask(self._actor.wait.remote))
-        except NodeError as error:
-            if self._last is None:
-                raise
-            return self._last.model_copy(update={"phase": Phase.EXITED, "reason": error.what})
-
-    async def stop(self) -> None:
-        """See `RankHolder.stop`."""
-        await self._ask(self._actor.stop.remote)
-
-    async def release(self) -> None:
-        """See `RankHolder.release`."""
-        await self._ask(self._actor.release.remote)
-
-    async def sockets(self) -> Listening | None:
-        """See `RankHolder.sockets`."""
-        return None
-
-    async def tail(self) -> str:
-        """See `RankHolder.tail`."""
-        return str(await self._ask(self._actor.tail.remote))
-
-    async def memory(self) -> int:
-        """See `RankHolder.memory`."""
-        return int(await self._ask(self._actor.memory.remote))
-
-    async def is_followed(self) -> bool:
-        """See `RankHolder.is_followed`."""
-        return bool(await self._ask(self._actor.is_followed.remote))
-
-    def _read(self, text: str) -> RankStatus:
-        seen = RankObservation.model_validate_json(text)
-        self._last, self.log_path = seen.status, seen.log_path
-        return seen.status
-
-    async def _ask(self, call: Callable[[], Any]) -> str:
-        try:
-            answer: str = await call()
-        except self._lost as error:
-            raise NodeError(
-                f"{self.node}: the node or its rank's actor is gone",
-                means="Its rank is lost, so the whole group is stopped.",
-                do="Run `sparkfleet doctor` to check the node.",
-            ) from error
-        return answer
-
-
-def available_memory() -> int:
-    """MemAvailable of this node, bytes. Reads a pseudo-file: it takes microseconds."""
-    return ReadMemory.parse(Path(ReadMemory.argv[1]).read_text()).available
 
 
 def _processes(pid: int | None, carried: Mapping[str, str]) -> set[int]:

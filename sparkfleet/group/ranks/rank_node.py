@@ -19,12 +19,15 @@ from sparkfleet.group.launch_plan import (
     rank_spec,
     root_of,
 )
+from sparkfleet.hostfacts.node import ReadMemory
 from sparkfleet.planner.types.plan import Candidate
 from sparkfleet.remote.netdev import netdev_of
 from sparkfleet.runtime.base import ContainerSpec, RankSpec
+from sparkfleet.runtime.containers.container_tools import tool_for
 from sparkfleet.runtime.files.builtin_models import builtin_path
 from sparkfleet.runtime.files.fleet_paths import FleetPaths
 from sparkfleet.runtime.files.token_secrets import TokenSecrets
+from sparkfleet.staging.agent.images import staged_name
 
 KEPT_CACHES = 4
 """Caches of compiled kernels that a deployment keeps: of this image, and of others that it may return to."""
@@ -163,3 +166,27 @@ def _control_netdev(placement: RankPlacement) -> str:
     if network is None or any(rail.address in network.peers for rail in network.rails):
         return ""
     return netdev_of(placement.address)
+
+
+async def box_of(launch: GroupLaunch) -> ContainerSpec | None:
+    """Container tool and local image name of a group; None for a process.
+
+    Raises:
+        NodeError: the node has no container tool, or none that has the image.
+    """
+    if launch.candidate.runtime != "container" or launch.candidate.image is None:
+        return None
+    image = launch.candidate.image
+    if "@" in image:  # an image that was copied from another node has no registry name
+        staged = staged_name(image)
+        try:
+            return ContainerSpec(tool=await tool_for(staged), image=staged)
+        except NodeError as error:
+            if error.because is not Cause.MISSING:
+                raise
+    return ContainerSpec(tool=await tool_for(image), image=image)
+
+
+def available_memory() -> int:
+    """MemAvailable of this node, bytes. Reads a pseudo-file: it takes microseconds."""
+    return ReadMemory.parse(Path(ReadMemory.argv[1]).read_text()).available

@@ -13,7 +13,7 @@ from sparkfleet.engines.failure_signatures import Diagnosis, Failure, classify, 
 from sparkfleet.errors import Cause, EngineError, NodeError, SparkfleetError
 from sparkfleet.group.crash_backoff import Backoff
 from sparkfleet.group.launch_plan import GroupLaunch
-from sparkfleet.group.rank import RankHolder
+from sparkfleet.group.ranks.rank_holder import RankHolder
 from sparkfleet.group.report import RankReport
 from sparkfleet.runtime.base import ADOPTABLE, RankStatus
 from sparkfleet.runtime.control_socket import BY_REQUEST, NO_OWNER

@@ -1,123 +1,21 @@
-"""Diagnoses of failed starts: from the log of ranks that were started, from the error of those that were not."""
+"""All ranks of a group: diagnoses of failed starts, shortages of memory, ends."""
 
 import asyncio
 import pickle
 
 import pytest
-from fake_runtime import FakeRank, FakeRuntime
+from rank_world import World
 
-from sparkfleet.errors import Cause, EngineError, NodeError, SparkfleetError
-from sparkfleet.group import rank as rank_module
-from sparkfleet.group import rank_set as module
-from sparkfleet.group.crash_backoff import Backoff
-from sparkfleet.group.launch_plan import GroupLaunch, RankPlacement
-from sparkfleet.group.rank import LocalRank
-from sparkfleet.group.rank_set import Ranks
-from sparkfleet.perf.prediction import Speculation
-from sparkfleet.planner.types.plan import Candidate, GroupShape
-from sparkfleet.remote import page_cache
-from sparkfleet.runtime.files.fleet_paths import FleetPaths
-from sparkfleet.runtime.files.token_secrets import TokenSecrets
+from sparkfleet.errors import Cause, EngineError, NodeError
+from sparkfleet.group.ranks import rank_set as module
+from sparkfleet.group.ranks.local_rank import LocalRank
 from sparkfleet.specs.timeouts import Timeouts
 
 IMPATIENT = Timeouts(memory_s=0.001)
+
 BEGAN = "[sparkfleet] 2026-11-20 18:00:00,123 running: sglang\n"
+
 OF_NEXTN = BEGAN + "TypeError: '>' not supported between instances of 'NoneType' and 'int'\n"
-
-
-def order(nodes=("this",), **fields):
-    candidate = Candidate(
-        model="/models/tiny",
-        shape=GroupShape(nodes=nodes, tp=len(nodes)),
-        engine="sglang",
-        engine_version="0.5.12",
-        context=512,
-        concurrency=4,
-        speculation=Speculation(method="nextn", tokens=3),
-    )
-    placements = tuple(RankPlacement(node=node) for node in nodes)
-    return GroupLaunch(deployment="tiny", generation=1, placements=placements, candidate=candidate, **fields)
-
-
-class World:
-    def __init__(self, tmp_path, **fields):
-        self.order = order(**fields)
-        self.paths = FleetPaths(tmp_path)
-        self.runtimes = [FakeRuntime() for _ in self.order.placements]
-        self.holders = [
-            LocalRank(self.paths, runtime, self.order, rank, "s" * 64)
-            for rank, runtime in enumerate(self.runtimes)
-        ]
-        self.waited = []
-        self.ranks = self.anew()
-
-    def anew(self):
-        """As held by the group's next process."""
-        return Ranks(self.order, self.holders, Backoff(self.paths.root / "begun", Timeouts()))
-
-    def write_log(self, text, rank=0):
-        path = self.paths.rank_log(self.order.rank_id(self.paths.label, rank).slug)
-        path.parent.mkdir(exist_ok=True)
-        path.write_text(text)
-
-    async def take(self, ranks=None):
-        ranks = ranks or self.ranks
-        adopted = await ranks.adopt()
-        return (adopted, True) if adopted else (await ranks.start(self.waited.append), False)
-
-    async def refused(self):
-        """The diagnosis of a start that raises."""
-        with pytest.raises(SparkfleetError) as caught:
-            await self.take()
-        return await self.ranks.diagnose(caught.value, None)
-
-
-async def test_an_engine_is_adopted_by_a_former_secret_of_its_token(tmp_path):
-    """A change of the fleet's secrets is no reason to start it again; its holder knows which token it has."""
-    world = World(tmp_path)
-    old, new, unknown = "s" * 64, "n" * 64, "u" * 64
-    await world.take()
-    for holder in world.holders:
-        await holder.release()
-
-    def anew(tokens):
-        world.holders = [
-            LocalRank(world.paths, runtime, world.order, rank, old, tokens=tokens)
-            for rank, runtime in enumerate(world.runtimes)
-        ]
-        return world.anew()
-
-    _, adopted = await world.take(anew(TokenSecrets(current=new, former=(old,))))
-    assert adopted
-    assert {holder.token_secret for holder in world.holders} == {old}
-    for holder in world.holders:
-        await holder.release()
-    _, adopted = await world.take(anew(TokenSecrets(current=new, former=(unknown,))))
-    assert not adopted
-    assert {holder.token_secret for holder in world.holders} == {new}
-
-
-@pytest.fixture(autouse=True)
-def dropped(monkeypatch):
-    """Nodes whose page cache was dropped, and what ran by then. Not really: that would need root."""
-    nodes = []
-
-    async def drop(channel):
-        nodes.append(channel.node)
-
-    monkeypatch.setattr(page_cache, "drop", drop)
-    return nodes
-
-
-async def test_before_a_rank_is_started_the_page_cache_of_its_node_is_dropped(tmp_path, dropped):
-    """On a GPU with unified memory: what the cache holds, the driver cannot have."""
-    world = World(tmp_path, nodes=("this", "that"))
-    await world.take()
-    assert sorted(dropped) == ["that", "this"]
-    for holder in world.holders:
-        await holder._rank.close()
-    assert (await world.take(world.anew()))[1], "adopted"
-    assert len(dropped) == 2, "what is adopted has its memory"
 
 
 async def test_a_rung_that_never_began_is_not_told_the_cause_of_the_one_before(tmp_path):
@@ -204,7 +102,7 @@ async def test_a_checkpoint_that_is_not_there_is_missing(tmp_path, monkeypatch):
 
 
 async def test_what_somebody_else_holds_is_told_as_it_was_seen(tmp_path, monkeypatch):
-    monkeypatch.setattr("sparkfleet.group.rank.OWNED_S", 0.0)
+    monkeypatch.setattr("sparkfleet.group.ranks.local_rank.OWNED_S", 0.0)
     world = World(tmp_path)
     world.write_log(OF_NEXTN)
     told = await world.refused()
@@ -236,20 +134,6 @@ async def test_what_is_adopted_waits_for_nothing(tmp_path):
         await world.take(world.anew())
         await world.holders[0]._rank.close()
     assert world.waited == []
-
-
-async def test_what_the_last_process_of_the_group_still_holds_for_a_moment_is_adopted(tmp_path):
-    """Ray ends the actor of a rank on another node a moment after the group's own: to load again would take minutes."""
-    world = World(tmp_path)
-    await world.take()
-    held = world.holders[0]._rank
-    world.holders = [LocalRank(world.paths, world.runtimes[0], world.order, 0, "s" * 64)]
-    taking = asyncio.create_task(world.take(world.anew()))
-    await asyncio.sleep(0.05)
-    assert not taking.done()
-    await held.close()
-    assert (await taking)[1], "adopted"
-    assert len(world.runtimes[0].started) == 1
 
 
 def test_an_error_keeps_its_cause_on_its_way_through_ray():
@@ -349,115 +233,6 @@ async def test_a_node_that_wedges_or_does_not_say_who_is_there_waits_for_nobody(
     assert len(looks) == 1
 
 
-class StoppedRuntime(FakeRuntime):
-    """A runtime whose supervisors are stopped (SIGSTOP) for so many questions."""
-
-    silent = 0
-
-    async def own(self, id_):
-        if self.silent:
-            self.silent -= 1
-            raise NodeError(f"the supervisor of {id_} did not answer within 5 s")
-        return await super().own(id_)
-
-
-async def test_a_rank_whose_supervisor_is_stopped_for_a_while_is_adopted(tmp_path, monkeypatch):
-    """Each attempt counted as a failed start: after three the ladder took over, beside an engine that served."""
-    monkeypatch.setattr(rank_module, "STOPPED_LOOK_S", 0.01)
-    world = World(tmp_path)
-    world.runtimes[0] = StoppedRuntime()
-    world.holders = [LocalRank(world.paths, world.runtimes[0], world.order, 0, "s" * 64)]
-    await world.take(world.anew())
-    await world.holders[0].release()
-    world.runtimes[0].silent = 5
-    world.holders = [LocalRank(world.paths, world.runtimes[0], world.order, 0, "s" * 64)]
-    _, adopted = await world.take(world.anew())
-    assert adopted
-    assert len(world.runtimes[0].started) == 1
-    assert world.runtimes[0].stopped == []
-
-
-class LateRuntime(StoppedRuntime):
-    """Its supervisor was stopped: it then answers calls whose callers have gone, and forgets them."""
-
-    late = 0
-
-    async def own(self, id_):
-        if self.late:
-            self.late -= 1
-            return None  # held for the caller who has gone
-        return await super().own(id_)
-
-
-async def test_a_rank_that_is_held_for_a_caller_who_has_gone_is_adopted(tmp_path, monkeypatch):
-    """The wait for a holder was over when the supervisor answered, and it was not looked for one who had just gone: the rank
-    was taken for one that does not run, and one over two nodes was stopped."""
-    monkeypatch.setattr(rank_module, "STOPPED_LOOK_S", 0.3)
-    monkeypatch.setattr(rank_module, "OWNED_S", 0.25)
-    world = World(tmp_path)
-    world.runtimes[0] = LateRuntime()
-    world.holders = [LocalRank(world.paths, world.runtimes[0], world.order, 0, "s" * 64)]
-    await world.take(world.anew())
-    await world.holders[0].release()
-    world.runtimes[0].silent, world.runtimes[0].late = 1, 1
-    world.holders = [LocalRank(world.paths, world.runtimes[0], world.order, 0, "s" * 64)]
-    _, adopted = await world.take(world.anew())
-    assert adopted
-    assert len(world.runtimes[0].started) == 1
-    assert world.runtimes[0].stopped == []
-
-
-async def test_a_rank_whose_supervisor_is_stopped_while_it_starts_is_held_later(tmp_path, monkeypatch):
-    """The start failed, and the engine ran on beside the next one until its lease was over."""
-    monkeypatch.setattr(rank_module, "STOPPED_LOOK_S", 0.01)
-    world = World(tmp_path)
-    runtime = world.runtimes[0] = StoppedRuntime()
-    holder = LocalRank(world.paths, runtime, world.order, 0, "s" * 64)
-    runtime.silent = 2
-    await holder.start(5000)
-    await holder.stop()
-    assert [spec.id for spec in runtime.started] == runtime.stopped
-
-
-class DeafRank(FakeRank):
-    """Its supervisor answers no status and no stop."""
-
-    async def status(self):
-        raise NodeError("the supervisor did not answer within 5 s")
-
-    async def stop(self):
-        raise NodeError("the supervisor does not end")
-
-
-class DeafRuntime(FakeRuntime):
-    deaf = False
-
-    async def own(self, id_):
-        found = await super().own(id_)
-        if found is not None and self.deaf:
-            found.__class__ = DeafRank
-        return found
-
-
-@pytest.mark.parametrize("call", ["adopt", "stop"])
-async def test_a_rank_that_cannot_be_adopted_or_stopped_is_not_held_on(tmp_path, call):
-    """Held by an object that nobody has, its lease would not run out as long as this process lives."""
-    world = World(tmp_path)
-    runtime = world.runtimes[0] = DeafRuntime()
-    holder = LocalRank(world.paths, runtime, world.order, 0, "s" * 64)
-    runtime.deaf = call == "stop"
-    await holder.start(5000)
-    if call == "adopt":
-        await holder.release()
-        runtime.deaf = True
-    with pytest.raises(NodeError):
-        await getattr(holder, call)()
-    (left,) = await runtime.list()
-    assert not left.owned
-    runtime.expire(left.id)
-    assert await runtime.list() == ()
-
-
 async def test_a_rank_that_is_still_being_adopted_is_stopped_with_the_others(tmp_path):
     """Its node's answer came after the failure of the other one: it was adopted later, alone, and ran on."""
     world = World(tmp_path, nodes=("this", "other"))
@@ -481,16 +256,6 @@ async def test_a_rank_that_is_still_being_adopted_is_stopped_with_the_others(tmp
         await ranks.adopt()
     await ranks.stop()
     assert world.runtimes[0].stopped == [world.order.rank_id(world.paths.label, 0)]
-
-
-async def test_a_supervisor_that_never_answers_is_an_error(tmp_path, monkeypatch):
-    monkeypatch.setattr(rank_module, "STOPPED_LOOK_S", 0.01)
-    monkeypatch.setattr(rank_module, "STOPPED_S", 0.05)
-    world = World(tmp_path)
-    runtime = StoppedRuntime()
-    runtime.silent = 10**6
-    with pytest.raises(NodeError, match="did not answer"):
-        await LocalRank(world.paths, runtime, world.order, 0, "s" * 64).adopt()
 
 
 async def released(tmp_path):
