@@ -14,8 +14,11 @@ from sparkfleet.gateway.access.keys import authenticate, expired_key
 from sparkfleet.gateway.access.limits import RequestLimits, check_headers
 from sparkfleet.gateway.access.response_owners import ResponseOwners
 from sparkfleet.gateway.admission.model_queue import ModelQueues
-from sparkfleet.gateway.api_errors import (
-    ApiError,
+from sparkfleet.gateway.asgi import ClientGone, Receive, Scope, Send, respond
+from sparkfleet.gateway.body.body_budget import BUDGET_BYTES
+from sparkfleet.gateway.engine.endpoints import Picker
+from sparkfleet.gateway.errors.api_error import ApiError
+from sparkfleet.gateway.errors.request_errors import (
     admin_only,
     draining,
     expired,
@@ -25,9 +28,6 @@ from sparkfleet.gateway.api_errors import (
     no_table,
     unauthorised,
 )
-from sparkfleet.gateway.asgi import ClientGone, Receive, Scope, Send, respond
-from sparkfleet.gateway.body.body_budget import BUDGET_BYTES
-from sparkfleet.gateway.engine.endpoints import Picker
 from sparkfleet.gateway.http_responses import JSON, id_headers, refuse, refuse_websocket, respond_json
 from sparkfleet.gateway.model_list import MODELS, is_model_path, model_document
 from sparkfleet.gateway.page.page_app import PageApp

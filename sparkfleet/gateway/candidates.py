@@ -6,22 +6,20 @@ import math
 import time
 
 from sparkfleet.gateway.access.allowed_paths import allowed_methods
-from sparkfleet.gateway.api_errors import (
-    ApiError,
-    forbidden,
+from sparkfleet.gateway.candidate_groups import CandidateGroups
+from sparkfleet.gateway.engine.external import EXTERNAL_PATHS
+from sparkfleet.gateway.errors.api_error import ApiError
+from sparkfleet.gateway.errors.model_errors import (
     holder_not_ready,
     media_refused,
-    no_such_path,
     none_ready_for,
     none_ready_so_large,
     not_ready,
-    response_gone,
     too_long,
     unable,
     unknown_model,
 )
-from sparkfleet.gateway.candidate_groups import CandidateGroups
-from sparkfleet.gateway.engine.external import EXTERNAL_PATHS
+from sparkfleet.gateway.errors.request_errors import forbidden, no_such_path, response_gone
 from sparkfleet.gateway.observed_groups import ObservedGroups
 from sparkfleet.gateway.policy.absences import engine_needs_of
 from sparkfleet.gateway.request.media import host_of, refused_url

@@ -13,7 +13,8 @@ import struct
 from collections.abc import Callable
 from typing import TypeVar, cast
 
-from sparkfleet.gateway.api_errors import ApiError, gateway_away, too_many_connections
+from sparkfleet.gateway.errors.api_error import ApiError
+from sparkfleet.gateway.errors.request_errors import gateway_away, too_many_connections
 from sparkfleet.gateway.listening import EntryOrder
 from sparkfleet.gateway.server_socket import (
     ADDRESS_SHARE,

@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 
 from sparkfleet.gateway.access.limits import has_body
-from sparkfleet.gateway.api_errors import ApiError
 from sparkfleet.gateway.asgi import Receive, Send, respond, respond_early
+from sparkfleet.gateway.errors.api_error import ApiError
 from sparkfleet.gateway.request_context import RequestContext
 from sparkfleet.gateway.request_parser import EXPLAIN_HEADER
 

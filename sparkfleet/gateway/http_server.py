@@ -14,8 +14,9 @@ import uvicorn
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from sparkfleet.gateway.access.limits import has_body
-from sparkfleet.gateway.api_errors import ApiError, bad_request, headers_too_large, too_many_connections
 from sparkfleet.gateway.asgi import DIRECT, App
+from sparkfleet.gateway.errors.api_error import ApiError
+from sparkfleet.gateway.errors.request_errors import bad_request, headers_too_large, too_many_connections
 from sparkfleet.gateway.http_answers import DirectAnswer, UntilCloseAnswer
 from sparkfleet.gateway.server_socket import BACKLOG, Connections, connection_limit, listening_socket
 

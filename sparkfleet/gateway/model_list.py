@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from sparkfleet.gateway.api_errors import unknown_model
+from sparkfleet.gateway.errors.model_errors import unknown_model
 from sparkfleet.gateway.routing_table import KeyEntry, ModelEntry, RoutingTable
 
 MODELS = "/v1/models"

@@ -10,12 +10,12 @@ from typing import Any
 
 from sparkfleet.gateway.admission.key_limiter import AdmittedRequest
 from sparkfleet.gateway.admission.slot import Slot
-from sparkfleet.gateway.api_errors import Dialect, dialect_of
 from sparkfleet.gateway.asgi import DirectWriter, Headers
 from sparkfleet.gateway.engine.attempts import Attempts
 from sparkfleet.gateway.engine.replay import ContinuableRequest
 from sparkfleet.gateway.engine.upstream import Request
 from sparkfleet.gateway.engine.usage import Usage, UsageMeter
+from sparkfleet.gateway.errors.api_error import Dialect, dialect_of
 from sparkfleet.gateway.policy.sessions import HEADERS as SESSION_HEADERS
 from sparkfleet.gateway.request_parser import EXPLAIN_HEADER, PRIORITY_HEADER
 from sparkfleet.gateway.routing_table import KeyEntry, Priority

@@ -9,8 +9,9 @@ from urllib.parse import parse_qs
 from python_multipart.exceptions import FormParserError
 from python_multipart.multipart import MultipartParser, parse_options_header
 
-from sparkfleet.gateway.api_errors import ApiError, bad_request
 from sparkfleet.gateway.asgi import Headers
+from sparkfleet.gateway.errors.api_error import ApiError
+from sparkfleet.gateway.errors.request_errors import bad_request
 from sparkfleet.gateway.request.requirements import Requirements, needs_of
 from sparkfleet.gateway.request.usage_option import BodyEdit, usage_option
 

@@ -18,7 +18,6 @@ from sparkfleet.gateway.access.response_owners import (
 )
 from sparkfleet.gateway.admission.key_limiter import KeyLimiter
 from sparkfleet.gateway.admission.model_queue import ModelQueues
-from sparkfleet.gateway.api_errors import ApiError, largest_context, no_such_response, not_its_task
 from sparkfleet.gateway.asgi import Receive, Scope, Send, WhileConnected, direct_writer, respond
 from sparkfleet.gateway.body.attribution_line import without_changing_digits
 from sparkfleet.gateway.body.body_budget import BodyBudget, HeldBody
@@ -38,6 +37,9 @@ from sparkfleet.gateway.engine.replay import CONTINUATIONS, StreamRecord, plan_o
 from sparkfleet.gateway.engine.upstream import Request, Upstream, UpstreamAnswer, request_headers
 from sparkfleet.gateway.engine.usage import UsageMeter
 from sparkfleet.gateway.engine.usage_event import UsageHider
+from sparkfleet.gateway.errors.api_error import ApiError
+from sparkfleet.gateway.errors.model_errors import largest_context, not_its_task
+from sparkfleet.gateway.errors.request_errors import no_such_response
 from sparkfleet.gateway.http_responses import JSON, id_headers, respond_json
 from sparkfleet.gateway.observed_groups import ObservedGroups
 from sparkfleet.gateway.page.text_capture import BODY_BYTES, TextCapture, prompt_of

@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from sparkfleet.gateway.admission.model_queue import ModelQueues, QueuedSlot
-from sparkfleet.gateway.api_errors import ApiError
 from sparkfleet.gateway.candidate_groups import CandidateGroups
+from sparkfleet.gateway.errors.api_error import ApiError
 from sparkfleet.gateway.observed_groups import ObservedGroups
 from sparkfleet.gateway.policy.circuit import LONGEST_OPEN_S, OPEN_S
 from sparkfleet.gateway.policy.forecast import forecasts

@@ -9,9 +9,9 @@ import pytest
 from gateway_values import model
 
 from sparkfleet.gateway.access.keys import generate
-from sparkfleet.gateway.api_errors import ApiError
 from sparkfleet.gateway.candidate_groups import CandidateGroups
 from sparkfleet.gateway.candidates import candidates_of
+from sparkfleet.gateway.errors.api_error import ApiError
 from sparkfleet.gateway.observed_groups import ObservedGroups
 from sparkfleet.gateway.request.requirements import Requirements
 from sparkfleet.gateway.request_context import RequestContext

@@ -15,7 +15,6 @@ from gateway_values import CHAT
 
 from sparkfleet.engines.fake import FakeEngine, Pace
 from sparkfleet.gateway.access.limits import RequestLimits
-from sparkfleet.gateway.api_errors import ApiError
 from sparkfleet.gateway.asgi import Headers
 from sparkfleet.gateway.body import scanner as scanner_module
 from sparkfleet.gateway.body.body_budget import BodyBudget, HeldBody
@@ -23,6 +22,7 @@ from sparkfleet.gateway.body.json_caps import MOST_DEPTH, MOST_VALUES, check_cap
 from sparkfleet.gateway.body.request_body import PIECE_BYTES, RequestBody
 from sparkfleet.gateway.body.scan_program import scan
 from sparkfleet.gateway.body.scanner import INLINE_BYTES, BodyScanner
+from sparkfleet.gateway.errors.api_error import ApiError
 from sparkfleet.gateway.page.page_app import PageApp
 from sparkfleet.gateway.request_parser import RequestTarget, route
 from sparkfleet.gateway.routing_table import ExternalAddress, GroupEntry, ModelEntry

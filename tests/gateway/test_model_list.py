@@ -8,7 +8,7 @@ import pytest
 from gateway_values import model
 
 from sparkfleet.gateway.access.keys import generate
-from sparkfleet.gateway.api_errors import ApiError
+from sparkfleet.gateway.errors.api_error import ApiError
 from sparkfleet.gateway.model_list import is_model_path, model_document
 from sparkfleet.gateway.routing_table import ModelEntry, RoutingTable
 

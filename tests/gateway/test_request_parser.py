@@ -5,8 +5,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sparkfleet.gateway.api_errors import ApiError
 from sparkfleet.gateway.asgi import Headers
+from sparkfleet.gateway.errors.api_error import ApiError
 from sparkfleet.gateway.request_parser import route
 
 JSON: Headers = [(b"content-type", b"application/json")]

@@ -5,8 +5,10 @@ import json
 import pytest
 from asking import HONEST, _end, _refused
 
-from sparkfleet.gateway.api_errors import draining, error_json, internal, unknown_model
 from sparkfleet.gateway.engine.engine_error import in_dialect
+from sparkfleet.gateway.errors.api_error import error_json
+from sparkfleet.gateway.errors.model_errors import unknown_model
+from sparkfleet.gateway.errors.request_errors import draining, internal
 
 ENGINES = (
     '{"error": {"message": "EngineCore encountered an issue.", "type": "InternalServerError", "code": 500}}'

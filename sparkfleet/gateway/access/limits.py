@@ -5,7 +5,10 @@ from __future__ import annotations
 import asyncio
 import re
 
-from sparkfleet.gateway.api_errors import (
+from sparkfleet.gateway.asgi import ClientGone, Headers, Receive
+from sparkfleet.gateway.body.body_budget import HeldBody
+from sparkfleet.gateway.body.request_body import RequestBody
+from sparkfleet.gateway.errors.request_errors import (
     bad_request,
     encoded_body,
     headers_too_large,
@@ -13,9 +16,6 @@ from sparkfleet.gateway.api_errors import (
     too_large,
     too_slow,
 )
-from sparkfleet.gateway.asgi import ClientGone, Headers, Receive
-from sparkfleet.gateway.body.body_budget import HeldBody
-from sparkfleet.gateway.body.request_body import RequestBody
 from sparkfleet.values import Value
 
 _PATH = re.compile(rb"/v1(?:/[A-Za-z0-9_~:@-][A-Za-z0-9._~:@-]*)+")

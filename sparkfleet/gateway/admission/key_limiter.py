@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from time import monotonic
 
-from sparkfleet.gateway.api_errors import limited
+from sparkfleet.gateway.errors.request_errors import limited
 from sparkfleet.gateway.routing_table import KeyEntry
 
 WINDOW_S = 60.0

@@ -15,8 +15,9 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from sparkfleet.gateway.admission.slot import Slot
-from sparkfleet.gateway.api_errors import ApiError, queue_full, waited_too_long
 from sparkfleet.gateway.candidate_groups import CandidateGroups
+from sparkfleet.gateway.errors.api_error import ApiError
+from sparkfleet.gateway.errors.model_errors import queue_full, waited_too_long
 from sparkfleet.gateway.observed_groups import RequestsAhead
 from sparkfleet.gateway.policy.forecast import GroupForecast
 

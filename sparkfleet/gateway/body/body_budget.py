@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections import Counter
 
-from sparkfleet.gateway.api_errors import budget_full, key_budget_full
+from sparkfleet.gateway.errors.request_errors import budget_full, key_budget_full
 
 BUDGET_BYTES = 256 << 20
 """Bytes of all clients: eight bodies of the longest kind, or a thousand long conversations."""

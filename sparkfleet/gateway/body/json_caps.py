@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import re
 
-from sparkfleet.gateway.api_errors import ApiError, bad_request
+from sparkfleet.gateway.errors.api_error import ApiError
+from sparkfleet.gateway.errors.request_errors import bad_request
 
 MOST_VALUES = 1_000_000
 """Values in one body: a prompt of a million token ids, or two million tokens of text in one string."""

@@ -11,9 +11,10 @@ import resource
 import struct
 from typing import BinaryIO
 
-from sparkfleet.gateway.api_errors import ApiError, bad_request
 from sparkfleet.gateway.body.json_caps import check_caps
 from sparkfleet.gateway.body.model_span import model_span
+from sparkfleet.gateway.errors.api_error import ApiError
+from sparkfleet.gateway.errors.request_errors import bad_request
 from sparkfleet.gateway.request_parser import RequestTarget, is_form, route
 from sparkfleet.values import Value
 

@@ -11,10 +11,11 @@ import sys
 from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
 
-from sparkfleet.gateway.api_errors import ApiError, bad_request
 from sparkfleet.gateway.asgi import Headers
 from sparkfleet.gateway.body.request_body import RequestBody
 from sparkfleet.gateway.body.scan_program import LENGTH, LENGTHS, ScanAnswer
+from sparkfleet.gateway.errors.api_error import ApiError
+from sparkfleet.gateway.errors.request_errors import bad_request
 from sparkfleet.gateway.request_parser import RequestTarget, content_type_of, route
 
 log = logging.getLogger("sparkfleet.gateway")

@@ -9,13 +9,14 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from sparkfleet.gateway.admission.slot import Slot
-from sparkfleet.gateway.api_errors import ApiError, engine_lost, no_engine, none_ready_so_large
 from sparkfleet.gateway.candidate_groups import CandidateGroups
 from sparkfleet.gateway.engine.endpoints import EngineEndpoint, Picker
 from sparkfleet.gateway.engine.engine_error import read_error, unfitness
 from sparkfleet.gateway.engine.engine_pool import EngineLost
 from sparkfleet.gateway.engine.replay import with_token_ids
 from sparkfleet.gateway.engine.upstream import Request, Upstream, UpstreamAnswer
+from sparkfleet.gateway.errors.api_error import ApiError
+from sparkfleet.gateway.errors.model_errors import engine_lost, no_engine, none_ready_so_large
 from sparkfleet.gateway.policy.absences import AUDIO
 from sparkfleet.gateway.routing_table import GroupEntry
 

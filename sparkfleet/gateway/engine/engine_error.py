@@ -13,9 +13,9 @@ import re
 from contextlib import suppress
 from typing import Any, Literal
 
-from sparkfleet.gateway.api_errors import Dialect, error_json
 from sparkfleet.gateway.engine.connection import EngineConnectionLost
 from sparkfleet.gateway.engine.upstream import UpstreamAnswer
+from sparkfleet.gateway.errors.api_error import Dialect, error_json
 
 LONGEST = 1 << 20
 """Bytes of an error that are read: some repeat the request that they refuse."""

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from sparkfleet.gateway.api_errors import Dialect, error_json
 from sparkfleet.gateway.asgi import DirectWriter, Send
 from sparkfleet.gateway.engine.connection import EngineConnectionLost
 from sparkfleet.gateway.engine.failure_event import FailureWatch
@@ -17,6 +16,7 @@ from sparkfleet.gateway.engine.replay import StreamRecord
 from sparkfleet.gateway.engine.upstream import UpstreamAnswer
 from sparkfleet.gateway.engine.usage import UsageMeter
 from sparkfleet.gateway.engine.usage_event import UsageHider
+from sparkfleet.gateway.errors.api_error import Dialect, error_json
 
 
 @dataclass(slots=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from clocks import Clock
 
 from sparkfleet.controlplane.state.start_forecast import StartForecast
-from sparkfleet.gateway.api_errors import not_ready
+from sparkfleet.gateway.errors.model_errors import not_ready
 from sparkfleet.gateway.routing_table import ModelEntry
 from sparkfleet.group.report import GroupPhase, GroupReport
 

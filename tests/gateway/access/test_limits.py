@@ -4,9 +4,9 @@ from collections.abc import Iterable
 import pytest
 
 from sparkfleet.gateway.access.limits import RequestLimits, check_headers, check_target, read_body
-from sparkfleet.gateway.api_errors import ApiError
 from sparkfleet.gateway.asgi import ClientGone, Headers, Message, Receive
 from sparkfleet.gateway.body.body_budget import BodyBudget, HeldBody
+from sparkfleet.gateway.errors.api_error import ApiError
 
 SMALL = RequestLimits(body_bytes=10, body_s=0.05, header_count=3, header_bytes=200)
 

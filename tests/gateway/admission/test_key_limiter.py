@@ -15,7 +15,7 @@ from gateway_values import CHAT
 from sparkfleet.engines.fake import FakeEngine, Pace
 from sparkfleet.gateway.access.keys import authenticate, digest, expired_key, generate, rotate
 from sparkfleet.gateway.admission.key_limiter import KeyLimiter
-from sparkfleet.gateway.api_errors import ApiError
+from sparkfleet.gateway.errors.api_error import ApiError
 from sparkfleet.gateway.routing_table import KeyEntry, KeyLimits
 
 if TYPE_CHECKING:

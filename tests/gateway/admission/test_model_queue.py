@@ -15,8 +15,9 @@ from sparkfleet.engines.fake import FakeEngine, Pace
 from sparkfleet.gateway.access.keys import generate
 from sparkfleet.gateway.admission import slot as slot_module
 from sparkfleet.gateway.admission.model_queue import ModelQueues, QueuedSlot
-from sparkfleet.gateway.api_errors import ApiError, not_ready
 from sparkfleet.gateway.candidate_groups import CandidateGroups
+from sparkfleet.gateway.errors.api_error import ApiError
+from sparkfleet.gateway.errors.model_errors import not_ready
 from sparkfleet.gateway.observed_groups import ObservedGroups
 from sparkfleet.gateway.request.requirements import Requirements
 from sparkfleet.gateway.routing_table import GroupEntry, GroupSpeed, KeyLimits, ModelEntry, RoutingTable

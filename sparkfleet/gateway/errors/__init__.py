@@ -1,0 +1,1 @@
+"""Errors that the gateway itself returns: their form, and one function for each."""
