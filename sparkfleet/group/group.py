@@ -13,9 +13,9 @@ import logging
 import os
 import signal
 import time
-from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
-from typing import Any, NoReturn, TypeVar
+from typing import NoReturn
 
 import aiohttp
 
@@ -27,6 +27,7 @@ from sparkfleet.group.canary import drafts_of, sanity
 from sparkfleet.group.crash_backoff import Backoff
 from sparkfleet.group.end_note import EndNote
 from sparkfleet.group.engine_load import Load, read_load
+from sparkfleet.group.exit_watch import ExitWatch
 from sparkfleet.group.hang_detector import Liveness
 from sparkfleet.group.launch_plan import GroupLaunch, is_forwarded
 from sparkfleet.group.misplaced import refuse_exposed, watch_sockets
@@ -38,7 +39,7 @@ from sparkfleet.group.report_sender import GroupReporter, ReportSender
 from sparkfleet.group.serving_watch import beat, follow, generates, stays_well
 from sparkfleet.group.speed import TURN_S, QuietBox, measured_speed
 from sparkfleet.group.startup_watch import Starting, longest_s, never_ready
-from sparkfleet.runtime.base import Phase, RankStatus
+from sparkfleet.runtime.base import Phase
 from sparkfleet.runtime.files.token_secrets import mark_of
 from sparkfleet.runtime.ports import has_connections
 
@@ -47,9 +48,6 @@ log = logging.getLogger(__name__)
 START_PROGRESS_S = 1.0
 LOOK_S = 2.0
 """Seconds between two looks for a moment in which an engine that serves can be measured."""
-EXIT_S = 5.0
-"""Seconds from a broken connection to the exit that explains it: what outlives an engine has a second to end, and its
-container is read and removed first."""
 BARRED_LOOK_S = 1.0
 """Seconds between two questions of a group that waits for a drained node."""
 LATER_S = 60.0
@@ -58,9 +56,6 @@ UNUSED_TOKENS = 16
 """Tokens of an engine that has generated the first token of its start only; with drafts that is a few at once."""
 ACTOR = "the group's last actor"
 RELEASED = f"{ACTOR} was stopped by Ray Serve while its engine is wanted: the engine runs on, and the next actor adopts it"
-
-T = TypeVar("T")
-
 
 Wanted = Callable[[], Awaitable[bool]]
 """True if this group is still wanted at this rung. Never raises: True if that is not known."""
@@ -107,6 +102,7 @@ class Group:
         self._backoff = backoff
         self._token_secret = token_secret or (lambda: secret)
         self._reports = ReportSender(launch, report)
+        self._exit_watch = ExitWatch(self._ranks, self._reports, launch.deployment)
         self._wanted = wanted
         self._barred = barred
         self._box = box
@@ -119,13 +115,10 @@ class Group:
         self._health = launch.candidate.health if self._is_custom else self._engine.health_path
         self._probe: Probe | None = None
         self._session: aiohttp.ClientSession | None = None
-        self._memory: asyncio.Task[None] | None = None
-        """Watches memory while the ranks run."""
         self._load = Load(running=0, waiting=0, figures=None)
         self._liveness = Liveness(launch.timeouts)
         self._unwell = ""
         """The failure of its last health check, in words: a custom workload has no counters."""
-        self._exited: RankStatus | None = None
         self._misplaced = ""
         """The wrong address that a custom workload listens on, in words."""
         self.ended = ""
@@ -169,7 +162,7 @@ class Group:
             async with self._box.starting():
                 if not adopted:
                     statuses = await self._ranks.start(partial(self._reports.enter, GroupPhase.STARTING))
-                self._memory = asyncio.create_task(self._ranks.watch_memory())
+                self._exit_watch.begin()
                 url = f"http://{self._launch.placements[0].address}:{statuses[0].port}"
                 # A check of a custom workload must not leave a connection: `_is_busy` would count it.
                 self._session = aiohttp.ClientSession(
@@ -182,9 +175,11 @@ class Group:
                 self._reports.enter(
                     self._reports.last.phase, url=url, ranks=ranks, adopted=adopted, secret=mark_of(secret)
                 )
-                drafts = await self._until_exit(self._bring_up(adopted))
+                drafts = await self._exit_watch.until_exit(self._bring_up(adopted))
             # The API of a custom workload is unknown: only its health can be checked.
-            measured = {} if self._is_custom else await self._until_exit(self._checked(drafts, adopted))
+            measured = (
+                {} if self._is_custom else await self._exit_watch.until_exit(self._checked(drafts, adopted))
+            )
             # A supervisor or a rank's actor may hang beside an engine that generates.
             with contextlib.suppress(NodeError, TimeoutError):
                 async with asyncio.timeout(ANSWER_S):
@@ -221,12 +216,12 @@ class Group:
             healthy = partial(self._probe.healthy, self._health)
             works.append(stays_well(healthy, self._health, self._launch.timeouts, self._show_unwell))
         try:
-            await self._until_exit(*works)
+            await self._exit_watch.until_exit(*works)
         except EngineError as error:
             if words := await self._outlives_a_holder():
                 await self._release(words)
                 return words
-            diagnosis = await self._ranks.diagnose(error, self._exited, served=True)
+            diagnosis = await self._ranks.diagnose(error, self._exit_watch.exited, served=True)
             self.ended = error.what.removesuffix(".")
             if diagnosis.says != error.what:
                 self.ended += f" ({diagnosis})"
@@ -253,7 +248,7 @@ class Group:
                 self._reports.enter(GroupPhase.DRAINING)
                 with contextlib.suppress(TimeoutError, SparkfleetError):
                     async with asyncio.timeout(drain_s):
-                        await self._until_exit(self._idle())
+                        await self._exit_watch.until_exit(self._idle())
             await self._ranks.stop()
             await self._close()
         if not failed:
@@ -263,7 +258,7 @@ class Group:
 
     async def _fail(self, error: SparkfleetError) -> None:
         """Reports a failed start, and ends what it has started."""
-        diagnosis = await self._ranks.diagnose(error, self._exited)
+        diagnosis = await self._ranks.diagnose(error, self._exit_watch.exited)
         self._reports.enter(GroupPhase.FAILED, str(error), diagnosis=diagnosis, was_starting=True)
         await self.stop(drain_s=0)
 
@@ -281,7 +276,7 @@ class Group:
 
         Only a token proves that the rank without a holder runs: its node cannot be asked.
         """
-        lost = self._exited
+        lost = self._exit_watch.exited
         if lost is None or lost.exit_code is not None or self._is_custom:  # a rank's own end has a code
             return ""
         assert self._probe is not None
@@ -295,8 +290,7 @@ class Group:
         self._reports.enter(GroupPhase.STOPPED, words)
 
     async def _close(self) -> None:
-        if self._memory is not None:
-            await cancel(self._memory)
+        await self._exit_watch.close()
         if self._session is not None:
             await self._session.close()
 
@@ -417,32 +411,6 @@ class Group:
 
         await watch_sockets(self._ranks.holders[0].sockets, show)
 
-    async def _until_exit(self, *works: Coroutine[Any, Any, T]) -> T:
-        """Result of the first of these tasks; EngineError as soon as a rank exits or a node runs out of memory."""
-        assert self._memory is not None
-        doing = [asyncio.create_task(work) for work in works]
-        exiting = asyncio.create_task(self._ranks.first_exit())
-        try:
-            await asyncio.wait({*doing, exiting, self._memory}, return_when=asyncio.FIRST_COMPLETED)
-            for work in doing:
-                if work.done() and not await _ended_with_it(work, exiting):
-                    return work.result()
-            if self._memory.done():
-                self._memory.result()
-            rank, self._exited = exiting.result()
-        finally:
-            await cancel(*doing, exiting)
-        raise self._exit(rank, self._exited)
-
-    def _exit(self, rank: int, status: RankStatus) -> EngineError:
-        place = self._ranks.place_of(rank)
-        what = f"The engine exited while it was starting{place} ({_exit_words(status)})."
-        if self._reports.last.phase is GroupPhase.READY:
-            what = f"The engine exited{place}: {_first_line(status.reason) or _exit_words(status)}."
-        return EngineError(
-            what, means=status.reason, do=f"Read the whole log: `sparkfleet logs {self._launch.deployment}`."
-        )
-
     def _report_load(self) -> None:
         load = self._load
         self._reports.enter(
@@ -498,27 +466,9 @@ async def die_with_the_engine(group: Group) -> None:
     os.kill(os.getpid(), signal.SIGKILL)
 
 
-async def _ended_with_it(work: asyncio.Task[Any], exiting: asyncio.Task[Any]) -> bool:
-    """True if the connection of a task broke because its engine has ended, which is known with its reason a moment later."""
-    if work.cancelled() or not isinstance(getattr(work.exception(), "__cause__", None), aiohttp.ClientError):
-        return False
-    await asyncio.wait({exiting}, timeout=EXIT_S)
-    return exiting.done()
-
-
 def _unexpected(error: Exception) -> EngineError:
     return EngineError(
         f"The start failed: {error!r}.",
         means="This kind of failure is not known: a file or the memory of its node, or a defect of sparkfleet.",
         do="The next rung of the ladder is tried. `sparkfleet bundle` writes the file for a report.",
     )
-
-
-def _first_line(text: str) -> str:
-    return text.partition("\n")[0]
-
-
-def _exit_words(status: RankStatus) -> str:
-    if status.exit_code is None:
-        return "no exit code"
-    return f"signal {-status.exit_code}" if status.exit_code < 0 else f"exit code {status.exit_code}"

@@ -10,6 +10,7 @@ from group_world import SECRET, TWO, never, order, quick_world, rank_spec, vanis
 from sparkfleet.engines.token_api import Scored
 from sparkfleet.engines.token_scores import Score
 from sparkfleet.errors import Cause, EngineError, NodeError
+from sparkfleet.group import exit_watch
 from sparkfleet.group import group as module
 from sparkfleet.group.engine_load import Load
 from sparkfleet.group.misplaced import Listening
@@ -510,7 +511,7 @@ async def test_an_engine_that_ends_at_its_first_request_is_reported_with_its_exi
 
 
 async def test_a_connection_that_breaks_without_an_exit_is_reported_as_such(world, monkeypatch):
-    monkeypatch.setattr(module, "EXIT_S", 0.01)
+    monkeypatch.setattr(exit_watch, "EXIT_S", 0.01)
     breaks(monkeypatch, lambda: None)
     with pytest.raises(EngineError, match="no token: disconnected"):
         await world.group().start()
