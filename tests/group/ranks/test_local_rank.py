@@ -62,12 +62,6 @@ async def test_what_the_last_process_of_the_group_still_holds_for_a_moment_is_ad
     assert len(world.runtimes[0].started) == 1
 
 
-async def looked(looks, times):
-    async with asyncio.timeout(5):
-        while len(looks) < times:
-            await asyncio.sleep(0.001)
-
-
 class StoppedRuntime(FakeRuntime):
     """A runtime whose supervisors are stopped (SIGSTOP) for so many questions."""
 

@@ -8,8 +8,6 @@ from sparkfleet.planner.search.evaluate import Evaluation
 from sparkfleet.planner.search.rung_builder import without_advisory_first
 from sparkfleet.planner.types.plan import PublishedRuns
 
-FP8 = "Qwen/Qwen3.6-27B-FP8"
-
 
 class TestReasons:
     """Reasons for the place of a rung."""
