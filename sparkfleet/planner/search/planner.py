@@ -154,14 +154,16 @@ class PlanningContext:
         return dict(held)
 
     def ports_beside(self, names: Collection[str]) -> dict[tuple[str, int | None], str]:
-        """Declared ports of the running deployments beside these, by node and port, each with its deployment."""
+        """Declared ports of the running deployments beside these, by node and port, each with its deployment.
+
+        A port that both have, as an earlier release stored it, is left out: what runs can be planned again where it is.
+        """
+        own = {at for name in names if name in self.running for at in self.running[name].declared_ports}
         return {
-            (node, candidate.port): name
+            at: name
             for name, plan in self.running.items()
             if name not in names
-            for candidate in (group.choice.candidate for group in plan.groups)
-            if candidate.port is not None
-            for node in candidate.shape.nodes
+            for at in plan.declared_ports - own
         }
 
     def nodes_of(self, name: str) -> tuple[tuple[str, ...], ...]:

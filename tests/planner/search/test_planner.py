@@ -643,6 +643,19 @@ def test_a_declared_port_of_another_deployment_is_not_planned_on_the_same_node(s
     assert plan(sparks(1), edited, running=running).refused == (), "its own generation before has the port"
 
 
+def test_two_that_have_one_port_already_are_planned_again_where_they_are(sparks, plan, ask):
+    """Each was refused for the other's port: no edit of either could be applied."""
+    own = {"engine": "custom", "image": "localhost/tts:1", "port": 5005, "memory": "24 GiB"}
+    tts, stt = ask("org/tts", "tts", **own), ask("org/stt", "stt", **own)
+    running = {one.name: plan(sparks(1), one).of(one.name) for one in (tts, stt)}
+    for one in (tts, stt):
+        again = plan(sparks(1), one, running=running)
+        assert again.refused == ()
+        assert again.of(one.name).groups == running[one.name].groups
+    (refused,) = plan(sparks(1), ask("org/ocr", "ocr", **own), running=running).refused
+    assert [one.reason for one in refused.rejected] == ["stt has port 5005 of spark1"]
+
+
 def test_replicas_of_a_custom_workload_are_on_different_nodes_as_they_have_one_port(sparks, plan, ask):
     own = {"engine": "custom", "image": "localhost/tts:1", "port": 5005, "memory": "24 GiB"}
     tts = ask("org/tts", "tts", replicas=2, **own)
