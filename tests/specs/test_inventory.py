@@ -347,6 +347,21 @@ def spread(gateway: str) -> str:
 
 
 @pytest.mark.parametrize(
+    ("gateway", "taken"),
+    [
+        ("port: 8000", (("a", 8000),)),
+        ("host: 10.0.0.9", ()),
+        ("port: 0", ()),
+        ('host: "0.0.0.0", port: 443, nodes: [c]', (("a", 443), ("c", 443))),
+    ],
+)
+def test_the_endpoint_has_its_port_of_loopback_unless_it_listens_on_one_other_address(
+    gateway: str, taken: tuple[tuple[str, int], ...]
+) -> None:
+    assert parse_inventory(spread(gateway)).endpoint_ports == taken
+
+
+@pytest.mark.parametrize(
     ("nodes", "entries"),
     [("all", ("b", "c")), ("[all]", ("b", "c")), ("[c]", ("c",)), ("[c, a]", ("c",)), ("[]", ())],
 )

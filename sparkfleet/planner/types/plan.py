@@ -101,7 +101,7 @@ class Candidate(Value):
 
     @property
     def declared_ports(self) -> frozenset[tuple[str, int]]:
-        """The port with each node on which a custom workload listens; none for an engine, whose port is free at its start."""
+        """Each node of a custom workload with its port; none for an engine, whose port is chosen at its start."""
         return frozenset((node, self.port) for node in self.shape.nodes if self.port is not None)
 
     @property

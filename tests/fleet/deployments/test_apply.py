@@ -244,6 +244,11 @@ async def test_nodes_without_the_firewall_are_exposed_unless_the_inventory_accep
     assert (await fleet_of(session)).exposed == ()
 
 
+@pytest.mark.parametrize("assumed", [None, "dgx-spark"])
+async def test_a_plan_knows_the_ports_of_the_gateway(session, assumed):
+    assert (await fleet_of(session, assumed)).endpoint_ports == (("this", 8000),)
+
+
 async def test_a_rollback_to_a_port_that_another_deployment_has_now_is_refused_with_its_name(
     session, controller, monkeypatch
 ):

@@ -656,6 +656,18 @@ def test_two_that_have_one_port_already_are_planned_again_where_they_are(sparks,
     assert [one.reason for one in refused.rejected] == ["stt has port 5005 of spark1"]
 
 
+def test_a_custom_workload_is_not_planned_on_the_gateways_port(sparks, plan, ask):
+    """It was started and failed: 8000 is the gateway's default, and that of many servers."""
+    own = {"engine": "custom", "image": "localhost/tts:1", "port": 8000, "memory": "24 GiB"}
+    tts = ask("org/tts", "tts", **own)
+    head = {"endpoint_ports": (("spark1", 8000),)}
+    (refused,) = plan(sparks(1).model_copy(update=head), tts).refused
+    assert [one.reason for one in refused.rejected] == ["the gateway has port 8000 of spark1"]
+    assert refused.nearest == ("fits with another `port` (also in its `command`) than the gateway's",)
+    (group,) = plan(sparks(2).model_copy(update=head), tts).of("tts").groups
+    assert group.choice.candidate.shape.nodes == ("spark2",)
+
+
 def test_replicas_of_a_custom_workload_are_on_different_nodes_as_they_have_one_port(sparks, plan, ask):
     own = {"engine": "custom", "image": "localhost/tts:1", "port": 5005, "memory": "24 GiB"}
     tts = ask("org/tts", "tts", replicas=2, **own)
