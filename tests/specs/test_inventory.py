@@ -346,6 +346,21 @@ def spread(gateway: str) -> str:
     return f"fleet: f\nhead: a\nnodes:\n{nodes}gateway: {{{gateway}}}\n"
 
 
+@pytest.mark.parametrize("user", ["nvidia", "_x", "anna@corp.example", "a.b-c@corp"])
+def test_a_login_may_be_one_of_a_directory_service(user: str) -> None:
+    inventory = parse_inventory(one_node(f'address: 10.0.0.1, user: {user}, host_key: "{KEY}"'))
+    assert inventory.nodes["n"].user == user
+
+
+@pytest.mark.parametrize(
+    "user", ["@corp", "anna@", "anna@corp@corp", "anna@-oProxyCommand", r"CORP\\anna", "-o"]
+)
+def test_another_login_is_refused_with_the_form(user: str) -> None:
+    (line,) = problems(one_node(f'address: 10.0.0.1, user: "{user}", host_key: "{KEY}"'))
+    assert "nodes.n.user" in line
+    assert "and @domain if its service has one" in line
+
+
 @pytest.mark.parametrize(
     ("gateway", "taken"),
     [
