@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
 import sqlite3
 import time
 from collections.abc import Awaitable, Callable, Iterator
@@ -17,6 +18,7 @@ from sparkfleet.controlplane.state.event_log import EventLog
 from sparkfleet.controlplane.state.store import Store
 from sparkfleet.controlplane.store_safety.guard import StoreError
 from sparkfleet.group.crash_pause import COUNTS_S, pause_s
+from sparkfleet.runtime.processes import processes
 from sparkfleet.specs.timeouts import Timeouts
 
 log = logging.getLogger(__name__)
@@ -30,6 +32,15 @@ LATE_S = 60.0
 some ten, and Ray's own calls have no time limit."""
 LIST_LATE_S = 12.0
 """The same for the list of what runs, with which each round begins: Ray Serve answers from memory."""
+
+
+def serve_pid() -> int | None:
+    """The process of Ray Serve's controller under the raylet of this process; None if there is none.
+
+    A search by its name alone would find those of other clusters on this machine as well.
+    """
+    beside = (one for one in processes() if one.parent == os.getppid())
+    return next((one.pid for one in beside if one.command.startswith("ray::ServeController")), None)
 
 
 class ControllerFailures:
@@ -74,9 +85,15 @@ class ControllerFailures:
         for work, began, late_s in reversed(self._in_hand):
             if (took_s := self._steady() - began) >= late_s:
                 tens_s = took_s // 10 * 10  # readers of the page get every change
+                pid = serve_pid()
+                does = (
+                    f"`kill -9 {pid}` there lets Ray start another Serve"
+                    if pid
+                    else "Ray starts another Serve"
+                )
                 return (
                     f"{work} has not ended for {tens_s:.0f} s: Ray Serve or Ray's GCS on the head does not answer;"
-                    " `pkill -9 -f ray::ServeController` there lets Ray start another Serve, and engines go on"
+                    f" {does}, and engines go on"
                 )
         return ""
 

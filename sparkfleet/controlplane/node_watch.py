@@ -1,4 +1,5 @@
-"""Reads the state of the nodes every few seconds, and records which have joined or left the fleet, and their troubles."""
+"""Reads the state of the nodes every few seconds, and records which have joined or left the fleet or rebooted, and their
+troubles."""
 
 from __future__ import annotations
 
@@ -80,7 +81,7 @@ class NodeWatch:
             await asyncio.sleep(LOOK_S)
 
     async def look(self) -> None:
-        """Reads once, and records which nodes have joined or left since."""
+        """Reads once, and records which nodes have joined, left or rebooted since."""
         began = self._steady()
         async with asyncio.timeout(LONGEST_S):
             nodes = await self._nodes.look()
@@ -95,6 +96,8 @@ class NodeWatch:
             if node.joined != before.get(node.name, False):
                 words = "joined the fleet" if node.joined else "left the fleet: Ray on it does not answer"
                 await self._event_log.record("", 0, node.name, "node", f"{node.name} {words}")
+            if node.boot:
+                await self._event_log.record_boot(node.name, node.boot, node.up_s)
             for words in node.troubles:
                 if f"{node.name}: {words}" not in known:
                     await self._event_log.record("", 0, node.name, "node", words)

@@ -12,6 +12,7 @@ from typing import Protocol
 from sparkfleet.controlplane.controller import Controller
 from sparkfleet.controlplane.state.desired import Desired
 from sparkfleet.controlplane.state.newest_rank import newest_rank
+from sparkfleet.controlplane.state.taken_ports import refuse_taken_ports
 from sparkfleet.controlplane.views.page_view import planned_nodes
 from sparkfleet.errors import ControlError, SparkfleetError
 from sparkfleet.gateway.page.fleet_change import LOG_BYTES, FleetAnswer, FleetChange, LogRequest
@@ -122,6 +123,7 @@ async def _start(controller: Controller, name: str, change: FleetChange) -> Flee
     _require_generation(change, last)
     _require_pinned_code(last)
     _require_known_nodes(controller, last)
+    refuse_taken_ports(last.plan, controller.queries.status())
     made, _ = await controller.commands.put(last.spec, last.plan, change.who, base=0)
     return FleetAnswer(
         done=f"{name} starts as generation {made.generation}, with the plan of generation {last.generation}."

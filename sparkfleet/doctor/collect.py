@@ -141,9 +141,18 @@ async def gather(
 async def read_node(channel: Channel, node: Node, netdevs: Sequence[str]) -> NodeSnapshot:
     """Reads one node. Raises NodeError if it cannot be reached."""
     questions = tuple(_questions(node, netdevs))
-    answers = await run_batch(channel, [one.argv for one in questions], timeout_s=COMMAND_S)
-    view = compose(channel.node, node, zip(questions, answers, strict=True))
+    answers = await _answers(channel, [one for one in questions if one.field != "podman"])
+    view = compose(channel.node, node, answers)
+    if not any(tool.usable for tool in view.container_tools or ()):
+        # It makes directories in a home that never used it, so it is asked only if engines would run with it.
+        answers += await _answers(channel, [one for one in questions if one.field == "podman"])
+        view = compose(channel.node, node, answers)
     return await _with_clock(view, channel)
+
+
+async def _answers(channel: Channel, questions: Sequence[Question]) -> list[tuple[Question, Answer]]:
+    answers = await run_batch(channel, [one.argv for one in questions], timeout_s=COMMAND_S)
+    return list(zip(questions, answers, strict=True))
 
 
 class RawAnswer(Value):

@@ -23,6 +23,7 @@ from sparkfleet.fabric.netplan import FabricPlan
 from sparkfleet.hostfacts.fact import json_of, text
 from sparkfleet.remote.batch import run_batch
 from sparkfleet.remote.channel import Channel, Completed
+from sparkfleet.specs.fields import USER_NAME
 from sparkfleet.values import Value
 
 HELPER_PATH = "/usr/local/sbin/sparkfleet-rails"
@@ -34,7 +35,7 @@ SETTLE_PAUSE_S = 2.0
 """Seconds between two tries: without its link a rail has no route, and a ping ends at once."""
 HELPER = (files("sparkfleet.fabric") / "rails_helper.py").read_bytes()
 
-_USER = re.compile(r"[A-Za-z_][A-Za-z0-9._-]{0,31}")
+_USER = re.compile(USER_NAME)
 _HOME = re.compile(r"(/\w[\w.@ -]{0,63}){1,8}")
 
 Reopen = Callable[[str], Awaitable[Channel]]

@@ -16,6 +16,8 @@ DROP_BY_HAND = f"sync && sudo {' '.join(COMMAND)}"
 """Command for a person to type; `sync` first writes dirty pages, so that more can be dropped."""
 _ENTRY = re.compile(r"^ {4}\([^)\n]*\) (.*)$", re.MULTILINE)
 """A line of `sudo --list`: `    (root) NOPASSWD: /bin/a, PASSWD: /bin/b`; one of 80 columns goes on below eight spaces."""
+_OPTIONS = re.compile(r"^(?:[A-Z_]+=\S+ +)+|\bsha\d+:\S+ +")
+"""May precede the tags of an entry (`CWD=/tmp TIMEOUT=90 `), and a command (`sha256:… `)."""
 FILE = "/etc/sudoers.d/sparkfleet-page-cache"
 
 
@@ -44,9 +46,9 @@ def _needs_password(listed: str) -> bool:
     for entry in _ENTRY.findall(listed.replace("\n        ", " ").replace("\\=", "=")):
         free = False
         for words in entry.split(", "):
-            *tags, command = re.split(r"(?<=[A-Z]): +", words)
+            *tags, command = re.split(r"(?<=[A-Z]): +", _OPTIONS.sub("", words))
             free = (free or "NOPASSWD" in tags) and "PASSWD" not in tags
-            if command in ("ALL", COMMAND[0]) or fnmatchcase(" ".join(COMMAND), command):
+            if command in ("ALL", "/usr/sbin/", COMMAND[0]) or fnmatchcase(" ".join(COMMAND), command):
                 needed = not free
     return needed
 

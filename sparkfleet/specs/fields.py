@@ -195,10 +195,14 @@ AliasName = Annotated[
         128,
     ),
 ]
+USER_NAME = r"[A-Za-z_][A-Za-z0-9._-]{0,31}(?:@[A-Za-z0-9][A-Za-z0-9.-]{0,63})?"
+"""A login: `nvidia`, or one of a directory service with its domain (`anna@corp.example`)."""
 UserName = Annotated[
     str,
     Form(
-        r"[A-Za-z_][A-Za-z0-9._-]{0,31}", "a user name: letters, digits and . _ -, at most 32 characters", 32
+        USER_NAME,
+        "a user name: letters, digits and . _ -, at most 32, and @domain if its service has one",
+        97,
     ),
 ]
 Device = Annotated[

@@ -21,6 +21,10 @@ class ModelNotShown(StagingError):
     """The public Hub shows no such model without a token of its owner (HTTP status 401): it may be private, or not exist."""
 
 
+class ModelMiscased(StagingError):
+    """The Hub has this model with other upper and lower case letters: caches on nodes distinguish them."""
+
+
 class ConnectionVariableError(SparkfleetError):
     """An environment variable of this machine is wrong, so that no HTTP client can be made: a proxy, a file, an address."""
 

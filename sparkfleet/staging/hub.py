@@ -32,7 +32,7 @@ from pydantic import ValidationError
 from sparkfleet import __version__
 from sparkfleet.checkpoints.io.safe_io import SHOWN_CHARACTERS, shown
 from sparkfleet.errors import SparkfleetError
-from sparkfleet.staging.errors import HubUnreachable, ModelAbsent, ModelNotShown, StagingError
+from sparkfleet.staging.errors import HubUnreachable, ModelAbsent, ModelMiscased, ModelNotShown, StagingError
 from sparkfleet.staging.file_selection import WEIGHTS_BY_PREFERENCE, wanted
 from sparkfleet.staging.hub_http import (
     HttpTimeouts,
@@ -126,10 +126,22 @@ class Hub:
         return commit
 
     def sizes(self, revision: str) -> tuple[str, dict[str, int]]:
-        """The commit of a revision and the bytes of its files by path, in one request. Raises StagingError."""
+        """The commit of a revision and the bytes of its files by path, in one request.
+
+        Raises:
+            ModelMiscased: the Hub, which ignores case, has it with other upper and lower case letters.
+            StagingError: the Hub refuses, or its answer does not follow its API.
+        """
         with self._worded():
             found = self._api.model_info(self.name, revision=revision, files_metadata=True)
             sizes = {one.rfilename: one.size for one in found.siblings or ()}
+        if found.id != self.name and found.id.lower() == self.name.lower():
+            raise ModelMiscased(
+                f"{self.name} is {found.id} at {self.address}.",
+                means="The Hub ignores upper and lower case, and the caches of the nodes do not: its weights would be loaded"
+                " and kept a second time.",
+                do=f"Write {found.id}.",
+            )
         if not isinstance(found.sha, str) or not COMMIT.fullmatch(found.sha):
             raise self._odd(f"names {shown(found.sha)} as its commit")
         return found.sha, {

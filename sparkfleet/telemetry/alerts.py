@@ -406,8 +406,8 @@ CONTROLLER = (
         summary="The controller's own work fails or does not end.",
         means="Nothing is restarted or planned again until it works.",
         look="`sparkfleet status`: the reason; `logs/controller.log` on the head has more.",
-        do="By the reason; a full disk and an unreadable store have sections above. If Ray Serve does not answer,"
-        " `pkill -9 -f ray::ServeController` on the head: Ray starts another one, and engines go on.",
+        do="By the reason; a full disk and an unreadable store have sections above. If Ray Serve does not answer, the"
+        " reason has the `kill` of its process on the head: Ray starts another one, and engines go on.",
     ),
     _alert(
         "ControllerWarning",

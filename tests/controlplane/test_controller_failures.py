@@ -1,6 +1,9 @@
 """A controller whose work fails repeatedly: its pauses, and the reasons that it reports."""
 
 import asyncio
+import os
+import shutil
+import subprocess
 
 import pytest
 
@@ -93,6 +96,24 @@ def test_work_that_does_not_end_is_named_until_it_ends(store, clock):
         steady[0] += 8
         assert failures.reported().startswith("the start of Ray Serve has not ended for 60 s: Ray Serve or")
     assert failures.reported() == ""
+
+
+def test_work_that_does_not_end_has_the_command_for_this_clusters_serve_alone(store, clock, monkeypatch):
+    """`pkill -f` hit the Serve of every cluster on the machine, and each process with these words in its command."""
+    steady = [0.0]
+    failures = ControllerFailures(store, EventLog(store), clock, lambda: steady[0])
+    serve = subprocess.Popen(["ray::ServeController", "60"], executable=shutil.which("sleep"))
+    try:
+        with failures.working("a round"):
+            steady[0] += module.LATE_S
+            others = failures.reported()
+            monkeypatch.setattr(module.os, "getppid", os.getpid)  # its raylet
+            own = failures.reported()
+    finally:
+        serve.kill()
+        serve.wait()
+    assert others.endswith("does not answer; Ray starts another Serve, and engines go on")
+    assert f"`kill -9 {serve.pid}` there lets Ray start another Serve" in own
 
 
 def test_work_that_failed_is_named_by_its_end(store, clock):

@@ -159,3 +159,37 @@ async def test_a_gcs_that_does_not_answer_is_named_within_15_s(world):
     assert warning.startswith("The nodes have not been read for 10 s: Ray's GCS on the head does not answer.")
     await world.look()
     assert world.controller.queries.status().warnings == ()
+
+
+async def reboots(world):
+    """Messages of the events of reboots, each after a reading and a second one."""
+    await world.look()
+    await world.look()
+    return [event.message for event in world.store.events.read() if "reboot" in event.message]
+
+
+async def test_a_node_with_another_boot_is_an_event_and_one_that_is_seen_first_is_none(world):
+    """After a power cut of a minute nothing named the node that had none."""
+    assert await reboots(world) == []
+    world.nodes.boots = {"this": "second"}
+    assert await reboots(world) == ["this rebooted: its engines ended with it"]
+
+
+async def test_a_reboot_is_known_to_the_controller_that_starts_after_it_and_named_once(world):
+    """A power cut ends the head and its controller as well."""
+    await world.look()
+    world.restarted()
+    assert await reboots(world) == [], "a controller that restarts is no reboot"
+    world.nodes.boots = {"this": "second"}
+    world.restarted()
+    assert len(await reboots(world)) == 1
+    world.restarted()
+    assert len(await reboots(world)) == 1
+
+
+async def test_a_node_that_has_joined_and_whose_boot_was_not_read_has_not_rebooted(world):
+    await world.look()
+    world.nodes.boots = {"this": ""}
+    assert await reboots(world) == []
+    world.nodes.boots = {"this": "first"}
+    assert await reboots(world) == []

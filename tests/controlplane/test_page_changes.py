@@ -3,6 +3,7 @@
 from types import SimpleNamespace
 
 import pytest
+from control_values import deployment, plan
 from controller_world import report
 
 from sparkfleet.controlplane.page_changes import answered, carry_out, log_end
@@ -96,6 +97,17 @@ async def test_a_plan_for_a_node_that_is_gone_is_refused(world):
     refused = await change(world, "start", deployment="tiny")
     assert refused.what == "The plan of tiny needs this, which the fleet does not have."
     assert world.store.deployments.desired() == {}
+
+
+async def test_one_that_was_stopped_is_not_started_on_a_port_that_another_deployment_has_now(world):
+    """It was started, and failed: the port was taken."""
+    await world.put(engine="custom", port=5005)
+    await change(world, "stop", deployment="tiny")
+    await world.controller.commands.put(deployment("b"), plan("b", engine="custom", port=5005), "me")
+    refused = await change(world, "start", deployment="tiny")
+    assert refused.what == "b has port 5005 of this, which this generation of tiny needs."
+    assert "`sparkfleet delete b`" in refused.do
+    assert list(world.store.deployments.desired()) == ["b"]
 
 
 @pytest.mark.parametrize("verb", ["drain", "stop"])

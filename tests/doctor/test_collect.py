@@ -14,6 +14,8 @@ from sparkfleet.remote.batch import PROGRAM
 from sparkfleet.remote.channel import Completed
 from sparkfleet.remote.unreachable import HostKeyChanged, Suspected
 
+DOCKER = ("docker", "info")
+
 
 class Mute(FakeChannel):
     """Takes commands and never answers."""
@@ -40,6 +42,30 @@ async def test_one_round_trip_and_the_clock():
     assert view.gpus[0].name == "NVIDIA GB10"
     assert [tool.tool for tool in view.container_tools] == ["docker"]
     assert set(view.settings) == set(netdevs_of(inventory(), "spark1")) == {"enp1s0f1np1", "enP2p1s0f1np1"}
+
+
+@pytest.mark.parametrize(("docker", "asked"), [("usable", 0), ("refused", 1), ("missing", 1)])
+async def test_podman_is_asked_only_without_a_docker_that_works(docker, asked):
+    """It makes directories in a home that never used it, and doctor changes nothing."""
+    spark, calls = Spark(1), []
+
+    def podman(call):
+        calls.append(call.argv)
+        return Completed(argv=call.argv, exit_code=125, stdout="", stderr="Error: no newuidmap")
+
+    spark.answers["podman",] = podman
+    if docker == "refused":
+        refusal = Completed(argv=(), exit_code=1, stdout="", stderr="permission denied")
+        spark.answers[DOCKER] = refusal
+    elif docker == "missing":
+        del spark.answers[DOCKER]
+    view = (await gather(inventory(), {"spark1": spark.channel()}, nodes=["spark1"])).nodes[0]
+    assert len(calls) == asked
+    assert [tool.usable for tool in view.container_tools] == {
+        "usable": [True],
+        "refused": [False, False],
+        "missing": [False],
+    }[docker]
 
 
 async def test_a_node_that_never_answers_is_one_error_and_does_not_hold_up_the_rest():

@@ -62,6 +62,13 @@ async def test_without_permission_the_error_has_the_commands_that_give_it(answer
     assert sudoers("nvidia") in caught.value.do
 
 
+async def test_a_login_of_a_directory_service_is_permitted_with_its_domain():
+    """`id -un` has the domain even if the login was without it; such a node was refused."""
+    with pytest.raises(NotPermitted, match=r"spark1: anna@corp\.example may not") as caught:
+        await find_helper(node("anna@corp.example", more={SUDO: NodeError("no")}))
+    assert "echo 'anna@corp.example ALL=(root) NOPASSWD: " in caught.value.do
+
+
 @pytest.mark.parametrize("home", ["/home/jürgen müller", "/home/anna@example.com"])
 async def test_the_commands_take_a_home_with_spaces_and_letters_of_any_language(home):
     channel = node(more={SUDO: NodeError("no"), ("printenv", "HOME"): f"{home}\n"})

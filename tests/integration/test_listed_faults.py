@@ -89,7 +89,7 @@ def test_a_ray_serve_that_hangs_is_named_and_the_command_named_with_it_ends_that
         fleet.until(lambda: asking.ends["whole"], timeout=60)
         fleet.lab.exec("spark1", ["kill", "-STOP", str(serve)])
         trouble = fleet.until(lambda: fleet.status()["trouble"], timeout=LIST_LATE_S + 15)
-        command = "pkill -9 -f ray::ServeController"
+        command = f"kill -9 {serve}"
         assert f"`{command}`" in trouble
         as_root(fleet, "spark1", *command.split())
         fleet.until(lambda: not fleet.status()["trouble"], timeout=60)

@@ -25,6 +25,8 @@ async def test_asking_changes_nothing():
 
 
 USER = "Matching Defaults entries for nvidia on spark1:\n    env_reset, use_pty\n\nUser nvidia may run the following:\n"
+LISTED = "/usr/sbin/sysctl -w vm.drop_caches\\=3"
+ASKED = "    (ALL : ALL) ALL\n"
 
 
 @pytest.mark.parametrize(
@@ -37,6 +39,13 @@ USER = "Matching Defaults entries for nvidia on spark1:\n    env_reset, use_pty\
         ("    (root) NOPASSWD: /usr/sbin/sysctl -w vm.drop_caches\\=3\n    (ALL : ALL) ALL\n", False),
         ("    (ALL : ALL) ALL\n    (root) NOPASSWD: /usr/sbin/sysctl\n", True),
         ("    (ALL : ALL) ALL\n    (root) NOPASSWD: /usr/sbin/sysctl -w vm.*\n", True),
+        # As sudo 1.9.13 lists them: each was reported as one that needs a password.
+        (f"{ASKED}    (root) CWD=/tmp NOPASSWD: {LISTED}\n", True),
+        (f"{ASKED}    (root) TIMEOUT=5400 NOTBEFORE=20200101000000Z NOPASSWD: {LISTED}\n", True),
+        (f"{ASKED}    (root) ROLE=r TYPE=t SETENV: NOPASSWD: /bin/a, {LISTED}\n", True),
+        (f"{ASKED}    (root) NOPASSWD: sha256:aGVsbG8=, sha224:0GomF+NsQ== {LISTED}\n", True),
+        (f"{ASKED}    (root : adm) NOPASSWD: /usr/sbin/\n", True),
+        (f"{ASKED}    (root) CWD=* sha256:aGVsbG8= {LISTED}\n", False),
         ("    (ALL) SETENV: NOPASSWD: /bin/a, ALL\n", True),
         ("    (ALL) NOPASSWD: /bin/a, PASSWD: ALL\n", False),
     ],

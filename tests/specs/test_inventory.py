@@ -346,6 +346,36 @@ def spread(gateway: str) -> str:
     return f"fleet: f\nhead: a\nnodes:\n{nodes}gateway: {{{gateway}}}\n"
 
 
+@pytest.mark.parametrize("user", ["nvidia", "_x", "anna@corp.example", "a.b-c@corp"])
+def test_a_login_may_be_one_of_a_directory_service(user: str) -> None:
+    inventory = parse_inventory(one_node(f'address: 10.0.0.1, user: {user}, host_key: "{KEY}"'))
+    assert inventory.nodes["n"].user == user
+
+
+@pytest.mark.parametrize(
+    "user", ["@corp", "anna@", "anna@corp@corp", "anna@-oProxyCommand", r"CORP\\anna", "-o"]
+)
+def test_another_login_is_refused_with_the_form(user: str) -> None:
+    (line,) = problems(one_node(f'address: 10.0.0.1, user: "{user}", host_key: "{KEY}"'))
+    assert "nodes.n.user" in line
+    assert "and @domain if its service has one" in line
+
+
+@pytest.mark.parametrize(
+    ("gateway", "taken"),
+    [
+        ("port: 8000", (("a", 8000),)),
+        ("host: 10.0.0.9", ()),
+        ("port: 0", ()),
+        ('host: "0.0.0.0", port: 443, nodes: [c]', (("a", 443), ("c", 443))),
+    ],
+)
+def test_the_endpoint_has_its_port_of_loopback_unless_it_listens_on_one_other_address(
+    gateway: str, taken: tuple[tuple[str, int], ...]
+) -> None:
+    assert parse_inventory(spread(gateway)).endpoint_ports == taken
+
+
 @pytest.mark.parametrize(
     ("nodes", "entries"),
     [("all", ("b", "c")), ("[all]", ("b", "c")), ("[c]", ("c",)), ("[c, a]", ("c",)), ("[]", ())],

@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import json
+import re
 import sys
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -63,6 +64,9 @@ class FakeHub:
     async def _any(self, request: web.Request) -> web.StreamResponse:
         path = request.path
         self._note(request)
+        right = re.sub(re.escape(self.name), self.name, path, flags=re.IGNORECASE)
+        if path != right:  # as the Hub, which ignores case
+            return web.Response(status=307, headers={"location": right})
         if self.busy:
             status, headers = self.busy.pop(0)
             return web.Response(status=status, headers=headers)

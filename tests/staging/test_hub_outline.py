@@ -13,7 +13,7 @@ from tiny_llama import LLAMA, Weights, llama_weights, safetensors
 from sparkfleet.checkpoints.checkpoint_reader import read_checkpoint
 from sparkfleet.errors import FactError
 from sparkfleet.staging import hub_outline
-from sparkfleet.staging.errors import HubUnreachable, StagingError
+from sparkfleet.staging.errors import HubUnreachable, ModelMiscased, StagingError
 from sparkfleet.staging.hub_outline import AtHub, at_hub, outlines_directory
 
 MODEL = "tests/tiny"
@@ -82,6 +82,16 @@ async def test_one_file_without_an_index(ask, hub, files):
         del files[name]
     files["model.safetensors"] = shard_of(llama_weights())
     assert (await ask()).checkpoint.weights_known
+
+
+async def test_a_name_in_another_case_is_refused_with_the_hubs_own(ask):
+    """The Hub answers it, and a cache on a node has the weights a second time under it."""
+    found = await ask("Tests/TINY")
+    assert found.checkpoint is None
+    assert isinstance(found.reason, ModelMiscased)
+    assert found.reason.what.startswith("Tests/TINY is tests/tiny at ")
+    assert found.reason.do == "Write tests/tiny."
+    assert (await ask()).reason is None
 
 
 async def test_the_second_plan_asks_nothing(ask, hub):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import time
 from collections.abc import Mapping, Sequence
 from datetime import datetime
@@ -15,6 +14,7 @@ from rich.text import Text
 from sparkfleet.cli.exit_codes import Exit
 from sparkfleet.cli.options import DEFAULT_INVENTORY, InventoryOption, JsonOption, open_session, run
 from sparkfleet.cli.output import OUTPUT_VERSION, console, errors, print_json
+from sparkfleet.cli.times import seconds_of, time_ahead
 from sparkfleet.controlplane.api.client import FleetClient, key_request
 from sparkfleet.controlplane.state.api_keys import CONFIRM_S, KeyRow
 from sparkfleet.errors import SpecError
@@ -30,9 +30,6 @@ app = typer.Typer(help="API keys of the endpoint.", no_args_is_help=True)
 FINISH = "sparkfleet keys rotate-internal --finish"
 RAY_STAYS = "Ray's token stays: Ray knows one, from its start to its end."
 KEYS_STAY = "So does the key that seals `env` of deployments."
-
-_TIME = re.compile(r"(?P<number>[0-9]{1,9})(?P<unit>[mhdw]|(?<=0))")
-_UNITS = {"": 0, "m": 60, "h": 3600, "d": 86400, "w": 7 * 86400}
 
 KeyArgument = Annotated[str, typer.Argument(help="A name for the key.", metavar="NAME", show_default=False)]
 
@@ -254,16 +251,6 @@ def words_of(limits: KeyLimits) -> str:
     return ", ".join(filter(None, words))
 
 
-def seconds_of(text: str) -> float:
-    """A time such as 30m, 12h or 7d in seconds. Raises SpecError for another form."""
-    match = _TIME.fullmatch(text.strip())
-    if match is None:
-        raise SpecError(
-            f"{quote(text)} is no time.", do="Expected a number with m, h, d or w, such as 12h, or 0."
-        )
-    return int(match["number"]) * _UNITS[match["unit"]]
-
-
 def _limits(
     requests: int | None,
     tokens: int | None,
@@ -286,13 +273,7 @@ def _limits(
 
 
 def _expiry(text: str) -> float:
-    try:
-        at = datetime.fromisoformat(text).timestamp()
-    except ValueError:
-        try:
-            at = time.time() + seconds_of(text)
-        except SpecError as error:
-            raise SpecError(error.what, do="Expected 12h, 30d, or a date such as 2027-01-31.") from None
+    at = time_ahead(text)
     if at <= time.time():
         raise SpecError(
             f"{quote(text)} is in the past.",

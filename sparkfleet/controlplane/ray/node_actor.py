@@ -20,7 +20,7 @@ from sparkfleet.controlplane.ray.ray_process import NODE_LABEL
 from sparkfleet.controlplane.ray.watchdog_watch import WatchdogWatch, environment_of
 from sparkfleet.controlplane.state.status import NodeReport
 from sparkfleet.group.group_name import GroupKey
-from sparkfleet.runtime.boot_id import this_boot
+from sparkfleet.runtime.boot_id import this_boot, up_s
 from sparkfleet.runtime.files.fleet_paths import FleetPaths
 from sparkfleet.runtime.files.log_end import log_end
 from sparkfleet.runtime.files.log_retention import prune
@@ -129,8 +129,9 @@ class NodeActors:
             memory_total=memory.total,
             memory_available=memory.available,
             boot=boot,
+            up_s=seen[2],
             readings=readings,
-            spoilt=seen[2],
+            spoilt=seen[3],
         )
 
     async def _ask(self, name: str, call: Callable[[], Awaitable[T]], limit_s: float = ANSWER_S) -> T | None:
@@ -188,8 +189,8 @@ class NodeAgent:
         self._watchdog = WatchdogWatch(self._paths, partial(environment_of, os.getppid()))
         self._reading: asyncio.Task[None] | None = None
 
-    async def look(self, rails: tuple[RailDevices, ...]) -> tuple[str, str, tuple[str, ...]]:
-        """The node's readings, JSON; its boot id; what its next start needs and cannot be used.
+    async def look(self, rails: tuple[RailDevices, ...]) -> tuple[str, str, float, tuple[str, ...]]:
+        """The node's readings, JSON; its boot id, and the seconds since; what its next start needs and cannot be used.
 
         What may take seconds is read meanwhile, for a later answer.
         """
@@ -199,7 +200,8 @@ class NodeAgent:
         spoilt = await asyncio.to_thread(spoilt_files, self._paths)
         # A worker's parent is its raylet, which Ray calls dead only after a minute without an answer.
         stopped = stopped_words(os.getppid(), "Ray's raylet", "nothing new starts here")
-        return readings.model_dump_json(), this_boot(), (*spoilt, *stopped, *await self._watchdog.look())
+        unusable = (*spoilt, *stopped, *await self._watchdog.look())
+        return readings.model_dump_json(), this_boot(), up_s(), unusable
 
     async def _read_slow(self) -> None:
         try:

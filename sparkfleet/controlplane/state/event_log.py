@@ -7,6 +7,7 @@ import contextlib
 import time
 
 from sparkfleet.controlplane.state.event import Event
+from sparkfleet.controlplane.state.newer_generations import when
 from sparkfleet.controlplane.state.store import Store
 
 
@@ -32,6 +33,24 @@ class EventLog:
             self._store.events.record(deployment, generation, subject, kind, message)
             self._last[subject, kind] = message  # only after it is written, and before the next wait
             await self.announce()
+
+    async def record_boot(self, node: str, boot: str, up_s: float | None) -> None:
+        """Writes that a node has another boot id than when it was seen last, also by an earlier controller; keeps the id.
+
+        Args:
+            up_s: seconds since that boot; None: not known.
+        """
+        before = self._store.boots.known().get(node)
+        if before == boot:
+            return
+        with self._store.transaction():
+            self._store.boots.store(node, boot)
+            if before is not None:
+                at = "" if up_s is None else f" at {when(self._store.now() - up_s)}, {up_s:.0f} s ago"
+                self._store.events.record(
+                    "", 0, node, "node", f"{node} rebooted{at}: its engines ended with it"
+                )
+        await self.announce()
 
     def settle(self, subject: str) -> None:
         """Ends what `record_once` has recorded about a subject: the same words are another event from now on."""

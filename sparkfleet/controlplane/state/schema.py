@@ -110,7 +110,12 @@ DROP TABLE measurements;
 """Id of the request that made a change, so that its repetition is recognised. Measurements were written and never read: the
 report of a group has the present ones, and its `ready` event those of the start."""
 
-SCHEMAS = (FIRST, SECOND, THIRD, FOURTH, FIFTH, SIXTH, SEVENTH, EIGHTH, NINTH, TENTH, ELEVENTH)
+TWELFTH = """
+CREATE TABLE node_boots (node TEXT PRIMARY KEY, boot TEXT NOT NULL) STRICT;
+"""
+"""The boot of each node that was seen last: a power cut ends the controller as well."""
+
+SCHEMAS = (FIRST, SECOND, THIRD, FOURTH, FIFTH, SIXTH, SEVENTH, EIGHTH, NINTH, TENTH, ELEVENTH, TWELFTH)
 """Changes of each version."""
 
 IDENTITY_SINCE = 6

@@ -33,6 +33,8 @@ class NodeReport(Value):
     memory_available: int | None = None
     boot: str = ""
     """Its boot id (`runtime/boot_id.py`); "" if it was not read."""
+    up_s: float | None = None
+    """Seconds since that boot."""
     readings: NodeReadings | None = None
     """For Prometheus and the page; None if they were not read."""
     spoilt: tuple[str, ...] = ()

@@ -14,6 +14,7 @@ from sparkfleet.controlplane.state.tables.events import KEEP_EVENTS, EventTable
 from sparkfleet.controlplane.state.tables.failures import FailureTable
 from sparkfleet.controlplane.state.tables.groups import GroupTable
 from sparkfleet.controlplane.state.tables.keys import KeyTable
+from sparkfleet.controlplane.state.tables.node_boots import BootTable
 from sparkfleet.controlplane.state.tables.usage_ledger import UsageLedger
 from sparkfleet.gateway.routing_table import KeyEntry
 
@@ -38,6 +39,7 @@ class Store(Database):
         self.failures = FailureTable(self)
         self.deployments = DeploymentTable(self, self.groups, self.events)
         self.drains = DrainTable(self)
+        self.boots = BootTable(self)
         self.keys = KeyTable(self)
         self.usage = UsageLedger(self)
 

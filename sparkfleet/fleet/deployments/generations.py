@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from sparkfleet.controlplane.state.status import FleetStatus
+from sparkfleet.controlplane.state.taken_ports import refuse_taken_ports
 from sparkfleet.errors import ControlError, SpecError
 from sparkfleet.fleet.deployments.apply import PreparedApply, prepare_apply
 from sparkfleet.fleet.deployments.history import history_of
@@ -30,7 +31,7 @@ async def prepare_rollback(session: Session, name: str, generation: int | None) 
         generation: left out: the newest one before the current one.
 
     Raises:
-        ControlError: the fleet is down, or has no such generation.
+        ControlError: the fleet is down, has no such generation, or has given its declared port to another deployment.
     """
     history = await history_of(session, name)
     now = history.status.generation if history.status else None
@@ -75,11 +76,16 @@ async def prepare_scale(session: Session, name: str, replicas: int) -> PreparedA
 async def _prepared(
     session: Session, spec: Deployment, plan: DeploymentPlan, *, retry: bool = False
 ) -> PreparedApply:
-    """An apply of a plan that exists already. Raises SpecError if it would run code of a checkpoint that is not pinned."""
+    """An apply of a plan that exists already. Raises SpecError if it would run code of a checkpoint that is not pinned.
+
+    Raises ControlError unless `retry` if it would listen on a port of another deployment.
+    """
     _refuse_unpinned_code(spec)
     client = await session.controller()
     async with client:
         status = await client.fleet()
+    if not retry:
+        refuse_taken_ports(plan, status)
     change = _change(spec, plan, status, retry=retry)
     planned = Planned(spec=spec, plan=plan, change=change)
     decision = FleetDecision(Plan(deployments=(plan,)), [planned])

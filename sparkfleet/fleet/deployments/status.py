@@ -122,15 +122,22 @@ async def describe_deployment(session: Session, name: str) -> DescribedDeploymen
     return DescribedDeployment(status, tuple(event for event in events if event.kind not in PASSING))
 
 
-async def read_events(session: Session, name: str | None, last: int) -> tuple[tuple[Event, ...], int]:
+async def read_events(
+    session: Session, name: str | None, last: int | None, since: float = 0.0
+) -> tuple[tuple[Event, ...], int]:
     """The last events of a deployment or of the whole fleet, oldest first, and the id after which new ones follow.
 
     Those of a start's progress are left out. Raises ControlError if the fleet is down.
+
+    Args:
+        last: their number; None: all.
+        since: only those of this moment or later, Unix seconds.
     """
     async with await session.controller() as client:
         newest = (await client.fleet()).last_event
-        found = [event for event in await client.all_events(name) if event.kind not in PASSING]
-    return tuple(found[-last:] if last else ()), newest
+        kept = await client.all_events(name)
+    found = [event for event in kept if event.kind not in PASSING and event.at >= since]
+    return tuple(found if last is None else found[-last:] if last else ()), newest
 
 
 async def follow_events(

@@ -30,6 +30,7 @@ from sparkfleet.remote.metadata import ask_outlines
 from sparkfleet.runtime.files.builtin_models import PREFIX, builtin_model, builtin_path
 from sparkfleet.specs.deployment import Deployment, drafts_of
 from sparkfleet.specs.inventory import Inventory
+from sparkfleet.staging.errors import ModelMiscased
 from sparkfleet.staging.hub_outline import AtHub, at_hub
 
 Found = Checkpoint | FactError
@@ -274,6 +275,8 @@ def _settled(
         return whole
     config = next((one for one in there if isinstance(one, Checkpoint)), None)
     known = None if isinstance(here, FactError) else _known(model)
+    if here is None and config is None and isinstance(hub.reason, ModelMiscased):
+        return FactError(hub.reason.what, means=hub.reason.means, do=hub.reason.do)
     if here is None and config is None and hub.reason is not None and is_refuted(known, hub.reason):
         return _absent(model, known, answers, hub.reason)
     by_name = known if known is not None and is_published(known.id) else None

@@ -227,17 +227,19 @@ async def _around(session: Session, assumed: str | None) -> dict[str, NodeSurrou
 
 async def fleet_of(session: Session, assumed: str | None = None, without: Collection[str] = ()) -> Fleet:
     """The fleet with the facts that its nodes report, or with assumed ones, without drained nodes."""
-    name = session.inventory.fleet
+    name, ports = session.inventory.fleet, session.inventory.endpoint_ports
     if assumed is not None:
         facts = assume(assumed, session.inventory)
         nodes = tuple(node.name for node in facts)
-        return Fleet(name=name, nodes=facts, links=links_of(session.inventory), assumed=nodes)
+        links = links_of(session.inventory)
+        return Fleet(name=name, nodes=facts, links=links, assumed=nodes, endpoint_ports=ports)
     facts = await survey(session.inventory, session.channels, without)
     found = measured_links(session.inventory, load_measurements(FleetPaths.default(name).links))
     links = tuple(link for link in found if not set(link.nodes) & set(without))
     closed = session.inventory.lan_rendezvous
     exposed = () if closed else tuple(node.name for node in facts if not node.fleet_firewall)
-    return Fleet(name=name, nodes=facts, links=links, drained=tuple(sorted(without)), exposed=exposed)
+    drained = tuple(sorted(without))
+    return Fleet(name=name, nodes=facts, links=links, drained=drained, exposed=exposed, endpoint_ports=ports)
 
 
 async def checkpoints_for(

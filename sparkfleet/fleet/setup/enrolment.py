@@ -38,7 +38,8 @@ if TYPE_CHECKING:  # a slow import, for other machines only
     from sparkfleet.remote.ssh.host_keys import HostKey
 
 _HOST = re.compile(
-    r"(?:(?P<user>[^@\s]{1,64})@)?(?P<address>\[[^\]\s]+\]|[^@:\s]+|[^@\s]*:[^@\s]*:[^@\s]*)(?::(?P<port>[0-9]{1,5}))?"
+    r"(?:(?P<user>[^@\s]{1,64}(?:@[^@\s]{1,64})?)@)?"
+    r"(?P<address>\[[^\]\s]+\]|[^@:\s]+|[^@\s]*:[^@\s]*:[^@\s]*)(?::(?P<port>[0-9]{1,5}))?"
 )
 
 

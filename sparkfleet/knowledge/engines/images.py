@@ -29,6 +29,8 @@ class DiskTables(Value):
     """Of config.json."""
     args: tuple[str, ...] = ()
     env: Annotated[tuple[tuple[str, str], ...], BeforeValidator(pairs)] = ()
+    written: bool = False
+    """True if each start writes them to a file in its container, because the former one was deleted with its container."""
 
 
 class Image(Value):

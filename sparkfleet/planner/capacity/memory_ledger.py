@@ -29,7 +29,7 @@ class MemoryLedger:
     Args:
         fleet: the nodes.
         held: bytes per node that groups will give back that are replaced.
-        ports: declared ports by node and port, each with the deployment that has it.
+        ports: declared ports by node and port, each with the deployment that has it, or the gateway.
     """
 
     def __init__(

@@ -77,6 +77,8 @@ class Fleet(Value):
     """Nodes of the inventory that are left out, because nothing is to be started on them."""
     exposed: tuple[str, ...] = ()
     """Nodes whose management network must not be the one where ranks meet: no firewall of the fleet closes it."""
+    endpoint_ports: tuple[tuple[str, int], ...] = ()
+    """Node and port of each listener of the gateway that no custom workload can have besides."""
 
     @cached_property
     def by_name(self) -> dict[str, NodeFacts]:

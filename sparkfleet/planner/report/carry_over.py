@@ -86,7 +86,7 @@ def shared_port(new: Iterable[Candidate], old: Iterable[Candidate]) -> int | Non
 
 
 def _declared_ports(candidates: Iterable[Candidate]) -> set[tuple[str, int]]:
-    return {(node, one.port) for one in candidates if one.port is not None for node in one.shape.nodes}
+    return {at for one in candidates for at in one.declared_ports}
 
 
 def same_engine(running: Candidate, planned: Candidate) -> bool:

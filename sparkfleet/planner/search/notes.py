@@ -15,13 +15,13 @@ from sparkfleet.planner.rules.judgement import RuleJudgement
 from sparkfleet.planner.search.candidate_builder import StackedProposal
 from sparkfleet.planner.search.objective import proof_of
 from sparkfleet.planner.types.plan import ENGINE_LABELS, Candidate
-from sparkfleet.units import GIB, gib
+from sparkfleet.units import GIB, gb, gib
 
 
 def notes_of(
     stacked: StackedProposal, candidate: Candidate, sized: Sizing, verdict: RuleJudgement
 ) -> Iterator[str]:
-    """The notes in their order: memory, rules, publications, drafts, vision, flags."""
+    """The notes in their order: memory, rules, publications, drafts, disk, vision, flags."""
     case, proposal, _, _ = stacked
     yield from _at_the_edge(stacked, sized)
     yield from _of_rules(verdict, stacked)
@@ -33,6 +33,8 @@ def notes_of(
         yield "the config declares no MTP head: published runs of this model have one; known after the download"
     if noncommercial := _noncommercial(case, proposal):
         yield noncommercial
+    if written := _written(stacked):
+        yield written
     if "vision" in case.spec.needs and case.predictor.checkpoint.vision is None:
         yield "the weights may lack the vision tower: known only after the download"
     yield from _flag_faults(candidate, case.variant.engine_args)
@@ -82,6 +84,19 @@ def _unpublished(stacked: StackedProposal) -> Iterator[str]:
         yield f"nobody has published this: {ENGINE_LABELS[proposal.engine]} {drafting} {where} for models of this shape"
     elif proves(stack, method) is False:
         yield f"no published measurement of {method.upper()} on {stack.name}; there are some on other images"
+
+
+def _written(stacked: StackedProposal) -> str:
+    """The note on disk space that no download shows: a full disk ends the engine while it loads; "" if it needs none."""
+    case, proposal, stack, _ = stacked
+    tables = stack.disk_tables(case.predictor.checkpoint)
+    if tables is None or not tables.written:
+        return ""
+    size = case.predictor.checkpoint.table_bytes / proposal.split.ranks
+    return (
+        f"each start writes {gb(size)} of n-gram tables into its container: so much has to be free on docker's disk"
+        " (`docker info -f '{{.DockerRootDir}}'` has its directory)"
+    )
 
 
 def _noncommercial(case: VariantContext, proposal: Proposal) -> str:

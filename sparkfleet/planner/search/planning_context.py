@@ -57,15 +57,16 @@ class PlanningContext:
         return dict(held)
 
     def ports_beside(self, names: Collection[str]) -> dict[tuple[str, int | None], str]:
-        """Declared ports of the running deployments beside these, by node and port, each with its deployment."""
-        return {
-            (node, candidate.port): name
-            for name, plan in self.running.items()
-            if name not in names
-            for candidate in (group.choice.candidate for group in plan.groups)
-            if candidate.port is not None
-            for node in candidate.shape.nodes
+        """Declared ports of the gateway and of the running deployments beside these, by node and port, with their owner.
+
+        A port that both have, as an earlier release stored it, is left out: what runs can be planned again where it is.
+        """
+        own = {at for name in names if name in self.running for at in self.running[name].declared_ports}
+        others = ((name, plan) for name, plan in self.running.items() if name not in names)
+        ports: dict[tuple[str, int | None], str] = {
+            at: name for name, plan in others for at in plan.declared_ports - own
         }
+        return {**ports, **dict.fromkeys(self.fleet.endpoint_ports, "the gateway")}
 
     def nodes_of(self, name: str) -> tuple[tuple[str, ...], ...]:
         """Nodes that run the groups of a deployment now."""

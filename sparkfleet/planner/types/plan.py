@@ -100,6 +100,11 @@ class Candidate(Value):
     health: str = "/health"
 
     @property
+    def declared_ports(self) -> frozenset[tuple[str, int]]:
+        """Each node of a custom workload with its port; none for an engine, whose port is chosen at its start."""
+        return frozenset((node, self.port) for node in self.shape.nodes if self.port is not None)
+
+    @property
     def stack(self) -> str:
         """Engine and version in words; with the image if the version is not known."""
         label = ENGINE_LABELS[self.engine]
@@ -225,6 +230,11 @@ class DeploymentPlan(Value):
     rejected: tuple[Rejection, ...] = ()
     drivers: tuple[tuple[str, str], ...] = ()
     """The fleet's nodes that have a GPU, and which version of its driver they had when this was planned."""
+
+    @property
+    def declared_ports(self) -> frozenset[tuple[str, int]]:
+        """Node and port of each of its custom workloads."""
+        return frozenset(at for group in self.groups for at in group.choice.candidate.declared_ports)
 
 
 class NodeLoad(Value):

@@ -127,19 +127,6 @@ def test_limits_are_listed(fleet: Fleet, monkeypatch: pytest.MonkeyPatch) -> Non
     assert "old text until" in shown
 
 
-@pytest.mark.parametrize(
-    ("text", "seconds"), [("0", 0), ("30m", 1800), ("12h", 43200), ("7d", 604800), ("2w", 1209600)]
-)
-def test_times(text: str, seconds: float) -> None:
-    assert verb.seconds_of(text) == seconds
-
-
-@pytest.mark.parametrize("text", ["", "5", "h", "-1h", "1.5h", "1h30m", "9" * 20 + "h", "soon"])
-def test_what_is_no_time_is_named(text: str) -> None:
-    with pytest.raises(SpecError, match="is no time"):
-        verb.seconds_of(text)
-
-
 def test_an_expiry_in_the_past_is_a_mistake() -> None:
     with pytest.raises(SpecError, match="in the past"):
         verb._expiry("2020-01-31")

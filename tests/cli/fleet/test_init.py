@@ -20,6 +20,7 @@ OTHER = "SHA256:" + "B" * 43
     [
         ("spark1", Host(None, "spark1", 22)),
         ("nvidia@10.0.0.1:2222", Host("nvidia", "10.0.0.1", 2222)),
+        ("anna@corp.example@10.0.0.1:2222", Host("anna@corp.example", "10.0.0.1", 2222)),
         ("fe80::1%eth0", Host(None, "fe80::1%eth0", 22)),
         ("u@[fe80::1]:2222", Host("u", "fe80::1", 2222)),
     ],
@@ -28,7 +29,7 @@ def test_hosts(text, host):
     assert parse_host(text) == host
 
 
-@pytest.mark.parametrize("text", ["", "a b", "a:0", "a:99999", "a@", "@"])
+@pytest.mark.parametrize("text", ["", "a b", "a:0", "a:99999", "a@", "@", "a@@b", "a@b@c@d"])
 def test_what_is_no_host(text):
     with pytest.raises(SparkfleetError, match="is not valid"):
         parse_host(text)

@@ -12,7 +12,7 @@ from sparkfleet.controlplane.ray import node_actor
 from sparkfleet.controlplane.ray.node_actor import HANG_S, START_S, NodeActors
 from sparkfleet.controlplane.ray.ray_process import NODE_LABEL
 
-SEEN = (NODE.readings.model_dump_json(), "boot", ())
+SEEN = (NODE.readings.model_dump_json(), "boot", 140.0, ())
 
 
 class Cluster:
@@ -77,6 +77,11 @@ async def test_one_that_starts_slowly_is_waited_for(cluster, actors, clock):
     cluster.answer = SEEN
     assert await looks(actors, clock, 1, 5.0) == [True]
     assert cluster.started == 1
+
+
+async def test_a_node_reports_its_boot_and_how_long_ago_that_was(actors):
+    (node,) = await actors.look()
+    assert (node.boot, node.up_s) == ("boot", 140.0)
 
 
 async def test_one_that_does_not_start_is_replaced(cluster, actors, clock):

@@ -6,6 +6,7 @@ import sqlite3
 import pytest
 
 from sparkfleet.controlplane.state.event_log import EventLog
+from sparkfleet.controlplane.state.newer_generations import when
 from sparkfleet.controlplane.state.store import Store
 
 
@@ -39,3 +40,14 @@ async def test_what_could_not_be_written_is_written_when_it_is_said_again(store,
             await journal.record_once("a", 1, "a", "waits", "x")
     await journal.record_once("a", 1, "a", "waits", "x")
     assert [event.message for event in store.events.read()] == ["x"]
+
+
+async def test_a_reboot_has_its_time(tmp_path):
+    store = Store(tmp_path / "s.db", clock=lambda: 1_000_000.0)
+    journal = EventLog(store)
+    await journal.record_boot("a", "first", 5.0)
+    await journal.record_boot("a", "second", 140.4)
+    (event,) = store.events.read()
+    assert (event.subject, event.kind) == ("a", "node")
+    assert event.message == f"a rebooted at {when(999_859.6)}, 140 s ago: its engines ended with it"
+    store.close()

@@ -1,17 +1,19 @@
 """Applying as another program does it: values in, values and events out, nothing printed and nobody asked."""
 
 import pytest
+from control_values import plan
 from statuses import fleet
 
-from sparkfleet.controlplane.api.api_models import API_VERSION
+from sparkfleet.controlplane.api.api_models import API_VERSION, ApplyRequest
 from sparkfleet.controlplane.api.client import FleetClient
 from sparkfleet.controlplane.state.api_keys import KeyRow
+from sparkfleet.controlplane.state.desired import Desired
 from sparkfleet.controlplane.state.head_address import HeadAddress
 from sparkfleet.controlplane.state.status import DeploymentStatus, NodeReport
 from sparkfleet.controlplane.state.store import Store
 from sparkfleet.errors import ControlError, Infeasible, SpecError
 from sparkfleet.fleet.deployments.apply import carry_out, create_first_key, prepare_apply
-from sparkfleet.fleet.deployments.generations import prepare_restart, prepare_scale
+from sparkfleet.fleet.deployments.generations import prepare_restart, prepare_rollback, prepare_scale
 from sparkfleet.fleet.events import FleetStep, KeyCreated, StepEnded, StepRunning
 from sparkfleet.fleet.planning.plan import fleet_of
 from sparkfleet.fleet.planning.step_times import load_step_times
@@ -240,3 +242,36 @@ async def test_nodes_without_the_firewall_are_exposed_unless_the_inventory_accep
     assert (await fleet_of(session)).exposed == ("this",)
     session.access.inventory = session.inventory.model_copy(update={"lan_rendezvous": True})
     assert (await fleet_of(session)).exposed == ()
+
+
+@pytest.mark.parametrize("assumed", [None, "dgx-spark"])
+async def test_a_plan_knows_the_ports_of_the_gateway(session, assumed):
+    assert (await fleet_of(session, assumed)).endpoint_ports == (("this", 8000),)
+
+
+async def test_a_rollback_to_a_port_that_another_deployment_has_now_is_refused_with_its_name(
+    session, controller, monkeypatch
+):
+    """It was applied, and failed at its start."""
+
+    def listening(name, port):
+        custom = {"engine": "custom", "command": ("serve",), "port": port, "memory": "1 GiB"}
+        return Deployment(name=name, model=f"org/{name}", **custom), plan(name, engine="custom", port=port)
+
+    async def up():
+        return controller
+
+    async def history(name):
+        spec, planned = listening(name, 5005)
+        return (Desired(generation=0, spec=spec, plan=planned, who="me", since=0.0),)
+
+    monkeypatch.setattr(session, "find_controller", up)
+    monkeypatch.setattr(controller, "history", history, raising=False)
+    monkeypatch.setattr(controller, "again", lambda: controller, raising=False)
+    spec, planned = listening("tts", 5006)
+    controller.asked.append(ApplyRequest(spec=spec, plan=planned, who="me"))
+    assert (await prepare_rollback(session, "stt", None)).planned.decision.pending
+    spec, planned = listening("tts", 5005)
+    controller.asked[:] = [ApplyRequest(spec=spec, plan=planned, who="me")]
+    with pytest.raises(ControlError, match="tts has port 5005 of this, which this generation of stt needs"):
+        await prepare_rollback(session, "stt", None)

@@ -19,7 +19,7 @@ from sparkfleet.fleet.planning.checkpoints import (
 from sparkfleet.remote.local import LocalChannel
 from sparkfleet.specs.deployment import Deployment
 from sparkfleet.specs.load import parse_inventory
-from sparkfleet.staging.errors import ModelAbsent, ModelNotShown, StagingError
+from sparkfleet.staging.errors import ModelAbsent, ModelMiscased, ModelNotShown, StagingError
 from sparkfleet.staging.hub_outline import AtHub
 
 
@@ -266,6 +266,19 @@ class TestRefusedByTheHub:
         assert error.what.startswith("the Hub has no model")
         assert error.do.startswith("Did you mean Qwen/Qwen3.6-27B-FP8")
         assert "hf download" not in error.do
+
+    @pytest.mark.parametrize("name", [KNOWN.lower(), "me/mine"])
+    async def test_another_case_than_the_hubs_is_an_error_with_the_name(self, one, monkeypatch, name):
+        reason = ModelMiscased(f"{name} is another at the Hub.", do="Write another.")
+        monkeypatch.setattr("sparkfleet.fleet.planning.checkpoints.at_hub", lambda _: AtHub(None, reason))
+        error = await one(name)
+        assert isinstance(error, FactError)
+        assert (error.what, error.do) == (reason.what, "Write another.")
+
+    async def test_files_under_the_name_in_another_case_count_more(self, one, answered, nodes):
+        answered(ModelMiscased)
+        cached(nodes["spark2"].hub, self.TYPO, weights=False)
+        assert (await one(self.TYPO)).max_positions == 512
 
     async def test_files_on_a_node_count_more(self, one, answered, nodes):
         answered(ModelAbsent)

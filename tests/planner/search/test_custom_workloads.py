@@ -34,3 +34,28 @@ def test_without_a_node_that_may_be_used_a_custom_workload_is_refused_with_that(
     tts = ask("org/tts", "tts", engine="custom", image="localhost/tts:1", port=5005, memory="24 GiB")
     (refused,) = plan(sparks(1).model_copy(update={"nodes": (), "drained": ("spark1",)}), tts).refused
     assert refused.rejected[0].reason == "24 GiB declared, and no usable node has that much free"
+
+
+def test_two_that_have_one_port_already_are_planned_again_where_they_are(sparks, plan, ask):
+    """Each was refused for the other's port: no edit of either could be applied."""
+    own = {"engine": "custom", "image": "localhost/tts:1", "port": 5005, "memory": "24 GiB"}
+    tts, stt = ask("org/tts", "tts", **own), ask("org/stt", "stt", **own)
+    running = {one.name: plan(sparks(1), one).of(one.name) for one in (tts, stt)}
+    for one in (tts, stt):
+        again = plan(sparks(1), one, running=running)
+        assert again.refused == ()
+        assert again.of(one.name).groups == running[one.name].groups
+    (refused,) = plan(sparks(1), ask("org/ocr", "ocr", **own), running=running).refused
+    assert [one.reason for one in refused.rejected] == ["stt has port 5005 of spark1"]
+
+
+def test_a_custom_workload_is_not_planned_on_the_gateways_port(sparks, plan, ask):
+    """It was started and failed: 8000 is the gateway's default, and that of many servers."""
+    own = {"engine": "custom", "image": "localhost/tts:1", "port": 8000, "memory": "24 GiB"}
+    tts = ask("org/tts", "tts", **own)
+    head = {"endpoint_ports": (("spark1", 8000),)}
+    (refused,) = plan(sparks(1).model_copy(update=head), tts).refused
+    assert [one.reason for one in refused.rejected] == ["the gateway has port 8000 of spark1"]
+    assert refused.nearest == ("fits with another `port` (also in its `command`) than the gateway's",)
+    (group,) = plan(sparks(2).model_copy(update=head), tts).of("tts").groups
+    assert group.choice.candidate.shape.nodes == ("spark2",)

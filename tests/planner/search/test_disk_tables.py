@@ -40,8 +40,15 @@ class TestOneSpark:
         assert "--ple-offload-backend=file" in choice.candidate.engine_args
         assert choice.prediction.memory_bytes_per_rank.mid < 105 * GIB
 
+    def test_tables_that_each_start_writes_are_named_with_their_size(self, sparks, plan, ask):
+        """Nothing counted them: a full disk ended the engine while it loaded."""
+        (note,) = (one for one in first(plan(sparks(1), ask(FLASH_NEXT))).notes if "n-gram" in one)
+        assert note.startswith("each start writes 51 GB of n-gram tables into its container: ")
+        assert "`docker info -f '{{.DockerRootDir}}'`" in note
+
     def test_an_engine_that_takes_a_variable_gets_it(self, sparks, plan, ask):
         choice = first(plan(sparks(1), ask(FLASH_NEXT, engine="vllm")))
+        assert not any("n-gram" in one for one in choice.notes)
         assert dict(choice.candidate.env)["VLLM_PLE_TABLE_MEMORY"] == "disk"
 
     def test_a_variable_of_the_deployment_stays(self, sparks, plan, ask):

@@ -1,0 +1,21 @@
+"""Refuses a stored plan whose declared port another deployment has on the same node. Pure: a new plan avoids such ports."""
+
+from __future__ import annotations
+
+from sparkfleet.controlplane.state.status import FleetStatus
+from sparkfleet.errors import ControlError
+from sparkfleet.planner.types.plan import DeploymentPlan
+
+
+def refuse_taken_ports(plan: DeploymentPlan, status: FleetStatus) -> None:
+    """Raises ControlError if another deployment of the fleet has a port of this plan."""
+    for other in status.deployments:
+        if other.plan is None or other.name == plan.name:
+            continue
+        for node, port in sorted(plan.declared_ports & other.plan.declared_ports):
+            raise ControlError(
+                f"{other.name} has port {port} of {node}, which this generation of {plan.name} needs.",
+                means="Nothing was changed: the second of two that listen on one port does not start.",
+                do=f"Give {other.name} another `port` (also in its `command`) and apply it, or"
+                f" `sparkfleet delete {other.name}`; or apply {plan.name} with another port.",
+            )

@@ -1,0 +1,75 @@
+"""`sparkfleet events` over a fleet with 60 events, one an hour."""
+
+from __future__ import annotations
+
+import json
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import typer
+from typer.testing import CliRunner
+
+from sparkfleet.cli import times
+from sparkfleet.cli.fleet import events as verb
+from sparkfleet.controlplane.state.event import Event
+
+NOW = 1_000_000.0
+
+
+class Fleet:
+    """A session and its client."""
+
+    async def controller(self) -> Fleet:
+        return self
+
+    async def __aenter__(self) -> Fleet:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        return
+
+    async def aclose(self) -> None:
+        return
+
+    async def fleet(self) -> Any:
+        return SimpleNamespace(last_event=60)
+
+    async def all_events(self, name: str | None) -> list[Event]:
+        about = {"deployment": "", "generation": 0, "subject": "a", "kind": "node"}
+        return [
+            Event(id=number, at=NOW - (60 - number) * 3600, message=f"{number}", **about)
+            for number in range(1, 61)
+        ]
+
+
+def invoke(monkeypatch: pytest.MonkeyPatch, *arguments: str) -> Any:
+    monkeypatch.setattr(verb, "open_session", lambda _: Fleet())
+    monkeypatch.setattr(times.time, "time", lambda: NOW)
+    app = typer.Typer()
+    app.command()(verb.events)
+    return CliRunner().invoke(app, arguments, catch_exceptions=False)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "first", "count"),
+    [
+        ((), 11, 50),
+        (("-n", "2"), 59, 2),
+        (("--since", "2h"), 58, 3),
+        (("--since", "3d"), 1, 60),
+        (("--since", "2h", "-n", "1"), 60, 1),
+        (("--since", "1970-01-12T00:00Z"), 47, 14),
+    ],
+)
+def test_events_are_the_last_fifty_or_those_since_a_time(
+    monkeypatch: pytest.MonkeyPatch, arguments: tuple[str, ...], first: int, count: int
+) -> None:
+    shown = json.loads(invoke(monkeypatch, "--json", *arguments).stdout)["events"]
+    assert (shown[0]["id"], shown[-1]["id"], len(shown)) == (first, 60, count)
+
+
+def test_none_since_a_time_has_that_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(verb.console, "width", 200)
+    shown = invoke(monkeypatch, "--since", "2027-01-31").stdout
+    assert "No events since 2027-01-31 00:00:00." in shown
