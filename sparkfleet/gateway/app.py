@@ -104,7 +104,7 @@ class GatewayApp:
 
     @property
     def table(self) -> RoutingTable:
-        """Replaces the routing table. A table of version 0 is empty and never replaces one with content."""
+        """The routing table. One of version 0 is empty and never replaces one with content."""
         return self.proxy.table
 
     @table.setter
