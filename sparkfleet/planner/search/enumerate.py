@@ -220,7 +220,7 @@ class ProposalEnumerator:
         if known is None:
             case = self._case
             facts = Drafts(case.predictor.checkpoint, case.predictor.drafts, case.spec.license == "open")
-            known = self._drafting[engine] = drafting_for(case.variant, facts, engine, case.load)
+            known = self._drafting[engine] = drafting_for(case.variant, facts, engine, case.load())
             for one in known.excluded:
                 self.account.note(engine, (one.method,), Fate(Stage.EXCLUDED, one.reason, one.why))
         return known.options
