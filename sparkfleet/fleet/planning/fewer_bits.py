@@ -32,6 +32,8 @@ class FewerBits(Value):
     """Predicted under the objective: of one request, or of all together; 0: not predicted."""
     gain: float | None = None
     """`tps` as a multiple of the plan's; None if the plan serves nothing: then it is enough that these weights fit."""
+    roomier: str = ""
+    """Its context and requests at once, and the plan's, if the plan had to lower its own below them."""
     nearest: tuple[str, ...] = ()
     """The nearest things that would fit, in words, if it does not fit."""
 
@@ -39,7 +41,8 @@ class FewerBits(Value):
 def plans_with_fewer_bits(
     specs: Sequence[Deployment], plan: Plan, checkpoints: Mapping[str, Checkpoint], replan: Replan
 ) -> dict[str, tuple[FewerBits, ...]]:
-    """Other weights by the name of each deployment that the fleet cannot serve or would serve faster; the fastest first.
+    """Other weights by the name of each deployment that the fleet cannot serve, or would serve faster or with more context
+    or requests at once; the fastest first.
 
     Args:
         specs: all deployments of the plan. One with several variants gets no other weights.
@@ -74,18 +77,21 @@ def _best(options: Iterable[FewerBits]) -> tuple[FewerBits, ...]:
 
 
 def _option(other: Checkpoint, plan: Plan, instead: Plan, name: str) -> Iterator[FewerBits]:
-    """The other weights, if they are clearly faster under the objective than the plan's, or the plan serves none."""
+    """The other weights, if they are clearly faster under the objective than the plan's, no slower with larger sizes, or
+    if the plan serves none."""
     before, after = plan.of(name), instead.of(name)
     nearest = next((one.nearest for one in instead.refused if one.name == name), ())
     rung = after.groups[0].choice if after else None
     gain = _gain(before, after) if after and before else None
-    if nearest or (rung and (gain is None or gain >= GAIN)):
+    roomier = _roomier(before, after) if after and before else ""
+    if nearest or (rung and (gain is None or gain >= (1.0 if roomier else GAIN))):
         yield FewerBits(
             model=other.id,
             bytes_on_disk=other.bytes_on_disk,
             rung=rung,
             tps=_speed(after) if after else 0.0,
             gain=gain,
+            roomier=roomier,
             nearest=nearest,
         )
 
@@ -103,6 +109,15 @@ def _gain(before: DeploymentPlan, after: DeploymentPlan) -> float:
     return _speed(after) / was if was else 0.0
 
 
+def _roomier(before: DeploymentPlan, after: DeploymentPlan) -> str:
+    """Sizes with the other weights against the plan's, in words; "" if they are no larger."""
+    own, other = (one.groups[0].choice.candidate for one in (before, after))
+    larger = (other.context, other.concurrency) != (own.context, own.concurrency)
+    if not larger or other.context < own.context or other.concurrency < own.concurrency:
+        return ""
+    return f"{other.context} × {other.concurrency} instead of {own.context} × {own.concurrency}"
+
+
 def fewer_bits_lines(options: Sequence[FewerBits]) -> list[str]:
     """Lines of a plan: each of the other weights with its size and speed, and the line of a deployment that chooses it."""
     texts = [f"`model: {one.model}` ({gb(one.bytes_on_disk)}): {_outcome(one)}" for one in options]
@@ -115,5 +130,6 @@ def _outcome(option: FewerBits) -> str:
     place = "" if option.gain else f"fits on {' + '.join(option.rung.candidate.shape.nodes)}"
     speed = f"{option.tps:.3g} tok/s" if option.tps else ""
     gain = f"{option.gain:.1f}×" if option.gain else ""
+    sizes = f"context {option.roomier}" if option.roomier else ""
     # Its answers differ from those of the weights that were named: no number here is about that.
-    return ", ".join(part for part in (place, speed, gain) if part) + "; quality not measured"
+    return ", ".join(part for part in (place, speed, gain, sizes) if part) + "; quality not measured"

@@ -54,21 +54,22 @@ def lowered(
         rung: the result.
     """
     sized, has = size_proposal(case, proposal, room, settings), rung.candidate
+    concurrency = case.concurrency_of(proposal.split.ranks)
     sizes = (
         ("context", has.context, sized.context, case.context),
-        ("concurrency", has.concurrency, sized.concurrency, case.concurrency),
+        ("concurrency", has.concurrency, sized.concurrency, concurrency),
     )
     less = [f"{name} {now} instead of {then}" for name, now, fitting, then in sizes if now == fitting < then]
     otherwise = "" if less else " otherwise"
     if has.kv_dtype == sized.kv_dtype != settings.kv_dtype:
         less.append(f"a KV cache in {has.kv_dtype}")
-    wanted = sized_at(case, proposal, room, settings, Sizes(case.context, case.concurrency))
+    wanted = sized_at(case, proposal, room, settings, Sizes(case.context, concurrency))
     if not less or wanted.verdict == "fits":
         return ""
     why = "does not fit" if wanted.verdict == "no" else "is tight"
     if wanted.verdict == sized.verdict:
         why = "is tighter still"
-    return f"{', '.join(less)}: {case.context} × {case.concurrency} {why}{otherwise}"
+    return f"{', '.join(less)}: {case.context} × {concurrency} {why}{otherwise}"
 
 
 def reached(case: VariantContext, choice: Rung, room: MemoryBudget) -> dict[str, int]:

@@ -124,8 +124,17 @@ class VariantContext:
 
     @property
     def concurrency(self) -> int:
-        """Requests that are to decode together."""
-        usual = DEFAULT_CONCURRENCY[self.objective]
+        """Requests that are to decode together; on each node, if the deployment leaves open how many make the throughput."""
+        return self.concurrency_of(1)
+
+    @property
+    def is_load_open(self) -> bool:
+        """True if the number of requests follows the nodes: the objective is the throughput of many, and none is set."""
+        return self.objective == "throughput" and self.variant.concurrency is None
+
+    def concurrency_of(self, ranks: int) -> int:
+        """Requests that a group of so many ranks is to decode together."""
+        usual = DEFAULT_CONCURRENCY[self.objective] * (ranks if self.is_load_open else 1)
         return self.variant.concurrency or (usual if self.most is None else min(usual, self.most.concurrency))
 
     @property
@@ -135,15 +144,14 @@ class VariantContext:
         usual = longest if self.objective == "context" else min(DEFAULT_CONTEXT, longest)
         return self.variant.context or (usual if self.most is None else min(usual, self.most.context))
 
-    @property
-    def load(self) -> int:
-        """Requests at once that the objective looks at: one alone, or all of them together."""
-        return self.concurrency if self.objective == "throughput" else 1
+    def load(self, ranks: int = 1) -> int:
+        """Requests at once in a group that the objective looks at: one alone, or all of them together."""
+        return self.concurrency_of(ranks) if self.objective == "throughput" else 1
 
     def groups(self, ranks: int) -> int:
         """Number of groups of that many ranks that fit."""
         most = self.share // ranks if self.objective == "throughput" else 1
-        return self.variant.replicas or max(1, min(most, self.concurrency))
+        return self.variant.replicas or max(1, most if self.is_load_open else min(most, self.concurrency))
 
 
 def size_proposal(case: VariantContext, proposal: Proposal, room: MemoryBudget, settings: Settings) -> Sizing:
@@ -156,7 +164,7 @@ def size_proposal(case: VariantContext, proposal: Proposal, room: MemoryBudget, 
     def at(sizes: Sizes, kv: str) -> Sizing:
         return sized_at(case, proposal, room, settings._replace(kv_dtype=kv), sizes)
 
-    tried = tuple(_sizes(case, proposal.engine, settings))
+    tried = tuple(_sizes(case, proposal, settings))
     smallest = at(*tried[-1])
     if smallest.verdict == "no":
         return smallest
@@ -289,11 +297,11 @@ def shared_bytes(proposal: Proposal, room: MemoryBudget) -> float:
     return total if proposal.engine == "vllm" else min(total, max(0.0, room.at_most) + FLOOR)
 
 
-def _sizes(case: VariantContext, engine: EngineName, settings: Settings) -> Iterator[tuple[Sizes, str]]:
+def _sizes(case: VariantContext, proposal: Proposal, settings: Settings) -> Iterator[tuple[Sizes, str]]:
     """Sizes with a KV precision: the requested ones first, then less of those that are open."""
-    smaller = () if settings.kv_dtype != "auto" else (KV_SMALL[engine],)
+    smaller = () if settings.kv_dtype != "auto" else (KV_SMALL[proposal.engine],)
     for context in _contexts(case):
-        for concurrency in _concurrencies(case):
+        for concurrency in _concurrencies(case, proposal.split.ranks):
             for kv in (settings.kv_dtype, *smaller):
                 yield Sizes(context, concurrency), kv
 
@@ -307,9 +315,9 @@ def _contexts(case: VariantContext) -> Iterator[int]:
         context = max(LEAST_CONTEXT, context // 2)
 
 
-def _concurrencies(case: VariantContext) -> Iterator[int]:
+def _concurrencies(case: VariantContext, ranks: int) -> Iterator[int]:
     """As many as wanted, then three quarters and a half of it, and so on: a half alone may lose more than drafts gain."""
-    concurrency = case.concurrency
+    concurrency = case.concurrency_of(ranks)
     yield concurrency
     while case.variant.concurrency is None and concurrency > 1:
         if 3 * concurrency // 4 > concurrency // 2:
@@ -325,7 +333,7 @@ def settings_of(case: VariantContext, proposal: Proposal, stack: Stack) -> Setti
     settings = Settings(
         engine=stack.engine,
         release=stack.release,
-        speculation=depth_on(proposal.speculation, stack, case.load),
+        speculation=depth_on(proposal.speculation, stack, case.load(proposal.split.ranks)),
         eager=EAGER_FLAGS[stack.engine] in flags,
         kv_dtype=flags.get(KV_FLAG, "auto"),
         batch_tokens=chunk or CHUNK,

@@ -41,6 +41,7 @@ MADE_FOR = {
     "tonyd2wild-glm53-nvfp4": "*glm-5.3-flash*",
     "lmsys-sglang-0.5.21": "*qwen3.8-flash-next*",
     "lmsys-sglang-v4f-2dgx": "*deepseek-v4-flash*",
+    "miaai-dsv41-sglang": "*deepseek-v4.1*",
 }
 """Images that were built for one family, or run with one; nothing is published about others on them (images.yaml)."""
 

@@ -35,7 +35,12 @@ class Alternatives:
         self._rejected = proposals.rejected
 
     def other_sizes(self, choice: Evaluation, others: Iterable[Evaluation]) -> Iterator[str]:
-        """Lines with the rate of one request on other numbers of nodes: on fewer, and on more if they are faster."""
+        """Lines with the rate of one request on other numbers of nodes: on fewer, and on more if they are faster.
+
+        For many requests, their number, if the deployment leaves it open.
+        """
+        if self._case.is_load_open:
+            yield f"ranked for {self._case.concurrency} requests at once per Spark: `concurrency: N` for N in all"
         if self._case.objective != "interactive" or self._case.variant.parallel is not None:
             return
         ranks, ours = choice.proposal.split.ranks, tps_alone(choice)
@@ -84,7 +89,8 @@ class Alternatives:
                 self._total(proposal, groups),
                 self._total(choice.proposal, case.groups(choice.proposal.split.ranks)),
             )
-            return f"{total:.0f} tok/s{copies} for {case.concurrency} requests together against {ours:.0f}"
+            load = f"{case.concurrency} requests {'per Spark' if case.is_load_open else 'together'}"
+            return f"{total:.0f} tok/s{copies} for {load} against {ours:.0f}"
         best = tps_alone(choice)
         return f"{tps:.3g} tok/s for one user against {best:.3g}{because(proposal, choice, tps, best, case)}"
 

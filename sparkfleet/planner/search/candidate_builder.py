@@ -47,7 +47,7 @@ def candidate_of(stacked: StackedProposal, sized: Sizing) -> Candidate:
         python=stack.python,
         image=stack.image,
         quant=quant_of(case),
-        speculation=depth_on(proposal.speculation, stack, case.load),
+        speculation=depth_on(proposal.speculation, stack, case.load(proposal.split.ranks)),
         context=sized.context,
         concurrency=sized.concurrency,
         kv_dtype=sized.kv_dtype,

@@ -55,6 +55,7 @@ class ProposalEnumerator:
         """The proposals that have room, or would have with another share of the memory, with their sizes."""
         engines = self._engines()
         enough = 0
+        missing: list[tuple[float, Proposal, Rejection]] = []
         for pool, split in self._shapes():
             if enough and split.ranks > max(enough, self._case.share):
                 what = f"{split} on {split.ranks} nodes"
@@ -78,9 +79,15 @@ class ProposalEnumerator:
             if not able:  # one line per shape: engines and drafters differ by little
                 self.rejected.append(too_large(self._case, proposal, least, best))
             kept = {proposal for proposal, _ in able}
-            for proposal, found in sized:
-                if proposal not in kept:
-                    self._note(proposal, too_large(self._case, proposal, found, best))
+            missing += (
+                (found.needs.mid - best.at_most, proposal, too_large(self._case, proposal, found, best))
+                for proposal, found in sized
+                if proposal not in kept
+            )
+        for _, proposal, rejection in sorted(
+            missing, key=lambda one: one[0]
+        ):  # of each method the first counts
+            self._note(proposal, rejection)
 
     def _size(self, proposal: Proposal, room: MemoryBudget) -> Sizing:
         """Sizes on the first stack; if the model's tables leave no room, on one that keeps them on the disk."""
@@ -213,7 +220,7 @@ class ProposalEnumerator:
         if known is None:
             case = self._case
             facts = Drafts(case.predictor.checkpoint, case.predictor.drafts, case.spec.license == "open")
-            known = self._drafting[engine] = drafting_for(case.variant, facts, engine, case.load)
+            known = self._drafting[engine] = drafting_for(case.variant, facts, engine, case.load())
             for one in known.excluded:
                 self.account.note(engine, (one.method,), Fate(Stage.EXCLUDED, one.reason, one.why))
         return known.options

@@ -62,12 +62,19 @@ def worth(sized: SizedProposal, *, published: bool = True) -> float:
 
 
 def total(sized: SizedProposal, groups: int) -> float:
-    """Tokens per second of all requests of the deployment, distributed over so many groups.
+    """Tokens per second of all requests of the deployment, distributed over so many groups as evenly as they can be.
 
-    A group decodes at most as many together as it is sized to; the others wait.
+    A group decodes at most as many together as it is sized to; the others wait. If their number is open, each group is full.
     """
-    together = min(-(-sized.case.concurrency // groups), sized.sizes.concurrency)
-    return groups * sized.rates(together).decode_tps_aggregate.mid
+    if sized.case.is_load_open:
+        return groups * sized.rates(sized.sizes.concurrency).decode_tps_aggregate.mid
+    each, with_one_more = divmod(sized.case.concurrency, groups)
+    counts = ((groups - with_one_more, each), (with_one_more, each + 1))
+    return sum(
+        number * sized.rates(min(requests, sized.sizes.concurrency)).decode_tps_aggregate.mid
+        for number, requests in counts
+        if number and requests
+    )
 
 
 def best_groups(sized: SizedProposal) -> int:
@@ -165,7 +172,7 @@ def evidence_of(case: VariantContext, proposal: Proposal) -> Evidence:
         levels = tuple(max(one, EvidenceLevel.FORMAT) for one in found.levels)
         return found._replace(level=max(found.level, EvidenceLevel.FORMAT), levels=levels)
     if found.level > EvidenceLevel.FORMAT and proposal.speculation.method != "none":
-        publication = _drafting(case, proposal, case.concurrency if case.objective == "throughput" else 1)
+        publication = _drafting(case, proposal, case.load(split.ranks))
         if publication != NOT_PUBLISHED:  # somebody ran it, who published no rate
             return found._replace(level=EvidenceLevel.FORMAT)
     return found

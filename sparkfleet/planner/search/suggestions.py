@@ -13,7 +13,13 @@ from sparkfleet.perf.memory.demand import MemoryBudget
 from sparkfleet.perf.prediction import Band
 from sparkfleet.perf.predictor import Predictor, Settings
 from sparkfleet.planner.capacity.headroom import STEP, bisect
-from sparkfleet.planner.capacity.sizing import LEAST_CONTEXT, Proposal, VariantContext, size_proposal
+from sparkfleet.planner.capacity.sizing import (
+    LEAST_CONTEXT,
+    Proposal,
+    VariantContext,
+    quant_of,
+    size_proposal,
+)
 from sparkfleet.planner.place.fleet_map import GROUP_SIZES, Pool, SiteClass, link_id
 from sparkfleet.planner.place.stacks import Stack, splits_for
 from sparkfleet.planner.search.evaluate import evaluate
@@ -157,6 +163,8 @@ def linked(kind: NodeKind, ranks: int) -> Pool:
 
 def _smaller(case: VariantContext, places: Sequence[SuggestedPlacement], holds: Holds) -> Iterator[str]:
     for quant in SMALLER:
+        if quant == quant_of(case):  # parts that its maker left wider would have to be quantised, too
+            continue
         try:
             other = case.predictor.checkpoint.requantized(quant)
         except FactError:

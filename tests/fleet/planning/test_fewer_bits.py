@@ -64,6 +64,17 @@ def test_without_gain_and_for_many_deployments_there_are_none(sparks, ask):
     assert fewer_bits_lines(()) == []
 
 
+def test_weights_that_leave_room_for_the_usual_sizes_are_shown_without_much_gain(sparks, ask):
+    (one,) = [
+        one
+        for one in options(sparks(2), ask("MiniMaxAI/MiniMax-M2.7"))["m"]
+        if one.model.startswith("nvidia/")
+    ]
+    assert 1.0 <= one.gain < GAIN
+    shown = " ".join(" ".join(fewer_bits_lines([one])).split())
+    assert ", context 32768 × 4 instead of 8192 × 1; quality not measured" in shown
+
+
 def test_other_deployments_keep_their_room(sparks, ask):
     """The second one fits beside the first only in fewer bits."""
     big = ask("openai/gpt-oss-120b", name="big")

@@ -3,12 +3,15 @@ from __future__ import annotations
 import pytest
 
 from sparkfleet.errors import SpecError
+from sparkfleet.knowledge.data_file import packaged
+from sparkfleet.knowledge.models.model_names import matches
 from sparkfleet.knowledge.models.speculators import (
     SPECULATORS,
     Speculator,
     speculator_with,
     speculators_of,
 )
+from sparkfleet.knowledge.published.evidence import FILE, read_evidence
 
 ALL = SPECULATORS.content.speculators
 
@@ -136,3 +139,12 @@ def test_a_draft_of_nvidias_own_line_for_a_spark_is_proposed() -> None:
     assert "google/gemma-4-26B-A4B-it-assistant" in {
         one.draft for one in speculators_of("nvidia/Gemma-4-26B-A4B-NVFP4", "vllm")
     }
+
+
+def test_an_engine_with_published_runs_of_a_method_is_one_of_its_engines() -> None:
+    """A plan would name the others as the only ones: "published for this model with vLLM only"."""
+    heads = {"mtp": ("mtp", "nextn")}
+    for run in read_evidence(packaged(FILE)):
+        methods = heads.get(run.method, (run.method,))
+        own = [one for one in ALL if one.method in methods and matches(run.model, one.targets)]
+        assert not own or any(run.engine in one.engines for one in own), run

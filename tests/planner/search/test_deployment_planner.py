@@ -210,7 +210,7 @@ class TestRules:
     def test_no_note_contradicts_the_flags_and_the_image_of_the_plan(self, sparks, plan, ask, model, nodes):
         rung = choice(plan(sparks(nodes, switch=nodes > 2), ask(model)))
         assert "b12x" in (rung.candidate.image or "")
-        assert re.search(r"--gdn-decode-kernel|--engram-table-memory", " ".join(rung.candidate.engine_args))
+        assert re.search(r"--gdn-decode-kernel|--engram-config", " ".join(rung.candidate.engine_args))
         notes = " ".join(rung.notes)
         assert "is no flag of" not in notes
         assert "vLLM 0.11 and 0.12" not in notes

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 
 from sparkfleet.knowledge.engines.images import IMAGES
 from sparkfleet.knowledge.models.known_models import known_checkpoint
+from sparkfleet.knowledge.rules.rule_context import parse_flags
 from sparkfleet.perf.memory.demand import weight_bytes
 from sparkfleet.perf.memory.engine_sizes import MemoryConfig
 from sparkfleet.perf.model_shape import from_checkpoint
@@ -64,7 +67,21 @@ class TestOneSpark:
 def test_four_sparks_hold_what_eight_would_with_tables_in_memory(sparks, plan, ask):
     choice = first(plan(sparks(4, switch=True), ask(V41)))
     assert choice.candidate.shape.tp == 4
-    assert "--engram-table-memory=disk" in choice.candidate.engine_args
+    flags = parse_flags(choice.candidate.engine_args)
+    assert json.loads(flags["--engram-config"]) == {"cpu_offload": False, "table_memory": "disk"}
+    assert {"--load-format", "--moe-backend", "--attention-backend"} <= set(flags)
+    assert dict(choice.candidate.speculative)["attention_backend"] == "B12X"
+    assert dict(choice.candidate.env)["VLLM_ENABLE_ROCE_ALLREDUCE"] == "1"
+
+
+def test_an_engine_whose_images_keep_the_tables_is_out_by_its_least_need(sparks, plan, ask):
+    """SGLang serves it from the disk with a build that is in no registry."""
+    rejected = {
+        one.what: one.reason for one in plan(sparks(4, switch=True), ask(V41)).deployments[0].rejected
+    }
+    assert "TP=4: does not fit: " in rejected["SGLang · DSPARK"]
+    assert "needed on each of 4 nodes" in rejected["SGLang · DSPARK"]
+    assert "only where it was built" in rejected["dsv41-4x-spark:canary-roce"]
 
 
 def test_images_name_types_of_models_that_have_tables():

@@ -66,6 +66,29 @@ class TestObjectives:
         assert all(group.choice.candidate.shape.ranks == 1 for group in found.groups)
         assert {group.choice.candidate.shape.nodes for group in found.groups} == {("spark1",), ("spark2",)}
 
+    def test_requests_are_distributed_evenly_so_no_node_is_left_idle(self, sparks, plan, ask):
+        """Seven groups have three requests or two, not three each: eight with two are faster."""
+        asked = ask("openai/gpt-oss-120b", objective="throughput", concurrency=16)
+        assert len(plan(sparks(8, switch=True), asked).deployments[0].groups) == 8
+
+    def test_an_open_load_follows_the_nodes(self, sparks, plan, ask):
+        """Each of four Sparks does what one alone would; a group over two has the requests of both."""
+        one, four = (
+            plan(sparks(count, switch=True), ask(FP8, objective="throughput")).deployments[0].groups
+            for count in (1, 4)
+        )
+        assert len(four) == 4
+        assert {group.choice.candidate.how for group in four} == {one[0].choice.candidate.how}
+        wide = choice(plan(sparks(2), ask("stepfun-ai/Step-3.7-Flash-NVFP4", objective="throughput")))
+        assert (wide.candidate.shape.tp, wide.candidate.concurrency) == (2, 32)
+        assert "ranked for 16 requests at once per Spark: `concurrency: N` for N in all" in wide.reason
+
+    def test_a_load_that_is_set_is_that_of_all_nodes_together(self, sparks, plan, ask):
+        found = plan(sparks(4, switch=True), ask(FP8, objective="throughput", concurrency=16)).deployments[0]
+        assert [group.choice.candidate.shape.tp for group in found.groups] == [4]
+        assert "requests at once" not in found.groups[0].choice.reason
+        assert any("for 16 requests together against" in one.reason for one in found.rejected)
+
     def test_context_takes_the_longest_that_fits(self, sparks, plan, ask):
         rung = choice(plan(sparks(1), ask(FP8, objective="context")))
         assert rung.candidate.context == 262_144

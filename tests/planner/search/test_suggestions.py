@@ -124,6 +124,11 @@ class TestWords:
         assert any("linked nodes" in words for words in refusal.nearest)
         assert any(words.startswith("fits as NVFP4") for words in refusal.nearest)
 
+    def test_a_format_is_no_way_out_of_itself(self, sparks, plan, ask):
+        """The maker left some parts in 16 bits; in 4 bits throughout it would fit, which nobody has made."""
+        (refusal,) = plan(sparks(1), ask("stepfun-ai/Step-3.7-Flash-NVFP4")).refused
+        assert refusal.nearest == ("fits on two linked nodes",)
+
     def test_not_where_memory_is_not_the_matter(self, sparks, plan, ask):
         (refusal,) = plan(sparks(1), ask(SMALL, needs=["vision"])).refused
         assert refusal.nearest == ()
