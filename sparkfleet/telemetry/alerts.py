@@ -35,6 +35,21 @@ _SENT = """label_replace(rate(sparkfleet_rail_rdma_bytes_total{direction="sent"}
 """RDMA that a node sends, with the QSFP port of the rail: the PCIe function that ends the name of a ConnectX' device
 (rocep1s0f0 and roceP2p1s0f0 are the two rails of one cable)."""
 _AT = "on (deployment, group)"
+_AVAILABLE = "last_over_time(sparkfleet_node_memory_available_bytes[1m])"
+"""With the last value while a node that is short of memory answers late: an alert begins to wait again after each gap."""
+SAME_S = 60
+"""Times of an error that are no further apart are of the same one, before and after its node's clock was set."""
+
+
+def _for_an_hour(series: str, by: str) -> str:
+    """Seconds since the last error, for an hour from its first reading on, by a series with the time of the last error.
+
+    Times, unlike counts, are new after a reboot and after a gap. An error was known if a reading of an hour ago or, after a
+    gap, of up to a day before it has it.
+    """
+    last = f"max by ({by}) (last_over_time({series}[1h]))"
+    known = f"max by ({by}) (last_over_time({series}[1d] offset 1h)) + {SAME_S}"
+    return f"time() - ({last} > ({known} or {last} - 1))"
 
 
 def _alert(
@@ -206,7 +221,7 @@ SPEED = (
 NODES = (
     _alert(
         "NodeLost",
-        "sparkfleet_node_joined == 0",
+        "sparkfleet_node_joined == 0 unless on (node) sparkfleet_node_drained == 1",
         "1m",
         "critical",
         summary="{{ $labels.node }} is not part of the fleet.",
@@ -216,7 +231,7 @@ NODES = (
     ),
     _alert(
         "MemoryCritical",
-        f"sparkfleet_node_memory_available_bytes < {LOW_BYTES}",
+        f"{_AVAILABLE} < {LOW_BYTES}",
         "10s",
         "critical",
         summary="{{ $labels.node }} has {{ $value | humanize1024 }}B of memory left.",
@@ -226,8 +241,7 @@ NODES = (
     ),
     _alert(
         "MemoryLow",
-        f"""sparkfleet_node_memory_available_bytes < {SHORT_BYTES}
-            and sparkfleet_node_memory_available_bytes >= {LOW_BYTES}""",
+        f"{_AVAILABLE} < {SHORT_BYTES} and {_AVAILABLE} >= {LOW_BYTES}",
         "5m",
         "warning",
         summary="{{ $labels.node }} has {{ $value | humanize1024 }}B of memory left.",
@@ -237,8 +251,8 @@ NODES = (
     ),
     _alert(
         "MemoryPressure",
-        f'sparkfleet_node_pressure_ratio{{resource="memory", share="full"}} > {PRESSURE_PERCENT / 100}',
-        "2m",
+        f'avg_over_time(sparkfleet_node_pressure_ratio{{resource="memory", share="full"}}[1m]) > {PRESSURE_PERCENT / 100}',
+        "1m",
         "warning",
         summary="All tasks of {{ $labels.node }} waited for memory {{ $value | humanizePercentage }} of the time.",
         means="The host swaps or reclaims pages, which comes before it freezes.",
@@ -247,28 +261,21 @@ NODES = (
     ),
     _alert(
         "GpuAllocationFailed",
-        # The last reading of an hour ago: after a gap at that moment all failures since the boot would count as new. A
-        # reading above the present one is from before a reboot.
-        """(sparkfleet_node_gpu_allocation_failures
-             - (last_over_time(sparkfleet_node_gpu_allocation_failures[15m] offset 1h)
-                  <= sparkfleet_node_gpu_allocation_failures
-                or sparkfleet_node_gpu_allocation_failures * 0)) > 0""",
+        _for_an_hour("sparkfleet_node_gpu_allocation_failure_timestamp_seconds", "node"),
         "0s",
         "critical",
-        summary="{{ $labels.node }}: the driver failed to allocate memory {{ $value }} times (NV_ERR_NO_MEMORY).",
+        summary="{{ $labels.node }}: the driver failed to allocate memory {{ $value | humanizeDuration }} ago"
+        " (NV_ERR_NO_MEMORY).",
         means="This comes before the host freezes.",
         look="`journalctl -k -b -g NV_ERR_NO_MEMORY` on the node.",
         do="Start nothing new; free memory, or restart the largest group.",
     ),
     _alert(
         "GpuXid",
-        """(sum by (node, xid) (sparkfleet_node_gpu_xids)
-             - (sum by (node, xid) (last_over_time(sparkfleet_node_gpu_xids[15m] offset 1h))
-                  <= sum by (node, xid) (sparkfleet_node_gpu_xids)
-                or sum by (node, xid) (sparkfleet_node_gpu_xids) * 0)) > 0""",
+        _for_an_hour("sparkfleet_node_gpu_xid_timestamp_seconds", "node, xid"),
         "0s",
         "critical",
-        summary="{{ $labels.node }}: the GPU reported Xid {{ $labels.xid }}.",
+        summary="{{ $labels.node }}: the GPU reported Xid {{ $labels.xid }} {{ $value | humanizeDuration }} ago.",
         means="The driver saw an error of the GPU or of a program on it.",
         look="`journalctl -k -b -g Xid` on the node; NVIDIA's list of Xid errors.",
         do="Xid 79 and 119: power off and on. 13 and 31: a program's fault, so another image.",
@@ -332,7 +339,10 @@ RAILS = (
     ),
     _alert(
         "RailFlaps",
-        "increase(sparkfleet_rail_carrier_changes_total[10m]) > 2",
+        # A cable that is plugged in again, or a neighbour's reboot, is two changes, of which Prometheus extrapolates a
+        # little more. The node's own reboot begins the count again.
+        """increase(sparkfleet_rail_carrier_changes_total[10m]) > 2.5
+            unless resets(sparkfleet_rail_carrier_changes_total[10m]) > 0""",
         "0s",
         "warning",
         summary="{{ $labels.node }}: the carrier of {{ $labels.netdev }} changed {{ $value | humanize }} times"
@@ -390,7 +400,7 @@ CONTROLLER = (
     ),
     _alert(
         "TargetMissing",
-        'up{job!="controller"} == 0',
+        'up{job=~"gateway|vllm|sglang|trtllm"} == 0',
         "2m",
         "warning",
         summary="{{ $labels.job }} at {{ $labels.instance }} does not answer Prometheus.",
