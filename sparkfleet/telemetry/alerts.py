@@ -204,7 +204,7 @@ SPEED = (
         summary="{{ $labels.deployment }} has {{ $value }} requests waiting, more than its groups can run.",
         means="TTFT grows by a whole round of answers.",
         look="Requests by key on the Deployment dashboard: who sends them.",
-        do="Add a replica with `sparkfleet scale {{ $labels.deployment }}`, or limit the client.",
+        do="Add a replica: `sparkfleet scale {{ $labels.deployment }} N`; or limit the client: `sparkfleet keys limit`.",
     ),
     _alert(
         "RequestsFail",
@@ -257,7 +257,7 @@ NODES = (
         summary="All tasks of {{ $labels.node }} waited for memory {{ $value | humanizePercentage }} of the time.",
         means="The host swaps or reclaims pages, which comes before it freezes.",
         look="Swap and page cache on the Node dashboard.",
-        do="`sudo swapoff -a` until the next boot, and stop what is not needed.",
+        do="Stop what is not needed, or `sparkfleet delete` a deployment; then `sudo swapoff -a` until the next boot.",
     ),
     _alert(
         "GpuAllocationFailed",
@@ -267,8 +267,8 @@ NODES = (
         summary="{{ $labels.node }}: the driver failed to allocate memory {{ $value | humanizeDuration }} ago"
         " (NV_ERR_NO_MEMORY).",
         means="This comes before the host freezes.",
-        look="`journalctl -k -b -g NV_ERR_NO_MEMORY` on the node.",
-        do="Start nothing new; free memory, or restart the largest group.",
+        look="`journalctl -k -b -g NV_ERR_NO_MEMORY` on the node; `-b -1` for the boot before.",
+        do="Start nothing new; free memory, or `sparkfleet restart` the deployment with the most in `sparkfleet top`.",
     ),
     _alert(
         "GpuXid",
@@ -277,7 +277,7 @@ NODES = (
         "critical",
         summary="{{ $labels.node }}: the GPU reported Xid {{ $labels.xid }} {{ $value | humanizeDuration }} ago.",
         means="The driver saw an error of the GPU or of a program on it.",
-        look="`journalctl -k -b -g Xid` on the node; NVIDIA's list of Xid errors.",
+        look="`journalctl -k -b -g Xid` on the node, `-b -1` for the boot before; NVIDIA's list of Xid errors.",
         do="Xid 79 and 119: power off and on. 13 and 31: a program's fault, so another image.",
     ),
     _alert(
@@ -316,10 +316,10 @@ NODES = (
         "DiskLow",
         f"""(sparkfleet_node_disk_free_bytes{{place=~"root|hub"}} < {DISK_BYTES})
             or (sparkfleet_node_disk_free_bytes{{place=~"root|hub"}}
-                / sparkfleet_node_disk_total_bytes{{place=~"root|hub"}} < {DISK_SHARE})""",
+                < {DISK_SHARE} * sparkfleet_node_disk_total_bytes)""",
         "10m",
         "warning",
-        summary="{{ $labels.node }}: the disk of {{ $labels.place }} is nearly full.",
+        summary="{{ $labels.node }}: {{ $value | humanize }}B are free on the disk of {{ $labels.place }} (hub: models).",
         means="Weights and images cannot be staged; on the head, nothing can be applied.",
         look="`sparkfleet models list` and `df -h` on the node.",
         do="`sparkfleet prune` removes models and images that no deployment uses, after showing them.",
@@ -357,7 +357,7 @@ RAILS = (
             and max by (node, port) ({_SENT}) > {BUSY_RAIL_BYTES_S}""",
         "5m",
         "warning",
-        summary="{{ $labels.node }}: one rail of a cable carries nearly everything.",
+        summary="{{ $labels.node }}: one rail of a cable carries nearly everything, the other {{ $value | humanize }}B/s.",
         means="The other half of the cable's bandwidth is unused: NCCL was given one device, or a rail fails.",
         look="Both rails on the Node dashboard; NCCL's variables in `sparkfleet describe NAME` of what runs there.",
         do="`sparkfleet doctor`; a group whose own `env` sets NCCL_IB_HCA to one device uses one.",
@@ -395,7 +395,8 @@ CONTROLLER = (
         "critical",
         summary="The controller's metrics have been missing for two minutes.",
         means="Nothing is restarted or planned again while it is away; engines and gateways go on.",
-        look="`sparkfleet status`: it distinguishes down, unreachable, held and no controller.",
+        look="`sparkfleet status`: it distinguishes down (as after your own `sparkfleet down`), unreachable, held and no"
+        " controller.",
         do="The section above with the condition's name.",
     ),
     _alert(
@@ -425,7 +426,8 @@ CONTROLLER = (
         "1m",
         "warning",
         summary="The controller reports {{ $value }} troubles in which it works on.",
-        means="A full disk, or a copy of its store that could not be made.",
+        means="A rail without a carrier, a node or an entry that does not answer, a full disk, or a copy of its store that"
+        " could not be made.",
         look="`sparkfleet status`: it names them.",
         do="By the reason; a full disk has a section above.",
     ),
@@ -438,7 +440,7 @@ CONTROLLER = (
         means="After that, requests with it are refused with 401.",
         look="`sparkfleet keys list`: its expiry and its last use.",
         do="`sparkfleet keys limit {{ $labels.key }} --expires 90d` gives it a later end. It replaces all"
-        " limits of the key, so repeat the others. Or revoke it if nobody uses it.",
+        " limits of the key, so repeat the others. If nobody uses it: `sparkfleet keys revoke {{ $labels.key }}`.",
     ),
 )
 

@@ -182,7 +182,7 @@ def test_the_engines_series_are_those_of_its_source(engine):
 
 
 def test_commands_in_alerts_exist():
-    groups = {"models": {"list", "prune"}, "fabric": {"plan", "measure"}}
+    groups = {"models": {"list", "prune"}, "fabric": {"plan", "measure"}, "keys": {"list", "limit", "revoke"}}
     for alert in EVERY_ALERT:
         for verb, sub in re.findall(r"`sparkfleet ([a-z-]+)(?: ([a-z]+)\b)?", alert.look + alert.do):
             assert verb in VERBS, alert.name
