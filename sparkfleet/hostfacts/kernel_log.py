@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 from sparkfleet.errors import FactError
 from sparkfleet.hostfacts.fact import Fact, failed, text
 from sparkfleet.values import Value
 
 _XID = re.compile(r"NVRM: Xid \([^)]{1,40}\): (\d{1,4})", re.ASCII)
+_AT = re.compile(r"\[ *(\d{1,12}\.\d{1,6})\] ", re.ASCII)
 _HIDDEN = ("not seeing messages from other users", "No journal files")
 
 
@@ -22,6 +23,10 @@ class KernelLog(Value):
     """Errors of the GPU by their number, in order."""
     slot_power: bool
     """mlx5 has detected insufficient power on its slot; benign on its own."""
+    out_of_gpu_memory_at: float | None = None
+    """Time of the last failed allocation on the node's monotonic clock; None if lines have no times, or there is none."""
+    xids_at: Mapping[str, float] = {}
+    """The same for each Xid."""
 
 
 class ReadKernelLog(Fact[KernelLog]):
@@ -32,17 +37,25 @@ class ReadKernelLog(Fact[KernelLog]):
         "-g", "NV_ERR_NO_MEMORY|NVRM: Xid|insufficient power on the PCIe slot",
     )  # fmt: skip
     """A batch of commands has room for as many lines; a burst of failed allocations has more."""
-    argv_here = (*argv[:7], "5000", *argv[8:])
-    """For a node's own readings, which count failures as they come: with fewer lines their number would stay the same."""
+    argv_here = (*argv[:4], "--no-hostname", "-o", "short-monotonic", "-n", "5000", *argv[8:])
+    """For a node's own readings, which count failures as they come, with their times: with fewer lines their number would
+    stay the same."""
     fine = (0, 1)
 
     @staticmethod
     def parse(output: str) -> KernelLog:
-        """One message per line."""
+        """One message per line. With `-n` and `-g` journalctl gives the newest first."""
+        failed_allocations = [line for line in output.splitlines() if "NV_ERR_NO_MEMORY" in line]
+        xids: dict[str, list[str]] = {}
+        for line in output.splitlines():
+            for xid in _XID.findall(line):
+                xids.setdefault(xid, []).append(line)
         return KernelLog(
-            out_of_gpu_memory=output.count("NV_ERR_NO_MEMORY"),
+            out_of_gpu_memory=len(failed_allocations),
             xids=tuple(int(number) for number in _XID.findall(output)),
             slot_power="insufficient power on the PCIe slot" in output,
+            out_of_gpu_memory_at=_last(failed_allocations),
+            xids_at={xid: at for xid, lines in xids.items() if (at := _last(lines)) is not None},
         )
 
     @classmethod
@@ -57,6 +70,11 @@ class ReadKernelLog(Fact[KernelLog]):
         if exit_code == 1 and stderr.strip():
             raise failed(cls.argv, exit_code, stderr)
         return super().answer(exit_code, stdout, stderr)
+
+
+def _last(lines: Iterable[str]) -> float | None:
+    """The latest time at the beginning of a line."""
+    return max((float(found[1]) for line in lines if (found := _AT.match(line))), default=None)
 
 
 class ReadPackages(Fact[Mapping[str, str]]):

@@ -35,6 +35,21 @@ _SENT = """label_replace(rate(sparkfleet_rail_rdma_bytes_total{direction="sent"}
 """RDMA that a node sends, with the QSFP port of the rail: the PCIe function that ends the name of a ConnectX' device
 (rocep1s0f0 and roceP2p1s0f0 are the two rails of one cable)."""
 _AT = "on (deployment, group)"
+_AVAILABLE = "last_over_time(sparkfleet_node_memory_available_bytes[1m])"
+"""With the last value while a node that is short of memory answers late: an alert begins to wait again after each gap."""
+SAME_S = 60
+"""Times of an error that are no further apart are of the same one, before and after its node's clock was set."""
+
+
+def _for_an_hour(series: str, by: str) -> str:
+    """Seconds since the last error, for an hour from its first reading on, by a series with the time of the last error.
+
+    Times, unlike counts, are new after a reboot and after a gap. An error was known if a reading of an hour ago or, after a
+    gap, of up to a day before it has it.
+    """
+    last = f"max by ({by}) (last_over_time({series}[1h]))"
+    known = f"max by ({by}) (last_over_time({series}[1d] offset 1h)) + {SAME_S}"
+    return f"time() - ({last} > ({known} or {last} - 1))"
 
 
 def _alert(
@@ -189,7 +204,7 @@ SPEED = (
         summary="{{ $labels.deployment }} has {{ $value }} requests waiting, more than its groups can run.",
         means="TTFT grows by a whole round of answers.",
         look="Requests by key on the Deployment dashboard: who sends them.",
-        do="Add a replica with `sparkfleet scale {{ $labels.deployment }}`, or limit the client.",
+        do="Add a replica: `sparkfleet scale {{ $labels.deployment }} N`; or limit the client: `sparkfleet keys limit`.",
     ),
     _alert(
         "RequestsFail",
@@ -206,7 +221,7 @@ SPEED = (
 NODES = (
     _alert(
         "NodeLost",
-        "sparkfleet_node_joined == 0",
+        "sparkfleet_node_joined == 0 unless on (node) sparkfleet_node_drained == 1",
         "1m",
         "critical",
         summary="{{ $labels.node }} is not part of the fleet.",
@@ -216,7 +231,7 @@ NODES = (
     ),
     _alert(
         "MemoryCritical",
-        f"sparkfleet_node_memory_available_bytes < {LOW_BYTES}",
+        f"{_AVAILABLE} < {LOW_BYTES}",
         "10s",
         "critical",
         summary="{{ $labels.node }} has {{ $value | humanize1024 }}B of memory left.",
@@ -226,8 +241,7 @@ NODES = (
     ),
     _alert(
         "MemoryLow",
-        f"""sparkfleet_node_memory_available_bytes < {SHORT_BYTES}
-            and sparkfleet_node_memory_available_bytes >= {LOW_BYTES}""",
+        f"{_AVAILABLE} < {SHORT_BYTES} and {_AVAILABLE} >= {LOW_BYTES}",
         "5m",
         "warning",
         summary="{{ $labels.node }} has {{ $value | humanize1024 }}B of memory left.",
@@ -237,40 +251,33 @@ NODES = (
     ),
     _alert(
         "MemoryPressure",
-        f'sparkfleet_node_pressure_ratio{{resource="memory", share="full"}} > {PRESSURE_PERCENT / 100}',
-        "2m",
+        f'avg_over_time(sparkfleet_node_pressure_ratio{{resource="memory", share="full"}}[1m]) > {PRESSURE_PERCENT / 100}',
+        "1m",
         "warning",
         summary="All tasks of {{ $labels.node }} waited for memory {{ $value | humanizePercentage }} of the time.",
         means="The host swaps or reclaims pages, which comes before it freezes.",
         look="Swap and page cache on the Node dashboard.",
-        do="`sudo swapoff -a` until the next boot, and stop what is not needed.",
+        do="Stop what is not needed, or `sparkfleet delete` a deployment; then `sudo swapoff -a` until the next boot.",
     ),
     _alert(
         "GpuAllocationFailed",
-        # The last reading of an hour ago: after a gap at that moment all failures since the boot would count as new. A
-        # reading above the present one is from before a reboot.
-        """(sparkfleet_node_gpu_allocation_failures
-             - (last_over_time(sparkfleet_node_gpu_allocation_failures[15m] offset 1h)
-                  <= sparkfleet_node_gpu_allocation_failures
-                or sparkfleet_node_gpu_allocation_failures * 0)) > 0""",
+        _for_an_hour("sparkfleet_node_gpu_allocation_failure_timestamp_seconds", "node"),
         "0s",
         "critical",
-        summary="{{ $labels.node }}: the driver failed to allocate memory {{ $value }} times (NV_ERR_NO_MEMORY).",
+        summary="{{ $labels.node }}: the driver failed to allocate memory {{ $value | humanizeDuration }} ago"
+        " (NV_ERR_NO_MEMORY).",
         means="This comes before the host freezes.",
-        look="`journalctl -k -b -g NV_ERR_NO_MEMORY` on the node.",
-        do="Start nothing new; free memory, or restart the largest group.",
+        look="`journalctl -k -b -g NV_ERR_NO_MEMORY` on the node; `-b -1` for the boot before.",
+        do="Start nothing new; free memory, or `sparkfleet restart` the deployment with the most in `sparkfleet top`.",
     ),
     _alert(
         "GpuXid",
-        """(sum by (node, xid) (sparkfleet_node_gpu_xids)
-             - (sum by (node, xid) (last_over_time(sparkfleet_node_gpu_xids[15m] offset 1h))
-                  <= sum by (node, xid) (sparkfleet_node_gpu_xids)
-                or sum by (node, xid) (sparkfleet_node_gpu_xids) * 0)) > 0""",
+        _for_an_hour("sparkfleet_node_gpu_xid_timestamp_seconds", "node, xid"),
         "0s",
         "critical",
-        summary="{{ $labels.node }}: the GPU reported Xid {{ $labels.xid }}.",
+        summary="{{ $labels.node }}: the GPU reported Xid {{ $labels.xid }} {{ $value | humanizeDuration }} ago.",
         means="The driver saw an error of the GPU or of a program on it.",
-        look="`journalctl -k -b -g Xid` on the node; NVIDIA's list of Xid errors.",
+        look="`journalctl -k -b -g Xid` on the node, `-b -1` for the boot before; NVIDIA's list of Xid errors.",
         do="Xid 79 and 119: power off and on. 13 and 31: a program's fault, so another image.",
     ),
     _alert(
@@ -309,10 +316,10 @@ NODES = (
         "DiskLow",
         f"""(sparkfleet_node_disk_free_bytes{{place=~"root|hub"}} < {DISK_BYTES})
             or (sparkfleet_node_disk_free_bytes{{place=~"root|hub"}}
-                / sparkfleet_node_disk_total_bytes{{place=~"root|hub"}} < {DISK_SHARE})""",
+                < {DISK_SHARE} * sparkfleet_node_disk_total_bytes)""",
         "10m",
         "warning",
-        summary="{{ $labels.node }}: the disk of {{ $labels.place }} is nearly full.",
+        summary="{{ $labels.node }}: {{ $value | humanize }}B are free on the disk of {{ $labels.place }} (hub: models).",
         means="Weights and images cannot be staged; on the head, nothing can be applied.",
         look="`sparkfleet models list` and `df -h` on the node.",
         do="`sparkfleet prune` removes models and images that no deployment uses, after showing them.",
@@ -332,7 +339,10 @@ RAILS = (
     ),
     _alert(
         "RailFlaps",
-        "increase(sparkfleet_rail_carrier_changes_total[10m]) > 2",
+        # A cable that is plugged in again, or a neighbour's reboot, is two changes, of which Prometheus extrapolates a
+        # little more. The node's own reboot begins the count again.
+        """increase(sparkfleet_rail_carrier_changes_total[10m]) > 2.5
+            unless resets(sparkfleet_rail_carrier_changes_total[10m]) > 0""",
         "0s",
         "warning",
         summary="{{ $labels.node }}: the carrier of {{ $labels.netdev }} changed {{ $value | humanize }} times"
@@ -347,7 +357,7 @@ RAILS = (
             and max by (node, port) ({_SENT}) > {BUSY_RAIL_BYTES_S}""",
         "5m",
         "warning",
-        summary="{{ $labels.node }}: one rail of a cable carries nearly everything.",
+        summary="{{ $labels.node }}: one rail of a cable carries nearly everything, the other {{ $value | humanize }}B/s.",
         means="The other half of the cable's bandwidth is unused: NCCL was given one device, or a rail fails.",
         look="Both rails on the Node dashboard; NCCL's variables in `sparkfleet describe NAME` of what runs there.",
         do="`sparkfleet doctor`; a group whose own `env` sets NCCL_IB_HCA to one device uses one.",
@@ -385,12 +395,13 @@ CONTROLLER = (
         "critical",
         summary="The controller's metrics have been missing for two minutes.",
         means="Nothing is restarted or planned again while it is away; engines and gateways go on.",
-        look="`sparkfleet status`: it distinguishes down, unreachable, held and no controller.",
+        look="`sparkfleet status`: it distinguishes down (as after your own `sparkfleet down`), unreachable, held and no"
+        " controller.",
         do="The section above with the condition's name.",
     ),
     _alert(
         "TargetMissing",
-        'up{job!="controller"} == 0',
+        'up{job=~"gateway|vllm|sglang|trtllm"} == 0',
         "2m",
         "warning",
         summary="{{ $labels.job }} at {{ $labels.instance }} does not answer Prometheus.",
@@ -415,7 +426,8 @@ CONTROLLER = (
         "1m",
         "warning",
         summary="The controller reports {{ $value }} troubles in which it works on.",
-        means="A full disk, or a copy of its store that could not be made.",
+        means="A rail without a carrier, a node or an entry that does not answer, a full disk, or a copy of its store that"
+        " could not be made.",
         look="`sparkfleet status`: it names them.",
         do="By the reason; a full disk has a section above.",
     ),
@@ -428,7 +440,7 @@ CONTROLLER = (
         means="After that, requests with it are refused with 401.",
         look="`sparkfleet keys list`: its expiry and its last use.",
         do="`sparkfleet keys limit {{ $labels.key }} --expires 90d` gives it a later end. It replaces all"
-        " limits of the key, so repeat the others. Or revoke it if nobody uses it.",
+        " limits of the key, so repeat the others. If nobody uses it: `sparkfleet keys revoke {{ $labels.key }}`.",
     ),
 )
 

@@ -351,6 +351,7 @@ PROVENANCE = _controller(
 )
 
 # Nodes and rails, read by the node actor: no port of ours on a node.
+NODE_DRAINED = _controller("node_drained", "", "node", "1 if a node is drained: nothing is started on it.")
 NODE_JOINED = _controller("node_joined", "", "node", "1 if Ray on a node is part of the fleet.")
 NODE_AVAILABLE = _controller(
     "node_memory_available_bytes",
@@ -404,6 +405,15 @@ NODE_NO_MEMORY = _controller(
     "",
     "node",
     "NV_ERR_NO_MEMORY lines in the kernel's log of this boot: failed allocations, which come before the host freezes.",
+)
+NODE_XID_LAST = _controller(
+    "node_gpu_xid_timestamp_seconds", "timestamp", "node xid", "Time of the last Xid error of this number."
+)
+NODE_NO_MEMORY_LAST = _controller(
+    "node_gpu_allocation_failure_timestamp_seconds",
+    "timestamp",
+    "node",
+    "Time of the last NV_ERR_NO_MEMORY line.",
 )
 NODE_DISK_FREE = _controller(
     "node_disk_free_bytes", "bytes", "node place", "Free space for the fleet's user."

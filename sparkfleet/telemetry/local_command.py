@@ -6,18 +6,29 @@ import subprocess
 from collections.abc import Sequence
 
 COMMAND_S = 5.0
-"""Time limit. `nvidia-smi` takes 50 ms, and minutes if the driver is stuck."""
+"""Usual time limit. `nvidia-smi` takes 50 ms, and minutes if the driver is stuck."""
 
 
-def run_here(argv: Sequence[str]) -> tuple[int, str, str]:
-    """Exit code, output and errors of a command. Raises OSError and SubprocessError."""
-    done = subprocess.run(
-        argv,
-        capture_output=True,
-        text=True,
-        errors="replace",
-        timeout=COMMAND_S,
-        check=False,
-        stdin=subprocess.DEVNULL,
-    )
-    return done.returncode, done.stdout, done.stderr
+_stuck: dict[tuple[str, ...], subprocess.Popen[str]] = {}
+"""Commands that had to be killed and may live on: one that waits in its driver ends with that."""
+
+
+def run_here(argv: Sequence[str], limit_s: float = COMMAND_S) -> tuple[int, str, str]:
+    """Exit code, output and errors of a command. Raises OSError and SubprocessError.
+
+    Returns within its time limit even if the command cannot be killed; then it is not started a second time beside it.
+    """
+    key = tuple(argv)
+    if key in _stuck and _stuck[key].poll() is None:
+        raise subprocess.TimeoutExpired(argv, limit_s)
+    pipe, none = subprocess.PIPE, subprocess.DEVNULL
+    process = subprocess.Popen(argv, stdin=none, stdout=pipe, stderr=pipe, text=True, errors="replace")
+    try:
+        out, err = process.communicate(timeout=limit_s)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        for stream in filter(None, (process.stdout, process.stderr)):
+            stream.close()
+        _stuck[key] = process
+        raise
+    return process.returncode, out, err

@@ -6,6 +6,7 @@ and take a millisecond; `nvidia-smi`, the kernel's log and the disks may take se
 
 from __future__ import annotations
 
+import math
 import os
 import subprocess
 import time
@@ -27,6 +28,12 @@ SLOW_EVERY_S = 10.0
 """Seconds between two readings of the GPU, the temperature and the disks."""
 LOG_EVERY_S = 60.0
 """Seconds between two readings of the kernel's log."""
+LOG_AGAIN_S = 20.0
+"""Seconds from one that failed to the next."""
+LOG_OLD_S = 300.0
+"""Age from which the last reading no longer counts: errors of this boot stay, but later ones would not be seen."""
+LOG_LIMIT_S = 20.0
+"""Time limit of one: a month of a firewall's messages takes seconds, more while a model is loaded from the same disk."""
 RESOURCES = ("cpu", "memory", "io")
 _ERRORS = ("rx_errors", "tx_errors", "rx_dropped")
 
@@ -69,6 +76,8 @@ class SlowReadings(Value):
     disks: Mapping[str, DiskSpace] = {}
     """By name (`catalogue.PLACES`)."""
     kernel: KernelLog | None = None
+    booted: float = 0.0
+    """Unix time at which the node's monotonic clock began: the kernel's log has times of that clock."""
     ranks: tuple[RankMemory, ...] = ()
     """Memory of the ranks that run here."""
 
@@ -89,7 +98,8 @@ class NodeReader:
     def __init__(self, root: Path = Path("/"), clock: Callable[[], float] = time.monotonic) -> None:
         self._root = root
         self._clock = clock
-        self._kernel: tuple[float, KernelLog | None] | None = None
+        self._kernel: KernelLog | None = None
+        self._log_due = self._log_end = -math.inf
 
     def read(self, rails: tuple[RailDevices, ...] = (), slow: SlowReadings | None = None) -> NodeReadings:
         """Reads files of the kernel; takes about a millisecond. `slow` is added as it is."""
@@ -103,7 +113,11 @@ class NodeReader:
     def read_slow(self) -> SlowReadings:
         """Reads GPU, temperature, disks and the kernel's log; takes up to seconds."""
         return SlowReadings(
-            gpus=_gpus(), temperature_c=self._temperature(), disks=_disks(), kernel=self._kernel_log()
+            gpus=_gpus(),
+            temperature_c=self._temperature(),
+            disks=_disks(),
+            kernel=self._kernel_log(),
+            booted=time.time() - time.monotonic(),
         )
 
     def _pressure(self, resource: str) -> dict[str, float]:
@@ -149,9 +163,12 @@ class NodeReader:
 
     def _kernel_log(self) -> KernelLog | None:
         now = self._clock()
-        if self._kernel is None or now - self._kernel[0] >= LOG_EVERY_S:
-            self._kernel = (now, _kernel_log())
-        return self._kernel[1]
+        if now >= self._log_due:
+            found = _kernel_log()
+            self._log_due = now + (LOG_AGAIN_S if found is None else LOG_EVERY_S)
+            if found is not None:
+                self._kernel, self._log_end = found, now + LOG_OLD_S
+        return self._kernel if now < self._log_end else None
 
     def _count(self, path: str) -> int | None:
         value = number(self._text(path))
@@ -173,7 +190,7 @@ def _gpus() -> tuple[GpuState, ...] | None:
 
 def _kernel_log() -> KernelLog | None:
     try:
-        return ReadKernelLog.answer(*run_here(ReadKernelLog.argv_here))
+        return ReadKernelLog.answer(*run_here(ReadKernelLog.argv_here, LOG_LIMIT_S))
     except (FactError, OSError, subprocess.SubprocessError):
         return None
 

@@ -70,15 +70,19 @@ def _prometheus(place: ObservePlace) -> dict[str, Any]:
 
 
 def _alertmanager() -> dict[str, Any]:
-    inhibit = {
-        "source_matchers": ["severity = critical"],
-        "target_matchers": ["severity =~ warning|info"],
-        "equal": ["deployment", "node"],
-    }
+    inhibits = [
+        {
+            # Alerts without the label, as of a key's end, would be equal in it to each other.
+            "source_matchers": ["severity = critical", f'{subject} != ""'],
+            "target_matchers": ["severity =~ warning|info"],
+            "equal": ["deployment", "node"],
+        }
+        for subject in ("deployment", "node")
+    ]
     return {
         "route": {"receiver": "nobody", "group_by": ["alertname", "deployment", "node"]},
         "receivers": [{"name": "nobody"}],
-        "inhibit_rules": [inhibit],
+        "inhibit_rules": inhibits,
     }
 
 

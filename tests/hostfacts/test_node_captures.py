@@ -271,8 +271,8 @@ def test_a_socket_with_a_scope():
 
 def test_a_nodes_own_reading_counts_more_lines_than_a_batch_has_room_for():
     assert ReadKernelLog.argv[6:8] == ("-n", "200")
-    assert ReadKernelLog.argv_here[6:8] == ("-n", "5000")
-    assert ReadKernelLog.argv_here[8:] == ReadKernelLog.argv[8:]
+    assert ReadKernelLog.argv_here[7:9] == ("-n", "5000")
+    assert ReadKernelLog.argv_here[9:] == ReadKernelLog.argv[8:]
     lines = ["NVRM: Xid (PCI:000f:01:00): 13, pid=1"] * 250 + ["NVRM: Xid (PCI:000f:01:00): 79, pid=1"]
     found = ReadKernelLog.parse("\n".join(lines))
     assert (found.xids.count(13), found.xids[-1]) == (250, 79), "the newest, too"
@@ -287,6 +287,20 @@ def test_kernel_log():
     found = ReadKernelLog.answer(0, said, "")
     assert (found.out_of_gpu_memory, found.xids, found.slot_power) == (1, (119,), True)
     assert ReadKernelLog.answer(1, "", "").xids == ()
+
+
+def test_the_last_errors_of_a_node_have_their_times():
+    """As journalctl 252 prints them with `-o short-monotonic --no-hostname`, the newest first."""
+    said = (
+        "[83791.270819] kernel: NVRM: nvCheckOkFailedNoLog: Check failed: Out of memory [NV_ERR_NO_MEMORY] (0x51)\n"
+        "[83790.000001] kernel: NVRM: Xid (PCI:000f:01:00): 79, pid=4321\n"
+        "[   12.500000] kernel: NVRM: Xid (PCI:000f:01:00): 13, pid=17\n"
+        "[    9.000000] kernel: NVRM: Xid (PCI:000f:01:00): 79, pid=16\n"
+    )
+    found = ReadKernelLog.answer(0, said, "")
+    assert (found.out_of_gpu_memory, found.xids) == (1, (79, 13, 79))
+    assert found.out_of_gpu_memory_at == 83791.270819
+    assert found.xids_at == {"79": 83790.000001, "13": 12.5}
 
 
 @pytest.mark.parametrize(

@@ -32,7 +32,16 @@ from sparkfleet.units import GIB
 
 pytestmark = [pytest.mark.integration, pytest.mark.any_engine, pytest.mark.full, pytest.mark.timeout(1250)]
 
-WINDOWS = {"1m": "6s", "2m": "8s", "5m": "10s", "10m": "15s", "15m": "20s", "1h": "45s", "6h": "2m"}
+WINDOWS = {
+    "1m": "6s",
+    "2m": "8s",
+    "5m": "10s",
+    "10m": "15s",
+    "15m": "20s",
+    "1h": "45s",
+    "6h": "2m",
+    "1d": "5m",
+}
 HEAD, OTHER = "spark1", "spark2"
 PORTS = 9390, 9393
 FIRES_S = 90
@@ -255,8 +264,9 @@ def nodes_are_ill(fleet, watch):
 
 WAITS = "some avg10=60.00 avg60=9.00 avg300=2.00 total=9\nfull avg10=50.00 avg60=9.00 avg300=2.00 total=9\n"
 KERNEL = """#!/bin/sh
-echo 'NVRM: Xid (PCI:000f:01:00): 79, pid=4321, name=python3'
-echo 'NVRM: nvCheckOkFailedNoLog: Check failed: Out of memory [NV_ERR_NO_MEMORY] (0x00000051)'
+read -r up idle < /proc/uptime
+echo "[$up] kernel: NVRM: Xid (PCI:000f:01:00): 79, pid=4321, name=python3"
+echo "[$up] kernel: NVRM: nvCheckOkFailedNoLog: Check failed: Out of memory [NV_ERR_NO_MEMORY] (0x00000051)"
 """
 
 

@@ -69,35 +69,44 @@ SOUND = {
         f"sparkfleet_group_requests_running{{{GROUP}}}": "1x400",
         f"sparkfleet_group_slots{{{GROUP}}}": "4x400",
     },
+    "a target of the owner's own": {'up{job="node_exporter",instance="n"}': "0x400"},
+    "a node that was drained and switched off": {
+        f"sparkfleet_node_joined{{{NODE}}}": "1x4 0x400",
+        f"sparkfleet_node_drained{{{NODE}}}": "1x404",
+    },
+    "a reboot, after which the carrier's changes are counted from 0": {
+        f'sparkfleet_rail_carrier_changes_total{{{NODE},netdev="r0"}}': "5x20 stale _x8 3x400",
+    },
     "two failures within an hour": {
         'sparkfleet_restarts_total{deployment="d",cause="memory"}': "0x20 1x40 2x400"
     },
 }
 """Series of a sound fleet that no alert may fire on."""
 
-GAP = {
-    f"sparkfleet_node_gpu_allocation_failures{{{NODE}}}": "37x279 stale _x1 37x400",
-    f'sparkfleet_node_gpu_xids{{{NODE},xid="13"}}': "4x279 stale _x1 4x400",
+XID = f'sparkfleet_node_gpu_xid_timestamp_seconds{{{NODE},xid="79"}}'
+FAILED_ALLOCATION = f"sparkfleet_node_gpu_allocation_failure_timestamp_seconds{{{NODE}}}"
+OLD = {
+    name: {FAILED_ALLOCATION: values, XID: values}
+    for name, values in {
+        "a short gap": "-900x279 stale _x1 -900x400",
+        "half an hour without readings": "-900x279 stale _x119 -900x400",
+        "a clock that is set by seconds": "-900x279 -897x400",
+    }.items()
 }
-"""Old errors of a GPU, whose readings have a gap at 70 minutes."""
-REBOOTS = (
-    (
-        "SparkfleetGpuXid",
-        {f'sparkfleet_node_gpu_xids{{{NODE},xid="79"}}': "_x39 1x120 stale _x358 1x400"},
-        ("132m", "150m"),
+"""Old errors of a GPU, and what makes none of them new."""
+NEW = {
+    "a minute after a reboot, and the one before it was known for an hour": (
+        "_x39 600x440 stale _x15 7440x400",
+        "125m",
     ),
-    (
-        "SparkfleetGpuXid",
-        {f'sparkfleet_node_gpu_xids{{{NODE},xid="13"}}': "4x279 stale _x11 1x400"},
-        ("75m", "130m"),
-    ),
-    (
-        "SparkfleetGpuAllocationFailed",
-        {f"sparkfleet_node_gpu_allocation_failures{{{NODE}}}": "0x100 37x400 stale _x11 0x40 2x400"},
-        ("142m", "180m"),
-    ),
-)
-"""Alerts with errors before and after a reboot, and times at which those after it are new, those before it no longer."""
+    "hours after a reboot": ("_x39 600x120 stale _x358 7800x400", "131m"),
+    "while nothing was read for two hours": ("_x10 stale _x480 5400x300", "124m"),
+    "while nothing was read for two hours, after another": ("-900x10 stale _x480 5400x300", "124m"),
+    "on a node that is lost right after it": ("_x39 600x4 stale _x400", "40m"),
+    "on a node whose clock is hours behind": ("_x39 -9000x400", "40m"),
+    "again and again": ("_x39 600+15x800", "190m"),
+}
+"""Times of errors as they are read, and a time at which the last one is new."""
 
 CASES = {
     "DeploymentFailed": Case(
@@ -180,16 +189,22 @@ CASES = {
         "12m",
         "40m",
     ),
-    "NodeLost": Case(_node("node_joined", "", 0, 1, 5), "3m", "10m"),
+    "NodeLost": Case(
+        _node("node_joined", "", 0, 1, 5) | {f"sparkfleet_node_drained{{{NODE}}}": "0x300"}, "3m", "10m"
+    ),
     "MemoryCritical": Case(_node("node_memory_available_bytes", "", 2 * GIB, 20 * GIB), "8m", "20m"),
     "MemoryLow": Case(_node("node_memory_available_bytes", "", 5 * GIB, 20 * GIB), "8m", "20m", quiet="3m"),
     "MemoryPressure": Case(
-        _node("node_pressure_ratio", ',resource="memory",share="full"', 0.3, 0), "5m", "15m"
+        {
+            f'sparkfleet_node_pressure_ratio{{{NODE},resource="memory",share="full"}}': " ".join(
+                ["0.3x2 stale"] * 10 + ["0x240"]
+            ),
+        },  # the node answers late now and then
+        "5m",
+        "15m",
     ),
-    "GpuAllocationFailed": Case(
-        {f"sparkfleet_node_gpu_allocation_failures{{{NODE}}}": "0x300 2x600"}, "80m", "150m", quiet="70m"
-    ),
-    "GpuXid": Case({f'sparkfleet_node_gpu_xids{{{NODE},xid="79"}}': "_x20 1x600"}, "10m", "90m", quiet="3m"),
+    "GpuAllocationFailed": Case({FAILED_ALLOCATION: "-900x300 4500x600"}, "80m", "150m", quiet="70m"),
+    "GpuXid": Case({XID: "_x20 300x600"}, "10m", "90m", quiet="3m"),
     "PowerWedge": Case(
         {
             f'sparkfleet_node_gpu_busy_ratio{{{NODE},gpu="0"}}': "0.96x300",

@@ -44,7 +44,10 @@ NODE = NodeReport(
             ),
             temperature_c=70.0,
             disks={"root": DiskSpace(free=1, total=2)},
-            kernel=KernelLog(out_of_gpu_memory=3, xids=(79, 79, 13), slot_power=False),
+            kernel=KernelLog(
+                out_of_gpu_memory=3, xids=(79, 79, 13), slot_power=False, out_of_gpu_memory_at=50.4, xids_at={"79": 60.0}
+            ),
+            booted=1000.0,
             ranks=(RankMemory(deployment="m", generation=1, replica=0, rank=0, bytes=49 << 30),),
         ),
     ),

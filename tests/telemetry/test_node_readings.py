@@ -7,7 +7,7 @@ import pytest
 from sparkfleet.hostfacts.kernel_log import KernelLog
 from sparkfleet.telemetry import node_readings
 from sparkfleet.telemetry.catalogue import PLACES
-from sparkfleet.telemetry.node_readings import LOG_EVERY_S, NodeReader, RailDevices
+from sparkfleet.telemetry.node_readings import LOG_AGAIN_S, LOG_EVERY_S, LOG_OLD_S, NodeReader, RailDevices
 
 MEMINFO = """MemTotal:       125520000 kB
 MemFree:        20000000 kB
@@ -100,6 +100,42 @@ def test_the_kernels_log_is_read_once_a_minute(spark, monkeypatch):
     now[0] = LOG_EVERY_S
     reader._kernel_log()
     assert len(reads) == 2
+
+
+def test_a_reading_of_the_kernels_log_that_fails_is_repeated_soon_and_hides_no_known_error(
+    spark, monkeypatch
+):
+    now = [0.0]
+    log = KernelLog(out_of_gpu_memory=1, xids=(79,), slot_power=False)
+    answers = iter([log, None, log, None, *[None] * 20])
+    monkeypatch.setattr(node_readings, "_kernel_log", lambda: next(answers))
+    reader = NodeReader(spark, clock=lambda: now[0])
+    assert reader._kernel_log() == log
+    now[0] = LOG_EVERY_S
+    assert reader._kernel_log() == log, "one reading failed"
+    now[0] += LOG_AGAIN_S
+    assert reader._kernel_log() == log
+    read_at = now[0]
+    for now[0] in (read_at + LOG_EVERY_S, read_at + LOG_OLD_S - 1):
+        assert reader._kernel_log() == log, "it fails from now on"
+    now[0] = read_at + LOG_OLD_S
+    assert reader._kernel_log() is None
+
+
+def test_a_log_that_cannot_be_read_at_first_is_read_soon(spark, monkeypatch):
+    now = [0.0]
+    log = KernelLog(out_of_gpu_memory=1, xids=(79,), slot_power=False)
+    answers = iter([None, log])
+    monkeypatch.setattr(node_readings, "_kernel_log", lambda: next(answers))
+    reader = NodeReader(spark, clock=lambda: now[0])
+    assert reader._kernel_log() is None
+    now[0] = LOG_AGAIN_S
+    assert reader._kernel_log() == log
+
+
+def test_the_time_of_an_error_is_counted_from_the_nodes_boot():
+    slow = NodeReader().read_slow()
+    assert abs(slow.booted + time.monotonic() - time.time()) < 60
 
 
 def test_this_machine_is_read_in_milliseconds():

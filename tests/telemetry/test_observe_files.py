@@ -1,7 +1,10 @@
 """Files of `observe config`: Prometheus and Alertmanager accept them, and what the owner edited is kept."""
 
+import socket
 import subprocess
+import time
 
+import httpx
 import pytest
 import yaml
 
@@ -60,3 +63,51 @@ def test_prometheus_and_alertmanager_accept_them(tmp_path):
             list(map(str, command)), capture_output=True, text=True, timeout=60, check=False
         )
         assert done.returncode == 0, done.stdout + done.stderr
+
+
+@pytest.fixture
+def alertmanager(tmp_path):
+    """A client of a real Alertmanager with the file of `observe config`."""
+    write_files(tmp_path, PLACE)
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    argv = (
+        "prometheus-alertmanager", f"--config.file={tmp_path}/alertmanager.yml", f"--storage.path={tmp_path}/data",
+        f"--web.listen-address=127.0.0.1:{port}", "--cluster.listen-address=",
+    )  # fmt: skip
+    quiet = subprocess.DEVNULL
+    with subprocess.Popen(argv, stdin=quiet, stdout=quiet, stderr=quiet) as process:
+        with httpx.Client(base_url=f"http://127.0.0.1:{port}", trust_env=False, timeout=20) as client:
+            end = time.monotonic() + 60
+            while time.monotonic() < end:
+                try:
+                    if client.get("/-/ready").status_code == 200:
+                        break
+                except httpx.HTTPError:
+                    time.sleep(0.2)
+            yield client
+        process.terminate()
+
+
+def test_a_critical_alert_hides_lesser_ones_of_its_own_node_and_deployment_only(alertmanager):
+    def alert(name, severity, **labels):
+        return {"labels": {"alertname": name, "severity": severity, **labels}}
+
+    given = [
+        alert("ControllerGone", "critical"),
+        alert("KeyExpires", "warning", key="k"),
+        alert("NodeLost", "critical", node="spark1"),
+        alert("GpuHot", "warning", node="spark1"),
+        alert("DiskLow", "warning", node="spark2"),
+        alert("DeploymentFailed", "critical", deployment="d"),
+        alert("LowerRung", "info", deployment="d", group="d/g1/0"),
+        alert("QueueLong", "warning", deployment="other"),
+    ]
+    assert alertmanager.post("/api/v2/alerts", json=given).status_code == 200
+    end, found = time.monotonic() + 60, []
+    while len(found) < len(given) and time.monotonic() < end:
+        found = alertmanager.get("/api/v2/alerts").json()
+        time.sleep(0.1)
+    hidden = {one["labels"]["alertname"] for one in found if one["status"]["inhibitedBy"]}
+    assert (len(found), hidden) == (len(given), {"GpuHot", "LowerRung"})

@@ -12,6 +12,7 @@ from sparkfleet.gateway.routing_table import KeyEntry
 from sparkfleet.group.group_name import GroupKey, name_of
 from sparkfleet.group.report import BEGINNING, GroupPhase, GroupReport
 from sparkfleet.hostfacts.gpu import HARDWARE_REASONS, GpuState
+from sparkfleet.hostfacts.kernel_log import KernelLog
 from sparkfleet.perf.prediction import Band, Prediction
 from sparkfleet.planner.types.plan import GroupPlan, Rung
 from sparkfleet.telemetry import catalogue as c
@@ -44,7 +45,9 @@ def fleet_samples(
     for desired in to_run.values():
         for key, plan in desired.planned():
             yield from _planned(key, plan, standings.get(key, Standing()))
-    yield from chain.from_iterable(map(node_samples, status.nodes))
+    for node in status.nodes:
+        yield sample(c.NODE_DRAINED, node.name, value=node.name in status.drained_nodes)
+        yield from node_samples(node)
 
 
 def key_samples(keys: Iterable[KeyEntry]) -> Iterator[Sample]:
@@ -185,9 +188,17 @@ def _slow(node: str, found: SlowReadings) -> Iterator[Sample]:
         key = (one.deployment, one.generation, one.replica)
         yield sample(c.RANK_MEMORY, one.deployment, name_of(key), str(one.rank), node, value=one.bytes)
     if found.kernel is not None:
-        yield sample(c.NODE_NO_MEMORY, node, value=found.kernel.out_of_gpu_memory)
-        for xid, times in Counter(found.kernel.xids).items():
-            yield sample(c.NODE_XIDS, node, str(xid), value=times)
+        yield from _kernel_log(node, found.kernel, found.booted)
+
+
+def _kernel_log(node: str, log: KernelLog, booted: float) -> Iterator[Sample]:
+    yield sample(c.NODE_NO_MEMORY, node, value=log.out_of_gpu_memory)
+    if log.out_of_gpu_memory_at is not None:
+        yield sample(c.NODE_NO_MEMORY_LAST, node, value=round(booted + log.out_of_gpu_memory_at))
+    for xid, times in Counter(log.xids).items():
+        yield sample(c.NODE_XIDS, node, str(xid), value=times)
+    for number, at in log.xids_at.items():
+        yield sample(c.NODE_XID_LAST, node, number, value=round(booted + at))
 
 
 def _is_held_down(gpu: GpuState) -> bool | None:

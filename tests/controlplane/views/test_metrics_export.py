@@ -67,6 +67,8 @@ async def test_the_values_have_the_units_of_the_catalogue(world):
     assert value("node_gpu_busy_ratio", "spark1", "0") == 0.96
     assert value("node_gpu_throttled", "spark1", "0") == 1
     assert value("node_gpu_xids", "spark1", "79") == 2
+    assert value("node_gpu_xid_timestamp_seconds", "spark1", "79") == 1060
+    assert value("node_gpu_allocation_failure_timestamp_seconds", "spark1") == 1050
     assert value("rail_rdma_bytes_total", "spark1", "roce0", "sent") == 5
 
 
