@@ -84,9 +84,8 @@ class ProposalEnumerator:
                 for proposal, found in sized
                 if proposal not in kept
             )
-        for _, proposal, rejection in sorted(
-            missing, key=lambda one: one[0]
-        ):  # of each method the first counts
+        missing.sort(key=lambda one: one[0])  # of each method the first, with the least missing, is its reason
+        for _, proposal, rejection in missing:
             self._note(proposal, rejection)
 
     def _size(self, proposal: Proposal, room: MemoryBudget) -> Sizing:
