@@ -84,7 +84,8 @@ class ProposalEnumerator:
                 for proposal, found in sized
                 if proposal not in kept
             )
-        missing.sort(key=lambda one: one[0])  # of each method the first, with the least missing, is its reason
+        # Of each method the first is kept: the one that lacks least.
+        missing.sort(key=lambda one: one[0])
         for _, proposal, rejection in missing:
             self._note(proposal, rejection)
 
