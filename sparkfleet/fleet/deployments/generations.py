@@ -7,6 +7,7 @@ from sparkfleet.errors import ControlError, SpecError
 from sparkfleet.fleet.deployments.apply import PreparedApply, prepare_apply
 from sparkfleet.fleet.deployments.history import history_of
 from sparkfleet.fleet.deployments.status import find
+from sparkfleet.fleet.nodes.node_set import require_known_nodes
 from sparkfleet.fleet.planning.plan import (
     FleetDecision,
     FleetPlan,
@@ -30,7 +31,7 @@ async def prepare_rollback(session: Session, name: str, generation: int | None) 
         generation: left out: the newest one before the current one.
 
     Raises:
-        ControlError: the fleet is down, or has no such generation.
+        ControlError: the fleet is down, has no such generation, or does not have a node of its plan.
     """
     history = await history_of(session, name)
     now = history.status.generation if history.status else None
@@ -80,6 +81,7 @@ async def _prepared(
     client = await session.controller()
     async with client:
         status = await client.fleet()
+    require_known_nodes(session.inventory, status, [plan])
     change = _change(spec, plan, status, retry=retry)
     planned = Planned(spec=spec, plan=plan, change=change)
     decision = FleetDecision(Plan(deployments=(plan,)), [planned])
