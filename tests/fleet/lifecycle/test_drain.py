@@ -102,7 +102,9 @@ async def test_what_would_move_to_a_node_that_the_running_fleet_lacks_is_refused
 
     async def planned(session, specs, without):
         change = Change(verb="change", name=spec.name)
-        decision = FleetDecision(Plan(deployments=(moving,)), [Planned(spec=spec, plan=moving, change=change)])
+        decision = FleetDecision(
+            Plan(deployments=(moving,)), [Planned(spec=spec, plan=moving, change=change)]
+        )
         return FleetPlan(tuple(specs), Fleet(name="home", nodes=()), status, decision, session, {})
 
     monkeypatch.setattr("sparkfleet.fleet.lifecycle.drain.plan_deployments", planned)
