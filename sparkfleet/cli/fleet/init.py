@@ -14,10 +14,10 @@ from sparkfleet.cli.confirm import confirm
 from sparkfleet.cli.exit_codes import Exit
 from sparkfleet.cli.options import DEFAULT_INVENTORY, InventoryOption, YesOption, run
 from sparkfleet.cli.output import console
-from sparkfleet.errors import SparkfleetError
+from sparkfleet.errors import SparkfleetError, WrongFleetError
 from sparkfleet.fabric.discovery import DiscoveredLinks
 from sparkfleet.fabric.inventory_builder import describe
-from sparkfleet.fleet.nodes.surroundings import SHOWING_S, other_fleet_lines, surroundings_of
+from sparkfleet.fleet.nodes.surroundings import SHOWING_S, other_fleet_lines, require_free, surroundings_of
 from sparkfleet.fleet.setup.enrolment import (
     FoundMachine,
     Host,
@@ -215,7 +215,14 @@ def _show(found: DiscoveredLinks, doubts: Sequence[str]) -> None:
 
 async def _show_fleets(new: NewInventory, channels: Mapping[str, Channel]) -> None:
     """Name fleets that run on the machines already: their owner may have lost the inventory."""
-    for line in other_fleet_lines(await surroundings_of(parse_inventory(new.text), channels, SHOWING_S)):
+    inventory = parse_inventory(new.text)
+    around = await surroundings_of(inventory, channels, SHOWING_S)
+    lines = list(other_fleet_lines(around))
+    try:
+        require_free(inventory, around)
+    except WrongFleetError as error:  # of the same name, with another head: `up` would refuse
+        lines.append(f"{error.what} {error.do}")
+    for line in lines:
         console.print(Text(f"  {line}"))
 
 

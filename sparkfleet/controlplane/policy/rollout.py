@@ -46,6 +46,7 @@ def retire_replaced(state: FleetState, now: Now) -> list[Action]:
     return [
         action
         for desired in state.to_run.values()
+        if not state.has_given_up(desired)  # it is about to end
         if all(app and app.status == "running" for app in _groups(state, desired).values())
         for action in _retired(older(state, desired), f"replaced by generation {desired.generation}")
     ]

@@ -82,15 +82,11 @@ async def prepare_apply(
     planned = await plan_deployments(session, specs, renew=renew, retry=retry)
     if planned.client is not None:
         planned.client.require_same_api()
-        nodes = {node for one in planned.decision.pending for node in _nodes(one.plan)}
-        require_known_nodes(session.inventory, planned.status, nodes)
+        plans = [one.plan for one in planned.decision.pending]
+        require_known_nodes(session.inventory, planned.status, plans)
     else:
         require_free(session.inventory, planned.around)
     return PreparedApply(planned, renew, retry, gateway_change(session.inventory, planned.status))
-
-
-def _nodes(plan: DeploymentPlan) -> set[str]:
-    return {node for group in plan.groups for node in group.choice.candidate.shape.nodes}
 
 
 async def carry_out(

@@ -8,6 +8,7 @@ from sparkfleet.errors import ControlError, SpecError
 from sparkfleet.fleet.deployments.apply import PreparedApply, prepare_apply
 from sparkfleet.fleet.deployments.history import history_of
 from sparkfleet.fleet.deployments.status import find
+from sparkfleet.fleet.nodes.node_set import require_known_nodes
 from sparkfleet.fleet.planning.plan import (
     FleetDecision,
     FleetPlan,
@@ -31,7 +32,8 @@ async def prepare_rollback(session: Session, name: str, generation: int | None) 
         generation: left out: the newest one before the current one.
 
     Raises:
-        ControlError: the fleet is down, has no such generation, or has given its declared port to another deployment.
+        ControlError: the fleet is down, has no such generation, does not have a node of its plan, or has given its declared
+            port to another deployment.
     """
     history = await history_of(session, name)
     now = history.status.generation if history.status else None
@@ -84,6 +86,7 @@ async def _prepared(
     client = await session.controller()
     async with client:
         status = await client.fleet()
+    require_known_nodes(session.inventory, status, [plan])
     if not retry:
         refuse_taken_ports(plan, status)
     change = _change(spec, plan, status, retry=retry)

@@ -12,6 +12,7 @@ from sparkfleet.fleet.deployments.apply import AppliedDeployments, PreparedApply
 from sparkfleet.fleet.deployments.watch import WAIT_S
 from sparkfleet.fleet.events import FleetStep, OnEvent, StepRunning, ignored
 from sparkfleet.fleet.node_programs import who
+from sparkfleet.fleet.nodes.node_set import require_known_nodes
 from sparkfleet.fleet.planning.plan import plan_deployments
 from sparkfleet.fleet.session import Session
 from sparkfleet.group.group_name import required_group
@@ -63,7 +64,7 @@ async def prepare_drain(session: Session, node: str) -> PreparedDrain:
 
     Raises:
         SpecError: the inventory has no such node.
-        ControlError: the fleet is down.
+        ControlError: the fleet is down, or was started without a node of the plan.
         NodeError: another node cannot be reached.
     """
     if node not in session.inventory.nodes:
@@ -83,6 +84,7 @@ async def prepare_drain(session: Session, node: str) -> PreparedDrain:
     if planned.client is None:
         raise ControlError("The fleet went down meanwhile.", do="`sparkfleet status` shows its state.")
     planned.client.require_same_api()
+    require_known_nodes(session.inventory, planned.status, [one.plan for one in planned.decision.pending])
     return PreparedDrain(node, PreparedApply(planned, renew=False, retry=False), drained)
 
 

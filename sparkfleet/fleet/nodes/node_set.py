@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from sparkfleet.errors import ControlError
 from sparkfleet.specs.inventory import Inventory
 
-if TYPE_CHECKING:  # a slow import, for a controller that answers
+if TYPE_CHECKING:  # slow imports, for a controller that answers
     from sparkfleet.controlplane.state.status import FleetStatus
+    from sparkfleet.planner.types.plan import DeploymentPlan
 
 
 def other_nodes(inventory: Inventory, status: FleetStatus | None) -> ControlError | None:
@@ -34,8 +36,18 @@ def other_nodes(inventory: Inventory, status: FleetStatus | None) -> ControlErro
     )
 
 
-def require_known_nodes(inventory: Inventory, status: FleetStatus | None, planned: set[str]) -> None:
-    """Raises ControlError if a plan uses a node that the running fleet was not started with."""
-    error = other_nodes(inventory, status)
-    if error is not None and status is not None and planned - {one.name for one in status.nodes}:
-        raise error
+def require_known_nodes(
+    inventory: Inventory, status: FleetStatus | None, plans: Iterable[DeploymentPlan]
+) -> None:
+    """Raises ControlError if a plan uses a node that the running fleet does not have: its groups would wait without end."""
+    running = {one.name for one in status.nodes} if status is not None else set()
+    for plan in plans:
+        planned = {node for group in plan.groups for node in group.choice.candidate.shape.nodes}
+        unknown = sorted(planned - running)
+        if not running or not unknown:
+            continue
+        error = other_nodes(inventory, status) if set(unknown) & set(inventory.nodes) else None
+        raise error or ControlError(
+            f"The plan of {plan.name} needs {', '.join(unknown)}, which the fleet does not have.",
+            do=f"`sparkfleet apply` with the file of {plan.name} plans it for the present nodes.",
+        )

@@ -74,7 +74,7 @@ def _refused(hop: Hop, tried: list[str]) -> AuthenticationFailed:
         means="The host key matches the pinned one, so it is the right machine. sparkfleet logs in by key only.",
         do=("Install your key" if tried else "Make a key, `ssh-keygen -t ed25519`, and install it")
         + f": `ssh-copy-id -p {hop.port} {hop.user}@{hop.host}`. If your key is encrypted: `ssh-add`."
-        f" If your user there is not {hop.user}: `sparkfleet init USER@{hop.host}`.",
+        f" If your user there is not {hop.user}: `sparkfleet init USER@HOST`, with the same HOST as before.",
     )
 
 

@@ -50,7 +50,7 @@ async def tool_for(image: str) -> Tool:
             "; ".join(failed),
             means="Its daemon is not running or hangs, this user may not use it, or the node is too busy.",
             do=_older_groups()
-            if "permission denied" in "; ".join(failed)
+            if any(one.startswith("docker ") and "permission denied" in one for one in failed)
             else f"{failed[0].partition(' ')[0]} image inspect {image}",
             because=Cause.TRANSIENT,
         )

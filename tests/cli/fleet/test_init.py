@@ -121,6 +121,15 @@ def test_a_fleet_that_runs_there_is_named_for_an_owner_without_its_inventory(spa
     assert "(`fleet: lab`, `head: spark-2`)" in out
 
 
+def test_a_fleet_of_the_same_name_that_runs_there_has_its_head_named(sparkfleet, machines, tmp_path):
+    """The likeliest case of a lost inventory, as `home` is the name of every fleet without another: `init` was silent."""
+    role = NodeRole(verb="join", node="spark-1", head="spark-2", ray="10.0.0.2:6379", live=True)
+    machines[0]["surroundings"] = NodeSurroundings(role=role).model_dump_json()
+    code, out, _ = sparkfleet("init", *HOSTS, "--yes", *GIVEN, "-i", tmp_path / "inventory.yaml")
+    assert code == 0
+    assert "spark-1 belongs to fleet home of head spark-2, which is running. Set `head: spark-2`" in out
+
+
 def test_a_schema_is_named_only_in_a_clone(sparkfleet, machines, tmp_path):
     """Elsewhere an editor reported that it cannot be loaded."""
     (clone := tmp_path / "clone" / "docs" / "schema").mkdir(parents=True)

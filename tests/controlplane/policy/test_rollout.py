@@ -103,6 +103,11 @@ def test_a_generation_that_failed_leaves_the_old_one_serving():
     assert decide({"m": 2}, [app(1), app(2, "failed")], {}, **GIVEN_UP) == ()
 
 
+def test_one_that_is_given_up_and_serves_all_the_same_replaces_none():
+    """Both ended: the older one was replaced, and the new one was given up."""
+    assert verbs(decide({"m": 2}, [app(1), app(2)], {}, **GIVEN_UP)) == [("retire", "m", 2)]
+
+
 def test_for_a_generation_that_is_given_up_and_gone_the_old_one_is_not_stopped():
     assert decide({"m": 2}, [app(1)], {"m": False}, **GIVEN_UP) == ()
 

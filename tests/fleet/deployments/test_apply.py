@@ -221,6 +221,8 @@ async def test_a_plan_on_a_node_that_the_running_fleet_lacks_stops_an_apply(sess
     controller.nodes = (NodeReport(name="former", joined=True),)
     with pytest.raises(ControlError, match="started with former; the inventory has this"):
         await prepare_apply(session, [changed])
+    with pytest.raises(ControlError, match="started with former; the inventory has this"):
+        await prepare_restart(session, "tiny")
 
 
 async def test_a_stored_plan_that_runs_code_of_a_checkpoint_without_a_commit_is_not_started_again(

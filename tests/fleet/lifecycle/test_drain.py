@@ -4,12 +4,15 @@ import pytest
 from statuses import deployment, fleet, report, rung
 
 from sparkfleet.controlplane.state.drained import DrainedNode
+from sparkfleet.controlplane.state.status import NodeReport
 from sparkfleet.errors import ControlError
 from sparkfleet.fleet.deployments.apply import PreparedApply
 from sparkfleet.fleet.lifecycle.drain import PreparedDrain, carry_out_drain, prepare_drain
-from sparkfleet.fleet.planning.plan import FleetDecision, FleetPlan
+from sparkfleet.fleet.planning.plan import FleetDecision, FleetPlan, Planned
 from sparkfleet.planner.place.fleet_map import Fleet
+from sparkfleet.planner.report.diff import Change
 from sparkfleet.planner.types.plan import GroupPlan, Plan
+from sparkfleet.specs.deployment import Deployment
 from sparkfleet.specs.load import parse_inventory
 
 INVENTORY = parse_inventory(
@@ -44,6 +47,9 @@ class Answers:
 
     async def fleet(self):
         return self.left.pop(0)
+
+    def require_same_api(self):
+        pass
 
     async def events(self, after, wait_s):
         return []
@@ -82,3 +88,25 @@ async def test_a_drained_node_with_a_deployment_that_ends_is_not_empty():
     prepared = await prepare_drain(Answers(fleet(ending, drained=DRAINED)), "spark1")
     assert (prepared.apply, prepared.drained) == (None, False)
     assert (await prepare_drain(Answers(fleet(drained=DRAINED)), "spark1")).drained
+
+
+async def test_what_would_move_to_a_node_that_the_running_fleet_lacks_is_refused_before_anything_is_drained(
+    monkeypatch,
+):
+    """It was drained, its weights were copied, and the drain waited without end for the other node's memory."""
+    spec = Deployment(name="big", model="builtin:tiny")
+    one = deployment(report()).model_copy(update={"spec": spec.model_dump_json(exclude_unset=True)})
+    moving = one.plan.model_copy(update={"groups": (GroupPlan(ladder=(rung(nodes=("a",)),)),)})
+    status = fleet(one, nodes=(NodeReport(name="spark1", joined=True),))
+    session = Answers(status)
+
+    async def planned(session, specs, without):
+        change = Change(verb="change", name=spec.name)
+        decision = FleetDecision(
+            Plan(deployments=(moving,)), [Planned(spec=spec, plan=moving, change=change)]
+        )
+        return FleetPlan(tuple(specs), Fleet(name="home", nodes=()), status, decision, session, {})
+
+    monkeypatch.setattr("sparkfleet.fleet.lifecycle.drain.plan_deployments", planned)
+    with pytest.raises(ControlError, match="started with spark1; the inventory has a, spark1"):
+        await prepare_drain(session, "spark1")

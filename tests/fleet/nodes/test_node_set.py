@@ -3,8 +3,8 @@
 from types import SimpleNamespace
 
 import pytest
-from control_values import inventory
-from statuses import fleet
+from control_values import inventory, plan
+from statuses import fleet, rung
 
 from sparkfleet.controlplane.state.status import NodeReport
 from sparkfleet.errors import ControlError
@@ -12,10 +12,16 @@ from sparkfleet.fleet.deployments.status import fleet_state
 from sparkfleet.fleet.lifecycle.bring_up import bring_up
 from sparkfleet.fleet.node_starts import FleetLifecycle
 from sparkfleet.fleet.nodes.node_set import other_nodes, require_known_nodes
+from sparkfleet.planner.types.plan import GroupPlan
 
 
 def running(*names):
     return fleet(nodes=tuple(NodeReport(name=name, joined=True) for name in names))
+
+
+def planned(*nodes):
+    """A plan with its group on these nodes."""
+    return plan().model_copy(update={"groups": (GroupPlan(ladder=(rung(nodes=nodes),)),)})
 
 
 class Running:
@@ -76,6 +82,15 @@ def test_a_controller_that_has_not_looked_yet_is_no_other_fleet():
 
 def test_only_a_plan_that_uses_a_new_node_is_refused():
     now = running("a", "b")
-    require_known_nodes(inventory("a", "b", "c"), now, {"a", "b"})
+    require_known_nodes(inventory("a", "b", "c"), now, [planned("a", "b")])
     with pytest.raises(ControlError, match="c cannot be used yet"):
-        require_known_nodes(inventory("a", "b", "c"), now, {"b", "c"})
+        require_known_nodes(inventory("a", "b", "c"), now, [planned("a"), planned("b", "c")])
+
+
+def test_a_stored_plan_on_a_node_that_has_left_is_refused_with_the_way_to_another():
+    """A rollback to it waited without end for the free memory of a node that nobody looks for."""
+    for nodes in ("ab", "abd"):
+        with pytest.raises(ControlError, match="The plan of tiny needs c, which") as caught:
+            require_known_nodes(inventory(*nodes), running("a", "b"), [planned("c")])
+        assert "`sparkfleet apply` with the file of tiny" in caught.value.do
+    require_known_nodes(inventory("a", "b"), running(), [planned("c")])

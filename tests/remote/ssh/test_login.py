@@ -97,8 +97,10 @@ async def test_no_key_at_all_is_reported_with_the_command_that_installs_one(sshd
         async with sshd.channel(identities=(sshd.home / "missing",), only_identities=False) as channel:
             with pytest.raises(
                 AuthenticationFailed, match=r"no key was found[^$]*ssh-keygen[^$]*ssh-copy-id[^$]*init USER@"
-            ):
+            ) as caught:
                 await channel.run(["true"])
+    # An address without its port, or that of an alias in ~/.ssh/config, would be enrolled as another machine.
+    assert "`sparkfleet init USER@HOST`, with the same HOST as before" in caught.value.do
 
 
 @pytest.mark.parametrize("content", [b"", b"\0" * 100, b"-----BEGIN OPENSSH PRIVATE KEY-----\nnonsense\n"])

@@ -78,6 +78,13 @@ async def test_a_tool_that_cannot_look_is_not_taken_for_one_without_the_image(
     assert await tool_for("x") == "podman"
 
 
+async def test_a_podman_that_is_refused_is_no_matter_of_dockers_group(programs):
+    install(programs, "podman", REFUSED)
+    with pytest.raises(NodeError, match="podman cannot look for the image x") as caught:
+        await tool_for("x")
+    assert caught.value.do == "podman image inspect x"
+
+
 async def test_no_tool_at_all(programs):
     with pytest.raises(NodeError, match="neither docker nor podman is on this node"):
         await tool_for("x")
