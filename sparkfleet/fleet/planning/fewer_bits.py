@@ -89,24 +89,16 @@ def _option(other: Checkpoint, plan: Plan, instead: Plan, name: str) -> Iterator
             model=other.id,
             bytes_on_disk=other.bytes_on_disk,
             rung=rung,
-            tps=_speed(after) if after else 0.0,
+            tps=(after.tps or 0.0) if after else 0.0,
             gain=gain,
             roomier=roomier,
             nearest=nearest,
         )
 
 
-def _speed(plan: DeploymentPlan) -> float:
-    """Predicted tok/s under the plan's objective: of one request, or of all together; 0: not predicted."""
-    found = plan.groups[0].choice.prediction
-    band = found.decode_tps_aggregate if plan.objective == "throughput" else found.decode_tps_per_request
-    return band.mid if band else 0.0
-
-
 def _gain(before: DeploymentPlan, after: DeploymentPlan) -> float:
     """Predicted speed as a multiple of the plan's; 0 if either is not predicted: no gain is known."""
-    was = _speed(before)
-    return _speed(after) / was if was else 0.0
+    return (after.tps or 0.0) / before.tps if before.tps else 0.0
 
 
 def _roomier(before: DeploymentPlan, after: DeploymentPlan) -> str:

@@ -232,6 +232,18 @@ class DeploymentPlan(Value):
     """The fleet's nodes that have a GPU, and which version of its driver they had when this was planned."""
 
     @property
+    def tps(self) -> float | None:
+        """Predicted tok/s under its objective: for `throughput` of all requests of all groups together, else of one request
+        on the slowest group; None if a group's is not known."""
+        found = [group.choice.prediction for group in self.groups]
+        many = self.objective == "throughput"
+        bands = [one.decode_tps_aggregate if many else one.decode_tps_per_request for one in found]
+        rates = [band.mid for band in bands if band is not None]
+        if not rates or len(rates) < len(bands):
+            return None
+        return sum(rates) if many else min(rates)
+
+    @property
     def declared_ports(self) -> frozenset[tuple[str, int]]:
         """Node and port of each of its custom workloads."""
         return frozenset(at for group in self.groups for at in group.choice.candidate.declared_ports)

@@ -184,6 +184,18 @@ def test_changes_and_nodes(sparks, plan, ask):
     assert re.search(r"nodes       spark1: \w+ \d+ GiB; \d+ of 122 GiB left", nodes)
 
 
+def test_a_plan_for_throughput_has_the_total_of_all_replicas(sparks, plan, ask):
+    """Four Sparks had the rate of one, and the verdict that of one request."""
+    spec = ask(FP8, objective="throughput")
+    found = plan(sparks(4), spec).of("m")
+    total = sum(group.choice.prediction.decode_tps_aggregate.mid for group in found.groups)
+    assert len(found.groups) == 4
+    assert found.tps == pytest.approx(total)
+    assert " on all 4 replicas\n" in "\n".join(explain_plan(found))
+    verdict = explain_change(compare(spec, found, None), found)[-1]
+    assert f"fits, {total:.3g} tok/s shared by 64: 1 to start" in verdict
+
+
 def test_the_embedded_engine_says_that_speed_is_not_known(cpu_node, ask):
     text = "\n".join(explain_plan(plan_on(ask("builtin:tiny"), [cpu_node()])))
     assert "  speed       not predicted; measured after the start" in text

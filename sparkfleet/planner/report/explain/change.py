@@ -25,13 +25,16 @@ def explain_change(change: Change, plan: DeploymentPlan | None = None) -> list[s
 
 
 def _verdict(plan: DeploymentPlan | None) -> str:
-    """The answer to the two questions of an owner, for the slowest and the tightest group; "" without a plan."""
+    """The answer to the two questions of an owner: the tightest group's fit, and the speed; "" without a plan."""
     if plan is None or not plan.groups:
         return ""
     found = [group.choice.prediction for group in plan.groups]
     fits = next((one.verdict for one in found if one.verdict != "fits"), "fits")
-    rates = [one.decode_tps_per_request.mid for one in found if one.decode_tps_per_request is not None]
-    return f"{fits}, {min(rates):.3g} tok/s for one user" if rates else fits
+    if plan.tps is None:
+        return fits
+    if plan.objective == "throughput":
+        return f"{fits}, {plan.tps:.3g} tok/s shared by {sum(one.concurrency or 1 for one in found)}"
+    return f"{fits}, {plan.tps:.3g} tok/s for one user"
 
 
 def _effect(change: Change, chosen: Sequence[Rung]) -> str:

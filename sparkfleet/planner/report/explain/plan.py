@@ -65,7 +65,7 @@ def _group_lines(
     )
     lines = lines_of("choice", f"{first.candidate}{more}")
     lines += lines_of("memory", *_memory(first, totals))
-    lines += _speed_lines(first.prediction)
+    lines += _speed_lines(first.prediction, count)
     lines += lines_of("why", *first.reason.split("; ")) if first.reason else []
     lines += lines_of("also fits", room) if (room := _headroom(first)) else []
     lines += _settings_lines(first)
@@ -187,8 +187,8 @@ def _memory(rung: Rung, totals: Mapping[str, int]) -> tuple[str, ...]:
     return (words, need.basis) if rung.prediction.decode_tps_per_request is None else (words,)
 
 
-def _speed_lines(prediction: Prediction) -> list[str]:
-    """Predicted decode rates, TTFT and prefill rate, and the basis of the prediction."""
+def _speed_lines(prediction: Prediction, replicas: int = 1) -> list[str]:
+    """Predicted decode rates of a group and of all its replicas, TTFT and prefill rate, and the basis of the prediction."""
     alone, many = prediction.decode_tps_per_request, prediction.decode_tps_aggregate
     if alone is None:
         return lines_of("speed", "not predicted; measured after the start")
@@ -196,6 +196,7 @@ def _speed_lines(prediction: Prediction) -> list[str]:
     if many is not None and (prediction.concurrency or 1) > 1:
         # This includes the time in which other prompts are prefilled; the rate of one user does not.
         rates.append(f"{many.mid:.0f} shared by {prediction.concurrency}{_spread(many)}")
+        rates += [f"{replicas * many.mid:.0f} on all {replicas} replicas"] if replicas > 1 else []
     first = []
     if prediction.ttft_ms is not None:
         prompt = f" ({_tokens(prediction.prompt)} prompt)" if prediction.prompt else ""
