@@ -287,11 +287,15 @@ def _from_stated(name: str, configs: Configs, stored: Stored, size: Size, error:
 
 
 def _stated_shapes(guess: ModelShape, config: ConfigJson) -> ModelShape:
-    """The guess with the further fields of a summary: width, experts, and a model with the same kinds of layers."""
+    """The guess with the further fields of a summary: width, experts, and a model with the same kinds of layers. Raises
+    Declined if it has fewer experts than a token picks."""
     stated = {"hidden": "hidden_size", "experts": "num_experts", "top_k": "num_experts_per_tok"}
     found = {
         field: int(value) for field, key in stated.items() if 1 <= (value := _number(config, key)) < MOST
     }
+    experts, top_k = (found.get(field, getattr(guess, field)) for field in ("experts", "top_k"))
+    if 0 < experts < top_k:
+        raise Declined(f"its summary has {top_k} experts per token of {experts} in all")
     like = known_as(str(config.get("layers_like", ""))) if "layers_like" in config else None
     if like is not None:
         layers = from_checkpoint(like).layers

@@ -396,6 +396,13 @@ def test_any_config_is_predicted_or_declined(config: dict[str, object]) -> None:
     assert accuracy.predict(case, factors())["decode_tps_per_request"] is not None
 
 
+def test_a_summary_with_more_experts_per_token_than_experts_is_declined() -> None:
+    """Its powers of more than all experts had no end."""
+    summary = {"params_total_b": 30, "params_active_b": 3, "num_experts": 1, "num_experts_per_tok": 3}
+    with pytest.raises(Declined, match="3 experts per token of 1"):
+        case_of(row(model="Some/Model-7B"), {**architectures(), "Some/Model-7B": summary})
+
+
 def test_packaged_measurements_are_read_and_mostly_predicted() -> None:
     rows = read_rows(PACKAGED)
     assert len(rows) > 2000
