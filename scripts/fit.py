@@ -12,7 +12,7 @@ logarithm of time then finds, all at once:
 
     coefficients   log-normal priors around what the ceilings suggest
     acceptance     logits by method, content, family, with normal priors around typical values
-    effects        one per key (calibration.py), shrunk to zero by a ridge: rare cells keep the general ones' values
+    effects        one per key (factor_keys.py), shrunk to zero by a ridge: rare cells keep the general ones' values
 
 Errors count as in a Cauchy distribution (patched stacks and boots differ by 2x), and a source with n rows counts as n^0.65
 of them. Validation repeats the whole fit without each group of sources (LOSO), of runs, and of families of models (LOMO);

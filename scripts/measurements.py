@@ -1,6 +1,6 @@
 """Bring published measurements into `sparkfleet/knowledge/measurements/benchmarks.csv`.
 
-    python scripts/measurements.py ROWS.csv...     normalise rows (same columns) and write the packaged file
+    python scripts/measurements.py ROWS.csv...     normalise rows (same columns) and add them to the packaged file
 
 A row of a later file whose figures an earlier one has of the same model is a copy and is left out. Figures and what was run
 are facts and are kept with their source. Of the notes only the words about the method of measurement remain, which is
@@ -10,6 +10,7 @@ all that `accuracy.rows` reads; nothing else of anybody's prose is kept.
 from __future__ import annotations
 
 import csv
+import io
 import re
 import sys
 from pathlib import Path
@@ -56,11 +57,15 @@ def without_copies(files: list[list[dict[str, str]]]) -> list[dict[str, str]]:
 
 def main() -> None:
     """Read, normalise, write."""
-    rows = without_copies([[normalised(row) for row in read_rows(Path(path))] for path in sys.argv[1:]])
-    with TARGET.open("w", newline="", encoding="utf-8") as file:
-        writer = csv.DictWriter(file, fieldnames=list(rows[0]), lineterminator="\n")
-        writer.writeheader()
-        writer.writerows(rows)
+    files = [[normalised(row) for row in read_rows(path)] for path in (TARGET, *map(Path, sys.argv[1:]))]
+    rows = without_copies(files)
+    text = io.StringIO()
+    writer = csv.DictWriter(text, fieldnames=list(rows[0]), lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(rows)
+    # As a whole: a row with another column has raised before.
+    TARGET.write_text(text.getvalue(), encoding="utf-8")
+    print(f"{len(rows) - len(files[0])} new rows, {sum(map(len, files)) - len(rows)} copies left out")
     print(f"{len(rows)} rows, {TARGET.stat().st_size / 1024:.0f} KiB")
 
 

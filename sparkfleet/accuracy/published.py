@@ -16,7 +16,7 @@ from typing import NamedTuple, get_args
 
 from sparkfleet.accuracy.rows import PublishedCase
 from sparkfleet.knowledge.models.model_names import plain
-from sparkfleet.specs.deployment import EngineName, Objective
+from sparkfleet.specs.deployment import Objective, PlannedEngine
 from sparkfleet.values import Value
 
 LEAST_CONFIGURATIONS = 3
@@ -29,7 +29,7 @@ SHORTEST = 16
 """Fewest tokens of a prompt: less is a single word."""
 NEAR = 2**0.5
 """Largest ratio of requests at once between rows of the same load."""
-SERVABLE = frozenset(engine for engine in get_args(EngineName) if engine != "custom")
+SERVABLE = frozenset(get_args(PlannedEngine))
 """Engines that a deployment can have."""
 LEVELS = (4, 8, 16, 32, 64)
 """Loads of a throughput decision: the one with the most published configurations is used."""

@@ -35,7 +35,9 @@ from sparkfleet.specs.fields import (
     unknown,
 )
 
-EngineName = Literal["vllm", "sglang", "trtllm", "custom"]
+PlannedEngine = Literal["vllm", "sglang", "trtllm"]
+"""Engines that the planner may choose, in the order of preference if nothing else distinguishes them."""
+EngineName = Literal[PlannedEngine, "custom"]
 RuntimeName = Literal["process", "container"]
 Method = Literal["none", "ngram", "nextn", "mtp", "eagle3", "dflash", "dflash2", "dspark", "draft"]
 """Speculative methods: what a deployment can name, and all that anything is known about."""

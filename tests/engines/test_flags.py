@@ -138,7 +138,7 @@ def test_every_engine_is_among_the_examples(ladders):
 
 
 def test_an_unknown_speculative_option_would_be_found(parsers):
-    first, last = parsers("vllm")
+    first, *_, last = parsers("vllm")
     dflash = ("--speculative-config", '{"method":"dflash","odd":1}')
     assert list(first.speculation(dflash)) == ["odd is unknown", "dflash is no method"]
     assert list(last.speculation(dflash)) == ["odd is unknown"]

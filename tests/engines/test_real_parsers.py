@@ -31,6 +31,7 @@ parser = make_arg_parser(FlexibleArgumentParser())
 for line in json.load(sys.stdin):
     parser.parse_args(line)
 flags = sorted({f for a in parser._actions for f in a.option_strings if f.startswith('--')})
+plain = sorted({f for a in parser._actions if a.nargs == 0 for f in a.option_strings if f.startswith('--')})
 limited = [a for a in parser._actions if a.choices]
 choices = {f: list(map(str, a.choices)) for a in limited for f in a.option_strings if f.startswith('--')}
 import dataclasses, typing
@@ -38,7 +39,8 @@ from vllm.config import speculative
 def names(kind):
     return {name for one in typing.get_args(kind) for name in ([one] if isinstance(one, str) else names(one))}
 keys = sorted(field.name for field in dataclasses.fields(speculative.SpeculativeConfig))
-print('RESULT', json.dumps([vllm.__version__, flags, choices, keys, sorted(names(speculative.SpeculativeMethod))]))
+methods = sorted(names(speculative.SpeculativeMethod))
+print('RESULT', json.dumps([vllm.__version__, flags, plain, choices, keys, methods], sort_keys=True))
 """
 REGISTRIES = """
 import json
@@ -248,13 +250,23 @@ def lines(candidate, context):
 @pytest.mark.xdist_group("vllm_parsers")
 @installed("vllm")
 def test_vllm_parses_every_line(asked_vllm, lines):
+    """With SPARKFLEET_GOLDEN=write the flags of the release that is installed are written down."""
     version, *found = asked_vllm(VLLM, lines("vllm"))
-    path = FLAGS / f"vllm-{version.partition('+')[0]}.json"
+    release = version.partition("+")[0]
+    path = FLAGS / f"vllm-{release}.json"
+    names = ("options", "without_value", "choices", "speculative_keys", "speculative_methods")
+    if os.environ.get("SPARKFLEET_GOLDEN") == "write":
+        source = "the engine's own parser, read option by option"
+        told = {
+            "engine": "vllm",
+            "version": release,
+            "source": source,
+            **dict(zip(names, found, strict=True)),
+        }
+        path.write_text(json.dumps(told, indent=0) + "\n")
     if path.exists():
         told = json.loads(path.read_text())
-        assert found == [
-            told[name] for name in ("options", "choices", "speculative_keys", "speculative_methods")
-        ]
+        assert found == [told[name] for name in names]
 
 
 @pytest.mark.xdist_group("vllm_parsers")

@@ -53,4 +53,6 @@ def test_the_words_of_a_plan(sparks, plan, root, name, nodes):
     file = GOLDEN / f"{name}.txt"
     if os.environ.get("SPARKFLEET_GOLDEN") == "write":
         file.write_text(text)
-    assert text == file.read_text()
+    assert text == file.read_text(), (
+        "if the change has a reason: SPARKFLEET_GOLDEN=write pytest tests/planner/test_golden.py"
+    )

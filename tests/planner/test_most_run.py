@@ -58,4 +58,6 @@ def test_the_choices_for_the_most_run_models(sparks, plan, ask, count):
     text = "\n".join(lines) + "\n"
     if os.environ.get("SPARKFLEET_GOLDEN") == "write":
         file.write_text(text)
-    assert text == file.read_text()
+    assert text == file.read_text(), (
+        "if the change has a reason: SPARKFLEET_GOLDEN=write pytest tests/planner/test_most_run.py"
+    )

@@ -156,7 +156,7 @@ def value_like(schema: dict[str, Any]) -> st.SearchStrategy[Any]:
         case "string":
             return text_like(schema)
         case "integer":
-            return st.integers(schema["minimum"], schema["maximum"])
+            return st.integers(schema.get("minimum"), schema.get("maximum"))
         case "array":
             items = st.nothing() if "$ref" in schema["items"] else value_like(schema["items"])
             return st.lists(

@@ -7,8 +7,8 @@ import pytest
 from prometheus_client import generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
-from sparkfleet.telemetry import metrics_page
-from sparkfleet.telemetry.catalogue import CATALOGUE, LABELS, START_PHASES
+from sparkfleet.telemetry import catalogue, metrics_page
+from sparkfleet.telemetry.catalogue import CATALOGUE, LABELS, START_PHASES, MetricSpec
 from sparkfleet.telemetry.metrics import ControlMetrics, GapHistogram, GatewayMetrics
 from sparkfleet.telemetry.samples import sample
 
@@ -52,6 +52,18 @@ def test_what_a_page_registers_is_in_the_catalogue(make, page):
     if page == "gateway":
         assert missing == {"sparkfleet_requests_waiting"}
     assert {BY_FAMILY[name].kind for name in missing} <= {"gauge", "counter"}
+
+
+def test_no_metric_is_only_in_the_catalogue():
+    """An alert on one that no code counts or reads would never fire."""
+    own = Path(catalogue.__file__)
+    used = {
+        word
+        for file in own.parents[1].rglob("*.py")
+        if file != own
+        for word in re.findall(r"[A-Z_]{3,}", file.read_text())
+    }
+    assert {name for name, one in vars(catalogue).items() if isinstance(one, MetricSpec)} - used == set()
 
 
 def test_a_sample_with_other_labels_is_refused():

@@ -66,7 +66,7 @@ async def ask_at(
     on_text: Callable[[str], None],
     trust: Fingerprint | bool = True,
 ) -> AnswerSpeed:
-    """The same at the OpenAI endpoint `url` (with `/v1`). `trust`: of `Session.endpoint_trust`."""
+    """The same at the OpenAI endpoint `url` (with `/v1`). `trust`: of `EndpointAccess.trust`."""
     body = {
         "model": name,
         "messages": [{"role": "user", "content": question}],

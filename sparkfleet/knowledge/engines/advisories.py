@@ -9,6 +9,7 @@ from pydantic import AfterValidator
 
 from sparkfleet.knowledge.data_file import DataFile, Date, Sources, UniqueEntries
 from sparkfleet.knowledge.versions import is_within, parse_range
+from sparkfleet.specs.deployment import PlannedEngine
 from sparkfleet.values import Value
 
 
@@ -22,7 +23,7 @@ class Advisory(Value):
 
     id: str
     """CVE id."""
-    engine: Literal["vllm", "sglang", "trtllm"]
+    engine: PlannedEngine
     versions: Annotated[str, AfterValidator(_range)]
     """Affected versions, as a range (versions.py)."""
     fixed: str

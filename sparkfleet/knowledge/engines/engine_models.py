@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 from functools import lru_cache
-from typing import Annotated, Literal
+from typing import Annotated, Literal, get_args
 
 from pydantic import Field, model_validator
 
 from sparkfleet.knowledge.data_file import DataFile, Date, UniqueEntries
 from sparkfleet.knowledge.versions import is_within
+from sparkfleet.specs.deployment import PlannedEngine
 from sparkfleet.values import Value
-
-KnownEngine = Literal["vllm", "sglang", "trtllm"]
 
 Loading = Literal["listed", "absent", "unproven", "unknown"]
 """listed: the registry of the release has it (for TensorRT-LLM: NVIDIA's lists for a Spark). absent: the registry of that
@@ -25,9 +24,9 @@ class Architecture(Value):
     id: str
     """Class name, as in `architectures` of config.json."""
     model_types: Annotated[tuple[str, ...], Field(min_length=1)]
-    since: dict[KnownEngine, str] = Field(alias="from")
+    since: dict[PlannedEngine, str] = Field(alias="from")
     """Engine → first release whose list has it; "any": the first list that was read."""
-    least: dict[KnownEngine, str] = Field(default_factory=dict)
+    least: dict[PlannedEngine, str] = Field(default_factory=dict)
     """Engine → first release that loads it by its recipe, if that was before the lists that were read."""
     date: Date
 
@@ -35,15 +34,15 @@ class Architecture(Value):
 class EngineModels(Value):
     """Contents of `architectures.yaml`."""
 
-    sources: dict[KnownEngine, str]
-    read: dict[KnownEngine, tuple[str, ...]]
+    sources: dict[PlannedEngine, str]
+    read: dict[PlannedEngine, tuple[str, ...]]
     """Releases whose lists were read, oldest first."""
     architectures: UniqueEntries[Architecture]
 
     @model_validator(mode="after")
     def _releases_read(self) -> EngineModels:
-        if set(self.read) != {"vllm", "sglang", "trtllm"}:
-            raise ValueError("read: expected vllm, sglang and trtllm")
+        if set(self.read) != set(get_args(PlannedEngine)):
+            raise ValueError(f"read: expected {', '.join(get_args(PlannedEngine))}")
         for one in self.architectures:
             for engine, release in one.since.items():
                 if release != "any" and release not in self.read[engine]:
@@ -69,7 +68,7 @@ def loading(engine: str, version: str | None, model_type: str | None) -> Loading
     """
     known = ENGINE_MODELS.content
     one = next((one for one in known.architectures if model_type in one.model_types), None)
-    if one is None or engine not in ("vllm", "sglang", "trtllm"):
+    if one is None or engine not in known.read:
         return "unknown"
     since = next((release for name, release in one.since.items() if name == engine), None)
     if since is None:

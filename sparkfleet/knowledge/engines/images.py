@@ -8,7 +8,7 @@ from typing import Annotated, Literal
 from pydantic import BeforeValidator, Field
 
 from sparkfleet.knowledge.data_file import DataFile, Date, Sources, UniqueEntries, pairs
-from sparkfleet.specs.deployment import Method
+from sparkfleet.specs.deployment import Method, PlannedEngine
 from sparkfleet.values import Value
 
 _RELEASE_TAGS = {
@@ -42,7 +42,7 @@ class Image(Value):
     build: str = ""
     """Distinguishes builds of one tag, e.g. "re-tag"; "" if only one is known."""
     digests: tuple[Annotated[str, Field(pattern=r"^sha256:[0-9a-f]{64}$")], ...] = ()
-    engine: Literal["vllm", "sglang", "trtllm"]
+    engine: PlannedEngine
     engine_version: str | None
     """Version for comparison by rules; None: not published, or the tag moves."""
     cuda: str = ""

@@ -11,9 +11,8 @@ from functools import lru_cache
 from typing import Literal
 
 from sparkfleet.knowledge.data_file import DataFile, Date, Sources, UniqueEntries
-from sparkfleet.knowledge.models.speculators import EngineName
 from sparkfleet.knowledge.versions import is_within
-from sparkfleet.specs.deployment import Method
+from sparkfleet.specs.deployment import Method, PlannedEngine
 from sparkfleet.values import Value
 
 
@@ -21,7 +20,7 @@ class MethodSupport(Value):
     """A speculative method of an engine."""
 
     id: str
-    engine: EngineName
+    engine: PlannedEngine
     method: Method
     name: str
     """The engine's name for it."""
@@ -40,7 +39,7 @@ class DepthSchedule(Value):
     """A depth by load: k alone and k under load in one engine."""
 
     id: str
-    engine: EngineName
+    engine: PlannedEngine
     methods: tuple[Method, ...]
     since: str
     note: str = ""

@@ -11,13 +11,11 @@ from pydantic import BeforeValidator, Field, model_validator
 from sparkfleet.knowledge.data_file import DataFile, Date, Sources, UniqueEntries, pairs
 from sparkfleet.knowledge.models.model_names import matches
 from sparkfleet.knowledge.published.left_out import left_out_families
-from sparkfleet.specs.deployment import Method
+from sparkfleet.specs.deployment import Method, PlannedEngine
 from sparkfleet.values import Value
 
 Content = Literal["mixed", "code", "prose", "structured", "math", "agent", "counting"]
 """Kinds of answers. "counting" (numbers in a row) is an upper bound, not a workload."""
-
-EngineName = Literal["vllm", "sglang", "trtllm"]
 
 Tokens = Annotated[int, Field(ge=1, le=64)]
 Rate = Annotated[float, Field(ge=0, le=1)]
@@ -36,7 +34,7 @@ class Acceptance(Value):
     low: float | None = None
     high: float | None = None
     """Range of the given one; None: one number was published."""
-    engine: EngineName | None = None
+    engine: PlannedEngine | None = None
     quant: str | None = None
     note: str = ""
     sources: Sources
@@ -81,7 +79,7 @@ class Gain(Value):
     tokens: Tokens | None
     concurrency: Annotated[int, Field(ge=1)]
     ratio: Annotated[float, Field(gt=0)]
-    engine: EngineName
+    engine: PlannedEngine
     quant: str
     note: str = ""
     sources: Sources
@@ -117,7 +115,7 @@ class Speculator(Value):
     targets: Annotated[tuple[str, ...], Field(min_length=1)]
     """Globs on the model id, letter case aside."""
     method: Method
-    engines: Annotated[tuple[EngineName, ...], Field(min_length=1)]
+    engines: Annotated[tuple[PlannedEngine, ...], Field(min_length=1)]
     head: Literal["checkpoint", "separate", "none"]
     """Place of the drafting weights. "checkpoint": see its weight map, as quantisers drop heads."""
     draft: str | None = None
@@ -126,7 +124,7 @@ class Speculator(Value):
     """Licence of the draft, by the Hub's name for it; None if its card names none, or the head is the checkpoint's own."""
     gb: Annotated[float, Field(gt=0)] | None = None
     """Weights of the draft, GB (1e9 bytes); None if that is not known."""
-    since: Annotated[tuple[tuple[EngineName, str], ...], BeforeValidator(pairs)] = ()
+    since: Annotated[tuple[tuple[PlannedEngine, str], ...], BeforeValidator(pairs)] = ()
     """First release of an engine that loads this draft model, if the method alone does not decide it."""
     proposed: bool = True
     """True if plans consider it by themselves. False: without measurements on a Spark; a deployment may name it."""
@@ -188,7 +186,7 @@ class PublishedDrafting(NamedTuple):
 
 
 def drafting_published(
-    model: str, engine: EngineName, method: Method, tokens: int, *, requests: int, content: str
+    model: str, engine: PlannedEngine, method: Method, tokens: int, *, requests: int, content: str
 ) -> PublishedDrafting:
     """Medians of published figures, without upper bounds (counting).
 
@@ -207,7 +205,7 @@ def drafting_published(
 
 @lru_cache(maxsize=1024)
 def _drafting_published(
-    model: str, engine: EngineName, method: Method, tokens: int, *, requests: int, content: str
+    model: str, engine: PlannedEngine, method: Method, tokens: int, *, requests: int, content: str
 ) -> PublishedDrafting:
     known = [one for one in speculators_of(model, engine) if one.method == method]
     gains = [

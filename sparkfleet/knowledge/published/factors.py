@@ -46,9 +46,9 @@ class Factors(Value):
     """Contents of `factors.yaml`."""
 
     coefficients: dict[Quantity, dict[str, float]]
-    """Factor on each physical term; keys by `factor_keys.coefficient_keys`."""
+    """Factor on each physical term; keys by `decode_coefficient` and `prefill_coefficient` of factor_keys.py."""
     effects: dict[Quantity, dict[str, Effect]]
-    """Residual effects; keys by `factor_keys.effect_keys`."""
+    """Residual effects; keys by `decode_keys` and `prefill_keys` of factor_keys.py."""
     acceptance: dict[str, Effect]
     """Logit of the probability that one more draft token is accepted, as a sum over keys."""
     bands: dict[str, float]

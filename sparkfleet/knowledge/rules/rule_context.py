@@ -14,7 +14,7 @@ from typing import Annotated, Literal
 
 from pydantic import BeforeValidator
 
-from sparkfleet.specs.deployment import Method, TextKind
+from sparkfleet.specs.deployment import EngineName, Method, TextKind
 from sparkfleet.values import Value
 
 
@@ -50,7 +50,7 @@ class RuleContext(Value):
 
     # Engine, image and kernels
     device: Annotated[Literal["cuda", "cpu"] | None, FactKind.TEXT] = None
-    engine: Annotated[Literal["vllm", "sglang", "trtllm", "custom"] | None, FactKind.TEXT] = None
+    engine: Annotated[EngineName | None, FactKind.TEXT] = None
     engine_version: VersionNumber = None
     runtime: Annotated[Literal["process", "container"] | None, FactKind.TEXT] = None
     image: Text = None

@@ -17,14 +17,13 @@ from sparkfleet.perf.memory.demand import MemoryBudget
 from sparkfleet.perf.predictor import Settings, release_of
 from sparkfleet.planner.capacity.sizing import (
     BATCH_FLAGS,
-    EAGER_FLAGS,
     Proposal,
     Sizes,
     VariantContext,
     size_proposal,
     sized_at,
 )
-from sparkfleet.planner.engine_args.engine_args import KV_FLAG, chunk_given
+from sparkfleet.planner.engine_args.engine_args import EAGER_FLAGS, KV_FLAG, chunk_given
 from sparkfleet.planner.types.plan import Candidate, Rung
 
 STEP = 1024

@@ -18,7 +18,14 @@ from sparkfleet.perf.memory.demand import FLOOR, MemoryBudget, fits
 from sparkfleet.perf.memory.kv_cache import pool_bytes
 from sparkfleet.perf.prediction import KV, VLLM_POOL, Band, MemoryPart, MemoryUse, Speculation, Split, Verdict
 from sparkfleet.perf.predictor import Predictor, Settings
-from sparkfleet.planner.engine_args.engine_args import KV_FLAG, KvPool, chunk_given, pool_given, share_given
+from sparkfleet.planner.engine_args.engine_args import (
+    EAGER_FLAGS,
+    KV_FLAG,
+    KvPool,
+    chunk_given,
+    pool_given,
+    share_given,
+)
 from sparkfleet.planner.place.drafting import depth_on
 from sparkfleet.planner.place.fleet_map import Fleet, Pool
 from sparkfleet.planner.place.stacks import Stack
@@ -39,7 +46,6 @@ BATCH_FLAGS = {
     "sglang": "--chunked-prefill-size",
     "trtllm": "--max-num-tokens",
 }
-EAGER_FLAGS = {"vllm": "--enforce-eager", "sglang": "--disable-cuda-graph", "trtllm": ""}
 BEYOND_SHARE = {
     "sglang": (
         MemoryUse.ACTIVATIONS,

@@ -19,6 +19,8 @@ from sparkfleet.knowledge.rules.rule_context import parse_flags
 from sparkfleet.perf.memory.engine_sizes import WHOLE_PROMPT
 
 MEMORY_FLAGS = {"vllm": "--gpu-memory-utilization", "sglang": "--mem-fraction-static"}
+EAGER_FLAGS = {"vllm": "--enforce-eager", "sglang": "--disable-cuda-graph", "trtllm": ""}
+"""Flags that switch CUDA graphs off; "" if there is none."""
 KV_FLAG = "--kv-cache-dtype"
 
 KV_BYTES = ("--kv-cache-memory-bytes", "--kv-cache-memory")

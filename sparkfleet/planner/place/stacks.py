@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from fnmatch import fnmatchcase
 from functools import lru_cache
-from typing import NamedTuple
+from typing import NamedTuple, get_args
 
 from sparkfleet.checkpoints.checkpoint import Checkpoint
 from sparkfleet.hostfacts.node import NodeFacts
@@ -20,10 +20,9 @@ from sparkfleet.knowledge.versions import Truth, parse_range
 from sparkfleet.perf.prediction import Speculation, Split
 from sparkfleet.perf.predictor import Predictor, release_of
 from sparkfleet.planner.types.plan import ENGINE_LABELS, Rejection
-from sparkfleet.specs.deployment import EngineName, RuntimeName, Variant
+from sparkfleet.specs.deployment import EngineName, PlannedEngine, RuntimeName, Variant
 
-ENGINES: tuple[EngineName, ...] = ("vllm", "sglang", "trtllm")
-"""Engines that the planner may choose, in the order of preference if nothing else distinguishes them."""
+ENGINES: tuple[PlannedEngine, ...] = get_args(PlannedEngine)
 
 MADE_FOR = {
     "aeon-ultimate": "*aeon*",

@@ -12,7 +12,7 @@ from sparkfleet.knowledge.engines.advisories import advisories_of
 from sparkfleet.knowledge.engines.engine_models import loading
 from sparkfleet.knowledge.engines.images import engine_version_of, images_of
 from sparkfleet.knowledge.rules.rule_context import FACTS, FactKind, RuleContext, parse_flags
-from sparkfleet.planner.engine_args.engine_args import KV_BLOCKS, KV_BYTES, KV_TOKENS
+from sparkfleet.planner.engine_args.engine_args import EAGER_FLAGS, KV_BLOCKS, KV_BYTES, KV_TOKENS
 from sparkfleet.planner.types.plan import Candidate, GroupShape
 
 _GDN_MODELS = ("qwen3_next", "qwen3_5", "qwen4")
@@ -51,7 +51,6 @@ _CHOSEN = ("attention_backend", "moe_backend", "linear_backend", "gdn_backend", 
 
 _POOL_FLAGS = {"vllm": (*KV_BYTES, KV_BLOCKS), "sglang": (KV_TOKENS,)}
 """Flags that fix how large the KV cache is."""
-_EAGER = {"vllm": "--enforce-eager", "sglang": "--disable-cuda-graph"}
 
 
 def situation_of(candidate: Candidate, known: RuleContext | None = None) -> RuleContext:
@@ -106,7 +105,7 @@ def _from_flags(candidate: Candidate) -> dict[str, object]:
         found["memory_fraction_set"] = True
     if any(flag in flags for flag in _POOL_FLAGS.get(candidate.engine, ())):
         found["kv_pinned"] = True
-    found["cuda_graphs"] = _EAGER[candidate.engine] not in flags
+    found["cuda_graphs"] = EAGER_FLAGS[candidate.engine] not in flags
     return found
 
 

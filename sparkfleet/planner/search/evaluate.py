@@ -15,7 +15,6 @@ from sparkfleet.perf.prediction import Band, Prediction, Provenance
 from sparkfleet.perf.predictor import Settings
 from sparkfleet.planner.capacity.sizing import (
     BATCH_FLAGS,
-    EAGER_FLAGS,
     Proposal,
     Sizes,
     Sizing,
@@ -26,7 +25,13 @@ from sparkfleet.planner.capacity.sizing import (
     sized_at,
 )
 from sparkfleet.planner.capacity.too_large import too_large
-from sparkfleet.planner.engine_args.engine_args import KV_FLAG, MEMORY_FLAGS, chunk_given, share_given
+from sparkfleet.planner.engine_args.engine_args import (
+    EAGER_FLAGS,
+    KV_FLAG,
+    MEMORY_FLAGS,
+    chunk_given,
+    share_given,
+)
 from sparkfleet.planner.engine_args.user_overrides import in_words
 from sparkfleet.planner.place.stacks import Stack, in_order
 from sparkfleet.planner.rules.judgement import RuleJudgement, RuleMatch, fold, judge, merge_flags, rejections

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from typing import Literal
 
+from sparkfleet.knowledge.engines import engine_flags
 from sparkfleet.perf.prediction import Prediction, Speculation, Split
 from sparkfleet.specs.deployment import EngineName, Objective, RuntimeName
 from sparkfleet.values import Value
@@ -52,7 +53,7 @@ class GroupShape(Value):
         return f"{self.nodes[0]}+…+{self.nodes[-1]} ({len(self.nodes)} nodes)"
 
 
-ENGINE_LABELS = {"vllm": "vLLM", "sglang": "SGLang", "trtllm": "TensorRT-LLM", "custom": "custom"}
+ENGINE_LABELS = {**engine_flags.ENGINE_LABELS, "custom": "custom"}
 
 
 class Candidate(Value):

@@ -60,7 +60,9 @@ def test_every_system_of_the_field_reports(dry_run, deployments, name):
     if os.environ.get("SPARKFLEET_GOLDEN") == "write":
         path.parent.mkdir(exist_ok=True)
         path.write_text(masked(out))
-    assert masked(out) == path.read_text()
+    assert masked(out) == path.read_text(), (
+        "if the change has a reason: SPARKFLEET_GOLDEN=write pytest tests/cli/planning/test_dry_run.py"
+    )
 
 
 INSTALLS = re.compile(

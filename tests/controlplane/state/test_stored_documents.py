@@ -1,10 +1,12 @@
 """Documents on the head's disk: an older release reads what uses nothing newer, and nothing restarts because of their form.
 
-`python tests/controlplane/state/test_stored_documents.py` writes stored_defaults.json anew, for new fields.
+`SPARKFLEET_GOLDEN=write pytest tests/controlplane/state/test_stored_documents.py` writes stored_defaults.json anew, for new
+fields.
 """
 
 import contextlib
 import json
+import os
 import sqlite3
 import typing
 from pathlib import Path
@@ -130,7 +132,12 @@ def test_no_default_of_a_stored_field_changes():
     all stored documents (`controlplane/state/schema.py`), and then it here."""
     known, now = json.loads(DEFAULTS.read_text()), defaults()
     assert {name: value for name, value in now.items() if known.get(name, value) != value} == {}
-    assert now.keys() == known.keys(), "a new or removed field: run this file as a program"
+    if os.environ.get("SPARKFLEET_GOLDEN") == "write":
+        DEFAULTS.write_text(json.dumps(now, indent=1) + "\n")
+        known = now
+    assert now.keys() == known.keys(), (
+        f"a new or removed field: run SPARKFLEET_GOLDEN=write pytest {__file__}"
+    )
 
 
 def defaults():
@@ -162,7 +169,3 @@ def models(annotation):
         yield annotation
     for inner in typing.get_args(annotation):
         yield from models(inner)
-
-
-if __name__ == "__main__":
-    DEFAULTS.write_text(json.dumps(defaults(), indent=1) + "\n")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import json
 import shlex
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -24,6 +25,10 @@ def test_every_client_gets_the_model_and_the_address_and_no_key(client: str) -> 
     assert "http://spark1:8000" in setup.text
     assert "sk-sf-" not in setup.text + setup.then
     assert KEY in setup.text + setup.then or client == "llm"
+
+
+def test_the_document_names_every_client() -> None:
+    assert f"# {', '.join(CLIENTS)}\n" in (Path(__file__).parents[3] / "docs" / "clients.md").read_text()
 
 
 def test_claude_code_gets_the_root_and_keeps_its_prefix() -> None:

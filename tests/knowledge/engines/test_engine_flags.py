@@ -32,7 +32,8 @@ def test_of_a_release_that_is_not_known_only_doubts_are_found():
     ((flag, near, certain),) = found("--no-such-thing-at-all", version="0.28.0")
     assert (flag, near, certain) == ("--no-such-thing-at-all", (), False)
     (one,) = flag_faults("vllm", "0.28.0", {"--no-such-thing-at-all": ""})
-    assert one.words("vllm", "0.28.0") == (
+    assert one.releases[:2] == ("0.19", "0.32")
+    assert one.model_copy(update={"releases": ("0.19", "0.32")}).words("vllm", "0.28.0") == (
         "--no-such-thing-at-all is no flag of vLLM 0.19 and 0.32, the releases whose flags are known"
     )
 

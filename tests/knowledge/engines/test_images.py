@@ -3,6 +3,7 @@ from __future__ import annotations
 import pytest
 
 from sparkfleet.errors import SpecError
+from sparkfleet.knowledge.engines.engine_models import ENGINE_MODELS
 from sparkfleet.knowledge.engines.images import IMAGES, Image, engine_version_of, images_of
 from sparkfleet.knowledge.versions import Truth, parse_range, parse_version
 from sparkfleet.planner.types.image_refs import tag_words
@@ -58,7 +59,7 @@ def test_a_digest_belongs_to_one_image() -> None:
     assert len(digests) == len(set(digests)) >= 15
 
 
-@pytest.mark.parametrize("version", ["0.28.0", "0.29.0", "0.30.0", "0.31.0", "0.32.0", "0.33.0"])
+@pytest.mark.parametrize("version", ENGINE_MODELS.content.read["vllm"][1:])
 def test_every_recent_release_of_vllm_has_an_image(version: str) -> None:
     (one,) = (i for i in IMAGES.content.images if i.image.startswith("vllm/") and i.engine_version == version)
     assert one.digests or one.status == "unproven"

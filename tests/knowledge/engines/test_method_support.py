@@ -25,6 +25,7 @@ from sparkfleet.knowledge.engines.method_support import (
 )
 from sparkfleet.knowledge.models.speculators import SPECULATORS
 from sparkfleet.knowledge.rules.rules import load_rules
+from sparkfleet.planner.place.drafting import DEFAULT_TOKENS
 from sparkfleet.specs.deployment import Deployment, Method
 
 METHODS = set(get_args(Method))
@@ -78,6 +79,11 @@ def test_the_readers_find_every_entry() -> None:
 
 def test_every_trained_drafter_has_a_floor_below_which_it_is_noise() -> None:
     assert set(ACCEPTED_FLOOR) == METHODS - {"none", "ngram"}
+
+
+def test_every_method_has_a_depth_and_is_read_in_measurements() -> None:
+    assert set(DEFAULT_TOKENS) == METHODS - {"none"}
+    assert {method for method in METHODS - {"none"} if aliases.method_in(method) is None} == set()
 
 
 @pytest.mark.parametrize(

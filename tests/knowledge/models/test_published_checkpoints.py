@@ -22,8 +22,8 @@ PLANNABLE = [
 
 
 def test_the_file_has_all_that_is_published():
-    assert len(load_published()) == 101
-    assert len(PLANNABLE) == 96
+    assert len(load_published()) == CHECKPOINTS.text.count("\n- {id: ") >= 101
+    assert len(PLANNABLE) >= 96
 
 
 @pytest.mark.parametrize("one", PLANNABLE, ids=lambda one: one.id)

@@ -131,7 +131,9 @@ def test_required_flags_are_flags() -> None:
 
 def test_the_page_in_docs_is_up_to_date() -> None:
     page = HERE.parents[2] / "docs" / "rules.md"
-    assert page.read_text() == render(load_book())
+    assert page.read_text() == render(load_book()), (
+        "Run: python -m sparkfleet.knowledge.rules.rules_page > docs/rules.md"
+    )
 
 
 RULE = """
