@@ -254,6 +254,9 @@ def nodes_are_ill(fleet, watch):
             watch.attempt(sends_over_one_rail, fleet, 25, lambda count: grow(fleet, bound.last, count))
     finally:
         bound.close()
+        # An alert that was missed has its cause here: the log was not read, or what was read went no further.
+        readings = fleet.lab.exec(OTHER, ["cat", "/tmp/kernel-log-readings"])
+        print("seconds since the boot at each reading of the kernel's log:", readings.stdout.split(), readings.stderr)
         command(fleet, OTHER, "journalctl", "")
         fleet.lab.mend(LINK)
         for node in (HEAD, OTHER):
@@ -265,6 +268,7 @@ def nodes_are_ill(fleet, watch):
 WAITS = "some avg10=60.00 avg60=9.00 avg300=2.00 total=9\nfull avg10=50.00 avg60=9.00 avg300=2.00 total=9\n"
 KERNEL = """#!/bin/sh
 read -r up idle < /proc/uptime
+echo "$up" >> /tmp/kernel-log-readings
 echo "[$up] kernel: NVRM: Xid (PCI:000f:01:00): 79, pid=4321, name=python3"
 echo "[$up] kernel: NVRM: nvCheckOkFailedNoLog: Check failed: Out of memory [NV_ERR_NO_MEMORY] (0x00000051)"
 """
