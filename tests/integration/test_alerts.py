@@ -256,7 +256,11 @@ def nodes_are_ill(fleet, watch):
         bound.close()
         # An alert that was missed has its cause here: the log was not read, or what was read went no further.
         readings = fleet.lab.exec(OTHER, ["cat", "/tmp/kernel-log-readings"])
-        print("seconds since the boot at each reading of the kernel's log:", readings.stdout.split(), readings.stderr)
+        print(
+            "seconds since the boot at each reading of the kernel's log:",
+            readings.stdout.split(),
+            readings.stderr,
+        )
         command(fleet, OTHER, "journalctl", "")
         fleet.lab.mend(LINK)
         for node in (HEAD, OTHER):
