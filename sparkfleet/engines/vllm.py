@@ -196,10 +196,8 @@ def _environment(candidate: Candidate, context: RankContext) -> Pairs:
         return (*common, *_cpu(candidate, context), *_fabric(candidate, context))
     cache: Pairs = (("VLLM_CACHE_ROOT", f"{context.cache_dir}/vllm"),) if context.cache_dir else ()
     if cache and B12X in (candidate.image or ""):
-        cache = (
-            *cache,
-            ("B12X_COMPILE_CACHE_DIR", f"{context.cache_dir}/b12x"),
-        )  # NVIDIA's recipes keep it, too
+        # NVIDIA's recipes keep it, too.
+        cache = (*cache, ("B12X_COMPILE_CACHE_DIR", f"{context.cache_dir}/b12x"))
     return (*common, *cache, *cache_env(context), *_fabric(candidate, context))
 
 

@@ -37,6 +37,8 @@ def start(label: str, argv: Sequence[str], env: Mapping[str, str], log: Path) ->
         _enable_unit(label, argv, env)
         return "systemd"
     spawn(argv, env, log)
+    # cron's own is /usr/bin:/bin: a program of /usr/local/bin or /usr/sbin would be missing from the reboot on.
+    env = {"PATH": os.environ.get("PATH", os.defpath), **env}
     return "cron" if _has_cron() and _write_crontab(label, _cron_line(label, argv, env)) else ""
 
 

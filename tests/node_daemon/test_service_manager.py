@@ -85,7 +85,9 @@ def test_cron_starts_it_after_a_reboot(tools):
     (tools.directory / "crond.pid").touch()
     assert service_manager.start("home-1", marker(tools.directory), ENV, tools.directory / "log") == "cron"
     (line,) = table.read_text().splitlines()
-    assert line.startswith("@reboot SPARKFLEET_RAY=home-1234 ")
+    assert line.startswith(f"@reboot PATH={tools.directory} SPARKFLEET_RAY=home-1234 "), (
+        "cron has a shorter PATH"
+    )
     until_exists(tools.directory / "ran")
     service_manager.stop("home-1")
     assert table.read_text() == ""
