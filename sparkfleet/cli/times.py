@@ -43,5 +43,7 @@ def _moment(text: str, sign: int, expected: str) -> float:
         except SpecError as error:
             raise SpecError(error.what, do=f"Expected {expected}.") from None
         except (ValueError, OverflowError, OSError):
-            raise SpecError(f"{quote(text)} is in no year of the calendar.", do=f"Expected {expected}.") from None
+            raise SpecError(
+                f"{quote(text)} is in no year of the calendar.", do=f"Expected {expected}."
+            ) from None
         return at

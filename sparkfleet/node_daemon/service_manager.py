@@ -18,7 +18,7 @@ from sparkfleet.errors import ControlError
 WAIT_S = 30.0
 CRON_PIDS = (Path("/run/crond.pid"), Path("/var/run/crond.pid"))
 USUAL_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
-"""Debian's and Ubuntu's for a login, for a crontab that refuses a line with a longer one (vixie-cron: more than 998 bytes)."""
+"""Debian's and Ubuntu's for a login, if a crontab refuses a line with a longer one (vixie-cron: more than 998 bytes)."""
 _NO_CRONTAB = ("no crontab", "No such file")
 """Words of crontab for a user who has none: cronie's and vixie-cron's, busybox's."""
 

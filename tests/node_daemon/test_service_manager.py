@@ -103,7 +103,9 @@ def test_a_path_that_is_too_long_for_the_crontab_does_not_cost_the_start_after_a
     monkeypatch.setenv("PATH", f"{tools.directory}:{'/opt/tools/bin:' * 70}/bin")
     assert service_manager.start("home-1", marker(tools.directory), ENV, tools.directory / "log") == "cron"
     (line,) = table.read_text().splitlines()
-    assert line.startswith("@reboot PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin SPARKFLEET_")
+    assert line.startswith(
+        "@reboot PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin SPARKFLEET_"
+    )
 
 
 def test_a_crontab_that_is_not_utf_8_stays_as_it_is(tools):
