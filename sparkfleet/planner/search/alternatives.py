@@ -37,7 +37,7 @@ class Alternatives:
     def other_sizes(self, choice: Evaluation, others: Iterable[Evaluation]) -> Iterator[str]:
         """Lines with the rate of one request on other numbers of nodes: on fewer, and on more if they are faster.
 
-        For many requests, their number; with their rate if each of several groups, whose own rate is shown, has a part of it.
+        For many requests, their number; with their rate if several groups, whose own rate is shown, have a part of it each.
         """
         if self._case.is_load_open:
             yield f"ranked for {self._case.concurrency} requests at once per Spark: `concurrency: N` for N in all"
