@@ -38,6 +38,12 @@ def _moment(text: str, sign: int, expected: str) -> float:
         return datetime.fromisoformat(text.strip()).timestamp()
     except ValueError:
         try:
-            return time.time() + sign * seconds_of(text)
+            at = time.time() + sign * seconds_of(text)
+            datetime.fromtimestamp(at)  # what is stored is shown as a date
         except SpecError as error:
             raise SpecError(error.what, do=f"Expected {expected}.") from None
+        except (ValueError, OverflowError, OSError):
+            raise SpecError(
+                f"{quote(text)} is in no year of the calendar.", do=f"Expected {expected}."
+            ) from None
+        return at

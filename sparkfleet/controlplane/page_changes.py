@@ -134,6 +134,7 @@ async def _restart(controller: Controller, name: str, change: FleetChange) -> Fl
     now = _desired(controller, name)
     _require_generation(change, now)
     _require_pinned_code(now)
+    _require_known_nodes(controller, now)
     made, _ = await controller.commands.put(now.spec, now.plan, change.who, retry=True, base=now.generation)
     return FleetAnswer(done=f"{name} starts again as generation {made.generation}, at the first rung.")
 

@@ -140,19 +140,32 @@ async def gather(
 
 async def read_node(channel: Channel, node: Node, netdevs: Sequence[str]) -> NodeSnapshot:
     """Reads one node. Raises NodeError if it cannot be reached."""
-    questions = tuple(_questions(node, netdevs))
-    answers = await _answers(channel, [one for one in questions if one.field != "podman"])
-    view = compose(channel.node, node, answers)
-    if not any(tool.usable for tool in view.container_tools or ()):
-        # It makes directories in a home that never used it, so it is asked only if engines would run with it.
-        answers += await _answers(channel, [one for one in questions if one.field == "podman"])
-        view = compose(channel.node, node, answers)
-    return await _with_clock(view, channel)
+    answers = await _answers(channel, tuple(_questions(node, netdevs)))
+    return await _with_clock(compose(channel.node, node, answers), channel)
 
 
 async def _answers(channel: Channel, questions: Sequence[Question]) -> list[tuple[Question, Answer]]:
+    """The answers, in any order. Podman makes directories in a home that never used it, so it is asked only if engines would
+    run with it."""
+    found = await _asked(channel, [one for one in questions if one.field != "podman"])
+    if not any(_is_usable_docker(*one) for one in found):
+        found += await _asked(channel, [one for one in questions if one.field == "podman"])
+    return found
+
+
+async def _asked(channel: Channel, questions: Sequence[Question]) -> list[tuple[Question, Answer]]:
     answers = await run_batch(channel, [one.argv for one in questions], timeout_s=COMMAND_S)
     return list(zip(questions, answers, strict=True))
+
+
+def _is_usable_docker(question: Question, answer: Answer) -> bool:
+    if question.field != "docker":
+        return False
+    try:
+        tool = _value(question, answer)
+    except (FactError, NodeError):
+        return False
+    return tool is not None and tool.usable
 
 
 class RawAnswer(Value):
@@ -180,9 +193,7 @@ async def read_raw(
     Raises:
         NodeError: it cannot be reached.
     """
-    questions = (*_questions(node, netdevs), *more)
-    answers = await run_batch(channel, [one.argv for one in questions], timeout_s=COMMAND_S)
-    return tuple(map(_raw, questions, answers))
+    return tuple(_raw(*one) for one in await _answers(channel, (*_questions(node, netdevs), *more)))
 
 
 def _raw(question: Question, answer: Answer) -> RawAnswer:

@@ -17,6 +17,8 @@ from sparkfleet.errors import ControlError
 
 WAIT_S = 30.0
 CRON_PIDS = (Path("/run/crond.pid"), Path("/var/run/crond.pid"))
+USUAL_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+"""Debian's and Ubuntu's for a login, if a crontab refuses a line with a longer one (vixie-cron: more than 998 bytes)."""
 _NO_CRONTAB = ("no crontab", "No such file")
 """Words of crontab for a user who has none: cronie's and vixie-cron's, busybox's."""
 
@@ -38,8 +40,9 @@ def start(label: str, argv: Sequence[str], env: Mapping[str, str], log: Path) ->
         return "systemd"
     spawn(argv, env, log)
     # cron's own is /usr/bin:/bin: a program of /usr/local/bin or /usr/sbin would be missing from the reboot on.
-    env = {"PATH": os.environ.get("PATH", os.defpath), **env}
-    return "cron" if _has_cron() and _write_crontab(label, _cron_line(label, argv, env)) else ""
+    paths = (os.environ.get("PATH", os.defpath), USUAL_PATH)
+    lines = (_cron_line(label, argv, {"PATH": path, **env}) for path in paths)
+    return "cron" if _has_cron() and any(_write_crontab(label, line) for line in lines) else ""
 
 
 def stop(label: str) -> None:

@@ -19,7 +19,9 @@ def run_here(argv: Sequence[str], limit_s: float = COMMAND_S) -> tuple[int, str,
     Returns within its time limit even if the command cannot be killed; then it is not started a second time beside it.
     """
     key = tuple(argv)
-    if key in _stuck and _stuck[key].poll() is None:
+    for ended in [one for one, process in _stuck.items() if process.poll() is not None]:
+        del _stuck[ended]
+    if key in _stuck:
         raise subprocess.TimeoutExpired(argv, limit_s)
     pipe, none = subprocess.PIPE, subprocess.DEVNULL
     process = subprocess.Popen(argv, stdin=none, stdout=pipe, stderr=pipe, text=True, errors="replace")

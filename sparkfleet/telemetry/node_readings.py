@@ -29,7 +29,8 @@ SLOW_EVERY_S = 10.0
 LOG_EVERY_S = 60.0
 """Seconds between two readings of the kernel's log."""
 LOG_AGAIN_S = 20.0
-"""Seconds from one that failed to the next."""
+"""Seconds from the end of one that failed to the next, or three times as long as it took, if that is more: one that never
+ends in time would read the disk and keep a core busy without end."""
 LOG_OLD_S = 300.0
 """Age from which the last reading no longer counts: errors of this boot stay, but later ones would not be seen."""
 LOG_LIMIT_S = 20.0
@@ -165,7 +166,8 @@ class NodeReader:
         now = self._clock()
         if now >= self._log_due:
             found = _kernel_log()
-            self._log_due = now + (LOG_AGAIN_S if found is None else LOG_EVERY_S)
+            again_s = max(LOG_AGAIN_S, 3 * (self._clock() - now))
+            self._log_due = now + LOG_EVERY_S if found is not None else self._clock() + again_s
             if found is not None:
                 self._kernel, self._log_end = found, now + LOG_OLD_S
         return self._kernel if now < self._log_end else None

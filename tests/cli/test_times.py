@@ -1,3 +1,4 @@
+from collections.abc import Callable
 from datetime import datetime
 
 import pytest
@@ -33,3 +34,10 @@ def test_another_form_has_those_that_are_read() -> None:
     with pytest.raises(SpecError, match='"yesterday" is no time') as caught:
         time_ago("yesterday")
     assert caught.value.do == "Expected 2h, 3d, or a date such as 2027-01-31 or 2027-01-31T10:00."
+
+
+@pytest.mark.parametrize("read", [time_ago, time_ahead])
+def test_a_span_beyond_the_calendar_is_refused(read: Callable[[str], float]) -> None:
+    """A key until then was made, and `keys list` ended with a traceback from then on."""
+    with pytest.raises(SpecError, match='"999999999w" is in no year of the calendar'):
+        read("999999999w")

@@ -99,6 +99,16 @@ async def test_a_plan_for_a_node_that_is_gone_is_refused(world):
     assert world.store.deployments.desired() == {}
 
 
+async def test_a_restart_that_would_wait_for_a_node_that_is_gone_without_end_is_refused_as_on_the_command_line(
+    world,
+):
+    await serving(world)
+    world.controller.watch.reports = (world.controller.watch.reports[0].model_copy(update={"name": "new"}),)
+    refused = await change(world, "restart", deployment="tiny")
+    assert refused.what == "The plan of tiny needs this, which the fleet does not have."
+    assert world.store.deployments.desired()["tiny"].generation == 1
+
+
 async def test_one_that_was_stopped_is_not_started_on_a_port_that_another_deployment_has_now(world):
     """It was started, and failed: the port was taken."""
     await world.put(engine="custom", port=5005)

@@ -61,6 +61,8 @@ async def test_podman_is_asked_only_without_a_docker_that_works(docker, asked):
         del spark.answers[DOCKER]
     view = (await gather(inventory(), {"spark1": spark.channel()}, nodes=["spark1"])).nodes[0]
     assert len(calls) == asked
+    raw = await read_raw(spark.channel(), inventory().nodes["spark1"])
+    assert (len(calls), [one.field for one in raw].count("podman")) == (2 * asked, asked), "as of a bundle"
     assert [tool.usable for tool in view.container_tools] == {
         "usable": [True],
         "refused": [False, False],
@@ -146,9 +148,9 @@ async def test_only_some_nodes_and_the_links_between_them():
 
 async def test_a_raw_answer_has_the_reason_why_there_is_none():
     spark = Spark(1)
-    spark.answers["podman",] = NodeError("podman did not end within 20 s")
+    spark.answers[DOCKER] = NodeError("docker did not end within 20 s")
     answers = await read_raw(spark.channel(), inventory().nodes["spark1"])
     raw = {one.argv[0]: one for one in answers}
     assert (raw["chronyc"].missing, raw["chronyc"].late, raw["chronyc"].exit_code) == (True, False, None)
-    assert (raw["podman"].missing, raw["podman"].late) == (False, True)
+    assert (raw["docker"].missing, raw["docker"].late) == (False, True)
     assert (raw["id"].missing, raw["id"].late, raw["id"].exit_code) == (False, False, 0)

@@ -93,6 +93,21 @@ def test_cron_starts_it_after_a_reboot(tools):
     assert table.read_text() == ""
 
 
+def test_a_path_that_is_too_long_for_the_crontab_does_not_cost_the_start_after_a_reboot(tools, monkeypatch):
+    """Debian's crontab refuses a command of more than 998 bytes ("command too long"), and installs nothing."""
+    table = tools.directory / "table"
+    refuses = "given = sys.stdin.buffer.read()\nif len(given) > 1007:\n    sys.exit('command too long')\n"
+    body = CRONTAB.replace("kept.write_bytes(sys.stdin.buffer.read())", f"{refuses}kept.write_bytes(given)")
+    tools("crontab", body.format(path=str(table), without="no crontab for me"))
+    (tools.directory / "crond.pid").touch()
+    monkeypatch.setenv("PATH", f"{tools.directory}:{'/opt/tools/bin:' * 70}/bin")
+    assert service_manager.start("home-1", marker(tools.directory), ENV, tools.directory / "log") == "cron"
+    (line,) = table.read_text().splitlines()
+    assert line.startswith(
+        "@reboot PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin SPARKFLEET_"
+    )
+
+
 def test_a_crontab_that_is_not_utf_8_stays_as_it_is(tools):
     table, ours = tools.directory / "table", b"0 3 * * * echo caf\xe9\n"
     table.write_bytes(ours)

@@ -1,6 +1,9 @@
 """Commands of a node: their output, and an end within the time limit."""
 
 import subprocess
+import threading
+import time
+from pathlib import Path
 
 import pytest
 
@@ -54,3 +57,19 @@ def test_a_command_that_cannot_be_killed_is_not_waited_for_and_has_no_second_bes
     assert process.poll() is None
     process.terminate()
     process.wait()
+
+
+def test_one_that_was_ended_leaves_no_zombie_behind_if_others_are_run():
+    """`docker inspect NAME` of a docker that hangs is never run again with the same name once its group is replaced."""
+    before = _children()
+    with pytest.raises(subprocess.TimeoutExpired):
+        run_here(("sleep", "60"), 0.2)
+    end = time.monotonic() + 30
+    while _children() != before and time.monotonic() < end:
+        run_here(("true",))
+    assert _children() == before
+
+
+def _children():
+    """Of this thread, with those that have ended and that nobody has waited for."""
+    return Path(f"/proc/self/task/{threading.get_native_id()}/children").read_text().split()

@@ -1,5 +1,6 @@
 """Readings of a node: from a tree like a Spark's, and from this machine."""
 
+import subprocess
 import time
 
 import pytest
@@ -7,7 +8,15 @@ import pytest
 from sparkfleet.hostfacts.kernel_log import KernelLog
 from sparkfleet.telemetry import node_readings
 from sparkfleet.telemetry.catalogue import PLACES
-from sparkfleet.telemetry.node_readings import LOG_AGAIN_S, LOG_EVERY_S, LOG_OLD_S, NodeReader, RailDevices
+from sparkfleet.telemetry.local_command import COMMAND_S
+from sparkfleet.telemetry.node_readings import (
+    LOG_AGAIN_S,
+    LOG_EVERY_S,
+    LOG_LIMIT_S,
+    LOG_OLD_S,
+    NodeReader,
+    RailDevices,
+)
 
 MEMINFO = """MemTotal:       125520000 kB
 MemFree:        20000000 kB
@@ -120,6 +129,34 @@ def test_a_reading_of_the_kernels_log_that_fails_is_repeated_soon_and_hides_no_k
         assert reader._kernel_log() == log, "it fails from now on"
     now[0] = read_at + LOG_OLD_S
     assert reader._kernel_log() is None
+
+
+def test_a_log_that_takes_longer_than_other_commands_is_read(spark, monkeypatch):
+    """A month of a firewall's messages takes seconds, more while a model is loaded."""
+
+    def slow(argv, limit_s=COMMAND_S):
+        if limit_s < 15:
+            raise subprocess.TimeoutExpired(argv, limit_s)
+        return 0, "[   60.5] kernel: NVRM: Xid (PCI:000f:01:00): 79, GPU has fallen off the bus.\n", ""
+
+    monkeypatch.setattr(node_readings, "run_here", slow)
+    assert NodeReader(spark)._kernel_log().xids_at == {"79": 60.5}
+
+
+def test_a_log_that_takes_too_long_leaves_the_node_three_times_as_long_in_peace(spark, monkeypatch):
+    """Its limit is as long as the pause was: `journalctl` kept a core busy without end."""
+    now, began = [0.0], []
+
+    def too_slow():
+        began.append(now[0])
+        now[0] += LOG_LIMIT_S
+
+    monkeypatch.setattr(node_readings, "_kernel_log", too_slow)
+    reader = NodeReader(spark, clock=lambda: now[0])
+    while now[0] < 200:
+        reader._kernel_log()
+        now[0] += 1
+    assert began == [0.0, 80.0, 160.0]
 
 
 def test_a_log_that_cannot_be_read_at_first_is_read_soon(spark, monkeypatch):

@@ -142,11 +142,12 @@ def _known(path: Path, name: str) -> Iterator[None]:
 
 
 def _copy_before_migration(paths: FleetPaths) -> None:
-    """Keeps the file as the older release wrote it, so that this release can be taken back."""
+    """Keeps the file as the older release wrote it, so that this release can be taken back.
+
+    It replaces the copy of an earlier migration that was taken back: the older release has written more since.
+    """
     paths.backups.mkdir(mode=0o700, exist_ok=True)
     kept = paths.backups / f"before-schema-{len(SCHEMAS)}.db"
-    if kept.exists():
-        return
     beside = kept.with_name(f".{kept.name}")
     beside.unlink(missing_ok=True)  # of a copy that was interrupted
     with (

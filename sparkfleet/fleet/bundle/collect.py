@@ -217,7 +217,8 @@ def _names(session: Session, of_hosts: Sequence[str]) -> dict[str, list[str]]:
     """Names of people, hosts and nodes that the inventory, the nodes and this machine have."""
     inventory = session.inventory
     nodes = inventory.nodes.values()
-    users = [node.user for node in nodes if node.user]
+    # A login of a directory service is `anna@corp.example` here and often `anna` on the node.
+    users = [name for node in nodes if node.user for name in (node.user, node.user.partition("@")[0])]
     hosts = [node.address for node in nodes if not node.is_local and not node.address[0].isdigit()]
     return {
         "node": [*inventory.nodes],

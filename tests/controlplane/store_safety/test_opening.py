@@ -269,6 +269,23 @@ def test_one_of_an_older_release_is_copied_and_taken_over(paths, schema):
         assert db.execute("PRAGMA user_version").fetchone() == (schema,)
 
 
+def test_a_second_migration_is_copied_as_it_is_then(paths):
+    """Of a release that was taken back and weeks later installed again, the copy was that of the first time."""
+    older(paths, 11)
+    open_store(paths, "home").close()
+    (copy,) = paths.backups.glob("before-schema-*.db")
+    copy_of = copy.read_bytes()
+    for path in paths.root.glob(f"{paths.database.name}*"):
+        path.unlink()
+    paths.database.write_bytes(copy_of)
+    with contextlib.closing(sqlite3.connect(paths.database)) as db:
+        db.execute("INSERT INTO generations VALUES ('later', 1)")
+        db.commit()
+    open_store(paths, "home").close()
+    with contextlib.closing(sqlite3.connect(copy)) as db:
+        assert ("later", 1) in db.execute("SELECT name, last FROM generations").fetchall()
+
+
 def test_a_mark_that_cannot_be_written_keeps_nothing_from_being_stored(used, monkeypatch):
     store = open_store(used, "home")
     monkeypatch.setattr(

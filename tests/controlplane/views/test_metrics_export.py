@@ -12,6 +12,7 @@ from sparkfleet.engines.startup_phases import StartupPhase
 from sparkfleet.errors import Cause
 from sparkfleet.gateway.routing_table import KeyLimits
 from sparkfleet.group.report import GroupPhase
+from sparkfleet.telemetry import catalogue as c
 from sparkfleet.telemetry.catalogue import CATALOGUE
 
 
@@ -75,6 +76,17 @@ async def test_the_values_have_the_units_of_the_catalogue(world):
 def test_a_node_that_is_away_shows_no_readings():
     found = {one.metric.name: one.value for one in node_samples(NodeReport(name="spark1", joined=False))}
     assert found == {"sparkfleet_node_joined": 0}
+
+
+async def test_a_node_is_drained_or_not(world):
+    """The alert about a lost node leaves out those that are."""
+    await world.look()
+    await world.controller.commands.drain("this", "me")
+    (here,) = world.controller.queries.status().nodes
+    other = here.model_copy(update={"name": "other"})
+    status = world.controller.queries.status().model_copy(update={"nodes": (here, other)})
+    found = {s.labels: s.value for s in fleet_samples(status, {}, {}) if s.metric is c.NODE_DRAINED}
+    assert found == {("this",): 1, ("other",): 0}
 
 
 async def test_restarts_have_their_cause(world):

@@ -77,3 +77,16 @@ async def test_no_part_of_a_home_with_spaces_is_left(tmp_path, monkeypatch):
 
 def test_the_lab_reads_what_is_written():
     assert (bundle.FOLDER, bundle.FORMAT) == (FOLDER, FORMAT)
+
+
+async def test_a_login_of_a_directory_service_is_replaced_without_its_domain_as_well(tmp_path, monkeypatch):
+    """On the node it has none, unless its directory service is set up so."""
+    owner = Question("owner", ("echo", "annika sparkfleet annika@corp.example"), lambda code, out, err: out)
+    monkeypatch.setattr("sparkfleet.fleet.bundle.collect.MORE", (owner,))
+    file = tmp_path / "inventory.yaml"
+    file.write_text(INVENTORY.replace("user: somebody", "user: annika@corp.example"))
+    async with Session(file) as session:
+        found = await collect(session)
+    texts = "".join(part.text for part in found.parts)
+    assert " sparkfleet <" in texts
+    assert "annika" not in texts

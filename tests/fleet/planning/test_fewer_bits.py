@@ -7,6 +7,7 @@ import pytest
 from sparkfleet.checkpoints.checkpoint import Checkpoint
 from sparkfleet.fleet.planning.fewer_bits import FEW, GAIN, FewerBits, fewer_bits_lines, plans_with_fewer_bits
 from sparkfleet.knowledge.models.known_models import known_checkpoint
+from sparkfleet.perf.prediction import Band
 from sparkfleet.planner.place.fleet_map import Fleet
 from sparkfleet.planner.search.planner import plan_fleet
 from sparkfleet.planner.types.plan import DeploymentPlan, Plan
@@ -73,6 +74,37 @@ def test_weights_that_leave_room_for_the_usual_sizes_are_shown_without_much_gain
     assert 1.0 <= one.gain < GAIN
     shown = " ".join(" ".join(fewer_bits_lines([one])).split())
     assert ", context 32768 × 4 instead of 8192 × 1; quality not measured" in shown
+
+
+@pytest.mark.parametrize(
+    ("sizes", "roomier"), [((65_536, 2), False), ((16_384, 8), False), ((32_768, 8), True)]
+)
+def test_more_of_one_size_and_less_of_the_other_is_no_more_room(sparks, ask, sizes, roomier):
+    """Weights that are hardly faster are shown for larger sizes only, not for an exchange of the one for the other."""
+    spec, fleet = ask("Qwen/Qwen3.6-27B-FP8"), sparks(1)
+
+    def replan(specs, checkpoints):
+        made = plan_fleet(specs, fleet, checkpoints)
+        instead = specs[0].model != spec.model
+        context, concurrency = sizes if instead else (32_768, 4)
+        (group,) = made.deployments[0].groups
+        rung, rate = group.choice, Band(low=10.0, mid=11.0 if instead else 10.0, high=12.0)
+        rung = rung.model_copy(
+            update={
+                "candidate": rung.candidate.model_copy(
+                    update={"context": context, "concurrency": concurrency}
+                ),
+                "prediction": rung.prediction.model_copy(update={"decode_tps_per_request": rate}),
+            }
+        )
+        group = group.model_copy(update={"ladder": (rung,)})
+        return made.model_copy(
+            update={"deployments": (made.deployments[0].model_copy(update={"groups": (group,)}),)}
+        )
+
+    checkpoints = {spec.model: known_checkpoint(spec.model)}
+    found = plans_with_fewer_bits([spec], replan([spec], checkpoints), checkpoints, replan)
+    assert bool(found) is roomier
 
 
 def test_other_deployments_keep_their_room(sparks, ask):

@@ -191,9 +191,21 @@ def test_a_plan_for_throughput_has_the_total_of_all_replicas(sparks, plan, ask):
     total = sum(group.choice.prediction.decode_tps_aggregate.mid for group in found.groups)
     assert len(found.groups) == 4
     assert found.tps == pytest.approx(total)
-    assert " on all 4 replicas\n" in "\n".join(explain_plan(found))
+    assert " by 64 on 4 replicas\n" in "\n".join(explain_plan(found))
     verdict = explain_change(compare(spec, found, None), found)[-1]
     assert f"fits, {total:.3g} tok/s shared by 64: 1 to start" in verdict
+
+
+def test_a_load_that_is_set_has_its_rate_beside_that_of_full_replicas(sparks, plan, ask):
+    """Eight Sparks with 16 requests in all had the rate of 128 alone, twice as much as they have."""
+    spec = ask("openai/gpt-oss-120b", objective="throughput", concurrency=16)
+    found = plan(sparks(8, switch=True), spec).of("m")
+    (rate,) = re.findall(r"ranked for 16 requests at once in all: (\d+) tok/s", found.groups[0].choice.reason)
+    assert len(found.groups) == 8
+    assert int(rate) < 0.6 * found.tps
+    assert " by 128 on 8 replicas\n" in "\n".join(explain_plan(found))
+    (one,) = plan(sparks(1), spec).of("m").groups
+    assert "at once in all" not in one.choice.reason
 
 
 def test_the_embedded_engine_says_that_speed_is_not_known(cpu_node, ask):

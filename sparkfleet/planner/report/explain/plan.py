@@ -196,7 +196,9 @@ def _speed_lines(prediction: Prediction, replicas: int = 1) -> list[str]:
     if many is not None and (prediction.concurrency or 1) > 1:
         # This includes the time in which other prompts are prefilled; the rate of one user does not.
         rates.append(f"{many.mid:.0f} shared by {prediction.concurrency}{_spread(many)}")
-        rates += [f"{replicas * many.mid:.0f} on all {replicas} replicas"] if replicas > 1 else []
+        if replicas > 1:  # each full: of fewer requests in all, `why` has the rate
+            requests = replicas * (prediction.concurrency or 1)
+            rates.append(f"{replicas * many.mid:.0f} by {requests} on {replicas} replicas")
     first = []
     if prediction.ttft_ms is not None:
         prompt = f" ({_tokens(prediction.prompt)} prompt)" if prediction.prompt else ""
