@@ -21,8 +21,8 @@ from sparkfleet.accuracy.aliases import (
 from sparkfleet.accuracy.cells import CsvRow, amount, count
 from sparkfleet.accuracy.models import Configs, Declined, Size, Stored, find_arch
 from sparkfleet.knowledge.ceilings import LinkSpeed, physics
-from sparkfleet.knowledge.models.known_models import quant_in_name
 from sparkfleet.knowledge.engines.images import IMAGES, RequantizedBits
+from sparkfleet.knowledge.models.known_models import quant_in_name
 from sparkfleet.knowledge.published.factors import PATCHED_BUILDS
 from sparkfleet.perf.latency.rates import MAX_RUNNING
 from sparkfleet.perf.latency.roofline_terms import SpeedConfig, own_chunk
@@ -127,7 +127,7 @@ def _release(row: CsvRow) -> str:
 
 
 def _requantized(row: CsvRow, format_name: str) -> RequantizedBits:
-    """Parts that the build stores in other bits than the checkpoint; rows name one of `images.yaml` with or without its tag."""
+    """Parts that the build stores in other bits than the checkpoint; a row names it with or without its tag."""
     text = row.get("engine_version_or_image", "").lower()
     named = (one for one in IMAGES.content.images if one.image.removesuffix(":latest") in text)
     return next((bits for one in named if (bits := one.requantized(format_name))), ())

@@ -21,8 +21,8 @@ from sparkfleet.fleet.nodes.surroundings import (
 )
 from sparkfleet.fleet.planning.checkpoints import checkpoints_of, checkpoints_on, embedded_of
 from sparkfleet.fleet.planning.fewer_bits import FewerBits, plans_with_fewer_bits
-from sparkfleet.fleet.planning.named_images import NamedImage, plans_with_named_images
 from sparkfleet.fleet.planning.group_measurements import measured_lines, measurements_of
+from sparkfleet.fleet.planning.named_images import NamedImage, plans_with_named_images
 from sparkfleet.fleet.planning.step_times import StepTimes, last_start_s, load_step_times
 from sparkfleet.fleet.session import Session
 from sparkfleet.perf.predictor import predicted_content, predictor_of

@@ -41,7 +41,7 @@ def test_a_build_of_ones_own_and_an_old_fork_are_shown_with_their_gain(sparks, a
 
 
 def test_the_published_rates_are_within_the_bands(sparks, ask):
-    """57 to 60 tok/s on one Spark, 69 to 76 on two (benchmarks.csv: kubis.ai, jaim12005, spark-arena); 50 to 53 of the fork."""
+    """57 to 60 tok/s on one Spark, 69 to 76 on two, 50 to 53 of the fork (benchmarks.csv: n0001 to n0023)."""
     for nodes, image, low, high in [
         (1, "vllm-node-mxfp4:latest", 57.5, 60.1),
         (2, "vllm-node-mxfp4:latest", 69.0, 76.0),
