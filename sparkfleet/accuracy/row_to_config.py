@@ -21,6 +21,7 @@ from sparkfleet.accuracy.aliases import (
 from sparkfleet.accuracy.cells import CsvRow, amount, count
 from sparkfleet.accuracy.models import Configs, Declined, Size, Stored, find_arch
 from sparkfleet.knowledge.ceilings import LinkSpeed, physics
+from sparkfleet.knowledge.engines.images import IMAGES, RequantizedBits
 from sparkfleet.knowledge.models.known_models import quant_in_name
 from sparkfleet.knowledge.published.factors import PATCHED_BUILDS
 from sparkfleet.perf.latency.rates import MAX_RUNNING
@@ -74,7 +75,7 @@ def setup_of(row: CsvRow, model: ServedModel, workload: Workload, assumed: list[
     nodes, tp, pp, replicas = _topology(row, notes, assumed)
     method, k = _speculation(row, assumed)
     setup = SpeedConfig(
-        arch=model.arch,
+        arch=model.arch.requantized(dict(_requantized(row, model.format))),
         engine=model.engine,
         format=model.format,
         tp=tp,
@@ -123,6 +124,13 @@ def _release(row: CsvRow) -> str:
     text = text or row.get("engine", "").lower()
     found = re.search(r"(?:^|[^\d.])v?(0\.[0-9]+)(?:\.|$|[^\d])", text)
     return found.group(1) if found else ""
+
+
+def _requantized(row: CsvRow, format_name: str) -> RequantizedBits:
+    """Parts that the build stores in other bits than the checkpoint; a row names it with or without its tag."""
+    text = row.get("engine_version_or_image", "").lower()
+    named = (one for one in IMAGES.content.images if one.image.removesuffix(":latest") in text)
+    return next((bits for one in named if (bits := one.requantized(format_name))), ())
 
 
 def _format(row: CsvRow, engine: str, assumed: list[str]) -> tuple[str, float]:

@@ -106,6 +106,19 @@ class ModelShape(Value):
         """The part of that kind, or None."""
         return next((part for part in self.parts if part.kind == kind), None)
 
+    def requantized(self, bits: Mapping[PartKind, float]) -> ModelShape:
+        """The shapes as a build stores them that quantises parts while it loads: bits per weight by part.
+
+        Parts that have fewer bits already keep theirs.
+        """
+        if not bits:
+            return self
+        parts = (
+            part.model_copy(update={"bits": min(part.bits, bits.get(part.kind, part.bits))})
+            for part in self.parts
+        )
+        return self.model_copy(update={"parts": tuple(parts)})
+
     @property
     def params(self) -> float:
         """Parameters in all."""

@@ -14,6 +14,7 @@ from sparkfleet.checkpoints.arch.layers import LayerKind
 from sparkfleet.checkpoints.arch.weight_parts import Part
 from sparkfleet.checkpoints.checkpoint import Checkpoint
 from sparkfleet.knowledge.ceilings import LinkSpeed
+from sparkfleet.knowledge.engines.images import RequantizedBits
 from sparkfleet.knowledge.models.known_models import checkpoint_if_known, quant_in_name
 from sparkfleet.knowledge.models.speculators import bundles, speculator_with
 from sparkfleet.knowledge.published.factors import PATCHED_BUILDS, factors
@@ -67,6 +68,8 @@ class Settings(NamedTuple):
     link: LinkSpeed | None
     marlin: bool = False
     disk_tables: bool = False
+    requantized: RequantizedBits = ()
+    """Parts that the build stores in other bits than the checkpoint."""
 
 
 class Drafter(NamedTuple):
@@ -102,10 +105,17 @@ class Predictor:
         self._drafts = dict(drafts)
         self.measurements = measurements
         self.arch: ModelShape = from_checkpoint(checkpoint)
+        self._shapes: dict[RequantizedBits, ModelShape] = {}
         self.format = format_of(checkpoint)
         self.divides = lru_cache(maxsize=32)(partial(divides_heads, checkpoint))
         self._rates: dict[tuple[object, ...], Rates] = {}
         self._memory: dict[tuple[object, ...], tuple[Band, tuple[MemoryPart, ...]]] = {}
+
+    def _shape(self, settings: Settings) -> ModelShape:
+        """The shapes as the build of these settings stores them."""
+        if settings.requantized not in self._shapes:
+            self._shapes[settings.requantized] = self.arch.requantized(dict(settings.requantized))
+        return self._shapes[settings.requantized]
 
     def _forget(self) -> None:
         if len(self._rates) + len(self._memory) > REMEMBERED:
@@ -176,7 +186,7 @@ class Predictor:
         # The same bytes per step whether experts are split or distributed, so speed takes no `ep` (see `rates`).
         speed = {"ep": 1, "method": SPEED_METHODS.get(config.method, config.method)}
         return SpeedConfig(
-            arch=self.arch,
+            arch=self._shape(settings),
             format=self.format,
             link=settings.link,
             kernel="marlin" if settings.marlin else "",
@@ -195,11 +205,12 @@ class Predictor:
             settings.kv_dtype,
             settings.batch_tokens,
             settings.disk_tables,
+            settings.requantized,
         )
         key = (split, what, context, concurrency)
         found = self._memory.get(key)
         if found is None:
-            needs = demand(self.arch, self.memory_config(split, settings, context, concurrency))
+            needs = demand(self._shape(settings), self.memory_config(split, settings, context, concurrency))
             parts = sorted((item for item in needs.items if item.mid > 0), key=lambda item: -item.mid)
             named = tuple(MemoryPart(name=item.name, bytes=item.mid) for item in parts)
             found = self._memory[key] = (needs.band, named)

@@ -449,3 +449,23 @@ def test_all_figures_of_a_counting_task_are_upper_bounds() -> None:
     cases = [case_of(row, architectures()) for row in packaged() if row["source_url_or_repo_path"] == issue]
     assert [case.setup.k for case in cases] == [0, 1, 2, 3, 4, 4, 4]
     assert all(upper_bound(case) for case in cases if case.setup.k)
+
+
+@pytest.mark.parametrize(
+    ("image", "gigabytes"),
+    [("0.28.0", 5.0), ("lmsysorg/sglang:spark", 3.5), ("vllm-node-mxfp4 (0.1.dev12777)", 2.7)],
+)
+def test_a_build_that_quantises_further_reads_less_per_token(image: str, gigabytes: float) -> None:
+    """Of gpt-oss-120b: 1.90 GB of experts, and 0.955 + 0.579 billion weights of attention and head."""
+    cells = row(model="openai/gpt-oss-120b", quant="mxfp4", engine_version_or_image=image)
+    parts = case_of(cells, architectures()).setup.arch.parts
+    read = sum(part.active * part.bits / 8 for part in parts if part.kind in ("attention", "head", "experts"))
+    assert read == pytest.approx(gigabytes * 1e9, rel=0.02)
+
+
+def test_other_formats_on_such_a_build_keep_their_bits() -> None:
+    plain_bits, built_bits = (
+        [part.bits for part in case_of(row(engine_version_or_image=image), architectures()).setup.arch.parts]
+        for image in ("0.28.0", "vllm-node-mxfp4")
+    )
+    assert plain_bits == built_bits

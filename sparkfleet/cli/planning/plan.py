@@ -25,7 +25,8 @@ from sparkfleet.cli.output import OUTPUT_VERSION, console, print_json, print_lin
 from sparkfleet.errors import NodeError, SpecError
 from sparkfleet.fleet.gateway import gateway_change
 from sparkfleet.fleet.nodes.assumed import MOST_SPARKS, assumed_inventory
-from sparkfleet.fleet.planning.fewer_bits import FewerBits, fewer_bits_lines
+from sparkfleet.fleet.planning.fewer_bits import fewer_bits_lines
+from sparkfleet.fleet.planning.named_images import named_image_lines
 from sparkfleet.fleet.planning.plan import FleetPlan, Planned, plan_deployments
 from sparkfleet.planner.place.fleet_map import Fleet
 from sparkfleet.planner.report.explain.change import explain_change
@@ -264,13 +265,11 @@ def _usual_inventory() -> Path:
     return Path(os.environ.get(INVENTORY_VARIABLE) or DEFAULT_INVENTORY)
 
 
-def _lines(
-    one: Planned, fleet: Fleet, lighter: Sequence[FewerBits], *, everything: bool = False
-) -> tuple[str, ...]:
+def _lines(one: Planned, fleet: Fleet, others: Sequence[str], *, everything: bool = False) -> tuple[str, ...]:
     return (
         *explain_plan(one.plan, everything=everything, nodes=fleet.nodes),
         *explain_measured(one.measured),
-        *fewer_bits_lines(lighter),
+        *others,
         *explain_change(one.change, one.plan),
     )
 
@@ -279,13 +278,14 @@ def print_plans(found: FleetPlan, shown: Shown = SHORT) -> None:
     """Print every plan and every refusal, each with an empty line behind it."""
     planned = {one.spec.name: one for one in found.decision.planned}
     refused = {one.name: one for one in found.decision.plan.refused}
-    fewer_bits = found.fewer_bits()
+    fewer_bits, named_images = found.fewer_bits(), found.named_images()
     for spec in found.specs:
-        lighter = fewer_bits.get(spec.name, ())
+        lighter = fewer_bits_lines(fewer_bits.get(spec.name, ()))
         if spec.name in refused:
             lines = refusal_lines(spec, refused[spec.name], found.fleet, shown, lighter)
         else:
-            lines = _plan_lines(planned[spec.name], found.fleet, shown, lighter)
+            others = [*lighter, *named_image_lines(named_images.get(spec.name, ()))]
+            lines = _plan_lines(planned[spec.name], found.fleet, shown, others)
         print_lines(lines)
         console.print()
     if len(found.specs) > 1:
@@ -301,12 +301,12 @@ def print_origins(checkpoints: Mapping[str, Checkpoint]) -> None:
         console.print()
 
 
-def _plan_lines(one: Planned, fleet: Fleet, shown: Shown, lighter: Sequence[FewerBits]) -> Iterator[str]:
+def _plan_lines(one: Planned, fleet: Fleet, shown: Shown, others: Sequence[str]) -> Iterator[str]:
     yield from _headline(one.spec, one.plan, fleet)
     if shown.why is not None:
         yield from explain_why(one.plan, one.plan.rejected, shown.why)
     else:
-        yield from _lines(one, fleet, lighter, everything=shown.everything)
+        yield from _lines(one, fleet, others, everything=shown.everything)
 
 
 def refusal_lines(
@@ -314,14 +314,14 @@ def refusal_lines(
     refusal: InfeasibleDeployment,
     fleet: Fleet,
     shown: Shown = SHORT,
-    lighter: Sequence[FewerBits] = (),
+    lighter: Sequence[str] = (),
 ) -> Iterator[str]:
     """Reason why a deployment cannot be served."""
     yield from _headline(spec, None, fleet)
     if shown.why is not None:
         yield from explain_why(None, refusal.rejected, shown.why)
     else:
-        yield from explain_refusal(refusal, everything=shown.everything, lighter=fewer_bits_lines(lighter))
+        yield from explain_refusal(refusal, everything=shown.everything, lighter=lighter)
         yield from _hint(spec, fleet)
 
 
@@ -369,6 +369,7 @@ def _print(found: FleetPlan, sums: Sums | None) -> None:
             "refused": [one.model_dump(mode="json") for one in decision.plan.refused],
             "nodes": [one.model_dump(mode="json") for one in decision.plan.nodes],
             "fewer_bits": _as_json(found.fewer_bits()),
+            "named_images": _as_json(found.named_images()),
             "assumed": list(fleet.assumed),
         }
         | explained

@@ -82,7 +82,7 @@ def _option(other: Checkpoint, plan: Plan, instead: Plan, name: str) -> Iterator
     before, after = plan.of(name), instead.of(name)
     nearest = next((one.nearest for one in instead.refused if one.name == name), ())
     rung = after.groups[0].choice if after else None
-    gain = _gain(before, after) if after and before else None
+    gain = gain_of(before, after) if after and before else None
     roomier = _roomier(before, after) if after and before else ""
     if nearest or (rung and (gain is None or gain >= (1.0 if roomier else GAIN))):
         yield FewerBits(
@@ -96,7 +96,7 @@ def _option(other: Checkpoint, plan: Plan, instead: Plan, name: str) -> Iterator
         )
 
 
-def _gain(before: DeploymentPlan, after: DeploymentPlan) -> float:
+def gain_of(before: DeploymentPlan, after: DeploymentPlan) -> float:
     """Predicted speed as a multiple of the plan's; 0 if either is not predicted: no gain is known."""
     return (after.tps or 0.0) / before.tps if before.tps else 0.0
 

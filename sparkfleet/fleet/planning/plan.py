@@ -22,6 +22,7 @@ from sparkfleet.fleet.nodes.surroundings import (
 from sparkfleet.fleet.planning.checkpoints import checkpoints_of, checkpoints_on, embedded_of
 from sparkfleet.fleet.planning.fewer_bits import FewerBits, plans_with_fewer_bits
 from sparkfleet.fleet.planning.group_measurements import measured_lines, measurements_of
+from sparkfleet.fleet.planning.named_images import NamedImage, plans_with_named_images
 from sparkfleet.fleet.planning.step_times import StepTimes, last_start_s, load_step_times
 from sparkfleet.fleet.session import Session
 from sparkfleet.perf.predictor import predicted_content, predictor_of
@@ -109,11 +110,14 @@ class FleetPlan(NamedTuple):
 
     def fewer_bits(self) -> dict[str, tuple[FewerBits, ...]]:
         """Published checkpoints in fewer bits with which a deployment would be served, or served faster, by its name."""
+        return plans_with_fewer_bits(self.specs, self.decision.plan, self.checkpoints, self._replan)
 
-        def replan(specs: Sequence[Deployment], checkpoints: Mapping[str, Checkpoint]) -> Plan:
-            return planned_with(specs, self.fleet, self.status, checkpoints)
+    def named_images(self) -> dict[str, tuple[NamedImage, ...]]:
+        """Images that a plan takes only by name, with which a deployment would be served faster, by its name."""
+        return plans_with_named_images(self.specs, self.decision.plan, self.checkpoints, self._replan)
 
-        return plans_with_fewer_bits(self.specs, self.decision.plan, self.checkpoints, replan)
+    def _replan(self, specs: Sequence[Deployment], checkpoints: Mapping[str, Checkpoint]) -> Plan:
+        return planned_with(specs, self.fleet, self.status, checkpoints)
 
     def _sums(self, plan: DeploymentPlan, rung: int) -> tuple[PredictionSum, ...]:
         ladder = plan.groups[0].ladder

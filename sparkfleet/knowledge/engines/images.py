@@ -19,6 +19,8 @@ _RELEASE_TAGS = {
 """Tags of official release images; a suffix has the platform ("-aarch64", "-cu130")."""
 
 Status = Literal["works", "limited", "broken", "unproven"]
+RequantizedBits = Annotated[tuple[tuple[Literal["attention", "head"], float], ...], BeforeValidator(pairs)]
+"""Parts of a checkpoint that a build stores in fewer bits than the checkpoint does: bits per weight, scales included."""
 Library = Literal["nccl", "flashinfer", "cutlass", "ptxas", "fastsafetensors", "torch", "triton"]
 
 
@@ -53,14 +55,30 @@ class Image(Value):
     """Quantisations that are known to work; empty: nothing is published."""
     tables: tuple[DiskTables, ...] = ()
     """Types of models whose n-gram tables are known to work from the disk."""
+    requantizes: RequantizedBits = ()
+    """Parts of checkpoints in `quants` that it quantises further while it loads."""
+    named_only: str = ""
+    """Reason why it is taken only if a deployment names it; "" if a plan may choose it."""
+    built_with: str = ""
+    """The command that builds it on a node; "" if it is in a registry."""
     status: Status
     note: str = ""
     sources: Sources
     date: Date
 
+    @property
+    def by_name(self) -> str:
+        """Reason why a plan takes it only if a deployment names it; "" if a plan may choose it."""
+        local = "/" not in self.image
+        return self.named_only or ("exists only where it was built, in no registry" if local else "")
+
     def library(self, name: Library) -> str | None:
         """The version of a library inside; None if it is not published."""
         return dict(self.libraries).get(name)
+
+    def requantized(self, quant: str) -> RequantizedBits:
+        """Parts that it stores in other bits than a checkpoint of that quantisation does."""
+        return self.requantizes if quant in self.quants else ()
 
     def disk_tables(self, model_type: str) -> DiskTables | None:
         """Settings for tables on the disk; None if no working case is known."""
@@ -102,6 +120,12 @@ def engine_version_of(reference: str) -> str | None:
         return versions.pop()
     plain = {version.split()[0] for version in versions if version}
     return plain.pop() if len(plain) == 1 and None not in versions else None
+
+
+def requantized_by(reference: str, quant: str) -> RequantizedBits:
+    """Parts that the build which `reference` names stores in other bits; none if it is not known, or one of several."""
+    known = images_of(reference)
+    return known[0].requantized(quant) if len(known) == 1 else ()
 
 
 def _release_tagged(reference: str) -> str | None:

@@ -26,6 +26,8 @@ PATCHED_BUILDS = (
     "qwen38",
     "step37",
     "ds4",
+    "node-mxfp4",
+    "sglang:spark",
 )
 """Names of patched builds with factors of their own; they are part of the image's name."""
 

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from sparkfleet.knowledge.ceilings import LinkSpeed
+from sparkfleet.knowledge.engines.images import requantized_by
 from sparkfleet.knowledge.rules.rule_context import parse_flags
 from sparkfleet.perf.engine_config import CHUNK
 from sparkfleet.perf.latency.roofline_terms import own_chunk
@@ -123,5 +124,6 @@ def settings_of_candidate(candidate: Candidate, link: LinkSpeed | None = None) -
         kv_dtype=flags.get(KV_FLAG, candidate.kv_dtype),
         batch_tokens=given or _chunk_of(candidate),
         link=link,
+        requantized=requantized_by(candidate.image or "", candidate.quant),
         marlin="marlin" in (flags.get("--moe-backend"), flags.get("--linear-backend")),
     )

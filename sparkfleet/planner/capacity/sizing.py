@@ -345,6 +345,7 @@ def settings_of(case: VariantContext, proposal: Proposal, stack: Stack) -> Setti
         batch_tokens=chunk or CHUNK,
         link=proposal.pool.site.link,
         disk_tables=stack.disk_tables(case.predictor.checkpoint) is not None,
+        requantized=stack.known.requantized(quant_of(case)) if stack.known else (),
     )
     return (
         settings

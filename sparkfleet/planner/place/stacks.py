@@ -33,6 +33,7 @@ MADE_FOR = {
     "lmsys-sglang-qwen38-27b": "*qwen3.8-27b*",
     "lmsys-sglang-qwen38-flash-next": "*qwen3.8-flash-next*",
     "eugr-node-mxfp4": "*gpt-oss*",
+    "lmsys-sglang-spark": "*gpt-oss*",
     "eugr-b12x": "*qwen3.8-flash-next*|*deepseek-v4-flash-0731*|*deepseek-v4-flash-vision*|*deepseek-v4.1*|"
     "*glm-5.3-flash-nvfp4-spark*",
     "eugr-spark-vllm-20260704": "*gemma-4*",
@@ -145,6 +146,23 @@ def _homes(variant: Variant, engine: EngineName, nodes: Sequence[NodeFacts]) -> 
         yield Stack(engine, home.version, "process", python=home.python)
 
 
+def images_by_name(model: str, quant: str) -> tuple[Image, ...]:
+    """Images that were made for the model's family and run its quantisation, and that a plan takes only by name."""
+    return tuple(
+        image
+        for image in IMAGES.content.images
+        if image.by_name
+        and image.status != "broken"
+        and quant in image.quants
+        and _made_for(image, model.lower())
+    )
+
+
+def _made_for(image: Image, model: str) -> bool:
+    """True if it was built for the model's family, not for all."""
+    return any(fnmatchcase(model, family) for family in MADE_FOR.get(image.id, "").split("|"))
+
+
 @lru_cache(maxsize=1024)
 def _known_images(engine: EngineName, quant: str, model: str, *, seen: bool) -> StackOptions:
     """The images of an engine; `seen` False: without what was seen of the model's family on those that were made for it."""
@@ -160,8 +178,8 @@ def _known_images(engine: EngineName, quant: str, model: str, *, seen: bool) -> 
         for_model = made_for != ["*"]
         known = _untried(image) if for_model and not seen else image
         stack = Stack(engine, image.engine_version or "", "container", image.image, known=known)
-        if "/" not in image.image:
-            reason = "exists only where it was built, in no registry; if you have it, set `image:`"
+        if image.by_name:
+            reason = f"{image.by_name}; to use it, set `image:`"
             rejected.append(Rejection(what=image.image, reason=reason, why="wanted", source=image.sources[0]))
         elif image.status == "broken":
             reason = image.note or "does not work"

@@ -4,7 +4,7 @@ import pytest
 
 from sparkfleet.errors import SpecError
 from sparkfleet.knowledge.engines.engine_models import ENGINE_MODELS
-from sparkfleet.knowledge.engines.images import IMAGES, Image, engine_version_of, images_of
+from sparkfleet.knowledge.engines.images import IMAGES, Image, engine_version_of, images_of, requantized_by
 from sparkfleet.knowledge.versions import Truth, parse_range, parse_version
 from sparkfleet.planner.types.image_refs import tag_words
 
@@ -121,6 +121,18 @@ def test_libraries_that_are_not_published_are_not_known() -> None:
     (image,) = images_of("vllm/vllm-openai:v0.27.1")
     assert image.library("flashinfer") == "0.6.16.post3"
     assert image.library("nccl") is None
+
+
+def test_a_build_quantises_further_only_what_it_was_seen_to_load() -> None:
+    assert dict(requantized_by("vllm-node-mxfp4:latest", "mxfp4")) == {"attention": 4.25, "head": 4.25}
+    assert requantized_by("vllm-node-mxfp4:latest", "fp8") == ()
+    assert requantized_by("vllm/vllm-openai:v0.27.1", "mxfp4") == requantized_by("of/nobody:1", "mxfp4") == ()
+
+
+def test_an_image_without_a_registry_is_taken_by_name_only() -> None:
+    (local,), (pulled,) = images_of("vllm-node-tf5:latest"), images_of("vllm/vllm-openai:v0.27.1")
+    assert (local.by_name, pulled.by_name) == ("exists only where it was built, in no registry", "")
+    assert all(image.built_with for image in IMAGES.content.images if "vllm-node" in image.image)
 
 
 @pytest.mark.parametrize(
