@@ -22,6 +22,15 @@ def test_the_headline_says_what_was_asked_of_what(sparks, plan, ask):
     assert "home: 2 Sparks (assumed, not read), 1 link (RoCE both rails, 22.1 GB/s, 24 µs)\n" in line
 
 
+def test_the_headline_has_what_all_replicas_share(sparks, plan, ask):
+    fleet, spec = sparks(2), ask(FP8, replicas=2, concurrency=32)
+    found = plan(fleet, spec).deployments[0]
+    line = explain_fleet(spec, found, fleet.nodes, "home", links=fleet.links, assumed=fleet.assumed)
+    assert "concurrency 32, 16 in each replica\n" in line
+    assert "tok/s shared by 16" not in "\n".join(explain_change(compare(spec, found, None), found))
+    assert " shared by 16 " in " ".join(explain_plan(found))
+
+
 def test_asked_nodes_with_unmeasured_links(sparks, plan, ask):
     fleet, spec = sparks(2, assumed=False), ask(FP8)
     line = explain_fleet(spec, None, fleet.nodes, "home", links=fleet.links)
