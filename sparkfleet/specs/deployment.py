@@ -103,7 +103,8 @@ class Constraints(Spec):
     context: Context | None = None
     """Longest prompt + completion of one request, tokens. Left out: the planner decides."""
     concurrency: Concurrency | None = None
-    """Requests that decode together. Left out: the planner decides."""
+    """Requests that decode together in all replicas: each is sized for its share, those of `engine: custom` for all. Left
+    out: the planner decides."""
     parallel: Parallel | None = None
     """Degrees in which the weights are split. Left out: the planner decides."""
     speculation: Speculate = SpeculationChoice(method="auto")
@@ -140,7 +141,7 @@ class VariantEntry(Spec):
     context: Context | None = None
     """Longest prompt + completion of one request to this variant, tokens."""
     concurrency: Concurrency | None = None
-    """Requests that decode together in this variant."""
+    """Requests that decode together in all replicas of this variant."""
     parallel: Parallel | None = None
     """Degrees in which the weights of this variant are split."""
     speculation: Speculate | None = None

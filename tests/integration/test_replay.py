@@ -19,7 +19,7 @@ def groups(fleet):
 
 
 def serve_two(fleet, more=""):
-    fleet.serve(fleet.anew(fleet.spec(TWO + more)))
+    fleet.serve(fleet.anew(fleet.spec(TWO + more).replace("concurrency: 4", "concurrency: 8")))
 
 
 def kill_one_under_load(fleet):

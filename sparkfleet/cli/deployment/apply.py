@@ -64,7 +64,8 @@ def apply(  # noqa: PLR0917  # its parameters are the command line's
     retry: Annotated[
         bool,
         typer.Option(
-            "--retry", help="Begin at rung 1 of the ladder, including rungs that are remembered as failed."
+            "--retry",
+            help="Begin at rung 1 of the ladder, including rungs that are remembered as failed; size each replica again.",
         ),
     ] = False,
     json: Annotated[

@@ -272,9 +272,10 @@ def decide(
         status: of the fleet; None if it is down.
         checkpoints: facts, by model.
         renew: drop the digests to which the tags of deployed images were resolved.
-        retry: include rungs that are remembered as failed, and start groups of a lower rung at rung 1 again.
+        retry: include rungs that are remembered as failed, start groups of a lower rung at rung 1 again, and size each
+            replica for its share of `concurrency` again.
     """
-    found = planned_with(specs, fleet, status, checkpoints)
+    found = planned_with(specs, fleet, status, checkpoints, resized=retry)
     planned = [
         _planned(spec, one, status, renew=renew, retry=retry)
         for spec in specs
@@ -288,17 +289,21 @@ def planned_with(
     fleet: Fleet,
     status: FleetStatus | None,
     checkpoints: Mapping[str, Checkpoint],
+    *,
+    resized: bool = False,
 ) -> Plan:
-    """The plan with the fleet's own measurements.
+    """The plan with the fleet's own measurements; `resized`: what runs does not keep its share of `concurrency`.
 
     A running deployment is not replaced because of a measurement: applying twice changes nothing. If measurements would
     replace one, the plan is made without them.
     """
     own, embedded = measurements_of(status), embedded_of(specs)
-    plain = plan_fleet(specs, fleet, checkpoints, _running(status), embedded=embedded)
+    plain = plan_fleet(specs, fleet, checkpoints, _running(status), embedded=embedded, resized=resized)
     if not own:
         return plain
-    informed = plan_fleet(specs, fleet, checkpoints, _running(status), own, embedded=embedded)
+    informed = plan_fleet(
+        specs, fleet, checkpoints, _running(status), own, embedded=embedded, resized=resized
+    )
     kept = [spec for spec in specs if _change(spec, plain, status) == "keep"]
     return informed if all(_change(spec, informed, status) == "keep" for spec in kept) else plain
 

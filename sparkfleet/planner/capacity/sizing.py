@@ -30,6 +30,7 @@ from sparkfleet.planner.place.drafting import depth_on
 from sparkfleet.planner.place.fleet_map import Fleet, Pool
 from sparkfleet.planner.place.stacks import Stack
 from sparkfleet.planner.rules.rule_facts import checkpoint_situation
+from sparkfleet.planner.types.group_share import requests_share
 from sparkfleet.planner.types.plan import GroupShape
 from sparkfleet.specs.deployment import Deployment, EngineName, Objective, Variant
 
@@ -122,6 +123,10 @@ class VariantContext:
     """Upper bounds of the sizes that the deployment leaves open, so that others fit beside it."""
     edge: bool = False
     """It would be refused otherwise: the lower end of its memory is enough (`perf.memory.demand.fits`)."""
+    among: int | None = None
+    """Most groups that share a `concurrency` that is set, if `replicas` is open; None: as many as there are nodes for."""
+    each: int | None = None
+    """Requests at once in each group, whatever their number; None: its share of the `concurrency` that is set."""
 
     @property
     def objective(self) -> Objective:
@@ -130,8 +135,8 @@ class VariantContext:
 
     @property
     def concurrency(self) -> int:
-        """Requests that are to decode together; on each node, if the deployment leaves open how many make the throughput."""
-        return self.concurrency_of(1)
+        """Requests of all groups that are to decode together; of a node or a group, if the deployment leaves them open."""
+        return self.variant.concurrency or self.concurrency_of(1)
 
     @property
     def is_load_open(self) -> bool:
@@ -139,9 +144,11 @@ class VariantContext:
         return self.objective == "throughput" and self.variant.concurrency is None
 
     def concurrency_of(self, ranks: int) -> int:
-        """Requests that a group of so many ranks is to decode together."""
+        """Requests that a group of so many ranks is to decode together: its share of those that the deployment sets."""
+        if self.variant.concurrency is not None:
+            return self.each or requests_share(self.variant.concurrency, self.groups(ranks))
         usual = DEFAULT_CONCURRENCY[self.objective] * (ranks if self.is_load_open else 1)
-        return self.variant.concurrency or (usual if self.most is None else min(usual, self.most.concurrency))
+        return usual if self.most is None else min(usual, self.most.concurrency)
 
     @property
     def context(self) -> int:
@@ -150,6 +157,12 @@ class VariantContext:
         usual = longest if self.objective == "context" else min(DEFAULT_CONTEXT, longest)
         return self.variant.context or (usual if self.most is None else min(usual, self.most.context))
 
+    @property
+    def share_of_group(self) -> int:
+        """Nodes that each replica may take of them: two on the same nodes would halve each other's speed."""
+        nodes = min(self.share, len(self.variant.nodes)) if self.variant.nodes else self.share
+        return nodes // (self.variant.replicas or 1)
+
     def load(self, ranks: int = 1) -> int:
         """Requests at once in a group that the objective looks at: one alone, or all of them together."""
         return self.concurrency_of(ranks) if self.objective == "throughput" else 1
@@ -157,6 +170,7 @@ class VariantContext:
     def groups(self, ranks: int) -> int:
         """Number of groups of that many ranks that fit."""
         most = self.share // ranks if self.objective == "throughput" else 1
+        most = most if self.among is None else min(most, self.among)
         return self.variant.replicas or max(1, most if self.is_load_open else min(most, self.concurrency))
 
 

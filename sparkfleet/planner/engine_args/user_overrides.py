@@ -29,6 +29,7 @@ from sparkfleet.planner.engine_args.engine_args import (
     whole_number,
 )
 from sparkfleet.planner.engine_args.reserved_flags import ReservedFlag, given
+from sparkfleet.planner.types.group_share import requests_share
 from sparkfleet.specs.deployment import Parallel, SpeculationChoice, Variant
 from sparkfleet.specs.remote_code import code_risks
 
@@ -127,6 +128,17 @@ def take_over(variant: Variant) -> tuple[Variant, tuple[ReservedFlag, ...]]:
     return taken, (*wrong, *_short_chunks(taken, flags))
 
 
+def requests_given(args: tuple[str, ...]) -> int | None:
+    """Requests at once that the arguments set for each engine; None if they set none."""
+    flags = parse_flags(args)
+    found = (
+        whole_number(flags[flag], MOST[name])
+        for flag, name in SIZES.items()
+        if name == "concurrency" and flag in flags
+    )
+    return next((number for number in found if number is not None), None)
+
+
 def _bad_shares(flags: Mapping[str, str]) -> Iterator[ReservedFlag]:
     for flag in MEMORY_FLAGS.values():
         if flag in flags and share_of(flags[flag]) is None:
@@ -167,11 +179,13 @@ def _short_chunks(variant: Variant, flags: Mapping[str, str]) -> Iterator[Reserv
         sglang_chunk(flags.get(CHUNKED, "")),
         count_given(flags, "--page-size"),
     )
-    if batch is not None and variant.concurrency is not None and batch < variant.concurrency:
+    groups = 1 if requests_given(variant.engine_args) else variant.replicas or 1
+    each = 0 if variant.concurrency is None else requests_share(variant.concurrency, groups)
+    if batch is not None and batch < each:
         yield ReservedFlag(
-            f"{BATCHED}={flags[BATCHED]} is less than the concurrency of {variant.concurrency}, "
+            f"{BATCHED}={flags[BATCHED]} is less than the concurrency of {each}{' in each replica' * (groups > 1)}, "
             "and vLLM needs a token for each request",
-            f"set {BATCHED} to at least {variant.concurrency}, or `concurrency` to at most {batch}",
+            f"set {BATCHED} to at least {each}, or `concurrency` to at most {batch * groups}",
         )
     if batch is not None and WHOLE in flags and batch < (variant.context or 0):
         yield ReservedFlag(

@@ -9,7 +9,7 @@ from sparkfleet.planner.capacity.memory_ledger import MemoryLedger
 from sparkfleet.planner.capacity.sizing import Proposal, VariantContext, size_proposal
 from sparkfleet.planner.search.enumerate import ProposalEnumerator
 from sparkfleet.planner.search.evaluate import Evaluation
-from sparkfleet.planner.search.objective import SizedProposal, best_groups, total
+from sparkfleet.planner.search.objective import SizedProposal, total
 from sparkfleet.planner.search.rung_builder import because, tps_alone
 from sparkfleet.planner.search.spread import line, stays
 from sparkfleet.planner.types.plan import Rejection
@@ -37,13 +37,10 @@ class Alternatives:
     def other_sizes(self, choice: Evaluation, others: Iterable[Evaluation]) -> Iterator[str]:
         """Lines with the rate of one request on other numbers of nodes: on fewer, and on more if they are faster.
 
-        For many requests, their number; with their rate if several groups, whose own rate is shown, have a part of it each.
+        For many requests, their number, if the deployment leaves it open.
         """
         if self._case.is_load_open:
             yield f"ranked for {self._case.concurrency} requests at once per Spark: `concurrency: N` for N in all"
-        elif self._case.objective == "throughput" and (groups := self._best_groups(choice.proposal)) > 1:
-            rate = self._total(choice.proposal, groups)
-            yield f"ranked for {self._case.concurrency} requests at once in all: {rate:.0f} tok/s"
         if self._case.objective != "interactive" or self._case.variant.parallel is not None:
             return
         ranks, ours = choice.proposal.split.ranks, tps_alone(choice)
@@ -99,15 +96,9 @@ class Alternatives:
 
     def _total(self, proposal: Proposal, groups: int) -> float:
         """Tokens per second of all requests, distributed over so many groups."""
-        return total(self._sized(proposal), groups)
-
-    def _best_groups(self, proposal: Proposal) -> int:
-        return best_groups(self._sized(proposal))
-
-    def _sized(self, proposal: Proposal) -> SizedProposal:
-        settings = self._proposals.settings(proposal)
-        sizes = size_proposal(self._case, proposal, self._ledger.best(proposal.pool), settings).sizes
-        return SizedProposal(self._case, proposal, settings, sizes)
+        case, settings = self._case, self._proposals.settings(proposal)
+        sizes = size_proposal(case, proposal, self._ledger.best(proposal.pool), settings).sizes
+        return total(SizedProposal(case, proposal, settings, sizes), groups)
 
     def note_replicas(self, choice: Evaluation, left: Left) -> None:
         """Independent copies on the nodes that there are, against the one group that was chosen."""

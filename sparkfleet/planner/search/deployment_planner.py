@@ -8,12 +8,13 @@ from typing import get_args
 from sparkfleet.checkpoints.checkpoint import Checkpoint
 from sparkfleet.planner.capacity.memory_ledger import MemoryLedger
 from sparkfleet.planner.capacity.sizing import VariantContext
-from sparkfleet.planner.engine_args.user_overrides import take_over
+from sparkfleet.planner.engine_args.user_overrides import requests_given, take_over
 from sparkfleet.planner.search import constraints, cpu_models
 from sparkfleet.planner.search.custom_workloads import custom_groups
 from sparkfleet.planner.search.planning_context import PlanningContext
 from sparkfleet.planner.search.rung_builder import ServedVariant, nodes_and_bytes_of
-from sparkfleet.planner.search.variant_planner import VariantPlanner
+from sparkfleet.planner.search.shared_groups import shared_groups
+from sparkfleet.planner.types.group_share import requests_share, share_that_runs, shared
 from sparkfleet.planner.types.plan import GroupPlan, Rejection, SkippedVariant, Why
 from sparkfleet.specs.deployment import Deployment, Variant
 
@@ -82,7 +83,7 @@ def _serve_variant(
     case = _case(spec, variant, planning, share)
     if isinstance(case, Rejection):
         return ServedVariant([], [case], _in_reach(spec, variant, planning, ledger, share))
-    return VariantPlanner(case, ledger, planning.nodes_of(spec.name)).groups(number)
+    return shared_groups(case, number, planning, ledger)
 
 
 def _serve_on_cpu(
@@ -91,9 +92,22 @@ def _serve_on_cpu(
     misfit = cpu_models.misfit(spec, variant, planning.fleet, planning.embedded_model(variant.model))
     if misfit is not None:
         return ServedVariant([], [misfit])
-    groups, rejected = cpu_models.embedded_groups(spec.name, number, variant, planning.fleet, ledger)
+    each = _with_share(spec, number, variant, planning)
+    groups, rejected = cpu_models.embedded_groups(spec.name, number, each, planning.fleet, ledger)
+    if each.concurrency is not None:
+        whole = {"shared_concurrency": shared(variant.concurrency, each.concurrency)}
+        groups = [group.model_copy(update=whole) for group in groups]
     everywhere = not groups and all(cpu_models.uses_gpu(node) for node in planning.fleet.nodes)
     return ServedVariant(groups, rejected, [cpu_models.WHERE] if everywhere else ())
+
+
+def _with_share(spec: Deployment, number: int, variant: Variant, planning: PlanningContext) -> Variant:
+    """The variant with the requests at once of each of its replicas."""
+    if variant.concurrency is None or requests_given(variant.engine_args) is not None:
+        return variant
+    runs = share_that_runs(variant, planning.groups_of(spec.name, number))
+    each = runs or requests_share(variant.concurrency, variant.replicas or 1)
+    return variant.model_copy(update={"concurrency": each})
 
 
 def _in_reach(
@@ -107,7 +121,7 @@ def _in_reach(
     case = _case(spec, variant.model_copy(update={"context": most}), planning, share)
     if isinstance(case, Rejection):
         return []
-    groups = VariantPlanner(case, ledger, planning.nodes_of(spec.name)).groups(0).groups
+    groups = shared_groups(case, 0, planning, ledger).groups
     for group in groups:
         ledger.take_back(spec.name, *nodes_and_bytes_of(group))
     return [f"fits at context {most}"] if groups else []

@@ -41,7 +41,7 @@ class ProposalEnumerator:
         """Excluded options, in the order of discovery; the ladder appends to it."""
         self.account = MethodAccount()
         """The result of every method on every engine."""
-        self._drafting: dict[EngineName, SpeculationOptions] = {}
+        self._drafting: dict[tuple[EngineName, int], SpeculationOptions] = {}
         self.stacks: dict[EngineName, tuple[Stack, ...]] = {}
         """Images to try, by engine."""
         self.pools: dict[SiteClass, list[Pool]] = defaultdict(list)
@@ -57,12 +57,14 @@ class ProposalEnumerator:
         enough = 0
         missing: list[tuple[float, Proposal, Rejection]] = []
         for pool, split in self._shapes():
-            if enough and split.ranks > max(enough, self._case.share):
+            if enough and split.ranks > max(enough, self._case.share_of_group):
+                beside = split.ranks > self._case.share
                 what = f"{split} on {split.ranks} nodes"
                 fits_on = f"{enough} node{'s' if enough > 1 else ''}"
-                reason = f"fits on {fits_on}; the others are kept for the other deployments"
+                others = "deployments" if beside else "replicas"
+                reason = f"fits on {fits_on}; the others are kept for the other {others}"
                 self.rejected.append(Rejection(what=what, reason=reason, why="node"))
-                self.kept.append((pool, split))
+                self.kept += [(pool, split)] if beside else []
                 continue
             best = self._ledger.best(pool)
             proposals = [proposal for engine in engines for proposal in self._each(pool, split, engine)]
@@ -207,20 +209,21 @@ class ProposalEnumerator:
         return Rejection(what=asked, reason=reason, why="node")
 
     def _each(self, pool: Pool, split: Split, engine: EngineName) -> Iterator[Proposal]:
-        for speculation in self._methods(engine):
+        for speculation in self._methods(engine, self._case.load(split.ranks)):
             reason = self._impossible(split, engine, speculation)
             if reason:
                 self.account.note(engine, (speculation.method,), Fate(Stage.EXCLUDED, reason, "engine"))
             else:
                 yield Proposal(split, pool, engine, speculation)
 
-    def _methods(self, engine: EngineName) -> tuple[Speculation, ...]:
-        """The methods to try on an engine, the same for every shape; the others are noted with their reasons."""
-        known = self._drafting.get(engine)
+    def _methods(self, engine: EngineName, requests: int) -> tuple[Speculation, ...]:
+        """The methods to try on an engine under so many requests at once; the others are noted with their reasons."""
+        known = self._drafting.get((engine, requests))
         if known is None:
             case = self._case
             facts = Drafts(case.predictor.checkpoint, case.predictor.drafts, case.spec.license == "open")
-            known = self._drafting[engine] = drafting_for(case.variant, facts, engine, case.load())
+            known = drafting_for(case.variant, facts, engine, requests)
+            self._drafting[engine, requests] = known
             for one in known.excluded:
                 self.account.note(engine, (one.method,), Fate(Stage.EXCLUDED, one.reason, one.why))
         return known.options

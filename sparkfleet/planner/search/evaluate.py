@@ -186,7 +186,7 @@ def _against_wishes(
     variant, flags = case.variant, parse_flags(case.variant.engine_args)
     for name, wanted, most in (
         ("context", variant.context, limits.context),
-        ("concurrency", variant.concurrency, limits.concurrency),
+        ("concurrency", variant.concurrency and candidate.concurrency, limits.concurrency),
         ("speculation_tokens", variant.speculation.tokens, limits.speculation_tokens),
         (
             "batch_tokens",
@@ -198,9 +198,11 @@ def _against_wishes(
         if wanted is not None and most is not None and wanted > most:
             cause = next(one for one in causes if getattr(one.limits, name) == most)
             word = name.replace("_", " ")
+            total = variant.concurrency if name == "concurrency" else wanted
+            of = f" of {total:g}" if total != wanted else ""
             return Rejection(
                 what=name_of(candidate), why="rule", rule=cause.rule.id, source=cause.rule.sources[0],
-                reason=f"{word} {wanted:g} is set, at most {most:g} works: {cause.rule.symptom}",
+                reason=f"{word} {wanted:g}{of} is set, at most {most:g} works: {cause.rule.symptom}",
             )  # fmt: skip
     return None
 

@@ -65,13 +65,16 @@ def total(sized: SizedProposal, groups: int) -> float:
     """Tokens per second of all requests of the deployment, distributed over so many groups as evenly as they can be.
 
     A group decodes at most as many together as it is sized to; the others wait. If their number is open, each group is full.
+    Fewer groups than there are nodes for would be sized for a larger share.
     """
     if sized.case.is_load_open:
         return groups * sized.rates(sized.sizes.concurrency).decode_tps_aggregate.mid
+    is_set = sized.case.variant.replicas is not None or sized.case.variant.concurrency is None
+    most = sized.sizes.concurrency if is_set else sized.case.concurrency
     each, with_one_more = divmod(sized.case.concurrency, groups)
     counts = ((groups - with_one_more, each), (with_one_more, each + 1))
     return sum(
-        number * sized.rates(min(requests, sized.sizes.concurrency)).decode_tps_aggregate.mid
+        number * sized.rates(min(requests, most)).decode_tps_aggregate.mid
         for number, requests in counts
         if number and requests
     )

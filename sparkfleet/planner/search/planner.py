@@ -45,6 +45,7 @@ def plan_fleet(
     measurements: Sequence[LocalMeasurement] = (),
     *,
     embedded: Mapping[str, EmbeddedModel] | None = None,
+    resized: bool = False,
 ) -> Plan:
     """The plan that serves all of `specs` on `fleet`.
 
@@ -55,6 +56,7 @@ def plan_fleet(
         running: plans of what runs now; those of `specs` give their memory back, and keep their nodes if they can.
         measurements: those of this fleet; predictions of the same setups follow it.
         embedded: capabilities of built-in models, by name.
+        resized: groups that run do not keep the share of `concurrency` that they were sized for.
 
     Deployments that cannot be served are in `refused`, with every rejection and the nearest thing that would fit.
     """
@@ -65,6 +67,7 @@ def plan_fleet(
         measurements=tuple(measurements),
         drafts=drafts_of(specs),
         embedded=dict(embedded or {}),
+        resized=resized,
     )
     order = sorted(specs, key=lambda spec: _hardest_first(spec, planning))
     tried: list[tuple[list[Deployment], Plan]] = []

@@ -12,7 +12,7 @@ from sparkfleet.perf.predictor import Predictor, predicted_content, predictor_of
 from sparkfleet.planner.capacity.sizing import Sizes
 from sparkfleet.planner.place.fleet_map import Fleet
 from sparkfleet.planner.types.embedded_model import EmbeddedModel
-from sparkfleet.planner.types.plan import DeploymentPlan
+from sparkfleet.planner.types.plan import DeploymentPlan, GroupPlan
 from sparkfleet.specs.deployment import TextKind
 
 
@@ -32,6 +32,8 @@ class PlanningContext:
     """By deployment, what its open sizes may be at most."""
     edge: frozenset[str] = frozenset()
     """Deployments for which the lower end of their memory is enough (`perf.memory.demand.fits`)."""
+    resized: bool = False
+    """Groups that run do not keep the share of `concurrency` that they were sized for."""
 
     def embedded_model(self, model: str) -> EmbeddedModel | None:
         """A model that would run on a CPU; None if nothing is known about it."""
@@ -67,6 +69,11 @@ class PlanningContext:
             at: name for name, plan in others for at in plan.declared_ports - own
         }
         return {**ports, **dict.fromkeys(self.fleet.endpoint_ports, "the gateway")}
+
+    def groups_of(self, name: str, variant: int) -> tuple[GroupPlan, ...]:
+        """Groups of a deployment's variant that run now, and keep their sizes."""
+        plan = None if self.resized else self.running.get(name)
+        return tuple(group for group in plan.groups if group.variant == variant) if plan else ()
 
     def nodes_of(self, name: str) -> tuple[tuple[str, ...], ...]:
         """Nodes that run the groups of a deployment now."""

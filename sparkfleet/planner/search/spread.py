@@ -67,9 +67,9 @@ def _lost(case: VariantContext, narrow: Rung, wide: Rung) -> str:
         return ""
     if case.variant.concurrency < 2 or after.mid >= KEPT * before.mid:
         return ""
-    return (
-        f"{after.mid:.0f} instead of {before.mid:.0f} tok/s for {case.variant.concurrency} requests together"
-    )
+    together = "together" if (case.variant.replicas or 1) == 1 else "together in each replica"
+    requests = narrow.prediction.concurrency
+    return f"{after.mid:.0f} instead of {before.mid:.0f} tok/s for {requests} requests {together}"
 
 
 def line(split: Split, tps: float, other: float) -> str:

@@ -97,8 +97,9 @@ def _has_room(case: VariantContext, place: SuggestedPlacement, holds: Holds) -> 
 
 
 def _asking(case: VariantContext, **fields: int | None) -> VariantContext:
-    """The case with other sizes."""
-    return replace(case, variant=case.variant.model_copy(update=fields))
+    """The case with other sizes; those of each group, if they are not shares."""
+    each = fields.get("concurrency", case.each) if case.each is not None else None
+    return replace(case, variant=case.variant.model_copy(update=fields), each=each)
 
 
 def _fewer(case: VariantContext, places: Sequence[SuggestedPlacement], holds: Holds) -> Iterator[str]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import heapq
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import count
 from typing import NamedTuple
 
@@ -39,6 +39,7 @@ from sparkfleet.planner.search.rung_builder import (
 )
 from sparkfleet.planner.search.spread import stays
 from sparkfleet.planner.search.suggestions import NodeKind, joined, nearest
+from sparkfleet.planner.types.group_share import shared
 from sparkfleet.planner.types.plan import GroupPlan, Rejection, Rung
 from sparkfleet.units import gib
 
@@ -140,8 +141,20 @@ class VariantPlanner:
                 break
             for group in groups:
                 self._ledger.take_back(self._case.spec.name, *nodes_and_bytes_of(group))
-            return ServedVariant([], self._rejected, [f"fits with `replicas: {replica}`", *self._nearest()])
+            fewer = [f"fits with `replicas: {replica}`"] if self._fits_with(replica, number) else []
+            return ServedVariant([], self._rejected, [*fewer, *self._nearest()])
         return ServedVariant(groups, self._rejected)
+
+    def _fits_with(self, replicas: int, number: int) -> bool:
+        """True if fewer replicas have room: each has a larger share of the requests that the deployment sets."""
+        case = self._case
+        if case.variant.concurrency is None or case.each is not None:
+            return True
+        fewer = replace(case, variant=case.variant.model_copy(update={"replicas": replicas}))
+        found = VariantPlanner(fewer, self._ledger, self._runs_on).groups(number).groups
+        for group in found:
+            self._ledger.take_back(case.spec.name, *nodes_and_bytes_of(group))
+        return bool(found)
 
     def _settle(self, ladder: Sequence[Evaluation], nodes: tuple[str, ...], number: int) -> GroupPlan:
         """One group on its nodes, counted there with the largest of its rungs."""
@@ -151,7 +164,11 @@ class VariantPlanner:
             rung_of(evaluation, at, ladder, objective, self._others) for at, evaluation in enumerate(ladder)
         ]
         rungs = [self._with_sizes(evaluation, rung) for evaluation, rung in zip(ladder, rungs, strict=True)]
-        group = GroupPlan(ladder=tuple(moved(rung, nodes, beside) for rung in rungs), variant=number)
+        group = GroupPlan(
+            ladder=tuple(moved(rung, nodes, beside) for rung in rungs),
+            variant=number,
+            shared_concurrency=shared(self._case.variant.concurrency, rungs[0].candidate.concurrency),
+        )
         self._ledger.put(self._case.spec.name, *nodes_and_bytes_of(group))
         return group
 

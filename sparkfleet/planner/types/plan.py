@@ -194,6 +194,8 @@ class GroupPlan(Value):
     """`model_type` of the checkpoint's config; "" if it is not known."""
     vision: bool | None = None
     """True if its weights have a vision tower; None if that is not known."""
+    shared_concurrency: int | None = None
+    """`concurrency` of the deployment if it was sized for a share of it; None: for all of it, or none is set."""
 
     @property
     def choice(self) -> Rung:

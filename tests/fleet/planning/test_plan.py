@@ -1,8 +1,12 @@
+import pytest
+
 from sparkfleet.fleet.planning import plan as plan_module
-from sparkfleet.fleet.planning.plan import missing_keys, plan_deployments
+from sparkfleet.fleet.planning.plan import decide, missing_keys, plan_deployments
 from sparkfleet.fleet.session import Session
 from sparkfleet.knowledge.models.known_models import known_checkpoint
+from sparkfleet.planner.place.fleet_map import Fleet
 from sparkfleet.planner.report.rendezvous import open_rendezvous
+from sparkfleet.planner.types.plan import Plan
 from sparkfleet.specs.deployment import Deployment
 
 
@@ -61,3 +65,16 @@ async def test_keys_of_a_store_that_cannot_be_read_are_not_called_missing(tmp_pa
     async with Session(tmp_path / "inventory.yaml", lambda event: lines.append(event.line)) as session:
         await plan_deployments(session, [deployment("ux")])
     assert not [line for line in lines if "`keys:`" in line]
+
+
+@pytest.mark.parametrize("retry", [False, True])
+def test_retry_alone_sizes_each_replica_again(monkeypatch, retry):
+    asked = []
+
+    def plan_fleet(*_, resized, **__):
+        asked.append(resized)
+        return Plan(deployments=())
+
+    monkeypatch.setattr("sparkfleet.fleet.planning.plan.plan_fleet", plan_fleet)
+    decide([deployment()], Fleet(name="home", nodes=()), None, {}, retry=retry)
+    assert asked == [retry]

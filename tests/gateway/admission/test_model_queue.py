@@ -473,3 +473,26 @@ async def test_speeds_are_learned_from_streams(open_door: OpenDoor) -> None:
     assert learned.factors("app-0")[0] < 0.9
     assert learned.answer_tokens("tiny", 0) < 256
     assert door.gateway.proxy.observed.pending("app-0") == 0
+
+
+async def test_requests_beyond_the_shares_wait_if_a_group_is_lost_and_none_is_refused() -> None:
+    """Each replica is sized for its share: what the lost one had goes to the end of the others' queue."""
+    lost = GroupEntry(app="lost", concurrency=8)
+    house = House(*(GroupEntry(app=f"stays{number}", concurrency=8) for number in range(3)), lost)
+    held = {number: await house.enter("x") for number in range(32)}
+    assert house.queues.waiting("tiny") == 0
+    cut = [number for number, slot in held.items() if slot.found[0].group.app == "lost"]
+    assert len(cut) == 8
+    house.model = house.model.model_copy(update={"groups": house.model.groups[:3]})
+    house.queues.refresh()
+    again = []
+    for number in cut:
+        held.pop(number).close()
+        again.append(house.start("x"))
+    await settle()
+    assert house.queues.waiting("tiny") == 8
+    for slot in held.values():
+        slot.close()
+    await settle()
+    assert [task.result().found[0].group.app != "lost" for task in again] == [True] * 8
+    assert house.queues.waiting("tiny") == 0

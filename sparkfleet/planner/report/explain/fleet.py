@@ -25,9 +25,12 @@ def explain_fleet(
     """The headline: the deployment's request, and the fleet that it is planned for."""
     asked = [f"objective {spec.objective}"]
     if plan is not None:
-        candidate = plan.groups[0].choice.candidate
+        first = plan.groups[0]
+        candidate, total = first.choice.candidate, first.shared_concurrency
         asked += [f"context {candidate.context}"] if candidate.context else []
-        asked += [f"concurrency {candidate.concurrency}"]
+        # What is set is of all replicas, and each has its share of it.
+        each = f"{total}, {candidate.concurrency} in each replica" if total else f"{candidate.concurrency}"
+        asked += [f"concurrency {each if total != candidate.concurrency else total}"]
     head = f"{spec.name}   {' · '.join(asked)}"
     return "\n".join(
         [head, *lines_of("fleet", f"{fleet}: {_fleet(facts, links, assumed)}{_left_out(drained)}"), ""]

@@ -196,7 +196,7 @@ def _speed_lines(prediction: Prediction, replicas: int = 1) -> list[str]:
     if many is not None and (prediction.concurrency or 1) > 1:
         # This includes the time in which other prompts are prefilled; the rate of one user does not.
         rates.append(f"{many.mid:.0f} shared by {prediction.concurrency}{_spread(many)}")
-        if replicas > 1:  # each full: of fewer requests in all, `why` has the rate
+        if replicas > 1:  # each full
             requests = replicas * (prediction.concurrency or 1)
             rates.append(f"{replicas * many.mid:.0f} by {requests} on {replicas} replicas")
     first = []
