@@ -11,6 +11,11 @@ def short_number(value: float) -> str:
     return f"{value:.0f}" if value >= 10 else f"{value:.2g}"
 
 
+def three_digits(value: float) -> str:
+    """A rate with three digits, or all digits before its point: `9.27`, `48.5`, `1254`; never `1.25e+03`."""
+    return f"{value:.0f}" if value >= 100 else f"{value:.3g}"
+
+
 def gib(size: float, *, exact: bool = False) -> str:
     """`45 GiB`, `2.5 GiB`: memory. `exact`: with a decimal, if two close sizes are compared."""
     return f"{_digits(size / GIB, exact)} GiB"

@@ -2,7 +2,7 @@
 
 import pytest
 
-from sparkfleet.units import GIB, gb, gib, gib_of
+from sparkfleet.units import GIB, gb, gib, gib_of, three_digits
 
 
 @pytest.mark.parametrize(
@@ -22,3 +22,9 @@ def test_memory_has_two_digits_or_no_decimal():
 
 def test_close_sizes_are_compared_with_a_decimal():
     assert (gib(112.9 * GIB, exact=True), gb(12.34e9, exact=True)) == ("112.9 GiB", "12.3 GB")
+
+
+def test_a_rate_has_three_digits_or_no_decimal_and_no_exponent():
+    assert [three_digits(rate) for rate in (9.274, 48.52, 99.94, 123.4, 999.6, 1254.0)] == [
+        *("9.27", "48.5", "99.9", "123", "1000", "1254"),
+    ]

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from sparkfleet.doctor.findings import Finding, Severity
@@ -88,17 +89,47 @@ class DoctorReport(Value):
 
 
 def lines(report: DoctorReport, *, everything: bool = False) -> Iterator[tuple[Severity | None, str]]:
-    """The report for a person, line by line, with the severity that colours it; None: a heading or plain text."""
+    """The report for a person, line by line, with the severity that colours it; None: a heading or plain text.
+
+    A finding that several nodes have in the same words is shown once, at the first of them, with the names of the others.
+    """
+    alike = _alike(report)
+    told: set[tuple[str, ...]] = set()
     for group in report.groups:
-        shown = [finding for finding in group.findings if everything or finding.severity in LISTED]
-        unknown = [] if everything else [one for one in group.findings if one.severity is Severity.UNKNOWN]
+        new = [finding for finding in group.findings if _key(finding) not in told]
+        shown = [finding for finding in new if everything or finding.severity in LISTED]
+        unknown = [] if everything else [one for one in new if one.severity is Severity.UNKNOWN]
         if not shown and not unknown:
             continue
+        told.update(map(_key, (*shown, *unknown)))
         yield None, f"{group.scope} {group.subject}"
         for finding in shown:
             yield from _finding(finding)
-        yield from _unknown(unknown)
+            yield from _others(alike[_key(finding)])
+        yield from _unknown(unknown, alike)
         yield None, ""
+
+
+def _key(finding: Finding) -> tuple[str, ...]:
+    """Equal for findings that differ by nothing but the node's name. Other scopes are never equal."""
+    what, subject = finding.what, finding.subject
+    if finding.scope == "node":
+        what, subject = re.sub(rf"(?<![\w.-]){re.escape(subject)}(?![\w-])", "", what), ""
+    return (finding.id, finding.severity, finding.scope, subject, what, finding.means, *finding.do)
+
+
+def _alike(report: DoctorReport) -> dict[tuple[str, ...], list[str]]:
+    """Subjects by the key of their findings, in the report's order."""
+    found: dict[tuple[str, ...], list[str]] = defaultdict(list)
+    for group in report.groups:
+        for finding in group.findings:
+            found[_key(finding)].append(finding.subject)
+    return found
+
+
+def _others(subjects: Sequence[str]) -> Iterator[tuple[None, str]]:
+    if rest := list(dict.fromkeys(subjects))[1:]:
+        yield None, f"          The same on {', '.join(rest)}."
 
 
 def _finding(finding: Finding) -> Iterator[tuple[Severity | None, str]]:
@@ -109,14 +140,17 @@ def _finding(finding: Finding) -> Iterator[tuple[Severity | None, str]]:
         yield None, f"          → {escape(step)}"
 
 
-def _unknown(findings: Sequence[Finding]) -> Iterator[tuple[Severity | None, str]]:
-    """One line per reason: a missing tool leaves a dozen checks undecided."""
-    reasons: dict[str, list[str]] = defaultdict(list)
+def _unknown(
+    findings: Sequence[Finding], alike: Mapping[tuple[str, ...], Sequence[str]]
+) -> Iterator[tuple[Severity | None, str]]:
+    """One line per reason and set of nodes: a missing tool leaves a dozen checks undecided."""
+    reasons: dict[tuple[str, tuple[str, ...]], list[str]] = defaultdict(list)
     for finding in findings:
-        reasons[_reason(finding)].append(finding.id)
-    for reason, ids in reasons.items():
+        reasons[_reason(finding), tuple(alike[_key(finding)])].append(finding.id)
+    for (reason, subjects), ids in reasons.items():
         listed = ", ".join(ids[:5]) + (f" and {len(ids) - 5} more" if len(ids) > 5 else "")
         yield Severity.UNKNOWN, f"  {Severity.UNKNOWN.value:<8}{escape(reason)}   [{listed}]"
+        yield from _others(subjects)
 
 
 def _reason(finding: Finding) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Iterable
 from typing import Literal
 
 from sparkfleet.fabric.port_scan import Method
@@ -23,6 +24,17 @@ class RejectedPort(Value):
     def __str__(self) -> str:
         reason = f"{self.netdev} of {self.node} {self.what}" if self.netdev else f"{self.node} {self.what}"
         return f"{reason} {self.do}".strip()
+
+
+def rejection_lines(findings: Iterable[RejectedPort]) -> list[str]:
+    """A sentence for each reason: nodes whose ports of one name are rejected for the same one share it."""
+    alike: dict[tuple[str, str, str], RejectedPort] = {}
+    for one in findings:
+        key = (one.netdev or one.node, one.what, one.do)
+        first = alike.get(key)
+        nodes = f"{first.node}, {one.node}" if first else one.node
+        alike[key] = one.model_copy(update={"node": nodes})
+    return [str(one) for one in alike.values()]
 
 
 class FoundEnd(Value):

@@ -37,6 +37,46 @@ def test_the_text_of_a_report():
     assert not any("is ok" in line for line in told)
 
 
+def test_what_eight_nodes_have_in_common_is_shown_once():
+    names = [f"spark{number}" for number in (1, 2, 10)]
+    alike = [
+        one
+        for name in names
+        for one in (
+            finding(Severity.WARNING, name, what=f"{name}: 9 files", do=("sudo more",)),
+            finding(Severity.UNKNOWN, name, id="zones", what=f"z: not known of {name}, because of no zone"),
+        )
+    ]
+    other = finding(Severity.WARNING, "spark2", what="spark2: 8 files", do=("sudo more",))
+    told = [line for _, line in lines(DoctorReport.of("home", [*alike, other]))]
+    assert told == [
+        "node spark1",
+        "  warning spark1: 9 files   [some-check]",
+        "          → sudo more",
+        "          The same on spark2, spark10.",
+        "  unknown of no zone   [zones]",
+        "          The same on spark2, spark10.",
+        "",
+        "node spark2",
+        "  warning spark2: 8 files   [some-check]",
+        "          → sudo more",
+        "",
+    ]
+
+
+def test_another_remedy_is_shown_for_each_node_and_links_are_never_merged():
+    steps = [finding(Severity.ERROR, name, what="bad", do=(f"ssh {name}",)) for name in ("spark1", "spark2")]
+    cables = [finding(Severity.ERROR, name, "link", what="slow") for name in ("a–b", "b–c")]
+    told = [line for _, line in lines(DoctorReport.of("home", [*steps, *cables]))]
+    assert [line for line in told if line and not line.startswith(" ")] == [
+        "link a–b",
+        "link b–c",
+        "node spark1",
+        "node spark2",
+    ]
+    assert not any("The same" in line for line in told)
+
+
 def test_control_characters_are_escaped():
     hostile = finding(Severity.ERROR, what="\x1b[2Jgone\nnode x", means="\x07", do=("\x1b]0;x\x07",))
     for _, line in lines(DoctorReport.of("home", [hostile])):

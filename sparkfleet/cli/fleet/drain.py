@@ -59,9 +59,8 @@ async def _drain(node: str, session: Session, yes: bool) -> int:
         console.print(f"No change: {node} is drained, and nothing runs on it.")
         return Exit.DONE
     if prepared.apply is not None:
-        planned = prepared.apply.planned
-        print_plans(planned)
-        planned.require_feasible()
+        print_plans(prepared.apply.planned)
+        prepared.require_movable()
     confirm(f"Drain {node}{_moved(prepared)}?", yes)
     with ProgressLine() as progress:
         applied = await carry_out_drain(session, prepared, progress)

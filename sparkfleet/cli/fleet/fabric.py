@@ -22,10 +22,10 @@ from sparkfleet.cli.options import (
 )
 from sparkfleet.cli.output import OUTPUT_VERSION, console, print_json
 from sparkfleet.fabric.apply import ROLLBACK_S, Helper, NotPermitted
+from sparkfleet.fabric.discovery import rejection_lines
 from sparkfleet.fabric.inventory_builder import describe
 from sparkfleet.fabric.link_measurements import LinkMeasurement
-from sparkfleet.fabric.netplan import FabricPlan, changes, claims, render
-from sparkfleet.fabric.port_scan import PortScan
+from sparkfleet.fabric.netplan import NodePlan, changes, claims, render
 from sparkfleet.fabric.rails_helper import NETPLAN_FILE
 from sparkfleet.fleet.session import Session
 from sparkfleet.fleet.setup.rails import (
@@ -109,8 +109,8 @@ def _show_links(planned: RailsPlan) -> None:
         console.print(Text(f"{describe(link)}: {len(link.rails)} rails"))
     if not planned.found.links:
         console.print("No cable was found between nodes of the inventory, so no rail needs an address.")
-    for finding in planned.found.findings:
-        console.print(Text(f"  {finding}", "yellow"))
+    for line in rejection_lines(planned.found.findings):
+        console.print(Text(f"  {line}", "yellow"))
 
 
 def _as_json(planned: RailsPlan, helpers: Helpers) -> dict[str, object]:
@@ -129,29 +129,34 @@ def _as_json(planned: RailsPlan, helpers: Helpers) -> dict[str, object]:
 
 def _show(planned: RailsPlan, helpers: Helpers) -> None:
     _show_links(planned)
+    unchanged: list[str] = []
     for view in planned.views:
-        _show_node(planned.plan, view, helpers[view.node])
+        mine = planned.plan.of(view.node)
+        if not mine.ports:
+            continue
+        pending = changes(mine, view)
+        below = _node_lines(mine, pending, helpers[view.node])
+        if not pending and not below:
+            unchanged.append(view.node)
+            continue
+        console.print(Text(f"\n{view.node}  {'' if pending else 'no change'}", "bold"))
+        for line in below:
+            console.print(line)
+    if unchanged:
+        console.print(Text(f"\n{', '.join(unchanged)}  no change", "bold"))
 
 
-def _show_node(plan: FabricPlan, view: PortScan, helper: Helper | NotPermitted) -> None:
-    mine = plan.of(view.node)
-    if not mine.ports:
-        return
-    pending = changes(mine, view)
-    console.print(Text(f"\n{view.node}  {'' if pending else 'no change'}", "bold"))
-    for line in pending:
-        console.print(Text(f"  {line}"))
+def _node_lines(mine: NodePlan, pending: Sequence[str], helper: Helper | NotPermitted) -> list[Text]:
+    """Changes of a node, and those of its netplan file; none if both are as planned."""
+    shown = [Text(f"  {line}") for line in pending]
     if not isinstance(helper, Helper) or helper.backend != "netplan":
-        if pending:
-            console.print(Text(f"  {NETPLAN_FILE}:\n{_indented(render(mine))}"))
-        return
-    before = helper.own
-    for line in difflib.unified_diff(
-        before.splitlines(), render(mine).splitlines(), str(NETPLAN_FILE), "new", lineterm=""
-    ):
-        console.print(Text(f"  {line}", {"+": "green", "-": "red"}.get(line[:1], "")))
-    for claim in claims(helper.others, (port.netdev for port in mine.ports)):
-        console.print(Text(f"  {claim}", "yellow"))
+        return [*shown, Text(f"  {NETPLAN_FILE}:\n{_indented(render(mine))}")] if pending else shown
+    difference = difflib.unified_diff(
+        helper.own.splitlines(), render(mine).splitlines(), str(NETPLAN_FILE), "new", lineterm=""
+    )
+    shown += [Text(f"  {line}", {"+": "green", "-": "red"}.get(line[:1], "")) for line in difference]
+    claimed = claims(helper.others, (port.netdev for port in mine.ports))
+    return [*shown, *(Text(f"  {claim}", "yellow") for claim in claimed)]
 
 
 def _indented(text: str) -> str:

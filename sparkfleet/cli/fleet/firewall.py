@@ -112,16 +112,22 @@ def _as_json(plan: FirewallPlan) -> dict[str, object]:
 
 
 async def _show(channels: Mapping[str, Channel], plan: FirewallPlan) -> None:
+    unchanged: list[str] = []
     for node, request in plan.requests.items():
-        differs = plan.differs(node)
+        differs, reason = plan.differs(node), not_permitted(plan, node)
+        if not differs and not reason:
+            unchanged.append(node)
+            continue
         console.print(Text(f"\n{node}  {'' if differs else 'no change'}", "bold"))
-        if reason := not_permitted(plan, node):
+        if reason:
             console.print(Text(f"  {reason}", "yellow"))
         if not differs:
             continue
         console.print(Text(_indented(rules(request)) if request else "    no rules of sparkfleet"))
         if request and (closed := await closed_now(channels[node], request)):
             console.print(Text(f"  closed to other machines now: {', '.join(closed)}", "yellow"))
+    if unchanged:
+        console.print(Text(f"\n{', '.join(unchanged)}  no change", "bold"))
 
 
 def _indented(text: str) -> str:

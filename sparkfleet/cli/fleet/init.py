@@ -15,7 +15,7 @@ from sparkfleet.cli.exit_codes import Exit
 from sparkfleet.cli.options import DEFAULT_INVENTORY, InventoryOption, YesOption, run
 from sparkfleet.cli.output import console
 from sparkfleet.errors import SparkfleetError, WrongFleetError
-from sparkfleet.fabric.discovery import DiscoveredLinks
+from sparkfleet.fabric.discovery import DiscoveredLinks, rejection_lines
 from sparkfleet.fabric.inventory_builder import describe
 from sparkfleet.fleet.nodes.surroundings import SHOWING_S, other_fleet_lines, require_free, surroundings_of
 from sparkfleet.fleet.setup.enrolment import (
@@ -207,8 +207,8 @@ def _show(found: DiscoveredLinks, doubts: Sequence[str]) -> None:
         for rail in link.rails:
             ends = " – ".join(f"{end.netdev.name} ({end.rdma or 'no RDMA'})" for end in rail.ends)
             console.print(Text(f"    {ends}  found by {', '.join(rail.methods)}"))
-    for finding in found.findings:
-        console.print(Text(f"  {finding}"))
+    for line in rejection_lines(found.findings):
+        console.print(Text(f"  {line}"))
     for doubt in doubts:
         console.print(Text(f"  left out: {doubt}"))
 

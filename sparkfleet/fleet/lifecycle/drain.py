@@ -45,6 +45,17 @@ class PreparedDrain(NamedTuple):
     drained: bool
     """True if the node is drained already, and nothing is on it."""
 
+    def require_movable(self) -> None:
+        """Raise Infeasible if the other nodes cannot serve one of its deployments: then the node is not drained."""
+        refused = self.apply.planned.decision.plan.refused if self.apply is not None else ()
+        if refused:
+            names = [one.name for one in refused]
+            deletes = ", ".join(f"`sparkfleet delete {name}`" for name in names)
+            raise Infeasible(
+                f"{self.node} was not drained: the other nodes cannot serve {', '.join(names)}.",
+                do=f"{deletes}, then `sparkfleet drain {self.node}` again.",
+            )
+
 
 def deployments_on(status: FleetStatus, node: str) -> tuple[DeploymentStatus, ...]:
     """Deployments of which a group is planned, runs or ends on a node. Pure."""
@@ -110,8 +121,7 @@ async def carry_out_drain(
         Infeasible: the other nodes cannot serve one of them; nothing was changed.
         ControlError: the controller refused, or an earlier drain has not moved one of them.
     """
-    if prepared.apply is not None:
-        prepared.apply.planned.require_feasible()
+    prepared.require_movable()
     client = await session.controller()
     async with client:
         await client.drain(prepared.node, who())

@@ -43,13 +43,25 @@ async def survey(
         NodeError: nodes cannot be reached, or a command that every node has failed; it names all of them.
         FactError: the output of a command has an unknown form.
     """
-    requests = (_node(name, inventory, channels[name]) for name in inventory.nodes if name not in without)
+    names = [name for name in inventory.nodes if name not in without]
+    requests = (_node(name, inventory, channels[name]) for name in names)
     answers = await asyncio.gather(*requests, return_exceptions=True)
-    failures = [answer for answer in answers if isinstance(answer, NodeError)]
-    if len(failures) > 1:
-        what = "\n".join(error.what for error in failures)
-        raise NodeError(what, means=failures[0].means, do=failures[0].do) from failures[0]
+    failures = {
+        name: answer for name, answer in zip(names, answers, strict=True) if isinstance(answer, NodeError)
+    }
+    if failures:
+        raise _failure(failures, inventory) from next(iter(failures.values()))
     return tuple(map(_or_raise, answers))
+
+
+def _failure(failures: Mapping[str, NodeError], inventory: Inventory) -> NodeError:
+    """One error for all nodes, with the command that plans without them."""
+    first = next(iter(failures.values()))
+    do = first.do
+    if inventory.head not in failures:
+        drains = ", ".join(f"`sparkfleet drain {name}`" for name in failures)
+        do = f"{do} {drains}: the other nodes are planned without {'it' if len(failures) == 1 else 'them'}."
+    return NodeError("\n".join(error.what for error in failures.values()), means=first.means, do=do.strip())
 
 
 def _or_raise(answer: NodeFacts | BaseException) -> NodeFacts:

@@ -9,7 +9,7 @@ from sparkfleet.knowledge.models.fewer_bits import checkpoints_with_fewer_bits
 from sparkfleet.planner.report.explain.layout import lines_of
 from sparkfleet.planner.types.plan import DeploymentPlan, Plan, Rung
 from sparkfleet.specs.deployment import Deployment
-from sparkfleet.units import gb
+from sparkfleet.units import gb, three_digits
 from sparkfleet.values import Value
 
 GAIN = 1.15
@@ -120,7 +120,7 @@ def _outcome(option: FewerBits) -> str:
     if option.rung is None:
         return " · ".join(option.nearest)
     place = "" if option.gain else f"fits on {' + '.join(option.rung.candidate.shape.nodes)}"
-    speed = f"{option.tps:.3g} tok/s" if option.tps else ""
+    speed = f"{three_digits(option.tps)} tok/s" if option.tps else ""
     gain = f"{option.gain:.1f}×" if option.gain else ""
     sizes = f"context {option.roomier}" if option.roomier else ""
     # Its answers differ from those of the weights that were named: no number here is about that.

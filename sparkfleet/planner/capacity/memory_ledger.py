@@ -14,7 +14,10 @@ from sparkfleet.perf.memory.demand import MemoryBudget, NodeMemory, fits
 from sparkfleet.perf.prediction import Band
 from sparkfleet.planner.place.fleet_map import Fleet, Pool
 from sparkfleet.planner.types.plan import NodeLoad
-from sparkfleet.units import GB
+from sparkfleet.units import GB, GIB
+
+ALIKE = 2 * GIB
+"""Difference of free memory between two idle Sparks that is noise, or the head's own processes."""
 
 
 def _idle_bytes() -> float:
@@ -99,9 +102,15 @@ class MemoryLedger:
                 return tuple(prefer)
             if len(pool.nodes) == pool.site.ranks:
                 return pool.nodes
-            # An empty node first: engines that share one share its bandwidth. Then the fullest that still has room.
-            able.sort(key=lambda item: (len(self._placed[item[1]]), item[0]))
-            return tuple(name for _, name in able[: pool.site.ranks])
+            # An empty node first: engines that share one share its bandwidth. Then the fullest that still has room; of
+            # idle nodes, whose free memory differs by noise, the first of the inventory, so that groups are neighbours.
+            held = {name: len(self._placed[name]) for name in names}
+            least = {
+                count: min(room for room, name in able if held[name] == count) for count in held.values()
+            }
+            able.sort(key=lambda item: (held[item[1]], (item[0] - least[held[item[1]]]) // ALIKE))
+            chosen = {name for _, name in able[: pool.site.ranks]}
+            return tuple(name for name in pool.nodes if name in chosen)
         return None
 
     def put(self, deployment: str, nodes: Iterable[str], size: float) -> None:

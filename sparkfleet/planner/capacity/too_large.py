@@ -41,6 +41,7 @@ def too_large(case: VariantContext, proposal: Proposal, sized: Sizing, room: Mem
         reason=f"does not fit: {gib(sized.needs.mid)} needed on {where}"
         f" ({largest.bytes / GIB:.0f} for {largest.name}), {there}",
         why="memory",
+        ranks=proposal.split.ranks,
     )
 
 
@@ -60,7 +61,7 @@ def _too_long(proposal: Proposal, sized: Sizing, cache: KvSizing) -> Rejection:
         reason = f"the size of a block of {pool.label} is not known for a model with sliding or linear layers"
         return Rejection(what=_place(proposal), reason=f"{reason}: set --kv-cache-memory-bytes", why="wanted")
     reason = f"does not fit: one request of {sized.context} tokens {words}, set in the deployment"
-    return Rejection(what=_place(proposal), reason=reason, why="memory")
+    return Rejection(what=_place(proposal), reason=reason, why="memory", ranks=proposal.split.ranks)
 
 
 def _smaller_pool(sized: Sizing, cache: KvSizing, room: MemoryBudget) -> str:

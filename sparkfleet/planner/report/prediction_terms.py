@@ -18,6 +18,7 @@ from sparkfleet.perf.workload import Workload
 from sparkfleet.planner.capacity.headroom import settings_of_candidate
 from sparkfleet.planner.place.fleet_map import Fleet
 from sparkfleet.planner.types.plan import Rung
+from sparkfleet.units import three_digits
 from sparkfleet.values import Value
 
 Unit = Literal["bytes", "FLOP", ""]
@@ -218,7 +219,7 @@ def _total(found: PredictionSum) -> Iterator[str]:
     if abs(found.correction - 1) > 1e-3:
         yield f"    {'rules, and measurements of this fleet':<75}{f'× {found.correction:.2f}':>9}"
     band = found.predicted
-    words = f"predicted {found.quantity}: {_ms(band.low)} to {_ms(band.high)} ms"
+    words = f"predicted {found.quantity}: {three_digits(band.low)} to {three_digits(band.high)} ms"
     yield f"    {words:<84}{band.mid:>10.2f}   {band.basis}"
 
 
@@ -228,10 +229,6 @@ def _amount(term: PredictionTerm) -> str:
 
 def _rate(term: PredictionTerm) -> str:
     return "" if term.rate is None else _scaled(term.rate, "B/s" if term.unit == "bytes" else "FLOP/s")
-
-
-def _ms(value: float) -> str:
-    return f"{value:.0f}" if value >= 100 else f"{value:.3g}"
 
 
 def _scaled(value: float, unit: str) -> str:

@@ -14,6 +14,7 @@ from sparkfleet.planner.search.rung_builder import because, tps_alone
 from sparkfleet.planner.search.spread import line, stays
 from sparkfleet.planner.types.plan import Rejection
 from sparkfleet.specs.deployment import EngineName
+from sparkfleet.units import three_digits
 
 Left = Sequence[tuple[Proposal, Evaluation | None]]
 """Proposals that were not chosen, the best first, with their evaluations if there are any."""
@@ -92,7 +93,8 @@ class Alternatives:
             load = f"{case.concurrency} requests {'per Spark' if case.is_load_open else 'together'}"
             return f"{total:.0f} tok/s{copies} for {load} against {ours:.0f}"
         best = tps_alone(choice)
-        return f"{tps:.3g} tok/s for one user against {best:.3g}{because(proposal, choice, tps, best, case)}"
+        why = because(proposal, choice, tps, best, case)
+        return f"{three_digits(tps)} tok/s for one user against {three_digits(best)}{why}"
 
     def _total(self, proposal: Proposal, groups: int) -> float:
         """Tokens per second of all requests, distributed over so many groups."""
@@ -117,7 +119,9 @@ class Alternatives:
         ):
             return
         alone = (
-            "no faster for one request" if ranks == 1 else f"{self._promised(single):.3g} tok/s for one user"
+            "no faster for one request"
+            if ranks == 1
+            else f"{three_digits(self._promised(single))} tok/s for one user"
         )
         reason = (
             f"{alone}; {self._total(single, copies):.0f} tok/s instead of {self._total(choice.proposal, 1):.0f} for"

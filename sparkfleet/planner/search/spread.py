@@ -11,6 +11,7 @@ from sparkfleet.planner.capacity.sizing import VariantContext
 from sparkfleet.planner.search.evaluate import Evaluation
 from sparkfleet.planner.search.objective import KEPT, SPREAD_GAIN, required_gain
 from sparkfleet.planner.types.plan import Rung
+from sparkfleet.units import three_digits
 
 
 def stays(case: VariantContext, fewer: Evaluation, more: Evaluation) -> str:
@@ -34,7 +35,9 @@ def stays(case: VariantContext, fewer: Evaluation, more: Evaluation) -> str:
     if gain < 1.0:
         return "the whole answer is slower"
     if gain < required:
-        return f"the whole answer {gain:.2f}×; two boots of one plan differ by up to {required:.2f}×"
+        return (
+            f"the whole answer {gain:.2f}×, within the {required:.2f}× by which two boots of one plan differ"
+        )
     if more.worth < required * fewer.worth:
         return f"the whole answer {gain:.2f}×, but {_published_of(narrow)}"
     return _lost(case, narrow, wide)
@@ -44,7 +47,9 @@ def _published_of(narrow: Rung) -> str:
     """Evidence for fewer nodes: a published rate that is above the prediction, or the number of measurements."""
     predicted, published = narrow.prediction.decode_tps_per_request, narrow.published.alone
     if predicted is not None and published is not None and published > SPREAD_GAIN * predicted.mid:
-        return f"{published:.3g} tok/s are published of {sparks_words(narrow.candidate.shape.ranks)}"
+        return (
+            f"{three_digits(published)} tok/s are published of {sparks_words(narrow.candidate.shape.ranks)}"
+        )
     return "with fewer published measurements"
 
 
@@ -77,4 +82,4 @@ def line(split: Split, tps: float, other: float) -> str:
     ways = (
         ", ".join(f"{name}: {n}" for name, n in zip(("tp", "pp"), split[:2], strict=True) if n > 1) or "tp: 1"
     )
-    return f"{sparks_words(split.ranks)}: {tps:.3g} tok/s for one user, {tps / other:.2g}×: `parallel: {{{ways}}}`"
+    return f"{sparks_words(split.ranks)}: {three_digits(tps)} tok/s for one user, {tps / other:.2g}×: `parallel: {{{ways}}}`"

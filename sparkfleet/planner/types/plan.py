@@ -16,6 +16,7 @@ from typing import Literal
 from sparkfleet.knowledge.engines import engine_flags
 from sparkfleet.perf.prediction import Prediction, Speculation, Split
 from sparkfleet.specs.deployment import EngineName, Objective, RuntimeName
+from sparkfleet.units import three_digits
 from sparkfleet.values import Value
 
 NODES_NAMED = 4
@@ -158,8 +159,8 @@ class Rung(Value):
         """Predicted speed under an objective: of all requests for `throughput`, else of one; "" if it is not known."""
         alone, many = self.prediction.decode_tps_per_request, self.prediction.decode_tps_aggregate
         if objective == "throughput" and many is not None:
-            return f"{many.mid:.3g} tok/s shared by {self.prediction.concurrency}"
-        return f"{alone.mid:.3g} tok/s" if alone is not None else ""
+            return f"{three_digits(many.mid)} tok/s shared by {self.prediction.concurrency}"
+        return f"{three_digits(alone.mid)} tok/s" if alone is not None else ""
 
 
 Why = Literal["failed", "rule", "memory", "slower", "wanted", "engine", "node"]
@@ -175,6 +176,8 @@ class Rejection(Value):
     why: Why = "engine"
     tps: float | None = None
     """Tokens per second that are predicted for one request alone; None if they are not."""
+    ranks: int = 0
+    """Nodes on which it does not fit; 0 if another reason rejects it."""
     rule: str = ""
     """Id of the rule that caused it, for `sparkfleet explain`."""
     source: str = ""

@@ -41,7 +41,9 @@ def fleet(monkeypatch):
         if error := state["helpers"].get(channel.node):
             raise error
         others = state.get("others", {})
-        return Helper(node=channel.node, argv=("rails",), backend="netplan", own="", others=others)
+        return Helper(
+            node=channel.node, argv=("rails",), backend=state.get("backend", "netplan"), own="", others=others
+        )
 
     async def apply_plan(*_, **__):
         return state["applied"]
@@ -77,6 +79,14 @@ def test_plan_for_programs(sparkfleet, fleet, two_sparks):
     assert first["ports"][0]["address"] == "192.168.100.10/24"
     assert any("address none" in change for change in first["changes"])
     assert (first["not_permitted"], second["not_permitted"]) == ("", "spark2: nobody may.")
+
+
+def test_nodes_that_do_not_change_share_a_line(sparkfleet, fleet, two_sparks):
+    fleet["views"] = (view(1, "192.168.100.1/24", 9000), view(2, "192.168.100.2/24", 9000))
+    fleet["backend"] = "ip"
+    code, out, _ = sparkfleet("fabric", "plan", "-i", two_sparks)
+    assert code == 0
+    assert [line for line in out.splitlines() if "no change" in line] == ["spark1, spark2  no change"]
 
 
 def test_nothing_to_do(sparkfleet, fleet, two_sparks):

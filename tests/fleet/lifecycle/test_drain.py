@@ -1,11 +1,13 @@
 """Draining a node again, after a drain that was interrupted or failed."""
 
+from types import SimpleNamespace
+
 import pytest
 from statuses import deployment, fleet, report, rung
 
 from sparkfleet.controlplane.state.drained import DrainedNode
 from sparkfleet.controlplane.state.status import NodeReport
-from sparkfleet.errors import ControlError
+from sparkfleet.errors import ControlError, Infeasible
 from sparkfleet.fleet.deployments.apply import PreparedApply
 from sparkfleet.fleet.lifecycle.drain import PreparedDrain, carry_out_drain, prepare_drain
 from sparkfleet.fleet.planning.plan import FleetDecision, FleetPlan, Planned
@@ -110,3 +112,18 @@ async def test_what_would_move_to_a_node_that_the_running_fleet_lacks_is_refused
     monkeypatch.setattr("sparkfleet.fleet.lifecycle.drain.plan_deployments", planned)
     with pytest.raises(ControlError, match="started with spark1; the inventory has a, spark1"):
         await prepare_drain(session, "spark1")
+
+
+def test_what_has_no_room_elsewhere_is_named_with_the_command_that_ends_it():
+    refused = tuple(SimpleNamespace(name=name) for name in ("wide", "pair"))
+    planned = SimpleNamespace(decision=SimpleNamespace(plan=SimpleNamespace(refused=refused)))
+    prepared = PreparedDrain("spark3", SimpleNamespace(planned=planned), drained=False)
+    with pytest.raises(
+        Infeasible, match="spark3 was not drained: the other nodes cannot serve wide, pair"
+    ) as caught:
+        prepared.require_movable()
+    assert (
+        caught.value.do
+        == "`sparkfleet delete wide`, `sparkfleet delete pair`, then `sparkfleet drain spark3` again."
+    )
+    PreparedDrain("spark3", None, drained=False).require_movable()

@@ -119,15 +119,30 @@ async def test_a_node_that_says_something_else_is_named():
         await survey(inventory(), {"a": node})
 
 
-async def test_all_nodes_that_are_not_reached_are_named():
-    class Gone(FakeChannel):
-        async def run(self, argv, **_):
-            raise Unreachable(f"{self.node} is off")
+class Gone(FakeChannel):
+    """A node that is off."""
 
-    other = REMOTE.replace(".11", ".12")
-    both = parse_inventory(f"fleet: home\nhead: a\nnodes:\n  a: {REMOTE}\n  b: {other}\n", "inventory.yaml")
-    with pytest.raises(NodeError, match="a is off\nb is off"):
+    async def run(self, argv, **_):
+        raise Unreachable(f"{self.node} is off", do="Try again.")
+
+
+OTHER = REMOTE.replace(".11", ".12")
+BOTH = f"fleet: home\nhead: a\nnodes:\n  a: {REMOTE}\n  b: {OTHER}\n"
+
+
+async def test_all_nodes_that_are_not_reached_are_named():
+    both = parse_inventory(BOTH, "inventory.yaml")
+    with pytest.raises(NodeError, match="a is off\nb is off") as caught:
         await survey(both, {"a": Gone("a"), "b": Gone("b")})
+    assert caught.value.do == "Try again."  # without the head no node can be drained
+
+
+async def test_the_way_to_plan_without_a_node_that_is_off_is_named():
+    both = parse_inventory(BOTH, "inventory.yaml")
+    well = channel(responses={ReadInstalledEngines.argv: '["", {}]'})
+    with pytest.raises(NodeError, match="b is off") as caught:
+        await survey(both, {"a": well, "b": Gone("b")})
+    assert caught.value.do == "Try again. `sparkfleet drain b`: the other nodes are planned without it."
 
 
 RULES = "/etc/sparkfleet/firewall.nft:\t\ttcp dport 10002-60999 drop\n"

@@ -55,6 +55,26 @@ def test_among_equals_the_fullest_that_has_room(sparks):
     assert ledger.beside(("spark1", "spark2")) == ("a", "b")
 
 
+def test_noise_in_the_free_memory_of_idle_nodes_does_not_scatter_a_group(sparks):
+    fleet = sparks(8, switch=True)
+    nodes = tuple(
+        node.model_copy(
+            update={
+                "memory": node.memory.model_copy(
+                    update={"available": node.memory.available - noise * (GIB >> 4)}
+                )
+            }
+        )
+        for node, noise in zip(fleet.nodes, (16, 3, 0, 9, 1, 8, 2, 5), strict=True)
+    )
+    fleet = fleet.model_copy(update={"nodes": nodes, "assumed": ()})
+    ledger = MemoryLedger(fleet)
+    (pair,), (four,) = fleet.pools(2), fleet.pools(4)
+    assert ledger.place(pair, band(20)) == ("spark1", "spark2")
+    ledger.put("pair", ("spark1", "spark2"), 20 * GIB)
+    assert ledger.place(four, band(20)) == ("spark3", "spark4", "spark5", "spark6")
+
+
 def test_where_it_runs_is_kept(sparks):
     fleet = sparks(4, switch=True)
     ledger = MemoryLedger(fleet)

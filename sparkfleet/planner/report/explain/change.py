@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from sparkfleet.planner.report.diff import Change
 from sparkfleet.planner.report.explain.layout import lines_of
 from sparkfleet.planner.types.plan import DeploymentPlan, Rung
-from sparkfleet.units import gb, gib
+from sparkfleet.units import gb, gib, three_digits
 
 
 def explain_change(change: Change, plan: DeploymentPlan | None = None) -> list[str]:
@@ -33,8 +33,10 @@ def _verdict(plan: DeploymentPlan | None) -> str:
     if plan.tps is None:
         return fits
     if plan.objective == "throughput":
-        return f"{fits}, {plan.tps:.3g} tok/s shared by {sum(one.concurrency or 1 for one in found)}"
-    return f"{fits}, {plan.tps:.3g} tok/s for one user"
+        return (
+            f"{fits}, {three_digits(plan.tps)} tok/s shared by {sum(one.concurrency or 1 for one in found)}"
+        )
+    return f"{fits}, {three_digits(plan.tps)} tok/s for one user"
 
 
 def _effect(change: Change, chosen: Sequence[Rung]) -> str:

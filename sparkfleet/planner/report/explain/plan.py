@@ -20,7 +20,7 @@ from sparkfleet.planner.types.plan import (
     Rung,
 )
 from sparkfleet.specs.deployment import Objective
-from sparkfleet.units import GIB, short_number
+from sparkfleet.units import GIB, short_number, three_digits
 
 
 def explain_plan(
@@ -192,7 +192,7 @@ def _speed_lines(prediction: Prediction, replicas: int = 1) -> list[str]:
     alone, many = prediction.decode_tps_per_request, prediction.decode_tps_aggregate
     if alone is None:
         return lines_of("speed", "not predicted; measured after the start")
-    rates = [f"{alone.mid:.3g} tok/s for one user{_spread(alone)}"]
+    rates = [f"{three_digits(alone.mid)} tok/s for one user{_spread(alone)}"]
     if many is not None and (prediction.concurrency or 1) > 1:
         # This includes the time in which other prompts are prefilled; the rate of one user does not.
         rates.append(f"{many.mid:.0f} shared by {prediction.concurrency}{_spread(many)}")

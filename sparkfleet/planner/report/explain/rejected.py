@@ -65,12 +65,14 @@ def remedy_lines(rejected: Sequence[Rejection]) -> list[str]:
 
 
 def _grouped(rejected: Sequence[Rejection]) -> Iterator[tuple[Rejection, int]]:
-    """One rejection per reason, rules first, with the number of others like it."""
+    """One rejection per reason with the number of others like it: rules first; of those too large, the most nodes first."""
     found: dict[tuple[str, str], list[Rejection]] = {}
     for one in rejected:
         found.setdefault((one.why, one.rule or one.reason), []).append(one)
-    for same in sorted(found.values(), key=lambda same: (_ORDER.index(same[0].why), -(same[0].tps or 0.0))):
-        yield same[0], len(same) - 1
+    order = sorted(
+        found.values(), key=lambda same: (_ORDER.index(same[0].why), -same[0].ranks, -(same[0].tps or 0.0))
+    )
+    yield from ((same[0], len(same) - 1) for same in order)
 
 
 def _rejection(one: Rejection, more: int) -> Iterator[str]:
