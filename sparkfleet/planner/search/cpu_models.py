@@ -77,7 +77,13 @@ def uses_gpu(node: NodeFacts) -> bool:
 
 
 def embedded_groups(
-    name: str, number: int, variant: Variant, fleet: Fleet, ledger: MemoryLedger
+    name: str,
+    number: int,
+    variant: Variant,
+    fleet: Fleet,
+    ledger: MemoryLedger,
+    *,
+    runs_on: Sequence[tuple[str, ...]] = (),
 ) -> tuple[list[GroupPlan], list[Rejection]]:
     """A group per replica, and why other nodes are not used. Places them on the ledger.
 
@@ -87,6 +93,7 @@ def embedded_groups(
         variant: what is asked for.
         fleet: the nodes.
         ledger: what is left of their memory.
+        runs_on: nodes of its groups that run now, which stay there if they can.
     """
     able: list[NodeFacts] = []
     rejected: list[Rejection] = []
@@ -97,8 +104,9 @@ def embedded_groups(
         else:
             rejected.append(refusal)
     groups: list[GroupPlan] = []
-    for _ in range(variant.replicas or 1):
-        rungs = _rungs(variant, fleet.model_copy(update={"nodes": tuple(able)}), ledger)
+    for replica in range(variant.replicas or 1):
+        prefer = runs_on[replica] if replica < len(runs_on) else ()
+        rungs = _rungs(variant, fleet.model_copy(update={"nodes": tuple(able)}), ledger, prefer)
         if not rungs:
             for group in groups:
                 choice = group.choice
@@ -257,20 +265,23 @@ def _memory(stack: _Stack) -> Band:
     return SGLANG_MEMORY if stack.engine == "sglang" else MEMORY
 
 
-def _rungs(variant: Variant, fleet: Fleet, ledger: MemoryLedger) -> list[Rung]:
-    """Places for one more group, best first. Of single nodes any will do, in the order of the inventory."""
+def _rungs(variant: Variant, fleet: Fleet, ledger: MemoryLedger, prefer: Sequence[str] = ()) -> list[Rung]:
+    """Places for one more group, `prefer` first. Of single nodes any will do, in the order of the inventory."""
     ranks = _shape(variant, ()).ranks
     stacks = {node.name: found for node in fleet.nodes if (found := _stack(variant, fleet.nodes, node))}
     if ranks == 1:
         free = [name for name, stack in stacks.items() if ledger.room(name).at_most >= _memory(stack).high]
-        free.sort(key=lambda name: len(ledger.beside((name,))))  # replicas on different nodes if possible
+        free.sort(
+            key=lambda name: (name not in prefer, len(ledger.beside((name,))))
+        )  # replicas on different nodes
         return [_rung(variant, (name,), stacks[name]) for name in free]
-    return [
+    rungs = [
         _rung(variant, nodes, stack)
         for stack in dict.fromkeys(stacks.values())  # all ranks get the same command: one engine, at one path
         for pool in fleet.pools(ranks, [name for name, its in stacks.items() if its == stack])
-        if (nodes := ledger.place(pool, _memory(stack))) is not None
+        if (nodes := ledger.place(pool, _memory(stack), prefer)) is not None
     ]
+    return sorted(rungs, key=lambda rung: rung.candidate.shape.nodes != tuple(prefer))
 
 
 def _shape(variant: Variant, nodes: tuple[str, ...]) -> GroupShape:

@@ -72,7 +72,7 @@ def _serve_variant(
     if mistaken is not None:
         return ServedVariant([], [mistaken])
     if variant.engine == "custom":
-        runs_on = planning.nodes_of(spec.name)
+        runs_on = planning.nodes_of(spec.name, number)
         return custom_groups(spec.name, number, variant, planning.fleet, ledger, runs_on=runs_on)
     variant, wrong = take_over(variant)
     if wrong:
@@ -93,7 +93,9 @@ def _serve_on_cpu(
     if misfit is not None:
         return ServedVariant([], [misfit])
     each = _with_share(spec, number, variant, planning)
-    groups, rejected = cpu_models.embedded_groups(spec.name, number, each, planning.fleet, ledger)
+    groups, rejected = cpu_models.embedded_groups(
+        spec.name, number, each, planning.fleet, ledger, runs_on=planning.nodes_of(spec.name, number)
+    )
     if each.concurrency is not None:
         whole = {"shared_concurrency": shared(variant.concurrency, each.concurrency)}
         groups = [group.model_copy(update=whole) for group in groups]

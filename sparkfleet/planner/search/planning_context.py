@@ -75,7 +75,8 @@ class PlanningContext:
         plan = None if self.resized else self.running.get(name)
         return tuple(group for group in plan.groups if group.variant == variant) if plan else ()
 
-    def nodes_of(self, name: str) -> tuple[tuple[str, ...], ...]:
-        """Nodes that run the groups of a deployment now."""
+    def nodes_of(self, name: str, number: int) -> tuple[tuple[str, ...], ...]:
+        """Nodes that run the groups of one variant of a deployment now."""
         plan = self.running.get(name)
-        return tuple(group.choice.candidate.shape.nodes for group in plan.groups) if plan else ()
+        groups = plan.groups if plan else ()
+        return tuple(group.choice.candidate.shape.nodes for group in groups if group.variant == number)

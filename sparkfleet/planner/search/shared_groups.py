@@ -64,7 +64,7 @@ def _as_it_runs(case: VariantContext, running: Sequence[GroupPlan]) -> Iterator[
 def _attempt(
     case: VariantContext, number: int, planning: PlanningContext, ledger: MemoryLedger
 ) -> ServedVariant:
-    return VariantPlanner(case, ledger, planning.nodes_of(case.spec.name)).groups(number)
+    return VariantPlanner(case, ledger, planning.nodes_of(case.spec.name, number)).groups(number)
 
 
 def _expected(case: VariantContext, groups: Sequence[GroupPlan]) -> int:

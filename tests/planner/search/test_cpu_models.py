@@ -20,6 +20,10 @@ def first(ask, nodes, **fields):
     return plan_on(ask("builtin:tiny", **fields), nodes).groups[0].choice
 
 
+def _places(plan):
+    return [group.choice.candidate.shape.nodes for group in plan.groups]
+
+
 def test_an_image_runs_with_its_own_python(cpu_node, ask):
     rung = first(ask, [cpu_node()], image=IMAGE)
     candidate = rung.candidate
@@ -143,6 +147,26 @@ class TestProcesses:
     def test_replicas_lie_apart(self, cpu_node, ask):
         plan = plan_on(ask("builtin:tiny", replicas=2), [cpu_node("a"), cpu_node("b")])
         assert [group.choice.candidate.shape.nodes for group in plan.groups] == [("a",), ("b",)]
+
+    def test_groups_that_run_stay_on_their_nodes(self, cpu_node, ask):
+        """An unchanged `apply` moved a pair once a drained node was back, and restarted it."""
+        nodes = [cpu_node(name) for name in "abcd"]
+        links = [
+            LinkFacts(nodes=pair, rails=2, latency_us=30, gb_per_s=20) for pair in (("a", "b"), ("c", "d"))
+        ]
+        for spec in (ask("builtin:tiny", parallel={"tp": 2}), ask("builtin:tiny", replicas=2)):
+            running = plan_on(spec, nodes[2:], links=links[1:])
+            again = plan_fleet([spec], Fleet(nodes=tuple(nodes), links=tuple(links)), running={"m": running})
+            assert _places(again.of("m")) == _places(running)
+            assert {name for place in _places(running) for name in place} == {"c", "d"}
+
+    def test_each_variant_stays_on_its_own_node(self, cpu_node, ask):
+        variants = [{"model": "builtin:tiny"}, {"model": "builtin:tiny", "speculation": "ngram"}]
+        fleet = Fleet(nodes=(cpu_node("a"), cpu_node("b")))
+        spec = ask(None, variants=variants)
+        running = plan_fleet([spec], fleet).of(spec.name)
+        again = plan_fleet([spec], fleet, running={spec.name: running}).of(spec.name)
+        assert _places(again) == _places(running) == [("a",), ("b",)]
 
     def test_speculation_is_what_the_deployment_says(self, cpu_node, ask):
         (group,) = plan_on(ask("builtin:tiny", speculation="ngram"), [cpu_node()]).groups
