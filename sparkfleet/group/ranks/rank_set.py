@@ -12,7 +12,7 @@ from typing import Any, NoReturn, TypeVar
 from sparkfleet.engines.failure_signatures import Diagnosis, Failure, classify, first_cause
 from sparkfleet.errors import Cause, EngineError, NodeError, SparkfleetError
 from sparkfleet.group.crash_backoff import Backoff
-from sparkfleet.group.launch_plan import GroupLaunch
+from sparkfleet.group.group_launch import GroupLaunch
 from sparkfleet.group.ranks.rank_holder import RankHolder
 from sparkfleet.group.report import RankReport
 from sparkfleet.runtime.base import ADOPTABLE, RankStatus

@@ -20,8 +20,8 @@ from sparkfleet.controlplane.store_safety.guard import StoreError
 from sparkfleet.engines.failure_signatures import Diagnosis
 from sparkfleet.errors import Cause
 from sparkfleet.gateway.routing_table import GroupEntry
+from sparkfleet.group.group_launch import GroupLaunch
 from sparkfleet.group.group_name import GroupKey
-from sparkfleet.group.launch_plan import GroupLaunch
 from sparkfleet.group.report import GroupReport
 from sparkfleet.lab.simulation.arrived_reports import ArrivedReports
 from sparkfleet.lab.simulation.entries import SimulatedEntries

@@ -22,7 +22,7 @@ from sparkfleet.controlplane.state.store import Store
 from sparkfleet.controlplane.state.store_rows import KeySettings, desired_of, desired_row
 from sparkfleet.controlplane.store_safety.applied import Applied
 from sparkfleet.controlplane.store_safety.mark import StoreMark
-from sparkfleet.group.launch_plan import launch_digest
+from sparkfleet.group.group_launch import launch_digest
 from sparkfleet.perf.prediction import Speculation
 from sparkfleet.planner.types.plan import PublishedRuns, Rejection, SkippedVariant
 from sparkfleet.specs.load import parse_deployment
