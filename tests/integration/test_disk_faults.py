@@ -10,8 +10,6 @@ from pair_faults import HERE, THERE, pids, running, whole_again
 from pair_fleet import events_of
 
 pytestmark = [pytest.mark.integration, pytest.mark.any_engine, pytest.mark.full, pytest.mark.timeout(900)]
-
-
 MODELS = f"{HOME}/.cache/sparkfleet/builtin"
 
 

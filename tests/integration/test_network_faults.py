@@ -10,8 +10,6 @@ from pair_faults import HERE, PAIR, THERE, TWO, pids, whole_again
 from pair_fleet import LINK
 
 pytestmark = [pytest.mark.integration, pytest.mark.any_engine, pytest.mark.full, pytest.mark.timeout(900)]
-
-
 LAN = "enP7s7"
 
 

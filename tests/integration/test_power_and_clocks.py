@@ -9,8 +9,6 @@ from pair_faults import THERE, TWO, pids, whole_again
 from pair_fleet import LONG_START_S, events_of
 
 pytestmark = [pytest.mark.integration, pytest.mark.any_engine, pytest.mark.full, pytest.mark.timeout(900)]
-
-
 HOUR_S = 3600.0
 
 

@@ -11,16 +11,10 @@ from pair_fleet import events_of
 from sparkfleet.controlplane.controller_failures import LIST_LATE_S
 
 pytestmark = [pytest.mark.integration, pytest.mark.any_engine, pytest.mark.full, pytest.mark.timeout(900)]
-
-
 STOPPED_S = 45
 """Seconds for which a process is stopped: less than the 55 s after which Ray calls a node dead."""
-
-
 GIVEN_UP_S = 58
 """Seconds after which Ray has called a stopped raylet's node dead."""
-
-
 STOPPED = (
     ("raylet/raylet ", "spark2"),
     ("raylet/raylet ", "spark1"),
@@ -29,8 +23,6 @@ STOPPED = (
     ("sparkfleet.runtime.supervisor", "spark2"),
 )
 """Words of command lines, each with its node."""
-
-
 WATCHDOG = "sparkfleet.node_daemon.node_cli keep"
 
 

@@ -8,8 +8,6 @@ from sparkfleet.runtime.process import ProcessRuntime
 from sparkfleet.runtime.processes import labelled, process
 
 IDLE = "tell(os.getpid())\nsignal.pause()"
-
-
 WITH_ORPHAN = "orphan(stubborn)\nsignal.pause()"
 
 

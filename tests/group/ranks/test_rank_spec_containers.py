@@ -14,14 +14,8 @@ from sparkfleet.runtime.base import ContainerSpec
 from sparkfleet.runtime.files.fleet_paths import FleetPaths
 
 IMAGE = f"localhost/x@sha256:{'0' * 64}"
-
-
 BOX = ContainerSpec(tool="podman", image="localhost/sparkfleet-staged:x")
-
-
 ALONE = GroupShape(nodes=("a",))
-
-
 PAIR = GroupShape(nodes=("a", "b"), tp=2)
 
 
