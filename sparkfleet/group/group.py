@@ -224,7 +224,7 @@ class Group:
                 return words
             diagnosis = await self._ranks.diagnose(error, self._exit_watch.exited, served=True)
             self.ended = error.what.removesuffix(".")
-            if diagnosis.says != error.what:
+            if diagnosis.summary != error.what:
                 self.ended += f" ({diagnosis})"
             self._reports.enter(GroupPhase.FAILED, self.ended, diagnosis=diagnosis)
             self._end_note.leave(self.ended)

@@ -47,7 +47,7 @@ async def test_a_start_that_fails_for_an_unknown_reason_is_named_and_leaves_noth
     failed = world.reports[-1]
     assert (failed.phase, failed.was_starting) == (GroupPhase.FAILED, True)
     assert "No space left on device" in failed.detail
-    assert "No space left on device" in failed.diagnosis.says
+    assert "No space left on device" in failed.diagnosis.summary
 
 
 async def test_an_engine_that_is_up_and_cannot_generate_is_stopped(world, monkeypatch):
@@ -84,7 +84,7 @@ async def test_output_that_is_wrong_is_no_start(world, monkeypatch):
     monkeypatch.setattr(Probe, "scores", noise)
     with pytest.raises(EngineError, match="the perplexity of plain English is"):
         await world.group().start()
-    assert "the perplexity of plain English" in world.reports[-1].diagnosis.says
+    assert "the perplexity of plain English" in world.reports[-1].diagnosis.summary
     assert world.runtime.stopped == [world.rank_id()]
 
 
@@ -123,7 +123,7 @@ async def test_a_start_that_goes_on_printing_ends_too(world, monkeypatch):
     assert "`silence`" in caught.value.do
     assert world.runtime.stopped == [world.rank_id()]
     assert world.reports[-1].phase is GroupPhase.FAILED
-    assert "is not healthy" in world.reports[-1].diagnosis.says
+    assert "is not healthy" in world.reports[-1].diagnosis.summary
 
 
 async def test_a_start_of_which_its_node_tells_nothing_ends_too(world, monkeypatch):

@@ -288,7 +288,9 @@ class World:
             return bad(launch)
         nodes = launch.candidate.shape.nodes
         if any(self.fleet.free(node) < launch.needs for node in nodes):
-            return Outcome(2.0, Diagnosis(cause=Cause.MEMORY, says="not enough memory is free", began=False))
+            return Outcome(
+                2.0, Diagnosis(cause=Cause.MEMORY, summary="not enough memory is free", began=False)
+            )
         return Outcome(self.chance.uniform(20, 240))
 
     def record(self, fault: str) -> None:
