@@ -27,9 +27,9 @@ from sparkfleet.controlplane.state.desired import Desired
 from sparkfleet.controlplane.state.launches import launch_for
 from sparkfleet.errors import EngineError
 from sparkfleet.fleet.nodes.collect_facts import survey
-from sparkfleet.group.launch_plan import Ports
 from sparkfleet.group.probe import Probe, wait_healthy
 from sparkfleet.group.ranks.rank_node import spec_here
+from sparkfleet.group.ranks.rank_spec import Ports
 from sparkfleet.planner.place.fleet_map import Fleet
 from sparkfleet.planner.search.planner import plan_fleet
 from sparkfleet.remote.local import LocalChannel

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from statistics import median
 
 from sparkfleet.accuracy.accuracy import score
-from sparkfleet.accuracy.published import LEAST_REQUESTS, SERVABLE, PublishedRun, run_of, upper_bound
+from sparkfleet.accuracy.published import LEAST_REQUESTS, SERVABLE, PublishedRun, is_upper_bound, run_of
 from sparkfleet.accuracy.rows import PublishedCase
 from sparkfleet.knowledge.models.model_names import plain
 from sparkfleet.knowledge.published.evidence import PublishedEvidence, RunKey
@@ -44,7 +44,7 @@ def counted(key: RunKey, cases: Sequence[PublishedCase], known: Factors) -> Publ
         run = run_of(case)
         if run is None:
             continue
-        if upper_bound(case):
+        if is_upper_bound(case):
             continue  # a text of which every draft token is accepted is no evidence for other texts
         busy += run.requests >= LEAST_REQUESTS
         if run.requests == 1:

@@ -117,7 +117,7 @@ def decisions_in(cases: Iterable[PublishedCase]) -> tuple[PublishedDecision, ...
     for case in cases:
         families[plain(case.model)].add(case.setup.arch.family)
         ran[case.setup.arch.family].add(combination_of(case))
-        run = None if upper_bound(case) else run_of(case)
+        run = None if is_upper_bound(case) else run_of(case)
         if run is not None:
             runs[plain(case.model)].append(run)
             by_shapes[case.setup.arch.family][plain(case.model)].append(run)
@@ -151,7 +151,7 @@ def decisions_in(cases: Iterable[PublishedCase]) -> tuple[PublishedDecision, ...
     )
 
 
-def upper_bound(case: PublishedCase) -> bool:
+def is_upper_bound(case: PublishedCase) -> bool:
     """True for counting and lists, of which nearly every draft token is accepted."""
     return case.speculative and case.workload.content == "structured"
 
@@ -168,10 +168,10 @@ def run_of(case: PublishedCase) -> PublishedRun | None:
     if not speed:
         return None
     combination = combination_of(case)
-    image = (setup.release, setup.tp, setup.pp, setup.ep, case.image)
+    build = (setup.release, setup.tp, setup.pp, setup.ep, case.image)
     return PublishedRun(
         combination,
-        (combination, case.model, case.quant, setup.k, image),
+        (combination, case.model, case.quant, setup.k, build),
         (case.model, setup.format),
         load.concurrency,
         speed,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Protocol
 
 from sparkfleet.controlplane.state.status import App
-from sparkfleet.group.launch_plan import GroupLaunch
+from sparkfleet.group.group_launch import GroupLaunch
 
 NAMESPACE = "sparkfleet"
 """Ray's namespace of sparkfleet's actors."""

@@ -10,7 +10,7 @@ import re
 from collections.abc import Iterable, Sequence
 from typing import Annotated
 
-from pydantic import AfterValidator, BeforeValidator, Field, model_validator
+from pydantic import AfterValidator, AliasChoices, BeforeValidator, ConfigDict, Field, model_validator
 
 from sparkfleet.errors import Cause
 from sparkfleet.knowledge.data_file import DataFile, UniqueEntries
@@ -87,7 +87,7 @@ class Signature(Value):
     ends: bool = False
     engines: tuple[str, ...] = ()
     methods: tuple[str, ...] = ()
-    says: str
+    summary: str
     examples: Annotated[tuple[str, ...], Field(min_length=1)]
 
     @model_validator(mode="after")
@@ -127,13 +127,15 @@ class Failure(Value):
 
 
 class Diagnosis(Value):
-    """Cause, and the evidence for it."""
+    """Cause, and the evidence for it. Its JSON keeps the name `says` of earlier releases, which stores and `--json` have."""
+
+    model_config = ConfigDict(serialize_by_alias=True)
 
     cause: Cause
     rule: str = ""
     """Id of the known issue, for `sparkfleet explain`; "" if there is none."""
     signature: str = ""
-    says: str
+    summary: str = Field(validation_alias=AliasChoices("summary", "says"), serialization_alias="says")
     """One sentence."""
     evidence: str = ""
     """The line that matched; "" if none did."""
@@ -152,9 +154,9 @@ class Diagnosis(Value):
 
     def __str__(self) -> str:
         if self.cause is Cause.UNKNOWN:
-            return self.says  # what was observed is all that is known
+            return self.summary  # what was observed is all that is known
         rule = f" {self.rule}" if self.rule else ""
-        return f"{WORDS[self.cause]}{rule}: {self.says}"
+        return f"{WORDS[self.cause]}{rule}: {self.summary}"
 
 
 def classify(failure: Failure, signatures: Sequence[Signature] | None = None) -> Diagnosis:
@@ -170,7 +172,7 @@ def classify(failure: Failure, signatures: Sequence[Signature] | None = None) ->
                 cause=signature.cause,
                 rule=signature.rule,
                 signature=signature.id,
-                says=signature.says,
+                summary=signature.summary,
                 evidence=_trimmed(lines[at]),
             )
     return _by_the_end(failure, lines)
@@ -228,22 +230,22 @@ def _by_the_end(failure: Failure, lines: Sequence[str]) -> Diagnosis:
     """Diagnosis if no signature matches: by memory and exit code, with the last line that looks like an error."""
     low, code = failure.memory_low, failure.exit_code
     if low is not None and low < LOW_BYTES:
-        says = f"The node had only {gib(low, exact=True)} of memory left."
-        return Diagnosis(cause=Cause.MEMORY, says=says)
+        summary = f"The node had only {gib(low, exact=True)} of memory left."
+        return Diagnosis(cause=Cause.MEMORY, summary=summary)
     if failure.out_of_memory:
         return Diagnosis(
-            cause=Cause.MEMORY, says="It ended as the kernel killed a process for lack of memory."
+            cause=Cause.MEMORY, summary="It ended as the kernel killed a process for lack of memory."
         )
     evidence = _looks_like_an_error(lines)
     if code in KILLED:
-        says = "It was killed (SIGKILL), and nothing in its log explains it."
-        return Diagnosis(cause=Cause.UNKNOWN, says=says, evidence=evidence)
+        summary = "It was killed (SIGKILL), and nothing in its log explains it."
+        return Diagnosis(cause=Cause.UNKNOWN, summary=summary, evidence=evidence)
     if code in NOT_RUN:
         return Diagnosis(
-            cause=Cause.MISSING, says=f"Its program cannot be run (exit code {code}).", evidence=evidence
+            cause=Cause.MISSING, summary=f"Its program cannot be run (exit code {code}).", evidence=evidence
         )
-    says = "It was not ready in time." if code is None else f"It ended with exit code {code}."
-    return Diagnosis(cause=Cause.UNKNOWN, says=says, evidence=evidence)
+    summary = "It was not ready in time." if code is None else f"It ended with exit code {code}."
+    return Diagnosis(cause=Cause.UNKNOWN, summary=summary, evidence=evidence)
 
 
 _ERROR = re.compile(r"error|exception|fatal|failed|traceback", re.IGNORECASE)

@@ -20,7 +20,7 @@ class Parsers(NamedTuple):
     tools: str = ""
 
 
-_FAMILIES: tuple[tuple[str, dict[str, Parsers]], ...] = (
+FAMILIES: tuple[tuple[str, dict[str, Parsers]], ...] = (
     # NVIDIA's playbook for vLLM, agent-ready recipe of Qwen3.6-35B-A3B (2026-06); SGLang's options of 0.5.12 to 0.5.23.
     ("*qwen3.[568]-*", {"vllm": Parsers("qwen3", "qwen3_xml"), "sglang": Parsers("qwen3", "qwen3_coder")}),
     # NVIDIA/local-ai-inference-recipes@dedcf6b, launch lines for one, two and four Sparks (2026-11); V4-Pro as V4-Flash in
@@ -96,6 +96,7 @@ _FAMILIES: tuple[tuple[str, dict[str, Parsers]], ...] = (
     ("*/llama-3.[123]-*-instruct*", {"vllm": Parsers("", "llama3_json"), "sglang": Parsers("", "llama3")}),
     ("*/meta-llama-3.1-*-instruct*", {"vllm": Parsers("", "llama3_json"), "sglang": Parsers("", "llama3")}),
 )
+"""A pattern of names in lower case, the first that fits, and the parsers of its family by engine."""
 
 _SINCE: dict[str, dict[str, str]] = {
     "vllm": {
@@ -129,7 +130,7 @@ def parsers_of(model: str, engine: str, version: str = "") -> Parsers:
         version: of the engine; a parser that came later is left out, one that cannot be ordered has all.
     """
     name = model.lower()
-    for pattern, by_engine in _FAMILIES:
+    for pattern, by_engine in FAMILIES:
         if fnmatchcase(name, pattern):
             found = by_engine.get(engine, Parsers())
             return Parsers(*("" if _lacks(engine, version, one) else one for one in found))

@@ -28,12 +28,13 @@ from sparkfleet.group.crash_backoff import Backoff
 from sparkfleet.group.end_note import EndNote
 from sparkfleet.group.engine_load import Load, read_load
 from sparkfleet.group.exit_watch import ExitWatch
+from sparkfleet.group.group_launch import GroupLaunch
 from sparkfleet.group.hang_detector import Liveness
-from sparkfleet.group.launch_plan import GroupLaunch, is_forwarded
 from sparkfleet.group.misplaced import refuse_exposed, watch_sockets
 from sparkfleet.group.probe import FIRST_TOKEN_S, Probe, wait_healthy
 from sparkfleet.group.ranks.rank_holder import RankHolder
 from sparkfleet.group.ranks.rank_set import ANSWER_S, Ranks, cancel
+from sparkfleet.group.ranks.rank_spec import is_forwarded
 from sparkfleet.group.report import GroupPhase
 from sparkfleet.group.report_sender import GroupReporter, ReportSender
 from sparkfleet.group.serving_watch import beat, follow, generates, stays_well
@@ -223,7 +224,7 @@ class Group:
                 return words
             diagnosis = await self._ranks.diagnose(error, self._exit_watch.exited, served=True)
             self.ended = error.what.removesuffix(".")
-            if diagnosis.says != error.what:
+            if diagnosis.summary != error.what:
                 self.ended += f" ({diagnosis})"
             self._reports.enter(GroupPhase.FAILED, self.ended, diagnosis=diagnosis)
             self._end_note.leave(self.ended)

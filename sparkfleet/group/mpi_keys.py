@@ -14,7 +14,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat, PublicFormat
 
 from sparkfleet.errors import NodeError
-from sparkfleet.group.launch_plan import GroupLaunch
+from sparkfleet.group.group_launch import GroupLaunch
 from sparkfleet.remote.atomic_write import write_atomically
 
 PRIVATE, PUBLIC = "id_ed25519", "id_ed25519.pub"

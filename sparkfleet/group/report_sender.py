@@ -9,7 +9,7 @@ import uuid
 from collections.abc import AsyncIterator
 from typing import Protocol
 
-from sparkfleet.group.launch_plan import GroupLaunch
+from sparkfleet.group.group_launch import GroupLaunch
 from sparkfleet.group.ranks.rank_set import cancel
 from sparkfleet.group.report import GroupPhase, GroupReport
 from sparkfleet.group.serving_watch import beat

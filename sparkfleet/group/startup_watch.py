@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 from sparkfleet.engines.startup_phases import ORDER, PhaseName, StartupPhase, latest
 from sparkfleet.errors import EngineError
-from sparkfleet.group.launch_plan import SILENCE_S
+from sparkfleet.group.group_launch import SILENCE_S
 
 _WIDTH = 160
 """Characters of a log line that are compared to recognise a new one."""

@@ -22,9 +22,10 @@ from sparkfleet.controlplane.store_safety.guard import StoreError
 from sparkfleet.controlplane.store_safety.opening import open_store
 from sparkfleet.controlplane.store_safety.store_lock import StoreLock
 from sparkfleet.errors import SparkfleetError
+from sparkfleet.group.group_launch import ALONE, GroupLaunch
 from sparkfleet.group.group_name import name_of
-from sparkfleet.group.launch_plan import ALONE, GroupLaunch, Ports
 from sparkfleet.group.ranks.rank_node import available_memory, box_of, prepare_cache, spec_here
+from sparkfleet.group.ranks.rank_spec import Ports
 from sparkfleet.remote import page_cache
 from sparkfleet.remote.local import LocalChannel
 from sparkfleet.runtime.base import RankId, Runtime

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from sparkfleet.accuracy.published import Combination, decisions_in, run_of, upper_bound
+from sparkfleet.accuracy.published import Combination, decisions_in, is_upper_bound, run_of
 from sparkfleet.accuracy.rows import case_of
 from sparkfleet.knowledge.measurements import architectures
 
@@ -84,8 +84,8 @@ def test_rows_about_something_else_are_left_out() -> None:
     assert run_of(case(prompt_tokens="")) is not None
     counting = "counting prompt"
     drafted = case(notes=counting, spec_method="mtp", spec_tokens="3")
-    assert not upper_bound(case(notes=counting))
-    assert upper_bound(drafted)
+    assert not is_upper_bound(case(notes=counting))
+    assert is_upper_bound(drafted)
     (found,) = decisions_in(
         [*three(), drafted.model_copy(update={"measured": (("decode_tps_per_request", 99.0),)})]
     )

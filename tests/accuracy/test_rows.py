@@ -15,7 +15,7 @@ from sparkfleet.accuracy.accuracy import predict
 from sparkfleet.accuracy.aliases import engine_in, format_of, method_in, number, quant_label
 from sparkfleet.accuracy.cells import amount
 from sparkfleet.accuracy.models import Declined, plain
-from sparkfleet.accuracy.published import upper_bound
+from sparkfleet.accuracy.published import is_upper_bound
 from sparkfleet.accuracy.rows import case_of, read_rows, source_of
 from sparkfleet.knowledge.measurements import architectures
 from sparkfleet.knowledge.models.published_checkpoints import load_published
@@ -448,7 +448,7 @@ def test_all_figures_of_a_counting_task_are_upper_bounds() -> None:
     issue = "https://github.com/MiaAI-Lab/Qwen3.8-Flash-Next-Dual-DGX-Sparks/issues/28"
     cases = [case_of(row, architectures()) for row in packaged() if row["source_url_or_repo_path"] == issue]
     assert [case.setup.k for case in cases] == [0, 1, 2, 3, 4, 4, 4]
-    assert all(upper_bound(case) for case in cases if case.setup.k)
+    assert all(is_upper_bound(case) for case in cases if case.setup.k)
 
 
 @pytest.mark.parametrize(

@@ -82,7 +82,7 @@ async def test_what_may_pass_is_not_held_against_it(world, cause):
 async def test_what_was_not_started_is_not_held_against_it(world):
     """Somebody else had the memory that it needs, for now."""
     await world.put(rungs=2)
-    refused = Diagnosis(cause=Cause.MEMORY, says="each rank needs 90 GiB", began=False)
+    refused = Diagnosis(cause=Cause.MEMORY, summary="each rank needs 90 GiB", began=False)
     await world.controller.intake.report(diagnosed().model_copy(update={"diagnosis": refused}))
     world.apps.become("tiny", 1, "failed")
     await world.controller.reconcile()

@@ -25,13 +25,11 @@ def test_every_check_of_a_theme_is_registered_and_named_once():
     assert len({check.id for check in registry.CHECKS}) == len(registry.CHECKS)
 
 
-def test_the_document_lists_every_check_and_the_readme_counts_them():
-    root = Path(__file__).parents[2]
-    text = (root / "docs" / "doctor.md").read_text()
+def test_the_document_lists_every_check():
+    text = (Path(__file__).parents[2] / "docs" / "doctor.md").read_text()
     for check in registry.CHECKS:
         assert f"| `{check.id}` | {check.title} |" in text
     listed = re.findall(r"^\| \w+ \| `([\w-]+)` \|", text, re.MULTILINE)
     assert sorted(listed) == sorted(
         [*(check.id for check in registry.CHECKS), registry.SILENT, registry.CHANGED]
     )
-    assert f"# {len(listed)} checks:" in (root / "README.md").read_text()

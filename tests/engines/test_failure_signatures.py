@@ -135,7 +135,7 @@ def test_a_line_that_vllm_prints_each_minute_while_others_load_is_no_lost_connec
 
 
 def test_only_what_passes_by_itself_is_tried_again_as_it_is():
-    assert [one for one in Cause if Diagnosis(cause=one, says="").again] == [
+    assert [one for one in Cause if Diagnosis(cause=one, summary="").again] == [
         Cause.PORT,
         Cause.AWAY,
         Cause.TRANSIENT,
@@ -143,17 +143,17 @@ def test_only_what_passes_by_itself_is_tried_again_as_it_is():
 
 
 def test_only_lasting_causes_exclude_a_candidate_and_only_its_own_for_ever():
-    lasts = {one: Diagnosis(cause=one, says="").lasts_s for one in Cause}
+    lasts = {one: Diagnosis(cause=one, summary="").lasts_s for one in Cause}
     assert [one for one in Cause if lasts[one] == 0] == [Cause.PORT, Cause.TRANSIENT]
     assert [one for one in Cause if lasts[one] == math.inf] == [Cause.KNOWN, Cause.FLAG]
 
 
 @pytest.mark.parametrize("cause", [Cause.MEMORY, Cause.MISSING, Cause.UNKNOWN])
 def test_an_incomplete_start_excludes_no_candidate(cause):
-    assert Diagnosis(cause=cause, says="", began=False).lasts_s == 0
+    assert Diagnosis(cause=cause, summary="", began=False).lasts_s == 0
 
 
-ENTRY = "version: 1\nsignatures:\n- {id: a, cause: %s, pattern: '%s', says: s, examples: [abcd]%s}\n"
+ENTRY = "version: 1\nsignatures:\n- {id: a, cause: %s, pattern: '%s', summary: s, examples: [abcd]%s}\n"
 
 
 @pytest.mark.parametrize(
@@ -177,5 +177,5 @@ def test_a_wrong_file_is_reported_by_entry_and_field(text, says):
 def test_an_entry_is_all_it_takes():
     mine = SIGNATURES.read(ENTRY % ("flag", "abcd", "")).signatures
     assert classify(failed("x abcd y"), mine) == Diagnosis(
-        cause=Cause.FLAG, signature="a", says="s", evidence="x abcd y"
+        cause=Cause.FLAG, signature="a", summary="s", evidence="x abcd y"
     )

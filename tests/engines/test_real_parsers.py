@@ -14,7 +14,7 @@ import pytest
 
 import sparkfleet
 from sparkfleet.engines.registry import engine_by_name
-from sparkfleet.engines.tool_parsers import _FAMILIES
+from sparkfleet.engines.tool_parsers import FAMILIES
 
 pytestmark = pytest.mark.integration
 FLAGS = Path(sparkfleet.__file__).parent / "knowledge" / "engines" / "engine_flags"
@@ -273,7 +273,7 @@ def test_vllm_parses_every_line(asked_vllm, lines):
 @installed("vllm")
 def test_vllm_registers_every_parser_of_a_family(asked_vllm):
     reasoning, tools = map(set, asked_vllm(REGISTRIES, ()))
-    named = [by_engine["vllm"] for _, by_engine in _FAMILIES if "vllm" in by_engine]
+    named = [by_engine["vllm"] for _, by_engine in FAMILIES if "vllm" in by_engine]
     assert {one.reasoning for one in named} - reasoning == {""}
     assert {one.tools for one in named} - tools <= {""}
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from sparkfleet.engines.tool_parsers import _FAMILIES, parsers_of
+from sparkfleet.engines.tool_parsers import FAMILIES, parsers_of
 from sparkfleet.knowledge.engines.engine_flags import flag_faults
 
 NONE = ("", "")
@@ -107,7 +107,7 @@ def test_a_parser_that_a_release_does_not_have_is_left_out(engine, version, mode
 
 @pytest.mark.parametrize("version", ["0.5.12", "0.5.23"])
 def test_sglang_takes_each_parser_that_its_release_is_given(version):
-    for pattern, _ in _FAMILIES:
+    for pattern, _ in FAMILIES:
         found = parsers_of(pattern, "sglang", version)
         flags = {"--reasoning-parser": found.reasoning, "--tool-call-parser": found.tools}
         assert flag_faults("sglang", version, {flag: one for flag, one in flags.items() if one}) == ()

@@ -3,27 +3,19 @@
 from types import SimpleNamespace
 
 import pytest
+from open_client import OpenClient
 
 from sparkfleet.controlplane.api.client_errors import Held
 from sparkfleet.fleet.events import ignored
 from sparkfleet.fleet.node_starts import FleetLifecycle
 
 
-class Client:
+class Client(OpenClient):
     """A controller that waits for its store at the first questions, and knows the nodes of each later one."""
 
     def __init__(self, held, *joined):
         self.held, self.joined = held, list(joined)
         self.spoilt = {}
-
-    def again(self):
-        return self
-
-    async def __aenter__(self):
-        return self
-
-    async def __aexit__(self, *gone):
-        return None
 
     async def fleet(self):
         if self.held:

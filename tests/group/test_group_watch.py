@@ -28,11 +28,6 @@ STUCK = Timeouts(stuck_s=0.05)
 UNWELL = Timeouts(health_every_s=0.01, unwell_s=0.05)
 
 
-@pytest.fixture
-def world(engine, monkeypatch, tmp_path):
-    return quick_world(engine, monkeypatch, tmp_path)
-
-
 async def test_any_exit_ends_the_watch_whatever_the_code(world):
     group = world.group()
     await group.start()

@@ -8,7 +8,7 @@ from group_world import SECRET, order
 
 from sparkfleet.errors import EngineError
 from sparkfleet.group import misplaced
-from sparkfleet.group.launch_plan import RankPlacement
+from sparkfleet.group.group_launch import RankPlacement
 from sparkfleet.group.misplaced import Listening, elsewhere, refuse_exposed, sockets_of, watch_sockets
 from sparkfleet.group.ranks.local_rank import LocalRank
 from sparkfleet.hostfacts.network.listening_sockets import ListeningSocket

@@ -10,11 +10,11 @@ from launches import launches_for
 
 from sparkfleet.controlplane.state.desired import Desired
 from sparkfleet.errors import NodeError
-from sparkfleet.group.launch_plan import Ports
 from sparkfleet.group.mpi_keys import write_keys
 from sparkfleet.group.ranks import local_rank as rank_module
 from sparkfleet.group.ranks.local_rank import LocalRank
 from sparkfleet.group.ranks.rank_node import spec_here
+from sparkfleet.group.ranks.rank_spec import Ports
 from sparkfleet.planner.types.plan import GroupShape
 from sparkfleet.runtime.base import ContainerSpec
 from sparkfleet.runtime.files.fleet_paths import FleetPaths

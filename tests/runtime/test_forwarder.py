@@ -1,11 +1,15 @@
 """A forwarder lets through what carries the token, and answers everything else itself."""
 
 import asyncio
+import socket
 from contextlib import asynccontextmanager, suppress
 
+import aiohttp
 import pytest
+from rank_processes import IDLE
 
 from sparkfleet.runtime import forwarder
+from sparkfleet.runtime.base import Phase
 from sparkfleet.runtime.forwarder import Forwarder, ForwardOrder
 from sparkfleet.runtime.ports import free_port
 
@@ -131,3 +135,51 @@ async def test_a_head_without_an_end_is_cut():
     async with forwarded() as (port, got):
         assert await ask(port, b"GET / HTTP/1.1\r\nx: " + b"a" * 200_000) == b""
         assert got == []
+
+
+SERVES = """
+import http.server
+class Open(http.server.BaseHTTPRequestHandler):
+    def do_GET(self):
+        self.send_response(200)
+        self.send_header('content-length', '6')
+        self.end_headers()
+        self.wfile.write(b'secret')
+    def log_message(self, *_): print(dict(self.headers), flush=True)
+server = http.server.ThreadingHTTPServer(('127.0.0.1', %d), Open)
+tell(os.getpid())
+server.serve_forever()
+"""
+
+
+async def test_an_engine_without_a_token_is_behind_a_forwarder(
+    tmp_path, runtime, running, herald, make_spec, ended
+):
+    host, port, target = "127.0.0.2", free_port("127.0.0.2"), free_port()
+    forward = {"host": host, "target_port": target, "token": "tok-1234", "metrics_token": "met-1234"}
+    rank = await running(make_spec(herald.script(SERVES % target), port=port, forward=forward))
+    await herald.hear_pid()
+
+    async def ask(**headers):
+        async with aiohttp.request("GET", f"http://{host}:{port}/", headers=headers) as answer:
+            return answer.status, await answer.text()
+
+    assert (await ask())[0] == 401
+    assert (await ask(authorization="Bearer met-1234"))[0] == 401
+    assert await ask(authorization="Bearer tok-1234") == (200, "secret")
+    with pytest.raises(ConnectionRefusedError):
+        socket.create_connection(("127.0.0.3", target), timeout=1)
+    await rank.stop()
+    with pytest.raises(ConnectionRefusedError):
+        socket.create_connection((host, port), timeout=1)
+    log = (tmp_path / "logs" / "rank.log").read_text()
+    assert "tok-1234" not in log
+
+
+async def test_a_forwarder_whose_port_is_taken_is_an_exit_with_its_reason(runtime, herald, make_spec):
+    with socket.create_server(("127.0.0.2", 0)) as taken:
+        forward = {"host": "127.0.0.2", "target_port": 1, "token": "t" * 8, "metrics_token": "m" * 8}
+        spec = make_spec(herald.script(IDLE), port=taken.getsockname()[1], forward=forward)
+        started = await runtime.start(spec)
+        assert started.phase is Phase.EXITED
+        assert "127.0.0.2" in started.reason

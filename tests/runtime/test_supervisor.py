@@ -1,4 +1,4 @@
-"""Parts of a supervisor; test_process.py tests the whole."""
+"""Parts of a supervisor; `test_process_*.py` test the whole."""
 
 from __future__ import annotations
 

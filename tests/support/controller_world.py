@@ -115,5 +115,5 @@ def report(generation=1, **fields):
 
 
 def diagnosed(cause="memory", **fields):
-    diagnosis = Diagnosis(cause=Cause(cause), says="too little memory")
+    diagnosis = Diagnosis(cause=Cause(cause), summary="too little memory")
     return report(phase=GroupPhase.FAILED, was_starting=True, diagnosis=diagnosis, **fields)

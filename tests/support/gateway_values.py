@@ -3,12 +3,21 @@
 from typing import Any
 
 from sparkfleet.engines.fake import FakeEngine, InjectedFault, Pace
-from sparkfleet.gateway.routing_table import ModelEntry
+from sparkfleet.gateway.routing_table import GroupEntry, ModelEntry
 
 PACED = Pace(ttft_s=0.02, itl_s=0.002, tokens=10)
 ENDLESS = Pace(itl_s=0.002, tokens=1_000_000)
 SLOW = Pace(ttft_s=0.02, itl_s=0.002, tokens=8)
 CHAT = "/v1/chat/completions"
+LOADING = ModelEntry(
+    name="qwen",
+    groups=(GroupEntry(app="a"),),
+    deployment="d",
+    state="starting",
+    detail="loading weights, 40 of 100 GiB",
+    retry_after_s=30,
+)
+"""A model whose only group loads its weights."""
 
 
 def model(name: str, **more: Any) -> ModelEntry:

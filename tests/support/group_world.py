@@ -11,11 +11,12 @@ from sparkfleet.group import serving_watch
 from sparkfleet.group.crash_backoff import Backoff
 from sparkfleet.group.end_note import EndNote
 from sparkfleet.group.group import Group
-from sparkfleet.group.launch_plan import GroupLaunch, Ports, RankPlacement
+from sparkfleet.group.group_launch import GroupLaunch, RankPlacement
 from sparkfleet.group.ranks import local_rank as rank_module
 from sparkfleet.group.ranks import rank_set as ranks
 from sparkfleet.group.ranks.local_rank import LocalRank
 from sparkfleet.group.ranks.rank_node import spec_here as spec_of
+from sparkfleet.group.ranks.rank_spec import Ports
 from sparkfleet.group.ranks.remote_rank import RankObservation, RemoteRank
 from sparkfleet.group.speed import QuietBox
 from sparkfleet.planner.types.plan import Candidate, GroupShape

@@ -5,7 +5,7 @@ from fake_runtime import FakeRuntime
 
 from sparkfleet.errors import SparkfleetError
 from sparkfleet.group.crash_backoff import Backoff
-from sparkfleet.group.launch_plan import GroupLaunch, RankPlacement
+from sparkfleet.group.group_launch import GroupLaunch, RankPlacement
 from sparkfleet.group.ranks.local_rank import LocalRank
 from sparkfleet.group.ranks.rank_set import Ranks
 from sparkfleet.perf.prediction import Speculation

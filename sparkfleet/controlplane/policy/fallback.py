@@ -64,7 +64,9 @@ RESTARTS = 3
 GAVE_UP = "It is not started again, so that the node stays up; `sparkfleet apply` tries once more."
 """Added to the reason of a group that took its node down."""
 
-SILENT = Diagnosis(cause=Cause.TRANSIENT, says="its actor ended before it had reported anything", began=False)
+SILENT = Diagnosis(
+    cause=Cause.TRANSIENT, summary="its actor ended before it had reported anything", began=False
+)
 """The failure of a group whose actor was lost before it looked for an engine. A ready engine of the rung may still run,
 left by Ray's last head: the next rung would end it."""
 
@@ -115,18 +117,18 @@ def _count_lost(
     taken = _step(state, desired, group, diagnosis, GAVE_UP)
     if app is None or not any(isinstance(action, NextRung) for action in taken):
         return taken  # Serve restarts it by itself at the same rung
-    return [*taken, _restart(after(state, taken, now), desired, group, diagnosis.says)]
+    return [*taken, _restart(after(state, taken, now), desired, group, diagnosis.summary)]
 
 
 def _count_lost_older(state: FleetState, group: GroupKey, diagnosis: Diagnosis) -> Action:
     """Counts a lost start of a group that serves until a newer one does: it has no ladder, and Serve would go on forever."""
     standing = state.standing(group)
     tried = standing.model_copy(update={"tries": standing.tries + 1})
-    says = diagnosis.says.rstrip(".")
+    summary = diagnosis.summary.rstrip(".")
     if tried.tries < TRIES:
         nodes = tuple(state.starts[group])  # known even if it has not reported to this controller yet
-        return TryAgain(group=group, standing=tried, nodes=nodes, reason=f"{says}; trying again")
-    why = f"{says}, {TRIES} times; generation {state.to_run[group[0]].generation} replaces it"
+        return TryAgain(group=group, standing=tried, nodes=nodes, reason=f"{summary}; trying again")
+    why = f"{summary}, {TRIES} times; generation {state.to_run[group[0]].generation} replaces it"
     return RetireGroup(group=group, reason=why)
 
 

@@ -104,8 +104,8 @@ def hold_back(state: FleetState, group: GroupKey) -> list[Action]:
 
 def went_away(nodes: Sequence[str]) -> Diagnosis:
     """The diagnosis of a start whose nodes went away meanwhile."""
-    says = f"{' and '.join(nodes)} went away while it was starting: switched off, disconnected, or out of memory."
-    return Diagnosis(cause=Cause.AWAY, says=says)
+    summary = f"{' and '.join(nodes)} went away while it was starting: switched off, disconnected, or out of memory."
+    return Diagnosis(cause=Cause.AWAY, summary=summary)
 
 
 def _restarted(begun: Mapping[str, str], nodes: SeenNodes) -> tuple[str, ...]:

@@ -19,7 +19,7 @@ from sparkfleet.errors import EngineError
 from sparkfleet.group.crash_backoff import Backoff
 from sparkfleet.group.end_note import EndNote
 from sparkfleet.group.group import Barred, Group, Wanted, die_with_the_engine
-from sparkfleet.group.launch_plan import GroupLaunch
+from sparkfleet.group.group_launch import GroupLaunch
 from sparkfleet.group.ranks.local_rank import LocalRank
 from sparkfleet.group.ranks.rank_holder import RankHolder
 from sparkfleet.group.ranks.remote_rank import RankObservation, RemoteRank

@@ -7,8 +7,8 @@ from sparkfleet.engines.registry import engine_by_name
 from sparkfleet.engines.rendezvous import Management, rank_networks
 from sparkfleet.errors import ControlError
 from sparkfleet.fabric.node_addresses import node_addresses
+from sparkfleet.group.group_launch import SILENCE_S, GroupLaunch, RankPlacement
 from sparkfleet.group.group_name import GroupKey
-from sparkfleet.group.launch_plan import SILENCE_S, GroupLaunch, RankPlacement
 from sparkfleet.group.token_patience import patience_s
 from sparkfleet.planner.types.plan import Rung
 from sparkfleet.specs.inventory import Inventory

@@ -19,7 +19,8 @@ from sparkfleet.fabric.node_addresses import node_addresses
 from sparkfleet.fleet.planning.checkpoints import embedded_of
 from sparkfleet.fleet.planning.plan import checkpoints_for, fleet_of
 from sparkfleet.fleet.session import Session
-from sparkfleet.group.launch_plan import ALONE, cache_dir, root_of
+from sparkfleet.group.group_launch import ALONE
+from sparkfleet.group.ranks.rank_spec import cache_dir, root_of
 from sparkfleet.planner.place.fleet_map import Fleet
 from sparkfleet.planner.search.planner import plan_fleet
 from sparkfleet.planner.types.image_refs import image_of

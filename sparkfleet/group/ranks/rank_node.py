@@ -10,15 +10,8 @@ from pathlib import Path
 from sparkfleet.checkpoints.io.hub_cache import hub_cache, resolve
 from sparkfleet.engines.harmony import ENCODINGS, needs_encodings
 from sparkfleet.errors import Cause, NodeError
-from sparkfleet.group.launch_plan import (
-    GroupLaunch,
-    Ports,
-    RankNodeFacts,
-    RankPlacement,
-    cache_dir,
-    rank_spec,
-    root_of,
-)
+from sparkfleet.group.group_launch import GroupLaunch, RankPlacement
+from sparkfleet.group.ranks.rank_spec import Ports, RankNodeFacts, cache_dir, rank_spec, root_of
 from sparkfleet.hostfacts.node import ReadMemory
 from sparkfleet.planner.types.plan import Candidate
 from sparkfleet.remote.netdev import netdev_of
@@ -43,7 +36,7 @@ def spec_here(
     tokens: TokenSecrets | None = None,
     box: ContainerSpec | None = None,
 ) -> RankSpec:
-    """The command of one rank on this node (`launch_plan.rank_spec`).
+    """The command of one rank on this node (`rank_spec.rank_spec`).
 
     Raises:
         FactError: its checkpoint is a model of the Hub and is not in this node's cache.

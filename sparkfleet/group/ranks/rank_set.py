@@ -12,7 +12,7 @@ from typing import Any, NoReturn, TypeVar
 from sparkfleet.engines.failure_signatures import Diagnosis, Failure, classify, first_cause
 from sparkfleet.errors import Cause, EngineError, NodeError, SparkfleetError
 from sparkfleet.group.crash_backoff import Backoff
-from sparkfleet.group.launch_plan import GroupLaunch
+from sparkfleet.group.group_launch import GroupLaunch
 from sparkfleet.group.ranks.rank_holder import RankHolder
 from sparkfleet.group.report import RankReport
 from sparkfleet.runtime.base import ADOPTABLE, RankStatus
@@ -253,8 +253,8 @@ class Ranks:
         """
         # Reads nothing from a node that is about to freeze: its group has to stop.
         if error.because is Cause.MEMORY:
-            return Diagnosis(cause=error.because, says=error.what, began=self._taken)
-        found = [Diagnosis(cause=error.because, says=error.what)] if error.because else []
+            return Diagnosis(cause=error.because, summary=error.what, began=self._taken)
+        found = [Diagnosis(cause=error.because, summary=error.what)] if error.because else []
         logs = await asyncio.gather(*(_lines(rank) for rank in self.holders))
         for index, lines in enumerate(logs):
             failure = Failure(
@@ -270,7 +270,7 @@ class Ranks:
         first = first_cause(found).model_copy(update={"began": self._taken})
         if first.cause is Cause.UNKNOWN and (exited is None or exited.exit_code is None):
             # Without an exit code the error is more precise.
-            return first.model_copy(update={"says": error.what})
+            return first.model_copy(update={"summary": error.what})
         return first
 
     async def _wait_for_memory(self, waiting: Callable[[str], None]) -> None:

@@ -9,6 +9,7 @@ from functools import cache
 from pathlib import Path
 from typing import NamedTuple
 
+from sparkfleet.knowledge.versions import is_within
 from sparkfleet.values import Value
 
 FILES = Path(__file__).parent / "engine_flags"
@@ -45,6 +46,20 @@ class _Table(NamedTuple):
 
     flags: frozenset[str]
     choices: Mapping[str, tuple[str, ...]]
+
+
+def engines_with(flag: str) -> tuple[str, ...]:
+    """Engines of which a known release has this flag, in full; of a key (`--compilation-config.mode`) the flag before it."""
+    name = flag.partition(".")[0]
+    return tuple(
+        engine for engine in ENGINE_LABELS if any(name in one.flags for one in _releases(engine).values())
+    )
+
+
+def may_have_others(engine: str, version: str) -> bool:
+    """True if a version may have flags that no known release has: a later one, or one that cannot be ordered."""
+    newest = list(_releases(engine))[-1:]
+    return not newest or not is_within(version, f"<={newest[0]}.9999")
 
 
 def flag_faults(engine: str, version: str, flags: Mapping[str, str]) -> tuple[FlagFault, ...]:

@@ -8,8 +8,8 @@ from functools import partial
 
 from sparkfleet.engines.failure_signatures import Diagnosis
 from sparkfleet.errors import Cause
+from sparkfleet.group.group_launch import GroupLaunch
 from sparkfleet.group.group_name import GroupKey
-from sparkfleet.group.launch_plan import GroupLaunch
 from sparkfleet.lab.simulation.serve import DETECT_S, HANG_S, Outcome
 from sparkfleet.lab.simulation.store_place import Content
 from sparkfleet.lab.simulation.world import UserAction, World
@@ -121,7 +121,7 @@ class Faults:
     def _engine_dies(self) -> None:
         if self._world.fleet.engines:
             cause = self._chance.choice((None, Cause.MEMORY, Cause.TRANSIENT, Cause.UNKNOWN))
-            diagnosis = Diagnosis(cause=cause, says="it died") if cause else None
+            diagnosis = Diagnosis(cause=cause, summary="it died") if cause else None
             self._world.serve.lose_engine(self._chance.choice(sorted(self._world.fleet.engines)), diagnosis)
 
     def _engine_hangs(self) -> None:
@@ -148,12 +148,12 @@ class Faults:
 
     def _bad_rung(self) -> None:
         cause = self._chance.choice(list(Cause))
-        diagnosis = Diagnosis(cause=cause, says="it does not start")
+        diagnosis = Diagnosis(cause=cause, summary="it does not start")
         takes = self._chance.uniform(2, 100)
         self._spoil(lambda launch: Outcome(takes, diagnosis))
 
     def _rung_hangs(self) -> None:
-        diagnosis = Diagnosis(cause=Cause.UNKNOWN, says="no line for 900 s")
+        diagnosis = Diagnosis(cause=Cause.UNKNOWN, summary="no line for 900 s")
         self._spoil(lambda launch: Outcome(HANG_S, diagnosis))
 
     def _rung_wedges(self) -> None:
@@ -249,7 +249,7 @@ class Faults:
         chance = self._world.race_chance
         cause = chance.choice((Cause.UNKNOWN, Cause.MEMORY))
         takes, serves = chance.uniform(2, 20), chance.uniform(1, 30)
-        diagnosis = Diagnosis(cause=cause, says="it died")
+        diagnosis = Diagnosis(cause=cause, summary="it died")
         key = (chance.choice(NAMES), chance.randrange(3))
         self._world.bad[key] = lambda launch: Outcome(takes, diagnosis, serves)
         self._world.time.after(chance.uniform(600, 3600), lambda: self._world.bad.pop(key, None))

@@ -6,8 +6,8 @@ import random
 from collections.abc import Sequence
 
 from sparkfleet.controlplane.state.desired import Desired
+from sparkfleet.group.group_launch import GroupLaunch, RankPlacement
 from sparkfleet.group.group_name import GroupKey
-from sparkfleet.group.launch_plan import GroupLaunch, RankPlacement
 from sparkfleet.perf.prediction import Band, Prediction
 from sparkfleet.planner.types.plan import Candidate, DeploymentPlan, GroupPlan, GroupShape, Rung
 from sparkfleet.specs.deployment import Deployment

@@ -15,8 +15,8 @@ from functools import lru_cache
 
 from sparkfleet.controlplane.state.status import App, AppStatus
 from sparkfleet.engines.failure_signatures import Diagnosis
+from sparkfleet.group.group_launch import GroupLaunch
 from sparkfleet.group.group_name import GroupKey
-from sparkfleet.group.launch_plan import GroupLaunch
 from sparkfleet.group.report import GroupPhase, GroupReport
 from sparkfleet.lab.simulation.fleet import SimulatedEngine, SimulatedFleet
 from sparkfleet.lab.simulation.timeline import Timeline

@@ -20,8 +20,8 @@ from sparkfleet.controlplane.store_safety.guard import StoreError
 from sparkfleet.engines.failure_signatures import Diagnosis
 from sparkfleet.errors import Cause
 from sparkfleet.gateway.routing_table import GroupEntry
+from sparkfleet.group.group_launch import GroupLaunch
 from sparkfleet.group.group_name import GroupKey
-from sparkfleet.group.launch_plan import GroupLaunch
 from sparkfleet.group.report import GroupReport
 from sparkfleet.lab.simulation.arrived_reports import ArrivedReports
 from sparkfleet.lab.simulation.entries import SimulatedEntries
@@ -288,7 +288,9 @@ class World:
             return bad(launch)
         nodes = launch.candidate.shape.nodes
         if any(self.fleet.free(node) < launch.needs for node in nodes):
-            return Outcome(2.0, Diagnosis(cause=Cause.MEMORY, says="not enough memory is free", began=False))
+            return Outcome(
+                2.0, Diagnosis(cause=Cause.MEMORY, summary="not enough memory is free", began=False)
+            )
         return Outcome(self.chance.uniform(20, 240))
 
     def record(self, fault: str) -> None:

@@ -19,6 +19,8 @@ from sparkfleet.perf.memory.kv_cache import pool_bytes
 from sparkfleet.perf.prediction import KV, VLLM_POOL, Band, MemoryPart, MemoryUse, Speculation, Split, Verdict
 from sparkfleet.perf.predictor import Predictor, Settings
 from sparkfleet.planner.engine_args.engine_args import (
+    BATCHED,
+    CHUNKED,
     EAGER_FLAGS,
     KV_FLAG,
     KvPool,
@@ -43,8 +45,8 @@ DEFAULT_CONCURRENCY = {"interactive": 4, "throughput": 16, "context": 1}
 
 KV_SMALL = {"vllm": "fp8", "sglang": "fp8_e4m3", "trtllm": "fp8"}
 BATCH_FLAGS = {
-    "vllm": "--max-num-batched-tokens",
-    "sglang": "--chunked-prefill-size",
+    "vllm": BATCHED,
+    "sglang": CHUNKED,
     "trtllm": "--max-num-tokens",
 }
 BEYOND_SHARE = {

@@ -53,7 +53,7 @@ COUNTS = {
     KV_BLOCKS: Count(1 << 40, scaled=False),
     KV_BLOCK: Count(65_536, scaled=False),
     KV_TOKENS: Count(1 << 40),
-    "--max-num-batched-tokens": Count(WHOLE_PROMPT),
+    BATCHED: Count(WHOLE_PROMPT),
     "--max-num-tokens": Count(WHOLE_PROMPT, scaled=False),
     "--page-size": Count(65_536, scaled=False),
 }

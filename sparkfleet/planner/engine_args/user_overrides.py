@@ -20,6 +20,7 @@ from sparkfleet.planner.engine_args.engine_args import (
     KV_BLOCK,
     KV_BLOCKS,
     KV_BYTES,
+    KV_FLAG,
     KV_TOKENS,
     MEMORY_FLAGS,
     WHOLE,
@@ -67,9 +68,9 @@ MOST = {"context": 100_000_000, "concurrency": 65_536, "tp": 1024, "pp": 1024, "
 """Largest values of a deployment's fields."""
 
 _WORDS = {
-    "--gpu-memory-utilization": "{} of the memory",
-    "--mem-fraction-static": "{} of the memory for weights and KV",
-    "--kv-cache-dtype": "KV cache in {}",
+    MEMORY_FLAGS["vllm"]: "{} of the memory",
+    MEMORY_FLAGS["sglang"]: "{} of the memory for weights and KV",
+    KV_FLAG: "KV cache in {}",
     "--attention-backend": "attention backend {}",
     "--quantization": "weights loaded by {}",
     **dict.fromkeys(KV_BYTES, "KV cache of {} bytes on each rank"),
@@ -77,8 +78,8 @@ _WORDS = {
     KV_TOKENS: "KV cache of at most {} tokens",
     **dict.fromkeys(KV_FREE, "{} of the free memory for the KV cache, not counted"),
     "--extra-llm-api-options": "its own options file, not counted",
-    "--max-num-batched-tokens": "prefill {} tokens at a time",
-    "--chunked-prefill-size": "prefill {} tokens at a time",
+    BATCHED: "prefill {} tokens at a time",
+    CHUNKED: "prefill {} tokens at a time",
     "--max-num-tokens": "prefill {} tokens at a time",
 }
 _FIELD_WORDS = {

@@ -12,7 +12,16 @@ from sparkfleet.knowledge.engines.advisories import advisories_of
 from sparkfleet.knowledge.engines.engine_models import loading
 from sparkfleet.knowledge.engines.images import engine_version_of, images_of
 from sparkfleet.knowledge.rules.rule_context import FACTS, FactKind, RuleContext, parse_flags
-from sparkfleet.planner.engine_args.engine_args import EAGER_FLAGS, KV_BLOCKS, KV_BYTES, KV_TOKENS
+from sparkfleet.planner.engine_args.engine_args import (
+    BATCHED,
+    CHUNKED,
+    EAGER_FLAGS,
+    KV_BLOCKS,
+    KV_BYTES,
+    KV_FLAG,
+    KV_TOKENS,
+    MEMORY_FLAGS,
+)
 from sparkfleet.planner.types.plan import Candidate, GroupShape
 
 _GDN_MODELS = ("qwen3_next", "qwen3_5", "qwen4")
@@ -27,21 +36,21 @@ _FLAG_FACTS: Mapping[str, Mapping[str, str]] = {
         "--moe-backend": "moe_backend",
         "--linear-backend": "linear_backend",
         "--gdn-prefill-backend": "gdn_backend",
-        "--kv-cache-dtype": "kv_dtype",
+        KV_FLAG: "kv_dtype",
         "--load-format": "load_format",
         "--distributed-executor-backend": "executor",
-        "--max-num-batched-tokens": "batch_tokens",
-        "--gpu-memory-utilization": "memory_fraction",
+        BATCHED: "batch_tokens",
+        MEMORY_FLAGS["vllm"]: "memory_fraction",
     },
     "sglang": {
         "--attention-backend": "attention_backend",
         "--moe-runner-backend": "moe_backend",
         "--fp4-gemm-backend": "linear_backend",
         "--linear-attn-backend": "gdn_backend",
-        "--kv-cache-dtype": "kv_dtype",
+        KV_FLAG: "kv_dtype",
         "--load-format": "load_format",
-        "--chunked-prefill-size": "batch_tokens",
-        "--mem-fraction-static": "memory_fraction",
+        CHUNKED: "batch_tokens",
+        MEMORY_FLAGS["sglang"]: "memory_fraction",
     },
 }
 """Flags and the facts that they set (`vllm serve` 0.19 to 0.32, `sglang.launch_server` 0.5.12 to 0.5.23)."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 
+from sparkfleet.knowledge.engines.engine_flags import may_have_others
 from sparkfleet.knowledge.engines.images import images_of
 from sparkfleet.knowledge.engines.method_support import support_of
 from sparkfleet.perf.memory.demand import MemoryBudget
@@ -172,8 +173,9 @@ class ProposalEnumerator:
     def _keep_to_arguments(self, variant: Variant) -> None:
         """Arguments are one engine's: the others are out, from the first rung to the last."""
         alone = variant.engine != "auto" or variant.image is not None
-        for engine in tuple(self.stacks):
-            reason = foreign(variant.engine_args, engine, alone=alone)
+        for engine, stacks in tuple(self.stacks.items()):
+            newer = all(may_have_others(engine, stack.version) for stack in stacks)
+            reason = foreign(variant.engine_args, engine, alone=alone, newer=newer)
             if reason:
                 del self.stacks[engine]
                 self.rejected.append(rejection_of(engine, METHODS, reason, "wanted"))

@@ -312,7 +312,7 @@ def _predicted(
         published=_published(proof),
         rules=tuple(finding.rule.id for finding in verdict.required_by),
         notes=tuple(notes_of(stacked, candidate, sized, verdict)),
-        said=in_words(case.variant.engine_args),
+        pinned=in_words(case.variant.engine_args),
     )
     return Evaluation(
         proposal,

@@ -13,6 +13,8 @@ from __future__ import annotations
 
 from typing import Literal
 
+from pydantic import AliasChoices, ConfigDict, Field
+
 from sparkfleet.knowledge.engines import engine_flags
 from sparkfleet.perf.prediction import Prediction, Speculation, Split
 from sparkfleet.specs.deployment import EngineName, Objective, RuntimeName
@@ -139,7 +141,12 @@ class PublishedRuns(Value):
 
 
 class Rung(Value):
-    """One step of a ladder: a candidate, its prediction, and the reason for its place."""
+    """One step of a ladder: a candidate, its prediction, and the reason for its place.
+
+    Its JSON keeps the name `said` of earlier releases, which stores and `--json` have.
+    """
+
+    model_config = ConfigDict(serialize_by_alias=True)
 
     candidate: Candidate
     prediction: Prediction
@@ -152,7 +159,9 @@ class Rung(Value):
     """Value under the objective with all discounts. Plans of equal objectives and requests compare by it."""
     published: PublishedRuns = PublishedRuns()
     """Published runs of it."""
-    said: tuple[str, ...] = ()
+    pinned: tuple[str, ...] = Field(
+        default=(), validation_alias=AliasChoices("pinned", "said"), serialization_alias="said"
+    )
     """Settings fixed by the deployment's own arguments, each in a few words."""
 
     def speed(self, objective: Objective) -> str:

@@ -7,6 +7,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from open_client import OpenClient
 from typer.testing import CliRunner
 
 from sparkfleet.cli.clients import connect as verb
@@ -16,23 +17,11 @@ from sparkfleet.errors import ControlError
 from sparkfleet.gateway.listening import GatewayEntry
 
 
-class Fleet:
+class Fleet(OpenClient):
     """A session and its client, of a fleet with one deployment."""
 
     inventory = SimpleNamespace(head="spark1")
     address = HeadAddress(ray="", api="", gateway_host="127.0.0.1", gateway_port=8000)
-
-    async def controller(self) -> Fleet:
-        return self
-
-    async def __aenter__(self) -> Fleet:
-        return self
-
-    async def __aexit__(self, *_: object) -> None:
-        return
-
-    async def aclose(self) -> None:
-        return
 
     async def fleet(self) -> Any:
         group = SimpleNamespace(choice=SimpleNamespace(candidate=SimpleNamespace(context=8192)), vision=False)

@@ -7,6 +7,7 @@ import time
 from types import SimpleNamespace
 
 import pytest
+from open_client import OpenClient
 from typer.testing import CliRunner
 
 from sparkfleet.cli.clients import keys as verb
@@ -15,7 +16,7 @@ from sparkfleet.errors import ControlError, SpecError
 from sparkfleet.gateway.routing_table import KeyLimits
 
 
-class Fleet:
+class Fleet(OpenClient):
     """A controller's client that records its calls."""
 
     def __init__(self) -> None:
@@ -23,22 +24,10 @@ class Fleet:
         self.rows: list[KeyRow] = []
         self.inventory = SimpleNamespace(fleet="home")
 
-    async def __aenter__(self) -> Fleet:
-        return self
-
-    async def __aexit__(self, *_: object) -> None:
-        return
-
-    async def controller(self) -> Fleet:
-        return self
-
     async def find_controller(self) -> Fleet:
         return self
 
     def is_down(self) -> None:
-        return
-
-    async def aclose(self) -> None:
         return
 
     async def create_key(self, name: str, limits: KeyLimits) -> dict[str, object]:

@@ -2,22 +2,17 @@ import json
 
 import pytest
 import statuses
+from open_client import OpenClient
 
 from sparkfleet.controlplane.state.status import DeploymentStatus
 from sparkfleet.fleet import session as module
 
 
-class Controller:
+class Controller(OpenClient):
     """A controller that serves `m` until a request deletes it."""
 
     def __init__(self):
         self.names = ["m"]
-
-    async def __aenter__(self):
-        return self
-
-    async def __aexit__(self, *_):
-        pass
 
     async def fleet(self):
         deployments = tuple(

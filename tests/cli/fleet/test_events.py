@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 import typer
+from open_client import OpenClient
 from typer.testing import CliRunner
 
 from sparkfleet.cli import times
@@ -17,20 +18,8 @@ from sparkfleet.controlplane.state.event import Event
 NOW = 1_000_000.0
 
 
-class Fleet:
+class Fleet(OpenClient):
     """A session and its client."""
-
-    async def controller(self) -> Fleet:
-        return self
-
-    async def __aenter__(self) -> Fleet:
-        return self
-
-    async def __aexit__(self, *_: object) -> None:
-        return
-
-    async def aclose(self) -> None:
-        return
 
     async def fleet(self) -> Any:
         return SimpleNamespace(last_event=60)

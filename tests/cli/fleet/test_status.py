@@ -2,6 +2,7 @@ import json
 
 import pytest
 import statuses
+from open_client import OpenClient
 
 from sparkfleet.controlplane.api.client_errors import Held
 from sparkfleet.controlplane.state.status import DeploymentStatus
@@ -18,14 +19,8 @@ UP = statuses.fleet(
 )
 
 
-class Controller:
+class Controller(OpenClient):
     """One that answers."""
-
-    async def __aenter__(self):
-        return self
-
-    async def __aexit__(self, *_):
-        pass
 
     async def fleet(self):
         return UP

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 import statuses
+from open_client import OpenClient
 
 from sparkfleet.cli.output import progress_text
 from sparkfleet.cli.planning import models
@@ -63,17 +64,11 @@ def status(*specs):
     return statuses.fleet(*deployments)
 
 
-class Client:
+class Client(OpenClient):
     """A controller with some desired deployments."""
 
     def __init__(self, *specs):
         self._status = status(*specs)
-
-    async def __aenter__(self):
-        return self
-
-    async def __aexit__(self, *_):
-        pass
 
     async def fleet(self):
         return self._status

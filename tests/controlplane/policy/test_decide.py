@@ -84,7 +84,7 @@ def reports(draw):
         node="this",
         since=0.0,
         rung=draw(st.integers(0, 2)),
-        diagnosis=Diagnosis(cause=cause, says="so it was") if cause else None,
+        diagnosis=Diagnosis(cause=cause, summary="so it was") if cause else None,
         was_starting=draw(st.booleans()),
     )
 
@@ -177,7 +177,7 @@ def test_what_is_given_up_is_neither_started_nor_taken_further(state):
 @given(states(), causes)
 def test_it_comes_to_rest_nothing_unwanted_stays_and_attempts_are_bounded(state, cause):
     """Every start ends in the same way; nodes are there."""
-    diagnosis = Diagnosis(cause=cause, says="so it is") if cause else None
+    diagnosis = Diagnosis(cause=cause, summary="so it is") if cause else None
     world = PolicyWorld(
         replace(state, available=dict.fromkeys(NODES, 1 << 40)), start=lambda group: diagnosis
     )
@@ -213,7 +213,7 @@ def test_a_group_that_runs_again_after_its_failed_starts_keeps_its_rung(status, 
 
 
 def test_the_cause_of_a_failure_while_it_served_is_not_that_of_a_failed_start():
-    diagnosis = Diagnosis(cause=Cause.KNOWN, says="so it was")
+    diagnosis = Diagnosis(cause=Cause.KNOWN, summary="so it was")
     told = report(phase=GroupPhase.FAILED, diagnosis=diagnosis, was_starting=False)
     state = FleetState(
         desired={"tiny": desired("tiny", rungs=2)},
@@ -259,7 +259,7 @@ def test_an_answer_without_effect_is_given_again():
 @pytest.mark.parametrize(("cause", "starts"), [(Cause.MEMORY, 3), (Cause.TRANSIENT, 6)])
 def test_a_group_that_never_starts_has_each_rung_tried_as_often_as_its_cause_allows(cause, starts):
     state = FleetState(desired={"tiny": desired("tiny", rungs=3)}, nodes=seen(this="first"))
-    world = PolicyWorld(state, start=lambda group: Diagnosis(cause=cause, says="so it is"))
+    world = PolicyWorld(state, start=lambda group: Diagnosis(cause=cause, summary="so it is"))
     done = [action for _ in range(20) for action in world.round()]
     assert world.began == [TINY] * starts
     (end,) = (action for action in done if isinstance(action, GiveUp))

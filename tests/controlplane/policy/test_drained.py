@@ -87,7 +87,7 @@ def test_a_gone_node_is_not_left_for_a_drained_one():
 
 def test_a_failed_start_takes_no_drained_rung():
     three = (("this",), ("that",), ("this",))
-    failed = Diagnosis(cause=Cause.KNOWN, says="so it was")
+    failed = Diagnosis(cause=Cause.KNOWN, summary="so it was")
     told = {"diagnosis": failed, "was_starting": True}
     before = state("failed", GroupPhase.FAILED, three, told=told, drained=frozenset({"that"}))
     taken, restart = (one for one in decide(before, NOW) if isinstance(one, NextRung | RestartGroup))
@@ -95,7 +95,7 @@ def test_a_failed_start_takes_no_drained_rung():
 
 
 def test_a_start_at_the_next_rung_is_kept_with_the_nodes_of_that_rung():
-    told = {"diagnosis": Diagnosis(cause=Cause.KNOWN, says="so it was"), "was_starting": True}
+    told = {"diagnosis": Diagnosis(cause=Cause.KNOWN, summary="so it was"), "was_starting": True}
     *_, taken, restart = decide(state("failed", GroupPhase.FAILED, told=told, drained=frozenset()), NOW)
     assert (type(taken), taken.nodes, restart.nodes) == (NextRung, ("that",), ("that",))
 

@@ -40,7 +40,7 @@ async def put(world, made, **fields):
 async def falls(world, cause, rung=0):
     """The group was ready, and failed while it served."""
     await world.ready(1)
-    diagnosis = Diagnosis(cause=Cause(cause), says="so it was")
+    diagnosis = Diagnosis(cause=Cause(cause), summary="so it was")
     await world.controller.intake.report(report(phase=GroupPhase.FAILED, diagnosis=diagnosis, rung=rung))
     await world.controller.reconcile()
 

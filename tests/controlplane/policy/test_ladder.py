@@ -11,7 +11,7 @@ LADDER = GroupPlan(ladder=(rung("nextn", 22.6), rung("ngram", 12.7), rung("none"
 
 
 def diagnosis(cause):
-    return Diagnosis(cause=cause, rule="sglang-nextn-prealloc-oom", says="the draft pool is sized first")
+    return Diagnosis(cause=cause, rule="sglang-nextn-prealloc-oom", summary="the draft pool is sized first")
 
 
 def test_the_next_rung_with_the_reason_and_what_is_lost():

@@ -21,7 +21,7 @@ NOW = Now.at(10_000.0)
 GROUP = ("a", 1, 0)
 ONE = desired("a", rungs=2)
 NEED = int(ONE.plan.groups[0].ladder[1].prediction.memory_bytes_per_rank.high)
-FULL = Diagnosis(cause=Cause.MEMORY, says="not enough memory is free", began=False)
+FULL = Diagnosis(cause=Cause.MEMORY, summary="not enough memory is free", began=False)
 GIVEN_UP = Standing(rung=1, tries=1, given_up=True, refused=1, passed=("one", "two"))
 
 
@@ -41,7 +41,7 @@ def test_the_end_of_a_ladder_by_memory_that_was_not_free_is_kept_and_counted():
     taken = step(plan, Standing(rung=1), FULL)
     assert (taken.verb, taken.standing.refused) == ("end", 1)
     assert "it starts once more when that memory is free" in taken.words
-    for other in (None, FULL.model_copy(update={"began": True}), Diagnosis(cause=Cause.FLAG, says="no")):
+    for other in (None, FULL.model_copy(update={"began": True}), Diagnosis(cause=Cause.FLAG, summary="no")):
         assert step(plan, Standing(rung=1, refused=2), other).standing.refused == 0
     last = step(plan, Standing(rung=1, refused=RETRIES), FULL)
     assert last.standing.refused == RETRIES + 1

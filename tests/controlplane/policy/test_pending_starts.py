@@ -358,7 +358,7 @@ def test_a_node_that_was_away_when_the_start_was_ordered_is_known_from_when_it_j
     assert state.starts == {TINY: {"a": "a1", "b": "b2"}}
     state = seen(state, a="a1", b="b3")
     assert list(down(state)) == [TINY]
-    assert "b went away" in down(state)[TINY].says
+    assert "b went away" in down(state)[TINY].summary
 
 
 def test_a_node_that_is_only_away_has_not_been_restarted():

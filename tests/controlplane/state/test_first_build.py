@@ -17,7 +17,7 @@ import pytest
 from sparkfleet.controlplane.state.desired import Standing
 from sparkfleet.controlplane.state.launches import launch_for
 from sparkfleet.controlplane.state.store import Store
-from sparkfleet.group.launch_plan import GroupLaunch
+from sparkfleet.group.group_launch import GroupLaunch
 from sparkfleet.specs.load import load_inventory
 
 DUMP = Path(__file__).with_name("first_build.sql")

@@ -22,7 +22,10 @@ from sparkfleet.controlplane.state.store import Store
 from sparkfleet.controlplane.state.store_rows import KeySettings, desired_of, desired_row
 from sparkfleet.controlplane.store_safety.applied import Applied
 from sparkfleet.controlplane.store_safety.mark import StoreMark
-from sparkfleet.group.launch_plan import launch_digest
+from sparkfleet.engines.failure_signatures import Diagnosis
+from sparkfleet.errors import Cause
+from sparkfleet.group.group_launch import launch_digest
+from sparkfleet.group.report import GroupPhase, GroupReport
 from sparkfleet.perf.prediction import Speculation
 from sparkfleet.planner.types.plan import PublishedRuns, Rejection, SkippedVariant
 from sparkfleet.specs.load import parse_deployment
@@ -151,7 +154,9 @@ def defaults():
         for name, field in model.model_fields.items():
             if not field.is_required():
                 value = field.get_default(call_default_factory=True)
-                found[f"{model.__name__}.{name}"] = json.loads(json.dumps(value, default=plain))
+                found[f"{model.__name__}.{field.serialization_alias or name}"] = json.loads(
+                    json.dumps(value, default=plain)
+                )
             for inner in models(field.annotation):
                 add(inner)
 
@@ -169,3 +174,20 @@ def models(annotation):
         yield annotation
     for inner in typing.get_args(annotation):
         yield from models(inner)
+
+
+def test_a_diagnosis_and_a_rung_keep_the_names_of_earlier_releases():
+    """The store of an earlier release is read, and an earlier release reads this one's."""
+    diagnosis = Diagnosis(cause=Cause.MEMORY, summary="CUDA had no memory left.")
+    rung = plan().groups[0].choice.model_copy(update={"pinned": ("context 8192",)})
+    for one, earlier, words in (
+        (diagnosis, "says", "CUDA had no memory left."),
+        (rung, "said", ["context 8192"]),
+    ):
+        stored = json.loads(one.model_dump_json())
+        assert stored[earlier] == words
+        assert type(one).model_validate(stored, strict=False) == one
+    report = GroupReport(
+        deployment="d", generation=1, phase=GroupPhase.FAILED, node="a", since=0.0, diagnosis=diagnosis
+    )
+    assert json.loads(report.model_dump_json())["diagnosis"]["says"] == diagnosis.summary

@@ -7,6 +7,7 @@ from types import SimpleNamespace
 
 import pytest
 from aiohttp import web
+from open_client import OpenClient
 
 from sparkfleet.errors import NodeError, SpecError
 from sparkfleet.fleet.demo import demo
@@ -47,7 +48,7 @@ def test_a_fleet_of_other_machines_is_left_alone():
         demo.require_this_machine(Session(ROOT / "docs/examples/inventory-two-sparks.yaml"))
 
 
-class Fleet:
+class Fleet(OpenClient):
     """An endpoint that accepts the keys of a controller."""
 
     def __init__(self):
@@ -67,21 +68,12 @@ class Fleet:
         self.keys_by_name[name] = f"sk-sf-{self.made}"
         return {"key": self.keys_by_name[name]}
 
-    async def controller(self):
-        return self
-
     @property
     def endpoint(self):
         return self
 
     async def trust(self, client):
         return True
-
-    async def __aenter__(self):
-        return self
-
-    async def __aexit__(self, *ended):
-        return None
 
     @contextlib.asynccontextmanager
     async def url(self, client):

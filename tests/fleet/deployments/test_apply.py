@@ -2,6 +2,7 @@
 
 import pytest
 from control_values import plan
+from open_client import OpenClient
 from statuses import fleet
 
 from sparkfleet.controlplane.api.api_models import API_VERSION, ApplyRequest
@@ -35,7 +36,7 @@ HERE = NodeFacts(
 )
 
 
-class Controller:
+class Controller(OpenClient):
     """One that has a deployment ready as soon as it is asked for, and then remembers it."""
 
     def __init__(self, state="ready"):
@@ -47,12 +48,6 @@ class Controller:
         self.nodes = ()
         self._state = state
         self._looks = 0
-
-    async def __aenter__(self):
-        return self
-
-    async def __aexit__(self, *_):
-        pass
 
     async def fleet(self):
         self._looks += 1

@@ -3,6 +3,7 @@
 from types import SimpleNamespace
 
 import pytest
+from open_client import OpenClient
 from statuses import deployment, fleet, report, rung
 
 from sparkfleet.controlplane.state.drained import DrainedNode
@@ -24,25 +25,13 @@ INVENTORY = parse_inventory(
 DRAINED = (DrainedNode(node="spark1", who="me", since=0.0),)
 
 
-class Answers:
+class Answers(OpenClient):
     """A controller that reports these statuses in turn, and a session with it."""
 
     inventory = INVENTORY
 
     def __init__(self, *statuses):
         self.left = list(statuses)
-
-    async def controller(self):
-        return self
-
-    def again(self):
-        return self
-
-    async def __aenter__(self):
-        return self
-
-    async def __aexit__(self, *_):
-        pass
 
     async def drain(self, node, who):
         assert node == "spark1"

@@ -1,6 +1,7 @@
 from dataclasses import dataclass, field
 
 import pytest
+from open_client import OpenClient
 
 from sparkfleet.errors import ControlError, NodeError
 from sparkfleet.fleet.lifecycle.internal_secrets import finish_change, with_former_tokens
@@ -55,7 +56,7 @@ def test_an_empty_fleet_has_none():
     assert with_former_tokens(Status(), "now") == ()
 
 
-class Changing:
+class Changing(OpenClient):
     """A session with an idle fleet of which a change is under way; `b` is lost after it has given `answers` answers."""
 
     inventory = parse_inventory(
@@ -67,15 +68,6 @@ class Changing:
         self.programs = self
         self.secrets = dict.fromkeys("ab", TokenSecrets(current="c" * 64, former=("f" * 64,)))
         self.answers = answers
-
-    async def controller(self):
-        return self
-
-    async def __aenter__(self):
-        return self
-
-    async def __aexit__(self, *_):
-        pass
 
     async def fleet(self):
         return Status()

@@ -4,6 +4,7 @@ from types import SimpleNamespace
 
 import pytest
 from control_values import inventory, plan
+from open_client import OpenClient
 from statuses import fleet, rung
 
 from sparkfleet.controlplane.state.status import NodeReport
@@ -24,7 +25,7 @@ def planned(*nodes):
     return plan().model_copy(update={"groups": (GroupPlan(ladder=(rung(nodes=nodes),)),)})
 
 
-class Running:
+class Running(OpenClient):
     """A session with this inventory, and the controller of a fleet that was started with `nodes`."""
 
     def __init__(self, *names, nodes="ab"):
@@ -34,15 +35,6 @@ class Running:
 
     async def find_controller(self):
         return self
-
-    def again(self):
-        return self
-
-    async def __aenter__(self):
-        return self
-
-    async def __aexit__(self, *gone):
-        return None
 
     async def fleet(self):
         return running(*self.nodes)

@@ -18,6 +18,7 @@ from types import SimpleNamespace
 
 import pytest
 from container_values import limits
+from open_client import OpenClient
 
 from sparkfleet.controlplane.state.head_address import HeadAddress
 from sparkfleet.errors import ControlError
@@ -110,18 +111,12 @@ def images(monkeypatch):
         podman("rmi", "--all", "--force")
 
 
-class Client:
+class Client(OpenClient):
     """A controller's client, as far as the files need one."""
 
     address = HeadAddress(
         ray="127.0.0.1:1", api="http://127.0.0.1:9", gateway_host="127.0.0.1", gateway_port=1
     )
-
-    async def __aenter__(self):
-        return self
-
-    async def __aexit__(self, *_):
-        return None
 
 
 def session_of(root):

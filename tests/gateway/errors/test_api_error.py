@@ -3,19 +3,10 @@
 import json
 
 import pytest
+from gateway_values import LOADING
 
 from sparkfleet.gateway.errors import model_errors, request_errors
 from sparkfleet.gateway.errors.api_error import ApiError, dialect_of
-from sparkfleet.gateway.routing_table import GroupEntry, ModelEntry
-
-MODEL = ModelEntry(
-    name="qwen",
-    groups=(GroupEntry(app="a"),),
-    deployment="d",
-    state="starting",
-    detail="loading weights, 40 of 100 GiB",
-    retry_after_s=30,
-)
 
 
 @pytest.mark.parametrize(
@@ -73,9 +64,9 @@ MODEL = ModelEntry(
             "method_not_allowed",
         ),
         (request_errors.internal(), 500, "server_error", "api_error", "internal_error"),
-        (model_errors.not_ready(MODEL, 0.0), 503, "server_error", "overloaded_error", "model_not_ready"),
-        (model_errors.no_engine(MODEL, 0.0), 503, "server_error", "overloaded_error", "no_engine"),
-        (model_errors.engine_lost(MODEL, 0.0), 503, "server_error", "overloaded_error", "engine_lost"),
+        (model_errors.not_ready(LOADING, 0.0), 503, "server_error", "overloaded_error", "model_not_ready"),
+        (model_errors.no_engine(LOADING, 0.0), 503, "server_error", "overloaded_error", "no_engine"),
+        (model_errors.engine_lost(LOADING, 0.0), 503, "server_error", "overloaded_error", "engine_lost"),
         (request_errors.no_table(), 503, "server_error", "overloaded_error", "starting"),
         (request_errors.draining(), 503, "server_error", "overloaded_error", "draining"),
     ],

@@ -1,27 +1,19 @@
 """Errors of requests for a model."""
 
 import pytest
+from gateway_values import LOADING
 
 from sparkfleet.gateway.errors import model_errors
 from sparkfleet.gateway.errors.api_error import ApiError
-from sparkfleet.gateway.routing_table import GroupEntry, ModelEntry
-
-MODEL = ModelEntry(
-    name="qwen",
-    groups=(GroupEntry(app="a"),),
-    deployment="d",
-    state="starting",
-    detail="loading weights, 40 of 100 GiB",
-    retry_after_s=30,
-)
+from sparkfleet.gateway.routing_table import ModelEntry
 
 
 @pytest.mark.parametrize(
     "made",
     [
-        model_errors.not_ready(MODEL, 0.0),
-        model_errors.no_engine(MODEL, 0.0),
-        model_errors.engine_lost(MODEL, 0.0),
+        model_errors.not_ready(LOADING, 0.0),
+        model_errors.no_engine(LOADING, 0.0),
+        model_errors.engine_lost(LOADING, 0.0),
     ],
 )
 def test_whoever_must_wait_is_told_how_long(made: ApiError) -> None:

@@ -23,7 +23,7 @@ async def test_a_rung_that_never_began_is_not_told_the_cause_of_the_one_before(t
     world.write_log(OF_NEXTN)
     told = await world.refused()
     assert (told.cause, told.rule, told.evidence) == (Cause.MEMORY, "", "")
-    assert "predicted to need" in told.says
+    assert "predicted to need" in told.summary
 
 
 async def test_of_what_was_started_the_log_tells(tmp_path):
@@ -59,7 +59,7 @@ async def test_memory_that_runs_out_while_it_loads_is_held_against_the_candidate
         await world.ranks.watch_memory()
     told = await world.ranks.diagnose(caught.value, None)
     assert told.cause is Cause.MEMORY
-    assert "of memory left: the group was stopped" in told.says
+    assert "of memory left: the group was stopped" in told.summary
     assert told.lasts_s > 0
 
 
@@ -86,7 +86,7 @@ async def test_an_image_that_is_not_there_is_missing_and_no_fault_of_the_candida
 
     world.runtimes[1].start = start
     told = await world.refused()
-    assert (told.cause, told.says) == (Cause.MISSING, "the image x is not on this node")
+    assert (told.cause, told.summary) == (Cause.MISSING, "the image x is not on this node")
     assert told.lasts_s == 0
     assert len(world.runtimes[0].started) == 1
 
@@ -98,7 +98,7 @@ async def test_a_checkpoint_that_is_not_there_is_missing(tmp_path, monkeypatch):
     world.holders[0]._launch = world.order.model_copy(update={"candidate": candidate})
     told = await world.refused()
     assert told.cause is Cause.MISSING
-    assert "org/nowhere" in told.says
+    assert "org/nowhere" in told.summary
 
 
 async def test_what_somebody_else_holds_is_told_as_it_was_seen(tmp_path, monkeypatch):
@@ -107,7 +107,7 @@ async def test_what_somebody_else_holds_is_told_as_it_was_seen(tmp_path, monkeyp
     world.write_log(OF_NEXTN)
     told = await world.refused()
     assert told.cause is Cause.UNKNOWN
-    assert "still held by another process" in told.says
+    assert "still held by another process" in told.summary
     assert told.lasts_s == 0
 
 

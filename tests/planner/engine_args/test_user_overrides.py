@@ -92,7 +92,7 @@ class TestSizes:
     def test_they_stand_for_fields(self, sparks, plan, ask, engine, args):
         rung = choice(plan(sparks(1), ask(NVFP4, engine=engine, engine_args=args)))
         assert (rung.candidate.context, rung.candidate.concurrency) == (8192, 2)
-        assert {"context 8192", "concurrency 2"} <= set(rung.said)
+        assert {"context 8192", "concurrency 2"} <= set(rung.pinned)
 
     @pytest.mark.parametrize("flag", ["--tensor-parallel-size=2", "-tp=2"])
     def test_degrees(self, sparks, plan, ask, flag):
@@ -143,7 +143,7 @@ class TestSizes:
         config = '--speculative-config={"method":"mtp","num_speculative_tokens":1}'
         rungs = ladder(plan(sparks(1), ask(FP8, engine="vllm", engine_args=[config])))
         assert {rung.candidate.speculation.method for rung in rungs} == {"none"}
-        assert "speculation by its own flags, not predicted" in rungs[0].said
+        assert "speculation by its own flags, not predicted" in rungs[0].pinned
         single = ask(FP8, engine="vllm", engine_args=["--spec-method=dspark", "--spec-tokens=5"])
         assert take_over(single.resolved()[0])[0].speculation == SpeculationChoice(method="none")
         assert take_over(ask(FP8).resolved()[0])[0].speculation == SpeculationChoice(method="auto")

@@ -21,7 +21,7 @@ class TestMemory:
         rung = choice(plan(sparks(1), ask(MOE, engine_args=["--gpu-memory-utilization=0.6"])))
         assert rung.candidate.memory_fraction == 0.6
         assert rung.prediction.memory_bytes_per_rank.mid == pytest.approx(0.6 * TOTAL, rel=0.01)
-        assert "0.6 of the memory" in rung.said
+        assert "0.6 of the memory" in rung.pinned
         assert sum(part.bytes for part in rung.prediction.memory_parts) == pytest.approx(
             0.6 * TOTAL, rel=0.01
         )
@@ -75,7 +75,7 @@ class TestMemory:
         )
         rung = choice(plan(sparks(2), spec))
         assert (rung.prediction.verdict, rung.candidate.kv_dtype) == ("tight", "fp8")
-        assert rung.said == ("0.87 of the memory", "KV cache in fp8", "attention backend TRITON_ATTN")
+        assert rung.pinned == ("0.87 of the memory", "KV cache in fp8", "attention backend TRITON_ATTN")
         assert rung.prediction.memory_bytes_per_rank.mid == pytest.approx(0.87 * TOTAL, rel=0.01)
 
 
@@ -231,6 +231,6 @@ class TestKvCache:
         assert "has no effect" in one.rejected[0].reason
         own = [*args, "--extra_llm_api_options=/srv/options.yaml"]
         pinned = ask(f"{NVFP4}@{'c' * 40}", engine="trtllm", engine_args=own, trust_remote_code=True)
-        said = choice(plan(sparks(1), pinned)).said
+        said = choice(plan(sparks(1), pinned)).pinned
         assert "0.5 of the free memory for the KV cache, not counted" in said
         assert "its own options file, not counted" in said

@@ -76,7 +76,9 @@ def _group_lines(
 
 def _settings_lines(rung: Rung) -> list[str]:
     """Settings of the deployment's own arguments, and rules that changed the candidate."""
-    lines = lines_of("fixed", f"{', '.join(rung.said)} (engine_args of the deployment)") if rung.said else []
+    lines = (
+        lines_of("fixed", f"{', '.join(rung.pinned)} (engine_args of the deployment)") if rung.pinned else []
+    )
     return lines + (
         lines_of("rules", f"{', '.join(rung.rules)} (`sparkfleet explain RULE`)") if rung.rules else []
     )

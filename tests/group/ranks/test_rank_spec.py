@@ -1,55 +1,18 @@
-import json
+"""Command, environment, tokens and forwarder of a rank."""
 
 import pytest
 from address_values import cable, inventory, spark
-from control_values import deployment, plan
-from launches import launches_for
+from launches import FLEET, desired, launches_for
 
-from sparkfleet.controlplane.state.desired import Desired
 from sparkfleet.engines.harmony import ENCODINGS
 from sparkfleet.errors import ControlError
 from sparkfleet.gateway.access.keys import engine_token, metrics_token
-from sparkfleet.group.launch_plan import GroupLaunch, Ports, launch_digest
 from sparkfleet.group.ranks.rank_node import spec_here
-from sparkfleet.group.token_patience import PATIENCE_S
-from sparkfleet.perf.prediction import Band
-from sparkfleet.planner.types.plan import Candidate, DeploymentPlan, GroupPlan, GroupShape
+from sparkfleet.group.ranks.rank_spec import Ports
+from sparkfleet.planner.types.plan import GroupShape
 from sparkfleet.runtime.files.fleet_paths import FleetPaths
 from sparkfleet.runtime.files.token_secrets import TokenSecrets
 from sparkfleet.runtime.sealed_env import EnvSealer
-from sparkfleet.specs.timeouts import Timeouts
-
-FLEET = inventory({"a": spark(1), "b": spark(2)}, (cable("a", "b", 100),))
-
-
-def desired(*shapes):
-    """A deployment with a group per shape."""
-    base = plan().groups[0].choice
-    groups = tuple(
-        GroupPlan(ladder=(base.model_copy(update={"candidate": _candidate(base.candidate, shape)}),))
-        for shape in shapes
-    )
-    plan_ = DeploymentPlan(name="tiny", objective="interactive", groups=groups)
-    return Desired(spec=deployment(), plan=plan_, generation=3, who="me", since=0.0)
-
-
-def _candidate(candidate: Candidate, shape: GroupShape):
-    return candidate.model_copy(update={"shape": shape})
-
-
-def test_replicas_get_an_order_each_on_their_own_node():
-    first, second = launches_for(FLEET, desired(GroupShape(nodes=("a",)), GroupShape(nodes=("b",))))
-    assert (first.replica, first.placements[0].node, first.placements[0].address) == (
-        0,
-        "a",
-        "192.168.100.10",
-    )
-    assert (second.replica, second.placements[0].node, second.placements[0].address) == (
-        1,
-        "b",
-        "192.168.100.11",
-    )
-    assert second.name == "tiny/g3/1"
 
 
 def test_ranks_are_told_the_same_but_for_their_number_and_address(tmp_path):
@@ -68,60 +31,6 @@ def test_ranks_are_told_the_same_but_for_their_number_and_address(tmp_path):
     assert set(zero.argv) - set(one.argv) <= {*serves, "0", "--node-rank"}
     assert set(one.argv) - set(zero.argv) <= {"--headless", "1"}
     assert zero.secret_env == one.secret_env
-
-
-def test_on_one_node_the_engine_listens_on_loopback():
-    alone = inventory({"a": {"address": "local"}})
-    (order,) = launches_for(alone, desired(GroupShape(nodes=("a",))))
-    assert order.placements[0].address == "127.0.0.1"
-
-
-def test_a_ladder_is_gone_down_and_not_beyond_its_end():
-    wanted = desired(GroupShape(nodes=("a",)))
-    ladder = (*wanted.plan.groups[0].ladder, *desired(GroupShape(nodes=("b",))).plan.groups[0].ladder)
-    wanted = wanted.model_copy(
-        update={"plan": wanted.plan.model_copy(update={"groups": (GroupPlan(ladder=ladder),)})}
-    )
-    assert launches_for(FLEET, wanted)[0].placements[0].node == "a"
-    assert launches_for(FLEET, wanted, {0: 1})[0].placements[0].node == "b"
-    assert launches_for(FLEET, wanted, {0: 9})[0].rung == 1
-
-
-@pytest.mark.parametrize(
-    ("engine", "health", "probed"),
-    [("custom", "/well", True), ("custom", None, False), ("vllm", "/well", False)],
-)
-def test_the_health_of_a_custom_workload_is_asked_while_it_serves_where_it_is_said_how(
-    engine, health, probed
-):
-    """A deployment of several variants may have another engine beside the one that `health` is for."""
-    wanted = desired(GroupShape(nodes=("a",)))
-    rung = wanted.plan.groups[0].choice
-    changed = rung.model_copy(update={"candidate": rung.candidate.model_copy(update={"engine": engine})})
-    plan_ = wanted.plan.model_copy(update={"groups": (GroupPlan(ladder=(changed,)),)})
-    spec = wanted.spec.model_copy(update={"health": health})
-    (found,) = launches_for(FLEET, wanted.model_copy(update={"plan": plan_, "spec": spec}))
-    assert found.probed == probed
-
-
-def test_an_engine_may_owe_a_token_for_as_long_as_its_longest_silence():
-    """TensorRT-LLM reports nothing before an answer is over."""
-    wanted = desired(GroupShape(nodes=("a",)))
-    candidate = wanted.plan.groups[0].choice.candidate.model_copy(update={"context": 100_000})
-    slow = Band(low=1000.0, mid=1100.0, high=1200.0)
-
-    def patience(engine):
-        changed = candidate.model_copy(update={"engine": engine})
-        prediction = wanted.plan.groups[0].choice.prediction.model_copy(update={"prefill_tps": slow})
-        rung = wanted.plan.groups[0].choice.model_copy(
-            update={"candidate": changed, "prediction": prediction}
-        )
-        groups = (GroupPlan(ladder=(rung,)),)
-        plan_ = wanted.plan.model_copy(update={"groups": groups})
-        return launches_for(FLEET, wanted.model_copy(update={"plan": plan_}))[0].patience_s
-
-    assert patience("vllm") == patience("sglang") == 200
-    assert patience("trtllm") == PATIENCE_S, "and an hour is the most"
 
 
 def test_a_digest_is_that_of_the_plan_and_of_the_token(tmp_path):
@@ -145,21 +54,6 @@ def test_a_digest_is_that_of_the_plan_and_of_the_token(tmp_path):
     elsewhere = order.placements[1].model_copy(update={"node": "c"})
     assert digest(order.model_copy(update={"placements": (order.placements[0], elsewhere)})) != digest()
     assert digest(secret="another") != digest()
-
-
-def test_the_digest_of_a_plan_stays_from_release_to_release():
-    """Another value here means that an upgrade starts every engine again."""
-    (order,) = launches_for(FLEET, desired(GroupShape(nodes=("a", "b"), tp=2)))
-    assert launch_digest(order, "secret") == "2454a7afbafd18b8"
-
-
-def test_a_launch_of_an_earlier_release_is_read_and_its_names_are_written():
-    """Ray Serve keeps what an application was deployed with, and starts it again after an upgrade."""
-    (order,) = launches_for(FLEET, desired(GroupShape(nodes=("a", "b"), tp=2)))
-    stored = json.loads(order.model_dump_json())
-    assert [seat["meeting"]["leader"] for seat in stored["seats"]] == ["192.168.100.10"] * 2
-    assert {"placements", "network"}.isdisjoint({*stored, *stored["seats"][0]})
-    assert GroupLaunch.model_validate_json(json.dumps(stored)) == order
 
 
 def test_ranks_of_a_ring_meet_on_the_management_network_by_its_own_netdev(tmp_path):
@@ -186,14 +80,6 @@ def test_gpt_oss_is_told_of_its_encodings_where_all_of_them_lie(tmp_path):
     assert told() is None
     (paths.encodings / ENCODINGS[1]).touch()
     assert told() == str(paths.encodings)
-
-
-def test_the_waits_are_those_of_the_inventory():
-    quick = Timeouts(stuck_s=3, proof_s=4)
-    (order,) = launches_for(FLEET.model_copy(update={"timeouts": quick}), desired(GroupShape(nodes=("a",))))
-    assert order.timeouts == quick
-    assert order.patience_s >= 4
-    assert launches_for(FLEET, desired(GroupShape(nodes=("a",))))[0].timeouts == Timeouts()
 
 
 def custom(shape, **fields):
@@ -259,11 +145,8 @@ def test_during_a_change_an_engine_gets_the_new_token_and_all_metrics_tokens(tmp
 def test_a_sealed_variable_reaches_the_engine_alone(tmp_path):
     shape = GroupShape(nodes=("a",))
     sealed = EnvSealer(b"secret").seal("HF_TOKEN", "hf_0123456789")
-    one = desired(shape)
-    candidate = one.plan.groups[0].choice.candidate.model_copy(
-        update={"env": (("HF_TOKEN", sealed), ("NCCL_DEBUG", "INFO"))}
-    )
-    (order,) = launches_for(inventory({"a": {"address": "local"}}), _with_candidate(one, candidate))
+    wanted = desired(shape, env=(("HF_TOKEN", sealed), ("NCCL_DEBUG", "INFO")))
+    (order,) = launches_for(inventory({"a": {"address": "local"}}), wanted)
     assert "hf_0" not in order.model_dump_json()
     spec = spec_here(FleetPaths(tmp_path / "home"), order, 0, Ports(http=4000), "secret")
     assert ("HF_TOKEN", "hf_0123456789") in spec.secret_env
@@ -271,9 +154,3 @@ def test_a_sealed_variable_reaches_the_engine_alone(tmp_path):
     assert ("NCCL_DEBUG", "INFO") in spec.env
     with pytest.raises(ControlError, match="HF_TOKEN cannot be opened"):
         spec_here(FleetPaths(tmp_path / "home"), order, 0, Ports(http=4000), "another secret")
-
-
-def _with_candidate(one: Desired, candidate: Candidate) -> Desired:
-    rung = one.plan.groups[0].choice.model_copy(update={"candidate": candidate})
-    plan_ = one.plan.model_copy(update={"groups": (GroupPlan(ladder=(rung,)),)})
-    return one.model_copy(update={"plan": plan_})

@@ -1,24 +1,18 @@
 """Command of a rank in a container, and its container tool."""
 
-import os
 import sys
-from pathlib import Path
 
 import pytest
-from address_values import cable, inventory, spark
-from control_values import deployment, plan
-from launches import launches_for
+from launches import FLEET, desired, launches_for
 
-from sparkfleet.controlplane.state.desired import Desired
 from sparkfleet.engines.base import FILES_IN_CONTAINER
 from sparkfleet.errors import Cause, NodeError
-from sparkfleet.group.launch_plan import GroupLaunch, Ports, RankPlacement, cache_dir
-from sparkfleet.group.ranks.rank_node import prepare_cache, spec_here
+from sparkfleet.group.ranks.rank_node import spec_here
+from sparkfleet.group.ranks.rank_spec import Ports
 from sparkfleet.planner.types.plan import GroupShape
 from sparkfleet.runtime.base import ContainerSpec
 from sparkfleet.runtime.files.fleet_paths import FleetPaths
 
-FLEET = inventory({"a": spark(1), "b": spark(2)}, (cable("a", "b", 100),))
 IMAGE = f"localhost/x@sha256:{'0' * 64}"
 BOX = ContainerSpec(tool="podman", image="localhost/sparkfleet-staged:x")
 ALONE = GroupShape(nodes=("a",))
@@ -30,19 +24,8 @@ def spec(tmp_path):
     """spec(shape, rank=0, **fields of the candidate): of a rank in a container."""
 
     def make(shape=ALONE, rank=0, **fields):
-        told = {"shape": shape, "runtime": "container", "image": IMAGE, **fields}
-        base = plan()
-        rung = base.groups[0].choice
-        rung = rung.model_copy(update={"candidate": rung.candidate.model_copy(update=told)})
-        group = base.groups[0].model_copy(update={"ladder": (rung,)})
-        wanted = Desired(
-            spec=deployment(),
-            plan=base.model_copy(update={"groups": (group,)}),
-            generation=3,
-            who="me",
-            since=0.0,
-        )
-        (order,) = launches_for(FLEET, wanted)
+        told = {"runtime": "container", "image": IMAGE, **fields}
+        (order,) = launches_for(FLEET, desired(shape, **told))
         ports = Ports(http=4000, rendezvous=5000)
         return spec_here(FleetPaths(tmp_path / "home"), order, rank, ports, "secret", box=BOX)
 
@@ -146,46 +129,3 @@ def test_what_one_image_compiles_no_other_deployment_or_image_runs(spec):
     assert cache() == cache()
     assert cache() != cache(image=f"localhost/x@sha256:{'1' * 64}")
     assert "/kernels/tiny/" in cache()
-
-
-def test_caches_of_older_images_are_removed(tmp_path):
-    paths = FleetPaths(tmp_path)
-    for number in range(6):
-        candidate = (
-            plan()
-            .groups[0]
-            .choice.candidate.model_copy(update={"runtime": "container", "image": f"i{number}"})
-        )
-        order = GroupLaunch(
-            deployment="tiny", generation=1, candidate=candidate, placements=(RankPlacement(node="a"),)
-        )
-        prepare_cache(paths, order)
-        mine = Path(cache_dir(str(paths.kernels), "tiny", candidate))
-        os.utime(mine, (number, number))
-        (mine / "code").touch()
-    assert len(list((paths.kernels / "tiny").iterdir())) == 4
-    assert (mine / "code").exists()
-
-
-def container_order():
-    candidate = plan().groups[0].choice.candidate.model_copy(update={"runtime": "container", "image": "i"})
-    return GroupLaunch(
-        deployment="tiny", generation=1, candidate=candidate, placements=(RankPlacement(node="a"),)
-    )
-
-
-def test_a_cache_that_another_start_has_just_removed_fails_no_start(tmp_path, monkeypatch):
-    """Two groups of a deployment on one node start at once, and both remove what is old."""
-    paths = FleetPaths(tmp_path)
-    (paths.kernels / "tiny").mkdir(parents=True)
-    listed = Path.iterdir
-    monkeypatch.setattr(Path, "iterdir", lambda path: [*listed(path), path / "gone"])
-    prepare_cache(paths, container_order())
-
-
-def test_a_cache_that_cannot_be_made_is_an_error_in_words(tmp_path):
-    paths = FleetPaths(tmp_path)
-    paths.kernels.parent.mkdir(parents=True, exist_ok=True)
-    paths.kernels.touch()
-    with pytest.raises(NodeError, match="compiled kernels cannot be made"):
-        prepare_cache(paths, container_order())

@@ -1,0 +1,23 @@
+"""The JSON of a launch and its digest, which stay from release to release."""
+
+import json
+
+from launches import FLEET, desired, launches_for
+
+from sparkfleet.group.group_launch import GroupLaunch, launch_digest
+from sparkfleet.planner.types.plan import GroupShape
+
+
+def test_the_digest_of_a_plan_stays_from_release_to_release():
+    """Another value here means that an upgrade starts every engine again."""
+    (order,) = launches_for(FLEET, desired(GroupShape(nodes=("a", "b"), tp=2)))
+    assert launch_digest(order, "secret") == "2454a7afbafd18b8"
+
+
+def test_a_launch_of_an_earlier_release_is_read_and_its_names_are_written():
+    """Ray Serve keeps what an application was deployed with, and starts it again after an upgrade."""
+    (order,) = launches_for(FLEET, desired(GroupShape(nodes=("a", "b"), tp=2)))
+    stored = json.loads(order.model_dump_json())
+    assert [seat["meeting"]["leader"] for seat in stored["seats"]] == ["192.168.100.10"] * 2
+    assert {"placements", "network"}.isdisjoint({*stored, *stored["seats"][0]})
+    assert GroupLaunch.model_validate_json(json.dumps(stored)) == order
