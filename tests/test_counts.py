@@ -64,7 +64,7 @@ ELSEWHERE = {
         "74 published verdicts",
         "74 published setups",
     ),  # tests/perf/memory/test_demand_published.py
-    "docs/rules.md": ("175 rules from",),  # generated
+    "docs/rules.md": ("rules.yaml`: ",),  # generated
 }
 
 
