@@ -329,10 +329,11 @@ NODES = (
 RAILS = (
     _alert(
         "RailDown",
-        "sparkfleet_rail_up == 0",
+        # Not by the carrier alone: a neighbour's reboot takes it away as well, and NodeLost names that.
+        "sparkfleet_rail_lost == 1",
         "30s",
         "critical",
-        summary="{{ $labels.node }}: {{ $labels.netdev }} has no carrier.",
+        summary="{{ $labels.node }}: {{ $labels.netdev }} has no carrier, and the nodes at its ends are up.",
         means="Groups over this link have half of its bandwidth, or none.",
         look="`sparkfleet fabric plan` and the cable.",
         do="Plug it in again; try another cable.",

@@ -420,6 +420,12 @@ NODE_DISK_FREE = _controller(
 )
 NODE_DISK_TOTAL = _controller("node_disk_total_bytes", "bytes", "node place", "Size of the disk.")
 RAIL_UP = _controller("rail_up", "", "node netdev", "1 if the rail's netdev has a carrier.")
+RAIL_LOST = _controller(
+    "rail_lost",
+    "",
+    "node netdev",
+    "1 if the rail's netdev has no carrier although the nodes at its ends answer and neither is drained.",
+)
 RAIL_CARRIER = _controller(
     "rail_carrier_changes_total",
     "",

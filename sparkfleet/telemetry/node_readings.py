@@ -43,6 +43,8 @@ class RailDevices(Value):
 
     netdev: str
     rdma: str = ""
+    peer: str = ""
+    """Node at the other end of its cable; "" for a switch."""
 
 
 class RailReading(Value):
@@ -51,6 +53,10 @@ class RailReading(Value):
     netdev: str
     up: bool | None = None
     """True if it has a carrier; None if the netdev is missing."""
+    peer: str = ""
+    """Node at the other end of its cable; "" for a switch."""
+    end_away: bool = False
+    """True if the node at one of its ends is drained or does not answer: then nothing needs it, and it may well be down."""
     carrier_changes: int | None = None
     received: int | None = None
     """Bytes through the kernel's network stack."""
@@ -58,6 +64,11 @@ class RailReading(Value):
     errors: Mapping[str, int] = {}
     rdma: str = ""
     rdma_counters: RdmaCounters | None = None
+
+    @property
+    def is_lost(self) -> bool:
+        """True if it is down although both of its nodes are there."""
+        return not self.up and not self.end_away
 
 
 class DiskSpace(Value):
@@ -132,13 +143,14 @@ class NodeReader:
     def _rail(self, rail: RailDevices) -> RailReading:
         base = f"sys/class/net/{rail.netdev}"
         if not (self._root / base).exists():
-            return RailReading(netdev=rail.netdev, rdma=rail.rdma)
+            return RailReading(netdev=rail.netdev, peer=rail.peer, rdma=rail.rdma)
         errors = {
             name: value for name in _ERRORS if (value := self._count(f"{base}/statistics/{name}")) is not None
         }
         return RailReading(
             netdev=rail.netdev,
             up=self._text(f"{base}/carrier").strip() == "1",
+            peer=rail.peer,
             carrier_changes=self._count(f"{base}/carrier_changes"),
             received=self._count(f"{base}/statistics/rx_bytes"),
             sent=self._count(f"{base}/statistics/tx_bytes"),

@@ -225,7 +225,7 @@ CASES = {
         "30m",
         quiet="5m",
     ),
-    "RailDown": Case(_node("rail_up", ',netdev="r0"', 0, 1, 5), "2m", "10m"),
+    "RailDown": Case(_node("rail_lost", ',netdev="r0"', 1, 0, 5), "2m", "10m"),
     "RailFlaps": Case(
         {f'sparkfleet_rail_carrier_changes_total{{{NODE},netdev="r0"}}': "0x8 0+1x4 4x200"},
         "5m",

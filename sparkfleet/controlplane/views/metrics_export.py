@@ -208,6 +208,7 @@ def _is_held_down(gpu: GpuState) -> bool | None:
 
 def _rail(node: str, rail: RailReading) -> Iterator[Sample]:
     yield sample(c.RAIL_UP, node, rail.netdev, value=bool(rail.up))
+    yield sample(c.RAIL_LOST, node, rail.netdev, value=rail.is_lost)
     if rail.carrier_changes is not None:
         yield sample(c.RAIL_CARRIER, node, rail.netdev, value=rail.carrier_changes)
     for direction, value in (("received", rail.received), ("sent", rail.sent)):
