@@ -211,6 +211,12 @@ CANARY_FAILURES = _controller(
     "deployment",
     "Engines that were up and stopped because their output was wrong.",
 )
+CANARY_FAILED = _controller(
+    "canary_failure_timestamp_seconds",
+    "timestamp",
+    "deployment",
+    "Time of the last such stop, if it was within the last hour.",
+)
 
 # The controller's page: deployments and groups as they are now.
 DEPLOYMENT_STATE = _controller(

@@ -141,7 +141,11 @@ CASES = {
         quiet="1m",
     ),
     "LowerRung": Case(_gauge("group_rung", GROUP, 2, 1, 10), "7m", "15m", quiet="4m"),
-    "WrongOutput": Case({'sparkfleet_canary_failures_total{deployment="d"}': "0x4 1x600"}, "10m", "100m"),
+    "WrongOutput": Case(
+        {'sparkfleet_canary_failure_timestamp_seconds{deployment="d"}': "_x4 60x240 stale"},
+        "10m",
+        "100m",
+    ),
     "SlowerThanPredicted": Case(
         {
             f"sparkfleet_measured_decode_tokens_per_second{{{GROUP}}}": "10x40 20x200",

@@ -57,6 +57,12 @@ def key_samples(keys: Iterable[KeyEntry]) -> Iterator[Sample]:
             yield sample(c.KEY_EXPIRES, key.name, value=key.limits.expires)
 
 
+def canary_samples(failures: Mapping[str, float]) -> Iterator[Sample]:
+    """The last time, by deployment, at which an engine was stopped for its output."""
+    for deployment, at in failures.items():
+        yield sample(c.CANARY_FAILED, deployment, value=at)
+
+
 def _deployment(one: DeploymentStatus) -> Iterator[Sample]:
     for state in DEPLOYMENT_STATES:
         yield sample(c.DEPLOYMENT_STATE, one.name, state, value=one.state == state)
