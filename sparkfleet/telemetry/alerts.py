@@ -284,6 +284,17 @@ NODES = (
         do="Xid 79 and 119: power off and on. 13 and 31: a program's fault, so another image.",
     ),
     _alert(
+        "KernelLogUnread",
+        "last_over_time(sparkfleet_node_kernel_log_readable[2m]) == 0",
+        "10m",
+        "warning",
+        summary="{{ $labels.node }}: the kernel's log has not been readable for ten minutes.",
+        means="Xid errors and failed allocations of the GPU are not known, so GpuXid and GpuAllocationFailed cannot fire.",
+        look="`sparkfleet doctor {{ $labels.node }}`: the reason.",
+        do="The fleet's user needs the group: `sudo usermod -aG systemd-journal USER` on the node, then reboot it. If"
+        " `journalctl -k -b` hangs or takes long: `sudo journalctl --vacuum-size=500M`.",
+    ),
+    _alert(
         "PowerWedge",
         # Half of the time that it waits, so that a node which is switched off alerts for nothing.
         f"""(last_over_time(sparkfleet_node_gpu_busy_ratio[1m]) > {WEDGED_UTIL_PERCENT / 100}

@@ -421,6 +421,12 @@ NODE_NO_MEMORY_LAST = _controller(
     "node",
     "Time of the last NV_ERR_NO_MEMORY line.",
 )
+NODE_LOG_READABLE = _controller(
+    "node_kernel_log_readable",
+    "",
+    "node",
+    "0 if the last reading of the kernel's log failed: Xid errors and failed allocations since are not known.",
+)
 NODE_DISK_FREE = _controller(
     "node_disk_free_bytes", "bytes", "node place", "Free space for the fleet's user."
 )

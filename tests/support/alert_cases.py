@@ -209,6 +209,7 @@ CASES = {
     ),
     "GpuAllocationFailed": Case({FAILED_ALLOCATION: "-900x300 4500x600"}, "80m", "150m", quiet="70m"),
     "GpuXid": Case({XID: "_x20 300x600"}, "10m", "90m", quiet="3m"),
+    "KernelLogUnread": Case(_node("node_kernel_log_readable", "", 0, 1, 15), "13m", "25m", quiet="8m"),
     "PowerWedge": Case(
         {
             f'sparkfleet_node_gpu_busy_ratio{{{NODE},gpu="0"}}': "0.96x300",

@@ -193,6 +193,8 @@ def _slow(node: str, found: SlowReadings) -> Iterator[Sample]:
     for one in found.ranks:
         key = (one.deployment, one.generation, one.replica)
         yield sample(c.RANK_MEMORY, one.deployment, name_of(key), str(one.rank), node, value=one.bytes)
+    if found.kernel_log_readable is not None:
+        yield sample(c.NODE_LOG_READABLE, node, value=found.kernel_log_readable)
     if found.kernel is not None:
         yield from _kernel_log(node, found.kernel, found.booted)
 
