@@ -88,7 +88,9 @@ class Controller:
         self.event_log = EventLog(store)
         self.failures = ControllerFailures(store, self.event_log, steady=self._steady)
         self.fleet = ObservedFleet(store, here, clocks)
-        self.watch = NodeWatch(nodes, self.fleet.see_nodes, self.event_log, self._steady)
+        self.watch = NodeWatch(
+            nodes, self.fleet.see_nodes, self.event_log, self._steady, drained=self.fleet.drained
+        )
         publisher = RoutingPublisher(self._steady)
         self.gateways = GatewayControl(self.fleet, self.watch, publisher, self.event_log, address)
         self.entries = EntryWatch(entries, lambda: self.gateways.address, self.event_log, self._steady)

@@ -14,10 +14,14 @@ from sparkfleet.controlplane.policy.run_permission import barred_by, is_wanted
 from sparkfleet.controlplane.state.desired import Desired
 from sparkfleet.controlplane.state.fleet_snapshot import scrape_targets
 from sparkfleet.controlplane.state.status import FleetStatus
-from sparkfleet.controlplane.views.metrics_export import fleet_samples, key_samples
+from sparkfleet.controlplane.views.metrics_export import canary_samples, fleet_samples, key_samples
 from sparkfleet.group.group_name import GroupKey
+from sparkfleet.group.report import WRONG_OUTPUT, GroupPhase
 from sparkfleet.telemetry.samples import Sample
 from sparkfleet.telemetry.targets import TargetGroup
+
+CANARY_FAILURE_S = 3600.0
+"""Seconds for which a stop of an engine for its output is shown to Prometheus, which alerts for an hour."""
 
 
 class FleetQueries:
@@ -81,6 +85,10 @@ class FleetQueries:
         """Samples of the present state, for Prometheus."""
         yield from fleet_samples(self.status(), self._fleet.to_run(), self._store.groups.standings())
         yield from key_samples(self._store.keys.all())
+        wrong = self._store.events.last_with(
+            GroupPhase.FAILED.value, WRONG_OUTPUT, self._store.now() - CANARY_FAILURE_S
+        )
+        yield from canary_samples(wrong)
 
     def history(self, name: str) -> tuple[Desired, ...]:
         """The generations of a deployment that are kept, oldest first."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 
 from sparkfleet.controlplane.nodes import Nodes
 from sparkfleet.controlplane.state.event_log import EventLog
@@ -27,7 +27,12 @@ See = Callable[[tuple[NodeReport, ...], float], None]
 
 
 class NodeWatch:
-    """Latest state of the nodes. `see`: receives each reading and the time at which it began (monotonic clock)."""
+    """Latest state of the nodes.
+
+    Args:
+        see: receives each reading and the time at which it began (monotonic clock).
+        drained: nodes that are drained now.
+    """
 
     def __init__(
         self,
@@ -35,11 +40,13 @@ class NodeWatch:
         see: See,
         event_log: EventLog,
         steady: Callable[[], float],
+        drained: Callable[[], Collection[str]],
     ) -> None:
         self._nodes = nodes
         self._see = see
         self._event_log = event_log
         self._steady = steady
+        self._drained = drained
         self.reports: tuple[NodeReport, ...] = ()
         self._read_at = steady()
         """End of the last reading (steady clock)."""
@@ -92,7 +99,9 @@ class NodeWatch:
             if node.memory_available is not None or comes:
                 self._answered[node.name] = began
         self.reports, self._read_at = nodes, self._steady()
-        for node in nodes:
+        away = {*self.lost(), *self._drained()}
+        self.reports = tuple(node.beside(away) for node in nodes)
+        for node in self.reports:
             if node.joined != before.get(node.name, False):
                 words = "joined the fleet" if node.joined else "left the fleet: Ray on it does not answer"
                 await self._event_log.record("", 0, node.name, "node", f"{node.name} {words}")

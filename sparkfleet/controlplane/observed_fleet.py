@@ -94,6 +94,10 @@ class ObservedFleet:
             for name, desired in self.to_run().items()
         }
 
+    def drained(self) -> frozenset[str]:
+        """Nodes on which nothing is to be started."""
+        return frozenset(one.node for one in self.store.drains.nodes())
+
     def state(self, available: Mapping[str, int] | None = None) -> FleetState:
         """Snapshot for the policy.
 
@@ -110,7 +114,7 @@ class ObservedFleet:
             older={(name, *one.member): one.candidate for name in self.to_run() for one in self.older(name)},
             nodes=self.nodes,
             available=available or {},
-            drained=frozenset(one.node for one in self.store.drains.nodes()),
+            drained=self.drained(),
             pending=self.pending,
             paused=self.paused,
         )

@@ -35,7 +35,7 @@ from sparkfleet.group.probe import FIRST_TOKEN_S, Probe, wait_healthy
 from sparkfleet.group.ranks.rank_holder import RankHolder
 from sparkfleet.group.ranks.rank_set import ANSWER_S, Ranks, cancel
 from sparkfleet.group.ranks.rank_spec import is_forwarded
-from sparkfleet.group.report import GroupPhase
+from sparkfleet.group.report import WRONG_OUTPUT, GroupPhase
 from sparkfleet.group.report_sender import GroupReporter, ReportSender
 from sparkfleet.group.serving_watch import beat, follow, generates, stays_well
 from sparkfleet.group.speed import TURN_S, QuietBox, measured_speed
@@ -347,7 +347,7 @@ class Group:
         )
         if complaint := found.complaint():
             raise EngineError(
-                f"The engine is up and its output is wrong: {complaint}.",
+                f"{WRONG_OUTPUT}: {complaint}.",
                 means="It would have served wrong answers without an error, so it was stopped.",
                 do=f"The next rung of the ladder is tried; `sparkfleet describe {self._launch.deployment}` shows it.",
             )

@@ -43,6 +43,10 @@ class RankReport(Value):
     """Path of its log on its node."""
 
 
+WRONG_OUTPUT = "The engine is up and its output is wrong"
+"""Beginning of the reason for which a canary has stopped an engine, by which its events are found again."""
+
+
 class GroupReport(NamedGroupValue):
     """Report of a group, sent at every change and every few seconds. Soft state: never written to disk."""
 

@@ -11,6 +11,8 @@ from sparkfleet.values import Value
 
 _XID = re.compile(r"NVRM: Xid \([^)]{1,40}\): (\d{1,4})", re.ASCII)
 _AT = re.compile(r"\[ *(\d{1,12}\.\d{1,6})\] ", re.ASCII)
+KEPT = 5000
+"""Relevant lines that a node's own reading goes back."""
 _HIDDEN = ("not seeing messages from other users", "No journal files")
 
 
@@ -28,6 +30,22 @@ class KernelLog(Value):
     xids_at: Mapping[str, float] = {}
     """The same for each Xid."""
 
+    @property
+    def last_at(self) -> float:
+        """Time of its last error; 0 if there is none."""
+        return max((self.out_of_gpu_memory_at or 0.0, *self.xids_at.values()))
+
+    def followed_by(self, later: KernelLog) -> KernelLog:
+        """Both as one: `later` has errors that came after these."""
+        at = later.out_of_gpu_memory_at
+        return KernelLog(
+            out_of_gpu_memory=self.out_of_gpu_memory + later.out_of_gpu_memory,
+            xids=(*later.xids, *self.xids)[:KEPT],
+            slot_power=self.slot_power or later.slot_power,
+            out_of_gpu_memory_at=self.out_of_gpu_memory_at if at is None else at,
+            xids_at={**self.xids_at, **later.xids_at},
+        )
+
 
 class ReadKernelLog(Fact[KernelLog]):
     """Reads the kernel's log, if this user may (groups adm, systemd-journal)."""
@@ -37,7 +55,7 @@ class ReadKernelLog(Fact[KernelLog]):
         "-g", "NV_ERR_NO_MEMORY|NVRM: Xid|insufficient power on the PCIe slot",
     )  # fmt: skip
     """A batch of commands has room for as many lines; a burst of failed allocations has more."""
-    argv_here = (*argv[:4], "--no-hostname", "-o", "short-monotonic", "-n", "5000", *argv[8:])
+    argv_here = (*argv[:4], "--no-hostname", "-o", "short-monotonic", "-n", str(KEPT), *argv[8:])
     """For a node's own readings, which count failures as they come, with their times: with fewer lines their number would
     stay the same."""
     fine = (0, 1)
@@ -57,6 +75,12 @@ class ReadKernelLog(Fact[KernelLog]):
             out_of_gpu_memory_at=_last(failed_allocations),
             xids_at={xid: at for xid, lines in xids.items() if (at := _last(lines)) is not None},
         )
+
+    @staticmethod
+    def later(output: str, after: float) -> str:
+        """The lines that came after this time of the monotonic clock, and those without a time."""
+        lines = output.splitlines(keepends=True)
+        return "".join(line for line in lines if not (at := _AT.match(line)) or float(at[1]) > after)
 
     @classmethod
     def answer(cls, exit_code: int, stdout: str, stderr: str) -> KernelLog:

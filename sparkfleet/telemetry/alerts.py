@@ -37,6 +37,8 @@ _SENT = """label_replace(rate(sparkfleet_rail_rdma_bytes_total{direction="sent"}
 _AT = "on (deployment, group)"
 _AVAILABLE = "last_over_time(sparkfleet_node_memory_available_bytes[1m])"
 """With the last value while a node that is short of memory answers late: an alert begins to wait again after each gap."""
+_FREE = 'last_over_time(sparkfleet_node_disk_free_bytes{place=~"root|hub"}[2m])'
+"""The same for a disk."""
 SAME_S = 60
 """Times of an error that are no further apart are of the same one, before and after its node's clock was set."""
 
@@ -147,10 +149,11 @@ DEPLOYMENTS = (
     ),
     _alert(
         "WrongOutput",
-        "increase(sparkfleet_canary_failures_total[1h]) > 0",
+        _for_an_hour("sparkfleet_canary_failure_timestamp_seconds", "deployment"),
         "0s",
         "critical",
-        summary="{{ $labels.deployment }}: an engine was stopped because its output was wrong.",
+        summary="{{ $labels.deployment }}: an engine was stopped {{ $value | humanizeDuration }} ago because its output"
+        " was wrong.",
         means="The canary found garbage, a model that contradicts itself, or drafts that are never accepted.",
         look="`sparkfleet describe {{ $labels.deployment }}`: the reading that failed, and its limit.",
         do="Nothing if the next rung serves. Otherwise another image, or `speculation: none`.",
@@ -281,10 +284,22 @@ NODES = (
         do="Xid 79 and 119: power off and on. 13 and 31: a program's fault, so another image.",
     ),
     _alert(
+        "KernelLogUnread",
+        "last_over_time(sparkfleet_node_kernel_log_readable[2m]) == 0",
+        "10m",
+        "warning",
+        summary="{{ $labels.node }}: the kernel's log has not been readable for ten minutes.",
+        means="Xid errors and failed allocations of the GPU are not known, so GpuXid and GpuAllocationFailed cannot fire.",
+        look="`sparkfleet doctor {{ $labels.node }}`: the reason.",
+        do="The fleet's user needs the group: `sudo usermod -aG systemd-journal USER` on the node, then reboot it. If"
+        " `journalctl -k -b` hangs or takes long: `sudo journalctl --vacuum-size=500M`.",
+    ),
+    _alert(
         "PowerWedge",
-        f"""(sparkfleet_node_gpu_busy_ratio > {WEDGED_UTIL_PERCENT / 100}
-             and sparkfleet_node_gpu_power_watts < {WEDGED_POWER_W})
-            and sparkfleet_node_gpu_clock_hertz < {int(WEDGED_CLOCK_MHZ)}e6""",
+        # Half of the time that it waits, so that a node which is switched off alerts for nothing.
+        f"""(last_over_time(sparkfleet_node_gpu_busy_ratio[1m]) > {WEDGED_UTIL_PERCENT / 100}
+             and last_over_time(sparkfleet_node_gpu_power_watts[1m]) < {WEDGED_POWER_W})
+            and last_over_time(sparkfleet_node_gpu_clock_hertz[1m]) < {int(WEDGED_CLOCK_MHZ)}e6""",
         "2m",
         "critical",
         summary="{{ $labels.node }}: the GPU is {{ $value | humanizePercentage }} busy at a few watts and a low clock.",
@@ -294,7 +309,7 @@ NODES = (
     ),
     _alert(
         "GpuThrottled",
-        "sparkfleet_node_gpu_throttled == 1",
+        "last_over_time(sparkfleet_node_gpu_throttled[2m]) == 1",
         "5m",
         "warning",
         summary="{{ $labels.node }}: hardware has held the GPU's clock down for five minutes.",
@@ -304,7 +319,7 @@ NODES = (
     ),
     _alert(
         "GpuHot",
-        f"sparkfleet_node_gpu_temperature_celsius > {HOT_GPU_C:g}",
+        f"last_over_time(sparkfleet_node_gpu_temperature_celsius[2m]) > {HOT_GPU_C:g}",
         "5m",
         "warning",
         summary="{{ $labels.node }}: the GPU has {{ $value }} °C.",
@@ -314,9 +329,8 @@ NODES = (
     ),
     _alert(
         "DiskLow",
-        f"""(sparkfleet_node_disk_free_bytes{{place=~"root|hub"}} < {DISK_BYTES})
-            or (sparkfleet_node_disk_free_bytes{{place=~"root|hub"}}
-                < {DISK_SHARE} * sparkfleet_node_disk_total_bytes)""",
+        f"""({_FREE} < {DISK_BYTES})
+            or ({_FREE} < {DISK_SHARE} * last_over_time(sparkfleet_node_disk_total_bytes[2m]))""",
         "10m",
         "warning",
         summary="{{ $labels.node }}: {{ $value | humanize }}B are free on the disk of {{ $labels.place }} (hub: models).",
@@ -329,10 +343,11 @@ NODES = (
 RAILS = (
     _alert(
         "RailDown",
-        "sparkfleet_rail_up == 0",
+        # Not by the carrier alone: a neighbour's reboot takes it away as well, and NodeLost names that.
+        "sparkfleet_rail_lost == 1",
         "30s",
         "critical",
-        summary="{{ $labels.node }}: {{ $labels.netdev }} has no carrier.",
+        summary="{{ $labels.node }}: {{ $labels.netdev }} has no carrier, and the nodes at its ends are up.",
         means="Groups over this link have half of its bandwidth, or none.",
         look="`sparkfleet fabric plan` and the cable.",
         do="Plug it in again; try another cable.",

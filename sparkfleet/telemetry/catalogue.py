@@ -211,6 +211,12 @@ CANARY_FAILURES = _controller(
     "deployment",
     "Engines that were up and stopped because their output was wrong.",
 )
+CANARY_FAILED = _controller(
+    "canary_failure_timestamp_seconds",
+    "timestamp",
+    "deployment",
+    "Time of the last such stop, if it was within the last hour.",
+)
 
 # The controller's page: deployments and groups as they are now.
 DEPLOYMENT_STATE = _controller(
@@ -415,11 +421,23 @@ NODE_NO_MEMORY_LAST = _controller(
     "node",
     "Time of the last NV_ERR_NO_MEMORY line.",
 )
+NODE_LOG_READABLE = _controller(
+    "node_kernel_log_readable",
+    "",
+    "node",
+    "0 if the last reading of the kernel's log failed: Xid errors and failed allocations since are not known.",
+)
 NODE_DISK_FREE = _controller(
     "node_disk_free_bytes", "bytes", "node place", "Free space for the fleet's user."
 )
 NODE_DISK_TOTAL = _controller("node_disk_total_bytes", "bytes", "node place", "Size of the disk.")
 RAIL_UP = _controller("rail_up", "", "node netdev", "1 if the rail's netdev has a carrier.")
+RAIL_LOST = _controller(
+    "rail_lost",
+    "",
+    "node netdev",
+    "1 if the rail's netdev has no carrier although the nodes at its ends answer and neither is drained.",
+)
 RAIL_CARRIER = _controller(
     "rail_carrier_changes_total",
     "",

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
 import subprocess
 from collections.abc import Sequence
 
 COMMAND_S = 5.0
 """Usual time limit. `nvidia-smi` takes 50 ms, and minutes if the driver is stuck."""
 
+END_S = 1.0
+"""Time that a killed one has to end: another one of its program may follow at once."""
 
-_stuck: dict[tuple[str, ...], subprocess.Popen[str]] = {}
-"""Commands that had to be killed and may live on: one that waits in its driver ends with that."""
+_stuck: dict[str, subprocess.Popen[str]] = {}
+"""Commands, by their program, that had to be killed and may live on: one that waits in its driver ends with that."""
 
 
 def run_here(argv: Sequence[str], limit_s: float = COMMAND_S) -> tuple[int, str, str]:
@@ -18,7 +21,7 @@ def run_here(argv: Sequence[str], limit_s: float = COMMAND_S) -> tuple[int, str,
 
     Returns within its time limit even if the command cannot be killed; then it is not started a second time beside it.
     """
-    key = tuple(argv)
+    key = argv[0]
     for ended in [one for one, process in _stuck.items() if process.poll() is not None]:
         del _stuck[ended]
     if key in _stuck:
@@ -31,6 +34,8 @@ def run_here(argv: Sequence[str], limit_s: float = COMMAND_S) -> tuple[int, str,
         process.kill()
         for stream in filter(None, (process.stdout, process.stderr)):
             stream.close()
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            process.wait(END_S)
         _stuck[key] = process
         raise
     return process.returncode, out, err

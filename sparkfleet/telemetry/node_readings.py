@@ -35,6 +35,12 @@ LOG_OLD_S = 300.0
 """Age from which the last reading no longer counts: errors of this boot stay, but later ones would not be seen."""
 LOG_LIMIT_S = 20.0
 """Time limit of one: a month of a firewall's messages takes seconds, more while a model is loaded from the same disk."""
+LOG_PIECE_S = 600.0
+"""Seconds of the log that are read instead if the whole of this boot takes longer than that."""
+LOG_OVERLAP_S = 60.0
+"""Seconds of the piece before that are read again: the node's clock may be set, and a line comes late."""
+LOG_WHOLE_AGAIN_S = 3600.0
+"""Seconds from a reading of the whole that took too long to the next one."""
 RESOURCES = ("cpu", "memory", "io")
 _ERRORS = ("rx_errors", "tx_errors", "rx_dropped")
 
@@ -44,6 +50,8 @@ class RailDevices(Value):
 
     netdev: str
     rdma: str = ""
+    peer: str = ""
+    """Node at the other end of its cable; "" for a switch."""
 
 
 class RailReading(Value):
@@ -52,6 +60,10 @@ class RailReading(Value):
     netdev: str
     up: bool | None = None
     """True if it has a carrier; None if the netdev is missing."""
+    peer: str = ""
+    """Node at the other end of its cable; "" for a switch."""
+    end_away: bool = False
+    """True if the node at one of its ends is drained or does not answer: then nothing needs it, and it may well be down."""
     carrier_changes: int | None = None
     received: int | None = None
     """Bytes through the kernel's network stack."""
@@ -59,6 +71,11 @@ class RailReading(Value):
     errors: Mapping[str, int] = {}
     rdma: str = ""
     rdma_counters: RdmaCounters | None = None
+
+    @property
+    def is_lost(self) -> bool:
+        """True if it is down although both of its nodes are there."""
+        return not self.up and not self.end_away
 
 
 class DiskSpace(Value):
@@ -77,6 +94,8 @@ class SlowReadings(Value):
     disks: Mapping[str, DiskSpace] = {}
     """By name (`catalogue.PLACES`)."""
     kernel: KernelLog | None = None
+    kernel_log_readable: bool | None = None
+    """False if the last reading of the kernel's log failed; None before the first."""
     booted: float = 0.0
     """Unix time at which the node's monotonic clock began: the kernel's log has times of that clock."""
     ranks: tuple[RankMemory, ...] = ()
@@ -100,7 +119,8 @@ class NodeReader:
         self._root = root
         self._clock = clock
         self._kernel: KernelLog | None = None
-        self._log_due = self._log_end = -math.inf
+        self._log_readable: bool | None = None
+        self._log_due = self._log_end = self._log_at = self._log_whole_due = -math.inf
 
     def read(self, rails: tuple[RailDevices, ...] = (), slow: SlowReadings | None = None) -> NodeReadings:
         """Reads files of the kernel; takes about a millisecond. `slow` is added as it is."""
@@ -118,6 +138,7 @@ class NodeReader:
             temperature_c=self._temperature(),
             disks=_disks(),
             kernel=self._kernel_log(),
+            kernel_log_readable=self._log_readable,
             booted=time.time() - time.monotonic(),
         )
 
@@ -133,13 +154,14 @@ class NodeReader:
     def _rail(self, rail: RailDevices) -> RailReading:
         base = f"sys/class/net/{rail.netdev}"
         if not (self._root / base).exists():
-            return RailReading(netdev=rail.netdev, rdma=rail.rdma)
+            return RailReading(netdev=rail.netdev, peer=rail.peer, rdma=rail.rdma)
         errors = {
             name: value for name in _ERRORS if (value := self._count(f"{base}/statistics/{name}")) is not None
         }
         return RailReading(
             netdev=rail.netdev,
             up=self._text(f"{base}/carrier").strip() == "1",
+            peer=rail.peer,
             carrier_changes=self._count(f"{base}/carrier_changes"),
             received=self._count(f"{base}/statistics/rx_bytes"),
             sent=self._count(f"{base}/statistics/tx_bytes"),
@@ -165,12 +187,26 @@ class NodeReader:
     def _kernel_log(self) -> KernelLog | None:
         now = self._clock()
         if now >= self._log_due:
-            found = _kernel_log()
-            again_s = max(LOG_AGAIN_S, 3 * (self._clock() - now))
-            self._log_due = now + LOG_EVERY_S if found is not None else self._clock() + again_s
-            if found is not None:
-                self._kernel, self._log_end = found, now + LOG_OLD_S
+            try:
+                self._kernel = self._read_log(now)
+            except (FactError, OSError, subprocess.SubprocessError):
+                ended = self._clock()
+                self._log_readable, self._log_due = False, ended + max(LOG_AGAIN_S, 3 * (ended - now))
+            else:
+                self._log_readable, self._log_due = True, now + LOG_EVERY_S
+                self._log_at, self._log_end = now, now + LOG_OLD_S
         return self._kernel if now < self._log_end else None
+
+    def _read_log(self, now: float) -> KernelLog:
+        """The whole log of this boot or, while that takes too long, what is known with what came since."""
+        if now >= self._log_whole_due:
+            try:
+                return _kernel_log()
+            except subprocess.TimeoutExpired:
+                self._log_whole_due = now + LOG_WHOLE_AGAIN_S
+        since_s = min(LOG_PIECE_S, now - self._log_at + LOG_OVERLAP_S)
+        piece = _kernel_log(since_s, self._kernel.last_at if self._kernel else 0.0)
+        return self._kernel.followed_by(piece) if self._kernel else piece
 
     def _count(self, path: str) -> int | None:
         value = number(self._text(path))
@@ -190,11 +226,16 @@ def _gpus() -> tuple[GpuState, ...] | None:
         return None
 
 
-def _kernel_log() -> KernelLog | None:
-    try:
-        return ReadKernelLog.answer(*run_here(ReadKernelLog.argv_here, LOG_LIMIT_S))
-    except (FactError, OSError, subprocess.SubprocessError):
-        return None
+def _kernel_log(since_s: float | None = None, after: float = 0.0) -> KernelLog:
+    """Errors of this boot, or of its last seconds, that came after this time of the node's monotonic clock.
+
+    Raises FactError, OSError and SubprocessError.
+    """
+    argv: tuple[str, ...] = ReadKernelLog.argv_here
+    if since_s is not None:
+        argv = (*argv, "--since", f"{math.ceil(since_s)} seconds ago")
+    code, out, err = run_here(argv, LOG_LIMIT_S)
+    return ReadKernelLog.answer(code, ReadKernelLog.later(out, after), err)
 
 
 def _disks() -> dict[str, DiskSpace]:

@@ -6,7 +6,9 @@ from controller_fakes import FakeNodes
 from controller_world import World, report
 from observed_values import NODE
 
+from sparkfleet.controlplane.ray.node_actor import rails_of
 from sparkfleet.group.report import GroupPhase
+from sparkfleet.specs.inventory import Inventory, Link, RailEnd
 from sparkfleet.telemetry.node_readings import RailReading
 from sparkfleet.units import GIB
 
@@ -193,3 +195,62 @@ async def test_a_node_that_has_joined_and_whose_boot_was_not_read_has_not_reboot
     assert await reboots(world) == []
     world.nodes.boots = {"this": "first"}
     assert await reboots(world) == []
+
+
+@pytest.mark.parametrize(
+    ("drained", "away", "lost"),
+    [((), (), ["this", "that"]), (("that",), (), []), (("that",), ("that",), []), ((), ("that",), [])],
+)
+async def test_a_rail_is_not_lost_while_the_node_at_its_other_end_is_away(world, drained, away, lost):
+    """A drained node that rebooted alerted about the cables of its neighbours, which it took down for a minute."""
+    world.nodes.available = {"this": 100 * GIB, "that": 100 * GIB}
+    world.nodes.boots["that"] = "first"
+    sound = world.nodes.look
+    await world.look()
+    ends = {
+        name: (
+            RailReading(netdev="roce0", up=False, peer=peer),
+            RailReading(netdev="roce1", up=True, peer=peer),
+        )
+        for name, peer in (("this", "that"), ("that", "this"))
+    }
+
+    async def look():
+        return tuple(
+            node.model_copy(
+                update={"readings": NODE.readings.model_copy(update={"rails": ends[node.name]})}
+                if node.joined
+                else {}
+            )
+            for node in await sound()
+        )
+
+    for node in drained:
+        world.store.drains.drain(node, "me")
+    world.nodes.look, world.nodes.away = look, set(away)
+    await world.look()
+    samples = {
+        (one.metric.name, *one.labels): one.value
+        for one in world.controller.queries.samples()
+        if one.metric.name in ("sparkfleet_rail_lost", "sparkfleet_rail_up")
+    }
+    assert samples["sparkfleet_rail_up", "this", "roce0"] == 0
+    assert [key[1] for key, value in samples.items() if key[0] == "sparkfleet_rail_lost" and value] == lost
+    warned = [words for words in world.controller.queries.status().warnings if "no carrier" in words]
+    assert [words.partition(":")[0] for words in warned] == lost
+
+
+def test_each_end_of_a_rail_knows_the_node_at_the_other_end():
+    names = ("spark1", "spark2")
+    rails = [
+        tuple(
+            RailEnd(netdev=f"n{rail}", rdma=f"r{rail}", address=f"192.168.{rail}.{index + 1}/24")
+            for index in range(2)
+        )
+        for rail in (1, 2)
+    ]
+    cable = Link(nodes=names, rails=(rails[0],))
+    switched = Link(nodes=("spark1",), switch="s", rails=(rails[1][:1],))
+    inventory = Inventory.model_construct(links=(cable, switched))
+    found = {name: [rail.peer for rail in devices] for name, devices in rails_of(inventory).items()}
+    assert found == {"spark1": ["spark2", ""], "spark2": ["spark1"]}

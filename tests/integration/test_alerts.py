@@ -94,8 +94,8 @@ def nodes_are_ill(fleet, watch):
     ends = fleet.lab.layout.cable(LINK).rails[1].ends
     netdev = next(end.netdev for end in ends if end.node == OTHER)
     alerts = (
-        "PowerWedge", "GpuHot", "GpuThrottled", "GpuXid", "GpuAllocationFailed", "MemoryCritical", "MemoryLow",
-        "MemoryPressure", "DiskLow", "RailDown", "RailFlaps", "RailLopsided", "RailErrors", "KeyExpires",
+        "PowerWedge", "GpuHot", "GpuThrottled", "GpuXid", "GpuAllocationFailed", "KernelLogUnread", "MemoryCritical",
+        "MemoryLow", "MemoryPressure", "DiskLow", "RailDown", "RailFlaps", "RailLopsided", "RailErrors", "KeyExpires",
     )  # fmt: skip
     try:
         with watch.fires(*alerts):
@@ -103,6 +103,7 @@ def nodes_are_ill(fleet, watch):
             watch.attempt(fleet.lab.set, OTHER, {"clock": "wedged", "disk": "1G"})
             watch.attempt(fleet.lab.set, HEAD, {"temperature": "93", "clock": "throttled"})
             watch.attempt(command, fleet, OTHER, "journalctl", KERNEL)
+            watch.attempt(command, fleet, HEAD, "journalctl", UNREADABLE)
             watch.attempt(bound.put, OTHER, "/proc/meminfo", low_memory(2 * GIB))
             watch.attempt(bound.put, HEAD, "/proc/meminfo", low_memory(5 * GIB))
             watch.attempt(bound.put, OTHER, "/proc/pressure/memory", WAITS)
@@ -118,7 +119,8 @@ def nodes_are_ill(fleet, watch):
             readings.stdout.split(),
             readings.stderr,
         )
-        command(fleet, OTHER, "journalctl", "")
+        for node in (HEAD, OTHER):
+            command(fleet, node, "journalctl", EMPTY)
         fleet.lab.mend(LINK)
         for node in (HEAD, OTHER):
             fleet.lab.heal(node)
@@ -127,6 +129,9 @@ def nodes_are_ill(fleet, watch):
 
 
 WAITS = "some avg10=60.00 avg60=9.00 avg300=2.00 total=9\nfull avg10=50.00 avg60=9.00 avg300=2.00 total=9\n"
+EMPTY = "#!/bin/sh\nexit 1\n"
+"""A journalctl that finds nothing."""
+UNREADABLE = "#!/bin/sh\necho 'Failed to open the journal' >&2\nexit 1\n"
 KERNEL = """#!/bin/sh
 read -r up idle < /proc/uptime
 echo "$up" >> /tmp/kernel-log-readings

@@ -141,7 +141,11 @@ CASES = {
         quiet="1m",
     ),
     "LowerRung": Case(_gauge("group_rung", GROUP, 2, 1, 10), "7m", "15m", quiet="4m"),
-    "WrongOutput": Case({'sparkfleet_canary_failures_total{deployment="d"}': "0x4 1x600"}, "10m", "100m"),
+    "WrongOutput": Case(
+        {'sparkfleet_canary_failure_timestamp_seconds{deployment="d"}': "_x4 60x240 stale"},
+        "10m",
+        "100m",
+    ),
     "SlowerThanPredicted": Case(
         {
             f"sparkfleet_measured_decode_tokens_per_second{{{GROUP}}}": "10x40 20x200",
@@ -205,6 +209,7 @@ CASES = {
     ),
     "GpuAllocationFailed": Case({FAILED_ALLOCATION: "-900x300 4500x600"}, "80m", "150m", quiet="70m"),
     "GpuXid": Case({XID: "_x20 300x600"}, "10m", "90m", quiet="3m"),
+    "KernelLogUnread": Case(_node("node_kernel_log_readable", "", 0, 1, 15), "13m", "25m", quiet="8m"),
     "PowerWedge": Case(
         {
             f'sparkfleet_node_gpu_busy_ratio{{{NODE},gpu="0"}}': "0.96x300",
@@ -225,7 +230,7 @@ CASES = {
         "30m",
         quiet="5m",
     ),
-    "RailDown": Case(_node("rail_up", ',netdev="r0"', 0, 1, 5), "2m", "10m"),
+    "RailDown": Case(_node("rail_lost", ',netdev="r0"', 1, 0, 5), "2m", "10m"),
     "RailFlaps": Case(
         {f'sparkfleet_rail_carrier_changes_total{{{NODE},netdev="r0"}}': "0x8 0+1x4 4x200"},
         "5m",

@@ -47,6 +47,7 @@ NODE = NodeReport(
             kernel=KernelLog(
                 out_of_gpu_memory=3, xids=(79, 79, 13), slot_power=False, out_of_gpu_memory_at=50.4, xids_at={"79": 60.0}
             ),
+            kernel_log_readable=True,
             booted=1000.0,
             ranks=(RankMemory(deployment="m", generation=1, replica=0, rank=0, bytes=49 << 30),),
         ),

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 import yaml
-from alert_cases import CASES, FAILED_ALLOCATION, NEW, OLD, SOUND, XID
+from alert_cases import CASES, FAILED_ALLOCATION, NEW, NODE, OLD, SOUND, XID
 
 from sparkfleet.cli.verbs import VERBS
 from sparkfleet.telemetry import runbook
@@ -101,6 +101,38 @@ def test_a_cable_that_is_plugged_in_again_does_not_flap(rules):
     """Samples that do not begin and end with the window, of which Prometheus extrapolates the increase."""
     given = {'sparkfleet_rail_carrier_changes_total{node="spark1",netdev="r0"}': "4x24 5 6x100"}
     _succeeds(_tested(rules, [_test("again", given, [_check("16m", []), _check("18m", [])], "25s")]))
+
+
+def test_a_reading_that_is_lost_does_not_begin_the_wait_again(rules):
+    """As while `nvidia-smi` hangs, or the controller restarts: an alert that waits for five minutes never fired."""
+    cases = {
+        "PowerWedge": (
+            {
+                f'sparkfleet_node_gpu_busy_ratio{{{NODE},gpu="0"}}': 0.96,
+                f'sparkfleet_node_gpu_power_watts{{{NODE},gpu="0"}}': 11,
+                f'sparkfleet_node_gpu_clock_hertz{{{NODE},gpu="0"}}': 611000000,
+            },
+            5,
+        ),
+        "GpuThrottled": ({f'sparkfleet_node_gpu_throttled{{{NODE},gpu="0"}}': 1}, 12),
+        "GpuHot": ({f'sparkfleet_node_gpu_temperature_celsius{{{NODE},gpu="0"}}': 88}, 12),
+        "DiskLow": (
+            {
+                f'sparkfleet_node_disk_free_bytes{{{NODE},place="root"}}': 15e9,
+                f'sparkfleet_node_disk_total_bytes{{{NODE},place="root"}}': 200e9,
+            },
+            24,
+        ),
+    }
+    tests = [
+        _test(
+            name,
+            {series: " ".join([f"{value}x{read} stale _x1"] * 12) for series, value in given.items()},
+            [_check("15m", [f"Sparkfleet{name}"])],
+        )
+        for name, (given, read) in cases.items()
+    ]
+    _succeeds(_tested(rules, tests))
 
 
 def test_an_old_error_of_a_gpu_stays_old(rules):

@@ -1,10 +1,12 @@
 """Readings of a node: from a tree like a Spark's, and from this machine."""
 
+import os
 import subprocess
 import time
 
 import pytest
 
+from sparkfleet.errors import FactError
 from sparkfleet.hostfacts.kernel_log import KernelLog
 from sparkfleet.telemetry import node_readings
 from sparkfleet.telemetry.catalogue import PLACES
@@ -111,13 +113,69 @@ def test_the_kernels_log_is_read_once_a_minute(spark, monkeypatch):
     assert len(reads) == 2
 
 
+def _or_fails(log):
+    if log is None:
+        raise FactError("journalctl: it may not be read", means="", do="")
+    return log
+
+
+JOURNALCTL = """#!/bin/sh
+[ "$FAILS" ] && { echo "Failed to open the journal" >&2; exit 1; }
+case "$*" in
+*--since*) echo "$*" >> "$(dirname "$0")/pieces"; cat "$(dirname "$0")/lines" ;;
+*) sleep 30 ;;
+esac
+"""
+
+
+@pytest.fixture
+def long_log(tmp_path, monkeypatch):
+    """A journalctl that takes too long for the whole log of a boot, and gives the lines of a file for its end."""
+    (tmp_path / "journalctl").write_text(JOURNALCTL)
+    (tmp_path / "journalctl").chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    monkeypatch.setattr(node_readings, "LOG_LIMIT_S", 0.5)
+    return tmp_path
+
+
+def test_a_log_that_takes_too_long_is_read_from_its_end_and_followed(spark, long_log):
+    """None of its errors was known, and nothing named that."""
+    now = [1000.0]
+    reader = NodeReader(spark, clock=lambda: now[0])
+    xid = "[{}] kernel: NVRM: Xid (PCI:000f:01:00): 79, pid=1\n"
+    (long_log / "lines").write_text(xid.format("900.500000"))
+    assert reader._kernel_log().xids == (79,)
+    now[0] += LOG_EVERY_S
+    (long_log / "lines").write_text(
+        "[1050.0] kernel: [NV_ERR_NO_MEMORY]\n" + xid.format("1049.0") + xid.format("900.500000")
+    )
+    found = reader._kernel_log()
+    assert (found.xids, found.out_of_gpu_memory) == ((79, 79), 1), "the line of before counts once"
+    assert (found.xids_at, found.out_of_gpu_memory_at) == ({"79": 1049.0}, 1050.0)
+    pieces = (long_log / "pieces").read_text().splitlines()
+    assert [line.partition("--since ")[2] for line in pieces] == ["600 seconds ago", "120 seconds ago"]
+    assert reader.read_slow().kernel_log_readable
+
+
+def test_a_log_that_cannot_be_read_is_known_to_be_unreadable(spark, long_log, monkeypatch):
+    monkeypatch.setenv("FAILS", "1")
+    now = [0.0]
+    reader = NodeReader(spark, clock=lambda: now[0])
+    assert reader.read_slow().kernel_log_readable is False
+    monkeypatch.delenv("FAILS")
+    (long_log / "lines").write_text("")
+    now[0] = LOG_AGAIN_S
+    found = reader.read_slow()
+    assert (found.kernel_log_readable, found.kernel.xids) == (True, ())
+
+
 def test_a_reading_of_the_kernels_log_that_fails_is_repeated_soon_and_hides_no_known_error(
     spark, monkeypatch
 ):
     now = [0.0]
     log = KernelLog(out_of_gpu_memory=1, xids=(79,), slot_power=False)
     answers = iter([log, None, log, None, *[None] * 20])
-    monkeypatch.setattr(node_readings, "_kernel_log", lambda: next(answers))
+    monkeypatch.setattr(node_readings, "_kernel_log", lambda: _or_fails(next(answers)))
     reader = NodeReader(spark, clock=lambda: now[0])
     assert reader._kernel_log() == log
     now[0] = LOG_EVERY_S
@@ -147,23 +205,24 @@ def test_a_log_that_takes_too_long_leaves_the_node_three_times_as_long_in_peace(
     """Its limit is as long as the pause was: `journalctl` kept a core busy without end."""
     now, began = [0.0], []
 
-    def too_slow():
-        began.append(now[0])
+    def too_slow(*piece):
+        began.append((now[0], bool(piece)))
         now[0] += LOG_LIMIT_S
+        raise subprocess.TimeoutExpired("journalctl", LOG_LIMIT_S)
 
     monkeypatch.setattr(node_readings, "_kernel_log", too_slow)
     reader = NodeReader(spark, clock=lambda: now[0])
-    while now[0] < 200:
+    while now[0] < 300:
         reader._kernel_log()
         now[0] += 1
-    assert began == [0.0, 80.0, 160.0]
+    assert began == [(0.0, False), (20.0, True), (160.0, True), (240.0, True)]
 
 
 def test_a_log_that_cannot_be_read_at_first_is_read_soon(spark, monkeypatch):
     now = [0.0]
     log = KernelLog(out_of_gpu_memory=1, xids=(79,), slot_power=False)
     answers = iter([None, log])
-    monkeypatch.setattr(node_readings, "_kernel_log", lambda: next(answers))
+    monkeypatch.setattr(node_readings, "_kernel_log", lambda: _or_fails(next(answers)))
     reader = NodeReader(spark, clock=lambda: now[0])
     assert reader._kernel_log() is None
     now[0] = LOG_AGAIN_S

@@ -171,7 +171,9 @@ def rails_of(inventory: Inventory) -> dict[str, tuple[RailDevices, ...]]:
     for link in inventory.links:
         for rail in link.rails:
             for name, end in zip(link.nodes, rail, strict=True):
-                found.setdefault(name, []).append(RailDevices(netdev=end.netdev, rdma=end.rdma or ""))
+                peer = next((other for other in link.nodes if other != name), "")
+                devices = RailDevices(netdev=end.netdev, rdma=end.rdma or "", peer=peer)
+                found.setdefault(name, []).append(devices)
     return {name: tuple(rails) for name, rails in found.items()}
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Collection
 from typing import Literal
 
 from sparkfleet.controlplane.state.drained import DrainedGroup, DrainedNode
@@ -45,11 +46,21 @@ class NodeReport(Value):
         """Things that it cannot use, and the rails that are down, each in words."""
         rails = self.readings.rails if self.readings else ()
         states = {None: "does not exist", False: "has no carrier"}
-        down = " and ".join(f"rail {rail.netdev} {states[rail.up]}" for rail in rails if not rail.up)
+        down = " and ".join(f"rail {rail.netdev} {states[rail.up]}" for rail in rails if rail.is_lost)
         if not down:
             return self.spoilt
         means = "the cable is out, or the other node off; groups over the link have half of its bandwidth, or none"
         return (*self.spoilt, f"{down}: {means}. Check it: `sparkfleet doctor {self.name}`.")
+
+    def beside(self, away: Collection[str]) -> NodeReport:
+        """The report with the rails marked that have one of these nodes at an end."""
+        if self.readings is None:
+            return self
+        rails = tuple(
+            rail.model_copy(update={"end_away": self.name in away or rail.peer in away})
+            for rail in self.readings.rails
+        )
+        return self.model_copy(update={"readings": self.readings.model_copy(update={"rails": rails})})
 
 
 AppStatus = Literal["starting", "running", "failed", "retiring"]

@@ -57,6 +57,12 @@ def key_samples(keys: Iterable[KeyEntry]) -> Iterator[Sample]:
             yield sample(c.KEY_EXPIRES, key.name, value=key.limits.expires)
 
 
+def canary_samples(failures: Mapping[str, float]) -> Iterator[Sample]:
+    """The last time, by deployment, at which an engine was stopped for its output."""
+    for deployment, at in failures.items():
+        yield sample(c.CANARY_FAILED, deployment, value=at)
+
+
 def _deployment(one: DeploymentStatus) -> Iterator[Sample]:
     for state in DEPLOYMENT_STATES:
         yield sample(c.DEPLOYMENT_STATE, one.name, state, value=one.state == state)
@@ -187,6 +193,8 @@ def _slow(node: str, found: SlowReadings) -> Iterator[Sample]:
     for one in found.ranks:
         key = (one.deployment, one.generation, one.replica)
         yield sample(c.RANK_MEMORY, one.deployment, name_of(key), str(one.rank), node, value=one.bytes)
+    if found.kernel_log_readable is not None:
+        yield sample(c.NODE_LOG_READABLE, node, value=found.kernel_log_readable)
     if found.kernel is not None:
         yield from _kernel_log(node, found.kernel, found.booted)
 
@@ -208,6 +216,7 @@ def _is_held_down(gpu: GpuState) -> bool | None:
 
 def _rail(node: str, rail: RailReading) -> Iterator[Sample]:
     yield sample(c.RAIL_UP, node, rail.netdev, value=bool(rail.up))
+    yield sample(c.RAIL_LOST, node, rail.netdev, value=rail.is_lost)
     if rail.carrier_changes is not None:
         yield sample(c.RAIL_CARRIER, node, rail.netdev, value=rail.carrier_changes)
     for direction, value in (("received", rail.received), ("sent", rail.sent)):

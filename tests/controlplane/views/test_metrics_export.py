@@ -5,13 +5,14 @@ from controller_world import diagnosed, report
 from observed_values import NODE, predicted
 from prometheus_client import generate_latest
 
+from sparkfleet.controlplane.fleet_queries import CANARY_FAILURE_S
 from sparkfleet.controlplane.state.desired import Standing
 from sparkfleet.controlplane.state.status import NodeReport
 from sparkfleet.controlplane.views.metrics_export import fleet_samples, node_samples
 from sparkfleet.engines.startup_phases import StartupPhase
 from sparkfleet.errors import Cause
 from sparkfleet.gateway.routing_table import KeyLimits
-from sparkfleet.group.report import GroupPhase
+from sparkfleet.group.report import WRONG_OUTPUT, GroupPhase
 from sparkfleet.telemetry import catalogue as c
 from sparkfleet.telemetry.catalogue import CATALOGUE
 
@@ -44,7 +45,8 @@ async def test_every_gauge_of_the_catalogue_is_exported(world):
     made = {
         "sparkfleet_" + n for n in ("starts_total", "restarts_total", "canary_failures_total", "build_info")
     }
-    made.add("sparkfleet_key_expires_seconds")  # not of the fleet's status: test_a_key_shows_when_it_expires
+    # Not of the fleet's status: test_a_key_shows_when_it_expires, test_a_restarted_controller_still_shows_when.
+    made |= {"sparkfleet_key_expires_seconds", "sparkfleet_canary_failure_timestamp_seconds"}
     wanted = {s.name for s in CATALOGUE if s.page == "controller" and s.kind != "histogram"} - made
     assert found == wanted
 
@@ -107,6 +109,30 @@ async def test_an_engine_with_wrong_output_is_counted(world):
         world.metrics.registry.get_sample_value("sparkfleet_canary_failures_total", {"deployment": "tiny"})
         == 1
     )
+
+
+async def test_a_restarted_controller_still_shows_when_an_engine_was_stopped_for_its_output(world):
+    """Its counter begins again at 0: an alert by that missed a failure right before the restart."""
+
+    def shown():
+        samples = world.controller.queries.samples()
+        return {
+            one.labels: one.value
+            for one in samples
+            if one.metric.name == "sparkfleet_canary_failure_timestamp_seconds"
+        }
+
+    await world.put()
+    await world.controller.intake.report(diagnosed("memory"))
+    assert shown() == {}
+    await world.controller.intake.report(report(phase=GroupPhase.STARTING))
+    words = f"{WRONG_OUTPUT}: the output repeats '!' only."
+    await world.controller.intake.report(diagnosed("unknown", complaint="it repeats '!'", detail=words))
+    (failed,) = (one for one in world.store.events.read() if words in one.message)
+    world.restarted()
+    assert shown() == {("tiny",): failed.at}
+    world.store.now = lambda: failed.at + CANARY_FAILURE_S + 1
+    assert shown() == {}
 
 
 async def test_the_phases_of_a_start_are_timed(world):

@@ -56,6 +56,15 @@ class EventTable:
         )
         return tuple(map(event_of, rows))
 
+    def last_with(self, kind: str, words: str, since: float) -> dict[str, float]:
+        """By deployment the time of the last event of this kind whose message has these words, after this moment."""
+        rows = self._db.execute(
+            "SELECT deployment, max(at) FROM events WHERE at > ? AND kind = ? AND instr(message, ?) > 0"
+            " GROUP BY deployment",
+            (since, kind, words),
+        )
+        return dict(rows.fetchall())
+
     def of_request(self, request: str) -> Event | None:
         """The event of a change that a request with this id has made; None if it made none, and for the id ""."""
         if not request:
