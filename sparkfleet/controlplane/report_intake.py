@@ -136,8 +136,11 @@ class ReportIntake:
 
 
 def _ready_words(report: GroupReport) -> str:
-    how = "adopted, ready after" if report.adopted else "started in"
-    words = f"{how} {report.started_s or 0:.1f} s"
+    seconds = f"{report.started_s or 0:.1f} s"
+    if report.unused:
+        words = f"started before its group, which was ready {seconds} later"
+    else:
+        words = f"{'adopted, ready after' if report.adopted else 'started in'} {seconds}"
     if speed := _speed_words(report):
         words += f"; measured {speed}"
     if report.unchecked:

@@ -333,8 +333,9 @@ class Group:
         """Measures its speed if that means something now, and runs the canary; readings by name."""
         assert self._probe is not None
         measured: dict[str, float] = {}
-        if not adopted or await self._is_unused():
-            self._reports.enter(GroupPhase.PROBING, "measuring its speed")
+        unused = adopted and await self._is_unused()
+        if not adopted or unused:
+            self._reports.enter(GroupPhase.PROBING, "measuring its speed", unused=unused)
             measured = await self._measured(TURN_S)
         self._reports.enter(GroupPhase.PROBING, "checking its output (canary)")
         async with self._box.starting():

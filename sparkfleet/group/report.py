@@ -71,6 +71,9 @@ class GroupReport(NamedGroupValue):
     started_s: float | None = None
     """Seconds from start to ready."""
     adopted: bool = False
+    unused: bool = False
+    """True if it was adopted before it had served anybody: its engine was started while Ray started, or for an actor that
+    ended meanwhile."""
     lost: str = ""
     """Ranks of its engine that ended while no actor of the group held them, in words; "" for none, and once it is ready."""
     rung: int = 0

@@ -35,13 +35,13 @@ def start(label: str, argv: Sequence[str], env: Mapping[str, str], log: Path) ->
     Raises:
         ControlError: systemd is available and refuses the unit.
     """
+    # cron's own is /usr/bin:/bin, systemd's has no directory of a home: a program that `up` has found would be missing.
+    env = {"PATH": os.environ.get("PATH", os.defpath), **env}
     if _has_systemd():
         _enable_unit(label, argv, env)
         return "systemd"
     spawn(argv, env, log)
-    # cron's own is /usr/bin:/bin: a program of /usr/local/bin or /usr/sbin would be missing from the reboot on.
-    paths = (os.environ.get("PATH", os.defpath), USUAL_PATH)
-    lines = (_cron_line(label, argv, {"PATH": path, **env}) for path in paths)
+    lines = (_cron_line(label, argv, env | path) for path in ({}, {"PATH": USUAL_PATH}))
     return "cron" if _has_cron() and any(_write_crontab(label, line) for line in lines) else ""
 
 
@@ -57,7 +57,7 @@ def stop(label: str) -> None:
 
 def unit_text(label: str, argv: Sequence[str], env: Mapping[str, str]) -> str:
     """The systemd unit of a watchdog."""
-    command = " ".join(_quoted(word) for word in argv)
+    command = " ".join(_quoted(word).replace("$", "$$") for word in argv)
     variables = "\n".join(f"Environment={_quoted(f'{name}={value}')}" for name, value in env.items())
     return f"""[Unit]
 Description=sparkfleet {label}
@@ -155,8 +155,8 @@ def _unit_path(label: str) -> Path:
 
 
 def _quoted(word: str) -> str:
-    """A word as systemd reads it: in double quotes, % and $ doubled."""
-    text = word.replace("\\", "\\\\").replace('"', '\\"').replace("%", "%%").replace("$", "$$")
+    """A word as systemd reads it: in double quotes, % doubled. In a command line, unlike in a variable, $ has to be, too."""
+    text = word.replace("\\", "\\\\").replace('"', '\\"').replace("%", "%%")
     return f'"{text}"'
 
 

@@ -18,6 +18,8 @@ _ENTRY = re.compile(r"^ {4}\([^)\n]*\) (.*)$", re.MULTILINE)
 """A line of `sudo --list`: `    (root) NOPASSWD: /bin/a, PASSWD: /bin/b`; one of 80 columns goes on below eight spaces."""
 _OPTIONS = re.compile(r"^(?:[A-Z_]+=\S+ +)+|\bsha\d+:\S+ +")
 """May precede the tags of an entry (`CWD=/tmp TIMEOUT=90 `), and a command (`sha256:… `)."""
+MOST_REPEATS = 2
+"""Repetitions in a regular expression of sudoers that is matched here: one with many takes for ever on purpose."""
 FILE = "/etc/sudoers.d/sparkfleet-page-cache"
 
 
@@ -48,9 +50,28 @@ def _needs_password(listed: str) -> bool:
         for words in entry.split(", "):
             *tags, command = re.split(r"(?<=[A-Z]): +", _OPTIONS.sub("", words))
             free = (free or "NOPASSWD" in tags) and "PASSWD" not in tags
-            if command in ("ALL", "/usr/sbin/", COMMAND[0]) or fnmatchcase(" ".join(COMMAND), command):
+            if _is_for_it(command):
                 needed = not free
     return needed
+
+
+def _is_for_it(command: str) -> bool:
+    """True if the command of an entry is ours: by name, directory, wildcards, or (sudo 1.9.10) regular expressions."""
+    if command in ("ALL", "/usr/sbin/", COMMAND[0]) or fnmatchcase(" ".join(COMMAND), command):
+        return True
+    path, _, arguments = command.partition(" ")
+    return _fits(COMMAND[0], path) and (not arguments or _fits(" ".join(COMMAND[1:]), arguments))
+
+
+def _fits(text: str, pattern: str) -> bool:
+    if not pattern.startswith("^"):
+        return fnmatchcase(text, pattern)
+    if "[:" in pattern or sum(map(pattern.count, "*+?{")) > MOST_REPEATS:
+        return True  # not read here; `sudo --list COMMAND` has found an entry that permits it
+    try:
+        return re.search(pattern, text) is not None
+    except re.error:
+        return True
 
 
 def sudoers(user: str) -> str:

@@ -111,19 +111,25 @@ class Hub:
         return Manifest(kind="hub", name=self.name, commit=commit, files=by_path(chosen))
 
     def commit(self, revision: str) -> str:
-        """The commit of a branch or tag. Raises StagingError."""
+        """The commit of a branch or tag.
+
+        Raises:
+            ModelMiscased: the Hub, which ignores case, has it with other upper and lower case letters.
+            StagingError: the Hub refuses, or its answer does not follow its API.
+        """
         for wait_s in (*range(1, TRIES), 0):
             try:
                 with self._worded():
-                    commit = self._api.model_info(self.name, revision=revision).sha
+                    found = self._api.model_info(self.name, revision=revision)
                 break
             except HubUnreachable:
                 if not wait_s:
                     raise
                 time.sleep(wait_s)
-        if not isinstance(commit, str) or not COMMIT.fullmatch(commit):
-            raise self._odd(f"names {shown(commit)} as its commit")
-        return commit
+        self._require_case(found.id)
+        if not isinstance(found.sha, str) or not COMMIT.fullmatch(found.sha):
+            raise self._odd(f"names {shown(found.sha)} as its commit")
+        return found.sha
 
     def sizes(self, revision: str) -> tuple[str, dict[str, int]]:
         """The commit of a revision and the bytes of its files by path, in one request.
@@ -135,18 +141,21 @@ class Hub:
         with self._worded():
             found = self._api.model_info(self.name, revision=revision, files_metadata=True)
             sizes = {one.rfilename: one.size for one in found.siblings or ()}
-        if found.id != self.name and found.id.lower() == self.name.lower():
-            raise ModelMiscased(
-                f"{self.name} is {found.id} at {self.address}.",
-                means="The Hub ignores upper and lower case, and the caches of the nodes do not: its weights would be loaded"
-                " and kept a second time.",
-                do=f"Write {found.id}.",
-            )
+        self._require_case(found.id)
         if not isinstance(found.sha, str) or not COMMIT.fullmatch(found.sha):
             raise self._odd(f"names {shown(found.sha)} as its commit")
         return found.sha, {
             path: size for path, size in sizes.items() if isinstance(path, str) and type(size) is int
         }
+
+    def _require_case(self, id_: str) -> None:
+        if id_ != self.name and id_.lower() == self.name.lower():
+            raise ModelMiscased(
+                f"{self.name} is {id_} at {self.address}.",
+                means="The Hub ignores upper and lower case, and the caches of the nodes do not: its weights would be loaded"
+                " and kept a second time.",
+                do=f"Write {id_}.",
+            )
 
     def start_of(self, path: str, commit: str, length: int) -> bytes:
         """The first `length` bytes of a file, or all if it is shorter; reads no more than that. Raises StagingError."""

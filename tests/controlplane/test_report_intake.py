@@ -173,3 +173,18 @@ async def test_a_failure_that_arrives_after_the_next_actor_s_first_report_counts
     assert not world.store.groups.starts()
     await world.controller.intake.report(report(phase=GroupPhase.PREPARING, actor="b", number=2))
     assert world.store.groups.starts(), "the record of its start begins again"
+
+
+@pytest.mark.parametrize(
+    ("fields", "words"),
+    [
+        ({}, "started in 97.5 s"),
+        ({"adopted": True}, "adopted, ready after 97.5 s"),
+        # As of each engine of the head whose deployment is applied to a fleet that is down: nothing ran before.
+        ({"adopted": True, "unused": True}, "started before its group, which was ready 97.5 s later"),
+    ],
+)
+async def test_the_event_of_a_start_names_what_was_adopted(world, fields, words):
+    await world.put()
+    await world.controller.intake.report(report(phase=GroupPhase.READY, started_s=97.5, **fields))
+    assert await world.messages("ready") == [words]

@@ -151,6 +151,7 @@ async def test_an_adopted_engine_is_measured_at_once_if_it_has_served_nobody(
     await group.start()
     assert world.reports[-1].adopted
     assert ("decode_tps" in world.reports[-1].measured) is measured
+    assert world.reports[-1].unused is measured
     await group.stop(drain_s=0)
 
 

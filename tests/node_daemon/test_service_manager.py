@@ -16,6 +16,8 @@ def test_a_unit_quotes_what_systemd_would_expand():
     assert 'ExecStart="/opt/my env/python" "-m"' in text
     assert '"/home/me/50%% $$HOME"' in text
     assert 'Environment="SPARKFLEET_RAY=home-1234"' in text
+    own = service_manager.unit_text("home-1234", ARGV, {"PATH": '/home/a "b" $c/50%/bin'})
+    assert 'Environment="PATH=/home/a \\"b\\" $c/50%%/bin"\n' in own, "systemd expands no $ in a variable"
 
 
 def test_a_crontab_keeps_what_is_not_ours():
@@ -146,6 +148,9 @@ def test_systemd_is_preferred_and_cleaned_up(tools):
     assert service_manager.start("home-1", ARGV, ENV, tools.directory / "log") == "systemd"
     unit = tools.directory / "config" / "systemd" / "user" / "sparkfleet-home-1.service"
     assert "ExecStart=" in unit.read_text()
+    assert f'Environment="PATH={tools.directory}"\n' in unit.read_text(), (
+        "systemd's has no directory of a home"
+    )
     said = calls.read_text()
     assert "--user enable sparkfleet-home-1.service" in said
     assert "--user restart sparkfleet-home-1.service" in said
@@ -159,7 +164,8 @@ def test_the_unit_is_one_that_systemd_understands(tmp_path):
     if verify.returncode:
         pytest.skip("systemd-analyze is not installed")
     unit = tmp_path / "sparkfleet-home.service"
-    unit.write_text(service_manager.unit_text("home", (sys.executable, "-c", "pass"), ENV))
+    env = ENV | {"PATH": '/home/a "b" $c/50%/bin:/usr/bin'}
+    unit.write_text(service_manager.unit_text("home", (sys.executable, "-c", "pass"), env))
     done = subprocess.run(
         ["systemd-analyze", "--user", "verify", str(unit)], capture_output=True, text=True, check=False
     )

@@ -18,6 +18,7 @@ from sparkfleet.staging.errors import (
     ConnectionVariableError,
     HubUnreachable,
     ModelAbsent,
+    ModelMiscased,
     ModelNotShown,
     StagingError,
 )
@@ -73,6 +74,16 @@ async def test_a_manifest_is_pinned_and_has_the_files_of_an_engine(asking, hub, 
     by_path = {file.path: file for file in manifest.files}
     assert by_path[SHARD].digest == hashlib.sha256(wanted_files[SHARD]).hexdigest()
     assert by_path["config.json"].algorithm == "git-sha1"
+
+
+async def test_a_name_in_another_case_has_no_manifest(asking, hub):
+    """`models pull` loaded the weights a second time, into a directory that no deployment with the right name reads."""
+    with pytest.raises(ModelMiscased, match="Tests/TINY is tests/tiny at ") as refused:
+        await asking(name="Tests/TINY").manifest("main")
+    assert refused.value.do == "Write tests/tiny."
+    assert {path for path, *_ in hub.asked} == {
+        f"/api/models/{name}/revision/main" for name in ("Tests/TINY", "tests/tiny")
+    }, "no list of files"
 
 
 async def test_a_manifest_comes_in_chunks_without_a_length(asking, hub, wanted_files):

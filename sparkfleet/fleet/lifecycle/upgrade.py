@@ -19,6 +19,7 @@ from sparkfleet.controlplane.api.client import FleetClient
 from sparkfleet.controlplane.state.status import FleetStatus
 from sparkfleet.errors import ControlError, NodeError, SparkfleetError
 from sparkfleet.fleet.events import FactFound, FleetStep, OnEvent, StepRunning, ignored
+from sparkfleet.fleet.nodes.node_set import other_nodes
 from sparkfleet.fleet.session import Session
 from sparkfleet.group.group_name import GroupKey, name_of
 from sparkfleet.group.report import GroupPhase, GroupReport
@@ -61,7 +62,7 @@ async def plan_upgrade(session: Session) -> UpgradePlan:
     """Find what the fleet runs. Changes nothing.
 
     Raises:
-        ControlError: the fleet is down.
+        ControlError: the fleet is down, or was started with other nodes than the inventory's.
         NodeError: a node cannot be reached: an upgrade changes all of them.
     """
     client = await session.find_controller()
@@ -71,8 +72,10 @@ async def plan_upgrade(session: Session) -> UpgradePlan:
             means="The next start installs the release of this command on every node.",
             do="`sparkfleet up` starts it.",
         )
-    pythons = await session.programs.pythons_in_use()
     status = await _status(client)
+    if (error := other_nodes(session.inventory, status)) is not None:
+        raise error  # it would start the controller anew with these nodes, under engines that go on
+    pythons = await session.programs.pythons_in_use()
     return UpgradePlan(client.version, pythons, frozenset() if status is None else frozenset(_ready(status)))
 
 

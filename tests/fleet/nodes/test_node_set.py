@@ -11,6 +11,7 @@ from sparkfleet.controlplane.state.status import NodeReport
 from sparkfleet.errors import ControlError
 from sparkfleet.fleet.deployments.status import fleet_state
 from sparkfleet.fleet.lifecycle.bring_up import bring_up
+from sparkfleet.fleet.lifecycle.upgrade import plan_upgrade
 from sparkfleet.fleet.node_starts import FleetLifecycle
 from sparkfleet.fleet.nodes.node_set import other_nodes, require_known_nodes
 from sparkfleet.planner.types.plan import GroupPlan
@@ -49,6 +50,14 @@ async def test_up_with_a_third_node_names_the_commands_before_it_changes_anythin
         await bring_up(Running("a", "b", "c"))
     assert caught.value.what == "Fleet home was started with a, b; the inventory has a, b, c."
     assert "c cannot be used yet" in caught.value.means
+    assert "`sparkfleet down`, then `sparkfleet up`" in caught.value.do
+
+
+@pytest.mark.parametrize("names", ["abc", "a"])
+async def test_an_upgrade_with_other_nodes_is_refused_before_it_looks_at_them(names):
+    """It ended Ray on the inventory's nodes and began with them: one that was taken out kept the former release."""
+    with pytest.raises(ControlError, match="Fleet home was started with a, b") as caught:
+        await plan_upgrade(Running(*names))
     assert "`sparkfleet down`, then `sparkfleet up`" in caught.value.do
 
 
