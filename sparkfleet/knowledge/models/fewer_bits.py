@@ -17,7 +17,7 @@ MAKERS = ("nvidia", "redhatai")
 
 _HUB_ID = re.compile(r"[\w.-]+/[\w.-]+")
 _FORMAT = re.compile(
-    r"nvfp4\w*|mxfp[48]|fp[48]|bf16|int[48]\w*|gptq|awq|autoround|w[48]a\d+|block|dynamic|mixed|fast|mtp|sm121|gb10|spark"
+    r"nvfp4\w*|mxfp[48]|fp[48]|bf16|int[48]\w*|gptq|awq|autoround|[48]bit|w[48]a\d+|block|dynamic|mixed|fast|mtp|sm121|gb10|spark"
 )
 
 

@@ -332,12 +332,17 @@ def _untried(variant: Variant, drafts: Drafts, engine: EngineName, method: Metho
             method, f"published for this model with {engines} only; to try it: `speculation: {method}`"
         )
     if method not in ("mtp", "nextn", "ngram"):
-        return Exclusion(method, NO_DRAFT)
+        unmeasured = unmeasured_draft(model, engine, method)
+        return Exclusion(method, _unmeasured(unmeasured) if unmeasured else NO_DRAFT)
     return Exclusion(method, _missing_head(method, "checkpoint", drafts.checkpoint, None) or UNPUBLISHED)
 
 
 NO_DRAFT = "no draft for this model is published; with one of yours: `speculation: {method: …, draft: …}`"
 UNPUBLISHED = "nobody has published it for this model with this engine"
+
+
+def _unmeasured(one: Speculator) -> str:
+    return f"{one.draft} is published, and nobody has measured it on a Spark; to try it: `speculation: {one.method}`"
 
 
 def _no_such(engine: EngineName, other: str | None = None) -> str:

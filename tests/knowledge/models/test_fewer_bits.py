@@ -119,3 +119,7 @@ def test_a_name_with_two_formats_is_planned_with_that_of_its_experts() -> None:
     assert found is not None
     assert found.bytes_on_disk == pytest.approx(67 * 2**30, rel=0.01)
     assert format_of(found).startswith("int4")
+
+
+def test_a_requantisers_4bit_is_a_word_of_the_format() -> None:
+    assert "cyankiwi/GLM-4.5-Air-AWQ-4bit" in [one.id for one in smaller("zai-org/GLM-4.5-Air")]

@@ -248,6 +248,17 @@ def test_a_draft_that_nobody_measured_is_taken_if_its_method_or_its_name_is_set(
     assert (only.draft, only.tokens) == (f"{model}-DFlash", 6)
 
 
+def test_a_published_draft_that_nobody_measured_is_named_in_the_reason(found):
+    reason = reasons(found("vllm", model="Qwen/Qwen3-Coder-Next-FP8"))["dflash"]
+    assert reason.startswith("z-lab/Qwen3-Coder-Next-DFlash is published, and nobody has measured it")
+    assert reason.endswith("to try it: `speculation: dflash`")
+
+
+def test_qwen3_next_has_a_head_that_its_config_does_not_declare_and_coder_next_none(found):
+    assert "MTP k=2" in methods(found("vllm", model="Qwen/Qwen3-Next-80B-A3B-Instruct-FP8"))
+    assert "no MTP head" in reasons(found("vllm", model="Qwen/Qwen3-Coder-Next-FP8"))["mtp"]
+
+
 def test_a_draft_by_name_has_its_own_depth_and_licence(found):
     model, draft = "openai/gpt-oss-120b", "nvidia/gpt-oss-120b-Eagle3-throughput"
     (only,) = found("trtllm", model=model, speculation={"method": "eagle3", "draft": draft}).options
