@@ -22,8 +22,8 @@ from sparkfleet.fleet.nodes.surroundings import (
 from sparkfleet.fleet.planning.checkpoints import checkpoints_of, checkpoints_on, embedded_of
 from sparkfleet.fleet.planning.fewer_bits import FewerBits, plans_with_fewer_bits
 from sparkfleet.fleet.planning.group_measurements import measured_lines, measurements_of
+from sparkfleet.fleet.planning.start_obstacles import start_obstacles
 from sparkfleet.fleet.planning.step_times import StepTimes, last_start_s, load_step_times
-from sparkfleet.fleet.planning.taken_ports import taken_ports
 from sparkfleet.fleet.session import Session
 from sparkfleet.perf.predictor import predicted_content, predictor_of
 from sparkfleet.planner.place.fleet_map import Fleet, links_of
@@ -191,7 +191,7 @@ async def plan_deployments(
     if assumed is None:
         running = [one.plan for one in status.deployments if one.plan] if status else []
         plans = [one.plan for one in decision.pending]
-        for line in await taken_ports(session.channels, plans, running):
+        for line in await start_obstacles(session.channels, plans, running, checkpoints):
             session.report(TroubleFound(line=line))
     times = load_step_times(FleetPaths.default(session.inventory.fleet).step_times)
     stored = around.get(session.inventory.head, NodeSurroundings()).generations
