@@ -112,6 +112,26 @@ class ReadDisks(Fact[Disks]):
         )
 
 
+class ReadContainerSpace(Fact[int]):
+    """Reads the bytes that are free on the disk of the container tool's directory, in which containers write."""
+
+    argv = (
+        "sh", "-c",
+        "d=$(docker info --format '{{.DockerRootDir}}' 2>/dev/null) && [ -d \"$d\" ]"
+        " || d=$(podman info --format '{{.Store.GraphRoot}}') && exec stat -f -c '%a %S' \"$d\"",
+    )  # fmt: skip
+
+    @staticmethod
+    def parse(output: str) -> int:
+        """Free blocks and their size, as `stat -f` prints them."""
+        words = output.split()
+        if len(words) != 2 or not all(
+            word.isdecimal() and word.isascii() and len(word) < 16 for word in words
+        ):
+            raise unexpected_output("the free space of containers", output)
+        return int(words[0]) * int(words[1])
+
+
 def _model(one: object, output: str) -> CachedModel:
     if not isinstance(one, list) or len(one) != 3 or not isinstance(one[0], str):
         raise unexpected_output("the cached models", output)

@@ -23,6 +23,7 @@ from sparkfleet.fleet.planning.checkpoints import checkpoints_of, checkpoints_on
 from sparkfleet.fleet.planning.fewer_bits import FewerBits, plans_with_fewer_bits
 from sparkfleet.fleet.planning.group_measurements import measured_lines, measurements_of
 from sparkfleet.fleet.planning.named_images import NamedImage, plans_with_named_images
+from sparkfleet.fleet.planning.start_obstacles import start_obstacles
 from sparkfleet.fleet.planning.step_times import StepTimes, last_start_s, load_step_times
 from sparkfleet.fleet.session import Session
 from sparkfleet.perf.predictor import predicted_content, predictor_of
@@ -191,6 +192,11 @@ async def plan_deployments(
     decision = decide(specs, fleet, status, checkpoints, renew=renew, retry=retry)
     for line in open_rendezvous(decision.plan, fleet.exposed):
         session.report(TroubleFound(line=line))
+    if assumed is None:
+        running = [one.plan for one in status.deployments if one.plan] if status else []
+        plans = [one.plan for one in decision.pending]
+        for line in await start_obstacles(session.channels, plans, running, checkpoints):
+            session.report(TroubleFound(line=line))
     times = load_step_times(FleetPaths.default(session.inventory.fleet).step_times)
     stored = around.get(session.inventory.head, NodeSurroundings()).generations
     decision = expecting(decision, times)

@@ -1,0 +1,122 @@
+"""Warnings of what makes a planned start fail: another program on a declared port, a disk of a node that is too full."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Collection, Iterable, Iterator, Mapping
+
+from sparkfleet.checkpoints.checkpoint import Checkpoint
+from sparkfleet.errors import FactError, NodeError
+from sparkfleet.hostfacts.disk import ReadContainerSpace
+from sparkfleet.hostfacts.network.listening_sockets import ListeningSocket, ReadSockets
+from sparkfleet.knowledge.engines.images import images_of
+from sparkfleet.planner.types.plan import DeploymentPlan
+from sparkfleet.remote.channel import Channel
+from sparkfleet.units import gb
+
+ANSWER_S = 10.0
+"""Time limit of a node's answer; without it the start finds out."""
+
+Port = tuple[str, int]
+"""A node and a port."""
+
+
+async def start_obstacles(
+    channels: Mapping[str, Channel],
+    plans: Collection[DeploymentPlan],
+    running: Collection[DeploymentPlan],
+    checkpoints: Mapping[str, Checkpoint],
+) -> tuple[str, ...]:
+    """A line for each obstacle to a start of these plans.
+
+    Args:
+        running: plans of the fleet's deployments.
+        checkpoints: facts, by model.
+    """
+    ports, tables = await asyncio.gather(
+        taken_ports(channels, plans, running), too_large_tables(channels, plans, running, checkpoints)
+    )
+    return (*ports, *tables)
+
+
+async def too_large_tables(
+    channels: Mapping[str, Channel],
+    plans: Iterable[DeploymentPlan],
+    running: Iterable[DeploymentPlan],
+    checkpoints: Mapping[str, Checkpoint],
+) -> tuple[str, ...]:
+    """A line for each node without room for the n-gram tables that a start of these plans writes into its container.
+
+    A node that runs an engine with the same tables is left out: its file goes with its container.
+    """
+    there = {node for plan in running for node, _ in _written(plan, checkpoints)}
+    wanted = [
+        (plan.name, node, size)
+        for plan in plans
+        for node, size in _written(plan, checkpoints)
+        if node not in there
+    ]
+    nodes = sorted({node for _, node, _ in wanted})
+    found = dict(zip(nodes, await asyncio.gather(*(_space(channels[node]) for node in nodes)), strict=True))
+    return tuple(
+        f"warning: {name}: each start writes {gb(size)} of n-gram tables into its container, and the disk of {node}'s"
+        f" containers has {gb(free)} free: the engine ends while it loads. `docker system df` shows what takes the space."
+        for name, node, size in wanted
+        if (free := found[node]) is not None and free < size
+    )
+
+
+def _written(plan: DeploymentPlan, checkpoints: Mapping[str, Checkpoint]) -> Iterator[tuple[str, float]]:
+    """Nodes on which a start of the plan writes tables, with their bytes."""
+    for candidate in (group.choice.candidate for group in plan.groups):
+        checkpoint, known = checkpoints.get(candidate.model), images_of(candidate.image or "")
+        if checkpoint is None or not checkpoint.table_bytes or len(known) != 1:
+            continue
+        tables = known[0].disk_tables(checkpoint.model_type)
+        if tables is not None and tables.written:
+            nodes = candidate.shape.nodes
+            yield from ((node, checkpoint.table_bytes / len(nodes)) for node in nodes)
+
+
+async def _space(channel: Channel) -> int | None:
+    try:
+        done = await channel.run(ReadContainerSpace.argv, timeout_s=ANSWER_S)
+        return ReadContainerSpace.answer(done.exit_code, done.stdout, done.stderr)
+    except (NodeError, FactError):
+        return None
+
+
+async def taken_ports(
+    channels: Mapping[str, Channel], plans: Iterable[DeploymentPlan], running: Iterable[DeploymentPlan]
+) -> tuple[str, ...]:
+    """A line for each declared port of these plans that another program has.
+
+    Args:
+        running: plans of the fleet's deployments: what listens on their ports are they themselves, and the planner keeps
+            the ports of others free.
+    """
+    known = {at for plan in running for at in plan.declared_ports}
+    wanted = {at: plan.name for plan in plans for at in sorted(plan.declared_ports - known)}
+    nodes = sorted({node for node, _ in wanted})
+    listed = await asyncio.gather(*(_listed(channels[node]) for node in nodes))
+    return tuple(_lines(wanted, dict(zip(nodes, listed, strict=True))))
+
+
+async def _listed(channel: Channel) -> tuple[ListeningSocket, ...]:
+    try:
+        done = await channel.run(ReadSockets.argv, timeout_s=ANSWER_S)
+        return ReadSockets.answer(done.exit_code, done.stdout, done.stderr)
+    except (NodeError, FactError):
+        return ()
+
+
+def _lines(wanted: Mapping[Port, str], listed: Mapping[str, tuple[ListeningSocket, ...]]) -> Iterator[str]:
+    for (node, port), name in wanted.items():
+        # A custom workload listens on the node's loopback; a socket of a rail's address alone is no obstacle.
+        others = [one for one in listed[node] if one.port == port and (one.anywhere or one.local)]
+        if others:
+            who = next((one.process for one in others if one.process), "a program of another user")
+            yield (
+                f"warning: {name}: {who} listens on port {port} of {node}, so its start there fails."
+                " Give it another `port` (also in its `command`)."
+            )
