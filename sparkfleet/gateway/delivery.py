@@ -16,7 +16,7 @@ from sparkfleet.gateway.body.request_body import RequestBody
 from sparkfleet.gateway.candidate_groups import CandidateGroups
 from sparkfleet.gateway.engine.attempts import Attempts
 from sparkfleet.gateway.engine.endpoints import Picker
-from sparkfleet.gateway.engine.engine_error import in_dialect, lacks_path, lengthened, read_error
+from sparkfleet.gateway.engine.engine_error import in_dialect, lacks_path, read_error, with_context
 from sparkfleet.gateway.engine.failure_event import FailureWatch
 from sparkfleet.gateway.engine.loop_detector import LoopDetector
 from sparkfleet.gateway.engine.relay import AnswerFilters, loop_event, lost_event, relay
@@ -228,8 +228,8 @@ async def _pass_error_on(
         body = refusal.body(ctx.dialect)
     else:
         body = in_dialect(given, answer.status, ctx.dialect)
-        if answer.unfit == "context" and (largest := largest_context(model)):
-            body = lengthened(body, largest)
+        if answer.unfit == "context":
+            body = with_context(body, ctx.dialect, largest_context(model))
     meter.feed(body)
     headers = [header for header in answer.headers() if header[0] not in _OF_THE_BODY]
     await respond(send, ctx.status, [*headers, JSON, *id_headers(ctx)], body)

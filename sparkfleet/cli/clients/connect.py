@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Annotated
 
 import typer
@@ -10,9 +11,11 @@ from sparkfleet.cli.exit_codes import Exit
 from sparkfleet.cli.options import DEFAULT_INVENTORY, InventoryOption, JsonOption, open_session, run
 from sparkfleet.cli.output import OUTPUT_VERSION, console, errors, print_json
 from sparkfleet.controlplane.api.client import FleetClient
+from sparkfleet.controlplane.state.capabilities import tools_of
 from sparkfleet.errors import ControlError
-from sparkfleet.fleet.clients.connect import AUTHORITY, CLIENTS, KEY, ClientSetup, Endpoint, setup_of
+from sparkfleet.fleet.clients.connect import AGENTS, AUTHORITY, CLIENTS, KEY, ClientSetup, Endpoint, setup_of
 from sparkfleet.fleet.session import Session
+from sparkfleet.planner.types.plan import GroupPlan
 from sparkfleet.specs.fields import quote
 
 
@@ -70,8 +73,15 @@ async def _endpoint(fleet: FleetClient, name: str, url: str) -> Endpoint:
         model=name,
         context=max(contexts, default=None),
         vision=any(group.vision for group in groups),
+        tools=_tools(groups),
         authority=status.certificate.authority if status.certificate is not None else "",
     )
+
+
+def _tools(groups: Sequence[GroupPlan]) -> bool | None:
+    """True if a group parses calls of tools; False if none does."""
+    known = {tools_of(group.choice.candidate, group.family) for group in groups}
+    return True if True in known else False if known == {False} else None
 
 
 def _base(url: str) -> str:
@@ -90,6 +100,12 @@ def _notes(session: Session, client: str, endpoint: Endpoint, setup: ClientSetup
         errors.print(setup.then, markup=False)
     if client == AUTHORITY:
         return
+    if client in AGENTS and endpoint.tools is False:
+        errors.print(
+            f"{endpoint.model} parses no calls of tools, and every request of {client} has tools: it is refused."
+            ' Set "--tool-call-parser" in the "engine_args" of the deployment.',
+            markup=False,
+        )
     if endpoint.authority:
         errors.print(
             f"The endpoint's certificate is of the fleet's own authority: `sparkfleet connect ca {endpoint.model} >"

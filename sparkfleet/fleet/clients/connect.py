@@ -3,7 +3,9 @@
 No text contains a key: each reads it from `SPARKFLEET_API_KEY`, or from where its client stores keys. Sources, read in
 November 2026: Claude Code's settings and LLM gateways (docs.anthropic.com), docs.openclaw.ai/providers/vllm,
 opencode.ai/docs/providers, aider.chat/docs/llms/openai-compat, docs.continue.dev/reference, the environment variables of
-docs.openwebui.com, and "OpenAI-compatible models" of llm.datasette.io.
+docs.openwebui.com, and "OpenAI-compatible models" of llm.datasette.io. Each text was run through a gateway, with calls of
+tools and with a conversation that outgrows the context, by Claude Code 2.1.197, Codex 0.171.0, OpenCode 1.18.33, Continue's
+cn 1.5.47, Aider 0.86.2, OpenClaw 2026.9.6, Qwen Code 0.15.10 and (without the context) Cline 3.0.65.
 """
 
 from __future__ import annotations
@@ -25,6 +27,12 @@ _ANSWER = 8192
 """Tokens of an answer that clients plan for, which have to be given a number."""
 _CONTEXT = 32768
 """Context that is given to clients which need one, if that of the model is not known."""
+_CLAUDE_ANSWER = 32_000
+"""Tokens of an answer that Claude Code reserves for a model that it does not know."""
+_CLAUDE_BUFFER = 13_000
+"""Tokens that it keeps free beside them (at most 20,000 of those count): it compacts a conversation before."""
+_CLAUDE_LEAST = 30_000
+"""Tokens at which it may compact: its own prompt has 19,000 to 22,000. Below that it gives up at its first request."""
 
 
 class Endpoint(Value):
@@ -36,6 +44,8 @@ class Endpoint(Value):
     context: int | None = None
     """Tokens of prompt and answer; None: not known."""
     vision: bool = False
+    tools: bool | None = None
+    """True if calls of tools are parsed; None: not known."""
     authority: str = ""
     """PEM certificate of the fleet's own authority, if that made the endpoint's; "" otherwise."""
 
@@ -94,6 +104,7 @@ def _claude_code(endpoint: Endpoint) -> ClientSetup:
         "ANTHROPIC_DEFAULT_HAIKU_MODEL": endpoint.model,
         "CLAUDE_CODE_ATTRIBUTION_HEADER": "0",
         "CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC": "1",
+        **_claude_context(endpoint.context),
     }
     return ClientSetup(
         place="~/.claude/settings.json",
@@ -101,6 +112,66 @@ def _claude_code(endpoint: Endpoint) -> ClientSetup:
         then=f'Start it with `ANTHROPIC_AUTH_TOKEN="${KEY}" claude`, without ANTHROPIC_API_KEY in the environment. Without'
         " CLAUDE_CODE_ATTRIBUTION_HEADER=0 a line that changes with each request opens the prompt, and nothing of it is"
         " found in the KV cache.",
+    )
+
+
+def _claude_context(context: int | None) -> dict[str, str]:
+    """Settings by which Claude Code compacts a conversation in time: for an unknown model it assumes 200,000 tokens."""
+    if context is None:
+        return {}
+    answer = min(_CLAUDE_ANSWER, max(_ANSWER, context // 8), context // 4)
+    settings = {
+        "CLAUDE_CODE_MAX_CONTEXT_TOKENS": str(context),
+        "CLAUDE_CODE_MAX_OUTPUT_TOKENS": str(answer),
+    }
+    if context - answer - _CLAUDE_BUFFER >= _CLAUDE_LEAST:
+        settings["CLAUDE_CODE_AUTO_COMPACT_WINDOW"] = str(context)
+    return settings
+
+
+def _codex(endpoint: Endpoint) -> ClientSetup:
+    window = [] if endpoint.context is None else [f"model_context_window = {endpoint.context}"]
+    lines = [
+        f"model = {_quoted(endpoint.model)}",
+        f"model_provider = {_quoted(PROVIDER)}",
+        *window,
+        "",
+        f"[model_providers.{PROVIDER}]",
+        f"name = {_quoted(PROVIDER)}",
+        f"base_url = {_quoted(endpoint.url)}",
+        f"env_key = {_quoted(KEY)}",
+        'wire_api = "responses"',
+    ]
+    return ClientSetup(
+        place="~/.codex/config.toml",
+        text="\n".join(lines),
+        then="Codex calls tools over /v1/responses, which vLLM answers. It warns that it has no metadata of the model: it"
+        " compacts by the context above, without which it assumes 272,000 tokens.",
+    )
+
+
+def _cline(endpoint: Endpoint) -> ClientSetup:
+    model, url = shlex.quote(endpoint.model), shlex.quote(endpoint.url)
+    return ClientSetup(
+        place="the shell",
+        text=f'cline auth --provider openai --apikey "${KEY}" --modelid {model} --baseurl {url}',
+        then="In an editor: Settings, API Provider, OpenAI Compatible, with the same address, key and model"
+        + (f", and a context window of {endpoint.context}." if endpoint.context else "."),
+    )
+
+
+def _qwen_code(endpoint: Endpoint) -> ClientSetup:
+    lines = (
+        f"export OPENAI_BASE_URL={shlex.quote(endpoint.url)}",
+        f'export OPENAI_API_KEY="${KEY}"',
+        f"export OPENAI_MODEL={shlex.quote(endpoint.model)}",
+        "qwen --auth-type openai",
+    )
+    size = _json({"model": {"generationConfig": {"contextWindowSize": endpoint.context}}})
+    return ClientSetup(
+        place="the shell",
+        text="\n".join(lines),
+        then=f"Its context, in ~/.qwen/settings.json: {' '.join(size.split())}" if endpoint.context else "",
     )
 
 
@@ -147,6 +218,8 @@ def _opencode(endpoint: Endpoint) -> ClientSetup:
     model: dict[str, Any] = {"name": endpoint.model}
     if endpoint.context is not None:
         model["limit"] = {"context": endpoint.context, "output": min(_ANSWER, endpoint.context // 2)}
+    if endpoint.vision:  # without these it replaces an image by an error
+        model |= {"attachment": True, "modalities": {"input": ["text", "image"], "output": ["text"]}}
     provider = {
         "npm": "@ai-sdk/openai-compatible",
         "name": PROVIDER,
@@ -166,12 +239,25 @@ def _opencode(endpoint: Endpoint) -> ClientSetup:
 
 
 def _aider(endpoint: Endpoint) -> ClientSetup:
-    lines = (
+    name = f"openai/{endpoint.model}"
+    lines = [
         f"export OPENAI_API_BASE={shlex.quote(endpoint.url)}",
         f'export OPENAI_API_KEY="${KEY}"',
-        f"aider --model {shlex.quote('openai/' + endpoint.model)}",
-    )
-    return ClientSetup(place="the shell", text="\n".join(lines))
+    ]
+    start = f"aider --model {shlex.quote(name)}"
+    if endpoint.context is not None:
+        sizes = {
+            "max_input_tokens": endpoint.context,
+            "max_output_tokens": min(_ANSWER, endpoint.context // 2),
+            "input_cost_per_token": 0,
+            "output_cost_per_token": 0,
+            "litellm_provider": "openai",
+            "mode": "chat",
+        }
+        metadata = shlex.quote(json.dumps({name: sizes}))
+        lines.append(f"echo {metadata} > ~/.aider.sparkfleet.json")
+        start += " --model-metadata-file ~/.aider.sparkfleet.json"
+    return ClientSetup(place="the shell", text="\n".join((*lines, start)))
 
 
 def _continue(endpoint: Endpoint) -> ClientSetup:
@@ -187,6 +273,9 @@ def _continue(endpoint: Endpoint) -> ClientSetup:
         f"    apiKey: ${{{{ secrets.{KEY} }}}}",
         "    roles: [chat, edit, apply]",
     ]
+    able = [] if endpoint.tools is False else ["tool_use"]
+    if able := able + ["image_input"] * endpoint.vision:  # it knows those of published names only
+        lines.append(f"    capabilities: [{', '.join(able)}]")
     if endpoint.context is not None:
         lines += ["    defaultCompletionOptions:", f"      contextLength: {endpoint.context}"]
     return ClientSetup(
@@ -234,7 +323,7 @@ def _ca(endpoint: Endpoint) -> ClientSetup:
     return ClientSetup(
         place="sparkfleet-ca.pem on the client's machine",
         text=endpoint.authority.rstrip(),
-        then="Python: SSL_CERT_FILE=sparkfleet-ca.pem; Node.js (Claude Code, OpenCode): "
+        then="Python and Codex: SSL_CERT_FILE=sparkfleet-ca.pem; Node.js (Claude Code, OpenCode, Continue): "
         "NODE_EXTRA_CA_CERTS=sparkfleet-ca.pem; curl: --cacert sparkfleet-ca.pem.",
     )
 
@@ -242,14 +331,21 @@ def _ca(endpoint: Endpoint) -> ClientSetup:
 CLIENTS: Mapping[str, Callable[[Endpoint], ClientSetup]] = {
     "openai": _openai,
     "claude-code": _claude_code,
+    "codex": _codex,
     "open-webui": _open_webui,
     "openclaw": _openclaw,
     "opencode": _opencode,
     "aider": _aider,
     "continue": _continue,
+    "cline": _cline,
+    "qwen-code": _qwen_code,
     "langchain": _langchain,
     "llm": _llm,
 }
+
+
+AGENTS = frozenset(("claude-code", "codex", "openclaw", "opencode", "cline", "qwen-code"))
+"""Clients that can do nothing with a model whose calls of tools are not parsed."""
 
 
 def _json(value: object) -> str:

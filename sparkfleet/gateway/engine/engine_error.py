@@ -15,7 +15,7 @@ from typing import Any, Literal
 
 from sparkfleet.gateway.engine.connection import EngineConnectionLost
 from sparkfleet.gateway.engine.upstream import UpstreamAnswer
-from sparkfleet.gateway.errors.api_error import Dialect, error_json
+from sparkfleet.gateway.errors.api_error import PROMPT_TOO_LONG, Dialect, error_json
 
 LONGEST = 1 << 20
 """Bytes of an error that are read: some repeat the request that they refuse."""
@@ -89,10 +89,20 @@ def unfitness(body: bytes, status: int, *, has_audio: bool) -> Unfitness | None:
     return "audio" if has_audio and _NO_SOUND.search(said.lower()) else None
 
 
-def lengthened(body: bytes, sentence: str) -> bytes:
-    """An error in the form of a client's API with one sentence more in its message."""
+def with_context(body: bytes, dialect: Dialect, largest: str) -> bytes:
+    """An engine's error about a prompt that is too long, in the words that clients of `dialect` recognise.
+
+    Args:
+        body: it, in the form of `dialect`.
+        largest: a sentence with the largest context of the model; "" if it is not known.
+    """
     document = json.loads(body)
-    document["error"]["message"] += f" {sentence}"
+    words = document["error"]["message"]
+    is_known = dialect == "openai" or PROMPT_TOO_LONG.lower() in words.lower()
+    if is_known and not largest:
+        return body
+    parts = ("" if is_known else f"{PROMPT_TOO_LONG}.", words, largest)
+    document["error"]["message"] = " ".join(filter(None, parts))
     return json.dumps(document).encode()
 
 

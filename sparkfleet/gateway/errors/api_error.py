@@ -13,6 +13,10 @@ from sparkfleet.errors import SparkfleetError
 
 Dialect = Literal["openai", "anthropic"]
 
+PROMPT_TOO_LONG = "The prompt is too long"
+"""Words of Anthropic's own error, in any case of letters. Claude Code (2.1.197) compacts a conversation that gets an error
+with them, and gives one up that gets any other 400: its `/compact` sends the same prompt and fails with it."""
+
 _LONGEST_NAME = 120
 
 _KINDS = {

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
-from sparkfleet.gateway.errors.api_error import ApiError, later, shortened
+from sparkfleet.gateway.errors.api_error import PROMPT_TOO_LONG, ApiError, later, shortened
 from sparkfleet.gateway.request.requirements import Ability
 from sparkfleet.gateway.routing_table import GroupEntry, ModelEntry
 
@@ -148,9 +148,14 @@ def waited_too_long(entry: ModelEntry, waited_s: float, seconds: int) -> ApiErro
 
 
 def too_long(entry: ModelEntry, least: int, largest: int, where: str) -> ApiError:
-    """400: the prompt is certainly longer than every context. `where`: the group with the largest one."""
+    """400: the prompt is certainly longer than every context. `where`: the group with the largest one.
+
+    The first sentence is what Anthropic's clients look for (`PROMPT_TOO_LONG`), the second what OpenAI's do (OpenCode,
+    LiteLLM).
+    """
     return ApiError(
-        f'The prompt has at least {least} tokens; the largest context of "{entry.name}" is {largest}, on {where}.',
+        f"{PROMPT_TOO_LONG}: it has at least {least} tokens. This model's maximum context length is {largest} tokens"
+        f' ("{entry.name}" on {where}).',
         do="Send a shorter prompt.",
         status=400,
         code="context_length_exceeded",

@@ -23,8 +23,13 @@ class Fleet(OpenClient):
     inventory = SimpleNamespace(head="spark1")
     address = HeadAddress(ray="", api="", gateway_host="127.0.0.1", gateway_port=8000)
 
+    engine = "custom"
+
     async def fleet(self) -> Any:
-        group = SimpleNamespace(choice=SimpleNamespace(candidate=SimpleNamespace(context=8192)), vision=False)
+        candidate = SimpleNamespace(
+            context=8192, engine=self.engine, engine_args=(), model="org/tiny", engine_version="0.32.0"
+        )
+        group = SimpleNamespace(choice=SimpleNamespace(candidate=candidate), family="llama", vision=False)
         spec = json.dumps({"name": "tiny", "model": "org/tiny", "aliases": ["gpt-4o"]})
         one = SimpleNamespace(name="tiny", spec=spec, plan=SimpleNamespace(groups=(group,)))
         return SimpleNamespace(deployments=(one,), certificate=None)
@@ -52,6 +57,20 @@ def test_the_configuration_is_printed_for_names_and_aliases() -> None:
         assert f"sparkfleet/{name}" in json.loads(shown)["text"]
     assert json.loads(invoke("opencode", "tiny"))["model"] == "sparkfleet/tiny"
     assert "http://box:80/v1" in invoke("aider", "tiny", "--url", "http://box:80/")
+
+
+@pytest.mark.parametrize("client", ["codex", "aider"])
+@pytest.mark.parametrize("engine", ["vllm", "custom"])
+def test_an_agent_is_warned_of_a_model_without_tools(
+    client: str, engine: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """vLLM without a parser refuses a request with tools; of a custom engine nothing is known, and Aider sends none."""
+    monkeypatch.setattr(Fleet, "engine", engine)
+    notes: list[str] = []
+    monkeypatch.setattr(verb.errors, "print", lambda words, **_: notes.append(words))
+    invoke(client, "tiny")
+    warned = any('"--tool-call-parser"' in note for note in notes)
+    assert warned == (engine == "vllm" and client == "codex")
 
 
 def test_further_addresses_of_the_endpoint_are_named(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import json
 import shlex
+import tomllib
 from pathlib import Path
 from typing import Any
 
@@ -38,6 +39,59 @@ def test_claude_code_gets_the_root_and_keeps_its_prefix() -> None:
     assert {value for name, value in env.items() if name.endswith("_MODEL")} == {"qwen3.5-35b"}
 
 
+@pytest.mark.parametrize(
+    ("context", "answer", "compacts"),
+    [(8192, "2048", False), (32768, "8192", False), (65536, "8192", True), (262144, "32000", True)],
+)
+def test_claude_code_gets_the_context_and_room_for_its_own_prompt(
+    context: int, answer: str, compacts: bool
+) -> None:
+    """With the window set on 32,768 tokens it ended with "Prompt is too long" before its second request."""
+    env = json.loads(setup_of("claude-code", ENDPOINT.model_copy(update={"context": context})).text)["env"]
+    assert env["CLAUDE_CODE_MAX_CONTEXT_TOKENS"] == str(context)
+    assert env["CLAUDE_CODE_MAX_OUTPUT_TOKENS"] == answer
+    assert env.get("CLAUDE_CODE_AUTO_COMPACT_WINDOW") == (str(context) if compacts else None)
+    unknown = json.loads(setup_of("claude-code", ENDPOINT.model_copy(update={"context": None})).text)["env"]
+    assert not any("TOKENS" in name or "WINDOW" in name for name in unknown)
+
+
+@pytest.mark.parametrize("context", [None, 65536])
+def test_codex_gets_its_provider_and_the_context(context: int | None) -> None:
+    config = tomllib.loads(setup_of("codex", ENDPOINT.model_copy(update={"context": context})).text)
+    assert (config["model"], config.get("model_context_window")) == ("qwen3.5-35b", context)
+    provider = config["model_providers"][config["model_provider"]]
+    assert (provider["base_url"], provider["env_key"]) == ("http://spark1:8000/v1", KEY)
+    assert provider["wire_api"] == "responses", "the other one was removed from Codex"
+
+
+def test_a_model_with_vision_gets_images() -> None:
+    """OpenCode replaces an image by "this model does not support image input" unless its configuration has it."""
+
+    def model(vision: bool) -> dict[str, Any]:
+        code = json.loads(setup_of("opencode", ENDPOINT.model_copy(update={"vision": vision})).text)
+        found: dict[str, Any] = code["provider"]["sparkfleet"]["models"]["qwen3.5-35b"]
+        return found
+
+    assert model(True)["modalities"]["input"] == ["text", "image"]
+    assert "modalities" not in model(False)
+
+
+@pytest.mark.parametrize(
+    ("tools", "vision", "able"),
+    [(True, True, ["tool_use", "image_input"]), (None, False, ["tool_use"]), (False, False, None)],
+)
+def test_continue_gets_what_the_model_can(tools: bool | None, vision: bool, able: list[str] | None) -> None:
+    endpoint = ENDPOINT.model_copy(update={"tools": tools, "vision": vision})
+    (model,) = yaml.safe_load(setup_of("continue", endpoint).text)["models"]
+    assert model.get("capabilities") == able
+
+
+def test_aider_gets_the_context() -> None:
+    words = shlex.split(setup_of("aider", ENDPOINT).text)
+    assert json.loads(words[words.index("echo") + 1])["openai/qwen3.5-35b"]["max_input_tokens"] == 65536
+    assert "echo" not in setup_of("aider", ENDPOINT.model_copy(update={"context": None})).text
+
+
 @pytest.mark.parametrize("context", [None, 4096, 65536])
 def test_json_and_yaml_are_read(context: int | None) -> None:
     endpoint = ENDPOINT.model_copy(update={"context": context})
@@ -58,7 +112,7 @@ def test_json_and_yaml_are_read(context: int | None) -> None:
 def test_programs_parse() -> None:
     ast.parse(setup_of("langchain", ENDPOINT).text)
     ast.parse(setup_of("openai", ENDPOINT).text.partition("# Python\n")[2])
-    for client in ("aider", "open-webui"):
+    for client in ("aider", "cline", "open-webui", "qwen-code"):
         assert shlex.split(setup_of(client, ENDPOINT).text)
 
 

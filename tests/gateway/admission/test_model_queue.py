@@ -459,7 +459,7 @@ async def test_a_prompt_that_fits_nowhere_is_told_the_largest_context(open_door:
     status, _, body = await door.post(messages=[{"role": "user", "content": "word " * 20_000}])
     error = json.loads(body)["error"]
     assert (status, error["code"]) == (400, "context_length_exceeded")
-    assert 'the largest context of "tiny" is 4096, on app-0' in error["message"]
+    assert 'maximum context length is 4096 tokens ("tiny" on app-0)' in error["message"]
     assert not door.engine.requests
     assert (await door.post(messages=[{"role": "user", "content": "word " * 3000}]))[0] == 200
 

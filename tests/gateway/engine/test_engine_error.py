@@ -367,6 +367,35 @@ async def test_a_prompt_that_is_too_long_for_all_names_the_largest_context(unlik
             '9000 input tokens. The largest context of "tiny" is 8192 tokens, on app-1.'
         )
         assert (body["error"]["param"], body["error"]["code"]) == ("input_tokens", 400), "the engine's own"
+        assert body["error"]["message"].startswith("The prompt is too long. ") == (path != CHAT)
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        {"type": "error", "error": {"type": "BadRequestError", "message": LONG.format(4096)}},
+        json.loads(SGLANG),
+        {"type": "error", "error": {"type": "x", "message": "prompt is too long: 9 tokens > 8 maximum"}},
+    ],
+)
+@pytest.mark.parametrize("path", ["/v1/messages", "/v1/messages/count_tokens"])
+async def test_claude_code_recognises_a_prompt_that_is_too_long(
+    unlike: Unlike, path: str, said: object
+) -> None:
+    """By these words alone it compacts its conversation; after another 400 each further request fails as well."""
+    house = await unlike((FIRST, lacking(400, said)))
+    status, body = await house.post(path, messages=[{"role": "user", "content": "hi"}])
+    assert (status, body["type"]) == (400, "error")
+    assert body["error"]["message"].lower().count("prompt is too long") == 1
+
+
+async def test_a_prompt_that_the_gateway_finds_too_long_is_recognised_as_well(unlike: Unlike) -> None:
+    house = await unlike((FIRST.model_copy(update={"context": 4096}), well))
+    for path in (CHAT, "/v1/messages"):
+        _, body = await house.post(path, messages=[{"role": "user", "content": "word " * 20_000}])
+        assert body["error"]["message"].startswith("The prompt is too long: ")
+        assert "This model's maximum context length is 4096 tokens" in body["error"]["message"]
+    assert house.asked == [0]
 
 
 async def test_a_prompt_that_needs_a_group_that_starts_is_later(unlike: Unlike) -> None:
