@@ -69,6 +69,8 @@ def test_sizes_are_as_published(model, gb, source):
         ("poolside/Laguna-M.1-NVFP4", 225),
         ("LiquidAI/LFM2.5-2.6B", 2.6),
         ("google/gemma-4-12B-it", 12),
+        ("RedHatAI/gemma-4-12B-it-NVFP4", 12),
+        ("saricles/MiniMax-M2.7-REAP-172B-A10B-NVFP4-GB10", 172),  # a quarter of the experts is left out
         ("nvidia/NVIDIA-Nemotron-Labs-3-Puzzle-75B-A9B-NVFP4", 75),
         ("inclusionAI/Ling-3.0-flash", 124),
     ],
