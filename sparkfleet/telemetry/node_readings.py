@@ -229,7 +229,7 @@ def _kernel_log(since_s: float | None = None, after: float = 0.0) -> KernelLog:
 
     Raises FactError, OSError and SubprocessError.
     """
-    argv = ReadKernelLog.argv_here
+    argv: tuple[str, ...] = ReadKernelLog.argv_here
     if since_s is not None:
         argv = (*argv, "--since", f"{math.ceil(since_s)} seconds ago")
     code, out, err = run_here(argv, LOG_LIMIT_S)
