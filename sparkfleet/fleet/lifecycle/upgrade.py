@@ -74,7 +74,7 @@ async def plan_upgrade(session: Session) -> UpgradePlan:
         )
     status = await _status(client)
     if (error := other_nodes(session.inventory, status)) is not None:
-        raise error  # it would start the controller anew with these nodes, under engines that go on
+        raise error  # it would start the controller again with these nodes, under engines that go on
     pythons = await session.programs.pythons_in_use()
     return UpgradePlan(client.version, pythons, frozenset() if status is None else frozenset(_ready(status)))
 

@@ -17,9 +17,6 @@ from sparkfleet.units import gb
 ANSWER_S = 10.0
 """Time limit of a node's answer; without it the start finds out."""
 
-Port = tuple[str, int]
-"""A node and a port."""
-
 
 async def start_obstacles(
     channels: Mapping[str, Channel],
@@ -110,7 +107,9 @@ async def _listed(channel: Channel) -> tuple[ListeningSocket, ...]:
         return ()
 
 
-def _lines(wanted: Mapping[Port, str], listed: Mapping[str, tuple[ListeningSocket, ...]]) -> Iterator[str]:
+def _lines(
+    wanted: Mapping[tuple[str, int], str], listed: Mapping[str, tuple[ListeningSocket, ...]]
+) -> Iterator[str]:
     for (node, port), name in wanted.items():
         # A custom workload listens on the node's loopback; a socket of a rail's address alone is no obstacle.
         others = [one for one in listed[node] if one.port == port and (one.anywhere or one.local)]

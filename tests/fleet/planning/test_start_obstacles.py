@@ -1,4 +1,4 @@
-"""What a node has that makes a planned start fail."""
+"""Nodes on which a planned start would fail."""
 
 import os
 import shutil
