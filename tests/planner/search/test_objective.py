@@ -35,7 +35,9 @@ class TestThroughput:
             assert f"; {most.candidate.how} is predicted faster ({speed}) but ranked lower: " in first.reason
 
     def test_a_rung_that_promises_more_together_is_among_them(self, sparks, plan, ask):
-        (made,) = plan(sparks(1), ask("google/gemma-4-31B-it", objective="throughput")).deployments
+        (made,) = plan(
+            sparks(1), ask("nvidia/Llama-3.3-70B-Instruct-FP4", objective="throughput")
+        ).deployments
         assert "is predicted faster" in made.groups[0].choice.reason
 
     @pytest.mark.parametrize("model", ["nvidia/Gemma-4-31B-IT-NVFP4", "nvidia/Qwen3.6-27B-NVFP4"])
@@ -47,7 +49,7 @@ class TestThroughput:
         assert not [rung for rung in same if "predicted faster" in rung.reason]
 
     def test_of_two_that_nobody_ran_the_reason_is_other_models(self, sparks, plan, ask):
-        found = choice(plan(sparks(1), ask("openai/gpt-oss-20b")))
+        found = choice(plan(sparks(2), ask(SUPER)))
         assert found.published.rows == 0
         assert "ranked lower: fewer published measurements of it with other models" in found.reason
 
