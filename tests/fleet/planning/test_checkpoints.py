@@ -304,5 +304,5 @@ class TestRefusedByTheHub:
         assert (await one(self.TYPO)).origin == (
             "known by the pattern of Qwen/Qwen3.5-27B only; format assumed: BF16"
         )
-        assert (await one("unsloth/Qwen3.6-27B-NVFP4")).origin.endswith("format by its name: NVFP4")
+        assert (await one("someone/Qwen3.6-27B-NVFP4")).origin.endswith("format by its name: NVFP4")
         assert not (await one(KNOWN)).origin
