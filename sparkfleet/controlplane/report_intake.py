@@ -138,7 +138,7 @@ class ReportIntake:
 def _ready_words(report: GroupReport) -> str:
     seconds = f"{report.started_s or 0:.1f} s"
     if report.unused:
-        words = f"started before its group, which was ready {seconds} later"
+        words = f"ready after {seconds}, its engine started before the group"
     else:
         words = f"{'adopted, ready after' if report.adopted else 'started in'} {seconds}"
     if speed := _speed_words(report):

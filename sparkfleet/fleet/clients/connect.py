@@ -3,9 +3,10 @@
 No text contains a key: each reads it from `SPARKFLEET_API_KEY`, or from where its client stores keys. Sources, read in
 November 2026: Claude Code's settings and LLM gateways (docs.anthropic.com), docs.openclaw.ai/providers/vllm,
 opencode.ai/docs/providers, aider.chat/docs/llms/openai-compat, docs.continue.dev/reference, the environment variables of
-docs.openwebui.com, and "OpenAI-compatible models" of llm.datasette.io. Each text was run through a gateway, with calls of
-tools and with a conversation that outgrows the context, by Claude Code 2.1.197, Codex 0.171.0, OpenCode 1.18.33, Continue's
-cn 1.5.47, Aider 0.86.2, OpenClaw 2026.9.6, Qwen Code 0.15.10 and (without the context) Cline 3.0.65.
+docs.openwebui.com, and "OpenAI-compatible models" of llm.datasette.io. Run through a gateway, with a scripted
+engine that calls tools, in November 2026: Claude Code 2.1.197 and Codex 0.171.0 (both with a conversation that outgrew the
+context, too), OpenCode 1.18.33, Continue's cn 1.5.47, OpenClaw 2026.9.6, Qwen Code 0.15.10, Cline 3.0.65, and without tools
+Aider 0.86.2.
 """
 
 from __future__ import annotations

@@ -9,13 +9,8 @@ from sparkfleet.fleet.deployments.apply import PreparedApply, prepare_apply
 from sparkfleet.fleet.deployments.history import history_of
 from sparkfleet.fleet.deployments.status import find
 from sparkfleet.fleet.nodes.node_set import require_known_nodes
-from sparkfleet.fleet.planning.plan import (
-    FleetDecision,
-    FleetPlan,
-    Planned,
-    memory_holds_both,
-    running_groups,
-)
+from sparkfleet.fleet.planning.plan import FleetDecision, FleetPlan, Planned
+from sparkfleet.fleet.planning.running import memory_holds_both, running_groups
 from sparkfleet.fleet.session import Session
 from sparkfleet.planner.place.fleet_map import Fleet
 from sparkfleet.planner.report.diff import Change, compare

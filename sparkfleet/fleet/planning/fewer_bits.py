@@ -2,23 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 from sparkfleet.checkpoints.checkpoint import Checkpoint
+from sparkfleet.fleet.planning.replanning import GAIN, Replanning, gain_of
 from sparkfleet.knowledge.models.fewer_bits import checkpoints_with_fewer_bits
 from sparkfleet.planner.report.explain.layout import lines_of
 from sparkfleet.planner.types.plan import DeploymentPlan, Plan, Rung
 from sparkfleet.specs.deployment import Deployment
 from sparkfleet.units import gb, three_digits
 from sparkfleet.values import Value
-
-GAIN = 1.15
-"""Least gain in predicted speed at which other weights are shown: less is within the error of predictions."""
-FEW = 4
-"""Most deployments of a command line for which other weights are planned: each of these is a plan of its own."""
-
-Replan = Callable[[Sequence[Deployment], Mapping[str, Checkpoint]], Plan]
-"""Plans deployments with facts of their checkpoints, by model, on the fleet as it is."""
 
 
 class FewerBits(Value):
@@ -38,33 +31,21 @@ class FewerBits(Value):
     """The nearest things that would fit, in words, if it does not fit."""
 
 
-def plans_with_fewer_bits(
-    specs: Sequence[Deployment], plan: Plan, checkpoints: Mapping[str, Checkpoint], replan: Replan
-) -> dict[str, tuple[FewerBits, ...]]:
+def plans_with_fewer_bits(made: Replanning) -> dict[str, tuple[FewerBits, ...]]:
     """Other weights by the name of each deployment that the fleet cannot serve, or would serve faster or with more context
-    or requests at once; the fastest first.
-
-    Args:
-        specs: all deployments of the plan. One with several variants gets no other weights.
-        plan: the plan.
-        checkpoints: facts, by model.
-        replan: as the plan was made.
+    or requests at once; the fastest first. A deployment with several variants gets none.
     """
-    if len(specs) > FEW:
-        return {}
-    refused = {one.name for one in plan.refused}
 
     def options(spec: Deployment, own: Checkpoint) -> Iterator[FewerBits]:
         for other in checkpoints_with_fewer_bits(own):
-            instead = [one.model_copy(update={"model": other.id}) if one is spec else one for one in specs]
-            found = replan(instead, {**checkpoints, other.id: other})
-            if refused.issuperset(one.name for one in found.refused):  # at nobody else's expense
-                yield from _option(other, plan, found, spec.name)
+            found = made.with_model(spec, other)
+            if found is not None:
+                yield from _option(other, made.plan, found, spec.name)
 
     found = {
         spec.name: _best(options(spec, own))
-        for spec in specs
-        if (own := checkpoints.get(spec.model or "")) is not None
+        for spec in made.candidates
+        if (own := made.checkpoints.get(spec.model or "")) is not None
     }
     return {name: options for name, options in found.items() if options}
 
@@ -94,11 +75,6 @@ def _option(other: Checkpoint, plan: Plan, instead: Plan, name: str) -> Iterator
             roomier=roomier,
             nearest=nearest,
         )
-
-
-def gain_of(before: DeploymentPlan, after: DeploymentPlan) -> float:
-    """Predicted speed as a multiple of the plan's; 0 if either is not predicted: no gain is known."""
-    return (after.tps or 0.0) / before.tps if before.tps else 0.0
 
 
 def _roomier(before: DeploymentPlan, after: DeploymentPlan) -> str:

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 
-from sparkfleet.checkpoints.checkpoint import Checkpoint
-from sparkfleet.fleet.planning.fewer_bits import FEW, GAIN, Replan, gain_of
-from sparkfleet.knowledge.engines.images import Image
+from sparkfleet.fleet.planning.replanning import GAIN, Replanning, gain_of
 from sparkfleet.planner.place.stacks import images_by_name
 from sparkfleet.planner.report.explain.layout import lines_of
-from sparkfleet.planner.types.plan import Plan
 from sparkfleet.specs.deployment import Deployment
+from sparkfleet.units import three_digits
 from sparkfleet.values import Value
 
 
@@ -28,29 +26,26 @@ class NamedImage(Value):
     """The command that builds it; "" if it is in a registry."""
 
 
-def plans_with_named_images(
-    specs: Sequence[Deployment], plan: Plan, checkpoints: Mapping[str, Checkpoint], replan: Replan
-) -> dict[str, tuple[NamedImage, ...]]:
-    """Images by the name of each deployment that would be clearly faster with them; the fastest first.
-
-    Args:
-        specs: all deployments of the plan. One with several variants, or with an image, gets none.
-        plan: the plan.
-        checkpoints: facts, by model.
-        replan: as the plan was made.
+def plans_with_named_images(made: Replanning) -> dict[str, tuple[NamedImage, ...]]:
+    """Images by the name of each deployment that would be clearly faster with them; the fastest first. One with several
+    variants, or with an image, gets none.
     """
-    if len(specs) > FEW:
-        return {}
-    refused = {one.name for one in plan.refused}
+    found = {
+        spec.name: tuple(_options(made, spec)) for spec in made.candidates if spec.model and not spec.image
+    }
+    return {
+        name: tuple(sorted(options, key=lambda one: -one.tps)) for name, options in found.items() if options
+    }
 
-    def options(spec: Deployment, image: Image) -> Iterator[NamedImage]:
-        instead = [one.model_copy(update={"image": image.image}) if one is spec else one for one in specs]
-        found = replan(instead, checkpoints)
-        before, after = plan.of(spec.name), found.of(spec.name)
-        if before is None or after is None or not refused.issuperset(one.name for one in found.refused):
-            return  # at nobody else's expense
-        gain = gain_of(before, after)
-        if gain >= GAIN:
+
+def _options(made: Replanning, spec: Deployment) -> Iterator[NamedImage]:
+    before = made.plan.of(spec.name)
+    if before is None or spec.model is None:
+        return
+    for image in images_by_name(spec.model, before.groups[0].choice.candidate.quant):
+        found = made.with_image(spec, image.image)
+        after = found.of(spec.name) if found else None
+        if after is not None and (gain := gain_of(before, after)) >= GAIN:
             yield NamedImage(
                 image=image.image,
                 tps=after.tps or 0.0,
@@ -58,17 +53,6 @@ def plans_with_named_images(
                 reason=image.by_name,
                 built_with=image.built_with,
             )
-
-    found: dict[str, tuple[NamedImage, ...]] = {}
-    for spec in specs:
-        own = plan.of(spec.name)
-        if own is None or spec.image or not spec.model:
-            continue
-        images = images_by_name(spec.model, own.groups[0].choice.candidate.quant)
-        served = [one for image in images for one in options(spec, image)]
-        if served:
-            found[spec.name] = tuple(sorted(served, key=lambda one: -one.tps))
-    return found
 
 
 def named_image_lines(options: Sequence[NamedImage]) -> list[str]:
@@ -78,4 +62,4 @@ def named_image_lines(options: Sequence[NamedImage]) -> list[str]:
 
 def _line(option: NamedImage) -> str:
     built = f"; build it with {option.built_with}" if option.built_with else ""
-    return f"`image: {option.image}`: {option.tps:.3g} tok/s, {option.gain:.1f}×; {option.reason}{built}"
+    return f"`image: {option.image}`: {three_digits(option.tps)} tok/s, {option.gain:.1f}×; {option.reason}{built}"

@@ -23,12 +23,20 @@ from sparkfleet.fleet.planning.checkpoints import checkpoints_of, checkpoints_on
 from sparkfleet.fleet.planning.fewer_bits import FewerBits, plans_with_fewer_bits
 from sparkfleet.fleet.planning.group_measurements import measured_lines, measurements_of
 from sparkfleet.fleet.planning.named_images import NamedImage, plans_with_named_images
+from sparkfleet.fleet.planning.replanning import Replanning
+from sparkfleet.fleet.planning.running import (
+    desired_before,
+    lowest_rung,
+    memory_holds_both,
+    reported,
+    running_groups,
+    running_plans,
+)
 from sparkfleet.fleet.planning.start_obstacles import start_obstacles
 from sparkfleet.fleet.planning.step_times import StepTimes, last_start_s, load_step_times
 from sparkfleet.fleet.session import Session
 from sparkfleet.perf.predictor import predicted_content, predictor_of
 from sparkfleet.planner.place.fleet_map import Fleet, links_of
-from sparkfleet.planner.report.carry_over import RunningGroup, carried_over
 from sparkfleet.planner.report.diff import Change, DiffVerb, compare
 from sparkfleet.planner.report.prediction_terms import PredictionSum, prediction_sums
 from sparkfleet.planner.report.rendezvous import open_rendezvous
@@ -43,7 +51,7 @@ from sparkfleet.values import Value
 
 if TYPE_CHECKING:  # slow imports, for a controller that answers
     from sparkfleet.controlplane.api.client import FleetClient
-    from sparkfleet.controlplane.state.status import DeploymentStatus, FleetStatus
+    from sparkfleet.controlplane.state.status import FleetStatus
 
 FIRST_KEY = "default"
 """Name of the key that the first start of a fleet makes."""
@@ -111,14 +119,18 @@ class FleetPlan(NamedTuple):
 
     def fewer_bits(self) -> dict[str, tuple[FewerBits, ...]]:
         """Published checkpoints in fewer bits with which a deployment would be served, or served faster, by its name."""
-        return plans_with_fewer_bits(self.specs, self.decision.plan, self.checkpoints, self._replan)
+        return plans_with_fewer_bits(self._replanning)
 
     def named_images(self) -> dict[str, tuple[NamedImage, ...]]:
         """Images that a plan takes only by name, with which a deployment would be served faster, by its name."""
-        return plans_with_named_images(self.specs, self.decision.plan, self.checkpoints, self._replan)
+        return plans_with_named_images(self._replanning)
 
-    def _replan(self, specs: Sequence[Deployment], checkpoints: Mapping[str, Checkpoint]) -> Plan:
-        return planned_with(specs, self.fleet, self.status, checkpoints)
+    @property
+    def _replanning(self) -> Replanning:
+        def replan(specs: Sequence[Deployment], checkpoints: Mapping[str, Checkpoint]) -> Plan:
+            return planned_with(specs, self.fleet, self.status, checkpoints)
+
+        return Replanning(self.specs, self.decision.plan, self.checkpoints, replan)
 
     def _sums(self, plan: DeploymentPlan, rung: int) -> tuple[PredictionSum, ...]:
         ladder = plan.groups[0].ladder
@@ -304,11 +316,11 @@ def planned_with(
     replace one, the plan is made without them.
     """
     own, embedded = measurements_of(status), embedded_of(specs)
-    plain = plan_fleet(specs, fleet, checkpoints, _running(status), embedded=embedded, resized=resized)
+    plain = plan_fleet(specs, fleet, checkpoints, running_plans(status), embedded=embedded, resized=resized)
     if not own:
         return plain
     informed = plan_fleet(
-        specs, fleet, checkpoints, _running(status), own, embedded=embedded, resized=resized
+        specs, fleet, checkpoints, running_plans(status), own, embedded=embedded, resized=resized
     )
     kept = [spec for spec in specs if _change(spec, plain, status) == "keep"]
     return informed if all(_change(spec, informed, status) == "keep" for spec in kept) else plain
@@ -320,13 +332,16 @@ def _change(spec: Deployment, plan: Plan, status: FleetStatus | None) -> DiffVer
     if found is None:
         return None
     return compare(
-        spec, _as_deployed(found, status), _before(spec.name, status), running_groups(spec.name, status)
+        spec,
+        _as_deployed(found, status),
+        desired_before(spec.name, status),
+        running_groups(spec.name, status),
     ).verb
 
 
 def _as_deployed(plan: DeploymentPlan, status: FleetStatus | None) -> DeploymentPlan:
     """The plan with the digests of the deployed images: a tag that moves replaces nothing."""
-    return with_digests(plan, digests_of(_running(status).get(plan.name)))
+    return with_digests(plan, digests_of(running_plans(status).get(plan.name)))
 
 
 def _planned(
@@ -337,13 +352,13 @@ def _planned(
     renew: bool = False,
     retry: bool = False,
 ) -> Planned:
-    before, running = _before(spec.name, status), running_groups(spec.name, status)
+    before, running = desired_before(spec.name, status), running_groups(spec.name, status)
     plan = plan if renew else _as_deployed(plan, status)
     change = compare(spec, plan, before, running)
     if change.verb != "keep" and not retry:  # a running group keeps its rung
         plan = without_failed(plan, status.failures if status else ())
         change = compare(spec, plan, before, running)
-    lowest = _lowest(spec.name, status)
+    lowest = lowest_rung(spec.name, status)
     if change.verb == "keep" and retry and lowest:
         change = Change(
             verb="change",
@@ -354,56 +369,6 @@ def _planned(
         )
     if change.starts and change.ends:
         change = change.model_copy(update={"together": memory_holds_both(spec, plan, running or (), status)})
-    runs = _deployed(spec.name, status)
+    runs = reported(spec.name, status)
     measured = tuple(measured_lines(runs)) if runs else ()
     return Planned(spec=spec, plan=plan, change=change, measured=measured)
-
-
-def memory_holds_both(
-    spec: Deployment, plan: DeploymentPlan, running: Sequence[RunningGroup], status: FleetStatus | None
-) -> bool | None:
-    """True if the engines that start fit into the memory that is free now, as the controller decides it later."""
-    # Slow imports, needed for changes of what runs only.
-    from sparkfleet.controlplane.policy.memory_admission import fitting
-    from sparkfleet.controlplane.state.desired import Desired
-
-    found = carried_over(plan, running)
-    members = tuple(member or (0, at) for at, member in enumerate(found.kept))
-    new = Desired(spec=spec, plan=found.plan, generation=0, who="", since=0.0, members=members)
-    free = {
-        node.name: node.memory_available
-        for node in (status.nodes if status else ())
-        if node.memory_available is not None
-    }
-    return fitting([new], [], free)[spec.name]
-
-
-def _running(status: FleetStatus | None) -> dict[str, DeploymentPlan]:
-    return {one.name: one.plan for one in status.deployments if one.plan is not None} if status else {}
-
-
-def _lowest(name: str, status: FleetStatus | None) -> int:
-    """The lowest rung, from 0, of a deployment's groups."""
-    found = _deployed(name, status)
-    return max(map(len, found.passed), default=0) if found else 0
-
-
-def running_groups(name: str, status: FleetStatus | None) -> tuple[RunningGroup, ...] | None:
-    """Groups of a deployment that run or start; None if the controller does not report them.
-
-    One that is given up is not among them: an apply starts it again.
-    """
-    found = _deployed(name, status)
-    return found.running if found else ()
-
-
-def _before(name: str, status: FleetStatus | None) -> tuple[Deployment, DeploymentPlan] | None:
-    """Desired generation; None if there is none of that name."""
-    found = _deployed(name, status)
-    if found is None or found.plan is None or (found.running is None and found.state == "failed"):
-        return None
-    return Deployment.model_validate_json(found.spec), found.plan
-
-
-def _deployed(name: str, status: FleetStatus | None) -> DeploymentStatus | None:
-    return status.named(name) if status else None

@@ -3,9 +3,11 @@
 from collections.abc import Mapping, Sequence
 
 import pytest
+from replannings import replanning
 
 from sparkfleet.checkpoints.checkpoint import Checkpoint
-from sparkfleet.fleet.planning.fewer_bits import FEW, GAIN, FewerBits, fewer_bits_lines, plans_with_fewer_bits
+from sparkfleet.fleet.planning.fewer_bits import FewerBits, fewer_bits_lines, plans_with_fewer_bits
+from sparkfleet.fleet.planning.replanning import FEW, GAIN, Replanning
 from sparkfleet.knowledge.models.known_models import known_checkpoint
 from sparkfleet.perf.prediction import Band
 from sparkfleet.planner.place.fleet_map import Fleet
@@ -15,13 +17,7 @@ from sparkfleet.specs.deployment import Deployment
 
 
 def options(fleet: Fleet, *specs: Deployment) -> Mapping[str, tuple[FewerBits, ...]]:
-    known = {spec.model: known_checkpoint(spec.model) for spec in specs if spec.model}
-    checkpoints = {model: one for model, one in known.items() if one is not None}
-
-    def replan(specs: Sequence[Deployment], checkpoints: Mapping[str, Checkpoint]) -> Plan:
-        return plan_fleet(specs, fleet, checkpoints)
-
-    return plans_with_fewer_bits(specs, replan(specs, checkpoints), checkpoints, replan)
+    return plans_with_fewer_bits(replanning(fleet, *specs))
 
 
 def test_what_fits_is_compared_in_speed(sparks, ask):
@@ -103,7 +99,7 @@ def test_more_of_one_size_and_less_of_the_other_is_no_more_room(sparks, ask, siz
         )
 
     checkpoints = {spec.model: known_checkpoint(spec.model)}
-    found = plans_with_fewer_bits([spec], replan([spec], checkpoints), checkpoints, replan)
+    found = plans_with_fewer_bits(Replanning([spec], replan([spec], checkpoints), checkpoints, replan))
     assert bool(found) is roomier
 
 
@@ -125,7 +121,10 @@ def test_without_a_predicted_speed_no_gain_is_known(sparks, ask):
         return plan.model_copy(update={"deployments": tuple(map(without_speed, plan.deployments))})
 
     assert (
-        plans_with_fewer_bits([spec], replan([spec], {spec.model: known}), {spec.model: known}, replan) == {}
+        plans_with_fewer_bits(
+            Replanning([spec], replan([spec], {spec.model: known}), {spec.model: known}, replan)
+        )
+        == {}
     )
 
 

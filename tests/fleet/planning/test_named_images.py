@@ -1,27 +1,21 @@
 """Assumed Sparks, known checkpoints, and the planner."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 
-from sparkfleet.checkpoints.checkpoint import Checkpoint
-from sparkfleet.fleet.planning.fewer_bits import FEW, GAIN
+from replannings import replanning
+
 from sparkfleet.fleet.planning.named_images import NamedImage, named_image_lines, plans_with_named_images
+from sparkfleet.fleet.planning.replanning import FEW, GAIN
 from sparkfleet.knowledge.models.known_models import known_checkpoint
 from sparkfleet.planner.place.fleet_map import Fleet
 from sparkfleet.planner.search.planner import plan_fleet
-from sparkfleet.planner.types.plan import Plan
 from sparkfleet.specs.deployment import Deployment
 
 GPT_OSS = "openai/gpt-oss-120b"
 
 
 def options(fleet: Fleet, *specs: Deployment) -> Mapping[str, tuple[NamedImage, ...]]:
-    known = {spec.model: known_checkpoint(spec.model) for spec in specs if spec.model}
-    checkpoints = {model: one for model, one in known.items() if one is not None}
-
-    def replan(specs: Sequence[Deployment], checkpoints: Mapping[str, Checkpoint]) -> Plan:
-        return plan_fleet(specs, fleet, checkpoints)
-
-    return plans_with_named_images(specs, replan(specs, checkpoints), checkpoints, replan)
+    return plans_with_named_images(replanning(fleet, *specs))
 
 
 def test_a_build_of_ones_own_and_an_old_fork_are_shown_with_their_gain(sparks, ask):

@@ -4,7 +4,7 @@ import pytest
 from statuses import fleet
 
 from sparkfleet.controlplane.state.status import NodeReport
-from sparkfleet.fleet.planning.plan import memory_holds_both
+from sparkfleet.fleet.planning.running import memory_holds_both
 from sparkfleet.planner.report.carry_over import RunningGroup
 from sparkfleet.units import GIB
 

@@ -1,0 +1,55 @@
+"""Plans with one deployment otherwise, next to the plan that was made: the base of what a plan shows beside its choice."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import NamedTuple
+
+from sparkfleet.checkpoints.checkpoint import Checkpoint
+from sparkfleet.planner.types.plan import DeploymentPlan, Plan
+from sparkfleet.specs.deployment import Deployment
+
+GAIN = 1.15
+"""Least gain in predicted speed at which an alternative is shown: less is within the error of predictions."""
+FEW = 4
+"""Most deployments of a command line for which alternatives are planned: each of these is a plan of its own."""
+
+Replan = Callable[[Sequence[Deployment], Mapping[str, Checkpoint]], Plan]
+"""Plans deployments with facts of their checkpoints, by model, on the fleet as it is."""
+
+
+class Replanning(NamedTuple):
+    """A plan that was made, and the way to make it again."""
+
+    specs: Sequence[Deployment]
+    """All deployments of the plan."""
+    plan: Plan
+    checkpoints: Mapping[str, Checkpoint]
+    """Facts, by model."""
+    replan: Replan
+
+    @property
+    def candidates(self) -> Sequence[Deployment]:
+        """Deployments for which alternatives are planned; none if there are many."""
+        return self.specs if len(self.specs) <= FEW else ()
+
+    def with_model(self, spec: Deployment, other: Checkpoint) -> Plan | None:
+        """The plan with another checkpoint in one deployment; None if that is at another's expense."""
+        return self._instead(spec, {"model": other.id}, {**self.checkpoints, other.id: other})
+
+    def with_image(self, spec: Deployment, image: str) -> Plan | None:
+        """The plan with an image in one deployment; None if that is at another's expense."""
+        return self._instead(spec, {"image": image}, self.checkpoints)
+
+    def _instead(
+        self, spec: Deployment, update: Mapping[str, str], checkpoints: Mapping[str, Checkpoint]
+    ) -> Plan | None:
+        instead = [one.model_copy(update=update) if one is spec else one for one in self.specs]
+        found = self.replan(instead, checkpoints)
+        refused = {one.name for one in self.plan.refused}
+        return found if refused.issuperset(one.name for one in found.refused) else None
+
+
+def gain_of(before: DeploymentPlan, after: DeploymentPlan) -> float:
+    """Predicted speed as a multiple of the plan's; 0 if either is not predicted: no gain is known."""
+    return (after.tps or 0.0) / before.tps if before.tps else 0.0
