@@ -170,7 +170,8 @@ def test_a_plan_never_places_more_than_a_node_has(sparks, plan, ask, asked, node
         for group in served.groups if (served := found.of(f"m{at}")) else ():
             for rung in group.ladder:
                 assert rung.candidate.context == (context or rung.candidate.context), "pinned is pinned"
-                assert rung.candidate.concurrency == (concurrency or rung.candidate.concurrency)
+                share = -(-concurrency // len(served.groups)) if concurrency else rung.candidate.concurrency
+                assert rung.candidate.concurrency == share, "groups share the pinned requests"
                 sizes = rung.prediction.largest_context, rung.prediction.largest_concurrency
                 assert sizes == (None, None) or sizes >= (rung.candidate.context, rung.candidate.concurrency)
 
