@@ -10,6 +10,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import TypeVar
 
+from sparkfleet.checkpoints.arch.feed_forward import FeedForwardWidths
 from sparkfleet.checkpoints.arch.layers import LayerGroup, LayerKind
 from sparkfleet.checkpoints.arch.weight_parts import Part, PartNames, Portion
 from sparkfleet.checkpoints.io.licenses import License
@@ -75,6 +76,8 @@ class Checkpoint(Value):
     experts: int = 0
     experts_per_token: int = 0
     shared_experts: int = 0
+    widths: FeedForwardWidths | None = None
+    """Widths of its feed-forwards; None if the config does not declare them, or the architecture is not known."""
     vision: bool | None
     """True if the weights include a vision tower; None if they are not known."""
     declares_vision: bool

@@ -12,7 +12,7 @@ from sparkfleet.checkpoints.arch.attention_layers import group_layers, prompt_la
 from sparkfleet.checkpoints.arch.config_summary import check_published, expanded
 from sparkfleet.checkpoints.arch.context_length import max_positions
 from sparkfleet.checkpoints.arch.draft_layers import draft_block, dspark_block, mtp_layers_declared
-from sparkfleet.checkpoints.arch.feed_forward import Experts, read_experts
+from sparkfleet.checkpoints.arch.feed_forward import Experts, FeedForwardWidths, read_experts, read_widths
 from sparkfleet.checkpoints.arch.layers import LayerGroup
 from sparkfleet.checkpoints.arch.model_families import PLAIN, Family, family_of
 from sparkfleet.checkpoints.arch.nemotron_nas import unrolled
@@ -116,6 +116,7 @@ def _from_config(
         update={
             "weights": weights,
             "bytes_on_disk": sum(portion.bytes for portion in weights),
+            "widths": read_widths(config, family, layers),
             "quantization": stored,
             "unsized": (Part.VISION,) if facts.declares_vision and seen is None else (),
         }
@@ -151,12 +152,23 @@ def _from_weights(outer: Config, name: str, source: Path, found: tuple[list[Tens
             "weights_known": True,
             "bytes_on_disk": size,
             "weights": tuple(kept),
+            "widths": None if family is None else _declared_widths(config, family, layers),
             "vision": weights.has(Part.VISION),
             "mtp_layers": count_mtp(weights, mtp_layers_declared(config)),
             "quantization": stored,
             "tie_word_embeddings": tied,
         }
     )
+
+
+def _declared_widths(
+    config: Config, family: Family, layers: tuple[LayerGroup, ...]
+) -> FeedForwardWidths | None:
+    """The widths of feed-forwards; None if the config lacks one: the sizes of these weights do not need it."""
+    try:
+        return read_widths(config, family, layers)
+    except FactError:
+        return None
 
 
 def _common(

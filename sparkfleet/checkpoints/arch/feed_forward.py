@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from sparkfleet.checkpoints.arch.layers import LayerGroup, LayerKind
 from sparkfleet.checkpoints.arch.model_families import Family
 from sparkfleet.checkpoints.io.config_json import MOST_LAYERS, Config, per_layer
+from sparkfleet.values import Value
 
 EXPERTS = ("n_routed_experts", "num_local_experts", "num_experts", "num_routed_experts", "moe_num_experts")
 PER_TOKEN = (
@@ -36,6 +37,17 @@ class Experts:
     routed: int = 0
     per_token: int = 0
     shared: int = 0
+
+
+class FeedForwardWidths(Value):
+    """Columns between the matrices of each kind of feed-forward (`intermediate_size`), which TP splits over the ranks."""
+
+    routed: int = 0
+    """Of one routed expert; 0 if there are none."""
+    shared: int = 0
+    """Of all shared experts together; 0 if there are none."""
+    dense: tuple[int, ...] = ()
+    """Of the dense ones, each width once, in ascending order."""
 
 
 def read_experts(config: Config) -> Experts:
@@ -138,3 +150,55 @@ def _in_range(config: Config, index: int) -> bool:
     step = config.integer_or(1, "moe_layer_interval", low=1, high=MOST_LAYERS)
     ended = end is not None and 0 <= end < index
     return index >= start and not ended and (index + 1) % step == 0
+
+
+def read_widths(config: Config, family: Family, layers: Sequence[LayerGroup]) -> FeedForwardWidths:
+    """Reads the widths of the feed-forwards; `layers` are the decoder layers one by one.
+
+    Raises:
+        FactError: a key is missing or wrong.
+    """
+    with_experts = layers_with_experts(config, family, layers)
+    with_dense = layers_with_dense(config, family, layers, with_experts)
+    routed = expert_width(config, family) if with_experts else 0
+    experts = read_experts(config) if with_experts else Experts()
+    return FeedForwardWidths(
+        routed=routed,
+        shared=shared_width(config, experts, routed) if experts.shared else 0,
+        dense=tuple(sorted({dense_width(config, family, layers[index], index) for index in with_dense})),
+    )
+
+
+def expert_width(config: Config, family: Family) -> int:
+    """Columns between the matrices of one routed expert."""
+    return config.integer(family.expert_size, "moe_intermediate_size")
+
+
+def shared_width(config: Config, experts: Experts, routed: int) -> int:
+    """Columns between the matrices of all shared experts together, which engines keep as one; 0 if there are none.
+
+    Args:
+        routed: those of a routed expert, which a shared one has if the config names no size of its own.
+    """
+    return config.integer_or(0, *SHARED_SIZE) or experts.shared * routed
+
+
+def dense_width(config: Config, family: Family, layer: LayerGroup, index: int) -> int:
+    """Columns between the matrices of the dense feed-forward of the layer with this number."""
+    if isinstance(config.values.get(family.dense_size), list):
+        listed = config.integers(family.dense_size) or ()
+        per_layer(listed, index + 1, config, family.dense_size)
+        return listed[index]
+    if family.dense_adjusted:
+        return _adjusted(config, config.integer("block_ff_dim", family.dense_size))
+    size = config.integer(family.dense_size)
+    return 2 * size if layer.kv_heads == 0 and config.flag("use_double_wide_mlp") else size
+
+
+def _adjusted(config: Config, size: int) -> int:
+    """LFM2's size: two thirds of the declared one, times a factor, rounded up to a multiple."""
+    if not config.flag("block_auto_adjust_ff_dim"):
+        return size
+    factor = config.number_or_none("block_ffn_dim_multiplier", low=0.0, high=100)
+    multiple = config.integer("block_multiple_of", high=1 << 16)
+    return multiple * -(-int((1.0 if factor is None else factor) * (2 * size // 3)) // multiple)

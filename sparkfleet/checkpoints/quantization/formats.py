@@ -35,6 +35,8 @@ class Cover(Value):
     part: Part
     scheme: Scheme | None
     share: float
+    assumed: bool = False
+    """True: from the checkpoint's name, not from a file of it; if it has blocks is then not known."""
 
 
 class Quantization(Value):

@@ -69,7 +69,9 @@ def named_quantization(name: str, scope: Scope) -> Quantization | None:
         method, scheme, named, (*LAYER_PARTS, Part.MTP) if method == "fp8" else LAYER_PARTS
     )
     mixture = bool(scope.members.get(Part.EXPERTS)) and scheme.format == "nvfp4"
-    return _beside_experts(found) if mixture else found
+    quantization = _beside_experts(found) if mixture else found
+    covers = tuple(cover.model_copy(update={"assumed": True}) for cover in quantization.covers)
+    return quantization.model_copy(update={"covers": covers})
 
 
 def trellis(bits: float, head_bits: float, scope: Scope) -> Quantization:

@@ -11,15 +11,17 @@ from collections.abc import Sequence
 
 from sparkfleet.checkpoints.arch.draft_layers import mtp_layers_declared
 from sparkfleet.checkpoints.arch.feed_forward import (
-    SHARED_SIZE,
+    dense_width,
+    expert_width,
     layers_with_dense,
     layers_with_experts,
     read_experts,
+    shared_width,
 )
 from sparkfleet.checkpoints.arch.layers import LayerGroup, LayerKind, LinearState
 from sparkfleet.checkpoints.arch.model_families import Family
 from sparkfleet.checkpoints.arch.weight_parts import Part
-from sparkfleet.checkpoints.io.config_json import MOST_LAYERS, Config, per_layer
+from sparkfleet.checkpoints.io.config_json import MOST_LAYERS, Config
 
 PartSizes = Counter[Part]
 
@@ -42,7 +44,7 @@ def count_parameters(config: Config, family: Family, layers: Sequence[LayerGroup
     mixture = _mixture(config, family) if experts else Counter()
     for index, layer in enumerate(layers):
         feed_forward = (
-            _matrices(family) * hidden * _dense_size(config, family, layer, index) if index in dense else 0
+            _matrices(family) * hidden * dense_width(config, family, layer, index) if index in dense else 0
         )
         sizes += _layer(config, family, layer, feed_forward, mixture if index in experts else Counter())
     sizes[Part.OTHER] += _around_layers(config)
@@ -65,32 +67,12 @@ def _matrices(family: Family) -> int:
     return 3 if family.gated else 2
 
 
-def _dense_size(config: Config, family: Family, layer: LayerGroup, index: int) -> int:
-    if isinstance(config.values.get(family.dense_size), list):
-        listed = config.integers(family.dense_size) or ()
-        per_layer(listed, index + 1, config, family.dense_size)
-        return listed[index]
-    if family.dense_adjusted:
-        return _adjusted(config, config.integer("block_ff_dim", family.dense_size))
-    size = config.integer(family.dense_size)
-    return 2 * size if layer.kv_heads == 0 and config.flag("use_double_wide_mlp") else size
-
-
-def _adjusted(config: Config, size: int) -> int:
-    """LFM2's size: two thirds of the declared one, times a factor, rounded up to a multiple."""
-    if not config.flag("block_auto_adjust_ff_dim"):
-        return size
-    factor = config.number_or_none("block_ffn_dim_multiplier", low=0.0, high=100)
-    multiple = config.integer("block_multiple_of", high=1 << 16)
-    return multiple * -(-int((1.0 if factor is None else factor) * (2 * size // 3)) // multiple)
-
-
 def _mixture(config: Config, family: Family) -> PartSizes:
     """Routed and shared experts, and the router, of one layer."""
     experts, hidden = read_experts(config), config.integer("hidden_size")
-    size = config.integer(family.expert_size, "moe_intermediate_size")
+    size = expert_width(config, family)
     inside = config.integer_or_none("moe_latent_size", "routed_expert_hidden_size", low=1) or hidden
-    shared = config.integer_or(0, *SHARED_SIZE) or experts.shared * size
+    shared = shared_width(config, experts, size)
     sizes: PartSizes = Counter(
         {
             Part.EXPERTS: experts.routed * _matrices(family) * inside * size,

@@ -73,6 +73,8 @@ class PublishedCheckpoint(Value):
     """Of the weight files; None: not published."""
     bits: dict[PublishedPart, Bits] = Field(default_factory=dict)
     """Stored bits per weight of each part, scales included; a part that is missing is not known."""
+    fp8_block: Annotated[int, Field(gt=0)] | None = None
+    """Rows and columns that share a scale in its parts of 8 bits; None: not published, or a scale per tensor or channel."""
     activations: Literal["w4a16", "w4a4"] | None = None
     """Of the 4-bit parts: weights only, or both; None: not published."""
     kv_cache: Literal["fp8"] | None = None
@@ -137,7 +139,10 @@ class PublishedCheckpoint(Value):
 
     def _scheme(self, part: Part) -> Scheme | None:
         bits = _of(self.bits, part)
-        return None if bits is None else scheme_of_bits(bits, weights_only=self.activations == "w4a16")
+        scheme = None if bits is None else scheme_of_bits(bits, weights_only=self.activations == "w4a16")
+        if scheme is None or scheme.format != "fp8" or not self.fp8_block:
+            return scheme
+        return fp8(block=(self.fp8_block, self.fp8_block))
 
 
 def _of(bits: Mapping[PublishedPart, float], part: Part) -> float | None:

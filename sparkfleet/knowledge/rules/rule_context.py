@@ -81,6 +81,12 @@ class RuleContext(Value):
     fits_one_node: YesNo = None
     tp_divides_heads: YesNo = None
     """True if attention heads and KV heads can be split over `tp` ranks."""
+    tp_divides_blocks: YesNo = None
+    """True if each rank's part of the dense feed-forwards and of the shared experts is whole blocks of FP8, or none has
+    such blocks."""
+    expert_block: Number = None
+    """Rows of the largest block, up to that of the checkpoint's FP8, that divides a rank's part of a routed expert; 0 if
+    its routed experts are not in blocks of FP8."""
 
     # Settings
     kv_dtype: Text = None

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from math import gcd
+from typing import Any, NamedTuple
 
 from sparkfleet.checkpoints.arch.layers import LayerGroup, LayerKind
 from sparkfleet.checkpoints.arch.weight_parts import Part
@@ -136,7 +137,52 @@ def checkpoint_situation(checkpoint: Checkpoint, shape: GroupShape) -> RuleConte
         weight_gb=gb,
         weight_gb_per_node=gb / shape.ranks,
         tp_divides_heads=all(_divides(group, shape.tp) for group in checkpoint.layers),
+        tp_divides_blocks=_divides_blocks(checkpoint, shape),
+        expert_block=_expert_block(checkpoint, shape),
     )
+
+
+def _divides_blocks(checkpoint: Checkpoint, shape: GroupShape) -> bool | None:
+    """Checks if ranks have whole blocks of FP8 of all that is no routed expert; None if it is not known."""
+    blocks = {part: _fp8_block(checkpoint, part) for part in (Part.MLP, Part.SHARED_EXPERTS)}
+    if not any(blocks.values()):
+        return True
+    widths = checkpoint.widths
+    if widths is None:
+        return None
+    split = [(width, blocks[Part.MLP]) for width in widths.dense] + [
+        (widths.shared, blocks[Part.SHARED_EXPERTS])
+    ]
+    uneven = [block for width, block in split if block and width % (shape.tp * block.rows)]
+    return not uneven if all(block.known for block in uneven) else None
+
+
+def _expert_block(checkpoint: Checkpoint, shape: GroupShape) -> float | None:
+    block = _fp8_block(checkpoint, Part.EXPERTS)
+    if block is None:
+        return 0.0
+    # With expert parallelism a rank has fewer experts, each of them whole if EP has as many ranks as TP.
+    split = max(1, shape.tp // shape.ep)
+    if checkpoint.widths is None or not checkpoint.widths.routed or checkpoint.widths.routed % split:
+        return None
+    rows = gcd(block.rows, checkpoint.widths.routed // split, checkpoint.hidden_size)
+    return float(rows) if block.known or rows == block.rows else None
+
+
+class _Fp8Block(NamedTuple):
+    rows: int
+    known: bool
+
+
+def _fp8_block(checkpoint: Checkpoint, part: Part) -> _Fp8Block | None:
+    """The blocks in which a part is stored; None if it is not in such blocks, or the model has no such part."""
+    covers = checkpoint.quantization.covers if checkpoint.quantization is not None else ()
+    blocks = [
+        _Fp8Block(one.scheme.block[0], not one.assumed)
+        for one in covers
+        if one.part is part and one.scheme is not None and one.scheme.block is not None
+    ]
+    return max(blocks, default=None)
 
 
 def _quant(checkpoint: Checkpoint) -> str:

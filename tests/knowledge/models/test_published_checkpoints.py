@@ -112,3 +112,12 @@ def test_a_wrong_entry_is_named(change, complaint):
     assert CHECKPOINTS.read(f"version: 1\ncheckpoints: [{ENTRY}]").checkpoints[0].bits == {"experts": 4.5}
     with pytest.raises(SpecError, match=complaint):
         CHECKPOINTS.read(f"version: 1\ncheckpoints: [{ENTRY.replace(*change)}]")
+
+
+def test_blocks_of_fp8_are_known_if_they_are_published() -> None:
+    named = known_checkpoint("Qwen/Qwen3-235B-A22B-FP8")
+    assert named is not None
+    assert named.quantization is not None
+    cover = next(one for one in named.quantization.covers if one.part is Part.EXPERTS)
+    assert cover.scheme is not None
+    assert (cover.scheme.block, cover.assumed) == ((128, 128), False)

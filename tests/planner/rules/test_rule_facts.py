@@ -132,6 +132,53 @@ def test_heads_are_shared_out_or_not(tp: int, divides: bool) -> None:
     assert checkpoint_situation(checkpoint(), shape).tp_divides_heads is divides
 
 
+def in_blocks(section: dict[str, object] | None = None, **changes: object) -> Checkpoint:
+    declared = {"quant_method": "fp8", "weight_block_size": [128, 128]}
+    config = {**QWEN_NEXT, "quantization_config": section or declared, **changes}
+    return checkpoint_from_config(config, id="Qwen/Qwen3-Next")
+
+
+@pytest.mark.parametrize(
+    ("tp", "ep", "experts", "rest"),
+    [(1, 1, 128, True), (4, 1, 128, True), (8, 1, 64, False), (16, 1, 32, False), (8, 8, 128, False)],
+)
+def test_fp8_blocks_are_split_or_not(tp: int, ep: int, experts: int, rest: bool) -> None:
+    """512 columns are 4 blocks; with EP the experts of a rank are whole, its part of the shared one is not."""
+    shape = GroupShape(nodes=tuple(f"n{at}" for at in range(tp)), tp=tp, ep=ep)
+    found = checkpoint_situation(in_blocks(), shape)
+    assert (found.expert_block, found.tp_divides_blocks) == (experts, rest)
+
+
+def test_what_has_no_blocks_is_not_split_in_them() -> None:
+    shape = GroupShape(nodes=tuple("abcdefgh"), tp=8)
+    for other in (
+        checkpoint(),
+        in_blocks({"quant_method": "fp8"}),
+        in_blocks(
+            {
+                "quant_method": "fp8",
+                "weight_block_size": [128, 128],
+                "modules_to_not_convert": ["mlp.experts", "shared_expert"],
+            }
+        ),
+    ):
+        found = checkpoint_situation(other, shape)
+        assert (found.expert_block, found.tp_divides_blocks) == (0, True), other.quantization
+
+
+def test_blocks_of_a_name_are_not_known() -> None:
+    known = checkpoint_situation(checkpoint("fp8"), GroupShape(nodes=("a", "b"), tp=2))
+    assert (known.expert_block, known.tp_divides_blocks) == (128, True)  # whole, if there are any
+    split = checkpoint_situation(checkpoint("fp8"), GroupShape(nodes=tuple("abcdefgh"), tp=8))
+    assert (split.expert_block, split.tp_divides_blocks) == (None, None)
+
+
+def test_widths_that_are_not_known_leave_it_open() -> None:
+    unknown = in_blocks().model_copy(update={"widths": None})
+    found = checkpoint_situation(unknown, GroupShape(nodes=("a", "b"), tp=2))
+    assert (found.expert_block, found.tp_divides_blocks) == (None, None)
+
+
 def test_what_an_image_holds() -> None:
     found = image_situation("vllm/vllm-openai:v0.27.1")
     assert (found.engine_version, found.flashinfer_version, found.nccl_version) == (
