@@ -123,7 +123,8 @@ async def _start(controller: Controller, name: str, change: FleetChange) -> Flee
     _require_generation(change, last)
     _require_pinned_code(last)
     _require_known_nodes(controller, last)
-    refuse_taken_ports(last.plan, controller.queries.status())
+    ports = controller.gateways.address.endpoint_ports(controller.fleet.nodes.here)
+    refuse_taken_ports(last.plan, controller.queries.status(), ports)
     made, _ = await controller.commands.put(last.spec, last.plan, change.who, base=0)
     return FleetAnswer(
         done=f"{name} starts as generation {made.generation}, with the plan of generation {last.generation}."

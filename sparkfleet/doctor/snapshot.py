@@ -172,6 +172,8 @@ class RailSpeed(Value):
     """`ib_write_bw`, or its replacement."""
     jumbo: bool | None = None
     """True if a packet of the full MTU passed without fragmentation."""
+    reached: bool | None = None
+    """True if a small packet came back."""
     ping_us: float | None = None
     """Round trip, microseconds."""
 

@@ -128,15 +128,16 @@ def _measured(facts: LinkFacts, measured: Sequence[LinkMeasurement]) -> LinkFact
     ]
     if not mine:
         return facts
-    worst = min(mine, key=lambda one: one.gb_per_s)
-    slowest = max(one.latency_us for one in mine)
+    # A pair at a switch is as slow as the slower of its two cables: that of a node is as fast as its best pair.
+    speed = max(one.gb_per_s for one in mine)
+    latency = min(one.latency_us for one in mine)
     if facts.kind == "tcp":
         # An all-reduce of two nodes takes a message in each direction.
-        numbers = {"gb_per_s": worst.gb_per_s, "latency_us": 2 * slowest}
+        numbers = {"gb_per_s": speed, "latency_us": 2 * latency}
     else:
-        share = worst.gb_per_s / (HEALTHY_RAIL_GB_PER_S * facts.rails)
-        shift = slowest - HEALTHY_LATENCY_US
-        numbers = {"gb_per_s": facts.gb_per_s * share, "latency_us": max(slowest, facts.latency_us + shift)}
+        share = speed / (HEALTHY_RAIL_GB_PER_S * facts.rails)
+        shift = latency - HEALTHY_LATENCY_US
+        numbers = {"gb_per_s": facts.gb_per_s * share, "latency_us": max(latency, facts.latency_us + shift)}
     return facts.model_copy(update={**numbers, "provenance": LinkProvenance.MEASURED})
 
 

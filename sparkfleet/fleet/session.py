@@ -28,6 +28,8 @@ class Session:
     def __init__(self, inventory: Path | Inventory, on_event: OnEvent = ignored) -> None:
         self.access = NodeAccess(inventory if isinstance(inventory, Inventory) else load_inventory(inventory))
         self._on_event = on_event
+        self.noted: set[str] = set()
+        """Notes on nodes that were sent already."""
 
     def report(self, event: UseCaseEvent) -> None:
         """Send an event to the session's receiver."""

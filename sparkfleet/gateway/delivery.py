@@ -211,11 +211,11 @@ def _cut_short(ctx: RequestContext, filters: AnswerFilters) -> bytes:
     """Records an answer without its end. Returns the last event of a stream; another answer is cut with its connection."""
     if filters.loops is not None and filters.loops.found:
         ctx.found_loop()
-        return loop_event(ctx.dialect, filters.meter, filters.loops.tokens)
+        return loop_event(ctx.dialect, filters.meter, filters.loops.tokens, ctx.path)
     ctx.lost_engine()
     if filters.has_report:
         return b""
-    return lost_event(ctx.dialect, filters.meter) if ctx.is_stream else b""
+    return lost_event(ctx.dialect, filters.meter, ctx.path) if ctx.is_stream else b""
 
 
 async def _pass_error_on(

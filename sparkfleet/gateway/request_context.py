@@ -16,6 +16,7 @@ from sparkfleet.gateway.engine.replay import ContinuableRequest
 from sparkfleet.gateway.engine.upstream import Request
 from sparkfleet.gateway.engine.usage import Usage, UsageMeter
 from sparkfleet.gateway.errors.api_error import Dialect, dialect_of
+from sparkfleet.gateway.policy.sessions import AGENT_HEADERS
 from sparkfleet.gateway.policy.sessions import HEADERS as SESSION_HEADERS
 from sparkfleet.gateway.request_parser import EXPLAIN_HEADER, PRIORITY_HEADER
 from sparkfleet.gateway.routing_table import KeyEntry, Priority
@@ -29,7 +30,9 @@ CUT_SHORT = 502
 _NO_USAGE = Usage()
 _LONGEST_PATH = 200
 _CLIENT_IDS = (b"x-client-request-id", b"x-request-id")
-_READ = frozenset((*_CLIENT_IDS, *SESSION_HEADERS, EXPLAIN_HEADER, PRIORITY_HEADER, b"anthropic-version"))
+_READ = frozenset(
+    (*_CLIENT_IDS, *SESSION_HEADERS, *AGENT_HEADERS, EXPLAIN_HEADER, PRIORITY_HEADER, b"anthropic-version")
+)
 _CLIENT_ID = re.compile(rb"[A-Za-z0-9._:/+=@-]{1,128}")
 
 
@@ -79,7 +82,7 @@ class RequestContext:
     dialect: Dialect = "openai"
     """The client's API: Anthropic's clients name its version, also for paths that both APIs have."""
     session: str = ""
-    """Name of the client's session; "" without a usable one."""
+    """Name of the client's session, with that of the agent in it; "" without a usable one."""
     prompt: str = ""
     """Beginning of the prompt, if an admin has switched on that texts are kept."""
     _is_batch: bool = False
@@ -88,6 +91,7 @@ class RequestContext:
 
     def __post_init__(self) -> None:
         """Reads its headers once."""
+        agent = b""
         for name, value in self.headers:
             if name not in _READ:
                 continue
@@ -99,10 +103,13 @@ class RequestContext:
             elif name in SESSION_HEADERS:
                 if _CLIENT_ID.fullmatch(value):
                     self.session = value.decode("ascii")
+            elif name in AGENT_HEADERS:
+                agent = value if _CLIENT_ID.fullmatch(value) else b""
             elif name == PRIORITY_HEADER:
                 self._is_batch = value == b"batch"
             elif name == b"anthropic-version":
                 self.dialect = "anthropic"
+        self.session += f" {agent.decode()}" if agent else ""
         if self.dialect == "openai":
             self.dialect = dialect_of(self.path)
 

@@ -120,6 +120,20 @@ async def test_one_that_was_stopped_is_not_started_on_a_port_that_another_deploy
     assert list(world.store.deployments.desired()) == ["b"]
 
 
+async def test_one_that_was_stopped_is_not_started_on_the_port_of_the_gateway(world):
+    """The gateway was moved there meanwhile: the engine was started, and could not listen."""
+    await world.put(engine="custom", port=8000)
+    await change(world, "stop", deployment="tiny")
+    address = world.controller.gateways.address
+    for host, refused in (("127.0.0.1", True), ("0.0.0.0", True), ("192.168.1.7", False)):
+        world.controller.gateways.address = address.model_copy(
+            update={"gateway_host": host, "gateway_port": 8000}
+        )
+        answer = await change(world, "start", deployment="tiny")
+        what = "The gateway has port 8000 of this, which this generation of tiny needs."
+        assert (answer.what == what) is refused, host
+
+
 @pytest.mark.parametrize("verb", ["drain", "stop"])
 async def test_a_change_without_its_name_is_refused(world, verb):
     assert "needs the name" in (await change(world, verb)).what

@@ -29,6 +29,7 @@ def look(sparks):
             "one_way_us": 1.5,
             "ping_us": 600.0,
             "jumbo": True,
+            "reached": True,
         }
         rails = [
             rail.model_copy(update=healthy | measured.get(number, {}))

@@ -68,6 +68,24 @@ async def test_a_pair(monkeypatch):
     assert len(found.kept) == 1
 
 
+@pytest.mark.parametrize(
+    ("second", "expected"), [(REPLIES, [(True, True)] * 2), (LOST, [(False, False)] * 2)]
+)
+async def test_rails_that_lost_every_ping_are_pinged_again_with_more_patience(monkeypatch, second, expected):
+    async def broken(pair, channels, *, seconds):
+        raise NodeError("no python3 on spark2")
+
+    def answer(call):
+        return done(LOST, 1) if call.argv[call.argv.index("-W") + 1] == "1" else done(second)
+
+    monkeypatch.setattr(measure, "measure_pair", broken)
+    fleet = await gather(inventory(), {"spark1": Spark(1).channel(), "spark2": Spark(2).channel()})
+    near = BatchFake("spark1", {("ping",): answer})
+    (path,) = (await measure_paths(inventory(), fleet, {"spark1": near, "spark2": BatchFake("spark2")})).paths
+    assert near.batches == 2
+    assert [(rail.reached, rail.jumbo) for rail in path.rails] == expected
+
+
 async def test_a_path_that_cannot_be_measured_has_its_reason(monkeypatch):
     async def broken(pair, channels, *, seconds):
         raise NodeError("no python3 on spark2")

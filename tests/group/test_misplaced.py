@@ -108,10 +108,14 @@ async def test_another_port_is_named_and_waited_for(monkeypatch):
         places = [("*", 9000)] if len(said) < 20 else [("*", 9000), ("10.0.0.1", 5005)]
         return Listening(address="10.0.0.1", port=5005, sockets=sockets(*places))
 
-    with pytest.raises(TimeoutError):
-        await asyncio.wait_for(watch_sockets(read, said.append), 1)
+    watch = asyncio.create_task(watch_sockets(read, said.append))
+    async with asyncio.timeout(60):  # each look waits for its turn on a busy machine
+        while not said or said[-1]:
+            await asyncio.sleep(0.01)
+    assert not watch.done(), "another port ends no start"
+    watch.cancel()
     assert said[0] == "it listens on *:9000, and its requests arrive at 10.0.0.1:5005"
-    assert said[-1] == ""
+    assert len(said) > 20, "it was named longer than what is conclusive"
 
 
 LISTENS = """

@@ -75,7 +75,7 @@ def test_a_scrape_of_eight_nodes_and_sixteen_groups_takes_at_most_one_percent_of
         "10",
         "--json",
     ]
-    done = subprocess.run(argv, capture_output=True, text=True, timeout=120, check=False)
+    done = subprocess.run(argv, capture_output=True, text=True, timeout=240, check=False)
     rows = {row["page"]: row for row in json.loads(done.stdout)}
     assert rows.keys() == {"controller", "gateway"}
     assert all(row["series"] > 4000 and row["core_percent"] <= 1 for row in rows.values()), rows

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import codecs
+import sys
 from collections.abc import AsyncIterator, Sequence
 from functools import partial
 
@@ -11,6 +12,7 @@ from sparkfleet.cli.loading import loading
 from sparkfleet.cli.options import DEFAULT_INVENTORY, InventoryOption, open_session, run
 from sparkfleet.cli.output import console, event_line
 from sparkfleet.cli.top.app import TopApp
+from sparkfleet.cli.top.terminal import end_with_terminal
 from sparkfleet.errors import SpecError
 from sparkfleet.fleet.deployments.status import describe_deployment, fleet_state
 from sparkfleet.fleet.rank_logs import rank_log
@@ -23,7 +25,7 @@ TAIL = 200
 
 def top(inventory: InventoryOption = DEFAULT_INVENTORY) -> int:
     """Show nodes, groups and their speed, live. Keys open a group's log, its events and the reasons of its plan."""
-    if not console.is_terminal:
+    if not (console.is_terminal and sys.stdin.isatty()):  # keys come from one, too
         raise SpecError(
             "`top` needs a terminal.",
             do="`sparkfleet status --watch` prints lines, `status --json` is for programs.",
@@ -34,6 +36,7 @@ def top(inventory: InventoryOption = DEFAULT_INVENTORY) -> int:
 
 async def _top(session: Session) -> int:
     loading.erase()
+    end_with_terminal(sys.stdin.fileno())
     app = TopApp(partial(fleet_state, session), SessionPages(session))
     await app.run_async()
     return app.return_code or Exit.DONE

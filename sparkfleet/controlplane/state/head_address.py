@@ -12,6 +12,7 @@ from sparkfleet.fabric.node_addresses import node_addresses
 from sparkfleet.gateway.listening import GatewayEntry, GatewayListening, GatewayTls
 from sparkfleet.remote.atomic_write import write_atomically
 from sparkfleet.runtime.files.fleet_paths import FleetPaths
+from sparkfleet.specs.addresses import is_loopback
 from sparkfleet.specs.inventory import EVERY_ADDRESS, Gateway, Inventory
 from sparkfleet.values import Value
 
@@ -84,6 +85,12 @@ class HeadAddress(Value):
     def endpoint_at(self, entry: GatewayEntry) -> str:
         """The same under the address of an entry's node."""
         return self._url(entry.host, entry.name)
+
+    def endpoint_ports(self, head: str) -> tuple[tuple[str, int], ...]:
+        """Node and port at which the endpoint listens on loopback, as `Inventory.endpoint_ports`. `head`: its node."""
+        if self.gateway_host not in EVERY_ADDRESS and not is_loopback(self.gateway_host):
+            return ()
+        return tuple((node, self.gateway_port) for node in (head, *(one.node for one in self.entries)))
 
     def _url(self, host: str, name: str) -> str:
         shown = name if host in EVERY_ADDRESS else host

@@ -1,14 +1,30 @@
-"""Refuses a stored plan whose declared port another deployment has on the same node. Pure: a new plan avoids such ports."""
+"""Refuses a stored plan whose declared port the gateway or another deployment has on the same node. Pure: a new plan avoids
+such ports."""
 
 from __future__ import annotations
+
+from collections.abc import Iterable
 
 from sparkfleet.controlplane.state.status import FleetStatus
 from sparkfleet.errors import ControlError
 from sparkfleet.planner.types.plan import DeploymentPlan
 
 
-def refuse_taken_ports(plan: DeploymentPlan, status: FleetStatus) -> None:
-    """Raises ControlError if another deployment of the fleet has a port of this plan."""
+def refuse_taken_ports(
+    plan: DeploymentPlan, status: FleetStatus, endpoint_ports: Iterable[tuple[str, int]]
+) -> None:
+    """Raises ControlError if the gateway or another deployment of the fleet has a port of this plan.
+
+    Args:
+        endpoint_ports: node and port of each listener of the gateway that no custom workload can have besides.
+    """
+    for node, port in sorted(plan.declared_ports.intersection(endpoint_ports)):
+        raise ControlError(
+            f"The gateway has port {port} of {node}, which this generation of {plan.name} needs.",
+            means="Nothing was changed: the second of two that listen on one port does not start.",
+            do=f"Apply {plan.name} with another `port` (also in its `command`), or give the gateway another one: `gateway:"
+            " {port: …}` in the inventory, then `sparkfleet up`.",
+        )
     for other in status.deployments:
         if other.plan is None or other.name == plan.name:
             continue

@@ -45,7 +45,7 @@ def rail_jumbo(path: PathSnapshot) -> Iterator[CheckFault]:
     for number, rail in enumerate(path.rails, start=1):
         if rail.jumbo is None:
             yield _not_pinged(f"rail {number} of {path.name}")
-        elif rail.jumbo is False and rail.ping_us is not None:
+        elif rail.jumbo is False and rail.reached:
             yield error(
                 f"rail {number} of {path.name}: packets of {thresholds.RAIL_MTU} bytes do not pass",
                 means="A device on the path has a smaller MTU: large messages are dropped, and engines hang.",
@@ -63,11 +63,15 @@ def rail_jumbo(path: PathSnapshot) -> Iterator[CheckFault]:
     source="christopherowen/dgx-spark-networking",
 )
 def rail_reached(path: PathSnapshot) -> Iterator[CheckFault]:
-    """Reports rails without an answer. The pings also resolve the MACs before the first RDMA connection."""
+    """Reports rails without an answer that carried no measurement either: a node under load may answer late, and a firewall
+    may drop pings only. The pings also resolve the MACs before the first RDMA connection.
+    """
     for number, rail in enumerate(path.rails, start=1):
-        if rail.jumbo is None and rail.ping_us is None:
+        if rail.reached or rail.jumbo or rail.gbit_per_s:
+            continue
+        if rail.reached is None:
             yield _not_pinged(f"rail {number} of {path.name}")
-        elif rail.jumbo is False and rail.ping_us is None:
+        else:
             yield error(
                 f"rail {number} of {path.name}: {rail.there.ip} does not answer {rail.here.node} on {rail.here.netdev}",
                 means="This rail carries nothing. Causes: no signal, another subnet, or a firewall.",

@@ -28,7 +28,7 @@ async def prepare_rollback(session: Session, name: str, generation: int | None) 
 
     Raises:
         ControlError: the fleet is down, has no such generation, does not have a node of its plan, or has given its declared
-            port to another deployment.
+            port to the gateway or another deployment.
     """
     history = await history_of(session, name)
     now = history.status.generation if history.status else None
@@ -75,7 +75,7 @@ async def _prepared(
 ) -> PreparedApply:
     """An apply of a plan that exists already. Raises SpecError if it would run code of a checkpoint that is not pinned.
 
-    Raises ControlError unless `retry` if it would listen on a port of another deployment.
+    Raises ControlError unless `retry` if it would listen on a port of the gateway or another deployment.
     """
     _refuse_unpinned_code(spec)
     client = await session.controller()
@@ -83,7 +83,7 @@ async def _prepared(
         status = await client.fleet()
     require_known_nodes(session.inventory, status, [plan])
     if not retry:
-        refuse_taken_ports(plan, status)
+        refuse_taken_ports(plan, status, session.inventory.endpoint_ports)
     change = _change(spec, plan, status, retry=retry)
     planned = Planned(spec=spec, plan=plan, change=change)
     decision = FleetDecision(Plan(deployments=(plan,)), [planned])

@@ -51,14 +51,16 @@ class RemovedModel(NamedTuple):
 async def models_held(session: Session, on_event: OnEvent) -> ModelsHeld:
     """List every model in the caches of the nodes. Raises NodeError if a node does not answer."""
     settings = await staging_settings(session, on_event)
-    seen = await survey(session.channels, moving(on_event), settings=settings)
+    seen = await survey(session.channels, moving(session, on_event), settings=settings)
     return ModelsHeld(tuple(grouped(seen)), {node: found.free_bytes for node, found in seen.items()})
 
 
 async def stage_model(session: Session, need: Need, on_event: OnEvent) -> Staged:
     """Stage one model on nodes. Raises StagingError if it cannot be obtained, or if there is no room."""
     settings = await staging_settings(session, on_event)
-    return (await stage(session.inventory, session.channels, [need], moving(on_event), settings=settings))[0]
+    return (
+        await stage(session.inventory, session.channels, [need], moving(session, on_event), settings=settings)
+    )[0]
 
 
 async def unused_models(session: Session, keep: frozenset[str], on_event: OnEvent) -> tuple[ModelRow, ...]:

@@ -97,7 +97,7 @@ async def pinned(
 async def _pinned(session: Session, need: Need, on_event: OnEvent) -> Pinned | None:
     """Resolve one tag, and send its digest as an event."""
     settings = await staging_settings(session, on_event)
-    found = await pin(session.channels, need, moving(on_event), settings=settings)
+    found = await pin(session.channels, need, moving(session, on_event), settings=settings)
     if found is not None and need.hub != "never":
         digest = found.image.partition("@")[2]
         others = (
@@ -144,13 +144,19 @@ async def staging_settings(session: Session, on_event: OnEvent) -> StagingSettin
 
 async def staging_nodes(session: Session, on_event: OnEvent) -> StagingNodes:
     """The programs of staging on the nodes."""
-    return StagingNodes(session.channels, await staging_settings(session, on_event), moving(on_event))
+    return StagingNodes(
+        session.channels, await staging_settings(session, on_event), moving(session, on_event)
+    )
 
 
-def moving(on_event: OnEvent) -> OnProgress:
-    """Staging's progress as events."""
+def moving(session: Session, on_event: OnEvent) -> OnProgress:
+    """Staging's progress as events. Several programs fail on a node that is off: it is noted once in a session."""
 
     def send(progress: TransferProgress) -> None:
+        if progress.phase == "note" and not progress.name:
+            if progress.text in session.noted:
+                return
+            session.noted.add(progress.text)
         on_event(BytesMoving(progress=progress))
 
     return send
@@ -159,7 +165,9 @@ def moving(on_event: OnEvent) -> OnProgress:
 async def _staged(
     session: Session, needs: Sequence[Need], settings: StagingSettings, on_event: OnEvent
 ) -> tuple[Staged, ...]:
-    return await stage(session.inventory, session.channels, needs, moving(on_event), settings=settings)
+    return await stage(
+        session.inventory, session.channels, needs, moving(session, on_event), settings=settings
+    )
 
 
 async def _try(session: Session, need: Need, settings: StagingSettings, on_event: OnEvent) -> None:

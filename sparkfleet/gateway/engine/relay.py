@@ -6,8 +6,11 @@ mistakes a part for the whole.
 
 from __future__ import annotations
 
+import json
 from dataclasses import dataclass
+from typing import Any
 
+from sparkfleet.gateway.access.response_owners import RESPONSES
 from sparkfleet.gateway.asgi import DirectWriter, Send
 from sparkfleet.gateway.engine.connection import EngineConnectionLost
 from sparkfleet.gateway.engine.failure_event import FailureWatch
@@ -127,23 +130,35 @@ async def _pump(answer: UpstreamAnswer, direct: DirectWriter, filters: AnswerFil
     await answer.pump(sink, direct.drained)
 
 
-def lost_event(dialect: Dialect, meter: UsageMeter) -> bytes:
+def lost_event(dialect: Dialect, meter: UsageMeter, path: str) -> bytes:
     """Ends an event stream whose engine was lost. Starts a new line if the last event was cut."""
     message = "The engine failed while answering; the answer is incomplete."
-    return _last_event(message, "engine_lost", dialect, meter)
+    return _last_event(message, "engine_lost", dialect, meter, path)
 
 
-def loop_event(dialect: Dialect, meter: UsageMeter, tokens: int) -> bytes:
+def loop_event(dialect: Dialect, meter: UsageMeter, tokens: int, path: str) -> bytes:
     """Ends an event stream that repeated itself."""
     message = (
         f"The answer repeated the same text for about {tokens} tokens and was ended (loop_tokens of this deployment)."
         " Another temperature, or a repetition penalty in the request, may prevent it."
     )
-    return _last_event(message, "loop", dialect, meter)
+    return _last_event(message, "loop", dialect, meter, path)
 
 
-def _last_event(message: str, code: str, dialect: Dialect, meter: UsageMeter) -> bytes:
+def _last_event(message: str, code: str, dialect: Dialect, meter: UsageMeter, path: str) -> bytes:
     data = error_json(message, 502, code=code, dialect=dialect)
-    name = b"event: error\n" if dialect == "anthropic" else b""
+    if path == RESPONSES and dialect == "openai":
+        data = _typed(json.loads(data)["error"], meter.events)
+    name = b"event: error\n" if data.startswith(b'{"type"') else b""
     start = b"" if meter.ends_between_events else b"\n\n"
     return start + name + b"data: " + data + b"\n\n"
+
+
+def _typed(error: dict[str, Any], number: int) -> bytes:
+    """The error event of the Responses API, whose clients read events by `type`.
+
+    Its documented fields are beside `type` (openai: types/responses/response_error_event.py), but the official client raises
+    only if there is an `error` (openai: _streaming.py), and passes the event on as one of many otherwise.
+    """
+    fields = {name: error[name] for name in ("code", "message", "param")}
+    return json.dumps({"type": "error", "sequence_number": number, **fields, "error": error}).encode()

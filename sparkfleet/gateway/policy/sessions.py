@@ -6,8 +6,20 @@ from collections import OrderedDict
 from collections.abc import Iterable
 from typing import NamedTuple
 
-HEADERS = (b"x-session-id", b"x-smg-routing-key")
-"""Headers with a session's name: that of vLLM's production stack and others, and that of SGLang's gateway."""
+HEADERS = (
+    b"x-session-id",  # vLLM's production stack; OpenCode, packages/opencode/src/session/llm/request.ts
+    b"x-smg-routing-key",  # SGLang's gateway
+    b"x-claude-code-session-id",  # https://code.claude.com/docs/en/llm-gateway-protocol
+    b"session-id",  # Codex since 0.131, https://github.com/openai/codex/pull/22193
+    b"session_id",  # Codex before, https://github.com/openai/codex/pull/21757
+)
+"""Headers with a session's name."""
+AGENT_HEADERS = (
+    b"x-claude-code-agent-id",  # of a subagent only, https://github.com/anthropics/claude-code/issues/49204
+    b"thread-id",  # Codex, as above
+    b"thread_id",
+)
+"""Headers with the name of an agent in a session: its prompts do not continue those of the others."""
 MOST = 10_000
 """Sessions that are remembered."""
 

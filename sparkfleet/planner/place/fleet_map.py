@@ -24,6 +24,8 @@ RING_SIZES = (3, 4)
 """Rings without a switch that NVIDIA's playbooks and others describe; larger ones are not published."""
 
 MEMORY_STEP = 1 << 29
+LINK_STEP = 0.25
+"""Cables of a switch that differ by less are of one class: healthy rails are measured with 92 to 112 Gb/s."""
 
 
 class SiteClass(Value):
@@ -145,20 +147,21 @@ class Fleet(Value):
             yield from self._of_switch(ranks, links)
 
     def _of_switch(self, ranks: int, links: Sequence[LinkFacts]) -> Iterator[Pool]:
-        """One pool per amount of memory: the nodes that have at least that much."""
+        """One pool per amount of memory and speed of the cable: the nodes that have at least both."""
         seen: set[tuple[str, ...]] = set()
-        for kind in dict.fromkeys(self._kind(link.nodes[0]) for link in links):
-            least = kind[2]
-            members = [
-                link
-                for link in links
-                if self._kind(link.nodes[0])[:2] == kind[:2] and self._kind(link.nodes[0])[2] >= least
-            ]
-            nodes = tuple(link.nodes[0] for link in members)
-            if len(nodes) >= ranks and nodes not in seen:
-                seen.add(nodes)
-                site = self._class(nodes, "switch", members).model_copy(update={"ranks": ranks})
-                yield Pool(site=site, nodes=nodes)
+        for cables in _at_least(links):
+            for kind in dict.fromkeys(self._kind(link.nodes[0]) for link in cables):
+                least = kind[2]
+                members = [
+                    link
+                    for link in cables
+                    if self._kind(link.nodes[0])[:2] == kind[:2] and self._kind(link.nodes[0])[2] >= least
+                ]
+                nodes = tuple(link.nodes[0] for link in members)
+                if len(nodes) >= ranks and nodes not in seen:
+                    seen.add(nodes)
+                    site = self._class(nodes, "switch", members).model_copy(update={"ranks": ranks})
+                    yield Pool(site=site, nodes=nodes)
 
     def _kind(self, name: str) -> tuple[str, str, int]:
         node = self.by_name[name]
@@ -186,6 +189,20 @@ class Fleet(Value):
             return site
         joined = {"link_kind": slowest.kind, "rails": slowest.rails, "latency_us": slowest.latency_us}
         return site.model_copy(update={**joined, "gb_per_s": min(link.gb_per_s for link in links)})
+
+
+def _at_least(links: Sequence[LinkFacts]) -> Iterator[tuple[LinkFacts, ...]]:
+    """The cables of a switch that are as fast as its fastest, then those as fast as the fastest of the rest, until all."""
+    rest = sorted(links, key=lambda link: (link.latency_us, -link.gb_per_s))
+    while rest:
+        first = rest[0]
+        rest = [link for link in rest if _is_slower(link, first)]
+        yield tuple(link for link in links if not _is_slower(link, first))
+
+
+def _is_slower(link: LinkFacts, than: LinkFacts) -> bool:
+    latency, bandwidth = than.latency_us * (1 + LINK_STEP), than.gb_per_s / (1 + LINK_STEP)
+    return link.latency_us > latency or link.gb_per_s < bandwidth
 
 
 def _rings(pairs: Iterable[frozenset[str]], size: int) -> list[tuple[str, ...]]:

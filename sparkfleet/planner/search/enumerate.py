@@ -185,7 +185,7 @@ class ProposalEnumerator:
         variant, predictor = self._case.variant, self._case.predictor
         for ranks in GROUP_SIZES:
             splits = splits_for(variant, predictor, ranks)
-            for pool in self._case.fleet.pools(ranks, variant.nodes) if splits else ():
+            for pool in self._pools(ranks) if splits else ():
                 self.pools[pool.site].append(pool)
             if splits and self._case.fleet.open_rings(ranks, variant.nodes):
                 self.rejected.append(open_ring(ranks))
@@ -195,6 +195,22 @@ class ProposalEnumerator:
                 yield best, split
         if not self.pools:
             self.rejected.append(self._no_site())
+
+    def _pools(self, ranks: int) -> Iterator[Pool]:
+        """Pools of so many ranks; the fast cables of a switch only if throughput loses no group by them."""
+        variant = self._case.variant
+        pools = self._case.fleet.pools(ranks, variant.nodes)
+        if self._case.objective != "throughput" or variant.replicas is not None:
+            yield from pools
+            return
+        for pool in pools:
+            alike = (
+                len(one.nodes)
+                for one in pools
+                if one.site.memory_total == pool.site.memory_total and set(pool.nodes) <= set(one.nodes)
+            )
+            if max(alike) // ranks == len(pool.nodes) // ranks:
+                yield pool
 
     def _no_site(self) -> Rejection:
         wanted = self._case.variant.parallel

@@ -8,7 +8,7 @@ from sparkfleet.fabric.link_measurements import TransportProof
 
 
 async def test_rails_that_were_not_pinged_are_not_known(look):
-    unmeasured = dict.fromkeys(("jumbo", "ping_us", "one_way_us"))
+    unmeasured = dict.fromkeys(("jumbo", "reached", "ping_us", "one_way_us", "gbit_per_s"))
     told = registry.examine(await look(measured={1: unmeasured, 2: unmeasured}))
     found = {one.severity for one in told if one.id in ("rail-reached", "rail-jumbo", "rail-latency")}
     assert found == {Severity.UNKNOWN}
@@ -45,9 +45,20 @@ async def test_packets_that_do_not_pass(findings):
 
 
 async def test_a_rail_without_an_answer(findings):
-    (told,) = await findings(measured={2: {"jumbo": False, "ping_us": None}})
+    silent = {"jumbo": False, "reached": False, "ping_us": None, "gbit_per_s": None}
+    (told,) = await findings(measured={2: silent})
     assert (told.id, told.severity) == ("rail-reached", "error")
     assert "192.168.101.12 does not answer spark1 on enP2p1s0f1np1" in told.what
+
+
+async def test_lost_pings_on_a_rail_that_carried_the_load_are_no_fault(findings):
+    assert await findings(measured={2: {"jumbo": False, "reached": False, "ping_us": None}}) == []
+
+
+async def test_a_small_ping_that_did_not_end_is_not_a_rail_without_an_answer(look):
+    unfinished = {"jumbo": False, "reached": None, "ping_us": None, "gbit_per_s": None}
+    found = registry.examine(await look(measured={2: unfinished}))
+    assert [one.severity for one in found if one.id == "rail-reached"] == [Severity.UNKNOWN]
 
 
 @pytest.mark.parametrize(

@@ -272,3 +272,21 @@ async def test_a_rollback_to_a_port_that_another_deployment_has_now_is_refused_w
     controller.asked[:] = [ApplyRequest(spec=spec, plan=planned, who="me")]
     with pytest.raises(ControlError, match="tts has port 5005 of this, which this generation of stt needs"):
         await prepare_rollback(session, "stt", None)
+
+
+async def test_a_rollback_to_the_port_of_the_gateway_is_refused(session, controller, monkeypatch):
+    async def up():
+        return controller
+
+    async def history(name):
+        spec = Deployment(
+            name=name, model=f"org/{name}", engine="custom", command=("serve",), port=8000, memory="1 GiB"
+        )
+        planned = plan(name, engine="custom", port=8000)
+        return (Desired(generation=0, spec=spec, plan=planned, who="me", since=0.0),)
+
+    monkeypatch.setattr(session, "find_controller", up)
+    monkeypatch.setattr(controller, "history", history, raising=False)
+    monkeypatch.setattr(controller, "again", lambda: controller, raising=False)
+    with pytest.raises(ControlError, match="The gateway has port 8000 of this, which this generation of stt"):
+        await prepare_rollback(session, "stt", None)

@@ -1,16 +1,23 @@
+from types import SimpleNamespace
 from typing import ClassVar
 
 import pytest
+from fake_channel import FakeChannel
 from rungs import plan_of
 from rungs import rung as planned
 
 import sparkfleet.fleet.storage.stage as module
+from sparkfleet.errors import NodeError
 from sparkfleet.fleet.events import FactFound
-from sparkfleet.fleet.storage.stage import bring, fallbacks_of, needs_of, pinned
+from sparkfleet.fleet.storage.stage import bring, fallbacks_of, moving, needs_of, pinned
 from sparkfleet.planner.rules.failure_memory import RememberedFailure, fingerprint
 from sparkfleet.planner.types.image_refs import with_digests
 from sparkfleet.specs.inventory import Inventory, Node
+from sparkfleet.staging.agent.images import ImageRequest
+from sparkfleet.staging.agent.scan import LookRequest
+from sparkfleet.staging.fleet import StagingNodes
 from sparkfleet.staging.pin_images import Pinned
+from sparkfleet.staging.settings import StagingSettings
 
 MODEL = "org/model"
 IMAGE = "registry.test/vllm@sha256:" + "a" * 64
@@ -53,6 +60,19 @@ def test_what_only_a_lower_rung_needs_is_not_fetched():
         [plan_of(rung("a"), rung("a", image=OTHER, engine="sglang"), rung("a", draft="org/draft"))]
     )
     assert told(found) == []
+
+
+async def test_a_node_that_is_off_is_noted_once_for_all_that_is_staged():
+    sent = []
+    session = SimpleNamespace(noted=set())
+    off = {"n2": FakeChannel("n2", {(): NodeError("n2 does not answer")})}
+    for _ in ("pin", "stage"):
+        nodes = StagingNodes(
+            off, StagingSettings(python={"n2": "/env/bin/python"}), moving(session, sent.append)
+        )
+        await nodes.look((), LookRequest(everything=True))
+        await nodes.images(("n2",), ImageRequest(action="look", image=TAG), ())
+    assert [one.progress.text for one in sent] == ["n2 is left out: n2 does not answer"]
 
 
 class Nowhere:

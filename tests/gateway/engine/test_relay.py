@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING
 import aiohttp
 import pytest
 from gateway_values import paced_engine
+from openai import APIError, AsyncOpenAI
+from openai.types.responses import ResponseErrorEvent
 
 from sparkfleet.engines.fake import InjectedFault, Pace
 from sparkfleet.gateway.body.request_body import RequestBody
@@ -36,12 +38,33 @@ async def test_a_stream_that_breaks_ends_with_an_error_and_without_done(
     status, _, body = await door.post(path, stream=True)
     events = body.decode().strip().split("\n\n")
     assert status == 200
-    assert json.loads(events[-1].removeprefix("data: "))["error"]["code"] == "engine_lost"
+    last = events[-1].removeprefix("event: error\n")
+    assert json.loads(last.removeprefix("data: "))["error"]["code"] == "engine_lost"
+    assert last.startswith('data: {"error"') is (path != "/v1/responses"), "chat clients know no `type`"
     assert b"[DONE]" not in body
     assert "hums" in events[-2]
     assert not door.engines[1].requests
     assert door.value("sparkfleet_errors_total", model="tiny", kind="engine_lost") == 1
     assert door.value("sparkfleet_requests_total", model="tiny", path=path, status="502") == 1
+
+
+async def test_a_broken_response_stream_ends_with_a_typed_event_at_which_openais_client_raises(
+    open_door: OpenDoor,
+) -> None:
+    door = await open_door(engines=[paced_engine(InjectedFault(kind="die", after=3)) for _ in range(2)])
+    _, _, body = await door.post("/v1/responses", stream=True)
+    *before, last = body.decode().strip().split("\n\n")
+    name, data = last.split("\n")
+    assert name == "event: error"
+    event = ResponseErrorEvent.model_validate_json(data.removeprefix("data: "))
+    assert (event.type, event.code, event.sequence_number) == ("error", "engine_lost", len(before))
+    client = AsyncOpenAI(base_url=f"{door.url}/v1", api_key=door.key, max_retries=0)
+    async with client:
+        stream = await client.responses.create(model="tiny", input="Say something.", stream=True)
+        with pytest.raises(APIError, match="The engine failed while answering") as raised:
+            async for _ in stream:
+                pass
+    assert raised.value.code == "engine_lost"
 
 
 async def test_a_broken_message_stream_ends_as_anthropics_do(open_door: OpenDoor) -> None:

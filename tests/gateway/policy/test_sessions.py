@@ -11,6 +11,7 @@ from sparkfleet.gateway.observed_groups import ObservedGroups
 from sparkfleet.gateway.policy import sessions
 from sparkfleet.gateway.policy.sessions import SessionPlace, Sessions
 from sparkfleet.gateway.request.requirements import Requirements
+from sparkfleet.gateway.request_context import RequestContext
 from sparkfleet.gateway.routing_table import GroupEntry, GroupSpeed, ModelEntry
 
 if TYPE_CHECKING:
@@ -61,7 +62,17 @@ def test_a_bounded_number_is_remembered(monkeypatch: pytest.MonkeyPatch) -> None
     assert known.place("one") == SessionPlace("a", 5)
 
 
-@pytest.mark.parametrize("header", ["x-session-id", "x-smg-routing-key"])
+@pytest.mark.parametrize(
+    "header",
+    [
+        "x-session-id",
+        "x-smg-routing-key",
+        "X-Claude-Code-Session-Id",
+        "session-id",
+        "session_id",
+        "thread-id",
+    ],
+)
 async def test_requests_of_a_session_go_to_one_engine_and_keys_do_not_share_names(
     open_door: OpenDoor, header: str
 ) -> None:
@@ -77,3 +88,18 @@ async def test_requests_of_a_session_go_to_one_engine_and_keys_do_not_share_name
     assert sorted(len(engine.requests) for engine in engines) == [0, 6]
     assert all(name.startswith(door.entry.id + ":") for name in door.gateway.proxy.observed.sessions._places)
     assert door.gateway.proxy.observed.pending("app-0") == door.gateway.proxy.observed.pending("app-1") == 0
+
+
+def test_agents_of_a_session_have_places_of_their_own() -> None:
+    def named(*headers: tuple[bytes, bytes]) -> str:
+        return RequestContext("POST", "/v1/messages", list(headers)).session
+
+    main, agent = (b"x-claude-code-session-id", b"s1"), (b"x-claude-code-agent-id", b"a1")
+    other = (b"x-claude-code-agent-id", b"a2")
+    assert named(main) == "s1"
+    assert len({named(main), named(main, agent), named(main, other)}) == 3
+    assert named(agent, main) == named(main, agent)
+    assert named(main, (b"x-claude-code-agent-id", b"\xff")) == "s1"
+    assert named((b"session-id", b"s"), (b"thread-id", b"t1")) != named(
+        (b"session-id", b"s"), (b"thread-id", b"t2")
+    )

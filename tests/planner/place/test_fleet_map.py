@@ -78,6 +78,36 @@ def test_the_slowest_link_counts(spark, link):
     assert ring.site.link.gb_per_s == 3.0
 
 
+def on_switch(spark, link, slow: dict[str, dict[str, float]], count: int = 4) -> Fleet:
+    names = [f"s{n}" for n in range(1, count + 1)]
+    links = tuple(link(name, switch="sw", **slow.get(name, {})) for name in names)
+    return Fleet(nodes=tuple(map(spark, names)), links=links)
+
+
+def test_a_slow_cable_of_a_switch_slows_only_the_groups_over_it(spark, link):
+    fast, every = on_switch(spark, link, {"s2": {"gb_per_s": 2.9}}).pools(2)
+    assert (fast.nodes, fast.site.gb_per_s) == (("s1", "s3", "s4"), 22.1)
+    assert (every.nodes, every.site.gb_per_s) == (("s1", "s2", "s3", "s4"), 2.9)
+
+
+def test_cables_that_differ_as_measurements_do_are_one_class(spark, link):
+    (pool,) = on_switch(spark, link, {"s2": {"gb_per_s": 19.0}, "s3": {"latency_us": 26.0}}).pools(2)
+    assert (len(pool.nodes), pool.site.gb_per_s) == (4, 19.0)
+
+
+def test_a_group_is_planned_over_the_fast_cables_of_a_switch(spark, link, plan, ask):
+    fleet = on_switch(spark, link, {"s1": {"gb_per_s": 2.9, "latency_us": 90.0}})
+    wish = ask("openai/gpt-oss-120b", parallel={"tp": 2})
+    (group,) = plan(fleet, wish).deployments[0].groups
+    assert "s1" not in group.choice.candidate.shape.nodes
+
+
+def test_a_slow_cable_costs_throughput_no_group(spark, link, plan, ask):
+    fleet = on_switch(spark, link, {"s1": {"gb_per_s": 2.9, "latency_us": 90.0}})
+    wish = ask("openai/gpt-oss-120b", objective="throughput", parallel={"tp": 2})
+    assert len(plan(fleet, wish).deployments[0].groups) == 2
+
+
 def test_links_of_the_example_inventories(root):
     two = links_of(load_inventory(root / "docs/examples/inventory-two-sparks.yaml"))
     assert [(one.rails, one.kind, one.provenance.value) for one in two] == [(2, "roce", "default")]
