@@ -11,6 +11,7 @@ from sparkfleet.doctor.check import Check, fleet_check, node_check
 from sparkfleet.doctor.findings import CheckFault, error, not_known, note, warning
 from sparkfleet.doctor.snapshot import FleetReadings, Needed, NodeSnapshot
 from sparkfleet.hostfacts.disk import Disks
+from sparkfleet.knowledge.models.known_models import hub_spelling
 from sparkfleet.units import GB, gb
 
 
@@ -71,6 +72,26 @@ def _is_missing(node: NodeSnapshot, needed: Needed) -> bool:
     cached = {model.id.lower(): model.size or 0 for model in node.disks.models} if node.disks else {}
     # A copy with nine tenths of the bytes counts: sizes differ by other files and links.
     return cached.get(needed.model.lower(), 0) < needed.weights_bytes * 0.9
+
+
+@fleet_check(
+    "model-letter-case",
+    "models have the upper and lower case letters of the Hub",
+    source="chosen here: decision 127; names of the Hub that the knowledge has",
+)
+def model_letter_case(fleet: FleetReadings) -> Iterator[CheckFault]:
+    """Compares the models of the deployments with names of the Hub: an older release stored them in any letter case."""
+    for one in fleet.needed:
+        name, mark, revision = one.model.partition("@")
+        known = hub_spelling(name)
+        if known is not None and known != name:
+            yield note(
+                f"{one.deployment}: its model {name} is {known} at the Hub",
+                means="An older release accepted any upper and lower case letters. A node that lacks these weights cannot"
+                " load them under this name; what serves now is not affected.",
+                do=f"`model: {known}{mark}{revision}` in its file, then `sparkfleet apply`: the weights are loaded"
+                " under that name, and its engines start again",
+            )
 
 
 @node_check("disk-low", "disks are not nearly full")
@@ -146,4 +167,11 @@ def shm_size(node: NodeSnapshot, disks: Disks) -> Iterator[CheckFault]:
         )
 
 
-CHECKS: tuple[Check, ...] = (disk_for_weights, disk_low, caches_writable, hub_refs, shm_size)
+CHECKS: tuple[Check, ...] = (
+    disk_for_weights,
+    model_letter_case,
+    disk_low,
+    caches_writable,
+    hub_refs,
+    shm_size,
+)

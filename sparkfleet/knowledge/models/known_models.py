@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from functools import lru_cache
+from functools import cache, lru_cache
 from types import MappingProxyType
 from typing import Annotated
 
@@ -18,7 +18,7 @@ from sparkfleet.errors import FactError
 from sparkfleet.knowledge.data_file import DataFile, Date, Sources, UniqueEntries
 from sparkfleet.knowledge.measurements import architectures, siblings
 from sparkfleet.knowledge.models.model_names import matches
-from sparkfleet.knowledge.models.published_checkpoints import published
+from sparkfleet.knowledge.models.published_checkpoints import load_published, published
 from sparkfleet.units import gb
 from sparkfleet.values import Value
 
@@ -281,3 +281,14 @@ def _with_published(checkpoint: Checkpoint, known: KnownModel) -> Checkpoint:
             "license": _license(known.license),
         }
     )
+
+
+def hub_spelling(name: str) -> str | None:
+    """The Hub id of that name, letter case aside, as the Hub has it; None if the knowledge does not have it by itself."""
+    return _hub_ids().get(name.lower())
+
+
+@cache
+def _hub_ids() -> Mapping[str, str]:
+    ids = (*architectures(), *(one.id for one in load_published().values()))
+    return {one.lower(): one for one in ids if "/" in one}

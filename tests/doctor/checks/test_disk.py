@@ -12,6 +12,19 @@ from sparkfleet.hostfacts.disk import ReadDisks
 HUB = "/home/nvidia/.cache/huggingface/hub"
 
 
+async def test_a_stored_model_in_another_letter_case_than_the_hubs_is_named(findings):
+    sizes = {"weights_bytes": 10**9, "nodes": ("spark2",)}
+    models = ("qwen/qwen3-8b", "Qwen/Qwen3-8B", "nobody/knows", "Qwen/qwen3-0.6b@" + "a" * 40)
+    told = await findings(
+        needed=[Needed(deployment=f"m{n}", model=model, **sizes) for n, model in enumerate(models)]
+    )
+    assert [(one.id, one.severity, one.what) for one in told] == [
+        ("model-letter-case", "info", "m0: its model qwen/qwen3-8b is Qwen/Qwen3-8B at the Hub"),
+        ("model-letter-case", "info", "m3: its model Qwen/qwen3-0.6b is Qwen/Qwen3-0.6B at the Hub"),
+    ]
+    assert f"`model: Qwen/Qwen3-0.6B@{'a' * 40}`" in told[1].do[0]
+
+
 async def test_weights_that_do_not_fit(findings):
     needed = Needed(deployment="big", model="Qwen/Big", weights_bytes=4 * 10**12, nodes=("spark2",))
     (told,) = await findings(needed=[needed])
