@@ -136,7 +136,7 @@ async def _answers(rails: Sequence[RailSpeed], channel: Channel, wait_s: int) ->
 
 
 def _either(first: RailSpeed, second: RailSpeed | None) -> RailSpeed:
-    """The better of two attempts: a packet that came back once did not get lost on the rail."""
+    """Joins two attempts: a packet that came back once did not get lost on the rail."""
     if second is None:
         return first
     better = first if first.reached else second

@@ -28,7 +28,11 @@ def other_nodes(inventory: Inventory, status: FleetStatus | None) -> ControlErro
     means += [f"{', '.join(removed)} counts as part of it."] if removed else []
     do = "`sparkfleet down`, then `sparkfleet up`: deployments and keys stay, engines load again."
     if removed:
-        do += f" `down` stops the nodes of the inventory only: if {removed[0]} works, take it out after it."
+        names = ", ".join(removed)
+        do += (
+            f" `down` stops the nodes of the inventory only: if {names} can be reached, put it back into the inventory,"
+            " `sparkfleet down`, delete it and its links there, `sparkfleet up`."
+        )
     return ControlError(
         f"Fleet {inventory.fleet} was started with {', '.join(running)}; the inventory has {', '.join(inventory.nodes)}.",
         means=f"It keeps the nodes of its start. {' '.join(means)}",
