@@ -221,9 +221,19 @@ class NotOpened(NodeError):
     """sshd refused a channel."""
 
 
+class NotConnected(NotOpened):
+    """sshd could not connect to the port of a tunnel: mostly nothing listens there."""
+
+
+_CONNECT_FAILED = 2
+"""Reason of a channel that was not opened (RFC 4254, 5.1)."""
+
+
 def _not_opened(name: str, error: Exception) -> NotOpened:
-    reason = error.text if isinstance(error, paramiko.ChannelException) else error
-    return NotOpened(
+    kind, reason = NotOpened, str(error)
+    if isinstance(error, paramiko.ChannelException):
+        kind, reason = (NotConnected if error.code == _CONNECT_FAILED else NotOpened), error.text
+    return kind(
         f"{name}: sshd opened no channel: {reason}",
         means="Too many sessions in one connection, nothing listens on the port, or forwarding is forbidden.",
         do=f"Set `MaxSessions {MOST_SESSIONS + MOST_KILLS}` (OpenSSH's default) or more and"

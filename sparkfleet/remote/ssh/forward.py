@@ -11,7 +11,7 @@ from contextlib import asynccontextmanager
 from typing import cast
 
 from sparkfleet.errors import NodeError
-from sparkfleet.remote.ssh.connection import SshConnection
+from sparkfleet.remote.ssh.connection import NotConnected, SshConnection
 from sparkfleet.remote.ssh.stream import Stream
 
 _log = logging.getLogger(__name__)
@@ -141,6 +141,9 @@ class _Tunnel(asyncio.Protocol):
             connection = await self._connected()
             async with connection.tunnels:
                 self._stream = await connection.tunnel(host, port, self, timeout_s=_OPEN_S)
+        except NotConnected:
+            self.abort()  # as if the client had called the port itself: it has the words for that
+            return
         except NodeError as error:
             _log.warning("Forwarding to %s port %d failed: %s", host, port, error.what)
             self.abort()

@@ -76,13 +76,14 @@ async def test_a_client_that_does_not_read_holds_the_sender(ssh, serving):
         assert (await ssh.run(["echo", "alive"])).stdout == "alive\n"
 
 
-async def test_a_closed_port_ends_only_the_connection(ssh):
+async def test_a_closed_port_ends_only_the_connection(ssh, caplog):
     async with ssh.forward("127.0.0.1", 1) as address:
         reader, writer = await asyncio.open_connection(*address)
         with pytest.raises(ConnectionResetError):
             await reader.readexactly(1)
         writer.close()
     assert (await ssh.run(["echo", "alive"])).stdout == "alive\n"
+    assert not caplog.records, "whoever calls the port has the words for it: a fleet that is down, mostly"
 
 
 async def test_leaving_ends_every_connection_and_the_listener(ssh, serving):
