@@ -36,7 +36,7 @@ class Cover(Value):
     scheme: Scheme | None
     share: float
     assumed: bool = False
-    """True: from the checkpoint's name, not from a file of it; if it has blocks is then not known."""
+    """True: from the checkpoint's name, not from a file of it, so that its blocks are not known."""
 
 
 class Quantization(Value):

@@ -147,9 +147,10 @@ def loop_event(dialect: Dialect, meter: UsageMeter, tokens: int, path: str) -> b
 
 def _last_event(message: str, code: str, dialect: Dialect, meter: UsageMeter, path: str) -> bytes:
     data = error_json(message, 502, code=code, dialect=dialect)
-    if path == RESPONSES and dialect == "openai":
+    of_response = path == RESPONSES and dialect == "openai"
+    if of_response:
         data = _typed(json.loads(data)["error"], meter.events)
-    name = b"event: error\n" if data.startswith(b'{"type"') else b""
+    name = b"event: error\n" if of_response or dialect == "anthropic" else b""
     start = b"" if meter.ends_between_events else b"\n\n"
     return start + name + b"data: " + data + b"\n\n"
 

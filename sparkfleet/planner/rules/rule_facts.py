@@ -172,14 +172,17 @@ def _expert_block(checkpoint: Checkpoint, shape: GroupShape) -> float | None:
 class _Fp8Block(NamedTuple):
     rows: int
     known: bool
+    """False: assumed from a name, or the config lists parts that are not quantised by patterns that cannot be read."""
 
 
 def _fp8_block(checkpoint: Checkpoint, part: Part) -> _Fp8Block | None:
     """The blocks in which a part is stored; None if it is not in such blocks, or the model has no such part."""
-    covers = checkpoint.quantization.covers if checkpoint.quantization is not None else ()
+    quantization = checkpoint.quantization
+    if quantization is None:
+        return None
     blocks = [
-        _Fp8Block(one.scheme.block[0], not one.assumed)
-        for one in covers
+        _Fp8Block(one.scheme.block[0], not (one.assumed or quantization.unread))
+        for one in quantization.covers
         if one.part is part and one.scheme is not None and one.scheme.block is not None
     ]
     return max(blocks, default=None)

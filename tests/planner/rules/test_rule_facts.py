@@ -173,6 +173,16 @@ def test_blocks_of_a_name_are_not_known() -> None:
     assert (split.expert_block, split.tp_divides_blocks) == (None, None)
 
 
+def test_a_list_of_parts_that_cannot_be_read_leaves_it_open() -> None:
+    read = in_blocks()
+    assert read.quantization is not None
+    unread = read.quantization.model_copy(update={"unread": ("re:(",)})
+    found = checkpoint_situation(
+        read.model_copy(update={"quantization": unread}), GroupShape(nodes=tuple("abcdefgh"), tp=8)
+    )
+    assert (found.expert_block, found.tp_divides_blocks) == (None, None)
+
+
 def test_widths_that_are_not_known_leave_it_open() -> None:
     unknown = in_blocks().model_copy(update={"widths": None})
     found = checkpoint_situation(unknown, GroupShape(nodes=("a", "b"), tp=2))
