@@ -201,8 +201,9 @@ def test_two_ranks_answer_as_one_over_the_rails(fleet):
     assert "spark1+spark2" in fleet.chat()
     after = fleet.traffic("spark2")
     moved = {name: after[name] - before[name] for name in (*RAILS, LAN)}
-    assert max(moved[name] for name in RAILS) > 1_000_000, "32 tokens of 64 KiB each way"
-    assert moved[LAN] < 20_000
+    rail = max(moved[name] for name in RAILS)
+    assert rail > 1_000_000, "32 tokens of 64 KiB each way"
+    assert moved[LAN] < rail / 20, "Ray's heartbeats alone, more of them on a slow machine"
 
 
 def test_both_are_told_the_same_and_each_has_its_own_containers_variables(fleet):
