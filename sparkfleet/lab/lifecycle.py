@@ -18,6 +18,7 @@ from sparkfleet.lab.machine import PYTHON, install_inside, make_node, resolve_sh
 from sparkfleet.lab.replay.apply import show_in_nodes, write_answers
 from sparkfleet.lab.replay.plan import ReplayPlan
 from sparkfleet.lab.run import run
+from sparkfleet.lab.shown import await_shown
 from sparkfleet.lab.state import (
     HOME,
     LabProcess,
@@ -241,7 +242,9 @@ def reboot(name: str, node: str) -> State:
 def kill(name: str, node: str) -> State:
     """Switches a node off, as by a power cut."""
     with locked(name):
-        return save(power.shut(load(name), load(name).layout.node(node).name))
+        state = save(power.shut(load(name), load(name).layout.node(node).name))
+        await_shown(state)
+        return state
 
 
 def boot(name: str, node: str) -> State:
@@ -255,4 +258,5 @@ def boot(name: str, node: str) -> State:
 def _booted(state: State, node: str) -> State:
     booted = save(power.boot(state, [node]))
     faults.reapply(booted, node)
+    await_shown(booted)
     return booted

@@ -131,15 +131,15 @@ def test_a_pulled_rail_has_no_carrier_and_the_other_works(lab: Lab) -> None:
         assert lab.exec(node, ["cat", "/sys/class/net/enp1s0f1np1/carrier"]).stdout == "0\n"
         assert "rocep1s0f1 port 1 ==> enp1s0f1np1 (Down)" in lab.exec(node, ["ibdev2netdev"]).stdout
     state = ["cat", "/sys/class/infiniband/rocep1s0f1/ports/1/state"]
-    assert eventually(lambda: lab.exec("spark1", state).stdout == "1: DOWN\n")
+    assert lab.exec("spark1", state).stdout == "1: DOWN\n"
     speed = ["cat", "/sys/class/net/enp1s0f1np1/speed", "/sys/class/net/enp1s0f1np1/operstate"]
-    assert eventually(lambda: lab.exec("spark1", speed).stdout == "-1\ndown\n")
+    assert lab.exec("spark1", speed).stdout == "-1\ndown\n"
     assert not big_ping(lab, RAILS[0])
     assert eventually(lambda: big_ping(lab, RAILS[1]))
     lab.mend("spark1-spark2", 0)
     assert eventually(lambda: big_ping(lab, RAILS[0]))
-    assert eventually(lambda: lab.exec("spark1", state).stdout == "4: ACTIVE\n")
-    assert eventually(lambda: lab.exec("spark1", speed).stdout == "200000\nup\n")
+    assert lab.exec("spark1", state).stdout == "4: ACTIVE\n"
+    assert lab.exec("spark1", speed).stdout == "200000\nup\n"
 
 
 @pytest.mark.skipif(not shutil.which("iperf3"), reason="no iperf3")
@@ -218,8 +218,31 @@ def test_a_device_without_its_gid_cannot_be_used(lab: Lab) -> None:
     done = lab.exec("spark1", ["ib_write_bw", "-d", "rocep1s0f1", RAILS[0]])
     assert done.returncode == 1
     assert "Unable to Connect the HCA's" in done.stderr
-    types = "/sys/class/infiniband/rocep1s0f1/ports/1/gid_attrs/types/3"
-    assert eventually(lambda: lab.exec("spark1", ["cat", types]).returncode == 1)
+
+
+def test_sys_shows_a_change_as_soon_as_it_was_made(lab: Lab) -> None:
+    device = "/sys/class/infiniband/rocep1s0f1/ports/1"
+    for value, returned in [("missing", 1), ("ok", 0)] * 5:
+        lab.set("spark1", {"gid.rocep1s0f1": value})
+        assert lab.exec("spark1", ["cat", f"{device}/gid_attrs/types/3"]).returncode == returned
+    for _ in range(3):
+        lab.cut("spark1-spark2", 0)
+        assert lab.exec("spark1", ["cat", f"{device}/state"]).stdout == "1: DOWN\n"
+        lab.mend("spark1-spark2", 0)
+        assert lab.exec("spark1", ["cat", f"{device}/state"]).stdout == "4: ACTIVE\n"
+
+
+def test_a_change_that_a_stopped_node_cannot_show_is_an_error(
+    lab: Lab, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("sparkfleet.lab.shown._WAIT_S", 0.5)
+    init = states.load(lab.name).inits["spark1"].pid
+    os.kill(init, signal.SIGSTOP)
+    try:
+        with pytest.raises(LabError, match=f"(?s)spark1 does not show the change after.*{init}"):
+            lab.set("spark1", speed="100000")
+    finally:
+        os.kill(init, signal.SIGCONT)
 
 
 def test_identity_of_another_node(lab: Lab) -> None:

@@ -146,6 +146,7 @@ def _stay(services: list[Service], path: str, events: socket.socket) -> None:
     os.set_blocking(woken, False)
     signal.set_wakeup_fd(wake)
     signal.signal(signal.SIGCHLD, lambda *_: None)
+    signal.signal(simulated_state.REFRESH, lambda *_: None)
     while True:
         _reap()
         _restart(services, path)
@@ -158,20 +159,32 @@ def _stay(services: list[Service], path: str, events: socket.socket) -> None:
 
 
 def _follow(changed: bool) -> None:
-    if changed or _settings_changed():
+    asked = _read(simulated_state.ASKED)
+    now = (asked, *_version_of_settings())
+    if changed or now != _followed[0]:
         settings = simulated_state.load()
         refresh(INFINIBAND, settings)
         refresh_links(LINKS, settings)
+        _followed[0] = now  # a refresh that failed is tried again
+        simulated_state.ANSWERED.write_text(asked)
     count(INFINIBAND)
 
 
-_seen_settings = [0.0]
+_followed: list[tuple[str, int, int]] = [("", 0, 0)]
 
 
-def _settings_changed() -> bool:
-    now = simulated_state.STATE.stat().st_mtime
-    before, _seen_settings[0] = _seen_settings[0], now
-    return now != before
+def _version_of_settings() -> tuple[int, int]:
+    """Inode and time of the file, which is replaced: two changes in one tick of the kernel's clock have one time."""
+    found = simulated_state.STATE.stat()
+    return found.st_ino, found.st_mtime_ns
+
+
+def _read(path: Path) -> str:
+    """A file's text; "" before it exists."""
+    try:
+        return path.read_text()
+    except FileNotFoundError:
+        return ""
 
 
 def _reap() -> None:

@@ -7,11 +7,18 @@ from __future__ import annotations
 
 import json
 import re
+import signal
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 STATE = Path("/run/lab/state/knobs.json")
+ASKED = STATE.with_name("asked")
+"""A token of the lab, which asks a node's first process to update /sys."""
+ANSWERED = STATE.with_name("answered")
+"""The same token, as soon as /sys shows the state of that moment."""
+REFRESH = signal.SIGUSR1
+"""Wakes a node's first process, to read ASKED."""
 TOOLS = "/run/lab/bin"
 """The device commands."""
 REAL = "/run/lab/real"
