@@ -35,7 +35,7 @@ from sparkfleet.checkpoints.sizes.size_estimate import (
     model_dtype,
     scope_of,
 )
-from sparkfleet.checkpoints.sizes.vision_tower import vision_parameters, vision_section
+from sparkfleet.checkpoints.sizes.vision_tower import is_multimodal, vision_parameters, vision_section
 from sparkfleet.checkpoints.sizes.weight_map import (
     WeightMap,
     check_complete,
@@ -220,7 +220,7 @@ def _known_family(config: Config) -> tuple[Family, Config]:
 
 def _declares_vision(outer: Config) -> bool:
     """True if there is a section for a vision tower, or (in a summary) the class name of a multimodal model."""
-    named = any(name.endswith("ForConditionalGeneration") for name in outer.texts("architectures") or ())
+    named = any(is_multimodal(name) for name in outer.texts("architectures") or ())
     return vision_section(outer) is not None or named
 
 

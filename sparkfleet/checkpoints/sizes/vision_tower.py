@@ -11,6 +11,11 @@ MERGE = ("spatial_merge_size", "merge_size")
 MOST = 1 << 20
 
 
+def is_multimodal(architecture: str) -> bool:
+    """True if a class is named as those of Transformers that take images."""
+    return architecture.endswith("ForConditionalGeneration")
+
+
 def vision_section(config: Config) -> Config | None:
     """The keys of the vision tower, if the config has any."""
     return config.section("vision_config") or config.section("vit_config")

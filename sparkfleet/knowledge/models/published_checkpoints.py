@@ -25,6 +25,7 @@ from sparkfleet.checkpoints.quantization.formats import (
     mxfp8,
     nvfp4,
 )
+from sparkfleet.checkpoints.sizes.vision_tower import is_multimodal
 from sparkfleet.knowledge.data_file import DataFile, Date, Sources, UniqueEntries
 from sparkfleet.values import Value
 
@@ -98,12 +99,19 @@ class PublishedCheckpoint(Value):
             "bytes_on_disk": sum(one.bytes for one in weights),
             "quantization": self._quantization(checkpoint.quantization),
         }
+        if self._has_tower:
+            changes["declares_vision"] = True
         if self.mtp is not None:
             changes["mtp_layers"] = self.mtp
         if self.license:
             known = License(id=self.license, kind=license_class(self.license), source=CHECKPOINTS.name)
             changes["license"] = known
         return checkpoint.model_copy(update=changes)
+
+    @property
+    def _has_tower(self) -> bool:
+        """True if a vision tower is published of it, or its class is that of a multimodal model."""
+        return "vision" in self.bits or is_multimodal(self.architecture)
 
     def _part(self, part: Part, weights: tuple[Portion, ...], checkpoint: Checkpoint) -> Iterator[Portion]:
         portions = [one for one in weights if one.part is part]

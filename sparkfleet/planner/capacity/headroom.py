@@ -60,7 +60,7 @@ def lowered(
         ("concurrency", has.concurrency, sized.concurrency, concurrency),
     )
     less = [f"{name} {now} instead of {then}" for name, now, fitting, then in sizes if now == fitting < then]
-    otherwise = "" if less else " otherwise"
+    otherwise = "" if any(fitting < then for _, _, fitting, then in sizes) else " otherwise"
     if has.kv_dtype == sized.kv_dtype != settings.kv_dtype:
         less.append(f"a KV cache in {has.kv_dtype}")
     wanted = sized_at(case, proposal, room, settings, Sizes(case.context, concurrency))

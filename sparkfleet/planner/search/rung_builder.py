@@ -69,14 +69,20 @@ def without_advisory_first(
 def because(proposal: Proposal, choice: Evaluation, tps: float, ours: float, case: VariantContext) -> str:
     """Reason why a shape of more nodes is slower, or hardly faster; "" if there is none to give."""
     ranks, other = proposal.split.ranks, choice.proposal.split.ranks
+    is_alike = proposal.engine == choice.proposal.engine and (
+        proposal.speculation.method == choice.proposal.speculation.method
+    )
     if proposal.split.ep > 1 and choice.proposal.split[:2] == proposal.split[:2]:
-        return ": EP reads as many bytes as TP here: no speed-up"
+        effect = "no speed-up" if is_alike else "no faster than the same without EP"
+        return f": EP reads as many bytes as TP here: {effect}"
     if ranks <= other:
         return ""
     if tps > 1.05 * ours:
         return f": {tps / ours:.2f}× as fast on {ranks / other:g}× the nodes"
     if tps >= ours:
         return f": hardly faster on {ranks // other if other else ranks}× the nodes"
+    if not is_alike:  # the difference may be that of the engine or the method, and not of the split
+        return ""
     blocks = case.predictor.arch.layers.blocks + case.predictor.arch.layers.mixers
     link = proposal.pool.site.link
     if proposal.split.tp > 1 and link is not None:

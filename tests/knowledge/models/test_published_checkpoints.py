@@ -42,6 +42,22 @@ def test_a_plan_by_name_starts_from_the_published_bytes_and_bits(one):
     assert checkpoint.license.id == one.license or not one.license
 
 
+@pytest.mark.parametrize("name", ["nvidia/GLM-5.3-Flash-NVFP4", "nvidia/Qwen3.8-Flash-Next-NVFP4"])
+def test_a_published_tower_is_declared_though_the_shapes_have_none(name):
+    """One has the bits of its tower, the other a multimodal class: `needs: [vision]` was refused, "no vision tower"."""
+    checkpoint = known_checkpoint(name)
+    assert checkpoint.declares_vision
+    assert checkpoint.vision is None
+
+
+def test_a_tower_that_is_published_as_dropped_stays_dropped():
+    assert known_checkpoint("rdtand/Qwen3.6-35B-A3B-PrismaQuant-4.75bit-vllm").vision is False
+
+
+def test_a_text_model_declares_none():
+    assert not known_checkpoint("deepseek-ai/DeepSeek-V4-Flash-0731").declares_vision
+
+
 @pytest.mark.parametrize("size", [5_100_000_000, None])
 def test_a_checkpoint_without_known_shapes_is_refused_with_its_size(monkeypatch, size):
     name = "somebody/a-new-model"

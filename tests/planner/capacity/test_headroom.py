@@ -83,6 +83,13 @@ def test_a_smaller_kv_cache_is_told(sparks, plan, ask):
         assert any("a KV cache in fp8" in note for note in rung.notes) == (rung in small)
 
 
+def test_a_smaller_kv_cache_is_not_said_to_have_room_for_what_a_rule_lowered(sparks, plan, ask):
+    """With both a smaller cache and a shorter context, "32768 × 1000 does not fit otherwise" was not so."""
+    notes = choice(plan(sparks(2), ask(GPT, concurrency=1000))).notes
+    assert "a KV cache in fp8: 32768 × 1000 does not fit" in notes
+    assert any("instead of" in note and "within what rules require" in note for note in notes)
+
+
 def test_what_was_asked_for_and_had_is_not_remarked(sparks, plan, ask):
     assert not any("instead of" in note for note in choice(plan(sparks(1), ask(FP8))).notes)
 

@@ -41,6 +41,36 @@ class TestReasons:
             raise AssertionError([rung.reason for rung in rest])
 
 
+class TestReasonsOfOtherSplits:
+    """The split is the reason only if engine and method are those of the choice."""
+
+    def test_all_reduces_are_not_the_reason_for_what_a_method_lacks(self, sparks, plan, ask):
+        """Two Sparks without drafts were slower than one with them "because all-reduces cost more than they save"."""
+        found = plan(sparks(2), ask("RadixArk/Qwen3.8-27B-NVFP4"))
+        chosen = choice(found).candidate
+        assert (chosen.shape.tp, chosen.speculation.method) == (1, "dflash2")
+        rejected = found.deployments[0].rejected
+        plain = [one for one in rejected if one.methods == ("none",) and one.what.startswith("TP=2 · vLLM")]
+        assert plain
+        assert not any("all-reduces" in one.reason for one in plain)
+
+    def test_all_reduces_are_the_reason_with_the_same_method(self, sparks, plan, ask):
+        spec = ask("Qwen/Qwen3-0.6B", engine="vllm", speculation="none")
+        rejected = plan(sparks(2, latency_us=300), spec).deployments[0].rejected
+        reasons = [one.reason for one in rejected if one.what.startswith("TP=2 ·")]
+        assert any("all-reduces a step over 300 µs links cost more" in reason for reason in reasons)
+
+    def test_ep_is_held_against_the_same_without_it(self, sparks, plan, ask):
+        """ "35.7 tok/s against 22.2: no speed-up" contradicted itself."""
+        found = plan(sparks(2), ask("Intel/Qwen3.5-397B-A17B-int4-AutoRound"))
+        tps = choice(found).prediction.decode_tps_per_request.mid
+        experts = [one for one in found.deployments[0].rejected if "EP reads as many bytes" in one.reason]
+        faster = [one for one in experts if one.tps > 1.1 * tps]
+        assert faster
+        assert all(one.reason.endswith(": no faster than the same without EP") for one in faster)
+        assert any(one.reason.endswith(": no speed-up") for one in experts)
+
+
 class TestAdvisories:
     """A release with a published security advisory leads only if it is faster by more than two boots differ by."""
 
