@@ -50,7 +50,7 @@ def _problems(model: type[BaseModel], error: ErrorDetails) -> Iterator[tuple[Whe
 def _sentence(model: type[BaseModel], error: ErrorDetails) -> str:
     kind, loc, given = error["type"], error["loc"], error["input"]
     if kind == "extra_forbidden":
-        return unknown("field", str(loc[-1]), _fields(model, loc[:-1]))
+        return _unknown_field(model, loc)
     if kind == "missing":
         return f"missing. Expected {_meaning(model, loc)}"
     if kind == "literal_error":
@@ -59,6 +59,49 @@ def _sentence(model: type[BaseModel], error: ErrorDetails) -> str:
         return f"found {_found(given, loc)}. Expected text; put it in quotes."
     expected = _EXPECTED.get(kind, "{msg}").format(msg=escape(error["msg"]), **error.get("ctx", {}))
     return f"found {_found(given, loc)}. Expected {expected}.{_in_full(kind, given)}"
+
+
+def _unknown_field(model: type[BaseModel], loc: Where) -> str:
+    name, known = str(loc[-1]), _fields(model, loc[:-1])
+    inside = [
+        outer
+        for outer, field in _model(model, loc[:-1]).model_fields.items()
+        if any(name in one.model_fields for one in _mappings(field.annotation))
+    ]
+    if inside:
+        places = " or ".join(f"`{outer}: {{{name}: …}}`" for outer in inside)
+        return f"no field here. Expected under {' or '.join(inside)}, indented: {places}."
+    around = loc[: -3 if len(loc) > 2 and isinstance(loc[-2], int) else -2]
+    if len(loc) > 1 and any(name in one.model_fields for one in _mappings(_kind(model, around))):
+        outer = loc[len(around)]
+        return f"no field under {outer}. Expected beside {outer}, with the same indentation."
+    own = _ENGINES_NAMES.get(name.replace("-", "_")) if "engine_args" in known else None
+    if own is not None:
+        return f'unknown field "{name}", a flag of engines. Expected `{own}`.'
+    flag = "engine_args" in known and nearest(name, known) is None
+    return unknown("field", name, known) + (
+        " A flag of the engine is an item of `engine_args`." if flag else ""
+    )
+
+
+_ENGINES_NAMES = {
+    "max_model_len": "context: …",
+    "max_num_seqs": "concurrency: …",
+    "tensor_parallel_size": "parallel: {tp: …}",
+    "pipeline_parallel_size": "parallel: {pp: …}",
+    "served_model_name": "name: …",
+    "speculative_config": "speculation: {method: …, tokens: …}",
+}
+"""Flags of engines that people write as fields, with the fields that set them."""
+
+
+def _mappings(kind: Any) -> Iterator[type[BaseModel]]:
+    """The models among the alternatives of a field's type."""
+    if get_origin(kind) in (Annotated, Union, UnionType):
+        for one in get_args(kind):
+            yield from _mappings(one)
+    elif isinstance(kind, type) and issubclass(kind, BaseModel):
+        yield kind
 
 
 def _in_full(kind: str, given: Any) -> str:

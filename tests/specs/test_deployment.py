@@ -228,6 +228,13 @@ METHODS = "Known: none, ngram, nextn, mtp, eagle3, dflash, dflash2, dspark, draf
         ("env: {1A: x}", 'env.1A: found "1A". Expected a variable name: letters, digits and _, no digit first.'),
         ("keys: []", "keys: found a list of 0. Expected at least 1."),
         ("parallel: {tp: 2, tpx: 2}", 'parallel.tpx: unknown field "tpx". Did you mean "tp"? Known: tp, pp, ep.'),
+        ("parallel:\ntp: 2", "tp: no field here. Expected under parallel, indented: `parallel: {tp: …}`."),
+        ("draft: a/b", "draft: no field here. Expected under speculation, indented: `speculation: {draft: …}`."),
+        ("parallel: {context: 8}", "parallel.context: no field under parallel. "
+         "Expected beside parallel, with the same indentation."),
+        ("max_model_len: 8192", 'max_model_len: unknown field "max_model_len", a flag of engines. Expected `context: …`.'),
+        ("tensor-parallel-size: 2", 'tensor-parallel-size: unknown field "tensor-parallel-size", a flag of engines. '
+         "Expected `parallel: {tp: …}`."),
         ("image: Registry/Name", 'image: found "Registry/Name". Expected an image: [registry/]name[:tag][@sha256:digest].'),
         ("memory: 24", "memory: found the number 24. Expected text; put it in quotes."),
         ("memory: 24 GB/s", 'memory: found "24 GB/s". Expected a size with its unit, such as "24 GiB".'),
@@ -240,6 +247,19 @@ METHODS = "Known: none, ngram, nextn, mtp, eagle3, dflash, dflash2, dspark, draf
 def test_a_wrong_field(line: str, expected: str) -> None:
     (found,) = problems(with_line(line))
     assert found.partition(": ")[2] == expected
+
+
+def test_a_field_of_the_deployment_in_a_variant() -> None:
+    (found,) = problems("name: d\nvariants: [{model: a/b, aliases: [c]}]")
+    assert found.endswith(
+        "variants[0].aliases: no field under variants. Expected beside variants, with the same indentation."
+    )
+
+
+def test_a_flag_without_a_field_belongs_to_the_engine_s_arguments() -> None:
+    (found,) = problems(with_line("kv_cache_dtype: fp8"))
+    assert ' unknown field "kv_cache_dtype". Known: engine, ' in found
+    assert found.endswith(" A flag of the engine is an item of `engine_args`.")
 
 
 @pytest.mark.parametrize(
