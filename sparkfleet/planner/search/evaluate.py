@@ -158,10 +158,12 @@ def _lessened(sized: Sizing, smaller: Sizing, verdict: RuleJudgement) -> str:
         )
         if now < then
     ]
+    otherwise = "" if less else " otherwise"
     less += [f"a KV cache in {smaller.kv_dtype}"] if smaller.kv_dtype != sized.kv_dtype else []
     limiting = [one for one in verdict.required_by if one.limits != RuleLimits()]
     rules = ", ".join(finding.rule.id for finding in limiting or verdict.required_by)
-    return f"{', '.join(less)}: {sized.context} × {sized.concurrency} does not fit within what rules require ({rules})"
+    wanted = f"{sized.context} × {sized.concurrency} does not fit{otherwise}"
+    return f"{', '.join(less)}: {wanted} within what rules require ({rules})"
 
 
 def _required(candidate: Candidate, verdict: RuleJudgement) -> Candidate:

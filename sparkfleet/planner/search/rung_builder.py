@@ -81,11 +81,10 @@ def because(proposal: Proposal, choice: Evaluation, tps: float, ours: float, cas
         return f": {tps / ours:.2f}× as fast on {ranks / other:g}× the nodes"
     if tps >= ours:
         return f": hardly faster on {ranks // other if other else ranks}× the nodes"
-    if not is_alike:  # the difference may be that of the engine or the method, and not of the split
-        return ""
     blocks = case.predictor.arch.layers.blocks + case.predictor.arch.layers.mixers
     link = proposal.pool.site.link
-    if proposal.split.tp > 1 and link is not None:
+    # Otherwise the difference may be that of the engine or of the method.
+    if is_alike and proposal.split.tp > 1 and link is not None:
         return f": {blocks} all-reduces a step over {link.latency_us:.0f} µs links cost more than the smaller reads save"
     return ""
 

@@ -162,6 +162,7 @@ def test_windows(model, window):
         ("Qwen/Qwen3-Coder-30B-A3B-Instruct", 262_144),
         ("RedHatAI/Qwen3-235B-A22B-Instruct-2507-NVFP4", 262_144),
         ("microsoft/Phi-4-reasoning-plus", 32_768),
+        ("mistralai/Mistral-Small-4-119B-2603-NVFP4", 1_048_576),
     ],
 )
 def test_contexts_of_updates(model, tokens):

@@ -90,6 +90,16 @@ def test_a_smaller_kv_cache_is_not_said_to_have_room_for_what_a_rule_lowered(spa
     assert any("instead of" in note and "within what rules require" in note for note in notes)
 
 
+def test_a_smaller_kv_cache_that_a_rule_requires_has_room_for_the_same_sizes(sparks, plan, ask):
+    """ "32768 × 4 does not fit", said of a plan with 32768 × 4, contradicted it."""
+    rung = choice(plan(sparks(8, switch=True), ask("zai-org/GLM-5.3-FP8")))
+    assert (rung.candidate.context, rung.candidate.concurrency) == (32768, 4)
+    assert (
+        "a KV cache in fp8: 32768 × 4 does not fit otherwise within what rules require (xid43-util)"
+        in rung.notes
+    )
+
+
 def test_what_was_asked_for_and_had_is_not_remarked(sparks, plan, ask):
     assert not any("instead of" in note for note in choice(plan(sparks(1), ask(FP8))).notes)
 
