@@ -190,7 +190,9 @@ def test_changes_and_nodes(sparks, plan, ask):
     )
     assert lines[-1].endswith("1 to start, 0 to change")
     nodes = "\n".join(explain_nodes(found.nodes))
-    assert re.search(r"nodes       spark1: \w+ \d+ GiB; \d+ of 122 GiB left", nodes)
+    loads = re.search(r"nodes       spark1: \w+ (\d+) GiB; (\d+) of 113 GiB for engines left", nodes)
+    assert loads
+    assert sum(map(int, loads.groups())) == pytest.approx(113, abs=1)
 
 
 def test_a_plan_for_throughput_has_the_total_of_all_replicas(sparks, plan, ask):

@@ -97,10 +97,10 @@ def explain_measured(measured: Sequence[str]) -> list[str]:
 
 
 def explain_nodes(loads: Sequence[NodeLoad]) -> list[str]:
-    """Load and remaining memory of every node in use."""
+    """Load and remaining memory of every node in use, of what engines may take there: the host keeps its own."""
     lines: list[str] = []
     for load in (load for load in loads if load.placed):
         placed = ", ".join(f"{name} {size / GIB:.0f}" for name, size in load.placed)
-        left = f"{gib_of(max(0, load.left), load.total)} left"
+        left = f"{gib_of(max(0, load.left), load.usable)} for engines left"
         lines.append(labelled("nodes" if not lines else "", f"{load.node}: {placed} GiB; {left}"))
     return lines
