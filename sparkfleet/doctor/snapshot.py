@@ -202,6 +202,9 @@ class Needed(Value):
 
     deployment: str
     model: str
+    """Without its revision."""
+    revision: str = ""
+    """"" if the deployment names none."""
     weights_bytes: int
     nodes: tuple[str, ...] = ()
     """Nodes that need them; empty: any node may get them."""

@@ -21,6 +21,9 @@ HEALTHY_RAIL_GB_PER_S = 12.255
 """`ib_write_bw` on one half with both loaded, MTU 9000, 4 QPs: 98.04 Gb/s (public log of a healthy pair)."""
 HEALTHY_LATENCY_US = 1.5
 """`ib_write_lat` on a healthy cable (DoctorMasterNewb/sparkbase wiki)."""
+RUN_S = 3600.0
+"""Longer than one run takes. What an older one found of a cable is past, also of pairs that are not measured any more: a
+node that came between two others at a switch, or another order of them in the inventory, ends their pair."""
 FILE_VERSION = 1
 
 
@@ -128,6 +131,8 @@ def _measured(facts: LinkFacts, measured: Sequence[LinkMeasurement]) -> LinkFact
     ]
     if not mine:
         return facts
+    newest = max(one.when for one in mine)
+    mine = [one for one in mine if one.when >= newest - RUN_S]
     # A pair at a switch is as slow as the slower of its two cables: that of a node is as fast as its best pair.
     speed = max(one.gb_per_s for one in mine)
     latency = min(one.latency_us for one in mine)

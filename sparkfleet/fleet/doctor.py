@@ -71,7 +71,7 @@ async def _weights(
         for model in models_of(specs)
     }
     found = await search(wanted, session.inventory, session.channels)
-    return [one for spec in specs for one in _of(spec, found)]
+    return [one for spec in specs for one in weights_of(spec, found)]
 
 
 async def _served(session: Session) -> tuple[Deployment, ...]:
@@ -104,7 +104,8 @@ async def _measure(session: Session, fleet: FleetReadings) -> tuple[PathSnapshot
     return measured.paths
 
 
-def _of(spec: Deployment, found: Mapping[str, Found]) -> Iterator[Needed | FactError]:
+def weights_of(spec: Deployment, found: Mapping[str, Found]) -> Iterator[Needed | FactError]:
+    """Weights of each variant of a deployment; the error if they are not known. `found`: checkpoints, by model."""
     for variant in spec.resolved():
         if variant.model not in models_of([spec]):
             continue
@@ -114,9 +115,11 @@ def _of(spec: Deployment, found: Mapping[str, Found]) -> Iterator[Needed | FactE
             continue
         if variant.model.startswith("/"):  # which nodes have the directory is not read
             continue
+        model, _, revision = variant.model.partition("@")
         yield Needed(
             deployment=spec.name,
-            model=variant.model.partition("@")[0],
+            model=model,
+            revision=revision,
             weights_bytes=checkpoint.bytes_on_disk,
             nodes=tuple(variant.nodes or spec.nodes),
         )

@@ -20,7 +20,7 @@ def measurement(nodes=("spark1", "spark2"), rate=12.255, latency=1.5, method="ib
         RailMeasurement(netdev=name, method=method, gb_per_s=rate, latency_us=latency) for name in ("a", "b")
     )
     proof = TransportProof(moved={}, holds=more.pop("holds", True), said="")
-    return LinkMeasurement(nodes=nodes, rails=rails, proof=proof, when=1.0, **more)
+    return LinkMeasurement(nodes=nodes, rails=rails, proof=proof, when=more.pop("when", 1.0), **more)
 
 
 def test_a_healthy_cable_has_the_published_numbers(two):
@@ -53,6 +53,24 @@ def test_a_cable_of_a_switch_is_as_fast_as_its_fastest_pair(switched):
     one, two, three = measured_links(switched(3), measured)
     assert one.gb_per_s == two.gb_per_s, "a slow neighbour is not their fault"
     assert three.gb_per_s < one.gb_per_s / 5
+
+
+def test_a_cable_that_became_slow_is_not_as_fast_as_in_an_older_run(switched):
+    """s3 and s1 were a pair before s4 came between them; nothing replaces that measurement."""
+    before = [measurement(pair, switch="sw", when=1e9) for pair in (("s1", "s2"), ("s2", "s3"), ("s3", "s1"))]
+    rates = {("s1", "s2"): 1.6, ("s2", "s3"): 12.255, ("s3", "s4"): 12.255, ("s4", "s1"): 1.6}
+    now = [
+        measurement(pair, rate=rate, switch="sw", when=1e9 + 86400 + 15 * at)
+        for at, (pair, rate) in enumerate(rates.items())
+    ]
+    slow, *others = measured_links(switched(4), [*before, *now])
+    assert slow.gb_per_s < others[0].gb_per_s / 5
+    assert len({one.gb_per_s for one in others}) == 1
+
+
+def test_a_cable_that_was_measured_from_its_other_end_has_the_newer_number(two):
+    older, newer = measurement(when=1e9), measurement(("spark2", "spark1"), rate=1.6, when=1e9 + 86400)
+    assert measured_links(two, [older, newer]) == measured_links(two, [newer])
 
 
 def test_measurements_are_kept_and_replaced_by_pair(tmp_path):

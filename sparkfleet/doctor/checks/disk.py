@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import PurePosixPath
 
 from sparkfleet.doctor import thresholds
@@ -22,7 +22,7 @@ def disk_for_weights(fleet: FleetReadings) -> Iterator[CheckFault]:
     """Compares missing weights with the free space of the Hub's cache, on the pinned nodes or else on any node."""
     pinned = [one for one in fleet.needed if one.nodes]
     for node in fleet.answered:
-        missing = [one for one in pinned if node.name in one.nodes and _is_missing(node, one)]
+        missing = _each_once(one for one in pinned if node.name in one.nodes and _is_missing(node, one))
         if uncounted := [one.model for one in missing if _is_uncounted(node, one)]:
             yield not_known(
                 f"{node.name}: space for {', '.join(uncounted)} is not known, because counting its files took too long"
@@ -42,6 +42,11 @@ def disk_for_weights(fleet: FleetReadings) -> Iterator[CheckFault]:
         if all(free is not None and free < _required([one]) for free in rooms.values()):
             listed = ", ".join(f"{gb(free or 0)} on {name}" for name, free in rooms.items())
             yield _too_little(f"no node has enough space: {listed} are free", [one])
+
+
+def _each_once(needed: Iterable[Needed]) -> list[Needed]:
+    """Variants, and deployments, of one model share its files."""
+    return list({(one.model.lower(), one.revision): one for one in needed}.values())
 
 
 def _free(node: NodeSnapshot) -> int | None:
@@ -81,15 +86,17 @@ def _is_missing(node: NodeSnapshot, needed: Needed) -> bool:
 )
 def model_letter_case(fleet: FleetReadings) -> Iterator[CheckFault]:
     """Compares the models of the deployments with names of the Hub: an older release stored them in any letter case."""
-    for one in fleet.needed:
-        name, mark, revision = one.model.partition("@")
-        known = hub_spelling(name)
-        if known is not None and known != name:
+    for deployment, model, revision in dict.fromkeys(
+        (one.deployment, one.model, one.revision) for one in fleet.needed
+    ):
+        known = hub_spelling(model)
+        if known is not None and known != model:
+            pinned = f"{known}@{revision}" if revision else known
             yield note(
-                f"{one.deployment}: its model {name} is {known} at the Hub",
+                f"{deployment}: its model {model} is {known} at the Hub",
                 means="An older release accepted any upper and lower case letters. A node that lacks these weights cannot"
                 " load them under this name; what serves now is not affected.",
-                do=f"`model: {known}{mark}{revision}` in its file, then `sparkfleet apply`: the weights are loaded"
+                do=f"`model: {pinned}` in its file, then `sparkfleet apply`: the weights are loaded"
                 " under that name, and its engines start again",
             )
 

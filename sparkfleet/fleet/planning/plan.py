@@ -144,7 +144,7 @@ class FleetPlan(NamedTuple):
         )
         content = next(spec.content for spec in self.specs if spec.name == plan.name)
         predictor = predictor_of(checkpoint, (), drafts, predicted_content(content))
-        return prediction_sums(predictor, self.fleet, ladder[rung])
+        return prediction_sums(predictor, self.fleet, plan.groups, rung)
 
     def require_feasible(self) -> None:
         """Raise Infeasible if any deployment cannot be served: then none of the others is applied either."""

@@ -139,11 +139,19 @@ class PublishedCheckpoint(Value):
             return _with_kv(declared, self.kv_cache)
         listed = {Part(part) for part in self.bits if part != "ngram"}
         covers = tuple(cover for cover in declared.covers if cover.part not in listed)
-        covers += tuple(Cover(part=part, scheme=scheme, share=1.0) for part, scheme in schemes.items())
+        covers += tuple(self._cover(part, scheme, declared) for part, scheme in schemes.items())
         # Of several formats the declared one stays the main one: DeepSeek-V4 is FP8 with experts in MXFP4.
         alike = next((one for one in schemes.values() if one.format == declared.scheme.format), None)
         changes = {"covers": covers, "scheme": alike or main or declared.scheme}
         return _with_kv(declared.model_copy(update=changes), self.kv_cache)
+
+    def _cover(self, part: Part, scheme: Scheme, declared: Quantization) -> Cover:
+        """The part in its published format: if that is FP8 whose blocks are not published, in those that are declared."""
+        blocks = (one for one in declared.covers if one.part is part and one.scheme and one.scheme.block)
+        known = next(blocks, None) if scheme.format == "fp8" and scheme.block is None else None
+        return (
+            known.model_copy(update={"share": 1.0}) if known else Cover(part=part, scheme=scheme, share=1.0)
+        )
 
     def _scheme(self, part: Part) -> Scheme | None:
         bits = _of(self.bits, part)

@@ -71,6 +71,8 @@ class RuleContext(Value):
     """Support for this architecture in the engine's release (`knowledge/engines/engine_models.py`)."""
     quant: Text = None
     """nvfp4, mxfp4, fp8, gptq-int4, awq, int4-autoround, bf16 …"""
+    quant_method: Text = None
+    """fp8, compressed-tensors, modelopt …, as its config declares it; undeclared: none, or only its name is known."""
     features: Names = None
     """Of its architecture: moe, gdn, mamba, mla, sliding, vision, hybrid."""
     advisories: Names = None
@@ -85,8 +87,8 @@ class RuleContext(Value):
     """True if each rank's part of the dense feed-forwards and of the shared experts is whole blocks of FP8, or none has
     such blocks."""
     expert_block: Number = None
-    """Rows of the largest block, up to that of the checkpoint's FP8, that divides a rank's part of a routed expert; 0 if
-    its routed experts are not in blocks of FP8."""
+    """If a rank's part of a routed expert is not whole blocks of FP8: rows of the largest block that divides both; 0 if it
+    is whole blocks, or the routed experts are not in such blocks."""
 
     # Settings
     kv_dtype: Text = None

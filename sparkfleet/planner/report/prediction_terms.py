@@ -6,18 +6,19 @@ Both tables are of one request alone with the prompt that plans are made for, an
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
 from typing import Literal
 
-from sparkfleet.knowledge.ceilings import physics
+from sparkfleet.knowledge.ceilings import LinkSpeed, physics
 from sparkfleet.perf.latency.explained import AppliedFactor, Explained, Term, explain_prefill, explain_step
 from sparkfleet.perf.latency.latency_model import LatencyModel
 from sparkfleet.perf.prediction import Band
 from sparkfleet.perf.predictor import Predictor, usual
 from sparkfleet.perf.workload import Workload
 from sparkfleet.planner.capacity.headroom import settings_of_candidate
-from sparkfleet.planner.place.fleet_map import Fleet
-from sparkfleet.planner.types.plan import Rung
+from sparkfleet.planner.place.fleet_map import Fleet, SiteClass
+from sparkfleet.planner.types.plan import GroupPlan
 from sparkfleet.units import three_digits
 from sparkfleet.values import Value
 
@@ -92,21 +93,24 @@ class PredictionSum(Value):
     """As the plan has it, ms; None if nothing is predicted."""
 
 
-def prediction_sums(predictor: Predictor, fleet: Fleet, rung: Rung) -> tuple[PredictionSum, ...]:
-    """Terms of the predicted ITL and TTFT of one rung; none on a CPU, for which nothing is predicted.
+def prediction_sums(
+    predictor: Predictor, fleet: Fleet, groups: Sequence[GroupPlan], number: int = 0
+) -> tuple[PredictionSum, ...]:
+    """Terms of the predicted ITL and TTFT of a rung of the first group; none on a CPU, for which nothing is predicted.
 
     Args:
         predictor: of the rung's checkpoint, with the same measurements and drafts as the plan.
-        fleet: that the rung was planned for.
-        rung: of a plan.
+        fleet: that the groups were planned for.
+        groups: all of a deployment.
+        number: of the rung, from 0.
     """
+    rung = groups[0].ladder[number]
     candidate, prediction = rung.candidate, rung.prediction
     rate = prediction.decode_tps_per_request
     if rate is None:
         return ()
     shape = candidate.shape
-    pool = next(pool for pool in fleet.pools(shape.ranks) if set(shape.nodes) <= set(pool.nodes))
-    settings = settings_of_candidate(candidate, pool.site.link)
+    settings = settings_of_candidate(candidate, _link(fleet, shape.nodes, groups))
     model = predictor.model(shape.split, settings)
     workload = usual(candidate.context, 1, predictor.content)
     accepted = model.yielded(workload)
@@ -122,6 +126,21 @@ def prediction_sums(predictor: Predictor, fleet: Fleet, rung: Rung) -> tuple[Pre
         _sum("ITL", model, step, workload, accepted=accepted, predicted=itl),
         _sum("TTFT", model, prefill, workload, accepted=1.0, predicted=prediction.ttft_ms),
     )
+
+
+def _link(fleet: Fleet, nodes: Sequence[str], groups: Sequence[GroupPlan]) -> LinkSpeed | None:
+    """The link that was predicted with: of the fastest class that joins these nodes and those of the other groups, since all
+    of a deployment are predicted alike."""
+    joined: dict[SiteClass, list[frozenset[str]]] = defaultdict(list)
+    for pool in fleet.pools(len(nodes)):
+        joined[pool.site].append(frozenset(pool.nodes))
+    own = [site for site, among in joined.items() if any(one.issuperset(nodes) for one in among)]
+    shapes = [group.choice.candidate.shape.nodes for group in groups]
+    others = [other for other in shapes if len(other) == len(nodes)]
+    for site in own:
+        if all(any(one.issuperset(other) for one in joined[site]) for other in others):
+            return site.link
+    return own[0].link
 
 
 def _sum(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from math import gcd
+from math import gcd, lcm
 from typing import Any, NamedTuple
 
 from sparkfleet.checkpoints.arch.layers import LayerGroup, LayerKind
@@ -133,6 +133,7 @@ def checkpoint_situation(checkpoint: Checkpoint, shape: GroupShape) -> RuleConte
         model=checkpoint.id,
         model_type=checkpoint.model_type,
         quant=_quant(checkpoint),
+        quant_method=_declared_method(checkpoint),
         features=_features(checkpoint),
         weight_gb=gb,
         weight_gb_per_node=gb / shape.ranks,
@@ -153,7 +154,7 @@ def _divides_blocks(checkpoint: Checkpoint, shape: GroupShape) -> bool | None:
     split = [(width, blocks[Part.MLP]) for width in widths.dense] + [
         (widths.shared, blocks[Part.SHARED_EXPERTS])
     ]
-    uneven = [block for width, block in split if block and width % (shape.tp * block.rows)]
+    uneven = [block for width, block in split if block and width % (shape.tp * block.whole)]
     return not uneven if all(block.known for block in uneven) else None
 
 
@@ -165,12 +166,17 @@ def _expert_block(checkpoint: Checkpoint, shape: GroupShape) -> float | None:
     split = max(1, shape.tp // shape.ep)
     if checkpoint.widths is None or not checkpoint.widths.routed or checkpoint.widths.routed % split:
         return None
-    rows = gcd(block.rows, checkpoint.widths.routed // split, checkpoint.hidden_size)
-    return float(rows) if block.known or rows == block.rows else None
+    columns = checkpoint.widths.routed // split
+    if columns % block.whole == 0:
+        return 0.0
+    return float(gcd(block.common, columns, checkpoint.hidden_size)) if block.known else None
 
 
 class _Fp8Block(NamedTuple):
-    rows: int
+    whole: int
+    """Columns of a rank have to be a multiple of it: they are rows of one matrix and columns of the next."""
+    common: int
+    """The largest square into which such blocks can be divided."""
     known: bool
     """False: assumed from a name, or the config lists parts that are not quantised by patterns that cannot be read."""
 
@@ -181,11 +187,20 @@ def _fp8_block(checkpoint: Checkpoint, part: Part) -> _Fp8Block | None:
     if quantization is None:
         return None
     blocks = [
-        _Fp8Block(one.scheme.block[0], not (one.assumed or quantization.unread))
+        _Fp8Block(
+            lcm(*one.scheme.block), gcd(*one.scheme.block), known=not (one.assumed or quantization.unread)
+        )
         for one in quantization.covers
         if one.part is part and one.scheme is not None and one.scheme.block is not None
     ]
     return max(blocks, default=None)
+
+
+def _declared_method(checkpoint: Checkpoint) -> str:
+    quantization = checkpoint.quantization
+    if quantization is None or any(cover.assumed for cover in quantization.covers):
+        return "undeclared"
+    return quantization.method
 
 
 def _quant(checkpoint: Checkpoint) -> str:

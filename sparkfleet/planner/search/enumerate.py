@@ -197,19 +197,16 @@ class ProposalEnumerator:
             self.rejected.append(self._no_site())
 
     def _pools(self, ranks: int) -> Iterator[Pool]:
-        """Pools of so many ranks; the fast cables of a switch only if throughput loses no group by them."""
-        variant = self._case.variant
-        pools = self._case.fleet.pools(ranks, variant.nodes)
-        if self._case.objective != "throughput" or variant.replicas is not None:
-            yield from pools
-            return
+        """Pools of so many ranks; the fast cables of a switch only if the deployment loses no group by them."""
+        pools = self._case.fleet.pools(ranks, self._case.variant.nodes)
+        groups = self._case.groups(ranks)
         for pool in pools:
             alike = (
                 len(one.nodes)
                 for one in pools
                 if one.site.memory_total == pool.site.memory_total and set(pool.nodes) <= set(one.nodes)
             )
-            if max(alike) // ranks == len(pool.nodes) // ranks:
+            if min(groups, max(alike) // ranks) <= len(pool.nodes) // ranks:
                 yield pool
 
     def _no_site(self) -> Rejection:

@@ -14,10 +14,10 @@ HUB = "/home/nvidia/.cache/huggingface/hub"
 
 async def test_a_stored_model_in_another_letter_case_than_the_hubs_is_named(findings):
     sizes = {"weights_bytes": 10**9, "nodes": ("spark2",)}
-    models = ("qwen/qwen3-8b", "Qwen/Qwen3-8B", "nobody/knows", "Qwen/qwen3-0.6b@" + "a" * 40)
-    told = await findings(
-        needed=[Needed(deployment=f"m{n}", model=model, **sizes) for n, model in enumerate(models)]
-    )
+    models = ("qwen/qwen3-8b", "Qwen/Qwen3-8B", "nobody/knows")
+    needed = [Needed(deployment=f"m{n}", model=model, **sizes) for n, model in enumerate(models)]
+    pinned = Needed(deployment="m3", model="Qwen/qwen3-0.6b", revision="a" * 40, **sizes)
+    told = await findings(needed=[*needed, pinned, pinned])  # two variants of one model
     assert [(one.id, one.severity, one.what) for one in told] == [
         ("model-letter-case", "info", "m0: its model qwen/qwen3-8b is Qwen/Qwen3-8B at the Hub"),
         ("model-letter-case", "info", "m3: its model Qwen/qwen3-0.6b is Qwen/Qwen3-0.6B at the Hub"),
@@ -31,6 +31,12 @@ async def test_weights_that_do_not_fit(findings):
     assert (told.id, told.severity) == ("disk-for-weights", "error")
     assert "spark2: 3.2 TB are free" in told.what
     assert "4.4 TB" in told.what
+
+
+async def test_weights_that_variants_share_are_counted_once(findings):
+    """3.2 TB are free."""
+    needed = Needed(deployment="big", model="Qwen/Big", weights_bytes=2 * 10**12, nodes=("spark2",))
+    assert await findings(needed=[needed, needed.model_copy(update={"deployment": "same"})]) == []
 
 
 async def test_weights_that_fit_on_no_node(findings):

@@ -137,3 +137,13 @@ def test_blocks_of_fp8_are_known_if_they_are_published() -> None:
     cover = next(one for one in named.quantization.covers if one.part is Part.EXPERTS)
     assert cover.scheme is not None
     assert (cover.scheme.block, cover.assumed) == ((128, 128), False)
+
+
+def test_published_bits_do_not_make_blocks_of_fp8_known() -> None:
+    """They were taken for FP8 without blocks, of which any TP can be planned."""
+    named = known_checkpoint("Qwen/Qwen3-4B-FP8")
+    assert named is not None
+    assert named.quantization is not None
+    cover = next(one for one in named.quantization.covers if one.part is Part.MLP)
+    assert cover.scheme is not None
+    assert (cover.scheme.block, cover.assumed, cover.share) == ((128, 128), True, 1.0)

@@ -108,6 +108,23 @@ def test_a_slow_cable_costs_throughput_no_group(spark, link, plan, ask):
     assert len(plan(fleet, wish).deployments[0].groups) == 2
 
 
+@pytest.mark.parametrize("wish", [{"concurrency": 1}, {"nodes": ["s1", "s2", "s3"]}])
+def test_throughput_of_one_group_is_planned_over_the_fast_cables(spark, link, plan, ask, wish):
+    fleet = on_switch(spark, link, {"s1": {"gb_per_s": 2.9, "latency_us": 90.0}})
+    asked = ask("nvidia/Qwen3-235B-A22B-NVFP4", objective="throughput", parallel={"tp": 2}, **wish)
+    (group,) = plan(fleet, asked).deployments[0].groups
+    assert set(group.choice.candidate.shape.nodes) == {"s2", "s3"}
+
+
+def test_one_of_two_that_share_a_switch_has_its_fast_cables(spark, link, plan, ask):
+    fleet = on_switch(spark, link, {"s1": {"gb_per_s": 2.9, "latency_us": 90.0}})
+    model = "nvidia/Qwen3-235B-A22B-NVFP4"
+    found = plan(fleet, *(ask(model, name=name, objective="throughput") for name in ("one", "other")))
+    one, other = (found.of(name).groups[0].choice for name in ("one", "other"))
+    assert one.candidate.shape.nodes == ("s2", "s3")
+    assert one.prediction.decode_tps_per_request.mid > 1.2 * other.prediction.decode_tps_per_request.mid
+
+
 def test_links_of_the_example_inventories(root):
     two = links_of(load_inventory(root / "docs/examples/inventory-two-sparks.yaml"))
     assert [(one.rails, one.kind, one.provenance.value) for one in two] == [(2, "roce", "default")]

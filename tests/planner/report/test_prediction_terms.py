@@ -8,6 +8,7 @@ import pytest
 from sparkfleet.fleet.nodes.assumed import assume
 from sparkfleet.fleet.planning.checkpoints import checkpoints_of
 from sparkfleet.knowledge.ceilings import physics
+from sparkfleet.knowledge.models.known_models import known_checkpoint
 from sparkfleet.perf.predictor import predictor_of
 from sparkfleet.planner.place.fleet_map import Fleet, links_of
 from sparkfleet.planner.report.prediction_terms import prediction_sums, sum_lines
@@ -31,8 +32,13 @@ def planned():
         plan = plan_fleet(specs, fleet, checkpoints, {}).of(specs[0].name)
         drafts = tuple((name, checkpoints[name]) for name in drafts_of(specs) if name in checkpoints)
         return [
-            (rung, prediction_sums(predictor_of(checkpoints[rung.candidate.model], (), drafts), fleet, rung))
-            for rung in plan.groups[0].ladder
+            (
+                rung,
+                prediction_sums(
+                    predictor_of(checkpoints[rung.candidate.model], (), drafts), fleet, plan.groups, number
+                ),
+            )
+            for number, rung in enumerate(plan.groups[0].ladder)
         ]
 
     return planned
@@ -75,3 +81,17 @@ def test_lines_have_every_term_and_end_in_the_prediction(planned):
     assert all(any(effect.key in line for line in lines) for effect in itl.effects)
     assert f"{itl.predicted.mid:.2f}" in lines[-1]
     assert "calibrated on" in lines[-1]
+
+
+@pytest.mark.parametrize("slow", ["s1", "s4"])
+def test_groups_beside_one_over_a_slow_cable_are_explained_as_they_were_predicted(
+    spark, link, plan, ask, slow
+):
+    names = [f"s{number}" for number in range(1, 5)]
+    cables = {slow: {"gb_per_s": 2.9, "latency_us": 90.0}}
+    links = tuple(link(name, switch="sw", **cables.get(name, {})) for name in names)
+    fleet = Fleet(nodes=tuple(map(spark, names)), links=links)
+    model = "nvidia/Qwen3-235B-A22B-NVFP4"
+    groups = plan(fleet, ask(model, parallel={"tp": 2}, replicas=2)).deployments[0].groups
+    for found in prediction_sums(predictor_of(known_checkpoint(model)), fleet, groups):
+        assert found.correction == pytest.approx(1)

@@ -8,6 +8,7 @@ from sparkfleet.checkpoints.checkpoint import Checkpoint
 from sparkfleet.checkpoints.checkpoint_reader import checkpoint_from_config
 from sparkfleet.knowledge.rules.rule_context import RuleContext
 from sparkfleet.perf.prediction import Speculation
+from sparkfleet.planner.rules.judgement import judge
 from sparkfleet.planner.rules.rule_facts import checkpoint_situation, image_situation, situation_of
 from sparkfleet.planner.types.plan import Candidate, GroupShape
 
@@ -140,13 +141,65 @@ def in_blocks(section: dict[str, object] | None = None, **changes: object) -> Ch
 
 @pytest.mark.parametrize(
     ("tp", "ep", "experts", "rest"),
-    [(1, 1, 128, True), (4, 1, 128, True), (8, 1, 64, False), (16, 1, 32, False), (8, 8, 128, False)],
+    [(1, 1, 0, True), (4, 1, 0, True), (8, 1, 64, False), (16, 1, 32, False), (8, 8, 0, False)],
 )
 def test_fp8_blocks_are_split_or_not(tp: int, ep: int, experts: int, rest: bool) -> None:
     """512 columns are 4 blocks; with EP the experts of a rank are whole, its part of the shared one is not."""
     shape = GroupShape(nodes=tuple(f"n{at}" for at in range(tp)), tp=tp, ep=ep)
     found = checkpoint_situation(in_blocks(), shape)
     assert (found.expert_block, found.tp_divides_blocks) == (experts, rest)
+
+
+@pytest.mark.parametrize(
+    ("block", "tp", "experts", "rest"),
+    [([64, 64], 8, 0, True), ([32, 32], 8, 0, True), ([1, 128], 4, 0, True), ([1, 128], 8, 1, False)],
+)
+def test_other_blocks_than_those_of_128(block: list[int], tp: int, experts: int, rest: bool) -> None:
+    found = checkpoint_situation(
+        in_blocks({"quant_method": "fp8", "weight_block_size": block}),
+        GroupShape(nodes=tuple(f"n{at}" for at in range(tp)), tp=tp),
+    )
+    assert (found.expert_block, found.tp_divides_blocks) == (experts, rest)
+
+
+def test_blocks_across_the_hidden_size_are_not_split_by_tp() -> None:
+    found = checkpoint_situation(in_blocks(hidden_size=2880), GroupShape(nodes=("a", "b"), tp=2))
+    assert found.expert_block == 0
+
+
+COMPRESSED: dict[str, object] = {
+    "quant_method": "compressed-tensors",
+    "config_groups": {
+        "group_0": {
+            "targets": ["Linear"],
+            "weights": {"num_bits": 8, "type": "float", "strategy": "block", "block_structure": [128, 128]},
+        }
+    },
+}
+"""As of RedHatAI/Qwen3-30B-A3B-FP8-block."""
+
+
+@pytest.mark.parametrize(
+    ("section", "tp", "version", "fires"),
+    [
+        (None, 4, "0.28.0", False),
+        (None, 8, "0.28.0", True),
+        (None, 8, "0.32.0", False),  # makes the blocks smaller, those of compressed-tensors not
+        (COMPRESSED, 4, "0.32.0", False),
+        (COMPRESSED, 8, "0.32.0", True),
+        ({"quant_method": "fp8", "weight_block_size": [64, 64]}, 8, "0.28.0", False),
+    ],
+)
+def test_a_tp_is_refused_that_splits_blocks_of_experts(
+    section: dict[str, object] | None, tp: int, version: str, fires: bool
+) -> None:
+    """Also of a publisher most of whose checkpoints have no blocks, if this one declares them."""
+    shape = GroupShape(nodes=tuple("abcdefgh"[:tp]), tp=tp)
+    stored = in_blocks(section).model_copy(update={"id": "RedHatAI/Qwen3-Next"})
+    one = candidate(model=stored.id, shape=shape, engine_version=version)
+    found = judge(situation_of(one, checkpoint_situation(stored, shape)))
+    certain = {match.rule.id for match in found if match.certain}
+    assert ("fp8-expert-blocks" in certain) is fires
 
 
 def test_what_has_no_blocks_is_not_split_in_them() -> None:
@@ -168,7 +221,7 @@ def test_what_has_no_blocks_is_not_split_in_them() -> None:
 
 def test_blocks_of_a_name_are_not_known() -> None:
     known = checkpoint_situation(checkpoint("fp8"), GroupShape(nodes=("a", "b"), tp=2))
-    assert (known.expert_block, known.tp_divides_blocks) == (128, True)  # whole, if there are any
+    assert (known.expert_block, known.tp_divides_blocks) == (0, True)  # whole, if there are any
     split = checkpoint_situation(checkpoint("fp8"), GroupShape(nodes=tuple("abcdefgh"), tp=8))
     assert (split.expert_block, split.tp_divides_blocks) == (None, None)
 
