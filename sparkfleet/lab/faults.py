@@ -22,8 +22,8 @@ from sparkfleet.lab.inside.simulated_state import KNOBS, REAL, TOOLS, SimulatedS
 from sparkfleet.lab.layout import RAIL_MTU, SimulatedRail, rail_address
 from sparkfleet.lab.machine import write_groups, write_host_key, write_identity
 from sparkfleet.lab.meminfo import meminfo
+from sparkfleet.lab.refresh import refresh_sys
 from sparkfleet.lab.run import run
-from sparkfleet.lab.shown import await_shown
 from sparkfleet.lab.state import UID, USER, State, load, locked, replace_file, save
 
 _CACHE = f"/home/{USER}/.cache/huggingface"
@@ -39,7 +39,7 @@ def cut(name: str, link: str, rail: int | None = None) -> None:
     with locked(name):
         state = load(name)
         keys = {network.rail_key(found) for found in _rails(state, link, rail)}
-        await_shown(_plug(state, {*state.pulled, *keys}))
+        refresh_sys(_plug(state, {*state.pulled, *keys}))
 
 
 def mend(name: str, link: str, rail: int | None = None) -> None:
@@ -54,7 +54,7 @@ def mend(name: str, link: str, rail: int | None = None) -> None:
             for end in found.ends:
                 network.set_address(state.layout, end, end.address)
             state = _report_slow(state, found, 0.0, 0.0)
-        await_shown(state)
+        refresh_sys(state)
 
 
 def _plug(state: State, pulled: set[str]) -> State:
@@ -78,7 +78,7 @@ def slow(
         for found in _rails(state, link, rail):
             _pace(state, found, gbit, delay_ms)
             state = _report_slow(state, found, gbit or 0.0, delay_ms or 0.0)
-        await_shown(state)
+        refresh_sys(state)
 
 
 def _pace(state: State, rail: SimulatedRail, gbit: float | None, delay_ms: float | None) -> None:
@@ -117,7 +117,7 @@ def mtu(name: str, link: str, rail: int | None, size: int, node: str | None = No
                 named = " and ".join(end.node for end in found.ends)
                 raise LabError(f"{node} is at no end of {link}.", do=f"Its ends are at {named}.")
             network.set_mtu(layout, ends, size)
-        await_shown(load(name))
+        refresh_sys(load(name))
 
 
 def subnet(name: str, link: str, rail: int, wanted: str) -> None:
@@ -133,7 +133,7 @@ def subnet(name: str, link: str, rail: int, wanted: str) -> None:
                         f"{wanted!r} is not a usable subnet.", do="Give one like 192.168.100.0/24."
                     ) from None
                 network.set_address(layout, end, address)
-        await_shown(load(name))
+        refresh_sys(load(name))
 
 
 def _rails(state: State, link: str, rail: int | None) -> tuple[SimulatedRail, ...]:
@@ -155,7 +155,7 @@ def set_knobs(name: str, node: str, changes: Mapping[str, str]) -> None:
         state = load(name)
         state.layout.node(node)
         _check_others(state, changes)
-        await_shown(turn(state, node, changes), [node])
+        refresh_sys(turn(state, node, changes), [node])
 
 
 def turn(state: State, node: str, changes: Mapping[str, str]) -> State:
@@ -175,7 +175,7 @@ def heal(name: str, node: str) -> None:
     with locked(name):
         state = load(name)
         kept = {key: value for key, value in given.items() if key.startswith("slow_")}
-        await_shown(save(_write(state, node, kept)), [node])
+        refresh_sys(save(_write(state, node, kept)), [node])
 
 
 def _check_others(state: State, changes: Mapping[str, str]) -> None:

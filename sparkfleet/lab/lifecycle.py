@@ -15,10 +15,10 @@ from sparkfleet.lab import faults, network, power
 from sparkfleet.lab.errors import LabError
 from sparkfleet.lab.layout import Topology, make_layout
 from sparkfleet.lab.machine import PYTHON, install_inside, make_node, resolve_shares
+from sparkfleet.lab.refresh import refresh_sys
 from sparkfleet.lab.replay.apply import show_in_nodes, write_answers
 from sparkfleet.lab.replay.plan import ReplayPlan
 from sparkfleet.lab.run import run
-from sparkfleet.lab.shown import await_shown
 from sparkfleet.lab.state import (
     HOME,
     LabProcess,
@@ -243,7 +243,7 @@ def kill(name: str, node: str) -> State:
     """Switches a node off, as by a power cut."""
     with locked(name):
         state = save(power.shut(load(name), load(name).layout.node(node).name))
-        await_shown(state)
+        refresh_sys(state)
         return state
 
 
@@ -258,5 +258,5 @@ def boot(name: str, node: str) -> State:
 def _booted(state: State, node: str) -> State:
     booted = save(power.boot(state, [node]))
     faults.reapply(booted, node)
-    await_shown(booted)
+    refresh_sys(booted)
     return booted

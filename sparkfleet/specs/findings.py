@@ -13,6 +13,7 @@ from pydantic_core import ErrorDetails
 from sparkfleet.specs.document import Document, FileProblem
 from sparkfleet.specs.field_descriptions import field_descriptions
 from sparkfleet.specs.fields import PROBLEMS, FrozenDict, Problem, Where, escape, nearest, quote, unknown
+from sparkfleet.specs.flag_fields import field_of
 
 
 def explained(
@@ -62,6 +63,7 @@ def _sentence(model: type[BaseModel], error: ErrorDetails) -> str:
 
 
 def _unknown_field(model: type[BaseModel], loc: Where) -> str:
+    """The place of a field at a wrong indentation, the field of a flag, or the known fields."""
     name, known = str(loc[-1]), _fields(model, loc[:-1])
     inside = [
         outer
@@ -75,24 +77,12 @@ def _unknown_field(model: type[BaseModel], loc: Where) -> str:
     if len(loc) > 1 and any(name in one.model_fields for one in _mappings(_kind(model, around))):
         outer = loc[len(around)]
         return f"no field under {outer}. Expected beside {outer}, with the same indentation."
-    own = _ENGINES_NAMES.get(name.replace("-", "_")) if "engine_args" in known else None
+    own = field_of(name) if "engine_args" in known else None
     if own is not None:
         return f'unknown field "{name}", a flag of engines. Expected `{own}`.'
-    flag = "engine_args" in known and nearest(name, known) is None
-    return unknown("field", name, known) + (
-        " A flag of the engine is an item of `engine_args`." if flag else ""
-    )
-
-
-_ENGINES_NAMES = {
-    "max_model_len": "context: …",
-    "max_num_seqs": "concurrency: …",
-    "tensor_parallel_size": "parallel: {tp: …}",
-    "pipeline_parallel_size": "parallel: {pp: …}",
-    "served_model_name": "name: …",
-    "speculative_config": "speculation: {method: …, tokens: …}",
-}
-"""Flags of engines that people write as fields, with the fields that set them."""
+    may_be_flag = "engine_args" in known and nearest(name, known) is None
+    hint = " A flag of the engine is an item of `engine_args`." if may_be_flag else ""
+    return unknown("field", name, known) + hint
 
 
 def _mappings(kind: Any) -> Iterator[type[BaseModel]]:

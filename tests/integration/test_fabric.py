@@ -278,9 +278,8 @@ def test_a_node_that_is_not_reached_anew_heals_itself(lab, sparkfleet, tmp_path)
         if node == "spark2":
             raise NodeError("spark2: no answer")
 
-    plan, applied = asyncio.run(
-        change(lab, lost, rollback_s=8)
-    )  # spark1 is called back before it reverts by itself
+    # Long enough that spark1 is called back before it reverts by itself.
+    plan, applied = asyncio.run(change(lab, lost, rollback_s=8))
     assert not applied.kept
     assert applied.problems == ("spark2: no answer. It reverts its change by itself.",)
     assert pending(lab, plan)["spark1"] != ()

@@ -159,14 +159,14 @@ def _stay(services: list[Service], path: str, events: socket.socket) -> None:
 
 
 def _follow(changed: bool) -> None:
-    asked = _read(simulated_state.ASKED)
+    asked = simulated_state.token_of(simulated_state.ASKED)
     now = (asked, *_version_of_settings())
     if changed or now != _followed[0]:
         settings = simulated_state.load()
         refresh(INFINIBAND, settings)
         refresh_links(LINKS, settings)
-        _followed[0] = now  # a refresh that failed is tried again
         simulated_state.ANSWERED.write_text(asked)
+        _followed[0] = now  # not before: what failed is tried again
     count(INFINIBAND)
 
 
@@ -177,14 +177,6 @@ def _version_of_settings() -> tuple[int, int]:
     """Inode and time of the file, which is replaced: two changes in one tick of the kernel's clock have one time."""
     found = simulated_state.STATE.stat()
     return found.st_ino, found.st_mtime_ns
-
-
-def _read(path: Path) -> str:
-    """A file's text; "" before it exists."""
-    try:
-        return path.read_text()
-    except FileNotFoundError:
-        return ""
 
 
 def _reap() -> None:

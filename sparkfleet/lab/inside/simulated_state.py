@@ -127,3 +127,11 @@ def load(path: Path = STATE) -> SimulatedState:
         return SimulatedState(json.loads(path.read_text()))
     except FileNotFoundError:
         return SimulatedState({})
+
+
+def token_of(path: Path) -> str:
+    """The token in ASKED or ANSWERED; "" before the first."""
+    try:
+        return path.read_text()
+    except FileNotFoundError:
+        return ""

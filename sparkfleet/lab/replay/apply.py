@@ -8,8 +8,8 @@ from dataclasses import replace
 
 from sparkfleet.lab import faults, network
 from sparkfleet.lab.inside.replay import MISSING, file_of
+from sparkfleet.lab.refresh import refresh_sys
 from sparkfleet.lab.replay.plan import NodeReplay
-from sparkfleet.lab.shown import await_shown
 from sparkfleet.lab.state import State, replace_file, save
 
 
@@ -49,5 +49,5 @@ def show_in_nodes(state: State, nodes: Mapping[str, NodeReplay]) -> State:
     for name, node in nodes.items():
         if node.knobs:
             state = faults.turn(state, name, node.knobs)
-    await_shown(state)
+    refresh_sys(state)
     return state

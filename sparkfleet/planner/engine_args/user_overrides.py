@@ -32,32 +32,8 @@ from sparkfleet.planner.engine_args.engine_args import (
 from sparkfleet.planner.engine_args.reserved_flags import ReservedFlag, given
 from sparkfleet.planner.types.group_share import requests_share
 from sparkfleet.specs.deployment import Parallel, SpeculationChoice, Variant
+from sparkfleet.specs.flag_fields import DEGREES, SIZES
 from sparkfleet.specs.remote_code import code_risks
-
-SIZES = {
-    "--max-model-len": "context",
-    "--context-length": "context",
-    "--max-seq-len": "context",
-    "--max-num-seqs": "concurrency",
-    "--max-running-requests": "concurrency",
-    "--max-batch-size": "concurrency",
-}
-"""Flags that set the same as a field of the deployment."""
-
-DEGREES = {
-    "--tensor-parallel-size": "tp",
-    "-tp": "tp",
-    "--tp-size": "tp",
-    "--tp": "tp",
-    "--pipeline-parallel-size": "pp",
-    "-pp": "pp",
-    "--pp-size": "pp",
-    "--expert-parallel-size": "ep",
-    "--moe-expert-parallel-size": "ep",
-    "--ep-size": "ep",
-    "--ep": "ep",
-}
-"""The same for the fields of `parallel`."""
 
 KV_FREE = ("--kv-cache-free-gpu-memory-fraction", "--free-gpu-memory-fraction")
 OWN_OPTIONS = ("--extra-llm-api-options", "--config")

@@ -8,8 +8,8 @@ from sparkfleet.planner.capacity.sizing import BATCH_FLAGS
 from sparkfleet.planner.engine_args.engine_args import COUNTS, EAGER_FLAGS, KV_FLAG, MEMORY_FLAGS, WHOLE
 from sparkfleet.planner.engine_args.flag_engines import foreign
 from sparkfleet.planner.engine_args.reserved_flags import OURS
-from sparkfleet.planner.engine_args.user_overrides import DEGREES, SIZES
 from sparkfleet.planner.types.plan import ENGINE_LABELS
+from sparkfleet.specs.flag_fields import DEGREES, SIZES
 
 
 class TestWhose:

@@ -3,7 +3,7 @@
 import pytest
 from planning_values import FP8, MOE, NVFP4, choice, ladder, refusal
 
-from sparkfleet.planner.engine_args.user_overrides import DEGREES, SIZES, in_words, take_over
+from sparkfleet.planner.engine_args.user_overrides import in_words, take_over
 from sparkfleet.specs.deployment import SpeculationChoice
 
 
@@ -164,4 +164,3 @@ def test_what_is_said_in_words():
         "KV cache of at most 8192 tokens",
         "prefill whole prompts",
     )
-    assert not set(SIZES) & set(DEGREES)

@@ -1,4 +1,4 @@
-"""Waits until nodes show in /sys what was done to them: their first processes write it, a little later."""
+"""Updates /sys of running nodes after a change. By themselves their first processes write it up to a second later."""
 
 from __future__ import annotations
 
@@ -6,37 +6,31 @@ import os
 import secrets
 import time
 from collections.abc import Collection
-from pathlib import Path
+from contextlib import suppress
 
 from sparkfleet.lab.errors import LabError
-from sparkfleet.lab.inside.simulated_state import ANSWERED, ASKED, REFRESH
+from sparkfleet.lab.inside.simulated_state import ANSWERED, ASKED, REFRESH, token_of
 from sparkfleet.lab.state import State, replace_file
 
 _WAIT_S = 30.0
 _STEP_S = 0.005
 
 
-def await_shown(state: State, nodes: Collection[str] | None = None) -> None:
-    """Lets running nodes, or those of `nodes` that run, update their /sys, and waits for it. Raises LabError."""
+def refresh_sys(state: State, nodes: Collection[str] | None = None) -> None:
+    """Updates /sys of all running nodes, or of those of `nodes` that run, and waits for it. Raises LabError."""
     token = secrets.token_hex(8)
     asked = [node for node in state.powered if nodes is None or node in nodes]
     for node in asked:
         replace_file(state.node_path(node, "state", ASKED.name), token)
-        os.kill(state.inits[node].pid, REFRESH)
+        with suppress(ProcessLookupError):  # it has lost its power meanwhile
+            os.kill(state.inits[node].pid, REFRESH)
     end = time.monotonic() + _WAIT_S
     for node in asked:
         answer = state.node_path(node, "state", ANSWERED.name)
-        while _read(answer) != token and state.inits[node].alive:
+        while token_of(answer) != token and state.inits[node].alive:
             if time.monotonic() > end:
                 raise LabError(
                     f"/sys of {node} does not show the change after {_WAIT_S:.0f} s.",
-                    do=f"Its first process, {state.inits[node].pid}, may be stopped.",
+                    do=f"Its first process may be stopped: kill -CONT {state.inits[node].pid}",
                 )
             time.sleep(_STEP_S)
-
-
-def _read(path: Path) -> str:
-    try:
-        return path.read_text()
-    except FileNotFoundError:
-        return ""
