@@ -57,7 +57,8 @@ def pytest_configure(config):
 def pytest_collection_modifyitems(config, items):
     """Give each test its tier and its time. One worker trains all models: each process would train its own.
 
-    Files that share a fleet follow each other, and those without one come first, while none stands.
+    Files that share a fleet follow each other, and those without one come first, while none stands. With `--dist loadgroup`
+    each fleet has one worker.
     """
     items.sort(key=_shared_fleet)
     for item in items:
@@ -69,6 +70,7 @@ def pytest_collection_modifyitems(config, items):
             item.add_marker(pytest.mark.timeout(FLEET_S))
         if _shared_fleet(item):
             item.add_marker("fleet")
+            item.add_marker(pytest.mark.xdist_group(f"fleet{_shared_fleet(item)}"))
         if item.path.parent.name == "tiny_models":
             item.add_marker(pytest.mark.xdist_group("tiny_models"))
     _full_run(config, items)

@@ -31,9 +31,8 @@ from sparkfleet.planner.engine_args.engine_args import (
 from sparkfleet.planner.place.drafting import depth_on
 from sparkfleet.planner.place.fleet_map import Fleet, Pool
 from sparkfleet.planner.place.stacks import Stack
-from sparkfleet.planner.rules.rule_facts import checkpoint_situation
+from sparkfleet.planner.rules.rule_facts import checkpoint_quant
 from sparkfleet.planner.types.group_share import requests_share
-from sparkfleet.planner.types.plan import GroupShape
 from sparkfleet.specs.deployment import Deployment, EngineName, Objective, Variant
 
 DEFAULT_CONTEXT = 32_768
@@ -381,7 +380,7 @@ def quant_of(case: VariantContext) -> str:
     """Weight format, as images and rules name it."""
     if case.predictor.format == "fp8+mxfp4":
         return "fp8+mxfp4-experts"
-    return checkpoint_situation(case.predictor.checkpoint, GroupShape(nodes=("-",))).quant or ""
+    return checkpoint_quant(case.predictor.checkpoint)
 
 
 def fraction_of(case: VariantContext, proposal: Proposal, engine: EngineName, sized: Sizing) -> float | None:

@@ -132,7 +132,7 @@ def checkpoint_situation(checkpoint: Checkpoint, shape: GroupShape) -> RuleConte
     return RuleContext(
         model=checkpoint.id,
         model_type=checkpoint.model_type,
-        quant=_quant(checkpoint),
+        quant=checkpoint_quant(checkpoint),
         quant_method=_declared_method(checkpoint),
         features=_features(checkpoint),
         weight_gb=gb,
@@ -203,7 +203,8 @@ def _declared_method(checkpoint: Checkpoint) -> str:
     return quantization.method
 
 
-def _quant(checkpoint: Checkpoint) -> str:
+def checkpoint_quant(checkpoint: Checkpoint) -> str:
+    """Format of a checkpoint's weights, as rules name it."""
     quantization = checkpoint.quantization
     if quantization is None:
         return {"bfloat16": "bf16", "float16": "fp16", "float32": "fp32"}.get(
