@@ -14,6 +14,7 @@ KINDS = {
     "NODE": "nodes",
     "NODE|GROUP": "nodes",
     "NAME": "deployments",
+    "NAME|GROUP": "deployments",
     "RULE": "rules",
 }
 """Kind of name of an argument, by its metavar; another one is a file, or nothing that is known."""

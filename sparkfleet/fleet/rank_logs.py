@@ -14,7 +14,6 @@ from sparkfleet.fleet.events import TroubleFound
 from sparkfleet.fleet.nodes.surroundings import SHOWING_S, surroundings_of
 from sparkfleet.fleet.session import Session
 from sparkfleet.fleet.without_controller import client_or_trouble
-from sparkfleet.group.group_name import GroupKey
 from sparkfleet.remote.channel import Channel
 from sparkfleet.runtime.files import state_probe
 
@@ -27,13 +26,15 @@ async def rank_log(
     session: Session,
     name: str,
     *,
-    replica: int = 0,
+    replica: int | None = None,
     rank: int = 0,
     generation: int | None = None,
     tail: int = 100,
     follow: bool = False,
 ) -> AsyncIterator[bytes]:
-    """The log of a rank of this generation, or the newest, in pieces: the last `tail` lines, then new bytes if `follow`.
+    """The log of a rank in pieces: the last `tail` lines, then new bytes if `follow`.
+
+    Without a replica it is that of the first one with a log, without a generation its newest.
 
     If no controller answers, the log is found by its name on the nodes, and the trouble is an event of the session.
 
@@ -53,18 +54,23 @@ async def rank_log(
         yield piece
 
 
+LoggedRank = tuple[str, int | None, int]
+"""Name of a deployment, number of a replica (None: any), number of a rank."""
+
+
 class StoredLog(NamedTuple):
     """A log file on a node, and its place among those of the same rank."""
 
     node: str
     path: str
+    replica: int = 0
     generation: int = 0
     written: float = 0.0
     """Unix seconds."""
 
 
 async def _stored_log(
-    session: Session, trouble: SparkfleetError, which: GroupKey, generation: int | None
+    session: Session, trouble: SparkfleetError, which: LoggedRank, generation: int | None
 ) -> StoredLog:
     """The newest log of a rank, of this generation if one is given, on any node that can be reached."""
     name, replica, rank = which
@@ -89,11 +95,12 @@ async def _stored_log(
         if name not in logged:
             await _require_stored(session, trouble, name, logged)
         raise ControlError(
-            f"{name} has no log of rank {rank} of replica {replica} on {', '.join(nodes)}.",
+            f"{name} has no log of rank {rank}{'' if replica is None else f' of replica {replica}'} on"
+            f" {', '.join(nodes)}.",
             means=trouble.what,
             do=trouble.do,
         )
-    return max(found, key=lambda log: (log.generation, log.written))
+    return max(found, key=lambda log: (-log.replica, log.generation, log.written))
 
 
 async def _require_stored(session: Session, trouble: SparkfleetError, name: str, logged: set[str]) -> None:
@@ -116,14 +123,14 @@ def _names_of(answer: dict[str, object]) -> Iterator[str]:
             yield match[1]
 
 
-def _logs_of(node: str, answer: dict[str, object], which: GroupKey) -> Iterable[StoredLog]:
+def _logs_of(node: str, answer: dict[str, object], which: LoggedRank) -> Iterable[StoredLog]:
     """The logs of a rank among those of a node, as `state_probe.logs` returns them."""
     name, replica, rank = which
-    form = re.compile(re.escape(f"{answer['label']}_{name}") + rf"_g([0-9]+)_{replica}_{rank}\.log")
+    form = re.compile(re.escape(f"{answer['label']}_{name}") + rf"_g([0-9]+)_([0-9]+)_{rank}\.log")
     logs = answer["logs"]
     for file, written in logs if isinstance(logs, list) else ():
-        if match := form.fullmatch(file):
-            yield StoredLog(node, f"{answer['directory']}/{file}", int(match[1]), written)
+        if (match := form.fullmatch(file)) and replica in (None, int(match[2])):
+            yield StoredLog(node, f"{answer['directory']}/{file}", int(match[2]), int(match[1]), written)
 
 
 async def read_log(channel: Channel, path: str, *, tail: int, follow: bool) -> AsyncIterator[bytes]:

@@ -92,10 +92,12 @@ async def selftest(
         )
     for name in names:
         yield await _step(f"{name}: facts", partial(_facts, session, name))
+    began = time.time()
     yield await _step("nodes and links: faults", lambda: _doctor(session, nodes))
-    for link in _measured(session):
+    now, planned = _measured(session, began), _measured(session)
+    for link, known in zip(now, planned, strict=True):
         if set(link.nodes) <= set(names):
-            yield _link_step(link, session)
+            yield _link_step(link, known, session)
     yield await _step("page cache", lambda: _page_cache(session))
     try:
         async for step in _engines(session, names, model, on_event) if engines else _no_engines():
@@ -150,24 +152,29 @@ async def _doctor(session: Session, nodes: Sequence[str]) -> StepVerdict:
     report = (await examine_fleet(session, nodes)).report
     errors, warnings = report.count(Severity.ERROR), report.count(Severity.WARNING)
     return StepVerdict(
-        not errors, f"{errors} errors, {warnings} warnings", "`sparkfleet doctor` lists them." * bool(errors)
+        not errors,
+        f"{errors} error{'s' * (errors != 1)}, {warnings} warning{'s' * (warnings != 1)}",
+        "`sparkfleet doctor` lists them." * bool(errors),
     )
 
 
-def _measured(session: Session) -> tuple[LinkFacts, ...]:
-    """Links with the numbers that the planner uses: measured ones if there are any."""
+def _measured(session: Session, since: float = 0.0) -> tuple[LinkFacts, ...]:
+    """Links with the numbers that the planner uses: measured ones if there are any, of that moment or later."""
     file = FleetPaths.default(session.inventory.fleet).links
-    return measured_links(session.inventory, load_measurements(file))
+    return measured_links(session.inventory, [one for one in load_measurements(file) if one.when >= since])
 
 
-def _link_step(link: LinkFacts, session: Session) -> SelftestStep:
+def _link_step(link: LinkFacts, known: LinkFacts, session: Session) -> SelftestStep:
+    """The figures of a link of this run. `known`: those of any run, which the planner uses."""
     assumed = next(
         one for one in links_of(session.inventory) if (one.nodes, one.switch) == (link.nodes, link.switch)
     )
     name = f"{'–'.join(link.nodes)}: speed"
     if link.provenance is not LinkProvenance.MEASURED:
+        earlier = f"those of an earlier run: {known.gb_per_s:.1f} GB/s, {known.latency_us:.0f} µs"
+        figures = earlier if known.provenance is LinkProvenance.MEASURED else "typical figures"
         return SelftestStep(
-            name=name, verdict="skipped", words="not measured; the planner uses typical figures"
+            name=name, verdict="skipped", words=f"not measured now; the planner uses {figures}"
         )
     seen = link_seen(link, assumed)
     return SelftestStep(name=name, verdict=_verdict(seen), words=seen.words, do=seen.do)

@@ -179,7 +179,7 @@ class StagingNodes:
             elif node in needed or not isinstance(answer, NodeError):
                 raise answer
             else:
-                self.notify("note", "", node, f"{node} is left out: {_first_line(answer)}")
+                self.notify("note", "", node, f"left out: {_first_line(answer)}")
         return found
 
 

@@ -77,5 +77,20 @@ def test_the_newest_generation_with_a_log_counts():
     assert newest_rank(groups, "tiny", 0, 1).log_path == "/one"
     assert newest_rank(groups, "tiny", 1, 0).log_path == "/b"
     assert newest_rank(groups, "tiny", 0, 0, generation=1).log_path == "/old"
-    with pytest.raises(ControlError, match="tiny has no log yet for rank 2 of replica 0"):
+    with pytest.raises(ControlError, match="tiny has no log yet for rank 2 of replica 0") as raised:
         newest_rank(groups, "tiny", 0, 2)
+    assert raised.value.do == (
+        "Groups with a log: tiny/g1/0, tiny/g2/0, tiny/g9/1. `sparkfleet logs tiny/g1/0` prints one."
+    )
+
+
+def test_the_first_replica_that_is_left_counts_if_none_is_named():
+    """After `scale` to fewer replicas: `sparkfleet logs tiny` found no log, because there was no replica 0."""
+    groups = (group(10, (0, "/c"), replica=2), group(5, (0, "/a"), replica=1), group(9, (0, "/b"), replica=1))
+    assert newest_rank(groups, "tiny", None, 0).log_path == "/b"
+    assert newest_rank(groups, "tiny", 1, 0, generation=5).log_path == "/a"
+    with pytest.raises(ControlError, match=r"rank 0 of tiny/g6/1\."):
+        newest_rank(groups, "tiny", 1, 0, generation=6)
+    with pytest.raises(ControlError, match=r"has no log yet for rank 1\.") as raised:
+        newest_rank((), "tiny", None, 1)
+    assert raised.value.do == "`sparkfleet describe tiny` shows its groups and ranks."

@@ -65,6 +65,16 @@ async def test_the_newest_generations_log_is_read_without_a_controller(session, 
     assert session.lines == ["Fleet home is down: no controller answers. Its last log is shown."]
     assert await read(session, "tiny", replica=1) == "another replica\n"
     assert await read(session, "tiny", tail=1) == "two\n"
+    assert await read(session, "tiny", replica=0, generation=9) == "old\n"
+
+
+async def test_the_replicas_that_are_left_need_not_begin_with_0(session, paths):
+    log(paths, "tiny_g5_1_0", "old\n")
+    log(paths, "tiny_g9_1_0", "new\n")
+    log(paths, "tiny_g11_2_0", "another replica\n")
+    assert await read(session, "tiny") == "new\n"
+    with pytest.raises(ControlError, match=r"no log of rank 0 of replica 0 on a\."):
+        await read(session, "tiny", replica=0)
 
 
 @pytest.mark.parametrize("name", ["tino", "../tiny", "t.ny", ".*"])
@@ -80,7 +90,7 @@ async def test_a_log_of_a_deployment_that_does_not_exist(session, paths, name):
 async def test_a_deployment_without_a_log(session, paths, which):
     log(paths, "tony_g1_0_0", "another one\n")
     filled(paths)
-    with pytest.raises(ControlError, match=r"has no log of rank . of replica 0 on a\.") as raised:
+    with pytest.raises(ControlError, match=r"has no log of rank . on a\.") as raised:
         await read(session, **which)
     assert "is down" in raised.value.means
     assert "sparkfleet up" in raised.value.do

@@ -25,8 +25,9 @@ async def test_the_decision_is_read_and_no_engine_is_asked(door: Door, tmp_path:
     answer = await explain_at(door.url + "/v1", path, body, door.key)
     assert (answer["model"], answer["group"]) == ("tiny", "app-0")
     assert not door.engine.requests
-    with pytest.raises(ControlError, match="API key is unknown"):
+    with pytest.raises(ControlError, match="API key is unknown") as refused:
         await explain_at(door.url + "/v1", path, body, "sk-sf-wrong")
+    assert "sparkfleet keys list" in refused.value.do
     with pytest.raises(ControlError, match="did not answer"):
         await explain_at("http://127.0.0.1:1/v1", path, body, door.key)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Annotated
+from typing import Annotated, NamedTuple
 
 import typer
 
@@ -12,7 +12,7 @@ from sparkfleet.cli.options import DEFAULT_INVENTORY, InventoryOption, JsonOptio
 from sparkfleet.cli.output import OUTPUT_VERSION, console, errors, print_json
 from sparkfleet.controlplane.api.client import FleetClient
 from sparkfleet.controlplane.state.capabilities import tools_of
-from sparkfleet.errors import ControlError
+from sparkfleet.errors import ControlError, SpecError
 from sparkfleet.fleet.clients.connect import AGENTS, AUTHORITY, CLIENTS, KEY, ClientSetup, Endpoint, setup_of
 from sparkfleet.fleet.session import Session
 from sparkfleet.planner.types.plan import GroupPlan
@@ -41,6 +41,11 @@ def connect(
 async def _connect(session: Session, client: str, name: str, url: str, json: bool) -> int:
     if client != AUTHORITY:
         setup_of(client, Endpoint(url="", model=name))  # an unknown client, before the fleet is asked
+    if url and not url.startswith(("http://", "https://")):
+        raise SpecError(
+            f"--url {quote(url)} is no address that a client can use.",
+            do="Expected http:// or https://, a host and a port: `--url http://192.168.1.11:8000`.",
+        )
     controller = await session.controller()
     endpoint = await _endpoint(controller, name, url)
     setup = setup_of(client, endpoint)
@@ -59,12 +64,14 @@ async def _endpoint(fleet: FleetClient, name: str, url: str) -> Endpoint:
     address = fleet.address.endpoint
     async with fleet as asking:
         status = await asking.fleet()
-    found = next((one for one in status.deployments if name in (one.name, *_aliases(one.spec))), None)
+    found = next(
+        (one for one in status.deployments if name == one.name or name in _listed(one.spec).aliases), None
+    )
     if found is None:
         names = ", ".join(one.name for one in status.deployments)
         raise ControlError(
             f"There is no deployment {quote(name)}.",
-            do=f"Available: {names}." if names else "Run `sparkfleet apply` first.",
+            do=f"Available: {names}." if names else "`sparkfleet apply FILE` starts one.",
         )
     groups = found.plan.groups if found.plan is not None else ()
     contexts = [group.choice.candidate.context for group in groups if group.choice.candidate.context]
@@ -75,6 +82,7 @@ async def _endpoint(fleet: FleetClient, name: str, url: str) -> Endpoint:
         vision=any(group.vision for group in groups),
         tools=_tools(groups),
         authority=status.certificate.authority if status.certificate is not None else "",
+        keys=_listed(found.spec).keys,
     )
 
 
@@ -89,10 +97,30 @@ def _base(url: str) -> str:
     return plain if plain.endswith("/v1") else plain + "/v1"
 
 
-def _aliases(spec: str) -> tuple[str, ...]:
+class ListedNames(NamedTuple):
+    """Names in a deployment."""
+
+    aliases: tuple[str, ...] = ()
+    keys: tuple[str, ...] = ()
+    """(): every key may use it."""
+
+
+def _listed(spec: str) -> ListedNames:
     from sparkfleet.specs.deployment import Deployment
 
-    return Deployment.model_validate_json(spec).aliases if spec else ()
+    if not spec:
+        return ListedNames()
+    read = Deployment.model_validate_json(spec)
+    return ListedNames(read.aliases, read.keys or ())
+
+
+def _how_to_get_a_key(endpoint: Endpoint) -> str:
+    if not endpoint.keys:
+        return "`sparkfleet keys create NAME` makes a key."
+    return (
+        f"only {', '.join(endpoint.keys)} may use {endpoint.model}. `sparkfleet keys create NAME` makes another key: add its"
+        " name to `keys` in the deployment's file, then `sparkfleet apply FILE`."
+    )
 
 
 def _notes(session: Session, client: str, endpoint: Endpoint, setup: ClientSetup) -> None:
@@ -112,10 +140,10 @@ def _notes(session: Session, client: str, endpoint: Endpoint, setup: ClientSetup
             " sparkfleet-ca.pem`, and show that file to the client.",
             markup=False,
         )
-    errors.print(f"{KEY}: `sparkfleet keys create NAME` makes a key.", markup=False)
+    errors.print(f"{KEY}: {_how_to_get_a_key(endpoint)}", markup=False)
     if "//127.0.0.1" in endpoint.url or "//localhost" in endpoint.url:
         errors.print(
             f"The endpoint is reached on {session.inventory.head} only: `gateway: {{host: 0.0.0.0}}` in the inventory opens"
-            " it to the network, then `sparkfleet apply` once more.",
+            " it to the network, then `sparkfleet up`.",
             markup=False,
         )

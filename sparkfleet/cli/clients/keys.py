@@ -15,6 +15,7 @@ from sparkfleet.cli.exit_codes import Exit
 from sparkfleet.cli.options import DEFAULT_INVENTORY, InventoryOption, JsonOption, open_session, run
 from sparkfleet.cli.output import OUTPUT_VERSION, console, errors, print_json
 from sparkfleet.cli.times import seconds_of, time_ahead
+from sparkfleet.controlplane.api.api_models import LONGEST_GRACE_S
 from sparkfleet.controlplane.api.client import FleetClient, key_request
 from sparkfleet.controlplane.state.api_keys import CONFIRM_S, KeyRow
 from sparkfleet.errors import SpecError
@@ -107,13 +108,22 @@ def limit(
 def rotate(
     name: KeyArgument,
     grace: Annotated[
-        str, typer.Option("--grace", help="Accept the old text for so long: 0, 30m, 12h, 7d.", metavar="TIME")
+        str,
+        typer.Option(
+            "--grace", help="Accept the old text for so long: 0, 30m, 12h, 7d, at most 90d.", metavar="TIME"
+        ),
     ] = "0",
     inventory: InventoryOption = DEFAULT_INVENTORY,
     json: JsonOption = False,
 ) -> int:
     """Give a key a new text, shown once. Name and limits stay; the old text is refused, at once or after a grace."""
-    return run(_rotate(name, seconds_of(grace), open_session(inventory), json))
+    grace_s = seconds_of(grace)
+    if grace_s > LONGEST_GRACE_S:
+        raise SpecError(
+            f"{quote(grace)} is longer than {LONGEST_GRACE_S // 86400} days, for which an old text may be accepted.",
+            do="A shorter --grace; or `sparkfleet keys create NAME` makes another key, and both are accepted.",
+        )
+    return run(_rotate(name, grace_s, open_session(inventory), json))
 
 
 @app.command("rotate-internal")

@@ -2,32 +2,73 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, NamedTuple
 
 import typer
 
 from sparkfleet.cli.escapes import RawOutput
 from sparkfleet.cli.exit_codes import Exit
-from sparkfleet.cli.options import DEFAULT_INVENTORY, InventoryOption, NameArgument, open_session, run
+from sparkfleet.cli.options import DEFAULT_INVENTORY, InventoryOption, open_session, run
+from sparkfleet.errors import SpecError
 from sparkfleet.fleet.rank_logs import rank_log
 from sparkfleet.fleet.session import Session
+from sparkfleet.group.group_name import required_group
 
 
 def logs(  # noqa: PLR0917  # its parameters are the command line's
-    name: NameArgument,
+    name: Annotated[
+        str,
+        typer.Argument(
+            help="A deployment, or one of its groups as `drain` takes it: tiny/g1/0.",
+            metavar="NAME|GROUP",
+            show_default=False,
+        ),
+    ],
     inventory: InventoryOption = DEFAULT_INVENTORY,
     follow: Annotated[bool, typer.Option("--follow", "-f", help="Print new lines as the log grows.")] = False,
     tail: Annotated[int, typer.Option("--tail", min=0, help="Lines to begin with.")] = 100,
-    replica: Annotated[int, typer.Option("--replica", min=0, help="Number of the replica, from 0.")] = 0,
+    replica: Annotated[
+        int | None,
+        typer.Option(
+            "--replica",
+            min=0,
+            help="Number of the replica, the last in a group's name. Left out: the lowest with a log.",
+            show_default=False,
+        ),
+    ] = None,
     rank: Annotated[int, typer.Option("--rank", min=0, help="Number of the rank in its group, from 0.")] = 0,
 ) -> int:
     """Print the log of one rank of a group's engine."""
-    return run(_logs(name, open_session(inventory), follow, tail, (replica, rank)))
+    generation = None
+    if "/" in name:
+        if replica is not None:
+            raise SpecError(
+                f"{name} is one replica already.", do=f"Leave --replica out: `sparkfleet logs {name}`."
+            )
+        name, generation, replica = required_group(name)
+    which = LogChoice(name, generation, replica, rank)
+    return run(_logs(open_session(inventory), which, follow=follow, tail=tail))
 
 
-async def _logs(name: str, session: Session, follow: bool, tail: int, which: tuple[int, int]) -> int:
-    replica, rank = which
+class LogChoice(NamedTuple):
+    """The rank whose log is printed."""
+
+    name: str
+    generation: int | None
+    replica: int | None
+    rank: int
+
+
+async def _logs(session: Session, which: LogChoice, *, follow: bool, tail: int) -> int:
     output = RawOutput()
-    async for text in rank_log(session, name, replica=replica, rank=rank, tail=tail, follow=follow):
+    async for text in rank_log(
+        session,
+        which.name,
+        replica=which.replica,
+        rank=which.rank,
+        generation=which.generation,
+        tail=tail,
+        follow=follow,
+    ):
         output.write(text)
     return Exit.DONE

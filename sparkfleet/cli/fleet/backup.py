@@ -120,7 +120,10 @@ def _lines(found: Sequence[StoreCopy]) -> list[str]:
     lines = []
     for copy in found:
         at = datetime.fromtimestamp(copy.at).strftime("%Y-%m-%d %H:%M:%S")
-        content = copy.trouble or f"{copy.changes} changes; {', '.join(copy.deployments) or 'no deployment'}"
+        content = (
+            copy.trouble
+            or f"{copy.changes} change{'s' * (copy.changes != 1)}; {', '.join(copy.deployments) or 'no deployment'}"
+        )
         lines.append(f"{copy.name}  {at}  {copy.occasion}  {gb(copy.bytes)}  {content}")
     return [*lines, "", "`sparkfleet restore COPY` puts one in place; `latest` is the newest sound one."]
 

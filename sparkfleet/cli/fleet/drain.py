@@ -111,9 +111,7 @@ def _meaning(prepared: PreparedGroupDrain) -> str:
     runs = f"The {prepared.running} requests on it end. " if prepared.running else ""
     if not prepared.others:
         return f"{runs}No other group of {deployment} serves: until `undrain`, requests for {deployment} get 503."
-    return (
-        f"{runs}New ones go to {prepared.others} other group{'s' * (prepared.others != 1)} of {deployment}."
-    )
+    return f"{runs}New requests go to {prepared.others} other group{'s' * (prepared.others != 1)} of {deployment}."
 
 
 async def _undrain_group(name: str, session: Session) -> int:

@@ -23,7 +23,9 @@ def events(  # noqa: PLR0917  # its parameters are the command line's
     name: Annotated[
         str | None,
         typer.Argument(
-            help="The deployment's name; left out: the whole fleet.", metavar="NAME", show_default=False
+            help="A deployment, or what an event's line begins with: a group, a node, a key. Left out: the whole fleet.",
+            metavar="NAME",
+            show_default=False,
         ),
     ] = None,
     inventory: InventoryOption = DEFAULT_INVENTORY,

@@ -52,10 +52,14 @@ class KeyRequest(Value):
     limits: KeyLimits = KeyLimits()
 
 
+LONGEST_GRACE_S = 90 * 86400
+"""Seconds for which the old text of a key may be accepted, at most."""
+
+
 class RotateRequest(Value):
     """A new text for a key; the old one is accepted for `grace_s` seconds more."""
 
-    grace_s: Annotated[float, Field(ge=0, le=90 * 86400)] = 0.0
+    grace_s: Annotated[float, Field(ge=0, le=LONGEST_GRACE_S)] = 0.0
 
 
 class UpRequest(OnNode):

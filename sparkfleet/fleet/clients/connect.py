@@ -49,6 +49,8 @@ class Endpoint(Value):
     """True if calls of tools are parsed; None: not known."""
     authority: str = ""
     """PEM certificate of the fleet's own authority, if that made the endpoint's; "" otherwise."""
+    keys: tuple[str, ...] = ()
+    """Names of the API keys that may use the model; (): all."""
 
     @property
     def root(self) -> str:

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from aiohttp import Fingerprint
 
 
-_REMEDIES = {
+REMEDIES = {
     401: "`sparkfleet keys list` lists the keys. Without `--key` and SPARKFLEET_API_KEY the command makes one for itself.",
     403: "`keys:` of a deployment lists the keys that may use it: pass one of them with `--key @FILE`.",
 }
@@ -130,4 +130,4 @@ def _refused(status: int, text: str) -> ControlError:
         message = json.loads(text)["error"]["message"]
     except (ValueError, KeyError, TypeError):
         message = text[:200]
-    return ControlError(f"The endpoint answered with HTTP {status}: {message}", do=_REMEDIES.get(status, ""))
+    return ControlError(f"The endpoint answered with HTTP {status}: {message}", do=REMEDIES.get(status, ""))

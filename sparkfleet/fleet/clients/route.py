@@ -7,7 +7,9 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from sparkfleet.controlplane.state.status import FleetStatus, app_name
 from sparkfleet.errors import ControlError, SpecError
+from sparkfleet.fleet.clients.endpoint import REMEDIES
 from sparkfleet.fleet.clients.passing_key import key_for
 from sparkfleet.fleet.session import Session
 
@@ -64,7 +66,18 @@ async def explain(session: Session, file: Path, key: str) -> dict[str, Any]:
     client = await session.controller()
     trust = await session.endpoint.trust(client)
     async with session.endpoint.url(client) as url, key_for(client, key) as used:
-        return await explain_at(url, path, body, used, trust)
+        answer = await explain_at(url, path, body, used, trust)
+        if answer.get("left_out"):
+            _name_drained(answer, await client.fleet())
+    return answer
+
+
+def _name_drained(answer: dict[str, Any], status: FleetStatus) -> None:
+    """Replaces the reason of groups that are drained: the gateway knows them as not ready."""
+    for group in status.drained_groups:
+        app = app_name(*group.group)
+        if app in answer["left_out"]:
+            answer["left_out"][app] = f"is drained: `sparkfleet undrain {group.name}`"
 
 
 async def explain_at(
@@ -88,5 +101,7 @@ async def explain_at(
         raise ControlError(f"The endpoint did not answer: {error}.") from None
     if response.status != 200 or "groups" not in answer:
         message = (answer.get("error") or {}).get("message") or f"HTTP {response.status}"
-        raise ControlError(f"The gateway refuses this request: {message}")
+        raise ControlError(
+            f"The gateway refuses this request: {message}", do=REMEDIES.get(response.status, "")
+        )
     return answer

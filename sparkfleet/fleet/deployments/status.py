@@ -125,18 +125,22 @@ async def describe_deployment(session: Session, name: str) -> DescribedDeploymen
 async def read_events(
     session: Session, name: str | None, last: int | None, since: float = 0.0
 ) -> tuple[tuple[Event, ...], int]:
-    """The last events of a deployment or of the whole fleet, oldest first, and the id after which new ones follow.
+    """The last events of a name or of the whole fleet, oldest first, and the id after which new ones follow.
 
     Those of a start's progress are left out. Raises ControlError if the fleet is down.
 
     Args:
+        name: a deployment, or what the lines of events begin with: a group, a node, a key, a gateway; None: all.
         last: their number; None: all.
         since: only those of this moment or later, Unix seconds.
     """
     async with await session.controller() as client:
-        newest = (await client.fleet()).last_event
-        kept = await client.all_events(name)
-    found = [event for event in kept if event.kind not in PASSING and event.at >= since]
+        status = await client.fleet()
+        newest = status.last_event
+        kept = await client.all_events(_deployment_in(name, status))
+    found = [
+        event for event in kept if event.kind not in PASSING and event.at >= since and _is_of(event, name)
+    ]
     return tuple(found if last is None else found[-last:] if last else ()), newest
 
 
@@ -145,11 +149,22 @@ async def follow_events(
 ) -> None:
     """Send events with an id above `after` until it is cancelled. Raises ControlError if the fleet is down."""
     async with await session.controller() as client:
+        deployment = _deployment_in(name, await client.fleet())
         while True:
-            for event in await client.events(after, name, wait_s=WAIT_S):
+            for event in await client.events(after, deployment, wait_s=WAIT_S):
                 after = event.id
-                if event.kind not in PASSING:
+                if event.kind not in PASSING and _is_of(event, name):
                     on_event(event)
+
+
+def _deployment_in(name: str | None, status: FleetStatus) -> str | None:
+    """The deployment whose events the controller is to send for a name; None: all, of which those of the name are taken."""
+    deployment = (name or "").partition("/")[0]
+    return deployment if status.named(deployment) else None
+
+
+def _is_of(event: Event, name: str | None) -> bool:
+    return name is None or name in {event.deployment, event.subject}
 
 
 async def delete_deployment(

@@ -78,7 +78,7 @@ def changed_fields(
 ) -> tuple[str, ...]:
     """`field: before → after` for each field of a deployment, and of what its plan launches."""
     asked = _differences("", old_spec.model_dump(), spec.model_dump())
-    return (*asked, *_differences("plan.", _launched(old_plan), _launched(plan)))
+    return (*asked, *_launch_differences(_launched(old_plan), _launched(plan)))
 
 
 def planned_groups(plan: DeploymentPlan) -> tuple[RunningGroup, ...]:
@@ -86,14 +86,31 @@ def planned_groups(plan: DeploymentPlan) -> tuple[RunningGroup, ...]:
     return tuple(RunningGroup(member=(1, at), plan=group) for at, group in enumerate(plan.groups))
 
 
-def _launched(plan: DeploymentPlan) -> dict[str, object]:
-    """Launch fields by name: those of the first group, and of others only if they differ."""
-    chosen = [group.choice.candidate.model_dump() for group in plan.groups]
-    first = chosen[0] if chosen else {}
-    launched: dict[str, object] = {"groups": len(chosen), **first}
-    for number, other in enumerate(chosen[1:], start=2):
-        launched |= {f"group {number} {name}": value for name, value in other.items() if value != first[name]}
-    return launched
+def _launched(plan: DeploymentPlan) -> list[dict[str, object]]:
+    """Launch fields by name, of each group."""
+    return [group.choice.candidate.model_dump() for group in plan.groups]
+
+
+def _launch_differences(old: list[dict[str, object]], new: list[dict[str, object]]) -> tuple[str, ...]:
+    """Changes of the launches: of the first group, and of another one if its change is not the first one's.
+
+    A group that comes or goes has the fields in which it differs from the first one.
+    """
+    first = _differences("plan.", old[0] if old else {}, new[0] if new else {})
+    found = [*first, *_differences("plan.", {"groups": len(old)}, {"groups": len(new)})]
+    for at in range(1, max(len(old), len(new))):
+        prefix = f"plan.group {at + 1} "
+        if at < len(old) and at < len(new):
+            changes = _differences("plan.", old[at], new[at])
+            found += [prefix + one.removeprefix("plan.") for one in changes if one not in first]
+        else:
+            found += _differences(prefix, _apart(old, at), _apart(new, at))
+    return tuple(sorted(found))
+
+
+def _apart(groups: list[dict[str, object]], at: int) -> dict[str, object]:
+    """Fields in which a group differs from the first one; {} if there is no such group."""
+    return {k: v for k, v in groups[at].items() if v != groups[0][k]} if at < len(groups) else {}
 
 
 def _differences(prefix: str, old: dict[str, object], new: dict[str, object]) -> tuple[str, ...]:

@@ -7,6 +7,7 @@ the connection tries the other key types before it reports a changed host key.
 
 from __future__ import annotations
 
+import errno
 import socket
 import threading
 import time
@@ -87,6 +88,18 @@ def shown(transport: paramiko.Transport) -> HostKey:
     return HostKey(type=key.get_name(), fingerprint=key.fingerprint)
 
 
+NOT_THERE = frozenset({errno.EHOSTUNREACH, errno.EHOSTDOWN, errno.ENETUNREACH})
+"""No answer on the last network before the machine, or no route to that network: nothing is known of its sshd."""
+_NO_MACHINE = (
+    "No machine answers at this address: it is off, it boots, its network cable is out, or it has another address.",
+    "Switch it on or wait until it has booted; else check its cable, and `address` in the inventory.",
+)
+_NO_SSHD = (
+    "The machine or a router rejected the connection: nothing accepts SSH at this address and port.",
+    "Check `address` and `port` in the inventory, and sshd on the node: `systemctl status ssh`.",
+)
+
+
 def reach(host: str, port: int, name: str, deadline: Deadline) -> socket.socket:
     """A TCP connection. `name` is the other side's name in messages. Raises Unreachable if the connection cannot be made."""
     there = f"{host} port {port}"
@@ -106,11 +119,9 @@ def reach(host: str, port: int, name: str, deadline: Deadline) -> socket.socket:
             name, f"no answer from {there}" if prefix else "no answer", deadline.timeout_s
         ) from error
     except OSError as error:
-        raise Refused(
-            f"{prefix}{there} cannot be reached: {error.strerror or error}",
-            means="The machine or a router rejected the connection: nothing accepts SSH at this address and port.",
-            do="Check `address` and `port` in the inventory, and sshd on the node: `systemctl status ssh`.",
-        ) from error
+        means, do = _NO_MACHINE if error.errno in NOT_THERE else _NO_SSHD
+        what = f"{prefix}{there} cannot be reached: {error.strerror or error}"
+        raise Refused(what, means=means, do=do) from error
     _tune(sock)
     return sock
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 from open_client import OpenClient
@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 from sparkfleet.cli.clients import connect as verb
 from sparkfleet.cli.verbs import VERBS
 from sparkfleet.controlplane.state.head_address import HeadAddress
-from sparkfleet.errors import ControlError
+from sparkfleet.errors import ControlError, SpecError
 from sparkfleet.gateway.listening import GatewayEntry
 
 
@@ -24,13 +24,15 @@ class Fleet(OpenClient):
     address = HeadAddress(ray="", api="", gateway_host="127.0.0.1", gateway_port=8000)
 
     engine = "custom"
+    more: ClassVar[dict[str, object]] = {}
+    """Further fields of the deployment."""
 
     async def fleet(self) -> Any:
         candidate = SimpleNamespace(
             context=8192, engine=self.engine, engine_args=(), model="org/tiny", engine_version="0.32.0"
         )
         group = SimpleNamespace(choice=SimpleNamespace(candidate=candidate), family="llama", vision=False)
-        spec = json.dumps({"name": "tiny", "model": "org/tiny", "aliases": ["gpt-4o"]})
+        spec = json.dumps({"name": "tiny", "model": "org/tiny", "aliases": ["gpt-4o"], **self.more})
         one = SimpleNamespace(name="tiny", spec=spec, plan=SimpleNamespace(groups=(group,)))
         return SimpleNamespace(deployments=(one,), certificate=None)
 
@@ -41,13 +43,17 @@ def _fleet(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def invoke(*arguments: str) -> str:
+    return run_verb(*arguments).stdout
+
+
+def run_verb(*arguments: str) -> Any:
     import typer
 
     app = typer.Typer()
     app.command()(verb.connect)
     result = CliRunner().invoke(app, arguments, catch_exceptions=False)
     assert result.exit_code == 0, result.output
-    return result.stdout
+    return result
 
 
 def test_the_configuration_is_printed_for_names_and_aliases() -> None:
@@ -89,3 +95,23 @@ def test_an_unknown_deployment_is_named() -> None:
 
 def test_the_verb_is_listed() -> None:
     assert VERBS["connect"].load() is verb.connect
+
+
+def test_an_address_without_a_scheme_is_refused() -> None:
+    with pytest.raises(SpecError, match='--url "box" is no address'):
+        invoke("aider", "tiny", "--url", "box")
+
+
+def test_a_deployment_that_lists_keys_names_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A key made by `keys create` may not use it, which was the command that was printed."""
+    monkeypatch.setattr(Fleet, "more", {"keys": ["laptop", "desk"]})
+    monkeypatch.setattr(verb.errors, "width", 400)
+    shown = run_verb("openai", "tiny").stderr
+    assert "SPARKFLEET_API_KEY: only laptop, desk may use tiny. `sparkfleet keys create NAME`" in shown
+    assert "`keys` in the deployment's file, then `sparkfleet apply FILE`" in shown
+
+
+def test_an_endpoint_on_loopback_has_the_command_that_opens_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """`sparkfleet apply` without a file is an error."""
+    monkeypatch.setattr(verb.errors, "width", 400)
+    assert "opens it to the network, then `sparkfleet up`." in run_verb("openai", "tiny").stderr

@@ -107,6 +107,14 @@ def test_a_rotated_key_is_shown_once_and_its_grace_is_given(fleet: Fleet) -> Non
     assert fleet.calls[-1] == ("ci", 0)
 
 
+def test_a_grace_that_is_too_long_is_a_mistake(fleet: Fleet) -> None:
+    """It was a traceback."""
+    invoke("rotate", "ci", "--grace", "90d")
+    with pytest.raises(SpecError, match="longer than 90 days"):
+        invoke("rotate", "ci", "--grace", "91d")
+    assert fleet.calls == [("ci", 90 * 86400)]
+
+
 def test_limits_are_listed(fleet: Fleet, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(verb.console, "width", 200)
     limits = KeyLimits(requests_per_minute=60, priority="batch", expires=time.time() - 5)

@@ -22,7 +22,7 @@ class Fleet(OpenClient):
     """A session and its client."""
 
     async def fleet(self) -> Any:
-        return SimpleNamespace(last_event=60)
+        return SimpleNamespace(last_event=60, named=lambda name: name == "tiny" or None)
 
     async def all_events(self, name: str | None) -> list[Event]:
         about = {"deployment": "", "generation": 0, "subject": "a", "kind": "node"}
@@ -56,6 +56,38 @@ def test_events_are_the_last_fifty_or_those_since_a_time(
 ) -> None:
     shown = json.loads(invoke(monkeypatch, "--json", *arguments).stdout)["events"]
     assert (shown[0]["id"], shown[-1]["id"], len(shown)) == (first, 60, count)
+
+
+class Busy(Fleet):
+    """A fleet with events of a deployment, its group, a node and a key; its controller filters by deployment only."""
+
+    async def all_events(self, name: str | None) -> list[Event]:
+        found = (("tiny", "tiny/g1/0"), ("tiny", "tiny/g2/0"), ("", "spark1"), ("", "laptop"), ("old", "old"))
+        return [
+            Event(id=number, at=NOW, deployment=one, generation=0, subject=subject, kind="node", message="x")
+            for number, (one, subject) in enumerate(found)
+            if name in {None, one}
+        ]
+
+
+@pytest.mark.parametrize(
+    ("name", "ids"),
+    [
+        ("tiny", [0, 1]),
+        ("tiny/g1/0", [0]),
+        ("spark1", [2]),
+        ("laptop", [3]),
+        ("old", [4]),  # deleted
+        ("Tiny", []),
+    ],
+)
+def test_a_name_is_what_the_lines_of_events_begin_with(
+    monkeypatch: pytest.MonkeyPatch, name: str, ids: list[int]
+) -> None:
+    """Of a node, a group and a key there were no events."""
+    monkeypatch.setattr(f"{__name__}.Fleet", Busy)
+    shown = json.loads(invoke(monkeypatch, name, "--json").stdout)["events"]
+    assert [one["id"] for one in shown] == ids
 
 
 def test_none_since_a_time_has_that_time(monkeypatch: pytest.MonkeyPatch) -> None:

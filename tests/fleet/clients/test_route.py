@@ -6,7 +6,10 @@ from pathlib import Path
 
 import pytest
 
+from sparkfleet.controlplane.state.drained import DrainedGroup
+from sparkfleet.controlplane.state.status import FleetStatus
 from sparkfleet.errors import SpecError
+from sparkfleet.fleet.clients import route as module
 from sparkfleet.fleet.clients.route import STDIN, read_request
 
 BODY = b'{"model": "tiny", "prompt": "a"}'
@@ -38,3 +41,13 @@ def test_a_file_that_is_not_there():
     with pytest.raises(SpecError, match="none cannot be read") as caught:
         read_request(Path("none"))
     assert "sparkfleet route REQUEST.json" in caught.value.do
+
+
+def test_a_drained_group_is_not_only_one_that_is_not_ready():
+    answer = {"left_out": {"tiny--g5-1": "is not ready", "tiny--g7-0": "is not ready"}}
+    drained = DrainedGroup(deployment="tiny", generation=5, replica=1, who="me", since=0.0)
+    module._name_drained(answer, FleetStatus.model_construct(drained_groups=(drained,)))
+    assert answer["left_out"] == {
+        "tiny--g5-1": "is drained: `sparkfleet undrain tiny/g5/1`",
+        "tiny--g7-0": "is not ready",
+    }

@@ -72,7 +72,7 @@ async def test_a_node_that_is_off_is_noted_once_for_all_that_is_staged():
         )
         await nodes.look((), LookRequest(everything=True))
         await nodes.images(("n2",), ImageRequest(action="look", image=TAG), ())
-    assert [one.progress.text for one in sent] == ["n2 is left out: n2 does not answer"]
+    assert [one.progress.text for one in sent] == ["left out: n2 does not answer"]
 
 
 class Nowhere:

@@ -72,6 +72,33 @@ def test_every_group_is_looked_at(sparks, plan, ask):
     assert any("group 2 shape" in field for field in change.fields)
 
 
+def test_a_group_that_stays_is_not_named_as_one_that_goes(sparks, plan, ask):
+    """Two replicas, of which the first moves to the other's node: "plan.group 2 shape: nodes spark2 → –" was printed."""
+    spec = ask(replicas=2)
+    both = plan(sparks(4, switch=True), spec).deployments[0]
+    first, second = both.groups
+    other = both.model_copy(update={"groups": (second, second)})
+    before, after = (
+        f"nodes {one.choice.candidate.shape.nodes[0]}, tp 1, pp 1, ep 1" for one in (first, second)
+    )
+    fields = compare(spec, other, (spec, both)).fields
+    assert [one for one in fields if "shape" in one] == [f"plan.shape: {before} → {after}"]
+    alone = both.model_copy(update={"groups": (first,)})
+    fields = compare(spec, alone, (spec, both)).fields
+    assert "plan.groups: 2 → 1" in fields
+    assert [one for one in fields if one.startswith("plan.group 2") and one.endswith("→ –")]
+
+
+def test_a_change_of_all_groups_is_named_once(sparks, plan, ask):
+    before, after = ask(replicas=2, context=4096), ask(replicas=2, context=8192)
+    fleet = sparks(4, switch=True)
+    change = compare(after, plan(fleet, after).deployments[0], (before, plan(fleet, before).deployments[0]))
+    assert [one for one in change.fields if "context" in one] == [
+        "context: 4096 → 8192",
+        "plan.context: 4096 → 8192",
+    ]
+
+
 def test_secrets_are_not_shown(sparks, plan, ask):
     before, after = ask(env={"TOKEN": "old-secret"}), ask(env={"TOKEN": "new-secret"})
     fleet = sparks(1)

@@ -1,12 +1,14 @@
 from __future__ import annotations
 
 import asyncio
+import errno
+import os
 import socket
 
 import paramiko
 import pytest
 
-from sparkfleet.remote.ssh.host_keys import ALL_KEY_TYPES, fingerprint
+from sparkfleet.remote.ssh.host_keys import ALL_KEY_TYPES, Deadline, fingerprint, reach
 from sparkfleet.remote.unreachable import HostKeyChanged, Refused, Suspected, UnknownHost
 
 KINDS = {"ed25519": ["-t", "ed25519"], "ecdsa": ["-t", "ecdsa"], "rsa": ["-t", "rsa", "-b", "2048"]}
@@ -101,3 +103,24 @@ async def test_a_name_of_mdns_that_is_not_found_has_its_likely_cause():
     with pytest.raises(UnknownHost) as caught:
         await fingerprint("no-such-spark.invalid")
     assert caught.value.means == ""
+
+
+@pytest.mark.parametrize(
+    ("number", "means", "do"),
+    [
+        (errno.EHOSTUNREACH, "No machine answers at this address: it is off", "Switch it on"),
+        (errno.ENETUNREACH, "No machine answers", "`address` in the inventory"),
+        (errno.ECONNREFUSED, "nothing accepts SSH", "systemctl status ssh"),
+    ],
+)
+def test_a_node_without_power_is_not_taken_for_one_without_sshd(monkeypatch, number, means, do):
+    """A node that is off was reported as one that rejects the connection, with a look at its sshd as the remedy."""
+
+    def refuse(*_, **__):
+        raise OSError(number, os.strerror(number))
+
+    monkeypatch.setattr(socket, "create_connection", refuse)
+    with pytest.raises(Refused, match=os.strerror(number)) as caught:
+        reach("192.168.1.12", 22, "spark2", Deadline(1))
+    assert means in caught.value.means
+    assert do in caught.value.do
