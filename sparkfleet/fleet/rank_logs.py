@@ -7,13 +7,15 @@ import re
 from collections.abc import AsyncIterator, Iterable, Iterator
 from typing import NamedTuple
 
+from sparkfleet.controlplane.api.client import FleetClient
 from sparkfleet.controlplane.state.newest_rank import newest_rank
 from sparkfleet.errors import ControlError, NodeError, SparkfleetError
-from sparkfleet.fleet.deployments.status import find, no_deployment
+from sparkfleet.fleet.deployments.status import find_now, no_deployment
 from sparkfleet.fleet.events import TroubleFound
 from sparkfleet.fleet.nodes.surroundings import SHOWING_S, surroundings_of
 from sparkfleet.fleet.session import Session
 from sparkfleet.fleet.without_controller import client_or_trouble
+from sparkfleet.group.group_name import GroupKey, name_of
 from sparkfleet.remote.channel import Channel
 from sparkfleet.runtime.files import state_probe
 
@@ -34,9 +36,10 @@ async def rank_log(
 ) -> AsyncIterator[bytes]:
     """The log of a rank in pieces: the last `tail` lines, then new bytes if `follow`.
 
-    Without a replica it is that of the first one with a log, without a generation its newest.
+    Without a replica it is that of the first one that is there, without a generation its newest.
 
-    If no controller answers, the log is found by its name on the nodes, and the trouble is an event of the session.
+    If no controller answers, or the deployment or a group that is named has ended, the log is found by its name on the
+    nodes, and that is an event of the session.
 
     Raises:
         ControlError: there is no such deployment, or the rank has no log.
@@ -47,9 +50,7 @@ async def rank_log(
     if client is None:
         found = await _stored_log(session, trouble, (name, replica, rank), generation)
     else:
-        async with client:
-            one = newest_rank(find(await client.fleet(), name).groups, name, replica, rank, generation)
-        found = StoredLog(one.node, one.log_path)
+        found = await _present_log(session, client, (name, replica, rank), generation)
     async for piece in read_log(session.channels[found.node], found.path, tail=tail, follow=follow):
         yield piece
 
@@ -69,10 +70,36 @@ class StoredLog(NamedTuple):
     """Unix seconds."""
 
 
+async def _present_log(
+    session: Session, client: FleetClient, which: LoggedRank, generation: int | None
+) -> StoredLog:
+    """The log of a rank of what is deployed; else, of a group by its name or of a deployment that was deleted, what is
+    stored."""
+    name, replica, rank = which
+    async with client:
+        try:
+            groups = (await find_now(client, name)).groups
+            one = newest_rank(groups, name, replica, rank, generation)
+            return StoredLog(one.node, one.log_path)
+        except ControlError as error:
+            if generation is None and (await client.fleet()).named(name):
+                raise  # it has no log yet: that of an earlier generation would be taken for it
+            missing = error
+    ended = missing if generation is None or replica is None else _ended((name, generation, replica))
+    try:
+        return await _stored_log(session, ended, which, generation)
+    except ControlError:
+        raise missing from None
+
+
+def _ended(group: GroupKey) -> ControlError:
+    return ControlError(f"{name_of(group)} has ended.")
+
+
 async def _stored_log(
     session: Session, trouble: SparkfleetError, which: LoggedRank, generation: int | None
 ) -> StoredLog:
-    """The newest log of a rank, of this generation if one is given, on any node that can be reached."""
+    """The log of a rank of the newest generation, or of this one, on any node that can be reached."""
     name, replica, rank = which
     nodes = tuple(session.inventory.nodes)
     answers = await asyncio.gather(
@@ -89,9 +116,11 @@ async def _stored_log(
             unread.append(answer.what)
         else:
             raise answer
-    for line in (*(f"{trouble.what} Its last log is shown." for _ in found[:1]), *unread):
+    last = max(found, key=lambda log: (log.generation, -log.replica, log.written), default=None)
+    shown = name_of((name, last.generation, last.replica)) if last else ""
+    for line in (*(f"{trouble.what} The log of {shown} is shown." for _ in found[:1]), *unread):
         session.report(TroubleFound(line=line))
-    if not found:
+    if last is None:
         if name not in logged:
             await _require_stored(session, trouble, name, logged)
         raise ControlError(
@@ -100,7 +129,7 @@ async def _stored_log(
             means=trouble.what,
             do=trouble.do,
         )
-    return max(found, key=lambda log: (-log.replica, log.generation, log.written))
+    return last
 
 
 async def _require_stored(session: Session, trouble: SparkfleetError, name: str, logged: set[str]) -> None:

@@ -6,12 +6,15 @@ import json
 import os
 import subprocess
 import sys
+from types import SimpleNamespace
 
 import pytest
 from control_values import deployment, plan
+from open_client import OpenClient
 
 from sparkfleet.controlplane.state.store import Store
 from sparkfleet.errors import ControlError, UnreadableStateError
+from sparkfleet.fleet import rank_logs
 from sparkfleet.fleet.events import TroubleFound
 from sparkfleet.fleet.rank_logs import rank_log
 from sparkfleet.fleet.session import Session
@@ -58,23 +61,68 @@ async def read(session, name, **which):
 async def test_the_newest_generations_log_is_read_without_a_controller(session, paths):
     log(paths, "tiny_g9_0_0", "old\n", at=99)
     log(paths, "tiny_g10_0_0", "one\ntwo\n", at=50)
-    log(paths, "tiny_g11_1_0", "another replica\n")
+    log(paths, "tiny_g10_1_0", "another replica\n")
     log(paths, "tiny_g1_0_0_g12_0_0", "a deployment with such a name\n")
     (paths.logs / "other-01234567_tiny_g20_0_0.log").write_text("another fleet\n")
     assert await read(session, "tiny") == "one\ntwo\n"
-    assert session.lines == ["Fleet home is down: no controller answers. Its last log is shown."]
+    assert session.lines == ["Fleet home is down: no controller answers. The log of tiny/g10/0 is shown."]
     assert await read(session, "tiny", replica=1) == "another replica\n"
     assert await read(session, "tiny", tail=1) == "two\n"
     assert await read(session, "tiny", replica=0, generation=9) == "old\n"
 
 
 async def test_the_replicas_that_are_left_need_not_begin_with_0(session, paths):
-    log(paths, "tiny_g5_1_0", "old\n")
+    log(paths, "tiny_g1_0_0", "oldest\n")
     log(paths, "tiny_g9_1_0", "new\n")
-    log(paths, "tiny_g11_2_0", "another replica\n")
+    log(paths, "tiny_g9_2_0", "another replica\n")
     assert await read(session, "tiny") == "new\n"
-    with pytest.raises(ControlError, match=r"no log of rank 0 of replica 0 on a\."):
-        await read(session, "tiny", replica=0)
+    with pytest.raises(ControlError, match=r"no log of rank 0 of replica 3 on a\."):
+        await read(session, "tiny", replica=3)
+
+
+@pytest.mark.parametrize(
+    ("deployed", "which", "line"),
+    [
+        (True, {"generation": 1, "replica": 0}, "tiny/g1/0 has ended. The log of tiny/g1/0 is shown."),
+        (False, {}, "tiny was deleted. The log of tiny/g1/0 is shown."),
+    ],
+)
+async def test_the_log_of_what_has_ended_is_read_while_the_fleet_is_up(
+    session, paths, monkeypatch, deployed, which, line
+):
+    """It needed `sparkfleet down`: while a controller answered, only groups that run had a log."""
+    log(paths, "tiny_g1_0_0", "its end\n")
+    monkeypatch.setattr(rank_logs, "client_or_trouble", up_with("tiny" if deployed else "other"))
+    assert await read(session, "tiny", **which) == "its end\n"
+    assert session.lines == [line]
+
+
+async def test_a_deployment_that_has_no_log_yet_has_not_that_of_an_earlier_generation(
+    session, paths, monkeypatch
+):
+    log(paths, "tiny_g1_0_0", "old\n")
+    monkeypatch.setattr(rank_logs, "client_or_trouble", up_with("tiny"))
+    with pytest.raises(ControlError, match="has no log yet for rank 0"):
+        await read(session, "tiny")
+    with pytest.raises(ControlError, match="has no log yet for rank 0 of tiny/g2/0"):
+        await read(session, "tiny", generation=2, replica=0)
+
+
+def up_with(name):
+    """A controller with a deployment of that name, of which no group has a log, and with the history of another one."""
+
+    class Client(OpenClient):
+        async def fleet(self):
+            one = SimpleNamespace(name=name, groups=())
+            return SimpleNamespace(deployments=(one,), named=lambda asked: one if asked == name else None)
+
+        async def history(self, _):
+            return ("a generation",)
+
+    async def found(_):
+        return Client(), None
+
+    return found
 
 
 @pytest.mark.parametrize("name", ["tino", "../tiny", "t.ny", ".*"])
@@ -171,4 +219,4 @@ async def test_a_controller_in_trouble_does_not_hide_logs(session, paths, monkey
     monkeypatch.setattr(session, "find_controller", none)
     log(paths, "tiny_g1_0_0", "x\n")
     assert await read(session, "tiny") == "x\n"
-    assert session.lines == ["The controller waits for its store. Its last log is shown."]
+    assert session.lines == ["The controller waits for its store. The log of tiny/g1/0 is shown."]

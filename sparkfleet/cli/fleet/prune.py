@@ -51,7 +51,7 @@ async def _prune(session: Session, keep: frozenset[str], yes: bool, json: bool) 
     if json:
         print_json({"version": OUTPUT_VERSION, **_as_json(removed)})
     elif not (surplus.models or surplus.images):
-        console.print("Nothing to remove: every cached model and every staged image is used.")
+        console.print("Nothing to remove: no model of the Hub's caches and no staged image is unused.")
     else:
         _print_removed(removed)
     return Exit.DONE

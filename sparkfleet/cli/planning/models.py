@@ -144,7 +144,7 @@ async def _prune(session: Session, keep: frozenset[str], yes: bool, json: bool) 
     if json:
         print_json({"version": OUTPUT_VERSION, "removed": [one._asdict() for one in removed]})
     elif not doomed:
-        console.print("Nothing to remove: every cached model is used.")
+        console.print("Nothing to remove: no model of the Hub's caches is unused.")
     else:
         freed = sum(size for one in removed for size in one.freed_bytes.values())
         console.print(f"Removed {counted(len(doomed))}: {gb(freed)} freed.")

@@ -7,7 +7,7 @@ from sparkfleet.controlplane.state.taken_ports import refuse_taken_ports
 from sparkfleet.errors import ControlError, SpecError
 from sparkfleet.fleet.deployments.apply import PreparedApply, prepare_apply
 from sparkfleet.fleet.deployments.history import history_of
-from sparkfleet.fleet.deployments.status import find
+from sparkfleet.fleet.deployments.status import find_now
 from sparkfleet.fleet.nodes.node_set import require_known_nodes
 from sparkfleet.fleet.planning.plan import FleetDecision, FleetPlan, Planned
 from sparkfleet.fleet.planning.running import memory_holds_both, running_groups
@@ -50,7 +50,7 @@ async def prepare_restart(session: Session, name: str) -> PreparedApply:
         ControlError: the fleet is down, or has none of that name.
     """
     async with await session.controller() as client:
-        found = find(await client.fleet(), name)
+        found = await find_now(client, name)
     if found.plan is None:
         raise ControlError(f"{name} is being stopped, so there is nothing to restart.")
     return await _prepared(session, Deployment.model_validate_json(found.spec), found.plan, retry=True)
@@ -64,7 +64,7 @@ async def prepare_scale(session: Session, name: str, replicas: int) -> PreparedA
         SpecError: not a number of replicas.
     """
     async with await session.controller() as client:
-        found = find(await client.fleet(), name)
+        found = await find_now(client, name)
     spec = Deployment.model_validate_json(found.spec)
     wanted = Deployment.model_validate({**spec.model_dump(exclude_unset=True), "replicas": replicas})
     return await prepare_apply(session, [wanted])

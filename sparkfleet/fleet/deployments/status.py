@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from enum import StrEnum
 from typing import NamedTuple
 
+from sparkfleet.controlplane.api.client import FleetClient
 from sparkfleet.controlplane.api.client_errors import Held
 from sparkfleet.controlplane.state.event import Event
 from sparkfleet.controlplane.state.status import DeploymentStatus, FleetStatus, NodeReport
@@ -117,7 +118,7 @@ def _unknown(inventory: Inventory) -> FleetStatus:
 async def describe_deployment(session: Session, name: str) -> DescribedDeployment:
     """Everything about one deployment. Raises ControlError if the fleet is down, or has none of that name."""
     async with await session.controller() as client:
-        status = find(await client.fleet(), name)
+        status = await find_now(client, name)
         events = await client.all_events(name)
     return DescribedDeployment(status, tuple(event for event in events if event.kind not in PASSING))
 
@@ -179,14 +180,25 @@ async def delete_deployment(
         ControlError: the fleet is down, or has none of that name.
     """
     async with await session.controller() as client:
-        status = await client.fleet()
-        find(status, name)
+        await find_now(client, name)
         confirm()
         from sparkfleet.fleet.node_programs import who  # a slow import, which `status` does without
 
+        status = await client.fleet()
         await client.delete(name, who())
         remember_names(status.fleet, deployments=[d.name for d in status.deployments if d.name != name])
         await until_gone(client, name, status.last_event, on_event)
+
+
+async def find_now(client: FleetClient, name: str) -> DeploymentStatus:
+    """A deployment by its name. Raises ControlError if there is none: one that was deleted is named as such."""
+    status = await client.fleet()
+    if status.named(name) is None and await client.history(name):
+        raise ControlError(
+            f"{name} was deleted.",
+            do=f"`sparkfleet rollback {name}` brings it back, `sparkfleet history {name}` lists its generations.",
+        )
+    return find(status, name)
 
 
 def find(status: FleetStatus, name: str) -> DeploymentStatus:

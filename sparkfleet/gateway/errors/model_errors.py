@@ -40,7 +40,7 @@ def unknown_model(model: str, known: Iterable[str]) -> ApiError:
     listed = ", ".join(names[:_MOST_NAMES]) + (" …" if len(names) > _MOST_NAMES else "")
     return ApiError(
         f'There is no model "{shortened(model)}".',
-        do=f"Available: {listed}." if names else "No model is deployed yet: run `sparkfleet apply`.",
+        do=f"Available: {listed}." if names else "No model is deployed: `sparkfleet apply FILE` serves one.",
         status=404,
         code="model_not_found",
         kind="unknown_model",

@@ -23,6 +23,9 @@ class Controller(OpenClient):
         )
         return statuses.fleet(*deployments)
 
+    async def history(self, name):
+        return ("a generation",) if name in {"m", "old"} else ()
+
     async def delete(self, name, who):
         self.names.remove(name)
 
@@ -66,3 +69,10 @@ def test_a_name_that_is_none(delete):
     code, _, err = delete("n", "--yes")
     assert code == 1
     assert 'There is no deployment "n".\nDeployments: m.' in err
+
+
+def test_one_that_was_deleted_has_the_command_that_brings_it_back(delete):
+    """It was "There is no deployment", and for a fleet without another one "None is known"."""
+    code, _, err = delete("old", "--yes")
+    assert code == 1
+    assert "old was deleted.\n`sparkfleet rollback old` brings it back" in err

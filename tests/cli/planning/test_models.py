@@ -251,4 +251,4 @@ def test_prune_shows_models_and_images_that_no_deployment_uses_and_removes_them(
     code, out, _ = sparkfleet("prune", "--yes", "--json")
     told = json.loads(out)
     assert ([one["model"] for one in told["models"]], told["images"]) == (["tests/tiny"], {})
-    assert "Nothing to remove: every cached model and every staged image is used." in sparkfleet("prune")[1]
+    assert "no model of the Hub's caches and no staged image is unused." in sparkfleet("prune")[1]

@@ -40,7 +40,7 @@ def test_what_is_not_ready_says_what_is_happening(state: str, detail: str, says:
 
 def test_an_unknown_model_names_those_there_are_and_shortens_what_is_long() -> None:
     assert "Available: a, b." in str(model_errors.unknown_model("c", ["a", "b"]))
-    assert "No model is deployed yet" in str(model_errors.unknown_model("c", []))
+    assert "No model is deployed" in str(model_errors.unknown_model("c", []))
     long = str(model_errors.unknown_model("x" * 10_000, [str(i) for i in range(1000)]))
     assert len(long) < 400
 
