@@ -27,13 +27,13 @@ class ExitWatch:
     Args:
         ranks: of the group, which run once `begin` is called.
         reports: of the group; by the last one its engine starts or serves.
-        deployment: its name.
+        group: its name, with which its log is found.
     """
 
-    def __init__(self, ranks: Ranks, reports: ReportSender, deployment: str) -> None:
+    def __init__(self, ranks: Ranks, reports: ReportSender, group: str) -> None:
         self._ranks = ranks
         self._reports = reports
-        self._deployment = deployment
+        self._group = group
         self._memory: asyncio.Task[None] | None = None
         self.exited: RankStatus | None = None
         """The rank that exited first; None if none did."""
@@ -69,8 +69,9 @@ class ExitWatch:
         what = f"The engine exited while it was starting{place} ({_exit_words(status)})."
         if self._reports.last.phase is GroupPhase.READY:
             what = f"The engine exited{place}: {_first_line(status.reason) or _exit_words(status)}."
+        of = f" --rank {rank}" if rank else ""
         return EngineError(
-            what, means=status.reason, do=f"Read the whole log: `sparkfleet logs {self._deployment}`."
+            what, means=status.reason, do=f"Read the whole log: `sparkfleet logs {self._group}{of}`."
         )
 
 

@@ -103,7 +103,7 @@ class Group:
         self._backoff = backoff
         self._token_secret = token_secret or (lambda: secret)
         self._reports = ReportSender(launch, report)
-        self._exit_watch = ExitWatch(self._ranks, self._reports, launch.deployment)
+        self._exit_watch = ExitWatch(self._ranks, self._reports, launch.name)
         self._wanted = wanted
         self._barred = barred
         self._box = box
@@ -429,7 +429,7 @@ class Group:
         """The present reasons for which it may not serve well, in words; "" for none."""
         hangs = self._liveness.doubt(time.monotonic()) or self._unwell
         if hangs:
-            hangs += f"; `sparkfleet logs {self._launch.deployment}` shows its output"
+            hangs += f"; `sparkfleet logs {self._launch.name}` shows its output"
         return "; ".join(filter(None, (self._ranks.quiet(), hangs)))
 
     async def _follow(self, probe: Probe) -> NoReturn:

@@ -189,8 +189,9 @@ def breaks(monkeypatch, then):
 async def test_an_engine_that_ends_at_its_first_request_is_reported_with_its_exit(world, monkeypatch):
     killed = "the engine ended by SIGKILL (the kernel killed 1 for lack of memory in its last seconds)"
     breaks(monkeypatch, lambda: world.runtime.exit(world.rank_id(), -9, killed))
-    with pytest.raises(EngineError, match=r"The engine exited while it was starting \(signal 9\)"):
+    with pytest.raises(EngineError, match=r"The engine exited while it was starting \(signal 9\)") as raised:
         await world.group().start()
+    assert raised.value.do == "Read the whole log: `sparkfleet logs tiny/g1/0`."
     assert world.reports[-1].diagnosis.cause is Cause.MEMORY
 
 

@@ -150,7 +150,7 @@ async def test_an_engine_of_which_nothing_moves_is_replaced(world, monkeypatch):
     assert "generates no tokens" in await asyncio.wait_for(group.watch(), 5)
     named = [one.detail for one in world.reports if one.phase is GroupPhase.READY and one.detail]
     assert "the engine's counters have not moved for 0 s" in named[0]
-    assert named[0].endswith("`sparkfleet logs tiny` shows its output")
+    assert named[0].endswith("`sparkfleet logs tiny/g1/0` shows its output")
     assert world.runtime.stopped == [world.rank_id()]
     assert not world.reports[-1].was_starting
     await group.stop(drain_s=0)

@@ -30,13 +30,21 @@ from sparkfleet.cli.planning.plan import (
     print_plans,
 )
 from sparkfleet.errors import SpecError
-from sparkfleet.fleet.deployments.apply import PreparedApply, carry_out, create_first_key, prepare_apply
+from sparkfleet.fleet.deployments.apply import (
+    PreparedApply,
+    carry_out,
+    create_first_key,
+    not_ready,
+    prepare_apply,
+    until_kept_serve,
+)
 from sparkfleet.fleet.planning.group_measurements import NOT_MEASURED, is_predicted, measured_words
 from sparkfleet.fleet.session import Session
 from sparkfleet.specs.load import load_deployments
 
 # A slow import; this module imports in its functions what is needed after the plan is shown.
 if TYPE_CHECKING:
+    from sparkfleet.controlplane.api.client import FleetClient
     from sparkfleet.controlplane.state.status import DeploymentStatus
 
 DryRunOption = Annotated[
@@ -102,13 +110,7 @@ async def _apply(
         console.print(prepared.gateway)
     prepared.planned.require_feasible()
     if prepared.changes_nothing and prepared.planned.client is not None:
-        from sparkfleet.cli.progress import ProgressLine
-
-        with ProgressLine() as progress:
-            async with prepared.planned.client as client:
-                await create_first_key(client, progress)
-        console.print(f"No change. {session.endpoint.words(prepared.planned.client)}")
-        return Exit.DONE
+        return await _keep(session, prepared, prepared.planned.client, wait=wait)
     code = await confirm_and_carry_out(session, prepared, "Apply?", yes, wait=wait)
     if code == Exit.DONE and wait:
         asked = [one.name for one in specs if all(part.engine != "custom" for part in one.resolved())]
@@ -118,6 +120,22 @@ async def _apply(
                 markup=False,
             )
     return code
+
+
+async def _keep(session: Session, prepared: PreparedApply, client: FleetClient, *, wait: bool) -> int:
+    """Change nothing, and wait until what an earlier command has begun serves. Returns the exit code."""
+    from sparkfleet.cli.progress import ProgressLine
+
+    starting = not_ready(prepared)
+    with ProgressLine() as progress:
+        async with client:
+            await create_first_key(client, progress)
+            settled = await until_kept_serve(client, prepared, progress) if starting and wait else {}
+    print_outcome(settled)
+    if starting and not wait:
+        console.print(f"Not ready yet: {', '.join(starting)}. `sparkfleet status` shows the progress.")
+    console.print(f"No change. {session.endpoint.words(client)}")
+    return Exit.ERROR if any(one.state == "failed" for one in settled.values()) else Exit.DONE
 
 
 async def confirm_and_carry_out(

@@ -120,6 +120,25 @@ async def carry_out(
     return AppliedDeployments(client, settled, timer.times)
 
 
+def not_ready(prepared: PreparedApply) -> dict[str, int]:
+    """Generations of the deployments, by name, that stay as they are and do not serve whole yet."""
+    status = prepared.planned.status
+    names = {one.spec.name for one in prepared.planned.decision.planned}
+    found = status.deployments if status is not None else ()
+    return {one.name: one.generation for one in found if one.name in names and one.state != "ready"}
+
+
+async def until_kept_serve(
+    client: FleetClient, prepared: PreparedApply, on_event: OnEvent
+) -> dict[str, DeploymentStatus]:
+    """Wait until the deployments of `not_ready` serve or have failed. Returns their last status."""
+    from sparkfleet.fleet.deployments.watch import until_settled
+
+    status = prepared.planned.status
+    after = status.last_event if status is not None else 0
+    return await until_settled(client, not_ready(prepared), after, on_event)
+
+
 async def _ready_to_start(
     session: Session, prepared: PreparedApply, on_event: OnEvent
 ) -> tuple[DeploymentPlan, ...]:

@@ -336,7 +336,15 @@ def _change(spec: Deployment, plan: Plan, status: FleetStatus | None) -> DiffVer
         _as_deployed(found, status),
         desired_before(spec.name, status),
         running_groups(spec.name, status),
+        _replaced(spec.name, status),
     ).verb
+
+
+def _replaced(name: str, status: FleetStatus | None) -> tuple[str, ...]:
+    """Groups of a deployment that serve until those of its present generation do."""
+    now = status.named(name) if status is not None else None
+    found = now.running or () if now is not None else ()
+    return tuple(one.name for one in found if now is not None and now.index_of((name, *one.member)) is None)
 
 
 def _as_deployed(plan: DeploymentPlan, status: FleetStatus | None) -> DeploymentPlan:
@@ -353,11 +361,12 @@ def _planned(
     retry: bool = False,
 ) -> Planned:
     before, running = desired_before(spec.name, status), running_groups(spec.name, status)
+    replaced = _replaced(spec.name, status)
     plan = plan if renew else _as_deployed(plan, status)
-    change = compare(spec, plan, before, running)
+    change = compare(spec, plan, before, running, replaced)
     if change.verb != "keep" and not retry:  # a running group keeps its rung
         plan = without_failed(plan, status.failures if status else ())
-        change = compare(spec, plan, before, running)
+        change = compare(spec, plan, before, running, replaced)
     lowest = lowest_rung(spec.name, status)
     if change.verb == "keep" and retry and lowest:
         change = Change(

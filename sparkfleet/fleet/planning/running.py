@@ -46,10 +46,13 @@ def lowest_rung(name: str, status: FleetStatus | None) -> int:
 def running_groups(name: str, status: FleetStatus | None) -> tuple[RunningGroup, ...] | None:
     """Groups of a deployment that run or start; None if the controller does not report them.
 
-    One that is given up is not among them: an apply starts it again.
+    Those of its present generation precede older ones that serve until then: of two that match a plan the first is kept. One
+    that is given up is not among them: an apply starts it again.
     """
     found = reported(name, status)
-    return found.running if found else ()
+    if found is None or found.running is None:
+        return found.running if found else ()
+    return tuple(sorted(found.running, key=lambda one: found.index_of((name, *one.member)) is None))
 
 
 def desired_before(name: str, status: FleetStatus | None) -> tuple[Deployment, DeploymentPlan] | None:

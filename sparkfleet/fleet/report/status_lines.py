@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Sequence
 from datetime import UTC, datetime
+from itertools import pairwise
 from typing import NamedTuple
 
 from sparkfleet.controlplane.state.event import Event
@@ -214,9 +215,15 @@ def _restarts(group: GroupReport, past: _Past) -> Iterator[str]:
         if event.subject == group.name and event.kind == "failed" and past.now - event.at <= HISTORY_S
     ]
     if failed:
-        times = "once" if len(failed) == 1 else f"{len(failed)} times"
+        count = 1 + sum(not _is_same_failure(*pair) for pair in pairwise(failed))
+        times = "once" if count == 1 else f"{count} times"
         reason = failed[-1].message.partition("\n")[0]
         yield f"failed {times} in the last hour, last {duration_words(past.now - failed[-1].at)} ago: {reason}"
+
+
+def _is_same_failure(event: Event, later: Event) -> bool:
+    """True for the group's event of its last rung, and the controller's that no rung is left, which has the same reason."""
+    return event.message != later.message and later.message.endswith(event.message)
 
 
 def _node(node: NodeReport) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Literal
 
 from sparkfleet.planner.report.carry_over import RunningGroup, carried_over, shared_port
@@ -39,6 +39,7 @@ def compare(
     plan: DeploymentPlan,
     before: tuple[Deployment, DeploymentPlan] | None,
     running: Sequence[RunningGroup] | None = None,
+    replaced: Collection[str] = (),
 ) -> Change:
     """Effect of applying (`spec`, `plan`) if `before` is the desired state.
 
@@ -49,6 +50,7 @@ def compare(
         plan: its plan.
         before: the desired state; None if there is none of that name.
         running: its groups that run; left out: every group of `before`, at the first rung.
+        replaced: names of those that end without this, because `before` has others in their place.
     """
     if before is None:
         return Change(verb="start", name=spec.name, starts=len(plan.groups))
@@ -56,12 +58,16 @@ def compare(
     there = planned_groups(old_plan) if running is None else running
     found = carried_over(plan, there)
     ends = tuple(one.name for one in found.ended(there))
+    asked_to_end = set(ends) - set(replaced)
     starting = [
         group.choice.candidate for group, kept in zip(plan.groups, found.kept, strict=True) if kept is None
     ]
     starts = len(starting)
-    asked = changed_fields(old_spec, old_plan, spec, found.plan if starts or ends else old_plan)
-    verb: DiffVerb = "start" if starts and not there else "change" if asked or starts or ends else "keep"
+    asked = changed_fields(old_spec, old_plan, spec, found.plan if starts or asked_to_end else old_plan)
+    verb: DiffVerb = (
+        "start" if starts and not there else "change" if asked or starts or asked_to_end else "keep"
+    )
+    ends = () if verb == "keep" else ends
     return Change(
         verb=verb,
         name=spec.name,
@@ -116,10 +122,19 @@ def _apart(groups: list[dict[str, object]], at: int) -> dict[str, object]:
 def _differences(prefix: str, old: dict[str, object], new: dict[str, object]) -> tuple[str, ...]:
     """Fields that differ, in words."""
     return tuple(
-        f"{prefix}{name}: {_shown(name, old.get(name))} → {_shown(name, new.get(name))}"
+        f"{prefix}{name}: {_change(name, old.get(name), new.get(name))}"
         for name in sorted({*old, *new})
         if old.get(name) != new.get(name)
     )
+
+
+def _change(name: str, before: object, after: object) -> str:
+    """`before → after`; of variables with the same names those that have another value, which is not shown."""
+    if name == "env" and isinstance(before, dict | tuple) and isinstance(after, dict | tuple):
+        old, new = dict(before), dict(after)
+        if old.keys() == new.keys():
+            return f"another value of {', '.join(key for key in sorted(old) if old[key] != new[key])}"
+    return f"{_shown(name, before)} → {_shown(name, after)}"
 
 
 def _shown(name: str, value: object) -> str:

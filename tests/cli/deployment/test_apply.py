@@ -3,8 +3,10 @@
 from types import SimpleNamespace
 
 import pytest
+from open_client import OpenClient
 
 from sparkfleet.cli.deployment import apply
+from sparkfleet.fleet.deployments import watch
 from sparkfleet.fleet.deployments.apply import AppliedDeployments
 
 
@@ -33,6 +35,66 @@ def applied(sparkfleet, monkeypatch, tmp_path):
         return code, out.splitlines()
 
     return run
+
+
+KEPT = {"m": "starting", "ready": "ready"}
+
+
+@pytest.mark.parametrize(
+    ("options", "ends", "code", "lines"),
+    [
+        ((), "failed", 1, ["No change. Endpoint: http://spark1:8000/v1"]),
+        ((), "ready", 0, ["No change. Endpoint: http://spark1:8000/v1"]),
+        (
+            ("--no-wait",),
+            "ready",
+            0,
+            [
+                "Not ready yet: m. `sparkfleet status` shows the progress.",
+                "No change. Endpoint: http://spark1:8000/v1",
+            ],
+        ),
+    ],
+)
+def test_a_second_apply_waits_for_the_start_of_the_first(
+    sparkfleet, monkeypatch, tmp_path, options, ends, code, lines
+):
+    """After Ctrl-C, or beside another apply, it ended at once with "No change" and the endpoint."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "inventory.yaml").write_text("fleet: home\nhead: a\nnodes:\n  a: {address: local}\n")
+    (tmp_path / "m.yaml").write_text("name: m\nmodel: Qwen/Qwen3-32B\n")
+    asked = []
+
+    class Client(OpenClient):
+        address = SimpleNamespace(is_private=False, entries=(), endpoint="http://spark1:8000/v1")
+
+    async def prepared(*_, **__):
+        status = SimpleNamespace(
+            last_event=7,
+            deployments=tuple(SimpleNamespace(name=n, state=s, generation=3) for n, s in KEPT.items()),
+        )
+        kept = tuple(SimpleNamespace(spec=SimpleNamespace(name=name)) for name in KEPT)
+        decision = SimpleNamespace(planned=kept)
+        planned = SimpleNamespace(
+            checkpoints={}, require_feasible=lambda: None, client=Client(), status=status, decision=decision
+        )
+        return SimpleNamespace(planned=planned, gateway="", changes_nothing=True)
+
+    async def settled(client, wanted, after, on_event):
+        asked.append((wanted, after))
+        one = SimpleNamespace(name="m", state=ends, detail="no rung", plan=None, groups=(), passed=())
+        return {"m": one}
+
+    async def no_key(*_):
+        return ()
+
+    monkeypatch.setattr(apply, "prepare_apply", prepared)
+    monkeypatch.setattr(apply, "print_plans", lambda planned: None)
+    monkeypatch.setattr(apply, "create_first_key", no_key)
+    monkeypatch.setattr(watch, "until_settled", settled)
+    done, out, _ = sparkfleet("apply", "m.yaml", "--yes", *options)
+    assert (done, out.splitlines()) == (code, lines)
+    assert asked == ([] if options else [({"m": 3}, 7)])
 
 
 def test_what_serves_has_the_commands_that_use_it(applied):

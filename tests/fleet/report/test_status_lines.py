@@ -107,6 +107,11 @@ def test_one_of_two_groups_serves_while_the_other_starts_again():
         "        loading 40% · 2 min 5 s of about 4 min 12 s (last start)",
         "        failed 2 times in the last hour, last 2 min 10 s ago: The engine exited while it was starting.",
     ]
+    last = event("failed", 120, "B did not start; none of 2 rungs started. " + failed[1].message, "big/g3/1")
+    shown_again = lines(fleet(one), [*recent, last], times)
+    assert shown_again[-1].startswith(
+        "        failed 2 times in the last hour, last 2 min ago: B did not start"
+    )
     assert lines(fleet(one), recent, times, only="big") == shown[2:]
     assert lines(fleet(one), recent, times, only="other") == []
 
