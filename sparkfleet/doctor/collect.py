@@ -121,7 +121,8 @@ async def gather(
     asked = {name: channels[name] for name in names}
 
     async def one(channel: Channel) -> NodeSnapshot:
-        return await read_node(channel, inventory.nodes[channel.node], netdevs_of(inventory, channel.node))
+        node, netdevs = inventory.nodes[channel.node], netdevs_of(inventory, channel.node)
+        return await read_node(channel, node, netdevs, inventory.environment)
 
     found = await fan_out(asked, one, limit=AT_A_TIME, timeout_s=timeout_s)
     views = (
@@ -132,15 +133,18 @@ async def gather(
         name=inventory.fleet,
         head=inventory.head,
         nodes=tuple(views),
-        links=tuple(_links(inventory, names)),
+        links=tuple(link_view(link) for link in inventory.links if set(link.nodes) <= set(names)),
+        other_links=tuple(link_view(link) for link in inventory.links if not set(link.nodes) <= set(names)),
         gateway_port=inventory.gateway.port,
         gateway_host=inventory.gateway.host,
     )
 
 
-async def read_node(channel: Channel, node: Node, netdevs: Sequence[str]) -> NodeSnapshot:
-    """Reads one node. Raises NodeError if it cannot be reached."""
-    answers = await _answers(channel, tuple(_questions(node, netdevs)))
+async def read_node(
+    channel: Channel, node: Node, netdevs: Sequence[str], environment: str | None = None
+) -> NodeSnapshot:
+    """Reads one node. `environment`: of the inventory. Raises NodeError if it cannot be reached."""
+    answers = await _answers(channel, tuple(_questions(node, netdevs, environment)))
     return await _with_clock(compose(channel.node, node, answers), channel)
 
 
@@ -186,14 +190,21 @@ class RawAnswer(Value):
 
 
 async def read_raw(
-    channel: Channel, node: Node, netdevs: Sequence[str] = (), *, more: Sequence[Question] = ()
+    channel: Channel,
+    node: Node,
+    netdevs: Sequence[str] = (),
+    environment: str | None = None,
+    *,
+    more: Sequence[Question] = (),
 ) -> tuple[RawAnswer, ...]:
-    """The outputs of all facts of one node, and of `more`, as it printed them.
+    """The outputs of all facts of one node, and of `more`, as it printed them. `environment`: of the inventory.
 
     Raises:
         NodeError: it cannot be reached.
     """
-    return tuple(_raw(*one) for one in await _answers(channel, (*_questions(node, netdevs), *more)))
+    return tuple(
+        _raw(*one) for one in await _answers(channel, (*_questions(node, netdevs, environment), *more))
+    )
 
 
 def _raw(question: Question, answer: Answer) -> RawAnswer:
@@ -210,13 +221,12 @@ def _raw(question: Question, answer: Answer) -> RawAnswer:
     return found.model_copy(update=output)
 
 
-def _questions(node: Node, netdevs: Sequence[str]) -> Iterator[Question]:
+def _questions(node: Node, netdevs: Sequence[str], environment: str | None) -> Iterator[Question]:
     for field, fact in FACTS:
         yield Question(field, fact.argv, fact.answer)
-    own = ReadPythonEnvironment.own(sys.executable)
-    yield Question(
-        "python", own if node.is_local else ReadPythonEnvironment.argv, ReadPythonEnvironment.answer
-    )
+    own = environment or (sys.executable if node.is_local else None)
+    argv = ReadPythonEnvironment.own(own) if own else ReadPythonEnvironment.argv
+    yield Question("python", argv, ReadPythonEnvironment.answer)
     for netdev in netdevs:
         for field, fact_of in (("settings", ReadLinkSettings), ("fec", ReadFec), ("pci_links", ReadPciLink)):
             about = fact_of(netdev)
@@ -305,13 +315,6 @@ def netdevs_of(inventory: Inventory, node: str) -> tuple[str, ...]:
         if node in link.nodes
         for rail in link.rails
     )
-
-
-def _links(inventory: Inventory, names: Sequence[str]) -> Iterator[LinkSnapshot]:
-    """Links with both ends among the nodes that are read."""
-    for link in inventory.links:
-        if set(link.nodes) <= set(names):
-            yield link_view(link)
 
 
 def link_view(link: Link) -> LinkSnapshot:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from ipaddress import ip_interface
 
 from pydantic import Field
@@ -217,6 +217,9 @@ class FleetReadings(Value):
     head: str
     nodes: tuple[NodeSnapshot, ...]
     links: tuple[LinkSnapshot, ...] = ()
+    """Links between nodes that are read."""
+    other_links: tuple[LinkSnapshot, ...] = ()
+    """Links with an end at a node that is not read: no check is about them, but their rails are rails of the other end."""
     needed: tuple[Needed, ...] = ()
     gateway_port: int = 8000
     gateway_host: str = "127.0.0.1"
@@ -236,12 +239,13 @@ class FleetReadings(Value):
 
     def rail_netdevs(self, node: str) -> tuple[str, ...]:
         """The netdevs of a node's rails."""
-        return tuple(
-            end.netdev for link in self.links for rail in link.rails for end in rail.ends if end.node == node
-        )
+        return tuple(end.netdev for end in self._ends(node))
 
     def rail_networks(self, node: str) -> tuple[str, ...]:
         """The subnets of a node's rails."""
-        return tuple(
-            end.network for link in self.links for rail in link.rails for end in rail.ends if end.node == node
-        )
+        return tuple(end.network for end in self._ends(node))
+
+    def _ends(self, node: str) -> Iterator[EndSnapshot]:
+        for link in (*self.links, *self.other_links):
+            for rail in link.rails:
+                yield from (end for end in rail.ends if end.node == node)

@@ -144,7 +144,9 @@ def _verdict(seen: StepVerdict) -> Literal["ok", "fault"]:
 
 async def _facts(session: Session, node: str) -> StepVerdict:
     inventory = session.inventory
-    answers = await read_raw(session.channels[node], inventory.nodes[node], netdevs_of(inventory, node))
+    answers = await read_raw(
+        session.channels[node], inventory.nodes[node], netdevs_of(inventory, node), inventory.environment
+    )
     return facts_seen(answers)
 
 

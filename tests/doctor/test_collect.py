@@ -10,6 +10,7 @@ from sparkfleet.doctor.collect import gather, netdevs_of, read_raw, silent
 from sparkfleet.doctor.registry import examine
 from sparkfleet.doctor.report import DoctorReport
 from sparkfleet.errors import NodeError
+from sparkfleet.hostfacts.venv import ReadPythonEnvironment
 from sparkfleet.remote.batch import PROGRAM
 from sparkfleet.remote.channel import Completed
 from sparkfleet.remote.unreachable import HostKeyChanged, Suspected
@@ -154,3 +155,30 @@ async def test_a_raw_answer_has_the_reason_why_there_is_none():
     assert (raw["chronyc"].missing, raw["chronyc"].late, raw["chronyc"].exit_code) == (True, False, None)
     assert (raw["docker"].missing, raw["docker"].late) == (False, True)
     assert (raw["id"].missing, raw["id"].late, raw["id"].exit_code) == (False, False, 0)
+
+
+async def test_rails_are_known_if_only_one_of_their_nodes_is_examined():
+    """What listens on a rail was reported as open to the management network, and the lines for ufw closed the rails."""
+    spark = Spark(2)
+    rail = "192.168.100.11" if "192.168.100.11" in str(inventory().links) else ""
+    assert rail
+    spark.answers["ss",] = (
+        f'LISTEN 0 9 {rail}:29384 *:* users:(("vllm",pid=7,fd=3))\n'
+        'LISTEN 0 9 *:8001 *:* users:(("vllm",pid=7,fd=3))\n'
+    )
+    fleet = await gather(inventory(), {"spark2": spark.channel()}, nodes=["spark2"])
+    (told,) = [one for one in examine(fleet) if one.id == "exposed-ports" and one.severity != "ok"]
+    assert "8001" in told.what
+    assert "29384" not in told.what
+    assert "sudo ufw allow in on enp1s0f1np1" in str(told.do)
+    assert fleet.links == ()
+
+
+async def test_the_environment_of_the_inventory_is_the_one_that_is_looked_at():
+    """With one of their own the nodes had "sparkfleet and Ray not installed yet", and `up` as the remedy."""
+    spark = Spark(1)
+    own = ReadPythonEnvironment.own("/shared/bin/python")
+    spark.answers[own] = '{"python": "3.12.3", "executable": "/e", "sparkfleet": "0.1.0", "ray": "9.9.9"}'
+    shared = inventory().model_copy(update={"environment": "/shared/bin/python"})
+    view = (await gather(shared, {"spark1": spark.channel()}, nodes=["spark1"])).nodes[0]
+    assert view.python.ray == "9.9.9"

@@ -165,13 +165,7 @@ def _is_ours(socket: ListeningSocket, node: NodeSnapshot) -> bool:
 )  # fmt: skip
 def firewall(node: NodeSnapshot, kernel: Kernel, fleet: FleetReadings) -> Iterator[CheckFault]:
     """Reports ufw, which DGX OS enables; only root may read its rules."""
-    netdevs = [
-        end.netdev
-        for link in fleet.links
-        for rail in link.rails
-        for end in rail.ends
-        if end.node == node.name
-    ]
+    netdevs = fleet.rail_netdevs(node.name)
     if kernel.firewall and netdevs:
         yield note(
             f"{node.name}: ufw is on; its rules for the rails cannot be read without root",

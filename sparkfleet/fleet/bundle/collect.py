@@ -144,7 +144,8 @@ async def _node(session: Session, name: str) -> list[tuple[str, Any]]:
     try:
         async with asyncio.timeout(NODE_S):
             channel, inventory = session.channels[name], session.inventory
-            raw = await read_raw(channel, inventory.nodes[name], netdevs_of(inventory, name), more=MORE)
+            about = (inventory.nodes[name], netdevs_of(inventory, name), inventory.environment)
+            raw = await read_raw(channel, *about, more=MORE)
             found: list[tuple[str, Any]] = [(f"{place}/facts.json", raw)]
             return [*found, *[(f"{place}/logs/{log}", text) async for log, text in _logs(session, name)]]
     except SparkfleetError as error:
