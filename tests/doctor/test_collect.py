@@ -158,7 +158,7 @@ async def test_a_raw_answer_has_the_reason_why_there_is_none():
 
 
 async def test_rails_are_known_if_only_one_of_their_nodes_is_examined():
-    """What listens on a rail was reported as open to the management network, and the lines for ufw closed the rails."""
+    """Sockets on a rail were reported as open to the management network, and the lines for ufw closed the rails."""
     spark = Spark(2)
     rail = "192.168.100.11" if "192.168.100.11" in str(inventory().links) else ""
     assert rail
