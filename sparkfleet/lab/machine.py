@@ -19,10 +19,10 @@ from sparkfleet.lab.state import UID, USER, State, replace_file
 PATH = f"{TOOLS}:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 PYTHON = "/usr/bin/python3"
 COMMANDS = ("nvidia-smi", "ibdev2netdev", "rdma", "ibv_devinfo", "ibv_devices", "ibstat", "show_gids", "ethtool",
-            "lspci", "dmesg", "dmidecode", "ib_write_bw", "ib_write_lat", "ib_send_bw", "ib_send_lat", "ip", "date",
-            "timedatectl", "prlimit", "lsb_release")  # fmt: skip
+            "lspci", "dmesg", "journalctl", "dmidecode", "ib_write_bw", "ib_write_lat", "ib_send_bw", "ib_send_lat", "ip",
+            "date", "timedatectl", "prlimit", "lsb_release")  # fmt: skip
 """Device commands: links to one launcher, first in the node's PATH."""
-REPLAYED = ("cat", "chronyc", "docker", "dpkg-query", "grep", "id", "journalctl", "ls", "podman", "python3", "ss",
+REPLAYED = ("cat", "chronyc", "docker", "dpkg-query", "grep", "id", "ls", "podman", "python3", "ss",
             "systemctl", "uname")  # fmt: skip
 """Further commands that can print the output of a bundle; in a lab without one they are the host's."""
 _LAUNCHER = f"""#!{Path(PYTHON).resolve()} -IS

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from sparkfleet.hostfacts.kernel_log import ReadKernelLog
 from sparkfleet.lab.inside import ethernet, netdevs, pci, rdma, sysfs, system
 from sparkfleet.lab.inside import nvidia_smi as smi
 from sparkfleet.lab.inside.netdevs import SimulatedNetdev, gid_table
@@ -150,6 +151,20 @@ def test_lspci_shows_the_width(capsys: pytest.CaptureFixture[str]) -> None:
     assert said(pci.lspci, "-nn", "-d", "10de:", capsys=capsys).endswith(
         "NVIDIA Corporation Device [10de:2e12] (rev a1)\n"
     )
+
+
+def test_an_xid_is_in_the_log_that_doctor_reads(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """`set NODE xid=79` was in `dmesg` only, and `doctor` had "the kernel's log has no GPU errors"."""
+    for argv, at in ((ReadKernelLog.argv, {}), (ReadKernelLog.argv_here, {"79": 932.4})):
+        found = ReadKernelLog.parse(said(pci.journalctl, *argv[1:], capsys=capsys, xid="79"))
+        assert (found.xids, found.xids_at) == ((79,), at)
+    passed: list[list[str]] = []
+    monkeypatch.setattr(pci, "pass_on", lambda name, arguments: passed.append([name, *arguments]) or 0)
+    assert said(pci.journalctl, *ReadKernelLog.argv[1:], capsys=capsys) == ""
+    assert said(pci.journalctl, "-u", "ssh", capsys=capsys, xid="79") == ""
+    assert passed == [list(ReadKernelLog.argv), ["journalctl", "-u", "ssh"]]
 
 
 def test_ethtool_without_a_cable(capsys: pytest.CaptureFixture[str]) -> None:

@@ -28,6 +28,7 @@ _MODULES = {
     "ip": "ethernet:ip",
     "lspci": "pci:lspci",
     "dmesg": "pci:dmesg",
+    "journalctl": "pci:journalctl",
     "dmidecode": "pci:dmidecode",
     "ib_write_bw": "perftest:bandwidth",
     "ib_send_bw": "perftest:bandwidth",

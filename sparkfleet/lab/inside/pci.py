@@ -5,7 +5,11 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
+from sparkfleet.lab.inside.commands import pass_on
 from sparkfleet.lab.inside.simulated_state import HCAS, SimulatedState
+
+_XID_AT = 932.4
+"""Seconds after the boot."""
 
 _CX7 = "Mellanox Technologies MT2910 Family [ConnectX-7]"
 _SLOTS = {"rocep1s0f0": "0000:01:00.0", "rocep1s0f1": "0000:01:00.1", "roceP2p1s0f0": "0002:01:00.0",
@@ -110,10 +114,22 @@ def dmesg(argv: list[str], settings: SimulatedState) -> int:
         lines.append((4.15 + index / 10, f"mlx5_core {_SLOTS[hca]}: mlx5_pcie_event:326:(pid 12): Detected insufficient "
                                          "power on the PCIe slot (27W)."))  # fmt: skip
     if settings.text("xid") != "0":
-        lines.append((932.4, f"NVRM: Xid (PCI:000f:01:00): {settings.text('xid')}, pid=4321, name=python3"))
+        lines.append((_XID_AT, _xid(settings)))
     for at, text in sorted(lines):
         print(f"[{at:12.6f}] {text}")
     return 0
+
+
+def journalctl(argv: list[str], settings: SimulatedState) -> int:
+    """An Xid that was set, in the kernel's log (`-k`); everything else is the system's own, which has no log of a node."""
+    if "-k" not in argv or settings.text("xid") == "0":
+        return pass_on("journalctl", argv[1:])
+    print(f"[{_XID_AT:12.6f}] kernel: {_xid(settings)}" if "short-monotonic" in argv else _xid(settings))
+    return 0
+
+
+def _xid(settings: SimulatedState) -> str:
+    return f"NVRM: Xid (PCI:000f:01:00): {settings.text('xid')}, pid=4321, name=python3"
 
 
 def dmidecode(argv: list[str], settings: SimulatedState) -> int:

@@ -52,7 +52,7 @@ KNOBS: dict[str, Knob] = {
     ),
     "temperature": Knob("41", r"[0-9]{1,3}", "GPU temperature, °C"),
     "holder_mib": Knob("0", r"[0-9]{1,6}", "a leftover process holds this much GPU memory, MiB"),
-    "xid": Knob("0", r"[0-9]{1,3}", "an Xid error in dmesg"),
+    "xid": Knob("0", r"[0-9]{1,3}", "an Xid error in dmesg, and in the kernel's journal"),
     "machine": Knob(
         "spark", "spark|gx10|pgx|jetson-thor|gh200|rtx-spark", "kind of machine: DMI, GPU, release"
     ),
