@@ -84,14 +84,17 @@ class FleetCommands:
 
     async def drain(self, node: str, who: str) -> None:
         """Stores that nothing is to be started on a node. Raises ControlError if the fleet has no such node."""
-        known = [one.name for one in self._watch.reports]
-        if known and node not in known:  # it has not looked yet: the command checks the inventory
-            raise ControlError(f"There is no node {quote(node)}.", do=f"Nodes: {', '.join(known)}.")
+        self._require_known(node)
         with self._store.together():
             if not self._store.drains.drain(node, who):
                 return
             self._store.events.record("", 0, node, "drain", f"{node} is drained by {who}")
         await self._event_log.announce()
+
+    def _require_known(self, node: str) -> None:
+        known = [one.name for one in self._watch.reports]
+        if known and node not in known:  # it has not looked yet: the command checks the inventory
+            raise ControlError(f"There is no node {quote(node)}.", do=f"Nodes: {', '.join(known)}.")
 
     async def undrain(self, node: str, who: str, request: str = "") -> None:
         """Takes that back. Raises ControlError if the node is not drained."""
@@ -99,6 +102,7 @@ class FleetCommands:
             return
         with self._store.together():
             if not self._store.drains.undrain(node):
+                self._require_known(node)
                 names = ", ".join(one.node for one in self._store.drains.nodes()) or "none"
                 raise ControlError(f"{node} is not drained.", do=f"Drained nodes: {names}.")
             self._store.events.record(

@@ -205,7 +205,8 @@ class _Stager:
             try:
                 return await act(node)
             except HubUnreachable as error:
-                self._fleet.notify("note", self._name, node, f"{error.what} Trying another node.")
+                why = error.what.removeprefix(f"{node}: ")
+                self._fleet.notify("note", self._name, node, f"{why} Trying another node.")
         return await act(nodes[-1])
 
     async def _download(self, node: str, manifest: Manifest) -> Arrived:

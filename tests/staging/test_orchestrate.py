@@ -252,7 +252,9 @@ async def test_a_node_without_a_way_to_the_hub_lets_another_try(hub, serve, mach
         settings=machines.settings("n1", "n2", endpoint=endpoint),
     )
     assert snapshot_of(machines.cache("n1"), hub.commit) == wanted_files
-    assert any("Trying another node" in progress.text for progress in heard)
+    lines = [progress for progress in heard if "Trying another node" in progress.text]
+    assert lines
+    assert not [one.text for one in lines if one.text.startswith("n1")], "its node is shown before it"
 
 
 async def test_a_copy_of_another_tool_is_sent_without_the_hub(machines, staging, hub, held, wanted_files):

@@ -54,10 +54,15 @@ async def _upgrade(session: Session, wheels: WheelsOption, *, force: bool, yes: 
 
 
 def _question(session: Session, plan: UpgradePlan) -> str:
-    nodes = len(session.inventory.nodes)
+    fleet, nodes = session.inventory.fleet, len(session.inventory.nodes)
+    on = f"on {nodes} node{'s' if nodes != 1 else ''}"
+    asked = (
+        f"Fleet {fleet} runs sparkfleet {__version__} already. Change to this build of it {on}, if theirs is another one?"
+        if plan.former == __version__
+        else f"Upgrade fleet {fleet} from sparkfleet {plan.former or '?'} to {__version__} {on}?"
+    )
     return (
-        f"Upgrade fleet {session.inventory.fleet} from sparkfleet {plan.former or '?'} to {__version__} on"
-        f" {nodes} node{'s' if nodes != 1 else ''}? Engines go on ({len(plan.ready)} ready); the endpoint is away for"
+        f"{asked} Engines go on ({len(plan.ready)} ready); the endpoint is away for"
         " about 15 s, and streams that are open then end."
     )
 

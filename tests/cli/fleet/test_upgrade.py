@@ -1,0 +1,26 @@
+"""The question of `sparkfleet upgrade`."""
+
+from types import SimpleNamespace
+
+import pytest
+
+from sparkfleet import __version__
+from sparkfleet.cli.fleet import upgrade
+from sparkfleet.fleet.lifecycle.upgrade import UpgradePlan
+
+
+@pytest.mark.parametrize(
+    ("former", "words"),
+    [
+        ("0.0.9", f"Upgrade fleet home from sparkfleet 0.0.9 to {__version__} on 1 node? Engines go on"),
+        (
+            __version__,
+            f"Fleet home runs sparkfleet {__version__} already. Change to this build of it on 1 node",
+        ),
+    ],
+)
+def test_the_version_that_runs_already_is_no_upgrade(former: str, words: str) -> None:
+    """It asked to upgrade "from 0.1.0 to 0.1.0", and changed nothing."""
+    session = SimpleNamespace(inventory=SimpleNamespace(fleet="home", nodes={"a": None}))
+    plan = UpgradePlan(former, {"a": None}, frozenset())
+    assert upgrade._question(session, plan).startswith(words)
