@@ -130,6 +130,13 @@ class VariantContext:
     each: int | None = None
     """Requests at once in each group, whatever their number; None: its share of the `concurrency` that is set."""
 
+    of_deployment: int = 1
+    """Nodes that the deployment may take with all its variants."""
+
+    def others(self, ranks: int) -> str:
+        """What so many nodes are kept for, if they are more than this variant's share."""
+        return "deployments" if ranks > self.of_deployment else "variants"
+
     @property
     def objective(self) -> Objective:
         """Objective of the planner's choice."""

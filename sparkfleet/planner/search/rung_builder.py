@@ -115,8 +115,9 @@ def rung_of(
         if objective != "context" and speed_of(rung) > speed_of(choice) and _differs(rung, choice, objective)
     ]
     if at == 0:
-        lower = [max(faster, key=speed_of)] if faster else []
-        lower += [rung for rung in ladder[1:2] if _set_back(rung, choice) and rung not in lower]
+        next_best = [rung for rung in ladder[1:2] if rung in faster or _set_back(rung, choice)]
+        fastest = max(faster, key=speed_of) if faster else None
+        lower = [*next_best, *(rung for rung in ladder[2:] if rung is fastest)]
         words = (_ranked_lower(one, choice, objective, faster=one in faster) for one in lower)
         best = OBJECTIVES[objective]
         if others and objective == "interactive":  # one of them may be faster
@@ -153,9 +154,23 @@ def _ranked_lower(evaluation: Evaluation, choice: Evaluation, objective: Objecti
     """A rung that is better than the choice by its prediction, or by what was published, with the reason for its rank."""
     how, speed = evaluation.rung.candidate.how, evaluation.rung.speed(objective)
     if faster:
-        return f"{how} is predicted faster ({speed}) but ranked lower: {_doubt_of(evaluation, choice)}"
+        account = _account(evaluation, choice, objective)
+        return (
+            f"{how} is predicted faster ({speed}) but ranked lower: {_doubt_of(evaluation, choice)}{account}"
+        )
     better = 100 * (evaluation.worth / choice.worth - 1)
     return f"{how} ({speed}), {better:.2g} % better by what was published, is ranked lower: {ADVISORY}"
+
+
+def _account(evaluation: Evaluation, choice: Evaluation, objective: Objective) -> str:
+    """The predicted gain over the choice, and the one that its evidence requires."""
+    if not (evaluation.predicted and choice.predicted):
+        return ""
+    gain = evaluation.predicted / choice.predicted
+    what = "the whole answer" if objective == "interactive" else "all requests together"
+    if gain < 1.0:
+        return f" ({what} {gain:.2f}×)"
+    return f" ({what} {gain:.2f}×, {gain * choice.worth / evaluation.worth:.2f}× is required)"
 
 
 def _doubt_of(evaluation: Evaluation, choice: Evaluation) -> str:
