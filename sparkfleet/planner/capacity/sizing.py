@@ -134,7 +134,7 @@ class VariantContext:
     """Nodes that the deployment may take with all its variants."""
 
     def others(self, ranks: int) -> str:
-        """What so many nodes are kept for, if they are more than this variant's share."""
+        """The others for which so many nodes are kept, if they are more than this variant's share."""
         return "deployments" if ranks > self.of_deployment else "variants"
 
     @property
