@@ -51,7 +51,7 @@ def test_the_next_rung_that_is_predicted_faster_is_named_beside_the_fastest(spar
     assert second.candidate.engine != fastest.candidate.engine
     for rung in (second, fastest):
         assert f"; {rung.candidate.how} is predicted faster ({rung.speed('interactive')}) " in first.reason
-    gains = re.findall(r"\(the whole answer ([\d.]+)×, ([\d.]+)× is required\)", first.reason)
+    gains = re.findall(r"\(the answer ([\d.]+)×, ([\d.]+)× required\)", first.reason)
     assert len(gains) == 2
     assert all(1.0 < float(gain) < float(required) for gain, required in gains)
 
