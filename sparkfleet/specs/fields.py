@@ -281,6 +281,8 @@ ImageReference = Annotated[
         512,
     ),
 ]
+HUB_ADDRESS = r"https?:/+(?:huggingface\.co|hf\.co)/"
+"""Pattern of the address of the Hub, as it begins the address of a model's page. A path has one slash where it has two."""
 ModelId = Annotated[
     str,
     Form(

@@ -12,7 +12,17 @@ from pydantic_core import ErrorDetails
 
 from sparkfleet.specs.document import Document, FileProblem
 from sparkfleet.specs.field_descriptions import field_descriptions
-from sparkfleet.specs.fields import PROBLEMS, FrozenDict, Problem, Where, escape, nearest, quote, unknown
+from sparkfleet.specs.fields import (
+    HUB_ADDRESS,
+    PROBLEMS,
+    FrozenDict,
+    Problem,
+    Where,
+    escape,
+    nearest,
+    quote,
+    unknown,
+)
 from sparkfleet.specs.flag_fields import field_of
 
 
@@ -59,7 +69,7 @@ def _sentence(model: type[BaseModel], error: ErrorDetails) -> str:
     if kind == "string_type" and isinstance(given, bool | int | float):
         return f"found {_found(given, loc)}. Expected text; put it in quotes."
     expected = _EXPECTED.get(kind, "{msg}").format(msg=escape(error["msg"]), **error.get("ctx", {}))
-    return f"found {_found(given, loc)}. Expected {expected}.{_in_full(kind, given)}"
+    return f"found {_found(given, loc)}. Expected {expected}.{_meant(kind, loc, given)}"
 
 
 def _unknown_field(model: type[BaseModel], loc: Where) -> str:
@@ -94,11 +104,33 @@ def _mappings(kind: Any) -> Iterator[type[BaseModel]]:
         yield kind
 
 
-def _in_full(kind: str, given: Any) -> str:
-    """A hint for "32k", a common short form of 32768."""
-    if kind != "int_type" or not isinstance(given, str) or not re.fullmatch(r"[0-9]{1,6}[kK]", given):
-        return ""
-    return f" Did you mean {int(given[:-1]) * 1024}?"
+def _meant(kind: str, loc: Where, given: Any) -> str:
+    """A hint for a value in a common short form, as it has to be written; "" for any other."""
+    meant = _written(kind, str(loc[-1]), given) if loc else None
+    return f" Did you mean {meant}?" if meant else ""
+
+
+def _written(kind: str, field: str, given: Any) -> str | None:
+    """One item for a list, a number for `parallel`, the address of a model's page for its id, "32k" for 32768."""
+    if isinstance(given, int) and not isinstance(given, bool) and given > 0:
+        return f"`{field}: {{tp: {given}}}`" if (kind, field) == ("model_type", "parallel") else None
+    if not isinstance(given, str):
+        return None
+    if kind == "tuple_type" and not field.isdigit() and re.fullmatch(r"[\w./-]{1,128}", given):
+        return f"`{field}: [{given}]`"
+    if kind == "form" and (page := _PAGE.fullmatch(given)):
+        revision = f"@{page['revision']}" if page["revision"] else ""
+        return f"`{field}: {page['id']}{revision}`"
+    if kind == "int_type" and re.fullmatch(r"[0-9]{1,6}[kK]", given):
+        return f"{int(given[:-1]) * 1024}"
+    return None
+
+
+_PAGE = re.compile(
+    rf"{HUB_ADDRESS}(?P<id>[\w.-]{{1,96}}/[\w.-]{{1,96}})(?:/tree/(?P<revision>[\w./-]{{1,128}}?))?/?",
+    re.ASCII,
+)
+"""The address of a model's page, without or with a revision."""
 
 
 def _not_listed(model: type[BaseModel], given: Any, loc: Where) -> str:

@@ -23,7 +23,7 @@ from sparkfleet.errors import SpecError
 from sparkfleet.specs.argument_items import argument_problems
 from sparkfleet.specs.deployment import Deployment
 from sparkfleet.specs.document import MAX_BYTES, Document, FileProblem, UnreadableError, dump, read
-from sparkfleet.specs.fields import Spec, Where, escape, quote
+from sparkfleet.specs.fields import HUB_ADDRESS, Spec, Where, escape, quote
 from sparkfleet.specs.findings import explained, in_file
 from sparkfleet.specs.inventory import Inventory
 from sparkfleet.specs.remote_code import code_problems
@@ -43,7 +43,7 @@ _KINDS: dict[type[Spec], str] = {Inventory: "an inventory", Deployment: "a deplo
 STDIN = "-"
 
 _GIVEN_MODEL = re.compile(
-    r"(?:https?:/+(?:huggingface\.co|hf\.co)/)?(?P<id>[^/@\s]+/(?P<name>[^/@\s]+))(?:@(?P<at>.+)|/tree/(?P<branch>.+))?"
+    rf"(?:{HUB_ADDRESS})?(?P<id>[^/@\s]+/(?P<name>[^/@\s]+))(?:@(?P<at>.+)|/tree/(?P<branch>.+))?"
     r"|(?P<builtin>builtin:(?P<small>[^/\s]+))"
 )
 """A model in place of a file: a Hub id, with a revision or without, its page's address, or a built-in model. A path has one

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Self
+
 from sparkfleet.errors import NodeError, SparkfleetError
 
 
@@ -23,6 +25,16 @@ class ModelNotShown(StagingError):
 
 class ModelMiscased(StagingError):
     """The Hub has this model with other upper and lower case letters: caches on nodes distinguish them."""
+
+    @classmethod
+    def of(cls, name: str, published: str, at: str) -> Self:
+        """The error for a name, with the one that the Hub has; `at`: the Hub's address."""
+        return cls(
+            f"{name} is {published} at {at}.",
+            means="The Hub ignores upper and lower case, and the caches of the nodes do not: its weights would be loaded"
+            " and kept a second time.",
+            do=f"Write {published}.",
+        )
 
 
 class ConnectionVariableError(SparkfleetError):

@@ -150,12 +150,7 @@ class Hub:
 
     def _require_case(self, id_: str) -> None:
         if id_ != self.name and id_.lower() == self.name.lower():
-            raise ModelMiscased(
-                f"{self.name} is {id_} at {self.address}.",
-                means="The Hub ignores upper and lower case, and the caches of the nodes do not: its weights would be loaded"
-                " and kept a second time.",
-                do=f"Write {id_}.",
-            )
+            raise ModelMiscased.of(self.name, id_, self.address)
 
     def start_of(self, path: str, commit: str, length: int) -> bytes:
         """The first `length` bytes of a file, or all if it is shorter; reads no more than that. Raises StagingError."""

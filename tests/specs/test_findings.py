@@ -45,7 +45,12 @@ def test_an_unknown_method(form: str) -> None:
         ("engine: 3", "engine: found the number 3. Expected one of auto, vllm, sglang, trtllm, custom."),
         ("license: yes", 'license: unknown license "yes". Known: open, any.'),
         ("needs: [vison]", 'needs[0]: unknown need "vison". Did you mean "vision"? Known: vision, tools.'),
-        ("needs: vision", 'needs: found "vision". Expected a list.'),
+        ("needs: vision", 'needs: found "vision". Expected a list. Did you mean `needs: [vision]`?'),
+        ("aliases: gpt-4o", 'aliases: found "gpt-4o". Expected a list. Did you mean `aliases: [gpt-4o]`?'),
+        ("aliases: a, b", 'aliases: found "a, b". Expected a list.'),
+        ("parallel: 2", "parallel: found the number 2. Expected a mapping (`key: value` lines). "
+         "Did you mean `parallel: {tp: 2}`?"),
+        ("parallel: 0", "parallel: found the number 0. Expected a mapping (`key: value` lines)."),
         ("needs: [tools, tools]", 'needs: "tools" is given twice. Expected each once.'),
         ("context: 32k", 'context: found "32k". Expected a whole number. Did you mean 32768?'),
         ("context: 32 k", 'context: found "32 k". Expected a whole number.'),
@@ -84,6 +89,26 @@ def test_an_unknown_method(form: str) -> None:
 def test_a_wrong_field(line: str, expected: str) -> None:
     (found,) = problems(with_line(line))
     assert found.partition(": ")[2] == expected
+
+
+@pytest.mark.parametrize(
+    ("address", "meant"),
+    [
+        ("https://huggingface.co/Qwen/Qwen3-32B", "Qwen/Qwen3-32B"),
+        ("https://hf.co/Qwen/Qwen3-32B/", "Qwen/Qwen3-32B"),
+        ("http://huggingface.co/Qwen/Qwen3-32B/tree/refs/pr/1", "Qwen/Qwen3-32B@refs/pr/1"),
+    ],
+)
+def test_the_address_of_a_page_in_place_of_its_model(address: str, meant: str) -> None:
+    (found,) = problems(f"name: x\nmodel: {address}")
+    assert found.endswith(f"or an absolute directory. Did you mean `model: {meant}`?")
+    (variant,) = problems(f"name: x\nvariants: [{{model: '{address}'}}]")
+    assert variant.endswith(f"Did you mean `model: {meant}`?")
+
+
+def test_another_address_is_no_model() -> None:
+    (found,) = problems("name: x\nmodel: https://example.org/Qwen/Qwen3-32B")
+    assert found.endswith("or an absolute directory.")
 
 
 def test_a_field_of_the_deployment_in_a_variant() -> None:

@@ -22,7 +22,7 @@ from sparkfleet.fleet.planning.published_names import (
 )
 from sparkfleet.fleet.session import Session
 from sparkfleet.hostfacts.node import NodeFacts
-from sparkfleet.knowledge.models.known_models import config_name, known_checkpoint
+from sparkfleet.knowledge.models.known_models import config_name, hub_spelling, known_checkpoint
 from sparkfleet.knowledge.models.speculators import speculator_with
 from sparkfleet.planner.types.embedded_model import EmbeddedModel
 from sparkfleet.remote.channel import Channel
@@ -275,8 +275,9 @@ def _settled(
         return whole
     config = next((one for one in there if isinstance(one, Checkpoint)), None)
     known = None if isinstance(here, FactError) else _known(model)
-    if here is None and config is None and isinstance(hub.reason, ModelMiscased):
-        return FactError(hub.reason.what, means=hub.reason.means, do=hub.reason.do)
+    miscased = _miscased(model, hub)
+    if here is None and config is None and miscased is not None:
+        return FactError(miscased.what, means=miscased.means, do=miscased.do)
     if here is None and config is None and hub.reason is not None and is_refuted(known, hub.reason):
         return _absent(model, known, answers, hub.reason)
     by_name = known if known is not None and is_published(known.id) else None
@@ -286,6 +287,17 @@ def _settled(
     if isinstance(found, Checkpoint):
         return _with_reason(with_pattern(found) if found is known else found, hub)
     return found or next(iter(there), None) or _not_found(model, answers, hub)
+
+
+def _miscased(model: str, hub: AtHub) -> ModelMiscased | None:
+    """The error of a name in another letter case: the Hub's, or by the names that the knowledge has if it did not answer."""
+    if isinstance(hub.reason, ModelMiscased):
+        return hub.reason
+    name = model.partition("@")[0]
+    published = hub_spelling(name) if hub.checkpoint is None else None
+    if published is None or published == name:
+        return None
+    return ModelMiscased.of(name, published, "the Hub")
 
 
 def _with_reason(found: Checkpoint, hub: AtHub) -> Checkpoint:

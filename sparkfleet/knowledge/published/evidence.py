@@ -143,14 +143,27 @@ class Evidence(NamedTuple):
         One source counts half, two count two thirds: sources differ by about as much as predictions do. None without a
         published run that can be compared.
         """
-        return _correction(
-            (
-                one
-                for level, one in zip(self.levels, self.runs, strict=True)
-                if level <= EvidenceLevel.SIBLING and one.nodes == self.nodes
-            ),
-            busy=busy,
-        )
+        return _correction((one for one in self._alike if one.nodes == self.nodes), busy=busy)
+
+    def scaling(self, nodes: int) -> float:
+        """Factor on the predicted gain of so many nodes for one request, from the nearest model that a source ran on both;
+        1 without one."""
+        for here in self._alike:
+            if here.nodes != self.nodes:
+                continue
+            for there in self._alike:
+                is_same = (there.model, there.nodes) == (here.model, nodes)
+                if is_same and set(here.sources) & set(there.sources):
+                    before, after = (_correction((one,), busy=False) for one in (here, there))
+                    if before is not None and after is not None:
+                        return after / before
+        return 1.0
+
+    @property
+    def _alike(self) -> tuple[PublishedEvidence, ...]:
+        """The runs in its format, the nearest first."""
+        leveled = zip(self.levels, self.runs, strict=True)
+        return tuple(one for level, one in leveled if level <= EvidenceLevel.SIBLING)
 
     def shared_correction(self, *, busy: bool) -> float:
         """The same from other methods and engines: a format that is faster than predicted is so with drafts, too."""

@@ -129,6 +129,13 @@ class VariantContext:
     each: int | None = None
     """Requests at once in each group, whatever their number; None: its share of the `concurrency` that is set."""
 
+    of_deployment: int = 1
+    """Nodes that the deployment may take with all its variants."""
+
+    def others(self, ranks: int) -> str:
+        """The others for which so many nodes are kept, if they are more than this variant's share."""
+        return "deployments" if ranks > self.of_deployment else "variants"
+
     @property
     def objective(self) -> Objective:
         """Objective of the planner's choice."""

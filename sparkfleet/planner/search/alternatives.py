@@ -54,7 +54,8 @@ class Alternatives:
             wider = choice.proposal._replace(pool=pool, split=split)
             tps = self._promised(wider)
             if tps > ours:
-                yield f"{line(split, tps, ours)} (the other nodes are kept for the other deployments)"
+                beside = self._case.others(split.ranks)
+                yield f"{line(split, tps, ours)} (the other nodes are kept for the other {beside})"
 
     def note_slower(self, choice: Evaluation, left: Left) -> None:
         """A reason for each of the rest, by its numbers; nodes of another kind are another place, not another way."""

@@ -33,9 +33,7 @@ def serve_deployment(
     missing: list[SkippedVariant] = []
     variants = spec.resolved()
     for number, variant in enumerate(variants):
-        found, reasons, near = _serve_variant(
-            spec, number, variant, planning, ledger, share=max(1, share // len(variants))
-        )
+        found, reasons, near = _serve_variant(spec, number, variant, planning, ledger, share=share)
         known = _known(planning.checkpoints.get(variant.model))
         groups += [group.model_copy(update=known) for group in found]
         rejected += reasons if len(variants) == 1 else [_of_variant(one, variant) for one in reasons]
@@ -142,7 +140,14 @@ def _case(
     if len(with_gpu) < len(fleet.nodes):
         fleet = fleet.model_copy(update={"nodes": with_gpu})
     case = VariantContext(
-        spec, variant, predictor, fleet, share, planning.most.get(spec.name), edge=spec.name in planning.edge
+        spec,
+        variant,
+        predictor,
+        fleet,
+        max(1, share // len(spec.resolved())),
+        planning.most.get(spec.name),
+        edge=spec.name in planning.edge,
+        of_deployment=share,
     )
     return constraints.unwanted(case) or case
 

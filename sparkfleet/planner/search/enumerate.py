@@ -62,7 +62,7 @@ class ProposalEnumerator:
                 beside = split.ranks > self._case.share
                 what = f"{split} on {split.ranks} nodes"
                 fits_on = f"{enough} node{'s' if enough > 1 else ''}"
-                others = "deployments" if beside else "replicas"
+                others = self._case.others(split.ranks) if beside else "replicas"
                 reason = f"fits on {fits_on}; the others are kept for the other {others}"
                 self.rejected.append(Rejection(what=what, reason=reason, why="node"))
                 self.kept += [(pool, split)] if beside else []

@@ -43,7 +43,7 @@ from sparkfleet.planner.search.candidate_builder import (
     situation_with,
 )
 from sparkfleet.planner.search.notes import notes_of
-from sparkfleet.planner.search.objective import SizedProposal, doubt, evidence_of, worth
+from sparkfleet.planner.search.objective import SizedProposal, doubt, evidence_of, published_factor, worth
 from sparkfleet.planner.types.plan import Candidate, PublishedRuns, Rejection, Rung
 
 STACKS_TRIED = 6
@@ -58,10 +58,15 @@ class Evaluation(NamedTuple):
     proposal: Proposal
     rung: Rung
     worth: float
+    sized: SizedProposal
     slowed_by: tuple[RuleMatch, ...] = ()
     """Rules that slow it."""
     predicted: float = 0.0
     """Its worth by the prediction alone, whatever was published."""
+    factor: float = 1.0
+    """Factor of its worth's rate by what was published."""
+    discount: float = 1.0
+    """Factor of its worth by rules and by the number of published measurements."""
 
     @property
     def needs(self) -> Band:
@@ -304,7 +309,9 @@ def _predicted(
         check_decode_tps=_times(check.decode_tps_per_request, slower),
     )
     ranked = SizedProposal(case, proposal, settings, sized.sizes)
-    value = worth(ranked) * slower * doubt(case, stack, proposal, verdict)
+    discount = slower * doubt(case, stack, proposal, verdict)
+    factor = published_factor(ranked)
+    value = worth(ranked, factor) * discount
     proof = evidence_of(case, proposal)
     rung = Rung(
         candidate=candidate,
@@ -320,8 +327,11 @@ def _predicted(
         proposal,
         rung,
         value,
+        ranked,
         verdict.penalties,
-        worth(ranked, published=False) * slower,
+        worth(ranked, 1.0) * slower,
+        factor,
+        discount,
     )
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from sparkfleet.knowledge.engines.engine_flags import flag_faults
+from sparkfleet.knowledge.models.speculators import draft_meant
 from sparkfleet.knowledge.published.evidence import EvidenceLevel
 from sparkfleet.knowledge.rules.rule_context import parse_flags
 from sparkfleet.perf.memory.demand import FLOOR
@@ -28,6 +29,8 @@ def notes_of(
     yield from _unpublished(stacked)
     if assumed := case.predictor.drafter(proposal.speculation).assumed:
         yield assumed
+    if misspelt := _misspelt(case, proposal):
+        yield misspelt
     own_head = proposal.speculation.method in ("mtp", "nextn") and proposal.speculation.draft is None
     if own_head and not declared_heads(case.predictor.checkpoint):
         yield "the config declares no MTP head: published runs of this model have one; known after the download"
@@ -96,6 +99,17 @@ def _written(stacked: StackedProposal) -> str:
     return (
         f"each start writes {gb(size)} of n-gram tables into its container: so much has to be free on docker's disk"
         " (`docker info -f '{{.DockerRootDir}}'` has its directory)"
+    )
+
+
+def _misspelt(case: VariantContext, proposal: Proposal) -> str:
+    """The warning on a draft that nobody has published under its name, with the one that is like it; "" on any other."""
+    name = proposal.speculation.draft
+    if name is None or name.startswith(("/", "builtin:")) or name in case.predictor.drafts:
+        return ""
+    meant = draft_meant(name)
+    return (
+        f"the draft {name} is not among the published ones; did you mean `draft: {meant}`?" if meant else ""
     )
 
 

@@ -42,7 +42,7 @@ class SizedProposal(NamedTuple):
         return self.case.predictor.rates(self.proposal.split, self.settings, self.sizes.context, requests)
 
 
-def worth(sized: SizedProposal, *, published: bool = True) -> float:
+def worth(sized: SizedProposal, factor: float) -> float:
     """Value of a proposal under the objective. Only comparable within one deployment, between equal objectives.
 
     Nodes cost nothing here: those that other deployments need are not offered (`VariantContext.share`), and how much faster
@@ -50,9 +50,8 @@ def worth(sized: SizedProposal, *, published: bool = True) -> float:
 
     Args:
         sized: the proposal.
-        published: corrected by published rates; False: the prediction alone.
+        factor: on the predicted rate, by what was published (`published_factor`); 1: the prediction alone.
     """
-    factor = published_factor(sized) if published else 1.0
     if sized.case.objective == "throughput":
         return total(sized, best_groups(sized)) * factor
     alone = sized.rates(1)
@@ -112,6 +111,12 @@ def published_factor(sized: SizedProposal) -> float:
     # It never raises: an engine that becomes the usual one by one more publication must not lose by that.
     engine = min(1.0, _by_half(sized, usual)) if unproven else 1.0
     return engine * found.shared_correction(busy=busy) * _drafting_factor(sized)
+
+
+def on_nodes_of(more: SizedProposal, fewer: SizedProposal) -> SizedProposal:
+    """The same engine, method and sizes on the nodes of a proposal on fewer."""
+    narrow = fewer.proposal
+    return more._replace(proposal=more.proposal._replace(split=narrow.split, pool=narrow.pool))
 
 
 def _by_half(sized: SizedProposal, engine: str) -> float:

@@ -21,6 +21,9 @@ OBJECTIVES: dict[Objective, str] = {
 }
 """The quality in which the choice is best, as plans show it."""
 
+NOTABLE = 1.05
+"""Times as fast from which on a rung that decodes faster, though its whole answer is no faster, is worth a line."""
+
 ADVISORY = "its release has a published security advisory (`sparkfleet explain security-advisory`)"
 
 
@@ -112,22 +115,22 @@ def rung_of(
     faster = [
         rung
         for rung in ladder
-        if objective != "context" and speed_of(rung) > speed_of(choice) and _differs(rung, choice, objective)
+        if objective != "context"
+        and speed_of(rung) > speed_of(choice) * (NOTABLE if _only_decodes_faster(rung, choice) else 1.0)
+        and _differs(rung, choice, objective)
     ]
     if at == 0:
-        lower = [max(faster, key=speed_of)] if faster else []
-        lower += [rung for rung in ladder[1:2] if _set_back(rung, choice) and rung not in lower]
+        next_best = [rung for rung in ladder[1:2] if rung in faster or _set_back(rung, choice)]
+        fastest = max(faster, key=speed_of) if faster else None
+        lower = [*next_best, *(rung for rung in ladder[2:] if rung is fastest)]
         words = (_ranked_lower(one, choice, objective, faster=one in faster) for one in lower)
         best = OBJECTIVES[objective]
         if others and objective == "interactive":  # one of them may be faster
             best += f" on {sparks_words(choice.rung.candidate.shape.ranks)}"
         return evaluation.rung.model_copy(update={"reason": "; ".join((best, *words, *others))})
     before = ladder[at - 1].rung
-    more = (
-        f"; predicted faster than the choice, but {_doubt_of(evaluation, choice)}"
-        if evaluation in faster
-        else ""
-    )
+    is_faster = evaluation in faster and not _only_decodes_faster(evaluation, choice)
+    more = f"; predicted faster than the choice, but {_doubt_of(evaluation, choice)}" if is_faster else ""
     if not more and at == 1 and _set_back(evaluation, choice):
         more = f"; ranked higher but for this: {ADVISORY}"
     return evaluation.rung.model_copy(update={"reason": f"if {before.candidate.how} does not start{more}"})
@@ -152,10 +155,34 @@ def _tps_together(evaluation: Evaluation) -> float:
 def _ranked_lower(evaluation: Evaluation, choice: Evaluation, objective: Objective, *, faster: bool) -> str:
     """A rung that is better than the choice by its prediction, or by what was published, with the reason for its rank."""
     how, speed = evaluation.rung.candidate.how, evaluation.rung.speed(objective)
+    if faster and _only_decodes_faster(evaluation, choice):
+        return f"{how} decodes faster ({speed}), the whole answer is not: {_gain(evaluation, choice):.2f}×"
     if faster:
-        return f"{how} is predicted faster ({speed}) but ranked lower: {_doubt_of(evaluation, choice)}"
+        account = _account(evaluation, choice, objective)
+        return (
+            f"{how} is predicted faster ({speed}) but ranked lower: {_doubt_of(evaluation, choice)}{account}"
+        )
     better = 100 * (evaluation.worth / choice.worth - 1)
     return f"{how} ({speed}), {better:.2g} % better by what was published, is ranked lower: {ADVISORY}"
+
+
+def _gain(evaluation: Evaluation, choice: Evaluation) -> float:
+    """Times as good as the choice under the objective, by prediction; 0 if that is not known."""
+    return evaluation.predicted / choice.predicted if choice.predicted else 0.0
+
+
+def _only_decodes_faster(evaluation: Evaluation, choice: Evaluation) -> bool:
+    """True if its first word comes so much later that the whole answer, with the prompt, takes longer."""
+    return 0.0 < _gain(evaluation, choice) < 1.0
+
+
+def _account(evaluation: Evaluation, choice: Evaluation, objective: Objective) -> str:
+    """The predicted gain over the choice, and the one that its evidence requires."""
+    gain = _gain(evaluation, choice)
+    if not gain:
+        return ""
+    what = "the answer" if objective == "interactive" else "the total"
+    return f" ({what} {gain:.2f}×, {gain * choice.worth / evaluation.worth:.2f}× required)"
 
 
 def _doubt_of(evaluation: Evaluation, choice: Evaluation) -> str:

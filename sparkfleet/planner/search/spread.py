@@ -9,7 +9,15 @@ from __future__ import annotations
 from sparkfleet.perf.prediction import Split
 from sparkfleet.planner.capacity.sizing import VariantContext
 from sparkfleet.planner.search.evaluate import Evaluation
-from sparkfleet.planner.search.objective import KEPT, SPREAD_GAIN, required_gain
+from sparkfleet.planner.search.objective import (
+    KEPT,
+    evidence_of,
+    is_measured,
+    on_nodes_of,
+    published_factor,
+    required_gain,
+    worth,
+)
 from sparkfleet.planner.types.plan import Rung
 from sparkfleet.units import three_digits
 
@@ -28,7 +36,8 @@ def stays(case: VariantContext, fewer: Evaluation, more: Evaluation) -> str:
     ranks, nodes = (one.candidate.shape.ranks for one in (narrow, wide))
     gain = more.predicted / fewer.predicted
     by_wide, by_narrow = _used(case, nodes, ranks)
-    if by_wide <= by_narrow and more.worth > fewer.worth:
+    ratio = _corrected(as_on(fewer, more)) / _corrected(fewer)
+    if by_wide <= by_narrow and ratio > 1.0:
         return ""  # wider groups on the same nodes: what was published decides, as between two proposals
     required = required_gain(by_wide, by_narrow)
     # The line of the alternative has the rate of decoding; this is the prompt and the answer together.
@@ -38,19 +47,42 @@ def stays(case: VariantContext, fewer: Evaluation, more: Evaluation) -> str:
         return (
             f"the whole answer {gain:.2f}×, within the {required:.2f}× by which two boots of one plan differ"
         )
-    if more.worth < required * fewer.worth:
-        return f"the whole answer {gain:.2f}×, but {_published_of(narrow)}"
+    if ratio < required:
+        return f"the whole answer {gain:.2f}×, but {_evidence_against(fewer, more, required)}"
     return _lost(case, narrow, wide)
 
 
-def _published_of(narrow: Rung) -> str:
-    """Evidence for fewer nodes: a published rate that is above the prediction, or the number of measurements."""
-    predicted, published = narrow.prediction.decode_tps_per_request, narrow.published.alone
-    if predicted is not None and published is not None and published > SPREAD_GAIN * predicted.mid:
-        return (
-            f"{three_digits(published)} tok/s are published of {sparks_words(narrow.candidate.shape.ranks)}"
-        )
-    return "with fewer published measurements"
+def as_on(fewer: Evaluation, more: Evaluation) -> Evaluation:
+    """A candidate beside one on fewer nodes: for one request, its rate is corrected at least as on those, with the same
+    engine and method.
+
+    A source's rates are off from the prediction by its texts and its build, on one node as on two: that it published none
+    of two, or that another did, is nothing against two.
+    """
+    case = more.sized.case
+    if case.objective != "interactive" or any(is_measured(case, one.proposal) for one in (fewer, more)):
+        return more  # what the user measured has no correction
+    there = on_nodes_of(more.sized, fewer.sized)
+    narrow, wide = fewer.proposal, more.proposal
+    is_alike = (narrow.engine, narrow.speculation.method) == (wide.engine, wide.speculation.method)
+    factor = fewer.factor if is_alike else published_factor(there)
+    scaling = evidence_of(case, there.proposal).scaling(wide.split.ranks)
+    return more._replace(factor=max(more.factor, factor * scaling))
+
+
+def _corrected(one: Evaluation) -> float:
+    """Worth of a candidate by its factor."""
+    return worth(one.sized, one.factor) * one.discount
+
+
+def _evidence_against(fewer: Evaluation, more: Evaluation, required: float) -> str:
+    """Evidence for fewer nodes: the number of measurements, or a published rate."""
+    uncorrected = (worth(one.sized, 1.0) * one.discount for one in (more, fewer))
+    if next(uncorrected) < required * next(uncorrected):
+        return "with fewer published measurements"
+    if fewer.rung.candidate.how != more.rung.candidate.how:
+        return f"published rates favour {fewer.rung.candidate.how}"
+    return f"published rates favour {sparks_words(fewer.rung.candidate.shape.ranks)}"
 
 
 def sparks_words(number: int) -> str:

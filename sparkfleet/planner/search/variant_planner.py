@@ -26,7 +26,7 @@ from sparkfleet.planner.search.objective import (
     SizedProposal,
     best_groups,
     proof_of,
-    required_gain,
+    published_factor,
     total,
     worth,
 )
@@ -37,7 +37,7 @@ from sparkfleet.planner.search.rung_builder import (
     rung_of,
     without_advisory_first,
 )
-from sparkfleet.planner.search.spread import stays
+from sparkfleet.planner.search.spread import as_on, stays
 from sparkfleet.planner.search.suggestions import NodeKind, joined, nearest
 from sparkfleet.planner.types.group_share import shared
 from sparkfleet.planner.types.plan import GroupPlan, Rejection, Rung
@@ -184,7 +184,8 @@ class VariantPlanner:
         settings, stack = self._proposals.settings(proposal), self._proposals.first(proposal)
         busy = self._case.objective == "throughput"
         discount = stack.evidence * proof_of(self._case, proposal).discount(busy=busy)
-        promise = worth(SizedProposal(self._case, proposal, settings, sized.sizes)) * discount
+        ranked = SizedProposal(self._case, proposal, settings, sized.sizes)
+        promise = worth(ranked, published_factor(ranked)) * discount
         return RankedProposal(-promise, next(self._order), proposal, None)
 
     # choosing
@@ -197,12 +198,13 @@ class VariantPlanner:
         searches = self._searches()
         best: RankSearch | None = None
         for search in searches:
-            if best is not None and best.first is not None and not self._may_spread(best, search):
-                continue
             self._search(search)
             if search.first is None:
                 continue
-            if best is None or best.first is None or not stays(self._case, best.first, search.first):
+            if best is None or best.first is None:
+                best = search
+            elif not stays(self._case, best.first, search.first):
+                search.first = as_on(best.first, search.first)
                 best = search
         if best is None or best.first is None:  # refused by the replicas that have no room
             short = next((search for search in searches if search.too_few is not None), None)
@@ -221,15 +223,6 @@ class VariantPlanner:
         for heap in by_ranks.values():
             heapq.heapify(heap)
         return [RankSearch(ranks, heap) for ranks, heap in sorted(by_ranks.items())]
-
-    def _may_spread(self, best: RankSearch, wider: RankSearch) -> bool:
-        """True if the best promise on more nodes could be worth them: no evaluation is better than its promise."""
-        if best.first is None or not wider.heap or self._case.objective == "context":
-            return bool(wider.heap)
-        return -wider.heap[0].negative >= best.first.worth * self._gain(wider.ranks, best.ranks)
-
-    def _gain(self, ranks: int, fewer: int) -> float:
-        return required_gain(ranks, fewer) if self._case.objective == "interactive" else 1.0
 
     def _search(self, search: RankSearch) -> None:
         """Evaluates the best first, until one passes and has room."""
@@ -303,9 +296,6 @@ class VariantPlanner:
         for other in searches:
             if other is best:
                 continue
-            # The best of every other number of nodes is evaluated, too: people ask about it.
-            if other.first is None:
-                self._search(other)
             left += other.heap
             if other.first is not None:
                 one = other.first

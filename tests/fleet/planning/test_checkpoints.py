@@ -275,6 +275,17 @@ class TestRefusedByTheHub:
         assert isinstance(error, FactError)
         assert (error.what, error.do) == (reason.what, "Write another.")
 
+    @pytest.mark.parametrize("revision", ["", "@main"])
+    async def test_without_the_hub_another_case_of_a_published_name_is_one_too(self, one, revision):
+        error = await one(KNOWN.lower() + revision)
+        assert isinstance(error, FactError)
+        assert error.what == f"{KNOWN.lower()} is {KNOWN} at the Hub."
+        assert error.do == f"Write {KNOWN}."
+
+    async def test_files_of_a_published_name_in_another_case_count_more(self, one, nodes):
+        cached(nodes["spark2"].hub, "qwen/qwen3-32b", weights=False)
+        assert (await one("qwen/qwen3-32b")).id == "qwen/qwen3-32b"
+
     async def test_files_under_the_name_in_another_case_count_more(self, one, answered, nodes):
         answered(ModelMiscased)
         cached(nodes["spark2"].hub, self.TYPO, weights=False)

@@ -92,6 +92,18 @@ def test_published_rates_correct_a_prediction_by_half_if_one_source_has_them() -
     assert EvidenceIndex([run(off_alone=0.2, nodes=2)]).of(KEY).correction(busy=False) is None
 
 
+def test_the_gain_of_more_nodes_is_corrected_by_a_source_that_ran_both() -> None:
+    one, two = run(off_alone=0.2), run(nodes=2, off_alone=-0.1)
+    assert EvidenceIndex([one, two]).of(KEY).scaling(2) == pytest.approx(2.718281828**-0.15)
+    assert EvidenceIndex([one, two]).of(KEY).scaling(4) == 1.0
+    another = run(nodes=2, off_alone=-0.1, sources=("c/d",))
+    assert EvidenceIndex([one, another]).of(KEY).scaling(2) == 1.0
+    siblings = [run(model="other-27b", off_alone=-0.4), run(model="other-27b", nodes=2, off_alone=-0.2)]
+    assert EvidenceIndex([one, another, *siblings]).of(KEY).scaling(2) == pytest.approx(2.718281828**0.1)
+    stored = [run(format="fp8", off_alone=-0.4), run(format="fp8", nodes=2, off_alone=-0.2)]
+    assert EvidenceIndex(stored).of(KEY).scaling(2) == 1.0
+
+
 def test_a_method_guesses_as_well_on_another_engine() -> None:
     """A run of the method on another engine is nearer than one of another method on this engine."""
     runs = [run(engine="sglang", off_alone=-0.2), run(method="none", off_alone=0.3), run(alone=None)]

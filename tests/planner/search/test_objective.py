@@ -48,8 +48,16 @@ class TestThroughput:
         same = [rung for rung in ladder[1:] if rung.speed("interactive") == speed]
         assert not [rung for rung in same if "predicted faster" in rung.reason]
 
+    def test_a_rung_whose_whole_answer_is_no_faster_is_not_called_so(self, sparks, plan, ask):
+        """Its first word is late: the number of measurements was given as the reason for its rank."""
+        first, *rest = plan(sparks(2), ask(FP8)).deployments[0].groups[0].ladder
+        assert max(rung.prediction.decode_tps_per_request.mid for rung in rest) > (
+            first.prediction.decode_tps_per_request.mid
+        )
+        assert not [rung for rung in (first, *rest) if "predicted faster" in rung.reason]
+
     def test_of_two_that_nobody_ran_the_reason_is_other_models(self, sparks, plan, ask):
-        found = choice(plan(sparks(2), ask(SUPER)))
+        found = choice(plan(sparks(2), ask("nvidia/Qwen3.6-27B-NVFP4")))
         assert found.published.rows == 0
         assert "ranked lower: fewer published measurements of it with other models" in found.reason
 

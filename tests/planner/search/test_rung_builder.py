@@ -1,5 +1,7 @@
 """Rungs: their reasons, and which of two leads."""
 
+import re
+
 import pytest
 from planning_values import choice
 
@@ -41,14 +43,27 @@ class TestReasons:
             raise AssertionError([rung.reason for rung in rest])
 
 
+def test_the_next_rung_that_is_predicted_faster_is_named_beside_the_fastest(sparks, plan, ask):
+    """22 tok/s were chosen and 36 of the same engine were the next rung: only the fastest, another engine, was named."""
+    found = plan(sparks(2), ask("Intel/Qwen3.5-397B-A17B-int4-AutoRound"))
+    first, second, *rest = found.deployments[0].groups[0].ladder
+    fastest = max(rest, key=lambda rung: rung.prediction.decode_tps_per_request.mid)
+    assert second.candidate.engine != fastest.candidate.engine
+    for rung in (second, fastest):
+        assert f"; {rung.candidate.how} is predicted faster ({rung.speed('interactive')}) " in first.reason
+    gains = re.findall(r"\(the answer ([\d.]+)×, ([\d.]+)× required\)", first.reason)
+    assert len(gains) == 2
+    assert all(1.0 < float(gain) < float(required) for gain, required in gains)
+
+
 class TestReasonsOfOtherSplits:
     """The split is the reason only if engine and method are those of the choice."""
 
     def test_all_reduces_are_not_the_reason_for_what_a_method_lacks(self, sparks, plan, ask):
         """Two Sparks without drafts were slower than one with them "because all-reduces cost more than they save"."""
-        found = plan(sparks(2), ask("RadixArk/Qwen3.8-27B-NVFP4"))
+        found = plan(sparks(2), ask("nvidia/Qwen3.6-35B-A3B-NVFP4"))
         chosen = choice(found).candidate
-        assert (chosen.shape.tp, chosen.speculation.method) == (1, "dflash2")
+        assert (chosen.shape.tp, chosen.speculation.method) == (1, "mtp")
         rejected = found.deployments[0].rejected
         plain = [one for one in rejected if one.methods == ("none",) and one.what.startswith("TP=2 · vLLM")]
         assert plain
@@ -106,12 +121,12 @@ class TestAdvisories:
         spec = ask("meta-llama/Llama-3.1-8B-Instruct-FP8", engine="sglang")
         rung = choice(plan(sparks(1), spec))
         assert advisories_of(rung.candidate.engine, rung.candidate.engine_version)
-        return Evaluation(None, rung, rung.worth)
+        return Evaluation(None, rung, rung.worth, None)
 
     @pytest.fixture
     def without(self, sparks, plan, ask):
         rung = choice(plan(sparks(1), ask("meta-llama/Llama-3.1-8B-Instruct-FP8", engine="vllm")))
-        return Evaluation(None, rung, rung.worth)
+        return Evaluation(None, rung, rung.worth, None)
 
 
 def _with_rung(judged, **update):

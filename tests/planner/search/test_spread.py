@@ -81,6 +81,17 @@ class TestIdleNodes:
         assert "two Sparks: " in mine.reason
         assert "`parallel: {tp: 2}` (the other nodes are kept for the other deployments)" in mine.reason
 
+    def test_it_is_kept_for_another_variant(self, sparks, plan):
+        """The only deployment read that the node was kept "for the other deployments"."""
+        variants = [{"model": FP8}, {"model": MOE}]
+        spec = Deployment.model_validate({"name": "m", "variants": variants}, strict=False)
+        found = plan(sparks(2), spec)
+        for group in found.of("m").groups:
+            assert (
+                "`parallel: {tp: 2}` (the other nodes are kept for the other variants)" in group.choice.reason
+            )
+        assert any(one.reason.endswith("kept for the other variants") for one in found.of("m").rejected)
+
     def test_nobody_has_published_two_and_the_alternative_is_told(self, sparks, plan, ask, published):
         published(run("none", 1, alone=7.5))
         found = first(plan(sparks(2), ask(FP8, engine="vllm", speculation="none")))
@@ -89,11 +100,36 @@ class TestIdleNodes:
         assert "`parallel: {tp: 2}` (" in found.reason
         assert re.search(r"for one user, [\d.]+×: .*\(the whole answer [\d.]+×, but with fewer", found.reason)
 
-    def test_a_rate_above_the_prediction_is_the_reason_for_one(self, sparks, plan, ask, published):
+    def test_the_number_of_measurements_is_the_reason_even_if_their_rate_is_above_the_prediction(
+        self, sparks, plan, ask, published
+    ):
         published(run("none", 1, alone=19.0, off_alone=0.8))
         found = first(plan(sparks(2), ask(FP8, engine="vllm", speculation="none")))
         assert found.candidate.shape.tp == 1
-        assert "×, but 19 tok/s are published of one Spark)" in found.reason
+        assert "×, but with fewer published measurements)" in found.reason
+
+    def test_rates_of_one_source_on_one_spark_are_nothing_against_two(self, sparks, plan, ask, published):
+        """Qwen3.8-27B stayed on one of eight Sparks, because a source's texts were fast there."""
+        published(run("none", 1, off_alone=0.4), run("none", 2, off_alone=-0.2, sources=("x/y", "z/w")))
+        found = first(plan(sparks(2), ask(FP8, engine="vllm", speculation="none")))
+        assert found.candidate.shape.tp == 2
+
+    def test_rates_of_another_method_on_two_are_nothing_against_it_either(self, sparks, plan, ask, published):
+        """One source's SGLang without drafts was slow on two, which was held against vLLM with MTP on two."""
+        measured = (
+            run("mtp", 1),
+            run("mtp", 4, off_alone=None, alone=None),
+            run("mtp", 1, "sglang", off_alone=0.1),
+        )
+        published(*measured, run("none", 2, "sglang", off_alone=-0.47, sources=("x/y",)))
+        found = first(plan(sparks(2), ask(FP8, speculation="mtp", engine="vllm")))
+        assert found.candidate.shape.tp == 2
+
+    def test_a_source_that_ran_both_counts(self, sparks, plan, ask, published):
+        published(run("none", 1, off_alone=0.4), run("none", 2, off_alone=-0.2))
+        found = first(plan(sparks(2), ask(FP8, engine="vllm", speculation="none")))
+        assert found.candidate.shape.tp == 1
+        assert "×, but published rates favour one Spark)" in found.reason
 
     def test_the_line_of_an_alternative(self):
         assert line(Split(2), 24.7, 16.5) == "two Sparks: 24.7 tok/s for one user, 1.5×: `parallel: {tp: 2}`"
