@@ -78,14 +78,14 @@ async def selftest(
 
     Raises:
         SpecError: a node is not in the inventory.
-        ControlError: the fleet's state is not known, or it has a deployment of the name `selftest`.
+        ControlError: the fleet's state is not known, or it has a deployment of the name `selftest` and engines are to start.
     """
     session.inventory.require_nodes([*nodes, *([reboot] if reboot else [])])
     names = [name for name in session.inventory.nodes if not nodes or name in nodes]
     before = await fleet_state(session)
     if before.trouble is not None:
         raise before.trouble
-    if any(one.name == NAME for one in before.status.deployments):
+    if (engines or reboot) and any(one.name == NAME for one in before.status.deployments):
         raise ControlError(
             f"There is a deployment {quote(NAME)} already.",
             do=f"`sparkfleet delete {NAME}` ends one that was interrupted.",

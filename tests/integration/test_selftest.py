@@ -17,7 +17,7 @@ def verdict(out, name):
 def test_all_steps_on_a_pair_and_the_fleet_is_as_before(pair):
     pair.serve(pair.spec("nodes: [spark1]\n"))
     before = pair.deployment()["groups"][0]["ranks"][0]["pid"]
-    code, out, err = pair.run("selftest", "--yes")
+    code, out, err = pair.run("selftest", "--yes", timeout=1000)  # four starts of real engines
     for name in ("spark1: facts", "spark2: facts", "spark1–spark2: speed"):
         assert verdict(out, name) == "ok", out + err
     for name in ("spark1: an engine", "spark2: an engine", "spark1+spark2: one engine of two ranks"):
