@@ -75,7 +75,7 @@ def test_every_group_is_looked_at(sparks, plan, ask):
 
 def test_a_group_that_stays_is_not_named_as_one_that_goes(sparks, plan, ask):
     """Two replicas, of which the first moves to the other's node: "plan.group 2 shape: nodes spark2 → –" was printed."""
-    spec = ask(replicas=2)
+    spec = ask(replicas=2, parallel={"tp": 1})
     both = plan(sparks(4, switch=True), spec).deployments[0]
     first, second = both.groups
     other = both.model_copy(update={"groups": (second, second)})
