@@ -1,4 +1,4 @@
-"""Sizes in bytes: binary units, as memory is counted, and the decimal one of disks and weights."""
+"""Numbers as users read them. Sizes in bytes have binary units if they are memory, decimal ones if disks or weights."""
 
 KIB = 1 << 10
 MIB = 1 << 20
@@ -9,6 +9,11 @@ GB = 10**9
 def short_number(value: float) -> str:
     """A number with two digits, or all digits before its point."""
     return f"{value:.0f}" if value >= 10 else f"{value:.2g}"
+
+
+def plural(number: int, noun: str) -> str:
+    """A number with its noun: `1 node`, `2 nodes`."""
+    return f"{number} {noun}" + ("s" if number != 1 else "")
 
 
 def three_digits(value: float) -> str:

@@ -15,7 +15,8 @@ from sparkfleet.doctor.snapshot import FleetReadings, Needed, PathSnapshot
 from sparkfleet.errors import FactError, SparkfleetError
 from sparkfleet.fabric.link_measurements import save_measurements
 from sparkfleet.fleet.events import TroubleFound
-from sparkfleet.fleet.planning.checkpoints import Found, models_of, places_of, search
+from sparkfleet.fleet.planning.checkpoints import models_of, places_of, search
+from sparkfleet.fleet.planning.settled_checkpoint import Found
 from sparkfleet.fleet.session import Session
 from sparkfleet.knowledge.rules.rules import doctor_rules
 from sparkfleet.runtime.files.fleet_paths import FleetPaths

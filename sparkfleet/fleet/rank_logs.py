@@ -24,19 +24,28 @@ FOLLOW_S = 0.3
 """Seconds between two reads of a log that is followed."""
 
 
+class LoggedRank(NamedTuple):
+    """The rank whose log is read."""
+
+    deployment: str
+    generation: int | None = None
+    """None: the newest."""
+    replica: int | None = None
+    """None: the first that is there."""
+    rank: int = 0
+
+    @property
+    def group(self) -> GroupKey | None:
+        """Its group; None if that is left open."""
+        if self.generation is None or self.replica is None:
+            return None
+        return self.deployment, self.generation, self.replica
+
+
 async def rank_log(
-    session: Session,
-    name: str,
-    *,
-    replica: int | None = None,
-    rank: int = 0,
-    generation: int | None = None,
-    tail: int = 100,
-    follow: bool = False,
+    session: Session, which: LoggedRank, *, tail: int = 100, follow: bool = False
 ) -> AsyncIterator[bytes]:
     """The log of a rank in pieces: the last `tail` lines, then new bytes if `follow`.
-
-    Without a replica it is that of the first one that is there, without a generation its newest.
 
     If no controller answers, or the deployment or a group that is named has ended, the log is found by its name on the
     nodes, and that is an event of the session.
@@ -48,15 +57,11 @@ async def rank_log(
     """
     client, trouble = await client_or_trouble(session)
     if client is None:
-        found = await _stored_log(session, trouble, (name, replica, rank), generation)
+        found = await _stored_log(session, trouble, which)
     else:
-        found = await _present_log(session, client, (name, replica, rank), generation)
+        found = await _present_log(session, client, which)
     async for piece in read_log(session.channels[found.node], found.path, tail=tail, follow=follow):
         yield piece
-
-
-LoggedRank = tuple[str, int | None, int]
-"""Name of a deployment, number of a replica (None: any), number of a rank."""
 
 
 class StoredLog(NamedTuple):
@@ -70,37 +75,29 @@ class StoredLog(NamedTuple):
     """Unix seconds."""
 
 
-async def _present_log(
-    session: Session, client: FleetClient, which: LoggedRank, generation: int | None
-) -> StoredLog:
+async def _present_log(session: Session, client: FleetClient, which: LoggedRank) -> StoredLog:
     """The log of a rank of what is deployed; else, of a group by its name or of a deployment that was deleted, what is
     stored."""
-    name, replica, rank = which
+    name = which.deployment
     async with client:
         try:
             groups = (await find_now(client, name)).groups
-            one = newest_rank(groups, name, replica, rank, generation)
+            one = newest_rank(groups, name, which.replica, which.rank, which.generation)
             return StoredLog(one.node, one.log_path)
         except ControlError as error:
-            if generation is None and (await client.fleet()).named(name):
+            if which.generation is None and (await client.fleet()).named(name):
                 raise  # it has no log yet: that of an earlier generation would be taken for it
             missing = error
-    ended = missing if generation is None or replica is None else _ended((name, generation, replica))
+    ended = ControlError(f"{name_of(which.group)} has ended.") if which.group else missing
     try:
-        return await _stored_log(session, ended, which, generation)
+        return await _stored_log(session, ended, which)
     except ControlError:
         raise missing from None
 
 
-def _ended(group: GroupKey) -> ControlError:
-    return ControlError(f"{name_of(group)} has ended.")
-
-
-async def _stored_log(
-    session: Session, trouble: SparkfleetError, which: LoggedRank, generation: int | None
-) -> StoredLog:
-    """The log of a rank of the newest generation, or of this one, on any node that can be reached."""
-    name, replica, rank = which
+async def _stored_log(session: Session, trouble: SparkfleetError, which: LoggedRank) -> StoredLog:
+    """The log of a rank on any node that can be reached; of generations that are left open, of the newest."""
+    name, _, replica, rank = which
     nodes = tuple(session.inventory.nodes)
     answers = await asyncio.gather(
         *(session.access.probe(node, state_probe.logs) for node in nodes), return_exceptions=True
@@ -110,7 +107,7 @@ async def _stored_log(
     unread: list[str] = []
     for node, answer in zip(nodes, answers, strict=True):
         if isinstance(answer, dict):
-            found += (one for one in _logs_of(node, answer, which) if generation in (None, one.generation))
+            found += _logs_of(node, answer, which)
             logged.update(_names_of(answer))
         elif isinstance(answer, NodeError):
             unread.append(answer.what)
@@ -154,12 +151,14 @@ def _names_of(answer: dict[str, object]) -> Iterator[str]:
 
 def _logs_of(node: str, answer: dict[str, object], which: LoggedRank) -> Iterable[StoredLog]:
     """The logs of a rank among those of a node, as `state_probe.logs` returns them."""
-    name, replica, rank = which
+    name, generation, replica, rank = which
     form = re.compile(re.escape(f"{answer['label']}_{name}") + rf"_g([0-9]+)_([0-9]+)_{rank}\.log")
     logs = answer["logs"]
     for file, written in logs if isinstance(logs, list) else ():
-        if (match := form.fullmatch(file)) and replica in (None, int(match[2])):
-            yield StoredLog(node, f"{answer['directory']}/{file}", int(match[2]), int(match[1]), written)
+        if match := form.fullmatch(file):
+            one = StoredLog(node, f"{answer['directory']}/{file}", int(match[2]), int(match[1]), written)
+            if generation in (None, one.generation) and replica in (None, one.replica):
+                yield one
 
 
 async def read_log(channel: Channel, path: str, *, tail: int, follow: bool) -> AsyncIterator[bytes]:

@@ -42,6 +42,7 @@ from sparkfleet.planner.place.fleet_map import links_of
 from sparkfleet.planner.types.plan import Candidate
 from sparkfleet.runtime.files.fleet_paths import FleetPaths
 from sparkfleet.specs.fields import quote
+from sparkfleet.units import plural
 from sparkfleet.values import Value
 
 QUESTION = "What is a DGX Spark?"
@@ -155,7 +156,7 @@ async def _doctor(session: Session, nodes: Sequence[str]) -> StepVerdict:
     errors, warnings = report.count(Severity.ERROR), report.count(Severity.WARNING)
     return StepVerdict(
         not errors,
-        f"{errors} error{'s' * (errors != 1)}, {warnings} warning{'s' * (warnings != 1)}",
+        f"{plural(errors, 'error')}, {plural(warnings, 'warning')}",
         "`sparkfleet doctor` lists them." * bool(errors),
     )
 

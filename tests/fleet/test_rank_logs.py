@@ -2,7 +2,7 @@ import pytest
 
 from sparkfleet.errors import ControlError
 from sparkfleet.fleet import rank_logs as module
-from sparkfleet.fleet.rank_logs import newest_rank, rank_log, read_log
+from sparkfleet.fleet.rank_logs import LoggedRank, newest_rank, rank_log, read_log
 from sparkfleet.fleet.session import Session
 from sparkfleet.group.report import GroupReport, RankReport
 from sparkfleet.remote.local import LocalChannel
@@ -54,7 +54,7 @@ async def test_a_name_that_no_node_has_logs_of(tmp_path, monkeypatch):
     )
     async with Session(file) as session:
         with pytest.raises(ControlError, match='There is no deployment "tiny"') as raised:
-            _ = [piece async for piece in rank_log(session, "tiny")]
+            _ = [piece async for piece in rank_log(session, LoggedRank("tiny"))]
     assert raised.value.do == "None is known: `sparkfleet apply FILE` starts one."
 
 

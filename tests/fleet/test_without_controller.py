@@ -16,7 +16,7 @@ from sparkfleet.controlplane.state.store import Store
 from sparkfleet.errors import ControlError, UnreadableStateError
 from sparkfleet.fleet import rank_logs
 from sparkfleet.fleet.events import TroubleFound
-from sparkfleet.fleet.rank_logs import rank_log
+from sparkfleet.fleet.rank_logs import LoggedRank, rank_log
 from sparkfleet.fleet.session import Session
 from sparkfleet.fleet.without_controller import stored_keys
 from sparkfleet.gateway.access.keys import generate, rotate
@@ -51,9 +51,10 @@ def log(paths, name, text, at=0):
     os.utime(path, (at, at))
 
 
-async def read(session, name, **which):
+async def read(session, name, tail=100, **which):
     try:
-        return b"".join([piece async for piece in rank_log(session, name, **which)]).decode()
+        pieces = rank_log(session, LoggedRank(name, **which), tail=tail)
+        return b"".join([piece async for piece in pieces]).decode()
     finally:
         await session.close()
 

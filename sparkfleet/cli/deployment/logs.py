@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, NamedTuple
+from typing import Annotated
 
 import typer
 
@@ -10,7 +10,7 @@ from sparkfleet.cli.escapes import RawOutput
 from sparkfleet.cli.exit_codes import Exit
 from sparkfleet.cli.options import DEFAULT_INVENTORY, InventoryOption, open_session, run
 from sparkfleet.errors import SpecError
-from sparkfleet.fleet.rank_logs import rank_log
+from sparkfleet.fleet.rank_logs import LoggedRank, rank_log
 from sparkfleet.fleet.session import Session
 from sparkfleet.group.group_name import required_group
 
@@ -46,29 +46,12 @@ def logs(  # noqa: PLR0917  # its parameters are the command line's
                 f"{name} is one replica already.", do=f"Leave --replica out: `sparkfleet logs {name}`."
             )
         name, generation, replica = required_group(name)
-    which = LogChoice(name, generation, replica, rank)
+    which = LoggedRank(name, generation, replica, rank)
     return run(_logs(open_session(inventory), which, follow=follow, tail=tail))
 
 
-class LogChoice(NamedTuple):
-    """The rank whose log is printed."""
-
-    name: str
-    generation: int | None
-    replica: int | None
-    rank: int
-
-
-async def _logs(session: Session, which: LogChoice, *, follow: bool, tail: int) -> int:
+async def _logs(session: Session, which: LoggedRank, *, follow: bool, tail: int) -> int:
     output = RawOutput()
-    async for text in rank_log(
-        session,
-        which.name,
-        replica=which.replica,
-        rank=which.rank,
-        generation=which.generation,
-        tail=tail,
-        follow=follow,
-    ):
+    async for text in rank_log(session, which, tail=tail, follow=follow):
         output.write(text)
     return Exit.DONE

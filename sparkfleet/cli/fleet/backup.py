@@ -26,7 +26,7 @@ from sparkfleet.errors import SpecError
 from sparkfleet.fleet.lifecycle.store import adopt_running, begin_anew, copy_store, list_copies, restore_copy
 from sparkfleet.fleet.session import Session
 from sparkfleet.remote.atomic_write import write_atomically
-from sparkfleet.units import gb
+from sparkfleet.units import gb, plural
 
 CHUNK = 1 << 20
 
@@ -120,10 +120,8 @@ def _lines(found: Sequence[StoreCopy]) -> list[str]:
     lines = []
     for copy in found:
         at = datetime.fromtimestamp(copy.at).strftime("%Y-%m-%d %H:%M:%S")
-        content = (
-            copy.trouble
-            or f"{copy.changes} change{'s' * (copy.changes != 1)}; {', '.join(copy.deployments) or 'no deployment'}"
-        )
+        names = ", ".join(copy.deployments) or "no deployment"
+        content = copy.trouble or f"{plural(copy.changes, 'change')}; {names}"
         lines.append(f"{copy.name}  {at}  {copy.occasion}  {gb(copy.bytes)}  {content}")
     return [*lines, "", "`sparkfleet restore COPY` puts one in place; `latest` is the newest sound one."]
 

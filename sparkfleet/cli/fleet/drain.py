@@ -25,6 +25,7 @@ from sparkfleet.fleet.lifecycle.drain import (
     undrain_node,
 )
 from sparkfleet.fleet.session import Session
+from sparkfleet.units import plural
 
 TargetArgument = Annotated[
     str,
@@ -111,7 +112,7 @@ def _meaning(prepared: PreparedGroupDrain) -> str:
     runs = f"The {prepared.running} requests on it end. " if prepared.running else ""
     if not prepared.others:
         return f"{runs}No other group of {deployment} serves: until `undrain`, requests for {deployment} get 503."
-    return f"{runs}New requests go to {prepared.others} other group{'s' * (prepared.others != 1)} of {deployment}."
+    return f"{runs}New requests go to {plural(prepared.others, 'other group')} of {deployment}."
 
 
 async def _undrain_group(name: str, session: Session) -> int:

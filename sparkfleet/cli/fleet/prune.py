@@ -13,11 +13,11 @@ from sparkfleet.cli.options import (
     run,
 )
 from sparkfleet.cli.output import OUTPUT_VERSION, console, errors, print_json
-from sparkfleet.cli.planning.models import KeepOption, counted, model_table
+from sparkfleet.cli.planning.models import KeepOption, model_table
 from sparkfleet.cli.progress import ProgressLine
 from sparkfleet.fleet.session import Session
 from sparkfleet.fleet.storage.prune import Pruned, Surplus, remove_surplus, surplus_of
-from sparkfleet.units import gb
+from sparkfleet.units import gb, plural
 
 
 def prune(
@@ -59,16 +59,16 @@ async def _prune(session: Session, keep: frozenset[str], yes: bool, json: bool) 
 
 def _counted(surplus: Surplus) -> str:
     images = {image.digest for some in surplus.images.values() for image in some}
-    words = [counted(len(surplus.models))] if surplus.models else []
+    words = [plural(len(surplus.models), "model")] if surplus.models else []
     if images:
-        words.append(f"{len(images)} image{'s' * (len(images) != 1)}")
+        words.append(plural(len(images), "image"))
     return " and ".join(words)
 
 
 def _print_removed(removed: Pruned) -> None:
     freed = sum(size for one in removed.models for size in one.freed_bytes.values())
     count = sum(len(one.images) for one in removed.images.values())
-    console.print(f"Removed: {gb(freed)} of models, {count} image{'s' * (count != 1)}.")
+    console.print(f"Removed: {gb(freed)} of models, {plural(count, 'image')}.")
     for node, one in removed.images.items():
         for reason in one.kept:
             console.print(f"{node}: stays: {reason}", markup=False)

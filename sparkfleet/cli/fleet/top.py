@@ -15,7 +15,7 @@ from sparkfleet.cli.top.app import TopApp
 from sparkfleet.cli.top.terminal import end_with_terminal
 from sparkfleet.errors import SpecError
 from sparkfleet.fleet.deployments.status import describe_deployment, fleet_state
-from sparkfleet.fleet.rank_logs import rank_log
+from sparkfleet.fleet.rank_logs import LoggedRank, rank_log
 from sparkfleet.fleet.session import Session
 from sparkfleet.planner.report.explain.plan import explain_plan
 
@@ -52,9 +52,8 @@ class SessionPages:
         """Lines of the log of rank 0, and new ones as it grows. `generation`: None: the newest one's."""
         decoder = codecs.getincrementaldecoder("utf-8")("replace")
         rest = ""
-        async for piece in rank_log(
-            self._session, deployment, replica=replica, generation=generation, tail=TAIL, follow=True
-        ):
+        which = LoggedRank(deployment, generation, replica)
+        async for piece in rank_log(self._session, which, tail=TAIL, follow=True):
             *lines, rest = (rest + decoder.decode(piece)).split("\n")
             for line in lines:
                 yield line.rstrip("\r")

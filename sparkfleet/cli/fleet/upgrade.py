@@ -23,6 +23,7 @@ from sparkfleet.cli.progress import ProgressLine
 from sparkfleet.fleet.lifecycle.upgrade import Upgraded, UpgradePlan, plan_upgrade
 from sparkfleet.fleet.lifecycle.upgrade import upgrade as upgrade_fleet
 from sparkfleet.fleet.session import Session
+from sparkfleet.units import plural
 
 
 def upgrade(
@@ -55,7 +56,7 @@ async def _upgrade(session: Session, wheels: WheelsOption, *, force: bool, yes: 
 
 def _question(session: Session, plan: UpgradePlan) -> str:
     fleet, nodes = session.inventory.fleet, len(session.inventory.nodes)
-    on = f"on {nodes} node{'s' if nodes != 1 else ''}"
+    on = f"on {plural(nodes, 'node')}"
     asked = (
         f"Fleet {fleet} runs sparkfleet {__version__} already. Change to this build of it {on}, if theirs is another one?"
         if plan.former == __version__

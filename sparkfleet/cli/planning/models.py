@@ -33,7 +33,7 @@ from sparkfleet.fleet.storage.models import (
 from sparkfleet.staging.agent.scan import HeldVersion
 from sparkfleet.staging.manifest import StagingItem
 from sparkfleet.staging.settings import Need, Staged
-from sparkfleet.units import gb
+from sparkfleet.units import gb, plural
 
 app = typer.Typer(help="Weights on the nodes: list, download, copy, remove.", no_args_is_help=True)
 
@@ -138,7 +138,7 @@ async def _prune(session: Session, keep: frozenset[str], yes: bool, json: bool) 
         doomed = await unused_models(session, keep, progress)
     if doomed and not yes:
         (errors if json else console).print(model_table(doomed))
-        confirm(f"Remove {counted(len(doomed))} from the nodes?")
+        confirm(f"Remove {plural(len(doomed), 'model')} from the nodes?")
     with ProgressLine(quiet=json) as progress:
         removed = await remove_models(session, doomed, progress)
     if json:
@@ -147,7 +147,7 @@ async def _prune(session: Session, keep: frozenset[str], yes: bool, json: bool) 
         console.print("Nothing to remove: no model of the Hub's caches is unused.")
     else:
         freed = sum(size for one in removed for size in one.freed_bytes.values())
-        console.print(f"Removed {counted(len(doomed))}: {gb(freed)} freed.")
+        console.print(f"Removed {plural(len(doomed), 'model')}: {gb(freed)} freed.")
     return Exit.DONE
 
 
@@ -191,8 +191,3 @@ def _summary(done: Staged) -> str:
     commit = f" at {done.commit[:7]}" if done.commit else ""
     moved = f"{gb(done.moved_bytes)} moved" if done.moved_bytes else "nothing had to be copied"
     return f"{done.wanted.name}{commit} is on {', '.join(done.paths)}; {moved}."
-
-
-def counted(count: int) -> str:
-    """`1 model`, `2 models`."""
-    return "1 model" if count == 1 else f"{count} models"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 
 from sparkfleet.checkpoints.checkpoint import Checkpoint
@@ -12,17 +12,9 @@ from sparkfleet.checkpoints.checkpoint_reader import read_checkpoint
 from sparkfleet.checkpoints.io.hub_cache import cached_snapshot, check_name, hub_cache
 from sparkfleet.checkpoints.remote_metadata import MetadataRequest, Outline, read_outline
 from sparkfleet.errors import FactError, SparkfleetError
-from sparkfleet.fleet.planning.published_names import (
-    BY_PATTERN,
-    is_published,
-    is_refuted,
-    near,
-    near_without_owner,
-    with_pattern,
-)
+from sparkfleet.fleet.planning.settled_checkpoint import Found, NodeAnswer, is_whole, settled
 from sparkfleet.fleet.session import Session
 from sparkfleet.hostfacts.node import NodeFacts
-from sparkfleet.knowledge.models.known_models import config_name, hub_spelling, known_checkpoint
 from sparkfleet.knowledge.models.speculators import speculator_with
 from sparkfleet.planner.types.embedded_model import EmbeddedModel
 from sparkfleet.remote.channel import Channel
@@ -30,13 +22,7 @@ from sparkfleet.remote.metadata import ask_outlines
 from sparkfleet.runtime.files.builtin_models import PREFIX, builtin_model, builtin_path
 from sparkfleet.specs.deployment import Deployment, drafts_of
 from sparkfleet.specs.inventory import Inventory
-from sparkfleet.staging.errors import ModelMiscased
 from sparkfleet.staging.hub_outline import AtHub, at_hub
-
-Found = Checkpoint | FactError
-
-NodeAnswer = tuple[str, Outline | SparkfleetError | None]
-"""A node, and its outline of a checkpoint; None if it has nothing of it."""
 
 
 def checkpoints_of(specs: Iterable[Deployment], facts: Iterable[NodeFacts]) -> dict[str, Checkpoint]:
@@ -106,19 +92,19 @@ def find_checkpoint(model: str) -> Checkpoint:
         FactError: nothing is known about it, or it is damaged.
     """
     here = _here(model)
-    return _value(_settled(model, here, (), _at_hub(model, here, ())))
+    return _value(settled(model, here, (), _at_hub(model, here, ())))
 
 
 def whole_here(model: str) -> Checkpoint | None:
     """Facts of the weights on this machine; None if there are none, or if they cannot be read."""
     here = _here(model)
-    return here if isinstance(here, Checkpoint) and _is_whole(here) else None
+    return here if isinstance(here, Checkpoint) and is_whole(here) else None
 
 
 def _whole(model: str) -> Checkpoint | None:
     """Facts of the weights on this machine or at the Hub; None if there are none, or if they cannot be read."""
     found = whole_here(model) or at_hub(model).checkpoint
-    return found if _is_whole(found) else None
+    return found if is_whole(found) else None
 
 
 async def inspected(model: str, open_session: Callable[[], Session] | None = None) -> Checkpoint:
@@ -179,7 +165,7 @@ async def search(
     }
     hub = {model: await asyncio.to_thread(_at_hub, model, here[model], read[model]) for model in wanted}
     return {
-        model: _settled(model, here[model], by_node.get(model, ()), hub[model], read[model])
+        model: settled(model, here[model], by_node.get(model, ()), hub[model], read[model])
         for model in wanted
     }
 
@@ -245,13 +231,9 @@ def _here(model: str) -> Found | None:
         return error
 
 
-def _is_whole(found: Found | None) -> bool:
-    return isinstance(found, Checkpoint) and found.weights_known
-
-
 def _to_ask(model: str, here: Found | None) -> MetadataRequest | None:
     """Metadata to request from nodes; None if this machine has the weights, or the name is invalid."""
-    if _is_whole(here):
+    if is_whole(here):
         return None
     try:
         return MetadataRequest.of(model)
@@ -259,74 +241,21 @@ def _to_ask(model: str, here: Found | None) -> MetadataRequest | None:
         return None
 
 
-# --- order of precedence ----------------------------------------------------------------------------------------------
-
-
-def _settled(
-    model: str, here: Found | None, answers: Sequence[NodeAnswer], hub: AtHub, there: Sequence[Found] = ()
-) -> Found:
-    """The facts that count: weights before a config, this machine before a node, both before the Hub.
-
-    A damaged checkpoint on this machine is an error if no node has a whole one. A damaged one on a node (a download may
-    be under way) is an error only if the model is found neither at the Hub nor by name.
-    """
-    whole = next(filter(_is_whole, (here, *there, hub.checkpoint)), None)
-    if whole is not None:
-        return whole
-    config = next((one for one in there if isinstance(one, Checkpoint)), None)
-    known = None if isinstance(here, FactError) else _known(model)
-    miscased = _miscased(model, hub)
-    if here is None and config is None and miscased is not None:
-        return FactError(miscased.what, means=miscased.means, do=miscased.do)
-    if here is None and config is None and hub.reason is not None and is_refuted(known, hub.reason):
-        return _absent(model, known, answers, hub.reason)
-    by_name = known if known is not None and is_published(known.id) else None
-    # It is there, and cannot be planned: that counts more than what its name is like.
-    at_the_hub = hub.reason if isinstance(hub.reason, FactError) else None
-    found = here or by_name or config or hub.checkpoint or at_the_hub or known
-    if isinstance(found, Checkpoint):
-        return _with_reason(with_pattern(found) if found is known else found, hub)
-    return found or next(iter(there), None) or _not_found(model, answers, hub)
-
-
-def _miscased(model: str, hub: AtHub) -> ModelMiscased | None:
-    """The error of a name in another letter case: the Hub's, or by the names that the knowledge has if it did not answer."""
-    if isinstance(hub.reason, ModelMiscased):
-        return hub.reason
-    name = model.partition("@")[0]
-    published = hub_spelling(name) if hub.checkpoint is None else None
-    if published is None or published == name:
-        return None
-    return ModelMiscased.of(name, published, "the Hub")
-
-
-def _with_reason(found: Checkpoint, hub: AtHub) -> Checkpoint:
-    """A checkpoint whose sizes are estimates, with the reason why the Hub did not give them, if it was contacted."""
-    if hub.reason is None or (found.origin and not found.origin.startswith(BY_PATTERN)):
-        return found
-    origin = f"{found.origin}; " if found.origin else "config alone, estimated: "
-    return found.model_copy(update={"origin": f"{origin}{hub.reason.what}"})
-
-
 def _at_hub(model: str, here: Found | None, there: Sequence[Found]) -> AtHub:
     """The Hub's answer if neither this machine nor a node has the weights.
 
     A damaged checkpoint on this machine has to be mended first.
     """
-    if isinstance(here, FactError) or any(map(_is_whole, (here, *there))):
+    if isinstance(here, FactError) or any(map(is_whole, (here, *there))):
         return AtHub()
     return at_hub(model)
-
-
-def _known(model: str) -> Checkpoint | None:
-    return None if model.startswith("/") else known_checkpoint(model)
 
 
 def _read_until_whole(model: str, here: Found | None, answers: Sequence[NodeAnswer]) -> tuple[Found, ...]:
     """Metadata of the nodes, up to the first with the weights."""
     there: list[Found] = []
     for node, outline in answers:
-        if any(map(_is_whole, (here, *there))):
+        if any(map(is_whole, (here, *there))):
             break
         if isinstance(outline, Outline):
             there.append(_read(model, node, outline))
@@ -338,76 +267,3 @@ def _read(model: str, node: str, outline: Outline) -> Found:
         return read_outline(outline, MetadataRequest.of(model), node)
     except FactError as error:
         return error
-
-
-# --- nothing was found ------------------------------------------------------------------------------------------------
-
-
-def _not_found(model: str, answers: Sequence[NodeAnswer], hub: AtHub) -> FactError:
-    looked = _words(["this machine", *(node for node, one in answers if one is None)])
-    asked = () if hub.reason is None else (hub.reason.what,)
-    means = (
-        " ".join((*_silent(answers), *asked)) or "Its sizes are unknown, so nothing can be planned with it."
-    )
-    if model.startswith("/"):
-        return FactError(f"{model}: is not a directory on {looked}.", means=means, do=_put(bool(answers)))
-    name, _, revision = model.partition("@")
-    if "/" not in name:
-        like = near_without_owner(name)
-        hint = f" Did you mean {' or '.join(like)}?" if like else ""
-        return FactError(
-            f"{name}: a model of the Hub has the name of its owner.",
-            do=f"Give ORG/MODEL, or the absolute path of a directory with config.json.{hint}",
-        )
-    what = (
-        f"{name} (revision {revision or 'main'}) is not in the Hub cache of {looked}, and not known by name."
-    )
-    remedy = f"{hub.reason.do} " if hub.reason is not None and hub.reason.do else ""
-    return FactError(what, means=means, do=f"{remedy}{_bring(model, bool(answers))}")
-
-
-def _absent(
-    model: str, known: Checkpoint | None, answers: Sequence[NodeAnswer], reason: SparkfleetError
-) -> FactError:
-    """The error for a name that the Hub refuses: a typo, or a private model."""
-    name = model.partition("@")[0]
-    looked = _words(["this machine", *(node for node, one in answers if one is None)])
-    like = near(name)
-    hint = f"Did you mean {' or '.join(like)}? " if like else ""
-    private = "If it is private: `hf auth login`, or set HF_TOKEN."
-    offline = (
-        "" if known is None else f" HF_HUB_OFFLINE=1 plans it by the pattern of {config_name(name)} alone."
-    )
-    means = " ".join((*_silent(answers), f"Its files are not on {looked} either."))
-    return FactError(reason.what, means=means, do=f"{hint}{private}{offline}")
-
-
-def _silent(answers: Sequence[NodeAnswer]) -> Iterator[str]:
-    """Words for the nodes that could not be searched."""
-    return (
-        f"{node} could not be searched: {one.what.removeprefix(f'{node}: ').rstrip('.')}."
-        for node, one in answers
-        if isinstance(one, SparkfleetError)
-    )
-
-
-def _put(asked: bool) -> str:
-    if asked:
-        return "Give the directory with config.json on a node, or copy it there."
-    return "Give the directory with config.json. Nodes are searched if there is an inventory and no --assume."
-
-
-def _bring(model: str, asked: bool) -> str:
-    name, _, revision = model.partition("@")
-    like = near(name)
-    also = f" Or did you mean {' or '.join(like)}?" if like else ""
-    pull = f"Run `sparkfleet models pull {model}` for the nodes, or " if asked else "Run "
-    download = f"hf download {name}{f' --revision {revision}' if revision else ''}"
-    return (
-        f"{pull}`{download}` for this machine (config.json alone is enough for a plan), "
-        f"or give the directory of the checkpoint.{also}"
-    )
-
-
-def _words(places: Sequence[str]) -> str:
-    return places[0] if len(places) == 1 else f"{', '.join(places[:-1])} or {places[-1]}"

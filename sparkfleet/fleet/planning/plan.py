@@ -28,6 +28,7 @@ from sparkfleet.fleet.planning.running import (
     desired_before,
     lowest_rung,
     memory_holds_both,
+    replaced_groups,
     reported,
     running_groups,
     running_plans,
@@ -336,15 +337,8 @@ def _change(spec: Deployment, plan: Plan, status: FleetStatus | None) -> DiffVer
         _as_deployed(found, status),
         desired_before(spec.name, status),
         running_groups(spec.name, status),
-        _replaced(spec.name, status),
+        replaced_groups(spec.name, status),
     ).verb
-
-
-def _replaced(name: str, status: FleetStatus | None) -> tuple[str, ...]:
-    """Groups of a deployment that serve until those of its present generation do."""
-    now = status.named(name) if status is not None else None
-    found = now.running or () if now is not None else ()
-    return tuple(one.name for one in found if now is not None and now.index_of((name, *one.member)) is None)
 
 
 def _as_deployed(plan: DeploymentPlan, status: FleetStatus | None) -> DeploymentPlan:
@@ -361,7 +355,7 @@ def _planned(
     retry: bool = False,
 ) -> Planned:
     before, running = desired_before(spec.name, status), running_groups(spec.name, status)
-    replaced = _replaced(spec.name, status)
+    replaced = replaced_groups(spec.name, status)
     plan = plan if renew else _as_deployed(plan, status)
     change = compare(spec, plan, before, running, replaced)
     if change.verb != "keep" and not retry:  # a running group keeps its rung

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from typing import TYPE_CHECKING
 
 from sparkfleet.planner.report.carry_over import RunningGroup, carried_over
@@ -52,7 +53,19 @@ def running_groups(name: str, status: FleetStatus | None) -> tuple[RunningGroup,
     found = reported(name, status)
     if found is None or found.running is None:
         return found.running if found else ()
-    return tuple(sorted(found.running, key=lambda one: found.index_of((name, *one.member)) is None))
+    return tuple(sorted(found.running, key=partial(_is_replaced, found)))
+
+
+def replaced_groups(name: str, status: FleetStatus | None) -> tuple[str, ...]:
+    """Names of the groups of a deployment that serve until those of its present generation do."""
+    found = reported(name, status)
+    if found is None:
+        return ()
+    return tuple(one.name for one in found.running or () if _is_replaced(found, one))
+
+
+def _is_replaced(deployment: DeploymentStatus, group: RunningGroup) -> bool:
+    return deployment.index_of((deployment.name, *group.member)) is None
 
 
 def desired_before(name: str, status: FleetStatus | None) -> tuple[Deployment, DeploymentPlan] | None:

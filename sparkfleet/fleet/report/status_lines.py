@@ -14,7 +14,7 @@ from sparkfleet.gateway.report import EntryReport
 from sparkfleet.group.report import BEGINNING, GroupPhase, GroupReport
 from sparkfleet.planner.report.explain.layout import band_ends
 from sparkfleet.planner.types.plan import Candidate, DeploymentPlan
-from sparkfleet.units import GIB, gib, gib_of, short_number
+from sparkfleet.units import GIB, gib, gib_of, plural, short_number
 
 DAY_S = 86_400
 HISTORY_S = 3600.0
@@ -80,7 +80,7 @@ def _entry_lines(fleet: FleetStatus) -> Iterator[str]:
 
 def entry_state(one: EntryReport) -> str:
     """`3 connections`, or `not reached`."""
-    return f"{one.connections} connection{'s' * (one.connections != 1)}" if one.reached else "not reached"
+    return plural(one.connections, "connection") if one.reached else "not reached"
 
 
 def _certificate_lines(fleet: FleetStatus, now: float) -> Iterator[str]:
@@ -110,7 +110,7 @@ def state_words(deployment: DeploymentStatus) -> str:
 
 def _deployment_lines(deployment: DeploymentStatus, past: _Past) -> Iterator[str]:
     queued = past.fleet.queued(deployment.name)
-    waiting = f"{queued} request{'s' * (queued != 1)} waiting at the gateway" if queued else ""
+    waiting = f"{plural(queued, 'request')} waiting at the gateway" if queued else ""
     yield " · ".join(filter(None, (deployment.name, state_words(deployment), deployment.detail, waiting)))
     for group in deployment.groups:
         label = f"g{group.generation}/{group.replica}"

@@ -238,6 +238,10 @@ def speculator_with(draft: str) -> Speculator | None:
     return next((one for one in named if (one.draft or "").lower() == draft.partition("@")[0].lower()), None)
 
 
+_LIKE = 0.85
+"""Similarity (difflib) from which on a name is taken to mean another: a wrong or missing letter, or another owner."""
+
+
 @lru_cache(maxsize=256)
 def draft_meant(name: str) -> str | None:
     """The published draft that is like a name: the same in another letter case, or the nearest; None if it is published."""
@@ -245,11 +249,7 @@ def draft_meant(name: str) -> str | None:
     known = {one.draft.lower(): one.draft for one in SPECULATORS.content.speculators if one.draft is not None}
     if name in known.values():
         return None
-    return next((known[one] for one in get_close_matches(name.lower(), known, n=1, cutoff=LIKE)), None)
-
-
-LIKE = 0.85
-"""Similarity (difflib) from which on a name is taken to mean another: a wrong or missing letter, or another owner."""
+    return next((known[one] for one in get_close_matches(name.lower(), known, n=1, cutoff=_LIKE)), None)
 
 
 @lru_cache(maxsize=256)

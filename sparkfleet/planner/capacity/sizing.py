@@ -129,12 +129,12 @@ class VariantContext:
     each: int | None = None
     """Requests at once in each group, whatever their number; None: its share of the `concurrency` that is set."""
 
-    of_deployment: int = 1
-    """Nodes that the deployment may take with all its variants."""
+    deployment_share: int = 1
+    """Nodes that all variants of the deployment may take together."""
 
     def others(self, ranks: int) -> str:
         """The others for which so many nodes are kept, if they are more than this variant's share."""
-        return "deployments" if ranks > self.of_deployment else "variants"
+        return "deployments" if ranks > self.deployment_share else "variants"
 
     @property
     def objective(self) -> Objective:

@@ -147,7 +147,7 @@ def _case(
         max(1, share // len(spec.resolved())),
         planning.most.get(spec.name),
         edge=spec.name in planning.edge,
-        of_deployment=share,
+        deployment_share=share,
     )
     return constraints.unwanted(case) or case
 

@@ -88,7 +88,7 @@ def shown(transport: paramiko.Transport) -> HostKey:
     return HostKey(type=key.get_name(), fingerprint=key.fingerprint)
 
 
-NOT_THERE = frozenset({errno.EHOSTUNREACH, errno.EHOSTDOWN, errno.ENETUNREACH})
+_NOT_THERE = frozenset({errno.EHOSTUNREACH, errno.EHOSTDOWN, errno.ENETUNREACH})
 """No answer on the last network before the machine, or no route to that network: nothing is known of its sshd."""
 _NO_MACHINE = (
     "No machine answers at this address: it is off, it boots, its network cable is out, or it has another address.",
@@ -119,7 +119,7 @@ def reach(host: str, port: int, name: str, deadline: Deadline) -> socket.socket:
             name, f"no answer from {there}" if prefix else "no answer", deadline.timeout_s
         ) from error
     except OSError as error:
-        means, do = _NO_MACHINE if error.errno in NOT_THERE else _NO_SSHD
+        means, do = _NO_MACHINE if error.errno in _NOT_THERE else _NO_SSHD
         what = f"{prefix}{there} cannot be reached: {error.strerror or error}"
         raise Refused(what, means=means, do=do) from error
     _tune(sock)

@@ -6,10 +6,10 @@ from collections.abc import Sequence
 
 from sparkfleet.hostfacts.network.link import LinkFacts, LinkProvenance
 from sparkfleet.hostfacts.node import NodeFacts
-from sparkfleet.planner.report.explain.layout import labelled, lines_of, plural
+from sparkfleet.planner.report.explain.layout import labelled, lines_of
 from sparkfleet.planner.types.plan import DeploymentPlan, NodeLoad
 from sparkfleet.specs.deployment import Deployment
-from sparkfleet.units import GIB, gib_of
+from sparkfleet.units import GIB, gib_of, plural
 
 
 def explain_fleet(

@@ -24,11 +24,6 @@ def band_ends(band: Band) -> str:
     return f"{short_number(band.low)}–{short_number(band.high)}"
 
 
-def plural(number: int, noun: str) -> str:
-    """A number with its noun."""
-    return f"{number} {noun}" + ("s" if number != 1 else "")
-
-
 def labelled(label: str, text: str) -> str:
     """A text beside its label."""
     return f"{INDENT}{label:<{LABEL}}{text}"

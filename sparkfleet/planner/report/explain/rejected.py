@@ -6,8 +6,9 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from typing import get_args
 
-from sparkfleet.planner.report.explain.layout import WIDTH, labelled, lines_of, plural, wrap
+from sparkfleet.planner.report.explain.layout import WIDTH, labelled, lines_of, wrap
 from sparkfleet.planner.types.plan import Rejection, Why
+from sparkfleet.units import plural
 
 WIDE = 42
 """Column of a short reason behind a rejected candidate."""
