@@ -7,11 +7,14 @@ from types import SimpleNamespace
 
 from fake_runtime import FakeRuntime
 
+from sparkfleet.group import group as group_module
 from sparkfleet.group import serving_watch
 from sparkfleet.group.crash_backoff import Backoff
 from sparkfleet.group.end_note import EndNote
+from sparkfleet.group.engine_load import Load
 from sparkfleet.group.group import Group
 from sparkfleet.group.group_launch import GroupLaunch, RankPlacement
+from sparkfleet.group.probe import Probe
 from sparkfleet.group.ranks import local_rank as rank_module
 from sparkfleet.group.ranks import rank_set as ranks
 from sparkfleet.group.ranks.local_rank import LocalRank
@@ -59,6 +62,16 @@ async def not_wanted():
 async def never(*_, **__):
     """Waits until it is cancelled."""
     await asyncio.Event().wait()
+
+
+def stuck(monkeypatch, answer):
+    """From now on no counter of the engine moves; `answer` is the outcome of a request for one token."""
+
+    async def still(probe, engine, draft_tokens):
+        return Load(running=1, waiting=0, figures=(7.0,))
+
+    monkeypatch.setattr(group_module, "read_load", still)
+    monkeypatch.setattr(Probe, "one_token", answer)
 
 
 class ActorLostError(Exception):
