@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import random
+import shutil
 import sys
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AsyncExitStack
@@ -12,11 +13,13 @@ from types import ModuleType
 
 import pytest
 from aiohttp import web
+from tiny_copy import MODEL
 
 from sparkfleet.remote.local import LocalChannel
 from sparkfleet.specs.inventory import Inventory, Link, Node, RailEnd
+from sparkfleet.staging.orchestrate import stage
 from sparkfleet.staging.progress import TransferProgress
-from sparkfleet.staging.settings import StagingSettings
+from sparkfleet.staging.settings import Need, StagingSettings
 
 
 def _beside(name: str) -> ModuleType:
@@ -32,6 +35,8 @@ def _beside(name: str) -> ModuleType:
 
 fake_hub = _beside("fake_hub")
 fake_registry = _beside("fake_registry")
+
+Staging = Callable[..., Awaitable[object]]
 
 HOST_KEY = "SHA256:" + "A" * 43
 
@@ -150,3 +155,41 @@ def machines(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Machines:
     monkeypatch.setenv("HOME", str(tmp_path / "home"))
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     return Machines(tmp_path)
+
+
+@pytest.fixture
+def staging(machines: Machines) -> Staging:
+    """staging(need, nodes, …) stages it on a fleet of these nodes."""
+
+    async def run(need: Need, *nodes: str, linked: bool = True, **settings: object) -> object:
+        return await stage(
+            machines.inventory(*nodes, linked=linked),
+            machines.channels(*nodes),
+            [need],
+            machines.heard.append,
+            settings=machines.settings(*nodes, **settings),
+        )
+
+    return run
+
+
+@pytest.fixture(scope="session")
+def pulled(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The cache of a node that has pulled the model; made by the first test that needs it in each process."""
+    return tmp_path_factory.mktemp("pulled") / "hub"
+
+
+@pytest.fixture
+async def held(
+    hub: fake_hub.FakeHub,
+    serve: Callable[[web.Application], Awaitable[str]],
+    machines: Machines,
+    staging: Staging,
+    pulled: Path,
+) -> Callable[[str], object]:
+    """held(node): it has the model, as if it had pulled it."""
+    if not pulled.exists():
+        await staging(Need.model(MODEL, ("n1",)), "n1", endpoint=await serve(hub.app()))
+        shutil.move(machines.cache("n1"), pulled)
+        machines.heard.clear()
+    return lambda node: shutil.copytree(pulled, machines.cache(node), symlinks=True)
