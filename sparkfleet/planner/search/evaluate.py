@@ -64,7 +64,8 @@ class Evaluation(NamedTuple):
     predicted: float = 0.0
     """Its worth by the prediction alone, whatever was published."""
     factor: float = 1.0
-    """Factor of its worth's rate by what was published."""
+    """Factor on its predicted rate by what was published. Beside a candidate on fewer nodes it may be theirs
+    (`spread.as_on`), for the next comparison of numbers of nodes; `worth` has its own."""
     discount: float = 1.0
     """Factor of its worth by rules and by the number of published measurements."""
 
