@@ -187,7 +187,7 @@ class Controller:
         await self._notice_clock()
         before = self.fleet.apps
         with self.failures.working("the list of what runs", LIST_LATE_S):
-            self.fleet.apps = await self._apps.list()
+            self.fleet.see_apps(await self._apps.list())
         self.failures.warn("store", self._check(self.fleet.apps))
         await self._sweep_after(before)
         failed = [app.name for app in self.fleet.apps if app.status == "failed"]

@@ -52,9 +52,12 @@ class GatewayControl:
         return await self._publisher.table(known, wait_s, replica)
 
     async def publish(self, without: GroupKey | None = None) -> None:
-        """Publishes the table; costs nothing while all that it is made of is as it was."""
+        """Publishes the table; costs nothing while all that it is made of is as it was.
+
+        The gateways keep the table of the controller before until this one knows what runs.
+        """
         inputs = self.inputs(without)
-        if inputs == self._published_from:
+        if not self._fleet.is_listed or inputs == self._published_from:
             return
         keys = self._fleet.store.keys.all()
         current = await self._publisher.publish(self.snapshot(), keys, without, self.address.listening)

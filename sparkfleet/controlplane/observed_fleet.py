@@ -24,6 +24,8 @@ class ObservedFleet:
         self._clocks = clocks
         self.apps: tuple[App, ...] = ()
         """Groups that exist, as they were listed last."""
+        self.is_listed = False
+        """False until Ray Serve has listed them once: until then no group in `apps` does not mean that none serves."""
         self.nodes = SeenNodes.only(here)
         self.pending = Pending()
         self.paused = False
@@ -38,6 +40,10 @@ class ObservedFleet:
         # At once: if a node goes down before the next round, its boot would never be known.
         for known in learn_boots(FleetState(starts=self.store.groups.starts(), nodes=self.nodes), now):
             self.store.groups.begin_start(known.group, known.boots)
+
+    def see_apps(self, apps: tuple[App, ...]) -> None:
+        """Takes Ray Serve's list of the groups that exist."""
+        self.apps, self.is_listed = apps, True
 
     def retire(self, group: GroupKey) -> None:
         """Counts a group as retiring for the rest of the round."""

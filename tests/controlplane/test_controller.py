@@ -143,6 +143,18 @@ async def test_a_restarted_controller_keeps_quiet_until_groups_have_reported(wor
     assert (await world.table()).models["tiny"].state == "ready"
 
 
+async def test_a_restarted_controller_publishes_nothing_until_ray_serve_has_listed_what_runs(world):
+    """Groups reported before the first list, and a table in which none serves was published: requests got 503."""
+    await world.put()
+    await world.ready(1)
+    world.restarted()
+    await world.controller.intake.report(report(phase=GroupPhase.READY))
+    await world.controller.keys.create("laptop")
+    assert (await world.table()).version == 0
+    await world.controller.reconcile()
+    assert (await world.table()).models["tiny"].groups[0].ready
+
+
 async def test_a_group_that_fell_silent_is_not_ready(world, monkeypatch):
     await world.put()
     await world.ready(1)
@@ -431,7 +443,8 @@ async def test_an_application_that_serve_does_not_list_for_a_moment_costs_nothin
     await world.ready(await world.put())
     world.nodes.swept.clear()
     there, world.apps.apps = world.apps.apps, {}
-    world.controller.fleet.apps, before = await world.apps.list(), world.controller.fleet.apps
+    before = world.controller.fleet.apps
+    world.controller.fleet.see_apps(await world.apps.list())
     assert [app.status for app in before] == ["running"]
     await world.controller._sweep_after(before)
     assert world.nodes.swept == []

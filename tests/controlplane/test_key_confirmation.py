@@ -53,6 +53,22 @@ async def test_a_gateway_that_does_not_answer_is_named(world):
     poll.cancel()
 
 
+async def test_a_gateway_with_the_table_of_the_controller_before_has_not_confirmed(world):
+    """Right after a restart a revoked key was called refused by every gateway; they accepted it for ten seconds more."""
+    await world.put()
+    await world.ready(1)
+    world.restarted()
+    await world.controller.reconcile()
+    await gateway(world)
+    assert (await world.controller.keys.create("laptop"))[2] == {"gw-1"}
+    poll = asyncio.create_task(follow(world))
+    revoked = asyncio.create_task(world.controller.keys.revoke("laptop"))
+    await asyncio.sleep(0)
+    await world.ready(1)
+    assert (await revoked)[1] == frozenset()
+    poll.cancel()
+
+
 async def test_without_gateways_nobody_has_to_confirm(world):
     assert (await world.controller.keys.create("laptop"))[2] == frozenset()
 

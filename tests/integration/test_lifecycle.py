@@ -28,6 +28,7 @@ class Load:
 
     def __init__(self, fleet, model="tiny", max_tokens=4, pause=0.02):
         self.statuses = []
+        """200, or an error in words."""
         self._fleet, self._model, self._max_tokens, self._pause = fleet, model, max_tokens, pause
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._work)
@@ -38,7 +39,8 @@ class Load:
         with httpx.Client(base_url=self._fleet.endpoint, headers=headers, timeout=60) as client:
             while not self._stop.is_set():
                 try:
-                    self.statuses.append(client.post("/completions", json=body).status_code)
+                    answer = client.post("/completions", json=body)
+                    self.statuses.append(200 if answer.status_code == 200 else f"{answer}: {answer.text}")
                 except httpx.HTTPError as error:
                     self.statuses.append(type(error).__name__)
                 time.sleep(self._pause)
@@ -218,11 +220,20 @@ def test_a_restart_loads_the_engine_again_and_fails_no_request(fleet):
 
 
 def test_kill_the_controller_and_no_request_fails(fleet):
-    """Its state comes back from the store, its table from the groups; nobody else notices."""
-    (controller,) = actors(fleet, "ControllerActor")
+    """Its state comes back from the store, its table from the groups; nobody else notices.
+
+    Ray Serve may take seconds to list what runs: groups have reported by then.
+    """
+    (controller,), (serve,) = actors(fleet, "ControllerActor"), actors(fleet, "ServeController")
     with Load(fleet) as load:
-        os.kill(controller, signal.SIGKILL)
-        fleet.until(lambda: actors(fleet, "ControllerActor") not in ([], [controller]))
+        os.kill(serve, signal.SIGSTOP)
+        try:
+            os.kill(controller, signal.SIGKILL)
+            fleet.until(lambda: actors(fleet, "ControllerActor") not in ([], [controller]))
+            fleet.until(lambda: [one["phase"] for one in fleet.deployment()["groups"]] == ["ready"])
+            time.sleep(3)  # longer than a gateway's poll
+        finally:
+            os.kill(serve, signal.SIGCONT)
         fleet.until(lambda: ready(fleet))
         time.sleep(3)  # longer than a gateway's poll: it has the new table
     assert set(load.statuses) == {200}

@@ -8,12 +8,14 @@ import time
 from collections.abc import Callable, Collection
 
 from sparkfleet.controlplane.state.fleet_snapshot import FleetSnapshot
+from sparkfleet.controlplane.state.report_cache import STALE_S
 from sparkfleet.gateway.listening import GatewayListening
 from sparkfleet.gateway.routing_table import GroupEntry, KeyEntry, RoutingTable
 from sparkfleet.group.group_name import GroupKey
 
-SETTLE_S = 10.0
-"""Seconds after a restart of the controller for which the gateways keep their old table while groups report again."""
+SETTLE_S = STALE_S
+"""Seconds after a restart of the controller for which the gateways keep their old table while groups report again: a group
+that is silent for longer does not count as ready without a restart either."""
 
 
 class RoutingPublisher:
@@ -73,7 +75,9 @@ class RoutingPublisher:
         version = self._table.version
 
         def late() -> frozenset[str]:
-            return frozenset(one for one in replicas() if self._held.get(one, 0) < version)
+            # Before the first table the gateways have one of the controller before, which the first one replaces.
+            current = version or self._table.version
+            return frozenset(one for one in replicas() if not current or self._held.get(one, 0) < current)
 
         async with self._published:
             with contextlib.suppress(TimeoutError):
