@@ -15,6 +15,7 @@ from sparkfleet.controlplane.store_safety.guard import StoreError
 from sparkfleet.group.group_name import GroupKey
 from sparkfleet.lab.simulation import invariants
 from sparkfleet.lab.simulation.faults import EventIntervals, Faults
+from sparkfleet.lab.simulation.published_tables import table_of
 from sparkfleet.lab.simulation.users import Users
 from sparkfleet.lab.simulation.world import ControllerKilledError, Report, World
 
@@ -161,7 +162,7 @@ class Simulation:
             if world.time.seconds - self._asked_at >= STATUS_EVERY_S:
                 self._asked_at = world.time.seconds
                 world.controller.queries.status()
-            table = await world.controller.gateways.table(known=-1, wait_s=0.0)
+            table = await table_of(world.controller)
             found += invariants.not_ready_in_table(table, world.fleet, self._ended_at)
         world.report.violations += found
 

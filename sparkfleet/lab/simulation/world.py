@@ -27,6 +27,7 @@ from sparkfleet.lab.simulation.arrived_reports import ArrivedReports
 from sparkfleet.lab.simulation.entries import SimulatedEntries
 from sparkfleet.lab.simulation.fleet import SimulatedFleet
 from sparkfleet.lab.simulation.plans import launch
+from sparkfleet.lab.simulation.published_tables import left_out, table_of
 from sparkfleet.lab.simulation.serve import Outcome, SimulatedServe
 from sparkfleet.lab.simulation.store_place import FLEET, StorePlace
 from sparkfleet.lab.simulation.timeline import Timeline
@@ -340,10 +341,13 @@ class World:
         try:
             while self._inbox and self.controller is not None:
                 report, controller = self._inbox.pop(0), self.controller
+                known = (await table_of(controller)).version
                 with contextlib.suppress(sqlite3.Error):  # goes back to the group, which repeats it
                     await controller.intake.report(report)
                 newest = controller.fleet.reports.newest(report.name)
                 self.report.violations += self.arrived.take(report, newest, self.time.seconds)
+                if (table := await table_of(controller)).version != known:
+                    self.report.violations += left_out(table, controller, self.serve, self.time.seconds)
         finally:
             self._delivering = False
 

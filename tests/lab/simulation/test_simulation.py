@@ -7,6 +7,7 @@ from types import SimpleNamespace
 import pytest
 
 from sparkfleet.controlplane import controller, fleet_queries, gateway_control
+from sparkfleet.controlplane.observed_fleet import ObservedFleet
 from sparkfleet.controlplane.policy import decide as policy
 from sparkfleet.controlplane.policy import fallback
 from sparkfleet.controlplane.policy.ladder import RETRIES, step
@@ -110,6 +111,13 @@ def test_a_group_that_ends_while_the_gateways_send_it_requests_is_found(monkeypa
     assert simulate(1, 3.0, race_every_s=NEVER).violations == []
     monkeypatch.setattr(gateway_control.GatewayControl, "leave", leave)
     assert "was retired while it was in the table" in simulate(1, 3.0, race_every_s=NEVER).violations[0]
+
+
+def test_a_group_that_serves_and_is_missing_in_a_new_table_is_found(monkeypatch):
+    """A controller that had not listed what runs published a table without groups when the first one reported."""
+    always = property(lambda self: True, lambda self, value: None)
+    monkeypatch.setattr(ObservedFleet, "is_listed", always, raising=False)
+    assert "serves, and a new table does not name it" in simulate(8, 1.0).violations[0]
 
 
 def test_a_group_that_stays_given_up_while_its_memory_is_free_is_found():
