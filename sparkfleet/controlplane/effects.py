@@ -135,12 +135,11 @@ class Effects:
                 await self._apps.deploy(launch)
                 # Only now: if Serve did not accept the launch, a counted failure is not counted again.
                 self._fleet.pending = pending_after(self._fleet.pending, action, self._clocks())
-            case RetireGroup(group=group):
+            case RetireGroup(group=group) | EndGroup(group=group):
                 if not await self._leave(group):
                     return  # it is decided again in the next round
-                await self._event_log.record(*group[:2], name_of(group), "retire", action.reason)
-                await self._apps.retire(*group)
-            case EndGroup(group=group):
+                if isinstance(action, RetireGroup):  # the end of a given-up one has its event
+                    await self._event_log.record(*group[:2], name_of(group), "retire", action.reason)
                 await self._apps.retire(*group)
 
     async def _launch(self, desired: Desired, group: GroupKey) -> GroupLaunch | None:

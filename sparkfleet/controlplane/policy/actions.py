@@ -56,7 +56,7 @@ class RetireGroup(EndAttempt):
 
 @dataclass(frozen=True, kw_only=True)
 class EndGroup(GroupAction):
-    """End a group that is given up."""
+    """Take a group that is given up out of the gateways' table, and end it."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -90,6 +90,12 @@ class FallbackCase:
         """Its position on its ladder."""
         return self.state.standing(self.group)
 
+    @property
+    def serves(self) -> bool:
+        """True if it may have requests: Serve counts it as running, and it has reported nothing else."""
+        report = self.state.report(self.group)
+        return self.app.status == "running" and (report is None or report.phase is GroupPhase.READY)
+
 
 # --- starts that took their node down, counted before any new start
 
@@ -186,8 +192,8 @@ def answer_restarts(one: FallbackCase) -> list[Action] | None:
 
 
 def break_circle(one: FallbackCase) -> list[Action] | None:
-    """Gives up a group that becomes ready and fails too often."""
-    if sum(at > one.now.unix - BREAKER_S for at in one.standing.falls) < BREAKER_FAILURES:
+    """Gives up a group that becomes ready and fails too often. If it serves by now, its next failure does."""
+    if one.serves or sum(at > one.now.unix - BREAKER_S for at in one.standing.falls) < BREAKER_FAILURES:
         return None
     words = (
         f"it came up and failed {BREAKER_FAILURES} times within {BREAKER_S / 60:.0f} minutes, so it is not started"
@@ -205,10 +211,7 @@ def take_less_memory(one: FallbackCase) -> list[Action] | None:
 
     That is one for which there was no such rung then: another plan or a node that is back may bring one.
     """
-    report = one.state.report(one.group)
-    if one.app.status == "running" and (report is None or report.phase is GroupPhase.READY):
-        return None
-    if sum(at > one.now.unix - STARVED_S for at in one.standing.starved) < STARVED:
+    if one.serves or sum(at > one.now.unix - STARVED_S for at in one.standing.starved) < STARVED:
         return None
     plan = one.desired.plan_of(one.group)
     away_or_drained = {*one.state.nodes.away_since, *one.state.drained}

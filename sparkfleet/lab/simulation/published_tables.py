@@ -22,16 +22,17 @@ def left_out(table: RoutingTable, controller: Controller, serve: SimulatedServe,
     Args:
         table: has just been published: what has arrived since is not in it.
         controller: the one that published it.
-        serve: all groups that exist.
+        serve: all groups that exist. One that the controller has started since it listed them has not served before.
         now: simulated seconds.
     """
     named = {group.app for model in table.models.values() for group in model.groups if group.ready}
     fleet = controller.fleet
     leaving = {app.group for app in fleet.apps if app.status == "retiring"}
     leaving |= {one.group for one in fleet.store.drains.groups()}
+    listed = {app.group for app in fleet.apps} or serve.apps.keys()
     wanted = {group for one in fleet.to_run().values() for group in one.groups}
     for report in fleet.reports.fresh():
-        serves = report.phase is GroupPhase.READY and report.group in serve.apps
+        serves = report.phase is GroupPhase.READY and report.group in listed
         app = app_name(*report.group)
         if serves and report.group in wanted - leaving and app not in named:
             yield f"{now:.1f} s: {app} serves, and a new table does not name it as ready"

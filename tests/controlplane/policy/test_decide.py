@@ -268,8 +268,10 @@ def test_a_group_that_never_starts_has_each_rung_tried_as_often_as_its_cause_all
 
 def test_five_falls_within_ten_minutes_end_a_group_and_four_do_not():
     falls = tuple(NOW.unix - 100 * at for at in range(BREAKER_FAILURES))
-    base = FleetState(desired={"tiny": desired("tiny")}, apps=(application(TINY, "running"),))
+    base = FleetState(desired={"tiny": desired("tiny")}, apps=(application(TINY, "starting"),))
     tripped = replace(base, standings={TINY: Standing(falls=falls)})
+    serves_again = replace(tripped, apps=(application(TINY, "running"),))
+    assert decide(serves_again, NOW) == [], "its requests were cut, and nothing served"
     give_up, end = decide(tripped, NOW)
     assert give_up.standing.given_up
     assert "5 times within 10 minutes" in give_up.reason
