@@ -98,6 +98,7 @@ def test_two_replicas_lie_on_two_nodes(fleet):
     fleet.ok("delete", "--yes", "pair")
 
 
+@pytest.mark.full
 def test_the_other_node_is_rebooted_and_it_heals_by_itself(fleet):
     before = fleet.deployment()["groups"][0]["ranks"][0]["pid"]
     fleet.lab.reboot("spark2")

@@ -41,6 +41,7 @@ def pids(fleet, status):
     }
 
 
+@pytest.mark.full
 def test_another_head_in_an_inventory_takes_nothing_over(fleet):
     """It used to start a second head, and ended the first one's controller and Ray."""
     before = pids(fleet, fleet.status())

@@ -196,6 +196,7 @@ def test_a_variable_of_a_deployment_reaches_its_engine_and_no_file_and_no_answer
     assert found.stdout == ""
 
 
+@pytest.mark.full
 def test_another_replica_leaves_the_first_engine_alone_and_goes_again(fleet):
     engine = engine_pid(group(fleet))
     with Load(fleet) as load:
@@ -240,6 +241,7 @@ def test_kill_the_controller_and_no_request_fails(fleet):
     assert len(load.statuses) > 20
 
 
+@pytest.mark.full
 def test_up_while_the_controller_is_restarted_leaves_ray_alone(fleet):
     """For some seconds nobody answers: who takes the fleet for down kills Ray, and with it the gateway."""
     (controller,) = actors(fleet, "ControllerActor")
@@ -331,6 +333,7 @@ def test_kill_the_gateway_and_it_comes_back(fleet):
     assert time.monotonic() - killed < 10, "decision 77: one gateway is enough because it is back soon"
 
 
+@pytest.mark.full
 def test_another_address_of_the_endpoint_is_taken_at_once_and_open_streams_go_on(fleet):
     slow = fleet.spec().replace("name: tiny", "name: slow").replace("env: {", "env: {FAKE_ITL_MS: '100', ")
     fleet.apply(fleet.write("slow.yaml", slow))
@@ -438,6 +441,7 @@ def is_down(fleet):
     return (status["up"], status["deployments"]) == (False, [])
 
 
+@pytest.mark.full
 def test_kill_all_of_ray_and_up_adopts_the_engine(fleet):
     """Ray is gone, controller and gateway with it; the engine lives on for its lease, and nothing is loaded twice."""
     engine = engine_pid(group(fleet))

@@ -223,6 +223,7 @@ def test_a_mark_that_is_lost_or_spoilt_is_written_again(fleet, content):
     back(fleet)
 
 
+@pytest.mark.full
 def test_a_controller_whose_actor_is_gone_is_made_again(fleet):
     address = read_address(fleet.paths)
     text = END_ACTOR.format(address=address.ray, host=address.ray.rpartition(":")[0])
