@@ -209,7 +209,8 @@ def from_checkpoint(checkpoint: Checkpoint) -> ModelShape:
         layers=_layers(checkpoint),
         experts=checkpoint.experts,
         top_k=checkpoint.experts_per_token,
-        vision=bool(checkpoint.vision),
+        # Quantisers may drop a declared tower: until the weights are read, it is taken to be there.
+        vision=checkpoint.declares_vision if checkpoint.vision is None else checkpoint.vision,
         table_bytes=float(checkpoint.table_bytes),
         prompt_share=_prompt_share(checkpoint),
         basis="safetensors headers" if checkpoint.weights_known else "config.json",

@@ -6,7 +6,11 @@ import pytest
 
 from sparkfleet.accuracy.models import Stored, find_arch
 from sparkfleet.knowledge.measurements import architectures
-from sparkfleet.perf.model_shape import ModelShape, from_counts
+from sparkfleet.knowledge.models.known_models import known_checkpoint
+from sparkfleet.perf.memory.demand import demand
+from sparkfleet.perf.memory.engine_sizes import MemoryConfig
+from sparkfleet.perf.model_shape import ModelShape, from_checkpoint, from_counts
+from sparkfleet.perf.prediction import MemoryUse
 
 
 def arch(name: str) -> ModelShape:
@@ -115,3 +119,15 @@ def test_index_keys_are_pooled() -> None:
     assert found.full == 11
     assert found.kv_elements == 11 * (512 + 128 / 4)
     assert found.read_elements == 11 * 128 / 4
+
+
+def test_a_vision_tower_that_a_config_declares_is_in_the_memory_until_the_weights_are_read():
+    """Neither the tower nor the encoder's cache was counted for Qwen3.8-27B, whose weights nobody had read: 1.6 GiB."""
+    declared = known_checkpoint("Qwen/Qwen3.8-27B-FP8")
+    assert (declared.vision, declared.declares_vision) == (None, True)
+    run = MemoryConfig(context=8192)
+    with_tower = demand(from_checkpoint(declared), run)
+    without = demand(from_checkpoint(declared.model_copy(update={"vision": False})), run)
+    assert with_tower.of(MemoryUse.VISION_CACHE) > 0
+    assert without.of(MemoryUse.VISION_CACHE) == 0
+    assert with_tower.of(MemoryUse.WEIGHTS) > without.of(MemoryUse.WEIGHTS)

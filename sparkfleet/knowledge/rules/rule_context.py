@@ -198,6 +198,11 @@ class RuleContext(Value):
         return None if self.image is None else _split_image(self.image)[1]
 
     @property
+    def image_tag_name(self) -> str | None:
+        """The tag of the image as text, for globs; "" if it has none."""
+        return self.image_tag
+
+    @property
     def flag_values(self) -> Mapping[str, str] | None:
         """The flags by name, values joined by blanks, "" for switches."""
         return None if self.flags is None else parse_flags(self.flags)
@@ -242,7 +247,12 @@ def _kinds() -> dict[str, FactKind]:
         name: next(item for item in field.metadata if isinstance(item, FactKind))
         for name, field in RuleContext.model_fields.items()
     }
-    return {**declared, "image_name": FactKind.TEXT, "image_tag": FactKind.VERSION}
+    return {
+        **declared,
+        "image_name": FactKind.TEXT,
+        "image_tag": FactKind.VERSION,
+        "image_tag_name": FactKind.TEXT,
+    }
 
 
 FACTS: Mapping[str, FactKind] = _kinds()

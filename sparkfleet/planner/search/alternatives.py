@@ -36,7 +36,8 @@ class Alternatives:
         self._rejected = proposals.rejected
 
     def other_sizes(self, choice: Evaluation, others: Iterable[Evaluation]) -> Iterator[str]:
-        """Lines with the rate of one request on other numbers of nodes: on fewer, and on more if they are faster.
+        """Lines with the rate of one request on other numbers of nodes: on fewer, if still fewer are slower, and on more if
+        they are faster than the choice.
 
         For many requests, their number, if the deployment leaves it open.
         """
@@ -45,11 +46,15 @@ class Alternatives:
         if self._case.objective != "interactive" or self._case.variant.parallel is not None:
             return
         ranks, ours = choice.proposal.split.ranks, tps_alone(choice)
-        for other in others:
+        fastest = 0.0
+        for other in others:  # the fewest first
             split, tps = other.proposal.split, tps_alone(other)
             why = stays(self._case, choice, other) if split.ranks > ranks else ""
-            if split.ranks < ranks or (split.ranks > ranks and tps > ours):
-                yield line(split, tps, ours) + (f" ({why})" if why else "")
+            least = ours if split.ranks > ranks else fastest
+            if split.ranks != ranks and tps > least:
+                published = other.rung.published.exactly
+                yield line(split, tps, ours, published) + (f" ({why})" if why else "")
+            fastest = max(fastest, tps)
         for pool, split in self._proposals.kept[:1]:
             wider = choice.proposal._replace(pool=pool, split=split)
             tps = self._promised(wider)

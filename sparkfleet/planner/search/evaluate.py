@@ -20,6 +20,7 @@ from sparkfleet.planner.capacity.sizing import (
     Sizing,
     VariantContext,
     fraction_of,
+    quant_of,
     settings_of,
     size_proposal,
     sized_at,
@@ -33,7 +34,7 @@ from sparkfleet.planner.engine_args.engine_args import (
     share_given,
 )
 from sparkfleet.planner.engine_args.user_overrides import in_words
-from sparkfleet.planner.place.stacks import Stack, in_order
+from sparkfleet.planner.place.stacks import Stack, images_by_name, in_order
 from sparkfleet.planner.rules.judgement import RuleJudgement, RuleMatch, fold, judge, merge_flags, rejections
 from sparkfleet.planner.search.candidate_builder import (
     StackedProposal,
@@ -43,7 +44,14 @@ from sparkfleet.planner.search.candidate_builder import (
     situation_with,
 )
 from sparkfleet.planner.search.notes import notes_of
-from sparkfleet.planner.search.objective import SizedProposal, doubt, evidence_of, published_factor, worth
+from sparkfleet.planner.search.objective import (
+    SizedProposal,
+    doubt,
+    evidence_of,
+    proof_of,
+    published_factor,
+    worth,
+)
 from sparkfleet.planner.types.plan import Candidate, PublishedRuns, Rejection, Rung
 
 STACKS_TRIED = 6
@@ -68,6 +76,8 @@ class Evaluation(NamedTuple):
     (`spread.as_on`), for the next comparison of numbers of nodes; `worth` has its own."""
     discount: float = 1.0
     """Factor of its worth by rules and by the number of published measurements."""
+    proof: float = 1.0
+    """The part of `discount` by the number of published measurements."""
 
     @property
     def needs(self) -> Band:
@@ -314,12 +324,13 @@ def _predicted(
     factor = published_factor(ranked)
     value = worth(ranked, factor) * discount
     proof = evidence_of(case, proposal)
+    proven = proof_of(case, proposal).discount(busy=case.objective == "throughput")
     rung = Rung(
         candidate=candidate,
         prediction=prediction,
         reason="",
         worth=value,
-        published=_published(proof),
+        published=_published(proof, mixed=bool(images_by_name(case.variant.model, quant_of(case)))),
         rules=tuple(finding.rule.id for finding in verdict.required_by),
         notes=tuple(notes_of(stacked, candidate, sized, verdict)),
         pinned=in_words(case.variant.engine_args),
@@ -333,16 +344,23 @@ def _predicted(
         worth(ranked, 1.0) * slower,
         factor,
         discount,
+        proven,
     )
 
 
-def _published(proof: Evidence) -> PublishedRuns:
-    """The nearest published runs, as plans have them."""
+def _published(proof: Evidence, *, mixed: bool) -> PublishedRuns:
+    """The nearest published runs, as plans have them.
+
+    Args:
+        proof: published runs for the candidate.
+        mixed: some are of builds that store the weights in other bits than its image: their rate is not its.
+    """
+    rates = (one.alone for one in proof.nearest if one.alone and one.nodes == proof.nodes)
     return PublishedRuns(
         rows=sum(one.rows for one in proof.nearest),
         sources=tuple(dict.fromkeys(source for one in proof.nearest for source in one.sources)),
         same=proof.level <= EvidenceLevel.SIBLING,
-        alone=next((one.alone for one in proof.nearest if one.alone and one.nodes == proof.nodes), None),
+        alone=None if mixed else next(rates, None),
     )
 
 

@@ -79,7 +79,7 @@ def _unpublished(stacked: StackedProposal) -> Iterator[str]:
     found = proof_of(case, proposal)
     if found.level is EvidenceLevel.FORMAT:
         if not found.runs:
-            yield f"nobody has published rates of this, only gains or acceptance {drafting}"
+            yield f"nobody has published rates of this {where}, only gains or acceptance {drafting}"
             return
         formats = " and ".join(dict.fromkeys(one.format.upper() for one in found.nearest))
         yield f"nobody has published this format {drafting} {where}: others ran the family in {formats}"

@@ -9,7 +9,7 @@ from sparkfleet.knowledge.engines.advisories import advisories_of
 from sparkfleet.knowledge.rules.rules import Penalise
 from sparkfleet.planner.capacity.sizing import Proposal, VariantContext
 from sparkfleet.planner.search.evaluate import Evaluation
-from sparkfleet.planner.search.objective import SPREAD_GAIN
+from sparkfleet.planner.search.objective import SPREAD_GAIN, proof_of
 from sparkfleet.planner.search.spread import sparks_words
 from sparkfleet.planner.types.plan import GroupPlan, Rejection, Rung
 from sparkfleet.specs.deployment import Objective
@@ -197,8 +197,17 @@ def _doubt_of(evaluation: Evaluation, choice: Evaluation) -> str:
     if own.same and own.rows >= best.rows:
         return "published measurements favour the choice"
     if not own.rows and not best.rows:
-        return "fewer published measurements of it with other models"
+        there = "on fewer Sparks" if _is_carried(choice) else "with other models"
+        return f"fewer published measurements of it {there}"
     return "fewer published measurements"
+
+
+def _is_carried(evaluation: Evaluation) -> bool:
+    """True if measurements on fewer nodes count for it."""
+    case = evaluation.sized.case
+    return evaluation.proof > proof_of(case, evaluation.proposal).discount(
+        busy=case.objective == "throughput"
+    )
 
 
 def moved(rung: Rung, nodes: tuple[str, ...], beside: Sequence[str]) -> Rung:

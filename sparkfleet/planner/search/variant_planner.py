@@ -8,9 +8,8 @@ from __future__ import annotations
 import heapq
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from itertools import count
-from typing import NamedTuple
 
 from sparkfleet.knowledge.published.evidence import EvidenceLevel
 from sparkfleet.perf.memory.demand import fits
@@ -30,6 +29,7 @@ from sparkfleet.planner.search.objective import (
     total,
     worth,
 )
+from sparkfleet.planner.search.rank_search import RankedProposal, RankSearch
 from sparkfleet.planner.search.rung_builder import (
     ServedVariant,
     moved,
@@ -37,7 +37,7 @@ from sparkfleet.planner.search.rung_builder import (
     rung_of,
     without_advisory_first,
 )
-from sparkfleet.planner.search.spread import as_on, stays
+from sparkfleet.planner.search.spread import beside, is_alike, stays
 from sparkfleet.planner.search.suggestions import NodeKind, joined, nearest
 from sparkfleet.planner.types.group_share import shared
 from sparkfleet.planner.types.plan import GroupPlan, Rejection, Rung
@@ -60,31 +60,6 @@ LOOKUP_REJECTED = Rejection(
     reason="drafts that are looked up in the text pay only if it repeats; if it does: `content: agent`, `edits` or `code`",
     why="wanted",
 )
-
-
-class RankedProposal(NamedTuple):
-    """A proposal in the order of its promise."""
-
-    negative: float
-    """Worth, promised or evaluated, negative: a heap has the least first."""
-    order: int
-    proposal: Proposal
-    evaluation: Evaluation | None
-
-
-@dataclass
-class RankSearch:
-    """Search among the proposals on one number of ranks."""
-
-    ranks: int
-    heap: list[RankedProposal]
-    first: Evaluation | None = None
-    """The best that passes and has room."""
-    nodes: tuple[str, ...] = ()
-    too_few: tuple[Evaluation, tuple[str, ...]] | None = None
-    """The best that has room for fewer replicas than the deployment sets."""
-    evaluated: int = 0
-    left: list[RankedProposal] = field(default_factory=list)
 
 
 def lookup_pays(case: VariantContext) -> bool:
@@ -197,19 +172,25 @@ class VariantPlanner:
         """
         searches = self._searches()
         best: RankSearch | None = None
+        fewer: Evaluation | None = None
         for search in searches:
             self._search(search)
             if search.first is None:
                 continue
             if best is None or best.first is None:
                 best = search
-            elif not stays(self._case, best.first, search.first):
-                search.first = as_on(best.first, search.first)
+                continue
+            self._weigh_alike(search, best.first)
+            if not stays(self._case, best.first, search.first):
+                fewer = best.first
+                search.first = beside(fewer, search.first)
                 best = search
         if best is None or best.first is None:  # refused by the replicas that have no room
             short = next((search for search in searches if search.too_few is not None), None)
             return None if short is None or short.too_few is None else ([short.too_few[0]], short.too_few[1])
         ladder = self._climb(best, best.first)
+        if fewer is not None:
+            ladder = [ladder[0], *(beside(fewer, one) for one in ladder[1:])]
         if self._case.objective != "context":
             ladder = without_advisory_first(ladder, lambda one: self._may_lead(one.proposal))
         self._note_alternatives(ladder[0], best, searches)
@@ -238,6 +219,27 @@ class VariantPlanner:
         for one in postponed:
             heapq.heappush(search.heap, one)
 
+    def _weigh_alike(self, search: RankSearch, fewer: Evaluation) -> None:
+        """Makes the engine and method of the best on fewer nodes the first of a search, if that is the best beside it."""
+        first = search.first
+        if first is None or is_alike(first.proposal, fewer.proposal):
+            return
+        one = min((one for one in search.heap if is_alike(one.proposal, fewer.proposal)), default=None)
+        if one is None:
+            return
+        search.heap.remove(one)
+        heapq.heapify(search.heap)
+        evaluation = one.evaluation or self._evaluation(search, one.proposal)
+        if evaluation is None:
+            return
+        nodes, search.first = search.nodes, None
+        if beside(fewer, evaluation).worth > beside(fewer, first).worth:
+            self._take(search, evaluation)
+        loser = evaluation if search.first is None else first
+        if search.first is None:
+            search.first, search.nodes = first, nodes
+        heapq.heappush(search.heap, RankedProposal(-loser.worth, next(self._order), loser.proposal, loser))
+
     def _may_lead(self, proposal: Proposal) -> bool:
         """False for drafts that are looked up in the text, unless it repeats or they are wanted."""
         return proposal.speculation.method not in LOOKUPS or lookup_pays(self._case)
@@ -246,10 +248,7 @@ class VariantPlanner:
         """The evaluation of a proposal, if it is as good as it promised; else it waits for its turn, or is out."""
         if one.evaluation is not None:
             return one.evaluation
-        search.evaluated += 1
-        stacks, room = self._proposals.stacks[one.proposal.engine], self._ledger.best(one.proposal.pool)
-        evaluation, rejected = evaluate(self._case, one.proposal, stacks, room)
-        self._rejected += _about(one.proposal, rejected)
+        evaluation = self._evaluation(search, one.proposal)
         if evaluation is None:
             return None
         if evaluation.worth < -one.negative * 0.999:  # slower than estimated: others may be better now
@@ -257,6 +256,14 @@ class VariantPlanner:
                 search.heap, RankedProposal(-evaluation.worth, next(self._order), one.proposal, evaluation)
             )
             return None
+        return evaluation
+
+    def _evaluation(self, search: RankSearch, proposal: Proposal) -> Evaluation | None:
+        """The evaluation of a proposal on the first stack that the rules let pass."""
+        search.evaluated += 1
+        stacks, room = self._proposals.stacks[proposal.engine], self._ledger.best(proposal.pool)
+        evaluation, rejected = evaluate(self._case, proposal, stacks, room)
+        self._rejected += _about(proposal, rejected)
         return evaluation
 
     def _take(self, search: RankSearch, evaluation: Evaluation) -> None:

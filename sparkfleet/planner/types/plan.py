@@ -137,7 +137,12 @@ class PublishedRuns(Value):
     same: bool = False
     """False: of the nearest combination that somebody has published, if `rows` is not 0."""
     alone: float | None = None
-    """tok/s of one request; None if that was not published."""
+    """tok/s of one request; None if that was not published, or of builds that store the weights in other bits, too."""
+
+    @property
+    def exactly(self) -> float | None:
+        """tok/s of one request of the combination itself; None if it was not published, or only of another one."""
+        return self.alone if self.same else None
 
 
 class Rung(Value):

@@ -5,7 +5,14 @@ import pytest
 from sparkfleet.checkpoints.arch.layers import LayerKind
 from sparkfleet.checkpoints.arch.weight_parts import Part
 from sparkfleet.errors import FactError, SpecError
-from sparkfleet.knowledge.models.known_models import MODELS, config_name, known_checkpoint, quant_in_name
+from sparkfleet.knowledge.measurements import architectures
+from sparkfleet.knowledge.models.known_models import (
+    MODELS,
+    checkpoint_if_known,
+    config_name,
+    known_checkpoint,
+    quant_in_name,
+)
 
 ENTRY = '{id: a, match: ["org/a"], config: openai/gpt-oss-120b, sources: [s], date: "2026-01"}'
 
@@ -163,6 +170,17 @@ def test_windows(model, window):
         ("RedHatAI/Qwen3-235B-A22B-Instruct-2507-NVFP4", 262_144),
         ("microsoft/Phi-4-reasoning-plus", 32_768),
         ("mistralai/Mistral-Small-4-119B-2603-NVFP4", 1_048_576),
+        ("Qwen/Qwen2.5-Coder-7B-Instruct", 32_768),
+        ("Qwen/Qwen2.5-7B-Instruct", 32_768),
+        ("Qwen/Qwen2.5-7B-Instruct-1M", 1_010_000),
+        ("Qwen/Qwen2.5-14B-Instruct", 32_768),
+        ("Qwen/Qwen2.5-14B", 131_072),
+        ("Qwen/Qwen2.5-1.5B-Instruct", 32_768),
+        ("deepseek-ai/DeepSeek-R1-Distill-Qwen-7B", 131_072),
+        ("mistralai/Ministral-3-3B-Instruct-2512", 262_144),
+        ("Qwen/Qwen3.5-0.8B", 262_144),
+        ("Qwen/Qwen3.5-2B", 262_144),
+        ("nvidia/NVIDIA-Nemotron-3-Nano-4B-BF16", 262_144),
     ],
 )
 def test_contexts_of_updates(model, tokens):
@@ -319,3 +337,10 @@ def test_wrong_entries_are_named(text, said):
     with pytest.raises(SpecError) as error:
         MODELS.read(f"version: 1\nunshaped: []\nlicenses: []\nmodels:\n- {text}\n")
     assert said in error.value.what
+
+
+def test_every_model_of_known_shapes_has_a_limit_of_its_context():
+    """Seven had none, so that a plan offered contexts which no engine starts with."""
+    names = {one for one in architectures() if "transformers default" not in one}
+    known = filter(None, map(checkpoint_if_known, names))
+    assert [one.id for one in known if one.max_positions is None] == []

@@ -60,7 +60,7 @@ def test_choice_ladder_and_rejected(sparks, plan, ask):
     text = "\n".join(lines)
     assert lines[0].startswith("  choice      spark1 · TP=1 · SGLang 0.5.12 · FP8 · NEXTN k=5 top-4")
     assert re.search(
-        r"speed       [\d.]+ tok/s for one user \([\d.]+–[\d.]+\), \d+ shared by 4 \(\d+–\d+\)\n"
+        r"speed       [\d.]+ tok/s for one user \([\d.]+–[\d.]+; published: 20\.6\), \d+ shared by 4 \(\d+–\d+\)\n"
         r" +first word after [\d.]+ s \(2K prompt\); prefill [\d,]+ tok/s; predicted from \d+\s+measurements\n",
         text,
     )
@@ -202,7 +202,7 @@ def test_a_plan_for_throughput_has_the_total_of_all_replicas(sparks, plan, ask):
     total = sum(group.choice.prediction.decode_tps_aggregate.mid for group in found.groups)
     assert len(found.groups) == 4
     assert found.tps == pytest.approx(total)
-    assert " by 64 on 4 replicas\n" in "\n".join(explain_plan(found))
+    assert " by 64 on 4 replicas first word " in " ".join(" ".join(explain_plan(found)).split())
     verdict = explain_change(compare(spec, found, None), found)[-1]
     assert f"fits, {total:.3g} tok/s shared by 64: 1 to start" in verdict
 

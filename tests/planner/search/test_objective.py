@@ -56,10 +56,10 @@ class TestThroughput:
         )
         assert not [rung for rung in (first, *rest) if "predicted faster" in rung.reason]
 
-    def test_of_two_that_nobody_ran_the_reason_is_other_models(self, sparks, plan, ask):
+    def test_of_two_that_nobody_ran_on_two_the_reason_is_what_was_run_on_one(self, sparks, plan, ask):
         found = choice(plan(sparks(2), ask("nvidia/Qwen3.6-27B-NVFP4")))
         assert found.published.rows == 0
-        assert "ranked lower: fewer published measurements of it with other models" in found.reason
+        assert "ranked lower: fewer published measurements of it on fewer Sparks" in found.reason
 
     def test_requests_are_fewer_by_a_quarter_before_they_are_halved(self, sparks, plan, ask):
         """With three drafts a step the KV cache of 16 is tight, and that of 12 is not: of 8 it was slower than no drafts."""

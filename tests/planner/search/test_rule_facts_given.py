@@ -47,7 +47,7 @@ def test_the_planner_gives_every_fact_that_its_rules_read(boxes, plan, ask, judg
     named = [image_situation(one.image) for one in IMAGES.content.images if len(images_of(one.image)) == 1]
     given = {name for situation in (*judged, *named) for name, value in situation if value is not None}
     if "image" in given:
-        given |= {"image_name", "image_tag"}
+        given |= {"image_name", "image_tag", "image_tag_name"}
     read = {fact for rule in planning_rules() for fact in rule.facts}
     assert read - given == UNPUBLISHED
 

@@ -23,6 +23,9 @@ from sparkfleet.specs.deployment import Deployment
 FP8 = "Qwen/Qwen3.6-27B-FP8"
 MOE = "Qwen/Qwen3.6-35B-A3B-FP8"
 DENSE = "nvidia/Llama-3.3-70B-Instruct-FP4"
+CODER = "Qwen/Qwen3-Coder-30B-A3B-Instruct-FP8"
+"""A second Spark is predicted to answer 1.2 times as fast."""
+DRAFTED = "nvidia/Qwen3.8-27B-NVFP4"
 MODELS = (FP8, MOE, DENSE, "openai/gpt-oss-120b", "nvidia/NVIDIA-Nemotron-3-Super-120B-A12B-NVFP4")
 
 
@@ -93,20 +96,34 @@ class TestIdleNodes:
         assert any(one.reason.endswith("kept for the other variants") for one in found.of("m").rejected)
 
     def test_nobody_has_published_two_and_the_alternative_is_told(self, sparks, plan, ask, published):
-        published(run("none", 1, alone=7.5))
-        found = first(plan(sparks(2), ask(FP8, engine="vllm", speculation="none")))
+        published(run("none", 1, model="qwen3-coder-30b-a3b", family="moe-2048x48x128"))
+        found = first(plan(sparks(2), ask(CODER, engine="vllm", speculation="none")))
         assert found.candidate.shape.tp == 1
-        assert "two Sparks: " in found.reason
         assert "`parallel: {tp: 2}` (" in found.reason
-        assert re.search(r"for one user, [\d.]+×: .*\(the whole answer [\d.]+×, but with fewer", found.reason)
+        said = re.search(r"\(the whole answer ([\d.]+)×, ([\d.]+)× required: (.*)\)", found.reason)
+        assert said is not None
+        assert required_gain(2, 1) < float(said[1]) < float(said[2])
+        assert said[3] == "no published measurements on two Sparks, 4 on one Spark"
 
     def test_the_number_of_measurements_is_the_reason_even_if_their_rate_is_above_the_prediction(
         self, sparks, plan, ask, published
     ):
-        published(run("none", 1, alone=19.0, off_alone=0.8))
-        found = first(plan(sparks(2), ask(FP8, engine="vllm", speculation="none")))
+        published(run("none", 1, model="qwen3-coder-30b-a3b", family="moe-2048x48x128", off_alone=0.8))
+        found = first(plan(sparks(2), ask(CODER, engine="vllm", speculation="none")))
         assert found.candidate.shape.tp == 1
-        assert "×, but with fewer published measurements)" in found.reason
+        assert "no published measurements on two Sparks" in found.reason
+
+    def test_measurements_on_one_spark_count_for_two_a_step_less(self, sparks, plan, ask, published):
+        """Qwen3-8B took one of two Sparks, although two are predicted to answer 1.7 times as fast, and four of four."""
+        published(run("none", 1, model="qwen3-8b", family="dense-4096x36", format="bf16"))
+        found = [first(plan(sparks(n, switch=n > 2), ask("Qwen/Qwen3-8B", engine="vllm"))) for n in (1, 2, 4)]
+        assert [one.candidate.shape.tp for one in found] == [1, 2, 4]
+
+    def test_the_engine_and_method_of_fewer_sparks_are_weighed_on_more(self, sparks, plan, ask):
+        """SGLang, predicted slower, was held against vLLM on four Sparks, and two of them were taken."""
+        found = first(plan(sparks(4, switch=True), ask(DRAFTED)))
+        assert (found.candidate.shape.tp, found.candidate.engine) == (4, "vllm")
+        assert found.candidate.speculation.method == "dflash2"
 
     def test_rates_of_one_source_on_one_spark_are_nothing_against_two(self, sparks, plan, ask, published):
         """Qwen3.8-27B stayed on one of eight Sparks, because a source's texts were fast there."""
@@ -129,7 +146,26 @@ class TestIdleNodes:
         published(run("none", 1, off_alone=0.4), run("none", 2, off_alone=-0.2))
         found = first(plan(sparks(2), ask(FP8, engine="vllm", speculation="none")))
         assert found.candidate.shape.tp == 1
-        assert "×, but published rates favour one Spark)" in found.reason
+        assert "× required: published rates favour one Spark)" in found.reason
+
+    def test_a_published_rate_is_beside_the_predicted_one(self, sparks, plan, ask, published):
+        """16 tok/s were predicted of one Spark, 20.6 published, and the plan had the first only."""
+        published(run("none", 1, alone=9.5), run("none", 2))
+        found = first(plan(sparks(2), ask(FP8, engine="vllm", speculation="none")))
+        assert re.search(r"one Spark: [\d.]+ tok/s for one user \(published: 9.5\), 0\.\d+×", found.reason)
+        assert found.published.exactly == 10.0
+
+    def test_rates_of_builds_in_other_bits_are_not(self, sparks, plan, ask):
+        """gpt-oss-120b: 58 tok/s are of a build that stores attention and head in MXFP4."""
+        found = first(plan(sparks(1), ask("openai/gpt-oss-120b")))
+        assert found.published.same
+        assert found.published.exactly is None
+
+    def test_fewer_that_are_slower_than_still_fewer_are_not_listed(self, sparks, plan, ask):
+        """Three in a pipeline, 7.6 tok/s, were listed between two with 42 and the choice."""
+        found = first(plan(sparks(4, switch=True), ask(DRAFTED)))
+        assert "two Sparks: " in found.reason
+        assert "3 Sparks: " not in found.reason
 
     def test_the_line_of_an_alternative(self):
         assert line(Split(2), 24.7, 16.5) == "two Sparks: 24.7 tok/s for one user, 1.5×: `parallel: {tp: 2}`"

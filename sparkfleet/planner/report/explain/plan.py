@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from sparkfleet.hostfacts.node import NodeFacts
 from sparkfleet.perf.latency.roofline_terms import own_chunk
-from sparkfleet.perf.prediction import Band, Prediction, Provenance
+from sparkfleet.perf.prediction import Band, Provenance
 from sparkfleet.planner.report.explain.layout import band_ends, labelled, lines_of
 from sparkfleet.planner.report.explain.rejected import other_lines, rejected_lines, remedy_lines
 from sparkfleet.planner.types.image_refs import image_of, tag_words
@@ -65,7 +65,7 @@ def _group_lines(
     )
     lines = lines_of("choice", f"{first.candidate}{more}")
     lines += lines_of("memory", *_memory(first, totals))
-    lines += _speed_lines(first.prediction, count)
+    lines += _speed_lines(first, count)
     lines += lines_of("why", *first.reason.split("; ")) if first.reason else []
     lines += lines_of("also fits", room) if (room := _headroom(first)) else []
     lines += _settings_lines(first)
@@ -158,7 +158,7 @@ def _rung_in_full(rung: Rung, at: int) -> list[str]:
         *_memory(rung, {}),
         *(f"{part.bytes / GIB:6.1f} GiB  {part.name}" for part in prediction.memory_parts),
     )
-    lines += _speed_lines(prediction)
+    lines += _speed_lines(rung)
     lines += lines_of("why", *rung.reason.split("; ")) if rung.reason else []
     lines += lines_of(
         "sizes",
@@ -189,12 +189,16 @@ def _memory(rung: Rung, totals: Mapping[str, int]) -> tuple[str, ...]:
     return (words, need.basis) if rung.prediction.decode_tps_per_request is None else (words,)
 
 
-def _speed_lines(prediction: Prediction, replicas: int = 1) -> list[str]:
-    """Predicted decode rates of a group and of all its replicas, TTFT and prefill rate, and the basis of the prediction."""
+def _speed_lines(rung: Rung, replicas: int = 1) -> list[str]:
+    """Predicted decode rates of a group and of all its replicas, beside the published rate of one request; TTFT and prefill
+    rate, and the basis of the prediction."""
+    prediction = rung.prediction
     alone, many = prediction.decode_tps_per_request, prediction.decode_tps_aggregate
     if alone is None:
         return lines_of("speed", "not predicted; measured after the start")
-    rates = [f"{three_digits(alone.mid)} tok/s for one user{_spread(alone)}"]
+    published = None if alone.provenance is Provenance.MEASURED else rung.published.exactly
+    beside = "" if published is None else f"; published: {three_digits(published)}"
+    rates = [f"{three_digits(alone.mid)} tok/s for one user ({band_ends(alone)}{beside})"]
     if many is not None and (prediction.concurrency or 1) > 1:
         # This includes the time in which other prompts are prefilled; the rate of one user does not.
         rates.append(f"{many.mid:.0f} shared by {prediction.concurrency}{_spread(many)}")
