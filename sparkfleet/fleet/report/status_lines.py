@@ -229,6 +229,8 @@ def _is_same_failure(event: Event, later: Event) -> bool:
 def _node(node: NodeReport) -> str:
     if not node.joined:
         return f"gone: Ray on it does not answer · `sparkfleet doctor {node.name}`"
+    if node.silent_s is not None:
+        return f"no answer for {duration_words(node.silent_s)} · `sparkfleet doctor {node.name}`"
     if node.memory_total is None or node.memory_available is None:
         return "joined · memory not read"
     return f"joined · {gib_of(node.memory_available, node.memory_total)} available"
