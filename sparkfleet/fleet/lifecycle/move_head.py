@@ -112,7 +112,7 @@ async def move_head(session: Session, plan: MovePlan, on_event: OnEvent = ignore
     except SparkfleetError as error:
         await asyncio.shield(cancel_move(session, plan.new))
         undone = f"The move was undone: the head is {plan.old}, as before, and groups went on."
-        error.means = f"{error.means}\n{undone}" if error.means else undone
+        error.means = undone  # not that nothing is served: that is true of the new head alone
         raise
     except BaseException:
         await asyncio.shield(cancel_move(session, plan.new))
