@@ -13,7 +13,7 @@ from sparkfleet.runtime.files.fleet_paths import FleetPaths
 
 
 def test_a_ray_that_ends_before_it_listens_is_named_without_joining_it(tmp_path, monkeypatch):
-    """`ray.init` blocks for 40 s without a GCS, again and again: `up` and `move-head` gave up after 180 s without a reason."""
+    """`ray.init` blocks for 40 s without a GCS, again and again: `up` gave up after 180 s without a reason."""
     joined = []
     monkeypatch.setitem(
         sys.modules, "ray", SimpleNamespace(init=lambda **_: joined.append(1) or time.sleep(5))
