@@ -178,7 +178,7 @@ def _is_known(name: str, status: FleetStatus) -> bool:
 
 
 def _no_events(name: str, status: FleetStatus, kept: Iterable[Event]) -> ControlError:
-    names = {one.name for one in (*status.deployments, *status.nodes)}
+    names = {one.name for one in status.deployments} | {node.name for node in status.nodes}
     subjects = {event.subject or event.deployment for event in kept}
     same = sorted(known for known in names | subjects if known.lower() == name.lower())
     return ControlError(

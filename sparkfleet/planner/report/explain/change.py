@@ -54,8 +54,9 @@ def _effect(change: Change, chosen: Sequence[Rung]) -> str:
     serving = tuple(name for name in change.ends if name not in change.silent)
     old, ends = _names(serving), "ends" if len(serving) == 1 else "end"
     the = "the " if change.starts == 1 else ""
-    silent = f"{_names(change.silent)} {'does' if len(change.silent) == 1 else 'do'} not answer"
-    parts = (serving and _serves(change, old, ends), change.silent and silent, goes_on)
+    serves = _serves(change, old, ends) if serving else ""
+    silent = "does not answer" if len(change.silent) == 1 else "do not answer"
+    parts = (serves, f"{_names(change.silent)} {silent}" if change.silent else "", goes_on)
     return "; ".join((f"restarts {the}{engines}{cost}", *filter(None, parts)))
 
 
